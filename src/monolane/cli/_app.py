@@ -1,0 +1,60 @@
+"""The list of commands, and the one place where an error becomes a message and an exit code."""
+
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from monolane._version import __version__
+from monolane.cli._chat import chat
+from monolane.cli._doctor import doctor
+from monolane.cli._export import export
+from monolane.cli._generate import generate
+from monolane.cli._train import train
+from monolane.cli._verify import verify
+from monolane.errors import MonolaneError, RequestError
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+app = typer.Typer(
+    name="monolane",
+    help="A latency-first LLM engine: output tokens per second of one request.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+)
+for command in (generate, chat, verify, export, train, doctor):
+    app.command()(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version)
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> NoReturn:
+    """Run a command line; errors of ours are one message on stderr, never a traceback."""
+    try:
+        app()
+    except RequestError as error:
+        _end(error, 2)
+    except MonolaneError as error:
+        _end(error, 1)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    sys.exit(0)
+
+
+def _end(error: MonolaneError, code: int) -> NoReturn:
+    sys.stderr.write(f"monolane: {error}\n")
+    sys.exit(code)

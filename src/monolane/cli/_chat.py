@@ -1,0 +1,111 @@
+"""``monolane chat``: a conversation in the terminal."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from monolane.cli import _options as options
+
+if TYPE_CHECKING:
+    from monolane.engine import Engine, SamplingParams
+
+_HELP = "/reset forgets the conversation, /quit or Ctrl-D leaves, Ctrl-C stops an answer"
+
+
+def chat(
+    model: options.Model = "demo",
+    system: Annotated[
+        str | None, typer.Option("--system", help="System message, where the template has one.")
+    ] = None,
+    max_tokens: options.MaxTokens = 512,
+    temperature: options.Temperature = 0.7,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.05,
+    seed: options.Seed = 0,
+    backend: options.BackendName = "auto",
+    dtype: options.Dtype = "auto",
+    context: options.Context = None,
+) -> None:
+    """Talk to a model, line by line. Answers go to stdout, speed and timings to stderr."""
+    from monolane.cli._report import print_note
+    from monolane.engine import DEMO, Engine, SamplingParams
+
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+    )
+    with Engine.load(model, backend, dtype, context) as engine:
+        if model == DEMO:
+            print_note(
+                "The demo model has read Python source and nothing else: it continues code, and "
+                "was never taught to converse. For that, pass --model."
+            )
+        print_note(_HELP)
+        _Conversation(engine, params, system).run()
+
+
+class _Conversation:
+    """The messages so far, cut from the front when the context is full."""
+
+    def __init__(self, engine: "Engine", params: "SamplingParams", system: str | None) -> None:
+        self._engine, self._params = engine, params
+        self._head = [] if system is None else [{"role": "system", "content": system}]
+        self._messages: list[dict[str, str]] = []
+
+    def run(self) -> None:
+        if sys.stdin.isatty():
+            import readline  # noqa: F401  gives input() its line editing and history
+        while (line := _read_line()) is not None:
+            if line in ("/quit", "/exit"):
+                return
+            if line == "/reset":
+                self._messages.clear()
+            elif line.startswith("/"):
+                sys.stderr.write(_HELP + "\n")
+            elif line.strip():
+                self._answer(line)
+
+    def _answer(self, line: str) -> None:
+        from monolane.cli._report import print_note, print_report
+
+        self._messages.append({"role": "user", "content": line})
+        if dropped := self._make_room():
+            print_note(f"the context is full: forgot the {dropped} oldest messages")
+        pieces: list[str] = []
+        stream = self._engine.stream(self._head + self._messages, self._params)
+        try:
+            for piece in stream:
+                pieces.append(piece.text)
+                sys.stdout.write(piece.text)
+                sys.stdout.flush()
+        except KeyboardInterrupt:
+            stream.close()
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+        self._messages.append({"role": "assistant", "content": "".join(pieces)})
+        print_report(self._engine, stream.timings)
+
+    def _make_room(self) -> int:
+        """Forget the oldest exchanges until at least a quarter of the context is free to answer."""
+        limit = self._engine.backend.context * 3 // 4
+        dropped = 0
+        while len(self._messages) > 1:
+            if len(self._engine.prompt_ids(self._head + self._messages)) <= limit:
+                break
+            del self._messages[:2]
+            dropped += 2
+        return dropped
+
+
+def _read_line() -> str | None:
+    """Return the next line, or None at the end of input."""
+    try:
+        return input("> " if sys.stdin.isatty() else "")
+    except (EOFError, KeyboardInterrupt):
+        return None

@@ -1,0 +1,180 @@
+"""``monolane doctor``: what this machine has, what is missing, and the command that mends it."""
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from monolane.cli import _options as options
+
+State = Literal["ok", "missing", "broken"]
+
+_MARKS = {"ok": "✓", "missing": "–", "broken": "✗"}
+# Package -> (what it is for, the extra that brings it).
+_OPTIONAL = {
+    "torch": ("training, export checks and 'verify'", "hf"),
+    "transformers": ("the Transformers-compatible model and 'verify'", "hf"),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report; ``mend`` is a command, or empty where nothing is to be done."""
+
+    section: str
+    name: str
+    state: State
+    value: str
+    mend: str = ""
+
+
+def doctor(as_json: options.Json = False) -> None:
+    """Show the machine, the backends, the caches and what is missing.
+
+    Exit code 1 if something that monolane itself needs is broken; what is optional does not count.
+    """
+    import typer
+
+    findings = list(examine())
+    if as_json:
+        sys.stdout.write(json.dumps([asdict(finding) for finding in findings]) + "\n")
+    else:
+        _print(findings)
+    raise typer.Exit(1 if any(finding.state == "broken" for finding in findings) else 0)
+
+
+def examine() -> Iterator[Finding]:
+    """Look at everything, cheapest first."""
+    yield from _machine()
+    yield from _package()
+    yield from _backends()
+    yield from _extras()
+    yield from _caches()
+    yield from _variables()
+
+
+def _machine() -> Iterator[Finding]:
+    cpu, features = _cpu()
+    yield Finding("machine", "system", "ok", f"{platform.system()} {platform.machine()}")
+    yield Finding("machine", "cpu", "ok", f"{cpu}, {_cores()} cores in use")
+    yield Finding("machine", "vectors", "ok", " ".join(features) or "none that monolane uses")
+    if memory := _memory_bytes():
+        yield Finding("machine", "memory", "ok", f"{memory / 2**30:.1f} GiB")
+
+
+def _package() -> Iterator[Finding]:
+    from monolane._version import __version__
+
+    python = platform.python_version()
+    yield Finding("monolane", "version", "ok", f"{__version__}, Python {python}")
+    try:
+        from monolane import _core
+
+        noise = _core.gumbel_noise(0, 0, 0, 1)
+        yield Finding("monolane", "native core", "ok", f"answers ({float(noise[0]):.4f})")
+    except ImportError as error:
+        mend = "pip install --force-reinstall --no-deps ."
+        yield Finding("monolane", "native core", "broken", str(error), mend)
+    yield _demo()
+
+
+def _demo() -> Finding:
+    from monolane.engine import DEMO, find_model
+    from monolane.errors import MonolaneError
+    from monolane.model import Checkpoint, Weights, read_config
+
+    try:
+        folder = find_model(DEMO)
+        config = read_config(folder)
+        Weights.load(config, Checkpoint.open(folder))
+    except MonolaneError as error:
+        mend = "pip install --force-reinstall --no-deps ."
+        return Finding("monolane", "demo model", "broken", str(error), mend)
+    return Finding(
+        "monolane", "demo model", "ok", f"{config.num_parameters / 1e6:.2f} M parameters"
+    )
+
+
+def _backends() -> Iterator[Finding]:
+    yield Finding("backends", "reference", "ok", "NumPy, float32: exact and slow")
+    yield Finding("backends", "cpu", "missing", "not part of this version")
+    yield Finding("backends", "cuda", "missing", "not part of this version")
+
+
+def _extras() -> Iterator[Finding]:
+    for name, (purpose, extra) in _OPTIONAL.items():
+        if importlib.util.find_spec(name) is None:
+            mend = f"pip install 'monolane[{extra}]'"
+            yield Finding("optional", name, "missing", f"for {purpose}", mend)
+        else:
+            yield Finding("optional", name, "ok", importlib.metadata.version(name))
+
+
+def _caches() -> Iterator[Finding]:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    from monolane import _env
+
+    for name, folder in (("Hub models", Path(HF_HUB_CACHE)), ("monolane", _env.CACHE.get())):
+        if not folder.is_dir():
+            yield Finding("caches", name, "ok", f"{folder} (empty)")
+            continue
+        free = shutil.disk_usage(folder).free / 2**30
+        yield Finding("caches", name, "ok", f"{folder} ({free:.0f} GiB free)")
+
+
+def _variables() -> Iterator[Finding]:
+    from monolane import _env
+    from monolane.errors import ConfigError
+
+    for variable in _env.VARIABLES:
+        try:
+            value = f"{variable.get()}" + ("" if variable.name in os.environ else " (default)")
+            yield Finding("environment", variable.name, "ok", value)
+        except ConfigError as error:
+            yield Finding(
+                "environment", variable.name, "broken", str(error), f"unset {variable.name}"
+            )
+
+
+def _cpu() -> tuple[str, list[str]]:
+    """Return the processor's name and the vector extensions that kernels may use."""
+    known = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "asimd")
+    name, flags = platform.processor() or platform.machine(), set[str]()
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.is_file() else []:
+        key, _, value = (part.strip() for part in line.partition(":"))
+        if key == "model name":
+            name = value
+        elif key in ("flags", "Features"):
+            flags = set(value.split())
+    return name, [flag for flag in known if flag in flags]
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 0
+
+
+def _print(findings: list[Finding]) -> None:
+    section = ""
+    for finding in findings:
+        if finding.section != section:
+            section = finding.section
+            sys.stdout.write(f"{section}\n")
+        sys.stdout.write(f"  {_MARKS[finding.state]} {finding.name:18} {finding.value}\n")
+        if finding.mend:
+            sys.stdout.write(f"      mend: {finding.mend}\n")

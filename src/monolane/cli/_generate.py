@@ -1,0 +1,101 @@
+"""``monolane generate``: complete one prompt, streaming."""
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from monolane.cli import _options as options
+
+if TYPE_CHECKING:
+    from monolane.engine import Engine, Stream
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="Text to continue; '-' reads it from stdin.")],
+    model: options.Model = "demo",
+    max_tokens: options.MaxTokens = 256,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = 0,
+    stop: Annotated[
+        list[str] | None, typer.Option("--stop", help="Text that ends the answer; repeatable.")
+    ] = None,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on past the end of sequence.")
+    ] = False,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Put the prompt through the model's chat template.")
+    ] = False,
+    backend: options.BackendName = "auto",
+    dtype: options.Dtype = "auto",
+    context: options.Context = None,
+    as_json: options.Json = False,
+) -> None:
+    """Continue a text. The text goes to stdout as it is drawn, speed and timings to stderr."""
+    from monolane.cli._report import echo_prompt, print_report
+    from monolane.engine import Engine, SamplingParams
+
+    text = sys.stdin.read() if prompt == "-" else prompt
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        stop=tuple(stop or ()),
+        ignore_eos=ignore_eos,
+    )
+    with Engine.load(model, backend, dtype, context) as engine:
+        stream = engine.stream([{"role": "user", "content": text}] if chat else text, params)
+        if as_json:
+            _print_json(engine, stream)
+            return
+        if not chat:
+            echo_prompt(text)
+        interrupted = print_stream(stream)
+        sys.stdout.write("\n")
+        print_report(engine, stream.timings)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def print_stream(stream: "Stream") -> bool:
+    """Print the pieces of an answer as they come; return whether Ctrl-C ended it early."""
+    try:
+        for piece in stream:
+            sys.stdout.write(piece.text)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        stream.close()
+        return True
+    except BrokenPipeError:  # the reader has seen enough, as `head` does: stop decoding, no failure
+        stream.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return False
+
+
+def _print_json(engine: "Engine", stream: "Stream") -> None:
+    answer = stream.result()
+    timings = answer.timings
+    record = {
+        "text": answer.text,
+        "token_ids": answer.token_ids,
+        "finish_reason": answer.finish_reason,
+        "backend": engine.backend.name,
+        "dtype": engine.backend.dtype,
+        "timings": {
+            "load_seconds": engine.load_seconds,
+            "prompt_tokens": timings.prompt_tokens,
+            "generated_tokens": timings.generated_tokens,
+            "time_to_first_token": timings.time_to_first_token,
+            "decode_seconds": timings.decode_seconds,
+            "tokens_per_second": timings.tokens_per_second,
+        },
+    }
+    sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")

@@ -1,0 +1,30 @@
+"""Options that several commands share, so that each is spelled and explained once."""
+
+from typing import Annotated
+
+import typer
+
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model", "-m", help="'demo', a model folder, or a Hub id (name/model@revision)."
+    ),
+]
+BackendName = Annotated[str, typer.Option("--backend", help="auto or reference; see 'doctor'.")]
+Dtype = Annotated[str, typer.Option("--dtype", help="Type of the weights in use: auto, float32.")]
+Context = Annotated[
+    int | None, typer.Option("--context", help="Tokens a sequence may hold [default: the model's].")
+]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="Tokens to draw at most.")]
+Temperature = Annotated[
+    float, typer.Option("--temperature", "-t", help="0: always the most probable token.")
+]
+TopK = Annotated[int, typer.Option("--top-k", help="Keep the k most probable tokens; 0: all.")]
+TopP = Annotated[
+    float, typer.Option("--top-p", help="Then the shortest front of this probability.")
+]
+MinP = Annotated[
+    float, typer.Option("--min-p", help="Then those this share as probable as the first.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="Equal seeds give equal texts.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]

@@ -1,0 +1,36 @@
+"""What a person is told about an answer, on stderr."""
+
+import sys
+
+from monolane.engine import Engine, Timings
+
+
+def print_report(engine: Engine, timings: Timings) -> None:
+    """Print speed and time to first token of an answer on one line of stderr."""
+    count = timings.generated_tokens
+    parts = [f"{count} token{'s' * (count != 1)}"]
+    if timings.tokens_per_second:
+        parts.append(f"{timings.tokens_per_second:,.1f} tokens/s")
+    if count:
+        parts.append(f"first after {timings.time_to_first_token * 1e3:,.0f} ms")
+    parts.append(f"loaded in {engine.load_seconds:,.2f} s")
+    parts.append(f"{engine.backend.name} {engine.backend.dtype}")
+    sys.stderr.write(_dim(" · ".join(parts)) + "\n")
+    sys.stderr.flush()
+
+
+def print_note(text: str) -> None:
+    """Print a line for people on stderr."""
+    sys.stderr.write(_dim(text) + "\n")
+    sys.stderr.flush()
+
+
+def echo_prompt(text: str) -> None:
+    """Show a person the prompt before its completion; a program that reads stdout gets none."""
+    if sys.stdout.isatty() and sys.stderr.isatty():
+        sys.stderr.write(_dim(text))
+        sys.stderr.flush()
+
+
+def _dim(text: str) -> str:
+    return f"\x1b[2m{text}\x1b[0m" if sys.stderr.isatty() else text

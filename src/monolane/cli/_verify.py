@@ -1,0 +1,181 @@
+"""``monolane verify``: prove on the spot that the engine computes what Transformers computes."""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from monolane.cli import _options as options
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from monolane.engine import Engine
+    from monolane.model import ModelConfig
+
+    Logits = npt.NDArray[np.float32]
+
+# Code, prose, other scripts and odd spacing: what tokenizers and models treat differently.
+PROMPTS = (
+    "def fibonacci(n):\n    ",
+    "import os\n\nclass Reader:\n    def __init__(self, path):\n        self.path = path\n",
+    "The quick brown fox jumps over the lazy dog.",
+    "Größe: 3 µs — Ω(n log n) 中文 🙂",
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One prompt through both implementations."""
+
+    prompt: str
+    tokens: int
+    largest_difference: float
+    bound: float
+    top1_agreement: float  # share of positions whose most probable token is the same
+    largest_logit: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the logits agree as closely as float32 arithmetic lets them."""
+        return self.largest_difference <= self.bound
+
+
+def verify(
+    model: Annotated[str, typer.Argument(help="'demo', a model folder, or a Hub id.")],
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-remote-code",
+            help="Compare with the modeling code in the model's own folder. It runs with your "
+            "rights: read it first, and pin a revision.",
+        ),
+    ] = False,
+    tokens: Annotated[
+        int,
+        typer.Option("--tokens", help="Also compare on this many random tokens [0: not].", min=0),
+    ] = 300,
+    backend: options.BackendName = "auto",
+    dtype: options.Dtype = "auto",
+    as_json: options.Json = False,
+) -> None:
+    """Compare the engine's logits with the Transformers implementation, in float32.
+
+    Exit code 0 if they agree within the rounding error of float32, 1 if they do not.
+    """
+    from monolane.engine import Engine, find_model
+
+    folder = find_model(model, with_code=trust_remote_code)
+    with Engine.load(folder, backend, dtype) as engine:
+        theirs = _transformers_logits(folder, trust_remote_code)
+        rows = []
+        for name, ids in _prompts(engine, tokens):
+            rows.append(compare(name, engine.config, engine.logits(ids), theirs(ids)))
+            if not as_json:
+                _print_row(rows[-1], first=len(rows) == 1)
+    agree = all(row.holds for row in rows)
+    if as_json:
+        records = [asdict(row) | {"holds": row.holds} for row in rows]
+        sys.stdout.write(json.dumps({"agree": agree, "prompts": records}) + "\n")
+    else:
+        worst = max(row.largest_difference for row in rows)
+        top1 = sum(row.top1_agreement * row.tokens for row in rows) / sum(r.tokens for r in rows)
+        verdict = "the implementations agree" if agree else "THE IMPLEMENTATIONS DIFFER"
+        sys.stdout.write(f"largest difference {worst:.2e}, top-1 agreement {top1:.2%}: {verdict}\n")
+    raise typer.Exit(0 if agree else 1)
+
+
+def compare(name: str, config: "ModelConfig", ours_TV: "Logits", theirs_TV: "Logits") -> Comparison:
+    """Hold two implementations' logits of one prompt against each other."""
+    import numpy as np
+
+    largest = float(np.abs(theirs_TV).max())
+    same = np.argmax(ours_TV, -1) == np.argmax(theirs_TV, -1)
+    return Comparison(
+        prompt=name,
+        tokens=len(ours_TV),
+        largest_difference=float(np.abs(ours_TV - theirs_TV).max()),
+        bound=rounding_bound(config, largest),
+        top1_agreement=float(np.mean(same)),
+        largest_logit=largest,
+    )
+
+
+def rounding_bound(config: "ModelConfig", largest_logit: float) -> float:
+    """Return how far two right float32 implementations may lie apart.
+
+    Each of the 2N+1 matrix products along the depth sums at most max(D, F/L) products in an order
+    of its own. Rounding errors of one such sum behave as a random walk of that many steps of half
+    an ULP; the errors of the products add up likewise. Factor 8: the logit furthest off among
+    all, rather than the typical one.
+    """
+    steps = max(config.hidden_size, config.intermediate_size // config.num_lanes)
+    walk = math.sqrt(steps * (2 * config.num_layers + 1))
+    return 8 * 2.0**-24 * walk * max(1.0, largest_logit)
+
+
+def _prompts(engine: "Engine", tokens: int) -> list[tuple[str, Sequence[int]]]:
+    import numpy as np
+
+    found: list[tuple[str, Sequence[int]]] = []
+    if engine.tokenizer is not None:
+        found += [(repr(text), engine.prompt_ids(text)) for text in PROMPTS]
+    count = min(tokens, engine.backend.context)
+    if count or not found:
+        ids = np.random.default_rng(0).integers(engine.config.vocab_size, size=count or 32)
+        found.append((f"{len(ids)} random tokens", ids.tolist()))
+    return found
+
+
+def _transformers_logits(
+    folder: Path, trust_remote_code: bool
+) -> Callable[[Sequence[int]], "Logits"]:
+    from monolane.errors import ConfigError, MissingExtraError
+    from monolane.model import read_json_object
+
+    try:
+        import torch
+        from transformers import AutoModelForCausalLM
+    except ImportError:
+        raise MissingExtraError("monolane verify", "hf") from None
+    if not trust_remote_code:
+        from monolane.hf import LaneformerForCausalLM
+
+        loaded = LaneformerForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    elif "auto_map" in read_json_object(folder / "config.json"):
+        loaded = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, trust_remote_code=True
+        )
+    else:
+        raise ConfigError(
+            f"{folder}/config.json: expected an auto_map to the folder's own modeling code, got "
+            "none; run without --trust-remote-code to compare with monolane's"
+        )
+    loaded.eval()
+
+    def logits(ids: Sequence[int]) -> "Logits":
+        with torch.no_grad():
+            row: Logits = loaded(torch.tensor([list(ids)]), use_cache=False).logits[0].numpy()
+        return row
+
+    return logits
+
+
+def _print_row(row: Comparison, first: bool) -> None:
+    if first:
+        sys.stdout.write(
+            f"{'prompt':42} {'tokens':>6} {'difference':>10} {'bound':>8} {'top-1':>7}\n"
+        )
+    name = row.prompt if len(row.prompt) <= 42 else row.prompt[:39] + "..."
+    mark = "" if row.holds else "  <- differs"
+    sys.stdout.write(
+        f"{name:42} {row.tokens:6} {row.largest_difference:10.2e} {row.bound:8.1e} "
+        f"{row.top1_agreement:7.1%}{mark}\n"
+    )
+    sys.stdout.flush()

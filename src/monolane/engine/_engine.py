@@ -1,0 +1,218 @@
+"""The engine: a model, a backend and a tokenizer behind one small public surface."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+
+from monolane.engine._backend import Backend
+from monolane.engine._parameters import SamplingParams
+from monolane.engine._registry import find_backend
+from monolane.engine._result import Generation
+from monolane.engine._slots import SlotPool
+from monolane.engine._source import find_model
+from monolane.engine._stream import Job, Stream
+from monolane.errors import ConfigError, EngineClosedError, RequestError
+from monolane.model import Checkpoint, ModelConfig, Weights, read_config, read_json_object
+from monolane.text import ChatTemplate, Tokenizer
+
+# Text, token ids, or chat messages such as {"role": "user", "content": "..."}.
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
+
+
+class Engine:
+    """A loaded model that answers prompts; also a context manager. Make one with ``Engine.load``.
+
+    Safe to share between threads: a call waits while all sequences are in use.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: ModelConfig,
+        backend: Backend,
+        tokenizer: Tokenizer | None,
+        load_seconds: float,
+    ) -> None:
+        self.folder = folder
+        self.config = config
+        self.tokenizer = tokenizer
+        self.backend = backend
+        self.load_seconds = load_seconds
+        self.eos_ids = _eos_ids(folder, config, tokenizer)
+        self._chat_template: ChatTemplate | None = None
+        self._slots = SlotPool(backend.slots)
+        self._closed = False
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path = "demo",
+        backend: str = "auto",
+        dtype: str = "auto",
+        context: int | None = None,
+        max_sequences: int = 1,
+    ) -> "Engine":
+        """Load a model.
+
+        model           "demo", a folder in Hub layout, or a Hub id such as "name/model@revision"
+        backend         "auto", "reference", ...; see ``monolane doctor``
+        dtype           "auto" (the backend's best for this model), "float32", ...
+        context         tokens that a sequence may hold; None: as many as the model was trained on
+        max_sequences   sequences that may be open at once
+
+        Raises ModelNotFoundError, ConfigError, CheckpointError, TextError, BackendError or
+        RequestError; each message says what was expected, what was found and what to do.
+        """
+        begin = time.perf_counter()
+        make_backend = find_backend(backend)
+        folder = find_model(model)
+        config = read_config(folder)
+        size = _check_context(context, config)
+        if type(max_sequences) is not int or not 1 <= max_sequences <= 64:
+            raise RequestError(f"max_sequences: expected 1 to 64, got {max_sequences!r}")
+        weights = Weights.load(config, Checkpoint.open(folder))
+        tokenizer = Tokenizer.open(folder)
+        loaded = make_backend(weights, dtype, size, max_sequences)
+        return cls(folder, config, loaded, tokenizer, time.perf_counter() - begin)
+
+    def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Generation:
+        """Answer a prompt and return the whole answer; RequestError if the prompt does not fit."""
+        return self.stream(prompt, params).result()
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Stream:
+        """Answer a prompt piece by piece; the prompt is checked before this returns."""
+        params = params or SamplingParams()
+        prompt_ids = self.prompt_ids(prompt)
+        room = self.backend.context - len(prompt_ids) + 1  # the last token drawn is never fed
+        if room < 1:
+            raise RequestError(
+                f"prompt: expected at most {self.backend.context} tokens, the context of this "
+                f"engine, got {len(prompt_ids)}; shorten it or load with a larger context"
+            )
+        if params.stop and self.tokenizer is None:
+            raise RequestError(
+                f"stop: {self.folder} has no tokenizer, so its answers have no text; use stop_ids"
+            )
+        budget = min(room, params.max_tokens or room)
+        eos = frozenset() if params.ignore_eos else self.eos_ids
+        job = Job(prompt_ids, params, budget, eos | frozenset(params.stop_ids))
+        return Stream(self.backend, self._slots, self.tokenizer, job)
+
+    def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Return the logits after each token of a sequence: float32 [len(token_ids), vocab]."""
+        self._check_open()
+        ids = self._check_ids(token_ids)
+        if len(ids) > self.backend.context:
+            raise RequestError(
+                f"token ids: expected at most {self.backend.context}, the context of this engine, "
+                f"got {len(ids)}"
+            )
+        slot = self._slots.take()
+        try:
+            self.backend.truncate(slot, 0)
+            return self.backend.logits(slot, ids)
+        finally:
+            self._slots.give(slot)
+
+    def prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
+        """Return the token ids that a prompt stands for; RequestError or TextError if none."""
+        self._check_open()
+        if isinstance(prompt, str):
+            ids = self._need_tokenizer("text").encode(prompt)
+        elif not isinstance(prompt, Sequence | np.ndarray) or isinstance(prompt, bytes | bytearray):
+            raise RequestError(
+                f"prompt: expected text, token ids or messages, got {type(prompt).__name__}"
+            )
+        elif _is_chat(prompt):
+            tokenizer = self._need_tokenizer("chat messages")
+            ids = self.chat_template.encode(tokenizer, prompt)
+        else:
+            return self._check_ids(prompt)
+        return self._check_ids(ids)
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The folder's chat template, or the default one; read when first used."""
+        if self._chat_template is None:
+            self._chat_template = ChatTemplate.open(self.folder)
+        return self._chat_template
+
+    def close(self) -> None:
+        """Give back memory and threads. Harmless when called twice."""
+        if not self._closed:
+            self._closed = True
+            self.backend.close()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _need_tokenizer(self, what: str) -> Tokenizer:
+        if self.tokenizer is None:
+            raise RequestError(
+                f"prompt: {self.folder} has no tokenizer.json, so {what} cannot become tokens; "
+                "pass token ids"
+            )
+        return self.tokenizer
+
+    def _check_ids(self, token_ids: Any) -> tuple[int, ...]:
+        vocab = self.config.vocab_size
+        ids = tuple(int(i) if isinstance(i, np.integer) else i for i in token_ids)
+        if not ids:
+            raise RequestError("prompt: expected at least one token, got none")
+        for token in ids:
+            if type(token) is not int or not 0 <= token < vocab:
+                raise RequestError(
+                    f"token ids: expected integers from 0 to {vocab - 1}, got {token!r:.80}"
+                )
+        return ids
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineClosedError("this engine is closed; load another")
+
+
+def _is_chat(prompt: Prompt) -> TypeGuard[Sequence[Mapping[str, Any]]]:
+    return len(prompt) > 0 and isinstance(prompt[0], Mapping)
+
+
+def _check_context(context: int | None, config: ModelConfig) -> int:
+    if context is None:
+        return config.max_positions
+    if type(context) is not int or not 1 <= context <= config.max_positions:
+        raise RequestError(
+            f"context: expected None or 1 to {config.max_positions} tokens, on which the model "
+            f"was trained, got {context!r}"
+        )
+    return context
+
+
+def _eos_ids(folder: Path, config: ModelConfig, tokenizer: Tokenizer | None) -> frozenset[int]:
+    """Return the tokens that end an answer: generation_config.json's, config.json's, the text's."""
+    path = folder / "generation_config.json"
+    if path.is_file():
+        eos = read_json_object(path).get("eos_token_id")
+        ids = eos if isinstance(eos, list) else [eos] if eos is not None else []
+        if not all(type(i) is int and 0 <= i < config.vocab_size for i in ids):
+            raise ConfigError(
+                f"{path}: eos_token_id: expected token ids below {config.vocab_size}, "
+                f"got {eos!r:.80}"
+            )
+        if ids:
+            return frozenset(ids)
+    if config.eos_ids:
+        return frozenset(config.eos_ids)
+    eos_id = tokenizer.eos_id if tokenizer else None
+    return frozenset() if eos_id is None else frozenset((eos_id,))

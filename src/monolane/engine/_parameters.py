@@ -1,0 +1,99 @@
+"""How a request draws its tokens, and when it ends."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from monolane.errors import RequestError
+
+MAX_LOGPROBS = 20  # per token, as in the OpenAI API
+MAX_STOP_STRINGS = 64
+MAX_STOP_LENGTH = 1024  # characters of one stop string
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """The parameters of one draw; docs/sampling.md defines them for all backends."""
+
+    temperature: float = 0.0  # 0: the most probable token
+    top_k: int = 0  # 0: all tokens
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0  # 64 bits; a draw depends on (seed, position) and the logits alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """Parameters of one request; RequestError on construction if one is outside its range.
+
+    max_tokens    tokens to draw at most; None: until the context is full
+    temperature   0 is greedy; at most 100
+    top_k         keep the k most probable tokens; 0 keeps all
+    top_p         then the shortest front that reaches this probability
+    min_p         then those at least this share as probable as the first
+    seed          any 64-bit integer; equal seeds give equal texts
+    stop          texts that end the answer; they are not part of it
+    stop_ids      token ids that end the answer, beside the model's own end of sequence
+    ignore_eos    go on past the model's end of sequence
+    logprobs      None, or how many alternatives to report with each token's log-probability
+    """
+
+    max_tokens: int | None = 64
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    stop: Sequence[str] = ()
+    stop_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):  # a frequent slip that would stop at each of its letters
+            object.__setattr__(self, "stop", (self.stop,))
+        object.__setattr__(self, "stop", tuple(self.stop))
+        object.__setattr__(self, "stop_ids", tuple(self.stop_ids))
+        if self.max_tokens is not None:
+            _check_integer("max_tokens", self.max_tokens, 1, 1 << 31)
+        _check_number("temperature", self.temperature, 0, 100)
+        _check_integer("top_k", self.top_k, 0, 1 << 31)
+        _check_number("top_p", self.top_p, 0, 1)
+        _check_number("min_p", self.min_p, 0, 1)
+        _check_integer("seed", self.seed, -(1 << 63), (1 << 64) - 1)
+        if self.logprobs is not None:
+            _check_integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        self._check_stops()
+
+    @property
+    def draw(self) -> Draw:
+        """The part that a backend needs to choose a token; the seed as 64 unsigned bits."""
+        return Draw(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            seed=self.seed & 0xFFFFFFFFFFFFFFFF,
+        )
+
+    def _check_stops(self) -> None:
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise RequestError(
+                f"stop: expected at most {MAX_STOP_STRINGS} texts, got {len(self.stop)}"
+            )
+        for text in self.stop:
+            if not isinstance(text, str) or not 1 <= len(text) <= MAX_STOP_LENGTH:
+                raise RequestError(
+                    f"stop: expected texts of 1 to {MAX_STOP_LENGTH} characters, got {text!r:.80}"
+                )
+        for token in self.stop_ids:
+            _check_integer("stop_ids", token, 0, 1 << 31)
+
+
+def _check_integer(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise RequestError(f"{name}: expected an integer from {low} to {high}, got {value!r:.80}")
+
+
+def _check_number(name: str, value: object, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise RequestError(f"{name}: expected a number from {low:g} to {high:g}, got {value!r:.80}")

@@ -1,0 +1,77 @@
+"""Where a model comes from: the demo in the package, a folder, or the Hub."""
+
+import json
+import re
+from pathlib import Path
+
+from monolane.errors import ModelNotFoundError
+
+DEMO = "demo"
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
+# What a model folder is made of; never a pickle, never code.
+_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "README.md", "LICENSE*"]
+
+
+def find_model(model: str | Path, with_code: bool = False) -> Path:
+    """Return the folder of a model: "demo", a folder, or a Hub id such as "name/model@revision".
+
+    A Hub id is fetched into the Hub's own cache, where later calls find it without network, and
+    with its modeling code only if ``with_code`` says so. ModelNotFoundError says what was tried.
+    """
+    if model == DEMO:
+        return Path(__file__).parents[1] / "demo"
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise ModelNotFoundError(f"{folder}: expected the folder of a model, got a file")
+    if isinstance(model, str) and _HUB_ID.fullmatch(model):
+        return _fetch(model, [*_PATTERNS, "*.py"] if with_code else _PATTERNS)
+    raise ModelNotFoundError(
+        f"{model}: expected 'demo', a folder on this machine, or a Hub id such as "
+        "'kogai/laneformer-2b-it'; there is no such folder"
+    )
+
+
+def _fetch(model: str, patterns: list[str]) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    name, _, revision = model.partition("@")
+
+    def snapshot(local_files_only: bool) -> Path:
+        folder = snapshot_download(
+            name,
+            revision=revision or None,
+            allow_patterns=patterns,
+            local_files_only=local_files_only,
+        )
+        return Path(folder)
+
+    try:
+        # Offline first: a cached model starts without a word to the network.
+        cached = snapshot(local_files_only=True)
+        if _is_whole(cached) and ("*.py" not in patterns or any(cached.glob("*.py"))):
+            return cached
+    except (LocalEntryNotFoundError, FileNotFoundError):
+        pass
+    try:
+        return snapshot(local_files_only=False)
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelNotFoundError(
+            f"{model}: not a folder here, not in the Hub's cache, and the Hub did not give it: "
+            f"{reason}. Check the name and the network, or pass a folder"
+        ) from error
+
+
+def _is_whole(folder: Path) -> bool:
+    """Tell a finished download from one that was broken off: the Hub's cache holds both."""
+    index = folder / "model.safetensors.index.json"
+    if not (folder / "config.json").is_file():
+        return False
+    if not index.is_file():
+        return (folder / "model.safetensors").is_file()
+    shards = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+    return all((folder / shard).is_file() for shard in shards)

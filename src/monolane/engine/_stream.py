@@ -1,0 +1,167 @@
+"""One answer as it comes: tokens from an epoch, turned into text beside the decode thread."""
+
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+
+from monolane.engine._backend import Advance, Backend, TokenEvent, TokenLogprob
+from monolane.engine._parameters import SamplingParams
+from monolane.engine._result import FinishReason, Generation, Piece, Timings
+from monolane.engine._slots import SlotPool
+from monolane.text import Detokenizer, StopStrings, Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A checked request: everything that a stream needs to run it."""
+
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams
+    budget: int
+    stop_ids: frozenset[int]
+
+
+class Stream(Iterator[Piece]):
+    """The pieces of one answer; also a context manager. Closing it stops the decode.
+
+    Work begins with the first piece asked for. ``finish_reason`` and ``timings`` are final once the
+    last piece has been given.
+    """
+
+    finish_reason: FinishReason | None = None
+
+    def __init__(
+        self, backend: Backend, slots: SlotPool, tokenizer: Tokenizer | None, job: Job
+    ) -> None:
+        self._backend, self._slots, self._job = backend, slots, job
+        self._text = _Text(tokenizer, job)
+        self._token_count = 0
+        self._first_ns = self._last_ns = self._begin_ns = time.perf_counter_ns()
+        # A generator, so that an abandoned stream gives its slot back when it is collected.
+        self._pieces = self._run()
+
+    def __next__(self) -> Piece:
+        return next(self._pieces)
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the decode within one token and free the slot. Harmless when it has ended."""
+        self._pieces.close()
+        if self.finish_reason is None:
+            self.finish_reason = "cancelled"
+
+    @property
+    def timings(self) -> Timings:
+        """Timings so far; of the whole answer once it has ended."""
+        return Timings(
+            prompt_tokens=len(self._job.prompt_ids),
+            generated_tokens=self._token_count,
+            time_to_first_token=(self._first_ns - self._begin_ns) / 1e9,
+            decode_seconds=(self._last_ns - self._first_ns) / 1e9,
+        )
+
+    def result(self) -> Generation:
+        """Run to the end and return the whole answer, from the next piece on."""
+        text: list[str] = []
+        token_ids: list[int] = []
+        logprobs: list[TokenLogprob] = []
+        for piece in self:
+            text.append(piece.text)
+            token_ids += piece.token_ids
+            logprobs += piece.logprobs
+        reason = self.finish_reason or "cancelled"
+        return Generation("".join(text), tuple(token_ids), reason, self.timings, tuple(logprobs))
+
+    def _run(self) -> Generator[Piece, None, None]:
+        job = self._job
+        self._begin_ns = time.perf_counter_ns()
+        slot = self._slots.take()
+        try:
+            self._backend.truncate(slot, 0)
+            advance = Advance(
+                slot,
+                job.prompt_ids,
+                job.budget,
+                job.params.draw,
+                job.stop_ids,
+                job.params.logprobs,
+            )
+            epoch = self._backend.start([advance])
+            try:
+                while self.finish_reason is None and (events := epoch.read()):
+                    yield self._piece(events)
+            finally:
+                epoch.stop()
+        finally:
+            self._slots.give(slot)
+
+    def _piece(self, events: list[TokenEvent]) -> Piece:
+        if self._token_count == 0:
+            self._first_ns = events[0].time_ns
+        # Tokens that were drawn behind a stop text, before the decode could be stopped, are not
+        # part of the answer.
+        text, used, reason = self._text.take(
+            [event.token_id for event in events], self._token_count
+        )
+        events = events[:used]
+        self._token_count += used
+        self._last_ns = events[-1].time_ns
+        self.finish_reason = reason
+        logprobs = tuple(event.logprob for event in events if event.logprob is not None)
+        return Piece(text, tuple(event.token_id for event in events), logprobs, reason)
+
+
+class _Text:
+    """Text of an answer, cut at the first stop text; which token ends it, and why."""
+
+    def __init__(self, tokenizer: Tokenizer | None, job: Job) -> None:
+        self._job = job
+        self._detokenizer = (
+            None if tokenizer is None else Detokenizer(tokenizer, context=job.prompt_ids)
+        )
+        self._stops = StopStrings(job.params.stop)
+
+    def take(self, token_ids: list[int], count: int) -> tuple[str, int, FinishReason | None]:
+        """Return (text, how many of the tokens belong to the answer, why it ends or None).
+
+        ``count`` tokens were taken before. Goes token by token, so that the answer ends with the
+        same token however many arrive at once.
+        """
+        pieces: list[str] = []
+        for used, token in enumerate(token_ids, 1):
+            reason: FinishReason | None = None
+            if token in self._job.stop_ids:
+                reason = "stop"
+            else:
+                text, stopped = self._push(token)
+                pieces.append(text)
+                if stopped:
+                    return "".join(pieces), used, "stop"
+                if count + used == self._job.budget:
+                    reason = "length"
+            if reason is not None:
+                text, stopped = self._finish()
+                return "".join((*pieces, text)), used, "stop" if stopped else reason
+        return "".join(pieces), len(token_ids), None
+
+    def _push(self, token: int) -> tuple[str, bool]:
+        if self._detokenizer is None:
+            return "", False
+        return self._stops.push(self._detokenizer.push((token,)))
+
+    def _finish(self) -> tuple[str, bool]:
+        if self._detokenizer is None:
+            return "", False
+        text, stopped = self._stops.push(self._detokenizer.finish())
+        return (text, True) if stopped else (text + self._stops.finish(), False)

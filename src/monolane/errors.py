@@ -1,0 +1,58 @@
+"""Every error that monolane raises on purpose, in one tree.
+
+A message says what was expected, what was found, and what to do. A fault of the caller or of a file
+is one of these; an ``AssertionError`` is a bug of ours.
+
+    MonolaneError
+    ├── ConfigError          (ValueError)         config.json, or a config built in code
+    ├── CheckpointError      (ValueError)         a weight file: format, names, shapes, sizes
+    ├── TextError            (ValueError)         tokenizer files, chat templates, messages
+    ├── ModelNotFoundError   (FileNotFoundError)  neither a folder nor a model that the Hub gives
+    ├── RequestError         (ValueError)         sampling parameters, token ids, prompt length
+    ├── EngineClosedError    (RuntimeError)       an engine used after close()
+    ├── BackendError         (RuntimeError)       a backend that cannot run here, or failed
+    └── MissingExtraError    (ImportError)        an optional dependency that is not installed
+"""
+
+
+class MonolaneError(Exception):
+    """Base of every error that monolane raises on purpose."""
+
+
+class ConfigError(MonolaneError, ValueError):
+    """A model configuration is incomplete, inconsistent or not supported."""
+
+
+class CheckpointError(MonolaneError, ValueError):
+    """A weight file is malformed, or does not hold the tensors that its config names."""
+
+
+class TextError(MonolaneError, ValueError):
+    """A tokenizer file, a chat template or a list of messages cannot be used."""
+
+
+class ModelNotFoundError(MonolaneError, FileNotFoundError):
+    """The model is neither a folder on this machine nor one that the Hub gives."""
+
+
+class RequestError(MonolaneError, ValueError):
+    """A request asks for something outside its limits; the engine stays usable."""
+
+
+class EngineClosedError(MonolaneError, RuntimeError):
+    """The engine was used after it was closed."""
+
+
+class BackendError(MonolaneError, RuntimeError):
+    """A backend cannot run on this machine, or failed while it ran."""
+
+
+class MissingExtraError(MonolaneError, ImportError):
+    """An optional dependency is missing; the message holds the command that installs it."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(
+            f"{feature} needs packages that are not installed. "
+            f"Install them with: pip install 'monolane[{extra}]'"
+        )
+        self.extra = extra

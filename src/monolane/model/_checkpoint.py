@@ -1,0 +1,136 @@
+"""The weight files of a model folder as one mapping: model.safetensors, or shards and an index."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from monolane.errors import CheckpointError
+from monolane.model._families import read_json_object
+from monolane.model._safetensors import Array, SafetensorsFile, write_safetensors
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+class Checkpoint(Mapping[str, Array]):
+    """Every tensor of a folder by name, as read-only views of the mapped files."""
+
+    def __init__(self, folder: Path, files: Mapping[str, SafetensorsFile]) -> None:
+        self.folder = folder
+        self._files = files  # tensor name -> the file that holds it
+
+    @classmethod
+    def open(cls, folder: Path) -> "Checkpoint":
+        """Map the weights of a folder in Hub layout; CheckpointError names file and tensor."""
+        if (folder / SINGLE).is_file():
+            file = SafetensorsFile(folder / SINGLE)
+            return cls(folder, dict.fromkeys(file, file))
+        if (folder / INDEX).is_file():
+            return cls(folder, _open_shards(folder))
+        pickled = sorted(p.name for p in folder.glob("*.bin")) + sorted(
+            p.name for p in folder.glob("*.pt*")
+        )
+        advice = (
+            f"; {pickled[0]} is a pickle, which can run code when it is read: convert it first, "
+            "with safetensors.torch.save_file"
+            if pickled
+            else ""
+        )
+        raise CheckpointError(f"{folder}: expected {SINGLE}, or shards with {INDEX}{advice}")
+
+    def __getitem__(self, name: str) -> Array:
+        return self._files[name][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def file_of(self, name: str) -> Path:
+        """Return the path of the file that holds a tensor."""
+        return self._files[name].path
+
+    @property
+    def files(self) -> tuple[SafetensorsFile, ...]:
+        """The mapped files, each once."""
+        return tuple({file.path: file for file in self._files.values()}.values())
+
+
+def _open_shards(folder: Path) -> dict[str, SafetensorsFile]:
+    path = folder / INDEX
+    weight_map = _read_weight_map(path)
+    shards = {name: _open_shard(folder, name) for name in sorted(set(weight_map.values()))}
+    for tensor, name in weight_map.items():
+        if tensor not in shards[name]:
+            raise CheckpointError(
+                f"{path}: tensor {tensor!r}: expected in {name}, but it is not there; "
+                "the index and the shards are not of one checkpoint: fetch both again"
+            )
+    for name, shard in shards.items():
+        for tensor in shard:
+            if weight_map.get(tensor) != name:
+                said = weight_map.get(tensor, "nowhere")
+                raise CheckpointError(
+                    f"{folder / name}: tensor {tensor!r} is here, but {INDEX} says {said}; "
+                    "the index and the shards are not of one checkpoint: fetch both again"
+                )
+    return {tensor: shards[name] for tensor, name in weight_map.items()}
+
+
+def _read_weight_map(path: Path) -> dict[str, str]:
+    try:
+        raw: Any = read_json_object(path).get("weight_map")
+    except ValueError as error:
+        raise CheckpointError(str(error)) from None
+    if not isinstance(raw, dict) or not raw:
+        raise CheckpointError(f"{path}: weight_map: expected an object of tensor name to file name")
+    for tensor, name in raw.items():
+        # A plain name: an index must not be able to point outside its folder.
+        plain = isinstance(name, str) and name.endswith(".safetensors") and Path(name).name == name
+        if not plain or "\0" in name:
+            raise CheckpointError(
+                f"{path}: tensor {tensor!r}: expected the name of a .safetensors file in this "
+                f"folder, got {name!r}"
+            )
+    return raw
+
+
+def _open_shard(folder: Path, name: str) -> SafetensorsFile:
+    if not (folder / name).is_file():
+        raise CheckpointError(
+            f"{folder / name}: {INDEX} names this file, but it is not there; fetch it"
+        )
+    return SafetensorsFile(folder / name)
+
+
+def write_checkpoint(
+    folder: Path, tensors: Iterable[tuple[str, Array]], max_shard_bytes: int = 5_000_000_000
+) -> None:
+    """Write the weight files of a folder in Hub layout: one file, or shards and their index.
+
+    Writes into ``folder`` as it is; callers that must not leave half a model behind write into a
+    folder aside and rename it.
+    """
+    shards: list[list[tuple[str, Array]]] = [[]]
+    filled = 0
+    for name, array in tensors:
+        if shards[-1] and filled + array.nbytes > max_shard_bytes:
+            shards.append([])
+            filled = 0
+        shards[-1].append((name, array))
+        filled += array.nbytes
+    if len(shards) == 1:
+        write_safetensors(folder / SINGLE, shards[0])
+        return
+    weight_map: dict[str, str] = {}
+    for i, shard in enumerate(shards, 1):
+        file_name = f"model-{i:05}-of-{len(shards):05}.safetensors"
+        write_safetensors(folder / file_name, shard)
+        weight_map |= {name: file_name for name, _ in shard}
+    total = sum(array.nbytes for shard in shards for _, array in shard)
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (folder / INDEX).write_text(
+        json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8"
+    )

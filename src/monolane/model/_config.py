@@ -1,0 +1,164 @@
+"""The one description of a decoder that every executor reads.
+
+A model family (Laneformer, later Llama, Qwen, ...) is a way to spell these fields in config.json
+and to name its tensors; it never brings a class of its own, so an executor that handles the fields
+handles every family. An ordinary dense model is one lane whose modules reduce ``NOW``.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from monolane.errors import ConfigError
+from monolane.model._fields import MAX_SIZE
+from monolane.model._reduce import Reduce
+from monolane.model._rotary import Rotary
+
+# Deeper than any published decoder; bounds what a hostile config.json can make us allocate.
+MAX_LAYERS = 1024
+
+WeightDtype = Literal["bfloat16", "float16", "float32"]
+WEIGHT_DTYPES: tuple[WeightDtype, ...] = ("bfloat16", "float16", "float32")
+
+
+class Head(StrEnum):
+    """How the lanes' streams become logits."""
+
+    VOCAB_PARALLEL = (
+        "vocab_parallel"  # lane l: rows l*V/L .. (l+1)*V/L - 1 of its own normed stream
+    )
+    MEAN = "mean"  # one head on the mean over lanes of the normed streams
+    SUM = "sum"  # one head on the norm of the sum of the lanes' streams
+    CONCAT = "concat"  # one head [V, L*D] on the concatenated normed streams
+
+
+@dataclass(frozen=True, slots=True)
+class LayerConfig:
+    """What differs from layer to layer."""
+
+    attention_reduce: Reduce
+    mlp_reduce: Reduce
+    window: int | None = None  # keys visible to a query, itself included; None: all before it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """A decoder of L lanes; sizes count over all lanes. ConfigError if they do not fit together."""
+
+    family: str
+    hidden_size: int  # D
+    intermediate_size: int  # F
+    num_heads: int  # H, query heads
+    num_kv_heads: int  # K
+    head_dim: int  # h
+    vocab_size: int  # V
+    max_positions: int  # trained context, in tokens
+    num_lanes: int  # L
+    layers: tuple[LayerConfig, ...]
+    head: Head
+    rotary: Rotary = field(default_factory=Rotary)
+    norm_eps: float = 1e-5
+    norm_scale_per_lane: bool = True  # RMSNorm scale [L, D]; otherwise [D], shared by the lanes
+    qkv_bias: bool = False
+    tie_embeddings: bool = False  # the head's rows are the embedding's
+    bos_id: int | None = None
+    eos_ids: tuple[int, ...] = ()
+    pad_id: int | None = None
+    dtype: WeightDtype = "bfloat16"
+
+    def __post_init__(self) -> None:
+        self._check_sizes()
+        self._check_lanes()
+        self._check_layers()
+        self._check_token_ids()
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers, N."""
+        return len(self.layers)
+
+    @property
+    def final_norm_per_lane(self) -> bool:
+        """Whether the last norm has a scale per lane: the sum of lanes is one stream."""
+        return self.norm_scale_per_lane and self.head is not Head.SUM
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of weights, norms and biases included, a tied head counted once."""
+        d, h, lanes = self.hidden_size, self.head_dim, self.num_lanes
+        norm = d * (lanes if self.norm_scale_per_lane else 1)
+        final_norm = d * (lanes if self.final_norm_per_lane else 1)
+        qkv_rows = (self.num_heads + 2 * self.num_kv_heads) * h
+        attention = (qkv_rows + self.num_heads * h) * d + (qkv_rows if self.qkv_bias else 0)
+        layer = attention + 3 * self.intermediate_size * d + 2 * norm
+        head = 0 if self.tie_embeddings else self.vocab_size * self.head_inputs
+        return self.vocab_size * d + self.num_layers * layer + final_norm + head
+
+    @property
+    def head_inputs(self) -> int:
+        """Columns of the head's matrix: D, or L*D where it reads all lanes at once."""
+        return self.hidden_size * (self.num_lanes if self.head is Head.CONCAT else 1)
+
+    def _check_sizes(self) -> None:
+        names = ("hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim")
+        for name in (*names, "vocab_size", "max_positions", "num_lanes"):
+            value = getattr(self, name)
+            if not 1 <= value <= MAX_SIZE:
+                raise ConfigError(f"{name}: expected 1 to {MAX_SIZE}, got {value}")
+        if not 1 <= self.num_layers <= MAX_LAYERS:
+            raise ConfigError(f"layers: expected 1 to {MAX_LAYERS} layers, got {self.num_layers}")
+        if self.head_dim % 2:
+            raise ConfigError(
+                f"head_dim: expected an even size, as rotary pairs need, got {self.head_dim}"
+            )
+        if self.num_heads % self.num_kv_heads:
+            raise ConfigError(
+                f"num_heads: expected a multiple of num_kv_heads ({self.num_kv_heads}), so that "
+                f"each KV head serves as many query heads, got {self.num_heads}"
+            )
+        if not 0 < self.norm_eps < 1:
+            raise ConfigError(f"norm_eps: expected a number between 0 and 1, got {self.norm_eps}")
+        if self.dtype not in WEIGHT_DTYPES:
+            raise ConfigError(
+                f"dtype: expected one of {', '.join(WEIGHT_DTYPES)}, got {self.dtype!r}"
+            )
+
+    def _check_lanes(self) -> None:
+        shared = ["num_heads", "num_kv_heads", "intermediate_size"]
+        if self.head is Head.VOCAB_PARALLEL:
+            shared.append("vocab_size")
+        for name in shared:
+            value = getattr(self, name)
+            if value % self.num_lanes:
+                raise ConfigError(
+                    f"{name}: expected a multiple of the number of lanes ({self.num_lanes}), so "
+                    f"that each lane owns an equal slice, got {value}"
+                )
+        if self.tie_embeddings and self.head is Head.CONCAT:
+            raise ConfigError(
+                f"tie_embeddings: expected false with a head over all lanes: the embedding has "
+                f"{self.hidden_size} columns, that head {self.head_inputs}"
+            )
+
+    def _check_layers(self) -> None:
+        for i, layer in enumerate(self.layers):
+            for name in ("attention_reduce", "mlp_reduce"):
+                delay = getattr(layer, name).delay
+                if delay is not None and delay > i:
+                    raise ConfigError(
+                        f"layer {i}: {name}: expected a delay of at most {i} layers, since it "
+                        f"reads the outputs of layer {i} - delay, got {delay}"
+                    )
+            if layer.window is not None and layer.window < 1:
+                raise ConfigError(
+                    f"layer {i}: window: expected None or 1 and more, got {layer.window}"
+                )
+
+    def _check_token_ids(self) -> None:
+        single = (("bos_id", self.bos_id), ("pad_id", self.pad_id))
+        named = [(name, i) for name, i in single if i is not None]
+        for name, token in named + [("eos_ids", i) for i in self.eos_ids]:
+            if not 0 <= token < self.vocab_size:
+                raise ConfigError(
+                    f"{name}: expected a token id below vocab_size ({self.vocab_size}), got {token}"
+                )

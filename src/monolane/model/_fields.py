@@ -1,0 +1,103 @@
+"""Typed reading of the fields of a JSON object that somebody else wrote.
+
+Plain ``dict.get`` would let a string pass for a number and a typing mistake for a default; a schema
+library would hide which field of which file is at fault. Every message names both.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from monolane.errors import ConfigError
+
+# No dimension of a decoder comes near 2^24 (a vocabulary of 16 million): a larger number is a
+# damaged or hostile file, and refusing it here keeps every product of sizes far from overflow.
+MAX_SIZE = 1 << 24
+
+
+class Fields:
+    """The fields of one JSON object; ``source`` names it in messages."""
+
+    def __init__(self, raw: Mapping[str, Any], source: str) -> None:
+        self.raw = raw
+        self.source = source
+
+    def fault(self, name: str, expected: str, advice: str = "") -> ConfigError:
+        """Return the error of one field: expected, got and, where it is not plain, what to do."""
+        found = f"got {_short(self.raw[name])}" if name in self.raw else "it is missing"
+        return ConfigError(f"{self.source}: {name}: expected {expected}, {found}{advice}")
+
+    def has(self, name: str) -> bool:
+        """Tell whether a field is there and not null: the Hub writes null for 'not set'."""
+        return self.raw.get(name) is not None
+
+    def size(self, name: str, default: int | None = None, minimum: int = 1) -> int:
+        """Read an integer in minimum .. MAX_SIZE; without a default the field is required."""
+        if default is not None and not self.has(name):
+            return default
+        value: Any = self.raw.get(name)
+        if not _is_integer(value) or not minimum <= value <= MAX_SIZE:
+            raise self.fault(name, f"an integer from {minimum} to {MAX_SIZE}")
+        return int(value)
+
+    def optional_size(self, name: str, minimum: int = 1) -> int | None:
+        """Read an integer, or None where the field is null or missing."""
+        return self.size(name, minimum=minimum) if self.has(name) else None
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """Read a finite number above zero."""
+        if default is not None and not self.has(name):
+            return default
+        value = self.raw.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
+            raise self.fault(name, "a number above zero")
+        return float(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Read true or false."""
+        if not self.has(name):
+            return default
+        value = self.raw[name]
+        if not isinstance(value, bool):
+            raise self.fault(name, "true or false")
+        return value
+
+    def choice(self, name: str, choices: tuple[str, ...], default: str | None = None) -> str:
+        """Read one of a few words."""
+        if default is not None and not self.has(name):
+            return default
+        value = self.raw.get(name)
+        if not isinstance(value, str) or value not in choices:
+            raise self.fault(name, "one of " + ", ".join(map(repr, choices)))
+        return value
+
+    def ids(self, name: str) -> tuple[int, ...]:
+        """Read token ids: null, one integer, or a list of them."""
+        value = self.raw.get(name)
+        if value is None:
+            return ()
+        listed = value if isinstance(value, list) else [value]
+        if not all(_is_integer(i) and 0 <= i < MAX_SIZE for i in listed):
+            raise self.fault(name, "a token id, a list of token ids or null")
+        return tuple(int(i) for i in listed)
+
+    def nested(self, name: str) -> "Fields | None":
+        """Read a JSON object, or None where the field is null or missing."""
+        if not self.has(name):
+            return None
+        value = self.raw[name]
+        if not isinstance(value, dict):
+            raise self.fault(name, "an object or null")
+        return Fields(value, f"{self.source}: {name}")
+
+    def first(self, *names: str) -> str:
+        """Return the first name that is set, or names[0]: for fields with two spellings."""
+        return next((name for name in names if self.has(name)), names[0])
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,77 @@
+"""What tensors a checkpoint must hold: name in the file, shape in the file, place in the model."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import prod
+
+from monolane.model._config import Head, ModelConfig
+
+
+class Role(StrEnum):
+    """Place of a tensor in the model, with its shape as executors see it (see ``lane_shape``)."""
+
+    EMBEDDING = "embedding"  # [V, D]
+    ATTENTION_NORM = "attention_norm"  # [L, D], or [1, D] where the lanes share it
+    Q = "q"  # [L, H*h/L, D]
+    K = "k"  # [L, K*h/L, D]
+    V = "v"  # [L, K*h/L, D]
+    Q_BIAS = "q_bias"  # [L, H*h/L]
+    K_BIAS = "k_bias"  # [L, K*h/L]
+    V_BIAS = "v_bias"  # [L, K*h/L]
+    O = "o"  # noqa: E741  [L, D, H*h/L]
+    MLP_NORM = "mlp_norm"  # as ATTENTION_NORM
+    GATE = "gate"  # [L, F/L, D]
+    UP = "up"  # [L, F/L, D]
+    DOWN = "down"  # [L, D, F/L]
+    FINAL_NORM = "final_norm"  # [L, D] or [1, D]
+    HEAD = "head"  # [L, V/L, D] if vocabulary-parallel, else [1, V, D] or [1, V, L*D]
+
+
+def lane_shape(config: ModelConfig, role: Role) -> tuple[int, ...]:
+    """Return the shape of a tensor as executors see it, lanes first (the embedding has none)."""
+    lanes, d = config.num_lanes, config.hidden_size
+    q_rows = config.num_heads * config.head_dim // lanes
+    kv_rows = config.num_kv_heads * config.head_dim // lanes
+    mlp_rows = config.intermediate_size // lanes
+    norm_lanes = lanes if config.norm_scale_per_lane else 1
+    head_lanes = lanes if config.head is Head.VOCAB_PARALLEL else 1
+    shapes: dict[Role, tuple[int, ...]] = {
+        Role.EMBEDDING: (config.vocab_size, d),
+        Role.ATTENTION_NORM: (norm_lanes, d),
+        Role.Q: (lanes, q_rows, d),
+        Role.K: (lanes, kv_rows, d),
+        Role.V: (lanes, kv_rows, d),
+        Role.Q_BIAS: (lanes, q_rows),
+        Role.K_BIAS: (lanes, kv_rows),
+        Role.V_BIAS: (lanes, kv_rows),
+        Role.O: (lanes, d, q_rows),
+        Role.MLP_NORM: (norm_lanes, d),
+        Role.GATE: (lanes, mlp_rows, d),
+        Role.UP: (lanes, mlp_rows, d),
+        Role.DOWN: (lanes, d, mlp_rows),
+        Role.FINAL_NORM: (lanes if config.final_norm_per_lane else 1, d),
+        Role.HEAD: (head_lanes, config.vocab_size // head_lanes, config.head_inputs),
+    }
+    return shapes[role]
+
+
+def layer_roles(config: ModelConfig) -> tuple[Role, ...]:
+    """Return the roles that every layer fills, in the order in which a pass reads them."""
+    bias = (Role.Q_BIAS, Role.K_BIAS, Role.V_BIAS) if config.qkv_bias else ()
+    attention = (Role.ATTENTION_NORM, Role.Q, Role.K, Role.V, *bias, Role.O)
+    return (*attention, Role.MLP_NORM, Role.GATE, Role.UP, Role.DOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor that a checkpoint must hold; ``shape`` is that in the file."""
+
+    name: str
+    shape: tuple[int, ...]
+    role: Role
+    layer: int | None = None  # None: outside the layers
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)

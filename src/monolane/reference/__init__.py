@@ -1,0 +1,35 @@
+"""Slow, obvious NumPy arithmetic: the oracle for every operation and for logits.
+
+Never imports the plan: two executors that share a mistake would agree.
+"""
+
+from monolane.reference._cache import Cache
+from monolane.reference._choose import allowed_tokens, choose, log_probabilities
+from monolane.reference._model import ReferenceModel
+from monolane.reference._noise import gumbel_noise, philox
+from monolane.reference._operations import (
+    attend,
+    linear,
+    reduce,
+    rms_norm,
+    rotate,
+    silu,
+    softmax,
+)
+
+__all__ = [
+    "Cache",
+    "ReferenceModel",
+    "allowed_tokens",
+    "attend",
+    "choose",
+    "gumbel_noise",
+    "linear",
+    "log_probabilities",
+    "philox",
+    "reduce",
+    "rms_norm",
+    "rotate",
+    "silu",
+    "softmax",
+]

@@ -1,0 +1,37 @@
+"""Keys and values of one sequence. Windowed layers keep all of theirs: obvious beats small here."""
+
+import numpy as np
+
+from monolane.model import ModelConfig
+from monolane.reference._operations import Floats
+
+
+class Cache:
+    """KV of up to ``capacity`` tokens; ``length`` of them are filled, and may be taken back."""
+
+    def __init__(self, config: ModelConfig, capacity: int) -> None:
+        lanes = config.num_lanes
+        shape = (config.num_layers, lanes, capacity, config.num_kv_heads // lanes, config.head_dim)
+        self.capacity = capacity
+        self.length = 0
+        self._keys = np.zeros(shape, np.float32)  # [N, L, capacity, K, h]
+        self._values = np.zeros(shape, np.float32)
+
+    def append(self, layer: int, k_LTKh: Floats, v_LTKh: Floats) -> tuple[Floats, Floats]:
+        """Write a pass's keys and values behind the filled part; return all up to and with them.
+
+        ``length`` moves once per pass, by ``advance``: all layers append at the same place.
+        """
+        end = self.length + k_LTKh.shape[1]
+        self._keys[layer, :, self.length : end] = k_LTKh
+        self._values[layer, :, self.length : end] = v_LTKh
+        return self._keys[layer, :, :end], self._values[layer, :, :end]
+
+    def advance(self, count: int) -> None:
+        """Count the tokens of a finished pass as filled."""
+        self.length += count
+
+    def truncate(self, length: int) -> None:
+        """Take back all tokens from ``length`` on."""
+        assert 0 <= length <= self.length
+        self.length = length

@@ -1,0 +1,92 @@
+"""Each operation of a decoder, written as its definition. Float32 throughout.
+
+Shape legend: L lanes, T tokens of the pass, S cached tokens, D hidden, H query heads of a lane,
+K KV heads of a lane, h head_dim, V vocabulary, R rows of a matrix.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from monolane.model import Reduce
+
+Floats = npt.NDArray[np.float32]
+
+
+def rms_norm(x_LTD: Floats, scale_LD: Floats, eps: float) -> Floats:
+    """Divide each stream by its root mean square and scale it; a scale [1, D] serves every lane."""
+    mean_square = np.mean(x_LTD * x_LTD, axis=-1, keepdims=True)
+    normed: Floats = x_LTD / np.sqrt(mean_square + np.float32(eps)) * scale_LD[:, None, :]
+    return normed
+
+
+def linear(x_LTD: Floats, weight_LRD: Floats) -> Floats:
+    """Apply each lane's matrix to its own stream: [L, T, R]."""
+    product: Floats = np.matmul(x_LTD, weight_LRD.swapaxes(1, 2))
+    return product
+
+
+def rotate(
+    x_LTHh: Floats, positions_T: npt.NDArray[np.int64], frequencies: Floats, style: str
+) -> Floats:
+    """Turn each pair of a head by position * frequency; the style says which elements pair up."""
+    angle = positions_T.astype(np.float32)[:, None] * frequencies  # [T, h/2]
+    cos, sin = np.cos(angle)[:, None, :], np.sin(angle)[:, None, :]  # [T, 1, h/2]
+    if style == "interleaved":
+        first, second = x_LTHh[..., 0::2], x_LTHh[..., 1::2]
+        pairs = [first * cos - second * sin, second * cos + first * sin]
+        return np.stack(pairs, axis=-1).reshape(x_LTHh.shape)
+    first, second = np.split(x_LTHh, 2, axis=-1)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def attend(
+    q_LTHh: Floats, k_LSKh: Floats, v_LSKh: Floats, first_position: int, window: int | None
+) -> Floats:
+    """Causal attention of T queries, from ``first_position`` on, over all S = first + T keys.
+
+    Query i sees key j iff j <= i and, in a windowed layer, j > i - window. Returns [L, T, H*h].
+    """
+    lanes, width, heads, head_dim = q_LTHh.shape
+    group = heads // k_LSKh.shape[2]  # query heads per KV head
+    k_LSHh = np.repeat(k_LSKh, group, axis=2)
+    v_LSHh = np.repeat(v_LSKh, group, axis=2)
+    scores = np.einsum("lthc,lshc->lhts", q_LTHh, k_LSHh, optimize=True)
+    scores *= np.float32(head_dim**-0.5)
+    query = np.arange(first_position, first_position + width)[:, None]
+    key = np.arange(k_LSKh.shape[1])[None, :]
+    hidden = key > query
+    if window is not None:
+        hidden |= key <= query - window
+    scores[..., hidden] = -np.inf
+    out = np.einsum("lhts,lshc->lthc", softmax(scores), v_LSHh, optimize=True)
+    joined: Floats = out.reshape(lanes, width, heads * head_dim)
+    return joined
+
+
+def softmax(x: Floats) -> Floats:
+    """Softmax over the last axis."""
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    normed: Floats = e / e.sum(axis=-1, keepdims=True)
+    return normed
+
+
+def silu(x: Floats) -> Floats:
+    """x * sigmoid(x), by the branch of the sigmoid that cannot overflow."""
+    e = np.exp(-np.abs(x))
+    sigmoid: Floats = np.where(x >= 0, 1, e) / (1 + e)
+    return x * sigmoid
+
+
+def reduce(rule: Reduce, outputs: list[Floats]) -> Floats:
+    """Return what the residual streams gain from a module's newest output, outputs[-1] [L, T, D].
+
+    ``outputs`` holds that module's outputs of all layers so far, so the delayed rule finds those of
+    ``delay`` layers before at outputs[-1 - delay].
+    """
+    own = outputs[-1]
+    lanes = own.shape[0]
+    if rule.delay is None:
+        return own * np.float32(lanes**0.5)
+    others_LL = 1 - np.eye(lanes, dtype=np.float32)
+    others: Floats = np.einsum("lj,jtd->ltd", others_LL, outputs[-1 - rule.delay])
+    return own + others

@@ -1,0 +1,248 @@
+"""The Jinja environment that a model's chat template runs in: no Python, no files, bounded work.
+
+Jinja's immutable sandbox keeps a template from Python's internals, but not from looping for ever or
+from doubling a string forty times. Running it in another process could be killed, at the price of
+a start per request. Here the template's syntax tree is rewritten before it is compiled: each loop
+turn and macro counts a step, each container and concatenation is checked against the budget.
+
+What is not bounded: one C call on values within the budget. It takes a fraction of a second.
+"""
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from functools import wraps
+from typing import Any, NoReturn, TypeVar, cast
+
+from jinja2 import TemplateError, Undefined, nodes, pass_context
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from monolane.text import _guards
+from monolane.text._budget import current, narrow
+from monolane.text._meter import Meter, public_name
+
+# Reviewed: none writes files, reads the clock or draws random numbers, and those that can make
+# much of little have a guard.
+_FILTERS = """
+abs batch capitalize count d default dictsort e escape first float format groupby indent int items
+join last length list lower map max min reject rejectattr replace reverse round safe select
+selectattr slice sort string sum title tojson trim truncate unique upper wordcount
+"""
+_GLOBALS = ("cycler", "joiner", "range")
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class RefusedError(TemplateError):
+    """The template itself refuses the messages: it called ``raise_exception``."""
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """Compiles chat templates as Transformers does: same options, filters and globals."""
+
+    intercepted_binops = frozenset(["+", "*", "**", "%"])
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            optimized=False,  # constants would be computed at compile time, without a budget
+            finalize=_written,
+            extensions=[loopcontrols, _Generation],
+        )
+        self.filters["tojson"] = _tojson
+        names = _FILTERS.split()
+        self.filters = {name: _counted(name, self.filters[name]) for name in names}
+        kept = {name: self.globals[name] for name in _GLOBALS}
+        self.globals.clear()
+        self.globals.update(
+            kept,
+            dict=_new_dict,
+            namespace=_Namespace,
+            raise_exception=_refuse,
+            strftime_now=_strftime_now,
+        )
+
+    # Called by the code of the rewritten template; ``call`` below has counted the step.
+
+    def turn(self) -> None:
+        """Begin a turn of a loop or a run of a macro."""
+
+    def wrote(self, chars: int) -> str:
+        """Count characters of the template's own text; nothing is added to them."""
+        current().step(chars)
+        return ""
+
+    def weighed(self, value: Any) -> Any:
+        """Return a container that the template made, if it is within the budget."""
+        current().weigh(value)
+        return value
+
+    def joined(self, *values: Any) -> str:
+        """Return the values of ``a ~ b ~ c`` as one text."""
+        return "".join(_guards.join("", [_text(value) for value in values]))
+
+    # What the sandbox of Jinja asks.
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Allow the reviewed methods of text, none of numbers and bytes, else as Jinja does."""
+        if isinstance(obj, str):
+            return attr in _guards.TEXT_METHODS
+        if isinstance(obj, int | float | bytes | bytearray):
+            return False
+        return super().is_safe_attribute(obj, attr, value)
+
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call with the guard that the callee has, and count it."""
+        budget = current()
+        budget.step()
+        owner = getattr(obj, "__self__", None)
+        if isinstance(owner, str):
+            guard = _guards.TEXT_METHODS.get(obj.__name__)
+            if guard is not None:  # Jinja adds _loop_vars and _block_vars, and takes them off again
+                given = {key: value for key, value in kwargs.items() if key[:1] != "_"}
+                args = guard(owner, *args, **given) or args
+        result = super().call(context, obj, *args, **kwargs)
+        if isinstance(result, str | list | dict | tuple):
+            budget.weigh(result)
+        return result
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Check the four operators that can make large values, then apply them."""
+        if operator == "%" and isinstance(left, str):
+            _guards.form(left, right if isinstance(right, tuple) else (right,))
+        elif operator == "*":
+            _guards.multiply(left, right)
+        elif operator == "**":
+            _guards.power(left, right)
+        elif operator == "+":
+            _guards.add(left, right)
+        return super().call_binop(context, operator, left, right)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """Return the sandboxed ``str.format``, checked for width."""
+        wrapped = super().wrap_str_format(value)
+        if wrapped is None:
+            return None
+        made = wrapped
+
+        def checked(*args: Any, **kwargs: Any) -> str:
+            _guards.form(value.__self__, (*args, *kwargs.values()))
+            return made(*args, **kwargs)
+
+        return checked
+
+    def _generate(
+        self, source: nodes.Template, name: Any, filename: Any, defer_init: bool = False
+    ) -> str:
+        Meter().visit(source)
+        return super()._generate(source, name, filename, defer_init)
+
+
+class _Generation(Extension):
+    """``{% generation %}`` marks what an assistant said, for training; the text is the same."""
+
+    tags = {"generation"}  # noqa: RUF012  # Jinja reads it as a plain attribute
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        lineno = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=lineno)
+
+
+class _Namespace(Namespace):
+    """Jinja's namespace without names that mean something to Python."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        values = dict(*args[1:], **kwargs)
+        for name in values:
+            public_name(name)
+        Namespace.__init__(args[0], values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        public_name(name)
+        super().__setitem__(name, value)
+
+
+def _counted(name: str, function: _F) -> _F:
+    """Return the filter, counted, with its guard before it and its result weighed."""
+    lead = 1 if getattr(function, "jinja_pass_arg", None) else 0
+
+    @wraps(function)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        budget = current()
+        budget.step()
+        value = _guard_filter(name, args[lead], args[lead + 1 :], kwargs)
+        result = function(*args[:lead], value, *args[lead + 1 :], **kwargs)
+        if isinstance(result, str | list | dict | tuple):
+            budget.weigh(result)
+        return result
+
+    return cast(_F, counted)
+
+
+def _guard_filter(name: str, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    given = (*args, *kwargs.values())
+    if name in ("batch", "slice", "indent", "round", "truncate", "tojson"):
+        narrow(*given)
+    if name == "indent":
+        _guard_indent(str(value), given)
+    elif name == "replace" and len(given) >= 2:
+        _guards.replace(value, given[0], given[1])
+    elif name == "format":
+        _guards.form(value, given)
+    elif name == "join" and not isinstance(value, Undefined):
+        return _guards.join(given[0] if given else "", value)
+    elif name == "sum" and any(isinstance(start, list | tuple | dict) for start in given):
+        raise SecurityError("sum of containers is not allowed; use a loop")
+    return value
+
+
+def _guard_indent(text: str, given: tuple[Any, ...]) -> None:
+    width = max((len(str(w)) if isinstance(w, str) else int(w) for w in given), default=4)
+    current().allow(len(text) + (text.count("\n") + 1) * width)
+
+
+@pass_context
+def _written(context: Context, value: Any) -> str:
+    """Count what ``{{ ... }}`` writes. It takes the context so that nothing is folded early."""
+    text = _text(value)
+    current().step(len(text))
+    return text
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON without HTML escapes, unlike Jinja's own filter: templates feed models, not browsers."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _new_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
+    return dict(*args, **kwargs)
+
+
+def _refuse(message: Any) -> NoReturn:
+    raise RefusedError(str(message))
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(str(form)[:100])

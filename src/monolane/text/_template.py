@@ -1,0 +1,222 @@
+"""Turns chat messages into the text, or the token ids, that a model was trained to answer.
+
+The folder's own Jinja template does it, as in Transformers, but the template is a stranger's
+program and the messages are a stranger's text: the first runs in a sandbox with a budget, and the
+second never becomes a control token, whatever it spells.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from jinja2 import Template, TemplateSyntaxError
+
+from monolane.errors import TextError
+from monolane.text import _budget
+from monolane.text._files import named_token, read_settings, read_text
+from monolane.text._marks import Marks
+from monolane.text._messages import plain, plain_messages
+from monolane.text._sandbox import RefusedError, Sandbox
+from monolane.text._tokenizer import Tokenizer
+
+# The released convention: a header, a blank line, the trimmed content, </s>. System messages are
+# not part of it and are left out.
+DEFAULT_TEMPLATE = """\
+{%- for message in messages if message.role in ('user', 'assistant') -%}
+{{- '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' -}}
+{%- if message.content is string -%}
+{{- message.content | trim -}}
+{%- else -%}
+{{- message.content | map(attribute='text') | join | trim -}}
+{%- endif -%}
+{{- '</s>' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}
+{%- endif -%}
+"""
+_LONGEST = 1_000_000  # characters of a template; the longest in use have about 30,000
+_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+# Developers and models write these: they may use <think> and the like, see ChatTemplate.encode.
+_TRUSTED = ("assistant", "system", "developer")
+# Ends the last message while it is rendered. The space tells whether the template trims.
+_END = "\ufdefend\ufdef "
+
+
+class ChatTemplate:
+    """One chat template; immutable, and safe to share between threads."""
+
+    def __init__(
+        self,
+        source: str = DEFAULT_TEMPLATE,
+        *,
+        special_tokens: Mapping[str, str] = MappingProxyType({}),
+        name: str = "chat template",
+    ) -> None:
+        """Compile the template; TextError when it is no Jinja.
+
+        ``special_tokens`` are what ``bos_token`` and the like stand for; ``name`` is for messages.
+        """
+        if len(source) > _LONGEST:
+            raise TextError(f"{name}: expected at most {_LONGEST} characters, got {len(source)}")
+        self.source = source
+        self._name = name
+        self._special_tokens = dict(special_tokens)
+        self._compiled = _compile(source, name)
+
+    @staticmethod
+    def open(folder: Path) -> "ChatTemplate":
+        """Return the folder's template, or the default where it has none.
+
+        chat_template.jinja comes before ``chat_template`` of tokenizer_config.json, of which a
+        list gives its template "default". TextError names a file that is malformed.
+        """
+        settings = read_settings(folder)
+        found = ((key, named_token(settings, key, folder)) for key in _TOKENS)
+        tokens = {key: token for key, token in found if token is not None}
+        path = folder / "chat_template.jinja"
+        if path.is_file():
+            return ChatTemplate(read_text(path), special_tokens=tokens, name=path.name)
+        source = _listed(settings.get("chat_template"), folder)
+        if source is None:
+            return ChatTemplate(special_tokens=tokens)
+        return ChatTemplate(source, special_tokens=tokens, name="tokenizer_config.json")
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> str:
+        """Return the text of the chat, as Transformers' ``apply_chat_template`` does.
+
+        ``continue_final`` leaves the last message open for the model to go on with; it must be the
+        assistant's, and no generation prompt is added. ``kwargs`` are further variables.
+        TextError: malformed messages, a template that refuses them, fails or runs away.
+        """
+        chat = plain_messages(messages)
+        extra = self._extra(tools, kwargs)
+        return self._run(chat, extra, add_generation_prompt, continue_final)
+
+    def encode(
+        self,
+        tokenizer: Tokenizer,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> list[int]:
+        """Return the ids of the rendered chat, control tokens from the template alone.
+
+        Special tokens that any message, tool or variable spells are encoded as text. So are the
+        other control tokens (added tokens in brackets), except where assistant, system and
+        developer messages and tools spell them: ``<think>`` in a replayed answer is that token
+        again. No bos is added: a chat begins as its template says. TextError as for ``render``.
+        """
+        chat = plain_messages(messages)
+        extra = self._extra(tools, kwargs)
+        marks = Marks([chat, extra, self.source])
+        special, control = tokenizer.special_spellings, tokenizer.control_spellings
+        chat = [marks.put(m, special if m["role"] in _TRUSTED else control) for m in chat]
+        extra = {
+            key: marks.put(value, special if key == "tools" else control)
+            for key, value in extra.items()
+        }
+        text = self._run(chat, extra, add_generation_prompt, continue_final)
+        return tokenizer.encode_rendered(marks.unescape(text), marks.chars)
+
+    def _extra(
+        self, tools: Sequence[Mapping[str, Any]] | None, kwargs: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        for key in kwargs:
+            if key == "messages" or key.endswith("_token") or key in self._compiled.globals:
+                raise TextError(f"expected variables of the template's own, got {key!r:.80}")
+        return {
+            "tools": None if tools is None else plain(tools, "tools"),
+            "documents": None,
+            **{key: plain(value, f"variable {key:.80}") for key, value in kwargs.items()},
+        }
+
+    def _run(
+        self,
+        chat: list[dict[str, Any]],
+        extra: Mapping[str, Any],
+        add_generation_prompt: bool,
+        continue_final: bool,
+    ) -> str:
+        if continue_final:
+            chat = [*chat[:-1], _opened(chat[-1], len(chat) - 1)]
+        text = self._render(
+            {
+                **self._special_tokens,
+                **extra,
+                "messages": chat,
+                "add_generation_prompt": add_generation_prompt and not continue_final,
+            }
+        )
+        return _cut(text, self._name) if continue_final else text
+
+    def _render(self, variables: dict[str, Any]) -> str:
+        _budget.start(variables)
+        try:
+            return self._compiled.render(variables)
+        except RefusedError as error:
+            raise TextError(f"the chat template refuses these messages: {error!s:.500}") from None
+        except Exception as error:  # whatever a template may provoke
+            raise TextError(
+                f"{self._name}: the template fails: {type(error).__name__}: {error!s:.500}"
+            ) from None
+
+
+def _compile(source: str, name: str) -> Template:
+    try:
+        return Sandbox().from_string(source)
+    except TemplateSyntaxError as error:
+        raise TextError(f"{name}, line {error.lineno}: no valid Jinja: {error!s:.500}") from None
+    except Exception as error:  # the parser recurses, and Python's compiler has limits of its own
+        raise TextError(
+            f"{name}: the template cannot be compiled: {type(error).__name__}: {error!s:.500}"
+        ) from None
+
+
+def _listed(value: Any, folder: Path) -> str | None:
+    """Return the template in tokenizer_config.json: a string, or the default of a list."""
+    if value is None or isinstance(value, str):
+        return value
+    named = {}
+    if isinstance(value, list) and all(isinstance(entry, dict) for entry in value):
+        named = {str(entry.get("name")): entry.get("template") for entry in value}
+    found = named.get("default")
+    if not isinstance(found, str):
+        raise TextError(
+            f"{folder / 'tokenizer_config.json'}: expected chat_template to be a string, or a list "
+            f"of templates with one named 'default'; got {type(value).__name__} "
+            f"{sorted(named)!r:.200}"
+        )
+    return found
+
+
+def _opened(message: dict[str, Any], place: int) -> dict[str, Any]:
+    """Return the last message with the end mark after its last text."""
+    content = message.get("content")
+    if message["role"] != "assistant" or not content:
+        raise TextError(f"message {place}: expected an assistant's text to continue as the last")
+    if isinstance(content, str):
+        return {**message, "content": content + _END}
+    last = {**content[-1], "text": content[-1]["text"] + _END}
+    return {**message, "content": [*content[:-1], last]}
+
+
+def _cut(text: str, name: str) -> str:
+    """Return the text up to the end mark, trimmed where the template trimmed the message."""
+    end = text.rfind(_END.strip())
+    if end < 0:
+        raise TextError(f"{name}: the chat template leaves out the message that is to be continued")
+    kept = text[:end]
+    return kept if text.startswith(_END, end) else kept.rstrip()

@@ -1,0 +1,103 @@
+"""A second tokenizer in which no text can spell a control token.
+
+The library's own switch, ``encode_special_tokens``, is not enough: it is state that threads share,
+it leaves alone added tokens that are not marked special, and a Unigram or ``ignore_merges`` model
+still finds ``</s>`` among its ordinary pieces. So tokenizer.json is loaded once more with each
+control token renamed to a name drawn at random for this process. Every spelling is then plain
+text, and all else (normalizer, prefixes, merges) is exactly as in the file.
+
+The names serve a second purpose: text in which *we* write them gets the control tokens, in one
+pass of the library. So a rendered chat keeps its template's tokens and none of its users'.
+"""
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tokenizers
+
+from monolane.text._spellings import Spellings
+
+
+class Twin:
+    """The renamed tokenizer beside the ``original``; ``control`` are the spellings renamed."""
+
+    def __init__(
+        self, data: Mapping[str, Any], original: tokenizers.Tokenizer, control: Spellings
+    ) -> None:
+        """Build from the parsed tokenizer.json, which is left as it was."""
+        # Noncharacters around 128 random bits: no normalizer changes them, nobody can write them.
+        salt = secrets.token_hex(16)
+        self._names = {
+            spelling: f"\ufdd0{salt}x{place}x\ufdd1"
+            for place, spelling in enumerate(sorted(control.all))
+        }
+        self._original = original
+        self._spelling_of = {original.token_to_id(spelling): spelling for spelling in control.all}
+        self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(_renamed(data, self._names)))
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+
+    def plain(self, text: str) -> list[int]:
+        """Encode the text; whatever it spells, no control token comes out."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def mixed(self, text: str, marks: Mapping[str, str]) -> list[int]:
+        """Encode the text with the control tokens that it spells without the help of a mark.
+
+        A mark is a character that stands for another one; it is put back after the spellings
+        that count have been named.
+        """
+        named = self._named(text)
+        return self.plain(named.translate({ord(mark): char for mark, char in marks.items()}))
+
+    def _named(self, text: str) -> str:
+        """Return the text with names for the control tokens that the original finds in it.
+
+        The original is asked, rather than the text searched: whether a spelling counts also
+        depends on its neighbours and on the normalizer.
+        """
+        seen = self._original.encode(text, add_special_tokens=False)
+        parts, end = [], 0
+        for token_id, (start, stop) in zip(seen.ids, seen.offsets, strict=True):
+            spelling = self._spelling_of.get(token_id)
+            place = -1 if spelling is None else text.find(spelling, start, stop)
+            if spelling is not None and place >= end:
+                parts += [text[end:place], self._names[spelling]]
+                end = place + len(spelling)
+        return "".join((*parts, text[end:]))
+
+
+def _renamed(data: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    added = [
+        {**token, "content": names.get(token["content"], token["content"])}
+        for token in data["added_tokens"]
+    ]
+    # The post-processor names tokens that are gone, and we never ask for what it adds.
+    return {
+        **data,
+        "added_tokens": added,
+        "post_processor": None,
+        "model": _renamed_model(data["model"], names),
+    }
+
+
+def _renamed_model(model: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    new = dict(model)
+    vocab = model["vocab"]
+    if isinstance(vocab, dict):
+        new["vocab"] = {names.get(piece, piece): place for piece, place in vocab.items()}
+    else:  # Unigram: [piece, score] in the order of the ids
+        new["vocab"] = [[names.get(piece, piece), score] for piece, score in vocab]
+    if model.get("unk_token") in names:
+        new["unk_token"] = names[model["unk_token"]]
+    if model.get("merges"):
+        new["merges"] = [merge for merge in model["merges"] if not _makes(merge, names)]
+    return new
+
+
+def _makes(merge: str | Sequence[str], names: Mapping[str, str]) -> bool:
+    """Whether the merge takes or gives a control token, which the new vocabulary lacks."""
+    left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
+    return left in names or right in names or left + right in names

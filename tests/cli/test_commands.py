@@ -1,0 +1,150 @@
+"""The command line as a user runs it: a process of its own, its two outputs and its exit code."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+Result = subprocess.CompletedProcess[str]
+PROGRAM = [sys.executable, "-W", "error", "-c", "from monolane.cli import main; main()"]
+
+
+def run(*arguments: str | Path, stdin: str = "", **environment: str) -> Result:
+    return subprocess.run(
+        [*PROGRAM, *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | environment,
+        check=False,
+    )
+
+
+def test_generate_puts_the_answer_alone_on_stdout(tiny_model: Path) -> None:
+    result = run("generate", "def f(x):", "--model", tiny_model, "-n", 12, "--ignore-eos")
+    as_json = run("generate", "def f(x):", "-m", tiny_model, "-n", 12, "--ignore-eos", "--json")
+    answer = json.loads(as_json.stdout)
+    assert result.returncode == as_json.returncode == 0
+    assert result.stdout == answer["text"] + "\n"
+    assert len(answer["token_ids"]) == answer["timings"]["generated_tokens"] == 12
+    assert answer["finish_reason"] == "length"
+    assert "12 tokens · " in result.stderr
+    assert "tokens/s · first after " in result.stderr
+    assert as_json.stderr == ""
+
+
+def test_sampling_options_reach_the_engine(tiny_model: Path) -> None:
+    common = ("generate", "x", "-m", tiny_model, "-t", 1.5, "-n", 16, "--ignore-eos", "--json")
+    texts = [json.loads(run(*common, "--seed", seed).stdout)["text"] for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_the_prompt_may_come_from_stdin(tiny_model: Path) -> None:
+    common = ("-m", tiny_model, "-n", 8, "--ignore-eos")
+    piped = run("generate", "-", *common, stdin="import os")
+    assert piped.stdout == run("generate", "import os", *common).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["generate"], 2, "Missing argument"),
+        (["generate", "x", "--no-such-option"], 2, "No such option"),
+        (["no-such-command"], 2, "No such command"),
+        (["generate", "x", "-n", "0"], 2, "max_tokens: expected an integer from 1"),
+        (["generate", "x", "-t", "-1"], 2, "temperature: expected a number from 0 to 100, got -1"),
+        (
+            ["generate", "x", "-m", "/no/such/folder"],
+            1,
+            "expected 'demo', a folder on this machine",
+        ),
+        (["generate", "x", "--backend", "gpu"], 1, "backend: expected one of auto, reference"),
+        (["verify", "/no/such/folder"], 1, "expected 'demo', a folder on this machine"),
+    ],
+)
+def test_wrong_usage_and_failures(arguments: list[str], code: int, message: str) -> None:
+    result = run(*arguments)
+    assert result.returncode == code
+    assert message in " ".join(result.stderr.replace("│", "").split())
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+
+
+def test_ctrl_c_ends_cleanly(tiny_model: Path) -> None:
+    command = [*PROGRAM, "generate", "x", "-m", str(tiny_model), "-n", "90", "--ignore-eos"]
+    # The tiny model is done in a blink: hold each pass up, so that the signal comes amid them.
+    slow = (
+        "import time, monolane.reference as r; f = r.ReferenceModel.forward\n"
+        "r.ReferenceModel.forward = lambda *a: (time.sleep(0.1), f(*a))[1]\n"
+    )
+    command[len(PROGRAM) - 1] = slow + command[len(PROGRAM) - 1]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    time.sleep(2.5)
+    process.send_signal(signal.SIGINT)
+    begin = time.monotonic()
+    out, err = process.communicate(timeout=20)
+    assert time.monotonic() - begin < 5
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert " tokens · " in err
+    assert out.endswith("\n")
+
+
+def test_a_closed_pipe_is_no_failure(tiny_model: Path) -> None:
+    command = " ".join(f"'{part}'" for part in [*PROGRAM, "generate", "x", "-m", str(tiny_model)])
+    result = subprocess.run(
+        ["bash", "-c", f"{command} --ignore-eos | head -c 1; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in result.stderr
+    assert "Error" not in result.stderr
+    assert result.returncode == 0
+
+
+def test_chat_answers_each_line_and_obeys_its_commands(tiny_model: Path) -> None:
+    lines = "hello\n/reset\n/what\n\nagain\n/quit\nnever\n"
+    result = run("chat", "-m", tiny_model, "-n", 6, stdin=lines)
+    assert result.returncode == 0
+    assert result.stderr.count("tokens/s") + result.stderr.count("token") >= 2
+    assert result.stderr.count("/reset forgets the conversation") == 2  # at the start and for /what
+    assert len([line for line in result.stderr.splitlines() if "first after" in line]) == 2
+
+
+def test_chat_forgets_the_oldest_when_the_context_is_full(tiny_model: Path) -> None:
+    result = run("chat", "-m", tiny_model, "-n", 40, stdin="x = 1\n" * 4)
+    assert result.returncode == 0
+    assert "the context is full: forgot the" in result.stderr
+
+
+def test_doctor_tells_what_there_is(tmp_path: Path) -> None:
+    result = run("doctor", HF_HUB_CACHE=str(tmp_path))
+    for part in ("machine", "cpu", "native core", "backends", "reference", "MONOLANE_BACKEND"):
+        assert part in result.stdout
+    rows = json.loads(run("doctor", "--json").stdout)
+    assert {"section", "name", "state", "value", "mend"} == rows[0].keys()
+    broken = run("doctor", MONOLANE_BACKEND="gpu")
+    assert broken.returncode == 1
+    assert "unset MONOLANE_BACKEND" in broken.stdout
+
+
+@pytest.mark.parametrize("command", ["", "generate", "chat", "verify", "export", "train", "doctor"])
+def test_help_is_there(command: str) -> None:
+    result = run(*command.split(), "--help")
+    assert result.returncode == 0
+    assert "Usage" in result.stdout
+
+
+def test_version() -> None:
+    from monolane import __version__
+
+    assert run("--version").stdout == __version__ + "\n"

@@ -1,0 +1,90 @@
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from monolane.cli._verify import compare
+from monolane.model import (
+    SafetensorsFile,
+    read_config,
+    tensor_specs,
+    write_safetensors,
+)
+
+from .test_commands import run
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+
+def test_the_engine_agrees_with_our_transformers_model(tiny_model: Path) -> None:
+    result = run("verify", tiny_model, "--tokens", 90)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "top-1 agreement 100.00%: the implementations agree" in result.stdout
+    report = json.loads(run("verify", tiny_model, "--tokens", 90, "--json").stdout)
+    assert report["agree"]
+    assert [row["tokens"] for row in report["prompts"]][-1] == 90
+    assert len(report["prompts"]) == 5
+
+
+def test_goldens_without_tokenizer_are_verified_on_token_ids(golden: Path) -> None:
+    result = run("verify", golden, "--tokens", 60)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_folders_own_code_is_run_only_on_demand(tiny_model: Path, tmp_path: Path) -> None:
+    result = run("verify", tiny_model, "--trust-remote-code")
+    assert result.returncode == 1
+    assert "expected an auto_map" in result.stderr
+    assert run("export", tiny_model, tmp_path / "out").returncode == 0
+    result = run(
+        "verify",
+        tmp_path / "out",
+        "--trust-remote-code",
+        HF_MODULES_CACHE=str(tmp_path / "modules"),
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "the implementations agree" in result.stdout
+
+
+def test_a_disagreement_is_seen(tiny_model: Path, tmp_path: Path) -> None:
+    """The folder's own code with one sign turned: verify must say so and fail."""
+    assert run("export", tiny_model, tmp_path / "out").returncode == 0
+    code = tmp_path / "out" / "modeling_laneformer.py"
+    text = code.read_text()
+    assert "silu(" in text
+    code.write_text(text.replace("silu(", "gelu("))
+    result = run(
+        "verify",
+        tmp_path / "out",
+        "--trust-remote-code",
+        HF_MODULES_CACHE=str(tmp_path / "modules"),
+    )
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "THE IMPLEMENTATIONS DIFFER" in result.stdout
+
+
+def test_the_bound_is_a_rounding_bound(golden: Path) -> None:
+    """It lets float32 noise through and catches a relative error of 1e-4."""
+    config = read_config(golden)
+    logits = SafetensorsFile(golden / "expected.safetensors")["logits"][0]
+    assert compare("x", config, logits, logits).holds
+    noise = np.float32(1e-6) * np.abs(logits).max()
+    assert compare("x", config, logits + noise, logits).holds
+    wrong = compare("x", config, logits * np.float32(1 + 1e-4), logits)
+    assert not wrong.holds
+    assert wrong.top1_agreement == 1
+
+
+def test_float16_checkpoints_are_verified_too(tiny_model: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_model, tmp_path / "m")
+    config = json.loads((tmp_path / "m/config.json").read_text())
+    (tmp_path / "m/config.json").write_text(json.dumps(config | {"torch_dtype": "float16"}))
+    file = SafetensorsFile(tmp_path / "m/model.safetensors")
+    specs = tensor_specs(read_config(tmp_path / "m"))
+    tensors = [(spec.name, file[spec.name].astype(np.float16)) for spec in specs]
+    (tmp_path / "m/model.safetensors").unlink()
+    write_safetensors(tmp_path / "m/model.safetensors", tensors)
+    assert run("verify", tmp_path / "m", "--tokens", 40).returncode == 0

@@ -1,0 +1,89 @@
+"""What every test may use: the golden folders, and an environment without our own variables."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+
+from monolane.model import parse_config, tensor_specs, write_checkpoint
+
+GOLDEN = Path(__file__).parent / "golden"
+GOLDEN_FOLDERS = sorted(path for path in GOLDEN.iterdir() if path.is_dir())
+
+
+@pytest.fixture(params=GOLDEN_FOLDERS, ids=lambda path: path.name)
+def golden(request: pytest.FixtureRequest) -> Path:
+    """Each golden folder in turn."""
+    folder: Path = request.param
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("MONOLANE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder with random weights and a byte-level tokenizer: small, whole, and no demo."""
+    folder = tmp_path_factory.mktemp("tiny")
+    _write_tiny_weights(folder)
+    _write_tiny_tokenizer(folder)
+    return folder
+
+
+TINY: dict[str, Any] = {
+    "model_type": "laneformer",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 320,
+    "max_position_embeddings": 96,
+    "num_lanes": 2,
+    "broadcast_delay": 2,
+    "sliding_window": 16,
+    "swa_layers": [0, 1],
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "torch_dtype": "float32",
+}
+
+
+def _write_tiny_weights(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps(TINY))
+    rng = np.random.default_rng(0)
+    specs = tensor_specs(parse_config(TINY))
+    tensors = [
+        (spec.name, rng.normal(scale=0.3, size=spec.shape).astype(np.float32)) for spec in specs
+    ]
+    write_checkpoint(folder, tensors)
+
+
+def _write_tiny_tokenizer(folder: Path) -> None:
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=TINY["vocab_size"],
+        special_tokens=["<unk>", "<s>", "</s>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([Path(__file__).read_text()], trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "add_bos_token": True,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -1,0 +1,50 @@
+import re
+from typing import Any
+
+import pytest
+
+from monolane import SamplingParams
+from monolane.errors import RequestError
+
+
+def test_defaults_are_greedy() -> None:
+    params = SamplingParams()
+    assert (params.max_tokens, params.temperature, params.stop) == (64, 0.0, ())
+
+
+def test_one_stop_text_may_be_given_as_it_is() -> None:
+    assert SamplingParams(stop="END").stop == ("END",)  # type: ignore[arg-type]
+    assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")  # type: ignore[arg-type]
+
+
+def test_negative_seeds_are_64_bit_words() -> None:
+    assert SamplingParams(seed=-1).draw.seed == 2**64 - 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("max_tokens", 0, "an integer from 1 to"),
+        ("max_tokens", -1, "an integer from 1 to"),
+        ("max_tokens", True, "an integer from 1 to"),
+        ("max_tokens", 2.5, "an integer from 1 to"),
+        ("temperature", -0.1, "a number from 0 to 100"),
+        ("temperature", float("nan"), "a number from 0 to 100"),
+        ("temperature", float("inf"), "a number from 0 to 100"),
+        ("temperature", "1", "a number from 0 to 100"),
+        ("temperature", 10**400, "a number from 0 to 100"),
+        ("top_k", -1, "an integer from 0 to"),
+        ("top_p", 1.1, "a number from 0 to 1"),
+        ("min_p", -1, "a number from 0 to 1"),
+        ("seed", 1 << 64, "an integer from -9223372036854775808 to 18446744073709551615"),
+        ("stop", ("",), "texts of 1 to 1024 characters"),
+        ("stop", ("x" * 1025,), "texts of 1 to 1024 characters"),
+        ("stop", (3,), "texts of 1 to 1024 characters"),
+        ("stop", ("x",) * 65, "at most 64 texts"),
+        ("stop_ids", (-1,), "an integer from 0"),
+        ("logprobs", 21, "an integer from 0 to 20"),
+    ],
+)
+def test_values_outside_their_range_are_named(field: str, value: Any, expected: str) -> None:
+    with pytest.raises(RequestError, match=f"^{field}: expected {re.escape(expected)}"):
+        SamplingParams(**{field: value})

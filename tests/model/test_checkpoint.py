@@ -1,0 +1,87 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from monolane.errors import CheckpointError
+from monolane.model import Checkpoint, write_checkpoint
+
+TENSORS = {f"t{i}": np.full((4, 4), i, np.float32) for i in range(5)}  # 64 bytes each
+INDEX = "model.safetensors.index.json"
+
+
+def test_one_file(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, TENSORS.items())
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+    check_same(Checkpoint.open(tmp_path))
+
+
+def test_shards_and_their_index(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, TENSORS.items(), max_shard_bytes=128)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "model-00001-of-00003.safetensors",
+        "model-00002-of-00003.safetensors",
+        "model-00003-of-00003.safetensors",
+        INDEX,
+    ]
+    index = json.loads((tmp_path / INDEX).read_text())
+    assert index["metadata"]["total_size"] == 5 * 64
+    checkpoint = Checkpoint.open(tmp_path)
+    check_same(checkpoint)
+    assert checkpoint.file_of("t4").name == "model-00003-of-00003.safetensors"
+    assert len(checkpoint.files) == 3
+
+
+def check_same(checkpoint: Checkpoint) -> None:
+    assert checkpoint.keys() == TENSORS.keys()
+    for name, array in TENSORS.items():
+        np.testing.assert_array_equal(checkpoint[name], array, strict=True)
+
+
+def test_a_folder_without_weights(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="expected model.safetensors, or shards with"):
+        Checkpoint.open(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04")
+    with pytest.raises(CheckpointError, match="pytorch_model.bin is a pickle, which can run code"):
+        Checkpoint.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("weight_map", "message"),
+    [
+        (None, "weight_map: expected an object"),
+        ({}, "weight_map: expected an object"),
+        ({"t0": 3}, "tensor 't0': expected the name of a .safetensors file in this folder, got 3"),
+        ({"t0": "../x.safetensors"}, "got '../x.safetensors'"),
+        ({"t0": "/etc/x.safetensors"}, "got '/etc/x.safetensors'"),
+        ({"t0": "x\0.safetensors"}, "expected the name of a .safetensors file"),
+        ({"t0": "weights.bin"}, "got 'weights.bin'"),
+        ({"t0": "gone.safetensors"}, "gone.safetensors: .* names this file, but it is not there"),
+    ],
+)
+def test_bad_indexes(tmp_path: Path, weight_map: object, message: str) -> None:
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(CheckpointError, match=message):
+        Checkpoint.open(tmp_path)
+
+
+def test_an_index_that_is_no_json(tmp_path: Path) -> None:
+    (tmp_path / INDEX).write_text("{")
+    with pytest.raises(CheckpointError, match="expected JSON in UTF-8"):
+        Checkpoint.open(tmp_path)
+
+
+def test_shards_and_index_of_two_checkpoints(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, TENSORS.items(), max_shard_bytes=128)
+    index = json.loads((tmp_path / INDEX).read_text())
+    weight_map = index["weight_map"]
+    changes = (
+        ({**weight_map, "more": weight_map["t0"]}, "tensor 'more': expected in model-00001"),
+        ({k: v for k, v in weight_map.items() if k != "t0"}, "'t0' is here, but .* says nowhere"),
+        ({**weight_map, "t0": weight_map["t4"]}, "tensor 't0': expected in model-00003"),
+    )
+    for changed, message in changes:
+        (tmp_path / INDEX).write_text(json.dumps({"weight_map": changed}))
+        with pytest.raises(CheckpointError, match=message):
+            Checkpoint.open(tmp_path)

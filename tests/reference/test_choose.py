@@ -1,0 +1,75 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from monolane.reference import allowed_tokens, choose, gumbel_noise, log_probabilities, softmax
+
+PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 3, "position": 5}
+
+logit_rows = arrays(
+    np.float32, st.integers(1, 40), elements=st.floats(-20, 20, width=32).map(lambda x: round(x, 1))
+)
+
+
+def test_temperature_zero_is_the_first_largest() -> None:
+    assert choose(np.array([1, 3, 3, 0], np.float32), **PLAIN | {"temperature": 0.0}) == 1
+
+
+@given(row=logit_rows, seed=st.integers(0, 2**64 - 1), temperature=st.floats(0.1, 3))
+def test_a_draw_is_the_argmax_of_scaled_logits_and_noise(
+    row: np.ndarray, seed: int, temperature: float
+) -> None:
+    noise = gumbel_noise(seed, 5, np.arange(len(row)))
+    wanted = int(np.argmax(row / np.float32(temperature) + noise))
+    assert choose(row, **PLAIN | {"seed": seed, "temperature": temperature}) == wanted
+
+
+@given(row=logit_rows, k=st.integers(1, 45))
+def test_top_k_keeps_the_first_k(row: np.ndarray, k: int) -> None:
+    kept = allowed_tokens(row, k, 1.0, 0.0)
+    ranked = sorted(range(len(row)), key=lambda i: (-row[i], i))
+    assert kept.tolist() == sorted(ranked[:k])
+
+
+@given(row=logit_rows, p=st.floats(0, 0.999))
+def test_top_p_keeps_the_shortest_front_that_reaches_p(row: np.ndarray, p: float) -> None:
+    kept = allowed_tokens(row, 0, p, 0.0)
+    ranked = sorted(range(len(row)), key=lambda i: (-row[i], i))
+    front = ranked[: len(kept)]
+    assert kept.tolist() == sorted(front)
+    probability = softmax(row).astype(np.float64)
+    slack = 1e-6  # softmax in float32
+    assert probability[front].sum() >= p - slack
+    assert len(front) == 1 or probability[front[:-1]].sum() < p + slack
+
+
+@given(row=logit_rows, p=st.floats(0.001, 1))
+def test_min_p_keeps_those_close_to_the_first(row: np.ndarray, p: float) -> None:
+    kept = set(allowed_tokens(row, 0, 1.0, p).tolist())
+    ratio = np.exp(row.astype(np.float64) - row.max())
+    for token, share in enumerate(ratio):
+        if abs(share - p) > 1e-6:
+            assert (token in kept) == (share >= p)
+
+
+def test_top_p_counts_what_top_k_left() -> None:
+    row = np.log(np.array([0.4, 0.3, 0.2, 0.1], np.float32))
+    # Of the whole, 0.4 + 0.3 misses 0.75; of the two that top-k kept, 0.4 / 0.7 misses it too.
+    assert allowed_tokens(row, 0, 0.75, 0).tolist() == [0, 1, 2]
+    assert allowed_tokens(row, 2, 0.75, 0).tolist() == [0, 1]
+    assert allowed_tokens(row, 2, 0.5, 0).tolist() == [0]
+
+
+def test_draws_follow_the_distribution() -> None:
+    row = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
+    count = 4000
+    drawn = [choose(row, **PLAIN | {"position": position}) for position in range(count)]
+    share = np.bincount(drawn, minlength=4) / count
+    p = softmax(row)
+    assert (np.abs(share - p) < 5 * np.sqrt(p * (1 - p) / count)).all()
+
+
+@given(row=logit_rows)
+def test_log_probabilities_sum_to_one(row: np.ndarray) -> None:
+    assert abs(np.exp(log_probabilities(row).astype(np.float64)).sum() - 1) < 1e-5

@@ -1,0 +1,33 @@
+from pathlib import Path
+
+import pytest
+
+from monolane import _env
+from monolane.errors import ConfigError
+
+
+def test_unset_variables_have_defaults() -> None:
+    assert _env.BACKEND.get() == "auto"
+    assert _env.CACHE.get().name == "monolane"
+
+
+def test_set_variables_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONOLANE_BACKEND", "reference")
+    monkeypatch.setenv("MONOLANE_CACHE", "~/elsewhere")
+    assert _env.BACKEND.get() == "reference"
+    assert _env.CACHE.get() == Path.home() / "elsewhere"
+
+
+def test_unknown_values_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONOLANE_BACKEND", "gpu")
+    with pytest.raises(ConfigError, match="MONOLANE_BACKEND: expected one of auto.*got 'gpu'"):
+        _env.BACKEND.get()
+
+
+def test_every_variable_is_read_in_one_place() -> None:
+    package = Path(_env.__file__).parent
+    for path in package.rglob("*.py"):
+        if path.name != "_env.py":
+            text = path.read_text()
+            assert "os.getenv" not in text, path
+            assert '"MONOLANE_' not in text, path

@@ -1,0 +1,43 @@
+"""What a room offers is what its ``__all__`` says, neither more nor less."""
+
+import importlib
+import types
+from pathlib import Path
+
+import pytest
+
+import monolane
+
+PACKAGE = Path(monolane.__file__).parent
+ROOMS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file())
+OPTIONAL = {"hf", "train"}  # need torch
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_all_is_the_namespace(room: str) -> None:
+    if room in OPTIONAL:
+        pytest.importorskip("torch")
+        pytest.importorskip("transformers")
+    module = importlib.import_module(f"monolane.{room}")
+    made_here = {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and _home(value).startswith(f"monolane.{room}")
+    }
+    assert made_here <= set(module.__all__)
+    assert sorted(module.__all__) == sorted(set(module.__all__))
+    for name in module.__all__:
+        home = _home(getattr(module, name))
+        assert not home.startswith("monolane.") or home.startswith(f"monolane.{room}"), name
+
+
+def _home(value: object) -> str:
+    return "" if isinstance(value, types.ModuleType) else getattr(value, "__module__", "") or ""
+
+
+def test_the_package_offers_its_names_lazily() -> None:
+    for name in monolane.__all__:
+        assert getattr(monolane, name) is not None
+    assert set(dir(monolane)) == set(monolane.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        monolane.nonsense  # noqa: B018

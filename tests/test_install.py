@@ -1,0 +1,67 @@
+"""What a newcomer gets: a base install, small and quick, that needs neither torch nor network."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SECONDS, MEGABYTES = 120, 200  # the promise of issue and README
+
+# Imported before anything else: an attempt to leave the machine fails.
+NO_NETWORK = """
+import socket
+
+def refuse(*args, **options):
+    raise OSError("this test has no network")
+
+socket.socket.connect = refuse
+socket.getaddrinfo = refuse
+"""
+
+
+@pytest.mark.slow
+def test_base_install_generates_offline_without_torch(tmp_path: Path) -> None:
+    venv, python = tmp_path / "venv", tmp_path / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    empty = size_mb(venv)
+    begin = time.monotonic()
+    subprocess.run([python, "-m", "pip", "install", "-q", ROOT], check=True, cwd=tmp_path)
+    seconds = time.monotonic() - begin
+    installed = size_mb(venv) - empty
+    print(f"installed in {seconds:.0f} s, {installed:.0f} MB")
+    assert seconds < SECONDS
+    assert installed < MEGABYTES
+
+    (tmp_path / "sitecustomize.py").write_text(NO_NETWORK)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONWARNINGS": "error"}
+    result = subprocess.run(
+        [venv / "bin" / "monolane", "generate", "def fibonacci(n):", "-n", "48"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "48 tokens" in result.stderr
+    assert "return" in result.stdout or "self" in result.stdout, result.stdout
+    probe = "import monolane, sys; monolane.Engine.load('demo'); assert 'torch' not in sys.modules"
+    subprocess.run([python, "-c", probe], check=True, env=environment, cwd=tmp_path)
+    missing = subprocess.run(
+        [venv / "bin" / "monolane", "verify", "demo"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert missing.returncode == 1
+    assert "pip install 'monolane[hf]'" in missing.stderr
+
+
+def size_mb(folder: Path) -> float:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6

@@ -1,0 +1,41 @@
+"""The README keeps its word: its Python runs, its links lead somewhere, its test command is CI's."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_python_example_runs() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(example.splitlines()) <= 20
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", example], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert "tokens/s" in result.stdout
+
+
+def test_links_and_paths_are_there() -> None:
+    for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#][^)]*)\)", document.read_text()):
+            if "://" not in target:
+                assert (document.parent / target.split("#")[0]).exists(), f"{document}: {target}"
+
+
+def test_commands_of_the_status_table_are_those_of_the_program() -> None:
+    from monolane.cli import app
+
+    names = {command.name or command.callback.__name__ for command in app.registered_commands}
+    (row,) = re.findall(r"^\| (`generate`.*?) \| works \|$", README, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)", row)) == names
+
+
+def test_ci_runs_the_readmes_test_command() -> None:
+    line = README.split("## Test", 1)[1].split("```sh\n", 1)[1].splitlines()[0]
+    assert line == "scripts/check"
+    script = (ROOT / ".ci" / "run").read_text()
+    assert "README.md" in script

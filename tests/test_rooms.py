@@ -1,0 +1,97 @@
+"""docs/rooms.md is the law: no room imports one that its row does not name."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "monolane"
+LEAVES = {"errors", "_env", "_version", "_core"}
+
+
+def table() -> dict[str, set[str]]:
+    """Room -> rooms that it may import, from the rows of docs/rooms.md."""
+    rows = re.findall(
+        r"^\| `(\w+)` \|[^|]*\|([^|]*)\|$", (ROOT / "docs" / "rooms.md").read_text(), re.MULTILINE
+    )
+    rooms = {room for room, _ in rows}
+    return {
+        room: rooms - {"cli"}
+        if allowed.strip() == "any"
+        else set(re.findall(r"\w+", allowed)) & rooms
+        for room, allowed in rows
+    }
+
+
+ALLOWED = table()
+
+
+def imports(source: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line, parts after "monolane") of every import of ours, wherever it stands."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # Lazy imports are spelled as strings: "monolane.room._module:Name".
+            names = re.findall(r"^(monolane\.[\w.]+):\w+$", node.value)
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] == "monolane":
+                yield node.lineno, name.split(".")[1:]
+
+
+def faults(room: str, source: str) -> list[str]:
+    """Return what a file of a room imports against the table."""
+    found = []
+    for line, parts in imports(source):
+        target = parts[0] if parts else ""
+        if target in LEAVES or target == room:
+            continue
+        if target not in ALLOWED.get(room, set()):
+            found.append(f"line {line}: {room} must not import monolane.{target}")
+        elif len(parts) > 1 and parts[1].startswith("_"):
+            found.append(f"line {line}: reaches past monolane.{target}'s __init__ to {parts[1]}")
+    return found
+
+
+ROOMS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file())
+
+
+def test_every_room_has_a_row() -> None:
+    assert set(ROOMS) == set(ALLOWED)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_what_their_row_allows(room: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {fault}"
+        for path in sorted((PACKAGE / room).rglob("*.py"))
+        for fault in faults(room, path.read_text())
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import monolane.cli",
+        "from monolane import cli",
+        "def f():\n    from monolane.engine import Engine",
+        "from monolane.model._config import ModelConfig",
+        "X = 'monolane.engine._engine:Engine'",
+        "from monolane import Engine",
+    ],
+)
+def test_the_check_sees_a_forbidden_import(source: str) -> None:
+    assert faults("reference", source)
+
+
+def test_the_check_lets_allowed_ones_pass() -> None:
+    source = "from monolane.model import Weights\nfrom monolane.errors import RequestError\n"
+    assert faults("reference", source) == []
