@@ -35,6 +35,6 @@ def test_no_code_of_ours_exits_the_process_or_runs_pickles() -> None:
                 assert banned.isdisjoint(alias.name for alias in node.names), where
             if isinstance(node, ast.ImportFrom):
                 assert node.module not in banned, where
-            if isinstance(node, ast.Call) and path.parent.name != "cli":
+            if isinstance(node, ast.Call) and path.parent.name != "cli" and path.stem != "__main__":
                 called = ast.unparse(node.func)
                 assert called not in ("sys.exit", "exit", "quit", "os._exit", "eval", "exec"), where

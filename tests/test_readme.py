@@ -1,4 +1,4 @@
-"""The README keeps its word: its Python runs, its links lead somewhere, its test command is CI's."""
+"""The README keeps its word: its Python runs, its links lead somewhere, CI runs its command."""
 
 import re
 import subprocess

@@ -43,7 +43,7 @@ def test_the_folders_own_code_is_run_only_on_demand(tiny_model: Path, tmp_path: 
         "verify",
         tmp_path / "out",
         "--trust-remote-code",
-        HF_MODULES_CACHE=str(tmp_path / "modules"),
+        HF_MODULES_CACHE=f"{tmp_path}/modules",
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "the implementations agree" in result.stdout
@@ -60,7 +60,7 @@ def test_a_disagreement_is_seen(tiny_model: Path, tmp_path: Path) -> None:
         "verify",
         tmp_path / "out",
         "--trust-remote-code",
-        HF_MODULES_CACHE=str(tmp_path / "modules"),
+        HF_MODULES_CACHE=f"{tmp_path}/modules",
     )
     assert result.returncode == 1, result.stdout + result.stderr
     assert "THE IMPLEMENTATIONS DIFFER" in result.stdout

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.reference._noise import gumbel_noise
-from monolane.reference._operations import Floats, softmax
+from monolane.reference._operations import Floats
 
 
 def choose(
@@ -42,13 +42,15 @@ def allowed_tokens(
     ranked = np.argsort(-scaled_V, kind="stable")
     if top_k > 0:
         ranked = ranked[:top_k]
-    probability = softmax(scaled_V[ranked])
+    # Relative to the first, and in float64: no two executors differ at the edge of a front by the
+    # rounding of a sum.
+    probability = np.exp((scaled_V[ranked] - scaled_V[ranked[0]]).astype(np.float64))
     if top_p < 1:
-        before = np.cumsum(probability, dtype=np.float64) - probability
-        keep = max(1, int(np.count_nonzero(before < top_p)))
+        before = np.cumsum(probability) - probability
+        keep = max(1, int(np.count_nonzero(before < top_p * probability.sum())))
         ranked, probability = ranked[:keep], probability[:keep]
     if min_p > 0:
-        ranked = ranked[probability >= np.float32(min_p) * probability[0]]
+        ranked = ranked[probability >= min_p]
     return np.sort(ranked)
 
 

@@ -1,0 +1,26 @@
+"""The Laneformer for Hugging Face transformers, and export to a folder in Hub layout.
+
+Importing this room makes ``AutoConfig`` and ``AutoModelForCausalLM`` know the model. The classes
+need ``pip install 'monolane[hf]'``; without it the room still exports folders, and asking it for a
+class raises MissingExtraError.
+"""
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from monolane.errors import MissingExtraError
+from monolane.hf._export import export_hub_layout
+
+if TYPE_CHECKING or (find_spec("torch") and find_spec("transformers")):
+    from monolane.hf import _register  # noqa: F401  tells the Auto classes
+    from monolane.hf.configuration_laneformer import LaneformerConfig
+    from monolane.hf.modeling_laneformer import LaneformerForCausalLM, LaneformerModel
+else:
+
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            raise MissingExtraError(f"monolane.hf.{name}", "hf")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = ["LaneformerConfig", "LaneformerForCausalLM", "LaneformerModel", "export_hub_layout"]

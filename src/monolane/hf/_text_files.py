@@ -1,0 +1,59 @@
+"""The tokenizer files of an exported folder.
+
+tokenizer.json is the one description that every reader obeys. ``tokenizer_class`` must name the
+class that takes it as it is: given a Llama class, transformers 5 rebuilds normalizer and decoder
+from that class and encodes some strings differently (seen in 5.5 and 5.23).
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from monolane.errors import TextError
+from monolane.model import ModelConfig, read_json_object
+
+# Copied where the source has them.
+PLAIN_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+)
+SETTINGS = "tokenizer_config.json"
+
+
+def write_text_files(source: Path, folder: Path, config: ModelConfig) -> None:
+    """Copy what ``source`` has of tokenizer and chat template, with settings that fit them."""
+    for name in PLAIN_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
+    fast = (source / "tokenizer.json").is_file()
+    if (source / SETTINGS).is_file():
+        settings = read_json_object(source / SETTINGS)
+    elif fast:
+        settings = _settings_from(source / "tokenizer.json", config)
+    else:
+        return
+    settings.pop("auto_map", None)  # names code of the source folder that is not copied
+    if fast:
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    text = json.dumps(settings, indent=2, ensure_ascii=False)
+    (folder / SETTINGS).write_text(text + "\n", encoding="utf-8")
+
+
+def _settings_from(path: Path, config: ModelConfig) -> dict[str, Any]:
+    """Name the special tokens that the model's config knows by id only."""
+    try:
+        added = json.loads(path.read_text(encoding="utf-8")).get("added_tokens") or []
+        contents = {token["id"]: token["content"] for token in added}
+    except (ValueError, AttributeError, TypeError, KeyError) as error:
+        raise TextError(f"{path}: expected the JSON of a tokenizer, got: {error!r}") from None
+    ids = {
+        "bos_token": config.bos_id,
+        "eos_token": next(iter(config.eos_ids), None),
+        "pad_token": config.pad_id,
+    }
+    named = {name: contents[token] for name, token in ids.items() if token in contents}
+    return {"model_max_length": config.max_positions, **named}

@@ -1,0 +1,154 @@
+"""An exported folder loads and computes the same where monolane does not exist."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, decoders, models, normalizers, processors
+from transformers import AutoModelForCausalLM
+
+from monolane.hf import export_hub_layout
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+FOLDERS = ("early_comm", "replicate_head", "shared_norm_scale")
+
+# Runs isolated (-I: neither PYTHONPATH nor the working directory) and, because an editable install
+# hooks the import system itself, behind a finder that refuses the package by name.
+CHILD = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "monolane":
+            raise ModuleNotFoundError(f"{name} must not be imported here", name=name)
+
+sys.meta_path.insert(0, Refuse())
+try:
+    import monolane
+except ModuleNotFoundError:
+    pass
+else:
+    raise SystemExit("monolane can be imported: this test proves nothing")
+
+import json
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
+
+torch.set_num_threads(1)
+results = {}
+for folder in sys.argv[2:]:
+    options = {"trust_remote_code": True, "dtype": torch.float32}
+    model = AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+    assert type(model).__module__.startswith("transformers_modules."), type(model)
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    assert type(config).__module__.startswith("transformers_modules."), type(config)
+    assert AutoModel.from_pretrained(folder, **options).config.num_lanes == config.num_lanes
+    expected = load_file(folder + "/../" + folder.rsplit("/", 1)[1] + ".expected")
+    with torch.no_grad():
+        results[folder.rsplit("/", 1)[1] + ".logits"] = model(expected["input_ids"]).logits
+    prompt = expected["greedy_ids"][:, :8]
+    results[folder.rsplit("/", 1)[1] + ".ids"] = model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=40, do_sample=False,
+        eos_token_id=None, pad_token_id=0,
+    )
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[2], trust_remote_code=True)
+texts = json.load(open(sys.argv[1] + "/texts.json"))
+with open(sys.argv[1] + "/encoded.json", "w") as file:
+    json.dump([tokenizer.encode(text) for text in texts], file)
+chat = tokenizer.apply_chat_template(
+    [{"role": "user", "content": "hi"}], return_dict=True, add_generation_prompt=True
+)
+assert tokenizer.decode(chat["input_ids"]), chat
+assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (1, 2)
+assert not any(name.partition(".")[0] == "monolane" for name in sys.modules)
+save_file(results, sys.argv[1] + "/results")
+"""
+
+# A rebuilt Llama pipeline encodes some otherwise: leading spaces, text after a control token.
+TEXTS = ["a b", " a", "  a b ", "</s>a b", "<s>a</s> b", "a\nb", "", "é"]
+
+
+def _llama_shaped_tokenizer() -> Tokenizer:
+    """As Llama 2 spells spaces: one in front of the text, then each becomes U+2581."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    pieces += ["▁", "a", "b", "▁a", "▁b", "▁▁"]
+    merges = [("▁", "a"), ("▁", "b"), ("▁", "▁")]
+    tokenizer = Tokenizer(
+        models.BPE({piece: i for i, piece in enumerate(pieces)}, merges, byte_fallback=True)
+    )
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    return tokenizer
+
+
+def _run(arguments: list[Any], tmp_path: Path) -> None:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "HF_HOME": str(tmp_path / "hub"),
+        "HF_HUB_OFFLINE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", CHILD, *map(str, arguments)],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_loads_and_computes_without_monolane(tmp_path: Path) -> None:
+    tokenizer = _llama_shaped_tokenizer()
+    for name in FOLDERS:
+        out = export_hub_layout(GOLDEN / name, tmp_path / name)
+        (tmp_path / f"{name}.expected").symlink_to(GOLDEN / name / "expected.safetensors")
+    source = tmp_path / "with_tokenizer"
+    source.mkdir()
+    for path in (GOLDEN / FOLDERS[0]).iterdir():
+        (source / path.name).symlink_to(path)
+    tokenizer.save(str(source / "tokenizer.json"))
+    settings = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}
+    (source / "tokenizer_config.json").write_text(json.dumps(settings))
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}a"
+    (source / "chat_template.jinja").write_text(template)
+    out = export_hub_layout(source, tmp_path / FOLDERS[0], overwrite=True)
+    (tmp_path / "texts.json").write_text(json.dumps(TEXTS))
+
+    _run([tmp_path, *(tmp_path / name for name in FOLDERS)], tmp_path)
+
+    results = load_file(tmp_path / "results")
+    for name in FOLDERS:
+        expected = load_file(GOLDEN / name / "expected.safetensors")
+        here = AutoModelForCausalLM.from_pretrained(GOLDEN / name, dtype=torch.float32).eval()
+        with torch.no_grad():
+            assert torch.equal(results[f"{name}.logits"], here(expected["input_ids"]).logits)
+        assert (results[f"{name}.logits"] - expected["logits"]).abs().max() < 1e-4
+        assert torch.equal(results[f"{name}.ids"], expected["greedy_ids"])
+    encoded = json.loads((tmp_path / "encoded.json").read_text())
+    assert encoded == [tokenizer.encode(text).ids for text in TEXTS]
+    assert (out / "modeling_laneformer.py").is_file()
+
+
+def test_the_child_notices_a_package_that_it_could_import(tmp_path: Path) -> None:
+    open_door = CHILD.replace("sys.meta_path.insert(0, Refuse())", "sys.modules['monolane'] = sys")
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", open_door], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode != 0
+    assert "this test proves nothing" in done.stderr
