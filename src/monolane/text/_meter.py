@@ -7,7 +7,6 @@ lists. Tracing each Python line would catch them at ten times the cost, and for 
 from typing import Any
 
 from jinja2 import nodes
-from jinja2.exceptions import SecurityError
 from jinja2.visitor import NodeTransformer
 
 _REPEATED = (nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block, nodes.AssignBlock)
@@ -31,8 +30,6 @@ class Meter(NodeTransformer):
                 node.test = nodes.And(nodes.Not(_call("turn", [], node)), node.test)
         elif isinstance(node, nodes.Output):
             _count_text(node)
-        elif isinstance(node, nodes.NSRef):
-            public_name(node.attr)
         return node
 
 
@@ -45,9 +42,3 @@ def _count_text(node: nodes.Output) -> None:
 def _call(name: str, args: list[nodes.Expr], at: nodes.Node) -> nodes.Call:
     method = nodes.EnvironmentAttribute(name, lineno=at.lineno)
     return nodes.Call(method, args, [], None, None, lineno=at.lineno)
-
-
-def public_name(name: Any) -> None:
-    """Refuse a name that may mean something to Python."""
-    if not isinstance(name, str) or name.startswith("_"):
-        raise SecurityError(f"a namespace cannot hold the name {name!r}")

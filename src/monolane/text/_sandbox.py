@@ -24,7 +24,7 @@ from jinja2.utils import Namespace
 
 from monolane.text import _guards
 from monolane.text._budget import current, narrow
-from monolane.text._meter import Meter, public_name
+from monolane.text._meter import Meter
 
 # Reviewed: none writes files, reads the clock or draws random numbers, and those that can make
 # much of little have a guard.
@@ -160,12 +160,17 @@ class _Namespace(Namespace):
     def __init__(*args: Any, **kwargs: Any) -> None:
         values = dict(*args[1:], **kwargs)
         for name in values:
-            public_name(name)
+            _check_public(name)
         Namespace.__init__(args[0], values)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        public_name(name)
+        _check_public(name)
         super().__setitem__(name, value)
+
+
+def _check_public(name: Any) -> None:
+    if not isinstance(name, str) or name.startswith("_"):
+        raise SecurityError(f"a namespace cannot hold the name {name!r}")
 
 
 def _counted(name: str, function: _F) -> _F:
