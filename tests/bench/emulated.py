@@ -1,0 +1,202 @@
+"""A device in host memory that runs the probes' own kernels, built against emulator.h.
+
+Each launch runs in a thread of its stream, so kernels in different streams run at the same time and
+the host can talk to a running kernel. Times are the host's: only the flow and the checks are real.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.gpu.probes import _compile
+from bench.gpu.probes._device import Buffer, Device, DeviceInfo, Launch, Pinned
+from bench.gpu.probes._errors import DeviceError, DeviceHangError
+
+HERE = Path(__file__).resolve().parent
+WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas")
+
+
+def build(folder: Path, compiler: str, sources: tuple[str, ...] = _compile.SOURCES) -> None:
+    """Compiles each kernel file into a shared library."""
+    _compile.write_header(folder)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda s: _build_one(folder, compiler, s), sources))
+
+
+def _build_one(folder: Path, compiler: str, source: str) -> None:
+    # No fortified longjmp: it takes a switch between fibers' stacks for an attack.
+    command = [
+        compiler, "-std=c++17", "-O1", "-x", "c++", "-DMONOLANE_EMULATED", *WARNINGS,
+        "-U_FORTIFY_SOURCE", "-fPIC", "-shared", f"-I{folder}", f"-I{_compile.KERNELS}",
+        f"-I{HERE}", "-o", str(folder / f"{source}.so"), str(_compile.KERNELS / source),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = tuple(
+        (n, ctypes.c_uint32)
+        for n in ("grid", "block", "shared", "cluster", "sms", "seed", "long_sleeps")
+    )
+
+
+class Stream:
+    """Launches in order, in one thread."""
+
+    def __init__(self) -> None:
+        self.pool = ThreadPoolExecutor(1)
+        self.pending: list[Future[None]] = []
+        self.captured: list[Callable[[], None]] | None = None
+
+    def drain(self, seconds: float) -> None:
+        for future in self.pending:
+            try:
+                future.result(timeout=seconds)
+            except TimeoutError:
+                raise DeviceHangError("the emulated device did not finish") from None
+        self.pending = []
+
+
+class EmulatedDevice(Device):
+    """Four SMs whose clusters are runs of consecutive blocks."""
+
+    def __init__(
+        self, folder: Path, sms: int = 4, seed: int = 0, long_sleeps: bool = False
+    ) -> None:
+        self.info = DeviceInfo(
+            "Emulated", "none", sms, (9, 0), 1 << 20, 227 * 1024, 1 << 30, 1 << 30
+        )
+        self._folder, self.seed, self._long_sleeps = folder, seed, long_sleeps
+        self._libraries: dict[str, ctypes.CDLL] = {}
+        self._memory: dict[int, Any] = {}
+        self._pinned: list[Any] = []
+        self._default = Stream()
+        self._streams = [self._default]
+        self.launches: list[tuple[str, Launch]] = []
+        self.after_launch: Callable[[str], None] | None = None  # for fault injection
+
+    def kernel(self, source: str, name: str) -> Any:
+        if source not in self._libraries:
+            self._libraries[source] = ctypes.CDLL(str(self._folder / f"{source}.so"))
+            self._libraries[source].emulate_launch.restype = ctypes.c_char_p
+        return (self._libraries[source], name)
+
+    def allocate(self, nbytes: int) -> Buffer:
+        assert nbytes > 0
+        memory = np.full(nbytes + 256, 0xCD, np.uint8)  # poisoned, like shared memory
+        address = (memory.ctypes.data + 255) // 256 * 256
+        self._memory[address] = memory
+        return Buffer(address, nbytes)
+
+    def free(self, buffer: Buffer) -> None:
+        del self._memory[buffer.address]
+
+    def _bytes(self, buffer: Buffer) -> npt.NDArray[np.uint8]:
+        memory = self._memory[buffer.address]
+        start = buffer.address - memory.ctypes.data
+        view: npt.NDArray[np.uint8] = memory[start : start + buffer.nbytes]
+        return view
+
+    def pinned(self, words: int) -> Pinned:
+        view = (ctypes.c_uint32 * words)()
+        self._pinned.append(view)
+        return Pinned(ctypes.addressof(view), view)
+
+    def upload(self, buffer: Buffer, array: npt.NDArray[Any]) -> None:
+        self._default.drain(60)
+        assert array.nbytes <= buffer.nbytes
+        self._bytes(buffer)[: array.nbytes] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+
+    def download(
+        self, buffer: Buffer, dtype: npt.DTypeLike, count: int, offset: int = 0
+    ) -> npt.NDArray[Any]:
+        self._default.drain(60)
+        nbytes = count * np.dtype(dtype).itemsize
+        assert offset + nbytes <= buffer.nbytes
+        return self._bytes(buffer)[offset : offset + nbytes].copy().view(dtype)
+
+    def fill(self, buffer: Buffer, word: int, nbytes: int | None = None) -> None:
+        self._default.drain(60)
+        count = buffer.nbytes if nbytes is None else nbytes
+        assert count % 4 == 0
+        self._bytes(buffer)[:count].view(np.uint32)[:] = word
+
+    def copy(self, to: Buffer, source: Buffer, nbytes: int) -> None:
+        self._submit(None, lambda: self._copy_now(to, source, nbytes))
+
+    def _copy_now(self, to: Buffer, source: Buffer, nbytes: int) -> None:
+        self._bytes(to)[:nbytes] = self._bytes(source)[:nbytes]
+
+    def launch(self, kernel: Any, shape: Launch, params: bytes, stream: Any = None) -> None:
+        library, name = kernel
+        limit = getattr(library, f"{name}_max_threads")()
+        size = getattr(library, f"{name}_params_size")()
+        assert shape.block <= limit, f"{name}: {shape.block} threads, at most {limit}"
+        assert len(params) == size, f"{name}: {len(params)} bytes of parameters, not {size}"
+        assert shape.shared <= self.info.shared_per_block
+        assert shape.grid % shape.cluster == 0
+        self.launches.append((name, shape))
+        self._submit(stream, lambda: self._run(library, name, shape, params))
+
+    def _run(self, library: ctypes.CDLL, name: str, shape: Launch, params: bytes) -> None:
+        self.seed += 1
+        c = _Shape(shape.grid, shape.block, shape.shared, shape.cluster, self.info.sm_count,
+                   self.seed, self._long_sleeps)  # fmt: skip
+        # Guarded parameters: aligned as the device aligns them.
+        words = (ctypes.c_uint64 * (len(params) // 8 + 1))()
+        ctypes.memmove(words, params, len(params))
+        error = library.emulate_launch(getattr(library, name), ctypes.byref(c), words)
+        if error:
+            raise DeviceError(f"{name}: {error.decode()}")
+        if self.after_launch:
+            self.after_launch(name)
+
+    def _submit(self, stream: Stream | None, work: Callable[[], None]) -> None:
+        stream = stream or self._default
+        if stream.captured is not None:
+            stream.captured.append(work)
+        else:
+            stream.pending.append(stream.pool.submit(work))
+
+    def synchronize(self, seconds: float = 60.0) -> None:
+        for stream in self._streams:
+            stream.drain(seconds)
+
+    def stream(self) -> Stream:
+        self._streams.append(Stream())
+        return self._streams[-1]
+
+    def event(self) -> Any:
+        return [0.0]
+
+    def record(self, event: Any, stream: Any = None) -> None:
+        self._submit(stream, lambda: event.__setitem__(0, time.perf_counter()))
+
+    def elapsed_ms(self, start: Any, end: Any) -> float:
+        return float(end[0] - start[0]) * 1e3
+
+    def capture(self, stream: Stream, work: Callable[[], None]) -> Any:
+        stream.captured = []
+        work()
+        captured, stream.captured = stream.captured, None
+        return captured
+
+    def replay(self, graph: Any, stream: Stream) -> None:
+        for work in graph:
+            self._submit(stream, work)
+
+    def max_active_clusters(self, kernel: Any, shape: Launch) -> int:
+        return self.info.sm_count // shape.cluster
+
+    def blocks_per_sm(self, kernel: Any, threads: int, shared: int) -> int:
+        return 1
