@@ -77,7 +77,7 @@ template <class W>
 static void attend_as(const float* q, const W* keys, const W* values, int64_t stride, int64_t count,
                       int64_t head_dim, float scale, float* scores, float* peak, float* total,
                       float* out) {
-  alignas(64) float query[kMaxHeadDim];
+  alignas(64) float query[odd_lines(kMaxHeadDim / 16) / 4];
   pack_f32(q, head_dim, query);
   const FloatDot<W> dot{keys, head_dim, stride};
   rows<FloatDot<W>, 4, 1, Fetch::kNone>(dot, 0, count, reinterpret_cast<const char*>(query), 1,

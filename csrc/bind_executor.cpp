@@ -242,7 +242,7 @@ void bind_executor(nb::module_& m) {
           "Wait for tokens and append them, (slot, token, time_ns, logprob or None, top), to a "
           "list; return whether the epoch is over.")
       .def(
-          "yield_", [](BoundExecutor& e) { e.executor.yield(); },
+          "interrupt", [](BoundExecutor& e) { e.executor.interrupt(); },
           "Ask the epoch to end within one pass; read it to its end.")
       .def(
           "set_trace", [](BoundExecutor& e, bool on) { e.executor.set_trace(on); }, "on"_a)

@@ -11,21 +11,25 @@
 
 namespace monolane::MONOLANE_ISA {
 
+// Bytes of a packed token: an odd number of cache lines, so that equal columns of different tokens
+// do not meet in one set of the cache when K is a power of two.
+constexpr int64_t odd_lines(int64_t lines) { return (lines | 1) * 64; }
+
 // Float weights W, widened exactly, against float activations.
 template <class W>
 struct FloatDot {
   static constexpr int kStep = kLanes;
   static constexpr int kStepBytes = kLanes * sizeof(W);
   static constexpr bool kLight = sizeof(W) == 4;  // the hardware prefetches far enough by itself
-  static constexpr int kWideRows = 4;  // the tile of large widths: 24 accumulators of 32 registers,
-  static constexpr int kWideTokens = kLanes == 8 ? 2 : 6;  // 8 of AVX2's 16
+  static constexpr int kWideRows = 4;             // the tile of large widths
+  static constexpr int kWideTokens = kRegisters == 32 ? 6 : 2;
   using Left = Floats;
 
   const W* rows;
   int64_t cols;
   int64_t stride;  // elements from row to row
 
-  static int64_t token_bytes(int64_t cols) { return (cols + 15) / 16 * 64; }
+  static int64_t token_bytes(int64_t cols) { return odd_lines((cols + 15) / 16); }
   const char* row(int64_t r) const { return reinterpret_cast<const char*>(rows + r * stride); }
   int64_t row_stride() const { return stride * static_cast<int64_t>(sizeof(W)); }
   Left left(int64_t r, int64_t k) const { return load(rows + r * stride + k); }
@@ -51,7 +55,7 @@ struct PairDot {
   int64_t cols;
   int64_t stride;  // elements from row to row
 
-  static int64_t token_bytes(int64_t cols) { return (cols + 31) / 32 * 64; }
+  static int64_t token_bytes(int64_t cols) { return odd_lines((cols + 31) / 32); }
   const char* row(int64_t r) const { return reinterpret_cast<const char*>(rows + r * stride); }
   int64_t row_stride() const { return stride * 2; }
   Left left(int64_t r, int64_t k) const { return load_pairs(rows + r * stride + k); }
@@ -79,8 +83,8 @@ struct GroupDot {
   static constexpr int kGroupBytes = std::is_same_v<W, Int4> ? 16 : 32;
   static constexpr int kStepBytes = kGroups * kGroupBytes;
   static constexpr bool kLight = false;
-  static constexpr int kWideRows = kLanes == 8 ? 1 : 4;
-  static constexpr int kWideTokens = kLanes == 8 ? 4 : 3;
+  static constexpr int kWideRows = kRegisters == 32 ? 4 : 1;
+  static constexpr int kWideTokens = kRegisters == 32 ? 3 : 4;
   struct Left {
     Codes codes;
     Floats scale;
@@ -90,7 +94,9 @@ struct GroupDot {
   int64_t cols;
   const uint16_t* scales;
 
-  static int64_t token_bytes(int64_t cols) { return (cols + kStep - 1) / kStep * 4 * kVector; }
+  static int64_t token_bytes(int64_t cols) {
+    return odd_lines((cols + kStep - 1) / kStep * 4 * kVector / 64);
+  }
   const char* row(int64_t r) const {
     return reinterpret_cast<const char*>(rows + r * row_stride());
   }

@@ -132,7 +132,7 @@ Executor::Executor(Plan plan, ModelWeights weights, const Kernels& kernels, Acti
 }
 
 Executor::~Executor() {
-  yield();
+  interrupt();
   std::vector<TokenEvent> dropped;
   while (!read(dropped, 1)) dropped.clear();  // a full ring must not hold the leader up
 }

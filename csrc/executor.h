@@ -88,7 +88,7 @@ class Executor {
   bool read(std::vector<TokenEvent>& events, int milliseconds);
 
   // Asks the epoch to end within one pass; what it drew until then is still there to be read.
-  void yield() { yield_.store(true, std::memory_order_relaxed); }
+  void interrupt() { yield_.store(true, std::memory_order_relaxed); }
 
   // From the next epoch on, notes when each worker is in which phase. Off, it costs a test a phase.
   void set_trace(bool on);

@@ -42,11 +42,12 @@ static inline void pack_bf16(const float* x, int64_t cols, void* packed) {
 // One group to int8 codes; returns its scale, max |x| / 127. Below 2^-100 a group counts as zero:
 // 127 / max must stay finite.
 static inline float quantise_group(const float* x, int8_t* codes) {
-  float top = 0.0f;
+  uint32_t most = 0;  // the bits of floats >= 0 order like the floats, and this loop vectorises
   for (int i = 0; i < kGroup; ++i) {
-    const float size = bits_float(float_bits(x[i]) & 0x7FFFFFFFu);
-    top = size > top ? size : top;
+    const uint32_t size = float_bits(x[i]) & 0x7FFFFFFFu;
+    most = size > most ? size : most;
   }
+  const float top = bits_float(most);
   const float factor = top < 0x1p-100f ? 0.0f : 127.0f / top;
   for (int i = 0; i < kGroup; ++i) {
     const float nearest = (x[i] * factor + 0x1.8p23f) - 0x1.8p23f;  // ties to even

@@ -11,6 +11,7 @@ using Floats = __m256;
 using Ints = __m256i;
 using Bytes = __m256i;
 constexpr int kLanes = 8;
+constexpr int kRegisters = 16;
 
 static inline Floats zero() { return _mm256_setzero_ps(); }
 static inline Floats splat(float x) { return _mm256_set1_ps(x); }

@@ -13,6 +13,7 @@ using Floats = __m512;
 using Ints = __m512i;
 using Bytes = __m512i;
 constexpr int kLanes = 16;
+constexpr int kRegisters = 32;
 
 static inline Floats zero() { return _mm512_setzero_ps(); }
 static inline Floats splat(float x) { return _mm512_set1_ps(x); }

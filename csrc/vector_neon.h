@@ -11,6 +11,7 @@ using Floats = float32x4_t;
 using Ints = int32x4_t;
 using Bytes = int8x16_t;
 constexpr int kLanes = 4;
+constexpr int kRegisters = 32;
 
 static inline Floats zero() { return vdupq_n_f32(0.0f); }
 static inline Floats splat(float x) { return vdupq_n_f32(x); }

@@ -9,8 +9,10 @@ namespace monolane::portable {
 
 typedef float Floats __attribute__((vector_size(16)));
 typedef int32_t Ints __attribute__((vector_size(16)));
+typedef uint32_t Words __attribute__((vector_size(16)));
 typedef int8_t Bytes __attribute__((vector_size(16)));
 constexpr int kLanes = 4;
+constexpr int kRegisters = 16;
 
 static inline Floats zero() { return Floats{}; }
 static inline Floats splat(float x) { return Floats{x, x, x, x}; }
@@ -19,13 +21,27 @@ static inline Floats load(const float* p) {
   std::memcpy(&x, p, sizeof x);
   return x;
 }
-static inline Floats load(const Bf16* p) {
-  return Floats{bf16_to_float(p[0].bits), bf16_to_float(p[1].bits), bf16_to_float(p[2].bits),
-                bf16_to_float(p[3].bits)};
+static inline Words load_halves(const void* p) {
+  typedef uint16_t Halves __attribute__((vector_size(8)));
+  Halves x;
+  std::memcpy(&x, p, sizeof x);
+  return __builtin_convertvector(x, Words);
 }
+static inline Floats as_floats(Words bits) {
+  Floats x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+static inline Floats load(const Bf16* p) { return as_floats(load_halves(p) << 16); }
+// As f16_to_float, four at a time.
 static inline Floats load(const F16* p) {
-  return Floats{f16_to_float(p[0].bits), f16_to_float(p[1].bits), f16_to_float(p[2].bits),
-                f16_to_float(p[3].bits)};
+  const Words halves = load_halves(p);
+  const Words magnitude = (halves & 0x7FFFu) << 13;
+  const Words infinite = (magnitude >= 0x0F800000u) & 0x7F800000u;
+  const Floats scaled = as_floats(magnitude) * 0x1p112f;
+  Words bits;
+  std::memcpy(&bits, &scaled, sizeof bits);
+  return as_floats(bits | infinite | (halves & 0x8000u) << 16);
 }
 static inline void store(float* p, Floats x) { std::memcpy(p, &x, sizeof x); }
 

@@ -5,6 +5,7 @@ float64, within bounds derived next to each test). u is float32's unit roundoff,
 terms in any order of rounding errs by at most gamma(n) = n u / (1 - n u) times the sum of sizes.
 """
 
+import itertools
 import math
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def cases(draw, multiple):
 
 def pieces(cuts, end):
     edges = sorted({0, end, *cuts})
-    return list(zip(edges, edges[1:], strict=False))
+    return list(itertools.pairwise(edges))
 
 
 @every_isa

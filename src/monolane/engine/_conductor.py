@@ -27,7 +27,7 @@ class Core(Protocol):
     def take(self) -> list[TokenEvent]:
         """Return the tokens kept so far, once."""
 
-    def yield_(self) -> None:
+    def interrupt(self) -> None:
         """Ask the epoch to end within one pass."""
 
     def length(self, slot: int) -> int:
@@ -94,7 +94,7 @@ class Conductor:
 
     def _interrupt(self) -> None:
         if self._running:
-            self._core.yield_()
+            self._core.interrupt()
 
     def _turn(self) -> bool:
         """Move things on by one wait, with the lock held; return whether an epoch has ended."""

@@ -63,8 +63,8 @@ class _Core:
         raw, self._raw = self._raw, []
         return [_event(*event) for event in raw]
 
-    def yield_(self) -> None:
-        self._core.yield_()
+    def interrupt(self) -> None:
+        self._core.interrupt()
 
     def length(self, slot: int) -> int:
         return self._core.length(slot)
