@@ -1,8 +1,7 @@
-// The one binding file: every native function that Python sees is declared here, with its types
-// and shapes in the signature, so that nanobind validates the call.
+// The native module: every function that Python sees is declared here or in a bind_*.cpp, with its
+// types and shapes in the signature, so that nanobind validates the call.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
-
 
 #include "gumbel.h"
 
@@ -24,10 +23,17 @@ static Noise gumbel_noise(uint64_t seed, uint32_t position, uint32_t first_token
   return Noise(noise, {count}, owner);
 }
 
+namespace monolane {
+void bind_kernels(nb::module_& parent);
+void bind_executor(nb::module_& parent);
+}  // namespace monolane
+
 NB_MODULE(_core, m) {
   m.doc() = "Native core of monolane.";
   m.def("gumbel_noise", &gumbel_noise, nb::arg("seed"), nb::arg("position"), nb::arg("first_token"),
         nb::arg("count"),
         "Gumbel noise, float32 [count], of the tokens first_token .. first_token + count - 1 at a "
         "position under a 64-bit seed. Defined in docs/sampling.md.");
+  monolane::bind_kernels(m);
+  monolane::bind_executor(m);
 }

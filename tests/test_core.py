@@ -1,4 +1,4 @@
-"""The native module's face: its stub is generated, and this is where drift shows."""
+"""The native module's face: its stubs are generated, and this is where drift shows."""
 
 import subprocess
 import sys
@@ -8,12 +8,15 @@ import pytest
 
 import monolane
 
+STUBS = Path(monolane.__file__).with_name("_core")
 
-def test_the_stub_is_the_module(tmp_path: Path) -> None:
+
+def test_the_stubs_are_the_module(tmp_path: Path) -> None:
     pytest.importorskip("nanobind")
-    command = [sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "monolane._core"]
-    subprocess.run([*command, "-o", str(tmp_path / "_core.pyi")], check=True)
-    committed = Path(monolane.__file__).with_name("_core.pyi")
-    assert (tmp_path / "_core.pyi").read_text() == committed.read_text(), (
-        "write it again: python -m nanobind.stubgen -m monolane._core -o src/monolane/_core.pyi"
+    command = [sys.executable, "-m", "nanobind.stubgen", "-q", "-r", "-m", "monolane._core"]
+    subprocess.run([*command, "-O", str(tmp_path)], check=True)
+    written = {path.name: path.read_text() for path in (tmp_path / "_core").iterdir()}
+    committed = {path.name: path.read_text() for path in STUBS.iterdir()}
+    assert written == committed, (
+        "write them again: python -m nanobind.stubgen -r -m monolane._core -O src/monolane"
     )

@@ -23,15 +23,22 @@ GREEDY = SamplingParams(max_tokens=24, ignore_eos=True)
 SAMPLED = SamplingParams(max_tokens=24, temperature=1.2, top_k=50, top_p=0.9, min_p=0.01, seed=11)
 
 
+@pytest.fixture(scope="module", params=["reference", "cpu"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Each backend in turn: the contract is one."""
+    name: str = request.param
+    return name
+
+
 @pytest.fixture(scope="module")
-def engine(tiny_model: Path) -> Engine:
-    return Engine.load(tiny_model)
+def engine(tiny_model: Path, backend: str) -> Engine:
+    return Engine.load(tiny_model, backend)
 
 
-def test_goldens_through_the_public_face(golden: Path) -> None:
+def test_goldens_through_the_public_face(golden: Path, backend: str) -> None:
     expected = SafetensorsFile(golden / "expected.safetensors")
     greedy = expected["greedy_ids"][0].tolist()
-    with Engine.load(golden, backend="reference") as engine:
+    with Engine.load(golden, backend, dtype="float32") as engine:
         for ids, logits in zip(expected["input_ids"], expected["logits"], strict=True):
             ours = engine.logits(ids)
             assert ours.dtype == np.float32
@@ -58,8 +65,8 @@ def test_text_ids_and_messages_are_prompts(engine: Engine) -> None:
     assert "import os" in engine.tokenizer.decode(chat)
 
 
-def test_equal_seeds_give_equal_texts_whatever_else_runs(tiny_model: Path) -> None:
-    with Engine.load(tiny_model, max_sequences=3) as engine:
+def test_equal_seeds_give_equal_texts_whatever_else_runs(tiny_model: Path, backend: str) -> None:
+    with Engine.load(tiny_model, backend, max_sequences=3) as engine:
         alone = engine.generate("class A:", SAMPLED)
         answers: list[tuple[int, ...]] = []
 
@@ -73,7 +80,7 @@ def test_equal_seeds_give_equal_texts_whatever_else_runs(tiny_model: Path) -> No
             thread.join()
         assert answers == [alone.token_ids] * 6
     other = SamplingParams(max_tokens=24, temperature=1.2, seed=12)
-    with Engine.load(tiny_model) as engine:
+    with Engine.load(tiny_model, backend) as engine:
         assert engine.generate("class A:", other).token_ids != alone.token_ids
 
 
@@ -120,8 +127,8 @@ def test_the_context_bounds_prompt_and_answer(engine: Engine) -> None:
         engine.logits([*full, 5])
 
 
-def test_a_smaller_context(tiny_model: Path) -> None:
-    with Engine.load(tiny_model, context=10) as engine:
+def test_a_smaller_context(tiny_model: Path, backend: str) -> None:
+    with Engine.load(tiny_model, backend, context=10) as engine:
         assert len(engine.generate([5] * 8, SamplingParams(ignore_eos=True)).token_ids) == 3
         with pytest.raises(RequestError, match="expected at most 10 tokens"):
             engine.generate([5] * 11)
@@ -162,9 +169,18 @@ def test_a_folder_without_tokenizer_serves_ids(golden: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"backend": "gpu"}, BackendError, "backend: expected one of auto, reference, got 'gpu'"),
+        (
+            {"backend": "gpu"},
+            BackendError,
+            "backend: expected one of auto, cpu, reference, got 'gpu'",
+        ),
         ({"backend": "cuda"}, BackendError, "'cuda' is not part of this version yet"),
-        ({"dtype": "int3"}, BackendError, "dtype: the reference backend computes in float32 only"),
+        ({"dtype": "int3"}, BackendError, "dtype: expected one of auto, float32, bfloat16"),
+        (
+            {"backend": "reference", "dtype": "int8"},
+            BackendError,
+            "dtype: the reference backend computes in float32 only",
+        ),
         ({"context": 0}, RequestError, "context: expected None or 1 to 96 tokens"),
         ({"context": 97}, RequestError, "context: expected None or 1 to 96 tokens"),
         ({"max_sequences": 0}, RequestError, "max_sequences: expected 1 to 64, got 0"),
@@ -216,7 +232,9 @@ def test_a_closed_engine_says_so(tiny_model: Path) -> None:
         engine.generate("x")
 
 
-def test_waiting_for_oneself_is_an_error_and_closing_frees(engine: Engine) -> None:
+def test_waiting_for_oneself_is_an_error_and_closing_frees(tiny_model: Path) -> None:
+    # The reference gives a token at a time; the CPU may be done before its first piece is read.
+    engine = Engine.load(tiny_model, "reference")
     stream = engine.stream("def f(x):", GREEDY)
     next(stream)
     with pytest.raises(RequestError, match="open streams of this same thread"):
@@ -224,6 +242,13 @@ def test_waiting_for_oneself_is_an_error_and_closing_frees(engine: Engine) -> No
     stream.close()
     assert stream.finish_reason == "cancelled"
     assert list(stream) == []
+    assert engine.generate("x", GREEDY).token_ids
+
+
+def test_the_last_piece_holds_no_slot(engine: Engine) -> None:
+    stream = engine.stream("def f(x):", GREEDY)
+    while next(stream).finish_reason is None:
+        pass
     assert engine.generate("x", GREEDY).token_ids
 
 
@@ -243,3 +268,34 @@ def test_timings_add_up(engine: Engine) -> None:
     assert timings.generated_tokens == 24
     assert timings.time_to_first_token > 0
     assert timings.tokens_per_second == pytest.approx(23 / timings.decode_seconds)
+
+
+def test_streams_that_come_and_go_do_not_touch_each_other(tiny_model: Path, backend: str) -> None:
+    """Threads open, abandon and finish streams on shared slots; every answer stays its own."""
+    params = [
+        SamplingParams(max_tokens=30, temperature=1.0, seed=s, ignore_eos=True) for s in range(4)
+    ]
+    with Engine.load(tiny_model, backend, max_sequences=3) as engine:
+        alone = [engine.generate("def f(x):", p).token_ids for p in params]
+        failures: list[str] = []
+
+        def ask(worker: int) -> None:
+            rng = np.random.default_rng(worker)
+            for _ in range(6):
+                which, keep = int(rng.integers(4)), int(rng.integers(1, 40))
+                got: tuple[int, ...] = ()
+                with engine.stream("def f(x):", params[which]) as stream:
+                    for piece in stream:
+                        got += piece.token_ids
+                        if len(got) >= keep:
+                            break
+                if got != alone[which][: len(got)] or not got:
+                    failures.append(f"{which}: {got}")
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert engine.generate("def f(x):", params[0]).token_ids == alone[0]

@@ -75,9 +75,9 @@ def _package() -> Iterator[Finding]:
     python = platform.python_version()
     yield Finding("monolane", "version", "ok", f"{__version__}, Python {python}")
     try:
-        from monolane import _core
+        from monolane._core import gumbel_noise
 
-        noise = _core.gumbel_noise(0, 0, 0, 1)
+        noise = gumbel_noise(0, 0, 0, 1)
         yield Finding("monolane", "native core", "ok", f"answers ({float(noise[0]):.4f})")
     except ImportError as error:
         mend = "pip install --force-reinstall --no-deps ."
@@ -103,8 +103,11 @@ def _demo() -> Finding:
 
 
 def _backends() -> Iterator[Finding]:
-    yield Finding("backends", "reference", "ok", "NumPy, float32: exact and slow")
-    yield Finding("backends", "cpu", "missing", "not part of this version")
+    from monolane._core import kernels
+
+    sets = ", ".join(kernels.supported())
+    yield Finding("backends", "cpu", "ok", f"{kernels.best()} of {sets}; {_cores()} workers")
+    yield Finding("backends", "reference", "ok", "NumPy, float32: the oracle, slow")
     yield Finding("backends", "cuda", "missing", "not part of this version")
 
 

@@ -60,8 +60,9 @@ class Engine:
         """Load a model.
 
         model           "demo", a folder in Hub layout, or a Hub id such as "name/model@revision"
-        backend         "auto", "reference", ...; see ``monolane doctor``
-        dtype           "auto" (the backend's best for this model), "float32", ...
+        backend         "auto", "cpu" or "reference"; see ``monolane doctor``
+        dtype           "auto" (as the model is stored), "float32", "bfloat16", "float16", "int8"
+                        or "int4"; docs/cpu.md tells what each means
         context         tokens that a sequence may hold; None: as many as the model was trained on
         max_sequences   sequences that may be open at once
 

@@ -9,9 +9,12 @@ from monolane.errors import BackendError
 from monolane.model import Weights
 
 # Name -> "module:class". Order is preference: "auto" takes the first that can run.
-_BACKENDS = {"reference": "monolane.engine._reference_backend:ReferenceBackend"}
+_BACKENDS = {
+    "cpu": "monolane.engine._cpu_backend:CpuBackend",
+    "reference": "monolane.engine._reference_backend:ReferenceBackend",
+}
 # Part of the public names, not of this version.
-_COMING = ("cpu", "cuda")
+_COMING = ("cuda",)
 
 BACKEND_NAMES = ("auto", *_BACKENDS, *_COMING)
 

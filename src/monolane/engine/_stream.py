@@ -98,13 +98,21 @@ class Stream(Iterator[Piece]):
                 job.params.logprobs,
             )
             epoch = self._backend.start([advance])
+            last: Piece | None = None
             try:
-                while self.finish_reason is None and (events := epoch.read()):
-                    yield self._piece(events)
+                while last is None and (events := epoch.read()):
+                    piece = self._piece(events)
+                    if piece.finish_reason is None:
+                        yield piece
+                    else:
+                        last = piece
             finally:
                 epoch.stop()
         finally:
             self._slots.give(slot)
+        # Only now: whoever stops at the last piece, and never asks for another, holds no slot.
+        if last is not None:
+            yield last
 
     def _piece(self, events: list[TokenEvent]) -> Piece:
         if self._token_count == 0:

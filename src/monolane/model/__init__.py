@@ -4,6 +4,7 @@ A leaf room: it imports no other. Executors read ``ModelConfig`` and ``Weights``
 nothing of families, config.json or safetensors.
 """
 
+from monolane.model._aside import check_replaceable, folder_aside
 from monolane.model._checkpoint import Checkpoint, write_checkpoint
 from monolane.model._config import Head, LayerConfig, ModelConfig
 from monolane.model._families import (
@@ -13,10 +14,13 @@ from monolane.model._families import (
     render_config,
     tensor_specs,
 )
+from monolane.model._quantization import Quantization
+from monolane.model._quantize import MatrixError, QuantizeReport, quantize_folder
+from monolane.model._quantized import Quantized, quantize_matrix
 from monolane.model._reduce import NEVER, NOW, Reduce
 from monolane.model._rotary import Rotary, RotaryScaling
-from monolane.model._safetensors import SafetensorsFile, write_safetensors
-from monolane.model._tensors import Role, TensorSpec, lane_shape, layer_roles
+from monolane.model._safetensors import PendingTensor, SafetensorsFile, write_safetensors
+from monolane.model._tensors import Part, Role, TensorSpec, lane_shape, layer_roles
 from monolane.model._weights import Weights
 
 __all__ = [
@@ -25,7 +29,13 @@ __all__ = [
     "Checkpoint",
     "Head",
     "LayerConfig",
+    "MatrixError",
     "ModelConfig",
+    "Part",
+    "PendingTensor",
+    "Quantization",
+    "QuantizeReport",
+    "Quantized",
     "Reduce",
     "Role",
     "Rotary",
@@ -33,9 +43,13 @@ __all__ = [
     "SafetensorsFile",
     "TensorSpec",
     "Weights",
+    "check_replaceable",
+    "folder_aside",
     "lane_shape",
     "layer_roles",
     "parse_config",
+    "quantize_folder",
+    "quantize_matrix",
     "read_config",
     "read_json_object",
     "render_config",

@@ -7,7 +7,13 @@ from typing import Any
 
 from monolane.errors import CheckpointError
 from monolane.model._families import read_json_object
-from monolane.model._safetensors import Array, SafetensorsFile, write_safetensors
+from monolane.model._safetensors import (
+    Array,
+    PendingTensor,
+    SafetensorsFile,
+    as_pending,
+    write_safetensors,
+)
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -106,21 +112,23 @@ def _open_shard(folder: Path, name: str) -> SafetensorsFile:
 
 
 def write_checkpoint(
-    folder: Path, tensors: Iterable[tuple[str, Array]], max_shard_bytes: int = 5_000_000_000
+    folder: Path,
+    tensors: Iterable[tuple[str, Array] | PendingTensor],
+    max_shard_bytes: int = 5_000_000_000,
 ) -> None:
     """Write the weight files of a folder in Hub layout: one file, or shards and their index.
 
     Writes into ``folder`` as it is; callers that must not leave half a model behind write into a
     folder aside and rename it.
     """
-    shards: list[list[tuple[str, Array]]] = [[]]
+    shards: list[list[PendingTensor]] = [[]]
     filled = 0
-    for name, array in tensors:
-        if shards[-1] and filled + array.nbytes > max_shard_bytes:
+    for tensor in map(as_pending, tensors):
+        if shards[-1] and filled + tensor.nbytes > max_shard_bytes:
             shards.append([])
             filled = 0
-        shards[-1].append((name, array))
-        filled += array.nbytes
+        shards[-1].append(tensor)
+        filled += tensor.nbytes
     if len(shards) == 1:
         write_safetensors(folder / SINGLE, shards[0])
         return
@@ -128,8 +136,8 @@ def write_checkpoint(
     for i, shard in enumerate(shards, 1):
         file_name = f"model-{i:05}-of-{len(shards):05}.safetensors"
         write_safetensors(folder / file_name, shard)
-        weight_map |= {name: file_name for name, _ in shard}
-    total = sum(array.nbytes for shard in shards for _, array in shard)
+        weight_map |= {tensor.name: file_name for tensor in shard}
+    total = sum(tensor.nbytes for shard in shards for tensor in shard)
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / INDEX).write_text(
         json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8"

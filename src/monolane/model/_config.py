@@ -11,6 +11,7 @@ from typing import Literal
 
 from monolane.errors import ConfigError
 from monolane.model._fields import MAX_SIZE
+from monolane.model._quantization import Quantization
 from monolane.model._reduce import Reduce
 from monolane.model._rotary import Rotary
 
@@ -65,12 +66,14 @@ class ModelConfig:
     eos_ids: tuple[int, ...] = ()
     pad_id: int | None = None
     dtype: WeightDtype = "bfloat16"
+    quantization: Quantization | None = None  # of the matrices; dtype is that of all else
 
     def __post_init__(self) -> None:
         self._check_sizes()
         self._check_lanes()
         self._check_layers()
         self._check_token_ids()
+        self._check_quantization()
 
     @property
     def num_layers(self) -> int:
@@ -93,6 +96,11 @@ class ModelConfig:
         layer = attention + 3 * self.intermediate_size * d + 2 * norm
         head = 0 if self.tie_embeddings else self.vocab_size * self.head_inputs
         return self.vocab_size * d + self.num_layers * layer + final_norm + head
+
+    @property
+    def stored_dtype(self) -> str:
+        """How the matrices are stored: ``dtype``, or "int8" or "int4" where they are quantised."""
+        return self.dtype if self.quantization is None else self.quantization.dtype
 
     @property
     def head_inputs(self) -> int:
@@ -161,4 +169,20 @@ class ModelConfig:
             if not 0 <= token < self.vocab_size:
                 raise ConfigError(
                     f"{name}: expected a token id below vocab_size ({self.vocab_size}), got {token}"
+                )
+
+    def _check_quantization(self) -> None:
+        if self.quantization is None:
+            return
+        lanes, group = self.num_lanes, self.quantization.group_size
+        columns = {
+            "hidden_size": self.hidden_size,
+            "num_heads * head_dim / lanes": self.num_heads * self.head_dim // lanes,
+            "intermediate_size / lanes": self.intermediate_size // lanes,
+        }
+        for name, value in columns.items():
+            if value % group:
+                raise ConfigError(
+                    f"quantization: expected matrices whose columns are a multiple of {group}, "
+                    f"which share a scale, got {name} = {value}; keep this model in {self.dtype}"
                 )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 from monolane.errors import ConfigError, ModelNotFoundError
 from monolane.model import _laneformer
 from monolane.model._config import ModelConfig
-from monolane.model._tensors import TensorSpec
+from monolane.model._fields import Fields
+from monolane.model._quantization import parse_quantization, render_quantization
+from monolane.model._tensors import TensorSpec, quantized_specs
 
 # A family is a module with MODEL_TYPES, parse(raw, source), render(config) and tensors(config).
 _FAMILIES: dict[str, ModuleType] = {"laneformer": _laneformer}
@@ -27,6 +30,8 @@ def parse_config(raw: Mapping[str, Any], source: str = "config.json") -> ModelCo
         raise ConfigError(f"{source}: model_type: expected one of {known}, got {kind!r}")
     try:
         config: ModelConfig = _BY_MODEL_TYPE[kind].parse(raw, source)
+        if (quantization := parse_quantization(Fields(raw, source))) is not None:
+            config = replace(config, quantization=quantization)
     except ConfigError as error:
         if str(error).startswith(source):
             raise
@@ -58,10 +63,12 @@ def read_json_object(path: Path) -> dict[str, Any]:
 def render_config(config: ModelConfig, **options: Any) -> dict[str, Any]:
     """Write a config as the object of a config.json, in its family's spelling."""
     raw: dict[str, Any] = _FAMILIES[config.family].render(config, **options)
+    if config.quantization is not None:
+        raw["quantization_config"] = render_quantization(config.quantization)
     return raw
 
 
 def tensor_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
     """Return every tensor that a checkpoint of this config holds."""
     specs: tuple[TensorSpec, ...] = _FAMILIES[config.family].tensors(config)
-    return specs
+    return specs if config.quantization is None else quantized_specs(config, specs)

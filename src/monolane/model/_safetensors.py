@@ -11,7 +11,7 @@ the data, which the tensors cover completely and without overlap.
 
 import json
 import mmap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -183,22 +183,48 @@ class SafetensorsFile(Mapping[str, Array]):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class PendingTensor:
+    """A tensor that is made when its turn to be written comes: one is in memory at a time."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    make: Callable[[], Array]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in the file."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+def as_pending(tensor: "tuple[str, Array] | PendingTensor") -> PendingTensor:
+    """Return a tensor that is there already in the form of one that is not."""
+    if isinstance(tensor, PendingTensor):
+        return tensor
+    name, array = tensor
+    return PendingTensor(name, array.dtype, array.shape, lambda: array)
+
+
 def write_safetensors(
-    path: Path, tensors: Iterable[tuple[str, Array]], metadata: Mapping[str, str] | None = None
+    path: Path,
+    tensors: Iterable[tuple[str, Array] | PendingTensor],
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write tensors to a file, one after the other, without a second copy in memory.
+    """Write tensors to a file, without a second copy in memory; pending ones are made in turn.
 
     The header is padded so that the data begins on a 64-byte boundary of the file, and so of a
     mapping; the widest dtypes come first, so that every tensor is aligned to its elements.
     """
-    by_width = sorted(tensors, key=lambda item: -item[1].dtype.itemsize)
+    pending = [as_pending(tensor) for tensor in tensors]
     header: dict[str, Any] = {"__metadata__": dict(metadata or {"format": "pt"})}
+    begins: dict[str, int] = {}
     at = 0
-    for name, array in by_width:
-        end = at + array.nbytes
-        header[name] = {
-            "dtype": DTYPE_NAMES[array.dtype],
-            "shape": list(array.shape),
+    for tensor in sorted(pending, key=lambda tensor: -tensor.dtype.itemsize):
+        begins[tensor.name], end = at, at + tensor.nbytes
+        header[tensor.name] = {
+            "dtype": DTYPE_NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
             "data_offsets": [at, end],
         }
         at = end
@@ -206,7 +232,11 @@ def write_safetensors(
     text += b" " * (-(8 + len(text)) % 64)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for _, array in by_width:
+        # In the order given, not that of the file: a matrix's codes and scales are made together.
+        for tensor in pending:
+            array = tensor.make()
+            assert (array.dtype, array.shape) == (tensor.dtype, tensor.shape), tensor.name
+            file.seek(8 + len(text) + begins[tensor.name])
             file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 

@@ -1,10 +1,11 @@
 """What tensors a checkpoint must hold: name in the file, shape in the file, place in the model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
 
 from monolane.model._config import Head, ModelConfig
+from monolane.model._quantization import Quantization
 
 
 class Role(StrEnum):
@@ -27,8 +28,26 @@ class Role(StrEnum):
     HEAD = "head"  # [L, V/L, D] if vocabulary-parallel, else [1, V, D] or [1, V, L*D]
 
 
-def lane_shape(config: ModelConfig, role: Role) -> tuple[int, ...]:
-    """Return the shape of a tensor as executors see it, lanes first (the embedding has none)."""
+# What is quantised: matrices that meet activations. Embedding rows are looked up, one a token, and
+# vectors are too small to matter. A tied head is the embedding, so it stays as that is stored.
+MATRICES = frozenset(
+    (Role.Q, Role.K, Role.V, Role.O, Role.GATE, Role.UP, Role.DOWN, Role.HEAD),
+)
+
+
+class Part(StrEnum):
+    """What of a tensor one entry of a file holds; K are the tensor's columns."""
+
+    WHOLE = "whole"  # floats [.., K]
+    CODES = "codes"  # int8 [.., K], or uint8 [.., K/2] with two int4 in a byte
+    SCALES = "scales"  # float16 [.., K/32]
+
+
+def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tuple[int, ...]:
+    """Return the shape of a tensor as executors see it, lanes first (the embedding has none).
+
+    ``part`` asks for the codes or the scales of a quantised one.
+    """
     lanes, d = config.num_lanes, config.hidden_size
     q_rows = config.num_heads * config.head_dim // lanes
     kv_rows = config.num_kv_heads * config.head_dim // lanes
@@ -52,7 +71,10 @@ def lane_shape(config: ModelConfig, role: Role) -> tuple[int, ...]:
         Role.FINAL_NORM: (lanes if config.final_norm_per_lane else 1, d),
         Role.HEAD: (head_lanes, config.vocab_size // head_lanes, config.head_inputs),
     }
-    return shapes[role]
+    if part is Part.WHOLE:
+        return shapes[role]
+    assert config.quantization is not None
+    return _part_shape(shapes[role], part, config.quantization)
 
 
 def layer_roles(config: ModelConfig) -> tuple[Role, ...]:
@@ -70,8 +92,34 @@ class TensorSpec:
     shape: tuple[int, ...]
     role: Role
     layer: int | None = None  # None: outside the layers
+    part: Part = Part.WHOLE
 
     @property
     def size(self) -> int:
         """Number of elements."""
         return prod(self.shape)
+
+
+def quantized_specs(config: ModelConfig, specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    """Return what a quantised checkpoint holds in place of the tensors of a float one."""
+    found: list[TensorSpec] = []
+    for spec in specs:
+        found += _parts(spec, config.quantization) if spec.role in MATRICES else [spec]
+    return tuple(found)
+
+
+def _parts(spec: TensorSpec, quantization: Quantization | None) -> list[TensorSpec]:
+    assert quantization is not None
+    assert spec.name.endswith(".weight")
+    names = {Part.CODES: spec.name, Part.SCALES: spec.name.removesuffix("weight") + "scales"}
+    return [
+        replace(spec, name=name, shape=_part_shape(spec.shape, part, quantization), part=part)
+        for part, name in names.items()
+    ]
+
+
+def _part_shape(shape: tuple[int, ...], part: Part, quantization: Quantization) -> tuple[int, ...]:
+    *outer, columns = shape
+    if part is Part.CODES:
+        return (*outer, quantization.code_bytes(columns))
+    return (*outer, columns // quantization.group_size)

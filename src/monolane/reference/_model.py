@@ -26,6 +26,7 @@ class ReferenceModel:
     """The oracle: weights in float32, one pass at a time, nothing fused and nothing reused."""
 
     def __init__(self, weights: Weights) -> None:
+        weights = weights.dequantized()
         self.config = weights.config
         self._outer = {role: _float32(array) for role, array in weights.outer.items()}
         self._layers = [

@@ -1,0 +1,233 @@
+"""What quantising costs in accuracy: bits per byte on text, and logits against the oracle.
+
+    python bench/quantization.py MODEL TEXT... [--tokens 20000] [--goldens tests/golden] [--out DIR]
+
+Each dtype gets the same windows of the same texts as the float32 oracle, so that differences are
+the dtype's own and not the text's. int8 and int4 are measured twice: with the oracle's float32
+arithmetic (what the codes cost), and on the CPU backend (with its int8 activations: what a user
+gets). Prints a results document and, with --out, writes it there.
+"""
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.progress import track
+
+from monolane.cpu import CpuExecutor
+from monolane.engine import Engine
+from monolane.errors import ConfigError
+from monolane.measure import build_document, current_commit, describe_machine, result_name
+from monolane.measure import write_document as write
+from monolane.model import (
+    Checkpoint,
+    Quantization,
+    SafetensorsFile,
+    Weights,
+    quantize_folder,
+    read_config,
+)
+from monolane.reference import log_probabilities
+
+Logits = npt.NDArray[np.float32]
+Record = dict[str, Any]
+
+ROOT = Path(__file__).parents[1]
+SCHEMES = {"int8": Quantization(8), "int4": Quantization(4)}
+GOLDEN_DTYPES = ("bfloat16", *SCHEMES)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Tokens in one context, of which those from ``first`` on are scored."""
+
+    ids: Sequence[int]
+    first: int
+
+
+@dataclass
+class Tally:
+    """Sums over the scored tokens of one variant."""
+
+    nats: float = 0.0
+    tokens: int = 0
+    squared: float = 0.0  # mean over the vocabulary of squared differences to the oracle's logits
+    largest: float = 0.0
+    divergence: float = 0.0  # KL(oracle || this), nats
+    same: int = 0  # tokens whose most probable next token is the oracle's
+    spread: float = 0.0  # variance of the oracle's logits, to hold ``squared`` against
+    weights: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, window: Window, logits_TV: Logits, oracle_TV: Logits) -> None:
+        """Count a window's scored tokens; row t holds the logits of token t + 1."""
+        for t in range(window.first - 1, len(window.ids) - 1):
+            ours, theirs = (log_probabilities(rows[t]) for rows in (logits_TV, oracle_TV))
+            difference = logits_TV[t] - oracle_TV[t]
+            self.nats -= float(ours[window.ids[t + 1]])
+            self.tokens += 1
+            self.squared += float((difference**2).mean())
+            self.spread += float(oracle_TV[t].var())
+            self.largest = max(self.largest, float(np.abs(difference).max()))
+            self.divergence += float((np.exp(theirs) * (theirs - ours)).sum())
+            self.same += int(logits_TV[t].argmax() == oracle_TV[t].argmax())
+
+    def record(self, size: int) -> Record:
+        """Return the figures per token and per byte; ``size`` bytes were scored."""
+        return {
+            "tokens": self.tokens,
+            "bytes": size,
+            "perplexity": math.exp(self.nats / self.tokens),
+            "bits_per_byte": self.nats / math.log(2) / size,
+            "logit_rms_error": math.sqrt(self.squared / self.tokens),
+            "logit_rms_error_share": math.sqrt(self.squared / self.spread),
+            "logit_largest_error": self.largest,
+            "kl_nats": self.divergence / self.tokens,
+            "top1_agreement": self.same / self.tokens,
+            **self.weights,
+        }
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parse_arguments()
+    label = options.label or options.model.name
+    records = measure_text(options.model, label, options.text, options.tokens)
+    if options.goldens is not None:
+        records += measure_goldens(options.goldens)
+    document = build_document(
+        describe_machine(),
+        f"python bench/quantization.py MODEL TEXT... --tokens {options.tokens}",
+        records,
+        current_commit(ROOT),
+        model=label,
+        text=[path.name for path in options.text],
+    )
+    sys.stdout.write(json.dumps(document, indent=1) + "\n")
+    if options.out is not None:
+        write(options.out / result_name(document, "quantization"), document)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="What quantising costs in accuracy.")
+    parser.add_argument("model", type=Path, help="a float model folder with a tokenizer")
+    parser.add_argument("text", type=Path, nargs="+", help="files that the model has not seen")
+    parser.add_argument("--tokens", type=int, default=20_000, help="to score at most")
+    parser.add_argument("--goldens", type=Path, help="folder of golden models to measure too")
+    parser.add_argument("--label", help="name of the model in the results [default: its folder's]")
+    parser.add_argument("--out", type=Path, help="folder for the results file")
+    return parser.parse_args()
+
+
+def measure_text(model: Path, label: str, texts: Sequence[Path], tokens: int) -> list[Record]:
+    """Score texts with every variant of a model, window by window side by side."""
+    with tempfile.TemporaryDirectory() as scratch:
+        engines = open_variants(model, Path(scratch))
+        oracle = engines["reference", "float32"][0]
+        windows, size = cut_windows(oracle, texts, tokens)
+        tallies = {name: Tally(weights=about) for name, (_, about) in engines.items()}
+        for window in track(windows, "windows", console=Console(stderr=True), transient=True):
+            wanted = oracle.logits(window.ids)
+            for name, (engine, _) in engines.items():
+                found = wanted if engine is oracle else engine.logits(window.ids)
+                tallies[name].add(window, found, wanted)
+        for engine, _ in engines.values():
+            engine.close()
+    common = {"name": "accuracy", "engine": "monolane", "context": oracle.config.max_positions}
+    base = tallies["reference", "float32"].record(size)["bits_per_byte"]
+    records = []
+    for (backend, dtype), tally in tallies.items():
+        figures = tally.record(size)
+        figures["bits_per_byte_more"] = figures["bits_per_byte"] - base
+        records.append(common | {"model": label, "backend": backend, "dtype": dtype} | figures)
+    return records
+
+
+def open_variants(
+    model: Path, scratch: Path
+) -> dict[tuple[str, str], tuple[Engine, dict[str, Any]]]:
+    """Load (backend, dtype of the weights) -> engine, and what is to be said of its weights."""
+    stored = sum(array.nbytes for array in Checkpoint.open(model).values())
+    plain = {"weight_bytes": stored}
+    found = {
+        ("reference", "float32"): (Engine.load(model, "reference"), plain),
+        ("cpu", "float32"): (Engine.load(model, "cpu", "float32"), plain),
+        ("cpu", "bfloat16"): (Engine.load(model, "cpu", "bfloat16"), plain),
+    }
+    for dtype, scheme in SCHEMES.items():
+        report = quantize_folder(model, scratch / dtype, scheme)
+        worst = {role.value: error.relative_error for role, error in report.worst().items()}
+        about = {"weight_bytes": report.bytes_after, "worst_matrix_errors": worst}
+        for backend in ("reference", "cpu"):
+            found[backend, dtype] = (Engine.load(scratch / dtype, backend), about)
+    return found
+
+
+def cut_windows(engine: Engine, texts: Sequence[Path], tokens: int) -> tuple[list[Window], int]:
+    """Cut texts into contexts, each token scored once with half a context before it if there is.
+
+    Whole texts are taken in order while they fit into ``tokens``, so bytes and tokens match.
+    """
+    windows: list[Window] = []
+    size = scored = 0
+    for path in texts:
+        text = path.read_text(encoding="utf-8")
+        ids = engine.prompt_ids(text)
+        if scored + len(ids) > tokens:
+            continue
+        windows += cut_text(ids, engine.backend.context)
+        size, scored = size + len(text.encode()), scored + len(ids)
+    if not windows:
+        raise SystemExit(f"--tokens: expected room for one whole text, got {tokens}")
+    return windows, size
+
+
+def cut_text(ids: Sequence[int], context: int) -> Iterator[Window]:
+    """Yield the windows of one text; its first token is given."""
+    stride, scored = context // 2, 1
+    for start in range(0, max(1, len(ids) - stride), stride):
+        part = ids[start : start + context]
+        yield Window(part, scored - start)
+        scored = start + len(part)
+
+
+def measure_goldens(folder: Path) -> list[Record]:
+    """Hold each golden's logits against the CPU backend's in every dtype that can hold it."""
+    records: list[Record] = []
+    for golden in sorted(path for path in folder.iterdir() if path.is_dir()):
+        for dtype in GOLDEN_DTYPES:
+            common = {"name": "golden_logits", "engine": "monolane", "model": golden.name}
+            records.append(
+                common | {"backend": "cpu", "dtype": dtype} | golden_error(golden, dtype)
+            )
+    return records
+
+
+def golden_error(golden: Path, dtype: str) -> Record:
+    """Return the error of one golden in one dtype, or why there is none."""
+    expected = SafetensorsFile(golden / "expected.safetensors")
+    ids, wanted = expected["input_ids"][0], expected["logits"][0]
+    weights = Weights.load(read_config(golden), Checkpoint.open(golden))
+    try:
+        executor = CpuExecutor(weights, dtype, context=len(ids), slots=1)
+    except ConfigError as error:
+        return {"not_measured": str(error)}
+    difference = executor.logits(0, ids) - wanted
+    return {
+        "logit_rms_error": float(np.sqrt((difference**2).mean())),
+        "logit_rms_error_share": float(np.sqrt((difference**2).mean()) / wanted.std()),
+        "logit_largest_error": float(np.abs(difference).max()),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+// monolane._core.kernels: the kernels one by one, for tests and benchmarks; the executor calls them
+// from C++. Every function takes the instruction set by name, and every size is checked here,
+// because the kernels themselves trust their callers.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+
+namespace nb = nanobind;
+
+namespace monolane {
+namespace {
+
+template <class T, class... Options>
+using Array = nb::ndarray<nb::numpy, T, nb::c_contig, nb::device::cpu, Options...>;
+using Floats1 = Array<const float, nb::ndim<1>>;
+using Floats2 = Array<const float, nb::ndim<2>>;
+using Bytes = Array<const uint8_t, nb::ndim<2>>;    // rows of any format, as they lie in memory
+using Scales = Array<const uint16_t, nb::ndim<2>>;  // float16 bits
+
+constexpr Isa kIsas[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kNeon};
+
+void expect(bool met, const std::string& expected, int64_t got) {
+  if (!met) {
+    throw nb::value_error(("expected " + expected + ", got " + std::to_string(got)).c_str());
+  }
+}
+
+const Kernels& kernels_of(const std::string& isa) {
+  std::string names;
+  for (const Isa each : kIsas) {
+    if (isa == isa_name(each)) return select_kernels(each);
+    names += std::string(names.empty() ? "" : ", ") + isa_name(each);
+  }
+  throw nb::value_error(("expected one of " + names + ", got " + isa).c_str());
+}
+
+Format format_of(const std::string& name) {
+  if (name == "f32") return Format::kF32;
+  if (name == "bf16") return Format::kBF16;
+  if (name == "f16") return Format::kF16;
+  if (name == "i8") return Format::kI8;
+  if (name == "i4") return Format::kI4;
+  throw nb::value_error(("expected f32, bf16, f16, i8 or i4, got " + name).c_str());
+}
+
+Format float_format_of(const std::string& name) {
+  const Format format = format_of(name);
+  if (format >= Format::kI8) {
+    throw nb::value_error(("expected f32, bf16 or f16, got " + name).c_str());
+  }
+  return format;
+}
+
+Activation activation_of(const std::string& name) {
+  if (name == "f32") return Activation::kF32;
+  if (name == "bf16") return Activation::kBF16;
+  if (name == "i8") return Activation::kI8;
+  throw nb::value_error(("expected f32, bf16 or i8, got " + name).c_str());
+}
+
+// Rows of a format with K columns, each exactly as long as K says, and their scales.
+Matrix matrix_of(const std::string& format, const Bytes& values,
+                 const std::optional<Scales>& scales, int64_t cols) {
+  const Format f = format_of(format);
+  const auto rows = static_cast<int64_t>(values.shape(0));
+  const bool groups = f >= Format::kI8;
+  expect(cols >= 1, "K >= 1", cols);
+  expect(!groups || cols % kGroup == 0, "K a multiple of 32 for " + format, cols);
+  expect(static_cast<int64_t>(values.shape(1)) == row_bytes(f, cols),
+         "rows of " + std::to_string(row_bytes(f, cols)) + " bytes",
+         static_cast<int64_t>(values.shape(1)));
+  if (groups != scales.has_value()) {
+    throw nb::value_error(groups ? "expected scales [R, K / 32] for i8 and i4, got None"
+                                 : "expected scales only for i8 and i4");
+  }
+  if (groups) {
+    expect(static_cast<int64_t>(scales->shape(0)) == rows, "scales of as many rows as values",
+           static_cast<int64_t>(scales->shape(0)));
+    expect(static_cast<int64_t>(scales->shape(1)) == cols / kGroup, "K / 32 scales in a row",
+           static_cast<int64_t>(scales->shape(1)));
+  }
+  return {values.data(), groups ? scales->data() : nullptr, rows, cols, f};
+}
+
+// A new array that owns its memory.
+template <class T, class... Sizes>
+auto make(Sizes... sizes) {
+  const size_t shape[] = {static_cast<size_t>(sizes)...};
+  size_t count = 1;
+  for (const size_t size : shape) count *= size;
+  T* data = new T[count ? count : 1]();
+  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+  return Array<T, nb::ndim<sizeof...(sizes)>>(data, sizeof...(sizes), shape, owner);
+}
+
+struct Aligned {
+  void* data;
+  explicit Aligned(int64_t bytes)
+      : data(::operator new(static_cast<size_t>(bytes), std::align_val_t{64})) {}
+  ~Aligned() { ::operator delete(data, std::align_val_t{64}); }
+  Aligned(const Aligned&) = delete;
+  Aligned& operator=(const Aligned&) = delete;
+};
+
+std::vector<std::string> supported_names() {
+  std::vector<std::string> names;
+  for (const Isa isa : kIsas) {
+    if (supported(isa)) names.emplace_back(isa_name(isa));
+  }
+  return names;
+}
+
+Array<float, nb::ndim<2>> multiply(const std::string& isa, const std::string& format,
+                                   const Bytes& values, const std::optional<Scales>& scales,
+                                   const std::string& activation, const Floats2& x,
+                                   int64_t row_begin, int64_t row_end) {
+  const Kernels& k = kernels_of(isa);
+  const auto width = static_cast<int64_t>(x.shape(0));
+  const auto cols = static_cast<int64_t>(x.shape(1));
+  const Matrix w = matrix_of(format, values, scales, cols);
+  const Activation kind = activation_of(activation);
+  expect(width >= 1 && width <= kMaxWidth, "1 to 64 tokens", width);
+  expect(0 <= row_begin && row_begin <= row_end, "0 <= row_begin <= row_end", row_begin);
+  expect(row_end <= w.rows, "row_end <= " + std::to_string(w.rows), row_end);
+  if (!accepts(w.format, kind)) {
+    throw nb::value_error(
+        ("expected f32 activations for f32, bf16 or f16, bf16 for bf16, i8 for i8 or i4; got " +
+         activation + " for " + format)
+            .c_str());
+  }
+  auto y = make<float>(width, row_end - row_begin);
+  nb::gil_scoped_release unlocked;
+  const Aligned packed(k.packed_bytes(kind, cols) * width);
+  k.pack(kind, x.data(), cols, width, packed.data);
+  k.multiply(w, row_begin, row_end, kind, packed.data, width, y.data(), row_end - row_begin);
+  return y;
+}
+
+nb::tuple quantize(const std::string& to, const std::string& from, const Bytes& values) {
+  const Format target = format_of(to);
+  const Format source = float_format_of(from);
+  if (target < Format::kI8) throw nb::value_error(("expected i8 or i4, got " + to).c_str());
+  const auto rows = static_cast<int64_t>(values.shape(0));
+  const auto bytes = static_cast<int64_t>(values.shape(1));
+  const int64_t cols = bytes / row_bytes(source, 1);
+  expect(bytes == row_bytes(source, cols) && cols % kGroup == 0, "K a multiple of 32", cols);
+  auto codes = make<uint8_t>(rows, row_bytes(target, cols));
+  auto scales = make<uint16_t>(rows, cols / kGroup);
+  quantize_rows(target, source, values.data(), rows, cols, codes.data(), scales.data());
+  return nb::make_tuple(codes, scales);
+}
+
+Array<float, nb::ndim<2>> rms_norm(const std::string& isa, const Floats2& x, const Floats1& scale,
+                                   float eps) {
+  const auto width = static_cast<int64_t>(x.shape(0));
+  const auto cols = static_cast<int64_t>(x.shape(1));
+  expect(static_cast<int64_t>(scale.shape(0)) == cols, "as many scales as columns",
+         static_cast<int64_t>(scale.shape(0)));
+  auto out = make<float>(width, cols);
+  kernels_of(isa).rms_norm(x.data(), cols, scale.data(), eps, cols, width, out.data(), cols);
+  return out;
+}
+
+Array<float, nb::ndim<1>> silu_times(const std::string& isa, const Floats1& gate,
+                                     const Floats1& up) {
+  const auto count = static_cast<int64_t>(gate.shape(0));
+  expect(static_cast<int64_t>(up.shape(0)) == count, "as many ups as gates",
+         static_cast<int64_t>(up.shape(0)));
+  auto out = make<float>(count);
+  kernels_of(isa).silu_times(gate.data(), up.data(), count, out.data());
+  return out;
+}
+
+nb::tuple attend(const std::string& isa, const Floats1& q, const std::string& format,
+                 const Bytes& keys, const Bytes& values, float scale) {
+  const Kernels& k = kernels_of(isa);
+  const Format kv = float_format_of(format);
+  const auto head_dim = static_cast<int64_t>(q.shape(0));
+  const auto count = static_cast<int64_t>(keys.shape(0));
+  const auto row = static_cast<int64_t>(keys.shape(1));
+  const int64_t stride = row / row_bytes(kv, 1);
+  expect(head_dim >= 1 && head_dim <= kMaxHeadDim, "1 to 1024 head dimensions", head_dim);
+  expect(count >= 1, "at least one key", count);
+  expect(row == row_bytes(kv, stride) && stride >= head_dim, "key rows of whole heads, in bytes",
+         row);
+  expect(static_cast<int64_t>(values.shape(0)) == count, "as many values as keys",
+         static_cast<int64_t>(values.shape(0)));
+  expect(static_cast<int64_t>(values.shape(1)) == row, "value rows as long as key rows",
+         static_cast<int64_t>(values.shape(1)));
+  auto out = make<float>(head_dim);
+  std::vector<float> scores(static_cast<size_t>(count));
+  float peak = 0.0f;
+  float total = 0.0f;
+  k.attend(q.data(), keys.data(), values.data(), kv, stride, count, head_dim, scale, scores.data(),
+           &peak, &total, out.data());
+  return nb::make_tuple(out, peak, total);
+}
+
+Array<uint8_t, nb::ndim<1>> store_kv(const std::string& isa, const Floats1& x,
+                                     const std::string& format) {
+  const Format kv = float_format_of(format);
+  const auto count = static_cast<int64_t>(x.shape(0));
+  auto out = make<uint8_t>(row_bytes(kv, count));
+  kernels_of(isa).store_kv(x.data(), count, kv, out.data());
+  return out;
+}
+
+Array<float, nb::ndim<1>> add(const std::string& isa, const Floats1& a, const Floats1& b) {
+  const auto count = static_cast<int64_t>(a.shape(0));
+  expect(static_cast<int64_t>(b.shape(0)) == count, "two arrays of one size",
+         static_cast<int64_t>(b.shape(0)));
+  auto out = make<float>(count);
+  kernels_of(isa).add(a.data(), b.data(), count, out.data());
+  return out;
+}
+
+Array<float, nb::ndim<1>> widen(const std::string& isa, const std::string& format,
+                                const Bytes& values, const std::optional<Scales>& scales,
+                                int64_t cols, int64_t row) {
+  const Matrix w = matrix_of(format, values, scales, cols);
+  expect(0 <= row && row < w.rows, "a row below " + std::to_string(w.rows), row);
+  auto out = make<float>(cols);
+  kernels_of(isa).widen(w, row, out.data());
+  return out;
+}
+
+float read(const std::string& isa, const Bytes& data) {
+  const auto bytes = static_cast<int64_t>(data.size());
+  expect(bytes % 512 == 0, "a multiple of 512 bytes", bytes);
+  const Kernels& k = kernels_of(isa);
+  nb::gil_scoped_release unlocked;
+  return k.read(data.data(), bytes);
+}
+
+}  // namespace
+
+void bind_kernels(nb::module_& parent) {
+  using nb::arg;
+  nb::module_ m = parent.def_submodule(
+      "kernels",
+      "The CPU kernels one by one, for tests and benchmarks. `isa` names an instruction set of "
+      "supported(); formats are f32, bf16, f16, i8, i4; rows of weights are uint8 [R, bytes] and "
+      "scales float16 bits [R, K / 32].");
+  m.def("supported", &supported_names, "Names of the instruction sets of this machine and build.");
+  m.def("best", [] { return isa_name(best_isa()); }, "The set that the engine uses by default.");
+  m.def("multiply", &multiply, arg("isa"), arg("format"), arg("values"), arg("scales").none(),
+        arg("activation"), arg("x"), arg("row_begin"), arg("row_end"),
+        "Pack x [T, K] and return its products with the rows, float32 [T, row_end - row_begin].");
+  m.def("quantize", &quantize, arg("to"), arg("from_"), arg("values"),
+        "Codes, uint8 [R, bytes], and scales, uint16 [R, K / 32], of float rows.");
+  m.def("rms_norm", &rms_norm, arg("isa"), arg("x"), arg("scale"), arg("eps"),
+        "x [T, K] over the root of its mean square + eps, times scale [K].");
+  m.def("silu_times", &silu_times, arg("isa"), arg("gate"), arg("up"),
+        "gate / (1 + exp(-gate)) * up, each [N].");
+  m.def("attend", &attend, arg("isa"), arg("q"), arg("format"), arg("keys"), arg("values"),
+        arg("scale"),
+        "One head q [h] over keys and values, uint8 [J, bytes]: the unnormalised sum [h], the "
+        "peak score and the total weight.");
+  m.def("store_kv", &store_kv, arg("isa"), arg("x"), arg("format"),
+        "The bytes of x [N] in a cache format.");
+  m.def("add", &add, arg("isa"), arg("a"), arg("b"), "a + b, each [N].");
+  m.def("widen", &widen, arg("isa"), arg("format"), arg("values"), arg("scales").none(),
+        arg("cols"), arg("row"), "One row as float32 [K].");
+  m.def("read", &read, arg("isa"), arg("data"),
+        "Read data, a multiple of 512 bytes, and return its sum as floats: a bandwidth yardstick.");
+}
+
+}  // namespace monolane

@@ -1,0 +1,125 @@
+// How one step of columns of a weight row meets one token, per pair of formats: the policies that
+// multiply.h is written over. Each keeps one vector accumulator per (row, token) and never more: a
+// second one per row would hide latency at width 1 but halve the tile at width 64, and both must
+// sum in the same order. Latency is hidden by rows in flight instead.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels.h"
+#include "vector.h"
+
+namespace monolane::MONOLANE_ISA {
+
+// Bytes of a packed token: an odd number of cache lines, so that equal columns of different tokens
+// do not meet in one set of the cache when K is a power of two.
+constexpr int64_t odd_lines(int64_t lines) { return (lines | 1) * 64; }
+
+// Float weights W, widened exactly, against float activations.
+template <class W>
+struct FloatDot {
+  static constexpr int kStep = kLanes;
+  static constexpr int kStepBytes = kLanes * sizeof(W);
+  static constexpr bool kLight = sizeof(W) == 4;  // the hardware prefetches far enough by itself
+  static constexpr int kWideRows = 4;             // the tile of large widths
+  static constexpr int kWideTokens = kRegisters == 32 ? 6 : 2;
+  using Left = Floats;
+
+  const W* rows;
+  int64_t cols;
+  int64_t stride;  // elements from row to row
+
+  static int64_t token_bytes(int64_t cols) { return odd_lines((cols + 15) / 16); }
+  const char* row(int64_t r) const { return reinterpret_cast<const char*>(rows + r * stride); }
+  int64_t row_stride() const { return stride * static_cast<int64_t>(sizeof(W)); }
+  Left left(int64_t r, int64_t k) const { return load(rows + r * stride + k); }
+  Left left_first(int64_t r, int64_t k) const {
+    return load_first(rows + r * stride + k, cols - k);
+  }
+  static Floats accumulate(const Left& w, const char* token, int64_t k, Floats acc) {
+    return fma(w, load(reinterpret_cast<const float*>(token) + k), acc);
+  }
+};
+
+#ifdef __AVX512BF16__
+// bfloat16 on both sides, by the hardware's dot of pairs.
+struct PairDot {
+  static constexpr int kStep = kPairs;
+  static constexpr int kStepBytes = kPairs * 2;
+  static constexpr bool kLight = true;
+  static constexpr int kWideRows = 4;
+  static constexpr int kWideTokens = 6;
+  using Left = Pairs;
+
+  const Bf16* rows;
+  int64_t cols;
+  int64_t stride;  // elements from row to row
+
+  static int64_t token_bytes(int64_t cols) { return odd_lines((cols + 31) / 32); }
+  const char* row(int64_t r) const { return reinterpret_cast<const char*>(rows + r * stride); }
+  int64_t row_stride() const { return stride * 2; }
+  Left left(int64_t r, int64_t k) const { return load_pairs(rows + r * stride + k); }
+  Left left_first(int64_t r, int64_t k) const {
+    return load_pairs(Padded<Bf16, kPairs>(rows + r * stride + k, cols - k).values);
+  }
+  static Floats accumulate(const Left& w, const char* token, int64_t k, Floats acc) {
+    return dot_pairs(w, load_pairs(reinterpret_cast<const Bf16*>(token) + k), acc);
+  }
+};
+#endif
+
+// Integer codes W against activations quantised to int8. A step is a block of as many groups as
+// there are quarters of a vector: lanes 4g .. 4g + 3 sum group g in integers, exactly, and are then
+// scaled and added in float.
+//
+// A token is packed in blocks of four vectors: columns 0..15 of each group; columns 16..31 of each
+// group; each group's scale in four lanes; and, per lane, -8 times the sum of its eight
+// activations, from which the sets with unsigned codes start their sums to cancel the bias.
+template <class W>
+struct GroupDot {
+  static constexpr int kVector = kLanes * 4;      // bytes of a vector
+  static constexpr int kGroups = kLanes / 4;      // groups of a block
+  static constexpr int kStep = kGroups * kGroup;  // columns of a block
+  static constexpr int kGroupBytes = std::is_same_v<W, Int4> ? 16 : 32;
+  static constexpr int kStepBytes = kGroups * kGroupBytes;
+  static constexpr bool kLight = false;
+  static constexpr int kWideRows = kRegisters == 32 ? 4 : 1;
+  static constexpr int kWideTokens = kRegisters == 32 ? 3 : 4;
+  struct Left {
+    Codes codes;
+    Floats scale;
+  };
+
+  const W* rows;
+  int64_t cols;
+  const uint16_t* scales;
+
+  static int64_t token_bytes(int64_t cols) {
+    return odd_lines((cols + kStep - 1) / kStep * 4 * kVector / 64);
+  }
+  const char* row(int64_t r) const {
+    return reinterpret_cast<const char*>(rows + r * row_stride());
+  }
+  int64_t row_stride() const { return cols / kGroup * kGroupBytes; }
+  Left left(int64_t r, int64_t k) const {
+    const int64_t group = (r * cols + k) / kGroup;
+    return {load_codes(rows + group * kGroupBytes), spread(scales + group)};
+  }
+  Left left_first(int64_t r, int64_t k) const {
+    const int64_t group = (r * cols + k) / kGroup;
+    const int64_t count = (cols - k) / kGroup;
+    const Padded<W, kGroups * kGroupBytes> codes(rows + group * kGroupBytes, count * kGroupBytes);
+    const Padded<uint16_t, kGroups> scale(scales + group, count);
+    return {load_codes(codes.values), spread(scale.values)};
+  }
+  static Floats accumulate(const Left& w, const char* token, int64_t k, Floats acc) {
+    const char* block = token + k / kStep * (4 * kVector);
+    Ints sum = start<W>(load_ints(reinterpret_cast<const int32_t*>(block + 3 * kVector)));
+    sum = dot<W>(sum, w.codes.low, load_bytes(block));
+    sum = dot<W>(sum, w.codes.high, load_bytes(block + kVector));
+    const Floats scale = load(reinterpret_cast<const float*>(block + 2 * kVector));
+    return fma(to_float(sum), mul(w.scale, scale), acc);
+  }
+};
+
+}  // namespace monolane::MONOLANE_ISA

@@ -1,0 +1,760 @@
+#include "executor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+namespace monolane {
+namespace {
+
+// Tokens in flight towards Python before the decode waits for it: seconds of decoding.
+constexpr uint32_t kRingEvents = 4096;
+
+size_t floats(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
+
+std::vector<int64_t> windows_of(const Plan& plan) {
+  std::vector<int64_t> windows;
+  for (const PlanPhase& phase : plan.phases) {
+    if (phase.kind == PhaseKind::kAttend) windows.push_back(phase.window);
+  }
+  return windows;
+}
+
+// Elementwise loops over [D]; compiled for several instruction sets and chosen when the program is
+// loaded. Without contraction each element's arithmetic is the same in all of them.
+#if defined(__x86_64__)
+#define MONOLANE_CLONES \
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define MONOLANE_CLONES
+#endif
+
+MONOLANE_CLONES void add_to(float* x, const float* y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[i] += y[i];
+}
+
+MONOLANE_CLONES void add_scaled_to(float* x, const float* y, float scale, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[i] += scale * y[i];
+}
+
+MONOLANE_CLONES void scale_by(float* x, float scale, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[i] *= scale;
+}
+
+}  // namespace
+
+// Rows of the group's lanes, [lanes][T][...], and scratch. Lane indices here are within the group.
+struct Executor::Worker {
+  Worker(const Plan& plan, const Kernels& kernels, Activation activation, int worker)
+      : index(worker), group(worker / plan.header.group_workers) {
+    const PlanHeader& h = plan.header;
+    const int64_t lanes = h.group_lanes, width = h.max_width;
+    first_lane = group * lanes;
+    first_worker = group * h.group_workers;
+    const int64_t concat = h.head == PlanHead::kConcat ? int64_t{h.lanes} * h.hidden : 0;
+    int64_t columns = std::max<int64_t>(
+        {h.hidden, concat, h.intermediate / h.lanes, int64_t{h.heads} / h.lanes * h.head_dim});
+    token_bytes = kernels.packed_bytes(activation, columns);
+    int64_t rows = 0;  // of the largest share of any phase
+    for (const PlanShare& share : plan.shares)
+      rows = std::max<int64_t>(rows, share.end - share.begin);
+
+    x = std::make_unique<Arena>(floats(lanes * width * h.hidden));
+    normed = std::make_unique<Arena>(floats(width * std::max<int64_t>(columns, h.hidden)));
+    packed = std::make_unique<Arena>(static_cast<size_t>(lanes * width * token_bytes));
+    product = std::make_unique<Arena>(floats(2 * width * std::max<int64_t>(rows, 1)));
+    sum = std::make_unique<Arena>(floats(h.hidden));
+    scores = std::make_unique<Arena>(floats(std::max<int64_t>(h.chunk, 1)));
+    partial = std::make_unique<Arena>(floats(h.head_dim));
+    cosine = std::make_unique<Arena>(floats(width * h.head_dim / 2));
+    sine = std::make_unique<Arena>(floats(width * h.head_dim / 2));
+  }
+
+  void* packed_lane(int64_t lane, int64_t width) const {
+    return packed->as<char>() + lane * width * token_bytes;
+  }
+
+  int index;
+  int group;
+  int64_t first_lane, first_worker;
+  int64_t token_bytes;                  // room of one packed token
+  uint32_t passes = 0;                  // laid out since construction, empty ones included
+  uint32_t finished = 0;                // phases since construction
+  uint32_t base = 0;                    // `finished` of everybody at the beginning of this pass
+  std::unique_ptr<Arena> x;             // [lanes, T, D] residual streams
+  std::unique_ptr<Arena> normed;        // [T, columns]
+  std::unique_ptr<Arena> packed;        // [lanes, T, packed]
+  std::unique_ptr<Arena> product;       // [T, rows], twice
+  std::unique_ptr<Arena> sum;           // [D]
+  std::unique_ptr<Arena> scores;        // [chunk]
+  std::unique_ptr<Arena> partial;       // [h]
+  std::unique_ptr<Arena> cosine, sine;  // [T, h/2]
+  std::vector<Span> spans;
+};
+
+int64_t Executor::w_index(const Worker& w) { return w.index; }
+
+Executor::Executor(Plan plan, ModelWeights weights, const Kernels& kernels, Activation activation,
+                   Format kv_format, int slots, const std::vector<int>& cores)
+    : plan_(std::move(plan)),
+      weights_(std::move(weights)),
+      kernels_(kernels),
+      activation_(activation),
+      cache_(windows_of(plan_), plan_.header.kv_heads, plan_.header.head_dim, plan_.header.context,
+             slots, kv_format),
+      lengths_(slots, 0),
+      highest_(slots, 0),
+      progress_(plan_.header.workers),
+      ring_(kRingEvents),
+      team_(plan_.header.workers, cores) {
+  const PlanHeader& h = plan_.header;
+  if (h.schema != kPlanSchema || !h.leader || h.max_width > kMaxWidth || h.chunk != kChunk) {
+    throw std::invalid_argument("the plan is not one for this executor: build it for a CPU device");
+  }
+  if (static_cast<int32_t>(weights_.layers.size()) != h.layers) {
+    throw std::invalid_argument("plan and weights have different numbers of layers");
+  }
+  const int64_t lanes = h.lanes, width = h.max_width, hidden = h.hidden;
+  query_ = std::make_unique<Arena>(floats(width * h.heads * h.head_dim));
+  attention_ = std::make_unique<Arena>(floats(h.splits * width * h.heads * (h.head_dim + 2)));
+  attention_output_ = std::make_unique<Arena>(floats(h.attention_slots * lanes * width * hidden));
+  hidden_ = std::make_unique<Arena>(floats(width * h.intermediate));
+  mlp_output_ = std::make_unique<Arena>(floats(h.mlp_slots * lanes * width * hidden));
+  stream_ = std::make_unique<Arena>(floats(lanes * width * hidden));
+  logits_ = std::make_unique<Arena>(floats(width * h.vocab));
+  for (int i = 0; i < h.workers; ++i) {
+    workers_.push_back(std::make_unique<Worker>(plan_, kernels_, activation_, i));
+  }
+}
+
+Executor::~Executor() {
+  interrupt();
+  std::vector<TokenEvent> dropped;
+  while (!read(dropped, 1)) dropped.clear();  // a full ring must not hold the leader up
+}
+
+// ---- Epochs: called from outside, by one thread at a time ----
+
+int64_t Executor::length(int slot) const {
+  if (slot < 0 || slot >= static_cast<int>(lengths_.size())) {
+    throw std::invalid_argument("slot: expected 0 to " + std::to_string(lengths_.size() - 1) +
+                                ", got " + std::to_string(slot));
+  }
+  return lengths_[slot];
+}
+
+void Executor::truncate(int slot, int64_t length) {
+  if (in_epoch_) throw std::logic_error("truncate: an epoch is running; stop it first");
+  const int64_t now = this->length(slot);
+  if (length < 0 || length > now) {
+    throw std::invalid_argument("length: expected 0 to " + std::to_string(now) +
+                                ", the tokens in this slot, got " + std::to_string(length));
+  }
+  int64_t layer = 0;
+  for (const PlanPhase& phase : plan_.phases) {
+    if (phase.kind != PhaseKind::kAttend) continue;
+    const int64_t seen = std::max<int64_t>(0, length - phase.window + 1);  // oldest key needed next
+    const int64_t kept = highest_[slot] - cache_.capacity(layer++);        // oldest key kept
+    if (length > 0 && phase.window > 0 && seen < kept) {
+      throw std::invalid_argument("length: windowed layers have dropped the keys before position " +
+                                  std::to_string(kept) + "; truncate to 0 and feed again");
+    }
+  }
+  lengths_[slot] = length;
+  if (length == 0) highest_[slot] = 0;
+}
+
+void Executor::check_room(int slot, size_t count) const {
+  const int64_t now = length(slot);
+  if (count == 0) throw std::invalid_argument("tokens: expected at least one");
+  if (now + static_cast<int64_t>(count) > plan_.header.context) {
+    throw std::invalid_argument("context: expected at most " +
+                                std::to_string(plan_.header.context) + " tokens in a slot, got " +
+                                std::to_string(now) + " there and " + std::to_string(count) +
+                                " more");
+  }
+}
+
+void Executor::check(const std::vector<Advance>& advances) const {
+  std::vector<bool> used(lengths_.size(), false);
+  if (advances.empty() || advances.size() > static_cast<size_t>(plan_.header.max_width)) {
+    throw std::invalid_argument("advances: expected 1 to " +
+                                std::to_string(plan_.header.max_width) + ", got " +
+                                std::to_string(advances.size()));
+  }
+  for (const Advance& advance : advances) {
+    if (advance.budget < 1) throw std::invalid_argument("budget: expected at least 1");
+    check_room(advance.slot, advance.tokens.size() + advance.budget - 1);
+    if (advance.tokens.empty()) throw std::invalid_argument("tokens: expected at least one");
+    if (used[advance.slot]) throw std::invalid_argument("advances: a slot occurs twice");
+    used[advance.slot] = true;
+    for (const int32_t token : advance.tokens) {
+      if (token < 0 || token >= plan_.header.vocab) {
+        throw std::invalid_argument("tokens: expected ids from 0 to " +
+                                    std::to_string(plan_.header.vocab - 1) + ", got " +
+                                    std::to_string(token));
+      }
+    }
+  }
+}
+
+void Executor::begin(std::vector<Advance> advances, float* all_logits) {
+  if (in_epoch_) throw std::logic_error("an epoch is running; read it to its end or stop it first");
+  check(advances);
+  running_.clear();
+  for (Advance& advance : advances) running_.push_back(Running{.advance = std::move(advance)});
+  all_logits_ = all_logits;
+  yield_.store(false, std::memory_order_relaxed);
+  in_epoch_ = true;
+  team_.start([this](int worker) { work(*workers_[worker]); });
+}
+
+void Executor::start(std::vector<Advance> advances) { begin(std::move(advances), nullptr); }
+
+void Executor::logits(int slot, std::vector<int32_t> tokens, float* out) {
+  begin({Advance{.slot = slot,
+                 .tokens = std::move(tokens),
+                 .budget = 1,
+                 .draw = {},
+                 .stop_ids = {},
+                 .logprobs = -1}},
+        out);
+  team_.join();
+  in_epoch_ = false;
+}
+
+bool Executor::read(std::vector<TokenEvent>& events, int milliseconds) {
+  const int64_t deadline = now_ns() + int64_t{milliseconds} * 1'000'000;
+  for (;;) {
+    const bool over = !in_epoch_ || team_.finished();  // before taking: later there come no more
+    ring_.take(events);
+    if (over) {
+      in_epoch_ = false;
+      return true;
+    }
+    if (!events.empty() || now_ns() >= deadline) return false;
+    // In slices: an epoch that ends without a token, as a stopped one does, wakes nobody here.
+    ring_.await_token(std::min<int64_t>(deadline - now_ns(), 5'000'000));
+  }
+}
+
+void Executor::set_trace(bool on) {
+  if (in_epoch_) throw std::logic_error("trace: an epoch is running; stop it first");
+  trace_ = on;
+}
+
+std::vector<Span> Executor::take_spans() {
+  if (in_epoch_) throw std::logic_error("trace: an epoch is running; stop it first");
+  std::vector<Span> all;
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    all.insert(all.end(), worker->spans.begin(), worker->spans.end());
+    worker->spans.clear();
+  }
+  return all;
+}
+
+// ---- Workers ----
+
+void Executor::work(Worker& w) {
+  for (;;) {
+    ++w.passes;
+    if (w.index == 0) {
+      lay_out_pass();
+      pass_ready_.publish(w.passes);
+    } else {
+      pass_ready_.await(w.passes);  // reads pass_, which the leader wrote
+    }
+    if (pass_.width == 0) return;
+    for (const PlanPhase& phase : plan_.phases) {
+      const int64_t arrived = trace_ ? now_ns() : 0;
+      await(w, phase);
+      const int64_t begun = trace_ ? now_ns() : 0;
+      run(w, phase);
+      if (trace_) {
+        const int32_t index = static_cast<int32_t>(&phase - plan_.phases.data());
+        w.spans.push_back({w.index, index, pass_.width, arrived, begun, now_ns()});
+      }
+      progress_[w.index].publish(++w.finished);
+    }
+    w.base = w.finished;
+  }
+}
+
+void Executor::await(const Worker& w, const PlanPhase& phase) {
+  if (phase.wait_group != kNoWait) {
+    for (int64_t i = 0; i < plan_.header.group_workers; ++i) {
+      progress_[w.first_worker + i].await(w.base + static_cast<uint32_t>(phase.wait_group));
+    }
+  }
+  if (phase.wait_all != kNoWait) {
+    for (Progress& other : progress_) other.await(w.base + static_cast<uint32_t>(phase.wait_all));
+  }
+}
+
+void Executor::run(Worker& w, const PlanPhase& phase) {
+  switch (phase.kind) {
+    case PhaseKind::kEmbed:
+      return embed(w);
+    case PhaseKind::kQkv:
+      return project_qkv(w, phase);
+    case PhaseKind::kAttend:
+      return attend(w, phase);
+    case PhaseKind::kOut:
+      return project_out(w, phase);
+    case PhaseKind::kGateUp:
+      return gate_up(w, phase);
+    case PhaseKind::kDown:
+      return project_down(w, phase);
+    case PhaseKind::kGather:
+      return gather(w, phase);
+    case PhaseKind::kHead:
+      return project_head(w, phase);
+    case PhaseKind::kChoose:
+      if (w.index == 0) choose_tokens();
+      return;
+  }
+}
+
+// ---- The leader: what goes into a pass, and what comes out of it ----
+
+void Executor::lay_out_pass() {
+  pass_.width = 0;
+  pass_.wanted = 0;
+  if (yield_.load(std::memory_order_relaxed)) return;
+  // Sequences that decode come first: they hold one row each, and a prompt may take what is left.
+  for (Running& running : running_) {
+    if (!running.done && running.fed == running.advance.tokens.size()) add_rows(running);
+  }
+  for (Running& running : running_) {
+    if (!running.done && running.fed < running.advance.tokens.size()) add_rows(running);
+  }
+}
+
+void Executor::add_rows(Running& running) {
+  const Advance& advance = running.advance;
+  running.row = -1;
+  int64_t& length = lengths_[advance.slot];
+  const bool decoding = running.fed == advance.tokens.size();
+  size_t count = decoding ? 1 : advance.tokens.size() - running.fed;
+  count = std::min<size_t>(count, plan_.header.max_width - pass_.width);
+  for (size_t i = 0; i < count; ++i) {
+    const int32_t token = decoding ? running.next : advance.tokens[running.fed++];
+    const bool last = decoding || running.fed == advance.tokens.size();
+    if (last || all_logits_ != nullptr) {
+      running.row = pass_.wanted;
+      pass_.wanted_row[pass_.wanted++] = pass_.width;
+    }
+    pass_.rows[pass_.width++] = {advance.slot, static_cast<int32_t>(length++), token};
+  }
+  highest_[advance.slot] = std::max(highest_[advance.slot], length);
+}
+
+void Executor::choose_tokens() {
+  const int64_t vocab = plan_.header.vocab;
+  const float* logits = logits_->as<float>();
+  if (all_logits_ != nullptr) {  // one slot, whose rows are all wanted
+    std::memcpy(all_logits_, logits, floats(pass_.wanted * vocab));
+    all_logits_ += pass_.wanted * vocab;
+    Running& only = running_.front();
+    only.done = only.fed == only.advance.tokens.size();
+    return;
+  }
+  for (Running& running : running_) {
+    if (running.done || running.row < 0) continue;
+    const Advance& advance = running.advance;
+    const float* row = logits + running.row * vocab;
+    const uint32_t position = static_cast<uint32_t>(lengths_[advance.slot]);
+    TokenEvent event{};
+    event.slot = advance.slot;
+    event.token = choose(row, plan_.header.vocab, advance.draw, position, scratch_);
+    event.logprob = std::numeric_limits<float>::quiet_NaN();
+    if (advance.logprobs >= 0) report_logprobs(row, plan_.header.vocab, advance.logprobs, event);
+    event.time_ns = now_ns();
+    running.next = event.token;
+    running.row = -1;
+    const std::vector<int32_t>& stops = advance.stop_ids;
+    running.done = ++running.drawn == advance.budget ||
+                   std::find(stops.begin(), stops.end(), event.token) != stops.end();
+    ring_.push(event);
+  }
+}
+
+// ---- Phases ----
+
+void Executor::embed(Worker& w) {
+  const PlanHeader& h = plan_.header;
+  float* x = w.x->as<float>();
+  for (int64_t t = 0; t < pass_.width; ++t) {
+    kernels_.widen(weights_.embedding, pass_.rows[t].token, x + t * h.hidden);
+    for (int64_t lane = 1; lane < h.group_lanes; ++lane) {
+      std::memcpy(x + (lane * pass_.width + t) * h.hidden, x + t * h.hidden, floats(h.hidden));
+    }
+    const int64_t pairs = h.head_dim / 2;
+    for (int64_t i = 0; i < pairs; ++i) {
+      const float angle = static_cast<float>(pass_.rows[t].position) * weights_.frequencies[i];
+      w.cosine->as<float>()[t * pairs + i] = std::cos(angle);
+      w.sine->as<float>()[t * pairs + i] = std::sin(angle);
+    }
+  }
+}
+
+// x_l += reduce(outputs of a module); the rule is told in src/monolane/model/_reduce.py.
+void Executor::update(Worker& w, const PlanPhase& phase) {
+  if (phase.update == PlanBuffer::kNone) return;
+  const PlanHeader& h = plan_.header;
+  const int64_t count = pass_.width * h.hidden;
+  for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
+    float* x = w.x->as<float>() + lane * count;
+    const int64_t own_lane = w.first_lane + lane;
+    const float* own = output(phase.update, phase.update_own_slot, own_lane);
+    if (phase.update_delay == kNever) {
+      add_scaled_to(x, own, std::sqrt(static_cast<float>(h.lanes)), count);
+      continue;
+    }
+    // Token by token, so that the sum stays in the first-level cache.
+    for (int64_t t = 0; t < pass_.width; ++t) {
+      float* sum = w.sum->as<float>();
+      std::fill_n(sum, h.hidden, 0.0f);
+      for (int64_t j = 0; j < h.lanes; ++j) {
+        if (j == own_lane && phase.update_delay > 0) continue;
+        add_to(sum, output(phase.update, phase.update_other_slot, j) + t * h.hidden, h.hidden);
+      }
+      if (phase.update_delay > 0) add_to(sum, own + t * h.hidden, h.hidden);
+      add_to(x + t * h.hidden, sum, h.hidden);
+    }
+  }
+}
+
+void Executor::norm_and_pack(Worker& w, const float* scale, bool per_lane) {
+  const PlanHeader& h = plan_.header;
+  const int64_t width = pass_.width, hidden = h.hidden;
+  for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
+    const float* lane_scale = scale + (per_lane ? (w.first_lane + lane) * hidden : 0);
+    float* normed = w.normed->as<float>();
+    kernels_.rms_norm(w.x->as<float>() + lane * width * hidden, hidden, lane_scale, h.norm_eps,
+                      hidden, width, normed, hidden);
+    kernels_.pack(activation_, normed, hidden, width, w.packed_lane(lane, width));
+  }
+}
+
+// Multiplies the worker's share of a matrix with the packed activations of each lane it falls on,
+// and hands each piece on: store(lane of the group, first row within the lane, rows, y [T, rows]).
+template <typename Store>
+void Executor::multiply(Worker& w, const PlanMatrix& part, const Matrix& matrix, Store store) {
+  const PlanShare rows = share(w, part.share);
+  for (int64_t row = rows.begin; row < rows.end;) {
+    const int64_t lane = row / part.rows, first = row % part.rows;
+    const int64_t count = std::min<int64_t>(rows.end - row, part.rows - first);
+    const int64_t begin = (w.first_lane + lane) * part.rows + first;
+    float* y = w.product->as<float>();
+    kernels_.multiply(matrix, begin, begin + count, activation_, w.packed_lane(lane, pass_.width),
+                      pass_.width, y, count);
+    store(lane, first, count, y);
+    row += count;
+  }
+}
+
+void Executor::project_qkv(Worker& w, const PlanPhase& phase) {
+  const PlanHeader& h = plan_.header;
+  const LayerWeights& layer = weights_.layers[phase.layer];
+  update(w, phase);
+  norm_and_pack(w, layer.attention_norm, h.norm_per_lane);
+  const int64_t width = pass_.width;
+
+  const auto add_bias = [&](float* y, const float* bias, int64_t first, int64_t count) {
+    if (bias == nullptr) return;
+    for (int64_t t = 0; t < width; ++t) add_to(y + t * count, bias + first, count);
+  };
+  for (int32_t i = 0; i < phase.num_matrices; ++i) {
+    const PlanMatrix& part = phase.matrices[i];
+    const int64_t rows = part.rows;
+    if (part.role == WeightRole::kQ) {
+      multiply(w, part, layer.q, [&](int64_t lane, int64_t first, int64_t count, float* y) {
+        const int64_t owner = w.first_lane + lane;
+        add_bias(y, layer.q_bias, owner * rows + first, count);
+        for (int64_t t = 0; t < width; ++t) {
+          rotate(w, y + t * count, t, first, count);
+          float* q = query_->as<float>() + (owner * h.max_width + t) * rows + first;
+          std::memcpy(q, y + t * count, floats(count));
+        }
+      });
+      continue;
+    }
+    const bool key = part.role == WeightRole::kK;
+    const float* bias = key ? layer.k_bias : layer.v_bias;
+    const Matrix& matrix = key ? layer.k : layer.v;
+    multiply(w, part, matrix, [&](int64_t lane, int64_t first, int64_t count, float* y) {
+      const int64_t owner = w.first_lane + lane;
+      add_bias(y, bias, owner * rows + first, count);
+      for (int64_t t = 0; t < width; ++t) {
+        float* row = y + t * count;
+        if (key) rotate(w, row, t, first, count);
+        // Head by head: a share may begin and end amid one.
+        for (int64_t r = 0; r < count;) {
+          const int64_t head = (owner * rows + first + r) / h.head_dim;
+          const int64_t c = (first + r) % h.head_dim;
+          const int64_t n = std::min<int64_t>(count - r, h.head_dim - c);
+          const Row& token = pass_.rows[t];
+          char* base =
+              static_cast<char*>(key ? cache_.key(token.slot, phase.layer, head, token.position)
+                                     : cache_.value(token.slot, phase.layer, head, token.position));
+          kernels_.store_kv(row + r, n, cache_.format(), base + row_bytes(cache_.format(), c));
+          r += n;
+        }
+      }
+    });
+  }
+}
+
+// Turns rows first .. first + count - 1 of a lane, which hold whole rotary pairs.
+void Executor::rotate(const Worker& w, float* y, int64_t t, int64_t first, int64_t count) const {
+  const int64_t h = plan_.header.head_dim, pairs = h / 2;
+  const float* cosine = w.cosine->as<float>() + t * pairs;
+  const float* sine = w.sine->as<float>() + t * pairs;
+  if (plan_.header.rotary == RotaryStyle::kInterleaved) {
+    for (int64_t r = 0; r < count; r += 2) {
+      const int64_t i = (first + r) % h / 2;
+      const float a = y[r], b = y[r + 1];
+      y[r] = a * cosine[i] - b * sine[i];
+      y[r + 1] = b * cosine[i] + a * sine[i];
+    }
+    return;
+  }
+  for (int64_t head = 0; head < count; head += h) {
+    for (int64_t i = 0; i < pairs; ++i) {
+      const float a = y[head + i], b = y[head + pairs + i];
+      y[head + i] = a * cosine[i] - b * sine[i];
+      y[head + pairs + i] = b * cosine[i] + a * sine[i];
+    }
+  }
+}
+
+void Executor::attend(Worker& w, const PlanPhase& phase) {
+  const PlanHeader& h = plan_.header;
+  const int64_t kv_heads = h.kv_heads / h.lanes;
+  const PlanShare units = share(w, phase.units);
+  for (int64_t unit = units.begin; unit < units.end; ++unit) {
+    const int64_t split = unit % h.splits;
+    const int64_t kv_head = unit / h.splits % kv_heads;
+    const int64_t lane = w.first_lane + unit / h.splits / kv_heads;
+    for (int64_t t = 0; t < pass_.width; ++t) attend_one(w, phase, lane, kv_head, split, t);
+  }
+}
+
+// All query heads of one KV head, for one token: the partial sums of every chunk of this split,
+// merged in the order of the chunks. Which chunks there are depends on the position alone.
+void Executor::attend_one(Worker& w, const PlanPhase& phase, int64_t lane, int64_t kv_head,
+                          int64_t split, int64_t t) {
+  const PlanHeader& h = plan_.header;
+  const int64_t heads = h.heads / h.lanes, group = h.heads / h.kv_heads, dim = h.head_dim;
+  const int64_t cached_head = lane * (h.kv_heads / h.lanes) + kv_head;
+  const Row& row = pass_.rows[t];
+  const int64_t end = row.position + 1;
+  const int64_t begin = phase.window > 0 ? std::max<int64_t>(0, end - phase.window) : 0;
+  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
+  float* partial = w.partial->as<float>();
+
+  for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+    const float* q = query_->as<float>() + (lane * h.max_width + t) * heads * dim + head * dim;
+    float* out = attention_->as<float>() +
+                 (((lane * h.splits + split) * h.max_width + t) * heads + head) * (dim + 2);
+    float& peak = out[dim];
+    float& total = out[dim + 1];
+    std::fill_n(out, dim, 0.0f);
+    peak = -std::numeric_limits<float>::infinity();
+    total = 0;
+    for (int64_t chunk = begin / kChunk; chunk * kChunk < end; ++chunk) {
+      if (chunk % h.splits != split) continue;
+      const int64_t from = std::max(begin, chunk * kChunk);
+      const int64_t count = std::min(end, (chunk + 1) * kChunk) - from;
+      float chunk_peak, chunk_total;
+      kernels_.attend(q, cache_.key(row.slot, phase.layer, cached_head, from),
+                      cache_.value(row.slot, phase.layer, cached_head, from), cache_.format(), dim,
+                      count, dim, scale, w.scores->as<float>(), &chunk_peak, &chunk_total, partial);
+      const float top = std::max(peak, chunk_peak);
+      const float keep = std::exp(peak - top), gain = std::exp(chunk_peak - top);
+      scale_by(out, keep, dim);
+      add_scaled_to(out, partial, gain, dim);
+      total = total * keep + chunk_total * gain;
+      peak = top;
+    }
+  }
+}
+
+// Leaves the attention of a lane of the group, [T, H/L*h], in `normed`.
+void Executor::merge_splits(Worker& w, int64_t lane) {
+  const PlanHeader& h = plan_.header;
+  const int64_t heads = h.heads / h.lanes, dim = h.head_dim, stride = dim + 2;
+  const int64_t owner = w.first_lane + lane;
+  for (int64_t t = 0; t < pass_.width; ++t) {
+    for (int64_t head = 0; head < heads; ++head) {
+      const auto part = [&](int64_t split) {
+        return attention_->as<float>() +
+               (((owner * h.splits + split) * h.max_width + t) * heads + head) * stride;
+      };
+      float peak = -std::numeric_limits<float>::infinity();
+      for (int64_t s = 0; s < h.splits; ++s) peak = std::max(peak, part(s)[dim]);
+      float* out = w.normed->as<float>() + (t * heads + head) * dim;
+      std::fill_n(out, dim, 0.0f);
+      float total = 0;
+      for (int64_t s = 0; s < h.splits; ++s) {
+        const float gain = std::exp(part(s)[dim] - peak);
+        add_scaled_to(out, part(s), gain, dim);
+        total += part(s)[dim + 1] * gain;
+      }
+      scale_by(out, 1.0f / total, dim);
+    }
+  }
+}
+
+void Executor::project_out(Worker& w, const PlanPhase& phase) {
+  const PlanHeader& h = plan_.header;
+  const PlanMatrix& part = phase.matrices[0];
+  const PlanShare rows = share(w, part.share);
+  const int64_t width = pass_.width;
+  for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
+    if (rows.begin >= (lane + 1) * part.rows || rows.end <= lane * part.rows) continue;
+    merge_splits(w, lane);
+    kernels_.pack(activation_, w.normed->as<float>(), part.columns, width,
+                  w.packed_lane(lane, width));
+  }
+  multiply(w, part, weights_.layers[phase.layer].o,
+           [&](int64_t lane, int64_t first, int64_t count, float* y) {
+             float* out =
+                 output(PlanBuffer::kAttentionOutput, phase.write_slot, w.first_lane + lane);
+             for (int64_t t = 0; t < width; ++t) {
+               std::memcpy(out + t * h.hidden + first, y + t * count, floats(count));
+             }
+           });
+}
+
+void Executor::gate_up(Worker& w, const PlanPhase& phase) {
+  const PlanHeader& h = plan_.header;
+  const LayerWeights& layer = weights_.layers[phase.layer];
+  update(w, phase);
+  norm_and_pack(w, layer.mlp_norm, h.norm_per_lane);
+  const int64_t width = pass_.width, inner = h.intermediate / h.lanes;
+  const PlanMatrix& part = phase.matrices[0];  // UP has the same rows and the same share
+  multiply(w, part, layer.gate, [&](int64_t lane, int64_t first, int64_t count, float* gate) {
+    float* up = gate + width * count;
+    const int64_t begin = (w.first_lane + lane) * inner + first;
+    kernels_.multiply(layer.up, begin, begin + count, activation_, w.packed_lane(lane, width),
+                      width, up, count);
+    for (int64_t t = 0; t < width; ++t) {
+      float* hidden =
+          hidden_->as<float>() + ((w.first_lane + lane) * h.max_width + t) * inner + first;
+      kernels_.silu_times(gate + t * count, up + t * count, count, hidden);
+    }
+  });
+}
+
+void Executor::project_down(Worker& w, const PlanPhase& phase) {
+  const PlanHeader& h = plan_.header;
+  const PlanMatrix& part = phase.matrices[0];
+  const PlanShare rows = share(w, part.share);
+  const int64_t width = pass_.width, inner = h.intermediate / h.lanes;
+  for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
+    if (rows.begin >= (lane + 1) * part.rows || rows.end <= lane * part.rows) continue;
+    const float* hidden = hidden_->as<float>() + (w.first_lane + lane) * h.max_width * inner;
+    kernels_.pack(activation_, hidden, inner, width, w.packed_lane(lane, width));
+  }
+  multiply(w, part, weights_.layers[phase.layer].down,
+           [&](int64_t lane, int64_t first, int64_t count, float* y) {
+             float* out = output(PlanBuffer::kMlpOutput, phase.write_slot, w.first_lane + lane);
+             for (int64_t t = 0; t < width; ++t) {
+               std::memcpy(out + t * h.hidden + first, y + t * count, floats(count));
+             }
+           });
+}
+
+// Offers this worker's elements of its lanes' streams to a head that reads all lanes.
+void Executor::gather(Worker& w, const PlanPhase& phase) {
+  const PlanHeader& h = plan_.header;
+  update(w, phase);
+  const PlanShare units = share(w, phase.units);  // (lane of the group, column)
+  const int64_t width = pass_.width, hidden = h.hidden;
+  for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
+    const int64_t from = std::max<int64_t>(units.begin - lane * hidden, 0);
+    const int64_t to = std::min<int64_t>(units.end - lane * hidden, hidden);
+    if (from >= to) continue;
+    const float* x = w.x->as<float>() + lane * width * hidden;
+    if (h.head != PlanHead::kSum) {
+      const int64_t scale = h.final_norm_per_lane ? (w.first_lane + lane) * hidden : 0;
+      kernels_.rms_norm(x, hidden, weights_.final_norm + scale, h.norm_eps, hidden, width,
+                        w.normed->as<float>(), hidden);
+      x = w.normed->as<float>();
+    }
+    for (int64_t t = 0; t < width; ++t) {
+      float* stream = stream_->as<float>() + ((w.first_lane + lane) * h.max_width + t) * hidden;
+      std::memcpy(stream + from, x + t * hidden + from, floats(to - from));
+    }
+  }
+}
+
+void Executor::project_head(Worker& w, const PlanPhase& phase) {
+  const PlanHeader& h = plan_.header;
+  const PlanMatrix& part = phase.matrices[0];
+  const int64_t hidden = h.hidden, wanted = pass_.wanted;
+  const bool shared = h.head != PlanHead::kVocabParallel && h.lanes > 1;
+  float* logits = logits_->as<float>();
+  if (!shared) update(w, phase);
+  if (wanted == 0) return;
+
+  const PlanShare rows = share(w, part.share);
+  for (int64_t lane = 0; lane < (shared ? 1 : h.group_lanes); ++lane) {
+    const int64_t begin = std::max<int64_t>(rows.begin - lane * part.rows, 0);
+    const int64_t end = std::min<int64_t>(rows.end - lane * part.rows, part.rows);
+    if (begin >= end) continue;
+    float* normed = w.normed->as<float>();
+    const int64_t owner = shared ? 0 : w.first_lane + lane;
+    for (int64_t i = 0; i < wanted; ++i) {
+      const int64_t t = pass_.wanted_row[i];
+      float* row = normed + i * part.columns;
+      if (shared) {
+        join_lanes(t, row);
+        continue;
+      }
+      const int64_t scale = h.final_norm_per_lane ? owner * hidden : 0;
+      kernels_.rms_norm(w.x->as<float>() + (lane * pass_.width + t) * hidden, hidden,
+                        weights_.final_norm + scale, h.norm_eps, hidden, 1, row, hidden);
+    }
+    void* packed = w.packed_lane(0, wanted);
+    kernels_.pack(activation_, normed, part.columns, wanted, packed);
+    const int64_t first = owner * part.rows + begin;
+    kernels_.multiply(weights_.head, first, first + end - begin, activation_, packed, wanted,
+                      logits + first, h.vocab);
+  }
+}
+
+// The input of a head that reads all lanes, from what `gather` offered: [D] or [L*D].
+void Executor::join_lanes(int64_t t, float* out) const {
+  const PlanHeader& h = plan_.header;
+  const int64_t hidden = h.hidden;
+  const auto stream = [&](int64_t lane) {
+    return stream_->as<float>() + (lane * h.max_width + t) * hidden;
+  };
+  if (h.head == PlanHead::kConcat) {
+    for (int64_t lane = 0; lane < h.lanes; ++lane) {
+      std::memcpy(out + lane * hidden, stream(lane), floats(hidden));
+    }
+    return;
+  }
+  std::memcpy(out, stream(0), floats(hidden));
+  for (int64_t lane = 1; lane < h.lanes; ++lane) add_to(out, stream(lane), hidden);
+  if (h.head == PlanHead::kMean) scale_by(out, 1.0f / static_cast<float>(h.lanes), hidden);
+  if (h.head == PlanHead::kSum) {
+    kernels_.rms_norm(out, hidden, weights_.final_norm, h.norm_eps, hidden, 1, out, hidden);
+  }
+}
+
+float* Executor::output(PlanBuffer module, int64_t slot, int64_t lane) const {
+  const PlanHeader& h = plan_.header;
+  const Arena& ring = module == PlanBuffer::kAttentionOutput ? *attention_output_ : *mlp_output_;
+  return ring.as<float>() + (slot * h.lanes + lane) * h.max_width * h.hidden;
+}
+
+}  // namespace monolane

@@ -1,0 +1,190 @@
+// Runs a plan on the cores of this machine: persistent workers, each walking the phases on its own
+// share, and one leader among them that chooses tokens and lays out the next pass.
+//
+// Why not one parallel loop per phase, as with a thread pool: its fork and join are a barrier among
+// all workers at each of ~75 phases of a token, while the lanes of a Laneformer need each other two
+// layers later. Here a worker waits for what its plan names, and for nothing else.
+//
+// Shape legend: T rows of a pass, L lanes, D hidden, F intermediate, H query heads, K KV heads,
+// h head_dim, V vocabulary, S splits.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "choose.h"
+#include "kernels.h"
+#include "kv_cache.h"
+#include "plan_abi.h"
+#include "progress.h"
+#include "team.h"
+#include "token_ring.h"
+
+namespace monolane {
+
+// The weights of a layer, all lanes of a matrix one below the other: row = lane * rows + r.
+struct LayerWeights {
+  Matrix q, k, v;                          // [H*h, D], [K*h, D], [K*h, D]
+  Matrix o;                                // [L*D, H*h/L]
+  Matrix gate, up;                         // [F, D]
+  Matrix down;                             // [L*D, F/L]
+  const float *attention_norm, *mlp_norm;  // [L, D] or [D]
+  const float *q_bias, *k_bias, *v_bias;   // [H*h], [K*h], [K*h], or null
+};
+
+struct ModelWeights {
+  Matrix embedding;          // [V, D]
+  Matrix head;               // [V, D] or, on the concatenated lanes, [V, L*D]
+  const float* final_norm;   // [L, D] or [D]
+  const float* frequencies;  // [h/2], radians per position
+  std::vector<LayerWeights> layers;
+};
+
+struct Plan {
+  PlanHeader header;
+  std::vector<PlanPhase> phases;
+  std::vector<PlanShare> shares;  // [tables, W]
+};
+
+// What one slot does in an epoch; see monolane.engine.Advance.
+struct Advance {
+  int32_t slot;
+  std::vector<int32_t> tokens;
+  int32_t budget;
+  Draw draw;
+  std::vector<int32_t> stop_ids;
+  int32_t logprobs;  // -1: none
+};
+
+// When a worker was in a phase; waiting is the part from arrived to begun.
+struct Span {
+  int32_t worker, phase, width;
+  int64_t arrived_ns, begun_ns, ended_ns;
+};
+
+class Executor {
+ public:
+  // Throws std::invalid_argument if plan, weights and kernels do not fit together.
+  Executor(Plan plan, ModelWeights weights, const Kernels& kernels, Activation activation,
+           Format kv_format, int slots, const std::vector<int>& cores);
+  ~Executor();
+
+  int64_t length(int slot) const;
+
+  // Takes back the tokens of a slot from `length` on. Throws std::invalid_argument if a windowed
+  // layer no longer holds the keys that the next token would see.
+  void truncate(int slot, int64_t length);
+
+  // Feeds tokens and writes their logits [T, V]; returns when done.
+  void logits(int slot, std::vector<int32_t> tokens, float* out);
+
+  // Begins an epoch and returns; one at a time.
+  void start(std::vector<Advance> advances);
+
+  // Appends the tokens that are there, waiting up to `milliseconds` for the first; returns whether
+  // the epoch is over and all of them have been taken.
+  bool read(std::vector<TokenEvent>& events, int milliseconds);
+
+  // Asks the epoch to end within one pass; what it drew until then is still there to be read.
+  void interrupt() { yield_.store(true, std::memory_order_relaxed); }
+
+  // From the next epoch on, notes when each worker is in which phase. Off, it costs a test a phase.
+  void set_trace(bool on);
+  std::vector<Span> take_spans();
+
+  size_t kv_bytes() const { return cache_.bytes(); }
+
+ private:
+  struct Row {
+    int32_t slot, position, token;
+  };
+  // One trip of T rows through the phases; laid out by the leader, read by all.
+  struct Pass {
+    int32_t width = 0;  // 0: the epoch is over
+    Row rows[kMaxWidth];
+    int32_t wanted = 0;  // rows whose logits are wanted, in order
+    int32_t wanted_row[kMaxWidth];
+  };
+  // A slot within an epoch.
+  struct Running {
+    Advance advance;
+    size_t fed = 0;    // tokens of advance.tokens that have gone in
+    int32_t next = 0;  // the token to feed once they all have
+    int32_t drawn = 0;
+    int32_t row = -1;  // of `wanted` in this pass, whose logits choose its next token; -1: none
+    bool done = false;
+  };
+  struct Worker;  // what only it touches: residual streams, activations, scratch
+
+  void check(const std::vector<Advance>& advances) const;
+  void check_room(int slot, size_t count) const;
+  void begin(std::vector<Advance> advances, float* all_logits);
+
+  void work(Worker& w);
+  void lay_out_pass();
+  void add_rows(Running& running);
+  void await(const Worker& w, const PlanPhase& phase);
+  void run(Worker& w, const PlanPhase& phase);
+
+  void embed(Worker& w);
+  void project_qkv(Worker& w, const PlanPhase& phase);
+  void attend(Worker& w, const PlanPhase& phase);
+  void project_out(Worker& w, const PlanPhase& phase);
+  void gate_up(Worker& w, const PlanPhase& phase);
+  void project_down(Worker& w, const PlanPhase& phase);
+  void gather(Worker& w, const PlanPhase& phase);
+  void project_head(Worker& w, const PlanPhase& phase);
+  void choose_tokens();
+
+  void update(Worker& w, const PlanPhase& phase);
+  void norm_and_pack(Worker& w, const float* scale, bool per_lane);
+  void attend_one(Worker& w, const PlanPhase& phase, int64_t lane, int64_t kv_head, int64_t split,
+                  int64_t t);
+  void merge_splits(Worker& w, int64_t lane);
+  void rotate(const Worker& w, float* y, int64_t t, int64_t first_row, int64_t count) const;
+  template <typename Store>
+  void multiply(Worker& w, const PlanMatrix& part, const Matrix& matrix, Store store);
+
+  void join_lanes(int64_t t, float* out) const;
+  float* output(PlanBuffer module, int64_t slot, int64_t lane) const;
+  PlanShare share(const Worker& w, int32_t table) const {
+    return plan_.shares[static_cast<size_t>(table) * plan_.header.workers + w_index(w)];
+  }
+  static int64_t w_index(const Worker& w);
+
+  const Plan plan_;
+  const ModelWeights weights_;
+  const Kernels& kernels_;
+  const Activation activation_;
+  KvCache cache_;
+  std::vector<int64_t> lengths_;  // tokens of each slot
+  std::vector<int64_t> highest_;  // one past the highest position ever written in each slot
+
+  // Shared by the workers; who may touch what when is the plan's business.
+  std::unique_ptr<Arena> query_;             // [L, T, H/L*h]
+  std::unique_ptr<Arena> attention_;         // [L, S, T, H/L, h + 2]
+  std::unique_ptr<Arena> attention_output_;  // [slots, L, T, D]
+  std::unique_ptr<Arena> hidden_;            // [L, T, F/L]
+  std::unique_ptr<Arena> mlp_output_;        // [slots, L, T, D]
+  std::unique_ptr<Arena> stream_;            // [L, T, D]
+  std::unique_ptr<Arena> logits_;            // [T, V], by order of `wanted`
+
+  Pass pass_;
+  Progress pass_ready_;             // counts passes laid out, the empty one at the end included
+  std::vector<Progress> progress_;  // [W] phases finished since construction
+  std::vector<std::unique_ptr<Worker>> workers_;
+
+  std::vector<Running> running_;
+  float* all_logits_ = nullptr;  // where `logits` wants every row
+  std::atomic<bool> yield_{false};
+  TokenRing ring_;
+  ChooseScratch scratch_;
+  bool in_epoch_ = false;
+  bool trace_ = false;
+
+  Team team_;  // last: its threads use everything above
+};
+
+}  // namespace monolane

@@ -1,0 +1,71 @@
+// One set of kernels, compiled once per instruction set (CMakeLists.txt) into the namespace
+// MONOLANE_ISA, and the table that dispatch.cpp finds there. Everything here is in headers and
+// `static`: a template that the linker may merge across sets would run AVX-512 on a machine
+// without.
+#include "kernels.h"
+
+#include "attend.h"
+#include "multiply.h"
+#include "pack.h"
+#include "pointwise.h"
+
+namespace monolane::MONOLANE_ISA {
+
+template <class W>
+static FloatDot<W> float_dot(const Matrix& w) {
+  return {static_cast<const W*>(w.data), w.cols, w.cols};
+}
+
+static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activation kind,
+                     const void* packed, int64_t width, float* y, int64_t y_stride) {
+  const auto run = [&](const auto& dot) {
+    multiply_by(dot, row_begin, row_end, packed, width, {y, y_stride});
+  };
+  switch (w.format) {
+    case Format::kF32:
+      return run(float_dot<float>(w));
+    case Format::kF16:
+      return run(float_dot<F16>(w));
+    case Format::kBF16:
+      if (kind == Activation::kF32) return run(float_dot<Bf16>(w));
+      return run(Bf16Dot{static_cast<const Bf16*>(w.data), w.cols, w.cols});
+    case Format::kI8:
+      return run(GroupDot<Int8>{static_cast<const Int8*>(w.data), w.cols, w.scales});
+    case Format::kI4:
+      return run(GroupDot<Int4>{static_cast<const Int4*>(w.data), w.cols, w.scales});
+  }
+}
+
+// Eight streams of one vector each: no arithmetic between the memory and the register.
+static float read(const void* data, int64_t bytes) {
+  const float* x = static_cast<const float*>(data);
+  Floats acc[8];
+  for (Floats& a : acc) a = zero();
+  for (int64_t i = 0; i + 8 * kLanes <= bytes / 4; i += 8 * kLanes) {
+#pragma GCC unroll 8
+    for (int v = 0; v < 8; ++v) acc[v] = add(acc[v], load(x + i + v * kLanes));
+  }
+  Floats all = zero();
+  for (const Floats& a : acc) all = add(all, a);
+  return sum(all);
+}
+
+#define MONOLANE_TEXT(x) #x
+#define MONOLANE_NAME(x) MONOLANE_TEXT(x)
+
+extern const Kernels kKernels;
+const Kernels kKernels = {
+    .name = MONOLANE_NAME(MONOLANE_ISA),
+    .packed_bytes = packed_bytes,
+    .pack = pack,
+    .multiply = multiply,
+    .rms_norm = rms_norm,
+    .silu_times = silu_times,
+    .attend = attend,
+    .store_kv = store_kv,
+    .add = add_floats,
+    .widen = widen,
+    .read = read,
+};
+
+}  // namespace monolane::MONOLANE_ISA

@@ -1,0 +1,139 @@
+// The arithmetic of one worker, for every instruction set: a table of functions per set, filled by
+// compiling kernels.cpp once per set (kernels_<isa>.o) and chosen at run time by `select_kernels`.
+//
+// The contract that everything above rests on: a result depends on its own row and its own token
+// alone, bit by bit. Each (row, token) is summed over k in one fixed order, whatever the number of
+// rows or tokens in the call, so decode (width 1), verification, batching and chunked prefill give
+// the same bits on the same instruction set.
+//
+// Shape legend: T tokens (width), R rows, K columns, h head_dim.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace monolane {
+
+// How a weight matrix is stored, row-major [R, K]: no set needs another order than the file's, so
+// weights are mapped, not repacked. Code c of a group: I8 byte c; I4 the low nibble of byte c for
+// c < 16, the high nibble of byte c - 16 otherwise.
+enum class Format : int32_t {
+  kF32 = 0,
+  kBF16 = 1,
+  kF16 = 2,
+  kI8 = 3,  // groups of 32 columns: int8 values, one float16 scale per group
+  kI4 = 4,  // groups of 32 columns: 16 bytes (value + 8 in 4 bits), one float16 scale per group
+};
+
+// In what type activations meet the weights.
+enum class Activation : int32_t {
+  kF32 = 0,   // exact: any of the float formats, widened to float
+  kBF16 = 1,  // rounded to bfloat16: BF16 weights, accumulated in float
+  kI8 = 2,    // quantised per group of 32 with a float scale: I8 and I4 weights
+};
+
+constexpr int kGroup = 32;     // columns that share a scale
+constexpr int kMaxWidth = 64;  // tokens of one pass
+constexpr int kMaxHeadDim = 1024;
+
+struct Matrix {
+  const void* data;        // values of row 0
+  const uint16_t* scales;  // float16 [R, K / kGroup], or null for float formats
+  int64_t rows;            // R
+  int64_t cols;            // K; any for float formats, a multiple of kGroup for integer ones
+  Format format;
+};
+
+// Bytes of one row of values (without scales).
+constexpr int64_t row_bytes(Format format, int64_t cols) {
+  switch (format) {
+    case Format::kF32:
+      return cols * 4;
+    case Format::kBF16:
+    case Format::kF16:
+      return cols * 2;
+    case Format::kI8:
+      return cols;
+    case Format::kI4:
+      return cols / 2;
+  }
+  return 0;
+}
+
+// Whether activations of a kind may meet weights of a format.
+constexpr bool accepts(Format format, Activation kind) {
+  switch (kind) {
+    case Activation::kF32:
+      return format <= Format::kF16;
+    case Activation::kBF16:
+      return format == Format::kBF16;
+    case Activation::kI8:
+      return format >= Format::kI8;
+  }
+  return false;
+}
+
+// Symmetric quantisation of rows [R, K], K a multiple of kGroup, from a float format to kI8 or kI4.
+// Per group the scale is max |x| / 127, or for kI4 whichever of max |x| / 7 and m / -8 (m the
+// number of largest size, so that it takes code -8) leaves the smaller squared error; codes are
+// nearest to x / scale for the scale as float16, ties to even. Throws std::invalid_argument if a
+// scale would not be finite.
+void quantize_rows(Format to, Format from, const void* x, int64_t rows, int64_t cols, void* values,
+                   uint16_t* scales);
+
+// One instruction set's functions. Bits may differ between sets, never within one.
+struct Kernels {
+  const char* name;
+
+  // Bytes that one packed token of K activations takes: a multiple of 64.
+  int64_t (*packed_bytes)(Activation kind, int64_t cols);
+
+  // Brings activations x [T, K] (row stride K) into the form that `multiply` reads; `packed` is
+  // 64-byte aligned, token t at packed + t * packed_bytes(kind, K).
+  void (*pack)(Activation kind, const float* x, int64_t cols, int64_t width, void* packed);
+
+  // y[t * y_stride + r - row_begin] = sum over k of w[r, k] * x[t, k], r in [row_begin, row_end).
+  // Streams each weight once per call for width <= kMaxWidth. accepts(w.format, kind).
+  void (*multiply)(const Matrix& w, int64_t row_begin, int64_t row_end, Activation kind,
+                   const void* packed, int64_t width, float* y, int64_t y_stride);
+
+  // out[t, k] = x[t, k] / sqrt(mean_k(x^2) + eps) * scale[k]; strides in elements.
+  void (*rms_norm)(const float* x, int64_t x_stride, const float* scale, float eps, int64_t cols,
+                   int64_t width, float* out, int64_t out_stride);
+
+  // out[i] = silu(gate[i]) * up[i]; may be in place on gate.
+  void (*silu_times)(const float* gate, const float* up, int64_t count, float* out);
+
+  // One query head over `count` keys: scores[j] = scale * dot(q, keys[j]), keys at
+  // keys + j * stride elements of `kv` (kF32, kBF16 or kF16), then the online-softmax partial
+  //   *peak = max_j scores[j]; e_j = exp(scores[j] - *peak); *total = sum_j e_j;
+  //   out[c] = sum_j e_j * values[j][c], c in [0, h).
+  // Summed in the order of j. `scores` is scratch for `count` floats. count >= 1,
+  // head_dim <= kMaxHeadDim. All scores -inf: *peak = -inf, *total = 0, out = 0.
+  void (*attend)(const float* q, const void* keys, const void* values, Format kv, int64_t stride,
+                 int64_t count, int64_t head_dim, float scale, float* scores, float* peak,
+                 float* total, float* out);
+
+  // Converts float -> kv format (round to nearest even), for the cache.
+  void (*store_kv)(const float* x, int64_t count, Format kv, void* out);
+
+  // out[i] = a[i] + b[i]; and the read of embedding rows into float.
+  void (*add)(const float* a, const float* b, int64_t count, float* out);
+  void (*widen)(const Matrix& w, int64_t row, float* out);  // one row [K] to float, any format
+
+  // Reads `bytes` (a multiple of 512) and does nothing else: the yardstick of bandwidth. Returns
+  // their sum as floats, so that no compiler drops it.
+  float (*read)(const void* data, int64_t bytes);
+};
+
+enum class Isa : int32_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Bf16 = 3, kNeon = 4 };
+
+// Whether this machine and this build can run a set.
+bool supported(Isa isa);
+// The best supported set.
+Isa best_isa();
+const char* isa_name(Isa isa);
+// The table of a set; throws std::invalid_argument with what is supported if it cannot run here.
+const Kernels& select_kernels(Isa isa);
+
+}  // namespace monolane

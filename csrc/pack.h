@@ -1,0 +1,99 @@
+// Activations in the form that the policies of dot.h read. Rounding happens here, once per token,
+// and in scalar code that the compiler vectorises: at width 1 it is one vector against a matrix.
+#pragma once
+
+#include "dot.h"
+
+namespace monolane::MONOLANE_ISA {
+
+#ifdef __AVX512BF16__
+using Bf16Dot = PairDot;
+#else
+using Bf16Dot = FloatDot<Bf16>;  // rounded to bfloat16, kept as float: the same values
+#endif
+
+static inline int64_t packed_bytes(Activation kind, int64_t cols) {
+  switch (kind) {
+    case Activation::kF32:
+      return FloatDot<float>::token_bytes(cols);
+    case Activation::kBF16:
+      return Bf16Dot::token_bytes(cols);
+    case Activation::kI8:
+      return GroupDot<Int8>::token_bytes(cols);
+  }
+  return 0;
+}
+
+static inline void put_bf16(float x, uint16_t* out) { *out = float_to_bf16(x); }
+static inline void put_bf16(float x, float* out) { *out = bf16_to_float(float_to_bf16(x)); }
+
+static inline void pack_f32(const float* x, int64_t cols, void* packed) {
+  float* out = static_cast<float*>(packed);
+  std::memset(out, 0, static_cast<size_t>(FloatDot<float>::token_bytes(cols)));
+  std::memcpy(out, x, static_cast<size_t>(cols) * sizeof(float));
+}
+
+static inline void pack_bf16(const float* x, int64_t cols, void* packed) {
+  using Value = std::conditional_t<Bf16Dot::kStep == kLanes, float, uint16_t>;
+  std::memset(packed, 0, static_cast<size_t>(Bf16Dot::token_bytes(cols)));
+  for (int64_t k = 0; k < cols; ++k) put_bf16(x[k], static_cast<Value*>(packed) + k);
+}
+
+// One group to int8 codes; returns its scale, max |x| / 127. Below 2^-100 a group counts as zero:
+// 127 / max must stay finite.
+static inline float quantise_group(const float* x, int8_t* codes) {
+  uint32_t most = 0;  // the bits of floats >= 0 order like the floats, and this loop vectorises
+  for (int i = 0; i < kGroup; ++i) {
+    const uint32_t size = float_bits(x[i]) & 0x7FFFFFFFu;
+    most = size > most ? size : most;
+  }
+  const float top = bits_float(most);
+  const float factor = top < 0x1p-100f ? 0.0f : 127.0f / top;
+  for (int i = 0; i < kGroup; ++i) {
+    const float nearest = (x[i] * factor + 0x1.8p23f) - 0x1.8p23f;  // ties to even
+    codes[i] = static_cast<int8_t>(static_cast<int32_t>(nearest));
+  }
+  return top < 0x1p-100f ? 0.0f : top / 127.0f;
+}
+
+static inline int32_t sum4_bytes(const int8_t* x) { return x[0] + x[1] + x[2] + x[3]; }
+
+// One token, by blocks: the layout is described at GroupDot.
+static inline void pack_i8(const float* x, int64_t cols, void* packed) {
+  using Dot = GroupDot<Int8>;
+  std::memset(packed, 0, static_cast<size_t>(Dot::token_bytes(cols)));
+  for (int64_t k = 0; k < cols; k += kGroup) {
+    const int64_t lane = k / kGroup % Dot::kGroups * 4;
+    int8_t* block = static_cast<int8_t*>(packed) + k / Dot::kStep * (4 * Dot::kVector);
+    int8_t codes[kGroup];
+    const float scale = quantise_group(x + k, codes);
+    std::memcpy(block + lane * 4, codes, 16);
+    std::memcpy(block + Dot::kVector + lane * 4, codes + 16, 16);
+    for (int i = 0; i < 4; ++i) {
+      const int32_t total = sum4_bytes(codes + 4 * i) + sum4_bytes(codes + 16 + 4 * i);
+      const int32_t start = -8 * total;
+      std::memcpy(block + 2 * Dot::kVector + (lane + i) * 4, &scale, 4);
+      std::memcpy(block + 3 * Dot::kVector + (lane + i) * 4, &start, 4);
+    }
+  }
+}
+
+static void pack(Activation kind, const float* x, int64_t cols, int64_t width, void* packed) {
+  const int64_t bytes = packed_bytes(kind, cols);
+  for (int64_t t = 0; t < width; ++t, x += cols) {
+    void* token = static_cast<char*>(packed) + t * bytes;
+    switch (kind) {
+      case Activation::kF32:
+        pack_f32(x, cols, token);
+        break;
+      case Activation::kBF16:
+        pack_bf16(x, cols, token);
+        break;
+      case Activation::kI8:
+        pack_i8(x, cols, token);
+        break;
+    }
+  }
+}
+
+}  // namespace monolane::MONOLANE_ISA

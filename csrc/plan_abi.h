@@ -1,0 +1,204 @@
+// The plan of a pass as native executors read it. Generated: do not edit. To write it anew:
+//   monolane plan header > csrc/plan_abi.h
+// What it means is told in docs/plan.md.
+//
+// A plan is a PlanHeader, PlanPhase[phases] and PlanShare[share_tables][workers]. Every worker runs
+// all phases in order, each on its own share, and then counts it as finished. A wait of count c
+// holds until the workers in question have finished c phases of this pass, that is, until their
+// counters reach pass * phases + c; c <= 0 reaches back into the previous pass.
+// Rows of a matrix are those of the group's lanes, lane after lane: row r is row r % rows of lane
+// group * group_lanes + r / rows. Rows of a head that reads all lanes are numbered once.
+// Units of kAttend are (lane of the group, KV head of the lane, split), the last running fastest;
+// those of kGather are the elements (lane of the group, column).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace monolane {
+
+constexpr int32_t kPlanSchema = 1;
+constexpr int32_t kNoWait = INT32_MIN;
+constexpr int32_t kNever = -1;  // the delay of lanes that do not meet
+constexpr int32_t kPlanMaxWidth = 64;
+constexpr int32_t kPlanMaxMatrices = 3;
+
+enum class PhaseKind : int32_t {
+  kEmbed = 0,
+  kQkv = 1,
+  kAttend = 2,
+  kOut = 3,
+  kGateUp = 4,
+  kDown = 5,
+  kGather = 6,
+  kHead = 7,
+  kChoose = 8,
+};
+
+enum class PlanBuffer : int32_t {
+  kNone = -1,
+  kTokens = 0,
+  kQuery = 1,
+  kKeyValue = 2,
+  kAttention = 3,
+  kAttentionOutput = 4,
+  kHidden = 5,
+  kMlpOutput = 6,
+  kStream = 7,
+  kLogits = 8,
+};
+
+enum class WeightRole : int32_t {
+  kNone = -1,
+  kEmbedding = 0,
+  kAttentionNorm = 1,
+  kQ = 2,
+  kK = 3,
+  kV = 4,
+  kQBias = 5,
+  kKBias = 6,
+  kVBias = 7,
+  kO = 8,
+  kMlpNorm = 9,
+  kGate = 10,
+  kUp = 11,
+  kDown = 12,
+  kFinalNorm = 13,
+  kHead = 14,
+};
+
+enum class WeightFormat : int32_t {
+  kFloat32 = 0,
+  kBfloat16 = 1,
+  kFloat16 = 2,
+  kInt8 = 3,
+  kInt4 = 4,
+};
+
+enum class PlanHead : int32_t {
+  kVocabParallel = 0,
+  kMean = 1,
+  kSum = 2,
+  kConcat = 3,
+};
+
+enum class RotaryStyle : int32_t {
+  kInterleaved = 0,
+  kHalf = 1,
+};
+
+struct PlanShare {
+  int32_t begin;  // first row
+  int32_t end;    // one past the last; begin if there are none
+};
+static_assert(sizeof(PlanShare) == 8);
+static_assert(offsetof(PlanShare, begin) == 0);
+static_assert(offsetof(PlanShare, end) == 4);
+
+struct PlanMatrix {
+  WeightRole role;  // kNone in unused entries
+  int32_t rows;     // of one lane
+  int32_t columns;  // inputs of a row
+  int32_t share;    // table of shares
+};
+static_assert(sizeof(PlanMatrix) == 16);
+static_assert(offsetof(PlanMatrix, role) == 0);
+static_assert(offsetof(PlanMatrix, rows) == 4);
+static_assert(offsetof(PlanMatrix, columns) == 8);
+static_assert(offsetof(PlanMatrix, share) == 12);
+
+struct PlanPhase {
+  PhaseKind kind;             // what to do
+  int32_t layer;              // -1 outside the layers
+  int32_t wait_group;         // kNoWait, or what all workers of the own group must have finished
+  int32_t wait_all;           // kNoWait, or what all workers must have finished
+  int32_t units;              // table of shares of kAttend and kGather; -1: none
+  PlanBuffer update;          // kNone, kAttentionOutput or kMlpOutput
+  int32_t update_layer;       // whose module; -1: no update
+  int32_t update_delay;       // kNever, 0 (now) or layers; kNever if there is no update
+  int32_t update_own_slot;    // ring slot of the own lane's outputs; -1: no update
+  int32_t update_other_slot;  // ring slot of the other lanes' outputs; -1: no update
+  int32_t write_slot;         // ring slot that kOut or kDown writes; -1 in other phases
+  int32_t window;             // keys visible to a query in this layer, itself included; 0: all
+  int32_t num_matrices;       // used entries of `matrices`
+  PlanMatrix matrices[3];     // used from the front
+};
+static_assert(sizeof(PlanPhase) == 100);
+static_assert(offsetof(PlanPhase, kind) == 0);
+static_assert(offsetof(PlanPhase, layer) == 4);
+static_assert(offsetof(PlanPhase, wait_group) == 8);
+static_assert(offsetof(PlanPhase, wait_all) == 12);
+static_assert(offsetof(PlanPhase, units) == 16);
+static_assert(offsetof(PlanPhase, update) == 20);
+static_assert(offsetof(PlanPhase, update_layer) == 24);
+static_assert(offsetof(PlanPhase, update_delay) == 28);
+static_assert(offsetof(PlanPhase, update_own_slot) == 32);
+static_assert(offsetof(PlanPhase, update_other_slot) == 36);
+static_assert(offsetof(PlanPhase, write_slot) == 40);
+static_assert(offsetof(PlanPhase, window) == 44);
+static_assert(offsetof(PlanPhase, num_matrices) == 48);
+static_assert(offsetof(PlanPhase, matrices) == 52);
+
+struct PlanHeader {
+  int32_t schema;               // kPlanSchema
+  int32_t phases;               // P: length of the array of phases
+  int32_t share_tables;         // number of tables of shares, each of `workers` entries
+  int32_t workers;              // W, of all devices
+  int32_t groups;               // G; group = worker / group_workers
+  int32_t group_workers;        // W / G
+  int32_t group_lanes;          // L / G; the group's lanes begin at group * group_lanes
+  int32_t lanes;                // L
+  int32_t layers;               // N
+  int32_t hidden;               // D
+  int32_t intermediate;         // F, over all lanes
+  int32_t heads;                // H, over all lanes
+  int32_t kv_heads;             // K, over all lanes
+  int32_t head_dim;             // h
+  int32_t vocab;                // V
+  int32_t max_width;            // T: token positions of a pass at most
+  int32_t context;              // tokens that a sequence may hold
+  int32_t attention_slots;      // ring slots of kAttentionOutput
+  int32_t mlp_slots;            // ring slots of kMlpOutput
+  int32_t splits;               // S: parts into which the keys of a KV head are cut
+  int32_t chunk;                // keys: split s takes the chunks c with c % S == s
+  WeightFormat format;          // of the matrices
+  PlanHead head;                // how the lanes' streams become logits
+  RotaryStyle rotary;           // which elements of a head turn together
+  int32_t norm_per_lane;        // 1: norm scales are [L, D]; 0: [1, D]
+  int32_t final_norm_per_lane;  // the same of the last norm
+  int32_t qkv_bias;             // 1: Q, K and V have biases
+  int32_t leader;               // 1: worker 0 chooses tokens; 0: every worker does, alike
+  float norm_eps;               // of every norm
+};
+static_assert(sizeof(PlanHeader) == 116);
+static_assert(offsetof(PlanHeader, schema) == 0);
+static_assert(offsetof(PlanHeader, phases) == 4);
+static_assert(offsetof(PlanHeader, share_tables) == 8);
+static_assert(offsetof(PlanHeader, workers) == 12);
+static_assert(offsetof(PlanHeader, groups) == 16);
+static_assert(offsetof(PlanHeader, group_workers) == 20);
+static_assert(offsetof(PlanHeader, group_lanes) == 24);
+static_assert(offsetof(PlanHeader, lanes) == 28);
+static_assert(offsetof(PlanHeader, layers) == 32);
+static_assert(offsetof(PlanHeader, hidden) == 36);
+static_assert(offsetof(PlanHeader, intermediate) == 40);
+static_assert(offsetof(PlanHeader, heads) == 44);
+static_assert(offsetof(PlanHeader, kv_heads) == 48);
+static_assert(offsetof(PlanHeader, head_dim) == 52);
+static_assert(offsetof(PlanHeader, vocab) == 56);
+static_assert(offsetof(PlanHeader, max_width) == 60);
+static_assert(offsetof(PlanHeader, context) == 64);
+static_assert(offsetof(PlanHeader, attention_slots) == 68);
+static_assert(offsetof(PlanHeader, mlp_slots) == 72);
+static_assert(offsetof(PlanHeader, splits) == 76);
+static_assert(offsetof(PlanHeader, chunk) == 80);
+static_assert(offsetof(PlanHeader, format) == 84);
+static_assert(offsetof(PlanHeader, head) == 88);
+static_assert(offsetof(PlanHeader, rotary) == 92);
+static_assert(offsetof(PlanHeader, norm_per_lane) == 96);
+static_assert(offsetof(PlanHeader, final_norm_per_lane) == 100);
+static_assert(offsetof(PlanHeader, qkv_bias) == 104);
+static_assert(offsetof(PlanHeader, leader) == 108);
+static_assert(offsetof(PlanHeader, norm_eps) == 112);
+
+}  // namespace monolane

@@ -1,0 +1,67 @@
+// Tokens on their way out of an epoch: one thread writes, one reads, neither locks.
+//
+// The decode thread must never wait for Python. The ring holds as many events as an epoch can
+// draw at most before its reader comes (capacity is a bound on tokens in flight, not on tokens),
+// and when a reader is that far behind, the writer waits for it: the only place where it may.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "progress.h"
+
+namespace monolane {
+
+constexpr int kMaxLogprobs = 20;
+
+// A token as it leaves; `top` holds `top_count` alternatives, best first.
+struct TokenEvent {
+  int32_t slot;
+  int32_t token;
+  int64_t time_ns;  // of CLOCK_MONOTONIC, as Python's time.perf_counter_ns
+  float logprob;    // of the token, under the model itself; NaN if not asked for
+  int32_t top_count;
+  int32_t top_token[kMaxLogprobs];
+  float top_logprob[kMaxLogprobs];
+};
+
+inline int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+class TokenRing {
+ public:
+  explicit TokenRing(uint32_t capacity) : events_(capacity) {}
+
+  // Called by the decode thread. Waits while the ring is full.
+  void push(const TokenEvent& event) {
+    const uint32_t capacity = static_cast<uint32_t>(events_.size());
+    read_.await(pushed_ + 1 - capacity);  // the slot's previous event has been taken
+    events_[pushed_ % capacity] = event;
+    written_.publish(++pushed_);
+  }
+
+  // Called by the reader: waits for a token, but not for long.
+  void await_token(int64_t nanoseconds) { written_.await_for(taken_ + 1, nanoseconds); }
+
+  // Called by the reader: takes what is there, without waiting.
+  void take(std::vector<TokenEvent>& out) {
+    const uint32_t capacity = static_cast<uint32_t>(events_.size());
+    while (written_.reached(taken_ + 1)) {
+      out.push_back(events_[taken_ % capacity]);
+      read_.publish(++taken_);
+    }
+  }
+
+ private:
+  std::vector<TokenEvent> events_;
+  Progress written_;     // events published by the writer
+  Progress read_;        // events taken by the reader
+  uint32_t pushed_ = 0;  // the writer's own count
+  uint32_t taken_ = 0;   // the reader's own count
+};
+
+}  // namespace monolane

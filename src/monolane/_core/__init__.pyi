@@ -1,0 +1,59 @@
+"""Native core of monolane."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+from monolane._core import kernels as kernels
+
+
+def gumbel_noise(seed: int, position: int, first_token: int, count: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C')]:
+    """
+    Gumbel noise, float32 [count], of the tokens first_token .. first_token + count - 1 at a position under a 64-bit seed. Defined in docs/sampling.md.
+    """
+
+class WeightTable:
+    """Where an executor finds each weight; keeps them alive."""
+
+    def __init__(self, layers: int) -> None: ...
+
+    def set_matrix(self, role: int, layer: int, values: object, scales: object | None, rows: int, columns: int, format: int) -> None: ...
+
+    def set_vector(self, role: int, layer: int, values: object) -> None: ...
+
+class Executor:
+    """Runs a plan on the cores of this machine."""
+
+    def __init__(self, header: bytes, phases: bytes, shares: bytes, weights: object, isa: str, activation: int, kv_format: int, slots: int, cores: Sequence[int]) -> None: ...
+
+    def length(self, slot: int) -> int: ...
+
+    def truncate(self, slot: int, length: int) -> None: ...
+
+    def logits(self, slot: int, tokens: Sequence[int]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')]:
+        """Feed tokens; return their logits, float32 [T, V]."""
+
+    def start(self, advances: Sequence[tuple[int, Sequence[int], int, float, int, float, float, int, Sequence[int], int]]) -> None:
+        """
+        Begin an epoch: (slot, tokens, budget, temperature, top_k, top_p, min_p, seed, stop ids, logprobs or -1) for each slot.
+        """
+
+    def read(self, milliseconds: int, into: list) -> bool:
+        """
+        Wait for tokens and append them, (slot, token, time_ns, logprob or None, top), to a list; return whether the epoch is over.
+        """
+
+    def interrupt(self) -> None:
+        """Ask the epoch to end within one pass; read it to its end."""
+
+    def set_trace(self, on: bool) -> None: ...
+
+    def take_spans(self) -> list:
+        """
+        Return and forget (worker, phase, width, arrived, begun, ended) of the traced epochs.
+        """
+
+    @property
+    def kv_bytes(self) -> int: ...

@@ -1,0 +1,50 @@
+"""
+The CPU kernels one by one, for tests and benchmarks. `isa` names an instruction set of supported(); formats are f32, bf16, f16, i8, i4; rows of weights are uint8 [R, bytes] and scales float16 bits [R, K / 32].
+"""
+
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+
+def supported() -> list[str]:
+    """Names of the instruction sets of this machine and build."""
+
+def best() -> str:
+    """The set that the engine uses by default."""
+
+def multiply(isa: str, format: str, values: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], scales: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None, activation: str, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], row_begin: int, row_end: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]:
+    """
+    Pack x [T, K] and return its products with the rows, float32 [T, row_end - row_begin].
+    """
+
+def quantize(to: str, from_: str, values: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> tuple:
+    """
+    Codes, uint8 [R, bytes], and scales, uint16 [R, K / 32], of float rows.
+    """
+
+def rms_norm(isa: str, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], scale: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], eps: float) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]:
+    """x [T, K] over the root of its mean square + eps, times scale [K]."""
+
+def silu_times(isa: str, gate: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], up: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')]:
+    """gate / (1 + exp(-gate)) * up, each [N]."""
+
+def attend(isa: str, q: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], format: str, keys: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], values: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], scale: float) -> tuple:
+    """
+    One head q [h] over keys and values, uint8 [J, bytes]: the unnormalised sum [h], the peak score and the total weight.
+    """
+
+def store_kv(isa: str, x: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], format: str) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]:
+    """The bytes of x [N] in a cache format."""
+
+def add(isa: str, a: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], b: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')]:
+    """a + b, each [N]."""
+
+def widen(isa: str, format: str, values: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], scales: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None, cols: int, row: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')]:
+    """One row as float32 [K]."""
+
+def read(isa: str, data: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> float:
+    """
+    Read data, a multiple of 512 bytes, and return its sum as floats: a bandwidth yardstick.
+    """

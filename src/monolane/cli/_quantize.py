@@ -1,0 +1,98 @@
+"""``monolane quantize``: write a model folder whose matrices are int8 or int4."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from monolane.cli import _options as options
+
+if TYPE_CHECKING:
+    from monolane.model import QuantizeReport
+
+DTYPES = {"int8": 8, "int4": 4}
+
+
+def quantize(
+    model: Annotated[str, typer.Argument(help="'demo', a model folder, or a Hub id.")],
+    destination: Annotated[Path, typer.Argument(help="Folder to write.")],
+    dtype: Annotated[
+        str,
+        typer.Option("--dtype", help="int8 (8.5 bits a weight, scales included) or int4 (4.5)."),
+    ],
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the destination if it is there.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Write a model with its matrices in groups of 32 integer codes and a float16 scale.
+
+    Embedding and norms stay as they are. The folder loads wherever a model does; Transformers does
+    not read it. What it costs in accuracy: docs/quantization.md.
+    """
+    from monolane.engine import find_model
+    from monolane.model import Quantization, quantize_folder
+
+    if dtype not in DTYPES:
+        raise typer.BadParameter(f"--dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
+    source = find_model(model)
+    with _progress_bar(shown=not as_json) as progress:
+        report = quantize_folder(
+            source, destination, Quantization(DTYPES[dtype]), overwrite=overwrite, progress=progress
+        )
+    if as_json:
+        sys.stdout.write(json.dumps(_record(report)) + "\n")
+        return
+    sys.stderr.write("\n".join(_table(report)) + "\n")
+    sys.stdout.write(f"{destination}\n")
+
+
+@contextmanager
+def _progress_bar(shown: bool) -> Iterator[Callable[[str, int, int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    console = Console(stderr=True)
+    visible = shown and console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not visible) as bar:
+        task = bar.add_task("")
+
+        def progress(name: str, done: int, total: int) -> None:
+            bar.update(task, description=name, completed=done, total=total)
+
+        yield progress
+
+
+def _table(report: "QuantizeReport") -> list[str]:
+    before, after = report.bytes_before, report.bytes_after
+    lines = [
+        f"weights {before / 1e6:,.1f} MB -> {after / 1e6:,.1f} MB ({after / before:.1%})",
+        "",
+        f"{'matrix':8} {'worst error':>11}  of",
+    ]
+    for role, worst in report.worst().items():
+        lines.append(f"{role.value:8} {worst.relative_error:11.2%}  {worst.name}")
+    return [*lines, "error: |W' - W| / |W| of a whole matrix"]
+
+
+def _record(report: "QuantizeReport") -> dict[str, object]:
+    return {
+        "destination": str(report.destination),
+        "dtype": report.dtype,
+        "bytes_before": report.bytes_before,
+        "bytes_after": report.bytes_after,
+        "matrices": [
+            {"name": m.name, "role": m.role.value, "relative_error": m.relative_error}
+            for m in report.matrices
+        ],
+    }

@@ -1,0 +1,208 @@
+"""A float model folder to a quantised one: tensor by tensor, from mapped file to new file.
+
+A matrix is quantised when its turn to be written comes, so the peak is a few tensors whatever the
+model's size. The folder appears complete or not at all.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from monolane.errors import CheckpointError, ConfigError
+from monolane.model._aside import check_replaceable, folder_aside
+from monolane.model._checkpoint import Checkpoint, write_checkpoint
+from monolane.model._config import ModelConfig
+from monolane.model._families import read_config, render_config, tensor_specs
+from monolane.model._quantization import Quantization
+from monolane.model._quantized import Quantized, quantize_matrix
+from monolane.model._safetensors import DTYPES, Array, PendingTensor
+from monolane.model._tensors import Part, Role, TensorSpec
+from monolane.model._weights import CODE_DTYPES, SCALE_DTYPES, Weights
+
+# Copied as they are. Never modeling code: Transformers cannot read these weights.
+COPIED = (
+    "tokenizer*.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "generation_config.json",
+    "*.jinja",
+    "LICENSE*",
+    "LICENCE*",
+    "NOTICE*",
+    "USE_POLICY*",
+)
+CARD = "README.md"
+_NOTE = """
+## Quantised weights
+
+The matrices of attention, MLP and head are {dtype}: symmetric codes in groups of {group} columns
+with one float16 scale each (`NAME.weight` holds the codes, `NAME.scales` the scales). Embedding
+and norms{tied} are as in the original.
+Written by `monolane quantize`; monolane reads it, Transformers does not.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixError:
+    """How far a quantised matrix lies from the original: |W' - W| / |W|, Frobenius norms."""
+
+    name: str
+    role: Role
+    relative_error: float
+
+
+@dataclass(slots=True)
+class QuantizeReport:
+    """What was written: weight bytes before and after, and the error of each matrix."""
+
+    destination: Path
+    dtype: str
+    bytes_before: int = 0
+    bytes_after: int = 0
+    matrices: list[MatrixError] = field(default_factory=list)
+
+    def worst(self) -> dict[Role, MatrixError]:
+        """Return the worst matrix of each role, in the order in which a pass meets them."""
+        found: dict[Role, MatrixError] = {}
+        for matrix in self.matrices:
+            if (
+                matrix.role not in found
+                or matrix.relative_error > found[matrix.role].relative_error
+            ):
+                found[matrix.role] = matrix
+        return found
+
+
+def quantize_folder(
+    source: Path,
+    destination: Path,
+    quantization: Quantization,
+    *,
+    overwrite: bool = False,
+    progress: Callable[[str, int, int], None] = lambda name, done, total: None,
+) -> QuantizeReport:
+    """Write the model in ``source``, its matrices quantised, as ``destination``.
+
+    ``progress`` hears of each tensor: its name, and bytes of the source done and in all.
+    ConfigError or CheckpointError, with nothing written, if the model cannot be quantised; an
+    existing folder is refused, with ``overwrite`` replaced if it is a model folder.
+    """
+    source, destination = Path(source), Path(destination)
+    before = read_config(source)
+    if before.quantization is not None:
+        raise ConfigError(
+            f"{source}: expected float weights, got {before.stored_dtype}; quantise the original, "
+            "so that errors do not add up"
+        )
+    try:
+        config = replace(before, quantization=quantization)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
+    checkpoint = Checkpoint.open(source)
+    Weights.load(before, checkpoint)
+    check_replaceable(source, destination, overwrite)
+    writer = _Writer(config, checkpoint, QuantizeReport(destination, quantization.dtype), progress)
+    try:
+        with folder_aside(destination) as folder:
+            text = json.dumps(render_config(config), indent=2, sort_keys=True)
+            (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+            write_checkpoint(folder, writer.tensors())
+            _copy_files(source, folder)
+            _write_card(source, folder, config, destination.name)
+    except OSError as error:
+        reason = error.strerror or error
+        raise CheckpointError(f"{destination}: cannot be written: {reason}") from error
+    return writer.report
+
+
+class _Writer:
+    """Makes each tensor of the new folder; a matrix's codes and scales come from one quantising."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        checkpoint: Checkpoint,
+        report: QuantizeReport,
+        progress: Callable[[str, int, int], None],
+    ) -> None:
+        self.config, self.checkpoint = config, checkpoint
+        self.report, self._progress = report, progress
+        self._total = sum(array.nbytes for array in checkpoint.values())
+        self._last: tuple[str, Quantized] | None = None
+
+    def tensors(self) -> Iterator[PendingTensor]:
+        """Every tensor of the new folder, codes directly before their scales."""
+        matrix = ""
+        for spec in tensor_specs(self.config):
+            matrix = spec.name if spec.part is Part.CODES else matrix
+            yield self._pending(spec, spec.name if spec.part is Part.WHOLE else matrix)
+
+    def _pending(self, spec: TensorSpec, original: str) -> PendingTensor:
+        assert self.config.quantization is not None
+        dtype = {
+            Part.WHOLE: self.checkpoint[original].dtype,
+            Part.CODES: DTYPES[CODE_DTYPES[self.config.quantization.bits][0]],
+            Part.SCALES: DTYPES[SCALE_DTYPES[0]],
+        }[spec.part]
+        return PendingTensor(spec.name, dtype, spec.shape, lambda: self._make(spec, original))
+
+    def _make(self, spec: TensorSpec, original: str) -> Array:
+        found = self._part(spec, original)
+        self.report.bytes_after += found.nbytes
+        if spec.part is not Part.SCALES:  # whose source has been counted with the codes
+            self.report.bytes_before += self.checkpoint[original].nbytes
+            self._progress(spec.name, self.report.bytes_before, self._total)
+        return found
+
+    def _part(self, spec: TensorSpec, original: str) -> Array:
+        if spec.part is Part.WHOLE:
+            return self.checkpoint[original]
+        if self._last is None or self._last[0] != original:
+            self._last = None  # before the next is made: one quantised matrix at a time
+            self._last = original, self._quantized(spec, original)
+        quantized = self._last[1]
+        return quantized.codes if spec.part is Part.CODES else quantized.scales
+
+    def _quantized(self, spec: TensorSpec, original: str) -> Quantized:
+        assert self.config.quantization is not None
+        matrix = self.checkpoint[original]
+        try:
+            quantized = quantize_matrix(matrix, self.config.quantization)
+        except CheckpointError as error:
+            at = f"{self.checkpoint.file_of(original)}: tensor {original!r}"
+            raise CheckpointError(f"{at}: {error}") from None
+        missed = _relative_error(matrix, quantized)
+        self.report.matrices.append(MatrixError(original, spec.role, missed))
+        return quantized
+
+
+def _relative_error(matrix: Array, quantized: Quantized) -> float:
+    plain = matrix.astype(np.float32)
+    size = float(np.linalg.norm(plain))
+    missed = float(np.linalg.norm(quantized.widened() - plain))
+    return missed / size if size else 0.0
+
+
+def _copy_files(source: Path, folder: Path) -> None:
+    for pattern in COPIED:
+        for path in sorted(source.glob(pattern)):
+            if path.is_file():
+                shutil.copyfile(path, folder / path.name)
+
+
+def _write_card(source: Path, folder: Path, config: ModelConfig, name: str) -> None:
+    assert config.quantization is not None
+    card = f"# {name}\n"
+    if (source / CARD).is_file():
+        card = (source / CARD).read_text(encoding="utf-8", errors="replace").rstrip() + "\n"
+    note = _NOTE.format(
+        dtype=config.quantization.dtype,
+        group=config.quantization.group_size,
+        tied=" (and so the head, which is the embedding)" if config.tie_embeddings else "",
+    )
+    (folder / CARD).write_text(card + note, encoding="utf-8")

@@ -1,0 +1,69 @@
+"""One quantised matrix: integer codes and the scales of their groups, and what they mean.
+
+The codes lie in the file as the kernels read them (csrc/kernels.h), so loading is mapping. Of a
+group of 32 columns, int8 has a byte for each; int4 has 16 bytes, code c (stored as c + 8) in the
+low half of byte c for c < 16 and in the high half of byte c - 16 otherwise.
+"""
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from monolane.errors import CheckpointError
+from monolane.model._quantization import GROUP, Quantization
+from monolane.model._safetensors import Array
+
+_SOURCES = {
+    np.dtype(np.float32): "f32",
+    np.dtype(ml_dtypes.bfloat16): "bf16",
+    np.dtype(np.float16): "f16",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantized:
+    """Codes int8 [.., K] or uint8 [.., K/2], and scales float16 [.., K/32]."""
+
+    bits: int
+    codes: Array
+    scales: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the matrix that is meant: [.., K]."""
+        return (*self.scales.shape[:-1], self.scales.shape[-1] * GROUP)
+
+    def widened(self) -> npt.NDArray[np.float32]:
+        """Return codes * scales: float32 [.., K], exact, since no product has over 19 bits."""
+        groups = self.codes.reshape(*self.scales.shape, -1)  # [.., K/32, 32 or 16]
+        if self.bits == 4:
+            groups = np.concatenate([groups & 15, groups >> 4], axis=-1).astype(np.int8) - 8
+        meant = groups.astype(np.float32) * self.scales.astype(np.float32)[..., None]
+        found: npt.NDArray[np.float32] = meant.reshape(self.shape)
+        return found
+
+
+def quantize_matrix(matrix: Array, quantization: Quantization) -> Quantized:
+    """Quantise a float matrix [.., K], K a multiple of 32.
+
+    CheckpointError where a group has no float16 scale: NaN, infinity, or a value whose size is over
+    65504 times the largest code.
+    """
+    from monolane._core import kernels  # only here: reading a model needs no native code
+
+    *outer, columns = matrix.shape
+    rows = np.ascontiguousarray(matrix).reshape(-1, columns)
+    try:
+        codes, scales = kernels.quantize(
+            f"i{quantization.bits}", _SOURCES[rows.dtype], rows.view(np.uint8)
+        )
+    except ValueError as error:
+        raise CheckpointError(str(error)) from None
+    stored = codes.view(np.int8) if quantization.bits == 8 else codes
+    return Quantized(
+        quantization.bits,
+        stored.reshape(*outer, -1),
+        scales.view(np.float16).reshape(*outer, -1),
+    )

@@ -1,0 +1,60 @@
+"""The static decode plan: what each worker does in a pass, in which order, and what it waits for.
+
+``build`` makes a plan of a model config and a device description; ``validate`` proves it sound,
+``interpret`` runs it slowly under hostile schedules, ``to_arrays`` and ``c_header`` hand it to
+native executors, ``phase_cost`` and ``pass_cost`` count its bytes and operations.
+"""
+
+from monolane.plan._arrays import PlanArrays, to_arrays
+from monolane.plan._build import build
+from monolane.plan._cost import Cost, pass_cost, phase_cost
+from monolane.plan._device import Choice, DeviceDescription
+from monolane.plan._devices import H200, MI300X, cpu, find_device
+from monolane.plan._formats import FORMATS, WeightFormat, find_format
+from monolane.plan._groups import Groups
+from monolane.plan._header import c_header
+from monolane.plan._interpret import Interpretation, interpret
+from monolane.plan._phase import Access, Buffer, Matrix, Phase, PhaseKind, Update, Wait
+from monolane.plan._plan import MAX_WIDTH, Plan
+from monolane.plan._shapes import NAMES, named_config
+from monolane.plan._split import Scope, Share, split
+from monolane.plan._validate import PlanError, faults, validate
+
+__all__ = [
+    "FORMATS",
+    "H200",
+    "MAX_WIDTH",
+    "MI300X",
+    "NAMES",
+    "Access",
+    "Buffer",
+    "Choice",
+    "Cost",
+    "DeviceDescription",
+    "Groups",
+    "Interpretation",
+    "Matrix",
+    "Phase",
+    "PhaseKind",
+    "Plan",
+    "PlanArrays",
+    "PlanError",
+    "Scope",
+    "Share",
+    "Update",
+    "Wait",
+    "WeightFormat",
+    "build",
+    "c_header",
+    "cpu",
+    "faults",
+    "find_device",
+    "find_format",
+    "interpret",
+    "named_config",
+    "pass_cost",
+    "phase_cost",
+    "split",
+    "to_arrays",
+    "validate",
+]

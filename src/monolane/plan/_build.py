@@ -1,0 +1,269 @@
+"""From a model config and a device description to the plan."""
+
+from dataclasses import replace
+
+from monolane.errors import ConfigError
+from monolane.model import Head, ModelConfig, Reduce, Role, lane_shape
+from monolane.plan._device import Choice, DeviceDescription
+from monolane.plan._formats import find_format
+from monolane.plan._groups import Groups
+from monolane.plan._phase import Access, Buffer, Matrix, Phase, PhaseKind, Update
+from monolane.plan._plan import MAX_WIDTH, Plan
+from monolane.plan._split import Scope, Share, choose_align, split
+from monolane.plan._waits import with_waits
+
+
+def build(
+    config: ModelConfig,
+    device: DeviceDescription,
+    dtype: str,
+    *,
+    max_width: int = MAX_WIDTH,
+    context: int | None = None,
+    ring_slots: int | None = None,
+) -> Plan:
+    """Return the plan of a model on a device; ConfigError says which wish cannot be met.
+
+    context      tokens that a sequence may hold; None: as many as the model was trained on
+    ring_slots   slots for the module outputs that lanes exchange, at least delay + 1; by default
+                 2 * delay + 1, from which on reusing a slot needs no wait of its own
+    """
+    if type(max_width) is not int or not 1 <= max_width <= MAX_WIDTH:
+        raise ConfigError(f"max_width: expected 1 to {MAX_WIDTH}, got {max_width!r}")
+    length = config.max_positions if context is None else context
+    if type(length) is not int or not 1 <= length <= config.max_positions:
+        raise ConfigError(
+            f"context: expected None or 1 to {config.max_positions} tokens, on which the model "
+            f"was trained, got {context!r}"
+        )
+    return _Builder(config, device, dtype, ring_slots).plan(max_width, length)
+
+
+class _Builder:
+    """What the phases of one plan have in common."""
+
+    def __init__(
+        self, config: ModelConfig, device: DeviceDescription, dtype: str, ring_slots: int | None
+    ) -> None:
+        self.config = config
+        self.device = device
+        self.format = find_format(dtype)
+        self.groups = Groups(config.num_lanes, device.total_workers)
+        self.slots = {
+            Buffer.ATTENTION_OUTPUT: _ring([x.attention_reduce for x in config.layers], ring_slots),
+            Buffer.MLP_OUTPUT: _ring([x.mlp_reduce for x in config.layers], ring_slots),
+        }
+        units = self.groups.lanes_each * (config.num_kv_heads // config.num_lanes)
+        self.splits = -(-self.groups.workers_each // units)
+        self.shared_head = config.head is not Head.VOCAB_PARALLEL and config.num_lanes > 1
+        self.shares = self._shares()
+
+    def plan(self, max_width: int, context: int) -> Plan:
+        phases = [self._embed()]
+        for layer in range(self.config.num_layers):
+            phases += [
+                self._qkv(layer),
+                self._attend(layer),
+                self._out(layer),
+                self._gate_up(layer),
+                self._down(layer),
+            ]
+        phases += [self._gather()] if self.shared_head else []
+        phases += [self._head(), self._choose()]
+        numbered = [replace(phase, index=i) for i, phase in enumerate(phases)]
+        return Plan(
+            config=self.config,
+            device=self.device,
+            dtype=self.format.name,
+            max_width=max_width,
+            context=context,
+            attention_slots=self.slots[Buffer.ATTENTION_OUTPUT],
+            mlp_slots=self.slots[Buffer.MLP_OUTPUT],
+            splits=self.splits,
+            phases=with_waits(numbered, self.groups),
+        )
+
+    def _embed(self) -> Phase:
+        # Where everyone chooses, everyone knows the tokens.
+        led = self.device.choice is Choice.LEADER
+        reads = (_shared(Buffer.TOKENS),) if led else ()
+        return Phase(index=0, kind=PhaseKind.EMBED, layer=-1, reads=reads)
+
+    def _qkv(self, layer: int) -> Phase:
+        update = self._update(Buffer.MLP_OUTPUT, layer - 1) if layer else None
+        return Phase(
+            index=0,
+            kind=PhaseKind.QKV,
+            layer=layer,
+            matrices=self._matrices(Role.Q, Role.K, Role.V),
+            update=update,
+            reads=self._update_reads(update),
+            writes=(_own(Buffer.QUERY, layer), _own(Buffer.KEY_VALUE, layer, slot=layer)),
+        )
+
+    def _attend(self, layer: int) -> Phase:
+        return Phase(
+            index=0,
+            kind=PhaseKind.ATTEND,
+            layer=layer,
+            units=self._units(),
+            reads=(_own(Buffer.QUERY, layer), _own(Buffer.KEY_VALUE, layer, slot=layer)),
+            writes=(_own(Buffer.ATTENTION, layer),),
+        )
+
+    def _out(self, layer: int) -> Phase:
+        slot = layer % self.slots[Buffer.ATTENTION_OUTPUT]
+        return Phase(
+            index=0,
+            kind=PhaseKind.OUT,
+            layer=layer,
+            matrices=self._matrices(Role.O),
+            reads=(_own(Buffer.ATTENTION, layer),),
+            writes=(_own(Buffer.ATTENTION_OUTPUT, layer, slot),),
+        )
+
+    def _gate_up(self, layer: int) -> Phase:
+        update = self._update(Buffer.ATTENTION_OUTPUT, layer)
+        return Phase(
+            index=0,
+            kind=PhaseKind.GATE_UP,
+            layer=layer,
+            matrices=self._matrices(Role.GATE, Role.UP),
+            update=update,
+            reads=self._update_reads(update),
+            writes=(_own(Buffer.HIDDEN, layer),),
+        )
+
+    def _down(self, layer: int) -> Phase:
+        slot = layer % self.slots[Buffer.MLP_OUTPUT]
+        return Phase(
+            index=0,
+            kind=PhaseKind.DOWN,
+            layer=layer,
+            matrices=self._matrices(Role.DOWN),
+            reads=(_own(Buffer.HIDDEN, layer),),
+            writes=(_own(Buffer.MLP_OUTPUT, layer, slot),),
+        )
+
+    def _gather(self) -> Phase:
+        update = self._update(Buffer.MLP_OUTPUT, self.config.num_layers - 1)
+        elements = self.groups.lanes_each * self.config.hidden_size
+        workers = self.groups.workers_each
+        bounds = split(elements, workers, choose_align(elements, workers))
+        return Phase(
+            index=0,
+            kind=PhaseKind.GATHER,
+            layer=-1,
+            units=Share(Scope.GROUP, bounds),
+            update=update,
+            reads=self._update_reads(update),
+            writes=(_own(Buffer.STREAM, -1),),
+        )
+
+    def _head(self) -> Phase:
+        update = None
+        reads: tuple[Access, ...] = (_shared(Buffer.STREAM),)
+        writes: tuple[Access, ...] = (_shared(Buffer.LOGITS),)
+        if not self.shared_head:
+            update = self._update(Buffer.MLP_OUTPUT, self.config.num_layers - 1)
+            reads, writes = self._update_reads(update), (_own(Buffer.LOGITS, -1),)
+        return Phase(
+            index=0,
+            kind=PhaseKind.HEAD,
+            layer=-1,
+            matrices=self._matrices(Role.HEAD),
+            update=update,
+            reads=reads,
+            writes=writes,
+        )
+
+    def _choose(self) -> Phase:
+        led = self.device.choice is Choice.LEADER
+        return Phase(
+            index=0,
+            kind=PhaseKind.CHOOSE,
+            layer=-1,
+            reads=(_shared(Buffer.LOGITS),),
+            writes=(_shared(Buffer.TOKENS),) if led else (),
+        )
+
+    def _update(self, module: Buffer, layer: int) -> Update:
+        rules = self.config.layers[layer]
+        attention = module is Buffer.ATTENTION_OUTPUT
+        reduce = rules.attention_reduce if attention else rules.mlp_reduce
+        slots = self.slots[module]
+        other = (layer - (reduce.delay or 0)) % slots
+        return Update(module, layer, reduce, layer % slots, other)
+
+    @staticmethod
+    def _update_reads(update: Update | None) -> tuple[Access, ...]:
+        """Return what an update reads: the own lanes' outputs, and the others' if they meet."""
+        if update is None:
+            return ()
+        delay, module = update.reduce.delay, update.module
+        own = Access(module, update.own_slot, update.layer, Scope.GROUP)
+        if delay is None:
+            return (own,)
+        others = Access(module, update.other_slot, update.layer - delay, Scope.ALL)
+        return (own, others) if delay else (others,)
+
+    def _matrices(self, *roles: Role) -> tuple[Matrix, ...]:
+        found = []
+        for role in roles:
+            lanes, rows, columns = lane_shape(self.config, role)
+            row_bytes = self.format.row_bytes(columns)
+            found.append(Matrix(role, lanes, rows, columns, row_bytes, self.shares[role]))
+        return tuple(found)
+
+    def _units(self) -> Share:
+        """Share out (lane of the group, KV head, split): all query heads of a KV head together."""
+        kv_heads = self.config.num_kv_heads // self.config.num_lanes
+        units = self.groups.lanes_each * kv_heads * self.splits
+        return Share(Scope.GROUP, split(units, self.groups.workers_each))
+
+    def _shares(self) -> dict[Role, Share]:
+        """Share out each matrix; what is left over goes to other workers from one to the next."""
+        interleaved = self.config.rotary.style == "interleaved"
+        pair = 2 if interleaved else self.config.head_dim  # rows that rotary turns together
+        shares: dict[Role, Share] = {}
+        for roles in ((Role.Q, Role.K, Role.V), (Role.O,), (Role.GATE,), (Role.DOWN,)):
+            first = 0
+            for role in roles:
+                minimum = pair if role in (Role.Q, Role.K) else 1
+                shares[role], first = self._share(role, minimum, first)
+        shares[Role.UP] = shares[Role.GATE]  # silu(gate) * up needs both of a row
+        shares[Role.HEAD], _ = self._share(Role.HEAD, 1, 0)
+        return shares
+
+    def _share(self, role: Role, minimum: int, first: int) -> tuple[Share, int]:
+        """Return a share, and the worker at which the next one's left-over blocks begin."""
+        lanes, rows, _ = lane_shape(self.config, role)
+        once = role is Role.HEAD and self.shared_head
+        scope = Scope.ALL if once else Scope.GROUP
+        workers = self.groups.workers if once else self.groups.workers_each
+        total = rows if once else rows * lanes // self.groups.count
+        align = choose_align(total, workers, minimum)
+        bounds = split(total, workers, align, first)
+        return Share(scope, bounds), (first + -(-total // align)) % workers
+
+
+def _ring(rules: list[Reduce], wish: int | None) -> int:
+    """Return the number of ring slots for the outputs of a module with these rules, by layer."""
+    longest = max(rule.delay or 0 for rule in rules)
+    # At 2 * delay + 1 slots, a lane that writes has already waited, for the data it needed itself,
+    # for phases that come after the last read of the slot: see docs/plan.md.
+    slots = 2 * longest + 1 if wish is None else wish
+    if type(slots) is not int or slots < min(longest + 1, len(rules)):
+        raise ConfigError(
+            f"ring_slots: expected at least {longest + 1}, a delay of {longest} layers and the "
+            f"layer itself, got {wish!r}"
+        )
+    return min(slots, len(rules))
+
+
+def _own(buffer: Buffer, layer: int, slot: int = 0) -> Access:
+    return Access(buffer, slot, layer, Scope.GROUP)
+
+
+def _shared(buffer: Buffer) -> Access:
+    return Access(buffer, 0, -1, Scope.ALL)

@@ -1,0 +1,55 @@
+"""What a phase must stream and compute, and the least time that takes on a device.
+
+The floor is a limit, not a forecast: no waits, no latencies, perfect balance. Counted are the
+matrices with their scales and the keys and values read. Norm scales, embedding rows and new keys
+are left out: together less than a thousandth of what any model of interest streams.
+"""
+
+from dataclasses import dataclass
+
+from monolane.plan._phase import Phase, PhaseKind
+from monolane.plan._plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of a phase or a pass, over all lanes and workers."""
+
+    bytes: int
+    operations: int  # a multiplication and an addition are two
+    seconds: float  # floor: the longer of streaming and computing
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(
+            self.bytes + other.bytes,
+            self.operations + other.operations,
+            self.seconds + other.seconds,
+        )
+
+
+def phase_cost(plan: Plan, phase: Phase, width: int = 1, length: int | None = None) -> Cost:
+    """Return the cost of a phase of a pass of ``width`` tokens.
+
+    ``length`` counts the sequence with these tokens; by default it fills the plan's context.
+    """
+    total = plan.context if length is None else length
+    assert 1 <= width <= plan.max_width
+    assert width <= total <= plan.context
+    moved = sum(matrix.bytes for matrix in phase.matrices)
+    products = sum(m.lanes * m.rows * m.columns for m in phase.matrices) * width
+    if phase.kind is PhaseKind.ATTEND:
+        config = plan.config
+        window = config.layers[phase.layer].window or total
+        keys = min(total, window + width - 1)  # that at least one of the tokens sees
+        seen = sum(min(total - i, window) for i in range(width))  # pairs of token and key
+        moved += 2 * keys * config.num_kv_heads * config.head_dim * plan.format.kv_bytes
+        products += 2 * seen * config.num_heads * config.head_dim
+    device = plan.device
+    seconds = max(moved / device.total_bandwidth, 2 * products / device.total_compute)
+    return Cost(moved, 2 * products, seconds)
+
+
+def pass_cost(plan: Plan, width: int = 1, length: int | None = None) -> Cost:
+    """Return the cost of a whole pass."""
+    costs = [phase_cost(plan, phase, width, length) for phase in plan.phases]
+    return sum(costs, Cost(0, 0, 0.0))

@@ -1,0 +1,119 @@
+"""One phase of a pass, the same for every worker, and what it touches and waits for.
+
+Plain values: what they mean together is checked in _validate.py and told in docs/plan.md.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from monolane.model import Reduce, Role
+from monolane.plan._split import Scope, Share
+
+
+class PhaseKind(IntEnum):
+    """What a phase does. "Update" is what its ``update`` says, if it has one."""
+
+    EMBED = 0  # x = embedding of the tokens, in every lane
+    QKV = 1  # update, norm, three products, rotary; append to the KV cache
+    ATTEND = 2  # partial attention of the own units
+    OUT = 3  # merge the partials, product
+    GATE_UP = 4  # update, norm, two products, silu(gate) * up
+    DOWN = 5  # product
+    GATHER = 6  # update (and norm): offer the lanes' streams to a head that reads them all
+    HEAD = 7  # update, norm, product: logits
+    CHOOSE = 8  # the next token
+
+
+class Buffer(IntEnum):
+    """What workers share. Residual streams and normed activations are private to each worker."""
+
+    TOKENS = 0  # the pass's tokens, where a leader lays it out
+    QUERY = 1  # [L, T, H/L*h]
+    KEY_VALUE = 2  # [N, L, context, K/L, h], twice; a slot is a layer
+    ATTENTION = 3  # [L, S, T, H/L, h + 2]: sum of e*v, then peak and total, of each of S splits
+    ATTENTION_OUTPUT = 4  # [slots, L, T, D]
+    HIDDEN = 5  # [L, T, F/L]
+    MLP_OUTPUT = 6  # [slots, L, T, D]
+    STREAM = 7  # [L, T, D]
+    LOGITS = 8  # [T, V], and candidates taken from them
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A read or a write of one slot of a shared buffer.
+
+    ``layer`` is the layer whose data it is, so that a slot mistaken for another is seen. ``lanes``
+    says whose: those of the own group, or all.
+    """
+
+    buffer: Buffer
+    slot: int
+    layer: int
+    lanes: Scope
+
+    def __str__(self) -> str:
+        whose = "own" if self.lanes is Scope.GROUP else "all"
+        return f"{self.buffer.name}[{self.slot}] of layer {self.layer}, {whose} lanes"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Begin only when all workers in ``scope`` have finished ``count`` phases of this pass.
+
+    A count of zero or less reaches back: all of the previous pass, or all but its last -count.
+    """
+
+    scope: Scope
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """x_l += reduce(outputs of one module), applied by each worker to its own copy of its lanes."""
+
+    module: Buffer  # ATTENTION_OUTPUT or MLP_OUTPUT
+    layer: int  # whose module
+    reduce: Reduce
+    own_slot: int  # ring slot of this layer's outputs
+    other_slot: int  # ring slot of those of layer - delay; own_slot if the rule is NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A weight of a phase and who streams which of its rows, numbered lane after lane."""
+
+    role: Role
+    lanes: int  # L, or 1 for a head that the lanes share
+    rows: int  # per lane
+    columns: int
+    row_bytes: int  # scales included
+    share: Share
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all lanes."""
+        return self.lanes * self.rows * self.row_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """One step that each worker takes on its own share."""
+
+    index: int
+    kind: PhaseKind
+    layer: int  # -1 outside the layers
+    matrices: tuple[Matrix, ...] = ()
+    units: Share | None = None  # work that is not rows: attention units, elements to gather
+    update: Update | None = None
+    reads: tuple[Access, ...] = ()
+    writes: tuple[Access, ...] = ()
+    waits: tuple[Wait, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Kind, and the layer if it is of one."""
+        return self.kind.name if self.layer < 0 else f"{self.kind.name} {self.layer}"
+
+    def wait(self, scope: Scope) -> int | None:
+        """Return the count that workers in ``scope`` must have reached, if there is one."""
+        return next((wait.count for wait in self.waits if wait.scope is scope), None)

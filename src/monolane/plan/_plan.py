@@ -1,0 +1,75 @@
+"""The static plan of a pass: an immutable value that every executor runs as it stands.
+
+Why not a graph that a scheduler walks: the order never changes from token to token, so a decision
+made at run time would be the same decision made each time, on the critical path.
+"""
+
+from dataclasses import dataclass
+
+from monolane.model import Head, ModelConfig
+from monolane.plan._device import DeviceDescription
+from monolane.plan._formats import WeightFormat, find_format
+from monolane.plan._groups import Groups
+from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._split import Share
+
+# Token positions of one pass at most: what the kernels keep in registers and fast memory.
+MAX_WIDTH = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The phases of one pass of up to ``max_width`` token positions, for all workers."""
+
+    config: ModelConfig
+    device: DeviceDescription
+    dtype: str
+    max_width: int  # T at most
+    context: int  # tokens that a sequence may hold
+    attention_slots: int  # ring slots of ATTENTION_OUTPUT
+    mlp_slots: int  # ring slots of MLP_OUTPUT
+    splits: int  # S: parts into which the keys of one KV head are cut
+    phases: tuple[Phase, ...]
+
+    @property
+    def groups(self) -> Groups:
+        """Which workers serve which lanes."""
+        return Groups(self.config.num_lanes, self.device.total_workers)
+
+    @property
+    def format(self) -> WeightFormat:
+        """Storage of the weights."""
+        return find_format(self.dtype)
+
+    @property
+    def shared_head(self) -> bool:
+        """Whether one head reads the streams of all lanes, hence needs GATHER."""
+        return self.config.head is not Head.VOCAB_PARALLEL and self.config.num_lanes > 1
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """Every share of the plan once: the rows of the table that native executors read."""
+        found = [matrix.share for phase in self.phases for matrix in phase.matrices]
+        found += [phase.units for phase in self.phases if phase.units is not None]
+        return tuple(dict.fromkeys(found))
+
+    def shape(self, buffer: Buffer) -> tuple[int, ...]:
+        """Return the shape of a shared buffer, slots first; KEY_VALUE is that of one sequence."""
+        c, lanes, width = self.config, self.config.num_lanes, self.max_width
+        heads, kv_heads = c.num_heads // lanes, c.num_kv_heads // lanes
+        shapes: dict[Buffer, tuple[int, ...]] = {
+            Buffer.TOKENS: (width,),
+            Buffer.QUERY: (lanes, width, heads * c.head_dim),
+            Buffer.KEY_VALUE: (c.num_layers, 2, lanes, self.context, kv_heads, c.head_dim),
+            Buffer.ATTENTION: (lanes, self.splits, width, heads, c.head_dim + 2),
+            Buffer.ATTENTION_OUTPUT: (self.attention_slots, lanes, width, c.hidden_size),
+            Buffer.HIDDEN: (lanes, width, c.intermediate_size // lanes),
+            Buffer.MLP_OUTPUT: (self.mlp_slots, lanes, width, c.hidden_size),
+            Buffer.STREAM: (lanes, width, c.hidden_size),
+            Buffer.LOGITS: (width, c.vocab_size),
+        }
+        return shapes[buffer]
+
+    def find(self, kind: PhaseKind, layer: int = -1) -> Phase:
+        """Return the phase of that kind and layer."""
+        return next(p for p in self.phases if p.kind is kind and p.layer == layer)

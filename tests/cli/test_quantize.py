@@ -1,0 +1,107 @@
+"""``monolane quantize`` as a user runs it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from monolane.engine import Engine
+from monolane.model import Quantization, quantize_folder
+
+Result = subprocess.CompletedProcess[str]
+PROGRAM = [sys.executable, "-W", "error", "-c", "from monolane.cli import main; main()"]
+
+
+def run(*arguments: str | Path) -> Result:
+    return subprocess.run(
+        [*PROGRAM, "quantize", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"COLUMNS": "200"},
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
+    """The tiny model on one lane, whose columns are whole groups."""
+    from monolane.model import Checkpoint, parse_config, tensor_specs, write_checkpoint
+
+    folder = tmp_path_factory.mktemp("source")
+    for path in tiny_model.iterdir():
+        if path.suffix == ".json":
+            (folder / path.name).write_bytes(path.read_bytes())
+    raw = json.loads((tiny_model / "config.json").read_text()) | {"num_lanes": 1}
+    (folder / "config.json").write_text(json.dumps(raw))
+    old = Checkpoint.open(tiny_model)
+    tensors = [
+        (s.name, old[s.name].reshape(-1)[: s.size].reshape(s.shape))
+        for s in tensor_specs(parse_config(raw))
+    ]
+    write_checkpoint(folder, tensors)
+    return folder
+
+
+def test_the_folder_is_the_answer(source: Path, tmp_path: Path) -> None:
+    result = run(source, tmp_path / "q", "--dtype", "int8")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"{tmp_path / 'q'}\n"
+    assert "weights 0.2 MB -> 0.1 MB (40.0%)" in result.stderr
+    assert "down " in result.stderr
+    with Engine.load(tmp_path / "q") as engine:
+        assert engine.backend.dtype == "int8"
+        assert len(engine.generate("def f", None).token_ids) > 0
+    with Engine.load(tmp_path / "q", "reference") as engine:
+        assert engine.backend.dtype == "float32"
+
+
+def test_a_program_reads_json(source: Path, tmp_path: Path) -> None:
+    result = run(source, tmp_path / "q", "--dtype", "int4", "--json")
+    assert result.stderr == ""
+    answer = json.loads(result.stdout)
+    assert (answer["destination"], answer["dtype"]) == (str(tmp_path / "q"), "int4")
+    assert answer["bytes_after"] < answer["bytes_before"]
+    assert {"name", "role", "relative_error"} == answer["matrices"][0].keys()
+
+
+def test_overwriting_is_asked_for(source: Path, tmp_path: Path) -> None:
+    quantize_folder(source, tmp_path / "q", Quantization(8))
+    refused = run(source, tmp_path / "q", "--dtype", "int4")
+    assert refused.returncode == 1
+    assert "expected no such folder, got one with files in it" in refused.stderr
+    assert run(source, tmp_path / "q", "--dtype", "int4", "--overwrite").returncode == 0
+    assert (
+        json.loads((tmp_path / "q" / "config.json").read_text())["quantization_config"]["bits"] == 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["{source}", "{out}"], 2, "Missing option '--dtype'"),
+        (["{source}", "--dtype", "int8"], 2, "Missing argument"),
+        (["{source}", "{out}", "--dtype", "fp8"], 2, "expected one of int8, int4, got 'fp8'"),
+        (["/no/such", "{out}", "--dtype", "int8"], 1, "expected 'demo', a folder on this machine"),
+        (["{tiny}", "{out}", "--dtype", "int8"], 1, "columns are a multiple of 32"),
+    ],
+)
+def test_wrong_usage_and_failures(
+    source: Path, tiny_model: Path, tmp_path: Path, arguments: list[str], code: int, message: str
+) -> None:
+    places = {"source": source, "tiny": tiny_model, "out": tmp_path / "q"}
+    result = run(*(argument.format(**places) for argument in arguments))
+    assert result.returncode == code
+    assert message in " ".join(result.stderr.replace("│", "").split())
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_is_there() -> None:
+    result = run("--help")
+    assert result.returncode == 0
+    assert "int8 (8.5 bits a weight" in result.stdout

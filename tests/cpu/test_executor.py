@@ -1,0 +1,312 @@
+"""The native executor: against the goldens, against the oracle, and against itself, bit by bit."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from monolane._core import kernels
+from monolane.cpu import CpuExecutor
+from monolane.errors import BackendError
+from monolane.model import (
+    NEVER,
+    NOW,
+    Checkpoint,
+    Head,
+    LayerConfig,
+    ModelConfig,
+    Reduce,
+    Role,
+    Rotary,
+    SafetensorsFile,
+    Weights,
+    lane_shape,
+    layer_roles,
+    read_config,
+)
+from monolane.reference import ReferenceModel
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+WORKERS = (1, 2, 3, 8, 16)
+
+
+def load(folder: Path) -> Weights:
+    return Weights.load(read_config(folder), Checkpoint.open(folder))
+
+
+def random_weights(dtype: Any = np.float32, **changes: Any) -> Weights:
+    """A small model with random weights, of any shape that a config can name."""
+    sizes: dict[str, Any] = {
+        "family": "laneformer",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_heads": 8,
+        "num_kv_heads": 4,
+        "head_dim": 8,
+        "vocab_size": 72,
+        "max_positions": 600,
+        "num_lanes": 4,
+        "layers": (
+            LayerConfig(NEVER, NEVER, 24),
+            LayerConfig(NOW, Reduce(1)),
+            LayerConfig(Reduce(2), Reduce(1), 24),
+            LayerConfig(Reduce(2), NOW),
+        ),
+        "head": Head.VOCAB_PARALLEL,
+    }
+    config = ModelConfig(**sizes | changes)
+    rng = np.random.default_rng(0)
+
+    def make(role: Role) -> np.ndarray:
+        return rng.normal(scale=0.15, size=lane_shape(config, role)).astype(dtype)
+
+    outer = {role: make(role) for role in (Role.EMBEDDING, Role.FINAL_NORM, Role.HEAD)}
+    layers = tuple({role: make(role) for role in layer_roles(config)} for _ in config.layers)
+    return Weights(config, outer, layers)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_goldens_in_float32(golden: Path, workers: int) -> None:
+    expected = SafetensorsFile(golden / "expected.safetensors")
+    executor = CpuExecutor(load(golden), "float32", context=128, slots=1, workers=workers)
+    for ids, logits in zip(expected["input_ids"], expected["logits"], strict=True):
+        executor.core.truncate(0, 0)
+        assert np.abs(executor.logits(0, ids) - logits).max() < 1e-4
+
+
+def bfloat16_bound(config: ModelConfig, logits: np.ndarray) -> float:
+    """How far rounding activations to bfloat16 may move a logit.
+
+    Each of 4 products per layer, and the head, rounds its input by at most 2^-9 of its size. The
+    errors of the inputs are independent, so a product's own relative error stays about 2^-9 / sqrt(3)
+    and those of the 4N + 1 products add up as a random walk. Factor 6: the largest of all logits
+    rather than the typical one.
+    """
+    steps = 4 * config.num_layers + 1
+    return float(6 * 2.0**-9 / np.sqrt(3) * np.sqrt(steps) * logits.std())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "auto"])
+def test_goldens_in_bfloat16(golden: Path, dtype: str) -> None:
+    expected = SafetensorsFile(golden / "expected.safetensors")
+    executor = CpuExecutor(load(golden), dtype, context=128, slots=1)
+    ids, logits = expected["input_ids"][0], expected["logits"][0]
+    difference = np.abs(executor.logits(0, ids) - logits).max()
+    assert difference < bfloat16_bound(read_config(golden), logits)
+    assert difference > 1e-5  # that it is bfloat16 indeed
+
+
+@pytest.mark.parametrize("isa", kernels.supported())
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_instruction_set(isa: str, dtype: str) -> None:
+    folder = GOLDEN / "released_shape"
+    expected = SafetensorsFile(folder / "expected.safetensors")
+    executor = CpuExecutor(load(folder), dtype, context=128, slots=1, isa=isa)
+    ids, logits = expected["input_ids"][1], expected["logits"][1]
+    bound = 1e-4 if dtype == "float32" else bfloat16_bound(read_config(folder), logits)
+    assert np.abs(executor.logits(0, ids) - logits).max() < bound
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "mixed rules": {},
+    "one lane": {"num_lanes": 1, "head": Head.MEAN, "layers": (LayerConfig(NOW, NOW),) * 2},
+    "mean head": {"head": Head.MEAN, "vocab_size": 71},
+    "sum head": {"head": Head.SUM, "vocab_size": 71},
+    "concat head": {"head": Head.CONCAT, "vocab_size": 71},
+    "half rotary": {"rotary": Rotary(style="half")},
+    "biases": {"qkv_bias": True},
+    "shared scales": {"norm_scale_per_lane": False},
+    "odd sizes": {"hidden_size": 40, "intermediate_size": 36, "head_dim": 6},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+def test_every_field_of_the_config_against_the_oracle(shape: str, workers: int) -> None:
+    weights = random_weights(**SHAPES[shape])
+    model = ReferenceModel(weights)
+    ids = np.random.default_rng(1).integers(71, size=200)
+    wanted = model.forward(ids, model.new_cache())
+    executor = CpuExecutor(weights, "float32", context=600, slots=1, workers=workers)
+    ours = executor.logits(0, ids)
+    assert np.abs(ours - wanted).max() < 1e-4 * np.abs(wanted).max()
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def long_run(request: pytest.FixtureRequest) -> tuple[CpuExecutor, np.ndarray, np.ndarray]:
+    """A model, 560 tokens (beyond two chunks of attention), and their logits, fed one by one."""
+    import ml_dtypes
+
+    weights = random_weights(ml_dtypes.bfloat16)
+    executor = CpuExecutor(weights, request.param, context=600, slots=3, workers=2)
+    ids = np.random.default_rng(2).integers(72, size=560)
+    logits = np.concatenate([executor.logits(0, [token]) for token in ids])
+    return executor, ids, logits
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(widths=st.lists(st.integers(1, 90), min_size=1, max_size=12))
+def test_bits_do_not_depend_on_how_tokens_are_fed(
+    long_run: tuple[CpuExecutor, np.ndarray, np.ndarray], widths: list[int]
+) -> None:
+    executor, ids, logits = long_run
+    executor.core.truncate(1, 0)
+    at = 0
+    for width in widths:
+        part = ids[at : at + width]
+        if not len(part):
+            break
+        np.testing.assert_array_equal(executor.logits(1, part), logits[at : at + len(part)])
+        at += len(part)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_bits_do_not_depend_on_the_number_of_workers(workers: int, dtype: str) -> None:
+    import ml_dtypes
+
+    weights = random_weights(ml_dtypes.bfloat16)
+    ids = np.random.default_rng(3).integers(72, size=300)
+    alone = CpuExecutor(weights, dtype, context=600, slots=1, workers=1).logits(0, ids)
+    many = CpuExecutor(weights, dtype, context=600, slots=1, workers=workers)
+    if many.plan.splits == 1:  # with fewer KV heads than workers, a head's keys are cut otherwise
+        np.testing.assert_array_equal(many.logits(0, ids), alone)
+    else:
+        assert np.abs(many.logits(0, ids) - alone).max() < 0.05
+
+
+def test_bits_after_rolling_back(long_run: tuple[CpuExecutor, np.ndarray, np.ndarray]) -> None:
+    executor, ids, logits = long_run
+    executor.core.truncate(2, 0)
+    executor.logits(2, ids[:400])
+    for keep in (390, 340, 337):
+        executor.core.truncate(2, keep)
+        executor.logits(2, ids[100:108])  # drafts that are rejected
+        executor.core.truncate(2, keep)
+        np.testing.assert_array_equal(
+            executor.logits(2, ids[keep : keep + 20]), logits[keep : keep + 20]
+        )
+
+
+def epoch(executor: CpuExecutor, *advances: tuple[Any, ...]) -> dict[int, list[int]]:
+    drawn: dict[int, list[int]] = {advance[0]: [] for advance in advances}
+    executor.core.start(list(advances))
+    over = False
+    while not over:
+        events: list[tuple[Any, ...]] = []
+        over = executor.core.read(100, events)
+        for slot, token, *_ in events:
+            drawn[slot].append(token)
+    return drawn
+
+
+def sampled(slot: int, ids: np.ndarray, budget: int, seed: int = 5) -> tuple[Any, ...]:
+    return (slot, ids.tolist(), budget, 1.1, 30, 0.95, 0.02, seed, [], -1)
+
+
+def test_batching_changes_nothing(long_run: tuple[CpuExecutor, np.ndarray, np.ndarray]) -> None:
+    executor, ids, _ = long_run
+    prompts = [ids[:70], ids[100:103], ids[200:330]]
+    alone = []
+    for slot, prompt in enumerate(prompts):
+        executor.core.truncate(slot, 0)
+        alone.append(epoch(executor, sampled(slot, prompt, 40, seed=slot))[slot])
+        executor.core.truncate(slot, 0)
+    together = epoch(
+        executor, *(sampled(slot, prompt, 40, seed=slot) for slot, prompt in enumerate(prompts))
+    )
+    assert [together[slot] for slot in range(3)] == alone
+
+
+def test_draws_are_the_oracles(long_run: tuple[CpuExecutor, np.ndarray, np.ndarray]) -> None:
+    """Token by token what the definition chooses from the executor's own logits."""
+    from monolane.reference import choose
+
+    executor, ids, _ = long_run
+    for temperature, k, p, m in ((0.0, 0, 1.0, 0.0), (0.8, 0, 1.0, 0.0), (1.5, 20, 0.8, 0.05)):
+        executor.core.truncate(0, 0)
+        prompt = ids[:30]
+        request = (0, prompt.tolist(), 60, temperature, k, p, m, 2**63 + 9, [], -1)
+        drawn = epoch(executor, request)[0]
+        executor.core.truncate(0, 0)
+        logits = executor.logits(0, [*prompt, *drawn])
+        for i, token in enumerate(drawn):
+            wanted = choose(
+                logits[29 + i],
+                temperature=temperature,
+                top_k=k,
+                top_p=p,
+                min_p=m,
+                seed=2**63 + 9,
+                position=30 + i,
+            )
+            assert token == wanted
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda e: e.logits(0, [72]), "tokens: expected ids from 0 to 71, got 72"),
+        (lambda e: e.logits(0, [-1]), "tokens: expected ids from 0 to 71, got -1"),
+        (lambda e: e.logits(0, []), "tokens: expected at least one"),
+        (lambda e: e.logits(1, [1]), "slot: expected 0 to 0, got 1"),
+        (lambda e: e.logits(-1, [1]), "slot: expected 0 to 0, got -1"),
+        (lambda e: e.logits(0, [1] * 601), "context: expected at most 600 tokens in a slot, got 0"),
+        (
+            lambda e: e.core.truncate(0, 1),
+            "length: expected 0 to 0, the tokens in this slot, got 1",
+        ),
+        (lambda e: e.core.truncate(3, 0), "slot: expected 0 to 0, got 3"),
+        (lambda e: e.core.start([]), "advances: expected 1 to 64, got 0"),
+        (lambda e: e.core.start([sampled(0, np.ones(3, int), 0)]), "budget: expected at least 1"),
+        (
+            lambda e: e.core.start([sampled(0, np.ones(3, int), 600)]),
+            "context: expected at most 600",
+        ),
+        (lambda e: e.core.start([sampled(0, np.ones(3, int), 1)] * 2), "a slot occurs twice"),
+    ],
+)
+def test_wrong_calls_name_the_limit_and_the_executor_goes_on(call: Any, message: str) -> None:
+    executor = CpuExecutor(random_weights(), "float32", context=600, slots=1)
+    with pytest.raises(ValueError, match=message):
+        call(executor)
+    assert executor.logits(0, [1, 2]).shape == (2, 72)
+
+
+def test_rolling_back_behind_a_window_is_refused(
+    long_run: tuple[CpuExecutor, np.ndarray, np.ndarray],
+) -> None:
+    executor, ids, _ = long_run
+    executor.core.truncate(0, 0)
+    executor.logits(0, ids)
+    with pytest.raises(ValueError, match="windowed layers have dropped the keys before position"):
+        executor.core.truncate(0, 100)
+    executor.core.truncate(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "int3"}, "dtype: expected one of auto, float32"),
+        ({"workers": 0}, "workers: expected 1 to 1024, got 0"),
+        ({"isa": "mmx"}, "isa: expected one of portable"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BackendError, match=message):
+        CpuExecutor(random_weights(), **{"dtype": "auto", "context": 9, "slots": 1} | options)
+
+
+def test_traces_cover_every_phase_of_every_worker() -> None:
+    executor = CpuExecutor(random_weights(), "float32", context=600, slots=1, workers=2)
+    executor.core.set_trace(True)
+    epoch(executor, sampled(0, np.arange(5), 4))
+    spans = executor.core.take_spans()
+    assert len(spans) == 4 * 2 * len(executor.plan.phases)
+    assert all(arrived <= begun <= ended for *_, arrived, begun, ended in spans)
+    assert executor.core.take_spans() == []

@@ -1,0 +1,457 @@
+"""The CPU kernels, every instruction set of this machine forced in turn.
+
+Two kinds of proof: bits (a result depends on its own row and token alone) and numbers (against
+float64, within bounds derived next to each test). u is float32's unit roundoff, 2^-24; a sum of n
+terms in any order of rounding errs by at most gamma(n) = n u / (1 - n u) times the sum of sizes.
+"""
+
+import itertools
+import math
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monolane._core import kernels
+
+ISAS = kernels.supported()
+LANES = {"portable": 4, "neon": 4, "avx2": 8, "avx512": 16, "avx512bf16": 16}
+DTYPES = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
+PAIRS = [
+    ("f32", "f32"),
+    ("bf16", "f32"),
+    ("f16", "f32"),
+    ("bf16", "bf16"),
+    ("i8", "i8"),
+    ("i4", "i8"),
+]
+U = 2.0**-24
+every_isa = pytest.mark.parametrize("isa", ISAS)
+
+
+def gamma(n):
+    return n * U / (1 - n * U)
+
+
+def as_bytes(x):
+    return np.ascontiguousarray(x).view(np.uint8).reshape(x.shape[0], -1)
+
+
+def weights(rng, fmt, rows, cols):
+    """Random rows: bytes, scales, and what they mean in float64."""
+    plain = (rng.standard_normal((rows, cols)) * 0.05).astype(np.float32)
+    if fmt in DTYPES:
+        stored = plain.astype(DTYPES[fmt])
+        return as_bytes(stored), None, stored.astype(np.float64)
+    values, scales = kernels.quantize(fmt, "f32", as_bytes(plain))
+    return values, scales, meaning(fmt, values, scales)
+
+
+def codes(fmt, values):
+    if fmt == "i8":
+        return values.view(np.int8)
+    groups = values.reshape(len(values), -1, 16)
+    both = np.concatenate([groups & 15, groups >> 4], axis=-1).astype(np.int8) - 8
+    return both.reshape(len(values), -1)
+
+
+def meaning(fmt, values, scales):
+    scale = scales.view(np.float16).astype(np.float64)
+    return codes(fmt, values) * np.repeat(scale, 32, axis=1)
+
+
+def rounded(x, activation):
+    """What activations become before they meet the weights, in float64."""
+    if activation == "f32":
+        return x.astype(np.float64)
+    if activation == "bf16":
+        return x.astype(ml_dtypes.bfloat16).astype(np.float64)
+    groups = x.reshape(len(x), -1, 32)
+    top = np.abs(groups).max(axis=-1, keepdims=True)
+    factor = np.float32(127) / np.where(top == 0, np.float32(1), top)
+    nearest = np.rint(groups * factor).astype(np.float64)
+    return (nearest * (top / np.float32(127)).astype(np.float64)).reshape(x.shape)
+
+
+@st.composite
+def cases(draw, multiple):
+    cols = draw(
+        st.sampled_from([24, 40, 96, 384, 1000, 3072])
+        if multiple == 1
+        else st.sampled_from([32, 96, 160, 384, 3072])
+    )
+    rows = draw(st.integers(1, 40))
+    width = draw(st.integers(1, 64))
+    row_cuts = draw(st.lists(st.integers(0, rows), max_size=3))
+    token_cuts = draw(st.lists(st.integers(0, width), max_size=3))
+    return cols, rows, width, row_cuts, token_cuts, draw(st.integers(0, 2**32 - 1))
+
+
+def pieces(cuts, end):
+    edges = sorted({0, end, *cuts})
+    return list(itertools.pairwise(edges))
+
+
+@every_isa
+@pytest.mark.parametrize(("fmt", "activation"), PAIRS)
+def test_bits_depend_on_row_and_token_alone(isa, fmt, activation):
+    @settings(max_examples=20, deadline=None, database=None)
+    @given(case=cases(32 if fmt in ("i8", "i4") else 1))
+    def check(case):
+        cols, rows, width, row_cuts, token_cuts, seed = case
+        rng = np.random.default_rng(seed)
+        values, scales, _ = weights(rng, fmt, rows, cols)
+        x = rng.standard_normal((width, cols)).astype(np.float32)
+
+        def run(tokens, begin, end):
+            return kernels.multiply(isa, fmt, values, scales, activation, tokens, begin, end)
+
+        whole = run(x, 0, rows)
+        for first, last in pieces(token_cuts, width):
+            for begin, end in pieces(row_cuts, rows):
+                part = run(np.ascontiguousarray(x[first:last]), begin, end)
+                assert np.array_equal(part, whole[first:last, begin:end])
+        for t in range(width):  # width 1 has a tile of its own
+            assert np.array_equal(run(x[t : t + 1], 0, rows)[0], whole[t])
+        for r in range(rows):
+            assert np.array_equal(run(x, r, r + 1)[:, 0], whole[:, r])
+
+    check()
+
+
+@every_isa
+@pytest.mark.parametrize(("fmt", "activation"), PAIRS)
+@pytest.mark.parametrize("cols", [32, 96, 384, 3072])
+def test_products(isa, fmt, activation, cols):
+    # A lane adds cols / lanes terms, the tree log2(lanes) more; one more rounding for a product
+    # that is not fused. Pairs of bfloat16: 2 additions for every 32 columns and lane, cols / 16.
+    # Integers: exact within a block of 8 * lanes columns; then the product of the scales, the
+    # fused addition, and the scales' own float32 rounding (x * factor may tie the other way, but
+    # `rounded` repeats it bit by bit).
+    rng = np.random.default_rng(cols)
+    values, scales, w = weights(rng, fmt, 17, cols)
+    x = rng.standard_normal((9, cols)).astype(np.float32)
+    exact = rounded(x, activation)
+    y = kernels.multiply(isa, fmt, values, scales, activation, x, 0, 17)
+    lanes = LANES[isa]
+    chain = math.ceil(cols / (8 * lanes if activation == "i8" else lanes))
+    bound = gamma(chain + math.log2(lanes) + 3) * (np.abs(exact) @ np.abs(w).T)
+    assert np.all(np.abs(y - exact @ w.T) <= bound)
+
+
+@every_isa
+def test_integer_extremes_do_not_saturate(isa):
+    # All codes at the ends, in every combination of signs: sums are exact, so the answer is.
+    for fmt, low, high in [("i8", 0x80, 0x7F), ("i4", 0x00, 0xFF)]:
+        size = 384 if fmt == "i8" else 192
+        values = np.array([[low] * size, [high] * size], np.uint8)
+        scales = np.full((2, 12), np.float16(1).view(np.uint16))
+        x = np.stack([np.full(384, 127.0), np.full(384, -127.0)]).astype(np.float32)
+        y = kernels.multiply(isa, fmt, values, scales, "i8", x, 0, 2)
+        assert np.array_equal(y, x @ codes(fmt, values).astype(np.float32).T)
+
+
+@every_isa
+def test_zero_and_tiny_groups_quantise_to_zero(isa):
+    rng = np.random.default_rng(0)
+    values, scales, _ = weights(rng, "i8", 3, 64)
+    x = np.zeros((2, 64), np.float32)
+    x[1] = 1e-38
+    assert not kernels.multiply(isa, "i8", values, scales, "i8", x, 0, 3).any()
+
+
+@every_isa
+def test_bf16_activations_round_to_nearest_even(isa):
+    # 1 + 2^-8 lies between 1 and 1 + 2^-7: to the even 1; 1 + 3 * 2^-8 to 1 + 2^-6.
+    x = np.array([[1 + 2**-8, 1 + 3 * 2**-8]], np.float32)
+    w = as_bytes(np.eye(2, dtype=ml_dtypes.bfloat16))
+    y = kernels.multiply(isa, "bf16", w, None, "bf16", x, 0, 2)
+    assert y.tolist() == [[1.0, 1 + 2**-6]]
+
+
+@every_isa
+@pytest.mark.parametrize("cols", [1, 24, 96, 3072])
+def test_rms_norm(isa, cols):
+    # The sum errs by (cols / (4 lanes) + 3 lanes of tail + 7) u, halved by the root; the mean, the
+    # root, the quotient and two products add five u.
+    rng = np.random.default_rng(cols)
+    x = rng.standard_normal((3, cols)).astype(np.float32)
+    scale = rng.standard_normal(cols).astype(np.float32)
+    exact = x.astype(np.float64)
+    exact /= np.sqrt((exact**2).mean(axis=1, keepdims=True) + 1e-5)
+    exact *= scale
+    out = kernels.rms_norm(isa, x, scale, 1e-5)
+    bound = gamma(0.5 * (cols / (4 * LANES[isa]) + 10) + 6) * np.abs(exact)
+    assert np.all(np.abs(out - exact) <= bound)
+    assert np.array_equal(kernels.rms_norm(isa, x[1:2], scale, 1e-5), out[1:2])
+
+
+def exponentials(isa, x):
+    """e^x for x <= 0, read off an attention whose values are the identity."""
+    keys = np.zeros((1024, 1024), np.float32)
+    keys[1:, 0] = x
+    q = np.zeros(1024, np.float32)
+    q[0] = 1.0
+    out, peak, _ = kernels.attend(
+        isa, q, "f32", as_bytes(keys), as_bytes(np.eye(1024, dtype="f4")), 1.0
+    )
+    assert peak == 0.0
+    return out[1:]
+
+
+@every_isa
+def test_exp_is_within_two_ulp(isa):
+    rng = np.random.default_rng(1)
+    worst = 0.0
+    for low in (-1e-3, -1.0, -10.0, -87.0, -104.5):
+        x = rng.uniform(low, 0.0, 1023).astype(np.float32)
+        exact = np.exp(x.astype(np.float64))
+        ulp = np.spacing(exact.astype(np.float32)).astype(np.float64)
+        worst = max(worst, float((np.abs(exponentials(isa, x) - exact) / ulp).max()))
+    assert worst <= 2.0
+
+
+@every_isa
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 1000])
+def test_silu_times(isa, count):
+    # exp errs by 2 ulp = 4 u, and its share of 1 + exp is at most all of it; the sum, the quotient
+    # and the product add 3 u. Below -88.7 exp(-x) is inf and the result 0: off by under 3e-37.
+    rng = np.random.default_rng(count)
+    gate = rng.uniform(-90, 90, count).astype(np.float32)
+    up = rng.standard_normal(count).astype(np.float32)
+    exact = gate.astype(np.float64) / (1 + np.exp(-gate.astype(np.float64))) * up
+    out = kernels.silu_times(isa, gate, up)
+    tiny = 3e-37 * np.abs(up) + 2.0**-149
+    assert np.all(np.abs(out - exact) <= gamma(7) * np.abs(exact) + tiny)
+
+
+@every_isa
+@pytest.mark.parametrize("kv", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize(("count", "head_dim"), [(1, 64), (7, 96), (33, 128), (500, 20), (9, 200)])
+def test_attend(isa, kv, count, head_dim):
+    # A score errs by gamma(h / lanes + 7) scale sum |q k|, twice with the peak's, which is the
+    # relative error of e beside its own 4 u; the weighted sum adds gamma(count + 1).
+    rng = np.random.default_rng(count)
+    q = rng.standard_normal(head_dim).astype(np.float32)
+    keys = rng.standard_normal((count, head_dim)).astype(DTYPES[kv])
+    values = rng.standard_normal((count, head_dim)).astype(DTYPES[kv])
+    scale = head_dim**-0.5
+    out, peak, total = kernels.attend(isa, q, kv, as_bytes(keys), as_bytes(values), scale)
+    k, v = keys.astype(np.float64), values.astype(np.float64)
+    scores = scale * (k @ q)
+    miss = gamma(head_dim / LANES[isa] + 8) * scale * (np.abs(k) @ np.abs(q)).max()
+    assert abs(peak - scores.max()) <= miss
+    e = np.exp(scores - peak)
+    relative = 2 * miss + 6 * U + gamma(count + 5)
+    assert abs(total - e.sum()) <= relative * e.sum()
+    assert np.all(np.abs(out - e @ v) <= relative * (e @ np.abs(v)))
+
+
+@every_isa
+def test_a_score_depends_on_its_key_alone(isa):
+    rng = np.random.default_rng(2)
+    q = rng.standard_normal(72).astype(np.float32)
+    keys = rng.standard_normal((21, 72)).astype(np.float32)
+    alone = [
+        kernels.attend(isa, q, "f32", as_bytes(k[None]), as_bytes(k[None]), 0.1)[1] for k in keys
+    ]
+    for count in range(1, 22):
+        part = as_bytes(keys[:count])
+        assert kernels.attend(isa, q, "f32", part, part, 0.1)[1] == max(alone[:count])
+
+
+@every_isa
+def test_attend_reads_heads_out_of_wider_rows(isa):
+    rng = np.random.default_rng(3)
+    q = rng.standard_normal(64).astype(np.float32)
+    wide = rng.standard_normal((10, 128)).astype(np.float32)
+    narrow = as_bytes(wide[:, :64])
+    found = kernels.attend(isa, q, "f32", as_bytes(wide), as_bytes(wide), 0.125)
+    expected = kernels.attend(isa, q, "f32", narrow, narrow, 0.125)
+    assert np.array_equal(found[0], expected[0])
+    assert found[1:] == expected[1:]
+
+
+@every_isa
+def test_attend_survives_minus_infinity(isa):
+    q = np.ones(1, np.float32)
+    values = as_bytes(np.array([[3.0], [5.0]], np.float32))
+    keys = np.array([[-np.inf], [-np.inf]], np.float32)
+    out, peak, total = kernels.attend(isa, q, "f32", as_bytes(keys), values, 1.0)
+    assert (out.tolist(), peak, total) == ([0.0], -math.inf, 0.0)
+    keys[1] = 2.0
+    out, peak, total = kernels.attend(isa, q, "f32", as_bytes(keys), values, 1.0)
+    assert (out.tolist(), peak, total) == ([5.0], 2.0, 1.0)
+
+
+@every_isa
+@pytest.mark.parametrize("kv", ["f32", "bf16", "f16"])
+def test_store_kv_rounds_like_numpy(isa, kv):
+    bits = np.random.default_rng(4).integers(0, 2**32, 100_000, dtype=np.uint32)
+    ties = (np.arange(65536, dtype=np.uint32) << 16) | 0x8000
+    halves = np.arange(31744, dtype=np.uint16).view(np.float16).astype(np.float32)
+    middles = (halves[1:] + halves[:-1]) / 2  # exact: float16 has 13 bits fewer
+    x = np.concatenate([bits.view(np.float32), ties.view(np.float32), middles, -middles])
+    x = x[~np.isnan(x)]
+    with np.errstate(over="ignore"):
+        expected = x.astype(DTYPES[kv])
+    stored = kernels.store_kv(isa, x, kv)
+    assert np.array_equal(stored, expected.view(np.uint8))
+    nan = kernels.store_kv(isa, np.full(1, np.nan, np.float32), kv).view(DTYPES[kv])
+    assert np.isnan(nan.astype(np.float32)).all()
+
+
+@every_isa
+@pytest.mark.parametrize("fmt", ["bf16", "f16"])
+def test_widen_is_exact_for_every_half(isa, fmt):
+    halves = np.arange(65536, dtype=np.uint16).view(DTYPES[fmt])[None]
+    out = kernels.widen(isa, fmt, as_bytes(halves), None, 65536, 0)
+    assert np.array_equal(out, halves[0].astype(np.float32), equal_nan=True)
+
+
+@every_isa
+@pytest.mark.parametrize("fmt", ["f32", "bf16", "f16", "i8", "i4"])
+def test_widen_reads_one_row(isa, fmt):
+    values, scales, w = weights(np.random.default_rng(5), fmt, 3, 96)
+    for row in range(3):
+        out = kernels.widen(isa, fmt, values, scales, 96, row)
+        assert np.array_equal(out, w[row].astype(np.float32))  # int8 times float16: exact
+
+
+@every_isa
+def test_add(isa):
+    rng = np.random.default_rng(6)
+    a, b = rng.standard_normal((2, 37)).astype(np.float32)
+    assert np.array_equal(kernels.add(isa, a, b), a + b)
+
+
+@every_isa
+def test_read_reads_everything(isa):
+    x = np.ones((2, 1024), np.float32)
+    assert kernels.read(isa, as_bytes(x)) == 2048.0
+
+
+@pytest.mark.parametrize("source", ["f32", "bf16", "f16"])
+def test_int8_codes_are_nearest(source):
+    # Half a step, and a little more for the largest: float16 may round the scale down by 2^-11 of
+    # itself, which leaves 127 steps short by 0.06 of one.
+    rng = np.random.default_rng(7)
+    stored = (rng.standard_normal((8, 256)) * 0.03).astype(DTYPES[source])
+    values, scales = kernels.quantize("i8", source, as_bytes(stored))
+    step = np.repeat(scales.view(np.float16).astype(np.float64), 32, axis=1)
+    miss = np.abs(meaning("i8", values, scales) - stored.astype(np.float64))
+    assert np.all(miss <= 0.5000001 * step)
+
+
+def test_int4_takes_the_better_scale():
+    rng = np.random.default_rng(8)
+    x = (rng.standard_normal((64, 256)) * 0.03).astype(np.float32)
+    values, scales = kernels.quantize("i4", "f32", as_bytes(x))
+    groups = x.reshape(64, -1, 32).astype(np.float64)
+    found = ((meaning("i4", values, scales) - x) ** 2).reshape(groups.shape).sum(axis=-1)
+
+    def error(scale):
+        step = scale.astype(np.float16).astype(np.float64)
+        return ((np.clip(np.rint(groups / step), -8, 7) * step - groups) ** 2).sum(axis=-1)
+
+    largest = np.take_along_axis(groups, np.abs(groups).argmax(axis=-1)[..., None], axis=-1)
+    even, skewed = error(np.abs(largest) / 7), error(largest / -8)
+    assert np.allclose(found, np.minimum(even, skewed), rtol=1e-5, atol=0)
+    assert (skewed < even).any()
+    assert (even < skewed).any()
+
+
+def test_zeros_quantise_to_zeros():
+    zeros = np.zeros((1, 32), np.float32)
+    for fmt in ("i8", "i4"):
+        values, scales = kernels.quantize(fmt, "f32", as_bytes(zeros))
+        assert not meaning(fmt, values, scales).any()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
+def test_weights_that_no_scale_fits_are_refused(bad):
+    x = np.zeros((1, 32), np.float32)
+    x[0, 5] = bad
+    with pytest.raises(ValueError, match="expected finite weights whose group scale fits float16"):
+        kernels.quantize("i8", "f32", as_bytes(x))
+
+
+def test_this_machine_forces_all_that_it_has():
+    flags = set(Path("/proc/cpuinfo").read_text().split())
+    if {"avx512_bf16", "avx512_vnni", "avx512bw", "avx512dq", "avx512vl"} <= flags:
+        assert ISAS == ["portable", "avx2", "avx512", "avx512bf16"]
+    assert "portable" in ISAS
+    assert kernels.best() in ISAS
+
+
+ROWS = np.zeros((4, 64), np.uint8)  # 16 floats, 32 halves, 64 int8 or 128 int4 to a row
+X = {k: np.zeros((2, k), np.float32) for k in (16, 32, 64, 128)}
+SCALES = np.zeros((4, 2), np.uint16)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"isa": "sse9"}, "expected one of portable, avx2"),
+        ({"fmt": "f64"}, "expected f32, bf16, f16, i8 or i4, got f64"),
+        ({"activation": "f64"}, "expected f32, bf16 or i8, got f64"),
+        ({"activation": "i8"}, "expected f32 activations for f32"),
+        ({"x": X[32]}, "expected rows of 128 bytes, got 64"),
+        ({"x": np.zeros((65, 16), np.float32)}, "expected 1 to 64 tokens, got 65"),
+        ({"x": np.zeros((0, 16), np.float32)}, "expected 1 to 64 tokens, got 0"),
+        ({"begin": -1}, "expected 0 <= row_begin <= row_end, got -1"),
+        ({"begin": 3, "end": 2}, "expected 0 <= row_begin <= row_end, got 3"),
+        ({"end": 5}, "expected row_end <= 4, got 5"),
+        ({"scales": SCALES}, "expected scales only for i8 and i4"),
+        ({"fmt": "i8", "activation": "i8", "x": X[64]}, "expected scales \\[R, K / 32\\]"),
+        (
+            {"fmt": "i8", "activation": "i8", "x": X[64], "scales": SCALES[:3]},
+            "expected scales of as many rows as values, got 3",
+        ),
+        (
+            {"fmt": "i4", "activation": "i8", "x": X[128], "scales": SCALES},
+            "expected K / 32 scales in a row, got 2",
+        ),
+        (
+            {"fmt": "i8", "activation": "i8", "x": X[16], "scales": SCALES},
+            "expected K a multiple of 32 for i8, got 16",
+        ),
+    ],
+)
+def test_multiply_refuses(change, message):
+    call = {
+        "isa": "portable", "fmt": "f32", "values": ROWS, "scales": None,
+        "activation": "f32", "x": X[16], "begin": 0, "end": 4,
+    } | change  # fmt: skip
+    with pytest.raises(ValueError, match=message):
+        kernels.multiply(*call.values())
+
+
+def test_the_other_kernels_refuse():
+    one, two = np.zeros(1, np.float32), np.zeros(2, np.float32)
+    kv = np.zeros((2, 8), np.uint8)
+    with pytest.raises(ValueError, match="expected as many scales as columns, got 1"):
+        kernels.rms_norm("portable", two[None], one, 1e-5)
+    with pytest.raises(ValueError, match="expected as many ups as gates, got 1"):
+        kernels.silu_times("portable", two, one)
+    with pytest.raises(ValueError, match="expected two arrays of one size, got 1"):
+        kernels.add("portable", two, one)
+    with pytest.raises(ValueError, match="expected at least one key, got 0"):
+        kernels.attend("portable", two, "f32", kv[:0], kv[:0], 1.0)
+    with pytest.raises(ValueError, match="expected as many values as keys, got 1"):
+        kernels.attend("portable", two, "f32", kv, kv[:1], 1.0)
+    with pytest.raises(ValueError, match="expected key rows of whole heads, in bytes, got 8"):
+        kernels.attend("portable", np.zeros(3, np.float32), "f32", kv, kv, 1.0)
+    with pytest.raises(ValueError, match="expected f32, bf16 or f16, got i8"):
+        kernels.store_kv("portable", two, "i8")
+    with pytest.raises(ValueError, match="expected a row below 2, got 2"):
+        kernels.widen("portable", "f32", kv, None, 2, 2)
+    with pytest.raises(ValueError, match="expected i8 or i4, got f32"):
+        kernels.quantize("f32", "f32", kv)
+    with pytest.raises(ValueError, match="expected K a multiple of 32, got 2"):
+        kernels.quantize("i8", "f32", kv)
+    with pytest.raises(ValueError, match="expected a multiple of 512 bytes, got 16"):
+        kernels.read("portable", kv)

@@ -1,0 +1,120 @@
+"""Models for plans: the golden ones, and others that no golden file covers."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from monolane.model import (
+    NEVER,
+    NOW,
+    Checkpoint,
+    Head,
+    LayerConfig,
+    ModelConfig,
+    Reduce,
+    Role,
+    Rotary,
+    Weights,
+    lane_shape,
+    layer_roles,
+    read_config,
+)
+from monolane.plan import Choice, DeviceDescription, cpu
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+LATE = Reduce(2)
+
+
+def _config(**changes: Any) -> ModelConfig:
+    base: dict[str, Any] = {
+        "family": "laneformer",
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_heads": 8,
+        "num_kv_heads": 4,
+        "head_dim": 6,
+        "vocab_size": 44,
+        "max_positions": 64,
+        "num_lanes": 4,
+        "layers": (LayerConfig(NOW, NOW),) * 3,
+        "head": Head.VOCAB_PARALLEL,
+    }
+    return ModelConfig(**(base | changes))
+
+
+CONFIGS = {
+    "dense": _config(num_lanes=1, rotary=Rotary(style="half"), qkv_bias=True),
+    "tensor_parallel": _config(layers=(LayerConfig(NOW, NOW), LayerConfig(NOW, NOW, 5)) * 2),
+    "sum_head": _config(head=Head.SUM, layers=(LayerConfig(NEVER, NOW),) * 2),
+    "concat_head": _config(head=Head.CONCAT, vocab_size=43),
+    "mixed": _config(
+        num_lanes=2,
+        layers=(
+            LayerConfig(NEVER, NOW),
+            LayerConfig(Reduce(1), NEVER),
+            LayerConfig(NOW, Reduce(1)),
+            LayerConfig(LATE, Reduce(3)),
+            LayerConfig(NEVER, LATE, 7),
+            LayerConfig(Reduce(1), Reduce(4)),
+        ),
+    ),
+    "mlp_only": _config(layers=(*[LayerConfig(NEVER, NEVER)] * 2, *[LayerConfig(NEVER, LATE)] * 5)),
+    "tied": _config(tie_embeddings=True, norm_scale_per_lane=False),
+}
+CONFIGS |= {path.name: read_config(path) for path in sorted(GOLDEN.iterdir()) if path.is_dir()}
+
+
+@pytest.fixture(params=CONFIGS)
+def name(request: pytest.FixtureRequest) -> str:
+    """Each model's name in turn."""
+    return str(request.param)
+
+
+@pytest.fixture
+def config(name: str) -> ModelConfig:
+    return CONFIGS[name]
+
+
+@pytest.fixture
+def configs() -> dict[str, ModelConfig]:
+    return CONFIGS
+
+
+@pytest.fixture
+def weights(name: str) -> Weights:
+    return _weights(name)
+
+
+@pytest.fixture
+def weights_of() -> Callable[[str], Weights]:
+    return _weights
+
+
+@pytest.fixture
+def device_of() -> Callable[..., DeviceDescription]:
+    """A device of so many workers, whose chunks of keys are short enough to be split in tests."""
+
+    def device(workers: int, choice: Choice = Choice.LEADER) -> DeviceDescription:
+        return replace(cpu(workers), choice=choice, chunk=4)
+
+    return device
+
+
+def _weights(name: str) -> Weights:
+    config = CONFIGS[name]
+    if (GOLDEN / name).is_dir():
+        return Weights.load(config, Checkpoint.open(GOLDEN / name))
+    rng = np.random.default_rng(1)
+
+    def draw(*roles: Role) -> dict[Role, Any]:
+        return {
+            role: rng.normal(scale=0.4, size=lane_shape(config, role)).astype(np.float32)
+            for role in roles
+        }
+
+    outer = draw(Role.EMBEDDING, Role.FINAL_NORM, Role.HEAD)
+    return Weights(config, outer, tuple(draw(*layer_roles(config)) for _ in config.layers))

@@ -1,0 +1,64 @@
+"""Descriptions of machines, and the formats of weights."""
+
+from dataclasses import replace
+
+import pytest
+
+from monolane.errors import ConfigError
+from monolane.plan import FORMATS, H200, MI300X, Choice, cpu, find_device, find_format
+
+
+def test_names() -> None:
+    assert find_device("h200") is H200
+    assert find_device("MI300X") is MI300X
+    eight = find_device("8xh200")
+    assert (eight.name, eight.devices, eight.total_workers) == ("8xh200", 8, 1024)
+    assert eight.total_bandwidth == 8 * H200.bandwidth
+    assert eight.total_compute == 8 * H200.compute
+    assert find_device("cpu:3") == cpu(3)
+    assert find_device("cpu").workers >= 1
+    assert cpu(2).choice is Choice.LEADER
+    assert all(device.source for device in (H200, MI300X, cpu(1)))
+
+
+@pytest.mark.parametrize("name", ["", "gpu", "cpu:", "cpu:x", "xh200", "8x", "2xcpu", "h200:2"])
+def test_unknown_names(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"device: expected cpu, cpu:N, .* got '{name}'"):
+        find_device(name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"workers": 0}, "workers: expected 1 to 4096, got 0"),
+        ({"workers": 2.0}, "workers: expected 1 to 4096, got 2.0"),
+        ({"devices": 9999}, "devices: expected 1 to 4096, got 9999"),
+        ({"devices": 64}, "expected at most 4096 workers on all devices, got 64 x 128"),
+        ({"bandwidth": 0}, "bandwidth: expected a number above zero, got 0"),
+        ({"compute": float("nan")}, "compute: expected a number above zero, got nan"),
+        ({"link_latency": -1}, "link_latency: expected zero or more, got -1"),
+        ({"chunk": 0}, "chunk: expected 1 to 4096, got 0"),
+    ],
+)
+def test_a_description_must_make_sense(changes: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        replace(H200, **changes)
+
+
+def test_bytes_of_a_row_count_its_scales() -> None:
+    found = {name: find_format(name).row_bytes(3072) / 3072 for name in FORMATS}
+    assert found == {
+        "float32": 4,
+        "bfloat16": 2,
+        "float16": 2,
+        "int8": 1 + 2 / 32,
+        "int4": 0.5 + 2 / 32,
+    }
+    assert [weight_format.code for weight_format in FORMATS.values()] == [0, 1, 2, 3, 4]
+
+
+def test_formats_that_cannot_be() -> None:
+    with pytest.raises(ConfigError, match="dtype: expected one of float32, .*, got 'fp8'"):
+        find_format("fp8")
+    with pytest.raises(ConfigError, match="multiple of 32, which share a scale, got 40"):
+        find_format("int4").row_bytes(40)
