@@ -64,7 +64,7 @@ def test_the_prompt_may_come_from_stdin(tiny_model: Path) -> None:
             1,
             "expected 'demo', a folder on this machine",
         ),
-        (["generate", "x", "--backend", "gpu"], 1, "backend: expected one of auto, reference"),
+        (["generate", "x", "--backend", "gpu"], 1, "backend: expected one of auto, cpu, reference"),
         (["verify", "/no/such/folder"], 1, "expected 'demo', a folder on this machine"),
     ],
 )
@@ -137,7 +137,21 @@ def test_doctor_tells_what_there_is(tmp_path: Path) -> None:
     assert "unset MONOLANE_BACKEND" in broken.stdout
 
 
-@pytest.mark.parametrize("command", ["", "generate", "chat", "verify", "export", "train", "doctor"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "",
+        "generate",
+        "chat",
+        "verify",
+        "export",
+        "quantize",
+        "train",
+        "plan",
+        "plan show",
+        "doctor",
+    ],
+)
 def test_help_is_there(command: str) -> None:
     result = run(*command.split(), "--help")
     assert result.returncode == 0

@@ -10,6 +10,8 @@ from monolane.cli._chat import chat
 from monolane.cli._doctor import doctor
 from monolane.cli._export import export
 from monolane.cli._generate import generate
+from monolane.cli._plan import plan
+from monolane.cli._quantize import quantize
 from monolane.cli._train import train
 from monolane.cli._verify import verify
 from monolane.errors import MonolaneError, RequestError
@@ -23,8 +25,9 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
 )
-for command in (generate, chat, verify, export, train, doctor):
+for command in (generate, chat, verify, export, quantize, train, doctor):
     app.command()(command)
+app.add_typer(plan, name="plan")
 
 
 def _print_version(wanted: bool) -> None:
