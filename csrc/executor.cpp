@@ -268,7 +268,8 @@ void Executor::work(Worker& w) {
     } else {
       pass_ready_.await(w.passes);  // reads pass_, which the leader wrote
     }
-    if (pass_.width == 0) return;
+    const int32_t width = pass_.width;  // kept: in the last phase the leader writes the next pass
+    if (width == 0) return;
     for (const PlanPhase& phase : plan_.phases) {
       const int64_t arrived = trace_ ? now_ns() : 0;
       await(w, phase);
@@ -276,7 +277,7 @@ void Executor::work(Worker& w) {
       run(w, phase);
       if (trace_) {
         const int32_t index = static_cast<int32_t>(&phase - plan_.phases.data());
-        w.spans.push_back({w.index, index, pass_.width, arrived, begun, now_ns()});
+        w.spans.push_back({w.index, index, width, arrived, begun, now_ns()});
       }
       progress_[w.index].publish(++w.finished);
     }

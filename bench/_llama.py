@@ -1,0 +1,74 @@
+"""llama.cpp's own llama-bench as a case of ours, so that both take turns in one run."""
+
+import json
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+class PeerError(RuntimeError):
+    """The peer could not be run, or said something that is not its format."""
+
+
+@dataclass
+class LlamaCase:
+    """One line of llama-bench: decode behind a context, or prefill of a prompt."""
+
+    program: Path
+    model: Path
+    dtype: str  # of the GGUF: BF16, Q8_0, Q4_0
+    threads: int
+    prompt: int = 0  # tokens; 0: decode
+    context: int = 0
+    tokens: int = 0
+    samples: list[float] = field(default_factory=list)  # tokens/s
+    build: str = ""  # commit of llama.cpp
+
+    @property
+    def name(self) -> str:
+        """What is measured."""
+        what = f"of {self.prompt:,}" if self.prompt else f"at {self.context:,}"
+        return f"llama.cpp {self.dtype} {what}"
+
+    def warm_up(self) -> None:
+        """Bring the file into the page cache; llama-bench warms itself up in each run."""
+        self._measure()
+
+    def run(self) -> None:
+        """Take one sample."""
+        self.samples.append(self._measure())
+
+    def command(self) -> list[str]:
+        """Return the command line: one test, repeated once."""
+        lengths = {"-p": self.prompt, "-n": self.tokens, "-d": self.context}
+        common = {"-m": self.model, "-t": self.threads, "-r": 1, "-ngl": 0, "-o": "json"}
+        pairs = (common | lengths).items()
+        return [str(self.program), *(str(part) for pair in pairs for part in pair)]
+
+    def _measure(self) -> float:
+        command = self.command()
+        try:
+            told = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise PeerError(f"{self.program}: cannot be run: {error.strerror}") from error
+        if told.returncode != 0:
+            last = (told.stderr.strip().splitlines() or ["no message"])[-1]
+            raise PeerError(f"{' '.join(command)}: exit code {told.returncode}: {last}")
+        return self._read(told.stdout)
+
+    def _read(self, text: str) -> float:
+        wanted = {"n_prompt": self.prompt, "n_gen": self.tokens, "n_depth": self.context}
+        try:
+            (row,) = json.loads(text)
+            got: dict[str, Any] = {key: row[key] for key in wanted}
+            speed = float(row["avg_ts"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise PeerError(
+                f"{self.program}: expected the JSON of one test with avg_ts, n_prompt, n_gen and "
+                f"n_depth (llama.cpp of May 2025 or later), got {text[:200]!r}"
+            ) from error
+        if got != wanted:
+            raise PeerError(f"{self.program}: expected a test of {wanted}, got {got}")
+        self.build = str(row.get("build_commit", "unknown"))
+        return speed

@@ -1,0 +1,149 @@
+"""The CPU kernels against this machine's memory and arithmetic; prints JSON.
+
+    python bench/cpu/kernels.py [--threads 2] [--isa avx512bf16] [--cols 3072] [--pages small]
+
+Small pages are what a mapped weight file has; memory of our own can have huge ones.
+
+Width 1: bytes/s of weights (and scales), beside a pure read by the same threads on the same kind
+of buffer, slice by slice in turn, so that both see the same minute of a shared machine. Slices are
+short and all threads start one together; the quickest slices are reported, because whatever else
+runs on the machine only ever adds time. Wider: operations per second of one thread.
+"""
+
+import argparse
+import json
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from monolane._core import kernels
+
+FORMATS = {  # name: (weights, activations, bytes per weight, scales included)
+    "bf16 x bf16": ("bf16", "bf16", 2.0),
+    "bf16 x f32": ("bf16", "f32", 2.0),
+    "f16 x f32": ("f16", "f32", 2.0),
+    "f32 x f32": ("f32", "f32", 4.0),
+    "i8 x i8": ("i8", "i8", 1.0625),
+    "i4 x i8": ("i4", "i8", 0.5625),
+}
+SLICE = 8 << 20  # bytes of one timing
+BUFFER = 384 << 20  # bytes per thread: far more than any cache
+
+
+class Worker:
+    """One thread's memory, and what it runs on a slice of it."""
+
+    def __init__(self, isa: str, cols: int, pages: str) -> None:
+        self.isa, self.cols = isa, cols
+        memory = mmap.mmap(-1, BUFFER, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_HUGEPAGE if pages == "huge" else mmap.MADV_NOHUGEPAGE)
+        self.data = np.frombuffer(memory, np.uint8)
+        self.data[:] = 0x3C  # 0.01 as float32 or bfloat16: subnormal numbers would be slow
+        self.scales = np.full(BUFFER // 32, 0x1000, np.uint16)
+        self.position = 0
+
+    def take(self, size: int) -> np.ndarray:
+        """Return the next bytes of the buffer, so that no slice is still in a cache."""
+        if self.position + size > BUFFER:
+            self.position = 0
+        found = self.data[self.position : self.position + size]
+        self.position += (size + 4095) // 4096 * 4096
+        return found
+
+    def read(self) -> float:
+        """Read a slice; bytes/s."""
+        data = self.take(SLICE).reshape(-1, 512)
+        start = time.perf_counter()
+        kernels.read(self.isa, data)
+        return SLICE / (time.perf_counter() - start)
+
+    def multiply(self, name: str, rows: int, x: np.ndarray) -> float:
+        """Multiply `rows` rows; rows/s."""
+        fmt, activation, _ = FORMATS[name]
+        row = {"f32": 4.0, "bf16": 2.0, "f16": 2.0, "i8": 1.0, "i4": 0.5}[fmt] * self.cols
+        values = self.take(int(rows * row)).reshape(rows, -1)
+        scales = None
+        if fmt in ("i8", "i4"):
+            first = self.position // 64
+            scales = self.scales[first : first + rows * self.cols // 32].reshape(rows, -1)
+        start = time.perf_counter()
+        kernels.multiply(self.isa, fmt, values, scales, activation, x, 0, rows)
+        return rows / (time.perf_counter() - start)
+
+
+def together(
+    workers: list[Worker], rounds: int, work: list[Callable[[Worker], float]]
+) -> np.ndarray:
+    """Run each piece of work on all threads at once, in turn; rates [rounds, work], summed."""
+    rates = np.zeros((len(workers), rounds, len(work)))
+    gate = threading.Barrier(len(workers))
+
+    def run(index: int) -> None:
+        if len(workers) > 1:
+            cores = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, {cores[index % len(cores)]})
+        for r in range(rounds):
+            for w, piece in enumerate(work):
+                gate.wait()
+                rates[index, r, w] = piece(workers[index])
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(workers))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return rates.min(axis=0) * len(workers)  # no faster than the slower thread
+
+
+def widths(worker: Worker, name: str, rounds: int) -> dict[str, float]:
+    """GFLOP/s of one thread, weights from memory."""
+    found = {}
+    for width in (2, 4, 8, 16, 64):
+        x = np.ones((width, worker.cols), np.float32)
+        rates = [worker.multiply(name, 1536, x) for _ in range(rounds)]
+        found[str(width)] = round(2e-9 * max(rates) * worker.cols * width, 1)
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--isa", default=kernels.best(), choices=kernels.supported())
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--cols", type=int, default=3072)
+    parser.add_argument("--pages", choices=("small", "huge"), default="small")
+    parser.add_argument("--rounds", type=int, default=200)
+    options = parser.parse_args()
+    workers = [Worker(options.isa, options.cols, options.pages) for _ in range(options.threads)]
+    x = np.ones((1, options.cols), np.float32)
+    rows = {name: int(SLICE / size / options.cols) for name, (_, _, size) in FORMATS.items()}
+    work: list[Callable[[Worker], float]] = [Worker.read]
+    for name, (_, _, size) in FORMATS.items():
+        row = size * options.cols
+        work.append(lambda w, name=name, row=row: row * w.multiply(name, rows[name], x))
+    rates = together(workers, options.rounds, work)
+    best = np.percentile(rates, 95, axis=0) / 1e9
+    median = np.median(rates, axis=0) / 1e9
+    report = {
+        "isa": options.isa, "threads": options.threads, "cols": options.cols,
+        "pages": options.pages,
+        "read": {"GB/s": round(best[0], 1), "median GB/s": round(median[0], 1)},
+        "formats": {
+            name: {
+                "GB/s": round(best[i], 1),
+                "% of read": round(100 * best[i] / best[0], 1),
+                "median % of median read": round(100 * median[i] / median[0], 1),
+                "GFLOP/s of one thread by width": widths(workers[0], name, options.rounds // 5),
+            }
+            for i, name in enumerate(FORMATS, start=1)
+        },
+    }  # fmt: skip
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

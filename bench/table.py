@@ -1,0 +1,130 @@
+"""Makes bench/results/README.md of the results files beside it.
+
+    python bench/table.py            writes it
+    python bench/table.py --check    exit code 1 if it is not what the files say
+
+README and docs quote only from that table, so that every figure has a file, a commit and a command.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from monolane.measure import validate_document
+
+RESULTS = Path(__file__).parent / "results"
+TOP = """\
+# Results
+
+Made by `python bench/table.py` from the JSON files in this folder: do not edit. Figures are medians
+of interleaved runs, with the least and the largest in brackets. GB/s is what the tokens stream by
+their speed; MBU that by the memory's own read bandwidth, measured in the same run.
+[docs/benchmarks.md](../../docs/benchmarks.md) tells how they are taken.
+"""
+HEAD = (
+    "| what | engine | model | dtype | tokens | figure | GB/s | MBU |",
+    "|---|---|---|---|---|---|---|---|",
+)
+
+Record = Mapping[str, Any]
+
+
+def render(folder: Path) -> str:
+    """Return the whole README of a folder of results, newest first."""
+    documents = sorted(_read(folder), key=lambda item: (item[1]["date"], item[0]), reverse=True)
+    if not documents:
+        return TOP + "\nNo measurement is here yet.\n"
+    return "\n".join([TOP, *(_section(name, document) for name, document in documents)])
+
+
+def _read(folder: Path) -> Iterable[tuple[str, Record]]:
+    for path in folder.glob("*.json"):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            validate_document(document)
+        except ValueError as error:
+            raise SystemExit(f"table: {path}: {error}") from error
+        yield path.name, document
+
+
+def _section(name: str, document: Record) -> str:
+    device = document["device"]
+    machine = [f"{device['name']}", f"{device['cores']} cores", f"{device['memory_gb']} GB"]
+    if device["read_bandwidth_gb_s"] is not None:
+        machine.append(f"reads {device['read_bandwidth_gb_s']} GB/s")
+    lines = [
+        f"## {document['date']}, {', '.join(machine)}",
+        "",
+        f"[{name}]({name}) · commit `{document['commit'][:12]}` · `{document['command']}`",
+        "",
+        *HEAD,
+        *(_row(record) for record in document["records"]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(record: Record) -> str:
+    rate, share = record.get("gb_per_s"), record.get("mbu")
+    cells = [
+        record["name"],
+        record.get("engine", ""),
+        record.get("model", ""),
+        record.get("dtype", ""),
+        _tokens(record),
+        _figure(record),
+        "" if rate is None else f"{rate:.1f}",
+        "" if share is None else f"{share:.0%}",
+    ]
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _tokens(record: Record) -> str:
+    """Return where a record stands: behind a context, or the length of a prompt."""
+    if record.get("context"):
+        return f"at {record['context']:,}"
+    return f"{record['tokens']:,}" if "tokens" in record else ""
+
+
+def _figure(record: Record) -> str:
+    for outcome in ("error", "not_measured"):
+        if outcome in record:
+            return f"{outcome.replace('_', ' ')}: {record[outcome]}"
+    if record.get("median") is not None:
+        bounds = [record[key] for key in ("min", "max") if record.get(key) is not None]
+        inside = f" ({bounds[0]:,.4g} to {bounds[1]:,.4g})" if len(bounds) == 2 else ""
+        return f"**{record['median']:,.4g}** {record.get('unit', '')}{inside}".rstrip()
+    if "peak_bytes" in record:
+        return (
+            f"peak {record['peak_bytes'] / 1e9:.2f} GB; "
+            f"{record['overhead_bytes'] / 1e6:,.0f} MB beyond weights and keys"
+        )
+    # Whatever else a bench counts, by its own names.
+    numbers = {key: value for key, value in record.items() if _is_figure(key, value)}
+    return ", ".join(f"{key} {value:,.4g}" for key, value in numbers.items())
+
+
+def _is_figure(key: str, value: object) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and key not in ("context", "tokens", "width", "runs", "workers")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the table, or check it; return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if it has drifted")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the files")
+    options = parser.parse_args(arguments)
+    path, text = options.results / "README.md", render(options.results)
+    if not options.check:
+        path.write_text(text, encoding="utf-8")
+    elif not path.is_file() or path.read_text(encoding="utf-8") != text:
+        sys.stderr.write(f"table: {path} is not what the files say; run: python bench/table.py\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

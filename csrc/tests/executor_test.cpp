@@ -1,0 +1,317 @@
+// Drives the executor without Python, so that a sanitizer sees nothing but our own code: epochs,
+// batches, stops, rollbacks, traces, and a destructor amid an epoch, on 1 to 8 workers.
+//
+//   executor_test CASES           runs everything; exit code 0 if all holds
+//   executor_test CASES FAULT     with a fault put in, which the sanitizer must report:
+//     wait      a phase no longer waits for what it reads (a race)
+//     weights   a matrix is one row shorter than its plan says (a read beyond a buffer)
+//     ring      a phase writes one slot beyond its ring (a write beyond an arena)
+//
+// CASES comes from write_cases.py, which describes it.
+#include "executor.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace monolane {
+namespace {
+
+#define EXPECT(condition)                                                           \
+  do {                                                                              \
+    if (!(condition)) {                                                             \
+      std::fprintf(stderr, "%s:%d: expected %s\n", __FILE__, __LINE__, #condition); \
+      std::exit(1);                                                                 \
+    }                                                                               \
+  } while (false)
+
+class Blobs {
+ public:
+  explicit Blobs(const char* path) : file_(path, std::ios::binary) { EXPECT(file_.good()); }
+
+  template <typename T>
+  std::vector<T> next() {
+    int64_t bytes = 0;
+    file_.read(reinterpret_cast<char*>(&bytes), 8);
+    EXPECT(file_.good() && bytes % static_cast<int64_t>(sizeof(T)) == 0);
+    std::vector<T> found(bytes / sizeof(T));
+    file_.read(reinterpret_cast<char*>(found.data()), bytes);
+    EXPECT(file_.good());
+    return found;
+  }
+  int64_t number() { return next<int64_t>().at(0); }
+
+ private:
+  std::ifstream file_;
+};
+
+struct Tensors {
+  std::vector<int32_t> sizes;  // layers, H*h, K*h, columns of the head
+  std::vector<float> frequencies, embedding, final_norm, head;
+  std::vector<std::vector<float>> layers;  // nine a layer
+};
+
+struct NamedPlan {
+  std::string dtype;
+  Plan plan;
+};
+
+struct Arithmetic {
+  Format weights;
+  Activation activation;
+  Format kv;
+};
+
+Arithmetic arithmetic_of(const std::string& dtype) {
+  if (dtype == "float32") return {Format::kF32, Activation::kF32, Format::kF32};
+  if (dtype == "bfloat16") return {Format::kBF16, Activation::kBF16, Format::kBF16};
+  if (dtype == "int8") return {Format::kI8, Activation::kI8, Format::kBF16};
+  EXPECT(dtype == "int4");
+  return {Format::kI4, Activation::kI8, Format::kBF16};
+}
+
+// A model's weights in one format, in buffers exactly as long as they need be.
+class StoredWeights {
+ public:
+  StoredWeights(const Tensors& t, Format format, bool cut) : format_(format), cut_(cut) {
+    const int64_t hidden = t.layers[0].size() == 0 ? 0 : columns_of(t);
+    table.embedding = store(t.embedding, hidden, Format::kF32);
+    table.head = store(t.head, t.sizes[3], format);
+    table.final_norm = t.final_norm.data();
+    table.frequencies = t.frequencies.data();
+    for (int32_t i = 0; i < t.sizes[0]; ++i) table.layers.push_back(layer(t, i, hidden));
+  }
+
+  ModelWeights table;
+
+ private:
+  static int64_t columns_of(const Tensors& t) {
+    return static_cast<int64_t>(t.layers[1].size()) / t.sizes[1];
+  }
+
+  LayerWeights layer(const Tensors& t, int32_t index, int64_t hidden) {
+    const std::vector<float>* at = &t.layers[index * 9];
+    LayerWeights w{};
+    const int64_t lanes = static_cast<int64_t>(at[0].size()) / hidden;
+    w.attention_norm = at[0].data();
+    w.q = store(at[1], hidden, format_);
+    w.k = store(at[2], hidden, format_);
+    w.v = store(at[3], hidden, format_);
+    w.o = store(at[4], t.sizes[1] / lanes, format_);
+    w.mlp_norm = at[5].data();
+    w.gate = store(at[6], hidden, format_);
+    w.up = store(at[7], hidden, format_, cut_ && index == 0 ? 1 : 0);
+    w.down = store(at[8], static_cast<int64_t>(at[8].size()) / (lanes * hidden), format_);
+    return w;
+  }
+
+  // `missing`: rows that the buffer lacks although the matrix claims them.
+  Matrix store(const std::vector<float>& x, int64_t columns, Format format, int64_t missing = 0) {
+    const int64_t rows = static_cast<int64_t>(x.size()) / columns, kept = rows - missing;
+    auto& values = values_.emplace_back(new uint8_t[kept * row_bytes(format, columns)]);
+    Matrix matrix{values.get(), nullptr, rows, columns, format};
+    if (format == Format::kF32) {
+      std::memcpy(values.get(), x.data(), kept * columns * 4);
+    } else if (format == Format::kBF16) {
+      for (int64_t i = 0; i < kept * columns; ++i) {  // cut off: the upper half of a float
+        std::memcpy(values.get() + 2 * i, reinterpret_cast<const char*>(&x[i]) + 2, 2);
+      }
+    } else {
+      auto& scales = scales_.emplace_back(new uint16_t[rows * columns / kGroup]);
+      quantize_rows(format, Format::kF32, x.data(), kept, columns, values.get(), scales.get());
+      matrix.scales = scales.get();
+    }
+    return matrix;
+  }
+
+  Format format_;
+  bool cut_;
+  std::vector<std::unique_ptr<uint8_t[]>> values_;
+  std::vector<std::unique_ptr<uint16_t[]>> scales_;
+};
+
+constexpr int kSlots = 3;
+
+std::vector<int32_t> prompt(int count, uint32_t seed) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < count; ++i)
+    tokens.push_back((seed = seed * 1664525u + 1013904223u) >> 24 & 63);
+  return tokens;
+}
+
+Advance advance(int slot, std::vector<int32_t> tokens, int budget) {
+  return {.slot = slot,
+          .tokens = std::move(tokens),
+          .budget = budget,
+          .draw = {1.1f, 30, 0.95, 0.02, 5},
+          .stop_ids = {},
+          .logprobs = slot == 1 ? 2 : -1};
+}
+
+using Drawn = std::map<int, std::vector<int32_t>>;  // by slot
+
+// Reads an epoch to its end; from `stop_after` tokens on it asks for that end.
+Drawn drain(Executor& executor, size_t stop_after = SIZE_MAX) {
+  Drawn drawn;
+  std::vector<TokenEvent> events;
+  size_t count = 0;
+  for (bool over = false; !over;) {
+    events.clear();
+    over = executor.read(events, 20);
+    for (const TokenEvent& event : events) drawn[event.slot].push_back(event.token);
+    count += events.size();
+    if (count >= stop_after) executor.interrupt();
+  }
+  return drawn;
+}
+
+Drawn draw(Executor& executor, std::vector<Advance> advances) {
+  executor.start(std::move(advances));
+  return drain(executor);
+}
+
+void clear(Executor& executor) {
+  for (int slot = 0; slot < kSlots; ++slot) executor.truncate(slot, 0);
+}
+
+// Three requests at once, one of them with a prompt of several passes, are what each is alone.
+Drawn test_batch(Executor& executor) {
+  const std::vector<Advance> advances = {advance(0, prompt(70, 1), 8), advance(1, prompt(3, 2), 12),
+                                         advance(2, prompt(270, 3), 5)};
+  clear(executor);
+  Drawn alone;
+  for (const Advance& one : advances) alone.merge(draw(executor, {one}));
+  clear(executor);
+  EXPECT(draw(executor, advances) == alone);
+  return alone;
+}
+
+// An epoch that is stopped and taken up again draws what one draws that is not.
+void test_yield(Executor& executor) {
+  clear(executor);
+  const std::vector<int32_t> whole = draw(executor, {advance(0, prompt(20, 4), 20)})[0];
+  clear(executor);
+  executor.start({advance(0, prompt(20, 4), 20)});
+  std::vector<int32_t> parts = drain(executor, 5)[0];
+  while (parts.size() < whole.size()) {
+    const int left = static_cast<int>(whole.size() - parts.size());
+    executor.start({advance(0, {parts.back()}, left)});
+    const std::vector<int32_t> more = drain(executor, 3)[0];
+    parts.insert(parts.end(), more.begin(), more.end());
+  }
+  EXPECT(parts == whole);
+}
+
+// Drafts that are taken back leave no trace; logits do not depend on the width of the passes.
+void test_rollback(Executor& executor, int32_t vocab) {
+  const std::vector<int32_t> tokens = prompt(330, 6);
+  const auto logits = [&](size_t begin, size_t count) {
+    const std::vector<int32_t> part(tokens.begin() + begin, tokens.begin() + begin + count);
+    std::vector<float> out(count * vocab);
+    executor.logits(2, part, out.data());
+    return out;
+  };
+  clear(executor);
+  const std::vector<float> whole = logits(0, tokens.size());
+  executor.truncate(2, 310);
+  logits(3, 7);
+  executor.truncate(2, 310);
+  std::vector<float> again = logits(310, 1);
+  const std::vector<float> rest = logits(311, 19);
+  again.insert(again.end(), rest.begin(), rest.end());
+  EXPECT(std::memcmp(again.data(), &whole[310 * vocab], again.size() * sizeof(float)) == 0);
+}
+
+void test_trace(Executor& executor, const Plan& plan) {
+  clear(executor);
+  executor.set_trace(true);
+  draw(executor, {advance(0, prompt(9, 7), 4)});
+  executor.set_trace(false);
+  EXPECT(executor.take_spans().size() == plan.phases.size() * plan.header.workers * 4);
+}
+
+// Returns what test_batch drew.
+Drawn test_all(const NamedPlan& named, const Tensors& tensors, Isa isa, const std::string& fault) {
+  const Arithmetic arithmetic = arithmetic_of(named.dtype);
+  const StoredWeights weights(tensors, arithmetic.weights, fault == "weights");
+  Executor executor(named.plan, weights.table, select_kernels(isa), arithmetic.activation,
+                    arithmetic.kv, kSlots, {});
+  const Drawn drawn = test_batch(executor);
+  test_yield(executor);
+  test_rollback(executor, named.plan.header.vocab);
+  test_trace(executor, named.plan);
+  clear(executor);
+  executor.start({advance(0, prompt(5, 8), 500)});  // and destroyed amid it
+  return drawn;
+}
+
+// Spoils a plan as the name of the fault says.
+void spoil(Plan& plan, const std::string& fault) {
+  for (PlanPhase& phase : plan.phases) {
+    if (fault == "wait" && phase.kind == PhaseKind::kGateUp && phase.layer == 1) {
+      phase.wait_group = phase.wait_all = kNoWait;
+    }
+    if (fault == "ring" && phase.kind == PhaseKind::kOut) {
+      phase.write_slot = plan.header.attention_slots;
+    }
+  }
+}
+
+Tensors read_tensors(Blobs& blobs) {
+  Tensors t;
+  t.sizes = blobs.next<int32_t>();
+  for (auto* one : {&t.frequencies, &t.embedding, &t.final_norm, &t.head})
+    *one = blobs.next<float>();
+  for (int32_t i = 0; i < t.sizes[0] * 9; ++i) t.layers.push_back(blobs.next<float>());
+  return t;
+}
+
+NamedPlan read_plan(Blobs& blobs) {
+  const std::vector<char> dtype = blobs.next<char>();
+  Plan plan;
+  plan.header = blobs.next<PlanHeader>().at(0);
+  plan.phases = blobs.next<PlanPhase>();
+  plan.shares = blobs.next<PlanShare>();
+  return {std::string(dtype.begin(), dtype.end()), plan};
+}
+
+int run(const char* path, const std::string& fault) {
+  Blobs blobs(path);
+  int count = 0;
+  for (int64_t models = blobs.number(); models > 0; --models) {
+    const Tensors tensors = read_tensors(blobs);
+    std::map<std::string, Drawn> alone;  // what one worker draws, by dtype
+    for (int64_t plans = blobs.number(); plans > 0; --plans) {
+      NamedPlan named = read_plan(blobs);
+      const bool spoilt = !fault.empty() && named.plan.header.workers > 1;
+      if (spoilt) spoil(named.plan, fault);
+      const Drawn drawn = test_all(named, tensors, best_isa(), spoilt ? fault : "");
+      const Drawn& expected = alone.try_emplace(named.dtype, drawn).first->second;
+      // Where keys are split, sums are others, and may tip a draw.
+      if (named.plan.header.splits == 1) EXPECT(drawn == expected);
+      ++count;
+      if (named.plan.header.workers != 5 || models != 1) continue;
+      for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kNeon}) {
+        if (isa != best_isa() && supported(isa)) test_all(named, tensors, isa, ""), ++count;
+      }
+    }
+  }
+  std::printf("%d executors: all holds\n", count);
+  return 0;
+}
+
+}  // namespace
+}  // namespace monolane
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::fprintf(stderr, "expected: executor_test CASES [wait | weights | ring]\n");
+    return 2;
+  }
+  return monolane::run(argv[1], argc > 2 ? argv[2] : "");
+}

@@ -1,0 +1,222 @@
+"""``monolane bench``: how fast a model is on this machine, and how near to the memory's limit."""
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from monolane.cli import _options as options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from monolane.measure import Case, DecodeCase, LoadedModel, PrefillCase, Record
+
+_NOT_IDLE = 0.5  # programs that want a core: from here on figures are worth a warning
+
+
+def bench(
+    model: Annotated[
+        str, typer.Argument(help="'demo', a model folder, or a Hub id (name/model@revision).")
+    ] = "demo",
+    synthetic: Annotated[
+        str | None,
+        typer.Option(
+            "--synthetic",
+            help="Measure random weights of a shape instead: laneformer-2b (4.6 GB in the cache "
+            "folder), dense-2b, laneformer-tiny.",
+        ),
+    ] = None,
+    dtype: Annotated[
+        list[str] | None, typer.Option("--dtype", help="Type of the weights in use; repeatable.")
+    ] = None,
+    context: Annotated[
+        list[int] | None,
+        typer.Option("--context", help="Tokens before those timed; repeatable [default: 128]."),
+    ] = None,
+    prefill: Annotated[
+        list[int] | None,
+        typer.Option("--prefill", help="Length of a prompt; repeatable [default: 64]."),
+    ] = None,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Rounds over all cases.")] = 5,
+    tokens: Annotated[int, typer.Option("--tokens", min=2, help="Tokens of one decode run.")] = 32,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Threads [default: one per core].")
+    ] = None,
+    startup: Annotated[
+        int, typer.Option("--startup", min=0, help="Cold processes to time, per dtype.")
+    ] = 3,
+    buffer: Annotated[
+        int, typer.Option("--buffer", min=1, help="MB read to find the memory's bandwidth.")
+    ] = 1024,
+    as_json: options.Json = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the results to this file, or folder.")
+    ] = None,
+) -> None:
+    """Time decode and prefill, start-up and memory, beside what the memory gives at most.
+
+    Cases take turns, so that a machine that drifts drifts under all of them; figures are medians.
+    MBU is the bytes that a token must stream, by its speed, by the bandwidth read in the same run.
+    Run it on an idle machine.
+    """
+    from monolane.measure import ReadProbe, bench_records, run_rounds
+
+    name, folder = _folder(model, synthetic)
+    warn_if_busy()
+    models, decodes, prefills = _cases(
+        folder, dtype or ["auto"], context or [128], prefill or [64], tokens, workers
+    )
+    probe = ReadProbe(models[0].workers, buffer << 20, models[0].executor.isa)
+    cases: list[Case] = [probe, *decodes, *prefills]
+    with progress_bar("measuring", (runs + 1) * len(cases)) as step:
+        run_rounds(cases, runs, step)
+    records = bench_records(name, probe, decodes, prefills)
+    if startup:
+        records += _process_records(name, folder, decodes, startup, workers)
+    write_results(records, out, as_json, what=Path(name).name)
+
+
+def _folder(model: str, synthetic: str | None) -> tuple[str, Path]:
+    from monolane.cli._report import print_note
+    from monolane.engine import find_model
+    from monolane.measure import SYNTHETIC
+    from monolane.measure import synthetic as make
+
+    if synthetic is None:
+        return model, find_model(model)
+    if synthetic not in SYNTHETIC:
+        raise typer.BadParameter(
+            f"--synthetic: expected one of {', '.join(SYNTHETIC)}, got {synthetic!r}"
+        )
+    return f"synthetic-{synthetic}", make(synthetic, print_note)
+
+
+def _cases(
+    folder: Path,
+    dtypes: Sequence[str],
+    contexts: Sequence[int],
+    prompts: Sequence[int],
+    tokens: int,
+    workers: int | None,
+) -> "tuple[list[LoadedModel], list[DecodeCase], list[PrefillCase]]":
+    from monolane.measure import DecodeCase, LoadedModel, PrefillCase
+
+    if min(*contexts, *prompts) < 1:
+        raise typer.BadParameter("--context and --prefill: expected 1 token or more")
+    longest = max(max(contexts) + tokens, *prompts)
+    models, decodes, prefills = [], [], []
+    slots = len(contexts) + 1  # one for each context, one for all prompts
+    for dtype in dict.fromkeys(dtypes):
+        model = LoadedModel(folder, dtype, context=longest, slots=slots, workers=workers)
+        models.append(model)
+        decodes += [DecodeCase(model, i, length, tokens) for i, length in enumerate(contexts)]
+        prefills += [PrefillCase(model, slots - 1, length) for length in prompts]
+    return models, decodes, prefills
+
+
+def _process_records(
+    name: str, folder: Path, decodes: "Sequence[DecodeCase]", runs: int, workers: int | None
+) -> "list[Record]":
+    from monolane.measure import first_token, memory_record, startup_record
+
+    largest = {case.model.dtype: case for case in sorted(decodes, key=lambda case: case.context)}
+    records = []
+    with progress_bar("starting processes", len(largest) * (runs + 1)) as step:
+        for dtype, case in largest.items():
+            starts = []
+            for _ in range(runs):
+                starts.append(first_token(folder, dtype, workers=workers))
+                step()
+            records.append(startup_record(name, dtype, starts))
+            run = first_token(
+                folder, dtype, prompt=case.context, tokens=case.tokens, workers=workers
+            )
+            step()
+            records.append(memory_record(name, case, run))
+    return records
+
+
+def warn_if_busy() -> None:
+    """Tell a person whose machine has other things to do that the figures will be low."""
+    from monolane.cli._report import print_note
+    from monolane.measure import load_average
+
+    if (load := load_average()) > _NOT_IDLE:
+        print_note(f"this machine is busy (load {load:.1f}): its figures will be low")
+
+
+@contextmanager
+def progress_bar(what: str, steps: int) -> "Iterator[Callable[[], None]]":
+    """Show a bar on stderr if it is a terminal; yields what moves it on by one step."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=steps)
+        yield lambda: bar.advance(task)
+
+
+def write_results(records: "Sequence[Record]", out: Path | None, as_json: bool, what: str) -> None:
+    """Print a table, or the document as JSON, and write the document where ``out`` says."""
+    import json
+
+    from monolane.measure import (
+        build_document,
+        current_commit,
+        describe_machine,
+        load_average,
+        result_name,
+        write_document,
+    )
+
+    bandwidth = next((r["median"] * 1e9 for r in records if r["name"] == "read_bandwidth"), None)
+    document = build_document(
+        describe_machine(bandwidth),
+        shlex.join(["monolane", *sys.argv[1:]]),
+        records,
+        current_commit(Path(__file__).parent),
+        load_average=round(load_average(), 2),
+    )
+    if as_json:
+        sys.stdout.write(json.dumps(document) + "\n")
+    else:
+        sys.stdout.write("\n".join(_table(document)) + "\n")
+    if out is not None:
+        path = out / result_name(document, what) if out.is_dir() else out
+        write_document(path, document)
+        sys.stderr.write(f"written to {path}\n")
+
+
+def _table(document: dict[str, Any]) -> list[str]:
+    device = document["device"]
+    title = f"{device['name']}, {device['cores']} cores"
+    head = f"{'':10} {'dtype':9} {'tokens':>7} {'median':>10} {'min':>10} {'max':>10}  "
+    head += f"{'GB/token':>8} {'GB/s':>6} {'MBU':>6}"
+    lines = [f"{title}, reads {device['read_bandwidth_gb_s']} GB/s", "", head]
+    return lines + [
+        _row(record) for record in document["records"] if record["name"] != "read_bandwidth"
+    ]
+
+
+def _row(record: "Record") -> str:
+    name, dtype = record["name"], record["dtype"]
+    if name == "memory":
+        parts = {key: record[f"{key}_bytes"] / 1e9 for key in ("peak", "file", "anonymous")}
+        return (
+            f"{name:10} {dtype:9} {record['context']:7,} peak {parts['peak']:.2f} GB: mapped files "
+            f"{parts['file']:.2f}, own {parts['anonymous']:.2f}; "
+            f"{record['overhead_bytes'] / 1e6:,.0f} MB beyond weights and keys"
+        )
+    tokens = record["context"] if name == "decode" else record.get("tokens", "")
+    figures = " ".join(f"{record[key]:10,.2f}" for key in ("median", "min", "max"))
+    line = f"{name:10} {dtype:9} {tokens:>7} {figures}  "
+    if name == "decode":
+        line += f"{record['bytes_per_token'] / 1e9:8.4f} {record['gb_per_s']:6.1f} "
+        line += f"{record['mbu']:6.1%}"
+    return line + ("" if name == "decode" else record["unit"])

@@ -1,0 +1,168 @@
+"""What is timed, one round after another, so that a machine that drifts drifts under all alike."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from monolane.cpu import AdvanceTuple, CpuExecutor
+from monolane.errors import RequestError
+from monolane.model import Checkpoint, Weights, read_config
+from monolane.plan import MAX_WIDTH, pass_cost
+
+_PATIENCE = 1000  # milliseconds of one wait for tokens
+
+
+class Case(Protocol):
+    """Something to be timed; it keeps its own samples."""
+
+    @property
+    def name(self) -> str:
+        """What is measured."""
+
+    def warm_up(self) -> None:
+        """Touch everything once, untimed."""
+
+    def run(self) -> None:
+        """Take one sample."""
+
+
+def run_rounds(cases: Sequence[Case], rounds: int, progress: Callable[[], None]) -> None:
+    """Warm up, then take a sample of every case in each round.
+
+    Each round begins with another case, so that none always follows the same neighbour.
+    ``progress`` is called after every step: (rounds + 1) * len(cases) times.
+    """
+    for case in cases:
+        case.warm_up()
+        progress()
+    for i in range(rounds):
+        first = i % len(cases)
+        for case in (*cases[first:], *cases[:first]):
+            case.run()
+            progress()
+
+
+class LoadedModel:
+    """A model in an executor of its own, with a slot for each case, driven without an engine."""
+
+    def __init__(
+        self, folder: Path, dtype: str, *, context: int, slots: int, workers: int | None
+    ) -> None:
+        config = read_config(folder)
+        if context > config.max_positions:
+            raise RequestError(
+                f"context: expected at most {config.max_positions} tokens, the model's context, "
+                f"got {context} with the tokens to be drawn; measure at a smaller one"
+            )
+        begin = time.perf_counter()
+        weights = Weights.load(config, Checkpoint.open(folder))
+        self.executor = CpuExecutor(weights, dtype, context=context, slots=slots, workers=workers)
+        self.load_seconds = time.perf_counter() - begin
+        self.dtype = self.executor.arithmetic.name
+        self._rng = np.random.default_rng(0)
+
+    @property
+    def workers(self) -> int:
+        """Threads that decode."""
+        return self.executor.plan.groups.workers
+
+    def random_tokens(self, count: int) -> list[int]:
+        """Return token ids without meaning: speed does not depend on them."""
+        vocab = self.executor.plan.config.vocab_size
+        return [int(token) for token in self._rng.integers(vocab, size=count)]
+
+    def bytes_per_token(self, length: int) -> int:
+        """Bytes that a pass of one token streams when the sequence has ``length`` tokens."""
+        return pass_cost(self.executor.plan, 1, length).bytes
+
+    def epoch(self, slot: int, token_ids: Sequence[int], budget: int) -> tuple[int, list[int]]:
+        """Feed tokens and draw ``budget`` greedily; return the last token and all times in ns."""
+        events: list[tuple[int, int, int, object, object]] = []
+        advance: AdvanceTuple = (slot, token_ids, budget, 0.0, 0, 1.0, 0.0, 0, (), -1)
+        self.executor.core.start([advance])
+        while not self.executor.core.read(_PATIENCE, events):
+            pass
+        return events[-1][1], [event[2] for event in events]
+
+
+class DecodeCase:
+    """Tokens of one epoch, behind ``context`` tokens that are there already."""
+
+    def __init__(self, model: LoadedModel, slot: int, context: int, tokens: int) -> None:
+        assert context >= 1
+        assert tokens >= 2
+        self.model, self.context, self.tokens = model, context, tokens
+        self._slot, self._next = slot, -1
+        self.samples: list[float] = []  # tokens/s of an epoch
+        self.token_us: list[float] = []  # from token to token, of all epochs
+
+    @property
+    def name(self) -> str:
+        """What is measured."""
+        return f"decode {self.model.dtype} at {self.context:,}"
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes streamed for the token in the middle of an epoch."""
+        return self.model.bytes_per_token(self.context + self.tokens // 2)
+
+    def warm_up(self) -> None:
+        """Fill the context, and draw once."""
+        self._fill()
+        self._draw()
+
+    def run(self) -> None:
+        """Draw one epoch. The first token is not counted: its time holds the start of the epoch."""
+        times = self._draw()
+        self.samples.append((len(times) - 1) / (times[-1] - times[0]) * 1e9)
+        deltas = np.diff(np.asarray(times, np.int64)) / 1e3
+        self.token_us += [float(delta) for delta in deltas]
+
+    def _fill(self) -> None:
+        core = self.model.executor.core
+        core.truncate(self._slot, 0)
+        self._next, _ = self.model.epoch(
+            self._slot, self.model.random_tokens(self.context), budget=1
+        )
+
+    def _draw(self) -> list[int]:
+        core = self.model.executor.core
+        if self.tokens <= MAX_WIDTH:  # as far back as windowed layers keep what they need
+            core.truncate(self._slot, self.context)
+        elif core.length(self._slot) > self.context:
+            self._fill()
+        _, times = self.model.epoch(self._slot, [self._next], self.tokens)
+        return times
+
+
+class PrefillCase:
+    """From a prompt to its first token."""
+
+    def __init__(self, model: LoadedModel, slot: int, tokens: int) -> None:
+        assert tokens >= 1
+        self.model, self.tokens = model, tokens
+        self._slot = slot
+        self._prompt = model.random_tokens(tokens)
+        self.samples: list[float] = []  # tokens of the prompt per second, the head's time included
+
+    @property
+    def name(self) -> str:
+        """What is measured."""
+        return f"prefill {self.model.dtype} of {self.tokens:,}"
+
+    def warm_up(self) -> None:
+        """Do it once."""
+        self._prefill()
+
+    def run(self) -> None:
+        """Take one sample."""
+        self.samples.append(self._prefill())
+
+    def _prefill(self) -> float:
+        self.model.executor.core.truncate(self._slot, 0)
+        begin = time.perf_counter_ns()
+        _, times = self.model.epoch(self._slot, self._prompt, budget=1)
+        return self.tokens / (times[-1] - begin) * 1e9

@@ -1,0 +1,85 @@
+"""From the start of a process to its first token, and what it holds in memory then.
+
+In a process of its own, and through the engine: interpreter, imports, mapping the weights, plan,
+threads and prompt are all part of what a user waits for.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from monolane.errors import BackendError
+
+_CHILD = """
+import json, os, sys
+wish = json.loads(sys.argv[1])
+if wish["workers"] is not None:
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: wish["workers"]])
+import time
+from monolane.engine import Engine, SamplingParams
+engine = Engine.load(wish["folder"], "cpu", wish["dtype"], wish["context"])
+params = SamplingParams(max_tokens=wish["tokens"], ignore_eos=True)
+prompt = [i * 7919 % engine.config.vocab_size for i in range(wish["prompt"])]
+first = None
+for piece in engine.stream(prompt, params):
+    first = first or time.perf_counter_ns()
+with open("/proc/self/status") as status:
+    lines = dict(line.split(":", 1) for line in status)
+memory = {key: int(lines[key].split()[0]) * 1024 for key in ("VmHWM", "RssAnon", "RssFile")}
+print(json.dumps({"first": first, "load": engine.load_seconds, **memory}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """What one process told."""
+
+    seconds: float  # from before it was started to its first token
+    load_seconds: float  # of these, Engine.load
+    peak_bytes: int  # resident at most, pages of mapped files included
+    anonymous_bytes: int  # its own memory, at the end
+    file_bytes: int  # pages of mapped files that it has touched, at the end; shared with others
+
+
+def first_token(
+    folder: Path,
+    dtype: str = "auto",
+    *,
+    prompt: int = 16,
+    tokens: int = 1,
+    context: int | None = None,
+    workers: int | None = None,
+) -> FirstToken:
+    """Start a process that answers ``prompt`` tokens; BackendError if it fails."""
+    wish = {
+        "folder": str(folder),
+        "dtype": dtype,
+        "prompt": prompt,
+        "tokens": tokens,
+        "context": context,
+        "workers": workers,
+    }
+    # perf_counter_ns is CLOCK_MONOTONIC on Linux: one clock for both processes.
+    begin = time.perf_counter_ns()
+    child = subprocess.run(
+        [sys.executable, "-P", "-c", _CHILD, json.dumps(wish)],
+        capture_output=True,
+        text=True,
+        env=os.environ,
+        check=False,
+    )
+    if child.returncode != 0:
+        last = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
+        raise BackendError(f"the process whose start was to be measured failed: {last}")
+    told = json.loads(child.stdout)
+    return FirstToken(
+        seconds=(told["first"] - begin) / 1e9,
+        load_seconds=told["load"],
+        peak_bytes=told["VmHWM"],
+        anonymous_bytes=told["RssAnon"],
+        file_bytes=told["RssFile"],
+    )

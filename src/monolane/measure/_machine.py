@@ -1,0 +1,33 @@
+"""The machine that a result belongs to, as the results format wants it."""
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+
+def describe_machine(read_bandwidth: float | None = None) -> dict[str, Any]:
+    """Return the fields of a result's ``device``; ``read_bandwidth`` in bytes/s, as measured."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    measured = None if read_bandwidth is None else round(read_bandwidth / 1e9, 2)
+    return {
+        "name": _processor(),
+        "driver": f"{platform.system()} {platform.release()}",
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(memory / 1e9, 1),
+        "read_bandwidth_gb_s": measured,
+    }
+
+
+def load_average() -> float:
+    """Return how many threads of all programs have wanted a core in the last minute, on average."""
+    return os.getloadavg()[0]
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.is_file() else []:
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()

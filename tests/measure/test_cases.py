@@ -1,0 +1,114 @@
+"""Cases count what they say: tokens, contexts, bytes; and all of them take turns."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from monolane.errors import BackendError, RequestError
+from monolane.measure import (
+    DecodeCase,
+    LoadedModel,
+    PrefillCase,
+    ReadProbe,
+    bench_records,
+    first_token,
+    memory_record,
+    run_rounds,
+    startup_record,
+)
+from monolane.plan import pass_cost
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Path) -> LoadedModel:
+    return LoadedModel(tiny_model, "auto", context=96, slots=2, workers=2)
+
+
+class Recorder:
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self._log = name, log
+
+    def warm_up(self) -> None:
+        self._log.append(f"warm {self.name}")
+
+    def run(self) -> None:
+        self._log.append(self.name)
+
+
+def test_cases_take_turns_and_nobody_is_always_first() -> None:
+    log: list[str] = []
+    steps: list[int] = []
+    cases = [Recorder(name, log) for name in "abc"]
+    run_rounds(cases, 3, lambda: steps.append(1))
+    assert log == ["warm a", "warm b", "warm c", *"abc", *"bca", *"cab"]
+    assert len(steps) == 12
+
+
+@pytest.mark.parametrize("tokens", [5, 70])  # within one pass's width, and beyond
+def test_decode_stands_at_its_context_in_every_run(model: LoadedModel, tokens: int) -> None:
+    case = DecodeCase(model, 0, 20, tokens)
+    run_rounds([case], 3, lambda: None)
+    assert model.executor.core.length(0) == 20 + tokens
+    assert len(case.samples) == 3
+    assert len(case.token_us) == 3 * (tokens - 1)
+    assert all(0 < sample < 1e7 for sample in case.samples)
+    # The speed of an epoch is that of its own tokens.
+    last = case.token_us[-(tokens - 1) :]
+    assert case.samples[-1] == pytest.approx(1e6 / np.mean(last), rel=1e-3)
+    assert case.bytes_per_token == pass_cost(model.executor.plan, 1, 20 + tokens // 2).bytes
+
+
+def test_prefill_feeds_its_prompt(model: LoadedModel) -> None:
+    case = PrefillCase(model, 1, 33)
+    run_rounds([case], 2, lambda: None)
+    assert model.executor.core.length(1) == 33
+    assert len(case.samples) == 2
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_the_probe_reads_all_of_its_buffer(workers: int) -> None:
+    probe = ReadProbe(workers, 1 << 20)
+    assert probe.workers == workers
+    assert (1 << 20) - 512 * workers < probe.size <= 1 << 20
+    probe.warm_up()
+    probe.run()
+    assert 1e6 < probe.samples[0] < 1e14
+
+
+def test_records_say_bytes_and_share_of_the_bandwidth(model: LoadedModel) -> None:
+    probe, decode = ReadProbe(2, 1 << 20), DecodeCase(model, 0, 10, 4)
+    prefill = PrefillCase(model, 1, 12)
+    run_rounds([probe, decode, prefill], 3, lambda: None)
+    read, decoded, prefilled = bench_records("tiny", probe, [decode], [prefill])
+    assert (read["name"], read["unit"], read["workers"]) == ("read_bandwidth", "GB/s", 2)
+    assert (decoded["context"], decoded["tokens"], decoded["dtype"]) == (10, 4, "float32")
+    assert decoded["us_per_token"] == pytest.approx(1e6 / decoded["tokens_per_s"])
+    moved = decode.bytes_per_token * decoded["tokens_per_s"] / 1e9
+    assert decoded["gb_per_s"] == pytest.approx(moved)
+    assert decoded["mbu"] == pytest.approx(moved / read["median"])
+    assert prefilled["tokens"] == 12
+    assert "mbu" not in prefilled
+
+
+def test_a_cold_process(model: LoadedModel, tiny_model: Path) -> None:
+    run = first_token(tiny_model, prompt=20, tokens=6, workers=1)
+    assert 0 < run.load_seconds < run.seconds < 60
+    assert run.anonymous_bytes + run.file_bytes <= run.peak_bytes + (4 << 20)
+    decode = DecodeCase(model, 0, 20, 6)
+    memory = memory_record("tiny", decode, run)
+    assert memory["peak_bytes"] > memory["weight_bytes"] > 0
+    # Two windowed layers see 16 keys, two all 96; keys and values, 2 heads of 8 floats.
+    assert memory["kv_bytes"] == (2 * 16 + 2 * 96) * 2 * 2 * 8 * 4
+    start = startup_record("tiny", "float32", [run, run])
+    assert (start["unit"], start["runs"], start["median"]) == ("s", 2, run.seconds)
+
+
+def test_a_process_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match=r"failed: .*config\.json"):
+        first_token(tmp_path)
+
+
+def test_a_context_beyond_the_models(tiny_model: Path) -> None:
+    with pytest.raises(RequestError, match="expected at most 96 tokens, .* got 97"):
+        LoadedModel(tiny_model, "auto", context=97, slots=1, workers=1)

@@ -1,0 +1,75 @@
+"""The results format: what breaks it is named, and a file is never half there."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monolane.errors import MonolaneError
+from monolane.measure import (
+    ResultsError,
+    build_document,
+    current_commit,
+    describe_machine,
+    result_name,
+    summary,
+    validate_document,
+    write_document,
+)
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    record = {"name": "decode", "engine": "monolane"} | summary([3.0, 1.0, 2.0], "tokens/s")
+    made: dict[str, Any] = build_document(describe_machine(45e9), "monolane bench", [record], "abc")
+    return made | changes
+
+
+def test_a_document_says_machine_day_commit_and_command(tmp_path: Path) -> None:
+    made = document()
+    assert made["schema"] == 1
+    assert made["device"]["read_bandwidth_gb_s"] == 45
+    assert made["device"]["cores"] >= 1
+    assert made["device"]["memory_gb"] > 0
+    (record,) = made["records"]
+    assert (record["runs"], record["min"], record["median"], record["max"]) == (3, 1, 2, 3)
+    path = tmp_path / "new" / result_name(made, "decode")
+    assert path.name.startswith(made["date"])
+    assert path.name.endswith("-decode.json")
+    write_document(path, made)
+    assert json.loads(path.read_text()) == made
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schema": 2}, "expected schema 1, got 2"),
+        ({"date": "today"}, "expected a date YYYY-MM-DD"),
+        ({"commit": None}, "expected a string in 'commit'"),
+        ({"device": {"name": "x"}}, "expected device fields name, driver"),
+        ({"records": {}}, "expected a list in 'records'"),
+        ({"records": [{}]}, "expected a record with a name"),
+        ({"records": [{"name": "x", "error": "wrong", "median": 1}]}, "figures or one reason"),
+        ({"records": [{"name": "x", "error": "a", "not_measured": "b"}]}, "figures or one reason"),
+        ({"records": [{"name": "x", "mbu": float("nan")}]}, "a finite number in 'mbu'"),
+        ({"records": [{"name": "x", "mbu": True}]}, "a finite number in 'mbu'"),
+        ({"records": [{"name": "x", "min": 2, "median": 1, "max": 3}]}, "min <= median <= max"),
+    ],
+)
+def test_what_breaks_the_format_is_named(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ResultsError, match=message):
+        validate_document(document(**changes))
+    with pytest.raises(MonolaneError):
+        write_document(tmp_path / "x.json", document(**changes))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reason_instead_of_figures() -> None:
+    validate_document(document(records=[{"name": "decode", "error": "logits differ"}]))
+
+
+def test_no_checkout_no_commit(tmp_path: Path) -> None:
+    assert current_commit(tmp_path) == "unknown"
