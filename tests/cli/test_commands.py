@@ -149,6 +149,8 @@ def test_doctor_tells_what_there_is(tmp_path: Path) -> None:
         "train",
         "plan",
         "plan show",
+        "bench",
+        "trace",
         "doctor",
     ],
 )

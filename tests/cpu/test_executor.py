@@ -81,9 +81,9 @@ def bfloat16_bound(config: ModelConfig, logits: np.ndarray) -> float:
     """How far rounding activations to bfloat16 may move a logit.
 
     Each of 4 products per layer, and the head, rounds its input by at most 2^-9 of its size. The
-    errors of the inputs are independent, so a product's own relative error stays about 2^-9 / sqrt(3)
-    and those of the 4N + 1 products add up as a random walk. Factor 6: the largest of all logits
-    rather than the typical one.
+    errors of the inputs are independent, so a product's own relative error stays about
+    2^-9 / sqrt(3) and those of the 4N + 1 products add up as a random walk. Factor 6: the largest
+    of all logits rather than the typical one.
     """
     steps = 4 * config.num_layers + 1
     return float(6 * 2.0**-9 / np.sqrt(3) * np.sqrt(steps) * logits.std())

@@ -9,7 +9,7 @@ import pytest
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 # These need neither package: exporting works in a base install.
-TORCH_FREE = ("test_aside.py", "test_export.py", "test_room.py")
+TORCH_FREE = ("test_export.py", "test_room.py")
 
 if find_spec("torch") and find_spec("transformers"):
     import torch

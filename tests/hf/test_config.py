@@ -197,3 +197,10 @@ def test_wrong_files(change: dict[str, Any], tiny: Callable[..., Any], tmp_path:
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ValueError, match=r"Laneformer config: .*expected .* but got"):
         LaneformerConfig.from_pretrained(tmp_path)
+
+
+def test_quantised_folders_are_refused() -> None:
+    """Transformers would load the integer codes as if they were weights."""
+    scheme = {"quant_method": "monolane", "bits": 8, "group_size": 32, "symmetric": True}
+    with pytest.raises(ValueError, match="quantization_config: expected none: only monolane's"):
+        LaneformerConfig(quantization_config=scheme)

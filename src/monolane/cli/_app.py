@@ -6,12 +6,14 @@ from typing import Annotated, NoReturn
 import typer
 
 from monolane._version import __version__
+from monolane.cli._bench import bench
 from monolane.cli._chat import chat
 from monolane.cli._doctor import doctor
 from monolane.cli._export import export
 from monolane.cli._generate import generate
 from monolane.cli._plan import plan
 from monolane.cli._quantize import quantize
+from monolane.cli._trace import trace
 from monolane.cli._train import train
 from monolane.cli._verify import verify
 from monolane.errors import MonolaneError, RequestError
@@ -25,7 +27,7 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
 )
-for command in (generate, chat, verify, export, quantize, train, doctor):
+for command in (generate, chat, verify, export, quantize, train, bench, trace, doctor):
     app.command()(command)
 app.add_typer(plan, name="plan")
 

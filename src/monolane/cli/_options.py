@@ -10,8 +10,12 @@ Model = Annotated[
         "--model", "-m", help="'demo', a model folder, or a Hub id (name/model@revision)."
     ),
 ]
-BackendName = Annotated[str, typer.Option("--backend", help="auto, cpu or reference; see 'doctor'.")]
-Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16, float16, int8 or int4.")]
+BackendName = Annotated[
+    str, typer.Option("--backend", help="auto, cpu or reference; see 'doctor'.")
+]
+Dtype = Annotated[
+    str, typer.Option("--dtype", help="auto, float32, bfloat16, float16, int8 or int4.")
+]
 Context = Annotated[
     int | None, typer.Option("--context", help="Tokens a sequence may hold [default: the model's].")
 ]

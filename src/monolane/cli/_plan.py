@@ -50,7 +50,7 @@ def show(
     made = build(
         config,
         _device(device, bandwidth),
-        config.dtype if dtype == "auto" else dtype,
+        config.stored_dtype if dtype == "auto" else dtype,
         max_width=width,
         context=context,
     )

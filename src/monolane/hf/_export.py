@@ -14,13 +14,14 @@ from typing import Any, cast
 import numpy as np
 
 from monolane.errors import CheckpointError, ConfigError, ModelNotFoundError
-from monolane.hf._aside import check_replaceable, folder_aside
 from monolane.hf._card import model_card
 from monolane.hf._text_files import write_text_files
 from monolane.model import (
     Checkpoint,
     ModelConfig,
     Weights,
+    check_replaceable,
+    folder_aside,
     read_config,
     render_config,
     tensor_specs,
@@ -71,6 +72,12 @@ def _open(source: Path) -> tuple[ModelConfig, Checkpoint]:
     config = read_config(source)
     if config.family != "laneformer":
         raise ConfigError(f"{source}: expected a Laneformer to export, got {config.family!r}")
+    if config.quantization is not None:
+        raise ConfigError(
+            f"{source}: expected float weights to export, got "
+            f"{config.quantization.bits}-bit codes, which Transformers cannot read; export the "
+            "folder that was quantised"
+        )
     checkpoint = Checkpoint.open(source)
     Weights.load(config, checkpoint)
     return config, checkpoint

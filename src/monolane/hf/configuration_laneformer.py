@@ -95,6 +95,12 @@ class LaneformerConfig(PretrainedConfig):
         self._check_fixed("hidden_act", "silu", kwargs.pop("hidden_act", None))
         self._check_fixed("attention_bias", False, kwargs.pop("attention_bias", None))
         self._check_fixed("mlp_bias", False, kwargs.pop("mlp_bias", None))
+        scheme = kwargs.get("quantization_config")
+        if isinstance(scheme, dict) and scheme.get("quant_method") == "monolane":
+            # Transformers would warn, and then load the integer codes as if they were weights.
+            raise _error(
+                "quantization_config", "none: only monolane's engine reads its codes", scheme
+            )
         if kwargs.get("architectures") == ["LaneformerTPForCausalLM"]:
             kwargs["architectures"] = ["LaneformerForCausalLM"]
         super().__init__(**kwargs)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from monolane.errors import CheckpointError
-from monolane.hf._aside import check_replaceable, folder_aside
+from monolane.model import check_replaceable, folder_aside
 
 
 def _model_folder(path: Path) -> Path:
