@@ -78,6 +78,7 @@ def test_wrong_usage_and_failures(arguments: list[str], code: int, message: str)
 
 def test_ctrl_c_ends_cleanly(tiny_model: Path) -> None:
     command = [*PROGRAM, "generate", "x", "-m", str(tiny_model), "-n", "90", "--ignore-eos"]
+    command += ["--backend", "reference"]
     # The tiny model is done in a blink: hold each pass up, so that the signal comes amid them.
     slow = (
         "import time, monolane.reference as r; f = r.ReferenceModel.forward\n"

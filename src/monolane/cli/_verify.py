@@ -62,7 +62,6 @@ def verify(
         typer.Option("--tokens", help="Also compare on this many random tokens [0: not].", min=0),
     ] = 300,
     backend: options.BackendName = "auto",
-    dtype: options.Dtype = "auto",
     as_json: options.Json = False,
 ) -> None:
     """Compare the engine's logits with the Transformers implementation, in float32.
@@ -72,7 +71,7 @@ def verify(
     from monolane.engine import Engine, find_model
 
     folder = find_model(model, with_code=trust_remote_code)
-    with Engine.load(folder, backend, dtype) as engine:
+    with Engine.load(folder, backend, "float32") as engine:
         theirs = _transformers_logits(folder, trust_remote_code)
         rows = []
         for name, ids in _prompts(engine, tokens):
