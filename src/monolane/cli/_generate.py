@@ -17,10 +17,10 @@ def generate(
     prompt: Annotated[str, typer.Argument(help="Text to continue; '-' reads it from stdin.")],
     model: options.Model = "demo",
     max_tokens: options.MaxTokens = 256,
-    temperature: options.Temperature = 0.0,
+    temperature: options.Temperature = 0.7,
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
+    min_p: options.MinP = 0.05,
     seed: options.Seed = 0,
     stop: Annotated[
         list[str] | None, typer.Option("--stop", help="Text that ends the answer; repeatable.")
