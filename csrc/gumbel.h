@@ -19,10 +19,9 @@ inline uint32_t philox_word(uint64_t seed, uint32_t position, uint32_t token) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t left = 0xD2511F53ull * counter[0];
     const uint64_t right = 0xCD9E8D57ull * counter[2];
-    const uint32_t next[4] = {static_cast<uint32_t>(right >> 32) ^ counter[1] ^ key[0],
-                              static_cast<uint32_t>(right),
-                              static_cast<uint32_t>(left >> 32) ^ counter[3] ^ key[1],
-                              static_cast<uint32_t>(left)};
+    const uint32_t next[4] = {
+        static_cast<uint32_t>(right >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(right),
+        static_cast<uint32_t>(left >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(left)};
     for (int i = 0; i < 4; ++i) counter[i] = next[i];
     key[0] += 0x9E3779B9u;
     key[1] += 0xBB67AE85u;
