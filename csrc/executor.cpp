@@ -1,3 +1,4 @@
+// Past 500 lines on purpose: the phases are short, share one state, and are read side by side.
 #include "executor.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Past 500 lines on purpose: one header that the probe sources include in place of the device.
 // A host build of the probes' device primitives: every CUDA thread is a fiber, all blocks of a
 // launch are resident, and the order in which fibers run is drawn from a seed. Asynchronous copies
 // land late and out of order into memory that was poisoned when they were issued, shared memory
