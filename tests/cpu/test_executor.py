@@ -99,6 +99,16 @@ def test_goldens_in_bfloat16(golden: Path, dtype: str) -> None:
     assert difference > 1e-5  # that it is bfloat16 indeed
 
 
+def test_goldens_in_float16(golden: Path) -> None:
+    """Activations stay float32; keys and values round to three bits more than bfloat16 has."""
+    expected = SafetensorsFile(golden / "expected.safetensors")
+    executor = CpuExecutor(load(golden), "float16", context=128, slots=1)
+    ids, logits = expected["input_ids"][0], expected["logits"][0]
+    difference = np.abs(executor.logits(0, ids) - logits).max()
+    assert difference < bfloat16_bound(read_config(golden), logits) / 8
+    assert difference > 1e-5  # that its cache is float16 indeed
+
+
 @pytest.mark.parametrize("isa", kernels.supported())
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_instruction_set(isa: str, dtype: str) -> None:
