@@ -32,7 +32,7 @@ def check_replaceable(source: Path, destination: Path, overwrite: bool) -> None:
     if not overwrite:
         raise CheckpointError(
             f"{destination}: expected no such folder, got one with files in it; name another "
-            "destination, or pass overwrite=True"
+            "destination, or pass overwrite=True (--overwrite)"
         )
     if not (target / "config.json").is_file():
         raise CheckpointError(
