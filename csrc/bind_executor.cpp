@@ -7,9 +7,12 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "executor.h"
 
@@ -21,14 +24,14 @@ namespace {
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Tokens = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Words = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 [[noreturn]] void refuse(const std::string& message) { throw nb::value_error(message.c_str()); }
 
 // What an executor reads, and the Python objects that own it.
 struct WeightTable {
   ModelWeights weights;
-  std::vector<nb::object> owners;
+  std::map<std::pair<int, int>, std::vector<nb::object>> owners;  // by role and layer
 
   explicit WeightTable(int layers) { weights.layers.resize(layers); }
 
@@ -38,31 +41,6 @@ struct WeightTable {
              std::to_string(index));
     }
     return weights.layers[index];
-  }
-
-  Matrix& matrix(WeightRole role, int index) {
-    switch (role) {
-      case WeightRole::kEmbedding:
-        return weights.embedding;
-      case WeightRole::kHead:
-        return weights.head;
-      case WeightRole::kQ:
-        return layer(index).q;
-      case WeightRole::kK:
-        return layer(index).k;
-      case WeightRole::kV:
-        return layer(index).v;
-      case WeightRole::kO:
-        return layer(index).o;
-      case WeightRole::kGate:
-        return layer(index).gate;
-      case WeightRole::kUp:
-        return layer(index).up;
-      case WeightRole::kDown:
-        return layer(index).down;
-      default:
-        refuse("role: expected that of a matrix");
-    }
   }
 
   const float*& vector(WeightRole role, int index) {
@@ -87,12 +65,11 @@ struct WeightTable {
   }
 
   void set_matrix(int role, int index, nb::object values, nb::object scales, int64_t rows,
-                  int64_t columns, int format) {
-    const Format stored = static_cast<Format>(format);
-    const bool grouped = stored == Format::kI8 || stored == Format::kI4;
+                  int64_t columns, int format, int wanted) {
+    const Format stored = format_of(format), used = format_of(wanted);
+    const auto grouped = [](Format f) { return f == Format::kI8 || f == Format::kI4; };
     const Bytes data = nb::cast<Bytes>(values);
-    if (format < 0 || format > 4) refuse("format: expected 0 to 4");
-    if (rows < 1 || columns < 1 || (grouped && columns % kGroup != 0)) {
+    if (rows < 1 || columns < 1 || ((grouped(stored) || grouped(used)) && columns % kGroup != 0)) {
       refuse("columns: integer formats need a multiple of 32, got " + std::to_string(columns));
     }
     if (static_cast<int64_t>(data.nbytes()) != rows * row_bytes(stored, columns)) {
@@ -100,22 +77,32 @@ struct WeightTable {
              " bytes, got " + std::to_string(data.nbytes()));
     }
     const uint16_t* scale = nullptr;
-    if (grouped) {
+    if (grouped(stored)) {
       const Bytes bytes = nb::cast<Bytes>(scales);
       if (static_cast<int64_t>(bytes.nbytes()) != rows * columns / kGroup * 2) {
         refuse("scales: expected " + std::to_string(rows * columns / kGroup * 2) + " bytes, got " +
                std::to_string(bytes.nbytes()));
       }
       scale = reinterpret_cast<const uint16_t*>(bytes.data());
-      owners.push_back(scales);
     }
-    matrix(static_cast<WeightRole>(role), index) = {data.data(), scale, rows, columns, stored};
-    owners.push_back(values);
+    const Matrix matrix{data.data(), scale, rows, columns, stored};
+    if (static_cast<WeightRole>(role) == WeightRole::kEmbedding) {
+      weights.embedding = matrix;
+    } else {
+      if (static_cast<WeightRole>(role) != WeightRole::kHead) layer(index);
+      weights.weight(static_cast<WeightRole>(role), index) = {matrix, used};
+    }
+    owners[{role, index}] = {values, scales};
+  }
+
+  static Format format_of(int format) {
+    if (format < 0 || format > 4) refuse("format: expected 0 to 4, got " + std::to_string(format));
+    return static_cast<Format>(format);
   }
 
   void set_vector(int role, int index, nb::object values) {
     vector(static_cast<WeightRole>(role), index) = nb::cast<Floats>(values).data();
-    owners.push_back(values);
+    owners[{role, index}] = {values};
   }
 };
 
@@ -152,17 +139,23 @@ nb::tuple event_tuple(const TokenEvent& event) {
   return nb::make_tuple(event.slot, event.token, event.time_ns, logprob, nb::tuple(top));
 }
 
-// slot, tokens, budget, temperature, top_k, top_p, min_p, seed, stop ids, logprobs or -1
-using AdvanceTuple = std::tuple<int, std::vector<int32_t>, int, float, int, double, double,
-                                uint64_t, std::vector<int32_t>, int>;
+// slot, tokens, budget, temperature, top_k, top_p, min_p, seed, stop ids, logprobs or -1, biases,
+// guided
+using AdvanceTuple =
+    std::tuple<int, std::vector<int32_t>, int, float, int, double, double, uint64_t,
+               std::vector<int32_t>, int, std::vector<std::tuple<int32_t, float>>, bool>;
 
 Advance advance_of(const AdvanceTuple& a) {
+  std::vector<LogitBias> bias;
+  for (const auto& [token, value] : std::get<10>(a)) bias.push_back({token, value});
   return {.slot = std::get<0>(a),
           .tokens = std::get<1>(a),
           .budget = std::get<2>(a),
-          .draw = {std::get<3>(a), std::get<4>(a), std::get<5>(a), std::get<6>(a), std::get<7>(a)},
+          .draw = {std::get<3>(a), std::get<4>(a), std::get<5>(a), std::get<6>(a), std::get<7>(a),
+                   std::move(bias)},
           .stop_ids = std::get<8>(a),
-          .logprobs = std::get<9>(a)};
+          .logprobs = std::get<9>(a),
+          .guided = std::get<11>(a)};
 }
 
 // An executor and what it reads.
@@ -179,6 +172,17 @@ struct BoundExecutor {
         executor(plan_of(header, phases, shares), nb::cast<WeightTable&>(weights).weights,
                  kernels_named(isa), static_cast<Activation>(activation),
                  static_cast<Format>(kv_format), slots, cores) {}
+
+  void convert(int64_t phase, int64_t matrix) {
+    if (!executor.converts(phase, matrix)) return;
+    {
+      nb::gil_scoped_release unlocked;
+      executor.convert(phase, matrix);
+    }
+    const PlanPhase& of = executor.plan().phases[phase];
+    const int role = static_cast<int>(of.matrices[matrix].role);
+    nb::cast<WeightTable&>(table).owners.erase({role, std::max(of.layer, 0)});
+  }
 };
 
 }  // namespace
@@ -188,7 +192,7 @@ void bind_executor(nb::module_& m) {
                           "Where an executor finds each weight; keeps them alive.")
       .def(nb::init<int>(), "layers"_a)
       .def("set_matrix", &WeightTable::set_matrix, "role"_a, "layer"_a, "values"_a,
-           "scales"_a.none(), "rows"_a, "columns"_a, "format"_a)
+           "scales"_a.none(), "rows"_a, "columns"_a, "format"_a, "wanted"_a)
       .def("set_vector", &WeightTable::set_vector, "role"_a, "layer"_a, "values"_a);
 
   nb::class_<BoundExecutor>(m, "Executor", "Runs a plan on the cores of this machine.")
@@ -196,6 +200,10 @@ void bind_executor(nb::module_& m) {
                     const std::string&, int, int, int, const std::vector<int>&>(),
            "header"_a, "phases"_a, "shares"_a, "weights"_a, "isa"_a, "activation"_a, "kv_format"_a,
            "slots"_a, "cores"_a)
+      .def("convert", &BoundExecutor::convert, "phase"_a, "matrix"_a,
+           "Have the workers make their copies of a phase's matrix, if it is stored in another "
+           "format than it is multiplied in; for each matrix, before the first epoch. What "
+           "set_matrix was given for it is not read again.")
       .def(
           "length", [](const BoundExecutor& e, int slot) { return e.executor.length(slot); },
           "slot"_a)
@@ -225,7 +233,18 @@ void bind_executor(nb::module_& m) {
           },
           "advances"_a,
           "Begin an epoch: (slot, tokens, budget, temperature, top_k, top_p, min_p, seed, stop "
-          "ids, logprobs or -1) for each slot.")
+          "ids, logprobs or -1, [(token, bias), ...], guided) for each slot.")
+      .def(
+          "guide",
+          [](BoundExecutor& e, int slot, std::vector<int32_t> forced,
+             const std::optional<Words>& mask) {
+            Guide guide{std::move(forced), {}};
+            if (mask) guide.mask.assign(mask->data(), mask->data() + mask->size());
+            e.executor.guide(slot, std::move(guide));
+          },
+          "slot"_a, "forced"_a, "mask"_a.none(),
+          "Say what comes next in a guided slot: tokens that are given, then a draw under a mask, "
+          "uint32 [ceil(V / 32)], bit t % 32 of word t / 32 for token t; None: the answer ends.")
       .def(
           "read",
           [](BoundExecutor& e, int milliseconds, nb::list into) {
@@ -257,7 +276,9 @@ void bind_executor(nb::module_& m) {
             return spans;
           },
           "Return and forget (worker, phase, width, arrived, begun, ended) of the traced epochs.")
-      .def_prop_ro("kv_bytes", [](const BoundExecutor& e) { return e.executor.kv_bytes(); });
+      .def_prop_ro("kv_bytes", [](const BoundExecutor& e) { return e.executor.kv_bytes(); })
+      .def_prop_ro("converted_bytes",
+                   [](const BoundExecutor& e) { return e.executor.converted_bytes(); });
 }
 
 }  // namespace monolane

@@ -181,11 +181,13 @@ Array<float, nb::ndim<1>> silu_times(const std::string& isa, const Floats1& gate
   return out;
 }
 
-nb::tuple attend(const std::string& isa, const Floats1& q, const std::string& format,
-                 const Bytes& keys, const Bytes& values, float scale) {
+Array<float, nb::ndim<2>> attend(const std::string& isa, const Floats2& q,
+                                 const std::string& format, const Bytes& keys, const Bytes& values,
+                                 float scale) {
   const Kernels& k = kernels_of(isa);
   const Format kv = float_format_of(format);
-  const auto head_dim = static_cast<int64_t>(q.shape(0));
+  const auto heads = static_cast<int64_t>(q.shape(0));
+  const auto head_dim = static_cast<int64_t>(q.shape(1));
   const auto count = static_cast<int64_t>(keys.shape(0));
   const auto row = static_cast<int64_t>(keys.shape(1));
   const int64_t stride = row / row_bytes(kv, 1);
@@ -197,13 +199,11 @@ nb::tuple attend(const std::string& isa, const Floats1& q, const std::string& fo
          static_cast<int64_t>(values.shape(0)));
   expect(static_cast<int64_t>(values.shape(1)) == row, "value rows as long as key rows",
          static_cast<int64_t>(values.shape(1)));
-  auto out = make<float>(head_dim);
-  std::vector<float> scores(static_cast<size_t>(count));
-  float peak = 0.0f;
-  float total = 0.0f;
-  k.attend(q.data(), keys.data(), values.data(), kv, stride, count, head_dim, scale, scores.data(),
-           &peak, &total, out.data());
-  return nb::make_tuple(out, peak, total);
+  auto partial = make<float>(heads, head_dim + 2);
+  std::vector<float> scores(static_cast<size_t>(std::min(heads, kAttendHeads) * count));
+  k.attend(q.data(), heads, keys.data(), values.data(), kv, stride, count, head_dim, scale, nullptr,
+           scores.data(), partial.data());
+  return partial;
 }
 
 Array<uint8_t, nb::ndim<1>> store_kv(const std::string& isa, const Floats1& x,
@@ -264,8 +264,8 @@ void bind_kernels(nb::module_& parent) {
         "gate / (1 + exp(-gate)) * up, each [N].");
   m.def("attend", &attend, arg("isa"), arg("q"), arg("format"), arg("keys"), arg("values"),
         arg("scale"),
-        "One head q [h] over keys and values, uint8 [J, bytes]: the unnormalised sum [h], the "
-        "peak score and the total weight.");
+        "Heads q [H, h] over keys and values, uint8 [J, bytes]: for each the unnormalised sum, the "
+        "peak score and the total weight, [H, h + 2].");
   m.def("store_kv", &store_kv, arg("isa"), arg("x"), arg("format"),
         "The bytes of x [N] in a cache format.");
   m.def("add", &add, arg("isa"), arg("a"), arg("b"), "a + b, each [N].");

@@ -12,6 +12,7 @@ namespace {
 
 // -log(-log(u)) of the largest u, 1 - 2^-25, rounded up: no noise is larger.
 constexpr float kLargestNoise = 17.33f;
+constexpr float kNever = -std::numeric_limits<float>::infinity();  // the logit of a banned token
 
 int32_t largest(const float* x, int32_t count) {
   int32_t best = 0;
@@ -27,7 +28,7 @@ int32_t largest(const float* x, int32_t count) {
 template <typename IdAt>
 int32_t draw_among(const float* scaled, int32_t count, IdAt id_at, uint64_t seed,
                    uint32_t position) {
-  float best = -std::numeric_limits<float>::infinity();
+  float best = kNever;
   int32_t winner = -1;
   for (int32_t i = 0; i < count; ++i) {
     const int32_t id = id_at(i);
@@ -79,10 +80,35 @@ void allow(const Draw& draw, int32_t vocab, ChooseScratch& scratch) {
   std::sort(ranked.begin(), ranked.end());
 }
 
+bool allows(const uint32_t* mask, int32_t token) { return mask[token / 32] >> (token % 32) & 1; }
+
+// Leaves in `limited` what the request and its mask make of the logits.
+void limit(const float* logits, int32_t vocab, const Draw& draw, const uint32_t* mask,
+           std::vector<float>& limited) {
+  limited.assign(logits, logits + vocab);
+  for (const LogitBias& bias : draw.bias) limited[bias.token] += bias.value;
+  if (mask == nullptr) return;
+  for (int32_t word = 0; word < mask_words(vocab); ++word) {
+    if (mask[word] == ~uint32_t{0}) continue;
+    for (int32_t i = word * 32; i < std::min(vocab, word * 32 + 32); ++i) {
+      if (!allows(mask, i)) limited[i] = kNever;
+    }
+  }
+}
+
 }  // namespace
 
 int32_t choose(const float* logits, int32_t vocab, const Draw& draw, uint32_t position,
-               ChooseScratch& scratch) {
+               const uint32_t* mask, ChooseScratch& scratch) {
+  if (mask != nullptr || !draw.bias.empty()) {
+    limit(logits, vocab, draw, mask, scratch.limited);
+    logits = scratch.limited.data();
+    if (logits[largest(logits, vocab)] == kNever) {  // every token that may come is banned
+      int32_t first = 0;
+      while (mask != nullptr && first < vocab - 1 && !allows(mask, first)) ++first;
+      return first;
+    }
+  }
   if (draw.temperature == 0) return largest(logits, vocab);
   scratch.scaled.resize(vocab);
   float* scaled = scratch.scaled.data();

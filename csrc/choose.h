@@ -9,24 +9,34 @@
 
 namespace monolane {
 
+struct LogitBias {
+  int32_t token;
+  float value;  // added to the logit; -infinity bans the token
+};
+
 struct Draw {
   float temperature;  // 0: the largest logit
   int32_t top_k;      // 0: all
   double top_p;
   double min_p;
   uint64_t seed;
+  std::vector<LogitBias> bias = {};  // each token once
 };
 
 // Reusable memory of `choose`: no allocation while decoding.
 struct ChooseScratch {
+  std::vector<float> limited;       // [V] logits with biases, -infinity where the mask has no bit
   std::vector<float> scaled;        // [V]
   std::vector<int32_t> ranked;      // ids by rank
   std::vector<double> probability;  // by rank, unnormalised: the first is 1
 };
 
-// Returns the id of the next token; `position` is the one that it will take.
+constexpr int32_t mask_words(int32_t vocab) { return (vocab + 31) / 32; }
+
+// Returns the id of the next token; `position` is the one that it will take. Bit t % 32 of word
+// t / 32 of `mask` says whether token t may come: at least one may. Null: all may.
 int32_t choose(const float* logits, int32_t vocab, const Draw& draw, uint32_t position,
-               ChooseScratch& scratch);
+               const uint32_t* mask, ChooseScratch& scratch);
 
 // Fills logprob and the `count` best alternatives of an event.
 void report_logprobs(const float* logits, int32_t vocab, int32_t count, TokenEvent& event);

@@ -4,6 +4,7 @@
 // sum in the same order. Latency is hidden by rows in flight instead.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels.h"
@@ -20,9 +21,12 @@ template <class W>
 struct FloatDot {
   static constexpr int kStep = kLanes;
   static constexpr int kStepBytes = kLanes * sizeof(W);
+  static constexpr int kTokenStepBytes = kLanes * sizeof(float);  // of a packed token
   static constexpr bool kLight = sizeof(W) == 4;  // the hardware prefetches far enough by itself
   static constexpr int kWideRows = 4;             // the tile of large widths
   static constexpr int kWideTokens = kRegisters == 32 ? 6 : 2;
+  static constexpr int kRowTokens = 1;     // up to which one row at a time is faster than two
+  static constexpr int64_t kShortRow = 0;  // columns up to which two are faster for a single token
   using Left = Floats;
 
   const W* rows;
@@ -46,9 +50,12 @@ struct FloatDot {
 struct PairDot {
   static constexpr int kStep = kPairs;
   static constexpr int kStepBytes = kPairs * 2;
+  static constexpr int kTokenStepBytes = kPairs * 2;
   static constexpr bool kLight = true;
   static constexpr int kWideRows = 4;
   static constexpr int kWideTokens = 6;
+  static constexpr int kRowTokens = 5;
+  static constexpr int64_t kShortRow = 0;
   using Left = Pairs;
 
   const Bf16* rows;
@@ -82,9 +89,12 @@ struct GroupDot {
   static constexpr int kStep = kGroups * kGroup;  // columns of a block
   static constexpr int kGroupBytes = std::is_same_v<W, Int4> ? 16 : 32;
   static constexpr int kStepBytes = kGroups * kGroupBytes;
+  static constexpr int kTokenStepBytes = 4 * kVector;
   static constexpr bool kLight = false;
   static constexpr int kWideRows = kRegisters == 32 ? 4 : 1;
   static constexpr int kWideTokens = kRegisters == 32 ? 3 : 4;
+  static constexpr int kRowTokens = std::is_same_v<W, Int4> ? 1 : 2;
+  static constexpr int64_t kShortRow = 1536;
   struct Left {
     Codes codes;
     Floats scale;

@@ -4,10 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <limits>
 #include <stdexcept>
 #include <string>
 #include <thread>
+
+#include "clones.h"
+#include "worker_rows.h"
 
 namespace monolane {
 namespace {
@@ -25,15 +29,7 @@ std::vector<int64_t> windows_of(const Plan& plan) {
   return windows;
 }
 
-// Elementwise loops over [D]; compiled for several instruction sets and chosen when the program is
-// loaded. Without contraction each element's arithmetic is the same in all of them.
-#if defined(__x86_64__)
-#define MONOLANE_CLONES \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define MONOLANE_CLONES
-#endif
-
+// Elementwise loops over [D].
 MONOLANE_CLONES void add_to(float* x, const float* y, int64_t count) {
   for (int64_t i = 0; i < count; ++i) x[i] += y[i];
 }
@@ -50,8 +46,9 @@ MONOLANE_CLONES void scale_by(float* x, float scale, int64_t count) {
 
 // Rows of the group's lanes, [lanes][T][...], and scratch. Lane indices here are within the group.
 struct Executor::Worker {
-  Worker(const Plan& plan, const Kernels& kernels, Activation activation, int worker)
-      : index(worker), group(worker / plan.header.group_workers) {
+  Worker(const Plan& plan, const ModelWeights& weights, const Kernels& kernels,
+         Activation activation, int worker)
+      : index(worker), group(worker / plan.header.group_workers), weights(plan, weights, worker) {
     const PlanHeader& h = plan.header;
     const int64_t lanes = h.group_lanes, width = h.max_width;
     first_lane = group * lanes;
@@ -61,16 +58,17 @@ struct Executor::Worker {
         {h.hidden, concat, h.intermediate / h.lanes, int64_t{h.heads} / h.lanes * h.head_dim});
     token_bytes = kernels.packed_bytes(activation, columns);
     int64_t rows = 0;  // of the largest share of any phase
-    for (const PlanShare& share : plan.shares)
-      rows = std::max<int64_t>(rows, share.end - share.begin);
+    for (const PlanShare& part : plan.shares) rows = std::max<int64_t>(rows, part.end - part.begin);
 
     x = std::make_unique<Arena>(floats(lanes * width * h.hidden));
     normed = std::make_unique<Arena>(floats(width * std::max<int64_t>(columns, h.hidden)));
     packed = std::make_unique<Arena>(static_cast<size_t>(lanes * width * token_bytes));
     product = std::make_unique<Arena>(floats(2 * width * std::max<int64_t>(rows, 1)));
     sum = std::make_unique<Arena>(floats(h.hidden));
-    scores = std::make_unique<Arena>(floats(std::max<int64_t>(h.chunk, 1)));
-    partial = std::make_unique<Arena>(floats(h.head_dim));
+    const int64_t group = h.heads / h.kv_heads;
+    scores = std::make_unique<Arena>(
+        floats(std::min(group, kAttendHeads) * std::max<int64_t>(h.chunk, 1)));
+    partial = std::make_unique<Arena>(floats(group * (h.head_dim + 2)));
     cosine = std::make_unique<Arena>(floats(width * h.head_dim / 2));
     sine = std::make_unique<Arena>(floats(width * h.head_dim / 2));
   }
@@ -82,6 +80,7 @@ struct Executor::Worker {
   int index;
   int group;
   int64_t first_lane, first_worker;
+  WorkerRows weights;
   int64_t token_bytes;                  // room of one packed token
   uint32_t passes = 0;                  // laid out since construction, empty ones included
   uint32_t finished = 0;                // phases since construction
@@ -91,13 +90,19 @@ struct Executor::Worker {
   std::unique_ptr<Arena> packed;        // [lanes, T, packed]
   std::unique_ptr<Arena> product;       // [T, rows], twice
   std::unique_ptr<Arena> sum;           // [D]
-  std::unique_ptr<Arena> scores;        // [chunk]
-  std::unique_ptr<Arena> partial;       // [h]
+  std::unique_ptr<Arena> scores;        // [min(H/K, kAttendHeads), chunk]
+  std::unique_ptr<Arena> partial;       // [H/K, h + 2]
   std::unique_ptr<Arena> cosine, sine;  // [T, h/2]
   std::vector<Span> spans;
 };
 
-int64_t Executor::w_index(const Worker& w) { return w.index; }
+PlanShare Executor::share(const Worker& w, int32_t table) const {
+  return plan_.share(table, w.index);
+}
+
+const Matrix& Executor::rows(const Worker& w, const PlanPhase& phase, int64_t index) const {
+  return w.weights.of(index_of(phase), index);
+}
 
 Executor::Executor(Plan plan, ModelWeights weights, const Kernels& kernels, Activation activation,
                    Format kv_format, int slots, const std::vector<int>& cores)
@@ -107,9 +112,10 @@ Executor::Executor(Plan plan, ModelWeights weights, const Kernels& kernels, Acti
       activation_(activation),
       cache_(windows_of(plan_), plan_.header.kv_heads, plan_.header.head_dim, plan_.header.context,
              slots, kv_format),
-      lengths_(slots, 0),
+      lengths_(slots),
       highest_(slots, 0),
       progress_(plan_.header.workers),
+      guides_(slots),
       ring_(kRingEvents),
       team_(plan_.header.workers, cores) {
   const PlanHeader& h = plan_.header;
@@ -128,7 +134,10 @@ Executor::Executor(Plan plan, ModelWeights weights, const Kernels& kernels, Acti
   stream_ = std::make_unique<Arena>(floats(lanes * width * hidden));
   logits_ = std::make_unique<Arena>(floats(width * h.vocab));
   for (int i = 0; i < h.workers; ++i) {
-    workers_.push_back(std::make_unique<Worker>(plan_, kernels_, activation_, i));
+    workers_.push_back(std::make_unique<Worker>(plan_, weights_, kernels_, activation_, i));
+  }
+  for (const PlanPhase& phase : plan_.phases) {
+    for (int64_t i = 0; i < phase.num_matrices; ++i) to_convert_ += converts(index_of(phase), i);
   }
 }
 
@@ -136,6 +145,46 @@ Executor::~Executor() {
   interrupt();
   std::vector<TokenEvent> dropped;
   while (!read(dropped, 1)) dropped.clear();  // a full ring must not hold the leader up
+  drop_guides();
+}
+
+// ---- Loading: called from outside, before the first epoch ----
+
+const PlanMatrix& Executor::matrix_of(int64_t phase, int64_t matrix) const {
+  if (phase < 0 || phase >= plan_.header.phases || matrix < 0 ||
+      matrix >= plan_.phases[phase].num_matrices) {
+    throw std::invalid_argument("matrix: expected one of the plan's phases");
+  }
+  return plan_.phases[phase].matrices[matrix];
+}
+
+bool Executor::converts(int64_t phase, int64_t matrix) const {
+  const WeightRole role = matrix_of(phase, matrix).role;
+  const Weight& weight = weights_.weight(role, plan_.phases[phase].layer);
+  return weight.format != weight.stored.format;
+}
+
+void Executor::convert(int64_t phase, int64_t matrix) {
+  if (!converts(phase, matrix)) return;
+  std::vector<std::exception_ptr> failed(workers_.size());
+  team_.start([&](int worker) {
+    try {
+      workers_[worker]->weights.convert(kernels_, phase, matrix);
+    } catch (...) {
+      failed[worker] = std::current_exception();
+    }
+  });
+  team_.join();
+  for (const std::exception_ptr& error : failed) {
+    if (error != nullptr) std::rethrow_exception(error);
+  }
+  --to_convert_;
+}
+
+size_t Executor::converted_bytes() const {
+  size_t bytes = 0;
+  for (const std::unique_ptr<Worker>& worker : workers_) bytes += worker->weights.bytes();
+  return bytes;
 }
 
 // ---- Epochs: called from outside, by one thread at a time ----
@@ -145,7 +194,7 @@ int64_t Executor::length(int slot) const {
     throw std::invalid_argument("slot: expected 0 to " + std::to_string(lengths_.size() - 1) +
                                 ", got " + std::to_string(slot));
   }
-  return lengths_[slot];
+  return lengths_[slot].load(std::memory_order_relaxed);
 }
 
 void Executor::truncate(int slot, int64_t length) {
@@ -180,6 +229,13 @@ void Executor::check_room(int slot, size_t count) const {
   }
 }
 
+void Executor::check_token(const char* what, int32_t token) const {
+  if (token >= 0 && token < plan_.header.vocab) return;
+  throw std::invalid_argument(std::string(what) + ": expected ids from 0 to " +
+                              std::to_string(plan_.header.vocab - 1) + ", got " +
+                              std::to_string(token));
+}
+
 void Executor::check(const std::vector<Advance>& advances) const {
   std::vector<bool> used(lengths_.size(), false);
   if (advances.empty() || advances.size() > static_cast<size_t>(plan_.header.max_width)) {
@@ -193,21 +249,20 @@ void Executor::check(const std::vector<Advance>& advances) const {
     if (advance.tokens.empty()) throw std::invalid_argument("tokens: expected at least one");
     if (used[advance.slot]) throw std::invalid_argument("advances: a slot occurs twice");
     used[advance.slot] = true;
-    for (const int32_t token : advance.tokens) {
-      if (token < 0 || token >= plan_.header.vocab) {
-        throw std::invalid_argument("tokens: expected ids from 0 to " +
-                                    std::to_string(plan_.header.vocab - 1) + ", got " +
-                                    std::to_string(token));
-      }
+    for (const int32_t token : advance.tokens) check_token("tokens", token);
+    for (const LogitBias& bias : advance.draw.bias) {
+      check_token("logit_bias", bias.token);
     }
   }
 }
 
 void Executor::begin(std::vector<Advance> advances, float* all_logits) {
   if (in_epoch_) throw std::logic_error("an epoch is running; read it to its end or stop it first");
+  if (to_convert_ > 0) throw std::logic_error("weights: expected every matrix to be converted");
   check(advances);
   running_.clear();
   for (Advance& advance : advances) running_.push_back(Running{.advance = std::move(advance)});
+  drop_guides();
   all_logits_ = all_logits;
   yield_.store(false, std::memory_order_relaxed);
   in_epoch_ = true;
@@ -324,12 +379,27 @@ void Executor::run(Worker& w, const PlanPhase& phase) {
 // ---- The leader: what goes into a pass, and what comes out of it ----
 
 void Executor::lay_out_pass() {
-  pass_.width = 0;
-  pass_.wanted = 0;
-  if (yield_.load(std::memory_order_relaxed)) return;
+  for (;;) {
+    pass_.width = 0;
+    pass_.wanted = 0;
+    const uint32_t calls = call_count_.load(std::memory_order_acquire);  // before looking for them
+    if (yield_.load(std::memory_order_relaxed)) {
+      // A parked slot gives its last token back: the next epoch feeds it, and has its logits then.
+      for (const Running& running : running_) lengths_[running.advance.slot] -= running.parked;
+      return;
+    }
+    const bool parked = settle_parked();
+    lay_out_rows();
+    if (pass_.width > 0 || !parked) return;
+    calls_.await(calls + 1);
+  }
+}
+
+void Executor::lay_out_rows() {
   // Sequences that decode come first: they hold one row each, and a prompt may take what is left.
   for (Running& running : running_) {
-    if (!running.done && running.fed == running.advance.tokens.size()) add_rows(running);
+    const bool decoding = running.fed == running.advance.tokens.size();
+    if (decoding && !running.done && !running.parked) add_rows(running);
   }
   for (Running& running : running_) {
     if (!running.done && running.fed < running.advance.tokens.size()) add_rows(running);
@@ -339,7 +409,7 @@ void Executor::lay_out_pass() {
 void Executor::add_rows(Running& running) {
   const Advance& advance = running.advance;
   running.row = -1;
-  int64_t& length = lengths_[advance.slot];
+  int64_t length = lengths_[advance.slot];
   const bool decoding = running.fed == advance.tokens.size();
   size_t count = decoding ? 1 : advance.tokens.size() - running.fed;
   count = std::min<size_t>(count, plan_.header.max_width - pass_.width);
@@ -352,6 +422,7 @@ void Executor::add_rows(Running& running) {
     }
     pass_.rows[pass_.width++] = {advance.slot, static_cast<int32_t>(length++), token};
   }
+  lengths_[advance.slot].store(length, std::memory_order_relaxed);
   highest_[advance.slot] = std::max(highest_[advance.slot], length);
 }
 
@@ -367,22 +438,42 @@ void Executor::choose_tokens() {
   }
   for (Running& running : running_) {
     if (running.done || running.row < 0) continue;
-    const Advance& advance = running.advance;
     const float* row = logits + running.row * vocab;
-    const uint32_t position = static_cast<uint32_t>(lengths_[advance.slot]);
-    TokenEvent event{};
-    event.slot = advance.slot;
-    event.token = choose(row, plan_.header.vocab, advance.draw, position, scratch_);
-    event.logprob = std::numeric_limits<float>::quiet_NaN();
-    if (advance.logprobs >= 0) report_logprobs(row, plan_.header.vocab, advance.logprobs, event);
-    event.time_ns = now_ns();
-    running.next = event.token;
     running.row = -1;
-    const std::vector<int32_t>& stops = advance.stop_ids;
-    running.done = ++running.drawn == advance.budget ||
-                   std::find(stops.begin(), stops.end(), event.token) != stops.end();
-    ring_.push(event);
+    if (!running.advance.guided || take_guide(running)) {
+      settle(running, row);
+    } else {
+      park(running, row);
+    }
   }
+}
+
+// The next token of a slot, or the forced ones.
+void Executor::settle(Running& running, const float* logits) {
+  if (running.guide && !running.guide->forced.empty()) return force(running);
+  const uint32_t position = static_cast<uint32_t>(lengths_[running.advance.slot]);
+  const uint32_t* mask = running.guide ? running.guide->mask.data() : nullptr;
+  const int32_t token =
+      choose(logits, plan_.header.vocab, running.advance.draw, position, mask, scratch_);
+  running.guide.reset();
+  emit(running, token, logits);
+}
+
+void Executor::emit(Running& running, int32_t token, const float* logits) {
+  const Advance& advance = running.advance;
+  TokenEvent event{};
+  event.slot = advance.slot;
+  event.token = token;
+  event.logprob = std::numeric_limits<float>::quiet_NaN();
+  if (advance.logprobs >= 0 && logits != nullptr) {
+    report_logprobs(logits, plan_.header.vocab, advance.logprobs, event);
+  }
+  event.time_ns = now_ns();
+  running.next = token;
+  const std::vector<int32_t>& stops = advance.stop_ids;
+  running.done = ++running.drawn == advance.budget ||
+                 std::find(stops.begin(), stops.end(), token) != stops.end();
+  ring_.push(event);
 }
 
 // ---- Phases ----
@@ -446,12 +537,14 @@ void Executor::norm_and_pack(Worker& w, const float* scale, bool per_lane) {
 // Multiplies the worker's share of a matrix with the packed activations of each lane it falls on,
 // and hands each piece on: store(lane of the group, first row within the lane, rows, y [T, rows]).
 template <typename Store>
-void Executor::multiply(Worker& w, const PlanMatrix& part, const Matrix& matrix, Store store) {
-  const PlanShare rows = share(w, part.share);
-  for (int64_t row = rows.begin; row < rows.end;) {
+void Executor::multiply(Worker& w, const PlanPhase& phase, int64_t index, Store store) {
+  const PlanMatrix& part = phase.matrices[index];
+  const Matrix& matrix = rows(w, phase, index);
+  const PlanShare own = share(w, part.share);
+  for (int64_t row = own.begin; row < own.end;) {
     const int64_t lane = row / part.rows, first = row % part.rows;
-    const int64_t count = std::min<int64_t>(rows.end - row, part.rows - first);
-    const int64_t begin = (w.first_lane + lane) * part.rows + first;
+    const int64_t count = std::min<int64_t>(own.end - row, part.rows - first);
+    const int64_t begin = row - own.begin;
     float* y = w.product->as<float>();
     kernels_.multiply(matrix, begin, begin + count, activation_, w.packed_lane(lane, pass_.width),
                       pass_.width, y, count);
@@ -475,7 +568,7 @@ void Executor::project_qkv(Worker& w, const PlanPhase& phase) {
     const PlanMatrix& part = phase.matrices[i];
     const int64_t rows = part.rows;
     if (part.role == WeightRole::kQ) {
-      multiply(w, part, layer.q, [&](int64_t lane, int64_t first, int64_t count, float* y) {
+      multiply(w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
         const int64_t owner = w.first_lane + lane;
         add_bias(y, layer.q_bias, owner * rows + first, count);
         for (int64_t t = 0; t < width; ++t) {
@@ -488,8 +581,7 @@ void Executor::project_qkv(Worker& w, const PlanPhase& phase) {
     }
     const bool key = part.role == WeightRole::kK;
     const float* bias = key ? layer.k_bias : layer.v_bias;
-    const Matrix& matrix = key ? layer.k : layer.v;
-    multiply(w, part, matrix, [&](int64_t lane, int64_t first, int64_t count, float* y) {
+    multiply(w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
       const int64_t owner = w.first_lane + lane;
       add_bias(y, bias, owner * rows + first, count);
       for (int64_t t = 0; t < width; ++t) {
@@ -543,14 +635,15 @@ void Executor::attend(Worker& w, const PlanPhase& phase) {
     const int64_t split = unit % h.splits;
     const int64_t kv_head = unit / h.splits % kv_heads;
     const int64_t lane = w.first_lane + unit / h.splits / kv_heads;
-    for (int64_t t = 0; t < pass_.width; ++t) attend_one(w, phase, lane, kv_head, split, t);
+    for (int64_t t = 0; t < pass_.width; ++t)
+      attend_group(w, phase, lane, kv_head, split, t, unit + 1 < units.end);
   }
 }
 
 // All query heads of one KV head, for one token: the partial sums of every chunk of this split,
 // merged in the order of the chunks. Which chunks there are depends on the position alone.
-void Executor::attend_one(Worker& w, const PlanPhase& phase, int64_t lane, int64_t kv_head,
-                          int64_t split, int64_t t) {
+void Executor::attend_group(Worker& w, const PlanPhase& phase, int64_t lane, int64_t kv_head,
+                            int64_t split, int64_t t, bool more_heads) {
   const PlanHeader& h = plan_.header;
   const int64_t heads = h.heads / h.lanes, group = h.heads / h.kv_heads, dim = h.head_dim;
   const int64_t cached_head = lane * (h.kv_heads / h.lanes) + kv_head;
@@ -558,31 +651,43 @@ void Executor::attend_one(Worker& w, const PlanPhase& phase, int64_t lane, int64
   const int64_t end = row.position + 1;
   const int64_t begin = phase.window > 0 ? std::max<int64_t>(0, end - phase.window) : 0;
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
+  const int64_t first = kv_head * group, stride = dim + 2;
+  const float* q = query_->as<float>() + ((lane * h.max_width + t) * heads + first) * dim;
+  float* out = attention_->as<float>() +
+               (((lane * h.splits + split) * h.max_width + t) * heads + first) * stride;
   float* partial = w.partial->as<float>();
+  const auto key = [&](int64_t head, int64_t chunk) {
+    return cache_.key(row.slot, phase.layer, head, std::max(begin, chunk * kChunk));
+  };
 
-  for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-    const float* q = query_->as<float>() + (lane * h.max_width + t) * heads * dim + head * dim;
-    float* out = attention_->as<float>() +
-                 (((lane * h.splits + split) * h.max_width + t) * heads + head) * (dim + 2);
-    float& peak = out[dim];
-    float& total = out[dim + 1];
-    std::fill_n(out, dim, 0.0f);
-    peak = -std::numeric_limits<float>::infinity();
-    total = 0;
-    for (int64_t chunk = begin / kChunk; chunk * kChunk < end; ++chunk) {
-      if (chunk % h.splits != split) continue;
-      const int64_t from = std::max(begin, chunk * kChunk);
-      const int64_t count = std::min(end, (chunk + 1) * kChunk) - from;
-      float chunk_peak, chunk_total;
-      kernels_.attend(q, cache_.key(row.slot, phase.layer, cached_head, from),
-                      cache_.value(row.slot, phase.layer, cached_head, from), cache_.format(), dim,
-                      count, dim, scale, w.scores->as<float>(), &chunk_peak, &chunk_total, partial);
-      const float top = std::max(peak, chunk_peak);
-      const float keep = std::exp(peak - top), gain = std::exp(chunk_peak - top);
-      scale_by(out, keep, dim);
-      add_scaled_to(out, partial, gain, dim);
-      total = total * keep + chunk_total * gain;
-      peak = top;
+  for (int64_t head = 0; head < group; ++head) {
+    std::fill_n(out + head * stride, dim, 0.0f);
+    out[head * stride + dim] = -std::numeric_limits<float>::infinity();
+    out[head * stride + dim + 1] = 0;
+  }
+  const int64_t oldest = begin / kChunk;
+  int64_t chunk = oldest + (split - oldest % h.splits + h.splits) % h.splits;
+  for (; chunk * kChunk < end; chunk += h.splits) {
+    const int64_t from = std::max(begin, chunk * kChunk);
+    const int64_t count = std::min(end, (chunk + 1) * kChunk) - from;
+    const void* next = nullptr;  // what this worker reads next, where that is easily said
+    if ((chunk + h.splits) * kChunk < end) {
+      next = key(cached_head, chunk + h.splits);
+    } else if (more_heads && h.splits == 1 && pass_.width == 1) {
+      next = key(cached_head + 1, oldest);
+    }
+    kernels_.attend(q, group, key(cached_head, chunk),
+                    cache_.value(row.slot, phase.layer, cached_head, from), cache_.format(), dim,
+                    count, dim, scale, next, w.scores->as<float>(), partial);
+    for (int64_t head = 0; head < group; ++head) {
+      float* sum = out + head * stride;
+      const float* added = partial + head * stride;
+      const float top = std::max(sum[dim], added[dim]);
+      const float keep = std::exp(sum[dim] - top), gain = std::exp(added[dim] - top);
+      scale_by(sum, keep, dim);
+      add_scaled_to(sum, added, gain, dim);
+      sum[dim + 1] = sum[dim + 1] * keep + added[dim + 1] * gain;
+      sum[dim] = top;
     }
   }
 }
@@ -624,14 +729,12 @@ void Executor::project_out(Worker& w, const PlanPhase& phase) {
     kernels_.pack(activation_, w.normed->as<float>(), part.columns, width,
                   w.packed_lane(lane, width));
   }
-  multiply(w, part, weights_.layers[phase.layer].o,
-           [&](int64_t lane, int64_t first, int64_t count, float* y) {
-             float* out =
-                 output(PlanBuffer::kAttentionOutput, phase.write_slot, w.first_lane + lane);
-             for (int64_t t = 0; t < width; ++t) {
-               std::memcpy(out + t * h.hidden + first, y + t * count, floats(count));
-             }
-           });
+  multiply(w, phase, 0, [&](int64_t lane, int64_t first, int64_t count, float* y) {
+    float* out = output(PlanBuffer::kAttentionOutput, phase.write_slot, w.first_lane + lane);
+    for (int64_t t = 0; t < width; ++t) {
+      std::memcpy(out + t * h.hidden + first, y + t * count, floats(count));
+    }
+  });
 }
 
 void Executor::gate_up(Worker& w, const PlanPhase& phase) {
@@ -641,11 +744,13 @@ void Executor::gate_up(Worker& w, const PlanPhase& phase) {
   norm_and_pack(w, layer.mlp_norm, h.norm_per_lane);
   const int64_t width = pass_.width, inner = h.intermediate / h.lanes;
   const PlanMatrix& part = phase.matrices[0];  // UP has the same rows and the same share
-  multiply(w, part, layer.gate, [&](int64_t lane, int64_t first, int64_t count, float* gate) {
+  const Matrix& up_rows = rows(w, phase, 1);
+  const PlanShare own = share(w, part.share);
+  multiply(w, phase, 0, [&](int64_t lane, int64_t first, int64_t count, float* gate) {
     float* up = gate + width * count;
-    const int64_t begin = (w.first_lane + lane) * inner + first;
-    kernels_.multiply(layer.up, begin, begin + count, activation_, w.packed_lane(lane, width),
-                      width, up, count);
+    const int64_t begin = lane * part.rows + first - own.begin;
+    kernels_.multiply(up_rows, begin, begin + count, activation_, w.packed_lane(lane, width), width,
+                      up, count);
     for (int64_t t = 0; t < width; ++t) {
       float* hidden =
           hidden_->as<float>() + ((w.first_lane + lane) * h.max_width + t) * inner + first;
@@ -664,13 +769,12 @@ void Executor::project_down(Worker& w, const PlanPhase& phase) {
     const float* hidden = hidden_->as<float>() + (w.first_lane + lane) * h.max_width * inner;
     kernels_.pack(activation_, hidden, inner, width, w.packed_lane(lane, width));
   }
-  multiply(w, part, weights_.layers[phase.layer].down,
-           [&](int64_t lane, int64_t first, int64_t count, float* y) {
-             float* out = output(PlanBuffer::kMlpOutput, phase.write_slot, w.first_lane + lane);
-             for (int64_t t = 0; t < width; ++t) {
-               std::memcpy(out + t * h.hidden + first, y + t * count, floats(count));
-             }
-           });
+  multiply(w, phase, 0, [&](int64_t lane, int64_t first, int64_t count, float* y) {
+    float* out = output(PlanBuffer::kMlpOutput, phase.write_slot, w.first_lane + lane);
+    for (int64_t t = 0; t < width; ++t) {
+      std::memcpy(out + t * h.hidden + first, y + t * count, floats(count));
+    }
+  });
 }
 
 // Offers this worker's elements of its lanes' streams to a head that reads all lanes.
@@ -701,15 +805,15 @@ void Executor::project_head(Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = plan_.header;
   const PlanMatrix& part = phase.matrices[0];
   const int64_t hidden = h.hidden, wanted = pass_.wanted;
-  const bool shared = h.head != PlanHead::kVocabParallel && h.lanes > 1;
+  const bool shared = plan_.shared_head();
   float* logits = logits_->as<float>();
   if (!shared) update(w, phase);
   if (wanted == 0) return;
 
-  const PlanShare rows = share(w, part.share);
+  const PlanShare own = share(w, part.share);
   for (int64_t lane = 0; lane < (shared ? 1 : h.group_lanes); ++lane) {
-    const int64_t begin = std::max<int64_t>(rows.begin - lane * part.rows, 0);
-    const int64_t end = std::min<int64_t>(rows.end - lane * part.rows, part.rows);
+    const int64_t begin = std::max<int64_t>(own.begin - lane * part.rows, 0);
+    const int64_t end = std::min<int64_t>(own.end - lane * part.rows, part.rows);
     if (begin >= end) continue;
     float* normed = w.normed->as<float>();
     const int64_t owner = shared ? 0 : w.first_lane + lane;
@@ -726,9 +830,9 @@ void Executor::project_head(Worker& w, const PlanPhase& phase) {
     }
     void* packed = w.packed_lane(0, wanted);
     kernels_.pack(activation_, normed, part.columns, wanted, packed);
-    const int64_t first = owner * part.rows + begin;
-    kernels_.multiply(weights_.head, first, first + end - begin, activation_, packed, wanted,
-                      logits + first, h.vocab);
+    const int64_t first = lane * part.rows + begin - own.begin;
+    kernels_.multiply(rows(w, phase, 0), first, first + end - begin, activation_, packed, wanted,
+                      logits + owner * part.rows + begin, h.vocab);
   }
 }
 

@@ -17,36 +17,13 @@
 #include "choose.h"
 #include "kernels.h"
 #include "kv_cache.h"
-#include "plan_abi.h"
+#include "plan.h"
 #include "progress.h"
 #include "team.h"
 #include "token_ring.h"
+#include "weights.h"
 
 namespace monolane {
-
-// The weights of a layer, all lanes of a matrix one below the other: row = lane * rows + r.
-struct LayerWeights {
-  Matrix q, k, v;                          // [H*h, D], [K*h, D], [K*h, D]
-  Matrix o;                                // [L*D, H*h/L]
-  Matrix gate, up;                         // [F, D]
-  Matrix down;                             // [L*D, F/L]
-  const float *attention_norm, *mlp_norm;  // [L, D] or [D]
-  const float *q_bias, *k_bias, *v_bias;   // [H*h], [K*h], [K*h], or null
-};
-
-struct ModelWeights {
-  Matrix embedding;          // [V, D]
-  Matrix head;               // [V, D] or, on the concatenated lanes, [V, L*D]
-  const float* final_norm;   // [L, D] or [D]
-  const float* frequencies;  // [h/2], radians per position
-  std::vector<LayerWeights> layers;
-};
-
-struct Plan {
-  PlanHeader header;
-  std::vector<PlanPhase> phases;
-  std::vector<PlanShare> shares;  // [tables, W]
-};
 
 // What one slot does in an epoch; see monolane.engine.Advance.
 struct Advance {
@@ -55,7 +32,14 @@ struct Advance {
   int32_t budget;
   Draw draw;
   std::vector<int32_t> stop_ids;
-  int32_t logprobs;  // -1: none
+  int32_t logprobs;     // -1: none
+  bool guided = false;  // every draw waits for a Guide
+};
+
+// What may follow the last token of a guided slot; see monolane.engine.Guide.
+struct Guide {
+  std::vector<int32_t> forced;  // these come next, without a draw
+  std::vector<uint32_t> mask;   // then a draw among these, [ceil(V / 32)]; empty: the answer ends
 };
 
 // When a worker was in a phase; waiting is the part from arrived to begun.
@@ -71,6 +55,13 @@ class Executor {
            Format kv_format, int slots, const std::vector<int>& cores);
   ~Executor();
 
+  // Brings a phase's matrix into the format in which it is multiplied, each worker its own rows
+  // into its own memory; to be called once for every matrix of which `converts` is true, before the
+  // first epoch. Afterwards what the loader handed over for it is not read again. Throws
+  // std::invalid_argument if a weight has no code in that format.
+  void convert(int64_t phase, int64_t matrix);
+  bool converts(int64_t phase, int64_t matrix) const;
+
   int64_t length(int slot) const;
 
   // Takes back the tokens of a slot from `length` on. Throws std::invalid_argument if a windowed
@@ -83,18 +74,29 @@ class Executor {
   // Begins an epoch and returns; one at a time.
   void start(std::vector<Advance> advances);
 
+  // Says what may come next in a guided slot of the running epoch, once for each draw: a guide for
+  // the first, and one for what follows each drawn token. May come before the pass that needs it is
+  // over: then nothing waits. Forgotten with the epoch. This and `interrupt` may be called while
+  // another thread reads. Throws std::invalid_argument if the guide allows no token.
+  void guide(int slot, Guide guide);
+
   // Appends the tokens that are there, waiting up to `milliseconds` for the first; returns whether
   // the epoch is over and all of them have been taken.
   bool read(std::vector<TokenEvent>& events, int milliseconds);
 
   // Asks the epoch to end within one pass; what it drew until then is still there to be read.
-  void interrupt() { yield_.store(true, std::memory_order_relaxed); }
+  void interrupt() {
+    yield_.store(true, std::memory_order_relaxed);
+    call_leader();
+  }
 
   // From the next epoch on, notes when each worker is in which phase. Off, it costs a test a phase.
   void set_trace(bool on);
   std::vector<Span> take_spans();
 
+  const Plan& plan() const { return plan_; }
   size_t kv_bytes() const { return cache_.bytes(); }
+  size_t converted_bytes() const;  // of the workers' own copies of weights
 
  private:
   struct Row {
@@ -115,16 +117,30 @@ class Executor {
     int32_t drawn = 0;
     int32_t row = -1;  // of `wanted` in this pass, whose logits choose its next token; -1: none
     bool done = false;
+    std::unique_ptr<Guide> guide = nullptr;  // taken, and its draw still to come
+    bool parked = false;                     // its logits are there, its guide is not
+    std::vector<float> logits = {};          // [V] while parked
   };
   struct Worker;  // what only it touches: residual streams, activations, scratch
 
   void check(const std::vector<Advance>& advances) const;
   void check_room(int slot, size_t count) const;
+  void check_token(const char* what, int32_t token) const;
+  void check_guide(int slot, const Guide& guide) const;
   void begin(std::vector<Advance> advances, float* all_logits);
+  void drop_guides();
 
   void work(Worker& w);
   void lay_out_pass();
+  void lay_out_rows();
   void add_rows(Running& running);
+  bool settle_parked();
+  void park(Running& running, const float* logits);
+  bool take_guide(Running& running);
+  void settle(Running& running, const float* logits);
+  void force(Running& running);
+  void emit(Running& running, int32_t token, const float* logits);
+  void call_leader() { calls_.publish(call_count_.fetch_add(1, std::memory_order_acq_rel) + 1); }
   void await(const Worker& w, const PlanPhase& phase);
   void run(Worker& w, const PlanPhase& phase);
 
@@ -140,26 +156,27 @@ class Executor {
 
   void update(Worker& w, const PlanPhase& phase);
   void norm_and_pack(Worker& w, const float* scale, bool per_lane);
-  void attend_one(Worker& w, const PlanPhase& phase, int64_t lane, int64_t kv_head, int64_t split,
-                  int64_t t);
+  void attend_group(Worker& w, const PlanPhase& phase, int64_t lane, int64_t kv_head, int64_t split,
+                    int64_t t, bool more_heads);
   void merge_splits(Worker& w, int64_t lane);
   void rotate(const Worker& w, float* y, int64_t t, int64_t first_row, int64_t count) const;
   template <typename Store>
-  void multiply(Worker& w, const PlanMatrix& part, const Matrix& matrix, Store store);
+  void multiply(Worker& w, const PlanPhase& phase, int64_t index, Store store);
 
   void join_lanes(int64_t t, float* out) const;
   float* output(PlanBuffer module, int64_t slot, int64_t lane) const;
-  PlanShare share(const Worker& w, int32_t table) const {
-    return plan_.shares[static_cast<size_t>(table) * plan_.header.workers + w_index(w)];
-  }
-  static int64_t w_index(const Worker& w);
+  PlanShare share(const Worker& w, int32_t table) const;
+  const Matrix& rows(const Worker& w, const PlanPhase& phase, int64_t index) const;
+  int64_t index_of(const PlanPhase& phase) const { return &phase - plan_.phases.data(); }
+  const PlanMatrix& matrix_of(int64_t phase, int64_t matrix) const;
 
   const Plan plan_;
   const ModelWeights weights_;
   const Kernels& kernels_;
   const Activation activation_;
   KvCache cache_;
-  std::vector<int64_t> lengths_;  // tokens of each slot
+  // Tokens of each slot. The leader writes them; length() may look on while it does.
+  std::vector<std::atomic<int64_t>> lengths_;
   std::vector<int64_t> highest_;  // one past the highest position ever written in each slot
 
   // Shared by the workers; who may touch what when is the plan's business.
@@ -179,9 +196,13 @@ class Executor {
   std::vector<Running> running_;
   float* all_logits_ = nullptr;  // where `logits` wants every row
   std::atomic<bool> yield_{false};
+  std::vector<std::atomic<Guide*>> guides_;  // [slots] posted and not yet taken, or null
+  std::atomic<uint32_t> call_count_{0};
+  Progress calls_;  // guides and interruptions: what a leader with nothing else to do waits for
   TokenRing ring_;
   ChooseScratch scratch_;
   bool in_epoch_ = false;
+  int64_t to_convert_ = 0;  // matrices that `convert` has not been called for
   bool trace_ = false;
 
   Team team_;  // last: its threads use everything above

@@ -36,14 +36,19 @@ static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activa
   }
 }
 
-// Eight streams of one vector each: no arithmetic between the memory and the register.
+// Eight vectors at a time, prefetched as far ahead as `multiply` does it: without, a product of one
+// token outran its own yardstick by 8 %.
 static float read(const void* data, int64_t bytes) {
   const float* x = static_cast<const float*>(data);
   Floats acc[8];
   for (Floats& a : acc) a = zero();
   for (int64_t i = 0; i + 8 * kLanes <= bytes / 4; i += 8 * kLanes) {
 #pragma GCC unroll 8
-    for (int v = 0; v < 8; ++v) acc[v] = add(acc[v], load(x + i + v * kLanes));
+    for (int v = 0; v < 8; ++v) {
+      const float* vector = x + i + v * kLanes;
+      prefetch(reinterpret_cast<const char*>(vector) + kAhead);
+      acc[v] = add(acc[v], load(vector));
+    }
   }
   Floats all = zero();
   for (const Floats& a : acc) all = add(all, a);

@@ -35,6 +35,7 @@ enum class Activation : int32_t {
 constexpr int kGroup = 32;     // columns that share a scale
 constexpr int kMaxWidth = 64;  // tokens of one pass
 constexpr int kMaxHeadDim = 1024;
+constexpr int64_t kAttendHeads = 4;  // that attention takes through their keys together, at most
 
 struct Matrix {
   const void* data;        // values of row 0
@@ -104,15 +105,17 @@ struct Kernels {
   // out[i] = silu(gate[i]) * up[i]; may be in place on gate.
   void (*silu_times)(const float* gate, const float* up, int64_t count, float* out);
 
-  // One query head over `count` keys: scores[j] = scale * dot(q, keys[j]), keys at
-  // keys + j * stride elements of `kv` (kF32, kBF16 or kF16), then the online-softmax partial
-  //   *peak = max_j scores[j]; e_j = exp(scores[j] - *peak); *total = sum_j e_j;
-  //   out[c] = sum_j e_j * values[j][c], c in [0, h).
-  // Summed in the order of j. `scores` is scratch for `count` floats. count >= 1,
-  // head_dim <= kMaxHeadDim. All scores -inf: *peak = -inf, *total = 0, out = 0.
-  void (*attend)(const float* q, const void* keys, const void* values, Format kv, int64_t stride,
-                 int64_t count, int64_t head_dim, float scale, float* scores, float* peak,
-                 float* total, float* out);
+  // `heads` query heads [heads, h] over the `count` keys that they share, each for itself:
+  // scores[j] = scale * dot(q, keys[j]), keys at keys + j * stride elements of `kv` (kF32, kBF16 or
+  // kF16), then the online-softmax partial of each head, [h + 2]:
+  //   sum_j e_j * values[j][c], c in [0, h); peak = max_j scores[j]; sum_j e_j,
+  // where e_j = exp(scores[j] - peak). Summed in the order of j; the bits of a head do not depend
+  // on `heads`. `scores` is scratch for min(heads, kAttendHeads) * count floats. `next`: keys that
+  // will be asked for next, to be prefetched, or null. count >= 1, head_dim <= kMaxHeadDim. All
+  // scores -inf: the peak is -inf, the sums are 0.
+  void (*attend)(const float* q, int64_t heads, const void* keys, const void* values, Format kv,
+                 int64_t stride, int64_t count, int64_t head_dim, float scale, const void* next,
+                 float* scores, float* partial);
 
   // Converts float -> kv format (round to nearest even), for the cache.
   void (*store_kv)(const float* x, int64_t count, Format kv, void* out);

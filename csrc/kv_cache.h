@@ -6,44 +6,17 @@
 // a sequence stands.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <vector>
 
+#include "arena.h"
 #include "kernels.h"
 
 namespace monolane {
 
 constexpr int64_t kChunk = 256;  // keys per partial sum: 48 KB of BF16 keys of head_dim 96
-
-// Zeroed memory that costs nothing until it is touched, in huge pages where the system has them.
-class Arena {
- public:
-  explicit Arena(size_t bytes) : bytes_(std::max<size_t>(bytes, 1)) {
-    void* data = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED) throw std::bad_alloc();
-    data_ = data;
-    madvise(data_, bytes_, MADV_HUGEPAGE);  // a wish
-  }
-  ~Arena() { munmap(data_, bytes_); }
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
-
-  template <typename T>
-  T* as() const {
-    return static_cast<T*>(data_);
-  }
-  size_t bytes() const { return bytes_; }
-
- private:
-  void* data_;
-  size_t bytes_;
-};
 
 class KvCache {
  public:

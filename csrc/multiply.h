@@ -1,10 +1,14 @@
 // The matrix product over any policy of dot.h: tiles of R rows by T tokens, whose accumulators live
-// in registers while k runs from 0 to the end. Rows are the outer loop, so that each weight comes
-// from memory once and is met by every token while its panel is in the first-level cache; the
-// tokens (384 KB for 64 of 3072 bfloat16) stay in the second level.
+// in registers while k runs along a block of columns. Each weight comes from memory once: a block
+// of rows is met by every token while it is in the second-level cache.
+//
+// Why blocks of columns: the loops below read the tokens of a tile once for each R rows. 8 tokens
+// of 3072 bfloat16 fill a first-level cache of 48 KB, and from then on come from the second level
+// beside the weights: four bytes of tokens for each byte of weights (bench/cpu/README.md). Between
+// blocks the accumulators are put aside as they are.
 //
 // The order of the sum is the policy's step by step, then the vector's own tree: neither R, T, nor
-// where a tile begins enters it.
+// where a tile or a block begins enters it.
 #pragma once
 
 #include "dot.h"
@@ -63,91 +67,188 @@ static inline void reduce(const Floats (&acc)[R][T], Output out) {
   }
 }
 
-// How a tile's weights are brought in before they are needed. Measured: bench/cpu/README.md.
+constexpr int64_t kBlockRows = 32;  // 16 and 64: up to 10 % slower, and no faster
+
+// Accumulators of a block of rows between two blocks of columns: [tokens][kBlockRows].
+template <int R, int T>
+static inline void put_aside(const Floats (&acc)[R][T], float* aside) {
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) store(aside + (t * kBlockRows + r) * kLanes, acc[r][t]);
+  }
+}
+
+template <int R, int T>
+static inline void take_up(const float* aside, Floats (&acc)[R][T]) {
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) acc[r][t] = load(aside + (t * kBlockRows + r) * kLanes);
+  }
+}
+
+// How weights are brought in before they are needed. Measured: bench/cpu/README.md.
 enum class Fetch {
   kNone,   // by the hardware alone
   kAhead,  // each step prefetches as many bytes as it uses, kAhead further on, in one stream
-  kParts,  // the next panel in equal parts, one before each tile: memory works while tiles compute
+  kNext,   // the same, but the next block of rows, into the second level
+  kParts,  // the next block of rows in equal parts, one before each tile: memory works while tiles
+           // compute
 };
 constexpr int64_t kAhead = 8192;  // bytes; 3 KB and 16 KB read up to 8 and 4 % slower
+
+// Where the stream of prefetches stands.
+struct Stream {
+  const char* next;
+  int64_t part;  // bytes before each tile: kParts
+};
+
+template <Fetch kFetch>
+static inline void fetch(Stream& stream, int64_t bytes) {
+#pragma GCC unroll 16
+  for (int64_t b = 0; b < bytes; b += 64) {
+    if constexpr (kFetch == Fetch::kAhead) {
+      prefetch(stream.next + b);
+    } else {
+      prefetch_far(stream.next + b);
+    }
+  }
+  stream.next += bytes;
+}
 
 // Steps of a tile's loop body: a tile of one row and token is short, and the out-of-order window
 // must reach far ahead into the row. Four: 97 % of the read bandwidth where one gave 88 %.
 template <int R, int T>
 constexpr int kUnroll = R * T == 1 ? 4 : 1;
 
+// A block of columns; sums begin in the one at 0 and are written out by the one that ends at K.
+struct Columns {
+  int64_t begin, end;
+};
+
 // Rows row .. row + R - 1 by T tokens.
-template <class Dot, int R, int T, Fetch kFetch>
+template <class Dot, int R, int T, Fetch kFetch, bool kCut>
 static inline void tile(const Dot& dot, int64_t row, const char* tokens, int64_t token_stride,
-                        Output out) {
+                        Columns columns, Stream& stream, float* aside, Output out) {
   constexpr int kSteps = kUnroll<R, T>;
+  constexpr bool kSteady = kFetch == Fetch::kAhead || kFetch == Fetch::kNext;
   Floats acc[R][T];
+  if (!kCut || columns.begin == 0) {
 #pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
+    for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) acc[r][t] = zero();
-  }
-  const char* next = dot.row(row) + kAhead;
-  int64_t k = 0;
-  for (; k + kSteps * Dot::kStep <= dot.cols; k += kSteps * Dot::kStep) {
-    if constexpr (kFetch == Fetch::kAhead) {
-#pragma GCC unroll 16
-      for (int b = 0; b < kSteps * R * Dot::kStepBytes; b += 64) prefetch(next + b);
-      next += kSteps * R * Dot::kStepBytes;
+      for (int t = 0; t < T; ++t) acc[r][t] = zero();
     }
+  } else {
+    take_up<R, T>(aside, acc);
+  }
+  if constexpr (kFetch == Fetch::kParts) fetch<kFetch>(stream, stream.part);
+  Stream ahead = stream;  // a copy: it stays in a register
+  int64_t k = columns.begin;
+  for (; k + kSteps * Dot::kStep <= columns.end; k += kSteps * Dot::kStep) {
+    if constexpr (kSteady) fetch<kFetch>(ahead, kSteps * R * Dot::kStepBytes);
 #pragma GCC unroll 4
     for (int s = 0; s < kSteps; ++s) {
       step<Dot, R, T>(dot, row, tokens, token_stride, k + s * Dot::kStep, acc);
     }
   }
   if constexpr (kSteps > 1) {
-    for (; k + Dot::kStep <= dot.cols; k += Dot::kStep) {
+    for (; k + Dot::kStep <= columns.end; k += Dot::kStep) {
       step<Dot, R, T>(dot, row, tokens, token_stride, k, acc);
     }
+  }
+  stream = ahead;
+  if constexpr (kCut) {
+    if (columns.end < dot.cols) return put_aside<R, T>(acc, aside);
   }
   if (k < dot.cols) last_step<Dot, R, T>(dot, row, tokens, token_stride, k, acc);
   reduce<R, T>(acc, out);
 }
 
-// R rows by `width` tokens, T at a time and then the rest.
-template <class Dot, int R, int T, Fetch kFetch>
-static inline void panel(const Dot& dot, int64_t row, const char* tokens, int64_t width,
-                         Output out) {
+// Rows begin .. end - 1 by `width` tokens, T at a time and then the rest. Rows run faster than
+// tokens: a tile's tokens stay in the first-level cache.
+template <class Dot, int R, int T, Fetch kFetch, bool kCut>
+static inline void block(const Dot& dot, int64_t begin, int64_t end, const char* tokens,
+                         int64_t width, Columns columns, Stream& stream, float* aside, Output out) {
   if constexpr (T > 0) {
     const int64_t stride = Dot::token_bytes(dot.cols);
-    const char* next = dot.row(row + R);
-    const int64_t part = kFetch == Fetch::kParts ? R * dot.row_stride() / (width / T + 1) : 0;
     for (; width >= T; width -= T, tokens += T * stride, out.y += T * out.stride) {
-      for (int64_t b = 0; b < part; b += 64) prefetch(next + b);
-      next += part;
-      tile<Dot, R, T, kFetch>(dot, row, tokens, stride, out);
+      int64_t r = begin;
+      for (; r + R <= end; r += R) {
+        tile<Dot, R, T, kFetch, kCut>(dot, r, tokens, stride, columns, stream,
+                                      aside + (r - begin) * kLanes,
+                                      {out.y + (r - begin), out.stride});
+      }
+      for (; r < end; ++r) {
+        tile<Dot, 1, T, kFetch, kCut>(dot, r, tokens, stride, columns, stream,
+                                      aside + (r - begin) * kLanes,
+                                      {out.y + (r - begin), out.stride});
+      }
+      aside += T * kBlockRows * kLanes;
     }
-    if (width > 0) panel<Dot, R, T - 1, kFetch>(dot, row, tokens, width, out);
+    if (width > 0) {
+      block<Dot, R, T - 1, kFetch, kCut>(dot, begin, end, tokens, width, columns, stream, aside,
+                                         out);
+    }
   }
 }
 
-template <class Dot, int R, int T, Fetch kFetch>
+// Columns of a block, such that the tokens of a tile leave room in a first-level cache of 48 KB.
+constexpr int64_t kTileBytes = 32 << 10;
+template <class Dot>
+static inline int64_t block_columns(int64_t cols, int64_t tokens) {
+  const int64_t fit = kTileBytes / (tokens * Dot::kTokenStepBytes);
+  const int64_t steps = (cols + Dot::kStep - 1) / Dot::kStep;
+  const int64_t blocks = (steps + fit - 1) / fit;
+  return (steps + blocks - 1) / blocks * Dot::kStep;
+}
+
+// kTokens: the largest width, for which accumulators can be put aside; 0: columns are not cut.
+template <class Dot, int R, int T, Fetch kFetch, int kTokens>
 static inline void rows(const Dot& dot, int64_t begin, int64_t end, const char* tokens,
                         int64_t width, Output out) {
-  int64_t r = begin;
-  for (; r + R <= end; r += R, out.y += R) {
-    panel<Dot, R, T, kFetch>(dot, r, tokens, width, out);
+  alignas(64) float aside[kTokens == 0 ? 1 : kTokens * kBlockRows * kLanes];
+  const int64_t step =
+      kTokens == 0 ? dot.cols : block_columns<Dot>(dot.cols, std::min<int64_t>(width, T));
+  const int64_t block_bytes = kBlockRows * dot.row_stride();
+  Stream stream{dot.row(begin) + (kFetch == Fetch::kAhead ? kAhead : block_bytes), 0};
+  if constexpr (kFetch == Fetch::kParts) {
+    const int64_t tiles = (width / T + 1) * (kBlockRows / R) * ((dot.cols + step - 1) / step);
+    stream.part = block_bytes / tiles / 64 * 64;
   }
-  for (; r < end; ++r, ++out.y) panel<Dot, 1, T, kFetch>(dot, r, tokens, width, out);
+  for (int64_t r = begin; r < end; r += kBlockRows) {
+    if constexpr (kFetch == Fetch::kParts) stream.next = dot.row(r) + block_bytes;
+    const int64_t last = std::min(end, r + kBlockRows);
+    for (int64_t k = 0; k < dot.cols; k += step) {
+      const Columns columns{k, std::min(dot.cols, k + step)};
+      block<Dot, R, T, kFetch, (kTokens > 0)>(dot, r, last, tokens, width, columns, stream, aside,
+                                              {out.y + (r - begin), out.stride});
+    }
+  }
 }
 
 // Up to kFew tokens, where memory is the limit: one row, or two, at a time, since few sequential
-// streams are what it serves best. Narrower vectors need four to hide the latency of their longer
-// chains.
+// streams are what it serves best. Two short rows share the cost of their ends. Narrower vectors
+// need four to hide the latency of their longer chains.
 template <class Dot>
 static void multiply_few(const Dot& dot, int64_t begin, int64_t end, const char* tokens,
                          int64_t width, Output out) {
   if constexpr (kLanes < 16) {
-    rows<Dot, Dot::kWideRows, Dot::kWideTokens, Fetch::kAhead>(dot, begin, end, tokens, width, out);
-  } else if (width > 1) {
-    rows<Dot, 2, 8, Fetch::kAhead>(dot, begin, end, tokens, width, out);
+    rows<Dot, Dot::kWideRows, Dot::kWideTokens, Fetch::kAhead, 0>(dot, begin, end, tokens, width,
+                                                                  out);
+  } else if (width == 1) {
+    constexpr Fetch kFetch = Dot::kLight ? Fetch::kNone : Fetch::kAhead;
+    if (dot.cols <= Dot::kShortRow) {
+      return rows<Dot, 2, 1, kFetch, 0>(dot, begin, end, tokens, 1, out);
+    }
+    rows<Dot, 1, 1, kFetch, 0>(dot, begin, end, tokens, 1, out);
+  } else if (block_columns<Dot>(dot.cols, width) < dot.cols) {
+    rows<Dot, 2, 8, Fetch::kNext, 8>(dot, begin, end, tokens, width, out);
+  } else if (width <= Dot::kRowTokens) {
+    rows<Dot, 1, Dot::kRowTokens, Fetch::kAhead, 0>(dot, begin, end, tokens, width, out);
   } else {
-    rows<Dot, 1, 1, Dot::kLight ? Fetch::kNone : Fetch::kAhead>(dot, begin, end, tokens, 1, out);
+    rows<Dot, 2, 8, Fetch::kAhead, 0>(dot, begin, end, tokens, width, out);
   }
 }
 
@@ -157,7 +258,8 @@ static void multiply_by(const Dot& dot, int64_t begin, int64_t end, const void* 
   constexpr int kFew = kLanes < 16 ? Dot::kWideTokens : 8;
   const char* tokens = static_cast<const char*>(packed);
   if (width <= kFew) return multiply_few(dot, begin, end, tokens, width, out);
-  rows<Dot, Dot::kWideRows, Dot::kWideTokens, Fetch::kParts>(dot, begin, end, tokens, width, out);
+  rows<Dot, Dot::kWideRows, Dot::kWideTokens, Fetch::kParts, kMaxWidth>(dot, begin, end, tokens,
+                                                                        width, out);
 }
 
 }  // namespace monolane::MONOLANE_ISA

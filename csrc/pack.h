@@ -56,25 +56,36 @@ static inline float quantise_group(const float* x, int8_t* codes) {
   return top < 0x1p-100f ? 0.0f : top / 127.0f;
 }
 
-static inline int32_t sum4_bytes(const int8_t* x) { return x[0] + x[1] + x[2] + x[3]; }
+// The last vector of a block, from the first two: per lane -8 times the sum of its activations.
+static inline void put_starts(int8_t* block) {
+  using Dot = GroupDot<Int8>;
+  alignas(64) int8_t eights[Dot::kVector];
+  alignas(64) int32_t sums[kLanes] = {};
+  std::memset(eights, 8, sizeof eights);
+  Ints sum = load_ints(sums);
+  sum = dot<Int4>(sum, load_bytes(eights), load_bytes(block));
+  sum = dot<Int4>(sum, load_bytes(eights), load_bytes(block + Dot::kVector));
+  std::memcpy(sums, &sum, sizeof sums);
+  for (int32_t& each : sums) each = -each;
+  std::memcpy(block + 3 * Dot::kVector, sums, sizeof sums);
+}
 
 // One token, by blocks: the layout is described at GroupDot.
 static inline void pack_i8(const float* x, int64_t cols, void* packed) {
   using Dot = GroupDot<Int8>;
-  std::memset(packed, 0, static_cast<size_t>(Dot::token_bytes(cols)));
-  for (int64_t k = 0; k < cols; k += kGroup) {
-    const int64_t lane = k / kGroup % Dot::kGroups * 4;
-    int8_t* block = static_cast<int8_t*>(packed) + k / Dot::kStep * (4 * Dot::kVector);
-    int8_t codes[kGroup];
-    const float scale = quantise_group(x + k, codes);
-    std::memcpy(block + lane * 4, codes, 16);
-    std::memcpy(block + Dot::kVector + lane * 4, codes + 16, 16);
-    for (int i = 0; i < 4; ++i) {
-      const int32_t total = sum4_bytes(codes + 4 * i) + sum4_bytes(codes + 16 + 4 * i);
-      const int32_t start = -8 * total;
-      std::memcpy(block + 2 * Dot::kVector + (lane + i) * 4, &scale, 4);
-      std::memcpy(block + 3 * Dot::kVector + (lane + i) * 4, &start, 4);
+  int8_t* block = static_cast<int8_t*>(packed);
+  for (int64_t k = 0; k < cols; k += Dot::kStep, block += 4 * Dot::kVector) {
+    const int64_t groups = std::min<int64_t>((cols - k) / kGroup, Dot::kGroups);
+    if (groups < Dot::kGroups) std::memset(block, 0, 3 * Dot::kVector);
+    for (int64_t g = 0; g < groups; ++g) {
+      int8_t codes[kGroup];
+      const float scale = quantise_group(x + k + g * kGroup, codes);
+      const float four[4] = {scale, scale, scale, scale};
+      std::memcpy(block + g * 16, codes, 16);
+      std::memcpy(block + Dot::kVector + g * 16, codes + 16, 16);
+      std::memcpy(block + 2 * Dot::kVector + g * 16, four, 16);
     }
+    put_starts(block);
   }
 }
 

@@ -73,6 +73,7 @@ enum class WeightFormat : int32_t {
   kFloat16 = 2,
   kInt8 = 3,
   kInt4 = 4,
+  kFloat8 = 5,
 };
 
 enum class PlanHead : int32_t {

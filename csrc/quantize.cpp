@@ -1,70 +1,117 @@
-// Weights to int8 and int4 codes. Plain code: it runs once per checkpoint, not per token, and one
-// source of bits for all machines is worth more here than speed.
+// Weights to int8 and int4 codes, as plain loops over a group that compilers vectorise: one source
+// of bits for all machines is worth more here than intrinsics, since this runs once per load.
 #include <cmath>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
+#include "clones.h"
 #include "half.h"
 #include "kernels.h"
+
+// Inlined, so that each clone compiles it for its own instruction set.
+#define MONOLANE_PART static inline __attribute__((always_inline))
 
 namespace monolane {
 namespace {
 
-float element(Format from, const void* x, int64_t i) {
-  if (from == Format::kF32) return static_cast<const float*>(x)[i];
-  const uint16_t half = static_cast<const uint16_t*>(x)[i];
-  return from == Format::kBF16 ? bf16_to_float(half) : f16_to_float(half);
-}
-
+// One group under one choice of scale.
 struct Group {
-  int codes[kGroup];
-  uint16_t scale;  // float16
-  double error;    // sum of squares
+  float codes[kGroup];  // whole numbers
+  uint16_t scale;       // float16
+  double error;         // sum of squares
 };
 
-// Codes in [lowest, highest] for one choice of scale.
-Group encode(const float* x, float scale, int lowest, int highest) {
-  Group group{{}, float_to_f16(scale), 0.0};
-  const float rounded = f16_to_float(group.scale);
-  if (!std::isfinite(rounded)) {
-    throw std::invalid_argument("expected finite weights whose group scale fits float16, got " +
-                                std::to_string(scale));
+MONOLANE_CLONES void widen_bf16(const uint16_t* x, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = bf16_to_float(x[i]);
+}
+
+// Row as floats; `room` holds a row.
+const float* floats_of(Format from, const void* x, int64_t cols, float* room) {
+  if (from == Format::kF32) return static_cast<const float*>(x);
+  const uint16_t* halves = static_cast<const uint16_t*>(x);
+  if (from == Format::kBF16) {
+    widen_bf16(halves, cols, room);
+  } else {
+    for (int64_t i = 0; i < cols; ++i) room[i] = f16_to_float(halves[i]);
   }
+  return room;
+}
+
+[[noreturn]] void refuse(float scale) {
+  throw std::invalid_argument("expected finite weights whose group scale fits float16, got " +
+                              std::to_string(scale));
+}
+
+// The number of largest size, the first of equals; NaN if there is one. The bits of floats >= 0
+// order like the floats, NaN above all, and that loop vectorises.
+MONOLANE_PART float largest(const float* x) {
+  uint32_t most = 0;
   for (int i = 0; i < kGroup; ++i) {
-    const float ideal = rounded == 0.0f ? 0.0f : std::nearbyint(x[i] / rounded);
-    const float code =
-        std::fmin(std::fmax(ideal, static_cast<float>(lowest)), static_cast<float>(highest));
-    group.codes[i] = static_cast<int>(code);
-    const double miss = double{x[i]} - double{rounded} * double{code};
-    group.error += miss * miss;
+    const uint32_t size = float_bits(x[i]) & 0x7FFFFFFFu;
+    most = size > most ? size : most;
   }
-  return group;
+  int first = 0;
+  while ((float_bits(x[first]) & 0x7FFFFFFFu) != most) ++first;
+  return x[first];
 }
 
-float largest(const float* x) {
-  float most = 0.0f;
+// Codes in [lowest, highest] for one choice of scale. A code's ideal is below 2^22 in size: scales
+// are max |x| / 8 or smaller fractions of it, and rounding to float16 at most halves them.
+MONOLANE_PART void encode(const float* x, float scale, float lowest, float highest, Group* group) {
+  group->scale = float_to_f16(scale);
+  const float rounded = f16_to_float(group->scale);
+  if (!std::isfinite(rounded)) refuse(scale);
+  const float divisor = rounded == 0.0f ? 1.0f : rounded;
+  const float none = rounded == 0.0f ? 0.0f : 1.0f;
   for (int i = 0; i < kGroup; ++i) {
-    if (std::isnan(x[i])) return x[i];  // to be refused as a scale
-    if (std::fabs(x[i]) > std::fabs(most)) most = x[i];
+    const float ideal = x[i] * none / divisor;
+    const float nearest = (ideal + 0x1.8p23f) - 0x1.8p23f;  // ties to even
+    const float above = nearest > lowest ? nearest : lowest;
+    group->codes[i] = above < highest ? above : highest;
   }
-  return most;
 }
 
-Group encode_i8(const float* x) { return encode(x, std::fabs(largest(x)) / 127.0f, -127, 127); }
-
-Group encode_i4(const float* x) {
-  const float most = largest(x);
-  const Group even = encode(x, std::fabs(most) / 7.0f, -8, 7);
-  const Group skewed = encode(x, most / -8.0f, -8, 7);
-  return skewed.error < even.error ? skewed : even;
+// In eight sums, which a vector can hold, and then one after the other.
+MONOLANE_PART void add_error(const float* x, Group* group) {
+  const double rounded = f16_to_float(group->scale);
+  double sums[8] = {};
+  for (int i = 0; i < kGroup; i += 8) {
+    for (int j = 0; j < 8; ++j) {
+      const double miss = double{x[i + j]} - rounded * double{group->codes[i + j]};
+      sums[j] += miss * miss;
+    }
+  }
+  group->error = 0.0;
+  for (const double sum : sums) group->error += sum;
 }
 
-void put(const Group& group, Format to, uint8_t* out) {
-  for (int i = 0; to == Format::kI8 && i < kGroup; ++i) {
-    out[i] = static_cast<uint8_t>(static_cast<int8_t>(group.codes[i]));
+MONOLANE_CLONES void encode_i8(const float* x, int64_t groups, int8_t* values, uint16_t* scales) {
+  for (int64_t g = 0; g < groups; ++g, x += kGroup, values += kGroup) {
+    Group group;
+    encode(x, std::fabs(largest(x)) / 127.0f, -127.0f, 127.0f, &group);
+    for (int i = 0; i < kGroup; ++i) {
+      values[i] = static_cast<int8_t>(static_cast<int32_t>(group.codes[i]));
+    }
+    scales[g] = group.scale;
   }
-  for (int i = 0; to == Format::kI4 && i < kGroup / 2; ++i) {
-    out[i] = static_cast<uint8_t>((group.codes[i] + 8) | ((group.codes[i + 16] + 8) << 4));
+}
+
+MONOLANE_CLONES void encode_i4(const float* x, int64_t groups, uint8_t* values, uint16_t* scales) {
+  for (int64_t g = 0; g < groups; ++g, x += kGroup, values += kGroup / 2) {
+    const float most = largest(x);
+    Group even, skewed;
+    encode(x, std::fabs(most) / 7.0f, -8.0f, 7.0f, &even);
+    encode(x, most / -8.0f, -8.0f, 7.0f, &skewed);
+    add_error(x, &even);
+    add_error(x, &skewed);
+    const Group& best = skewed.error < even.error ? skewed : even;
+    for (int i = 0; i < kGroup / 2; ++i) {
+      const int32_t low = static_cast<int32_t>(best.codes[i]) + 8;
+      const int32_t high = static_cast<int32_t>(best.codes[i + kGroup / 2]) + 8;
+      values[i] = static_cast<uint8_t>(low | high << 4);
+    }
+    scales[g] = best.scale;
   }
 }
 
@@ -72,13 +119,20 @@ void put(const Group& group, Format to, uint8_t* out) {
 
 void quantize_rows(Format to, Format from, const void* x, int64_t rows, int64_t cols, void* values,
                    uint16_t* scales) {
-  const int64_t group_bytes = row_bytes(to, kGroup);
-  for (int64_t g = 0; g < rows * cols / kGroup; ++g) {
-    float group[kGroup];
-    for (int i = 0; i < kGroup; ++i) group[i] = element(from, x, g * kGroup + i);
-    const Group best = to == Format::kI8 ? encode_i8(group) : encode_i4(group);
-    put(best, to, static_cast<uint8_t*>(values) + g * group_bytes);
-    scales[g] = best.scale;
+  const int64_t groups = cols / kGroup;
+  const char* row = static_cast<const char*>(x);
+  char* out = static_cast<char*>(values);
+  std::vector<float> room(from == Format::kF32 ? 0 : cols);
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* floats = floats_of(from, row, cols, room.data());
+    if (to == Format::kI8) {
+      encode_i8(floats, groups, reinterpret_cast<int8_t*>(out), scales);
+    } else {
+      encode_i4(floats, groups, reinterpret_cast<uint8_t*>(out), scales);
+    }
+    row += row_bytes(from, cols);
+    out += row_bytes(to, cols);
+    scales += groups;
   }
 }
 

@@ -1,5 +1,6 @@
-// Drives the executor without Python, so that a sanitizer sees nothing but our own code: epochs,
-// batches, stops, rollbacks, traces, and a destructor amid an epoch, on 1 to 8 workers.
+// Drives the executor without Python, so that a sanitizer sees nothing but our own code: weights
+// converted by the workers, epochs, batches, stops, rollbacks, traces, and a destructor amid an
+// epoch, on 1 to 8 workers.
 //
 //   executor_test CASES           runs everything; exit code 0 if all holds
 //   executor_test CASES FAULT     with a fault put in, which the sanitizer must report:
@@ -10,13 +11,19 @@
 // CASES comes from write_cases.py, which describes it.
 #include "executor.h"
 
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace monolane {
@@ -75,13 +82,14 @@ Arithmetic arithmetic_of(const std::string& dtype) {
   return {Format::kI4, Activation::kI8, Format::kBF16};
 }
 
-// A model's weights in one format, in buffers exactly as long as they need be.
+// A model's weights in one format, in buffers exactly as long as they need be, to be used in one.
 class StoredWeights {
  public:
-  StoredWeights(const Tensors& t, Format format, bool cut) : format_(format), cut_(cut) {
+  StoredWeights(const Tensors& t, Format format, Format used, bool cut)
+      : format_(format), used_(used), cut_(cut) {
     const int64_t hidden = t.layers[0].size() == 0 ? 0 : columns_of(t);
     table.embedding = store(t.embedding, hidden, Format::kF32);
-    table.head = store(t.head, t.sizes[3], format);
+    table.head = {store(t.head, t.sizes[3], format), used};
     table.final_norm = t.final_norm.data();
     table.frequencies = t.frequencies.data();
     for (int32_t i = 0; i < t.sizes[0]; ++i) table.layers.push_back(layer(t, i, hidden));
@@ -99,14 +107,14 @@ class StoredWeights {
     LayerWeights w{};
     const int64_t lanes = static_cast<int64_t>(at[0].size()) / hidden;
     w.attention_norm = at[0].data();
-    w.q = store(at[1], hidden, format_);
-    w.k = store(at[2], hidden, format_);
-    w.v = store(at[3], hidden, format_);
-    w.o = store(at[4], t.sizes[1] / lanes, format_);
+    w.q = {store(at[1], hidden, format_), used_};
+    w.k = {store(at[2], hidden, format_), used_};
+    w.v = {store(at[3], hidden, format_), used_};
+    w.o = {store(at[4], t.sizes[1] / lanes, format_), used_};
     w.mlp_norm = at[5].data();
-    w.gate = store(at[6], hidden, format_);
-    w.up = store(at[7], hidden, format_, cut_ && index == 0 ? 1 : 0);
-    w.down = store(at[8], static_cast<int64_t>(at[8].size()) / (lanes * hidden), format_);
+    w.gate = {store(at[6], hidden, format_), used_};
+    w.up = {store(at[7], hidden, format_, cut_ && index == 0 ? 1 : 0), used_};
+    w.down = {store(at[8], static_cast<int64_t>(at[8].size()) / (lanes * hidden), format_), used_};
     return w;
   }
 
@@ -129,7 +137,7 @@ class StoredWeights {
     return matrix;
   }
 
-  Format format_;
+  Format format_, used_;
   bool cut_;
   std::vector<std::unique_ptr<uint8_t[]>> values_;
   std::vector<std::unique_ptr<uint16_t[]>> scales_;
@@ -148,7 +156,7 @@ Advance advance(int slot, std::vector<int32_t> tokens, int budget) {
   return {.slot = slot,
           .tokens = std::move(tokens),
           .budget = budget,
-          .draw = {1.1f, 30, 0.95, 0.02, 5},
+          .draw = {1.1f, 30, 0.95, 0.02, 5, {{7, 1.5f}, {9, -INFINITY}}},
           .stop_ids = {},
           .logprobs = slot == 1 ? 2 : -1};
 }
@@ -207,6 +215,109 @@ void test_yield(Executor& executor) {
   EXPECT(parts == whole);
 }
 
+// Guides for slot 1, made from its tokens so far on a thread of their own, as its readers' are.
+class Guiding {
+ public:
+  Guiding(Executor& executor, int32_t vocab) : executor_(executor), vocab_(vocab) {}
+
+  // Draws until `stop_after` tokens of slot 1 have come, or all there are; may be called again.
+  std::vector<int32_t> draw(std::vector<Advance> advances, size_t stop_after) {
+    executor_.start(std::move(advances));
+    bool over = false, stopped = false;
+    std::thread poster([&] { post_all(); });
+    std::vector<TokenEvent> events;
+    while (!over) {
+      events.clear();
+      over = executor_.read(events, 20);
+      for (const TokenEvent& event : events) {
+        if (event.slot != 1) continue;
+        const std::lock_guard<std::mutex> lock(mutex_);
+        drawn_.push_back(event.token);
+      }
+      changed_.notify_one();
+      if (drawn_.size() >= stop_after && !stopped) executor_.interrupt(), stopped = true;
+    }
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      over_ = true;
+    }
+    changed_.notify_one();
+    poster.join();
+    over_ = false;
+    return drawn_;
+  }
+
+ private:
+  // What follows the first `count` tokens: a third of the vocabulary, now and then behind a run.
+  Guide after(size_t count) const {
+    uint32_t state = 17;
+    for (size_t i = 0; i < count; ++i) state = state * 31u + drawn_[i];
+    Guide guide;
+    for (uint32_t i = 0; i < state % 7 && state % 3 == 0; ++i)
+      guide.forced.push_back(i + state % 50);
+    guide.mask.assign(mask_words(vocab_), 0);
+    for (int32_t i = state % 3; i < vocab_; i += 3) guide.mask[i / 32] |= 1u << i % 32;
+    return guide;
+  }
+
+  void post_all() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    bool first = true;  // of the epoch, which forgot the last guide
+    while (true) {
+      changed_.wait(lock, [&] { return over_ || first || drawn_.size() >= due_; });
+      if (over_) return;
+      Guide guide;
+      if (drawn_.size() >= due_) {
+        said_ = drawn_.size();
+        guide = after(said_);
+        due_ = said_ + guide.forced.size() + 1;
+      } else {  // said already: what is left of it
+        guide = after(said_);
+        guide.forced.erase(guide.forced.begin(), guide.forced.begin() + (drawn_.size() - said_));
+      }
+      first = false;
+      if (due_ % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));  // late
+      executor_.guide(1, std::move(guide));
+    }
+  }
+
+  Executor& executor_;
+  int32_t vocab_;
+  std::vector<int32_t> drawn_;
+  size_t said_ = 0,
+         due_ = 0;  // the last guide followed `said_` tokens; the next is due with `due_`
+  bool over_ = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+// What is guided draws the same alone, beside others, and in epochs that end at any time.
+void test_guides(Executor& executor, int32_t vocab) {
+  Advance guided = advance(1, prompt(20, 9), 40);
+  guided.guided = true;
+  clear(executor);
+  const std::vector<int32_t> whole = Guiding(executor, vocab).draw({guided}, SIZE_MAX);
+  EXPECT(whole.size() == 40);
+  clear(executor);
+  const std::vector<int32_t> beside =
+      Guiding(executor, vocab)
+          .draw({advance(0, prompt(70, 1), 30), guided, advance(2, prompt(90, 3), 50)}, SIZE_MAX);
+  EXPECT(beside == whole);
+  clear(executor);
+  Guiding guiding(executor, vocab);
+  std::vector<int32_t> parts;
+  const std::vector<int32_t> tokens = guided.tokens;
+  while (parts.size() < whole.size()) {
+    std::vector<int32_t> known = tokens;
+    known.insert(known.end(), parts.begin(), parts.end());
+    Advance rest = guided;
+    rest.tokens.assign(known.begin() + executor.length(1), known.end());
+    rest.budget = guided.budget - static_cast<int>(parts.size());
+    parts = guiding.draw({rest}, parts.size() + 3);
+  }
+  EXPECT(parts == whole);
+}
+
 // Drafts that are taken back leave no trace; logits do not depend on the width of the passes.
 void test_rollback(Executor& executor, int32_t vocab) {
   const std::vector<int32_t> tokens = prompt(330, 6);
@@ -235,18 +346,42 @@ void test_trace(Executor& executor, const Plan& plan) {
   EXPECT(executor.take_spans().size() == plan.phases.size() * plan.header.workers * 4);
 }
 
+// Workers that convert float weights themselves draw what those draw that were given the result.
+void test_convert(const NamedPlan& named, const Tensors& tensors, Isa isa, const Drawn& expected) {
+  const Arithmetic arithmetic = arithmetic_of(named.dtype);
+  const StoredWeights weights(tensors, Format::kF32, arithmetic.weights, false);
+  Executor executor(named.plan, weights.table, select_kernels(isa), arithmetic.activation,
+                    arithmetic.kv, kSlots, {});
+  bool refused = false;
+  try {
+    executor.start({advance(0, prompt(5, 8), 5)});
+  } catch (const std::logic_error&) {
+    refused = true;
+  }
+  EXPECT(refused);
+  for (size_t p = 0; p < named.plan.phases.size(); ++p) {
+    for (int32_t i = 0; i < named.plan.phases[p].num_matrices; ++i) executor.convert(p, i);
+  }
+  EXPECT(test_batch(executor) == expected);
+}
+
 // Returns what test_batch drew.
 Drawn test_all(const NamedPlan& named, const Tensors& tensors, Isa isa, const std::string& fault) {
   const Arithmetic arithmetic = arithmetic_of(named.dtype);
-  const StoredWeights weights(tensors, arithmetic.weights, fault == "weights");
+  const StoredWeights weights(tensors, arithmetic.weights, arithmetic.weights, fault == "weights");
   Executor executor(named.plan, weights.table, select_kernels(isa), arithmetic.activation,
                     arithmetic.kv, kSlots, {});
   const Drawn drawn = test_batch(executor);
   test_yield(executor);
+  test_guides(executor, named.plan.header.vocab);
   test_rollback(executor, named.plan.header.vocab);
   test_trace(executor, named.plan);
   clear(executor);
-  executor.start({advance(0, prompt(5, 8), 500)});  // and destroyed amid it
+  // bfloat16 is cut off here, but rounded by the workers.
+  if (arithmetic.activation == Activation::kI8) test_convert(named, tensors, isa, drawn);
+  Advance waiting = advance(1, prompt(5, 8), 500);
+  waiting.guided = true;
+  executor.start({advance(0, prompt(5, 8), 500), waiting});  // and destroyed amid it
   return drawn;
 }
 

@@ -1,7 +1,7 @@
 // Put before every source of the sanitized test: the executor's arenas come from the heap instead
 // of from mmap, exactly as long as they are asked for, so that AddressSanitizer sees a byte beyond
-// one. Included first on the command line rather than asked for in kv_cache.h: the product should
-// not know how it is tested.
+// one. Included first on the command line rather than asked for in arena.h: the product should not
+// know how it is tested.
 #pragma once
 
 #include <stdlib.h>

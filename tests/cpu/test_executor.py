@@ -216,7 +216,7 @@ def epoch(executor: CpuExecutor, *advances: tuple[Any, ...]) -> dict[int, list[i
 
 
 def sampled(slot: int, ids: np.ndarray, budget: int, seed: int = 5) -> tuple[Any, ...]:
-    return (slot, ids.tolist(), budget, 1.1, 30, 0.95, 0.02, seed, [], -1)
+    return (slot, ids.tolist(), budget, 1.1, 30, 0.95, 0.02, seed, [], -1, [], False)
 
 
 def test_batching_changes_nothing(long_run: tuple[CpuExecutor, np.ndarray, np.ndarray]) -> None:
@@ -241,7 +241,7 @@ def test_draws_are_the_oracles(long_run: tuple[CpuExecutor, np.ndarray, np.ndarr
     for temperature, k, p, m in ((0.0, 0, 1.0, 0.0), (0.8, 0, 1.0, 0.0), (1.5, 20, 0.8, 0.05)):
         executor.core.truncate(0, 0)
         prompt = ids[:30]
-        request = (0, prompt.tolist(), 60, temperature, k, p, m, 2**63 + 9, [], -1)
+        request = (0, prompt.tolist(), 60, temperature, k, p, m, 2**63 + 9, [], -1, [], False)
         drawn = epoch(executor, request)[0]
         executor.core.truncate(0, 0)
         logits = executor.logits(0, [*prompt, *drawn])
@@ -256,6 +256,123 @@ def test_draws_are_the_oracles(long_run: tuple[CpuExecutor, np.ndarray, np.ndarr
                 position=30 + i,
             )
             assert token == wanted
+
+
+def guided(
+    executor: CpuExecutor, advance: tuple[Any, ...], guides: list[tuple[list[int], Any]]
+) -> list[int]:
+    """Run one guided slot, each guide posted when the tokens of the one before have come."""
+    slot = advance[0]
+    drawn: list[int] = []
+    executor.core.start([(*advance[:-1], True)])
+    due, over = 0, False
+    while not over:
+        if len(drawn) == due and guides:
+            forced, mask = guides.pop(0)
+            due += len(forced) + (mask is not None)
+            executor.core.guide(slot, forced, mask)
+        events: list[tuple[Any, ...]] = []
+        over = executor.core.read(20, events)
+        drawn += [token for _, token, *_ in events]
+    return drawn
+
+
+MASKS = st.lists(st.integers(0, 71), min_size=1, max_size=72, unique=True)
+BIASES = st.dictionaries(
+    st.integers(0, 71), st.floats(-100, 100, width=32) | st.just(-np.inf), max_size=30
+)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    allowed=MASKS,
+    bias=BIASES,
+    temperature=st.sampled_from([0.0, 0.6, 1.7]),
+    limits=st.tuples(
+        st.sampled_from([0, 1, 5, 40]), st.floats(0.05, 1), st.sampled_from([0.0, 0.02, 0.4])
+    ),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_masked_and_biased_draws_are_the_oracles(
+    long_run: tuple[CpuExecutor, np.ndarray, np.ndarray],
+    allowed: list[int],
+    bias: dict[int, float],
+    temperature: float,
+    limits: tuple[int, float, float],
+    seed: int,
+) -> None:
+    """From the same logits the same token, with and without a mask."""
+    from monolane.reference import choose
+
+    executor, ids, logits = long_run
+    prompt = ids[:30].tolist()
+    mask = np.zeros(3, np.uint32)
+    for token in allowed:
+        mask[token // 32] |= np.uint32(1 << token % 32)
+    biases = sorted(bias.items())
+    k, p, m = limits
+    advance = (0, prompt, 1, temperature, k, p, m, seed, [], -1, biases, False)
+    for mask_M in (mask, None):
+        executor.core.truncate(0, 0)
+        if mask_M is None:
+            (token,) = epoch(executor, advance)[0]
+        else:
+            (token,) = guided(executor, advance, [([], mask_M)])
+        wanted = choose(
+            logits[29],
+            temperature=np.float32(temperature).item(),
+            top_k=k,
+            top_p=p,
+            min_p=m,
+            seed=seed,
+            position=30,
+            logit_bias=biases,
+            mask_M=mask_M,
+        )
+        assert token == wanted
+
+
+def test_forced_tokens_cost_one_wide_pass() -> None:
+    executor = CpuExecutor(random_weights(), "float32", context=600, slots=1, workers=2)
+    ones = np.full(3, 0xFFFFFFFF, np.uint32)
+    executor.core.set_trace(True)
+    forced = list(range(40))
+    drawn = guided(
+        executor, sampled(0, np.arange(5), 43), [([], ones), (forced, ones), ([5], None)]
+    )
+    assert drawn[1:41] == forced
+    assert drawn[42:] == [5]
+    passes = [
+        width for worker, phase, width, *_ in executor.core.take_spans() if not worker + phase
+    ]
+    # The prompt, the first token drawn, the run, and the token drawn behind it.
+    assert passes == [5, 1, 40, 1]
+
+
+@pytest.mark.parametrize(
+    ("guide", "message"),
+    [
+        (([], np.zeros(3, np.uint32)), "mask: expected one that allows a token"),
+        (([], np.array([0, 0, 1 << 8], np.uint32)), "mask: expected one that allows a token"),
+        (([], np.ones(2, np.uint32)), "mask: expected 3 words, got 2"),
+        (([], None), "mask: expected 3 words, got 0"),
+        (([72], None), "forced: expected ids from 0 to 71, got 72"),
+    ],
+)
+def test_faulty_guides_are_named_and_the_epoch_goes_on(guide: Any, message: str) -> None:
+    executor = CpuExecutor(random_weights(), "float32", context=600, slots=2, workers=2)
+    executor.core.start([(*sampled(0, np.arange(5), 1)[:-1], True)])
+    with pytest.raises(ValueError, match=message):
+        executor.core.guide(0, *guide)
+    with pytest.raises(RuntimeError, match="guide: the epoch has no such guided slot"):
+        executor.core.guide(1, [1], None)
+    executor.core.guide(0, [7], None)
+    events: list[tuple[Any, ...]] = []
+    while not executor.core.read(20, events):
+        pass
+    assert [token for _, token, *_ in events] == [7]
 
 
 @pytest.mark.parametrize(
@@ -279,6 +396,10 @@ def test_draws_are_the_oracles(long_run: tuple[CpuExecutor, np.ndarray, np.ndarr
             "context: expected at most 600",
         ),
         (lambda e: e.core.start([sampled(0, np.ones(3, int), 1)] * 2), "a slot occurs twice"),
+        (
+            lambda e: e.core.start([(*sampled(0, np.ones(3, int), 1)[:-2], [(72, 1.0)], False)]),
+            "logit_bias: expected ids from 0 to 71, got 72",
+        ),
     ],
 )
 def test_wrong_calls_name_the_limit_and_the_executor_goes_on(call: Any, message: str) -> None:
@@ -303,6 +424,7 @@ def test_rolling_back_behind_a_window_is_refused(
     ("options", "message"),
     [
         ({"dtype": "int3"}, "dtype: expected one of auto, float32"),
+        ({"dtype": "float8"}, "dtype: float8 is for GPUs: expected backend='cuda', or one of auto"),
         ({"workers": 0}, "workers: expected 1 to 1024, got 0"),
         ({"isa": "mmx"}, "isa: expected one of portable"),
     ],

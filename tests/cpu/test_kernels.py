@@ -79,9 +79,9 @@ def rounded(x, activation):
 @st.composite
 def cases(draw, multiple):
     cols = draw(
-        st.sampled_from([24, 40, 96, 384, 1000, 3072])
+        st.sampled_from([24, 40, 96, 384, 1000, 3072, 5000])
         if multiple == 1
-        else st.sampled_from([32, 96, 160, 384, 3072])
+        else st.sampled_from([32, 96, 160, 384, 3072, 4128])
     )
     rows = draw(st.integers(1, 40))
     width = draw(st.integers(1, 64))
@@ -120,6 +120,25 @@ def test_bits_depend_on_row_and_token_alone(isa, fmt, activation):
             assert np.array_equal(run(x, r, r + 1)[:, 0], whole[:, r])
 
     check()
+
+
+@every_isa
+@pytest.mark.parametrize(("fmt", "activation"), PAIRS)
+def test_bits_where_columns_are_cut_into_blocks(isa, fmt, activation):
+    # 4128 columns: up to three blocks, the last with a tail; 70 rows: three blocks, one odd. Every
+    # width of a verification, and of prefill one on each side of a tile.
+    rng = np.random.default_rng(7)
+    values, scales, _ = weights(rng, fmt, 70, 4128)
+    x = rng.standard_normal((64, 4128)).astype(np.float32)
+    alone = [kernels.multiply(isa, fmt, values, scales, activation, x[t : t + 1], 0, 70)[0]
+             for t in range(13)]  # fmt: skip
+    whole = kernels.multiply(isa, fmt, values, scales, activation, x, 0, 70)
+    assert np.array_equal(whole[:13], alone)
+    for width in range(2, 14):
+        part = kernels.multiply(isa, fmt, values, scales, activation, x[:width].copy(), 0, 70)
+        assert np.array_equal(part, whole[:width])
+        odd = kernels.multiply(isa, fmt, values, scales, activation, x[:width].copy(), 3, 68)
+        assert np.array_equal(odd, whole[:width, 3:68])
 
 
 @every_isa
@@ -189,17 +208,20 @@ def test_rms_norm(isa, cols):
     assert np.array_equal(kernels.rms_norm(isa, x[1:2], scale, 1e-5), out[1:2])
 
 
+def attend(isa, q, kv, keys, values, scale):
+    """One head's sum, peak and total, as one array."""
+    return kernels.attend(isa, q[None], kv, keys, values, scale)[0]
+
+
 def exponentials(isa, x):
     """e^x for x <= 0, read off an attention whose values are the identity."""
     keys = np.zeros((1024, 1024), np.float32)
     keys[1:, 0] = x
     q = np.zeros(1024, np.float32)
     q[0] = 1.0
-    out, peak, _ = kernels.attend(
-        isa, q, "f32", as_bytes(keys), as_bytes(np.eye(1024, dtype="f4")), 1.0
-    )
-    assert peak == 0.0
-    return out[1:]
+    out = attend(isa, q, "f32", as_bytes(keys), as_bytes(np.eye(1024, dtype="f4")), 1.0)
+    assert out[1024] == 0.0  # the peak
+    return out[1:1024]
 
 
 @every_isa
@@ -239,7 +261,7 @@ def test_attend(isa, kv, count, head_dim):
     keys = rng.standard_normal((count, head_dim)).astype(DTYPES[kv])
     values = rng.standard_normal((count, head_dim)).astype(DTYPES[kv])
     scale = head_dim**-0.5
-    out, peak, total = kernels.attend(isa, q, kv, as_bytes(keys), as_bytes(values), scale)
+    *out, peak, total = attend(isa, q, kv, as_bytes(keys), as_bytes(values), scale)
     k, v = keys.astype(np.float64), values.astype(np.float64)
     scores = scale * (k @ q)
     miss = gamma(head_dim / LANES[isa] + 8) * scale * (np.abs(k) @ np.abs(q)).max()
@@ -255,12 +277,27 @@ def test_a_score_depends_on_its_key_alone(isa):
     rng = np.random.default_rng(2)
     q = rng.standard_normal(72).astype(np.float32)
     keys = rng.standard_normal((21, 72)).astype(np.float32)
-    alone = [
-        kernels.attend(isa, q, "f32", as_bytes(k[None]), as_bytes(k[None]), 0.1)[1] for k in keys
-    ]
+    alone = [attend(isa, q, "f32", as_bytes(k[None]), as_bytes(k[None]), 0.1)[-2] for k in keys]
     for count in range(1, 22):
         part = as_bytes(keys[:count])
-        assert kernels.attend(isa, q, "f32", part, part, 0.1)[1] == max(alone[:count])
+        assert attend(isa, q, "f32", part, part, 0.1)[-2] == max(alone[:count])
+
+
+@every_isa
+@pytest.mark.parametrize("kv", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("head_dim", [20, 64, 96, 200])
+def test_a_head_does_not_see_its_neighbours(isa, kv, head_dim):
+    # How many heads go through the keys together decides tiles and accumulators, never a bit.
+    rng = np.random.default_rng(head_dim)
+    q = rng.standard_normal((7, head_dim)).astype(np.float32)
+    keys, values = (as_bytes(rng.standard_normal((37, head_dim)).astype(DTYPES[kv])) for _ in "kv")
+    together = kernels.attend(isa, q, kv, keys, values, 0.125)
+    alone = [attend(isa, head, kv, keys, values, 0.125) for head in q]
+    assert np.array_equal(together, alone)
+    for heads in range(2, 7):
+        assert np.array_equal(
+            kernels.attend(isa, q[:heads], kv, keys, values, 0.125), alone[:heads]
+        )
 
 
 @every_isa
@@ -269,10 +306,8 @@ def test_attend_reads_heads_out_of_wider_rows(isa):
     q = rng.standard_normal(64).astype(np.float32)
     wide = rng.standard_normal((10, 128)).astype(np.float32)
     narrow = as_bytes(wide[:, :64])
-    found = kernels.attend(isa, q, "f32", as_bytes(wide), as_bytes(wide), 0.125)
-    expected = kernels.attend(isa, q, "f32", narrow, narrow, 0.125)
-    assert np.array_equal(found[0], expected[0])
-    assert found[1:] == expected[1:]
+    found = attend(isa, q, "f32", as_bytes(wide), as_bytes(wide), 0.125)
+    assert np.array_equal(found, attend(isa, q, "f32", narrow, narrow, 0.125))
 
 
 @every_isa
@@ -280,11 +315,9 @@ def test_attend_survives_minus_infinity(isa):
     q = np.ones(1, np.float32)
     values = as_bytes(np.array([[3.0], [5.0]], np.float32))
     keys = np.array([[-np.inf], [-np.inf]], np.float32)
-    out, peak, total = kernels.attend(isa, q, "f32", as_bytes(keys), values, 1.0)
-    assert (out.tolist(), peak, total) == ([0.0], -math.inf, 0.0)
+    assert attend(isa, q, "f32", as_bytes(keys), values, 1.0).tolist() == [0.0, -math.inf, 0.0]
     keys[1] = 2.0
-    out, peak, total = kernels.attend(isa, q, "f32", as_bytes(keys), values, 1.0)
-    assert (out.tolist(), peak, total) == ([5.0], 2.0, 1.0)
+    assert attend(isa, q, "f32", as_bytes(keys), values, 1.0).tolist() == [5.0, 2.0, 1.0]
 
 
 @every_isa
@@ -440,11 +473,11 @@ def test_the_other_kernels_refuse():
     with pytest.raises(ValueError, match="expected two arrays of one size, got 1"):
         kernels.add("portable", two, one)
     with pytest.raises(ValueError, match="expected at least one key, got 0"):
-        kernels.attend("portable", two, "f32", kv[:0], kv[:0], 1.0)
+        attend("portable", two, "f32", kv[:0], kv[:0], 1.0)
     with pytest.raises(ValueError, match="expected as many values as keys, got 1"):
-        kernels.attend("portable", two, "f32", kv, kv[:1], 1.0)
+        attend("portable", two, "f32", kv, kv[:1], 1.0)
     with pytest.raises(ValueError, match="expected key rows of whole heads, in bytes, got 8"):
-        kernels.attend("portable", np.zeros(3, np.float32), "f32", kv, kv, 1.0)
+        attend("portable", np.zeros(3, np.float32), "f32", kv, kv, 1.0)
     with pytest.raises(ValueError, match="expected f32, bf16 or f16, got i8"):
         kernels.store_kv("portable", two, "i8")
     with pytest.raises(ValueError, match="expected a row below 2, got 2"):

@@ -160,7 +160,7 @@ class Recorder:
         self.matrices: dict[tuple[Role, int], tuple[np.ndarray, np.ndarray | None]] = {}
 
     def set_matrix(
-        self, role: int, layer: int, values: np.ndarray, scales: np.ndarray | None, *shape: int
+        self, role: int, layer: int, values: np.ndarray, scales: np.ndarray | None, *rest: int
     ) -> None:
         self.matrices[tuple(Role)[role], layer] = (values, scales)
 
@@ -176,7 +176,9 @@ def test_the_core_is_given_the_mapping_itself(
     checkpoint = Checkpoint.open(tmp_path / "q")
     weights = Weights.load(read_config(tmp_path / "q"), checkpoint)
     monkeypatch.setattr(handover, "WeightTable", Recorder)
-    table: Any = handover.weight_table(weights, find_arithmetic("auto", f"int{bits}"))
+    found = handover.hand_over(weights, find_arithmetic("auto", f"int{bits}"))
+    table: Any = found.table
+    assert not found.sources
     matrices = [spec for spec in tensor_specs(weights.config) if spec.part == "codes"]
     assert len(matrices) == 4 * 7 + 1
     for spec in matrices:

@@ -45,6 +45,12 @@ def test_bytes_follow_the_dtype(dtype: str, each: float) -> None:
     assert attend.bytes == 100 * 2 * 1536 * kv_bytes
 
 
+def test_keys_and_values_wider_than_go_with_the_weights() -> None:
+    two, four = (build(LANEFORMER, cpu(2), "bfloat16", kv_bytes=b) for b in (None, 4))
+    costs = [phase_cost(p, p.find(PhaseKind.ATTEND, 14), length=100) for p in (two, four)]
+    assert [cost.bytes for cost in costs] == [100 * 2 * 1536 * 2, 100 * 2 * 1536 * 4]
+
+
 def test_width_costs_operations_and_few_bytes() -> None:
     plan = build(LANEFORMER, H200, "bfloat16")
     one, four = (phase_cost(plan, plan.find(PhaseKind.DOWN, 0), width=w) for w in (1, 4))

@@ -53,8 +53,9 @@ def test_bytes_of_a_row_count_its_scales() -> None:
         "float16": 2,
         "int8": 1 + 2 / 32,
         "int4": 0.5 + 2 / 32,
+        "float8": 1 + 4 / 3072,
     }
-    assert [weight_format.code for weight_format in FORMATS.values()] == [0, 1, 2, 3, 4]
+    assert [weight_format.code for weight_format in FORMATS.values()] == [0, 1, 2, 3, 4, 5]
 
 
 def test_formats_that_cannot_be() -> None:

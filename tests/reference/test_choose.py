@@ -3,7 +3,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from monolane.reference import allowed_tokens, choose, gumbel_noise, log_probabilities, softmax
+from monolane.reference import (
+    allowed_tokens,
+    choose,
+    gumbel_noise,
+    limited,
+    log_probabilities,
+    mask_bits,
+    softmax,
+)
 
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 3, "position": 5}
 
@@ -73,3 +81,55 @@ def test_draws_follow_the_distribution() -> None:
 @given(row=logit_rows)
 def test_log_probabilities_sum_to_one(row: np.ndarray) -> None:
     assert abs(np.exp(log_probabilities(row).astype(np.float64)).sum() - 1) < 1e-5
+
+
+def mask_of(allowed: np.ndarray) -> np.ndarray:
+    """Return a mask, uint32 [M], built bit by bit."""
+    mask = np.zeros(-(-len(allowed) // 32), np.uint32)
+    for token in np.flatnonzero(allowed):
+        mask[token // 32] |= np.uint32(1 << int(token) % 32)
+    return mask
+
+
+@given(allowed=arrays(np.bool_, st.integers(1, 100)))
+def test_bits_of_a_mask(allowed: np.ndarray) -> None:
+    np.testing.assert_array_equal(mask_bits(mask_of(allowed), len(allowed)), allowed)
+
+
+@given(row=logit_rows, data=st.data())
+def test_a_mask_leaves_what_a_smaller_vocabulary_would(
+    row: np.ndarray, data: st.DataObject
+) -> None:
+    """Limits count what the mask allows, as if there were no other tokens."""
+    allowed = data.draw(arrays(np.bool_, len(row)))
+    allowed[data.draw(st.integers(0, len(row) - 1))] = True
+    limits = (
+        data.draw(st.integers(0, 5)),
+        data.draw(st.floats(0.1, 1)),
+        data.draw(st.floats(0, 1)),
+    )
+    masked = limited(row, (), mask_of(allowed))
+    kept = [token for token in allowed_tokens(masked, *limits) if masked[token] > -np.inf]
+    alone = np.flatnonzero(allowed)[allowed_tokens(row[allowed], *limits)]
+    assert kept == alone.tolist()
+    token = choose(row, **PLAIN, mask_M=mask_of(allowed))
+    assert allowed[token]
+
+
+def test_bias_comes_before_temperature_and_counts_for_greedy() -> None:
+    row = np.array([1, 2, 3], np.float32)
+    assert limited(row, ((0, 2.5), (2, -np.inf)), None).tolist() == [3.5, 2, -np.inf]
+    assert choose(row, **PLAIN | {"temperature": 0}, logit_bias=((0, 2.5),)) == 0
+    assert choose(row, **PLAIN | {"temperature": 0}, logit_bias=((2, -np.inf),)) == 1
+    cold = PLAIN | {"temperature": 1e-3}  # the bias is scaled with the logit: 1.5 becomes 1500
+    assert choose(row, **cold, logit_bias=((1, 1.5),)) == 1
+    assert row.tolist() == [1, 2, 3]
+
+
+def test_where_all_is_banned_the_lowest_id_of_the_mask_comes() -> None:
+    row = np.array([1, 2, 3], np.float32)
+    bans = ((1, -np.inf), (2, -np.inf))
+    for temperature in (0.0, 1.0):
+        call = PLAIN | {"temperature": temperature, "min_p": 0.5, "top_p": 0.5}
+        assert choose(row, **call, logit_bias=bans, mask_M=np.array([6], np.uint32)) == 1
+        assert choose(row, **call, logit_bias=((0, -np.inf), *bans)) == 0

@@ -19,7 +19,7 @@ class WeightTable:
 
     def __init__(self, layers: int) -> None: ...
 
-    def set_matrix(self, role: int, layer: int, values: object, scales: object | None, rows: int, columns: int, format: int) -> None: ...
+    def set_matrix(self, role: int, layer: int, values: object, scales: object | None, rows: int, columns: int, format: int, wanted: int) -> None: ...
 
     def set_vector(self, role: int, layer: int, values: object) -> None: ...
 
@@ -28,6 +28,11 @@ class Executor:
 
     def __init__(self, header: bytes, phases: bytes, shares: bytes, weights: object, isa: str, activation: int, kv_format: int, slots: int, cores: Sequence[int]) -> None: ...
 
+    def convert(self, phase: int, matrix: int) -> None:
+        """
+        Have the workers make their copies of a phase's matrix, if it is stored in another format than it is multiplied in; for each matrix, before the first epoch. What set_matrix was given for it is not read again.
+        """
+
     def length(self, slot: int) -> int: ...
 
     def truncate(self, slot: int, length: int) -> None: ...
@@ -35,9 +40,14 @@ class Executor:
     def logits(self, slot: int, tokens: Sequence[int]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')]:
         """Feed tokens; return their logits, float32 [T, V]."""
 
-    def start(self, advances: Sequence[tuple[int, Sequence[int], int, float, int, float, float, int, Sequence[int], int]]) -> None:
+    def start(self, advances: Sequence[tuple[int, Sequence[int], int, float, int, float, float, int, Sequence[int], int, Sequence[tuple[int, float]], bool]]) -> None:
         """
-        Begin an epoch: (slot, tokens, budget, temperature, top_k, top_p, min_p, seed, stop ids, logprobs or -1) for each slot.
+        Begin an epoch: (slot, tokens, budget, temperature, top_k, top_p, min_p, seed, stop ids, logprobs or -1, [(token, bias), ...], guided) for each slot.
+        """
+
+    def guide(self, slot: int, forced: Sequence[int], mask: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None) -> None:
+        """
+        Say what comes next in a guided slot: tokens that are given, then a draw under a mask, uint32 [ceil(V / 32)], bit t % 32 of word t / 32 for token t; None: the answer ends.
         """
 
     def read(self, milliseconds: int, into: list) -> bool:
@@ -57,3 +67,6 @@ class Executor:
 
     @property
     def kv_bytes(self) -> int: ...
+
+    @property
+    def converted_bytes(self) -> int: ...

@@ -30,9 +30,9 @@ def rms_norm(isa: str, x: Annotated[NDArray[numpy.float32], dict(shape=(None, No
 def silu_times(isa: str, gate: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], up: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')]:
     """gate / (1 + exp(-gate)) * up, each [N]."""
 
-def attend(isa: str, q: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], format: str, keys: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], values: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], scale: float) -> tuple:
+def attend(isa: str, q: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], format: str, keys: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], values: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], scale: float) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]:
     """
-    One head q [h] over keys and values, uint8 [J, bytes]: the unnormalised sum [h], the peak score and the total weight.
+    Heads q [H, h] over keys and values, uint8 [J, bytes]: for each the unnormalised sum, the peak score and the total weight, [H, h + 2].
     """
 
 def store_kv(isa: str, x: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], format: str) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]:

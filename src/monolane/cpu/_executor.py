@@ -8,13 +8,27 @@ import numpy.typing as npt
 
 from monolane._core import Executor, kernels
 from monolane.cpu._formats import Arithmetic, find_arithmetic
-from monolane.cpu._weights import check_config, weight_table
+from monolane.cpu._weights import check_config, convert, hand_over
 from monolane.errors import BackendError
 from monolane.model import Weights
-from monolane.plan import Plan, build, cpu, to_arrays
+from monolane.plan import Plan, build, cpu, pass_cost, to_arrays
 
-# slot, tokens, budget, temperature, top_k, top_p, min_p, seed, stop ids, logprobs or -1
-AdvanceTuple = tuple[int, Sequence[int], int, float, int, float, float, int, Sequence[int], int]
+# slot, tokens, budget, temperature, top_k, top_p, min_p, seed, stop ids, logprobs or -1, biases,
+# guided
+AdvanceTuple = tuple[
+    int,
+    Sequence[int],
+    int,
+    float,
+    int,
+    float,
+    float,
+    int,
+    Sequence[int],
+    int,
+    Sequence[tuple[int, float]],
+    bool,
+]
 
 
 class CpuExecutor:
@@ -43,25 +57,34 @@ class CpuExecutor:
         self.arithmetic: Arithmetic = find_arithmetic(dtype, weights.config.stored_dtype)
         self.isa = _find_isa(isa)
         plan_dtype = weights.config.dtype if dtype == "float32" else self.arithmetic.name
-        self.plan: Plan = build(weights.config, cpu(count), plan_dtype, context=context)
+        kv_bytes = self.arithmetic.kv.bytes
+        self.plan: Plan = build(
+            weights.config, cpu(count), plan_dtype, context=context, kv_bytes=kv_bytes
+        )
         self.context, self.slots = context, slots
         arrays = to_arrays(self.plan)
+        handover = hand_over(weights, self.arithmetic)
         self._core = Executor(
             arrays.header.tobytes(),
             arrays.phases.tobytes(),
             arrays.shares.tobytes(),
-            weight_table(weights, self.arithmetic),
+            handover.table,
             self.isa,
             self.arithmetic.activation,
             self.arithmetic.kv,
             slots,
             cores,
         )
+        convert(self._core, self.plan, handover.sources)
 
     @property
     def core(self) -> Executor:
         """The native object: epochs, logits, traces."""
         return self._core
+
+    def bytes_per_token(self, length: int) -> int:
+        """Bytes that a pass of one token streams behind ``length`` tokens."""
+        return pass_cost(self.plan, 1, length).bytes
 
     def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Feed tokens; return their logits, float32 [T, V]."""

@@ -19,6 +19,13 @@ class Format(IntEnum):
     I8 = 3
     I4 = 4
 
+    @property
+    def bytes(self) -> int:
+        """Size of one number; ValueError for codes, which share scales."""
+        if self in (Format.I8, Format.I4):
+            raise ValueError(f"expected a float format, got {self.name}")
+        return 4 if self is Format.F32 else 2
+
 
 class Activation(IntEnum):
     """Type of the activations of a product; the numbers are those of csrc/kernels.h."""
@@ -33,7 +40,6 @@ STORED: dict[np.dtype[Any], Format] = {
     np.dtype(ml_dtypes.bfloat16): Format.BF16,
     np.dtype(np.float16): Format.F16,
 }
-NUMPY = {stored: dtype for dtype, stored in STORED.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,11 @@ QUANTIZED = {name: a.weights for name, a in _ARITHMETICS.items() if a.activation
 def find_arithmetic(dtype: str, stored: str) -> Arithmetic:
     """Return what a dtype means; "auto" is the dtype in which the model's matrices are stored."""
     name = stored if dtype == "auto" else dtype
+    if name == "float8":
+        raise BackendError(
+            f"dtype: float8 is for GPUs: expected backend='cuda', or one of {', '.join(DTYPES)} "
+            "on the cpu backend, got 'float8'; int8 is as small"
+        )
     if name not in _ARITHMETICS:
         raise BackendError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
     if stored in QUANTIZED and name != stored:

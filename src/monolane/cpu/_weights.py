@@ -1,13 +1,16 @@
 """Hands the weights of a model to the core: in place where the format fits, converted if not."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from monolane._core import WeightTable
-from monolane.cpu._formats import NUMPY, STORED, Arithmetic, Format
+from monolane._core import Executor, WeightTable
+from monolane.cpu._formats import STORED, Arithmetic, Format
+from monolane.cpu._pages import release_pages
 from monolane.errors import BackendError, CheckpointError
 from monolane.model import (
     ModelConfig,
@@ -15,8 +18,8 @@ from monolane.model import (
     Quantized,
     Role,
     Weights,
-    quantize_matrix,
 )
+from monolane.plan import Plan
 
 ROLES = tuple(Role)
 GROUP = Quantization(8).group_size
@@ -35,37 +38,67 @@ _VECTORS = frozenset(
 Array = npt.NDArray[Any]
 
 
-def weight_table(weights: Weights, arithmetic: Arithmetic) -> WeightTable:
-    """Return the table of a model's weights; BackendError if a format cannot hold a matrix."""
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """The table that the core reads, and the matrices that it is to convert, by role and layer."""
+
+    table: WeightTable
+    sources: dict[tuple[Role, int], Array]
+
+
+def hand_over(weights: Weights, arithmetic: Arithmetic) -> Handover:
+    """Describe a model's weights to the core; BackendError if a format cannot hold a matrix."""
     config = weights.config
-    table = WeightTable(config.num_layers)
+    found = Handover(WeightTable(config.num_layers), {})
     for role, array in weights.outer.items():
-        _set(table, role, 0, array, arithmetic)
+        _set(found, role, 0, array, arithmetic)
     for i, layer in enumerate(weights.layers):
         for role, array in layer.items():
-            _set(table, role, i, array, arithmetic)
+            _set(found, role, i, array, arithmetic)
     for (role, place), matrix in weights.quantized.items():
-        _set_quantized(table, role, place or 0, matrix)
-    table.set_vector(_FREQUENCIES, 0, config.rotary.frequencies(config.head_dim))
-    return table
+        _set_quantized(found.table, role, place or 0, matrix)
+    found.table.set_vector(_FREQUENCIES, 0, config.rotary.frequencies(config.head_dim))
+    return found
 
 
-def _set(table: WeightTable, role: Role, layer: int, array: Array, arithmetic: Arithmetic) -> None:
-    index = ROLES.index(role)
+def convert(core: Executor, plan: Plan, sources: Mapping[tuple[Role, int], Array]) -> None:
+    """Have the workers convert what is not stored as it is used, a matrix after the other.
+
+    The pages of each source are given back as soon as it is done, so that at most one matrix is
+    resident twice. CheckpointError if a weight has no code.
+    """
+    for phase in plan.phases:
+        for i, matrix in enumerate(phase.matrices):
+            source = sources.get((matrix.role, max(phase.layer, 0)))
+            if source is None:
+                continue
+            try:
+                core.convert(phase.index, i)
+            except ValueError as error:
+                raise CheckpointError(f"{matrix.role.value}: {error}") from None
+            release_pages(source)
+
+
+def _set(found: Handover, role: Role, layer: int, array: Array, arithmetic: Arithmetic) -> None:
+    index, table = ROLES.index(role), found.table
     if role in _VECTORS:
         table.set_vector(index, layer, np.ascontiguousarray(array, np.float32).reshape(-1))
         return
     matrix = array.reshape(-1, array.shape[-1])  # lanes one below the other
     rows, columns = matrix.shape
-    wanted = arithmetic.weights
+    stored = STORED[matrix.dtype]
     # Embedding rows are looked up, not multiplied: one row a token, whatever its format.
-    if role is Role.EMBEDDING or wanted is None or NUMPY.get(wanted) == matrix.dtype:
-        table.set_matrix(index, layer, _bytes(matrix), None, rows, columns, STORED[matrix.dtype])
-    elif wanted in NUMPY:
-        converted = matrix.astype(NUMPY[wanted])
-        table.set_matrix(index, layer, _bytes(converted), None, rows, columns, wanted)
-    else:
-        _set_quantized(table, role, layer, _quantize(role, matrix, wanted))
+    wanted = arithmetic.weights
+    if role is Role.EMBEDDING or wanted is None:
+        wanted = stored
+    if wanted in (Format.I8, Format.I4) and columns % GROUP:
+        raise BackendError(
+            f"dtype: {wanted.name.lower()} needs rows of a multiple of {GROUP} columns, got "
+            f"{columns} in {role.value}; use bfloat16 or float32 for this model"
+        )
+    table.set_matrix(index, layer, _bytes(matrix), None, rows, columns, stored, wanted)
+    if wanted is not stored:
+        found.sources[role, layer] = matrix
 
 
 def _set_quantized(table: WeightTable, role: Role, layer: int, matrix: Quantized) -> None:
@@ -73,19 +106,7 @@ def _set_quantized(table: WeightTable, role: Role, layer: int, matrix: Quantized
     *outer, columns = matrix.shape
     form = Format.I8 if matrix.bits == 8 else Format.I4
     codes, scales = _bytes(matrix.codes), _bytes(matrix.scales)
-    table.set_matrix(ROLES.index(role), layer, codes, scales, prod(outer), columns, form)
-
-
-def _quantize(role: Role, matrix: Array, wanted: Format) -> Quantized:
-    if matrix.shape[1] % GROUP:
-        raise BackendError(
-            f"dtype: {wanted.name.lower()} needs rows of a multiple of {GROUP} columns, got "
-            f"{matrix.shape[1]} in {role.value}; use bfloat16 or float32 for this model"
-        )
-    try:
-        return quantize_matrix(matrix, Quantization(8 if wanted is Format.I8 else 4))
-    except CheckpointError as error:
-        raise CheckpointError(f"{role.value}: {error}") from None
+    table.set_matrix(ROLES.index(role), layer, codes, scales, prod(outer), columns, form, form)
 
 
 def _bytes(array: Array) -> Array:

@@ -21,12 +21,14 @@ def build(
     max_width: int = MAX_WIDTH,
     context: int | None = None,
     ring_slots: int | None = None,
+    kv_bytes: int | None = None,
 ) -> Plan:
     """Return the plan of a model on a device; ConfigError says which wish cannot be met.
 
     context      tokens that a sequence may hold; None: as many as the model was trained on
     ring_slots   slots for the module outputs that lanes exchange, at least delay + 1; by default
                  2 * delay + 1, from which on reusing a slot needs no wait of its own
+    kv_bytes     of one cached key or value element; None: as goes with the weights' format
     """
     if type(max_width) is not int or not 1 <= max_width <= MAX_WIDTH:
         raise ConfigError(f"max_width: expected 1 to {MAX_WIDTH}, got {max_width!r}")
@@ -36,7 +38,7 @@ def build(
             f"context: expected None or 1 to {config.max_positions} tokens, on which the model "
             f"was trained, got {context!r}"
         )
-    return _Builder(config, device, dtype, ring_slots).plan(max_width, length)
+    return _Builder(config, device, dtype, ring_slots).plan(max_width, length, kv_bytes)
 
 
 class _Builder:
@@ -58,7 +60,7 @@ class _Builder:
         self.shared_head = config.head is not Head.VOCAB_PARALLEL and config.num_lanes > 1
         self.shares = self._shares()
 
-    def plan(self, max_width: int, context: int) -> Plan:
+    def plan(self, max_width: int, context: int, kv_bytes: int | None) -> Plan:
         phases = [self._embed()]
         for layer in range(self.config.num_layers):
             phases += [
@@ -80,6 +82,7 @@ class _Builder:
             attention_slots=self.slots[Buffer.ATTENTION_OUTPUT],
             mlp_slots=self.slots[Buffer.MLP_OUTPUT],
             splits=self.splits,
+            kv_bytes=self.format.kv_bytes if kv_bytes is None else kv_bytes,
             phases=with_waits(numbered, self.groups),
         )
 

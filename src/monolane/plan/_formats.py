@@ -16,6 +16,7 @@ class WeightFormat:
     bits: int
     scaled: bool  # one float16 scale per GROUP columns
     kv_bytes: int  # of one cached key or value element that goes with it
+    row_scale_bytes: int = 0  # of one scale for a whole row
 
     def row_bytes(self, columns: int) -> int:
         """Bytes of one row of a matrix with its scales; ConfigError if it cannot be stored."""
@@ -24,7 +25,8 @@ class WeightFormat:
                 f"dtype {self.name}: expected matrices whose columns are a multiple of {GROUP}, "
                 f"which share a scale, got {columns}; use bfloat16"
             )
-        return columns * self.bits // 8 + (2 * columns // GROUP if self.scaled else 0)
+        scales = 2 * columns // GROUP if self.scaled else self.row_scale_bytes
+        return columns * self.bits // 8 + scales
 
 
 _FORMATS = (
@@ -33,6 +35,8 @@ _FORMATS = (
     WeightFormat("float16", 2, 16, scaled=False, kv_bytes=2),
     WeightFormat("int8", 3, 8, scaled=True, kv_bytes=2),
     WeightFormat("int4", 4, 4, scaled=True, kv_bytes=2),
+    # e4m3. Its exponent does what groups do for integers: a float32 scale for a row is enough.
+    WeightFormat("float8", 5, 8, scaled=False, kv_bytes=2, row_scale_bytes=4),
 )
 FORMATS = {weight_format.name: weight_format for weight_format in _FORMATS}
 

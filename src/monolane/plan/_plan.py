@@ -29,6 +29,7 @@ class Plan:
     attention_slots: int  # ring slots of ATTENTION_OUTPUT
     mlp_slots: int  # ring slots of MLP_OUTPUT
     splits: int  # S: parts into which the keys of one KV head are cut
+    kv_bytes: int  # of one cached key or value element
     phases: tuple[Phase, ...]
 
     @property

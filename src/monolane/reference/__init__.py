@@ -4,7 +4,13 @@ Never imports the plan: two executors that share a mistake would agree.
 """
 
 from monolane.reference._cache import Cache
-from monolane.reference._choose import allowed_tokens, choose, log_probabilities
+from monolane.reference._choose import (
+    allowed_tokens,
+    choose,
+    limited,
+    log_probabilities,
+    mask_bits,
+)
 from monolane.reference._model import ReferenceModel
 from monolane.reference._noise import gumbel_noise, philox
 from monolane.reference._operations import (
@@ -24,8 +30,10 @@ __all__ = [
     "attend",
     "choose",
     "gumbel_noise",
+    "limited",
     "linear",
     "log_probabilities",
+    "mask_bits",
     "philox",
     "reduce",
     "rms_norm",

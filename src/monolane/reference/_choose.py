@@ -1,4 +1,9 @@
-"""Choosing the next token from logits, as defined once for all executors (docs/sampling.md)."""
+"""Choosing the next token from logits, as defined once for all executors (docs/sampling.md).
+
+Shape legend: V vocabulary, M = ceil(V / 32) words of a mask.
+"""
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +21,43 @@ def choose(
     min_p: float,
     seed: int,
     position: int,
+    logit_bias: Sequence[tuple[int, float]] = (),
+    mask_M: npt.NDArray[np.uint32] | None = None,
 ) -> int:
     """Return the id of the next token; ``position`` is the one that it will take.
 
-    Temperature 0 is the plain argmax. Ties go to the lowest id.
+    Temperature 0 is the plain argmax. Ties go to the lowest id. ``logit_bias`` names each token
+    once; bit t % 32 of word t // 32 of the mask says whether token t may come: at least one may.
     """
+    logits_V = limited(logits_V, logit_bias, mask_M)
+    if logits_V.max() == -np.inf:  # every token that may come is banned
+        return 0 if mask_M is None else int(np.argmax(mask_bits(mask_M, len(logits_V))))
     if temperature == 0:
         return int(np.argmax(logits_V))
     scaled_V = logits_V / np.float32(temperature)
     allowed = allowed_tokens(scaled_V, top_k, top_p, min_p)
     perturbed = scaled_V[allowed] + gumbel_noise(seed, position, allowed)
     return int(allowed[np.argmax(perturbed)])
+
+
+def limited(
+    logits_V: Floats,
+    logit_bias: Sequence[tuple[int, float]],
+    mask_M: npt.NDArray[np.uint32] | None,
+) -> Floats:
+    """Return the logits with their biases, and -inf where the mask has no bit."""
+    limited_V = logits_V.copy()
+    for token, bias in logit_bias:
+        limited_V[token] += np.float32(bias)
+    if mask_M is not None:
+        limited_V[~mask_bits(mask_M, len(logits_V))] = -np.inf
+    return limited_V
+
+
+def mask_bits(mask_M: npt.NDArray[np.uint32], vocab: int) -> npt.NDArray[np.bool_]:
+    """Return a mask as booleans, [V]."""
+    octets = mask_M.astype("<u4").view(np.uint8)
+    return np.unpackbits(octets, bitorder="little")[:vocab].astype(np.bool_)
 
 
 def allowed_tokens(

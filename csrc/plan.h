@@ -1,0 +1,30 @@
+// A plan as the executor holds it: the arrays of plan_abi.h, and what they say about one worker.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan_abi.h"
+
+namespace monolane {
+
+struct Plan {
+  PlanHeader header;
+  std::vector<PlanPhase> phases;
+  std::vector<PlanShare> shares;  // [tables, W]
+
+  PlanShare share(int32_t table, int64_t worker) const {
+    return shares[static_cast<size_t>(table) * header.workers + worker];
+  }
+
+  // Whether the lanes share one head instead of having one for a part of the vocabulary each.
+  bool shared_head() const { return header.head != PlanHead::kVocabParallel && header.lanes > 1; }
+
+  // The row of a whole matrix, all lanes one below the other, at which a worker's group begins.
+  int64_t first_row(const PlanMatrix& part, int64_t worker) const {
+    if (part.role == WeightRole::kHead && shared_head()) return 0;
+    return worker / header.group_workers * header.group_lanes * part.rows;
+  }
+};
+
+}  // namespace monolane

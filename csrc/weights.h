@@ -1,0 +1,68 @@
+// The weights of a model as a loader hands them over.
+//
+// Shape legend: L lanes, D hidden, F intermediate, H query heads, K KV heads, h head_dim,
+// V vocabulary.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+#include "kernels.h"
+#include "plan_abi.h"
+
+namespace monolane {
+
+// A matrix in the loader's memory, usually a mapped file, and the format in which it is to be
+// multiplied. Where that is not the stored one, workers convert their own rows: worker_rows.h.
+struct Weight {
+  Matrix stored;
+  Format format;
+};
+
+// The weights of a layer, all lanes of a matrix one below the other: row = lane * rows + r.
+struct LayerWeights {
+  Weight q, k, v;                          // [H*h, D], [K*h, D], [K*h, D]
+  Weight o;                                // [L*D, H*h/L]
+  Weight gate, up;                         // [F, D]
+  Weight down;                             // [L*D, F/L]
+  const float *attention_norm, *mlp_norm;  // [L, D] or [D]
+  const float *q_bias, *k_bias, *v_bias;   // [H*h], [K*h], [K*h], or null
+};
+
+struct ModelWeights {
+  Matrix embedding;          // [V, D]; rows are looked up, whatever their format
+  Weight head;               // [V, D] or, on the concatenated lanes, [V, L*D]
+  const float* final_norm;   // [L, D] or [D]
+  const float* frequencies;  // [h/2], radians per position
+  std::vector<LayerWeights> layers;
+
+  // The matrix of that role that products are made with; a layer's, or the head.
+  Weight& weight(WeightRole role, int64_t layer) {
+    return const_cast<Weight&>(static_cast<const ModelWeights&>(*this).weight(role, layer));
+  }
+  const Weight& weight(WeightRole role, int64_t layer) const {
+    if (role == WeightRole::kHead) return head;
+    const LayerWeights& w = layers.at(layer);
+    switch (role) {
+      case WeightRole::kQ:
+        return w.q;
+      case WeightRole::kK:
+        return w.k;
+      case WeightRole::kV:
+        return w.v;
+      case WeightRole::kO:
+        return w.o;
+      case WeightRole::kGate:
+        return w.gate;
+      case WeightRole::kUp:
+        return w.up;
+      case WeightRole::kDown:
+        return w.down;
+      default:
+        throw std::invalid_argument("role: expected that of a matrix");
+    }
+  }
+};
+
+}  // namespace monolane

@@ -1,0 +1,51 @@
+// The rows of every matrix that one worker multiplies: where they lie, and its own copies of those
+// that are not stored in the format in which they are multiplied.
+//
+// Why one arena per worker, and not one per matrix: of a matrix a worker may own less than a huge
+// page, and a page has one NUMA node. In the order of the plan, a worker's copies are one stretch
+// of memory, which it alone writes and reads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "arena.h"
+#include "kernels.h"
+#include "plan.h"
+#include "weights.h"
+
+namespace monolane {
+
+class WorkerRows {
+ public:
+  // Reserves the copies and touches none of them. Throws std::invalid_argument if a matrix is not
+  // of the plan's shape, or its rows cannot be converted.
+  WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t worker);
+
+  // The rows of a phase's matrix: row 0 is the first of the worker's share.
+  const Matrix& of(int64_t phase, int64_t matrix) const { return part(phase, matrix).used; }
+
+  // Makes the copy of a phase's matrix; on the worker's own thread, whose NUMA node the memory then
+  // is. Nothing to do where rows are used as they are stored. Reads what the loader handed over,
+  // for the last time. Throws std::invalid_argument if a weight has no code.
+  void convert(const Kernels& kernels, int64_t phase, int64_t matrix);
+
+  size_t bytes() const { return arena_ == nullptr ? 0 : arena_->bytes(); }
+
+ private:
+  struct Part {
+    Matrix stored;  // data null where there is nothing to convert, or no longer
+    Matrix used;
+    void* values = nullptr;  // what `used` reads, in the arena
+    uint16_t* scales = nullptr;
+  };
+  const Part& part(int64_t phase, int64_t matrix) const {
+    return parts_[static_cast<size_t>(phase) * kPlanMaxMatrices + matrix];
+  }
+
+  std::vector<Part> parts_;  // [phases, kPlanMaxMatrices]
+  std::unique_ptr<Arena> arena_;
+};
+
+}  // namespace monolane
