@@ -5,7 +5,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -34,6 +34,16 @@ class Variable(Generic[T]):
             raise ConfigError(f"{self.name}: {error}, got {text!r}; mend or unset it") from None
 
 
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A text that is never shown: not by ``monolane doctor``, not in a traceback."""
+
+    text: str = field(default="", repr=False)
+
+    def __str__(self) -> str:
+        return "hidden" if self.text else "none"
+
+
 def _backend(text: str) -> str:
     if text not in ("auto", "reference", "cpu", "cuda"):
         raise ValueError("expected one of auto, reference, cpu, cuda")
@@ -53,5 +63,12 @@ CACHE = Variable(
     Path("~/.cache/monolane").expanduser(),
     _folder,
 )
+API_KEY = Variable(
+    "MONOLANE_API_KEY", "key that requests to 'monolane serve' need", Secret(), Secret
+)
 
-VARIABLES: tuple[Variable[str] | Variable[Path], ...] = (BACKEND, CACHE)
+VARIABLES: tuple[Variable[str] | Variable[Path] | Variable[Secret], ...] = (
+    BACKEND,
+    CACHE,
+    API_KEY,
+)

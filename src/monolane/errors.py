@@ -7,10 +7,12 @@ is one of these; an ``AssertionError`` is a bug of ours.
     ├── ConfigError          (ValueError)         config.json, or a config built in code
     ├── CheckpointError      (ValueError)         a weight file: format, names, shapes, sizes
     ├── TextError            (ValueError)         tokenizer files, chat templates, messages
+    ├── DataError            (ValueError)         a training corpus, or what it is made from
     ├── ModelNotFoundError   (FileNotFoundError)  neither a folder nor a model that the Hub gives
     ├── RequestError         (ValueError)         sampling parameters, token ids, prompt length
     ├── EngineClosedError    (RuntimeError)       an engine used after close()
     ├── BackendError         (RuntimeError)       a backend that cannot run here, or failed
+    ├── TrainingError        (RuntimeError)       a run that diverged, or that keeps failing
     └── MissingExtraError    (ImportError)        an optional dependency that is not installed
 """
 
@@ -31,6 +33,10 @@ class TextError(MonolaneError, ValueError):
     """A tokenizer file, a chat template or a list of messages cannot be used."""
 
 
+class DataError(MonolaneError, ValueError):
+    """A prepared corpus is not whole, or a source of text cannot be read or gives nothing."""
+
+
 class ModelNotFoundError(MonolaneError, FileNotFoundError):
     """The model is neither a folder on this machine nor one that the Hub gives."""
 
@@ -45,6 +51,10 @@ class EngineClosedError(MonolaneError, RuntimeError):
 
 class BackendError(MonolaneError, RuntimeError):
     """A backend cannot run on this machine, or failed while it ran."""
+
+
+class TrainingError(MonolaneError, RuntimeError):
+    """A training run diverged, or its processes fail again and again."""
 
 
 class MissingExtraError(MonolaneError, ImportError):

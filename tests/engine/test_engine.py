@@ -172,9 +172,8 @@ def test_a_folder_without_tokenizer_serves_ids(golden: Path) -> None:
         (
             {"backend": "gpu"},
             BackendError,
-            "backend: expected one of auto, cpu, reference, got 'gpu'",
+            "backend: expected one of auto, cuda, cpu, reference, got 'gpu'",
         ),
-        ({"backend": "cuda"}, BackendError, "'cuda' is not part of this version yet"),
         ({"dtype": "int3"}, BackendError, "dtype: expected one of auto, float32, bfloat16"),
         (
             {"backend": "reference", "dtype": "int8"},

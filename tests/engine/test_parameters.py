@@ -17,6 +17,13 @@ def test_one_stop_text_may_be_given_as_it_is() -> None:
     assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")  # type: ignore[arg-type]
 
 
+def test_biases_are_sorted_for_the_draw_and_leave_parameters_hashable() -> None:
+    params = SamplingParams(logit_bias={9: 1, 2: float("-inf")})
+    assert params.draw.logit_bias == ((2, float("-inf")), (9, 1))
+    assert params != SamplingParams()
+    assert len({params, SamplingParams(logit_bias={2: float("-inf"), 9: 1})}) == 1
+
+
 def test_negative_seeds_are_64_bit_words() -> None:
     assert SamplingParams(seed=-1).draw.seed == 2**64 - 1
 
@@ -43,6 +50,15 @@ def test_negative_seeds_are_64_bit_words() -> None:
         ("stop", ("x",) * 65, "at most 64 texts"),
         ("stop_ids", (-1,), "an integer from 0"),
         ("logprobs", 21, "an integer from 0 to 20"),
+        ("logit_bias", {-1: 1}, "an integer from 0"),
+        ("logit_bias", {"1": 1}, "an integer from 0"),
+        ("logit_bias", {1: 100.5}, "a number from -100 to 100"),
+        ("logit_bias", {1: float("inf")}, "a number from -100 to 100"),
+        ("logit_bias", {1: float("nan")}, "a number from -100 to 100"),
+        ("logit_bias", {1: "5"}, "a number from -100 to 100"),
+        ("logit_bias", dict.fromkeys(range(1025), 1), "a mapping of at most 1024 token ids"),
+        ("logit_bias", [(1, 1)], "a mapping of at most 1024 token ids"),
+        ("visible_ids", (-1,), "an integer from 0"),
     ],
 )
 def test_values_outside_their_range_are_named(field: str, value: Any, expected: str) -> None:

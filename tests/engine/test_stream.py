@@ -30,6 +30,9 @@ class ScriptedEpoch(Epoch):
             raise group
         return [TokenEvent(0, token, 1) for token in group]
 
+    def cancel(self) -> None:
+        self.groups.clear()
+
     def stop(self) -> None:
         self.stopped = True
 

@@ -110,6 +110,7 @@ def test_ids_without_a_token_show(tokenizer: Tokenizer) -> None:
 def test_special_tokens_can_be_shown(llama: Tokenizer) -> None:
     assert Detokenizer(llama).push([1, 2]) == ""
     assert Detokenizer(llama, skip_special_tokens=False).push([1, 2]) == "<s></s>"
+    assert Detokenizer(llama, visible_ids=(2,)).push([1, 2]) == "</s>"
 
 
 class _Counting:

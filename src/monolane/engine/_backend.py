@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from monolane.engine._constraint import Guide
 from monolane.engine._parameters import Draw
+from monolane.errors import BackendError
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Advance:
     draw: Draw
     stop_ids: frozenset[int] = frozenset()
     logprobs: int | None = None  # None, or the number of alternatives to report
+    guided: bool = False  # every draw waits for Epoch.guide
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,21 @@ class Epoch(ABC):
         """
 
     @abstractmethod
+    def cancel(self) -> None:
+        """Ask for the end, within one token, from any thread; a read that waits returns then."""
+
+    @abstractmethod
     def stop(self) -> None:
         """Ask for the end, within one token, and wait for it. Harmless on an ended epoch."""
+
+    def guide(self, slot: int, guide: Guide) -> None:
+        """Say what may come next in a guided slot: once at first, then once after each draw.
+
+        Forced tokens leave the epoch like drawn ones, but without log-probabilities. May come
+        before or while the pass runs that needs it; until it has come, this slot waits and others
+        go on. A slot whose guide has no mask ends with its forced tokens.
+        """
+        raise BackendError("this backend takes no constraints; use 'cpu' or 'reference'")
 
 
 class Backend(ABC):
@@ -88,6 +104,10 @@ class Backend(ABC):
     @abstractmethod
     def start(self, advances: Sequence[Advance]) -> Epoch:
         """Begin an epoch; the slots belong to it until it has ended."""
+
+    def bytes_per_token(self, length: int) -> int | None:
+        """Bytes that drawing one token reads behind ``length`` tokens; None where no plan says."""
+        return None
 
     def close(self) -> None:  # noqa: B027  most backends hold nothing that the collector does not free
         """Give back memory and threads."""

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from monolane.cpu import AdvanceTuple, CpuExecutor
 from monolane.engine._backend import Advance, Backend, Epoch, TokenEvent, TokenLogprob
 from monolane.engine._conductor import Conductor
+from monolane.engine._constraint import Guide
 from monolane.model import Weights
 
 # How long one wait for tokens may keep Python from seeing a Ctrl-C, in milliseconds.
@@ -41,6 +42,10 @@ class CpuBackend(Backend):
         self._conductor.exclusively(lambda: found.append(self._executor.logits(slot, token_ids)))
         return found[0]
 
+    def bytes_per_token(self, length: int) -> int | None:
+        """Bytes that drawing one token reads behind ``length`` tokens, by the plan."""
+        return self._executor.bytes_per_token(length)
+
     def start(self, advances: Sequence[Advance]) -> Epoch:
         """Begin a request on the core's own threads."""
         return self._conductor.start(advances)
@@ -63,6 +68,9 @@ class _Core:
         raw, self._raw = self._raw, []
         return [_event(*event) for event in raw]
 
+    def guide(self, slot: int, guide: Guide) -> None:
+        self._core.guide(slot, guide.forced, guide.mask)
+
     def interrupt(self) -> None:
         self._core.interrupt()
 
@@ -83,6 +91,8 @@ def _tuple(advance: Advance) -> AdvanceTuple:
         draw.seed,
         sorted(advance.stop_ids),
         -1 if advance.logprobs is None else advance.logprobs,
+        draw.logit_bias,
+        advance.guided,
     )
 
 

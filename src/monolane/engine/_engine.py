@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.engine._backend import Backend
+from monolane.engine._constraint import Constraint
 from monolane.engine._parameters import SamplingParams
 from monolane.engine._registry import find_backend
 from monolane.engine._result import Generation
@@ -60,9 +61,10 @@ class Engine:
         """Load a model.
 
         model           "demo", a folder in Hub layout, or a Hub id such as "name/model@revision"
-        backend         "auto", "cpu" or "reference"; see ``monolane doctor``
+        backend         "auto", "cuda", "cpu" or "reference"; see ``monolane doctor``
         dtype           "auto" (as the model is stored), "float32", "bfloat16", "float16", "int8"
-                        or "int4"; docs/cpu.md tells what each means
+                        or "int4"; on a GPU "bfloat16", "float16" or "float8"; docs/cpu.md and
+                        docs/quantization.md tell what each means
         context         tokens that a sequence may hold; None: as many as the model was trained on
         max_sequences   sequences that may be open at once
 
@@ -81,12 +83,25 @@ class Engine:
         loaded = make_backend(weights, dtype, size, max_sequences)
         return cls(folder, config, loaded, tokenizer, time.perf_counter() - begin)
 
-    def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Generation:
+    def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        constraint: Constraint | None = None,
+    ) -> Generation:
         """Answer a prompt and return the whole answer; RequestError if the prompt does not fit."""
-        return self.stream(prompt, params).result()
+        return self.stream(prompt, params, constraint).result()
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Stream:
-        """Answer a prompt piece by piece; the prompt is checked before this returns."""
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        constraint: Constraint | None = None,
+    ) -> Stream:
+        """Answer a prompt piece by piece; the prompt is checked before this returns.
+
+        ``constraint``: what the answer must look like; for this answer alone.
+        """
         params = params or SamplingParams()
         prompt_ids = self.prompt_ids(prompt)
         room = self.backend.context - len(prompt_ids) + 1  # the last token drawn is never fed
@@ -99,9 +114,11 @@ class Engine:
             raise RequestError(
                 f"stop: {self.folder} has no tokenizer, so its answers have no text; use stop_ids"
             )
+        self._check_biases(params)
         budget = min(room, params.max_tokens or room)
         eos = frozenset() if params.ignore_eos else self.eos_ids
-        job = Job(prompt_ids, params, budget, eos | frozenset(params.stop_ids))
+        stop_ids = eos | frozenset(params.stop_ids)
+        job = Job(prompt_ids, params, budget, stop_ids, self.config.vocab_size, constraint)
         return Stream(self.backend, self._slots, self.tokenizer, job)
 
     def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
@@ -179,6 +196,14 @@ class Engine:
                     f"token ids: expected integers from 0 to {vocab - 1}, got {token!r:.80}"
                 )
         return ids
+
+    def _check_biases(self, params: SamplingParams) -> None:
+        wrong = max(params.logit_bias, default=0)
+        if wrong >= self.config.vocab_size:
+            raise RequestError(
+                f"logit_bias: expected token ids from 0 to {self.config.vocab_size - 1}, "
+                f"got {wrong}"
+            )
 
     def _check_open(self) -> None:
         if self._closed:

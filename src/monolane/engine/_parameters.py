@@ -1,13 +1,16 @@
 """How a request draws its tokens, and when it ends."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from monolane.errors import RequestError
 
 MAX_LOGPROBS = 20  # per token, as in the OpenAI API
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024  # characters of one stop string
+MAX_LOGIT_BIASES = 1024
+_MOST = (1 << 31) - 1  # what a native core's 32-bit integers hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +22,7 @@ class Draw:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int = 0  # 64 bits; a draw depends on (seed, position) and the logits alone
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token, what its logit gains), ids ascending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,9 @@ class SamplingParams:
     stop_ids      token ids that end the answer, beside the model's own end of sequence
     ignore_eos    go on past the model's end of sequence
     logprobs      None, or how many alternatives to report with each token's log-probability
+    prompt_logprobs   the same of the tokens of the prompt behind its first
+    visible_ids   special tokens that the text is to show, as they are spelled
+    logit_bias    token id -> what its logit gains, -100 to 100, or -inf: never; at most 1,024 ids
     """
 
     max_tokens: int | None = 64
@@ -47,22 +54,29 @@ class SamplingParams:
     stop_ids: Sequence[int] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    visible_ids: Sequence[int] = ()
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):  # a frequent slip that would stop at each of its letters
             object.__setattr__(self, "stop", (self.stop,))
         object.__setattr__(self, "stop", tuple(self.stop))
         object.__setattr__(self, "stop_ids", tuple(self.stop_ids))
+        object.__setattr__(self, "visible_ids", tuple(self.visible_ids))
         if self.max_tokens is not None:
-            _check_integer("max_tokens", self.max_tokens, 1, 1 << 31)
+            _check_integer("max_tokens", self.max_tokens, 1, _MOST)
         _check_number("temperature", self.temperature, 0, 100)
-        _check_integer("top_k", self.top_k, 0, 1 << 31)
+        _check_integer("top_k", self.top_k, 0, _MOST)
         _check_number("top_p", self.top_p, 0, 1)
         _check_number("min_p", self.min_p, 0, 1)
         _check_integer("seed", self.seed, -(1 << 63), (1 << 64) - 1)
         if self.logprobs is not None:
             _check_integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        if self.prompt_logprobs is not None:
+            _check_integer("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS)
         self._check_stops()
+        self._check_biases()
 
     @property
     def draw(self) -> Draw:
@@ -73,7 +87,22 @@ class SamplingParams:
             top_p=self.top_p,
             min_p=self.min_p,
             seed=self.seed & 0xFFFFFFFFFFFFFFFF,
+            logit_bias=tuple(sorted(self.logit_bias.items())),
         )
+
+    def _check_biases(self) -> None:
+        biases = self.logit_bias
+        if not isinstance(biases, Mapping) or len(biases) > MAX_LOGIT_BIASES:
+            found = len(biases) if isinstance(biases, Mapping) else type(biases).__name__
+            raise RequestError(
+                f"logit_bias: expected a mapping of at most {MAX_LOGIT_BIASES} token ids, "
+                f"got {found}"
+            )
+        object.__setattr__(self, "logit_bias", dict(biases))
+        for token, bias in biases.items():
+            _check_integer("logit_bias", token, 0, _MOST)
+            if bias != -math.inf:
+                _check_number("logit_bias", bias, -100, 100)
 
     def _check_stops(self) -> None:
         if len(self.stop) > MAX_STOP_STRINGS:
@@ -86,7 +115,9 @@ class SamplingParams:
                     f"stop: expected texts of 1 to {MAX_STOP_LENGTH} characters, got {text!r:.80}"
                 )
         for token in self.stop_ids:
-            _check_integer("stop_ids", token, 0, 1 << 31)
+            _check_integer("stop_ids", token, 0, _MOST)
+        for token in self.visible_ids:
+            _check_integer("visible_ids", token, 0, _MOST)
 
 
 def _check_integer(name: str, value: object, low: int, high: int) -> None:

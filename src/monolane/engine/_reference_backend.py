@@ -4,11 +4,13 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from monolane.engine._backend import Advance, Backend, Epoch, TokenEvent, TokenLogprob
+from monolane.engine._constraint import Guide
 from monolane.errors import BackendError
 from monolane.model import Weights
 from monolane.reference import Cache, ReferenceModel, choose, log_probabilities
@@ -63,6 +65,10 @@ class _ReferenceEpoch(Epoch):
     def __init__(self, model: ReferenceModel, work: list[tuple[Advance, Cache]]) -> None:
         self._model = model
         self._yield = threading.Event()
+        self._guides: dict[int, queue.SimpleQueue[Guide]] = {
+            advance.slot: queue.SimpleQueue() for advance, _ in work if advance.guided
+        }
+        self._called = threading.Event()  # a guide has come, or the word to end
         # Tokens, then one None or one exception: the end.
         self._ring: queue.SimpleQueue[TokenEvent | BaseException | None] = queue.SimpleQueue()
         self._ended = False
@@ -89,48 +95,106 @@ class _ReferenceEpoch(Epoch):
                     raise item
         return events
 
+    def guide(self, slot: int, guide: Guide) -> None:
+        """Say what may come next in a guided slot."""
+        self._guides[slot].put(guide)
+        self._called.set()
+
+    def cancel(self) -> None:
+        """Ask for the end, within one pass."""
+        self._yield.set()
+        self._called.set()
+
     def stop(self) -> None:
         """Ask for the end, within one pass, and wait for it."""
-        self._yield.set()
+        self.cancel()
         self._thread.join()
 
     def _run(self, work: list[tuple[Advance, Cache]]) -> None:
         try:
-            running = [_Sequence(self._model, advance, cache) for advance, cache in work]
+            running = [
+                _Sequence(self._model, advance, cache, self._guides.get(advance.slot))
+                for advance, cache in work
+            ]
             while running and not self._yield.is_set():
-                for sequence in list(running):
-                    if (event := sequence.step()) is not None:
-                        self._ring.put(event)
-                    if sequence.done:
-                        running.remove(sequence)
+                self._called.clear()
+                moved = [self._step(sequence) for sequence in running]
+                if not any(moved):
+                    self._called.wait()
+                running = [sequence for sequence in running if not sequence.done]
         except BaseException as error:
             self._ring.put(error)
         else:
             self._ring.put(None)
 
+    def _step(self, sequence: "_Sequence") -> bool:
+        """Advance one sequence; return False where it waits for a guide."""
+        if not sequence.ready():
+            return False
+        for event in sequence.step():
+            self._ring.put(event)
+        return True
+
 
 class _Sequence:
-    """One slot within an epoch: each step is one pass."""
+    """One slot within an epoch: each step is one pass.
 
-    def __init__(self, model: ReferenceModel, advance: Advance, cache: Cache) -> None:
+    A guide is waited for before the pass that needs it: nothing runs ahead here.
+    """
+
+    def __init__(
+        self,
+        model: ReferenceModel,
+        advance: Advance,
+        cache: Cache,
+        guides: "queue.SimpleQueue[Guide] | None",
+    ) -> None:
         self._model, self._advance, self._cache = model, advance, cache
         self._pending = list(advance.token_ids)
+        self._guides = guides
+        self._guide: Guide | None = None  # of the next draw
         self._drawn = 0
         self.done = False
 
-    def step(self) -> TokenEvent | None:
-        """Feed the next tokens; return the token drawn, or None amid the prompt."""
+    def ready(self) -> bool:
+        """Tell whether the next step has what it needs."""
+        if self._guides is None or self._guide is not None:
+            return True
+        try:
+            self._guide = self._guides.get_nowait()
+        except queue.Empty:
+            return False
+        return True
+
+    def step(self) -> list[TokenEvent]:
+        """Feed the next tokens; return those forced or drawn, none amid the prompt."""
+        if self._guide is not None and self._guide.forced:
+            return self._force(self._guide)
         advance = self._advance
         chunk, self._pending = self._pending[:PREFILL_CHUNK], self._pending[PREFILL_CHUNK:]
         logits_V = self._model.forward(chunk, self._cache)[-1]
         if self._pending:
-            return None
+            return []
         token = self._choose(logits_V)
-        self._pending = [token]
-        self._drawn += 1
-        self.done = token in advance.stop_ids or self._drawn == advance.budget
+        self._pending, self._guide = [token], None
         logprob = None if advance.logprobs is None else _logprob(logits_V, token, advance.logprobs)
-        return TokenEvent(advance.slot, token, time.perf_counter_ns(), logprob)
+        return [self._event(token, logprob)]
+
+    def _force(self, guide: Guide) -> list[TokenEvent]:
+        events: list[TokenEvent] = []
+        for token in guide.forced:
+            self._pending.append(token)
+            events.append(self._event(token, None))
+            if self.done:
+                return events
+        self.done = guide.mask is None
+        self._guide = replace(guide, forced=())
+        return events
+
+    def _event(self, token: int, logprob: TokenLogprob | None) -> TokenEvent:
+        self._drawn += 1
+        self.done = token in self._advance.stop_ids or self._drawn == self._advance.budget
+        return TokenEvent(self._advance.slot, token, time.perf_counter_ns(), logprob)
 
     def _choose(self, logits_V: npt.NDArray[np.float32]) -> int:
         draw = self._advance.draw
@@ -142,6 +206,8 @@ class _Sequence:
             min_p=draw.min_p,
             seed=draw.seed,
             position=self._cache.length,
+            logit_bias=draw.logit_bias,
+            mask_M=None if self._guide is None else self._guide.mask,
         )
 
 

@@ -38,6 +38,7 @@ class Piece:
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None  # set on the last piece
+    times_ns: tuple[int, ...] = ()  # time.perf_counter_ns() of each token, when it was drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +50,4 @@ class Generation:
     finish_reason: FinishReason
     timings: Timings
     logprobs: tuple[TokenLogprob, ...] = ()  # one per token, if asked for
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()  # of prompt_ids[1:], if asked for

@@ -1,13 +1,17 @@
 """One answer as it comes: tokens from an epoch, turned into text beside the decode thread."""
 
+import threading
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
-from monolane.engine._backend import Advance, Backend, TokenEvent, TokenLogprob
+from monolane.engine._backend import Advance, Backend, Epoch, TokenEvent, TokenLogprob
+from monolane.engine._constraint import Constraint
+from monolane.engine._guidance import Guidance
 from monolane.engine._parameters import SamplingParams
 from monolane.engine._result import FinishReason, Generation, Piece, Timings
+from monolane.engine._score import score
 from monolane.engine._slots import SlotPool
 from monolane.text import Detokenizer, StopStrings, Tokenizer
 
@@ -20,16 +24,19 @@ class Job:
     params: SamplingParams
     budget: int
     stop_ids: frozenset[int]
+    vocab: int
+    constraint: Constraint | None = None
 
 
 class Stream(Iterator[Piece]):
     """The pieces of one answer; also a context manager. Closing it stops the decode.
 
     Work begins with the first piece asked for. ``finish_reason`` and ``timings`` are final once the
-    last piece has been given.
+    last piece has been given; ``prompt_logprobs`` are there with the first.
     """
 
     finish_reason: FinishReason | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
     def __init__(
         self, backend: Backend, slots: SlotPool, tokenizer: Tokenizer | None, job: Job
@@ -38,6 +45,10 @@ class Stream(Iterator[Piece]):
         self._text = _Text(tokenizer, job)
         self._token_count = 0
         self._first_ns = self._last_ns = self._begin_ns = time.perf_counter_ns()
+        self._cancelled = False
+        self._slot: int | None = None  # while it holds one
+        self._epoch: Epoch | None = None  # while it may be cancelled
+        self._changing = threading.Lock()  # of the two above
         # A generator, so that an abandoned stream gives its slot back when it is collected.
         self._pieces = self._run()
 
@@ -61,6 +72,25 @@ class Stream(Iterator[Piece]):
         if self.finish_reason is None:
             self.finish_reason = "cancelled"
 
+    def cancel(self) -> None:
+        """Have the decode stop within one token, from any thread; the pieces end there.
+
+        Unlike ``close``, which is for the thread that reads the pieces.
+        """
+        with self._changing:
+            self._cancelled = True
+            if self._epoch is not None:
+                self._epoch.cancel()
+
+    @property
+    def position(self) -> int:
+        """Tokens of prompt and answer in its slot by now, 0 without one; from any thread.
+
+        A long prompt shows by it that it moves, before there is any piece.
+        """
+        slot = self._slot
+        return 0 if slot is None else self._backend.length(slot)
+
     @property
     def timings(self) -> Timings:
         """Timings so far; of the whole answer once it has ended."""
@@ -81,53 +111,101 @@ class Stream(Iterator[Piece]):
             token_ids += piece.token_ids
             logprobs += piece.logprobs
         reason = self.finish_reason or "cancelled"
-        return Generation("".join(text), tuple(token_ids), reason, self.timings, tuple(logprobs))
+        return Generation(
+            "".join(text),
+            tuple(token_ids),
+            reason,
+            self.timings,
+            tuple(logprobs),
+            self.prompt_logprobs,
+        )
 
     def _run(self) -> Generator[Piece, None, None]:
-        job = self._job
         self._begin_ns = time.perf_counter_ns()
         slot = self._slots.take()
         try:
             self._backend.truncate(slot, 0)
-            advance = Advance(
-                slot,
-                job.prompt_ids,
-                job.budget,
-                job.params.draw,
-                job.stop_ids,
-                job.params.logprobs,
-            )
-            epoch = self._backend.start([advance])
+            self._slot = slot
+            epoch = self._backend.start([self._advance(slot)])
+            self._watch(epoch)
             last: Piece | None = None
             try:
-                while last is None and (events := epoch.read()):
-                    piece = self._piece(events)
+                guidance = self._guidance(epoch, slot)
+                if guidance is not None and guidance.begin():
+                    self.finish_reason = "stop"
+                    last = Piece("", (), (), "stop")
+                while last is None and not self._cancelled and (events := epoch.read()):
+                    # The next mask first: a pass that may need it is running already.
+                    over = guidance is not None and guidance.follow(events)
+                    piece = self._piece(events, over)
                     if piece.finish_reason is None:
                         yield piece
                     else:
                         last = piece
             finally:
+                self._watch(None)
                 epoch.stop()
         finally:
+            self._slot = None
             self._slots.give(slot)
+        if last is None and self._cancelled:
+            self.finish_reason = "cancelled"
         # Only now: whoever stops at the last piece, and never asks for another, holds no slot.
         if last is not None:
             yield last
 
-    def _piece(self, events: list[TokenEvent]) -> Piece:
+    def _advance(self, slot: int) -> Advance:
+        """Return what the epoch is to do, after scoring the prompt if that is asked for."""
+        params, prompt_ids = self._job.params, self._job.prompt_ids
+        if params.prompt_logprobs is not None:
+            scores = score(
+                self._backend, slot, prompt_ids, params.prompt_logprobs, lambda: self._cancelled
+            )
+            self.prompt_logprobs = tuple(scores)
+            prompt_ids = prompt_ids[self._backend.length(slot) :]
+        return Advance(
+            slot,
+            prompt_ids,
+            self._job.budget,
+            params.draw,
+            self._job.stop_ids,
+            params.logprobs,
+            guided=self._job.constraint is not None,
+        )
+
+    def _watch(self, epoch: Epoch | None) -> None:
+        with self._changing:
+            self._epoch = epoch
+            if epoch is not None and self._cancelled:
+                epoch.cancel()
+
+    def _guidance(self, epoch: Epoch, slot: int) -> Guidance | None:
+        job = self._job
+        if job.constraint is None:
+            return None
+        singly = job.params.logprobs is not None
+        return Guidance(job.constraint, epoch, slot, job.vocab, job.stop_ids, singly=singly)
+
+    def _piece(self, events: list[TokenEvent], over: bool) -> Piece:
         if self._token_count == 0:
             self._first_ns = events[0].time_ns
         # Tokens that were drawn behind a stop text, before the decode could be stopped, are not
         # part of the answer.
         text, used, reason = self._text.take(
-            [event.token_id for event in events], self._token_count
+            [event.token_id for event in events], self._token_count, over
         )
         events = events[:used]
         self._token_count += used
         self._last_ns = events[-1].time_ns
         self.finish_reason = reason
         logprobs = tuple(event.logprob for event in events if event.logprob is not None)
-        return Piece(text, tuple(event.token_id for event in events), logprobs, reason)
+        return Piece(
+            text,
+            tuple(event.token_id for event in events),
+            logprobs,
+            reason,
+            tuple(event.time_ns for event in events),
+        )
 
 
 class _Text:
@@ -136,15 +214,19 @@ class _Text:
     def __init__(self, tokenizer: Tokenizer | None, job: Job) -> None:
         self._job = job
         self._detokenizer = (
-            None if tokenizer is None else Detokenizer(tokenizer, context=job.prompt_ids)
+            None
+            if tokenizer is None
+            else Detokenizer(tokenizer, context=job.prompt_ids, visible_ids=job.params.visible_ids)
         )
         self._stops = StopStrings(job.params.stop)
 
-    def take(self, token_ids: list[int], count: int) -> tuple[str, int, FinishReason | None]:
+    def take(
+        self, token_ids: list[int], count: int, over: bool
+    ) -> tuple[str, int, FinishReason | None]:
         """Return (text, how many of the tokens belong to the answer, why it ends or None).
 
-        ``count`` tokens were taken before. Goes token by token, so that the answer ends with the
-        same token however many arrive at once.
+        ``count`` tokens were taken before; ``over``: nothing may follow the last. Goes token by
+        token, so that the answer ends with the same token however many arrive at once.
         """
         pieces: list[str] = []
         for used, token in enumerate(token_ids, 1):
@@ -156,7 +238,9 @@ class _Text:
                 pieces.append(text)
                 if stopped:
                     return "".join(pieces), used, "stop"
-                if count + used == self._job.budget:
+                if over and used == len(token_ids):
+                    reason = "stop"
+                elif count + used == self._job.budget:
                     reason = "length"
             if reason is not None:
                 text, stopped = self._finish()

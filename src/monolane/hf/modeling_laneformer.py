@@ -138,6 +138,23 @@ class LaneMLP(nn.Module):
         return self.w2(functional.silu(self.w1(x_LBTD)) * self.w3(x_LBTD))
 
 
+class LaneReduce(nn.Module):
+    """How the outputs of one module reach the lanes: at once, late, or not at all."""
+
+    def __init__(self, rule: ReduceRule) -> None:
+        super().__init__()
+        self.rule = rule
+
+    def forward(self, o_LBTD: Tensor, late_LBTD: Tensor | None) -> Tensor:
+        """What each lane adds to its stream; [1, B, T, D] where that is the same for all lanes."""
+        if self.rule == "now":
+            return o_LBTD.sum(0, keepdim=True)
+        if self.rule == "never":
+            return o_LBTD * math.sqrt(o_LBTD.shape[0])
+        assert late_LBTD is not None, "a layer that reads late outputs was given none"
+        return o_LBTD + (late_LBTD.sum(0, keepdim=True) - late_LBTD)
+
+
 class LaneformerLayer(GradientCheckpointingLayer):
     """Attention and MLP of one layer, and what each lane hears of the others after each."""
 
@@ -147,8 +164,9 @@ class LaneformerLayer(GradientCheckpointingLayer):
         self.attention = LaneAttention(config, layer)
         self.ffn_norm = _layer_norm(config)
         self.feed_forward = LaneMLP(config)
-        self.attention_rule = config.reduce_rule("attention", layer)
-        self.mlp_rule = config.reduce_rule("mlp", layer)
+        # Modules without parameters, so that training can put another rule in their place.
+        self.attention_reduce = LaneReduce(config.reduce_rule("attention", layer))
+        self.mlp_reduce = LaneReduce(config.reduce_rule("mlp", layer))
         # An output that no later layer reads need not outlive the layer: memory in training.
         reader = layer + config.broadcast_delay
         read = range(layer + 1, config.num_hidden_layers)
@@ -169,9 +187,9 @@ class LaneformerLayer(GradientCheckpointingLayer):
         a_LBTD = self.attention(
             self.attention_norm(x_LBTD), rotary, mask, past_key_values, cache_position
         )
-        x_LBTD = x_LBTD + _reduce(a_LBTD, late_attention_LBTD, self.attention_rule)
+        x_LBTD = x_LBTD + self.attention_reduce(a_LBTD, late_attention_LBTD)
         m_LBTD = self.feed_forward(self.ffn_norm(x_LBTD))
-        x_LBTD = x_LBTD + _reduce(m_LBTD, late_mlp_LBTD, self.mlp_rule)
+        x_LBTD = x_LBTD + self.mlp_reduce(m_LBTD, late_mlp_LBTD)
         return (
             x_LBTD,
             a_LBTD if self.sends_attention else None,
@@ -443,16 +461,6 @@ def _layer_norm(config: LaneformerConfig) -> LaneRMSNorm:
 def _output_init_scale(config: LaneformerConfig) -> float:
     """2 N outputs add up in the residual; this keeps its variance near that of one of them."""
     return 1 / math.sqrt(2 * config.num_hidden_layers)
-
-
-def _reduce(o_LBTD: Tensor, late_LBTD: Tensor | None, rule: ReduceRule) -> Tensor:
-    """What each lane adds to its stream; [1, B, T, D] where that is the same for all lanes."""
-    if rule == "now":
-        return o_LBTD.sum(0, keepdim=True)
-    if rule == "never":
-        return o_LBTD * math.sqrt(o_LBTD.shape[0])
-    assert late_LBTD is not None, "a layer that reads late outputs was given none"
-    return o_LBTD + (late_LBTD.sum(0, keepdim=True) - late_LBTD)
 
 
 def _side_by_side(x_LBTD: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ the pieces are then what the generated ids add to the text of the prompt.
 """
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ class Detokenizer:
     """Text of a growing list of token ids; one per stream, for one thread.
 
     ``context`` are the ids before the first pushed one (empty: the text begins here). Special
-    tokens add nothing unless ``skip_special_tokens`` is False. An id that the tokenizer has no
-    token for (a model's vocabulary may be padded) adds U+FFFD: it shows, and stops nothing.
+    tokens add nothing unless ``skip_special_tokens`` is False or they are in ``visible_ids``. An
+    id that the tokenizer has no token for (a model's vocabulary may be padded) adds U+FFFD: it
+    shows, and stops nothing.
     """
 
     def __init__(
@@ -33,9 +34,11 @@ class Detokenizer:
         *,
         context: Sequence[int] = (),
         skip_special_tokens: bool = True,
+        visible_ids: Collection[int] = (),
     ) -> None:
         self._pieces = tokenizer.pieces
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._skipped = skipped.difference(visible_ids)
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._at_start = True
         self._to_strip = self._pieces.rules.strip_count

@@ -16,6 +16,7 @@ import tokenizers
 
 from monolane.errors import TextError
 from monolane.text._detokenizer import Detokenizer
+from monolane.text._encode import encode_bare
 from monolane.text._files import named_token, read_object, read_settings
 from monolane.text._pieces import Pieces, read_rules
 from monolane.text._spellings import Spellings
@@ -103,10 +104,7 @@ class Tokenizer:
         """
         _check_text(text)
         try:
-            if parse_special:
-                ids = self._library.encode(text, add_special_tokens=False).ids
-            else:
-                ids = self._twin.plain(text)
+            ids = encode_bare(self._library, text) if parse_special else self._twin.plain(text)
         except BaseException as error:
             _fail(self._path, error)
         return self._framed(ids) if add_special_tokens else ids

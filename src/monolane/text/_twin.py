@@ -17,6 +17,7 @@ from typing import Any
 
 import tokenizers
 
+from monolane.text._encode import LONG, encode_bare
 from monolane.text._spellings import Spellings
 
 
@@ -41,7 +42,7 @@ class Twin:
 
     def plain(self, text: str) -> list[int]:
         """Encode the text; whatever it spells, no control token comes out."""
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        return encode_bare(self._tokenizer, text)
 
     def mixed(self, text: str, marks: Mapping[str, str]) -> list[int]:
         """Encode the text with the control tokens that it spells without the help of a mark.
@@ -58,7 +59,10 @@ class Twin:
         The original is asked, rather than the text searched: whether a spelling counts also
         depends on its neighbours and on the normalizer.
         """
-        seen = self._original.encode(text, add_special_tokens=False)
+        if len(text) < LONG:
+            seen = self._original.encode(text, add_special_tokens=False)
+        else:
+            (seen,) = self._original.encode_batch([text], add_special_tokens=False)
         parts, end = [], 0
         for token_id, (start, stop) in zip(seen.ids, seen.offsets, strict=True):
             spelling = self._spelling_of.get(token_id)

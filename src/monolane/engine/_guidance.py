@@ -1,0 +1,90 @@
+"""Keeps one guided slot of an epoch supplied: a guide for each draw, as soon as it can be said."""
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from monolane.engine._backend import Epoch, TokenEvent
+from monolane.engine._constraint import Constraint, Guide
+from monolane.errors import RequestError
+
+
+class Guidance:
+    """A constraint walking along one epoch.
+
+    ``singly``: forced tokens are drawn one by one, each the only one that its mask allows. The
+    same tokens come of it, with their log-probabilities, at a pass each.
+    """
+
+    def __init__(
+        self,
+        constraint: Constraint,
+        epoch: Epoch,
+        slot: int,
+        vocab: int,
+        stop_ids: frozenset[int],
+        *,
+        singly: bool,
+    ) -> None:
+        self._constraint, self._epoch, self._slot = constraint, epoch, slot
+        self._vocab, self._stop_ids, self._singly = vocab, stop_ids, singly
+        self._guides: deque[Guide] = deque()  # to be said, before the constraint is asked again
+        self._owed = 0  # tokens that the last guide said brings, and that have not been seen
+        self._ends = False  # with the last of those
+
+    def begin(self) -> bool:
+        """Say what the answer may begin with; return whether it is over, with no token at all."""
+        return self._go_on(None)
+
+    def follow(self, events: Sequence[TokenEvent]) -> bool:
+        """Say what may follow these tokens; return whether the answer is over with the last."""
+        self._owed -= len(events)
+        token_id = events[-1].token_id
+        if self._owed > 0 or token_id in self._stop_ids:
+            return False
+        return self._ends or self._go_on(token_id)
+
+    def _go_on(self, token_id: int | None) -> bool:
+        if not self._guides:
+            guide = self._checked(self._constraint.step(token_id))
+            self._guides += self._split(guide) if self._singly else [guide]
+        guide = self._guides.popleft()
+        self._owed = len(guide.forced) + (guide.mask is not None)
+        self._ends = guide.mask is None
+        if self._owed:
+            self._epoch.guide(self._slot, guide)
+        return not self._owed
+
+    def _split(self, guide: Guide) -> list[Guide]:
+        return [*(Guide(self._only(token)) for token in guide.forced), Guide(guide.mask)]
+
+    def _only(self, token_id: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+        mask = np.zeros(self._words, np.uint32)
+        mask[token_id // 32] = 1 << token_id % 32
+        return mask
+
+    @property
+    def _words(self) -> int:
+        return -(-self._vocab // 32)
+
+    def _checked(self, guide: Guide) -> Guide:
+        """Refuse a guide that no backend could follow, before it reaches one."""
+        wrong = [token for token in guide.forced if not 0 <= token < self._vocab]
+        if wrong:
+            raise RequestError(
+                f"constraint: expected forced tokens from 0 to {self._vocab - 1}, got {wrong[0]}"
+            )
+        mask = guide.mask
+        if mask is None:
+            return guide
+        if mask.dtype != np.uint32 or mask.shape != (self._words,):
+            raise RequestError(
+                f"constraint: expected a mask of {self._words} uint32 words, "
+                f"got {mask.dtype} {mask.shape}"
+            )
+        beyond = self._words * 32 - self._vocab  # bits of the last word that are no tokens
+        last = int(mask[-1]) & 0xFFFFFFFF >> beyond
+        if not last and not mask[:-1].any():
+            raise RequestError("constraint: expected a mask that allows a token, got none")
+        return guide

@@ -1,0 +1,81 @@
+"""One reader for every TOML that becomes a frozen value: types, places in messages, refusals."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pytest
+
+from monolane._toml import load_table, read_table, shipped_tables
+from monolane.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Inner:
+    names: tuple[str, ...] = ()
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.share > 1:
+            raise ConfigError(f"inner.share: expected at most 1, got {self.share}")
+
+
+@dataclass(frozen=True)
+class Outer:
+    count: int
+    kind: Literal["a", "b"] = "a"
+    inner: Inner = field(default_factory=Inner)
+    other: Inner | None = None
+    limit: int | None = None
+    shares: dict[str, float] = field(default_factory=dict)
+
+
+def test_tables_lists_and_numbers_become_what_the_annotations_say() -> None:
+    table = {"count": 3, "inner": {"names": ["x"], "share": 1}, "shares": {"web": 2}}
+    got = read_table(Outer, table, "f")
+    assert got == Outer(3, inner=Inner(("x",), 1.0), shares={"web": 2.0})
+    assert type(got.inner.share) is type(got.shares["web"]) is float
+
+
+def test_what_may_be_absent_may_be_none_or_given() -> None:
+    assert read_table(Outer, {"count": 1, "limit": None, "other": None}, "f") == Outer(1)
+    given = read_table(Outer, {"count": 1, "limit": 4, "other": {"names": ["y"]}}, "f")
+    assert given == Outer(1, limit=4, other=Inner(("y",)))
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({}, "f: the config: expected count, found none; add it"),
+        ({"count": 1, "cuont": 2}, "f: the config has no field 'cuont'; did you mean 'count'?"),
+        ({"count": True}, "f: count: expected an integer, got True; mend it"),
+        ({"count": None}, "f: count: expected an integer, got None; mend it"),
+        ({"count": 1, "limit": 0.5}, "f: limit: expected an integer, got 0.5; mend it"),
+        ({"count": 1, "kind": "c"}, "f: kind: expected one of 'a', 'b', got 'c'; mend it"),
+        ({"count": 1, "inner": 2}, "f: inner: expected a table, got 2; mend it"),
+        ({"count": 1, "other": 2}, "f: other: expected a table, got 2; mend it"),
+        (
+            {"count": 1, "inner": {"names": "x"}},
+            "f: inner.names: expected a list, got 'x'; mend it",
+        ),
+        (
+            {"count": 1, "other": {"names": ["x", 3]}},
+            "f: other.names[1]: expected a string, got 3; mend it",
+        ),
+        ({"count": 1, "inner": {"z": 0}}, "f: [inner] has no field 'z'; known are names, share"),
+        ({"count": 1, "inner": {"share": 2}}, "f: inner.share: expected at most 1, got 2.0"),
+    ],
+)
+def test_an_error_says_where_what_was_expected_and_what_was_found(
+    table: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_table(Outer, table, "f")
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("package", ["monolane.train", "monolane.tune"])
+def test_shipped_files_are_found_by_name(package: str) -> None:
+    for name in shipped_tables(package):
+        table, origin = load_table(name, package)
+        assert table
+        assert origin == f"{name}.toml"
