@@ -3,18 +3,18 @@ emulated device compiles the kernels with the host's C++ compiler once per sessi
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-for folder in (str(ROOT), str(Path(__file__).resolve().parent)):
+for folder in (str(ROOT), str(ROOT / "tests" / "cuda"), str(Path(__file__).resolve().parent)):
     if folder not in sys.path:
         sys.path.insert(0, folder)
 
-from emulated import EmulatedDevice, build  # noqa: E402
+from emulated import EmulatedDevice, Kernels, build  # noqa: E402
+from emulation import NO_COMPILER, find_compiler  # noqa: E402
 
 from bench._results import Record  # noqa: E402
 from bench.gpu.probes._child import run_probe  # noqa: E402
@@ -23,17 +23,14 @@ from bench.gpu.probes._scale import TINY  # noqa: E402
 
 
 @pytest.fixture(scope="session")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        pytest.skip("no C++ compiler (g++ or clang++) on the PATH")
-    folder = tmp_path_factory.mktemp("emulated")
-    build(folder, compiler)
-    return folder
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    if find_compiler() is None:
+        pytest.skip(NO_COMPILER)
+    return build(tmp_path_factory.mktemp("emulated"))
 
 
 @pytest.fixture(scope="session")
-def measured(kernels: Path) -> dict[str, list[Record]]:
+def measured(kernels: Kernels) -> dict[str, list[Record]]:
     """The records of every probe but matvec, which takes longer."""
     records: dict[str, list[Record]] = {}
     for one in PROBES:
@@ -44,5 +41,5 @@ def measured(kernels: Path) -> dict[str, list[Record]]:
 
 
 @pytest.fixture
-def device(kernels: Path) -> EmulatedDevice:
+def device(kernels: Kernels) -> EmulatedDevice:
     return EmulatedDevice(kernels)

@@ -1,4 +1,4 @@
-"""A device in host memory that runs the probes' own kernels, built against emulator.h.
+"""A device in host memory that runs the probes' own kernels, on the emulator of tests/cuda.
 
 Each launch runs in a thread of its stream, so kernels in different streams run at the same time and
 the host can talk to a running kernel. Times are the host's: only the flow and the checks are real.
@@ -7,47 +7,33 @@ the host can talk to a running kernel. Times are the host's: only the flow and t
 from __future__ import annotations
 
 import ctypes
-import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import emulation
 import numpy as np
 import numpy.typing as npt
+from emulation import Emulated
 
 from bench.gpu.probes import _compile
 from bench.gpu.probes._device import Buffer, Device, DeviceInfo, Launch, Pinned
 from bench.gpu.probes._errors import DeviceError, DeviceHangError
 
-HERE = Path(__file__).resolve().parent
-WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas")
+Kernels = dict[str, Emulated]  # by source file
 
 
-def build(folder: Path, compiler: str, sources: tuple[str, ...] = _compile.SOURCES) -> None:
+def build(folder: Path) -> Kernels:
     """Compiles each kernel file into a shared library."""
     _compile.write_header(folder)
+
+    def one(source: str) -> Emulated:
+        return emulation.build(_compile.KERNELS / source, folder, includes=[folder], optimise="-O1")
+
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda s: _build_one(folder, compiler, s), sources))
-
-
-def _build_one(folder: Path, compiler: str, source: str) -> None:
-    # No fortified longjmp: it takes a switch between fibers' stacks for an attack.
-    command = [
-        compiler, "-std=c++17", "-O1", "-x", "c++", "-DMONOLANE_EMULATED", *WARNINGS,
-        "-U_FORTIFY_SOURCE", "-fPIC", "-shared", f"-I{folder}", f"-I{_compile.KERNELS}",
-        f"-I{HERE}", "-o", str(folder / f"{source}.so"), str(_compile.KERNELS / source),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-class _Shape(ctypes.Structure):
-    _fields_ = tuple(
-        (n, ctypes.c_uint32)
-        for n in ("grid", "block", "shared", "cluster", "sms", "seed", "long_sleeps")
-    )
+        return dict(zip(_compile.SOURCES, pool.map(one, _compile.SOURCES), strict=True))
 
 
 class Stream:
@@ -71,13 +57,12 @@ class EmulatedDevice(Device):
     """Four SMs whose clusters are runs of consecutive blocks."""
 
     def __init__(
-        self, folder: Path, sms: int = 4, seed: int = 0, long_sleeps: bool = False
+        self, kernels: Kernels, sms: int = 4, seed: int = 0, mood: str | None = None
     ) -> None:
         self.info = DeviceInfo(
             "Emulated", "none", sms, (9, 0), 1 << 20, 227 * 1024, 1 << 30, 1 << 30
         )
-        self._folder, self.seed, self._long_sleeps = folder, seed, long_sleeps
-        self._libraries: dict[str, ctypes.CDLL] = {}
+        self._kernels, self.seed, self._mood = kernels, seed, mood
         self._memory: dict[int, Any] = {}
         self._pinned: list[Any] = []
         self._default = Stream()
@@ -86,10 +71,7 @@ class EmulatedDevice(Device):
         self.after_launch: Callable[[str], None] | None = None  # for fault injection
 
     def kernel(self, source: str, name: str) -> Any:
-        if source not in self._libraries:
-            self._libraries[source] = ctypes.CDLL(str(self._folder / f"{source}.so"))
-            self._libraries[source].emulate_launch.restype = ctypes.c_char_p
-        return (self._libraries[source], name)
+        return (self._kernels[source], name)
 
     def allocate(self, nbytes: int) -> Buffer:
         assert nbytes > 0
@@ -138,26 +120,20 @@ class EmulatedDevice(Device):
         self._bytes(to)[:nbytes] = self._bytes(source)[:nbytes]
 
     def launch(self, kernel: Any, shape: Launch, params: bytes, stream: Any = None) -> None:
-        library, name = kernel
-        limit = getattr(library, f"{name}_max_threads")()
-        size = getattr(library, f"{name}_params_size")()
-        assert shape.block <= limit, f"{name}: {shape.block} threads, at most {limit}"
-        assert len(params) == size, f"{name}: {len(params)} bytes of parameters, not {size}"
+        kernels, name = kernel
         assert shape.shared <= self.info.shared_per_block
         assert shape.grid % shape.cluster == 0
         self.launches.append((name, shape))
-        self._submit(stream, lambda: self._run(library, name, shape, params))
+        self._submit(stream, lambda: self._run(kernels, name, shape, params))
 
-    def _run(self, library: ctypes.CDLL, name: str, shape: Launch, params: bytes) -> None:
+    def _run(self, kernels: Emulated, name: str, shape: Launch, params: bytes) -> None:
         self.seed += 1
-        c = _Shape(shape.grid, shape.block, shape.shared, shape.cluster, self.info.sm_count,
-                   self.seed, self._long_sleeps)  # fmt: skip
-        # Guarded parameters: aligned as the device aligns them.
-        words = (ctypes.c_uint64 * (len(params) // 8 + 1))()
-        ctypes.memmove(words, params, len(params))
-        error = library.emulate_launch(getattr(library, name), ctypes.byref(c), words)
+        error = kernels.launch(
+            name, grid=shape.grid, block=shape.block, shared=shape.shared, cluster=shape.cluster,
+            params=params, sms=self.info.sm_count, seed=self.seed, mood=self._mood, host_time=True,
+        )  # fmt: skip
         if error:
-            raise DeviceError(f"{name}: {error.decode()}")
+            raise DeviceError(f"{name}: {error}")
         if self.after_launch:
             self.after_launch(name)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from emulated import EmulatedDevice
+from emulated import EmulatedDevice, Kernels
 
 from bench import _results
 from bench._results import Record
@@ -60,8 +59,7 @@ def test_a_probe_measures_everything(name: str, measured: dict[str, list[Record]
     assert len(records) > len(left_out)
 
 
-@pytest.mark.slow  # 10 s: 29 kernels, every matrix instruction emulated lane by lane
-def test_matvec_measures_every_weight_format_and_width(kernels: Path) -> None:
+def test_matvec_measures_every_weight_format_and_width(kernels: Kernels) -> None:
     records = run("matvec", EmulatedDevice(kernels, sms=1))
     assert errors(records) == []
     seen = {(r["weights"], r["arithmetic"], r["width"]) for r in records if "median" in r}
@@ -69,7 +67,7 @@ def test_matvec_measures_every_weight_format_and_width(kernels: Path) -> None:
     assert all(r["max_error_over_tolerance"] < 1 for r in records if "median" in r)
 
 
-def test_matvec_at_the_short_rows_and_the_padded_shape(kernels: Path) -> None:
+def test_matvec_at_the_short_rows_and_the_padded_shape(kernels: Kernels) -> None:
     device = EmulatedDevice(kernels, sms=1)
     runner = Runner(context(device, dataclasses.replace(TINY, stream_weights=4 << 20)))
     phases = [Phase("bf16", True, 192, 1536, 1), Phase("int8", False, 250, 3072, 4)]
@@ -79,14 +77,15 @@ def test_matvec_at_the_short_rows_and_the_padded_shape(kernels: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_waits_hold_under_other_schedules(kernels: Path, seed: int) -> None:
+def test_waits_hold_under_other_schedules(kernels: Kernels, seed: int) -> None:
     assert errors(run("waits", EmulatedDevice(kernels, seed=1000 * (seed + 1)))) == []
 
 
-def test_no_block_leaves_its_cluster_early(kernels: Path) -> None:
-    # Without the last cluster barrier, seed 93 * 100 lets a peer load from a block that has left.
+def test_no_block_leaves_its_cluster_early(kernels: Kernels) -> None:
+    # Without the last cluster barrier, all but one of these let a peer load from a block that has
+    # left.
     for seed in range(90, 97):
-        ctx = context(EmulatedDevice(kernels, seed=seed * 100, long_sleeps=True), TINY)
+        ctx = context(EmulatedDevice(kernels, seed=seed * 100, mood="slow block"), TINY)
         rounds = Rounds(ctx, TestData(ctx, QUICK.stream_run * 4))
         rounds.measure(Wait("cluster barrier", 1, 4, 12, False, 4))
 
@@ -164,7 +163,7 @@ def test_a_copy_that_never_ran_is_noticed(
         mover.measure(next(copy_variants(ctx)))
 
 
-def test_a_wrong_weight_is_noticed(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_weight_is_noticed(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     device = EmulatedDevice(kernels, sms=1)
     runner = Runner(context(device))
     spread = runner._spread
@@ -179,7 +178,7 @@ def test_a_wrong_weight_is_noticed(kernels: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_one_wrong_bit_in_every_copy_of_the_weights_is_noticed(
-    kernels: Path, monkeypatch: pytest.MonkeyPatch
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then all phases and blocks agree, and only the reference in float64 can tell."""
     runner = Runner(context(EmulatedDevice(kernels, sms=1)))

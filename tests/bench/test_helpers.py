@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,17 +61,19 @@ def test_header_declares_every_struct_with_its_size() -> None:
         assert f"static_assert(sizeof({struct.name}) == {struct.size}," in header
 
 
-def _enum(file: str, name: str) -> dict[str, int]:
-    text = (_compile.KERNELS / file).read_text()
-    body = re.search(rf"enum {name} : u32 {{(.*?)}};", text, flags=re.S)
+def _enum(file: Path, name: str) -> dict[str, int]:
+    body = re.search(rf"enum {name} : u32 {{(.*?)}};", file.read_text(), flags=re.S)
     assert body
     return {k: int(v) for k, v in re.findall(r"(\w+) = (\d+)", body[1])}
 
 
 def test_enums_agree_with_the_kernels() -> None:
-    assert set(_enum("primitives.cuh", "Wait").values()) == WAITS.keys()
-    assert sorted(_enum("waits.cu", "Method").values()) == sorted(METHODS.values())
-    assert _enum("token.cu", "Noise") == {"NO_NOISE": 0, "NOISE_FLOAT": 1, "NOISE_DOUBLE": 2}
+    assert set(_enum(_compile.PRIMITIVES / "primitives.cuh", "Wait").values()) == WAITS.keys()
+    assert sorted(_enum(_compile.KERNELS / "waits.cu", "Method").values()) == sorted(
+        METHODS.values()
+    )
+    noise = _enum(_compile.KERNELS / "token.cu", "Noise")
+    assert noise == {"NO_NOISE": 0, "NOISE_FLOAT": 1, "NOISE_DOUBLE": 2}
 
 
 def test_philox_matches_the_published_vector() -> None:

@@ -21,7 +21,10 @@ from pathlib import Path
 from bench.gpu.probes import _structs
 from bench.gpu.probes._errors import CompileError
 
-KERNELS = Path(__file__).parent / "kernels"
+KERNELS = Path(__file__).resolve().parent / "kernels"
+# The probes are written against the package's own primitives, taken from the clone: monolane itself
+# need not be installed.
+PRIMITIVES = Path(__file__).resolve().parents[3] / "src" / "monolane" / "cuda" / "kernels"
 SOURCES = tuple(sorted(p.name for p in KERNELS.glob("*.cu")))
 HOPPER_ONLY = ("mailbox.cu", "matvec.cu", "waits.cu")  # the others also build for sm_80
 
@@ -98,7 +101,7 @@ class Nvcc:
         command = [
             str(self._nvcc), "-std=c++17", "-O3", "-cubin", "-Xptxas", "-v",
             f"-gencode=arch=compute_{number},code=sm_{number}",
-            f"-I{folder}", f"-I{KERNELS}", "-o", str(out), str(KERNELS / source),
+            f"-I{folder}", f"-I{PRIMITIVES}", "-o", str(out), str(KERNELS / source),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         log = done.stdout + done.stderr
@@ -133,7 +136,7 @@ class Nvrtc:
         self._lib.nvrtcCreateProgram(
             ctypes.byref(program), text, source.encode(), 0, None, None
         )  # fmt: skip
-        folders = [folder, KERNELS]
+        folders = [folder, PRIMITIVES]
         if b"<cooperative_groups.h>" in text:
             folders += include_folders()
         options = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v"]

@@ -1,31 +1,18 @@
-// The device primitives that every probe is written against: identity, clocks, memory accesses with
-// a stated order and scope, mbarriers, bulk copies, clusters, matrix instructions. Plain PTX
-// instead of the toolkit's headers, so that NVRTC compiles a probe without any include path, and so
-// that a host build (MONOLANE_EMULATED, see tests/bench/emulator.h) can run the very same kernels.
+// Past 300 lines on purpose: one implementation of one header.
+// The primitives on NVIDIA GPUs, sm_80 and later, as PTX.
 #pragma once
 
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-
-struct alignas(16) Vec4 {
-  u32 x, y, z, w;
-};
-
 // Bulk copies, mbarriers with byte counts, clusters, dependent launches: sm_90 and later.
-#if defined(MONOLANE_EMULATED) || __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
 #define HOPPER 1
 #else
 #define HOPPER 0
 #endif
 
-#ifdef MONOLANE_EMULATED
-#include "emulator.h"
-#else
-
 #define DEVICE static __device__ __forceinline__
-// One block per SM is what every probe assumes, so registers are capped by the threads alone.
+#define DEVICE_MEMBER __device__ __forceinline__
+#define CONSTANT static __constant__ const  // tables indexed at run time
+// One block per SM is what every kernel here assumes, so registers are capped by the threads alone.
 #define KERNEL(name, Params, threads) \
   extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ Params p)
 
@@ -62,16 +49,19 @@ DEVICE u64 time_ns() {  // one clock for the whole device, but it ticks coarsely
 DEVICE void nap() { __nanosleep(500); }
 
 // ---- block and warp ----------------------------------------------------------------------------
+constexpr u32 ALL_LANES = 0xffffffffu;
+
 DEVICE void block_barrier() { __syncthreads(); }
 DEVICE void named_barrier(u32 id, u32 threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 DEVICE void warp_barrier() { __syncwarp(); }
-DEVICE bool warp_all(bool here) { return __all_sync(0xffffffffu, here) != 0; }
-DEVICE u32 shuffle_xor(u32 value, u32 mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
-DEVICE float shuffle_xor(float value, u32 mask) {
-  return __shfl_xor_sync(0xffffffffu, value, mask);
-}
+DEVICE bool warp_all(bool here) { return __all_sync(ALL_LANES, here) != 0; }
+DEVICE bool warp_any(bool here) { return __any_sync(ALL_LANES, here) != 0; }
+DEVICE u32 shuffle_xor(u32 value, u32 mask) { return __shfl_xor_sync(ALL_LANES, value, mask); }
+DEVICE float shuffle_xor(float value, u32 mask) { return __shfl_xor_sync(ALL_LANES, value, mask); }
+DEVICE u32 shuffle_from(u32 value, u32 lane) { return __shfl_sync(ALL_LANES, value, lane); }
+DEVICE float shuffle_from(float value, u32 lane) { return __shfl_sync(ALL_LANES, value, lane); }
 
 // ---- global memory -----------------------------------------------------------------------------
 // Read-once data: not kept in L1. Only for memory that no kernel in flight writes.
@@ -120,15 +110,68 @@ DEVICE u32 load_relaxed_system(const u32* from) {
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
   return v;
 }
+DEVICE u32 load_host(const u32* from) { return load_relaxed_system(from); }  // pinned memory
 DEVICE void store_relaxed_system(u32* to, u32 value) {
   asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 DEVICE void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 DEVICE u32 add_relaxed(u32* to, u32 value) { return atomicAdd(to, value); }
 DEVICE u32 swap_if(u32* at, u32 expected, u32 value) { return atomicCAS(at, expected, value); }
-// A word of shared memory that another warp of the block writes without a barrier.
+
+// ---- stamped words: one 64-bit scalar each, because the elements of a vector access are
+// single-copy atomic but the vector is not
+// ---------------------------------------------------------
+DEVICE u64 bits_of_word(u32 value, u32 stamp) { return static_cast<u64>(stamp) << 32 | value; }
+DEVICE Word word_of_bits(u64 bits) {
+  return Word{static_cast<u32>(bits), static_cast<u32>(bits >> 32)};
+}
+DEVICE void publish(Word* to, u32 value, u32 stamp) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(bits_of_word(value, stamp))
+               : "memory");
+}
+DEVICE void publish_system(Word* to, u32 value, u32 stamp) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(bits_of_word(value, stamp))
+               : "memory");
+}
+DEVICE Word load_word(const Word* from) {
+  u64 bits;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(bits) : "l"(from) : "memory");
+  return word_of_bits(bits);
+}
+DEVICE Word load_host_word(const Word* from) {  // pinned memory
+  u64 bits;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(bits) : "l"(from) : "memory");
+  return word_of_bits(bits);
+}
+// Two words at a 16-byte alignment, each single-copy atomic by itself; the pair is not.
+DEVICE WordPair load_pair(const Word* from) {
+  u64 a, b;
+  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(a), "=l"(b)
+               : "l"(from)
+               : "memory");
+  return WordPair{word_of_bits(a), word_of_bits(b)};
+}
+
+// ---- shared memory that other warps of the block write without a barrier -----------------------
 DEVICE u32 shared_peek(const u32* from) { return *const_cast<const volatile u32*>(from); }
 DEVICE void shared_poke(u32* to, u32 value) { *const_cast<volatile u32*>(to) = value; }
+DEVICE u32 shared_add(u32* to, u32 value) {  // returns what was there
+  u32 before;
+  asm volatile("atom.relaxed.cta.shared.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "r"(shared_address(to)), "r"(value)
+               : "memory");
+  return before;
+}
+DEVICE u64 shared_add(u64* to, u64 value) {
+  u64 before;
+  asm volatile("atom.relaxed.cta.shared.add.u64 %0, [%1], %2;"
+               : "=l"(before)
+               : "r"(shared_address(to)), "l"(value)
+               : "memory");
+  return before;
+}
 
 // ---- cp.async: 16 bytes per thread into shared memory ------------------------------------------
 DEVICE void copy_async16(void* to_shared, const void* from) {
@@ -142,7 +185,7 @@ DEVICE void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// ---- matrix instructions (sm_80 and later) -----------------------------------------------------
+// ---- matrix instructions -----------------------------------------------------------------------
 DEVICE void mma_bf16(float (&c)[4], Vec4 a, u32 b0, u32 b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
@@ -158,9 +201,20 @@ DEVICE void mma_f16(float (&c)[4], Vec4 a, u32 b0, u32 b1) {
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
-// ---- number formats ----------------------------------------------------------------------------
+// ---- numbers; fma(float, float, float) is the compiler's own -----------------------------------
 DEVICE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
 DEVICE u32 bits_of_float(float value) { return __float_as_uint(value); }
+// Two floats to a pair of 16-bit numbers, each rounded to nearest even.
+DEVICE u32 pack_bf16x2(float low, float high) {
+  u32 d;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+  return d;
+}
+DEVICE u32 pack_f16x2(float low, float high) {
+  u32 d;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+  return d;
+}
 DEVICE u32 subtract_f16x2(u32 a, u32 b) {
   u32 d;
   asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
@@ -172,58 +226,94 @@ DEVICE void floats_of_f16x2(u32 pair, float& low, float& high) {
       : "r"(pair));
 }
 DEVICE u32 select_bytes(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
+DEVICE float exp2_fast(float x) {  // within 2 ulp; subnormal results are zero
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// Correctly rounded, whatever -use_fast_math says.
+DEVICE float divide(float a, float b) { return __fdiv_rn(a, b); }
+DEVICE float square_root(float x) { return __fsqrt_rn(x); }
 DEVICE double log_double(double x) { return log(x); }
 DEVICE float log_float(float x) { return logf(x); }
 DEVICE float log1p_float(float x) { return log1pf(x); }
 DEVICE u32 multiply_high(u32 a, u32 b) { return __umulhi(a, b); }
-
-#if HOPPER
-// ---- two e4m3 values (low 16 bits of the pair) to two f16 --------------------------------------
+// Two e4m3 values (low 16 bits of the pair) to two f16.
 DEVICE u32 f16x2_of_e4m3x2(u32 pair) {
   u32 d;
+#if __CUDA_ARCH__ >= 890
   asm("{.reg .b16 p; cvt.u16.u32 p, %1; cvt.rn.f16x2.e4m3x2 %0, p;}" : "=r"(d) : "r"(pair));
+#else
+  // e4m3's exponent and mantissa, moved to f16's places, are the number times 2^-8 (bias 7 and 15),
+  // subnormals too; 448 and below stay exact. 0x7f is the one NaN.
+  u32 bytes = __byte_perm(pair, 0, 0x1404);  // byte i of the pair in the upper byte of half i
+  u32 scaled = (bytes & 0x80008000u) | (bytes >> 1 & 0x3f803f80u);
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(scaled), "r"(0x5c005c00u));  // 2^8, twice
+  if ((bytes & 0x7f00u) == 0x7f00u) d |= 0x7fffu;
+  if ((bytes & 0x7f000000u) == 0x7f000000u) d |= 0x7fff0000u;
+#endif
   return d;
 }
 
 // ---- mbarrier: 64 bits in shared memory; every wait names the parity of the phase it waits for --
 DEVICE void barrier_init(u64* barrier, u32 arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
-               "r"(arrivals)
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
                : "memory");
 }
 // Publishes the mbarrier.init above to the copy engine and to the cluster; a block or cluster
 // barrier must follow before anyone else arrives or waits.
 DEVICE void barrier_init_fence() {
+#if HOPPER
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
 }
+#if HOPPER
 DEVICE void barrier_expect(u64* barrier, u32 bytes) {  // one arrival, and `bytes` to come
   asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(
                    shared_address(barrier)),
                "r"(bytes)
                : "memory");
 }
-DEVICE void barrier_arrive(u64* barrier) {
+#endif
+DEVICE void barrier_arrive(u64* barrier) {  // release, at block scope
+#if HOPPER
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                : "memory");
+#else
+  asm volatile(
+      "{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(shared_address(barrier))
+      : "memory");
+#endif
 }
+// Whether the phase of this parity is over; acquire, at block scope. sm_90 waits a little first.
 DEVICE bool barrier_passed(u64* barrier, u32 parity) {
   u32 done;
+#if HOPPER
   asm volatile(
       "{.reg .pred p; mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2; "
       "selp.u32 %0, 1, 0, p;}"
       : "=r"(done)
       : "r"(shared_address(barrier)), "r"(parity)
       : "memory");
+#else
+  asm volatile(
+      "{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+#endif
   return done != 0;
 }
 
-// ---- 1-D bulk copies ---------------------------------------------------------------------------
 DEVICE u64 policy_evict_first() {
   u64 policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
+
+#if HOPPER
+// ---- 1-D bulk copies ---------------------------------------------------------------------------
 DEVICE void bulk_load(void* to_shared, const void* from, u32 bytes, u64* barrier, u64 policy) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
@@ -296,62 +386,32 @@ DEVICE void let_next_kernel_start() {
 }
 DEVICE void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 #endif  // HOPPER
-#endif  // MONOLANE_EMULATED
 
-// ---- what both builds share --------------------------------------------------------------------
-DEVICE u32 lane_index() { return thread_index() & 31; }
-DEVICE u32 warp_index() { return thread_index() >> 5; }
-
-// A word of test data: a counter hash, so that any word's value is known without reading memory.
-DEVICE u32 test_word(u64 index, u32 seed) {
-  u32 v =
-      static_cast<u32>(index) * 0x9e3779b1u + static_cast<u32>(index >> 32) * 0x85ebca77u + seed;
-  v = (v ^ (v >> 16)) * 0x7feb352du;
-  v = (v ^ (v >> 15)) * 0x846ca68bu;
-  return v ^ (v >> 16);
-}
-
-DEVICE u32 warp_sum(u32 value) {
-  for (u32 mask = 16; mask; mask >>= 1) value += shuffle_xor(value, mask);
-  return value;
-}
-DEVICE float warp_sum(float value) {
-  for (u32 mask = 16; mask; mask >>= 1) value += shuffle_xor(value, mask);
-  return value;
-}
-
-// Every spin asks its watchdog; the first that starves says which wait it was. The deadline belongs
-// to the kernel, not to the wait, so that all blocks of a starved kernel give up together.
-struct Watchdog {
-  u32* fault;  // [4] wait id (0: none), block, SM, detail
-  u64 start;
-  u64 limit;  // SM cycles
-};
-DEVICE Watchdog watchdog(u32* fault, u64 limit) { return Watchdog{fault, clock_cycles(), limit}; }
-// For waits that end when another wait has given up: they must not be the first to complain.
-DEVICE Watchdog patient(Watchdog dog) {
-  dog.limit *= 2;
-  return dog;
-}
-DEVICE bool starved(const Watchdog& dog, u32 wait, u32 detail) {
-  if (clock_cycles() - dog.start < dog.limit) return false;
-  if (swap_if(dog.fault, 0, wait) == 0) {
-    store_relaxed(dog.fault + 1, block_index());
-    store_relaxed(dog.fault + 2, sm_id());
-    store_relaxed(dog.fault + 3, detail);
+// ---- a warp's copy into a slot of shared memory ------------------------------------------------
+#if HOPPER
+constexpr u32 STREAM_ARRIVALS = 1;  // what `full` is initialised with
+#else
+constexpr u32 STREAM_ARRIVALS = 32;
+#endif
+// By all lanes of the producing warp, each of which has seen (itself, or across a warp barrier)
+// that the slot's readers have left it; addresses and bytes in multiples of 16. `full` then passes
+// once the bytes are there.
+DEVICE void stream_chunk(void* to_shared, const void* from, u32 bytes, u64* full, u64 policy) {
+  u32 lane = threadIdx.x & 31;
+#if HOPPER
+  if (lane != 0) return;
+  barrier_expect(full, bytes);
+  bulk_load(to_shared, from, bytes, full, policy);
+#else
+  u32 to = shared_address(to_shared) + lane * 16;
+  const u8* source = static_cast<const u8*>(from) + lane * 16;
+  for (u32 i = lane * 16; i < bytes; i += 32 * 16, to += 32 * 16, source += 32 * 16) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to),
+                 "l"(source), "l"(policy)
+                 : "memory");
   }
-  return true;
+  // Arrives once this lane's copies so far have landed; noinc: it is one of the counted arrivals.
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full))
+               : "memory");
+#endif
 }
-
-enum Wait : u32 {
-  WAIT_RING_FULL = 1,
-  WAIT_RING_EMPTY = 2,
-  WAIT_SENTINEL = 3,
-  WAIT_COUNTER = 4,
-  WAIT_REMOTE_BARRIER = 5,
-  WAIT_FINISHED = 6,
-  WAIT_MAILBOX = 7,
-  WAIT_PEERS_STARTED = 8,
-  WAIT_HOST = 9,
-  WAIT_CANDIDATES = 10,
-};

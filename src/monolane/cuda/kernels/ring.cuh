@@ -1,22 +1,22 @@
-// A ring of shared-memory slots between one producer thread that issues bulk copies and the warps
-// that read them: the producer runs ahead until every slot is taken. Also the background stream
-// that loads the memory system while another probe measures waits.
+// A ring of shared-memory slots between one warp that copies from global memory and the warps that
+// read: the producer runs ahead until every slot is taken. Also the background stream that loads
+// the memory system while a probe measures waits. For probes: their rings have any number of slots
+// of any size, given at run time. The monokernel's, of constants, is in weights.cuh.
 //
-// Either all reading warps take every slot, or chunk k belongs to warp k % readers and then readers
-// must divide the slots, so that a slot always meets the same warp: a parity wait cannot tell a
-// phase from the one two laps away, and copies land out of order, so a warp that had not itself
-// seen the slot's previous lap could pass a wait for the next lap before the previous one has
-// landed.
+// Either all reading warps take every slot, or chunk k belongs to warp k % readers
+// and then readers must divide the slots, so that a slot always meets the same warp (the probes): a
+// parity wait cannot tell a phase from the one two laps away, and copies land out of order, so a
+// warp that had not itself seen the slot's previous lap could pass a wait for the next lap before
+// the previous one has landed.
 #pragma once
 #include "primitives.cuh"
 
-#if HOPPER
 struct Ring {
   u8* slots;   // [count][bytes]
-  u64* full;   // [count] one arrival (the producer) + the bytes of the copy
+  u64* full;   // [count] the producer's arrivals + the bytes of a bulk copy
   u64* empty;  // [count] one arrival per reading warp
   u32 count;
-  u32 bytes;
+  u32 bytes;  // of a slot
 };
 
 // Shared memory of a ring: the slots, then both barrier arrays. The host computes the same sum.
@@ -28,9 +28,11 @@ DEVICE Ring ring_at(u8* shared, u32 count, u32 bytes) {
 }
 
 // By one thread; a block barrier must follow, which publishes the barriers to the other warps.
-DEVICE void ring_init(const Ring& ring, u32 readers) {
+// `arrivals` is 1 where one thread fills (ring_fill), STREAM_ARRIVALS where a warp does
+// (ring_stream).
+DEVICE void ring_init(const Ring& ring, u32 readers, u32 arrivals = 1) {
   for (u32 i = 0; i < ring.count; ++i) {
-    barrier_init(ring.full + i, 1);
+    barrier_init(ring.full + i, arrivals);
     barrier_init(ring.empty + i, readers);
   }
   barrier_init_fence();
@@ -49,13 +51,28 @@ DEVICE void ring_advance(RingCursor& at, const Ring& ring, u32 by) {
   }
 }
 
-// Producer: waits until the readers have left the slot, then copies into it. The wait guards the
-// copy's writes against the readers' last loads (published by their arrivals on `empty`).
-DEVICE bool ring_fill(const Ring& ring, const RingCursor& at, const u8* from, bool evict_first,
-                      u64 policy, const Watchdog& dog) {
+// The readers have left the slot: guards a copy's writes against their last loads, which their
+// arrivals on `empty` publish.
+DEVICE bool ring_wait_empty(const Ring& ring, const RingCursor& at, const Watchdog& dog) {
   while (!barrier_passed(ring.empty + at.slot, at.parity ^ 1)) {
     if (starved(dog, WAIT_RING_EMPTY, at.slot)) return false;
   }
+  return true;
+}
+
+// A whole warp as the producer, on every architecture: `bytes` of the slot, a multiple of 16.
+DEVICE bool ring_stream(const Ring& ring, const RingCursor& at, const u8* from, u32 bytes,
+                        u64 policy, const Watchdog& dog) {
+  if (!warp_all(ring_wait_empty(ring, at, dog))) return false;
+  stream_chunk(ring.slots + at.slot * ring.bytes, from, bytes, ring.full + at.slot, policy);
+  return true;
+}
+
+#if HOPPER
+// One thread as the producer.
+DEVICE bool ring_fill(const Ring& ring, const RingCursor& at, const u8* from, bool evict_first,
+                      u64 policy, const Watchdog& dog) {
+  if (!ring_wait_empty(ring, at, dog)) return false;
   barrier_expect(ring.full + at.slot, ring.bytes);
   u8* to = ring.slots + at.slot * ring.bytes;
   if (evict_first) {
@@ -65,6 +82,8 @@ DEVICE bool ring_fill(const Ring& ring, const RingCursor& at, const u8* from, bo
   }
   return true;
 }
+
+#endif
 
 // Reader: passing `full` makes the copy engine's writes of this slot visible to the loads after it.
 DEVICE bool ring_wait(const Ring& ring, const RingCursor& at, const Watchdog& dog) {
@@ -80,8 +99,7 @@ DEVICE bool ring_wait_warp(const Ring& ring, const RingCursor& at, const Watchdo
   return warp_all(ring_wait(ring, at, dog));
 }
 
-// By a whole warp: the warp barrier collects its lanes' loads, the arrival hands them to
-// `ring_fill`.
+// By a whole warp: the warp barrier collects its lanes' loads, the arrival hands the slot back.
 DEVICE void ring_release(const Ring& ring, const RingCursor& at) {
   warp_barrier();
   if (lane_index() == 0) barrier_arrive(ring.empty + at.slot);
@@ -113,6 +131,7 @@ DEVICE void stream_init(StreamControl* control) {
   control->failed = 0;
 }
 
+#if HOPPER
 // By one thread. Ends only between passes, so that the sum of what was read is known in advance.
 DEVICE void stream_produce(const Ring& ring, StreamControl* control, const u8* run, u32 run_chunks,
                            const Watchdog& dog) {
@@ -130,6 +149,7 @@ DEVICE void stream_produce(const Ring& ring, StreamControl* control, const u8* r
   if (!ok) shared_poke(&control->failed, 1);
   shared_poke(&control->last, ok ? chunks : 0);
 }
+#endif
 
 // By `readers` warps; chunk k belongs to warp k % readers. Returns this lane's share of the sum.
 DEVICE u32 stream_consume(const Ring& ring, StreamControl* control, u32 reader, u32 readers,
@@ -150,4 +170,3 @@ DEVICE u32 stream_consume(const Ring& ring, StreamControl* control, u32 reader, 
   }
   return sum;
 }
-#endif  // HOPPER

@@ -1,0 +1,32 @@
+"""Parts that are run by name only: a short decode for a profiler, and two that go wrong."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from bench.gpu.monokernel._model import Model
+from bench.gpu.monokernel._stage import Stage
+from monolane.cuda import Advance
+
+
+def profile(stage: Stage, job: str) -> None:
+    """A context, then one launch of a few tokens: the last kernel is the one to look at."""
+    model = Model(stage, widths=(1,))
+    token = model.feed(0, model.random_tokens(stage.scale.middle))
+    drawn = model.run(Advance(slot=0, tokens=(token,), budget=8))
+    stage.emit({"name": "profile", "engine": "monolane", "tokens_drawn": len(drawn)})
+    model.close()
+
+
+def crash(stage: Stage, job: str) -> None:
+    """Leaves a record, and dies as a process does after a memory fault."""
+    stage.emit({"name": "crash", "engine": "monolane", "tokens_drawn": 1})
+    os.abort()
+
+
+def hang(stage: Stage, job: str) -> None:
+    """Leaves a record, and never ends."""
+    stage.emit({"name": "hang", "engine": "monolane", "tokens_drawn": 1})
+    while True:
+        time.sleep(60)

@@ -1,0 +1,246 @@
+"""A GPU through NVIDIA's driver, by way of cuda.bindings: what _device.py asks for, call by call.
+
+cuda.bindings rather than the objects of cuda.core, because we need few calls, and exactly those:
+pinned memory that both sides poll, cooperative launches of one structure, events asked without
+waiting. Compiling is cuda.core's (_compile.py).
+"""
+
+import ctypes
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from monolane.cuda._compile import architecture, check_packages, compile_kernel
+from monolane.cuda._device import GpuInfo, Kernel, Launch, Mark, Pinned
+from monolane.errors import BackendError
+
+# What an error of the driver means for a user, where its own text does not say it.
+_ADVICE = {
+    "CUDA_ERROR_OUT_OF_MEMORY": "use a smaller context or fewer sequences, or end other programs "
+    "that use this GPU (nvidia-smi shows them)",
+    "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE": "another program holds some of this GPU's SMs, or "
+    "it is a slice of one: the monokernel needs one whole SM for each of its blocks",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": "the kernel was compiled for another architecture: empty the "
+    "cache folder that 'monolane doctor' names",
+    "CUDA_ERROR_NO_DEVICE": "no GPU is visible: look at CUDA_VISIBLE_DEVICES and nvidia-smi",
+    "CUDA_ERROR_SYSTEM_NOT_READY": "the driver's services are not running: look at nvidia-smi",
+}
+_POLL_SECONDS = 50e-6  # between two looks at a mark
+
+
+class CudaDevice:
+    """The first GPU that CUDA_VISIBLE_DEVICES shows, through its primary context."""
+
+    def __init__(self) -> None:
+        check_packages()
+        from cuda.bindings import driver
+
+        self._driver = driver
+        self._local = threading.local()
+        self._modules: dict[bytes, Any] = {}
+        self._shared: dict[int, int] = {}  # function -> shared bytes that it may use
+        self._memory: set[int] = set()
+        self._pinned: dict[int, int] = {}  # device address -> host address
+        self._closed = False
+        try:
+            self._call("cuInit", 0, current=False)
+        except BackendError:
+            raise
+        except Exception as error:  # cuda.bindings: the driver's library is not there
+            raise BackendError(
+                "cuda: expected the NVIDIA driver's library libcuda.so.1, got "
+                f"{error}; install the driver, or use backend='cpu'"
+            ) from error
+        self._device = self._call("cuDeviceGet", 0, current=False)
+        self._context = self._call("cuDevicePrimaryCtxRetain", self._device, current=False)
+        self.info = self._describe()
+        self._stream = self._call(
+            "cuStreamCreate", int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        )
+
+    # ---- code ------------------------------------------------------------------------------------
+
+    def kernel(self, source: str, entry: str, headers: Mapping[str, str]) -> Kernel:
+        """Compile a file of the kernels folder with generated headers; return an entry point."""
+        cubin = compile_kernel(source, headers, architecture(*self.info.compute)).cubin
+        if cubin not in self._modules:
+            self._modules[cubin] = self._call("cuModuleLoadData", cubin)
+        return self._call("cuModuleGetFunction", self._modules[cubin], entry.encode())
+
+    def launch(self, kernel: Kernel, shape: Launch, params: bytes) -> None:
+        """Launch with one structure as its parameter, in the stream's order."""
+        self._allow_shared(kernel, shape.shared_bytes)
+        config = self._driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = shape.blocks, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = shape.threads, 1, 1
+        config.sharedMemBytes = shape.shared_bytes
+        config.hStream = self._stream
+        attributes = [self._cooperative()] if shape.cooperative else []
+        config.attrs, config.numAttrs = attributes, len(attributes)
+        # The driver copies the structure before it returns.
+        structure = ctypes.create_string_buffer(params, len(params))
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(structure))
+        self._call("cuLaunchKernelEx", config, kernel, ctypes.addressof(pointers), 0)
+
+    def _cooperative(self) -> Any:
+        attribute = self._driver.CUlaunchAttribute()
+        attribute.id = self._driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+        attribute.value.cooperative = 1
+        return attribute
+
+    def _allow_shared(self, kernel: Kernel, nbytes: int) -> None:
+        if self._shared.get(int(kernel), 48 << 10) < nbytes:
+            name = "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
+            attribute = getattr(self._driver.CUfunction_attribute, name)
+            self._call("cuFuncSetAttribute", kernel, attribute, nbytes)
+            self._shared[int(kernel)] = nbytes
+
+    # ---- memory ----------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int) -> int:
+        """Return the address of new memory, aligned to 256 bytes, its content undefined."""
+        address = int(self._call("cuMemAlloc", nbytes))
+        self._memory.add(address)
+        return address
+
+    def free(self, address: int) -> None:
+        """Give memory back."""
+        self._memory.remove(address)
+        self._call("cuMemFree", address)
+
+    def pin(self, nbytes: int) -> Pinned:
+        """Return new pinned memory, zeroed."""
+        flags = 0x1 | 0x2  # portable, mapped
+        host = int(self._call("cuMemHostAlloc", nbytes, flags))
+        address = int(self._call("cuMemHostGetDevicePointer", host, 0))
+        self._pinned[address] = host
+        array = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(host))
+        array[:] = 0
+        return Pinned(address, array)
+
+    def unpin(self, pinned: Pinned) -> None:
+        """Give pinned memory back; its array must not be used any more."""
+        self._call("cuMemFreeHost", self._pinned.pop(pinned.address))
+
+    def copy_in(self, to: int, source: Pinned, nbytes: int, offset: int = 0) -> None:
+        """Copy from pinned memory, from byte ``offset`` on, in the stream's order."""
+        assert offset + nbytes <= source.array.nbytes
+        host = self._pinned[source.address] + offset
+        self._call("cuMemcpyHtoDAsync", to, host, nbytes, self._stream)
+
+    def copy_out(self, to: Pinned, source: int, nbytes: int) -> None:
+        """Copy to pinned memory, in the stream's order."""
+        assert nbytes <= to.array.nbytes
+        self._call("cuMemcpyDtoHAsync", self._pinned[to.address], source, nbytes, self._stream)
+
+    def clear(self, address: int, nbytes: int) -> None:
+        """Fill with zeros, in the stream's order."""
+        self._call("cuMemsetD8Async", address, 0, nbytes, self._stream)
+
+    # ---- order -----------------------------------------------------------------------------------
+
+    def mark(self) -> Mark:
+        """Return a mark at the stream's present end."""
+        flags = self._driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
+        event = self._call("cuEventCreate", int(flags))
+        self._call("cuEventRecord", event, self._stream)
+        return _Event(self, event)
+
+    def passed(self, mark: Mark) -> bool:
+        """Return whether everything before a mark is over."""
+        self._enter()
+        (status,) = self._driver.cuEventQuery(mark.event)
+        if status == self._driver.CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        self._check("cuEventQuery", status)
+        return True
+
+    def wait(self, mark: Mark, seconds: float) -> None:
+        """Wait until a mark is passed; BackendError if it takes longer than ``seconds``."""
+        # Asked again and again: the driver's own wait knows no limit, and a kernel may hang.
+        deadline = time.monotonic() + seconds
+        while not self.passed(mark):
+            if time.monotonic() > deadline:
+                raise BackendError(
+                    f"cuda: expected {self.info.name} to finish within {seconds:.0f} s, it did "
+                    "not; end this process, and look at nvidia-smi if the GPU stays busy"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def close(self) -> None:
+        """Give back everything that was allocated. Harmless when called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        for address in self._memory:
+            self._call("cuMemFree", address)
+        for host in self._pinned.values():
+            self._call("cuMemFreeHost", host)
+        for module in self._modules.values():
+            self._call("cuModuleUnload", module)
+        self._call("cuStreamDestroy", self._stream)
+        self._call("cuDevicePrimaryCtxRelease", self._device, current=False)
+
+    # ---- calls -----------------------------------------------------------------------------------
+
+    def _describe(self) -> GpuInfo:
+        names = {
+            "sms": "MULTIPROCESSOR_COUNT",
+            "major": "COMPUTE_CAPABILITY_MAJOR",
+            "minor": "COMPUTE_CAPABILITY_MINOR",
+            "shared": "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
+        }
+        kinds = self._driver.CUdevice_attribute
+        values = {}
+        for name, full in names.items():
+            attribute = getattr(kinds, f"CU_DEVICE_ATTRIBUTE_{full}")
+            values[name] = int(self._call("cuDeviceGetAttribute", attribute, self._device))
+        free, total = self._call("cuMemGetInfo")
+        return GpuInfo(
+            name=self._call("cuDeviceGetName", 128, self._device).split(b"\0")[0].decode(),
+            compute=(values["major"], values["minor"]),
+            sms=values["sms"],
+            shared_bytes=values["shared"],
+            free_bytes=int(free),
+            total_bytes=int(total),
+        )
+
+    def _enter(self) -> None:
+        """Make the context this thread's: requests come from any thread."""
+        if not getattr(self._local, "entered", False):
+            (status,) = self._driver.cuCtxSetCurrent(self._context)
+            self._check("cuCtxSetCurrent", status)
+            self._local.entered = True
+
+    def _call(self, name: str, *arguments: Any, current: bool = True) -> Any:
+        """Call the driver; return what it returns besides the status."""
+        if current:
+            self._enter()
+        status, *results = getattr(self._driver, name)(*arguments)
+        self._check(name, status)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _check(self, name: str, status: Any) -> None:
+        if status == self._driver.CUresult.CUDA_SUCCESS:
+            return
+        _, text = self._driver.cuGetErrorString(status)
+        reason = text.decode() if text else "unknown error"
+        advice = _ADVICE.get(getattr(status, "name", ""), "see 'monolane doctor'")
+        raise BackendError(
+            f"cuda: {name}: expected success, got {getattr(status, 'name', status)} ({reason}); "
+            f"{advice}"
+        )
+
+
+class _Event:
+    """An event that is given back with its last reference."""
+
+    def __init__(self, device: CudaDevice, event: Any) -> None:
+        self._device, self.event = device, event
+
+    def __del__(self) -> None:
+        if not self._device._closed:
+            self._device._driver.cuEventDestroy(self.event)

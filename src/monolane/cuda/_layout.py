@@ -1,0 +1,331 @@
+"""Where everything of a monokernel lies: the tiles in the weights' runs, the exchange buffers, the
+cache, and the shared memory of a block. Kernel, packing and launch all read it from here.
+
+Block b of W = lanes * blocks serves lane b // blocks. Blocks are the plan's workers: whose rows are
+whose is the plan's word.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from monolane.cuda._tiling import Tiling, find_tiling
+from monolane.errors import ConfigError
+from monolane.model import Role
+from monolane.plan import MAX_WIDTH, PhaseKind, Plan
+
+PRODUCTS = (PhaseKind.QKV, PhaseKind.OUT, PhaseKind.GATE_UP, PhaseKind.DOWN, PhaseKind.HEAD)
+TILE_BYTES = {"bfloat16": 512, "float16": 512, "float8": 256}
+ROW_SCALED = ("float8",)  # a float32 scale for each row of the weights
+# Roles whose rows are shared out; the kernel's tables of shares come in this order.
+SHARED_ROLES = (Role.Q, Role.K, Role.V, Role.O, Role.GATE, Role.DOWN, Role.HEAD)
+_BANKS = 128  # bytes: shared memory serves 32 words at a time
+
+
+@dataclass(frozen=True, slots=True)
+class LayerLayout:
+    """What differs from layer to layer in the kernel's tables."""
+
+    window: int  # 0: none
+    capacity: int  # cached positions: position p lies in row p % capacity
+    kv_offset: int  # bytes from the beginning of a sequence's cache
+    attention_delay: int  # -1: never
+    mlp_delay: int
+    attention_read: bool  # whether any lane ever reads the attention outputs of this layer
+    mlp_read: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """Byte offsets within a block's shared memory."""
+
+    ring: int
+    barriers: int
+    activations: int  # 16-bit [T][stride]; in memory in a wide pass
+    stage: int  # wide passes: the activations of two ring slots
+    partial: int  # float: the parts of a phase's sums, or attention's partial results
+    stream: int  # float [T][own rows]: the block's rows of the stream; in memory in a wide pass
+    query: int  # 16-bit [T][query heads of a KV head][query stride]
+    scales: int  # float: of the rows of a phase's product, where rows have scales
+    state: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The layout of a plan on blocks of ``warps`` consumer warps and one that streams."""
+
+    plan: Plan
+    warps: int
+    slot_bytes: int  # of a ring slot, at most
+    shared_limit: int  # bytes of shared memory that a block may use
+    tile_bytes: int
+    tilings: dict[PhaseKind, Tiling]
+    layers: tuple[LayerLayout, ...]
+    ring_slots: int
+    shared: Shared
+    wide: bool  # the activations of a pass do not fit into shared memory
+
+    @property
+    def merged_rows(self) -> int:
+        """Query rows for which the warps' attention is merged at a time."""
+        heads = self.plan.config.num_heads // self.plan.config.num_kv_heads
+        return min(16 if self.wide else 4, heads * self.width)
+
+    @property
+    def width(self) -> int:
+        """Token positions of a pass at most, T."""
+        return self.plan.max_width
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a lane."""
+        return self.plan.groups.workers_each
+
+    @property
+    def run_bytes(self) -> int:
+        """Bytes of weights that a block streams in a pass."""
+        return sum(self.phase_offsets[-1:]) + self.tilings[PhaseKind.HEAD].run_bytes(
+            self.tile_bytes
+        )
+
+    @property
+    def phase_offsets(self) -> tuple[int, ...]:
+        """Offset in a block's run of each product: 4 of each layer, then the head."""
+        offsets = [0]
+        for _ in self.layers:
+            for kind in PRODUCTS[:-1]:
+                offsets.append(offsets[-1] + self.tilings[kind].run_bytes(self.tile_bytes))
+        return tuple(offsets)
+
+    @property
+    def row_offsets(self) -> tuple[int, ...]:
+        """Number, in a block's list of scales, of each product's first row; then of all rows."""
+        offsets = [0]
+        kinds = [kind for _ in self.layers for kind in PRODUCTS[:-1]] + [PhaseKind.HEAD]
+        for kind in kinds:
+            offsets.append(offsets[-1] + self.tilings[kind].padded_rows)
+        return tuple(offsets)
+
+    @property
+    def scale_rows(self) -> int:
+        """Rows of a block's run that have a scale, the padding's among them."""
+        return self.row_offsets[-1] if self.plan.dtype in ROW_SCALED else 0
+
+    @property
+    def kv_row_bytes(self) -> int:
+        """Bytes of a cached key or value: whole steps of a matrix product, 16 elements."""
+        return -(-self.plan.config.head_dim // 16) * 32
+
+    @property
+    def query_stride(self) -> int:
+        """Bytes between the queries of two rows in shared memory."""
+        return _stride(self.kv_row_bytes)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of one sequence's cache: of each layer [KV head][K, V][capacity] rows.
+
+        In tiles of 16 positions: keys [16][row], values [row][16]; see kernels/attend.cuh.
+        """
+        last = self.layers[-1]
+        return last.kv_offset + 2 * self.plan.config.num_kv_heads * last.capacity * (
+            self.kv_row_bytes
+        )
+
+    @property
+    def own_rows(self) -> int:
+        """Rows of the residual stream that a block owns, at most."""
+        return _busiest(self.plan, PhaseKind.OUT)
+
+    @property
+    def activation_stride(self) -> int:
+        """Bytes between the activations of two tokens."""
+        columns = max(tiling.padded_columns for tiling in self.tilings.values())
+        return _stride(2 * columns)
+
+    @property
+    def raw_slots(self) -> tuple[int, int]:
+        """Ring slots of the raw outputs of attention and of the MLP: see docs/monokernel.md.
+
+        At least two: a lane that sums now may publish again before a slower one has read. Where
+        layers that do not exchange lie between those that do, a lane may run further ahead than any
+        ring is long, but not beyond the pass: there every layer has a slot of its own.
+        """
+        found = []
+        for slots, delays in (
+            (self.plan.attention_slots, [x.attention_delay for x in self.layers]),
+            (self.plan.mlp_slots, [x.mlp_delay for x in self.layers]),
+        ):
+            first = next((i for i, delay in enumerate(delays) if delay > 0), len(delays))
+            regular = len(set(delays[first:])) <= 1 and len(set(delays[:first])) <= 1
+            found.append(max(2, slots) if regular else max(2, len(delays)))
+        return found[0], found[1]
+
+    @property
+    def words(self) -> dict[str, int]:
+        """Words of 8 bytes in each buffer that blocks share; named as in the kernel's Params."""
+        c, plan, t = self.plan.config, self.plan, self.width
+        lanes, d, workers = c.num_lanes, c.hidden_size, plan.groups.workers
+        heads = c.num_heads + 2 * c.num_kv_heads
+        return {
+            "stream_words": 2 * lanes * t * d,
+            "square_words": 2 * lanes * t * _even(self.blocks),
+            "qkv_words": t * heads * c.head_dim,
+            "partial_words": plan.splits * t * c.num_heads * _even(c.head_dim + 2),
+            "hidden_words": t * lanes * _even(c.intermediate_size // lanes),
+            "raw_words": sum(self.raw_slots) * lanes * t * d,
+            "joined_words": lanes * t * d if plan.shared_head else 2,
+            "candidate_words": 2 * t * workers * 2,
+            "control_words": 2,
+            "logit_words": t * _even(c.vocab_size),
+            "decision_words": 2 * t,
+            "verdict_words": _even(t),
+            "lane_counters": 16 * lanes,
+            "activation_rows": 2 * lanes * t * self.activation_stride // 8 if self.wide else 2,
+            "own_streams": workers * t * _even(self.own_rows) // 2 if self.wide else 2,
+        }
+
+
+def lay_out(
+    plan: Plan,
+    *,
+    warps: int = 8,
+    slot_bytes: int = 24 << 10,
+    shared_limit: int = 227 << 10,
+    wide: bool | None = None,
+) -> Layout:
+    """Return the layout of a plan; ConfigError if the model does not fit the kernel.
+
+    wide   whether activations live in memory; None: from 17 tokens a pass on
+    """
+    _check(plan, warps)
+    tile_bytes = TILE_BYTES[plan.dtype]
+    tilings = {}
+    for kind in PRODUCTS:
+        matrices = plan.find(kind, 0 if kind is not PhaseKind.HEAD else -1).matrices
+        rows = _busiest(plan, kind)
+        tilings[kind] = find_tiling(rows, matrices[0].columns, warps, slot_bytes // tile_bytes)
+    draft = Layout(
+        plan, warps, slot_bytes, shared_limit, tile_bytes, tilings, _layers(plan), 0,
+        Shared(ring=0, barriers=0, activations=0, stage=0, partial=0, stream=0, query=0, scales=0,
+               state=0, total=0), plan.max_width > 16 if wide is None else wide,
+    )  # fmt: skip
+    rest = _shared(draft, 0).total
+    ring_slots = (shared_limit - rest) // (slot_bytes + 16)
+    if ring_slots < 2:
+        raise ConfigError(
+            f"cuda: expected room for at least 2 ring slots of {slot_bytes} bytes beside "
+            f"{rest} bytes in the {shared_limit} of a block; use a smaller width than "
+            f"{plan.max_width}"
+        )
+    return replace(draft, ring_slots=ring_slots, shared=_shared(draft, ring_slots))
+
+
+def _check(plan: Plan, warps: int) -> None:
+    c, groups = plan.config, plan.groups
+    if groups.lanes_each != 1:
+        raise ConfigError(
+            f"cuda: expected a multiple of the {c.num_lanes} lanes as workers, got {groups.workers}"
+        )
+    if plan.dtype not in TILE_BYTES:
+        raise ConfigError(f"cuda: expected dtype {', '.join(TILE_BYTES)}, got {plan.dtype}")
+    if plan.device.chunk % 16:
+        raise ConfigError(
+            f"cuda: expected chunks of a multiple of 16 keys, got {plan.device.chunk}"
+        )
+    stream = [plan.find(kind, 0).matrices[0].share for kind in (PhaseKind.OUT, PhaseKind.DOWN)]
+    if stream[0] != stream[1]:
+        raise ConfigError("cuda: expected OUT and DOWN to share the residual stream out alike")
+    # A block that owns no row would publish nothing, and so could fall behind unseen.
+    bounds = stream[0].bounds
+    if any(begin == end for begin, end in pairwise(bounds)):
+        raise ConfigError(
+            f"cuda: expected at most {c.hidden_size} blocks a lane, got {groups.workers_each}"
+        )
+
+
+def _busiest(plan: Plan, kind: PhaseKind) -> int:
+    matrices = plan.find(kind, 0 if kind is not PhaseKind.HEAD else -1).matrices
+    workers = range(plan.groups.workers)
+    return max(sum(e - b for b, e in (m.share.of(w) for m in matrices)) for w in workers)
+
+
+def _layers(plan: Plan) -> tuple[LayerLayout, ...]:
+    config, chunk = plan.config, plan.device.chunk
+    row = 2 * config.num_kv_heads * (-(-config.head_dim // 16) * 32)
+    offset, found = 0, []
+    for i, layer in enumerate(config.layers):
+        # The oldest key that the first token of a pass sees, and the last that the pass writes, are
+        # window + MAX_WIDTH - 1 apart; the same for passes of every width, which share the cache.
+        needed = min(plan.context, layer.window + MAX_WIDTH) if layer.window else plan.context
+        capacity = -(-needed // chunk) * chunk
+        found.append(
+            LayerLayout(
+                window=layer.window or 0,
+                capacity=capacity,
+                kv_offset=offset,
+                attention_delay=_delay(layer.attention_reduce.delay),
+                mlp_delay=_delay(layer.mlp_reduce.delay),
+                attention_read=_read([x.attention_reduce.delay for x in config.layers], i),
+                mlp_read=_read([x.mlp_reduce.delay for x in config.layers], i),
+            )
+        )
+        offset += row * capacity
+    return tuple(found)
+
+
+def _delay(delay: int | None) -> int:
+    return -1 if delay is None else delay
+
+
+def _read(delays: list[int | None], layer: int) -> bool:
+    return any(d is not None and i - d == layer for i, d in enumerate(delays))
+
+
+def _shared(layout: Layout, ring_slots: int) -> Shared:
+    c, t = layout.plan.config, layout.width
+    tilings = tuple(layout.tilings.values())
+    partial = max(4 * x.parts * x.padded_rows * t for x in tilings)
+    scratch = 4 * layout.warps * layout.merged_rows * (c.head_dim + 2)
+    partial = max(partial, scratch, 4096)  # 4096: the histogram of a choice
+    query = t * (c.num_heads // c.num_kv_heads) * layout.query_stride
+    sizes = {"ring": ring_slots * layout.slot_bytes, "barriers": ring_slots * 16}
+    if layout.wide:
+        # Staged activations, sums and queries take turns at one place, but for sums that must
+        # outlast the staging of a second round.
+        stage = max(2 * x.parts * t * x.step * 32 for x in tilings)
+        apart = any(x.rounds > 1 for x in tilings)
+        sizes |= {"stage": stage if apart else 0}
+        sizes |= {
+            "partial": max(partial if apart else max(partial, stage), _round(scratch) + query)
+        }
+    else:
+        sizes |= {
+            "activations": t * layout.activation_stride,
+            "partial": partial,
+            "stream": 4 * t * layout.own_rows,
+            "query": query,
+        }
+    scales = max(x.padded_rows for x in tilings) if layout.plan.dtype in ROW_SCALED else 0
+    sizes |= {"scales": 4 * scales, "state": 512 + (96 + 8 * layout.warps) * t}
+    offsets, at = {}, 0
+    for name, size in sizes.items():
+        offsets[name] = at
+        at += _round(size)
+    if layout.wide:
+        offsets |= {"activations": 0, "stream": 0, "query": offsets["partial"] + _round(scratch)}
+    offsets.setdefault("stage", 0)
+    return Shared(**offsets, total=at)
+
+
+def _round(size: int) -> int:
+    return -(-size // _BANKS) * _BANKS
+
+
+def _stride(least: int) -> int:
+    """Return bytes >= least such that eight tokens' 32-byte pieces fall on different banks."""
+    return -(-(least - 32) // _BANKS) * _BANKS + 32 if least > 32 else 32
+
+
+def _even(count: int) -> int:
+    return count + count % 2

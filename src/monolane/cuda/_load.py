@@ -1,0 +1,210 @@
+"""Weights from memory-mapped files into the blocks' runs on a GPU.
+
+Rows go through two pinned staging buffers: while one is on its way and being packed, the next is
+read from the file. On a PCIe 5 bus 4.4 GB (2.2 billion 16-bit parameters) take 0.1 s to cross and
+some 10 ms to pack; what counts is reading the page cache into pinned memory, at 5 GB/s of one
+thread 0.9 s, and so several threads share it.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from monolane.cuda._device import Device, Kernel, Launch, Mark, Pinned
+from monolane.cuda._layout import PRODUCTS, Layout
+from monolane.cuda._pack import STORED, phase_of, pieces, staged
+from monolane.cuda._params import Field, c_struct, dtype
+from monolane.cuda._tiling import Tiling
+from monolane.model import Role, Weights
+from monolane.plan import PhaseKind
+
+STAGING_BYTES = 64 << 20  # large enough that a copy's start does not count
+THREADS = 4  # that read: more do not help a memory bus which two or three fill
+_SHARE_BYTES = 1 << 20  # of a read that is worth a thread of its own
+_PACK_THREADS = 256  # of a block of kernels/pack.cu
+_PATIENCE = 60.0  # seconds for one staging buffer: hundreds of times what it takes
+
+Array = npt.NDArray[Any]
+
+# One row of a matrix: whose run it belongs to, and which row of that block's list it is.
+PLACE: tuple[Field, ...] = (("worker", "u32", ""), ("row", "u32", "of the block's list"))
+PACK_PARAMS: tuple[Field, ...] = (
+    ("from", "const u16*", "[rows][columns]"),
+    ("places", "const Place*", "[rows]"),
+    ("to", "u8*", "the phase's tiles in the run of block 0"),
+    ("run_bytes", "u64", "from block to block"),
+    ("scales", "f32*", "of the phase's rows of block 0; float8 only"),
+    ("scale_rows", "u64", "from block to block"),
+    ("from_bfloat16", "u32", "0: float16; float8 only"),
+    ("rows", "u32", ""),
+    ("columns", "u32", ""),
+    ("warps", "u32", "the tiling: see monolane.cuda._tiling"),
+    ("group", "u32", ""),
+    ("parts", "u32", ""),
+    ("step", "u32", ""),
+    ("steps", "u32", ""),
+)
+PLACE_DTYPE, PACK_DTYPE = dtype(PLACE), dtype(PACK_PARAMS)
+
+
+def pack_header() -> str:
+    """Return the text of ``pack_params.h``."""
+    structs = c_struct("Place", PLACE), c_struct("PackParams", PACK_PARAMS)
+    return "\n".join(["#pragma once", '#include "primitives.cuh"', "", *structs])
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """A matrix with its rows one below the other, lane after lane, and where its tiles go."""
+
+    rows: Array  # [L * rows, columns], as stored
+    places: int  # on the device: a Place of each row
+    tiling: Tiling
+    offset: int  # of the phase in a run
+    first_row: int  # of the phase in a block's list of scales
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Addresses of a model's weights on a device."""
+
+    runs: int  # [W][RUN_BYTES]
+    row_scales: int  # float32 [W][SCALE_ROWS], or 0 where rows have none
+
+
+def load(device: Device, layout: Layout, weights: Weights) -> Loaded:
+    """Put the runs of all blocks, and their scales, on a device; waits until they are there."""
+    loader = _Loader(device, layout)
+    try:
+        loader.run(weights)
+    finally:
+        loader.close()
+    return Loaded(loader.runs, loader.scales)
+
+
+class _Loader:
+    def __init__(self, device: Device, layout: Layout) -> None:
+        self._device, self._layout = device, layout
+        name = "pack_float8" if layout.scale_rows else "pack"
+        headers = {"pack_params.h": pack_header()}
+        self._kernel: Kernel = device.kernel(f"{name}.cu", name, headers)
+        row_bytes = 2 * max(tiling.columns for tiling in layout.tilings.values())
+        self._staging = max(STAGING_BYTES, row_bytes)
+        self._pinned = [device.pin(self._staging) for _ in range(2)]
+        self._landing = [device.allocate(self._staging) for _ in range(2)]
+        self._marks: list[Mark | None] = [None, None]
+        self._turn = 0
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="monolane-load")
+        self._tables: list[int] = []
+        self._bytes = layout.plan.groups.workers * layout.run_bytes
+        self.runs = device.allocate(self._bytes)
+        self._scale_bytes = 4 * layout.plan.groups.workers * layout.scale_rows
+        self.scales = device.allocate(self._scale_bytes) if self._scale_bytes else 0
+
+    def run(self, weights: Weights) -> None:
+        self._device.clear(self.runs, self._bytes)  # the padding
+        if self.scales:
+            self._device.clear(self.scales, self._scale_bytes)
+        for matrix in self._matrices(weights):
+            step = self._staging // (2 * matrix.rows.shape[1])
+            for first in range(0, len(matrix.rows), step):
+                self._send(matrix, first, matrix.rows[first : first + step])
+        self._device.wait(self._device.mark(), _PATIENCE)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        for pinned in self._pinned:
+            self._device.unpin(pinned)
+        for address in (*self._landing, *self._tables):
+            self._device.free(address)
+
+    def _matrices(self, weights: Weights) -> Iterator[_Matrix]:
+        layout = self._layout
+        places = {kind: self._places(kind) for kind in PRODUCTS}
+        products = [(kind, layer) for layer in weights.layers for kind in PRODUCTS[:-1]]
+        products.append((PhaseKind.HEAD, weights.outer))
+        for i, (kind, arrays) in enumerate(products):
+            at = layout.phase_offsets[i], layout.row_offsets[i]
+            for role, address in places[kind].items():
+                yield _Matrix(_rows(arrays[role]), address, layout.tilings[kind], *at)
+
+    def _places(self, kind: PhaseKind) -> dict[Role, int]:
+        """Return, on the device, the place of every row of a phase's matrices."""
+        plan = self._layout.plan
+        tables = {
+            matrix.role: np.zeros(matrix.lanes * matrix.rows, PLACE_DTYPE)
+            for matrix in phase_of(plan, kind, 0).matrices
+        }
+        per_lane = {matrix.role: matrix.rows for matrix in phase_of(plan, kind, 0).matrices}
+        for worker in range(plan.groups.workers):
+            for x in pieces(plan, kind, worker):
+                base = x.lane * per_lane[x.role]
+                taken = tables[x.role][base + x.begin : base + x.end]
+                taken["worker"] = worker
+                taken["row"] = np.arange(x.at, x.at + x.end - x.begin)
+        return {role: self._put(table) for role, table in tables.items()}
+
+    def _put(self, table: Array) -> int:
+        address = self._device.allocate(max(table.nbytes, 1))
+        self._tables.append(address)
+        raw = table.view(np.uint8)
+        for first in range(0, raw.size, self._staging):
+            piece = raw[first : first + self._staging]
+            slot, pinned = self._next()
+            pinned.array[: piece.size] = piece
+            self._device.copy_in(address + first, pinned, piece.size)
+            self._marks[slot] = self._device.mark()
+        return address
+
+    def _next(self) -> tuple[int, Pinned]:
+        """Return the staging buffer whose turn it is, once its last content has been packed."""
+        slot, self._turn = self._turn, 1 - self._turn
+        mark = self._marks[slot]
+        if mark is not None:
+            self._device.wait(mark, _PATIENCE)
+        return slot, self._pinned[slot]
+
+    def _send(self, matrix: _Matrix, first: int, rows: Array) -> None:
+        slot, pinned = self._next()
+        count, columns = rows.shape
+        nbytes = 2 * count * columns
+        dtype = self._layout.plan.dtype
+        crossing = STORED[dtype] if dtype in STORED else staged(rows.dtype)
+        self._read(rows, pinned.array[:nbytes].view(crossing).reshape(count, columns))
+        self._device.copy_in(self._landing[slot], pinned, nbytes)
+        params = np.zeros((), PACK_DTYPE)
+        params["from"] = self._landing[slot]
+        params["places"] = matrix.places + first * PLACE_DTYPE.itemsize
+        params["to"] = self.runs + matrix.offset
+        params["run_bytes"] = self._layout.run_bytes
+        params["scales"] = self.scales + 4 * matrix.first_row
+        params["scale_rows"] = self._layout.scale_rows
+        params["from_bfloat16"] = crossing == STORED["bfloat16"]
+        params["rows"], params["columns"] = count, columns
+        for name in ("warps", "group", "parts", "step", "steps"):
+            params[name] = getattr(matrix.tiling, name)
+        blocks = min(-(-count * columns // (2 * _PACK_THREADS)), 16 * self._device.info.sms)
+        self._device.launch(self._kernel, Launch(blocks, _PACK_THREADS), params.tobytes())
+        self._marks[slot] = self._device.mark()
+
+    def _read(self, rows: Array, into: Array) -> None:
+        """Copy rows, converted if they are stored in another format, by several threads."""
+        share = max(-(-len(rows) // THREADS), _SHARE_BYTES // (2 * rows.shape[1]) + 1)
+        parts = range(0, len(rows), share)
+        if len(parts) == 1:
+            into[...] = rows
+            return
+        jobs = [
+            self._pool.submit(np.copyto, into[i : i + share], rows[i : i + share], casting="unsafe")
+            for i in parts
+        ]
+        for job in jobs:
+            job.result()
+
+
+def _rows(array: Array) -> Array:
+    return array.reshape(-1, array.shape[-1])

@@ -1,0 +1,152 @@
+"""The generated header of one specialisation: a layout as compile-time constants.
+
+Shapes, lane split, tiles and offsets are constants of the kernel, so that loops unroll and nothing
+is looked up that never changes.
+"""
+
+from dataclasses import fields
+
+import numpy as np
+
+from monolane.cuda._layout import PRODUCTS, SHARED_ROLES, Layout
+from monolane.cuda._params import STRUCTS, c_struct
+from monolane.cuda._tiling import Tiling
+from monolane.model import Head
+
+# Tokens that may wait for the host; an epoch never draws more.
+EVENTS = 1 << 15
+TRACE_PASSES = 64
+_FORMATS = ("bfloat16", "float16", "float8")
+# What a guide in pinned memory says (enum Verdict of the kernel): draw under its mask, or give the
+# row back. An event of that token says that a row was given back.
+MASKED, PARKED = 1, 2
+PARKED_TOKEN = 0xFFFFFFFF
+_HEADS = (Head.VOCAB_PARALLEL, Head.MEAN, Head.SUM, Head.CONCAT)
+
+
+def specialisation(layout: Layout) -> str:
+    """Return the text of ``specialisation.h``."""
+    parts = [
+        "// Generated from a plan: the constants of one monokernel. Sizes count per lane where the",
+        "// comment says so.",
+        "#pragma once",
+        "",
+        *_constants(layout),
+        "",
+        _tilings(layout),
+        _layers(layout),
+        f"enum Verdict : u32 {{ FREE, MASKED = {MASKED}, PARKED = {PARKED} }};  // of a guide",
+        f"constexpr u32 PARKED_TOKEN = {PARKED_TOKEN:#x};",
+        "",
+        "struct alignas(8) Share {",
+        "  u32 begin, end;",
+        "};",
+        "enum ShareTable : u32 { "
+        + ", ".join(f"SHARE_{role.name}" for role in SHARED_ROLES)
+        + ", SHARE_ATTEND, SHARE_GATHER };",
+        "",
+        *(c_struct(name, STRUCTS[name]) for name in STRUCTS),
+    ]
+    return "\n".join(parts)
+
+
+def mask_words(vocab: int) -> int:
+    """Return the 32-bit words of a mask of the vocabulary."""
+    return -(-vocab // 32)
+
+
+def _constants(layout: Layout) -> list[str]:
+    plan, c = layout.plan, layout.plan.config
+    shared_head = plan.shared_head
+    lanes = c.num_lanes
+    numbers: dict[str, tuple[int, str]] = {
+        "LANES": (lanes, "L"),
+        "BLOCKS": (layout.blocks, "B of a lane"),
+        "WORKERS": (plan.groups.workers, "W = L * B"),
+        "LAYERS": (c.num_layers, "N"),
+        "HIDDEN": (c.hidden_size, "D"),
+        "INNER": (c.intermediate_size // lanes, "F / L"),
+        "HEADS": (c.num_heads // lanes, "query heads of a lane"),
+        "KV_HEADS": (c.num_kv_heads // lanes, "of a lane"),
+        "HEAD_DIM": (c.head_dim, "h"),
+        "VOCAB": (c.vocab_size, "V"),
+        "HEAD_ROWS": (c.vocab_size if shared_head else c.vocab_size // lanes, "of a lane"),
+        "WIDTH": (layout.width, "T: rows of a pass at most"),
+        "CONTEXT": (plan.context, "tokens of a sequence at most"),
+        "SPLITS": (plan.splits, "S: parts of a KV head's keys"),
+        "CHUNK": (plan.device.chunk, "keys: split s takes the chunks c with c % S == s"),
+        "ATTENTION_SLOTS": (layout.raw_slots[0], "of raw outputs"),
+        "MLP_SLOTS": (layout.raw_slots[1], ""),
+        "WARPS": (layout.warps, "that compute; one more streams"),
+        "TILE_BYTES": (layout.tile_bytes, "16 rows x 16 columns"),
+        "RING_SLOTS": (layout.ring_slots, ""),
+        "SLOT_BYTES": (layout.slot_bytes, "at most"),
+        "OWN_ROWS": (layout.own_rows, "of the stream, of the busiest block"),
+        "ACTIVATION_STRIDE": (layout.activation_stride, "bytes from token to token"),
+        "KV_ROW_BYTES": (layout.kv_row_bytes, ""),
+        "WIDE": (int(layout.wide), "1: a pass's activations lie in memory"),
+        "MERGED_ROWS": (layout.merged_rows, "query rows whose warps' attention meets at a time"),
+        "QUERY_STRIDE": (layout.query_stride, "bytes from query to query"),
+        "EVENTS": (EVENTS, ""),
+        "TRACE_PASSES": (TRACE_PASSES, "the last so many are kept"),
+        "MASK_WORDS": (mask_words(c.vocab_size), "of a guide: token t has bit t % 32 of t / 32"),
+        "WEIGHTS": (_FORMATS.index(plan.dtype), "0 bfloat16, 1 float16, 2 float8 e4m3"),
+        "HEAD": (_HEADS.index(c.head) if shared_head else 0, "0 own lane, 1 mean, 2 sum, 3 concat"),
+        "ROTARY_INTERLEAVED": (int(c.rotary.style == "interleaved"), ""),
+        "NORM_LANES": (lanes if c.norm_scale_per_lane else 1, "scales of a norm"),
+        "FINAL_NORM_LANES": (lanes if c.final_norm_per_lane else 1, ""),
+        "QKV_BIAS": (int(c.qkv_bias), ""),
+    }
+    lines = [
+        f"constexpr u32 {name} = {value};" + (f"  // {meaning}" if meaning else "")
+        for name, (value, meaning) in numbers.items()
+    ]
+    lines.append(f"constexpr u64 RUN_BYTES = {layout.run_bytes}ull;")
+    lines.append(f"constexpr u32 SCALE_ROWS = {layout.scale_rows};  // of a block's run")
+    lines.append(f"constexpr u32 LAYER_ROWS = {layout.row_offsets[4]};  // of them, of a layer")
+    lines.append(f"constexpr u64 KV_BYTES = {layout.kv_bytes}ull;")
+    lines.append(f"constexpr f32 SCORE_SCALE = {_float(c.head_dim**-0.5)};")
+    lines.append(f"constexpr f32 NORM_EPS = {_float(c.norm_eps)};")
+    for field in fields(layout.shared):
+        lines.append(
+            f"constexpr u32 AT_{field.name.upper()} = {getattr(layout.shared, field.name)};"
+        )
+    return lines
+
+
+def _tilings(layout: Layout) -> str:
+    names = [field.name for field in fields(Tiling) if field.name != "warps"]
+    lines = ["struct Tiling {", f"  u32 {', '.join(names)};"]
+    lines += ["  u32 depth, padded_rows, padded_columns, slot_bytes;"]
+    lines += ["  u32 first_row;  // of its layer's scales", "};"]
+    for kind, first_row in zip(PRODUCTS, (*layout.row_offsets[:4], 0), strict=True):
+        tiling = layout.tilings[kind]
+        values = [getattr(tiling, name) for name in names]
+        values += [tiling.depth, tiling.padded_rows, tiling.padded_columns]
+        values += [tiling.slot_bytes(layout.tile_bytes), first_row]
+        lines.append(f"constexpr Tiling {kind.name}_TILES{{{', '.join(map(str, values))}}};")
+    return "\n".join(lines) + "\n"
+
+
+def _layers(layout: Layout) -> str:
+    lines = [
+        "struct Layer {",
+        "  u64 kv_offset;  // bytes from the beginning of a sequence's cache",
+        "  u32 window;     // keys that a query sees; 0: all",
+        "  u32 capacity;   // cached positions",
+        "  i32 delay[2];   // of attention and MLP outputs; 0: now, -1: never",
+        "  u32 read[2];    // whether any lane reads these outputs of this layer",
+        "};",
+        "CONSTANT Layer LAYER_TABLE[LAYERS] = {",
+    ]
+    for x in layout.layers:
+        lines.append(
+            f"    {{{x.kv_offset}ull, {x.window}, {x.capacity}, "
+            f"{{{x.attention_delay}, {x.mlp_delay}}}, "
+            f"{{{int(x.attention_read)}, {int(x.mlp_read)}}}}},"
+        )
+    return "\n".join([*lines, "};", ""])
+
+
+def _float(value: float) -> str:
+    return f"{float(np.float32(value)).hex()}f"  # exactly

@@ -1,0 +1,82 @@
+"""The small arrays beside the weights: rotary table, shares, norms, biases, embedding."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from monolane.cuda._layout import PRODUCTS, SHARED_ROLES
+from monolane.cuda._pack import HALVES
+from monolane.model import ModelConfig, Role, Weights
+from monolane.plan import PhaseKind, Plan
+
+Floats = npt.NDArray[np.float32]
+Words = npt.NDArray[np.uint32]
+
+_BIASES = (Role.Q_BIAS, Role.K_BIAS, Role.V_BIAS)
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What the kernel reads besides tiles, as Params names it; a bias that is not there is None."""
+
+    embedding: npt.NDArray[Any]  # 16-bit [V, D]
+    attention_norm: Floats  # [N, L or 1, D]
+    mlp_norm: Floats  # [N, L or 1, D]
+    final_norm: Floats  # [L or 1, D]
+    qkv_bias: Floats | None  # [N, L, (H + 2 K) / L * h]
+    rotary: Floats  # [context, h / 2, 2]
+    shares: Words  # [tables, W, 2]
+
+
+def make_tables(plan: Plan, weights: Weights) -> Tables:
+    """Return the tables of a model; what is stored in the wanted format is viewed, not copied."""
+    layers = weights.layers
+    bias = None
+    if plan.config.qkv_bias:
+        parts = [[layer[role] for role in _BIASES] for layer in layers]
+        bias = np.stack([np.concatenate(part, axis=1) for part in parts]).astype(np.float32)
+    return Tables(
+        embedding=weights.outer[Role.EMBEDDING].astype(HALVES[plan.dtype], copy=False),
+        attention_norm=_stack(weights, Role.ATTENTION_NORM),
+        mlp_norm=_stack(weights, Role.MLP_NORM),
+        final_norm=weights.outer[Role.FINAL_NORM].astype(np.float32),
+        qkv_bias=bias,
+        rotary=rotary_table(plan.config, plan.context),
+        shares=share_tables(plan),
+    )
+
+
+def rotary_table(config: ModelConfig, context: int) -> Floats:
+    """Return cosine and sine of each position and pair: [context, h / 2, 2].
+
+    The angle is a float32 product, as in the CPU executor; its cosine is taken in float64 and
+    rounded once, which is what a correctly rounded float32 cosine gives on any machine.
+    """
+    frequency = config.rotary.frequencies(config.head_dim)
+    angle = np.arange(context, dtype=np.float32)[:, None] * frequency
+    wide = angle.astype(np.float64)
+    return np.stack([np.cos(wide), np.sin(wide)], axis=-1).astype(np.float32)
+
+
+def share_tables(plan: Plan) -> Words:
+    """Return the rows (begin, end) of each worker: [tables, W, 2].
+
+    Tables Q K V O GATE DOWN HEAD, then the units of ATTEND, then those of GATHER (none where each
+    lane has a head of its own).
+    """
+    shares = {
+        matrix.role: matrix.share
+        for kind in PRODUCTS
+        for matrix in plan.find(kind, -1 if kind is PhaseKind.HEAD else 0).matrices
+    }
+    listed = [shares[role] for role in SHARED_ROLES] + [plan.find(PhaseKind.ATTEND, 0).units]
+    listed.append(plan.find(PhaseKind.GATHER).units if plan.shared_head else None)
+    workers = range(plan.groups.workers)
+    rows = [[(0, 0) if share is None else share.of(w) for w in workers] for share in listed]
+    return np.array(rows, np.uint32)
+
+
+def _stack(weights: Weights, role: Role) -> Floats:
+    return np.stack([layer[role].astype(np.float32) for layer in weights.layers])

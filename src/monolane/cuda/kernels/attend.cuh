@@ -1,0 +1,388 @@
+// QKV and attention. A block attends for its units, (KV head, split); split s holds the chunks of
+// keys c with c % SPLITS == s, so a block reads only cached keys that it wrote itself, and nothing
+// of the cache ever crosses blocks.
+//
+// Keys come in tiles of 16, one matrix product each for scores and for values, with up to 16 query
+// rows (token, head) of one sequence. Tile n of the split belongs to warp n % WARPS, which keeps a
+// running maximum and sums; the warps meet once at the end, in a fixed order. So a query's sums
+// depend on its position alone, whatever the width of the pass.
+#pragma once
+#include "stream.cuh"
+
+constexpr u32 KEY_TILE = 16;
+constexpr u32 QUERY_ROWS = 16;                   // of a matrix product
+constexpr u32 HEAD_STEPS = KV_ELEMENTS / 16;     // matrix products along a head
+constexpr u32 HEAD_TILES_OUT = KV_ELEMENTS / 8;  // and across it
+constexpr u32 PARTIAL = even(HEAD_DIM + 2);      // words of a query's partial result
+constexpr f32 NOTHING = -3.402823466e+38f;       // the maximum of no scores: below any other
+static_assert(CHUNK % KEY_TILE == 0, "a chunk is whole tiles of keys");
+static_assert(HEAD_DIM % 2 == 0, "words are read in pairs");
+
+DEVICE Word* qkv_words(const Block& b, u32 t) {
+  return b.p.qkv_words + static_cast<u64>(b.lane * WIDTH + t) * QKV_ROWS;
+}
+DEVICE Word* partial_words(const Block& b, u32 split, u32 t, u32 head) {
+  return b.p.partial_words +
+         (static_cast<u64>((b.lane * SPLITS + split) * WIDTH + t) * HEADS + head) * PARTIAL;
+}
+// The cache of a KV head: per tile of 16 positions the keys, [16][KV_ELEMENTS], and apart from
+// them, as far again as all keys reach, the values, [KV_ELEMENTS][16]: each as the matrix unit
+// takes it, so that a lane's four values lie side by side.
+DEVICE u8* cached_tile(const Block& b, u32 layer, u32 kv_head, u32 value, u32 slot, u32 position) {
+  const Layer& l = LAYER_TABLE[layer];
+  u64 head = b.lane * KV_HEADS + kv_head;
+  return b.p.cache + slot * KV_BYTES + l.kv_offset +
+         ((head * 2 + value) * l.capacity + position / KEY_TILE * KEY_TILE % l.capacity) *
+             KV_ROW_BYTES;
+}
+// Where key k of a tile lies in a row of values: keys 2q, 2q + 1, 2q + 8, 2q + 9 side by side.
+DEVICE u32 value_place(u32 k) { return k % 8 / 2 * 4 + k / 8 * 2 + k % 2; }
+
+// A row of the block's QKV list: where it lies among the lane's query, key and value rows.
+struct QkvRow {
+  u32 row;        // of the lane: queries, then keys, then values
+  u32 dimension;  // within its head
+  bool turns;     // queries and keys
+};
+DEVICE QkvRow qkv_row(const Share (&shares)[3], u32 r) {
+  u32 base = 0;
+  for (u32 part = 0; part < 3; ++part) {
+    u32 count = shares[part].end - shares[part].begin;
+    if (r < count || part == 2) {
+      u32 row = shares[part].begin + r;
+      return QkvRow{base + row, row % HEAD_DIM, part < 2};
+    }
+    r -= count;
+    base += (part == 0 ? HEADS : KV_HEADS) * HEAD_DIM;
+  }
+  return QkvRow{0, 0, false};
+}
+
+// Biases, rotary embedding, and out to the lane: queries as floats, keys and values rounded as the
+// cache holds them. Both rows of a rotary pair are this block's: the plan never cuts them apart.
+DEVICE void publish_qkv(const Block& b, u32 layer) {
+  const Share shares[3] = {b.share(SHARE_Q), b.share(SHARE_K), b.share(SHARE_V)};
+  u32 rows = 0;
+  for (u32 part = 0; part < 3; ++part) rows += shares[part].end - shares[part].begin;
+  const f32* bias = b.p.qkv_bias + (layer * LANES + b.lane) * QKV_ROWS;
+  u32 stamp = b.stamp(event_after(layer, ATTENTION));
+  for (u32 i = b.thread; i < rows * b.state->width; i += THREADS) {
+    u32 t = i / rows, r = i % rows;
+    QkvRow at = qkv_row(shares, r);
+    f32 value = ROW_TOTAL(b, QKV_TILES, t, r);
+    if constexpr (QKV_BIAS) value += bias[at.row];
+    if (at.turns) {
+      constexpr u32 APART = ROTARY_INTERLEAVED ? 1 : HEAD_DIM / 2;
+      bool second = ROTARY_INTERLEAVED ? at.dimension % 2 : at.dimension >= APART;
+      u32 angle = ROTARY_INTERLEAVED ? at.dimension / 2 : at.dimension % APART;
+      f32 other = ROW_TOTAL(b, QKV_TILES, t, second ? r - APART : r + APART);
+      if constexpr (QKV_BIAS) other += bias[second ? at.row - APART : at.row + APART];
+      const f32* turn =
+          b.p.rotary + (static_cast<u64>(b.state->position[t]) * (HEAD_DIM / 2) + angle) * 2;
+      value = second ? value * turn[0] + other * turn[1] : value * turn[0] - other * turn[1];
+    }
+    bool query = at.row < HEADS * HEAD_DIM;
+    publish(qkv_words(b, t) + at.row, query ? bits_of_float(value) : pack16(value, 0.0f), stamp);
+  }
+}
+
+// Fetches the queries of a KV head's group, of all rows of the pass, into shared memory, rounded to
+// 16 bits; writes the keys and values of this split's chunks into the cache.
+DEVICE void fetch_unit(const Block& b, u32 layer, u32 kv_head, u32 split) {
+  constexpr u32 QUERY_PAIRS = GROUP_HEADS * HEAD_DIM / 2, HEAD_PAIRS = HEAD_DIM / 2;
+  constexpr u32 PAIRS = QUERY_PAIRS + 2 * HEAD_PAIRS;
+  await_pairs(
+      b, b.state->width * PAIRS, b.stamp(event_after(layer, ATTENTION)), AWAIT_QKV,
+      [&](u32 i) {
+        u32 pair = i % PAIRS, row;
+        if (pair < QUERY_PAIRS) {
+          row = kv_head * GROUP_HEADS * HEAD_DIM + 2 * pair;
+        } else {
+          u32 value = (pair - QUERY_PAIRS) / HEAD_PAIRS;
+          row = (HEADS + value * KV_HEADS + kv_head) * HEAD_DIM +
+                2 * ((pair - QUERY_PAIRS) % HEAD_PAIRS);
+        }
+        return qkv_words(b, i / PAIRS) + row;
+      },
+      [&](u32 i, u32 first, u32 second) {
+        u32 t = i / PAIRS, pair = i % PAIRS;
+        if (pair < QUERY_PAIRS) {
+          u32 head = 2 * pair / HEAD_DIM, dimension = 2 * pair % HEAD_DIM;
+          *reinterpret_cast<u32*>(b.query(t * GROUP_HEADS + head) + dimension) =
+              pack16(float_of_bits(first), float_of_bits(second));
+          return;
+        }
+        u32 position = b.state->position[t];
+        if (position / CHUNK % SPLITS != split) return;
+        u32 value = (pair - QUERY_PAIRS) / HEAD_PAIRS;
+        u32 dimension = 2 * ((pair - QUERY_PAIRS) % HEAD_PAIRS), key = position % KEY_TILE;
+        u16* tile = reinterpret_cast<u16*>(
+            cached_tile(b, layer, kv_head, value, b.state->slot[t], position));
+        if (value) {
+          tile[dimension * KEY_TILE + value_place(key)] = static_cast<u16>(first);
+          tile[(dimension + 1) * KEY_TILE + value_place(key)] = static_cast<u16>(second);
+        } else {
+          *reinterpret_cast<u32*>(tile + key * KV_ELEMENTS + dimension) = first | second << 16;
+        }
+      });
+  // Beyond the head's dimension a step of the product has zeros: in the cache from the start.
+  if constexpr (KV_ELEMENTS > HEAD_DIM) {
+    constexpr u32 REST = KV_ELEMENTS > HEAD_DIM ? KV_ELEMENTS - HEAD_DIM : 1;
+    for (u32 i = b.thread; i < b.state->width * GROUP_HEADS * REST; i += THREADS) {
+      b.query(i / REST)[HEAD_DIM + i % REST] = 0;
+    }
+  }
+}
+
+struct Queries {  // up to QUERY_ROWS query rows of one sequence
+  u32 first;      // row of the pass at which the sequence begins
+  u32 begin;      // row r here is (token, head) number begin + r of the sequence's
+  u32 count;
+};
+
+// What a lane knows of two query rows, g and g + 8 of the tile, g = index / 4.
+struct Running {
+  f32 top[2];    // largest score so far, in powers of two
+  f32 total[2];  // this lane's share of the sum of 2^(score - top)
+  f32 sum[HEAD_TILES_OUT][4];
+};
+
+DEVICE f32 quad_largest(f32 value) {
+  f32 other = shuffle_xor(value, 1);
+  value = other > value ? other : value;
+  other = shuffle_xor(value, 2);
+  return other > value ? other : value;
+}
+
+DEVICE void mma16(f32 (&sum)[4], Vec4 a, u32 b0, u32 b1) {
+  if constexpr (WEIGHTS == 0) {
+    mma_bf16(sum, a, b0, b1);
+  } else {
+    mma_f16(sum, a, b0, b1);
+  }
+}
+
+// How much of a sum remains when its maximum becomes `top`; nothing was summed at NOTHING.
+DEVICE f32 remainder(f32 was, f32 top) { return was == NOTHING ? 0.0f : exp2_fast(was - top); }
+
+// One tile of keys, positions from `base` on. Row r sees keys oldest[r] .. last[r]; nobody sees
+// keys outside first .. end - 1, which may be anything, not numbers even.
+DEVICE void attend_tile(const Block& b, Running& s, const u16* const (&query)[2], u32 base,
+                        const u8* keys, const u8* values, const u32 (&oldest)[2],
+                        const u32 (&last)[2], u32 first, u32 end) {
+  const u32 g = b.index / 4, q = b.index % 4;
+  f32 score[2][4] = {};
+#pragma unroll 3  // all loads of a key in flight at once take more registers than there are
+  for (u32 step = 0; step < HEAD_STEPS; ++step) {
+    const u32* low = reinterpret_cast<const u32*>(query[0] + step * 16);
+    const u32* high = reinterpret_cast<const u32*>(query[1] + step * 16);
+    Vec4 a{low[0], high[0], low[1], high[1]};
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {  // keys 8 * half + g
+      const u32* key =
+          reinterpret_cast<const u32*>(keys + (half * 8 + g) * KV_ROW_BYTES + step * 32 + q * 8);
+      mma16(score[half], a, key[0], key[1]);
+    }
+  }
+  constexpr f32 SCALE = LOG2E * SCORE_SCALE;
+  u32 weight[2][2];  // [half of the keys][row g, row g + 8], as the second product takes them
+#pragma unroll
+  for (u32 r = 0; r < 2; ++r) {
+    f32 largest = NOTHING;
+    bool seen[2][2];
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+#pragma unroll
+      for (u32 k = 0; k < 2; ++k) {
+        u32 position = base + half * 8 + 2 * q + k;
+        f32& x = score[half][2 * r + k];
+        x *= SCALE;
+        seen[half][k] = position >= oldest[r] && position <= last[r];
+        if (seen[half][k] && x > largest) largest = x;
+      }
+    }
+    largest = quad_largest(largest);
+    f32 top = largest > s.top[r] ? largest : s.top[r];
+    f32 keep = remainder(s.top[r], top), total = s.total[r] * keep;
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+      f32 w[2];
+#pragma unroll
+      for (u32 k = 0; k < 2; ++k) {
+        w[k] = seen[half][k] ? exp2_fast(score[half][2 * r + k] - top) : 0.0f;
+        total += w[k];
+      }
+      weight[half][r] = pack16(w[0], w[1]);
+    }
+    s.top[r] = top, s.total[r] = total;
+#pragma unroll
+    for (u32 n = 0; n < HEAD_TILES_OUT; ++n) {
+      s.sum[n][2 * r] *= keep;
+      s.sum[n][2 * r + 1] *= keep;
+    }
+  }
+  u32 keep[2];  // zero times anything must be zero
+#pragma unroll
+  for (u32 half = 0; half < 2; ++half) {
+    u32 low = base + half * 8 + 2 * q;
+    keep[half] = (low >= first && low < end ? 0xffffu : 0) |
+                 (low + 1 >= first && low + 1 < end ? 0xffff0000u : 0);
+  }
+  Vec4 a{weight[0][0], weight[0][1], weight[1][0], weight[1][1]};
+#pragma unroll
+  for (u32 n = 0; n < HEAD_TILES_OUT; ++n) {  // dimension 8 * n + g
+    const u32* pair = reinterpret_cast<const u32*>(values + (n * 8 + g) * 32 + q * 8);
+    mma16(s.sum[n], a, pair[0] & keep[0], pair[1] & keep[1]);
+  }
+}
+
+// The warps' results, added in their order, and out to the lane: [h] sums, maximum, total.
+DEVICE void publish_partial(const Block& b, const Queries& q, const Running& s, u32 layer,
+                            u32 kv_head, u32 split) {
+  constexpr u32 ROW = HEAD_DIM + 2;
+  f32* scratch = b.partial();  // [WARPS][MERGED_ROWS][ROW]
+  for (u32 begin = 0; begin < q.count; begin += MERGED_ROWS) {
+#pragma unroll
+    for (u32 r = 0; r < 2; ++r) {
+      u32 row = b.index / 4 + 8 * r - begin;  // wraps below `begin`
+      if (row >= MERGED_ROWS) continue;
+      f32* out = scratch + (b.warp * MERGED_ROWS + row) * ROW;
+#pragma unroll
+      for (u32 n = 0; n < HEAD_TILES_OUT; ++n) {
+        u32 dimension = n * 8 + b.index % 4 * 2;
+        if (dimension >= HEAD_DIM) continue;
+        out[dimension] = s.sum[n][2 * r];
+        out[dimension + 1] = s.sum[n][2 * r + 1];
+      }
+      if (b.index % 4 == 0) out[HEAD_DIM] = s.top[r], out[HEAD_DIM + 1] = s.total[r];
+    }
+    meet();  // publishes the warps' results
+    u32 rows = q.count - begin < MERGED_ROWS ? q.count - begin : MERGED_ROWS;
+    for (u32 i = b.thread; i < rows * ROW; i += THREADS) {
+      u32 row = i / ROW, d = i % ROW, number = q.begin + begin + row;
+      f32 top = NOTHING, sum = 0;
+      for (u32 warp = 0; warp < WARPS; ++warp) {
+        f32 other = scratch[(warp * MERGED_ROWS + row) * ROW + HEAD_DIM];
+        top = other > top ? other : top;
+      }
+      for (u32 warp = 0; warp < WARPS; ++warp) {
+        const f32* from = scratch + (warp * MERGED_ROWS + row) * ROW;
+        sum += from[d] * remainder(from[HEAD_DIM], top);
+      }
+      if (d == HEAD_DIM) sum = top;
+      Word* out = partial_words(b, split, q.first + number / GROUP_HEADS,
+                                kv_head * GROUP_HEADS + number % GROUP_HEADS);
+      publish(out + d, bits_of_float(sum), b.stamp(event_after(layer, ATTENTION)));
+    }
+    meet();  // guards the scratch against the next rows
+  }
+}
+
+DEVICE void attend_queries(const Block& b, const Queries& q, u32 layer, u32 kv_head, u32 split) {
+  const u32 window = LAYER_TABLE[layer].window;
+  const u32 slot = b.state->slot[q.first], begin = b.state->position[q.first];
+  const auto oldest_of = [&](u32 position) {
+    return window && position >= window ? position - window + 1 : 0;
+  };
+  const u32 first = oldest_of(begin + q.begin / GROUP_HEADS);
+  const u32 end = begin + (q.begin + q.count - 1) / GROUP_HEADS + 1;
+  const u16* query[2];
+  u32 oldest[2], last[2];
+#pragma unroll
+  for (u32 r = 0; r < 2; ++r) {
+    u32 row = b.index / 4 + 8 * r;
+    u32 number = q.begin + (row < q.count ? row : 0);  // a row too many repeats the first
+    last[r] = begin + number / GROUP_HEADS;
+    oldest[r] = oldest_of(last[r]);
+    query[r] = b.query(q.first * GROUP_HEADS + number) + b.index % 4 * 4;
+  }
+  Running s = {{NOTHING, NOTHING}, {0, 0}, {}};
+  // The split's tiles in their order, its own chunks one after the other.
+  constexpr u32 CHUNK_TILES = CHUNK / KEY_TILE;
+  const u32 first_chunk = first / CHUNK;
+  u32 round = (first_chunk + SPLITS - 1 - split) / SPLITS;  // of the first own chunk to look at
+  for (u32 tile = round * CHUNK_TILES;; ++tile) {
+    u32 base = (tile / CHUNK_TILES * SPLITS + split) * CHUNK + tile % CHUNK_TILES * KEY_TILE;
+    if (base >= end) break;
+    if (tile % WARPS != b.warp || base + KEY_TILE <= first) continue;
+    attend_tile(b, s, query, base, cached_tile(b, layer, kv_head, 0, slot, base),
+                cached_tile(b, layer, kv_head, 1, slot, base), oldest, last, first, end);
+  }
+#pragma unroll
+  for (u32 r = 0; r < 2; ++r) {
+    s.total[r] += shuffle_xor(s.total[r], 1);
+    s.total[r] += shuffle_xor(s.total[r], 2);
+  }
+  publish_partial(b, q, s, layer, kv_head, split);
+}
+
+DEVICE void attend(const Block& b, u32 layer) {
+  Share units = b.share(SHARE_ATTEND);
+  u32 width = b.state->width;
+  if constexpr (WIDE) meet();  // guards the sums of QKV: queries take their place
+  for (u32 unit = units.begin; unit < units.end; ++unit) {
+    u32 kv_head = unit / SPLITS, split = unit % SPLITS;
+    fetch_unit(b, layer, kv_head, split);
+    meet();  // publishes queries, and this pass's keys and values in the cache, to the block
+    if (unit == units.begin) note(b, BEGUN);
+    for (u32 t = 0; t < width;) {
+      u32 end = t + 1;
+      while (end < width && b.state->first[end] == t) ++end;
+      u32 rows = (end - t) * GROUP_HEADS;
+      for (u32 begin = 0; begin < rows; begin += QUERY_ROWS) {
+        u32 count = rows - begin < QUERY_ROWS ? rows - begin : QUERY_ROWS;
+        attend_queries(b, Queries{t, begin, count}, layer, kv_head, split);
+      }
+      t = end;
+    }
+  }
+}
+
+// The lane's attention, merged from the splits in their order, as the activations of OUT.
+DEVICE void merge_splits(const Block& b, u32 layer) {
+  constexpr u32 PAIRS = HEADS * HEAD_DIM / 2;
+  const u32 stamp = b.stamp(event_after(layer, ATTENTION));
+  for (u32 i = b.thread; i < b.prepared_tokens() * PAIRS; i += THREADS) {
+    u32 t = b.prepared_token(i / PAIRS), head = 2 * (i % PAIRS) / HEAD_DIM,
+        d = 2 * (i % PAIRS) % HEAD_DIM;
+    f32 top = NOTHING, total = 0, first = 0, second = 0;
+    for (u32 begin = 0; begin < SPLITS; begin += 4) {
+      WordPair sums[4] = {}, tail[4] = {};
+      u32 pending = 0;
+#pragma unroll
+      for (u32 k = 0; k < 4; ++k) pending |= (begin + k < SPLITS) << k;
+      Vigil vigil;
+      while (true) {
+#pragma unroll
+        for (u32 k = 0; k < 4; ++k) {
+          if (pending >> k & 1) {
+            const Word* from = partial_words(b, begin + k, t, head);
+            sums[k] = load_pair(from + d);
+            tail[k] = load_pair(from + HEAD_DIM);
+          }
+        }
+#pragma unroll
+        for (u32 k = 0; k < 4; ++k) {
+          if (sums[k].a.stamp == stamp && sums[k].b.stamp == stamp && tail[k].a.stamp == stamp &&
+              tail[k].b.stamp == stamp) {
+            pending &= ~(1u << k);
+          }
+        }
+        if (!pending || give_up(b, vigil, AWAIT_PARTIAL, begin)) break;
+      }
+#pragma unroll
+      for (u32 k = 0; k < 4; ++k) {
+        f32 other = float_of_bits(tail[k].a.value);
+        if (begin + k >= SPLITS || other == NOTHING) continue;
+        f32 larger = other > top ? other : top;
+        f32 keep = remainder(top, larger), gain = exp2_fast(other - larger);
+        total = total * keep + float_of_bits(tail[k].b.value) * gain;
+        first = first * keep + float_of_bits(sums[k].a.value) * gain;
+        second = second * keep + float_of_bits(sums[k].b.value) * gain;
+        top = larger;
+      }
+    }
+    f32 scale = divide(1.0f, total);
+    put_activations(b, t, head * HEAD_DIM + d, first * scale, second * scale);
+  }
+}

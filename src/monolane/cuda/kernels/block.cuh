@@ -1,0 +1,251 @@
+// A block as its own code sees it: who it is, what it holds in shared memory, and how it waits.
+//
+// Shape legend: T rows of a pass, L lanes, B blocks of a lane, W = L * B, N layers, D hidden,
+// F intermediate, H query heads, K KV heads, h head_dim, V vocabulary, S splits. Sizes written in
+// capitals are constants of the specialisation and count per lane.
+#pragma once
+#include "primitives.cuh"
+#include "specialisation.h"
+
+constexpr u32 THREADS = WARPS * 32;  // that compute
+constexpr u32 TOKEN_TILES = (WIDTH + 7) / 8;
+constexpr u32 GROUP_HEADS = HEADS / KV_HEADS;  // query heads that read one KV head
+constexpr u32 QKV_ROWS = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
+constexpr u32 KV_ELEMENTS = KV_ROW_BYTES / 2;
+constexpr f32 LOG2E = 1.4426950408889634f;
+
+DEVICE constexpr u32 even(u32 count) { return count + count % 2; }
+
+// ---- what is waited for; the host names these in its message (monolane.cuda._faults) -----------
+enum Awaited : u32 {
+  AWAIT_WEIGHTS = 1,
+  AWAIT_STREAM = 2,
+  AWAIT_SQUARES = 3,
+  AWAIT_QKV = 4,
+  AWAIT_PARTIAL = 5,
+  AWAIT_HIDDEN = 6,
+  AWAIT_LANES = 7,
+  AWAIT_JOINED = 8,
+  AWAIT_CANDIDATES = 9,
+  AWAIT_CONTROL = 10,
+  AWAIT_LOGITS = 11,
+  AWAIT_DECISION = 12,
+  AWAIT_LANE = 13,
+  AWAIT_GUIDE = 14,
+};
+
+struct Candidate {  // the larger key wins, then the lower token
+  u32 key, token;
+};
+
+struct State {
+  // The pass: T rows, laid out alike by every block.
+  u32 width;  // 0: the launch is over
+  u32 wanted;
+  u32 slot[WIDTH], position[WIDTH], token[WIDTH];
+  u32 first[WIDTH];  // the first row of the same slot
+  u32 wanted_row[WIDTH], wanted_advance[WIDTH];
+  u32 chosen[WIDTH];   // by order of `wanted`
+  u32 verdict[WIDTH];  // of their guides, where there are any
+  // The epoch.
+  Progress running[WIDTH];
+  u32 pass_number, events, logit_rows;
+  u32 stop;      // the host asked for the end
+  u32 over;      // the producer may leave
+  u32 consumed;  // ring slots, when over
+  u32 failed;    // a wait starved: every later wait of this block falls through
+  f32 inverse_norm[WIDTH];
+  f32 sum;
+  f32 warp_sums[WARPS];
+  Candidate best[WIDTH][WARPS];
+};
+static_assert(AT_STATE + sizeof(State) <= AT_TOTAL, "the state outgrew its place");
+
+struct Block {
+  const Params& p;
+  u8* shared;
+  State* state;
+  u32 worker, lane, member;  // block = lane * BLOCKS + member
+  u32 thread, warp, index;   // index within the warp
+  u32 slot = 0, parity = 0;  // of the next ring slot that this warp reads
+  bool spoiled = false;      // a wait for a ring slot starved
+  u32 phase = 0;             // for trace and faults
+  u32 syncs = 0;             // of the lane, since the words were cleared; wide passes only
+
+  DEVICE_MEMBER u64* full(u32 i) const { return reinterpret_cast<u64*>(shared + AT_BARRIERS) + i; }
+  DEVICE_MEMBER u64* empty(u32 i) const { return full(RING_SLOTS + i); }
+  // 16-bit activations of a token, [padded columns]: the input of the phase's products. A wide pass
+  // keeps them in memory, where its lane shares them; products take turns with two buffers, and
+  // each has one sync: before it they are written, after it they are `synced_activations`.
+  DEVICE_MEMBER u8* lane_activations(u32 sync, u32 t) const {
+    u64 row = (static_cast<u64>(sync % 2) * LANES + lane) * WIDTH + t;
+    return p.activation_rows + row * ACTIVATION_STRIDE;
+  }
+  DEVICE_MEMBER const u8* synced_activations() const { return lane_activations(syncs + 1, 0); }
+  DEVICE_MEMBER u8* activations(u32 t) const {
+    if constexpr (WIDE) {
+      return lane_activations(syncs, t);
+    } else {
+      return shared + AT_ACTIVATIONS + t * ACTIVATION_STRIDE;
+    }
+  }
+  DEVICE_MEMBER f32* partial() const { return reinterpret_cast<f32*>(shared + AT_PARTIAL); }
+  DEVICE_MEMBER f32* scales() const { return reinterpret_cast<f32*>(shared + AT_SCALES); }
+  DEVICE_MEMBER f32* stream(u32 t) const {  // own rows of the residual stream
+    if constexpr (WIDE) {
+      return p.own_streams + static_cast<u64>(worker * WIDTH + t) * OWN_ROWS;
+    } else {
+      return reinterpret_cast<f32*>(shared + AT_STREAM) + t * OWN_ROWS;
+    }
+  }
+  // 16-bit query of (token, head of the KV head's group) number `row`.
+  DEVICE_MEMBER u16* query(u32 row) const {
+    return reinterpret_cast<u16*>(shared + AT_QUERY + row * QUERY_STRIDE);
+  }
+  // Whose activations this block prepares: a narrow block those of all tokens, for itself; a wide
+  // one those of every BLOCKS-th token, for its lane.
+  DEVICE_MEMBER u32 prepared_tokens() const {
+    if constexpr (WIDE) return (state->width + BLOCKS - 1 - member) / BLOCKS;
+    return state->width;
+  }
+  DEVICE_MEMBER u32 prepared_token(u32 i) const { return WIDE ? member + i * BLOCKS : i; }
+  DEVICE_MEMBER Share share(u32 table) const { return p.shares[table * WORKERS + worker]; }
+  DEVICE_MEMBER u32 stamp(u32 event) const {
+    return state->pass_number * (2 * LAYERS + 2) + event + 1;
+  }
+};
+
+// All warps that compute; the producer does not take part.
+DEVICE void meet() { named_barrier(1, THREADS); }
+
+// ---- waiting -----------------------------------------------------------------------------------
+struct Vigil {  // one wait; looks at the clock only now and then
+  u32 looks = 0;
+  u64 since = 0;
+};
+
+// Whether to stop waiting: never in a healthy launch. The first wait that starves says which it
+// was; from then on this block's waits fall through, so that it reaches the end of its pass and
+// leaves, with garbage that nobody will use. Others see the fault when they in turn look.
+DEVICE bool give_up(const Block& b, Vigil& vigil, Awaited what, u32 detail) {
+  if (shared_peek(&b.state->failed)) return true;
+  if (++vigil.looks % 256 != 0) return false;
+  u64 now = time_ns();
+  if (vigil.since == 0) vigil.since = now;
+  if (now - vigil.since < b.p.watchdog_ns && load_relaxed(b.p.fault) == 0) return false;
+  if (swap_if(b.p.fault, 0, what) == 0) {
+    store_relaxed(b.p.fault + 1, b.worker);
+    store_relaxed(b.p.fault + 2, sm_id());
+    store_relaxed(b.p.fault + 3, b.phase);
+    store_relaxed(b.p.fault + 4, detail);
+    store_relaxed(b.p.fault + 5, b.state->pass_number);
+  }
+  shared_poke(&b.state->failed, 1);
+  return true;
+}
+
+// Waits for pairs of neighbouring words, `count` in all, spread over the block's threads:
+// at(i) is where pair i lies, use(i, first, second) takes the values. Loads of several pairs are
+// in flight together. Nothing is ordered by this but the values themselves: a word is its own flag.
+template <typename At, typename Use>
+DEVICE void await_pairs(const Block& b, u32 count, u32 stamp, Awaited what, At at, Use use) {
+  constexpr u32 BATCH = WIDE ? 8 : 4;
+  for (u32 begin = b.thread; begin < count; begin += BATCH * THREADS) {
+    WordPair got[BATCH] = {};
+    u32 pending = 0;
+#pragma unroll
+    for (u32 k = 0; k < BATCH; ++k) pending |= (begin + k * THREADS < count) << k;
+    Vigil vigil;
+    while (true) {
+#pragma unroll
+      for (u32 k = 0; k < BATCH; ++k) {
+        if (pending >> k & 1) got[k] = load_pair(at(begin + k * THREADS));
+      }
+#pragma unroll
+      for (u32 k = 0; k < BATCH; ++k) {
+        if (got[k].a.stamp == stamp && got[k].b.stamp == stamp) pending &= ~(1u << k);
+      }
+      if (!pending || give_up(b, vigil, what, begin)) break;
+    }
+#pragma unroll
+    for (u32 k = 0; k < BATCH; ++k) {
+      u32 i = begin + k * THREADS;
+      if (i < count) use(i, got[k].a.value, got[k].b.value);
+    }
+  }
+}
+
+DEVICE u32 await_word(const Block& b, const Word* at, u32 stamp, Awaited what) {
+  Vigil vigil;
+  Word got = load_word(at);
+  while (got.stamp != stamp && !give_up(b, vigil, what, 0)) got = load_word(at);
+  return got.value;
+}
+
+// All blocks of the lane, counted: what any of them stored before it, in memory, the others may
+// load after it, past their L1. The barriers collect the block's stores for the release and hand
+// the acquire to its threads.
+DEVICE void sync_lane(Block& b) {
+  meet();
+  b.syncs += 1;
+  if (b.thread == 0) {
+    u32* counter = b.p.lane_counters + b.lane * 32;  // a cache line each
+    add_release(counter, 1);
+    Vigil vigil;
+    while (static_cast<i32>(load_acquire(counter) - b.syncs * BLOCKS) < 0) {
+      if (give_up(b, vigil, AWAIT_LANE, b.syncs)) break;
+    }
+  }
+  meet();
+}
+
+// ---- numbers -----------------------------------------------------------------------------------
+// Activations and cached keys and values have the 16-bit type of the weights; FP8 weights take f16.
+DEVICE u32 pack16(f32 low, f32 high) {
+  if constexpr (WEIGHTS == 0) {
+    return pack_bf16x2(low, high);
+  } else {
+    return pack_f16x2(low, high);
+  }
+}
+DEVICE f32 low16(u32 pair) {
+  if constexpr (WEIGHTS == 0) {
+    return bf16_low(pair);
+  } else {
+    return f16_low(pair);
+  }
+}
+DEVICE f32 high16(u32 pair) {
+  if constexpr (WEIGHTS == 0) {
+    return bf16_high(pair);
+  } else {
+    return f16_high(pair);
+  }
+}
+
+// Stores the activations of columns c and c + 1 (c even) of a token.
+DEVICE void put_activations(const Block& b, u32 t, u32 c, f32 low, f32 high) {
+  *reinterpret_cast<u32*>(b.activations(t) + 2 * c) = pack16(low, high);
+}
+
+// Columns that a phase's tiles have beyond its real ones: their weights are zero, and so must the
+// activations be, for what an earlier phase left there may be an infinity.
+template <u32 COLUMNS, u32 PADDED>
+DEVICE void clear_padding(const Block& b) {
+  constexpr u32 FIRST = even(COLUMNS);  // an odd last column has a zero at its side already
+  if constexpr (PADDED > FIRST) {
+    constexpr u32 PAIRS = (PADDED - FIRST) / 2;
+    for (u32 i = b.thread; i < PAIRS * b.prepared_tokens(); i += THREADS) {
+      put_activations(b, b.prepared_token(i / PAIRS), FIRST + i % PAIRS * 2, 0.0f, 0.0f);
+    }
+  }
+}
+
+// ---- trace: when the block arrived at a phase, began it and ended it ---------------------------
+DEVICE void note(const Block& b, u32 moment) {
+  constexpr u32 PHASES = 5 * LAYERS + 2;
+  if (b.p.trace == nullptr || b.thread != 0) return;
+  u64 row = static_cast<u64>(b.state->pass_number % TRACE_PASSES) * PHASES + b.phase;
+  b.p.trace[(row * WORKERS + b.worker) * 3 + moment] = time_ns();
+}
+enum Moment : u32 { ARRIVED = 0, BEGUN = 1, ENDED = 2 };

@@ -1,0 +1,83 @@
+// What goes into a pass and what comes out of it, worked out by one thread of every block from the
+// same facts, so that nobody has to be told.
+#pragma once
+#include "choose.cuh"
+
+DEVICE void add_rows(State& s, const Params& p, u32 advance) {
+  const Advance& a = p.advances[advance];
+  Progress& running = s.running[advance];
+  bool decoding = running.fed == a.tokens_count;
+  u32 count = decoding ? 1 : a.tokens_count - running.fed;
+  if (count > WIDTH - s.width) count = WIDTH - s.width;
+  u32 first = s.width;
+  for (u32 i = 0; i < count; ++i) {
+    u32 t = s.width++;
+    s.token[t] = decoding ? running.next : p.tokens[a.tokens_begin + running.fed++];
+    s.slot[t] = a.slot;
+    s.position[t] = running.length++;
+    s.first[t] = first;
+    if (a.all_logits || decoding || running.fed == a.tokens_count) {
+      s.wanted_row[s.wanted] = t;
+      s.wanted_advance[s.wanted++] = advance;
+    }
+  }
+}
+
+// Rows that the next pass would have.
+DEVICE u32 waiting_rows(const State& s, const Params& p) {
+  u32 rows = 0;
+  for (u32 i = 0; i < p.advance_count; ++i) {
+    const Advance& a = p.advances[i];
+    const Progress& running = s.running[i];
+    if (!running.done) rows += running.fed == a.tokens_count ? 1 : a.tokens_count - running.fed;
+  }
+  return rows;
+}
+
+// Sequences that decode come first: they hold one row each, and a prompt takes what is left.
+DEVICE void lay_out_pass(State& s, const Params& p) {
+  s.width = s.wanted = 0;
+  if (s.stop || s.failed || waiting_rows(s, p) <= p.handover) return;
+  for (u32 i = 0; i < p.advance_count; ++i) {
+    if (!s.running[i].done && s.running[i].fed == p.advances[i].tokens_count) add_rows(s, p, i);
+  }
+  for (u32 i = 0; i < p.advance_count && s.width < WIDTH; ++i) {
+    if (!s.running[i].done && s.running[i].fed < p.advances[i].tokens_count) add_rows(s, p, i);
+  }
+}
+
+// Takes the chosen tokens: block 0 tells the host, all blocks keep count.
+DEVICE void take_tokens(State& s, const Params& p, u32 worker) {
+  // Another block that gave up goes on with garbage, stamped as if it were none: it has left its
+  // fault before, so nothing that came of the garbage is told.
+  const bool tells = worker == 0 && !s.failed && load_relaxed(p.fault) == 0;
+  for (u32 w = 0; w < s.wanted; ++w) {
+    const Advance& a = p.advances[s.wanted_advance[w]];
+    Progress& running = s.running[s.wanted_advance[w]];
+    const bool parked = is_parked(s, p, w);
+    if (records(a) && !parked) s.logit_rows += 1;
+    if (!draws(a)) {
+      running.done = running.fed == a.tokens_count;
+      continue;
+    }
+    u32 token = s.chosen[w] < VOCAB ? s.chosen[w] : 0;  // if a wait starved, anything may be here
+    if (parked) {
+      // As if the pass had not fed this row: whoever goes on with the sequence feeds it again.
+      token = PARKED_TOKEN;
+      running.length -= 1;
+      running.done = 1;
+    } else {
+      running.next = token;
+      running.done = ++running.drawn == a.budget;
+      for (u32 i = 0; i < a.stops_count; ++i) {
+        if (p.stops[a.stops_begin + i] == token) running.done = 1;
+      }
+    }
+    if (tells) {
+      Word* event = p.events + s.events % EVENTS * 2;
+      publish_system(event, token, s.events + 1);
+      publish_system(event + 1, s.wanted_advance[w], s.events + 1);
+    }
+    s.events += 1;
+  }
+}

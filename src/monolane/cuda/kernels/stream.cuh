@@ -1,0 +1,286 @@
+// The residual streams. Block s of a lane owns the rows that OUT and DOWN give it, in shared
+// memory, for every token of the pass; each change is published to the lane, whose blocks all read
+// all of it and normalise it themselves: to do that B times costs less than one more wait.
+//
+// Event e of a pass is the e-th state of the stream: 0 the embedding, 1 + 2 i + m after module m
+// (0 attention, 1 MLP) of layer i. Two buffers take turns; why that is enough: see
+// docs/monokernel.md.
+#pragma once
+#include "weights.cuh"
+
+enum Module : u32 { ATTENTION = 0, MLP = 1 };
+constexpr u32 LAST_EVENT = 2 * LAYERS;
+
+DEVICE u32 event_after(u32 layer, Module module) { return 1 + 2 * layer + module; }
+
+DEVICE Word* stream_words(const Block& b, u32 event, u32 lane) {
+  return b.p.stream_words + static_cast<u64>(event % 2 * LANES + lane) * WIDTH * HIDDEN;
+}
+DEVICE Word* square_words(const Block& b, u32 event) {
+  return b.p.square_words + (event % 2 * LANES + b.lane) * WIDTH * even(BLOCKS);
+}
+DEVICE Word* raw_words(const Block& b, u32 layer, Module module, u32 lane) {
+  u32 slot = module == ATTENTION ? layer % ATTENTION_SLOTS : ATTENTION_SLOTS + layer % MLP_SLOTS;
+  return b.p.raw_words + static_cast<u64>(slot * LANES + lane) * WIDTH * HIDDEN;
+}
+
+DEVICE f32 warp_total(f32 value) {
+#pragma unroll
+  for (u32 mask = 16; mask; mask >>= 1) value += shuffle_xor(value, mask);
+  return value;
+}
+
+// After the own rows of an event have been published: the sum of their squares. The barrier
+// publishes all rows in shared memory to the warps that add them.
+DEVICE void publish_squares(const Block& b, u32 event, u32 rows) {
+  meet();
+  for (u32 t = b.warp; t < b.state->width; t += WARPS) {
+    f32 sum = 0;
+    for (u32 r = b.index; r < rows; r += 32) sum += b.stream(t)[r] * b.stream(t)[r];
+    sum = warp_total(sum);
+    if (b.index == 0) {
+      publish(square_words(b, event) + t * even(BLOCKS) + b.member, bits_of_float(sum),
+              b.stamp(event));
+    }
+  }
+}
+
+DEVICE void embed(const Block& b) {
+  Share own = b.share(SHARE_O);
+  u32 rows = own.end - own.begin;
+  Word* out = stream_words(b, 0, b.lane);
+  for (u32 i = b.thread; i < rows * b.state->width; i += THREADS) {
+    u32 t = i / rows, r = i % rows;
+    f32 x = low16(b.p.embedding[static_cast<u64>(b.state->token[t]) * HIDDEN + own.begin + r]);
+    b.stream(t)[r] = x;
+    publish(out + t * HIDDEN + own.begin + r, bits_of_float(x), b.stamp(0));
+  }
+  publish_squares(b, 0, rows);
+}
+
+constexpr u32 BATCH = WIDE ? 4 : 1;  // elements whose other lanes a thread reads at a time
+static_assert(LANES * BATCH <= 32, "the readiness of a word is a bit");
+
+struct Elements {  // of the stream, BATCH of them from number `begin` on, THREADS apart
+  u32 rows, count;
+  u32 first_row;
+  DEVICE_MEMBER bool has(u32 i) const { return i < count; }
+  DEVICE_MEMBER u64 at(u32 i) const {  // in [T][D]
+    return static_cast<u64>(i / rows) * HIDDEN + first_row + i % rows;
+  }
+};
+
+// Adds up the same elements of the other lanes' outputs of a layer, in ascending order of the
+// lanes; the own lane's, `own`, takes part where all are summed now.
+DEVICE void add_lanes(const Block& b, const Elements& e, u32 begin, u32 layer, Module module,
+                      bool with_own, const f32 (&own)[BATCH], f32 (&sum)[BATCH]) {
+  const u32 stamp = b.stamp(event_after(layer, module));
+  Word got[BATCH][LANES] = {};
+  u32 pending = 0;
+#pragma unroll
+  for (u32 k = 0; k < BATCH; ++k) {
+#pragma unroll
+    for (u32 lane = 0; lane < LANES; ++lane) {
+      pending |= (e.has(begin + k * THREADS) && lane != b.lane) << (k * LANES + lane);
+    }
+  }
+  Vigil vigil;
+  while (pending) {
+#pragma unroll
+    for (u32 k = 0; k < BATCH; ++k) {
+#pragma unroll
+      for (u32 lane = 0; lane < LANES; ++lane) {
+        if (pending >> (k * LANES + lane) & 1) {
+          got[k][lane] = load_word(raw_words(b, layer, module, lane) + e.at(begin + k * THREADS));
+        }
+      }
+    }
+#pragma unroll
+    for (u32 k = 0; k < BATCH; ++k) {
+#pragma unroll
+      for (u32 lane = 0; lane < LANES; ++lane) {
+        if (got[k][lane].stamp == stamp) pending &= ~(1u << (k * LANES + lane));
+      }
+    }
+    if (pending && give_up(b, vigil, AWAIT_LANES, layer * 2 + module)) break;
+  }
+#pragma unroll
+  for (u32 k = 0; k < BATCH; ++k) {
+    sum[k] = 0;
+#pragma unroll
+    for (u32 lane = 0; lane < LANES; ++lane) {
+      if (lane != b.lane) {
+        sum[k] += float_of_bits(got[k][lane].value);
+      } else if (with_own) {
+        sum[k] += own[k];
+      }
+    }
+  }
+}
+
+// x += reduce(outputs), the outputs being the sums that the last product left; see
+// src/monolane/model/_reduce.py for the rule.
+template <u32 PARTS, u32 ROWS>
+DEVICE void update_stream(const Block& b, u32 layer, Module module) {
+  const Share own = b.share(module == ATTENTION ? SHARE_O : SHARE_DOWN);
+  const u32 event = event_after(layer, module), stamp = b.stamp(event);
+  const i32 delay = LAYER_TABLE[layer].delay[module];
+  const bool read = LANES > 1 && LAYER_TABLE[layer].read[module];
+  const Elements e{own.end - own.begin, (own.end - own.begin) * b.state->width, own.begin};
+  Word* raw = raw_words(b, layer, module, b.lane);
+  Word* out = stream_words(b, event, b.lane);
+  for (u32 begin = b.thread; begin < e.count; begin += BATCH * THREADS) {
+    f32 output[BATCH] = {}, gain[BATCH];
+#pragma unroll
+    for (u32 k = 0; k < BATCH; ++k) {
+      u32 i = begin + k * THREADS;
+      if (e.has(i)) output[k] = row_total<PARTS, ROWS>(b, i / e.rows, i % e.rows);
+      gain[k] = delay < 0 ? output[k] * square_root(static_cast<f32>(LANES)) : output[k];
+    }
+    // Outputs of layer - delay are read before those of this layer are published: whoever sees
+    // the latter then knows that the former are no longer needed.
+    if (LANES > 1 && delay > 0) {
+      add_lanes(b, e, begin, layer - delay, module, false, output, gain);
+#pragma unroll
+      for (u32 k = 0; k < BATCH; ++k) gain[k] += output[k];
+    }
+    if (read) {
+#pragma unroll
+      for (u32 k = 0; k < BATCH; ++k) {
+        u32 i = begin + k * THREADS;
+        if (e.has(i)) publish(raw + e.at(i), bits_of_float(output[k]), stamp);
+      }
+    }
+    if (LANES > 1 && delay == 0) add_lanes(b, e, begin, layer, module, true, output, gain);
+#pragma unroll
+    for (u32 k = 0; k < BATCH; ++k) {
+      u32 i = begin + k * THREADS;
+      if (!e.has(i)) continue;
+      f32* x = b.stream(i / e.rows) + i % e.rows;
+      *x += gain[k];
+      publish(out + e.at(i), bits_of_float(*x), stamp);
+    }
+  }
+  publish_squares(b, event, e.rows);
+}
+
+// 1 / sqrt(mean of squares + eps) of a token's stream, by a warp.
+DEVICE void await_norm(const Block& b, u32 event, u32 t) {
+  const Word* words = square_words(b, event) + t * even(BLOCKS);
+  f32 sum = 0;
+  for (u32 i = b.index; i < BLOCKS; i += 32) {
+    sum += float_of_bits(await_word(b, words + i, b.stamp(event), AWAIT_SQUARES));
+  }
+  sum = warp_total(sum);
+  if (b.index == 0) {
+    b.state->inverse_norm[t] = divide(1.0f, square_root(sum / HIDDEN + NORM_EPS));
+  }
+}
+
+// The lane's stream after `event`, normalised, as the activations of the next product. The barrier
+// publishes the norms to all threads.
+DEVICE void normalise_stream(const Block& b, u32 event, const f32* scale) {
+  const u32 tokens = b.prepared_tokens();
+  for (u32 i = b.warp; i < tokens; i += WARPS) await_norm(b, event, b.prepared_token(i));
+  meet();
+  const Word* words = stream_words(b, event, b.lane);
+  await_pairs(
+      b, tokens * (HIDDEN / 2), b.stamp(event), AWAIT_STREAM,
+      [&](u32 i) {
+        return words + b.prepared_token(i / (HIDDEN / 2)) * HIDDEN + i % (HIDDEN / 2) * 2;
+      },
+      [&](u32 i, u32 first, u32 second) {
+        u32 t = b.prepared_token(i / (HIDDEN / 2)), c = i % (HIDDEN / 2) * 2;
+        f32 norm = b.state->inverse_norm[t];
+        put_activations(b, t, c, float_of_bits(first) * norm * scale[c],
+                        float_of_bits(second) * norm * scale[c + 1]);
+      });
+}
+static_assert(HIDDEN % 2 == 0, "words are read in pairs");
+
+// ---- a head that reads all lanes ---------------------------------------------------------------
+// Offers the own rows, normalised unless the head norms their sum.
+DEVICE void publish_joined(const Block& b) {
+  Share own = b.share(SHARE_DOWN);
+  u32 rows = own.end - own.begin;
+  const f32* scale = b.p.final_norm + (FINAL_NORM_LANES > 1 ? b.lane * HIDDEN : 0);
+  if constexpr (HEAD != 2) {
+    for (u32 t = b.warp; t < b.state->width; t += WARPS) await_norm(b, LAST_EVENT, t);
+    meet();  // publishes the norms to all threads
+  }
+  for (u32 i = b.thread; i < rows * b.state->width; i += THREADS) {
+    u32 t = i / rows, r = i % rows;
+    f32 x = b.stream(t)[r];
+    if constexpr (HEAD != 2) x = x * b.state->inverse_norm[t] * scale[own.begin + r];
+    publish(b.p.joined_words + static_cast<u64>(b.lane * WIDTH + t) * HIDDEN + own.begin + r,
+            bits_of_float(x), b.stamp(LAST_EVENT));
+  }
+}
+
+// Columns c and c + 1 of a token, added over the lanes in ascending order.
+DEVICE void add_joined(const Block& b, u32 t, u32 c, f32& first, f32& second) {
+  first = second = 0;
+  for (u32 lane = 0; lane < LANES; ++lane) {
+    const Word* at = b.p.joined_words + static_cast<u64>(lane * WIDTH + t) * HIDDEN + c;
+    Vigil vigil;
+    WordPair got = load_pair(at);
+    u32 stamp = b.stamp(LAST_EVENT);
+    while (got.a.stamp != stamp || got.b.stamp != stamp) {
+      if (give_up(b, vigil, AWAIT_JOINED, lane)) break;
+      got = load_pair(at);
+    }
+    first += float_of_bits(got.a.value);
+    second += float_of_bits(got.b.value);
+  }
+}
+
+DEVICE void join_mean(const Block& b) {
+  for (u32 i = b.thread; i < b.prepared_tokens() * (HIDDEN / 2); i += THREADS) {
+    u32 t = b.prepared_token(i / (HIDDEN / 2)), c = i % (HIDDEN / 2) * 2;
+    f32 first, second;
+    add_joined(b, t, c, first, second);
+    constexpr f32 SHARE = 1.0f / LANES;
+    put_activations(b, t, c, first * SHARE, second * SHARE);
+  }
+}
+
+DEVICE void join_concat(const Block& b) {
+  for (u32 lane = 0; lane < LANES; ++lane) {
+    const Word* words = b.p.joined_words + static_cast<u64>(lane) * WIDTH * HIDDEN;
+    await_pairs(
+        b, b.prepared_tokens() * (HIDDEN / 2), b.stamp(LAST_EVENT), AWAIT_JOINED,
+        [&](u32 i) {
+          return words + b.prepared_token(i / (HIDDEN / 2)) * HIDDEN + i % (HIDDEN / 2) * 2;
+        },
+        [&](u32 i, u32 first, u32 second) {
+          u32 t = b.prepared_token(i / (HIDDEN / 2)), c = lane * HIDDEN + i % (HIDDEN / 2) * 2;
+          put_activations(b, t, c, float_of_bits(first), float_of_bits(second));
+        });
+  }
+}
+
+// The norm of the sum of the lanes: token by token, the sums read twice rather than kept.
+DEVICE void join_sum(const Block& b) {
+  for (u32 n = 0; n < b.prepared_tokens(); ++n) {
+    u32 t = b.prepared_token(n);
+    f32 square = 0;
+    for (u32 c = 2 * b.thread; c < HIDDEN; c += 2 * THREADS) {
+      f32 first, second;
+      add_joined(b, t, c, first, second);
+      square += first * first + second * second;
+    }
+    square = warp_total(square);
+    meet();  // guards the sums below against the readers of the previous token's
+    if (b.index == 0) b.state->warp_sums[b.warp] = square;
+    meet();  // publishes the warps' sums
+    f32 sum = 0;
+    for (u32 warp = 0; warp < WARPS; ++warp) sum += b.state->warp_sums[warp];
+    f32 norm = divide(1.0f, square_root(sum / HIDDEN + NORM_EPS));
+    for (u32 c = 2 * b.thread; c < HIDDEN; c += 2 * THREADS) {
+      f32 first, second;
+      add_joined(b, t, c, first, second);
+      put_activations(b, t, c, first * norm * b.p.final_norm[c],
+                      second * norm * b.p.final_norm[c + 1]);
+    }
+  }
+}

@@ -1,0 +1,532 @@
+"""The GPU suite of the monokernel without a GPU: its tables, its campaign, its peers, and a
+rehearsal of the whole on the emulated device."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench import _results, table
+from bench._results import Record
+from bench.gpu.monokernel import _child, _machine, sanitizer, variants
+from bench.gpu.monokernel._campaign import Campaign, complete, summary_line
+from bench.gpu.monokernel._markdown import render
+from bench.gpu.monokernel._parts import FIRST, Part, chosen, find_part, parts
+from bench.gpu.monokernel._random_weights import (
+    make_block,
+    named_parts,
+    numpy_tensor,
+    random_weights,
+    read_block,
+)
+from bench.gpu.monokernel._scale import FULL, REHEARSAL
+from bench.gpu.monokernel._stage import CheckError, NotMeasuredError, Stage, expect, speed
+from bench.gpu.monokernel.correctness import check_choices, relative
+from bench.gpu.monokernel.phases import clock_step, tabulate
+from bench.gpu.monokernel.run import main
+from bench.gpu.probes._budget import Budget
+from bench.gpu.probes._child import Outcome
+from bench.gpu.probes._errors import CompileError
+from monolane.cuda import GpuInfo
+from monolane.cuda._machine import lay_out_widths
+from monolane.errors import BackendError
+from monolane.model import Role
+from monolane.reference import ReferenceModel
+
+RUN = Path(__file__).resolve().parents[2] / "bench" / "gpu" / "monokernel" / "run.py"
+H200 = GpuInfo("NVIDIA H200", (9, 0), 132, 227 << 10, 140 << 30, 141 << 30)
+DEVICE = {"name": "NVIDIA H200", "driver": "CUDA 13.0", "cores": 132, "memory_gb": 141.0}
+
+
+def stage(work: Path, records: list[Record], seconds: float = 100.0) -> Stage:
+    return Stage(REHEARSAL, work, Budget(seconds), records.append)
+
+
+# ---- weights -------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("suite")
+    make_block(REHEARSAL.config, folder)
+    return folder
+
+
+def test_weights_are_the_same_at_every_call_and_differ_from_each_other(work: Path) -> None:
+    one, two = (random_weights(REHEARSAL.config, work) for _ in range(2))
+    queries = one.layers[0][Role.Q]
+    assert queries.tobytes() == two.layers[0][Role.Q].tobytes()
+    assert queries.tobytes() != one.layers[1][Role.Q].tobytes()
+    block = read_block(work)
+    for spec, part in named_parts(REHEARSAL.config):
+        assert part.begin + spec.size <= block.size
+        exact = np.log2(part.scale) == round(float(np.log2(part.scale)))
+        assert exact, "bfloat16 holds the scaled weights exactly only if it is a power of two"
+    norm = one.outer[Role.FINAL_NORM].astype(np.float32)
+    assert 0.02 < norm.std() < 0.4, "scales that are all alike hide a wrong lane"
+
+
+# ---- where the microseconds are ------------------------------------------------------------------
+def made_up_times(passes: int = 3, layers: int = 2, lanes: int = 2, blocks: int = 2) -> Any:
+    """Every phase: 1 us of waiting, 2 of working (block 1 of each lane: 4), 0.5 between."""
+    times = np.zeros((passes, 5 * layers + 2, lanes * blocks, 3), np.uint64)
+    for block in range(lanes * blocks):
+        now = 1_000_000
+        for p in range(passes):
+            for phase in range(5 * layers + 2):
+                work_ns = 4000 if block % blocks == 1 else 2000
+                times[p, phase, block] = now, now + 1000, now + 1000 + work_ns
+                now += 1000 + work_ns + 500
+    return times
+
+
+def test_a_trace_adds_up() -> None:
+    times = made_up_times()
+    rows = {row["phase"]: row for row in tabulate(times, layers=2, blocks=2)}
+    assert list(rows) == ["QKV", "ATTEND", "OUT", "GATE_UP", "DOWN", "HEAD", "CHOOSE"]
+    out = rows["OUT"]
+    assert (out["calls"], out["waiting_us"], out["working_us"]) == (2, 2.0, 6.0)
+    assert (out["between_us"], out["slowest_us"]) == (1.0, 2.0)
+    assert rows["HEAD"]["calls"] == 1
+    total = sum(row["waiting_us"] + row["working_us"] + row["between_us"] for row in rows.values())
+    passes = np.diff(times[:, 0, :, 0].astype(np.int64), axis=0).mean() / 1e3
+    assert total == pytest.approx(passes)
+    assert clock_step(times) == 500
+
+
+def test_a_block_without_a_share_waits_all_the_time() -> None:
+    times = made_up_times()
+    times[:, 1, 0, 1] = 0  # ATTEND of layer 0: block 0 never begins
+    row = tabulate(times, layers=2, blocks=2)[1]
+    assert row["waiting_us"] == pytest.approx(2.0 + 2.0 / 4)
+    assert row["working_us"] == pytest.approx(6.0 - 2.0 / 4)
+
+
+# ---- checks --------------------------------------------------------------------------------------
+def test_errors_are_measured_and_nan_never_passes() -> None:
+    expected = np.array([[3.0, 4.0]], np.float32)
+    assert relative(expected + np.float32(0.5), expected) == pytest.approx(0.5**0.5 / 5)
+    assert relative(np.array([[3.0, np.nan]], np.float32), expected) == float("inf")
+
+
+def test_a_greedy_token_may_differ_only_within_the_error() -> None:
+    logits = np.array([[0.0, 1.0, 0.9], [2.0, 0.0, 0.0]], np.float32)
+    assert check_choices(logits, (1, 0), 0.01) == 2
+    assert check_choices(logits, (2, 0), 0.06) == 1
+    with pytest.raises(CheckError, match=r"greedy token 0: expected one within 0\.08"):
+        check_choices(logits, (2, 0), 0.04)
+
+
+def test_a_failed_check_leaves_no_figure(work: Path) -> None:
+    records: list[Record] = []
+    made = stage(work, records)
+
+    def wrong() -> Record:
+        expect(False, "logits: expected those, got these")
+        return {"median": 1.0}
+
+    def lost() -> Record:
+        raise BackendError("cuda: gone")
+
+    def left_out() -> Record:
+        raise NotMeasuredError("no tool")
+
+    for measure in (wrong, lost, left_out, lambda: speed([3.0, 1.0, 2.0], 10**9)):
+        made.attempt("decode", measure, context=8)
+    assert [set(r) & {"error", "not_measured", "median"} for r in records] == [
+        {"error"}, {"error"}, {"not_measured"}, {"median"},
+    ]  # fmt: skip
+    assert records[0]["error"] == "CheckError: logits: expected those, got these"
+    assert records[3]["gb_per_s"] == 2.0
+    spent = stage(work, records, seconds=0.0)
+    spent.attempt("decode", lost)
+    assert "0 s were spent" in records[-1]["not_measured"]
+
+
+# ---- the campaign --------------------------------------------------------------------------------
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def campaign(folder: Path, runner: Callable[[Part, float], Outcome], **wish: Any) -> Campaign:
+    fields: dict[str, Any] = {
+        "parts": chosen("", False), "runner": runner, "render": render, "tell": lambda line: None,
+        "seconds": 600.0, "command": "run.py", "commit": "abc", "folder": folder,
+        "what": "monokernel", "always": False, "clock": Clock(),
+    }  # fmt: skip
+    return Campaign(**(fields | wish))
+
+
+def test_parts_get_their_time_until_none_is_left(tmp_path: Path) -> None:
+    clock, given = Clock(), {}
+
+    def runner(part: Part, seconds: float) -> Outcome:
+        given[part.name] = seconds
+        clock.now += seconds  # every part overstays
+        assert clock.now <= 595
+        return Outcome([{"name": "decode", "engine": "monolane", **speed([1.0])}], DEVICE)
+
+    made = campaign(tmp_path, runner, clock=clock)
+    made.run()
+    assert given["decode"] == find_part("decode", False).seconds
+    left_out = [r["part"] for r in made.records if "not_measured" in r]
+    assert set(given) | set(left_out) == {p.name for p in made.parts}
+    assert left_out[-1] == "hf-compile"
+
+
+def test_the_files_are_valid_after_every_part(tmp_path: Path) -> None:
+    seen = []
+
+    def runner(part: Part, seconds: float) -> Outcome:
+        for path in tmp_path.glob("*.json"):
+            document = json.loads(path.read_text())
+            _results.validate(document)
+            seen.append(len(document["records"]))
+            assert path.with_suffix(".md").read_text().startswith("# The monokernel on NVIDIA H200")
+        if part.name == "decode":
+            raise KeyboardInterrupt
+        return Outcome([{"name": "soak", "engine": "monolane", "tokens_drawn": 1}], DEVICE)
+
+    with pytest.raises(KeyboardInterrupt):
+        campaign(tmp_path, runner).run()
+    assert seen == [2, 4, 6, 8, 10]
+
+
+def test_a_record_that_breaks_the_format_costs_itself_alone(tmp_path: Path) -> None:
+    def runner(part: Part, seconds: float) -> Outcome:
+        bad: Record = {"name": "decode", "engine": "monolane", "median": float("nan")}
+        strange: Record = {"name": "prefill", "engine": "monolane", "tokens": None}
+        return Outcome([bad, strange, {"name": "pass", "width": 1, **speed([2.0])}], DEVICE)
+
+    campaign(tmp_path, runner, parts=chosen("decode", False)).run()
+    (path,) = tmp_path.glob("*.json")
+    records = json.loads(path.read_text())["records"]
+    assert "expected a finite number" in records[0]["error"]
+    assert records[2]["median"] == 2.0
+    assert "The page could not be made: TypeError" in path.with_suffix(".md").read_text()
+
+
+def test_without_a_device_nothing_else_is_tried(tmp_path: Path) -> None:
+    run = []
+
+    def runner(part: Part, seconds: float) -> Outcome:
+        run.append(part.name)
+        return Outcome([{"name": "build_part", "engine": "monolane", "not_measured": "no driver"}])
+
+    made = campaign(tmp_path, runner)
+    made.run()
+    assert run == [FIRST]
+    assert all("not_measured" in r for r in made.records if r["name"] != "part")
+    assert not list(tmp_path.iterdir()), "a machine without a GPU leaves no results"
+
+
+def test_records_get_their_share_of_the_bandwidth_and_their_peer() -> None:
+    ours = {"name": "decode", "engine": "monolane", "context": 8, "median": 30.0,
+            "bytes_per_token": 10**9, "gb_per_s": 30.0}  # fmt: skip
+    peers = [
+        {"name": "decode", "engine": "hf-eager", "context": 8, "median": 5.0},
+        {"name": "decode", "engine": "cuda-graph", "context": 8, "median": 20.0},
+        {"name": "decode", "engine": "cuda-graph", "context": 9, "median": 90.0},
+        {"name": "decode", "engine": "hf-compile", "context": 8, "error": "out of memory"},
+    ]
+    found = complete(ours, 40.0, [ours, *peers])
+    assert (found["mbu"], found["ratio_to_best_peer"]) == (0.75, 1.5)
+    assert "mbu" not in complete(ours, None, [ours])
+
+
+def test_one_line_tells_what_came_of_a_part() -> None:
+    assert summary_line([{"name": "a", "median": 2.0}, {"name": "b", "error": "no"}]) == (
+        "FAILED: no"
+    )
+    assert summary_line([{"name": "decode", "context": 8, "median": 2.0, "unit": "tokens/s"}]) == (
+        "decode context 8: 2 tokens/s"
+    )
+    assert summary_line([{"name": "a", "not_measured": "no tool"}]) == "not measured: no tool"
+
+
+def test_names_choose_parts_and_families() -> None:
+    assert [p.name for p in chosen("decode, sanitizer", False)] == [
+        FIRST, "decode", "sanitizer:memcheck", "sanitizer:synccheck", "sanitizer:racecheck",
+    ]  # fmt: skip
+    assert "crash" not in [p.name for p in chosen("", False)]
+    assert [p.name for p in chosen("variant:4 warps", False)] == [FIRST, "variant:4 warps"]
+    for part in parts(emulated=False):
+        if part.entry.partition(":")[0] != "peers":
+            assert callable(part.function()), part.name
+
+
+def test_an_unknown_part_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--only", "decod"]) == 2
+    assert "expected some of build, goldens" in capsys.readouterr().err
+
+
+# ---- the process of one part ---------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "seconds", "why"),
+    [("crash", 60.0, "ended with status -6"), ("hang", 3.0, "did not end within 3 s")],
+)
+def test_a_part_that_dies_keeps_its_records(
+    name: str, seconds: float, why: str, tmp_path: Path
+) -> None:
+    with (tmp_path / "log.txt").open("w") as log:
+        outcome = _child.run_part(find_part(name, True), seconds, tmp_path, True, log)
+    first, last = outcome.records
+    assert (first["name"], first["tokens_drawn"], first["part"]) == (name, 1, name)
+    assert why in last["error"]
+
+
+def test_a_bug_in_a_part_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = tmp_path / "r.jsonl"
+    broken = Part("decode", "_nowhere:decode", 1.0, "")
+    monkeypatch.setattr(_child, "find_part", lambda name, emulated: broken)
+    with pytest.raises(ModuleNotFoundError, match="_nowhere"):
+        _child.child_main("decode", 1.0, records, tmp_path, True)
+    monkeypatch.setattr(
+        _child, "find_part", lambda name, emulated: replace(broken, entry="speed:nothing")
+    )
+    assert _child.child_main("decode", 1.0, records, tmp_path, True) == 1
+    (record,) = map(json.loads, records.read_text().splitlines())
+    assert record["error"].startswith("AttributeError")
+
+
+def test_without_torch_the_peers_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "torch"]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("bench.gpu.monokernel.peers", "bench.gpu.monokernel.baseline"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    class NoTorch:
+        def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+            if name == "torch":
+                raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(sys, "meta_path", [NoTorch(), *sys.meta_path])
+    records = tmp_path / "r.jsonl"
+    assert _child.child_main("cuda-graph", 1.0, records, tmp_path, True) == 0
+    assert json.loads(records.read_text())["not_measured"] == "torch is not installed here"
+
+
+def test_nothing_needs_the_native_core() -> None:
+    code = f"""
+import importlib, sys
+sys.path[:0] = [{str(RUN.parents[3])!r}, {str(RUN.parents[3] / "src")!r}]
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("monolane._core"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Block())
+for name in ("run", "speed", "phases", "correctness", "soak", "variants", "sanitizer", "_build",
+             "_trial"):
+    importlib.import_module("bench.gpu.monokernel." + name)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# ---- variants and sanitizers ---------------------------------------------------------------------
+@pytest.mark.parametrize("variant", variants.VARIANTS, ids=lambda x: x.name)
+def test_every_variant_fits_and_differs_where_it_says(variant: Any) -> None:
+    config, context = FULL.config, 1300
+    (usual,) = lay_out_widths(config, H200, "bfloat16", context, (1,))
+    (found,) = variant.layouts(config, H200, "bfloat16", context, (1,))
+    wished = {
+        "warps": (variant.warps, found.warps),
+        "slot_bytes": (variant.slot_bytes, found.slot_bytes),
+        "ring_slots": (variant.ring_slots, found.ring_slots),
+        "blocks": (variant.blocks, found.blocks),
+        "chunk": (variant.chunk, found.plan.device.chunk),
+    }
+    for name, (wish, got) in wished.items():
+        assert wish in (None, got), name
+    same = (found.shared, found.tilings, found.blocks, found.plan.device.chunk) == (
+        usual.shared, usual.tilings, usual.blocks, usual.plan.device.chunk,
+    )  # fmt: skip
+    assert same == (variant.name == "product")
+
+
+def test_the_bandwidth_kernels_compile_without_nvcc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def find(prefer: str) -> Any:
+        tried.append(prefer)
+        if prefer == "nvcc":
+            raise CompileError("expected a CUDA compiler (nvcc), found none")
+        return prefer
+
+    def compile_all(compiler: Any, sources: Any, arch: str, folder: Path) -> dict[str, Any]:
+        return {source: object() for source in sources}
+
+    monkeypatch.setattr(_machine._compile, "find_compiler", find)
+    monkeypatch.setattr(_machine._compile, "compile_all", compile_all)
+    _machine.compile_probes("sm_90a", tmp_path)
+    assert tried == ["nvcc", "nvrtc"]
+    failed = {"memory.cu": CompileError("memory.cu: its log")}
+    monkeypatch.setattr(_machine._compile, "compile_all", lambda *_: failed)
+    with pytest.raises(NotMeasuredError, match=r"memory\.cu: its log"):
+        _machine.compile_probes("sm_90a", tmp_path)
+
+
+FAKE_SANITIZER = """#!/bin/sh
+[ "$2" = racecheck ] && { echo "========= Error: Device not supported"; exit 1; }
+[ "$2" = synccheck ] && { echo "========= ERROR SUMMARY: 3 errors"; exit 86; }
+echo "========= ERROR SUMMARY: 0 errors"
+"""
+
+
+def test_a_sanitizer_is_heard(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(FAKE_SANITIZER)
+    tool.chmod(0o755)
+    monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: str(tool))
+    records: list[Record] = []
+    for name in sanitizer.TOOLS:
+        sanitizer.sanitize(stage(tmp_path, records), f"sanitizer:{name}")
+    assert records[0]["summary"] == "0 errors"
+    assert "synccheck: expected nothing, got status 86: 3 errors" in records[1]["error"]
+    assert "Device not supported" in records[2]["not_measured"]
+
+
+# ---- the page ------------------------------------------------------------------------------------
+def test_the_page_says_what_is_wrong_first() -> None:
+    records: list[Record] = [
+        {"name": "golden", "error": "CheckError: other logits", "golden": "no_comm"},
+        {"name": "soak", "engine": "monolane", "tokens_drawn": 100_000},
+        {"name": "decode", "engine": "monolane", "context": 1024, "min": 1.0, "median": 2.0,
+         "max": 3.0, "us_per_token": 5e5, "mbu": 0.912, "ratio_to_best_peer": 1.41},
+        {"name": "decode", "engine": "hf-compile", "context": 1024, "not_measured": "no time"},
+    ]  # fmt: skip
+    page = render(_results.build(device=DEVICE, command="run.py", records=records, commit="abc"))
+    assert "| **WRONG**: CheckError: other logits |" in page
+    assert "right (100,000 tokens)" in page
+    assert "| 1,024 | **2** (1 to 3) | 500,000.0 |  | 91.2% | 1.41 |" in page
+    assert "- golden no_comm: **failed**: CheckError: other logits" in page
+    assert "- decode 1024: not measured: no time" in page
+    assert page.index("Right or wrong") < page.index("Decode") < page.index("Trouble")
+
+
+# ---- peers ---------------------------------------------------------------------------------------
+RULES: dict[str, dict[str, Any]] = {
+    "late": {},
+    "later": {"broadcast_delay": 2, "swa_layers": [1, 3]},
+    "at once": {"broadcast_delay": 4, "use_early_comm": True},
+    "apart": {"use_attention_comm": False, "use_mlp_comm": False},
+    "shared norms": {"replicated_rmsn_scale": True},
+    "tied": {"tie_word_embeddings": True},
+}
+
+
+@pytest.fixture
+def make_model() -> Callable[..., Any]:
+    torch: Any = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from monolane.hf import LaneformerConfig, LaneformerForCausalLM
+
+    def make(**changes: Any) -> Any:
+        torch.manual_seed(0)
+        sizes: dict[str, Any] = {
+            "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 22,
+            "max_position_embeddings": 64, "num_lanes": 2, "broadcast_delay": 1,
+            "sliding_window": 5, "swa_layers": [0, 2], "initializer_range": 0.3,
+        }  # fmt: skip
+        return LaneformerForCausalLM(LaneformerConfig(**(sizes | changes))).eval()
+
+    return make
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("kind", ["HfStep", "PackedStep", "PackedStep, the other ways"])
+def test_a_step_is_the_model(rule: str, kind: str, make_model: Callable[..., Any]) -> None:
+    """Behind 20 tokens, past the window: what is timed as a peer computes the model's logits."""
+    model = make_model(**RULES[rule])
+    import torch
+
+    from bench.gpu.monokernel import baseline
+
+    ids = torch.randint(0, 22, (20,))
+    with torch.no_grad():
+        expected = model(ids[None], use_cache=False).logits[0]
+        step = getattr(baseline, kind.partition(",")[0])(model, capacity=24)
+        if kind.endswith("ways"):
+            step._multiply = dict.fromkeys(
+                {tuple(w.shape) for w in (*step._qkv, *step._out, *step._gate_up, *step._down)},
+                baseline.PRODUCTS[1],
+            )
+            step._attend = dict.fromkeys(step.cache.capacities, baseline.ATTENTIONS[1])
+        for i, token in enumerate(ids):
+            step.token.copy_(token)
+            step()
+            # float32 (epsilon 1.2e-7), sums of some hundred products, in another order.
+            torch.testing.assert_close(step.logits, expected[i], atol=2e-5, rtol=1e-5)
+    assert int(step.token) == int(expected[-1].argmax())
+    assert int(step.position) == len(ids)
+
+
+def test_torch_has_the_monokernels_weights(work: Path) -> None:
+    torch: Any = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from bench.gpu.monokernel.peers import hf_model
+
+    ids = [1, 17, 33, 5, 60, 2, 91, 44, 8, 71, 30, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+    with torch.no_grad():
+        model = hf_model(stage(work, []), torch.float32)
+        found = model(torch.tensor([ids]), use_cache=False).logits[0].numpy()
+    oracle = ReferenceModel(random_weights(REHEARSAL.config, work))
+    expected = oracle.forward(ids, oracle.new_cache(len(ids)))
+    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
+    block = read_block(work)
+    state = model.state_dict()
+    for spec, part in named_parts(REHEARSAL.config):
+        wide = numpy_tensor(block, part).astype(np.float32).reshape(spec.shape)
+        assert np.array_equal(state[spec.name].numpy(), wide), spec.name
+
+
+# ---- the rehearsal -------------------------------------------------------------------------------
+@pytest.mark.slow
+def test_what_the_sanitizers_run(work: Path, tmp_path: Path) -> None:
+    """On every width, the widest with activations in memory."""
+    records: list[Record] = []
+    sanitizer.small_model(stage(tmp_path, records), "small-model")
+    assert records == [{"name": "small_model", "engine": "monolane", "tokens_drawn": 8}]
+
+
+@pytest.mark.slow
+def test_the_rehearsal(tmp_path: Path) -> None:
+    """The whole campaign: every part runs, and what it finds is right."""
+    command = [sys.executable, str(RUN), "--rehearse", "--out", str(tmp_path), "--commit", "abc"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    (path,) = tmp_path.glob("*-emulated-monokernel.json")
+    document = json.loads(path.read_text())
+    _results.validate(document)
+    records = document["records"]
+    assert [r for r in records if "error" in r] == [], done.stdout + done.stderr
+    assert done.returncode == 0
+    ran = {r["part"] for r in records if r["name"] == "part"}
+    assert ran == {p.name for p in chosen("", emulated=True)}
+    contexts = {
+        (r["engine"], r["context"]) for r in records if r["name"] == "decode" and "median" in r
+    }
+    assert {("monolane", context) for context in REHEARSAL.contexts} <= contexts
+    assert all(r["mbu"] > 0 for r in records if r["name"] == "decode" and "median" in r)
+    page = path.with_suffix(".md").read_text()
+    for title in (
+        "Right or wrong", "Decode, one sequence", "Prefill", "Widths", "Constants", "Kernels",
+        "Where the microseconds are: decode", "Where the microseconds are: prefill",
+        "Reading memory", "Time of the parts",
+    ):  # fmt: skip
+        assert f"## {title}" in page, title
+    assert "WRONG" not in page
+    assert "-- soak:" in path.with_suffix(".txt").read_text()
+    assert "decode_top_p" in table.render(tmp_path)

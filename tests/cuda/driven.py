@@ -1,0 +1,107 @@
+"""What test_driver.py runs in a process of its own, whose libcuda.so.1 is the stub.
+
+    python driven.py FOLDER SCENARIO ...
+
+Kernels are compiled by the host's compiler for emulation; everything else is what runs on a GPU.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import numpy as np  # noqa: E402
+from emulated_gpu import build_kernel  # noqa: E402
+from models import random_weights  # noqa: E402
+
+from monolane.cuda import Advance, CudaDevice, CudaExecutor, _driver  # noqa: E402
+from monolane.cuda._compile import Compiled  # noqa: E402
+
+FOLDER = Path(sys.argv[1])
+PROMPT = (1, 17, 33, 5, 60, 2, 91, 44, 8, 71, 30)
+
+
+def compile_for_the_stub(source: str, headers: Mapping[str, str], arch: str) -> Compiled:
+    assert arch == "sm_90a", arch
+    return Compiled(str(build_kernel(FOLDER, source, headers).library).encode(), "")
+
+
+def new_executor(device: CudaDevice) -> CudaExecutor:
+    return CudaExecutor(random_weights(), "auto", device, context=200, slots=2)
+
+
+def tell(*values: object) -> None:
+    sys.stdout.write(" ".join(map(str, values)) + "\n")
+
+
+def decode() -> None:
+    """Two sequences together, then logits; everything is given back at the end."""
+    device = CudaDevice()
+    executor = new_executor(device)
+    executor.start([Advance(slot=slot, tokens=PROMPT, budget=6 + 4 * slot) for slot in (0, 1)])
+    while not executor.read(1.0):
+        pass
+    drawn = executor.take()
+    tell(*(x.token for x in drawn if x.slot == 0))
+    tell(len(drawn))
+    executor.truncate(0, 0)
+    tell(float(np.abs(executor.logits(0, PROMPT)).sum()))
+    executor.close()
+    executor.close()
+
+
+def engine() -> None:
+    """The engine finds the GPU by itself."""
+    from monolane import Engine, SamplingParams
+
+    with Engine.load(sys.argv[3]) as loaded:
+        tell(loaded.backend.name, loaded.backend.dtype)
+        answer = loaded.generate([1, 5, 9], SamplingParams(max_tokens=5, ignore_eos=True))
+        tell(len(answer.token_ids))
+
+
+def fall_back() -> None:
+    """What 'auto' takes: arguments are a model and a dtype."""
+    from monolane import Engine, SamplingParams
+
+    with Engine.load(sys.argv[3], dtype=sys.argv[4]) as loaded:
+        answer = loaded.generate([1, 5, 9], SamplingParams(max_tokens=5, ignore_eos=True))
+        tell(loaded.backend.name, loaded.backend.dtype, len(answer.token_ids))
+
+
+def doctor() -> None:
+    from monolane.cli._doctor import examine
+
+    for finding in examine(sys.argv[3], sys.argv[4]):
+        if finding.name == "auto":
+            tell(finding.state, finding.value)
+
+
+def broken_kernel() -> None:
+    """A kernel that faults: the context is lost, and that is said."""
+    new_executor(CudaDevice()).logits(0, PROMPT)
+
+
+def refused_launch() -> None:
+    """A GPU that has no room for all blocks at once."""
+    new_executor(CudaDevice()).logits(0, PROMPT)
+
+
+def too_much_memory() -> None:
+    CudaDevice().allocate(2 << 30)
+
+
+def hang() -> None:
+    device = CudaDevice()
+    device.wait(device.mark(), 0.05)
+
+
+def no_driver() -> None:
+    CudaDevice()
+
+
+_driver.compile_kernel = compile_for_the_stub  # type: ignore[assignment]
+CudaExecutor.WIDTHS = (1, 8)  # what a third kernel would add is not the driver's
+globals()[sys.argv[2]]()

@@ -1,0 +1,463 @@
+"""A model on the emulated monokernel, launch by launch, below the executor and without its threads.
+
+Here time is virtual and everything is drawn from the launch's seed, so that a schedule replays, the
+host may store at a moment of the kernel's own clock, and every word that blocks exchange can be
+looked at and spoilt between launches. The executor's own tests run on EmulatedGpu instead.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import emulation
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from monolane.cuda._layout import Layout, lay_out
+from monolane.cuda._pack import pack, pack_scales
+from monolane.cuda._params import (
+    ADVANCE_DTYPE,
+    BIAS_DTYPE,
+    EPOCH_DTYPE,
+    PARAMS_DTYPE,
+    PROGRESS_DTYPE,
+)
+from monolane.cuda._specialise import EVENTS, MASKED, PARKED_TOKEN, mask_words, specialisation
+from monolane.cuda._tables import make_tables
+from monolane.model import (
+    NOW,
+    Checkpoint,
+    Head,
+    LayerConfig,
+    ModelConfig,
+    Role,
+    Weights,
+    lane_shape,
+    layer_roles,
+    read_config,
+)
+from monolane.plan import Choice, DeviceDescription, build
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+MakeRig = Callable[..., "Rig"]  # of weights and the wishes of Rig
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+# Ticks: a pass of a tiny model takes a few thousand, tens of thousands where memory is slow.
+PATIENCE = 20_000_000
+POISON = 0xFF  # a NaN in every format
+
+
+# ---- models ------------------------------------------------------------------------------------
+@cache
+def golden_weights(name: str) -> Weights:
+    """A golden folder's weights."""
+    folder = GOLDEN / name
+    return Weights.load(read_config(folder), Checkpoint.open(folder))
+
+
+def tiny_config(**changes: Any) -> ModelConfig:
+    """Two lanes of one KV head each, in which every size is as small as the kernel takes it."""
+    sizes: dict[str, Any] = {
+        "family": "laneformer",
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_heads": 2,
+        "num_kv_heads": 2,
+        "head_dim": 8,
+        "vocab_size": 24,
+        "max_positions": 64,
+        "num_lanes": 2,
+        "layers": (LayerConfig(NOW, NOW),) * 2,
+        "head": Head.VOCAB_PARALLEL,
+    }
+    return ModelConfig(**(sizes | changes))
+
+
+def random_weights(config: ModelConfig, seed: int = 0) -> Weights:
+    """Weights that bfloat16 and float16 hold alike, so that only activations are rounded.
+
+    Streams and logits have a size of about one.
+    """
+    rng = np.random.default_rng(seed)
+
+    def make(role: Role) -> Floats:
+        shape = lane_shape(config, role)
+        if role in (Role.ATTENTION_NORM, Role.MLP_NORM, Role.FINAL_NORM):
+            values = rng.uniform(0.5, 1.5, size=shape)
+        else:
+            scale = 1.0 if role is Role.EMBEDDING else shape[-1] ** -0.5
+            values = rng.normal(scale=scale, size=shape)
+        # Beyond float16's smallest normal number a bfloat16 may lose bits to it.
+        values[np.abs(values) < 2.0**-13] = 0
+        return values.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+    outer = {role: make(role) for role in (Role.EMBEDDING, Role.FINAL_NORM, Role.HEAD)}
+    layers = tuple({role: make(role) for role in layer_roles(config)} for _ in config.layers)
+    return Weights(config, outer, layers)
+
+
+# ---- what is asked of a launch, and what comes of it -------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """What one slot is to do; the kernel's Advance."""
+
+    tokens: Sequence[int]
+    slot: int = 0
+    budget: int = 1
+    stops: Sequence[int] = ()
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    all_logits: bool = False  # of every token, and nothing is drawn
+    record_logits: bool = False  # those that tokens are drawn from
+    logit_bias: Sequence[tuple[int, float]] = ()
+    guided: bool = False
+    mask: Any = None  # uint32 [ceil(V / 32)], of the first draw; None: its guide has not come
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a launch left."""
+
+    events: tuple[tuple[int, int], ...]  # (ask, token), in the order in which they came
+    logits: Floats  # [recorded rows, V]
+    epoch: Array  # EPOCH_DTYPE []
+    progress: Array  # PROGRESS_DTYPE [asks]
+    fault: npt.NDArray[np.uint32]  # zeros: no wait starved
+    error: str | None  # of the emulator
+    effort: emulation.Effort = field(compare=False)
+
+    def tokens(self, ask: int = 0) -> list[int]:
+        """The tokens drawn for an ask."""
+        return [token for i, token in self.events if i == ask]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing went wrong that somebody noticed."""
+        return self.error is None and not self.fault.any()
+
+    def same(self, other: Outcome) -> bool:
+        """Whether both are healthy and equal to the last bit."""
+        return (
+            self.healthy
+            and other.healthy
+            and self.events == other.events
+            and self.logits.tobytes() == other.logits.tobytes()
+            and self.epoch == other.epoch
+            and np.array_equal(self.progress, other.progress)
+        )
+
+
+@dataclass(frozen=True)
+class State:
+    """A rig's memory between two launches."""
+
+    memory: dict[str, Array]
+    passes: int
+    syncs: int
+    lengths: tuple[int, ...]
+
+
+# ---- the machine -------------------------------------------------------------------------------
+class Rig:
+    """A model in emulated memory, with a kernel for each width; they share all that lies there.
+
+    workers     blocks in all
+    widths      of the kernels: rows of a pass at most; the launches' default is the first
+    ring        ring slots of shared memory; few, so that they are reused soon
+    chunk       keys of a split in a row
+    wide        whether activations live in memory; None: as the layout thinks
+    kernels     the folder of the kernels' source
+    sm          80: without bulk copies
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        folder: Path,
+        *,
+        workers: int,
+        widths: Sequence[int] = (1,),
+        dtype: str = "bfloat16",
+        warps: int = 2,
+        slot_bytes: int = 4096,
+        ring: int = 3,
+        chunk: int = 16,
+        context: int | None = None,
+        slots: int = 2,
+        wide: bool | None = None,
+        kernels: Path = emulation.KERNELS,
+        sm: int = 90,
+        optimise: str = "-O1",
+    ) -> None:
+        self.weights, self.config, self.slots = weights, weights.config, slots
+        device = DeviceDescription(
+            name="emulated", workers=workers, bandwidth=1e9, compute=1e9, source="a test",
+            chunk=chunk, choice=Choice.EVERYONE,
+        )  # fmt: skip
+        self.layouts = {
+            width: _lay_out(
+                build(weights.config, device, dtype, max_width=width, context=context),
+                warps, slot_bytes, ring, wide,
+            )
+            for width in widths
+        }  # fmt: skip
+        self.layout = first = self.layouts[widths[0]]
+        assert all(x.tilings == first.tilings for x in self.layouts.values())
+        assert all(x.layers == first.layers for x in self.layouts.values())
+        self._kernels = {
+            width: compile_kernel(layout, folder, kernels, sm, optimise)
+            for width, layout in self.layouts.items()
+        }
+        self.memory = self._allocate()
+        self.passes = self.syncs = self._told = 0
+        self.lengths = [0] * slots
+
+    def _allocate(self) -> dict[str, Array]:
+        """Everything that Params points at and that outlives a launch."""
+        layout = self.layout
+        tables = make_tables(layout.plan, self.weights)
+        named = {name: getattr(tables, name) for name in tables.__slots__}
+        named["weights"] = pack(layout, self.weights)
+        named["row_scales"] = pack_scales(layout, self.weights) if layout.scale_rows else None
+        memory = {
+            name: _aligned(np.ascontiguousarray(array))
+            for name, array in named.items()
+            if array is not None
+        }
+        memory["cache"] = _aligned(np.zeros(self.slots * layout.kv_bytes, np.uint8))
+        for name in layout.words:
+            size = max(x.words[name] for x in self.layouts.values())
+            memory[name] = _aligned(np.zeros(size, np.uint64))
+        memory["control"] = _aligned(np.zeros(4, np.uint32))
+        memory["fault"] = _aligned(np.zeros(8, np.uint32))
+        memory["events"] = _aligned(np.zeros((EVENTS, 2), np.uint64))
+        words = 1 + mask_words(self.config.vocab_size)
+        memory["guides"] = _aligned(np.zeros((max(self.layouts), words), np.uint64))
+        return memory
+
+    def forget(self) -> None:
+        """Empty all slots and clear the words, as the executor does after a fault."""
+        for name in (*self.layout.words, "fault", "control", "events"):
+            self.memory[name][...] = 0
+        self.passes = self.syncs = 0
+        self.lengths = [0] * self.slots
+
+    def keep(self) -> State:
+        """What a launch may change: the words, the cache, and how far the slots have come."""
+        kept = {name: self.memory[name].copy() for name in (*self.layout.words, "cache")}
+        return State(kept, self.passes, self.syncs, tuple(self.lengths))
+
+    def bring_back(self, state: State) -> None:
+        """As it was when it was kept, here or in another rig of the same layout."""
+        for name, array in state.memory.items():
+            self.memory[name][...] = array
+        self.passes, self.syncs, self.lengths = state.passes, state.syncs, list(state.lengths)
+
+    def poison_cache(self) -> None:
+        """What other sequences might have left in the cache: the worst of it.
+
+        Not where a head's padding lies, which nobody writes: it is zero from the start.
+        """
+        layout, config = self.layout, self.config
+        step = layout.kv_row_bytes // 2
+        cache = self.memory["cache"].reshape(self.slots, -1)
+        for layer in layout.layers:
+            size = 2 * config.num_kv_heads * layer.capacity * layout.kv_row_bytes
+            tiles = cache[:, layer.kv_offset : layer.kv_offset + size].view(np.uint16)
+            tiles = tiles.reshape(self.slots, config.num_kv_heads, 2, -1, 16 * step)
+            keys = tiles[:, :, 0].reshape(self.slots, config.num_kv_heads, -1, 16, step)
+            values = tiles[:, :, 1].reshape(self.slots, config.num_kv_heads, -1, step, 16)
+            keys[..., : config.head_dim] = POISON << 8 | POISON
+            values[..., : config.head_dim, :] = POISON << 8 | POISON
+
+    def launch(
+        self,
+        *asks: Ask,
+        width: int | None = None,
+        seed: int = 0,
+        mood: str | None = None,
+        handover: int = 0,
+        after: Outcome | None = None,
+        stores: Sequence[emulation.HostStore] = (),
+        watchdog: int = PATIENCE,
+    ) -> Outcome:
+        """Run one launch to its end.
+
+        width       of the kernel
+        seed, mood  of the schedule
+        handover    end when a pass would have at most so many rows
+        after       a launch of the same asks that this one goes on from, its events kept
+        stores      what the host writes meanwhile
+        watchdog    ticks: patience of a wait
+        """
+        width = width or self.layout.width
+        layout, kernel = self.layouts[width], self._kernels[width]
+        assert len(asks) <= width, "a row of a pass for each ask"
+        advances, tokens, stops, biases = _advances(asks)
+        progress = np.zeros(len(asks), PROGRESS_DTYPE)
+        epoch = np.zeros((), EPOCH_DTYPE)
+        if after is None:
+            progress["length"] = [self.lengths[ask.slot] for ask in asks]
+            epoch["pass_number"] = self.passes
+            if "syncs" in epoch.dtype.fields:
+                epoch["syncs"] = self.syncs
+            self.memory["events"][: self._told] = 0
+            self._told = 0
+        else:
+            progress[:], epoch[...] = after.progress, after.epoch
+        rows = sum(len(a.tokens) if a.all_logits else a.budget * a.record_logits for a in asks)
+        logits = np.full((rows, self.config.vocab_size), np.nan, np.float32)
+        if after is not None:
+            logits[: len(after.logits)] = after.logits
+        results = {"progress_out": np.zeros_like(progress), "epoch_out": np.zeros_like(epoch)}
+        self.memory["fault"][:] = 0
+        pointers = self.memory | results
+        pointers |= {"advances": advances, "tokens": tokens, "stops": stops, "logits": logits}
+        pointers |= {"progress_in": progress, "epoch_in": epoch, "biases": biases}
+        params = np.zeros((), PARAMS_DTYPE)
+        for name, array in pointers.items():
+            params[name] = array.ctypes.data
+        params["watchdog_ns"], params["advance_count"] = watchdog, len(asks)
+        params["handover"] = handover
+        self._write_guides(asks, params)
+        error = kernel.launch(
+            "monokernel",
+            grid=layout.plan.groups.workers,
+            block=32 * (layout.warps + 1),
+            shared=layout.shared.total,
+            params=params.tobytes(),
+            seed=seed,
+            mood=mood,
+            stores=stores,
+        )
+        return self._outcome(asks, results, logits, error, kernel.effort)
+
+    def _write_guides(self, asks: Sequence[Ask], params: Array) -> None:
+        """What the host says of first draws, stamped as `_advances` numbers them."""
+        self.memory["guides"][...] = 0
+        if not any(ask.guided for ask in asks):
+            params["guides"] = 0
+        for i, ask in enumerate(asks):
+            if ask.mask is not None:
+                stamp = np.uint64(_first_guide(i) << 32)
+                self.memory["guides"][i, 1:] = ask.mask.astype(np.uint64) | stamp
+                self.memory["guides"][i, 0] = np.uint64(MASKED) | stamp
+
+    def _outcome(
+        self,
+        asks: Sequence[Ask],
+        results: dict[str, Array],
+        logits: Floats,
+        error: str | None,
+        effort: emulation.Effort,
+    ) -> Outcome:
+        epoch, progress = results["epoch_out"], results["progress_out"]
+        count = min(int(epoch["events"]), EVENTS)
+        self._told = max(self._told, count)
+        words = self.memory["events"][:count]
+        stamps = (words >> np.uint64(32)).tolist()
+        if error is None and not self.memory["fault"].any():
+            assert stamps == [[i + 1, i + 1] for i in range(count)], "a token was not told"
+            self.passes = int(epoch["pass_number"])
+            self.syncs = int(epoch["syncs"]) if "syncs" in epoch.dtype.fields else 0
+            for ask, row in zip(asks, progress, strict=True):
+                self.lengths[ask.slot] = int(row["length"])
+        # After a fault tokens are counted that the host was not told.
+        told = next((i for i, both in enumerate(stamps) if both != [i + 1] * 2), count)
+        low = (words[:told] & np.uint64(0xFFFFFFFF)).tolist()
+        events = tuple((ask, token) for token, ask in low if token != PARKED_TOKEN)
+        recorded = logits[: min(int(epoch["logit_rows"]), len(logits))]
+        return Outcome(
+            events, recorded, epoch, progress, self.memory["fault"].copy(), error, effort
+        )
+
+
+def compile_kernel(
+    layout: Layout, folder: Path, kernels: Path, sm: int, optimise: str
+) -> emulation.Emulated:
+    """Compile a specialisation for the host; once, whoever of a session's processes asks first."""
+    text = specialisation(layout)
+    home = folder / f"{hash_of(text)}"
+    home.mkdir(parents=True, exist_ok=True)
+    with _locked(home / "lock"):
+        header = home / "specialisation.h"
+        if not header.exists():
+            header.write_text(text)
+        return emulation.build(
+            kernels / "monokernel.cu",
+            home,
+            includes=[home, kernels],
+            defines={} if sm >= 90 else {"MONOLANE_EMULATED_SM": sm},
+            optimise=optimise,
+        )
+
+
+def hash_of(text: str) -> str:
+    """A folder's name for a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _lay_out(plan: Any, warps: int, slot_bytes: int, ring: int, wide: bool | None) -> Layout:
+    wish: dict[str, Any] = {"warps": warps, "slot_bytes": slot_bytes}
+    if wide is not None:
+        wish["wide"] = wide
+    layout = lay_out(plan, **wish)
+    limit = layout.shared.total - (layout.ring_slots - ring) * (slot_bytes + 16)
+    found = lay_out(plan, **wish, shared_limit=limit)
+    while found.ring_slots < ring:  # sections of shared memory are rounded up
+        limit += 128
+        found = lay_out(plan, **wish, shared_limit=limit)
+    return found
+
+
+def _first_guide(ask: int) -> int:
+    return 1 + 1000 * ask
+
+
+def _advances(asks: Sequence[Ask]) -> tuple[Array, Array, Array, Array]:
+    rows = np.zeros(len(asks), ADVANCE_DTYPE)
+    tokens: list[int] = []
+    stops: list[int] = []
+    biases: list[tuple[int, float]] = []
+    for i, (row, ask) in enumerate(zip(rows, asks, strict=True)):
+        row["biases_begin"], row["biases_count"] = len(biases), len(ask.logit_bias)
+        row["guided"], row["first_guide"] = ask.guided, _first_guide(i)
+        biases += sorted(ask.logit_bias)
+        row["slot"], row["budget"] = ask.slot, ask.budget
+        row["tokens_begin"], row["tokens_count"] = len(tokens), len(ask.tokens)
+        row["stops_begin"], row["stops_count"] = len(stops), len(ask.stops)
+        row["seed_low"], row["seed_high"] = ask.seed & 0xFFFFFFFF, ask.seed >> 32
+        for name in ("temperature", "top_k", "top_p", "min_p", "all_logits", "record_logits"):
+            row[name] = getattr(ask, name)
+        tokens += ask.tokens
+        stops += ask.stops
+    flat = (np.array([*tokens, 0], np.uint32), np.array([*stops, 0], np.uint32))
+    return rows, *flat, np.array([*biases, (0, 0.0)], BIAS_DTYPE)
+
+
+def _aligned(array: Array) -> Array:
+    """A copy at the alignment that a device's allocator gives."""
+    raw = np.zeros(array.nbytes + 256, np.uint8)
+    begin = -raw.ctypes.data % 256
+    copy = raw[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,187 @@
+"""The driver's face through the real bindings, in processes whose driver is a stub in C."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import emulation
+import numpy as np
+import pytest
+from emulated_gpu import EmulatedGpu
+from models import TINY, random_weights
+
+from monolane.cuda._advance import Advance
+from monolane.cuda._executor import CudaExecutor
+from monolane.model import (
+    Quantization,
+    parse_config,
+    quantize_folder,
+    tensor_specs,
+    write_checkpoint,
+)
+
+HERE = Path(__file__).resolve().parent
+PROMPT = (1, 17, 33, 5, 60, 2, 91, 44, 8, 71, 30)
+
+
+@pytest.fixture(scope="module")
+def stub(kernel_folder: Path) -> Path:
+    """The folder of a libcuda.so.1 that is ours."""
+    pytest.importorskip("cuda.bindings.driver", reason="no packages of monolane[cuda]")
+    compiler = emulation.find_compiler()
+    assert compiler is not None
+    folder = kernel_folder / "stub"
+    folder.mkdir(exist_ok=True)
+    command = [compiler, "-std=c++17", "-shared", "-fPIC", *emulation.WARNINGS]
+    part = folder / f"libcuda.{os.getpid()}"  # another process may be using it
+    subprocess.run([*command, "-o", str(part), str(HERE / "stub_driver.cpp"), "-ldl"], check=True)
+    part.rename(folder / "libcuda.so.1")
+    return folder
+
+
+def drive(
+    stub: Path, scenario: str, *arguments: str | Path, **settings: object
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, HERE / "driven.py", stub.parent, scenario, *arguments]
+    environment = {**os.environ, **{name: str(value) for name, value in settings.items()}}
+    environment["LD_LIBRARY_PATH"] = str(stub)
+    return subprocess.run(
+        [str(x) for x in command], env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_executor_runs_through_the_bindings(stub: Path, kernel_folder: Path) -> None:
+    done = drive(stub, "decode")
+    assert done.returncode == 0, done.stderr
+    gpu = EmulatedGpu(kernel_folder)
+    executor = CudaExecutor(random_weights(), "auto", gpu, context=200, slots=1)
+    executor.start([Advance(slot=0, tokens=PROMPT, budget=6)])
+    while not executor.read(1.0):
+        pass
+    expected = [x.token for x in executor.take()]
+    executor.truncate(0, 0)
+    total = float(np.abs(executor.logits(0, PROMPT)).sum())
+    executor.close()
+    lines = done.stdout.splitlines()
+    assert [int(x) for x in lines[0].split()] == expected
+    assert int(lines[1]) == 6 + 10
+    assert float(lines[2]) == total > 0
+    assert "released with 0 allocations, 0 pinned" in done.stderr
+
+
+def test_the_engine_prefers_a_gpu_that_is_there(stub: Path, tiny_model: Path) -> None:
+    done = drive(stub, "engine", tiny_model)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["cuda", "bfloat16", "5"]
+    assert "released with 0 allocations, 0 pinned" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def quantised(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in int8, which only the CPU backend runs."""
+    folder = tmp_path_factory.mktemp("quantised")
+    config = {**TINY, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 4}
+    (folder / "config.json").write_text(json.dumps(config))
+    rng = np.random.default_rng(0)
+    write_checkpoint(
+        folder,
+        [
+            (spec.name, rng.normal(scale=0.3, size=spec.shape).astype(np.float32))
+            for spec in tensor_specs(parse_config(config))
+        ],
+    )
+    quantize_folder(folder, folder / "int8", Quantization(8))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "settings", "backend", "reason"),
+    [
+        ("", "auto", {}, "cuda bfloat16 5", ""),
+        ("", "float8", {}, "cuda float8 5", ""),
+        ("int8", "auto", {}, "cpu int8 5", "or float32, got one in int8; use backend='cpu'"),
+        ("", "int8", {}, "cpu int8 5", "cuda: dtype: expected one of auto, bfloat16, float16, "),
+        ("", "auto", {"STUB_FREE_MB": 90}, "cpu float32 5", "GiB free on Stub H200 .* got 0.1 of"),
+        ("", "auto", {"STUB_SMS": 1}, "cpu float32 5", "expected at least 2 SMs, one for each"),
+    ],
+)
+def test_auto_takes_the_gpu_only_for_what_it_can_run(
+    stub: Path,
+    quantised: Path,
+    model: str,
+    dtype: str,
+    settings: dict[str, object],
+    backend: str,
+    reason: str,
+) -> None:
+    done = drive(stub, "fall_back", quantised / model, dtype, **settings)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == backend
+    assert ("auto: the cpu backend" in done.stderr) == bool(reason)
+    assert re.search(reason, done.stderr)
+    if "STUB_FREE_MB" not in settings:  # the doctor asks for no free memory
+        told = drive(stub, "doctor", quantised / model, dtype, **settings).stdout
+        assert told.startswith(f"ok {backend.split()[0]} for {quantised / model}")
+        assert re.search(reason, told)
+
+
+def test_what_neither_can_run_names_both_reasons(stub: Path, quantised: Path) -> None:
+    done = drive(stub, "fall_back", quantised, "float8", STUB_SMS=1)
+    assert "dtype: float8 is for GPUs" in done.stderr
+    assert "And of the GPU: cuda: expected at least 2 SMs" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("scenario", "settings", "messages"),
+    [
+        (
+            "broken_kernel",
+            {"STUB_FAULT_AT": 2},
+            (
+                "got CUDA_ERROR_LAUNCH_FAILED (unspecified launch failure)",
+                "this GPU can no longer be used from this process",
+            ),
+        ),
+        ("refused_launch", {"STUB_PLACES": 3}, ("another program holds some of this GPU's SMs",)),
+        (
+            "too_much_memory",
+            {},
+            ("got CUDA_ERROR_OUT_OF_MEMORY", "use a smaller context or fewer sequences"),
+        ),
+        (
+            "hang",
+            {"STUB_LATE": 1 << 30},
+            ("expected Stub H200 to finish within 0 s, it did not",),
+        ),
+        (
+            "no_driver",
+            {"STUB_INIT": 100},
+            (
+                "cuInit: expected success, got CUDA_ERROR_NO_DEVICE",
+                "look at CUDA_VISIBLE_DEVICES",
+            ),
+        ),
+    ],
+)
+def test_what_the_driver_refuses_is_explained(
+    stub: Path, scenario: str, settings: dict[str, object], messages: tuple[str, ...]
+) -> None:
+    done = drive(stub, scenario, **settings)
+    assert done.returncode != 0
+    assert "monolane.errors.BackendError: cuda: " in done.stderr
+    for message in messages:
+        assert message in done.stderr
+
+
+def test_without_a_driver_there_is_a_way_out(kernel_folder: Path) -> None:
+    pytest.importorskip("cuda.bindings.driver", reason="no packages of monolane[cuda]")
+    empty = kernel_folder / "no-driver"
+    empty.mkdir(exist_ok=True)
+    done = drive(empty, "no_driver")
+    if done.returncode == 0:
+        pytest.skip("this machine has a driver")
+    assert "libcuda.so.1" in done.stderr
+    assert "use backend='cpu'" in done.stderr

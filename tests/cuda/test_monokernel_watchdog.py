@@ -1,0 +1,177 @@
+"""A block that falls silent ends the launch with a fault that says who waited in vain for what, and
+the next launch finds nothing of it.
+
+One copy of the kernel has a switch that mutes one kind of word of one block, so that the very
+kernel that gave up can be seen to work again.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from emulation import KERNELS
+from rig import Ask, MakeRig, Rig, random_weights, tiny_config
+
+from monolane.cuda._faults import WAITS, describe_fault, wait_names
+from monolane.model import NOW, Head, LayerConfig
+
+LAYERS = (LayerConfig(NOW, NOW),) * 2
+# Blocks of one lane starve together, in the wait that is not served; other lanes in their wait for
+# that lane, and who looks at the clock first is the one who tells.
+ONE_LANE = tiny_config(num_lanes=1, num_kv_heads=1, layers=LAYERS)
+TWO_LANES = tiny_config(head=Head.MEAN, layers=LAYERS)
+ASKS = (
+    Ask(tokens=(1, 2, 3), budget=3),
+    Ask(tokens=(4,), slot=1, budget=3, temperature=1.0, top_k=5, seed=3),
+)
+GUIDED = (
+    ASKS[0],
+    Ask(tokens=(4,), slot=1, guided=True, mask=np.array([0x30], np.uint32)),
+)
+PATIENCE = 100_000  # ticks; a healthy launch takes some ten thousand
+SEEDS = 24
+SWITCH = """#include "specialisation.h"
+#define MUTED(what) (b.p.control[1] == (what) && b.p.control[2] == b.worker)
+"""
+
+
+@dataclass(frozen=True)
+class Word:
+    """Where a kind of word is published, and what is put before it."""
+
+    file: str
+    text: str
+    muted: str
+    # Waits of blocks that go on for a while and starve in the next thing that they need.
+    later: tuple[str, ...] = ()
+
+
+def silent(text: str, name: str) -> str:
+    return text.replace("publish(", f"if (!MUTED(AWAIT_{name})) publish(")
+
+
+def word(file: str, text: str, name: str, *later: str) -> Word:
+    return Word(file, text, silent(text, name), later)
+
+
+WORDS = {
+    "STREAM": word("stream.cuh", "publish(out + e.at(i), bits_of_float(*x)", "STREAM"),
+    "SQUARES": Word(
+        "stream.cuh",
+        "if (b.index == 0) {\n      publish(square_words",
+        "if (b.index == 0 && !MUTED(AWAIT_SQUARES)) {\n      publish(square_words",
+    ),
+    "QKV": word("attend.cuh", "publish(qkv_words(b, t) + at.row", "QKV", "PARTIAL"),
+    "PARTIAL": word("attend.cuh", "publish(out + d, bits_of_float(sum)", "PARTIAL"),
+    "HIDDEN": word(
+        "monokernel.cu", "publish(out + t * even(INNER) + own.begin + r", "HIDDEN", "LANES"
+    ),
+    "LANES": Word(
+        "stream.cuh",
+        "if (e.has(i)) publish(raw + e.at(i)",
+        "if (e.has(i) && !MUTED(AWAIT_LANES)) publish(raw + e.at(i)",
+        ("SQUARES", "STREAM"),
+    ),
+    "JOINED": word("stream.cuh", "publish(b.p.joined_words +", "JOINED"),
+    "CANDIDATES": Word(
+        "choose.cuh",
+        "if (b.thread < offers) {",
+        "if (b.thread < offers && !MUTED(AWAIT_CANDIDATES)) {",
+    ),
+    "CONTROL": Word(
+        "choose.cuh",
+        "if (b.worker == 0 && b.thread == 0) publish(b.p.control_words",
+        "if (b.worker == 0 && b.thread == 0 && !MUTED(AWAIT_CONTROL)) publish(b.p.control_words",
+        ("DECISION",),
+    ),
+    "LOGITS": word("choose.cuh", "publish(logit_words(b, w) + token", "LOGITS", "DECISION"),
+    "DECISION": Word(
+        "choose.cuh",
+        "if (b.thread == 0) publish(decision",
+        "if (b.thread == 0 && !MUTED(AWAIT_DECISION)) publish(decision",
+    ),
+    "GUIDE": word("choose.cuh", "publish(words, verdict, stamp)", "GUIDE", "CANDIDATES"),
+    # A copy that was begun lands always; the producer may fall behind.
+    "WEIGHTS": Word(
+        "weights.cuh",
+        "while (!warp_all(barrier_passed(b.empty(to.slot), to.parity ^ 1))) {",
+        "while (MUTED(AWAIT_WEIGHTS) ||\n"
+        "           !warp_all(barrier_passed(b.empty(to.slot), to.parity ^ 1))) {",
+        ("QKV", "PARTIAL"),
+    ),
+}
+LANES_WORDS = {name: WORDS.pop(name) for name in ("LANES", "JOINED")}
+WIDE_WORDS = {
+    "LANE": Word(
+        "block.cuh",
+        "    add_release(counter, 1);",
+        "    if (!MUTED(AWAIT_LANE)) add_release(counter, 1);",
+    ),
+}
+ALL_WORDS = WORDS | LANES_WORDS | WIDE_WORDS
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kernels with a switch for every kind of word."""
+    folder = tmp_path_factory.mktemp("muted") / "kernels"
+    shutil.copytree(KERNELS, folder)
+    replace(folder / "block.cuh", '#include "specialisation.h"\n', SWITCH)
+    for each in ALL_WORDS.values():
+        replace(folder / each.file, each.text, each.muted)
+    return folder
+
+
+def replace(path: Path, before: str, after: str) -> None:
+    text = path.read_text()
+    assert text.count(before) == 1, f"{path.name} has changed: {before!r}"
+    path.write_text(text.replace(before, after))
+
+
+@pytest.fixture(scope="module")
+def rigs(make_rig: MakeRig, kernels: Path) -> dict[str, Rig]:
+    wish = {"widths": (4,), "kernels": kernels}
+    one = random_weights(ONE_LANE)
+    found = dict.fromkeys(WORDS, make_rig(one, workers=3, **wish))
+    found |= dict.fromkeys(LANES_WORDS, make_rig(random_weights(TWO_LANES), workers=4, **wish))
+    return found | dict.fromkeys(WIDE_WORDS, make_rig(one, workers=3, wide=True, **wish))
+
+
+@pytest.mark.parametrize("name", ALL_WORDS)
+def test_the_wait_is_named(rigs: dict[str, Rig], name: str) -> None:
+    rig, asks = rigs[name], GUIDED if name == "GUIDE" else ASKS
+    rig.forget()
+    good = rig.launch(*asks)
+    assert good.healthy, (good.error, good.fault)
+    numbers = {name: number for number, name in wait_names().items()}
+    # Block 1 decides for the second row of a pass.
+    speaker = 0 if name in ("CONTROL", "GUIDE") else 1
+    told = set()
+    for seed in range(SEEDS):
+        rig.forget()
+        rig.memory["control"][1:3] = numbers[name], speaker
+        bad = rig.launch(*asks, seed=seed, watchdog=PATIENCE)
+        assert bad.error is None, bad.error
+        wait, block, _, phase, _, number = (int(x) for x in bad.fault[:6])
+        told.add(wait_names()[wait])
+        assert block < rig.layout.plan.groups.workers
+        assert phase < 5 * len(LAYERS) + 2
+        assert number < int(good.epoch["pass_number"])
+        sentence = describe_fault(bad.fault, rig.layout.plan)
+        assert WAITS[wait_names()[wait]] in sentence
+        assert f"block {block} " in sentence
+        # The host was told nothing that is not so.
+        assert bad.events == good.events[: len(bad.events)]
+        # Bounded: the wait, then a pass in which nobody waits any more.
+        assert bad.effort.turns < 20 * good.effort.turns
+    later = ALL_WORDS[name].later
+    assert told <= {name, *later}
+    assert name in told or later, "nobody else starves"
+    rig.forget()  # as the executor does: words cleared, slots empty
+    assert rig.launch(*asks, seed=1).same(good)
+
+
+def test_every_wait_is_tried() -> None:
+    assert set(ALL_WORDS) == set(wait_names().values())
