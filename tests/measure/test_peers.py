@@ -57,6 +57,7 @@ def test_both_take_turns_and_the_ratio_is_ours_by_theirs(tmp_path: Path) -> None
     assert result.returncode == 0, result.stderr
     document = json.loads(out.read_text())
     validate_document(document)
+    assert str(tmp_path) not in out.read_text()
     read, decode, prefill, their_decode, their_prefill = document["records"]
     assert read["name"] == "read_bandwidth"
     for ours, theirs in ((decode, their_decode), (prefill, their_prefill)):
@@ -66,7 +67,22 @@ def test_both_take_turns_and_the_ratio_is_ours_by_theirs(tmp_path: Path) -> None
         assert ours["tokens"] == theirs["tokens"]
         assert (theirs["runs"], theirs["median"], theirs["dtype"]) == (2, 10.0, "BF16")
         assert ours["ratio_to_llama_cpp"] == pytest.approx(ours["median"] / 10)
+        assert ours["ratio_to_llama_cpp_min"] == pytest.approx(ours["min"] / 10)
+        assert ours["ratio_to_llama_cpp_max"] == pytest.approx(ours["max"] / 10)
     assert [line.split()[0] for line in result.stdout.splitlines()[1:]] == ["decode", "prefill"]
+
+
+def test_a_ratio_is_of_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine halves its speed in the second round, between the two of the third, and stays."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    from peers import ratio_figures
+
+    found = ratio_figures([20.0, 10.0, 20.0], [16.0, 8.0, 8.0])
+    assert found == {
+        "ratio_to_llama_cpp": 1.25,  # that of the medians is 2.5
+        "ratio_to_llama_cpp_min": 1.25,
+        "ratio_to_llama_cpp_max": 2.5,
+    }
 
 
 @pytest.mark.parametrize(

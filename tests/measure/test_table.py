@@ -41,6 +41,7 @@ def test_a_table_of_every_kind_of_record(
     }
     records = [
         decode | summary([17.5, 18.0, 18.2], "tokens/s"),
+        decode | summary([20.0], "tokens/s") | {"ratio_to_llama_cpp": 1.25},
         {"name": "startup", "dtype": "int8"} | summary([0.5], "s"),
         {"name": "memory", "context": 8, "peak_bytes": 5e9, "overhead_bytes": 2e8},
         {"name": "serve", "not_measured": "no | port"},
@@ -59,9 +60,16 @@ def test_a_table_of_every_kind_of_record(
         "| decode | monolane | laneformer-2b | int8 | at 1,024 | **18** tokens/s (17.5 to 18.2) | "
         "44.0 | 96% |" in text
     )
+    assert "**20** tokens/s (20 to 20); **1.25** times llama.cpp |" in text
+    assert "| startup |  |" in text
     assert "| peak 5.00 GB; 200 MB beyond weights and keys |" in text
     assert "| worst 0.25, share 0.5 |" in text
     assert "not measured: no \\| port" in text
+    assert "No GPU has been at hand" in text
+    device["name"] = "NVIDIA Something"
+    write_document(tmp_path / "b.json", build_document(device, "x --y", records, "c0ffee"))
+    assert table.main(["--results", str(tmp_path)]) == 0
+    assert "No GPU has been at hand" not in (tmp_path / "README.md").read_text()
 
 
 def test_a_file_that_breaks_the_format_is_named(tmp_path: Path) -> None:

@@ -2,14 +2,22 @@
 
 ``bench_cases`` and ``run_rounds`` time decode and prefill beside the machine's own read bandwidth,
 ``first_token`` a cold process, ``trace`` one epoch phase by phase; ``synthetic`` makes a model of
-any size to measure.
+any size to measure. ``Load`` asks a server, ours or another, as clients would.
 """
 
 from monolane.measure._bandwidth import ReadProbe
 from monolane.measure._bench import bench_records, memory_record, startup_record
 from monolane.measure._cases import Case, DecodeCase, LoadedModel, PrefillCase, run_rounds
 from monolane.measure._first_token import FirstToken, first_token
-from monolane.measure._machine import describe_machine, load_average
+from monolane.measure._load import Level, Load, Loaded, LoadOptions, ask_models
+from monolane.measure._load_outcome import Failure, Outcome
+from monolane.measure._load_plot import plot_load, require_plot
+from monolane.measure._load_prompts import IdPrompts, Prompts
+from monolane.measure._load_records import percentiles, serve_record
+from monolane.measure._load_target import LoadTarget
+from monolane.measure._machine import describe_machine, drop_from_page_cache, load_average
+from monolane.measure._neighbours import Neighbours
+from monolane.measure._paced import PacedBackend, paced_engine
 from monolane.measure._results import (
     SCHEMA,
     Record,
@@ -29,23 +37,41 @@ __all__ = [
     "SYNTHETIC",
     "Case",
     "DecodeCase",
+    "Failure",
     "FirstToken",
+    "IdPrompts",
     "KindSummary",
+    "Level",
+    "Load",
+    "LoadOptions",
+    "LoadTarget",
+    "Loaded",
     "LoadedModel",
+    "Neighbours",
+    "Outcome",
+    "PacedBackend",
     "PrefillCase",
+    "Prompts",
     "ReadProbe",
     "Record",
     "ResultsError",
     "Trace",
+    "ask_models",
     "bench_records",
     "build_document",
     "current_commit",
     "describe_machine",
+    "drop_from_page_cache",
     "first_token",
     "load_average",
     "memory_record",
+    "paced_engine",
+    "percentiles",
+    "plot_load",
+    "require_plot",
     "result_name",
     "run_rounds",
+    "serve_record",
     "startup_record",
     "summarise",
     "summary",

@@ -49,8 +49,16 @@ class ReadProbe:
         self._pass()
 
     def run(self) -> None:
-        """Take one sample: the best of several passes over the buffer."""
-        self.samples.append(max(self._pass() for _ in range(_PASSES)))
+        """Take one sample and keep it."""
+        self.samples.append(self.read())
+
+    def read(self) -> float:
+        """Return the bytes/s of the best of several passes over the buffer."""
+        return max(self._pass() for _ in range(_PASSES))
+
+    def forget(self) -> None:
+        """Take the last sample back."""
+        self.samples.pop()
 
     def _pass(self) -> float:
         spans = self._in_parallel(lambda part: kernels.read(self._isa, part))

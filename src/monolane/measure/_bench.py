@@ -1,5 +1,6 @@
 """From samples to records of the results format."""
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,8 +22,7 @@ def bench_records(
 ) -> list[Record]:
     """Return a record of the bandwidth and of each case, which must have been run."""
     records = [_probe_record(probe)]
-    bandwidth = records[0]["median"] * 1e9
-    records += [_decode_record(model, case, bandwidth) for case in decodes]
+    records += [_decode_record(model, case) for case in decodes]
     records += [_prefill_record(model, case) for case in prefills]
     return records
 
@@ -33,7 +33,7 @@ def _probe_record(probe: ReadProbe) -> Record:
     return _record(probe.name, workers=probe.workers, buffer_bytes=probe.size) | figures | more
 
 
-def _decode_record(model: str, case: DecodeCase, bandwidth: float) -> Record:
+def _decode_record(model: str, case: DecodeCase) -> Record:
     figures = summary(case.samples, "tokens/s")
     moved, speed = case.bytes_per_token, figures["median"]
     p50, p90, p99 = (float(value) for value in np.percentile(case.token_us, (50, 90, 99)))
@@ -48,7 +48,9 @@ def _decode_record(model: str, case: DecodeCase, bandwidth: float) -> Record:
             "token_us": {"p50": p50, "p90": p90, "p99": p99},
             "bytes_per_token": moved,
             "gb_per_s": moved * speed / 1e9,
-            "mbu": moved * speed / bandwidth,
+            "mbu": statistics.median(case.shares),
+            "mbu_min": min(case.shares),
+            "mbu_max": max(case.shares),
         }
     )
 
@@ -73,13 +75,15 @@ def startup_record(model: str, dtype: str, runs: Sequence[FirstToken]) -> Record
 def memory_record(model: str, decode: DecodeCase, run: FirstToken) -> Record:
     """Return what a process held that answered at the context of a decode case.
 
-    ``overhead_bytes`` is the peak less weights and the keys and values of the model's whole
-    context: huge pages make the cache resident as soon as its heads are touched. Weights that are
-    read from a mapping are pages of the file, which processes share.
+    ``overhead_bytes`` is the peak less weights (the embedding included, in its own 16 bits) and the
+    keys and values of the model's whole context: huge pages make the cache resident as soon as its
+    heads are touched. Weights that are read from a mapping are pages of the file, which processes
+    share.
     """
     plan = decode.model.executor.plan
-    whole = build(plan.config, plan.device, plan.dtype)
+    whole = build(plan.config, plan.device, plan.dtype, kv_bytes=plan.kv_bytes)
     weights = sum(matrix.bytes for phase in whole.phases for matrix in phase.matrices)
+    weights += decode.model.embedding_bytes
     keys_and_values = sum(phase_cost(whole, p).bytes for p in whole.phases if not p.matrices)
     return _record("memory", model, decode.model.dtype, decode.context) | {
         "peak_bytes": run.peak_bytes,

@@ -9,10 +9,13 @@ import numpy as np
 
 from monolane.cpu import AdvanceTuple, CpuExecutor
 from monolane.errors import RequestError
-from monolane.model import Checkpoint, Weights, read_config
+from monolane.measure._bandwidth import ReadProbe
+from monolane.measure._neighbours import Neighbours
+from monolane.model import Checkpoint, Role, Weights, read_config
 from monolane.plan import MAX_WIDTH, pass_cost
 
 _PATIENCE = 1000  # milliseconds of one wait for tokens
+_ATTEMPTS = 3  # at a sample that nobody disturbs
 
 
 class Case(Protocol):
@@ -28,21 +31,49 @@ class Case(Protocol):
     def run(self) -> None:
         """Take one sample."""
 
+    def forget(self) -> None:
+        """Take the last sample back."""
 
-def run_rounds(cases: Sequence[Case], rounds: int, progress: Callable[[], None]) -> None:
-    """Warm up, then take a sample of every case in each round.
 
-    Each round begins with another case, so that none always follows the same neighbour.
-    ``progress`` is called after every step: (rounds + 1) * len(cases) times.
+def run_rounds(
+    cases: Sequence[Case],
+    rounds: int,
+    progress: Callable[[], None],
+    neighbours: Neighbours | None = None,
+) -> int:
+    """Warm up, then take a sample of every case in each round; return how many were disturbed.
+
+    Each round begins with another case, so that none always follows the same neighbour. With
+    ``neighbours``, a sample during which other programs ran is taken again, at most twice and while
+    there is patience; one that is disturbed even then counts. ``progress`` is called after every
+    step: (rounds + 1) * len(cases) times.
     """
     for case in cases:
         case.warm_up()
         progress()
+    disturbed = 0
     for i in range(rounds):
         first = i % len(cases)
         for case in (*cases[first:], *cases[:first]):
-            case.run()
+            disturbed += not _take(case, neighbours)
             progress()
+    return disturbed
+
+
+def _take(case: Case, neighbours: Neighbours | None) -> bool:
+    """Take a sample; return whether nobody disturbed it."""
+    if neighbours is None:
+        case.run()
+        return True
+    for attempt in range(_ATTEMPTS):
+        neighbours.await_quiet()
+        case.run()
+        if neighbours.were_quiet():
+            return True
+        if neighbours.patience <= 0 or attempt == _ATTEMPTS - 1:
+            break
+        case.forget()
+    return False
 
 
 class LoadedModel:
@@ -61,6 +92,9 @@ class LoadedModel:
         weights = Weights.load(config, Checkpoint.open(folder))
         self.executor = CpuExecutor(weights, dtype, context=context, slots=slots, workers=workers)
         self.load_seconds = time.perf_counter() - begin
+        # Rows are looked up, not streamed: the plan does not count them. A tied one is the head's.
+        embedding = weights.outer[Role.EMBEDDING]
+        self.embedding_bytes = 0 if config.tie_embeddings else embedding.nbytes
         self.dtype = self.executor.arithmetic.name
         self._rng = np.random.default_rng(0)
 
@@ -81,7 +115,20 @@ class LoadedModel:
     def epoch(self, slot: int, token_ids: Sequence[int], budget: int) -> tuple[int, list[int]]:
         """Feed tokens and draw ``budget`` greedily; return the last token and all times in ns."""
         events: list[tuple[int, int, int, object, object]] = []
-        advance: AdvanceTuple = (slot, token_ids, budget, 0.0, 0, 1.0, 0.0, 0, (), -1)
+        advance: AdvanceTuple = (
+            slot,
+            token_ids,
+            budget,
+            0.0,
+            0,
+            1.0,
+            0.0,
+            0,
+            (),
+            -1,
+            (),
+            False,
+        )
         self.executor.core.start([advance])
         while not self.executor.core.read(_PATIENCE, events):
             pass
@@ -89,14 +136,21 @@ class LoadedModel:
 
 
 class DecodeCase:
-    """Tokens of one epoch, behind ``context`` tokens that are there already."""
+    """Tokens of one epoch, behind ``context`` tokens that are there already.
 
-    def __init__(self, model: LoadedModel, slot: int, context: int, tokens: int) -> None:
+    The memory is read right before and after each epoch: where it changes its speed from minute to
+    minute, as on virtual machines, an epoch has to be held against the speed of its own minute.
+    """
+
+    def __init__(
+        self, model: LoadedModel, slot: int, context: int, tokens: int, probe: ReadProbe
+    ) -> None:
         assert context >= 1
         assert tokens >= 2
         self.model, self.context, self.tokens = model, context, tokens
-        self._slot, self._next = slot, -1
+        self._slot, self._next, self._probe = slot, -1, probe
         self.samples: list[float] = []  # tokens/s of an epoch
+        self.shares: list[float] = []  # of the read bandwidth that an epoch came to: its MBU
         self.token_us: list[float] = []  # from token to token, of all epochs
 
     @property
@@ -116,10 +170,20 @@ class DecodeCase:
 
     def run(self) -> None:
         """Draw one epoch. The first token is not counted: its time holds the start of the epoch."""
+        before = self._probe.read()
         times = self._draw()
-        self.samples.append((len(times) - 1) / (times[-1] - times[0]) * 1e9)
+        bandwidth = (before + self._probe.read()) / 2
+        speed = (len(times) - 1) / (times[-1] - times[0]) * 1e9
+        self.samples.append(speed)
+        self.shares.append(self.bytes_per_token * speed / bandwidth)
         deltas = np.diff(np.asarray(times, np.int64)) / 1e3
         self.token_us += [float(delta) for delta in deltas]
+
+    def forget(self) -> None:
+        """Take the last epoch back."""
+        self.samples.pop()
+        self.shares.pop()
+        del self.token_us[-(self.tokens - 1) :]
 
     def _fill(self) -> None:
         core = self.model.executor.core
@@ -160,6 +224,10 @@ class PrefillCase:
     def run(self) -> None:
         """Take one sample."""
         self.samples.append(self._prefill())
+
+    def forget(self) -> None:
+        """Take the last sample back."""
+        self.samples.pop()
 
     def _prefill(self) -> float:
         self.model.executor.core.truncate(self._slot, 0)

@@ -19,6 +19,13 @@ def describe_machine(read_bandwidth: float | None = None) -> dict[str, Any]:
     }
 
 
+def drop_from_page_cache(path: Path) -> None:
+    """Have a file read from disk again, as after a restart; a mapping may then get huge pages."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())  # pages that are not written yet cannot be dropped
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def load_average() -> float:
     """Return how many threads of all programs have wanted a core in the last minute, on average."""
     return os.getloadavg()[0]

@@ -1,0 +1,202 @@
+"""What an exchange was: an answer with its times and its count of tokens, or a kind of failure.
+
+Tokens are counted by ``usage.completion_tokens``, never by events: a server that sends what came
+since the last event (ours does) would look many times slower than it is. Where a server gives no
+usage, llama.cpp's ``timings.predicted_n`` counts, and only then events, which is said.
+"""
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import h11
+
+from monolane.measure._load_exchange import Exchange
+
+CountedBy = Literal["usage", "timings", "events"]
+_KINDS_OF_TEXT = ("content", "reasoning_content", "reasoning", "tool_calls")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why there is no whole answer.
+
+    ``kind``: connect, timeout, too_large, not_http, http_<status>, not_streamed, error_event (after
+    the start), broken (no end mark), empty (an end, and no text).
+    """
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One answer as its client saw it; seconds."""
+
+    tokens: int
+    counted_by: CountedBy
+    prompt_tokens: int | None
+    first: float  # from the request to the first text
+    whole: float  # from the request to the end mark
+    decode: float  # from the first text to the last
+    gaps: tuple[float, ...]  # from each event with text to the next
+    server_speed: float | None  # tokens/s of decode by the server's own clock, where it tells
+    sent_ns: int
+    done_ns: int
+
+    @property
+    def speed(self) -> float | None:
+        """Tokens per second after the first, or None where all came at once."""
+        return (self.tokens - 1) / self.decode if self.decode > 0 and self.tokens > 1 else None
+
+
+def read_json(made: Exchange) -> dict[str, Any] | Failure:
+    """Return the JSON object that was answered."""
+    response = _response(made)
+    if isinstance(response, Failure):
+        return response
+    status, _, parts = response
+    text = b"".join(data for _, data in parts)
+    if status != 200:
+        return Failure(f"http_{status}", _error_text(text))
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else Failure("not_http", f"no JSON: {text[:100]!r}")
+
+
+def read_stream(made: Exchange) -> Outcome | Failure:
+    """Return what a streamed answer was."""
+    response = _response(made)
+    if isinstance(response, Failure):
+        return response
+    status, kind, parts = response
+    if status != 200:
+        return Failure(f"http_{status}", _error_text(b"".join(data for _, data in parts)))
+    if not kind.startswith("text/event-stream"):
+        return Failure("not_streamed", f"expected text/event-stream, got {kind!r:.80}")
+    return _Answer().read(made, parts)
+
+
+class _Answer:
+    def __init__(self) -> None:
+        self._times: list[int] = []  # of events with text
+        self._done_ns = 0
+        self._usage: dict[str, Any] = {}
+        self._timings: dict[str, Any] = {}
+
+    def read(self, made: Exchange, parts: list[tuple[int, bytes]]) -> Outcome | Failure:
+        for time_ns, line in _data_lines(parts):
+            if line == b"[DONE]":
+                self._done_ns = time_ns
+                continue
+            try:
+                chunk = json.loads(line)
+            except ValueError:
+                return Failure("broken", f"an event that is no JSON: {line[:100]!r}")
+            if not isinstance(chunk, dict):
+                return Failure("broken", f"an event that is no object: {line[:100]!r}")
+            if chunk.get("error"):
+                return Failure("error_event", _error_text(line))
+            self._add(time_ns, chunk)
+        if not self._done_ns:
+            kind, message = made.fault or ("broken", "the answer ended without [DONE]")
+            return Failure(kind, f"{message}, after {len(self._times)} events with text")
+        return self._outcome(made) if self._times else Failure("empty", "an answer without text")
+
+    def _add(self, time_ns: int, chunk: dict[str, Any]) -> None:
+        if any(_has_text(choice) for choice in chunk.get("choices") or ()):
+            self._times.append(time_ns)
+        self._usage = chunk.get("usage") or self._usage
+        self._timings = chunk.get("timings") or self._timings
+
+    def _outcome(self, made: Exchange) -> Outcome:
+        tokens, counted_by = self._count()
+        times = self._times
+        return Outcome(
+            tokens=tokens,
+            counted_by=counted_by,
+            prompt_tokens=self._usage.get("prompt_tokens"),
+            first=(times[0] - made.sent_ns) / 1e9,
+            whole=(self._done_ns - made.sent_ns) / 1e9,
+            decode=(times[-1] - times[0]) / 1e9,
+            gaps=tuple((later - sooner) / 1e9 for sooner, later in itertools.pairwise(times)),
+            server_speed=self._timings.get("predicted_per_second") or None,
+            sent_ns=made.sent_ns,
+            done_ns=self._done_ns,
+        )
+
+    def _count(self) -> tuple[int, CountedBy]:
+        if isinstance(count := self._usage.get("completion_tokens"), int):
+            return count, "usage"
+        if isinstance(count := self._timings.get("predicted_n"), int):
+            return count, "timings"
+        return len(self._times), "events"
+
+
+_Response = tuple[int, str, list[tuple[int, bytes]]]
+
+
+def _response(made: Exchange) -> _Response | Failure:
+    """Return status, content type, and the body's parts with the times at which they came."""
+    try:
+        head, parts = _parse(made)
+    except h11.RemoteProtocolError as error:
+        begin = made.reads[0][1][:60] if made.reads else b""
+        return Failure("not_http", f"{error}; it began with {begin!r}")
+    if head is None:
+        return Failure(*(made.fault or ("broken", "the connection was closed without an answer")))
+    kinds = [value.decode("latin-1") for name, value in head.headers if name == b"content-type"]
+    return head.status_code, kinds[0] if kinds else "", parts
+
+
+def _parse(made: Exchange) -> tuple[h11.Response | None, list[tuple[int, bytes]]]:
+    wire = h11.Connection(h11.CLIENT)
+    wire.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
+    wire.send(h11.EndOfMessage())
+    head: h11.Response | None = None
+    parts: list[tuple[int, bytes]] = []
+    for time_ns, data in made.reads:
+        wire.receive_data(data)
+        while True:
+            event = wire.next_event()
+            if isinstance(event, h11.Response):
+                head = event
+            elif isinstance(event, h11.Data):
+                parts.append((time_ns, bytes(event.data)))
+            elif not isinstance(event, h11.InformationalResponse):
+                break
+    if head is None and made.reads and made.fault is None:
+        wire.receive_data(b"")  # the end: whatever came is no response any more
+        wire.next_event()
+    return head, parts
+
+
+def _data_lines(parts: list[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Yield what stands behind each "data:", with the time at which its line was whole."""
+    rest = b""
+    for time_ns, data in parts:
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield time_ns, line[5:].strip()
+
+
+def _has_text(choice: dict[str, Any]) -> bool:
+    delta = choice.get("delta") or {}
+    return bool(choice.get("text")) or any(delta.get(kind) for kind in _KINDS_OF_TEXT)
+
+
+def _error_text(body: bytes) -> str:
+    """Return the message of an error body, whichever of the usual shapes it has."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        found = None
+    error = found.get("error", found) if isinstance(found, dict) else None
+    if isinstance(error, dict):
+        error = error.get("message") or error
+    return str(error or body.decode("utf-8", "replace")).strip()[:300]

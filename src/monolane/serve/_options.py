@@ -1,0 +1,90 @@
+"""How a server is set up; frozen, and checked when it is made."""
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from monolane import _env
+from monolane.errors import RequestError
+from monolane.serve._keys import Keys
+from monolane.serve._policy import Policy
+
+HEAD_BYTES = 32 << 10  # of a request's first line and headers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """What ``monolane serve`` was asked for; RequestError on construction if it cannot be.
+
+    host, port        where to listen; port 0 takes a free one
+    model_name        what the model goes by in the API
+    policy            how requests share the engine
+    tls_cert          PEM file of the certificate chain: the server speaks HTTPS, and only that
+    tls_key           PEM file of its private key, if that is not in the same file
+    keys              who may ask; a host that others can reach needs at least one
+    allowed_hosts     names that a Host header may have, beside those of this machine's loopback
+    allowed_origins   web pages of other origins that may ask, such as "https://chat.example"
+    queue_limit       sequences that may wait
+    buffer_tokens     tokens that a slow client may be behind before its request is ended
+    deadline_seconds  from a request's arrival to its end
+    stall_seconds     without a token of prompt or answer while something runs: /health says 503
+    drain_seconds     from SIGTERM until what still runs is ended
+    send_seconds      that a client may take to read what was sent
+    max_body_bytes    of a request; max_connections open at once
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    model_name: str = "demo"
+    policy: Policy = field(default_factory=Policy)
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    keys: Keys = field(default_factory=Keys)
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    queue_limit: int = 64
+    buffer_tokens: int = 16_384
+    deadline_seconds: float = 600.0
+    stall_seconds: float = 120.0
+    drain_seconds: float = 30.0
+    send_seconds: float = 30.0
+    max_body_bytes: int = 8 << 20
+    max_connections: int = 1024
+
+    def __post_init__(self) -> None:
+        _check("port", self.port, 0, 65_535)
+        _check("queue_limit", self.queue_limit, 0, 1 << 20)
+        _check("buffer_tokens", self.buffer_tokens, 1, 1 << 30)
+        _check("max_body_bytes", self.max_body_bytes, 1, 1 << 40)
+        _check("max_connections", self.max_connections, 1, 1 << 20)
+        for name in ("deadline_seconds", "stall_seconds", "drain_seconds", "send_seconds"):
+            _check(name, getattr(self, name), 0.001, 1e9)
+        if self.tls_key is not None and self.tls_cert is None:
+            raise RequestError("tls_key: expected tls_cert with it, the certificate of that key")
+        for origin in self.allowed_origins:
+            if not origin.startswith(("http://", "https://")) or origin.endswith("/"):
+                raise RequestError(
+                    "allowed_origins: expected origins such as 'https://chat.example', "
+                    f"got {origin!r:.80}"
+                )
+        if not self.is_loopback and not self.keys:
+            raise RequestError(
+                f"host: {self.host} can be reached from other machines, so a key is needed. Make "
+                "one with 'monolane key keys.txt' and pass --api-keys keys.txt, or set "
+                f"{_env.API_KEY.name}; or listen on 127.0.0.1"
+            )
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def _check(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise RequestError(f"{name}: expected {low:g} to {high:g}, got {value!r}")

@@ -1,0 +1,99 @@
+"""Turns at the engine: at most ``slots`` sequences run, the others wait in a bounded queue.
+
+For the event loop's thread alone, so nothing here is locked. It knows sequences, not requests: a
+request of several asks for a turn for each.
+"""
+
+import asyncio
+import heapq
+import itertools
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from monolane.serve._errors import ApiError
+from monolane.serve._policy import Policy
+
+_LONGEST_RETRY = 60  # seconds that a client is told to wait at most
+
+
+class WithdrawnError(Exception):
+    """A turn that is no longer wanted, by whoever waited for it."""
+
+
+@dataclass(order=True)
+class Turn:
+    """A place in the queue; ``granted`` is done once it is one's turn."""
+
+    key: tuple[float, int]
+    cost: float = field(compare=False)  # seconds that the sequence is expected to take
+    granted: "asyncio.Future[None]" = field(compare=False)
+    withdrawn: bool = field(default=False, compare=False)
+
+    def withdraw(self) -> None:
+        """Give the place up; whoever waits for it gets WithdrawnError."""
+        self.withdrawn = True
+        if not self.granted.done():
+            self.granted.set_exception(WithdrawnError())
+
+
+class Scheduler:
+    """Hands out turns by a policy."""
+
+    def __init__(
+        self, policy: Policy, queue_limit: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.policy, self.queue_limit = policy, queue_limit
+        self._clock = clock
+        self.running = 0
+        self._queue: list[Turn] = []
+        self._order = itertools.count()
+
+    @property
+    def waiting(self) -> int:
+        """Turns that are waited for."""
+        return sum(not turn.withdrawn for turn in self._queue)
+
+    def check_room(self) -> None:
+        """Raise the 429 that a new request gets while the queue is full."""
+        if self.running >= self.policy.slots and self.waiting >= self.queue_limit:
+            seconds = self.retry_after()
+            raise ApiError(
+                429,
+                f"the queue is full: {self.waiting} sequences wait for {self.policy.slots} that "
+                f"may run together; try again in {seconds} s",
+                headers={"Retry-After": str(seconds)},
+            )
+
+    def retry_after(self) -> int:
+        """Return the whole seconds until a place in the queue is expected to be free."""
+        ahead = [turn.cost for turn in self._queue if not turn.withdrawn]
+        mean = sum(ahead) / len(ahead) / self.policy.slots if ahead else 1.0
+        return max(1, min(_LONGEST_RETRY, math.ceil(mean)))
+
+    def enqueue(self, cost: float) -> Turn:
+        """Take a place in the queue; its turn may have come at once."""
+        now = self._clock()
+        key = (now + cost if self.policy.short_first else now, next(self._order))
+        turn = Turn(key, cost, asyncio.get_running_loop().create_future())
+        heapq.heappush(self._queue, turn)
+        self._grant()
+        return turn
+
+    def ahead(self, turn: Turn) -> int:
+        """Return how many others get their turn before this one, the running ones included."""
+        before = sum(not other.withdrawn and other < turn for other in self._queue)
+        return before + self.running
+
+    def release(self) -> None:
+        """End a turn that was granted."""
+        self.running -= 1
+        self._grant()
+
+    def _grant(self) -> None:
+        while self._queue and (self._queue[0].withdrawn or self.running < self.policy.slots):
+            turn = heapq.heappop(self._queue)
+            if not turn.withdrawn:
+                self.running += 1
+                turn.granted.set_result(None)

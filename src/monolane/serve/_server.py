@@ -1,0 +1,171 @@
+"""The process: a socket, the event loop, signals, and an orderly end."""
+
+import asyncio
+import contextlib
+import logging
+import math
+import resource
+import signal
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+
+import uvicorn
+from starlette.routing import Router
+from starlette.types import ASGIApp
+
+from monolane.engine import Engine
+from monolane.errors import BackendError
+from monolane.serve._guard import Guard
+from monolane.serve._options import HEAD_BYTES, ServerOptions
+from monolane.serve._page import page_files, page_route
+from monolane.serve._protocol import Protocol
+from monolane.serve._routes import OPEN, routes
+from monolane.serve._service import Service
+
+_GRACE = 5  # seconds for the last words to clients when the drain is over
+_BACKLOG = 2048
+# Bytes that the kernel keeps for a client that does not read, where it would take megabytes: two
+# seconds of a fast stream.
+_SEND_BUFFER = 128 << 10
+
+
+def serve(
+    load: Callable[[], Engine],
+    options: ServerOptions,
+    *,
+    bandwidth: Callable[[], float | None] = lambda: None,
+    announce: Callable[[str], None] = lambda url: None,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C; what runs then may finish within ``drain_seconds``.
+
+    ``load`` makes the engine while the port is open already and /health says 503; ``bandwidth``
+    measures bytes/s of the machine's memory for ``mbu``. ``announce`` is told the URL. Raises
+    BackendError if the address or the certificate cannot be used, and whatever ``load`` raises.
+    """
+    _check_certificate(options)
+    with _listen(options.host, options.port) as listener:
+        service = Service(load, options, bandwidth)
+        server = _Server(service, listener)
+        announce(_url(options, listener))
+        server.run_until_told()
+    if service.failure is not None:
+        raise service.failure
+
+
+def build_app(service: Service, stop: Callable[[], None] = lambda: None) -> ASGIApp:
+    """Return the ASGI application; its lifespan loads and closes the service.
+
+    ``stop`` is called when the model could not be loaded.
+    """
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Router) -> AsyncIterator[None]:
+        async def start() -> None:
+            await service.start()
+            if service.failure is not None:
+                stop()
+
+        loading = asyncio.create_task(start())
+        yield
+        await loading
+        await service.close()
+
+    files = page_files()
+    router = Router(
+        [*routes(service), *map(page_route, files)], redirect_slashes=False, lifespan=lifespan
+    )
+    return Guard(router, service.options, [*OPEN, *(file.path for file in files)])
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, service: Service, listener: socket.socket) -> None:
+        options = service.options
+        config = uvicorn.Config(
+            build_app(service, self._stop),
+            loop="asyncio",  # also where uvloop is installed: one loop is what is tested
+            http=Protocol.with_limit(options.send_seconds),
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            h11_max_incomplete_event_size=HEAD_BYTES,
+            limit_concurrency=options.max_connections,
+            backlog=_BACKLOG,
+            ssl_certfile=options.tls_cert,
+            ssl_keyfile=options.tls_key,
+            timeout_graceful_shutdown=math.ceil(options.drain_seconds) + _GRACE,
+        )
+        super().__init__(config)
+        self._service, self._listener = service, listener
+
+    def run_until_told(self) -> None:
+        """Run, and return after the end that a signal asked for."""
+        _allow_files(self._service.options.max_connections)
+        # uvicorn raises the signal again when it is done: an end that was asked for is no failure.
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        self.run(sockets=[self._listener])
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more requests, and let those that run come to an end."""
+        service = self._service
+        if service.state == "ready":
+            service.state = "draining"
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(service.options.drain_seconds, service.end_runs)
+        await super().shutdown(sockets)
+        timer.cancel()
+        service.end_runs()  # whatever a second Ctrl-C has left: its thread would keep the process
+
+    def _stop(self) -> None:
+        self.should_exit = True
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)  # of its connections
+    try:
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)  # before the address is announced: whoever is early waits
+    except OSError as error:
+        listener.close()
+        raise BackendError(
+            f"cannot listen on {host}, port {port}: {error.strerror}; choose another --port, or "
+            "0 for any that is free"
+        ) from None
+    return listener
+
+
+def _check_certificate(options: ServerOptions) -> None:
+    if options.tls_cert is None:
+        return
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # An empty password: a key that needs one is refused here, and not asked for on a terminal.
+        context.load_cert_chain(options.tls_cert, options.tls_key, password="")
+    except OSError as error:  # ssl.SSLError is one
+        raise BackendError(
+            f"tls_cert {options.tls_cert}, tls_key {options.tls_key or 'in the same file'}: "
+            f"expected a PEM certificate and its private key without a password: {error}"
+        ) from None
+
+
+def _url(options: ServerOptions, listener: socket.socket) -> str:
+    host = options.host
+    name = f"[{host}]" if ":" in host else host
+    scheme = "http" if options.tls_cert is None else "https"
+    return f"{scheme}://{name}:{listener.getsockname()[1]}"
+
+
+def _allow_files(connections: int) -> None:
+    """Raise the limit on open files so that it is the connections that are bounded."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + 256
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

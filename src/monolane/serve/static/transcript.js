@@ -1,0 +1,44 @@
+// The turns on the page, in order, scrolled to the end unless the reader has scrolled up.
+
+import { TurnView } from "./turn_view.js";
+
+const NEAR_END = 48; // pixels from the end that still count as the end
+
+export class Transcript {
+  #element;
+  #empty; // shown while there is no turn
+  #follows = true;
+
+  constructor(element, empty) {
+    this.#element = element;
+    this.#empty = empty;
+    element.addEventListener("scroll", () => {
+      const below = element.scrollHeight - element.scrollTop - element.clientHeight;
+      this.#follows = below < NEAR_END;
+    });
+  }
+
+  /** Show a turn at the end and return its view. */
+  add(turn, actions) {
+    const view = new TurnView(turn, actions);
+    this.#empty.hidden = true;
+    this.#element.append(view.element);
+    this.follow(true);
+    return view;
+  }
+
+  removeLast() {
+    this.#element.querySelector(".turn:last-child")?.remove();
+  }
+
+  clear() {
+    for (const turn of this.#element.querySelectorAll(".turn")) turn.remove();
+    this.#empty.hidden = false;
+  }
+
+  /** Scroll to the end, if the reader was there or `always`. */
+  follow(always = false) {
+    this.#follows ||= always;
+    if (this.#follows) this.#element.scrollTop = this.#element.scrollHeight;
+  }
+}

@@ -1,0 +1,70 @@
+"""docs/images/mixed-load*.svg are drawn of the newest results, and of nothing else."""
+
+import importlib.util
+import json
+import shutil
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("matplotlib", reason="plots need matplotlib: pip install 'monolane[plot]'")
+
+ROOT = Path(__file__).parents[2]
+ENDING = "-serving.json"
+
+
+def load() -> Any:
+    spec = importlib.util.spec_from_file_location("bench_curves", ROOT / "bench" / "curves.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+curves = load()
+
+
+def record(policy: str, clients: int) -> dict[str, Any]:
+    figures = {"median": 1000.0 / clients, "total_tokens_per_s": 900.0}
+    return {"name": "mixed_load", "policy": policy, "clients": clients, **figures}
+
+
+def write(folder: Path, date: str, *records: dict[str, Any]) -> Path:
+    path = folder / f"{date}-box{ENDING}"
+    path.write_text(json.dumps({"records": [{"name": "http_stream", "median": 1.0}, *records]}))
+    return path
+
+
+def test_the_committed_pictures_have_not_drifted() -> None:
+    assert curves.main(["--check"]) == 0
+    for name in curves.PICTURES.values():
+        assert (ROOT / "docs" / "images" / name).stat().st_size < 60_000
+        assert f"images/{name}" in (ROOT / "docs" / "mixed-load.md").read_text()
+
+
+def test_a_picture_is_of_the_newest_file_and_a_check_sees_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--results", str(tmp_path), "--images", str(tmp_path)]
+    write(tmp_path, "2026-01-02", record("latency", 1))
+    points = [record(policy, n) for policy in ("share:16", "share:4", "latency") for n in (4, 1)]
+    write(tmp_path, "2026-03-01", *points)
+    assert curves.main([*options, "--check"]) == 1
+    assert curves.main(options) == 0
+    assert curves.main([*options, "--check"]) == 0
+    picture = tmp_path / curves.PICTURES[ENDING]
+    text = picture.read_text()
+    ElementTree.fromstring(text)
+    assert "2026-03-01-box-serving.json" in text
+    places = [text.index(f">{policy}<") for policy in ("latency", "share:4", "share:16")]
+    assert places == sorted(places)
+    assert ">concurrent requests<" in text
+    shutil.copy(picture, tmp_path / "before.svg")
+    assert curves.main(options) == 0
+    assert picture.read_bytes() == (tmp_path / "before.svg").read_bytes()
+    write(tmp_path, "2026-03-01", *points, record("latency", 8))
+    assert curves.main([*options, "--check"]) == 1
+    assert "python bench/curves.py" in capsys.readouterr().err

@@ -1,0 +1,30 @@
+"""A server whose tokens come at a set pace: python paced_server.py '{"tokens_per_second": 3000}'.
+
+Keys of the argument that PacedBackend does not know are ServerOptions; ``policy`` is its text.
+"""
+
+import json
+import logging
+import sys
+
+from monolane.measure import paced_engine
+from monolane.serve import Policy, ServerOptions, serve
+
+PACED = ("tokens_per_second", "prefill", "context")
+
+
+def main() -> None:
+    given = json.loads(sys.argv[1])
+    logging.basicConfig(level=logging.INFO)
+    paced = {key: given.pop(key) for key in PACED if key in given}
+    policy = Policy.parse(given.pop("policy", "latency"))
+    options = ServerOptions(port=0, policy=policy, model_name="paced", **given)
+    serve(
+        lambda: paced_engine(**paced, slots=policy.slots),
+        options,
+        announce=lambda url: sys.stderr.write(f"at {url}\n"),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""When something fails the page says what, keeps what it has, and goes on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+
+def ask(page: Page, text: str = "go") -> None:
+    """Send a message and wait until it is over, however it ends."""
+    page.fill("#message", text)
+    page.keyboard.press("Enter")
+    expect(page.locator("#send")).to_have_text("Send")
+    page.wait_for_selector("#phase:is([data-phase=done], [data-phase=error])")
+
+
+def test_loading_is_said_and_waited_for(page: Page, stand_in: Any) -> None:
+    stand_in.health = 503
+    page.goto("http://playground.localhost")
+    expect(page.locator("#state")).to_have_text("loading the model")
+    stand_in.health = 200
+    expect(page.locator("#state")).to_have_text("stand-in · cpu · float32")
+
+
+def test_a_refusal_is_shown_and_can_be_tried_again(stand_in_page: Page, stand_in: Any) -> None:
+    message = "messages: 5000 tokens do not fit into a context of 4096; shorten them"
+    stand_in.refusal = (400, {"error": {"message": message, "code": 400}})
+    ask(stand_in_page)
+    expect(stand_in_page.get_by_role("alert").first).to_have_text(message)
+    expect(stand_in_page.locator("#phase")).to_have_text("error")
+    stand_in.refusal = None
+    stand_in_page.get_by_role("button", name="Regenerate").click()
+    expect(stand_in_page.locator(".turn .answer")).to_have_text("Hello.")
+    expect(stand_in_page.locator(".turn .error")).to_have_count(0)
+
+
+def test_a_key_that_is_no_longer_good_is_asked_for(stand_in_page: Page, stand_in: Any) -> None:
+    stand_in.refusal = (401, {"error": {"message": "expected a valid key", "code": 401}})
+    stand_in_page.fill("#message", "go")
+    stand_in_page.keyboard.press("Enter")
+    expect(stand_in_page.locator("[name=key]")).to_be_focused()
+    expect(stand_in_page.locator(".turn .error")).to_have_text("expected a valid key")
+
+
+BROKEN = {
+    'data: {"error": {"message": "the backend stopped", "code": 500}}': "the backend stopped",
+    ": no more": "The connection ended before the answer did.",
+    "data: {half": "The page failed",
+}
+
+
+@pytest.mark.parametrize("end", BROKEN)
+def test_what_came_before_a_break_stays(stand_in_page: Page, stand_in: Any, end: str) -> None:
+    stand_in.text, stand_in.broken = "Half an **answer**", end
+    ask(stand_in_page)
+    expect(stand_in_page.locator(".turn [role=alert]")).to_contain_text(BROKEN[end])
+    expect(stand_in_page.locator(".turn .answer strong")).to_have_text("answer")
+    stand_in.text, stand_in.broken = "Whole", None
+    ask(stand_in_page, "again")
+    assert [message["content"] for message in stand_in.requests[-1]["messages"]] == [
+        "go",
+        "Half an **answer**",
+        "again",
+    ]
+
+
+def test_no_connection_is_said(stand_in_page: Page) -> None:
+    stand_in_page.context.set_offline(True)
+    stand_in_page.route("**/v1/chat/completions", lambda route: route.abort())
+    ask(stand_in_page)
+    alert = stand_in_page.locator(".turn [role=alert]")
+    expect(alert).to_have_text("The server cannot be reached. Is it still running?")
+
+
+FILES = {
+    "no JSON": "could not be read",
+    "{}": "expected a conversation that this page exported (version 1)",
+    json.dumps({"format": "monolane-playground", "version": 2}): "(version 1)",
+    json.dumps({"format": "monolane-playground", "version": 1, "turns": [{"prompt": 1}]}): (
+        "turn 1: expected a prompt and an answer"
+    ),
+    json.dumps({"format": "monolane-playground", "version": 1, "turns": {}}): "at most 1000 turns",
+}
+
+
+def test_a_file_that_is_none_changes_nothing(stand_in_page: Page, tmp_path: Path) -> None:
+    ask(stand_in_page)
+    file = tmp_path / "chat.json"
+    stand_in_page.click("#open-settings")
+    for text, message in FILES.items():
+        file.write_text(text)
+        stand_in_page.set_input_files("#file", file)
+        expect(stand_in_page.locator("#file-error")).to_contain_text(message)
+    expect(stand_in_page.locator(".turn")).to_have_count(1)
+
+
+def test_what_another_version_kept_does_no_harm(stand_in_page: Page) -> None:
+    stand_in_page.evaluate(
+        """() => {
+          sessionStorage.setItem("monolane.turns", '[{"old": true}]');
+          sessionStorage.setItem("monolane.parameters", '"none"');
+        }"""
+    )
+    stand_in_page.reload()
+    stand_in_page.wait_for_selector("#state[data-state=ready]")
+    ask(stand_in_page)
+    expect(stand_in_page.locator(".turn .answer")).to_have_text("Hello.")

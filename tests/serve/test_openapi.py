@@ -1,0 +1,82 @@
+"""The API's own description: true, and a source of requests that nobody thought of."""
+
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    ignored_auth,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+# What a description cannot say (a token id below the vocabulary's size, messages with content) is
+# refused with 400, so ``positive_data_acceptance`` does not hold.
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+]
+GETS = ["/health", "/ping", "/version", "/v1/models"]
+POSTS = ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"]
+OPERATIONS = [("GET", path) for path in GETS] + [("POST", path) for path in POSTS]
+
+
+def test_every_operation_is_described(demo_server: Any) -> None:
+    paths = httpx.get(f"{demo_server.url}/openapi.json").json()["paths"]
+    found = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    assert found == set(OPERATIONS)
+
+
+def explore(
+    server: Any, method: str, path: str, checks: list[Any], examples: int, **headers: str
+) -> None:
+    """Send requests made from the description of an operation, good and bad; check the replies."""
+    document = httpx.get(f"{server.url}/openapi.json", headers=headers).json()
+    operation = schemathesis.openapi.from_dict(document)[path][method]
+    modes = [GenerationMode.POSITIVE] + [GenerationMode.NEGATIVE] * (method == "POST")
+    for mode in modes:
+
+        @settings(
+            max_examples=examples,
+            derandomize=True,
+            deadline=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+            database=None,
+        )
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def test(case: Any) -> None:
+            if isinstance(case.body, dict):
+                case.body.pop("deadline", None)  # a tiny one is met by a 504, and no fault
+            case.call_and_validate(server.url, headers=headers, checks=checks, timeout=30)
+
+        test()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_replies_are_as_described(keyed_server: Any, api_key: str, method: str, path: str) -> None:
+    examples, key = 200 if method == "POST" else 3, f"Bearer {api_key}"
+    explore(keyed_server, method, path, CHECKS, examples, Authorization=key)
+    assert httpx.get(f"{keyed_server.url}/health").status_code == 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_other_methods_and_keys_are_refused(
+    keyed_server: Any, api_key: str, method: str, path: str
+) -> None:
+    checks = [unsupported_method]
+    if path not in ("/health", "/ping"):
+        checks.append(ignored_auth)
+    explore(keyed_server, method, path, checks, 2, Authorization=f"Bearer {api_key}")

@@ -1,0 +1,336 @@
+"""Tools from the request to the message: what the model is told, what it must write, what comes."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+
+from monolane import Engine, SamplingParams
+from monolane.errors import RequestError
+from monolane.serve._constraint import constraint_of, grammars_of
+from monolane.serve._constraint_grammar import Grammar
+from monolane.serve._prepare import chat_ids
+from monolane.serve._requests import ChatRequest
+from monolane.serve._tools import text_parser, visible_ids
+from monolane.serve._tools_format import FORMATS, ToolFormat, format_of, mark_ids
+from monolane.serve._tools_grammar import strict_grammar
+from monolane.serve._tools_prompt import tool_prompt
+from monolane.serve._tools_request import tool_use
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Bern", "Zürich"]}, "days": {"enum": [1, 2]}},
+            "required": ["city", "days"],
+            "additionalProperties": False,
+        },
+    },
+}
+TIME = {"type": "function", "function": {"name": "now"}}
+TOOLS = [WEATHER, TIME]
+NAMED = {"type": "function", "function": {"name": "now"}}
+
+TOOL_LINES = "{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}"
+TURNS = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ m.tool_calls or '' }}\n{% endfor %}"
+TEMPLATES = {
+    "hermes": TOOL_LINES + "{# <tool_call> #}" + TURNS,
+    "llama": TOOL_LINES + "{{ '' if true else '<|python_tag|>' }}" + TURNS,
+    "mistral": TOOL_LINES + "{{ '' if true else '[TOOL_CALLS]' }}" + TURNS,
+    "generic": TURNS,
+}
+
+
+def request(**fields: Any) -> ChatRequest:
+    fields = {"messages": [{"role": "user", "content": "How is it?"}], "tools": TOOLS} | fields
+    return ChatRequest(**fields)
+
+
+@pytest.fixture(scope="module", params=TEMPLATES)
+def family(
+    request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Engine]]:
+    """An engine with random weights whose folder is of one family."""
+    folder = tmp_path_factory.mktemp("family")
+    for name in ("model.safetensors", "tokenizer_config.json"):
+        (folder / name).symlink_to(tiny_model / name)
+    config = json.loads((tiny_model / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 1000}))
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    special = ["<unk>", "<s>", "</s>", "<|python_tag|>", "[TOOL_CALLS]", "[ARGS]"]
+    plain = ["<tool_call>", "</tool_call>"]
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=316,
+        special_tokens=special,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([Path(__file__).read_text()], trainer)
+    if request.param == "hermes":  # the others spell these marks letter by letter
+        tokenizer.add_tokens([tokenizers.AddedToken(one, normalized=False) for one in plain])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(TEMPLATES[request.param])
+    with Engine.load(folder) as engine:
+        yield request.param, engine
+
+
+def answers(engine: Engine, asked: ChatRequest, seed: int) -> tuple[str, list[list[str]], str]:
+    """Return (content, [[name, arguments], ...], finish_reason), parsed as it streams."""
+    params = SamplingParams(
+        max_tokens=300, temperature=1.0, seed=seed, visible_ids=visible_ids(asked, engine)
+    )
+    parser = text_parser(asked, engine)
+    assert parser is not None
+    content, calls = "", []
+    stream = engine.stream([5, 6], params, constraint_of(asked, engine))
+    for piece in stream:
+        delta = parser.push(piece.text)
+        if piece.finish_reason:
+            delta += parser.finish()
+        content += delta.content
+        for part in delta.tool_calls:
+            if part.name is not None:
+                assert part.id
+                calls.append([part.name, ""])
+            calls[-1][1] += part.arguments
+    return content, calls, str(stream.finish_reason)
+
+
+def test_the_family_is_found(family: tuple[str, Engine]) -> None:
+    name, engine = family
+    assert format_of(engine).name == name
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED])
+@pytest.mark.parametrize("parallel", [True, False])
+def test_a_required_call_is_made_and_meets_its_schema(
+    family: tuple[str, Engine], choice: Any, parallel: bool
+) -> None:
+    _, engine = family
+    asked = request(tool_choice=choice, parallel_tool_calls=parallel)
+    seen = set()
+    for seed in range(12):
+        content, calls, reason = answers(engine, asked, seed)
+        assert content == ""
+        assert calls
+        seen.update(name for name, _ in calls)
+        if reason == "length":  # many calls in a row: all but the last are whole
+            assert parallel
+            calls.pop()
+        else:
+            assert parallel or len(calls) == 1
+        for name, arguments in calls:
+            value = json.loads(arguments)
+            if name == "get_weather":
+                assert value["city"] in ("Bern", "Zürich")
+                assert value["days"] in (1, 2)
+            else:
+                assert (name, type(value)) == ("now", dict)
+    assert seen == ({"now"} if choice == NAMED else {"now", "get_weather"})
+
+
+def test_a_schema_beside_tools_leaves_both_open(family: tuple[str, Engine]) -> None:
+    _, engine = family
+    schema = {"json_schema": {"name": "x", "schema": {"enum": ["only this"]}}}
+    asked = request(response_format={"type": "json_schema", **schema}, parallel_tool_calls=False)
+    found = [answers(engine, asked, seed) for seed in range(40)]
+    assert {content for content, _, _ in found} == {'"only this"', ""}
+    assert all(bool(content) != bool(calls) for content, calls, _ in found)
+
+
+def test_no_tools_no_parser(family: tuple[str, Engine]) -> None:
+    _, engine = family
+    for asked in (request(tools=None), request(tools=[]), request(tool_choice="none")):
+        assert text_parser(asked, engine) is None
+        assert visible_ids(asked, engine) == ()
+        assert constraint_of(asked, engine) is None
+        assert "get_weather" not in engine.tokenizer.decode(chat_ids(asked, engine))
+    assert constraint_of(request(), engine) is None  # auto: nothing is imposed
+    assert text_parser(request(), engine) is not None
+
+
+def test_the_model_is_told_of_tools_calls_and_results(family: tuple[str, Engine]) -> None:
+    name, engine = family
+    call = {"name": "get_weather", "arguments": '{"city": "Bern", "days": 1}'}
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "How is it?"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "call_1", "type": "function", "function": call}],
+        },
+        {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
+        {"role": "tool", "tool_call_id": "call_2", "content": [{"type": "text", "text": "warm"}]},
+    ]
+    told, tools = tool_prompt(request(messages=messages), messages, engine)
+    if name != "generic":
+        assert tools == TOOLS
+        # Templates take arguments as objects, and render them themselves.
+        assert told[2]["tool_calls"][0]["function"]["arguments"] == {"city": "Bern", "days": 1}
+        assert told[3:] == messages[3:]
+        return
+    assert tools is None
+    assert [message["role"] for message in told] == ["system", "user", "assistant", "user"]
+    assert '"name": "get_weather", "description": "The weather of a city"' in told[0]["content"]
+    assert told[0]["content"].endswith("\n\nBe brief.")
+    spelled = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bern", "days": 1}}\n'
+    assert told[2]["content"] == spelled + "</tool_call>"
+    assert told[3]["content"] == (
+        "<tool_response>\nsunny\n</tool_response>\n<tool_response>\nwarm\n</tool_response>"
+    )
+
+
+def test_without_system_messages_the_user_tells_it() -> None:
+    with Engine.load("demo") as engine:  # its template leaves system messages out
+        text = engine.tokenizer.decode(chat_ids(request(), engine))
+    assert "get_weather" in text
+    assert text.index("get_weather") < text.index("How is it?")
+
+
+def test_arguments_that_are_no_json_are_told_as_they_are() -> None:
+    call = {"id": "a", "function": {"name": "f", "arguments": "{oops"}}
+    messages = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    with Engine.load("demo") as engine:
+        told, _ = tool_prompt(request(messages=messages, tools=None), messages, engine)
+    assert '"arguments": "{oops"' in told[0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tools": [{"type": "x"}]}, r"tools\[0\]: expected {'type': 'function'"),
+        ({"tools": [{"function": {"name": "a b"}}]}, r"tools\[0\].function.name: expected a plain"),
+        (
+            {"tools": [{"function": {"name": "a", "parameters": [1]}}]},
+            r"tools\[0\].function.parameters: expected a JSON schema, got list",
+        ),
+        ({"tools": [TIME, TIME]}, "tools: expected names that differ, got 1 of 2"),
+        ({"tool_choice": "maybe"}, "tool_choice: expected 'none', 'auto', 'required' or"),
+        ({"tool_choice": {"function": {"name": "g"}}}, "expected the name of one of the tools"),
+        ({"tool_choice": "required", "tools": None}, "tool_choice: 'required' needs tools"),
+        (
+            {"tool_choice": "required", "response_format": {"type": "json_object"}},
+            "response_format: expected none where tool_choice requires a call",
+        ),
+        ({"guided_regex": "a"}, "guided_regex: only JSON can stand beside tools"),
+        (
+            {
+                "tools": [{"function": {"name": "a", "parameters": {"type": "foo"}}}],
+                "tool_choice": "required",
+            },
+            "tools: cannot be followed: .*Invalid type: foo",
+        ),
+        ({"messages": [{"role": "assistant", "tool_calls": 5}]}, r"messages\[0\].tool_calls: exp"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "expected functions with a"),
+    ],
+)
+def test_what_makes_no_sense_is_named(
+    family: tuple[str, Engine], fields: dict[str, Any], message: str
+) -> None:
+    _, engine = family
+    asked = request(**fields)
+
+    def prepare() -> None:
+        tool_prompt(asked, asked.messages, engine)
+        constraint_of(asked, engine)
+
+    with pytest.raises(RequestError, match=message):
+        prepare()
+
+
+def test_many_tools_are_prepared_quickly(family: tuple[str, Engine]) -> None:
+    tools = [
+        {
+            "type": "function",
+            "function": {
+                "name": f"tool_{i}",
+                "description": "d" * 300,
+                "parameters": {
+                    "type": "object",
+                    "properties": {f"p{j}": {"type": "string"} for j in range(8)},
+                    "required": ["p0"],
+                },
+            },
+        }
+        for i in range(139)
+    ]
+    _, engine = family
+    asked = request(tools=tools, tool_choice="required")
+    assert len(tool_use(asked).callable) == 139
+    _, calls, _ = answers(engine, asked, 0)
+    assert calls[0][0].startswith("tool_")
+
+
+STRICT = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+GOOD, BAD = '{"city": "Bern", "days": 1}', '{"city": "Basel", "days": 1}'
+
+
+def test_strict_tools_are_met_where_the_model_may_call(family: tuple[str, Engine]) -> None:
+    """Whatever a random model writes: what is read as a call of a strict tool meets its schema."""
+    _, engine = family
+    asked = request(tools=[STRICT, TIME], parallel_tool_calls=False)
+    texts = 0
+    for seed in range(40):
+        content, calls, reason = answers(engine, asked, seed)
+        texts += bool(content)
+        if reason == "length":
+            continue
+        for name, arguments in calls:
+            value = json.loads(arguments)
+            if name == "get_weather":
+                assert value["city"] in ("Bern", "Zürich")
+    assert texts
+
+
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize("tool_format", FORMATS, ids=lambda tool_format: tool_format.name)
+def test_the_grammar_of_strict_tools(
+    family: tuple[str, Engine], tool_format: ToolFormat, marked: bool
+) -> None:
+    """Text is free, a call of a strict tool meets its schema, one of another is any object."""
+    _, engine = family
+    use = tool_use(request(tools=[STRICT, TIME]))
+    marks = mark_ids(tool_format, engine) if marked else {}
+    grammar = Grammar(strict_grammar(use, tool_format, marks), "tools")
+
+    def call(name: str, arguments: str) -> str:
+        text = f'{{"name": "{name}", "{tool_format.key}": {arguments}}}'
+        if tool_format.listed:
+            return f"{tool_format.begin} [{text}]"
+        return f"{tool_format.begin}\n{text}\n{tool_format.end}" if tool_format.end else text
+
+    def admits(text: str) -> bool:
+        ids: list[int] = []
+        for part in re.split("(" + "|".join(map(re.escape, marks or "\0")) + ")", text):
+            encoded = engine.tokenizer.encode(part, add_special_tokens=False)
+            ids += [marks[part]] if part in marks else encoded
+        return grammars_of(engine).walk(grammar)._matcher.validate_tokens(ids) == len(ids)
+
+    assert admits("Text, <tool_ca")
+    assert admits(call("get_weather", GOOD))
+    assert not admits(call("get_weather", BAD))
+    assert admits(call("now", BAD))
+    assert not admits(call("unknown", "{}"))
+    assert admits(GOOD) != tool_format.bare
+    if tool_format.end or tool_format.listed:
+        assert admits("Let me see. " + call("get_weather", GOOD))
+        assert not admits("Let me see. " + call("get_weather", BAD))
+    elif not marks:
+        assert not admits(f"Let me see. {tool_format.begin}{BAD}")
+
+
+def test_strict_is_true_or_false(family: tuple[str, Engine]) -> None:
+    _, engine = family
+    tool = {**TIME, "function": {**TIME["function"], "strict": "yes"}}
+    with pytest.raises(RequestError, match=r"tools\[0\].function.strict: expected true or false"):
+        constraint_of(request(tools=[tool]), engine)
