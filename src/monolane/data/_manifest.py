@@ -1,0 +1,140 @@
+"""``corpus.json``: what a prepared corpus holds, and the one owner of its spelling.
+
+Sizes of files follow from it, so a corpus that was copied in half is refused when it is opened.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from monolane.data._tokens import Part
+from monolane.errors import DataError
+
+MANIFEST = "corpus.json"
+FORMAT = "monolane-corpus"
+VERSION = 1
+_DTYPES: dict[str, np.dtype] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+
+
+@dataclass(frozen=True)
+class Half:
+    """What training reads of a source, or never sees of it: parts, and the bytes of their text."""
+
+    bytes: int  # of UTF-8
+    parts: tuple[Part, ...]
+
+    @property
+    def documents(self) -> int:
+        """Documents in all parts."""
+        return sum(part.documents for part in self.parts)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in all parts, with bos and eos."""
+        return sum(part.tokens for part in self.parts)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the parts' digests, as hex."""
+        return hashlib.sha256("".join(part.digest for part in self.parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Source:
+    """One source: its halves, how many documents were read for it, and what filters dropped."""
+
+    name: str
+    train: Half
+    held_out: Half
+    read: int
+    dropped: Mapping[str, int] = field(default_factory=dict)  # filter -> documents
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The contents of ``corpus.json``; digests are SHA-256 as hex."""
+
+    tokenizer: str  # digest of tokenizer.json
+    vocabulary_size: int
+    dtype: str  # uint16 or uint32, of the token files
+    bos_id: int | None
+    eos_id: int | None
+    sources: tuple[Source, ...]
+    recipe: Mapping[str, Any] = field(default_factory=dict)  # as it was prepared
+    stages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # stage -> weights
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the tokenizer and of every half: a run resumes only on what it began with."""
+        state = hashlib.sha256(bytes.fromhex(self.tokenizer))
+        for source in sorted(self.sources, key=lambda source: source.name):
+            for part in (source.name, source.train.digest, source.held_out.digest):
+                state.update(part.encode() + b"\n")
+        return state.hexdigest()
+
+    @property
+    def ids_dtype(self) -> np.dtype:
+        """Of the ids on disk, little-endian."""
+        return ids_type(self.dtype)
+
+    def write(self, folder: Path) -> None:
+        """Write ``corpus.json``: last of all files, so that a folder with it is whole."""
+        value = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+        (folder / MANIFEST).write_text(text, encoding="utf-8")
+
+    @staticmethod
+    def read(folder: Path) -> "Manifest":
+        """Read it back; DataError says what is missing or of another version."""
+        path = folder / MANIFEST
+        if not path.is_file():
+            raise DataError(
+                f"{folder}: expected a prepared corpus with {MANIFEST}, found none; "
+                "make one: monolane data prepare RECIPE.toml OUT"
+            )
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+            if (value.pop("format"), value.pop("version")) != (FORMAT, VERSION):
+                raise DataError(
+                    f"{path}: expected {FORMAT} version {VERSION}; prepare the corpus anew with "
+                    "this version of monolane"
+                )
+            return _parsed(value)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(
+                f"{path}: expected the fields of a corpus, got {type(error).__name__}: {error}; "
+                "copy the corpus again, or prepare it anew"
+            ) from None
+
+
+def dtype_name(vocabulary_size: int) -> str:
+    """Return the smaller of the two types that hold every id."""
+    return "uint16" if vocabulary_size <= 1 << 16 else "uint32"
+
+
+def ids_type(name: str) -> np.dtype:
+    """Return the little-endian type of a name that ``dtype_name`` gives."""
+    return _DTYPES[name]
+
+
+def _parsed(value: dict[str, Any]) -> Manifest:
+    sources = tuple(
+        Source(**{**source, "train": _half(source["train"]), "held_out": _half(source["held_out"])})
+        for source in value.pop("sources")
+    )
+    manifest = Manifest(sources=sources, **value)
+    if manifest.dtype not in _DTYPES:
+        raise ValueError(f"dtype {manifest.dtype!r}, expected one of {', '.join(_DTYPES)}")
+    return manifest
+
+
+def _half(value: dict[str, Any]) -> Half:
+    return Half(**{**value, "parts": tuple(Part(**part) for part in value["parts"])})

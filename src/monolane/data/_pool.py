@@ -1,0 +1,118 @@
+"""Tasks of preparation in processes of their own, and a bar that shows how far they are.
+
+Not datatrove's executor: it starts a manager process for each stage, writes its log to the
+terminal and says of progress only how many tasks are done. Not a fork: the parent may hold torch's
+threads. So a script that calls ``prepare`` needs the usual ``if __name__ == "__main__":``.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from monolane.data._work import Work
+from monolane.errors import DataError
+
+
+class Pool:
+    """Worker processes for one preparation; they end with it, however it ends."""
+
+    def __init__(self, work: Work, workers: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._work = work
+        # Nothing is ever sent: closed by us, or with us, the pipe ends the workers.
+        self._reader, self._writer = context.Pipe(duplex=False)
+        self._executor = ProcessPoolExecutor(
+            workers, context, initializer=_begin, initargs=(work, self._reader)
+        )
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self._writer.close()
+        self._executor.shutdown(cancel_futures=True)
+        self._writer.close()
+        self._reader.close()
+
+    def stages(self) -> list[tuple[str, int]]:
+        """Return the name of each stage and its count of tasks, as a worker sees them."""
+        return self._executor.submit(_stages).result()
+
+    def run(self, stage: str, tasks: int, progress: Progress) -> None:
+        """Run the tasks of a stage that are not done yet."""
+        bar = progress.add_task(stage, total=tasks)
+        waiting = [rank for rank in range(tasks) if not self._work.is_done(stage, rank)]
+        progress.update(bar, completed=tasks - len(waiting))
+        futures = [self._executor.submit(_task, stage, rank) for rank in waiting]
+        try:
+            for future in as_completed(futures):
+                future.result()
+                progress.advance(bar)
+        except BrokenProcessPool:
+            raise DataError(
+                f"{stage}: expected every process to live, but one was ended from outside (out of "
+                "memory?); run the same command again with fewer --workers: what is done is kept"
+            ) from None
+
+
+@contextmanager
+def progress_bars(show: bool) -> Iterator[Progress]:
+    """Show progress on stderr."""
+    columns: Iterable[TextColumn | BarColumn | TimeElapsedColumn | TimeRemainingColumn] = (
+        TextColumn("{task.description:>12}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), disable=not show) as progress:
+        yield progress
+
+
+_WORK: Work | None = None  # of a worker process
+
+
+def _begin(work: Work, parent: "Connection[None, None]") -> None:
+    """Set a worker process up, before datatrove is imported in it."""
+    global _WORK
+    _WORK = work
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    os.environ["TQDM_DISABLE"] = "1"
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    from loguru import logger
+    from tqdm import tqdm
+
+    logger.disable("datatrove")
+    # Its own lock is a named semaphore, which a killed process leaves behind, with a warning.
+    tqdm.set_lock(threading.RLock())
+
+
+def _watch(parent: "Connection[None, None]") -> None:
+    """End this process when its parent says so, or is gone."""
+    parent.poll(None)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _stages() -> list[tuple[str, int]]:
+    from monolane.data._stages import stages
+
+    assert _WORK is not None
+    return [(stage.name, stage.tasks) for stage in stages(_WORK)]
+
+
+def _task(stage: str, rank: int) -> None:
+    from monolane.data._stages import stages
+
+    assert _WORK is not None
+    (found,) = (one for one in stages(_WORK) if one.name == stage)
+    _WORK.finish(stage, rank, found.run(_WORK, rank) or {})

@@ -1,0 +1,157 @@
+"""From files to a corpus folder, by a recipe: the stages in their order, then the name.
+
+All is made in ``<out>.partial``, which becomes ``<out>`` when it is whole. A killed preparation
+goes on with the same command.
+"""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from monolane.data._corpus import HELD_OUT_BYTES, Corpus
+from monolane.data._disk import check_disk, disk_need
+from monolane.data._manifest import MANIFEST, Half, Manifest, Source
+from monolane.data._pool import Pool, progress_bars
+from monolane.data._recipe import CorpusRecipe, read_recipe
+from monolane.data._summary import SUMMARY, Summary
+from monolane.data._tally import Tally
+from monolane.data._tokens import ENDS, Part
+from monolane.data._work import Work, plan_work
+from monolane.data._write import copy_tokenizer, start_manifest
+from monolane.errors import ConfigError, DataError, MissingExtraError
+
+_NEEDED = ("datatrove", "pyarrow", "regex")
+
+
+def prepare(
+    recipe: CorpusRecipe | Path,
+    out: Path,
+    *,
+    workers: int | None = None,
+    progress: bool = True,
+    say: Callable[[str], object] = lambda line: sys.stderr.write(line + "\n"),
+) -> Corpus:
+    """Prepare the corpus of a recipe (or of its TOML file) in the folder ``out``, and open it.
+
+    ``workers`` processes share the work, all of this machine's processors if None; the corpus is
+    the same for any number. A script that calls this needs ``if __name__ == "__main__":``.
+    ConfigError: the recipe. DataError: ``out`` exists, a file cannot be read, too little disk.
+    MissingExtraError: datatrove is not installed.
+    """
+    recipe = read_recipe(recipe) if isinstance(recipe, Path) else recipe
+    if not all(map(find_spec, _NEEDED)):
+        raise MissingExtraError("preparing a corpus", "data")
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers: expected 1 or more, got {workers}")
+    if out.exists():
+        raise DataError(f"{out}: expected no folder there yet; remove it, or name another")
+    partial = out.with_name(f"{out.name}.partial")
+    if (partial / MANIFEST).is_file():
+        _check_whole(recipe, partial)
+    else:
+        _make(recipe, partial, workers or os.cpu_count() or 1, progress, say)
+    shutil.rmtree(partial / "work", ignore_errors=True)
+    partial.rename(out)
+    return Corpus.open(out)
+
+
+def _make(
+    recipe: CorpusRecipe, partial: Path, workers: int, progress: bool, say: Callable[[str], object]
+) -> None:
+    work = plan_work(recipe, partial)
+    need = disk_need(work)
+    say(f"{len(work.shards)} shards, {need}")
+    check_disk(need, partial)
+    if recipe.tokenizer.path:
+        copy_tokenizer(recipe.tokenizer, work.tokenizer)
+    with Pool(work, min(workers, len(work.shards))) as pool, progress_bars(progress) as bars:
+        for name, tasks in pool.stages():
+            pool.run(name, tasks, bars)
+    _finish(work)
+
+
+def _check_whole(recipe: CorpusRecipe, partial: Path) -> None:
+    """Check that a corpus that only lacks its name is that of the recipe."""
+    # Through JSON on both sides, which makes lists of tuples.
+    if json.dumps(Manifest.read(partial).recipe) != json.dumps(recipe.to_dict()):
+        raise DataError(
+            f"{partial}: expected nothing, or this recipe half done, found a corpus of another; "
+            "rename it to keep it, or remove it"
+        )
+
+
+def _finish(work: Work) -> None:
+    """Join what the tasks recorded into the manifest, which makes the folder a corpus."""
+    manifest = start_manifest(
+        work.folder, work.tokenizer, recipe=work.recipe.to_dict(), stages=work.recipe.stages
+    )
+    sources = []
+    summary = Summary(evaluation=_evaluation(work))
+    for recipe in work.recipe.sources:
+        tally, lengths = Tally(), {}
+        for rank in work.of_source(recipe.name):
+            tally.join(work.record("filter", rank))
+            tally.join(work.record("encode", rank)["tally"])
+        halves = {half: _join(work, recipe.name, half) for half in ("train", "held_out")}
+        for half in halves:
+            lengths[half] = _lengths(work, recipe.name, half)
+        _join_sizes(work, recipe.name, halves["held_out"])
+        dropped = {name: one.documents for name, one in tally.dropped.items()}
+        sources.append(Source(recipe.name, **halves, read=tally.read, dropped=dropped))
+        summary.add(recipe.name, tally, lengths)
+    if not any(source.train.documents for source in sources):
+        raise DataError(
+            f"{work.folder}: expected documents to train on, got none: filters dropped "
+            f"{sum(sum(source.dropped.values()) for source in sources):,} of "
+            f"{sum(source.read for source in sources):,}; loosen them in the recipe"
+        )
+    summary.write(work.folder / SUMMARY)
+    _write_manifest(manifest, tuple(sources), work.folder)
+
+
+def _write_manifest(manifest: Manifest, sources: tuple[Source, ...], folder: Path) -> None:
+    """Write the manifest in one step: what has one is whole."""
+    scratch = folder / "work"
+    replace(manifest, sources=sources).write(scratch)
+    (scratch / MANIFEST).replace(folder / MANIFEST)
+
+
+def _join(work: Work, source: str, half: str) -> Half:
+    """Return a half of a source; parts without documents are left out, and their files removed."""
+    size, parts = 0, []
+    for rank in work.of_source(source):
+        record = work.record("encode", rank)[half]
+        part = Part(**record["part"])
+        size += record["bytes"]
+        if part.documents:
+            parts.append(part)
+        else:
+            for suffix in (".ds", ".ds.index"):
+                (work.folder / f"{part.stem}{suffix}").unlink(missing_ok=True)
+    return Half(size, tuple(parts))
+
+
+def _join_sizes(work: Work, source: str, held_out: Half) -> None:
+    room = work.room("encode")
+    sizes = [np.fromfile(room / f"{part.stem}.bytes", dtype=ENDS) for part in held_out.parts]
+    joined = np.concatenate(sizes) if sizes else np.zeros(0, dtype=ENDS)
+    joined.tofile(work.folder / source / HELD_OUT_BYTES)
+
+
+def _lengths(work: Work, source: str, half: str) -> list[int]:
+    bins = [work.record("encode", rank)[half]["lengths"] for rank in work.of_source(source)]
+    return [int(count) for count in np.sum(bins, axis=0)]
+
+
+def _evaluation(work: Work) -> list[dict[str, Any]]:
+    return [
+        work.record("evaluation", index) for index in range(len(work.recipe.decontamination.sets))
+    ]

@@ -1,0 +1,71 @@
+"""What one task of preparation saw: documents read, and what each filter dropped, with examples."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+_EXAMPLES = 3
+_EXCERPT = 300  # characters
+
+
+@dataclass
+class Dropped:
+    """What one filter dropped. It is also the "exclusion writer" that datatrove's steps take."""
+
+    documents: int = 0
+    bytes: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)  # up to a colon, which opens details
+    examples: list[dict[str, str]] = field(default_factory=list)  # name, why, text
+
+    def __enter__(self) -> "Dropped":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def write(self, document: Any, rank: int = 0) -> None:
+        """Note a document of datatrove's that one of its steps drops."""
+        self.add(document.id, document.text, document.metadata.get("filter_reason", ""))
+
+    def add(self, name: str, text: str, why: str = "") -> None:
+        """Note a document."""
+        self.documents += 1
+        self.bytes += len(text.encode())
+        self._count(why.partition(":")[0], 1)
+        if len(self.examples) < _EXAMPLES:
+            self.examples.append({"name": name, "why": why, "text": text[:_EXCERPT]})
+
+    def join(self, other: dict[str, Any]) -> None:
+        """Add what another task's Dropped held, as plain values."""
+        self.documents += other["documents"]
+        self.bytes += other["bytes"]
+        for why, count in other["reasons"].items():
+            self._count(why, count)
+        self.examples = [*self.examples, *other["examples"]][:_EXAMPLES]
+
+    def _count(self, why: str, count: int) -> None:
+        if why:
+            self.reasons[why] = self.reasons.get(why, 0) + count
+
+
+@dataclass
+class Tally:
+    """Counts of one task or of a whole source; ``dropped`` by filter, in the order of filters."""
+
+    read: int = 0
+    read_bytes: int = 0
+    dropped: dict[str, Dropped] = field(default_factory=dict)
+
+    def filter(self, name: str) -> Dropped:
+        """Return the record of one filter, which may be new."""
+        return self.dropped.setdefault(name, Dropped())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    def join(self, other: dict[str, Any]) -> None:
+        """Add another task's tally, as plain values."""
+        self.read += other["read"]
+        self.read_bytes += other["read_bytes"]
+        for name, dropped in other["dropped"].items():
+            self.filter(name).join(dropped)
