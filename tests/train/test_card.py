@@ -7,8 +7,8 @@ from monolane.errors import CheckpointError
 from monolane.train import DemoRecipe, Measured
 from monolane.train._baseline import Baseline, measure_baselines
 from monolane.train._card import Half, describe_processor, write_card
-from monolane.train._corpus import Document
 from monolane.train._evaluate import Score
+from monolane.train._library import Document
 from monolane.train._samples import Sample
 
 

@@ -3,6 +3,7 @@ import torch
 
 from monolane.hf import LaneformerConfig, LaneformerForCausalLM
 from monolane.train import DemoRecipe
+from monolane.train._config import Optimizer
 from monolane.train._optimiser import Muon, Optimiser, orthogonalise
 
 
@@ -43,12 +44,48 @@ def test_weight_decay_shrinks_what_has_no_gradient_direction() -> None:
     torch.testing.assert_close(weight.detach(), torch.full((1, 4, 4), 0.95))
 
 
-def test_who_updates_what(recipe: DemoRecipe) -> None:
+def _stepped(name: str, rate: float) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Weights before and after one step of all-zero gradients but for weight decay."""
+    torch.manual_seed(0)
+    model = LaneformerForCausalLM(LaneformerConfig(**DemoRecipe().config_fields()))
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    Optimiser(model, Optimizer(name=name, weight_decay=0.1)).step(rate)
+    return {n: (before[n], p.detach()) for n, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_everything_decays_but_the_norms(name: str) -> None:
+    for parameter, (before, after) in _stepped(name, rate=0.5).items():
+        factor = 1.0 if "norm" in parameter else 1 - 0.5 * 0.1
+        torch.testing.assert_close(after, before * factor, msg=parameter)
+
+
+@pytest.mark.parametrize(("name", "lanes_by_muon"), [("adamw", False), ("muon", True)])
+def test_who_updates_what(recipe: DemoRecipe, name: str, lanes_by_muon: bool) -> None:
     model = LaneformerForCausalLM(LaneformerConfig(**recipe.config_fields()))
-    adam, muon = Optimiser(model, recipe).state()
-    matrices = 7 * recipe.num_hidden_layers  # wq wk wv wo w1 w2 w3
-    norms = 2 * recipe.num_hidden_layers + 1
-    assert len(muon["param_groups"][0]["params"]) == matrices
-    tables, scales = adam["param_groups"]
-    assert (len(tables["params"]), tables["weight_decay"]) == (2, recipe.weight_decay)
-    assert (len(scales["params"]), scales["weight_decay"]) == (norms, 0.0)
+    state = Optimiser(model, Optimizer(name=name)).state()
+    slots: dict[str, set[str]] = {}
+    for key in state:
+        parameter, _, slot = key.rpartition(".")
+        slots.setdefault(parameter, set()).add(slot)
+    assert slots.keys() == {parameter for parameter, _ in model.named_parameters()}
+    for parameter, found in slots.items():
+        matrix = "layers" in parameter and "norm" not in parameter
+        adam = {"step", "exp_avg", "exp_avg_sq"}
+        assert found == ({"momentum"} if matrix and lanes_by_muon else adam)
+
+
+def test_the_state_that_a_checkpoint_fills_is_the_state_of_the_first_step(
+    recipe: DemoRecipe,
+) -> None:
+    model = LaneformerForCausalLM(LaneformerConfig(**recipe.config_fields()))
+    optimiser = Optimiser(model, Optimizer())
+    before = optimiser.state()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimiser.step(0.1)
+    after = optimiser.state()
+    assert before.keys() == after.keys()
+    assert all(before[name] is after[name] for name in before)  # live, and not made anew

@@ -1,11 +1,11 @@
+from pathlib import Path
+
 import pytest
 
 from monolane.train import DemoRecipe
 from monolane.train import _pace as pace_module
-from monolane.train._demo import new_model
+from monolane.train._material import prepare_corpus, prepare_material
 from monolane.train._pace import Pace, measure_pace
-from monolane.train._packing import Packing
-from monolane.train._vocabulary import BOS
 
 
 def test_steps_fill_the_minutes() -> None:
@@ -16,17 +16,13 @@ def test_steps_fill_the_minutes() -> None:
     assert pace.steps(recipe, minutes=0.001) == 1
 
 
-def test_a_measurement_leaves_the_model_alone(
-    recipe: DemoRecipe, monkeypatch: pytest.MonkeyPatch
+def test_both_stretches_are_timed(
+    recipe: DemoRecipe, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import numpy as np
-
     monkeypatch.setattr(pace_module, "_PROBE_SECONDS", 0.0)
-    model = new_model(recipe)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    documents = [np.full(3000, BOS, dtype=np.uint16)]
-    pace = measure_pace(model, recipe, Packing(documents, recipe.context, 0), compiled=False)
+    material = prepare_material(recipe, library)
+    corpus = prepare_corpus(material, recipe, tmp_path, resume=False)
+    pace = measure_pace(recipe, corpus, compiled=False)
     assert pace.precision == "float32"
     assert pace.short > 0
     assert pace.long > 0
-    assert all(value.equal(before[name]) for name, value in model.state_dict().items())

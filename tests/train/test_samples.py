@@ -4,8 +4,9 @@ import pytest
 import tokenizers
 import torch
 
+from monolane.data import train_vocabulary
 from monolane.train._samples import write_sample
-from monolane.train._vocabulary import EOS, train_vocabulary
+from monolane.train._vocabulary import EOS
 
 
 @pytest.fixture(scope="module")

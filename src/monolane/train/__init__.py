@@ -1,6 +1,6 @@
-"""Training: the demo model, made from the standard library's own source on an ordinary CPU.
+"""Training: Laneformers on prepared corpora, on one process or many, and the demo model.
 
-Needs ``pip install 'monolane[train]'``. ``monolane train --demo DIR`` runs it.
+Needs ``pip install 'monolane[train]'``. ``monolane train`` is its command.
 """
 
 from importlib.util import find_spec
@@ -10,8 +10,19 @@ from monolane.errors import MissingExtraError
 
 if TYPE_CHECKING or (find_spec("torch") and find_spec("transformers")):
     from monolane.train._card import Measured
+    from monolane.train._config import RunConfig
+    from monolane.train._config_file import load_config, shipped_configs, write_config
+    from monolane.train._convert import export_run, read_weights
     from monolane.train._demo import train_demo
+    from monolane.train._fleet import Fleet
+    from monolane.train._forecast import Forecast, forecast
+    from monolane.train._launch import launch_run
+    from monolane.train._listeners import standard_listeners
     from monolane.train._recipe import DemoRecipe
+    from monolane.train._record import Observer, StepRecord
+    from monolane.train._run import train_run
+    from monolane.train._store import Progress
+    from monolane.train._supervisor import RestartPolicy
 else:
 
     def __getattr__(name: str) -> object:
@@ -20,4 +31,24 @@ else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["DemoRecipe", "Measured", "train_demo"]
+__all__ = [
+    "DemoRecipe",
+    "Fleet",
+    "Forecast",
+    "Measured",
+    "Observer",
+    "Progress",
+    "RestartPolicy",
+    "RunConfig",
+    "StepRecord",
+    "export_run",
+    "forecast",
+    "launch_run",
+    "load_config",
+    "read_weights",
+    "shipped_configs",
+    "standard_listeners",
+    "train_demo",
+    "train_run",
+    "write_config",
+]

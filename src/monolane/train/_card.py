@@ -16,8 +16,8 @@ import numpy as np
 
 from monolane.errors import CheckpointError
 from monolane.train._baseline import Baseline
-from monolane.train._corpus import Document
 from monolane.train._evaluate import Score
+from monolane.train._library import Document
 from monolane.train._recipe import DemoRecipe
 from monolane.train._samples import Sample
 

@@ -7,15 +7,15 @@ and a killed run goes on from its last checkpoint.
 import platform
 import shutil
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from monolane.errors import BackendError, CheckpointError, ConfigError
-from monolane.hf import LaneformerConfig, LaneformerForCausalLM
+from monolane.errors import BackendError, ConfigError
+from monolane.hf import LaneformerForCausalLM
 from monolane.train._baseline import measure_baselines
 from monolane.train._card import (
     Measured,
@@ -23,17 +23,17 @@ from monolane.train._card import (
     measure_half,
     write_card,
 )
-from monolane.train._checkpoint import Checkpoint
+from monolane.train._config import RunConfig
+from monolane.train._config_file import load_config
+from monolane.train._convert import read_weights
 from monolane.train._evaluate import Score, score_documents
 from monolane.train._folder import write_model
-from monolane.train._journal import Journal
-from monolane.train._loop import Keeper, Loop, advance
-from monolane.train._material import Material, prepare_material
+from monolane.train._listeners import standard_listeners
+from monolane.train._material import Material, prepare_corpus, prepare_material
 from monolane.train._pace import measure_pace
-from monolane.train._packing import Packing
 from monolane.train._recipe import DemoRecipe
+from monolane.train._run import CONFIG, check_new, train_run
 from monolane.train._samples import Sample, write_sample
-from monolane.train._schedule import Schedule
 
 # A prompt ends with a letter or a mark: a space at its end belongs to the token that follows.
 _PROMPTS = (
@@ -72,26 +72,20 @@ def train_demo(
     if threads is not None:
         torch.set_num_threads(threads)
     run = out.with_name(f"{out.name}.run")
-    kept = _kept(run, resume)
-    recipe = kept.recipe if kept else replace(recipe or DemoRecipe(), seed=seed)
+    recipe = DemoRecipe.load(run) if resume else replace(recipe or DemoRecipe(), seed=seed)
+    if not resume:
+        check_new(run)
     material = prepare_material(recipe, library)
-    packing = Packing(material.train, recipe.context, recipe.seed)
-    model = new_model(recipe)
-    plan = (
-        _resumed(kept, steps, material.corpus.digest)
-        if kept
-        else _planned(model, packing, recipe, minutes, steps, compiled)
-    )
-    loop = Loop(model, recipe, packing, plan.schedule, plan.precision, compiled=compiled)
-    if kept:
-        model.load_state_dict(kept.model)
-        loop.optimiser.load(kept.optimiser)
-    keeper = Keeper(run, recipe, material.corpus.digest, plan.precision, checkpoint_minutes * 60)
-    with Journal(run, plan.schedule.steps, plan.start) as journal:
-        seconds = advance(loop, keeper, journal, plan.schedule.steps, plan.start, plan.seconds)
+    corpus = prepare_corpus(material, recipe, run, resume)
+    if resume:
+        config = _resumed(run, recipe, steps, compiled)
+    else:
+        recipe.save(run)
+        config = _planned(recipe, corpus, minutes, steps, compiled, checkpoint_minutes)
+    progress = train_run(config, run, standard_listeners(config, run), resume=resume)
     finished = run / "model"
-    write_model(model.state_dict(), recipe, material.tokenizer, finished)
-    measured = _measure(finished, recipe, material, plan, seconds, compiled)
+    write_model(read_weights(run, progress.step), recipe, material.tokenizer, finished)
+    measured = _measure(finished, recipe, material, config, progress.seconds)
     measured.save(run)
     write_card(measured, finished)
     shutil.copytree(finished, out, dirs_exist_ok=True)
@@ -110,113 +104,80 @@ def _check_options(minutes: float, steps: int | None, threads: int | None, compi
         )
 
 
-def new_model(recipe: DemoRecipe) -> LaneformerForCausalLM:
-    """Return the untrained model of a recipe; its seed decides the weights."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
-        return LaneformerForCausalLM(LaneformerConfig(**recipe.config_fields()))
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """How long the run is, where it starts, and in which precision it computes."""
-
-    schedule: Schedule
-    precision: str
-    start: int = 0
-    seconds: float = 0.0  # spent before the start
-
-
-def _kept(run: Path, resume: bool) -> Checkpoint | None:
-    if resume:
-        return Checkpoint.load(run)
-    if Checkpoint.exists(run):
-        raise CheckpointError(
-            f"{run}: expected no run there, found a checkpoint; continue it with --resume, or "
-            "remove the folder to start anew"
-        )
-    return None
-
-
 def _planned(
-    model: torch.nn.Module,
-    packing: Packing,
     recipe: DemoRecipe,
+    corpus: Path,
     minutes: float,
     steps: int | None,
     compiled: bool,
-) -> _Plan:
-    """Measure this machine where the caller left something open."""
+    checkpoint_minutes: float,
+) -> RunConfig:
+    """Return the run's config; measure this machine where the caller left something open."""
     if steps is not None and recipe.precision != "auto":
-        return _Plan(Schedule.of(recipe, steps), recipe.precision)
-    pace = measure_pace(model, recipe, packing, compiled)
+        return recipe.run_config(corpus, steps, precision=recipe.precision, compiled=compiled)
+    pace = measure_pace(recipe, corpus, compiled)
     steps = pace.steps(recipe, minutes) if steps is None else steps
-    return _Plan(Schedule.of(recipe, steps), pace.precision)
+    every = max(1, int(checkpoint_minutes * 60 / pace.mean(recipe)))
+    return recipe.run_config(
+        corpus, steps, precision=pace.precision, compiled=compiled, every=every
+    )
 
 
-def _resumed(kept: Checkpoint, steps: int | None, corpus: str) -> _Plan:
-    """Go on with the run of a checkpoint, which must read the same corpus."""
-    if kept.corpus != corpus:
-        raise CheckpointError(
-            f"expected the corpus {kept.corpus[:12]} that the run began with, got {corpus[:12]}; "
-            "resume with the same Python installation, or start anew"
-        )
-    schedule = Schedule.of(kept.recipe, kept.steps)
-    if steps is not None and steps != kept.steps:
-        before, schedule = schedule, Schedule.of(kept.recipe, steps)
-        if kept.step > min(s.first_change for s in (before, schedule)):
-            raise ConfigError(
-                f"steps: expected {kept.steps}, as the run is at step {kept.step} and past the "
-                f"point where {steps} steps would have differed; leave --steps out"
-            )
-    return _Plan(schedule, kept.precision, kept.step, kept.seconds)
+def _resumed(run: Path, recipe: DemoRecipe, steps: int | None, compiled: bool) -> RunConfig:
+    """Return the config of the run in ``run``, of another length where ``steps`` gives one."""
+    kept = load_config(run / CONFIG)
+    config = replace(kept, compute=replace(kept.compute, compile=compiled))
+    if steps is None:
+        return config
+    other = recipe.run_config(run, steps, precision=config.compute.precision).schedule
+    # The warm-up is over or under way: it stays as it was.
+    return replace(config, schedule=replace(other, warmup=kept.schedule.warmup))
 
 
 def _measure(
     folder: Path,
     recipe: DemoRecipe,
     material: Material,
-    plan: _Plan,
+    config: RunConfig,
     seconds: float,
-    compiled: bool,
 ) -> Measured:
     """Judge the folder as it ships: BF16 weights read back, arithmetic in float32."""
     model = LaneformerForCausalLM.from_pretrained(folder, dtype=torch.float32)
     library, tests = _score(model, recipe, material)
-    corpus = material.corpus
+    documents = material.library
     return Measured(
         recipe=recipe,
         python=platform.python_version(),
         copyright=sys.copyright.partition("\n\n")[0].replace("\n", " "),
-        corpus=corpus.digest,
-        train=measure_half(corpus.train, material.train),
-        held_out=measure_half(corpus.held_out, material.held_out),
+        corpus=documents.digest,
+        train=measure_half(documents.train, material.train),
+        held_out=measure_half(documents.held_out, material.held_out),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         weight_bytes=(folder / "model.safetensors").stat().st_size,
-        steps=plan.schedule.steps,
+        steps=config.schedule.steps,
         minutes=seconds / 60,
         threads=torch.get_num_threads(),
         processor=describe_processor(),
-        precision=plan.precision,
-        compiled=compiled,
+        precision=config.compute.precision,
+        compiled=config.compute.compile,
         library=library,
         tests=tests,
-        baselines=measure_baselines(corpus.held_out),
+        baselines=measure_baselines(documents.held_out),
         samples=_samples(model, material),
     )
 
 
 def _score(model: torch.nn.Module, recipe: DemoRecipe, material: Material) -> tuple[Score, Score]:
     """Score the held-out files: those of the library proper, and its tests."""
-    held_out = material.corpus.held_out
+    held_out = material.library.held_out
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("score held-out files", total=len(held_out))
+        task = progress.add_task("score held-out files", total=1.0)
         scores = score_documents(
             model,
             material.held_out,
             [document.size for document in held_out],
             recipe.context,
-            lambda: progress.advance(task),
+            lambda done: progress.update(task, completed=done),
         )
     halves = {True: Score(0.0, 0, 0), False: Score(0.0, 0, 0)}
     for document, score in zip(held_out, scores, strict=True):

@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
+from monolane.data import write_vocabulary
 from monolane.train._recipe import DemoRecipe
-from monolane.train._vocabulary import BOS, EOS, write_vocabulary
+from monolane.train._vocabulary import BOS, EOS
 
 
 def write_model(

@@ -1,99 +1,142 @@
-"""The journal of a run: one JSON line per step on disk, and progress on stderr.
+"""The journal of a run: one JSON line per step, validation and event, in ``log.jsonl``.
 
-On a terminal the progress is a bar; elsewhere it is a plain line now and then, so that a log file
-of an unattended run stays readable. Standard output stays empty.
+It is the run's memory: boards and the terminal only show what stands here, and the launcher reads
+from it how far a run got. A line is written when it happens, so a killed run loses none but the
+last; a run that goes on drops the lines of the steps that it will do again.
+
+    {"step": 7, "loss": 2.5, ...}                          the fields of a StepRecord
+    {"step": 7, "validation": {"bits_per_byte": 1.2}}
+    {"step": 7, "event": "checkpoint", "text": "...", "time": "2026-01-31T12:00:00.000+00:00"}
 """
 
 import json
-import time
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import TextIO
+from typing import Any
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from monolane.train._record import Observer, StepRecord
 
-_QUIET_SECONDS = 15.0  # between plain lines when stderr is not a terminal
+JOURNAL = "log.jsonl"
 
 
 class Journal:
-    """Writes ``log.jsonl`` in a run's folder and shows where the run is."""
+    """Observer that writes ``log.jsonl`` in a run's folder; ``start`` steps were done before."""
 
-    def __init__(self, folder: Path, steps: int, start: int) -> None:
+    def __init__(self, folder: Path, start: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._path = folder / "log.jsonl"
-        self._steps = steps
-        self._start = start
-        self._console = Console(stderr=True)
-        self._shown = 0.0
-        self._file: TextIO
-        self._bar: Progress
-        self._task: TaskID
+        path = folder / JOURNAL
+        _cut(path, start)
+        self._file = path.open("a", encoding="utf-8")
 
-    def __enter__(self) -> "Journal":
-        _cut(self._path, self._start)
-        self._file = self._path.open("a", encoding="utf-8")
-        self._bar = Progress(
-            TextColumn("train"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
-        self._bar.start()
-        self._task = self._bar.add_task("", total=self._steps, completed=self._start, note="")
-        return self
+    def step(self, record: StepRecord) -> None:
+        """Note a finished step."""
+        fields = {name: value for name, value in asdict(record).items() if value is not None}
+        self._write({name: _short(value) for name, value in fields.items()})
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
+    def validation(self, step: int, scores: Mapping[str, float]) -> None:
+        """Note the scores of a validation."""
+        self._write({"step": step, "validation": {name: _short(scores[name]) for name in scores}})
+
+    def event(self, step: int, kind: str, text: str) -> None:
+        """Note what happened."""
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._write({"step": step, "event": kind, "text": text, "time": time})
+
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
-    def record(self, step: int, loss: float, rate: float, norm: float, tokens_per_s: float) -> None:
-        """Note a finished step: loss in nats per token, gradient norm before clipping."""
-        line = {
-            "step": step,
-            "loss": round(loss, 5),
-            "learning_rate": rate,
-            "gradient_norm": round(norm, 4),
-            "tokens_per_s": round(tokens_per_s, 1),
-        }
+    def _write(self, line: dict[str, Any]) -> None:
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
-        note = f"loss {loss:.3f}  {tokens_per_s:,.0f} tokens/s"
-        self._bar.update(self._task, completed=step + 1, note=note)
-        self._say_sometimes(f"step {step + 1}/{self._steps}  {note}  lr {rate:.2e}")
 
-    def say(self, text: str) -> None:
-        """Show one line on stderr."""
-        self._console.print(text, highlight=False, markup=False)
 
-    def _say_sometimes(self, text: str) -> None:
-        now = time.monotonic()
-        if not self._console.is_terminal and now - self._shown >= _QUIET_SECONDS:
-            self._shown = now
-            self.say(text)
+class Follower:
+    """Reads the journal of a run that another process writes, and tells an observer."""
+
+    def __init__(self, folder: Path, observer: Observer) -> None:
+        self._path = folder / JOURNAL
+        self._observer = observer
+        self._at = 0  # bytes read so far
+        self._file = -1  # inode
+        self._told: set[bytes] = set()  # events and validations
+        self._again = False  # whether what comes was told before the journal was cut
+
+    def poll(self, show: bool = True) -> None:
+        """Pass on the lines that came since the last call; without ``show``, read over them."""
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return
+        if status.st_ino != self._file or status.st_size < self._at:
+            self._again = self._file != -1  # a restarted run has cut it
+            self._file, self._at = status.st_ino, 0
+        with self._path.open("rb") as file:
+            file.seek(self._at)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self._at += len(whole)
+        for line in whole.splitlines():
+            self._pass_on(line, show)
+
+    def _pass_on(self, text: bytes, show: bool) -> None:
+        line = json.loads(text)
+        if text in self._told:  # no two events have the same time
+            return
+        if self._again and line.get("event") not in ("start", "resume"):
+            return
+        self._again = False
+        if "loss" not in line:
+            self._told.add(text)
+        if show:
+            _tell(self._observer, line)
+
+
+def read_journal(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a run's journal; none where there is no journal yet."""
+    path = folder / JOURNAL
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+            if line.endswith("\n"):  # else it was killed in mid-write
+                yield json.loads(line)
+
+
+def last_step(folder: Path) -> int:
+    """Return how many steps a run has done, as far as it knows; 0 where it has not begun."""
+    return max((line["step"] for line in read_journal(folder) if "loss" in line), default=0)
+
+
+def last_checkpoint(folder: Path) -> int:
+    """Return the steps that the run's last checkpoint holds; 0 where there is none."""
+    kept = [line["step"] for line in read_journal(folder) if line.get("event") == "checkpoint"]
+    return kept[-1] if kept else 0
+
+
+def _tell(observer: Observer, line: dict[str, Any]) -> None:
+    if "event" in line:
+        observer.event(line["step"], line["event"], line["text"])
+    elif "validation" in line:
+        observer.validation(line["step"], line["validation"])
+    else:
+        observer.step(StepRecord(**{"mfu": None, **line}))
+
+
+def _short(value: float) -> float:
+    """Round to what a reader can use; NaN and Inf stay, as Python's JSON spells them."""
+    if isinstance(value, int) or not math.isfinite(value):
+        return value
+    return float(f"{value:.7g}")
 
 
 def _cut(path: Path, start: int) -> None:
-    """Drop the lines of steps that a resumed run will do again."""
+    """Drop the lines of steps that a resumed run will do again; replace the file in one step."""
     if not path.exists():
         return
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] < start]
-    path.write_text("".join(kept), encoding="utf-8")
+    kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= start]
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text("".join(kept), encoding="utf-8")
+    unfinished.replace(path)

@@ -1,6 +1,10 @@
-"""What a run trains and is judged on: the corpus, the vocabulary made from it, and its ids."""
+"""What the demo trains and is judged on: the library, the vocabulary made from it, and its ids.
 
-from collections.abc import Sequence
+The ids become a prepared corpus like any other, in the run's folder: the loop reads nothing else.
+"""
+
+import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,39 +13,71 @@ from rich.console import Console
 from rich.progress import Progress
 from tokenizers import Tokenizer
 
-from monolane.errors import TextError
-from monolane.train._corpus import Corpus, Document, collect_library, split_corpus
+from monolane.data import Corpus, Encoded, train_vocabulary, write_corpus, write_vocabulary
+from monolane.errors import CheckpointError, DataError
+from monolane.train._library import Document, Library, read_library
 from monolane.train._recipe import DemoRecipe
-from monolane.train._vocabulary import encode_documents, train_vocabulary
+from monolane.train._vocabulary import encode_documents
 
 
 @dataclass(frozen=True)
 class Material:
-    """Both halves of the corpus as text and as ids; a pure function of recipe and library."""
+    """Both halves of the library as text and as ids; a pure function of recipe and library."""
 
-    corpus: Corpus
+    library: Library
     tokenizer: Tokenizer
     train: tuple[np.ndarray, ...]
     held_out: tuple[np.ndarray, ...]
 
 
-def prepare_material(recipe: DemoRecipe, library: Path | None = None) -> Material:
-    """Collect the library, train the vocabulary on the training half, and encode both halves."""
-    corpus = split_corpus(collect_library(library), recipe.held_out_share)
-    if not corpus.train or not corpus.held_out:
-        raise TextError(
+def prepare_material(recipe: DemoRecipe, root: Path | None = None) -> Material:
+    """Read the library, train the vocabulary on the training half, and encode both halves."""
+    library = read_library(root, recipe.held_out_share)
+    if not library.train or not library.held_out:
+        raise DataError(
             "expected files on both sides of the held-out split, got "
-            f"{len(corpus.train)} to train on and {len(corpus.held_out)} held out; "
+            f"{len(library.train)} to train on and {len(library.held_out)} held out; "
             "use more files or another held_out_share"
         )
-    tokenizer = train_vocabulary((document.text for document in corpus.train), recipe.vocab_size)
+    tokenizer = train_vocabulary((document.text for document in library.train), recipe.vocab_size)
     with Progress(console=Console(stderr=True), transient=True) as progress:
         return Material(
-            corpus,
+            library,
             tokenizer,
-            _encode(progress, "encode training files", tokenizer, corpus.train),
-            _encode(progress, "encode held-out files", tokenizer, corpus.held_out),
+            _encode(progress, "encode training files", tokenizer, library.train),
+            _encode(progress, "encode held-out files", tokenizer, library.held_out),
         )
+
+
+def prepare_corpus(material: Material, recipe: DemoRecipe, run: Path, resume: bool) -> Path:
+    """Return the folder of the prepared corpus of a run, which is written where it is new.
+
+    CheckpointError where a run is resumed on another library than it began with.
+    """
+    folder, note = run / "corpus", run / "library.sha256"
+    if resume:
+        kept = note.read_text(encoding="ascii").strip() if note.is_file() else ""
+        if kept != material.library.digest or not Corpus.open(folder).sources:
+            raise CheckpointError(
+                f"expected the corpus {kept[:12]} that the run began with, got "
+                f"{material.library.digest[:12]}; resume with the same Python installation, or "
+                "start anew"
+            )
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed before its first step
+    vocabulary = run / "vocabulary"
+    write_vocabulary(material.tokenizer, vocabulary, recipe.context)
+    halves = (
+        _framed(material.train, material.library.train),
+        _framed(material.held_out, material.library.held_out),
+    )
+    write_corpus(folder, vocabulary, {"library": halves})
+    note.write_text(material.library.digest + "\n", encoding="ascii")
+    return folder
+
+
+def _framed(ids: Sequence[np.ndarray], documents: Sequence[Document]) -> Iterator[Encoded]:
+    return (Encoded(one, document.size) for one, document in zip(ids, documents, strict=True))
 
 
 def _encode(

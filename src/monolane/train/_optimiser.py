@@ -1,7 +1,8 @@
 """The optimisers: Muon for the lanes' matrices, AdamW for everything else.
 
 Not ``torch.optim.Muon``: it takes 2-D matrices only, while a Laneformer's weights are stacks
-[L, out, in] in which each lane's slice is a matrix of its own, with its own input stream.
+[L, out, in] in which each lane's slice is a matrix of its own, with its own input stream. So Muon
+needs no communication where a process holds whole lanes: it works on its own share.
 """
 
 from collections.abc import Iterable
@@ -9,8 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard
 
-from monolane.train._recipe import DemoRecipe
+from monolane.errors import ConfigError
+from monolane.train._config import Optimizer
 
 # Coefficients of the quintic Newton-Schulz iteration x <- a x + b (xx')x + c (xx')(xx')x that
 # Keller Jordan's Muon (2024) uses: they drive singular values to about 1 in five rounds, trading
@@ -53,8 +56,9 @@ class Muon(torch.optim.Optimizer):
         state = self.state[weight_LOI]
         if not state:
             state["momentum"] = torch.zeros_like(weight_LOI)
-        gradient, momentum = weight_LOI.grad, state["momentum"]
-        assert gradient is not None
+        assert weight_LOI.grad is not None
+        gradient, momentum = _own(weight_LOI.grad), _own(state["momentum"])
+        weight_LOI = _own(weight_LOI)
         momentum.lerp_(gradient, 1 - group["momentum"])
         direction = orthogonalise(gradient.lerp(momentum, group["momentum"]))  # Nesterov
         # A semi-orthogonal [o, i] matrix has an RMS of 1/sqrt(max(o, i)).
@@ -63,31 +67,54 @@ class Muon(torch.optim.Optimizer):
         weight_LOI.add_(direction, alpha=-group["lr"] * scale)
 
 
+def _own(tensor: Tensor) -> Tensor:
+    """Return this process's share of a sharded tensor, in place; it must hold whole lanes."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    cut = [one for one in tensor.placements if isinstance(one, Shard) and one.dim != 0]
+    if cut:
+        raise ConfigError(
+            "optimizer.name: expected 'adamw', as the processes do not divide the lanes, got "
+            "'muon'; or let parallel.shard divide the number of lanes"
+        )
+    return tensor.to_local()
+
+
 class Optimiser:
     """The optimisers of one model behind one step, one rate and one state."""
 
-    def __init__(self, model: torch.nn.Module, recipe: DemoRecipe) -> None:
-        self._parts = _build(model, recipe)
+    def __init__(self, model: torch.nn.Module, config: Optimizer) -> None:
+        self._names: dict[Tensor, str] = {
+            parameter: name for name, parameter in model.named_parameters()
+        }
+        self._parts = _build(model, config)
+        for part in self._parts:
+            _materialise(part)
 
     def step(self, learning_rate: float) -> None:
         """Apply the gradients at this rate, then drop them."""
         for part in self._parts:
             for group in part.param_groups:
-                group["lr"] = learning_rate * group.get("rate_scale", 1.0)
+                group["lr"] = learning_rate
             part.step()
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop the gradients."""
+        for part in self._parts:
             part.zero_grad(set_to_none=True)
 
-    def state(self) -> list[dict[str, Any]]:
-        """Return what a checkpoint must keep."""
-        return [part.state_dict() for part in self._parts]
+    def state(self) -> dict[str, Tensor]:
+        """Return the live state, by ``<parameter>.<slot>``: what a checkpoint saves and fills."""
+        return {
+            f"{self._names[parameter]}.{slot}": value
+            for part in self._parts
+            for parameter, slots in part.state.items()
+            for slot, value in slots.items()
+        }
 
-    def load(self, state: list[dict[str, Any]]) -> None:
-        """Take over the state of a checkpoint."""
-        for part, values in zip(self._parts, state, strict=True):
-            part.load_state_dict(values)
 
-
-def _build(model: torch.nn.Module, recipe: DemoRecipe) -> list[torch.optim.Optimizer]:
+def _build(model: torch.nn.Module, config: Optimizer) -> list[torch.optim.Optimizer]:
     matrices, tables, scales = [], [], []
     for name, parameter in model.named_parameters():
         if "norm" in name:
@@ -96,15 +123,27 @@ def _build(model: torch.nn.Module, recipe: DemoRecipe) -> list[torch.optim.Optim
             matrices.append(parameter)
         else:
             tables.append(parameter)  # embeddings and head: rows are looked up, not mixed
-    betas = (recipe.beta1, recipe.beta2)
     groups = [
-        {"params": tables, "weight_decay": recipe.weight_decay},
+        {"params": tables, "weight_decay": config.weight_decay},
         {"params": scales, "weight_decay": 0.0},
     ]
-    if recipe.optimiser == "adamw":
-        groups.append({"params": matrices, "weight_decay": recipe.weight_decay})
-        return [torch.optim.AdamW(groups, lr=recipe.peak_lr, betas=betas, fused=True)]
-    return [
-        torch.optim.AdamW(groups, lr=recipe.peak_lr, betas=betas, fused=True),
-        Muon(matrices, recipe.peak_lr, recipe.muon_momentum, recipe.weight_decay),
-    ]
+    if config.name == "adamw":
+        groups[0]["params"] = tables + matrices
+    adamw = torch.optim.AdamW(
+        groups, lr=config.peak_lr, betas=(config.beta1, config.beta2), eps=config.eps, fused=True
+    )
+    if config.name == "adamw":
+        return [adamw]
+    return [adamw, Muon(matrices, config.peak_lr, config.muon_momentum, config.weight_decay)]
+
+
+def _materialise(optimizer: torch.optim.Optimizer) -> None:
+    """Make the state that the first step would make, so that a checkpoint can be read into it."""
+    slots = ("momentum",) if isinstance(optimizer, Muon) else ("exp_avg", "exp_avg_sq")
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state = optimizer.state[parameter]
+            if not isinstance(optimizer, Muon):
+                state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            for slot in slots:
+                state[slot] = torch.zeros_like(parameter, memory_format=torch.preserve_format)

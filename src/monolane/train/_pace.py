@@ -4,18 +4,17 @@ Steps are fixed before the run from a short measurement, not by a clock during i
 steps gives the same weights on a resumed run, and the same recipe on another machine.
 """
 
-import copy
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 
-import torch
-
-from monolane.train._loop import Loop
-from monolane.train._packing import Packing
+from monolane.train._inputs import open_blend, open_corpus
 from monolane.train._recipe import DemoRecipe
-from monolane.train._schedule import Schedule
+from monolane.train._trainer import Trainer
+from monolane.train._world import open_world
 
 _PROBE_SECONDS = 5.0  # per precision and context length
+_STEPS = 1_000_000  # so that every probe lies in the stretch that it is meant for
 
 
 @dataclass(frozen=True)
@@ -35,30 +34,27 @@ class Pace:
         return max(1, int(minutes * 60 / self.mean(recipe)))
 
 
-def measure_pace(
-    model: torch.nn.Module, recipe: DemoRecipe, packing: Packing, compiled: bool
-) -> Pace:
-    """Time steps of copies of the model; return the faster precision that the recipe allows."""
+def measure_pace(recipe: DemoRecipe, corpus: Path, compiled: bool) -> Pace:
+    """Time steps on a prepared corpus; return the faster precision that the recipe allows."""
     names = ["float32", "bfloat16"] if recipe.precision == "auto" else [recipe.precision]
-    paces = [_measure(model, recipe, packing, name, compiled) for name in names]
+    paces = [_measure(recipe, corpus, name, compiled) for name in names]
     return min(paces, key=lambda pace: pace.mean(recipe))
 
 
-def _measure(
-    model: torch.nn.Module, recipe: DemoRecipe, packing: Packing, precision: str, compiled: bool
-) -> Pace:
-    seconds = []
-    for long in (0, 1_000_000):
-        schedule = replace(Schedule.of(recipe, 1_000_000), long=long)
-        loop = Loop(copy.deepcopy(model), recipe, packing, schedule, precision, compiled=compiled)
-        loop.step(0)  # warm up: thread pools, weight reordering, optimiser state
-        seconds.append(_time_steps(loop))
-    return Pace(precision, *seconds)
+def _measure(recipe: DemoRecipe, corpus: Path, precision: str, compiled: bool) -> Pace:
+    config = recipe.run_config(corpus, _STEPS, precision=precision, compiled=compiled)
+    blend = open_blend(config, open_corpus(config))
+    with open_world(config) as world:
+        trainer = Trainer(config, world)
+        rows = config.data.rows_per_step
 
+        def seconds(first: int) -> float:
+            """Time steps from step ``first`` on, after one that warms up thread pools."""
+            trainer.step(first, blend.rows(0, rows))
+            began, count = time.monotonic(), 0
+            while count < 2 or time.monotonic() - began < _PROBE_SECONDS:
+                trainer.step(first + count, blend.rows(count * rows, rows))
+                count += 1
+            return (time.monotonic() - began) / count
 
-def _time_steps(loop: Loop) -> float:
-    began, count = time.monotonic(), 0
-    while count < 2 or time.monotonic() - began < _PROBE_SECONDS:
-        loop.step(count)
-        count += 1
-    return (time.monotonic() - began) / count
+        return Pace(precision, seconds(0), seconds(config.schedule.short_until))

@@ -1,12 +1,28 @@
 """The recipe of the demo model: every number that decides its weights, in one frozen value.
 
-A checkpoint carries its recipe, so a resumed run cannot drift from the run that it continues.
+Lengths are shares of the run here; :meth:`DemoRecipe.run_config` lays them out over its steps. A
+run's folder keeps its recipe, so a resumed run cannot drift from the run that it continues.
 """
 
+import json
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any, Literal
 
-from monolane.errors import ConfigError
+from monolane.errors import CheckpointError, ConfigError
+from monolane.train._build import config_fields
+from monolane.train._config import (
+    CheckpointPolicy,
+    Compute,
+    Data,
+    Log,
+    Model,
+    Optimizer,
+    RunConfig,
+    Schedule,
+)
+
+_NAME = "recipe.json"
 
 Precision = Literal["auto", "float32", "bfloat16"]
 OptimiserName = Literal["adamw", "muon"]
@@ -71,36 +87,79 @@ class DemoRecipe:
         """Return the fields as plain values, for a checkpoint or a log."""
         return asdict(self)
 
-    @property
-    def rows_per_step(self) -> int:
-        """Rows of ``context`` tokens in one step."""
-        return self.tokens_per_step // self.context
+    def save(self, folder: Path) -> None:
+        """Keep the recipe in a run's folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _NAME).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> "DemoRecipe":
+        """Read back what :meth:`save` kept; CheckpointError where there is none."""
+        path = folder / _NAME
+        if not path.is_file():
+            raise CheckpointError(
+                f"{folder}: expected the run of a demo model, found none; start without --resume"
+            )
+        return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+
+    def run_config(
+        self, corpus: Path, steps: int, *, precision: str, compiled: bool = False, every: int = 100
+    ) -> RunConfig:
+        """Return the run of ``steps`` steps on a prepared corpus, kept ``every`` so many steps."""
+        short = steps - int(self.long_share * steps)
+        return RunConfig(
+            model=self.model(),
+            data=Data(
+                sequence_length=self.context,
+                rows_per_step=self.tokens_per_step // self.context,
+                corpus=str(corpus),
+            ),
+            optimizer=Optimizer(
+                name=self.optimiser,
+                peak_lr=self.peak_lr,
+                beta1=self.beta1,
+                beta2=self.beta2,
+                weight_decay=self.weight_decay,
+                muon_momentum=self.muon_momentum,
+                clip_norm=self.clip_norm,
+            ),
+            schedule=Schedule(
+                steps=steps,
+                warmup=int(self.warmup_share * steps),
+                decay=int(self.decay_share * steps),
+                short_until=short,
+                short_length=self.short_context,
+            ),
+            compute=Compute(
+                precision="bfloat16" if precision == "bfloat16" else "float32",
+                rows_per_pass=max(1, self.tokens_per_piece // self.context),
+                compile=compiled,
+                device="cpu",
+            ),
+            checkpoint=CheckpointPolicy(every=every, keep=1),
+            log=Log(tensorboard=False),
+            seed=self.seed,
+        )
 
     def config_fields(self) -> dict[str, Any]:
-        """Return the fields of ``config.json``, in the released spelling."""
-        return {
-            "hidden_size": self.hidden_size,
-            "intermediate_size": self.intermediate_size,
-            "num_hidden_layers": self.num_hidden_layers,
-            "num_attention_heads": self.num_attention_heads,
-            "num_key_value_heads": self.num_key_value_heads,
-            "vocab_size": self.vocab_size,
-            "max_position_embeddings": self.context,
-            "num_lanes": self.num_lanes,
-            "broadcast_delay": self.broadcast_delay,
-            "use_early_comm": False,
-            "use_attention_comm": True,
-            "use_mlp_comm": True,
-            "lm_head_type": "vocab_parallel",
-            "sliding_window": self.sliding_window,
-            "swa_layers": list(range(self.windowed_layers)),
-            "rope_theta": 10000.0,
-            "norm_eps": 1e-5,
-            "tie_word_embeddings": False,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-            "pad_token_id": None,
-        }
+        """Return the fields of config.json, in the released spelling."""
+        return config_fields(self.model())
+
+    def model(self) -> Model:
+        """Return the shape."""
+        return Model(
+            hidden_size=self.hidden_size,
+            intermediate_size=self.intermediate_size,
+            num_hidden_layers=self.num_hidden_layers,
+            num_attention_heads=self.num_attention_heads,
+            num_key_value_heads=self.num_key_value_heads,
+            vocab_size=self.vocab_size,
+            max_position_embeddings=self.context,
+            num_lanes=self.num_lanes,
+            broadcast_delay=self.broadcast_delay,
+            sliding_window=self.sliding_window,
+            swa_layers=tuple(range(self.windowed_layers)),
+        )
 
     def _check_shape(self) -> None:
         for name in (
@@ -134,6 +193,11 @@ class DemoRecipe:
         for name in ("held_out_share", "warmup_share", "decay_share", "long_share"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"recipe: {name} must be in [0, 1), got {getattr(self, name)}")
+        if self.tokens_per_piece % self.context and self.context % self.tokens_per_piece:
+            raise ConfigError(
+                "recipe: tokens_per_piece must be a multiple of context, or divide it, got "
+                f"{self.tokens_per_piece} and {self.context}"
+            )
         if self.warmup_share + self.decay_share > 1:
             raise ConfigError(
                 "recipe: warmup_share + decay_share must be at most 1, "

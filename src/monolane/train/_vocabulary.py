@@ -1,65 +1,11 @@
-"""The vocabulary: byte-level BPE, trained on the corpus that the model learns.
+"""The demo's documents as ids, framed as its vocabulary (of the room ``data``) numbers them."""
 
-Byte-level, because any text must survive the round trip; the pieces that merges stay inside are
-cut for source code: a line break carries its indentation, and each digit stands alone.
-"""
-
-import json
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import numpy as np
-from tokenizers import Regex, Tokenizer
-from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
-from tokenizers.processors import TemplateProcessing
-from tokenizers.trainers import BpeTrainer
+from tokenizers import Tokenizer
 
-from monolane.errors import TextError
-
-UNK, BOS, EOS = 0, 1, 2
-SPECIAL_TOKENS = ("<unk>", "<s>", "</s>", "<|start_header_id|>", "<|end_header_id|>")
-
-# Alternatives are tried in order; together they match every character, so nothing is lost.
-_PIECES = "|".join(
-    (
-        r"(?:\r?\n)+[ \t]*",  # line breaks with the indentation that follows
-        r"\p{N}",  # one digit
-        r" ?[\p{L}\p{M}_]+",  # a name, with the space before it
-        r" ?[^\s\p{L}\p{M}\p{N}_]+",  # punctuation, likewise
-        r"[^\S\r\n]+(?!\S)",  # spaces, all but the one that belongs to the next word
-        r"\s",
-    )
-)
-
-
-def train_vocabulary(texts: Iterable[str], size: int) -> Tokenizer:
-    """Train a byte-level BPE of exactly ``size`` tokens, the special ones first."""
-    tokenizer = Tokenizer(BPE())
-    tokenizer.pre_tokenizer = Sequence(
-        [
-            Split(Regex(_PIECES), behavior="isolated"),
-            ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = ByteLevelDecoder()
-    trainer = BpeTrainer(
-        vocab_size=size,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.post_processor = TemplateProcessing(
-        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", BOS)]
-    )
-    if tokenizer.get_vocab_size() != size:
-        raise TextError(
-            f"expected text with enough distinct pieces for {size} tokens, it gave "
-            f"{tokenizer.get_vocab_size()}; use more text or a smaller vocab_size"
-        )
-    return tokenizer
+BOS, EOS = 1, 2
 
 
 def encode_documents(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[np.ndarray]:
@@ -74,28 +20,3 @@ def encode_documents(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[np.
             yield np.array([BOS, *ids, EOS], dtype=np.uint16)
     finally:
         tokenizer.encode_special_tokens = False
-
-
-def write_vocabulary(tokenizer: Tokenizer, folder: Path, context: int) -> None:
-    """Write the tokenizer's files of a model folder in Hub layout."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    special = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": context,
-        "add_bos_token": True,
-        "add_eos_token": False,
-        "clean_up_tokenization_spaces": False,
-        **special,
-        "additional_special_tokens": list(SPECIAL_TOKENS[3:]),
-    }
-    _write_json(folder / "tokenizer_config.json", config)
-    _write_json(
-        folder / "special_tokens_map.json",
-        {**special, "additional_special_tokens": list(SPECIAL_TOKENS[3:])},
-    )
-
-
-def _write_json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

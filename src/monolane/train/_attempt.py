@@ -1,0 +1,178 @@
+"""One attempt at a run: its processes, their output, and why it ended.
+
+    <run>/attempts/node-0.jsonl         one line per attempt of this node
+    <run>/attempts/node-0-0001.log      what its processes wrote, ours and torchrun's
+
+The processes write to the file themselves, not through us: a launcher that dies takes nothing with
+it. They are in a session of their own, so that a Ctrl-C reaches them once, by way of us.
+"""
+
+import ctypes
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+ATTEMPTS = "attempts"  # folder below the run's
+_TAIL = 64 * 1024  # bytes of the output that are searched for a reason
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
+
+_ROOT_CAUSE = re.compile(
+    r"Root Cause.*?rank\s*: (?P<rank>\d+).*?exitcode\s*: (?P<code>-?\d+)", re.DOTALL
+)
+_OURS = re.compile(r"^(?:\[\w+\]:)?monolane: (?P<text>.+)", re.MULTILINE)
+_RAISED = re.compile(
+    r"^(?:\[\w+\]:)?(?P<text>(?:[\w.]*\.)?\w*(?:Error|Exception|Interrupt)(?:: .+)?)$", re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An attempt that is over; a line of ``node-<n>.jsonl``."""
+
+    attempt: int  # from 1, over all launches of this node
+    status: int  # of the process that we started; negative: the signal that killed it
+    reason: str
+    first: int  # step of the checkpoint that it began with
+    last: int  # step of the last checkpoint then
+    reached: int  # steps done, with or without a checkpoint
+    started: str  # UTC
+    seconds: float
+    command: tuple[str, ...]
+    # An error that monolane raised on purpose, as against a crash.
+    deliberate: bool = False
+
+    def note(self, folder: Path, node: int) -> None:
+        """Append it to this node's list."""
+        with (folder / f"node-{node}.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(self)) + "\n")
+
+
+class Attempt:
+    """The processes of an attempt, while they run."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        log: Path,
+        lock: int,
+    ) -> None:
+        self._log = log
+        self._mark = environment["PYTHONPATH"]  # holds the run's folder: nobody else has it
+        self.started = datetime.now(UTC).isoformat(timespec="seconds")
+        self._began = time.monotonic()
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                command,
+                env=dict(environment),
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(lock,),  # held for as long as either of us lives
+            )
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._began
+
+    def status(self) -> int | None:
+        """Return the exit status, negative for a signal, or None while it runs."""
+        return self._process.poll()
+
+    def ask_to_stop(self) -> None:
+        """Ask the processes to end their step, keep their state and stop."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)  # torchrun passes it on to its workers
+
+    def end(self) -> int:
+        """Kill whatever is left of it, workers without a parent too; return the exit status."""
+        if self._process.poll() is None:
+            self._process.kill()
+        status = self._process.wait()
+        while orphans := [pid for pid in _children() if self._is_ours(pid)]:
+            for pid in orphans:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)  # its own children are ours now: look again
+        return status
+
+    def why(self, status: int) -> tuple[str, bool]:
+        """Return why it ended, in a line, and whether by an error raised on purpose."""
+        return explain(status, self.tail())
+
+    def tail(self) -> str:
+        """Return the end of what its processes wrote."""
+        with self._log.open("rb") as file:
+            file.seek(max(0, self._log.stat().st_size - _TAIL))
+            return file.read().decode("utf-8", "replace")
+
+    def _is_ours(self, pid: int) -> bool:
+        try:
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return False
+        return f"PYTHONPATH={self._mark}".encode() in variables
+
+
+def explain(status: int, output: str) -> tuple[str, bool]:
+    """Make a reason of an exit status and the end of the output; see :meth:`Attempt.why`."""
+    if status == 0:
+        return "finished", False
+    who, code = "the process", status
+    if cause := _ROOT_CAUSE.search(output):
+        who, code = f"rank {cause['rank']}", int(cause["code"])
+    elif status < 0 and "torch.distributed" in output:
+        who = "torchrun"
+    how = f"was killed by {_signal(-code)}" if code < 0 else f"exited with status {code}"
+    ours, raised = _OURS.findall(output), _RAISED.findall(output)
+    if code < 0 or not (ours or raised):
+        return f"{who} {how}", False
+    # Other ranks fail because of the first: its own error stands first.
+    return f"{who} {how}: {(ours or raised)[0]}", bool(ours)
+
+
+@contextmanager
+def adopted_orphans() -> Iterator[None]:
+    """Be the parent of descendants whose parent dies (Linux), so that we can end them."""
+    _adopt(True)
+    try:
+        yield
+    finally:
+        _adopt(False)
+
+
+def _adopt(wanted: bool) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SUBREAPER, int(wanted), 0, 0, 0)
+
+
+def _children() -> list[int]:
+    """Return the process ids of our children."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # it ended in between
+        if parent == os.getpid():
+            found.append(int(path.parent.name))
+    return found
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

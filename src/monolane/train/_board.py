@@ -1,0 +1,120 @@
+"""Boards: TensorBoard always, Weights & Biases where it is asked for.
+
+Both get the same names; a step that is done again after a restart or a rollback replaces what was
+shown of it.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from monolane.errors import MissingExtraError
+from monolane.train._record import StepRecord
+
+BOARD = "board"  # folder below the run's: tensorboard --logdir RUN/board
+
+
+class TensorBoard:
+    """Observer that writes TensorBoard's event files; ``start`` steps were done before."""
+
+    def __init__(self, folder: Path, start: int) -> None:
+        self._folder = str(folder / BOARD)
+        self._last = start
+        self._writer = _writer(self._folder, start + 1)
+
+    def step(self, record: StepRecord) -> None:
+        """Write a step's scalars."""
+        if record.step <= self._last:
+            self._writer.close()
+            self._writer = _writer(self._folder, record.step)
+        self._last = record.step
+        for name, value in _scalars(record).items():
+            self._writer.add_scalar(name, value, record.step)
+
+    def validation(self, step: int, scores: Mapping[str, float]) -> None:
+        """Write a validation's scalars."""
+        for name, value in scores.items():
+            self._writer.add_scalar(f"validation/{name}", value, step)
+
+    def event(self, step: int, kind: str, text: str) -> None:
+        """Write an event as text; what a checkpoint holds must not be lost by a kill after it."""
+        self._writer.add_text(f"event/{kind}", text or kind, step)
+        if kind == "checkpoint":
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Write out what is pending."""
+        self._writer.close()
+
+
+class WandB:
+    """Observer that logs to Weights & Biases; one run there for the whole run, restarts included.
+
+    ``WANDB_MODE=offline`` keeps it on this machine, for ``wandb sync`` later.
+    """
+
+    def __init__(self, folder: Path, project: str, config: Mapping[str, Any]) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise MissingExtraError("logging to Weights & Biases", "wandb") from None
+        self._run = wandb.init(
+            project=project,
+            id=_stable_id(folder),
+            name=folder.resolve().name,
+            dir=str(folder),
+            config=dict(config),
+            resume="allow",
+        )
+        # Its own step may never go back, ours does after a rollback: an axis like any other.
+        self._run.define_metric("*", step_metric="step")
+
+    def step(self, record: StepRecord) -> None:
+        """Log a step."""
+        self._run.log({"step": record.step, **_scalars(record)})
+
+    def validation(self, step: int, scores: Mapping[str, float]) -> None:
+        """Log a validation."""
+        named = {f"validation/{name}": value for name, value in scores.items()}
+        self._run.log({"step": step, **named})
+
+    def event(self, step: int, kind: str, text: str) -> None:
+        """Alert to what a person should see; the journal holds the rest."""
+        if kind in ("spike", "rollback"):
+            self._run.alert(title=f"{kind} at step {step}", text=text)
+
+    def close(self) -> None:
+        """Write out what is pending."""
+        self._run.finish()
+
+
+def _writer(folder: str, purge: int) -> Any:
+    """Open event files in which steps from ``purge`` on hide those of earlier files."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingExtraError("the board of a training run", "train") from None
+    return SummaryWriter(folder, purge_step=purge, flush_secs=15)
+
+
+def _scalars(record: StepRecord) -> dict[str, float]:
+    scalars = {
+        "train/loss": record.loss,
+        "train/z_loss": record.z_loss,
+        "train/gradient_norm": record.norm,
+        "train/learning_rate": record.learning_rate,
+        "train/tokens": record.tokens,
+        "speed/tokens_per_s": record.tokens_per_s,
+        "speed/seconds": record.seconds,
+    }
+    return scalars if record.mfu is None else {**scalars, "speed/mfu": record.mfu}
+
+
+def _stable_id(folder: Path) -> str:
+    """Return the id of the run at Weights & Biases, kept in the run's folder."""
+    import secrets
+
+    path = folder / "wandb-id"
+    if not path.exists():
+        path.write_text(secrets.token_hex(4) + "\n", encoding="ascii")
+    return path.read_text(encoding="ascii").strip()

@@ -1,0 +1,192 @@
+"""What a run will need, before it runs: ``monolane train CONFIG --dry-run``.
+
+The model is built without storage, so its parameters are counted, not estimated. Memory is by the
+formulas below (eager PyTorch; torch.compile needs less, the allocator's gaps some percent more),
+and time is by the MFU that the caller states: nothing here was measured.
+"""
+
+from dataclasses import dataclass
+
+from monolane.errors import ConfigError
+from monolane.hf import LaneformerConfig, LaneformerForCausalLM
+from monolane.train._build import empty_model
+from monolane.train._config import RunConfig
+from monolane.train._flops import PEAKS, flops_per_token, peak_of
+
+GIB = 1 << 30
+_DAY = 86400.0
+
+# What was published of the 2B model's two phases: see the configs' own comments.
+_PUBLISHED_DEVICES = 192  # H100
+_PUBLISHED_RATE = 17_000  # tokens/s of one device
+_PUBLISHED_DAYS = 21
+_PUBLISHED_STEPS = 620_000 + 310_000
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one device at the peak of a step, by what they hold."""
+
+    weights: float  # float32, this device's share
+    gradients: float  # float32, this device's share
+    optimizer: float  # float32: two moments (AdamW), or one (Muon's matrices)
+    gathered: float  # whole layers in the precision of the products, and their gradients
+    activations: float
+    logits: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return sum(vars(self).values())
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a config asks of ``world`` devices, and how long it takes them at an MFU."""
+
+    config: RunConfig
+    world: int
+    mfu: float
+    device: str  # name of one in PEAKS
+    parameters: int
+    flops_per_token: float
+    memory: Memory
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of the whole run."""
+        return float(self.config.schedule.steps * self.config.data.tokens_per_step)
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second of one device."""
+        return self.mfu * PEAKS[self.device] / self.flops_per_token
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole run."""
+        return self.tokens / (self.rate * self.world)
+
+    def text(self) -> str:
+        """Return the forecast as lines for people."""
+        config, memory = self.config, self.memory
+        rows_here = config.rows_per_process(self.world)
+        step = (
+            f"{config.data.tokens_per_step:,} ({config.data.rows_per_step:,} rows of "
+            f"{config.data.sequence_length:,}; {rows_here:,} a device, "
+            f"{config.compute.rows_per_pass} at once)"
+        )
+        rate = (
+            f"{self.rate:,.0f} tokens/s a device, at the stated MFU of {self.mfu:.1%} of "
+            f"{PEAKS[self.device] / 1e12:,.0f} TFLOP/s"
+        )
+        rows = [
+            ("parameters", f"{self.parameters:,}"),
+            ("devices", f"{self.world:,} x {self.device}, {_layout(config, self.world)}"),
+            ("tokens per step", step),
+            ("steps", f"{config.schedule.steps:,}: {self.tokens:.3g} tokens"),
+            ("memory per device", f"{memory.total / GIB:.1f} GiB at the peak of a step"),
+            *((f"  {name}", f"{value / GIB:.2f} GiB") for name, value in vars(memory).items()),
+            ("FLOPs per token", f"{self.flops_per_token / 1e9:.2f} G"),
+            ("rate", rate),
+            ("time", f"{self.seconds / 3600:,.1f} hours = {self.seconds / _DAY:,.1f} days"),
+        ]
+        width = max(len(name) for name, _ in rows)
+        lines = [f"{name:<{width}}  {value}" for name, value in rows]
+        return "\n".join([*lines, *published(self)]) + "\n"
+
+
+def forecast(config: RunConfig, world: int, mfu: float, device: str = "H100") -> Forecast:
+    """Return what ``config`` needs of ``world`` devices; ConfigError where they do not fit."""
+    config.rows_per_process(world)
+    shard = config.parallel.shard or world
+    if world % shard:
+        raise ConfigError(
+            f"parallel.shard: expected a divisor of the {world} devices, got {shard}; mend it, or "
+            "give 0 for all of them"
+        )
+    if not 0 < mfu <= 1:
+        raise ConfigError(f"mfu: expected more than 0 and at most 1, got {mfu}; give a share")
+    if peak_of(device) is None:
+        raise ConfigError(f"device: expected one of {', '.join(PEAKS)}, got {device!r}; give one")
+    model = empty_model(config.model)
+    return Forecast(
+        config=config,
+        world=world,
+        mfu=mfu,
+        device=next(name for name in PEAKS if PEAKS[name] == peak_of(device) and name in device),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        flops_per_token=flops_per_token(model.config, config.data.sequence_length),
+        memory=memory_of(model, config, shard),
+    )
+
+
+def memory_of(model: LaneformerForCausalLM, config: RunConfig, shard: int) -> Memory:
+    """Return the bytes of one of ``shard`` devices that share a copy of ``model``."""
+    width = 2 if config.compute.precision == "bfloat16" else 4  # bytes of a number in products
+    layers = [sum(p.numel() for p in layer.parameters()) for layer in model.model.layers]
+    every = sum(parameter.numel() for parameter in model.parameters())
+    rest = every - sum(layers)  # embedding, head and last norm: gathered together
+    matrices = sum(p.numel() for p in model.model.layers.parameters() if p.dim() == 3)
+    moments = 2 * every - (matrices if config.optimizer.name == "muon" else 0)
+    whole = sum(layers) if not config.parallel.reshard_after_forward else 2 * max(layers)
+    tokens = config.compute.rows_per_pass * config.data.sequence_length
+    return Memory(
+        weights=4 * every / shard,
+        gradients=4 * every / shard,
+        optimizer=4 * moments / shard,
+        # One layer is computed with while the next is fetched; the gradients of a layer leave in
+        # float32 while those of the next are made.
+        gathered=width * (rest + whole) + (width + 4) * max(*layers, rest),
+        activations=tokens * activation_bytes(model.config, config),
+        # As the head gives them, in float32, and the gradient of that.
+        logits=tokens * model.config.vocab_size * (width + 4 + 4),
+    )
+
+
+def activation_bytes(shape: LaneformerConfig, config: RunConfig) -> float:
+    """Return the bytes that one token leaves for the backward pass, logits left out.
+
+    The lanes' streams are the bulk: L * D numbers, where an ordinary decoder has D. Each of the two
+    norms of a layer keeps its input in float32, its normed value and its scaled value.
+    """
+    width = 2 if config.compute.precision == "bfloat16" else 4
+    stream = shape.num_lanes * shape.hidden_size
+    kv = shape.num_key_value_heads * shape.head_dim
+    norms = 2 * stream * (4 + 2 * width)
+    # Query, key and value as attention takes them, its output, and that output laid out by lanes.
+    attention = width * (3 * shape.hidden_size + 2 * kv)
+    mlp = width * 4 * shape.intermediate_size  # gate, its silu, up, and their product
+    layer = norms + attention + mlp
+    if not config.compute.checkpoint_activations:
+        return shape.num_hidden_layers * layer
+    # Kept between layers: each one's input, and the outputs that a later layer reads.
+    sending = max(0, shape.num_hidden_layers - shape.broadcast_delay)
+    kept = shape.num_hidden_layers + 2 * sending * (shape.broadcast_delay > 0)
+    return width * stream * kept + layer
+
+
+def published(made: Forecast) -> list[str]:
+    """Hold the published run against itself, if this is one of its two phases."""
+    data = made.config.data
+    if made.parameters // 10**7 != 232 or data.tokens_per_step != 1536 * 4096:
+        return []
+    mfu = _PUBLISHED_RATE * made.flops_per_token / PEAKS["H100"]
+    fleet = _PUBLISHED_RATE * _PUBLISHED_DEVICES
+    days = made.tokens / fleet / _DAY
+    both = _PUBLISHED_STEPS * data.tokens_per_step
+    total = both / fleet / _DAY
+    text = f"""
+Published: {_PUBLISHED_DEVICES} H100, about {_PUBLISHED_RATE:,} tokens/s each, about \
+{_PUBLISHED_DAYS} days.
+That rate is an MFU of {mfu:.1%}. It takes this phase {days:.1f} days, and both phases
+({_PUBLISHED_STEPS:,} steps, {both / 1e12:.2f} T tokens) {total:.1f} days: the published figures \
+agree with each other
+if the {_PUBLISHED_DAYS} days are both phases together, restarts and evaluation hardly counted."""
+    return text.splitlines()
+
+
+def _layout(config: RunConfig, world: int) -> str:
+    shard = config.parallel.shard or world
+    copies = world // shard
+    return f"{copies} cop{'y' if copies == 1 else 'ies'} of the weights over {shard} each"

@@ -1,0 +1,144 @@
+"""Loss spikes: tells a run when to go back to its last good checkpoint.
+
+A loss is judged against the median and the median absolute deviation (MAD) of the losses before
+it: mean and standard deviation would be dragged along by the very spike that they judge. One bad
+batch is no spike: the majority of the last few losses must be far above. Far *below* (a new
+mixture, the learning rate's decay) they are the start of a new history. The last few are not
+history yet, so the beginning of a slow divergence does not hide its end. Judging is a pure function
+of the records: every rank comes to the same answer without a word.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from monolane.errors import ConfigError, TrainingError
+from monolane.train._record import StepRecord
+
+_SIGMA_PER_MAD = 1.4826  # of a normal distribution
+
+
+@dataclass(frozen=True)
+class GuardConfig:
+    """Section ``[guard]``: what counts as a spike, how many a run may have; checked when made."""
+
+    enabled: bool = True
+    window: int = 128  # losses that make the history
+    history: int = 32  # losses before the first judgement; NaN and Inf are judged from the start
+    threshold: float = 7.0  # robust standard deviations above the median
+    min_rise: float = 0.15  # nats above the median: less is no spike, however calm the curve
+    patience: int = 4  # far-off losses within the last 2 * patience - 1 that make a spike
+    rollbacks: int = 3  # within `span` steps; one more ends the run
+    span: int = 2000
+
+    def __post_init__(self) -> None:
+        if not 8 <= self.history <= self.window:
+            raise ConfigError(
+                f"guard: expected 8 <= history <= window, got history {self.history} and window "
+                f"{self.window}; a scale from fewer losses is noise"
+            )
+        if not (self.threshold > 0 and self.min_rise >= 0):
+            raise ConfigError(
+                "guard: expected threshold > 0 and min_rise >= 0, "
+                f"got {self.threshold} and {self.min_rise}"
+            )
+        if not 1 <= self.patience <= self.history:
+            raise ConfigError(
+                f"guard: expected patience of 1 to history {self.history}, got {self.patience}"
+            )
+        if self.rollbacks < 0 or self.span < 1:
+            raise ConfigError(
+                "guard: expected rollbacks >= 0 and span >= 1, "
+                f"got {self.rollbacks} and {self.span}"
+            )
+
+
+class SpikeGuard:
+    """Watches the loss of a run; :meth:`observe` says whether to roll back.
+
+    Keep :meth:`state` in every checkpoint and :meth:`load` it with the checkpoint, also in a
+    rollback: the history goes back with the weights, the count of rollbacks does not.
+    """
+
+    def __init__(self, config: GuardConfig | None = None) -> None:
+        self.config = config or GuardConfig()
+        self._recent: deque[float] = deque(maxlen=2 * self.config.patience - 1)
+        self._history: deque[float] = deque(maxlen=self.config.window)  # those before `recent`
+        self._rollbacks: list[int] = []  # the steps that asked for one
+        self.onset = 0  # where the spike began that `observe` found last
+
+    def observe(self, record: StepRecord) -> bool:
+        """Return whether the run should go back: to its newest checkpoint before :attr:`onset`.
+
+        Raises :class:`~monolane.errors.TrainingError` where it has gone back too often.
+        """
+        if not self.config.enabled:
+            return False
+        if not (math.isfinite(record.loss) and math.isfinite(record.norm)):
+            return self._roll_back(record, record.step)
+        self._add(record.loss)
+        limits = self.limits()
+        if limits is None:
+            return False
+        low, high = limits
+        above = [at for at, loss in enumerate(self._recent) if loss > high]
+        if len(above) >= self.config.patience:
+            return self._roll_back(record, record.step - (len(self._recent) - 1 - above[0]))
+        below = [loss for loss in self._recent if loss < low]
+        if len(below) >= self.config.patience:
+            self.forget()
+            self._history.extend(below)
+        return False
+
+    def limits(self) -> tuple[float, float] | None:
+        """Return the losses below and above which one is far off, or None: too little history."""
+        if len(self._history) < self.config.history:
+            return None
+        middle = median(self._history)
+        sigma = _SIGMA_PER_MAD * median(abs(loss - middle) for loss in self._history)
+        far = max(self.config.threshold * sigma, self.config.min_rise)
+        return middle - far, middle + far
+
+    def forget(self) -> None:
+        """Start a new history: the data is about to change in a way that may *raise* the loss."""
+        self._history.clear()
+        self._recent.clear()
+
+    def state(self) -> dict[str, Any]:
+        """Return plain values for a checkpoint (JSON would do)."""
+        return {
+            "history": list(self._history),
+            "recent": list(self._recent),
+            "rollbacks": list(self._rollbacks),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take over a :meth:`state`; rollbacks that only this guard knows of stay counted."""
+        self.forget()
+        self._history.extend(state["history"])
+        self._recent.extend(state["recent"])
+        if len(state["rollbacks"]) > len(self._rollbacks):  # of one run: the longer is the later
+            self._rollbacks = list(state["rollbacks"])
+
+    def _add(self, loss: float) -> None:
+        if len(self._recent) == self._recent.maxlen:
+            self._history.append(self._recent[0])
+        self._recent.append(loss)
+
+    def _roll_back(self, record: StepRecord, onset: int) -> bool:
+        self.onset = onset
+        self._recent.clear()
+        span = self.config.span
+        near = [step for step in self._rollbacks if abs(record.step - step) < span]
+        if len(near) >= self.config.rollbacks:
+            raise TrainingError(
+                f"step {record.step}: the loss is {record.loss:.4g} (gradient norm "
+                f"{record.norm:.4g}) after {len(near)} rollbacks within {span} steps; the run "
+                "has diverged: lower the learning rate, look at the data of these steps, or raise "
+                "guard.rollbacks"
+            )
+        self._rollbacks.append(record.step)
+        return True

@@ -1,0 +1,103 @@
+"""Launches a run so that it ends by itself: isolated from the tree, started again after a crash.
+
+The first launch keeps code and config in the run's folder; every process, also of later launches,
+runs those, whatever the tree has become. One launcher at a time holds a node's part of a run.
+"""
+
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from monolane.errors import ConfigError, TrainingError
+from monolane.train._attempt import ATTEMPTS
+from monolane.train._config_file import load_config, write_config
+from monolane.train._fleet import Fleet
+from monolane.train._snapshot import SNAPSHOT, Snapshot, has_snapshot, take_snapshot
+from monolane.train._supervisor import RestartPolicy, Supervisor
+from monolane.train._terminal import Terminal
+
+_POLL = 0.25  # seconds between looks for the snapshot
+_SNAPSHOT_WAIT = 600.0  # seconds that other nodes give the first one
+
+
+def launch_run(
+    name: str | Path,
+    run: Path,
+    overrides: Iterable[str] = (),
+    *,
+    fleet: Fleet | None = None,
+    policy: RestartPolicy | None = None,
+) -> int:
+    """Train the config ``name`` in the folder ``run`` until it is done; return the exit status.
+
+    The first launch keeps code and config in ``run``; each later one goes on from there and with
+    those. 0: all steps are done; 128 + n: stopped by signal n, the state is kept. ConfigError where
+    the config is another than the run's; TrainingError where the run fails again and again, or is
+    being run already.
+    """
+    fleet, policy = fleet or Fleet(), policy or RestartPolicy()
+    config = load_config(name, overrides)
+    run = run.resolve()
+    (run / ATTEMPTS).mkdir(parents=True, exist_ok=True)
+    with _locked(run / ATTEMPTS / f"node-{fleet.node}.lock") as lock:
+        about = _snapshot(run, write_config(config), fleet)
+
+        def command() -> list[str]:
+            there = ["--resume"] if (run / "config.toml").is_file() else []
+            train = ["train", str(run / SNAPSHOT / "config.toml"), str(run), *there]
+            return fleet.command(train)
+
+        terminal = Terminal(config.schedule.steps)
+        try:
+            work = Path(about.folder)
+            return Supervisor(run, work, command, fleet, policy, terminal, lock).supervise()
+        finally:
+            terminal.close()
+
+
+def _snapshot(run: Path, config: str, fleet: Fleet) -> Snapshot:
+    """Return the run's snapshot; the first node takes it where there is none."""
+    if not has_snapshot(run):
+        if fleet.node == 0:
+            return take_snapshot(run, config, sys.argv)
+        _wait_for(lambda: has_snapshot(run), run)
+    about = Snapshot.read(run)
+    if (run / SNAPSHOT / "config.toml").read_text(encoding="utf-8") != config:
+        raise ConfigError(
+            f"{run}: expected the config that the run began with, got another; launch it with "
+            f"{run / SNAPSHOT / 'config.toml'}, or use another folder"
+        )
+    return about
+
+
+def _wait_for(there: Callable[[], bool], run: Path) -> None:
+    until = time.monotonic() + _SNAPSHOT_WAIT
+    while not there():
+        if time.monotonic() > until:
+            raise TrainingError(
+                f"{run}: expected a snapshot from node 0 within {_SNAPSHOT_WAIT:g} s, found none; "
+                "is the folder on a disk that all nodes share, and is node 0 launched?"
+            )
+        time.sleep(_POLL)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """Hold the lock of this node's part of a run; its processes hold it too while they live."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise TrainingError(
+                f"{path.parent.parent}: expected nobody to run it, but a launcher or processes "
+                "that it left behind do; stop them first (their lock is "
+                f"{path.name}: see 'fuser {path}')"
+            ) from None
+        yield file
+    finally:
+        os.close(file)

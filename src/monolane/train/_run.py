@@ -1,0 +1,256 @@
+"""A whole training run: its folder, its steps, and what happens between them.
+
+    <run>/config.toml      what decides the run, every field spelled out
+    <run>/log.jsonl        one line per step
+    <run>/checkpoints/     see :mod:`monolane.train._store`
+
+Each step is a pure function of the checkpoint before it and of the prepared corpus. So a run that
+was killed anywhere ends in the same bits as one that was not, with as many processes; with another
+number it reads the same rows in the same order, and sums in another order.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from monolane.data import Corpus, Rows
+from monolane.errors import CheckpointError, ConfigError, TrainingError
+from monolane.train._config import RunConfig
+from monolane.train._config_file import differences, load_config, write_config
+from monolane.train._flops import flops_per_token, peak_flops
+from monolane.train._guard import SpikeGuard
+from monolane.train._inputs import make_validator, open_blend, open_corpus
+from monolane.train._interrupt import deferred_interrupt
+from monolane.train._record import Observer, Observers, StepRecord
+from monolane.train._schedule import first_change, learning_rate
+from monolane.train._store import Progress, Store, checkpoint_folder, checkpoint_steps
+from monolane.train._trainer import Outcome, Trainer
+from monolane.train._world import World, open_world
+
+CONFIG = "config.toml"
+
+# What a resumed run may change: how the work is done and watched, not what is computed.
+_FREE = ("parallel.", "compute.", "checkpoint.", "validation.", "guard.", "log.", "data.corpus")
+
+
+# What listens to a run from a step on; asked for on the first process alone.
+Listeners = Callable[[int], Sequence[Observer]]
+
+
+def train_run(
+    config: RunConfig, run: Path, listeners: Listeners, *, resume: bool = False
+) -> Progress:
+    """Train until ``schedule.steps``; return where the run is then.
+
+    ``run`` is the folder of the run, new unless ``resume`` is set, which goes on from its newest
+    checkpoint. Call it in every process that ``torchrun`` started, or in one alone. On SIGINT or
+    SIGTERM the step ends, the state is kept, and KeyboardInterrupt follows. Raises ConfigError,
+    CheckpointError or DataError before the first step, TrainingError where the loss diverges.
+    """
+    kept = _kept_config(run, resume)
+    if kept is not None:
+        _check_resumable(kept, config, run)
+    with open_world(config) as world:
+        return Run(config, run, world, listeners).finish()
+
+
+class Run:
+    """The steps of one run in this process."""
+
+    def __init__(self, config: RunConfig, folder: Path, world: World, listeners: Listeners) -> None:
+        self.config = config
+        self.world = world
+        corpus = open_corpus(config)
+        self.blend = open_blend(config, corpus)
+        self.trainer = Trainer(config, world)
+        if world.is_first:  # nothing is left behind by a config that cannot run
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / CONFIG).write_text(write_config(config), encoding="utf-8")
+        self.store = Store(folder, config.checkpoint.keep, world)
+        self.guard = SpikeGuard(config.guard)
+        self.progress = self._start(corpus)
+        self._folder = folder
+        self._validator = make_validator(config, corpus)
+        self._observers = Observers(listeners(self.progress.step) if world.is_first else ())
+        self._per_token = flops_per_token(self.trainer.model.config, config.data.sequence_length)
+        self._peak = peak_flops(world.device)
+
+    def finish(self) -> Progress:
+        """Do the steps that are left."""
+        kind = "resume" if self.progress.step else "start"
+        processes = f"{self.world.size} process{'es' * (self.world.size > 1)}"
+        self._observers.event(self.progress.step, kind, processes)
+        try:
+            with deferred_interrupt() as asked:
+                while self.progress.step < self.config.schedule.steps:
+                    self._advance(asked)
+            self.store.wait(self.progress)
+            self._say_what_is_kept()
+            self._observers.event(self.progress.step, "end", "all steps are done")
+            return self.progress
+        except BaseException:
+            self.store.settle()
+            raise
+        finally:
+            self._observers.close()
+
+    def _start(self, corpus: Corpus) -> Progress:
+        """Take up the newest checkpoint, or write the first one: a run can always go back."""
+        newest = self.store.newest()
+        if newest is None:
+            self.store.drop_after(-1)
+            progress = Progress(corpus=corpus.digest, guard=self.guard.state())
+            self.store.save(progress, self.trainer.tensors())
+            return progress
+        progress = self.store.load(newest, self.trainer.tensors())
+        if progress.corpus != corpus.digest:
+            raise CheckpointError(
+                f"data.corpus: expected the corpus {progress.corpus[:12]} that the run began with, "
+                f"got {corpus.digest[:12]}; give its folder, or start another run"
+            )
+        self.store.drop_after(newest)
+        self.guard.load(progress.guard)
+        return progress
+
+    def _advance(self, asked: Callable[[], bool]) -> None:
+        """Do one step and all that is due after it."""
+        began, now = time.monotonic(), self.progress
+        outcome = self.trainer.step(now.step, self._rows(), asked)
+        seconds = time.monotonic() - began
+        self.progress = replace(
+            now,
+            step=now.step + 1,
+            next_row=now.next_row + self.config.data.rows_per_step,
+            tokens=now.tokens + self.config.data.tokens_per_step,
+            seconds=now.seconds + seconds,
+        )
+        record = self._record(outcome, seconds)
+        self._observers.step(record)
+        if self.guard.observe(record):
+            self._roll_back()
+            return
+        self._keep_and_judge(stopping=outcome.interrupted)
+        if outcome.interrupted:
+            self.store.wait(self.progress)
+            self._say_what_is_kept()
+            self._observers.event(self.progress.step, "stop", "asked to stop; the state is kept")
+            raise KeyboardInterrupt
+
+    def _rows(self) -> Rows:
+        return self.blend.rows(
+            self.progress.next_row,
+            self.config.data.rows_per_step,
+            rank=self.world.rank,
+            world=self.world.size,
+        )
+
+    def _record(self, outcome: Outcome, seconds: float) -> StepRecord:
+        rate = self.config.data.tokens_per_step / seconds
+        used = rate / self.world.size * self._per_token
+        return StepRecord(
+            step=self.progress.step,
+            loss=outcome.loss,
+            z_loss=outcome.z_loss,
+            norm=outcome.norm,
+            learning_rate=learning_rate(self.config, self.progress.step - 1),
+            tokens=self.progress.tokens,
+            tokens_per_s=rate,
+            mfu=used / self._peak if self._peak else None,
+            seconds=seconds,
+        )
+
+    def _keep_and_judge(self, stopping: bool) -> None:
+        """Validate and write a checkpoint where they are due."""
+        step, last = self.progress.step, self.progress.step == self.config.schedule.steps
+        better = False
+        if self._validator is not None and (step % self.config.validation.every == 0 or last):
+            better = self._is_best(self.trainer.evaluate(self._validator.run))
+        if better or last or stopping or step % self.config.checkpoint.every == 0:
+            self.progress = replace(self.progress, guard=self.guard.state())
+            self.store.save(self.progress, self.trainer.tensors())
+        self._say_what_is_kept()
+
+    def _say_what_is_kept(self) -> None:
+        """Tell of checkpoints that have become whole: those count, not what was started."""
+        for step in self.store.finished():
+            self._observers.event(step, "checkpoint", "")
+
+    def _is_best(self, scores: Mapping[str, float]) -> bool:
+        """Note the scores of a validation; return whether they are the best so far."""
+        self._observers.validation(self.progress.step, scores)
+        score = scores.get("bits_per_byte", math.inf)
+        if not score < self.progress.best_score:
+            return False
+        self.progress = replace(self.progress, best_step=self.progress.step, best_score=score)
+        return True
+
+    def _roll_back(self) -> None:
+        """Go back before the spike, and past the rows that led to it."""
+        spiked, onset = self.progress, self.guard.onset
+        self._observers.event(spiked.step, "spike", f"began at step {onset}")
+        self.store.wait(spiked)
+        step = self.store.newest(before=onset)
+        if step is None:
+            raise TrainingError(
+                f"step {spiked.step}: the loss spiked from step {onset} on, and no checkpoint is "
+                "left from before; raise checkpoint.keep, or start anew with a lower learning rate"
+            )
+        back = self.store.load(step, self.trainer.tensors())
+        self.guard.load(back.guard)
+        self.progress = replace(
+            back,
+            next_row=spiked.next_row,
+            seconds=spiked.seconds,
+            skipped=(*back.skipped, (back.next_row, spiked.next_row)),
+            guard=self.guard.state(),
+        )
+        self.store.drop_after(step)
+        if self.world.is_first:  # so that a run resumed from here leaves out the same rows
+            self.progress.write(checkpoint_folder(self._folder, step))
+        self._observers.event(
+            step, "rollback", f"rows {back.next_row} to {spiked.next_row - 1} are left out"
+        )
+
+
+def check_new(run: Path) -> None:
+    """Raise CheckpointError if ``run`` holds a run already."""
+    if (run / CONFIG).is_file() or checkpoint_steps(run):
+        raise CheckpointError(
+            f"{run}: expected no run there, found one; continue it with --resume, or remove the "
+            "folder to start anew"
+        )
+
+
+def _kept_config(run: Path, resume: bool) -> RunConfig | None:
+    """Return the config of the run in ``run``, which must be there exactly if ``resume`` is set."""
+    if not resume:
+        check_new(run)
+        return None
+    if not (run / CONFIG).is_file():
+        raise CheckpointError(
+            f"{run}: expected a run to continue, found none; start without --resume"
+        )
+    return load_config(run / CONFIG)
+
+
+def _check_resumable(kept: RunConfig, config: RunConfig, run: Path) -> None:
+    """Refuse a config under which the steps already done would have been others."""
+    done = max(checkpoint_steps(run), default=0)
+    differing = {
+        name: values
+        for name, values in differences(kept, config).items()
+        if not name.startswith(_FREE)
+    }
+    # Another length is the same run until either's decay, or its long rows, begin.
+    if done <= min(first_change(one.schedule) for one in (kept, config)):
+        for name in ("steps", "decay", "short_until"):
+            differing.pop(f"schedule.{name}", None)
+    if differing:
+        name, (before, now) = next(iter(differing.items()))
+        more = f" (and {len(differing) - 1} more fields)" if len(differing) > 1 else ""
+        raise ConfigError(
+            f"{name}: expected {before!r}, with which the run in {run} did its {done} steps, got "
+            f"{now!r}{more}; resume with {run / CONFIG}, or start another run"
+        )

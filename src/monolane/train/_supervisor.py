@@ -1,0 +1,191 @@
+"""Keeps a run going on one machine: watches its processes, and starts them again after a crash.
+
+A supervisor of our own around ``torchrun --max-restarts 0``, not torchrun's own restarts. Those
+share a fixed number over weeks, wait for nothing between two of them, run whatever the tree holds
+by then, and die with torchrun itself. Ours counts only restarts without a new checkpoint between,
+waits longer each time, survives a killed torchrun, and notes why each attempt ended. Where several
+machines train, each has a supervisor; a mark in the shared run folder tells the others to end their
+attempt too, so that they need not wait for a collective to time out.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from monolane.errors import TrainingError
+from monolane.train._attempt import ATTEMPTS, Attempt, Ended, adopted_orphans
+from monolane.train._fleet import Fleet
+from monolane.train._journal import Follower, last_checkpoint, last_step
+from monolane.train._snapshot import snapshot_environment
+from monolane.train._terminal import Terminal
+
+_POLL = 0.25  # seconds between looks at the processes
+_FAILED = "failed"  # below attempts/: touched by a node whose attempt failed
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """How often and how soon a failed run is started again."""
+
+    restarts: int = 5  # in a row without a new checkpoint; then the launch gives up
+    wait: float = 5.0  # seconds before the first restart, doubled for each in a row
+    longest_wait: float = 300.0
+    grace: float = 60.0  # seconds between the request to stop and SIGKILL
+
+    def delay(self, failures: int) -> float:
+        """Return the seconds to wait after so many failures in a row."""
+        return min(self.wait * 2.0 ** (failures - 1), self.longest_wait)
+
+
+class Supervisor:
+    """Keeps a run going on this node."""
+
+    def __init__(
+        self,
+        run: Path,
+        work: Path,
+        command: Callable[[], Sequence[str]],
+        fleet: Fleet,
+        policy: RestartPolicy,
+        terminal: Terminal,
+        lock: int,
+    ) -> None:
+        self._run = run
+        self._work = work  # folder that the processes work in
+        self._command = command
+        self._fleet = fleet
+        self._policy = policy
+        self._terminal = terminal
+        self._lock = lock
+        self._follower = Follower(run, terminal)
+        self._attempts = run / ATTEMPTS
+        self._asked = 0  # the signal that asked us to stop
+
+    def supervise(self) -> int:
+        """Start the run, and again until it is done, stopped or beyond hope."""
+        self._follower.poll(show=self._terminal.is_live)  # of earlier launches
+        failures = 0
+        with adopted_orphans(), self._signals():
+            while True:
+                ended = self._attempt()
+                if ended.status == 0:
+                    return 0
+                if self._asked:
+                    return 128 + self._asked
+                failures = 1 if ended.last > ended.first else failures + 1
+                self._check_hope(ended, failures)
+                delay = self._policy.delay(failures)
+                self._terminal.say(
+                    f"attempt {ended.attempt}: {ended.reason}; step {ended.reached}, kept "
+                    f"{ended.last}; restart {failures} of {self._policy.restarts} in {delay:g} s"
+                )
+                if self._sleep(delay):
+                    return 128 + self._asked
+
+    def _attempt(self) -> Ended:
+        """Run one attempt to its end, and note it."""
+        node = self._fleet.node
+        number = _count(self._attempts / f"node-{node}.jsonl") + 1
+        log = self._attempts / f"node-{node}-{number:04d}.log"
+        first = last_checkpoint(self._run)
+        command = self._command()
+        environment = snapshot_environment(self._run, os.environ)
+        # How long torchrun lets its workers keep their state.
+        environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = f"{max(1, round(self._policy.grace))}"
+        self._attempts.mkdir(parents=True, exist_ok=True)
+        (self._attempts / f"node-{node}.started").touch()
+        attempt = Attempt(command, environment, self._work, log, self._lock)
+        reason = self._watch(attempt)
+        status = attempt.end()
+        self._follower.poll()
+        why, deliberate = attempt.why(status)
+        ended = Ended(
+            attempt=number,
+            status=status,
+            reason=reason or why,
+            first=first,
+            last=last_checkpoint(self._run),
+            reached=last_step(self._run),
+            started=attempt.started,
+            seconds=round(attempt.seconds, 1),
+            command=tuple(command),
+            deliberate=deliberate and not reason,
+        )
+        ended.note(self._attempts, node)
+        if status and not reason:
+            (self._attempts / _FAILED).touch()
+        return ended
+
+    def _watch(self, attempt: Attempt) -> str:
+        """Wait for the end of an attempt; return the reason where it came from outside."""
+        reason, deadline = "", float("inf")
+        while attempt.status() is None and time.monotonic() < deadline:
+            if not reason and (reason := self._outside()):
+                attempt.ask_to_stop()
+                deadline = time.monotonic() + self._policy.grace + 5  # torchrun kills before us
+            self._follower.poll()
+            time.sleep(_POLL)
+        return reason if attempt.status() != 0 else ""
+
+    def _outside(self) -> str:
+        """Say why a healthy attempt must end, if it must."""
+        if self._asked:
+            return f"stopped by {signal.Signals(self._asked).name}"
+        started = self._attempts / f"node-{self._fleet.node}.started"
+        failed = self._attempts / _FAILED
+        # Both times are the shared disk's: the nodes' clocks may differ.
+        if self._fleet.nodes > 1 and failed.exists() and _touched(failed) > _touched(started):
+            return "another node failed"
+        return ""
+
+    def _check_hope(self, ended: Ended, failures: int) -> None:
+        """Raise TrainingError where one more attempt would end like this one."""
+        log = self._attempts / f"node-{self._fleet.node}-{ended.attempt:04d}.log"
+        if ended.deliberate and ended.reached <= ended.first:
+            raise TrainingError(f"{ended.reason} (attempt {ended.attempt}, before its first step)")
+        if failures > self._policy.restarts:
+            raise TrainingError(
+                f"expected a new checkpoint within {failures} attempts, the run is still at step "
+                f"{ended.last}; the last one ended as {ended.reason}: see {log}, mend the cause, "
+                "and launch again"
+            )
+
+    def _sleep(self, seconds: float) -> bool:
+        """Wait; return whether we were asked to stop."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self._asked:
+            time.sleep(min(_POLL, seconds))
+        return bool(self._asked)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Turn signals that ask to stop into a note; Slurm warns with SIGUSR1, if told to."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # only the main thread may install handlers
+            return
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self._asked = number
+
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+        before: dict[int, Any] = {number: signal.signal(number, note) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _count(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
+
+
+def _touched(path: Path) -> int:
+    return path.stat().st_mtime_ns

@@ -1,0 +1,153 @@
+"""One optimizer step: read rows, add up gradients over passes, clip, update.
+
+Everything is summed over all processes and passes before it is divided, so the same rows give the
+same step however they are cut; what differs is the order of float32 additions.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from monolane.data import IGNORED, Rows
+from monolane.hf import LaneformerForCausalLM
+from monolane.train._attention import document_masks
+from monolane.train._build import build_model
+from monolane.train._config import RunConfig
+from monolane.train._loss import summed_losses
+from monolane.train._optimiser import Optimiser
+from monolane.train._schedule import learning_rate
+from monolane.train._world import World
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one step measured, over all processes and with the same bits on each."""
+
+    loss: float  # cross entropy, nats per token
+    z_loss: float  # as it was added to the loss
+    norm: float  # of the gradient, before clipping
+    tokens: int  # targets that counted
+    interrupted: bool  # whether any process was asked to stop
+
+
+class Trainer:
+    """A sharded model and its optimizer, advanced step by step."""
+
+    def __init__(self, config: RunConfig, world: World) -> None:
+        self.config = config
+        self.world = world
+        self.model: LaneformerForCausalLM = build_model(config, world)
+        self.optimiser = Optimiser(self.model, config.optimizer)
+        self._flex = uses_flex(config, world.device)
+        if self._flex:
+            self.model.config._attn_implementation = "flex_attention"
+        self._losses = torch.compile(summed_losses) if config.compute.compile else summed_losses
+
+    def step(
+        self, index: int, rows: Rows, asked_to_stop: Callable[[], bool] = lambda: False
+    ) -> Outcome:
+        """Do step ``index``, counted from 0, with this process's share of its rows [R, T].
+
+        A gradient that is not finite updates nothing: the outcome says so, and the weights stay.
+        """
+        self.model.train()
+        (counted,) = self.world.sum(float((rows.targets != IGNORED).sum()))
+        nats = squares = 0.0
+        for batch in self._passes(index, rows):
+            pass_nats, pass_squares = self._backward(batch, max(counted, 1.0))
+            nats, squares = nats + pass_nats, squares + pass_squares
+        nats, squares, stop = self.world.sum(nats, squares, float(asked_to_stop()))
+        norm = self._update(learning_rate(self.config, index))
+        return Outcome(
+            loss=nats / max(counted, 1.0),
+            z_loss=self.config.optimizer.z_loss * squares / max(counted, 1.0),
+            norm=norm,
+            tokens=int(counted),
+            interrupted=stop > 0,
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the live weights and optimizer state by name, for a checkpoint to save or fill."""
+        weights = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        state = {f"optimizer.{name}": value for name, value in self.optimiser.state().items()}
+        return weights | state
+
+    def evaluate(self, score: Callable[[LaneformerForCausalLM], Result]) -> Result:
+        """Call ``score`` without gradients and in evaluation mode; every process must."""
+        self.model.eval()
+        # Not compiled: its rows have many lengths, and each would be compiled for itself.
+        stance = torch.compiler.set_stance(
+            "force_eager" if self.config.compute.compile else "default"
+        )
+        with torch.no_grad(), stance:
+            result = score(self.model)
+        self.model.reshard()  # frees the whole weights that the last forward pass left
+        return result
+
+    def _passes(self, index: int, rows: Rows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield ids, targets and documents [B, T] of what the device holds at once."""
+        schedule, length = self.config.schedule, self.config.data.sequence_length
+        short = schedule.short_length if index < schedule.short_until else length
+        parts = [part.reshape(-1, short) for part in (rows.ids, rows.targets, rows.documents)]
+        size = self.config.compute.rows_per_pass * (length // short)
+        for at in range(0, len(parts[0]), size):
+            ids, targets, documents = (self._on_device(part[at : at + size]) for part in parts)
+            yield ids, targets, documents
+
+    def _on_device(self, part: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(part)).to(self.world.device)
+
+    def _backward(
+        self, batch: tuple[Tensor, Tensor, Tensor], counted: float
+    ) -> tuple[float, float]:
+        """Add the gradients of one pass; return its summed losses."""
+        nats, squares = self._losses(self.logits(batch[0], batch[2]), batch[1])
+        objective = nats + self.config.optimizer.z_loss * squares
+        # FSDP averages over the processes; times their number that is the sum.
+        (objective * (self.world.size / counted)).backward()
+        return nats.item(), squares.item()
+
+    def logits(self, ids_BT: Tensor, documents_BT: Tensor) -> Tensor:
+        """Return the logits [B, T, V] of rows, masked by document where the config says so."""
+        masks: Any = None
+        if self.config.data.document_mask or self._flex:
+            if not self.config.data.document_mask:
+                documents_BT = torch.zeros_like(documents_BT)
+            masks = document_masks(self.model.config, documents_BT, self._flex)
+        with warnings.catch_warnings():
+            # A layer's outputs are views, and FSDP fears an update in place: the model has none.
+            warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
+            logits: Tensor = self.model(
+                input_ids=ids_BT, attention_mask=masks, use_cache=False
+            ).logits
+        return logits
+
+    def _update(self, rate: float) -> float:
+        """Clip, then step; return the norm of the whole gradient before clipping."""
+        parameters = list(self.model.parameters())
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        total: Any = torch.nn.utils.get_total_norm(gradients)
+        if isinstance(total, DTensor):
+            total = total.full_tensor()
+        norm = float(total)
+        if not math.isfinite(norm):
+            self.optimiser.clear()
+            return norm
+        torch.nn.utils.clip_grads_with_norm_(parameters, self.config.optimizer.clip_norm, total)
+        self.optimiser.step(rate)
+        return norm
+
+
+def uses_flex(config: RunConfig, device: torch.device) -> bool:
+    """Say whether attention goes through flex_attention, which trains on GPUs only."""
+    wanted = config.compute.attention
+    return wanted == "flex" or (wanted == "auto" and device.type == "cuda")

@@ -1,0 +1,127 @@
+"""The processes of a run: who we are, on which device, and how we talk to the others.
+
+One process is a world of size 1 that goes the same way as a thousand: sharded over one device, the
+weights are whole. So no step of a run has a second form that only a laptop takes.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.rendezvous import rendezvous
+
+from monolane.errors import BackendError, ConfigError
+from monolane.train._config import Compute, RunConfig
+
+_WORLDS = count()  # that this process has joined so far; the same on every process
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among the others."""
+
+    rank: int
+    size: int  # W, processes; each has one device
+    device: torch.device
+    mesh: DeviceMesh  # ("shard",), or ("replicate", "shard") where several copies are kept
+    files: Any  # a process group on CPUs, for checkpoints that are written in the background
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process speaks for the run: log, board, card."""
+        return self.rank == 0
+
+    def sum(self, *values: float) -> list[float]:
+        """Return the sums of these values over all processes, with the same bits on each."""
+        total = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(total)
+        return [float(value) for value in total.tolist()]
+
+    def tell(self, value: Any) -> Any:
+        """Return the first process's ``value`` on every process."""
+        box = [value]
+        dist.broadcast_object_list(box, src=0, group=self.files)
+        return box[0]
+
+    def wait(self) -> None:
+        """Return when every process is here."""
+        dist.barrier(group=self.files)
+
+
+@contextmanager
+def open_world(config: RunConfig) -> Iterator[World]:
+    """Join the processes that ``torchrun`` started; without it, be a world of one.
+
+    Raises ConfigError where the sections of ``config`` do not fit the processes, BackendError where
+    the device that it wants is not here.
+    """
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    shard = config.parallel.shard or size
+    if size % shard:
+        raise ConfigError(
+            f"parallel.shard: expected a divisor of the {size} processes, got {shard}; mend it, or "
+            "give 0 for all of them"
+        )
+    config.rows_per_process(size)
+    device = pick_device(config.compute)
+    if config.compute.threads:
+        torch.set_num_threads(config.compute.threads)
+    _join(rank, size, device)
+    try:
+        world = World(
+            rank, size, device, _mesh(device, size, shard), dist.new_group(backend="gloo")
+        )
+        yield world
+        world.wait()  # who leaves first would close connections that others still read from
+    finally:
+        dist.destroy_process_group()
+
+
+def pick_device(compute: Compute) -> torch.device:
+    """Return the device of this process; BackendError if it is not here."""
+    wanted = compute.device
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise BackendError(
+            "compute.device: expected a GPU that torch can use, found none; install a torch build "
+            "for this GPU, or use --set compute.device=cpu"
+        )
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device
+
+
+def _join(rank: int, size: int, device: torch.device) -> None:
+    # Checkpoints are written over gloo while nccl computes: both are needed on a GPU.
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    store: Store = HashStore()
+    if "WORLD_SIZE" in os.environ:
+        # Names of its own for each world: addresses of one that this process has left would
+        # otherwise be taken for the new one's, and all would wait for each other.
+        common, _, _ = next(rendezvous("env://"))
+        store = PrefixStore(f"world{next(_WORLDS)}", common)
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=rank,
+        world_size=size,
+        device_id=device if device.type == "cuda" else None,
+    )
+
+
+def _mesh(device: torch.device, size: int, shard: int) -> DeviceMesh:
+    if shard == size:
+        return init_device_mesh(device.type, (size,), mesh_dim_names=("shard",))
+    return init_device_mesh(
+        device.type, (size // shard, shard), mesh_dim_names=("replicate", "shard")
+    )

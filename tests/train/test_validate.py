@@ -1,0 +1,79 @@
+"""Validation: the sources' bits and the tasks' accuracies, under the names that boards show."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from monolane.errors import ConfigError
+from monolane.train._tasks import Example, Task
+from monolane.train._validate import Document, Validator, choose_documents
+
+
+class Uniform(torch.nn.Module):
+    """Gives each of 8 tokens the same probability; counts the rows that it saw."""
+
+    rows = 0
+
+    def forward(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
+        self.rows += len(input_ids)
+        return SimpleNamespace(logits=torch.zeros(*input_ids.shape, 8))
+
+
+def _document(tokens: int, size: int) -> Document:
+    return np.ones(tokens, dtype=np.uint16), size
+
+
+def test_bits_of_each_source_and_of_all_bytes_together() -> None:
+    held_out = {"web": [_document(11, 10)], "code": [_document(31, 15), _document(61, 75)]}
+    scores = Validator(held_out, context=64).run(Uniform())
+    assert scores == {
+        "bits_per_byte": pytest.approx(3 * 100 / 100),
+        "bits_per_byte/web": pytest.approx(3 * 10 / 10),
+        "bits_per_byte/code": pytest.approx(3 * 90 / 90),
+    }
+    uneven = {"web": [_document(11, 10)], "code": [_document(31, 90)]}
+    scores = Validator(uneven, context=64).run(Uniform())
+    assert scores["bits_per_byte/code"] == pytest.approx(1.0)
+    assert scores["bits_per_byte"] == pytest.approx(1.2)  # of all bytes, not of the sources' means
+
+
+def test_tasks_come_with_their_mean() -> None:
+    words = Tokenizer(WordLevel({"a": 0, "b": 1}, "a"))
+    example = Example((("a", "a"),), 0)  # the first of equals is argmax: right
+    other = Example((("a", "b"), ("a", "a")), 1)  # a tie: wrong, chance 1/2
+    tasks = [Task("copy", (example,)), Task("choice", (other,))]
+    scores = Validator({}, tasks, words, context=8).run(_Letters())
+    assert scores == {
+        "centred_accuracy": 0.0,
+        "centred_accuracy/copy": 1.0,
+        "centred_accuracy/choice": -1.0,
+    }
+
+
+class _Letters(torch.nn.Module):
+    def forward(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
+        return SimpleNamespace(logits=torch.zeros(*input_ids.shape, 2))
+
+
+def test_tasks_need_a_tokenizer() -> None:
+    with pytest.raises(ConfigError, match="expected a tokenizer"):
+        Validator({}, [Task("t", (Example((("a", "b"),), 0),))], context=8)
+
+
+def test_whole_documents_within_the_rows() -> None:
+    documents = [_document(10, 1), _document(1, 1), _document(1000, 2), _document(96, 3)]
+    documents += [_document(64, 4), _document(64, 5)]
+    chosen = choose_documents(documents, context=64, rows=4)
+    assert [size for _, size in chosen] == [1, 3, 4]  # 1 + 2 + 1 rows; 1000 tokens are too long
+    model = Uniform()
+    Validator({"x": documents}, context=64, rows=4).run(model)
+    assert model.rows == 4
+
+
+def test_rows_for_no_document_are_refused() -> None:
+    with pytest.raises(ConfigError, match="at most 2 rows of 64 tokens, found none among 1"):
+        choose_documents([_document(1000, 1)], context=64, rows=2)
