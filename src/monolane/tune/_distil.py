@@ -1,0 +1,210 @@
+"""Training a converted model back to its source while the delay comes in.
+
+Teacher: the conversion without a delay, which is the source (one lane will do, and is the fastest).
+Student: the same weights with the delay, mixed in over the first part of the run. A plain loop and
+not the Trainer: two models and a share that changes every step are all of it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from monolane.errors import ConfigError, TextError
+from monolane.hf import LaneformerForCausalLM
+from monolane.model import read_config
+from monolane.text import Tokenizer
+from monolane.tune._anneal import ORDERS, Order, annealed
+from monolane.tune._schedule import Wsd
+from monolane.tune._staging import licence_lines, publish, rounded_tensors
+from monolane.tune._windows import Windows, read_windows
+
+Objective = Literal["distil", "finetune"]
+_EVALUATED_ROWS = 64  # held-out windows at most, the same ones every time
+_ROWS_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnealRecipe:
+    """How long, how fast, and in which order the delay comes in; validated on construction."""
+
+    order: Order = "together"
+    objective: Objective = "distil"
+    anneal_share: float = 0.5  # of the steps; the rest trains at the full delay
+    steps: int = 500
+    rows_per_step: int = 8
+    context: int = 256
+    peak_lr: float = 1e-3
+    warmup_share: float = 0.05
+    decay_share: float = 0.3
+    weight_decay: float = 0.0
+    clip_norm: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise ConfigError(f"order: expected one of {', '.join(ORDERS)}, got {self.order!r}")
+        if self.objective not in ("distil", "finetune"):
+            raise ConfigError(f"objective: expected distil or finetune, got {self.objective!r}")
+        if not 0 < self.anneal_share <= 1:
+            raise ConfigError(
+                f"anneal_share: expected more than 0 and at most 1, got {self.anneal_share}"
+            )
+        for name in ("steps", "rows_per_step", "peak_lr", "clip_norm"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name}: expected more than 0, got {getattr(self, name)}")
+        if self.context < 2:
+            raise ConfigError(f"context: expected at least 2 tokens, got {self.context}")
+        Wsd.of(self.steps, self.warmup_share, self.decay_share)
+
+    def progress(self, step: int) -> float:
+        """Return how much of the annealing is done at step ``step``, counted from 0."""
+        return min(1.0, (step + 1) / (self.anneal_share * self.steps))
+
+
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """Held-out losses, in nats per token: of the source, with the delay at once, and at the end."""
+
+    source: float
+    at_once: float
+    after: float
+    curve: tuple[tuple[int, float, float], ...]  # (step, training loss, share of the last layer)
+
+
+def distil_folder(
+    dense: Path,
+    delayed: Path,
+    data: Path,
+    destination: Path,
+    recipe: AnnealRecipe,
+    *,
+    overwrite: bool = False,
+    report: Callable[[int, float, float], None] | None = None,
+) -> Healed:
+    """Train the weights of ``delayed`` towards ``dense``, both made by ``retrofit_folder``.
+
+    ``data`` is text (see ``read_windows``). The result, a plain Laneformer, goes to
+    ``destination``; ``report`` is told (step, loss, share) of each step.
+    """
+    tokenizer = Tokenizer.open(delayed)
+    if tokenizer is None:
+        raise TextError(f"{delayed}: expected a tokenizer.json, to turn the text into tokens")
+    windows = read_windows(data, tokenizer, recipe.context, recipe.seed)
+    teacher, student = _load(dense), _load(delayed)
+    healed = heal(teacher, student, windows, recipe, report)
+    config = read_config(delayed)
+    state = student.state_dict()
+    tensors = rounded_tensors(config, lambda name: state[name].numpy())
+    card = _card(delayed, destination, recipe, healed)
+    publish(delayed, destination, config, tensors, card, overwrite)
+    return healed
+
+
+def heal(
+    teacher: LaneformerForCausalLM,
+    student: LaneformerForCausalLM,
+    windows: Windows,
+    recipe: AnnealRecipe,
+    report: Callable[[int, float, float], None] | None = None,
+) -> Healed:
+    """Train ``student`` in place; it ends as a plain model with its own delay."""
+    teacher.eval()
+    source, at_once = held_out_loss(teacher, windows), held_out_loss(student, windows)
+    schedule = Wsd.of(recipe.steps, recipe.warmup_share, recipe.decay_share)
+    optimiser = torch.optim.AdamW(
+        student.parameters(), lr=recipe.peak_lr, betas=(0.9, 0.95), weight_decay=recipe.weight_decay
+    )
+    curve = []
+    student.train()
+    with annealed(student, recipe.order) as annealing:
+        for step in range(recipe.steps):
+            annealing.advance(recipe.progress(step))
+            ids_BC = torch.from_numpy(windows.batch(step, recipe.rows_per_step))
+            loss = _loss(teacher, student, ids_BC, recipe.objective)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(student.parameters(), recipe.clip_norm)
+            for group in optimiser.param_groups:
+                group["lr"] = recipe.peak_lr * schedule.factor(step)
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+            curve.append((step, loss.item(), annealing.shares[-1]))
+            if report is not None:
+                report(*curve[-1])
+    student.eval()
+    return Healed(source, at_once, held_out_loss(student, windows), tuple(curve))
+
+
+def _loss(
+    teacher: LaneformerForCausalLM,
+    student: LaneformerForCausalLM,
+    ids_BC: Tensor,
+    objective: Objective,
+) -> Tensor:
+    """The divergence from the teacher, or the loss on the text; nats per token."""
+    logits_BCV = student(input_ids=ids_BC, use_cache=False).logits
+    if objective == "finetune":
+        return functional.cross_entropy(logits_BCV[:, :-1].flatten(0, 1), ids_BC[:, 1:].flatten())
+    with torch.no_grad():
+        wanted_BCV = teacher(input_ids=ids_BC, use_cache=False).logits.log_softmax(-1)
+    found_BCV = logits_BCV.log_softmax(-1)
+    divergence = functional.kl_div(found_BCV, wanted_BCV, log_target=True, reduction="none")
+    return divergence.sum(-1).mean()
+
+
+@torch.no_grad()
+def held_out_loss(model: LaneformerForCausalLM, windows: Windows) -> float:
+    """Return the mean loss on held-out windows, in nats per token."""
+    was_training = model.training
+    model.eval()
+    rows_RC = torch.from_numpy(windows.held_out_RC[:_EVALUATED_ROWS])
+    total = 0.0
+    for ids_BC in rows_RC.split(_ROWS_AT_ONCE):
+        logits_BCV = model(input_ids=ids_BC, use_cache=False).logits
+        total += functional.cross_entropy(
+            logits_BCV[:, :-1].flatten(0, 1), ids_BC[:, 1:].flatten(), reduction="sum"
+        ).item()
+    model.train(was_training)
+    return total / rows_RC[:, 1:].numel()
+
+
+def _load(folder: Path) -> LaneformerForCausalLM:
+    return LaneformerForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+_CARD = """---
+library_name: transformers
+pipeline_tag: text-generation
+base_model: {source}
+{licence}tags:
+- laneformer
+- custom_code
+---
+
+# {name}
+
+A dense decoder converted into a Laneformer (`{source}`) and trained back by `monolane retrofit
+--distil`: {steps} steps of {tokens} tokens, delay brought in {order}, objective {objective}.
+
+Held-out loss in nats per token, on text like that it was trained on: {before:.3f} as the dense
+source, {at_once:.3f} with the delay switched on at once, {after:.3f} at the end.
+"""
+
+
+def _card(source: Path, destination: Path, recipe: AnnealRecipe, healed: Healed) -> str:
+    return _CARD.format(
+        source=source.name,
+        licence=licence_lines(source),
+        name=destination.name,
+        steps=recipe.steps,
+        tokens=recipe.rows_per_step * recipe.context,
+        order=recipe.order.replace("_", " "),
+        objective=recipe.objective,
+        before=healed.source,
+        at_once=healed.at_once,
+        after=healed.after,
+    )

@@ -1,0 +1,106 @@
+"""A chat as the token ids that training sees, and which of them the assistant is to say.
+
+The ids are those that the engine would see: both sides come from the same ``ChatTemplate.encode``,
+so a user's ``</s>`` is text here as it is there. What the assistant says is found by rendering the
+chat up to each answer, once opened for it and once with it: where the ids of the first end, the
+answer begins, exactly as when the model answers. Offsets of characters would not do: a token may
+hold the end of the prompt and the start of the answer, and then there is no right place to begin.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from monolane.errors import TextError
+from monolane.text import ChatTemplate, Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedChat:
+    """Ids, and a mask of those that the loss counts: answers, each with its end token."""
+
+    ids: npt.NDArray[np.int32]  # [T]
+    spoken: npt.NDArray[np.bool_]  # [T]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def cut(self, length: int) -> "EncodedChat":
+        """Return the first ``length`` tokens."""
+        return EncodedChat(self.ids[:length], self.spoken[:length])
+
+
+class ChatEncoder:
+    """Encodes chats for one model; ``end_ids`` are the tokens at which its engine stops."""
+
+    def __init__(
+        self, template: ChatTemplate, tokenizer: Tokenizer, end_ids: frozenset[int]
+    ) -> None:
+        self._template = template
+        self._tokenizer = tokenizer
+        self._end_ids = end_ids
+
+    def encode(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> EncodedChat:
+        """Encode one chat; TextError says which message cannot be trained on, and why."""
+        whole = self._ids(messages, tools, False)
+        spoken_T = np.zeros(len(whole), dtype=np.bool_)
+        answers = [i for i, m in enumerate(messages) if m.get("role") == "assistant"]
+        if not answers:
+            raise TextError("expected at least one message of the assistant, got none")
+        for i in answers:
+            if i == 0:
+                raise TextError("message 0: expected a user's message before the first answer")
+            begin = self._seam(whole, self._ids(messages[:i], tools, True), i, "before")
+            last = i == len(messages) - 1
+            after = whole if last else self._ids(messages[: i + 1], tools, False)
+            end = self._end(whole, begin, self._seam(whole, after, i, "after"), i)
+            spoken_T[begin:end] = True
+        return EncodedChat(np.array(whole, dtype=np.int32), spoken_T)
+
+    def _ids(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        opened: bool,
+    ) -> list[int]:
+        return self._template.encode(
+            self._tokenizer, messages, tools=tools, add_generation_prompt=opened
+        )
+
+    def _seam(self, whole: list[int], part: list[int], message: int, side: str) -> int:
+        """Return where ``part`` ends in the whole chat, if it is the front of it."""
+        if whole[: len(part)] == part:
+            return len(part)
+        same = next((i for i, (a, b) in enumerate(zip(whole, part, strict=False)) if a != b), 0)
+        raise TextError(
+            f"message {message}: the chat {side} this answer is not how the whole chat begins: "
+            f"they part at token {same}, after {self._tokenizer.decode(part[:same])[-40:]!r}. "
+            "Either the template rewrites earlier messages when others follow (then give one line "
+            "per answer), or the answer's first letters join the prompt's last token"
+        )
+
+    def _end(self, whole: list[int], begin: int, end: int, message: int) -> int:
+        """Return the end of the answer, its end token included and white space after it not."""
+        for place in range(end - 1, begin - 1, -1):
+            if whole[place] in self._end_ids:
+                return place + 1
+            if self._tokenizer.decode([whole[place]], skip_special_tokens=False).strip():
+                break
+        shown = self._tokenizer.decode(whole[begin:end][-8:], skip_special_tokens=False)
+        raise TextError(
+            f"message {message}: expected the template to end an answer with a token that ends "
+            f"generation ({', '.join(map(repr, self._spelled()))}), got {shown[-60:]!r}; mend "
+            "the chat template, or name its end token as eos_token_id in generation_config.json"
+        )
+
+    def _spelled(self) -> list[str]:
+        return [
+            self._tokenizer.decode([i], skip_special_tokens=False) for i in sorted(self._end_ids)
+        ]

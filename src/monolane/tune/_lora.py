@@ -1,0 +1,63 @@
+"""LoRA on the lanes' matrices, by PEFT.
+
+A Laneformer's weights are stacks [L, out, in], which PEFT adapts as it does stacked experts
+(``target_parameters``): each lane's matrix gets a low-rank update of its own. What PEFT saves loads
+again with ``PeftModel.from_pretrained``.
+
+The merge is defined in bits: the folder's weights widened to float32, plus the float32 update that
+PEFT computes from the adapter, rounded once to the folder's dtype.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from monolane.hf import LaneformerForCausalLM
+from monolane.tune._recipe import LoraRecipe
+
+_PARTS = {"wq": "attention", "wk": "attention", "wv": "attention", "wo": "attention"}
+
+
+@contextmanager
+def _known_warnings() -> Iterator[None]:
+    """PEFT 0.21 asks a model for a property that Transformers 5.23 calls by another name."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
+        yield
+
+
+def add_lora(model: LaneformerForCausalLM, recipe: LoraRecipe) -> Any:
+    """Return the model with adapters (a PeftModel), whose own weights are frozen."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=recipe.rank,
+        lora_alpha=recipe.alpha,
+        target_modules=[],
+        target_parameters=[
+            f"{_PARTS.get(name, 'feed_forward')}.{name}.weight" for name in recipe.matrices
+        ],
+        task_type="CAUSAL_LM",
+    )
+    with _known_warnings():
+        return get_peft_model(model, config)
+
+
+def merged(adapted: Any) -> LaneformerForCausalLM:
+    """Return the plain model with the updates added to its float32 weights."""
+    with torch.no_grad():
+        model: LaneformerForCausalLM = adapted.merge_and_unload(safe_merge=True)
+    return model
+
+
+def merge_adapter(model: LaneformerForCausalLM, adapter: Path) -> LaneformerForCausalLM:
+    """Return ``model``, in float32, with the adapter of a folder in PEFT's layout merged in."""
+    from peft import PeftModel
+
+    with _known_warnings():
+        adapted = PeftModel.from_pretrained(model, adapter)
+    return merged(adapted)

@@ -1,0 +1,88 @@
+"""An ordinary Llama checkpoint becomes a Laneformer: exact at delay 0, a starting point above it.
+
+With delay 0 every lane hears every other at once, all residual streams are equal, and the sums over
+lanes are the dense model's sums in another order: the same model, up to rounding. A delay above 0
+changes what is computed, and the model must then be trained back (``distil``).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from monolane.model import ModelConfig
+from monolane.tune._dense import Dense, HeadName
+from monolane.tune._lanes import lane_tensors
+from monolane.tune._staging import licence_lines, publish
+
+
+@dataclass(frozen=True, slots=True)
+class Retrofit:
+    """What a conversion made: the Laneformer's config, and what of the source it repeats."""
+
+    config: ModelConfig
+    kv_head_copies: int  # 1: as many KV heads as before
+
+    @property
+    def exact(self) -> bool:
+        """Whether the Laneformer computes what the dense model computes, but for rounding."""
+        return all(
+            rule.delay == 0
+            for layer in self.config.layers
+            for rule in (layer.attention_reduce, layer.mlp_reduce)
+        )
+
+
+def retrofit_folder(
+    source: Path,
+    destination: Path,
+    *,
+    lanes: int = 8,
+    delay: int = 0,
+    early: bool = False,
+    head: HeadName = "auto",
+    overwrite: bool = False,
+) -> Retrofit:
+    """Write the dense model of ``source`` as a Laneformer to ``destination``; needs no torch.
+
+    ``delay`` is in layers; ``early`` lets the layers before it exchange at once. ``head`` is
+    vocab_parallel (each lane has a slice of the vocabulary), replicate (one head on the lanes'
+    mean) or auto: the first, where the vocabulary divides. ConfigError and CheckpointError say
+    what of the source a Laneformer cannot compute.
+    """
+    dense = Dense.open(source, lanes=lanes, delay=delay, early=early, head=head)
+    made = Retrofit(dense.config, dense.config.num_kv_heads // dense.num_kv_heads)
+    card = _card(source, destination, made)
+    publish(source, destination, dense.config, lane_tensors(dense), card, overwrite)
+    return made
+
+
+_CARD = """---
+library_name: transformers
+pipeline_tag: text-generation
+base_model: {source}
+{licence}tags:
+- laneformer
+- custom_code
+---
+
+# {name}
+
+`{source}` converted into a Laneformer of {lanes} lanes with a delay of {delay} layers by
+`monolane retrofit`. {quality}
+"""
+_EXACT = "All lanes exchange at once, so it computes what its source computes, up to rounding."
+_STARTING = (
+    "The delay changes what is computed, and the weights have not been trained for it: expect a "
+    "much worse model than its source, to be trained back."
+)
+
+
+def _card(source: Path, destination: Path, made: Retrofit) -> str:
+    delays = {layer.mlp_reduce.delay for layer in made.config.layers} - {None}
+    return _CARD.format(
+        source=source.name,
+        licence=licence_lines(source),
+        name=destination.name,
+        lanes=made.config.num_lanes,
+        delay=max((d for d in delays if d is not None), default=0),
+        quality=_EXACT if made.exact else _STARTING,
+    )

@@ -1,0 +1,94 @@
+"""A finished model on its way into a folder in Hub layout.
+
+``export_hub_layout`` is the one writer of that layout, and it reads a folder. So weights, config
+and what the source folder has of text files are laid out beside the destination first, on the same
+disk, and taken away again.
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from monolane.hf import export_hub_layout
+from monolane.model import (
+    ModelConfig,
+    PendingTensor,
+    check_replaceable,
+    render_config,
+    tensor_specs,
+    write_checkpoint,
+)
+
+# What travels from a model to one made of it: how it spells text, and under which terms it stands.
+_TEXT = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "generation_config.json",
+    "LICENSE*",
+    "LICENCE*",
+    "NOTICE*",
+    "USE_POLICY*",
+)
+
+
+def publish(
+    source: Path,
+    destination: Path,
+    config: ModelConfig,
+    tensors: Iterable[tuple[str, npt.NDArray[Any]] | PendingTensor],
+    card: str,
+    overwrite: bool,
+) -> None:
+    """Write the model made of ``source`` to ``destination``, with ``card`` as README.md."""
+    check_replaceable(source, destination, overwrite)
+    parent = destination.resolve().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=parent, prefix=f".{destination.name}.staging-") as name:
+        staging = Path(name)
+        for pattern in _TEXT:
+            for path in sorted(source.glob(pattern)):
+                if path.is_file():
+                    shutil.copyfile(path, staging / path.name)
+        text = json.dumps(render_config(config), indent=2, sort_keys=True)
+        (staging / "config.json").write_text(text + "\n", encoding="utf-8")
+        (staging / "README.md").write_text(card, encoding="utf-8")
+        write_checkpoint(staging, tensors)
+        export_hub_layout(staging, destination, overwrite=overwrite)
+
+
+def rounded_tensors(
+    config: ModelConfig, read: Callable[[str], npt.NDArray[np.float32]]
+) -> list[PendingTensor]:
+    """Return a model's tensors in its folder's dtype, each rounded once, to nearest even.
+
+    ``read`` gives the float32 weights of a name, when their turn to be written comes.
+    """
+    dtype = np.dtype(config.dtype)
+
+    def maker(name: str) -> Callable[[], npt.NDArray[Any]]:
+        return lambda: read(name).astype(dtype)
+
+    return [
+        PendingTensor(spec.name, dtype, spec.shape, maker(spec.name))
+        for spec in tensor_specs(config)
+    ]
+
+
+def licence_lines(source: Path) -> str:
+    """Return the licence fields of a model card's front matter: they bind what is made of it."""
+    path = source / "README.md"
+    if not path.is_file():
+        return ""
+    parts = path.read_text(encoding="utf-8", errors="replace").split("---\n", 2)
+    if len(parts) < 3 or parts[0]:
+        return ""
+    lines = [line for line in parts[1].splitlines() if line.startswith(("license", "licence"))]
+    return "".join(f"{line}\n" for line in lines)

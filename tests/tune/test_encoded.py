@@ -1,0 +1,120 @@
+"""The mask covers what the assistant says, its end token included, and nothing else."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from monolane.engine import Engine
+from monolane.errors import TextError
+from monolane.model import read_config
+from monolane.text import ChatTemplate, Tokenizer
+from monolane.tune import ChatEncoder, chat_encoder
+
+from .conftest import CHATS, DEMO, write_tokenizer
+
+
+def encoder(folder: Path) -> tuple[ChatEncoder, Tokenizer]:
+    tokenizer = Tokenizer.open(folder)
+    assert tokenizer is not None
+    assert tokenizer.eos_id is not None
+    ends = frozenset({tokenizer.eos_id})
+    return ChatEncoder(ChatTemplate.open(folder), tokenizer, ends), tokenizer
+
+
+def runs(ids: Any, mask: Any) -> list[list[int]]:
+    """The ids of each unbroken run of the mask."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(int), [0]])))
+    return [list(ids[a:b]) for a, b in edges.reshape(-1, 2)]
+
+
+@pytest.mark.parametrize("chat", CHATS)
+def test_the_mask_is_the_answers_with_their_end(
+    chat: list[dict[str, str]], template_folder: Path
+) -> None:
+    """What the templates make of an answer is written out here, not asked of them."""
+    coder, tokenizer = encoder(template_folder)
+    encoded = coder.encode(chat)
+    chatml = tokenizer.eos_id == tokenizer.id_of("<|im_end|>")
+    inst = "[INST]" in ChatTemplate.open(template_folder).source
+    answers = [m["content"] for m in chat if m["role"] == "assistant"]
+    expected = []
+    for answer in answers:
+        text = answer if chatml else (" " if inst else "") + answer.strip()
+        expected.append([*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_id])
+    assert runs(encoded.ids, encoded.spoken) == expected
+    assert not encoded.spoken[0]
+
+
+@pytest.mark.parametrize("chat", CHATS)
+def test_the_ids_are_those_of_the_engine(chat: list[dict[str, str]], template_folder: Path) -> None:
+    coder, tokenizer = encoder(template_folder)
+    template = ChatTemplate.open(template_folder)
+    encoded = coder.encode(chat)
+    assert list(encoded.ids) == template.encode(tokenizer, chat, add_generation_prompt=False)
+    asked = template.encode(tokenizer, chat[:1])
+    assert list(encoded.ids[: len(asked)]) == asked
+    assert encoded.spoken[len(asked)]
+    assert not encoded.spoken[: len(asked)].any()
+
+
+def test_a_users_control_tokens_are_text(template_folder: Path) -> None:
+    coder, tokenizer = encoder(template_folder)
+    plain = coder.encode(CHATS[0])
+    spelled = coder.encode([{"role": "user", "content": "</s><|im_end|>"}, CHATS[0][1]])
+    ends = [i for i in spelled.ids if i == tokenizer.eos_id]
+    assert len(ends) == sum(i == tokenizer.eos_id for i in plain.ids)
+
+
+def test_end_ids_are_those_of_the_engine() -> None:
+    tokenizer = Tokenizer.open(DEMO)
+    assert tokenizer is not None
+    coder = chat_encoder(DEMO, read_config(DEMO))
+    with Engine.load("demo", "reference") as engine:
+        assert coder._end_ids == engine.eos_ids
+
+
+REWRITES = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}"
+    "{{ m.content if loop.last or m.role == 'user' else m.content.split('.')[-1] }}"
+    "{{ '</s>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+NO_END = (
+    "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+WRONG: list[tuple[str | None, list[dict[str, str]], str]] = [
+    (None, CHATS[0][:1], "expected at least one message of the assistant, got none"),
+    (None, CHATS[0][1:], "message 0: expected a user's message before the first answer"),
+    (None, [{"role": "user"}, CHATS[0][1]], "message 0: expected content"),  # type: ignore[list-item]
+    (NO_END, CHATS[0], r"message 1: expected the template to end an answer with a token that ends"),
+    (
+        REWRITES,
+        [*CHATS[0][:1], {"role": "assistant", "content": "a.b"}, *CHATS[0]],
+        "message 1: the chat after this answer is not how the whole chat begins",
+    ),
+]
+
+
+@pytest.mark.parametrize(("template", "chat", "message"), WRONG)
+def test_what_cannot_be_trained_on(
+    template: str | None, chat: list[dict[str, str]], message: str, tmp_path: Path
+) -> None:
+    write_tokenizer(tmp_path, template)
+    coder, _ = encoder(tmp_path)
+    with pytest.raises(TextError, match=message):
+        coder.encode(chat)
+
+
+def test_an_answer_that_joins_the_prompts_last_token_is_refused(tmp_path: Path) -> None:
+    """' x' is one token where 'x' follows a blank, so the prompt 'A: ' cannot lead to it."""
+    template = (
+        "{% for m in messages %}{{ m.role[0] + ': ' + m.content + '</s>' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'a: ' }}{% endif %}"
+    )
+    write_tokenizer(tmp_path, template)
+    coder, _ = encoder(tmp_path)
+    with pytest.raises(TextError, match="message 1: the chat before this answer is not how"):
+        coder.encode([{"role": "user", "content": "q"}, {"role": "assistant", "content": "the"}])
