@@ -1,0 +1,198 @@
+"""The DTP study: its variants are what they claim, runs are kept, and the report says both."""
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+FOLDER = Path(__file__).parents[2] / "studies" / "dtp"
+
+
+@pytest.fixture(scope="module")
+def dtp() -> Iterator[dict[str, ModuleType]]:
+    """The study's files, imported as its scripts import each other."""
+    names = ("variants", "text", "study", "report")
+    sys.path.insert(0, str(FOLDER))
+    try:
+        yield {name: __import__(name) for name in names}
+    finally:
+        sys.path.remove(str(FOLDER))
+        for name in names:
+            sys.modules.pop(name, None)
+
+
+FILES = sorted((FOLDER.parents[1] / "src" / "monolane" / "model").glob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def text(dtp: dict[str, ModuleType]) -> Any:
+    dtp["text"]._HELD_OUT = 0.4  # few files: some of them shall be held out
+    return dtp["text"].read_text(FILES * 2)
+
+
+def model(dtp: dict[str, ModuleType], variant: str) -> Any:
+    size = dtp["variants"].SIZES["tiny"]
+    torch.manual_seed(0)
+    study = dtp["study"]
+    fields = dtp["variants"].config_fields(size, variant)
+    return study.LaneformerForCausalLM(study.LaneformerConfig(**fields))
+
+
+def test_all_variants_have_the_same_parameters_but_for_norm_scales(dtp: Any) -> None:
+    def sizes(variant: str) -> dict[str, int]:
+        named = model(dtp, variant).named_parameters()
+        return {name: p.numel() for name, p in named if "norm" not in name}
+
+    dense = sizes("dense")
+    for variant in dtp["variants"].VARIANTS:
+        assert sizes(variant) == dense
+
+
+def test_now_is_the_dense_model(dtp: Any) -> None:
+    dense, now = model(dtp, "dense"), model(dtp, "now")
+    lanes = dtp["variants"].LANES
+    with torch.no_grad():
+        for (name, into), (other, parameter) in zip(
+            now.named_parameters(), dense.named_parameters(), strict=True
+        ):
+            assert name == other
+            if "norm" in name:
+                continue  # ones in both
+            if name.endswith(("wo.weight", "w2.weight")):  # cut along the columns
+                parts = parameter[0].chunk(lanes, dim=1)
+                into.copy_(torch.stack(parts))
+            else:
+                into.copy_(parameter.reshape(into.shape))
+    ids = torch.arange(24).reshape(2, 12)
+    with torch.no_grad():
+        expected, found = (m(input_ids=ids, use_cache=False).logits for m in (dense, now))
+    # Eight partial sums instead of one: float32, and logits of about 0.1.
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+def test_delay_and_early_exchanges_change_the_function(dtp: Any) -> None:
+    ids = torch.arange(24).reshape(2, 12)
+    seen = set()
+    for variant in dtp["variants"].VARIANTS:
+        if variant != "dense":
+            with torch.no_grad():
+                seen.add(float(model(dtp, variant)(input_ids=ids, use_cache=False).logits.sum()))
+    assert len(seen) == len(dtp["variants"].VARIANTS) - 1
+
+
+def test_rows_follow_from_seed_and_step(dtp: Any, text: Any) -> None:
+    first = text.batch(0, 5, 3, 16)
+    assert np.array_equal(first, text.batch(0, 5, 3, 16))
+    assert not np.array_equal(first, text.batch(1, 5, 3, 16))
+    assert not np.array_equal(first, text.batch(0, 6, 3, 16))
+    # Files come twice: as often as once, and the halves are apart.
+    assert dtp["text"].read_text(FILES).digest == text.digest
+
+
+def test_the_rate_warms_up_stays_and_falls_to_zero(dtp: Any) -> None:
+    rates = [dtp["study"].learning_rate(step, 100, 1.0) for step in range(100)]
+    assert rates[0] == pytest.approx(0.2)
+    assert rates[4:70] == [1.0] * 66
+    assert rates[99] == pytest.approx(1 / 30)
+    assert all(before > after for before, after in pairwise(rates[70:]))
+
+
+def test_a_study_goes_on_where_it_stopped(
+    dtp: Any, text: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = dtp["study"]
+    monkeypatch.setattr(study, "read_text", lambda files: text)
+    done: list[str] = []
+
+    def train(size: Any, run: Any, text: Any, device: str) -> dict[str, Any]:
+        done.append(f"{run.variant} {run.learning_rate} {run.seed}")
+        nats = 5.0 + run.learning_rate if run.variant == "never" else 5.0 - run.learning_rate
+        return {
+            "variant": run.variant,
+            "learning_rate": run.learning_rate,
+            "seed": run.seed,
+            "held_out_nats": nats,
+            "text": text.digest[:16],
+            "seconds": 1.0,
+        }
+
+    monkeypatch.setattr(study, "train", train)
+    arguments = ["tiny", "--seeds", "2", "--out", str(tmp_path)]
+    study.main(arguments)
+    variants = len(dtp["variants"].VARIANTS)
+    assert len(done) == len(set(done)) == variants * 3  # two rates, and a second seed
+    assert {"never 0.001 1", "dense 0.002 1"} <= set(done)  # each at its own best rate
+    path = tmp_path / "tiny.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(lines[:-5]) + "\n")
+    before = list(done)
+    study.main(arguments)
+    assert done[len(before) :] == before[-5:]
+    path.write_text(path.read_text().replace(text.digest[:16], "0" * 16))
+    with pytest.raises(SystemExit, match="the standard library differs"):
+        study.main(arguments)
+
+
+def test_a_run_learns_and_says_what_it_did(dtp: Any, text: Any) -> None:
+    study, size = dtp["study"], dtp["variants"].SIZES["tiny"]
+    line = study.train(size, study.Run("delay 2", 1e-3, 0), text, "cpu")
+    assert json.loads(json.dumps(line)) == line | {
+        "held_out_curve": [list(point) for point in line["held_out_curve"]]
+    }
+    assert line["held_out_nats"] == pytest.approx(math.log(2048), abs=0.1)
+    bits = line["held_out_nats"] / math.log(2) / text.held_out_bytes_per_token
+    assert line["held_out_bits_per_byte"] == pytest.approx(bits)
+    again = study.train(size, study.Run("delay 2", 1e-3, 0), text, "cpu")
+    assert again["held_out_nats"] == line["held_out_nats"]
+
+
+def a_line(variant: str, rate: float, seed: int, nats: float) -> dict[str, Any]:
+    return {
+        "variant": variant,
+        "learning_rate": rate,
+        "seed": seed,
+        "held_out_nats": nats,
+        "parameters": 10,
+        "seconds": 1.0,
+        "held_out_curve": [[1, nats + 1], [2, nats]],
+    }
+
+
+def test_verdicts_compare_seed_by_seed(dtp: Any, tmp_path: Path) -> None:
+    lines = [
+        a_line("now", 1e-3, 0, 4.0),
+        a_line("now", 2e-3, 0, 4.5),
+        a_line("now", 1e-3, 1, 5.0),
+        a_line("never", 1e-3, 0, 4.2),
+        a_line("never", 2e-3, 0, 4.1),
+        a_line("never", 2e-3, 1, 5.3),
+    ]
+    now, never = sorted(dtp["report"].verdicts(lines), key=lambda v: v.mean)
+    assert (now.variant, now.learning_rate, now.difference) == ("now", 1e-3, 0.0)
+    assert (never.variant, never.learning_rate) == ("never", 2e-3)
+    assert never.differences == pytest.approx((0.1, 0.3))
+    # Student's t for one degree of freedom, by the deviation 0.1414, by the root of two.
+    assert never.margin == pytest.approx(12.706 * 0.1)
+    table = dtp["report"].table(lines)
+    assert table[-1] == "| never | 10 | 0.002 | 2 | 4.7000 | +0.2000 ± 1.2706 |"
+    pytest.importorskip("matplotlib")
+    files = dtp["report"].draw("tiny", lines, tmp_path)
+    first = [(tmp_path / file).read_bytes() for file in files]
+    dtp["report"].draw("tiny", lines, tmp_path)
+    assert [(tmp_path / file).read_bytes() for file in files] == first
+
+
+def test_the_page_is_that_of_the_results(dtp: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    made = dtp["report"].report(dtp["study"].RESULTS, tmp_path)
+    readme = (FOLDER / "README.md").read_text()
+    assert readme.endswith(made), "python studies/dtp/report.py brings the page up to date"
