@@ -39,6 +39,10 @@ class LlamaCase:
         """Take one sample."""
         self.samples.append(self._measure())
 
+    def forget(self) -> None:
+        """Take the last sample back."""
+        self.samples.pop()
+
     def command(self) -> list[str]:
         """Return the command line: one test, repeated once."""
         lengths = {"-p": self.prompt, "-n": self.tokens, "-d": self.context}

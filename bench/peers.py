@@ -9,6 +9,7 @@ sizes with random weights, monolane a Laneformer of those sizes with random weig
 
 import argparse
 import shlex
+import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from monolane.measure import (
     Case,
     DecodeCase,
     LoadedModel,
+    Neighbours,
     PrefillCase,
     ReadProbe,
     Record,
@@ -33,6 +35,7 @@ from monolane.measure import (
     build_document,
     current_commit,
     describe_machine,
+    drop_from_page_cache,
     load_average,
     result_name,
     run_rounds,
@@ -58,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     bandwidth = next(r["median"] for r in records if r["name"] == "read_bandwidth") * 1e9
     document = build_document(
         describe_machine(bandwidth),
-        shlex.join(["python", *sys.argv]),
+        shown_command(sys.argv),
         records,
         current_commit(Path(__file__).parent),
         load_average=round(load_average(), 2),
@@ -69,10 +72,15 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def shown_command(argv: Sequence[str]) -> str:
+    """Return the command as anyone could give it: where things lie on this machine is left out."""
+    names = [Path(word).name if Path(word).is_absolute() else word for word in argv]
+    return shlex.join(["python", *names])
+
+
 def measure(options: argparse.Namespace) -> list[Record]:
     """Run everything in turns; return the records of both, each of ours with its ratio."""
-    ours, theirs = _our_cases(options), _their_cases(options)
-    probe = ReadProbe(ours[0].model.workers, options.buffer << 20)
+    (probe, ours), theirs = _our_cases(options), _their_cases(options)
     cases: list[Case] = [probe]
     for own, peer in zip(ours, theirs, strict=True):
         cases += [own, peer]
@@ -83,32 +91,47 @@ def measure(options: argparse.Namespace) -> list[Record]:
         done += 1
         sys.stderr.write(f"\r{done} of {(options.runs + 1) * len(cases)} steps")
 
-    run_rounds(cases, options.runs, step)
-    sys.stderr.write("\n")
+    disturbed = run_rounds(cases, options.runs, step, Neighbours(patience=60.0 * options.runs))
+    sys.stderr.write(f"\n{disturbed} samples were taken while other programs ran\n")
     decodes = [case for case in ours if isinstance(case, DecodeCase)]
     prefills = [case for case in ours if isinstance(case, PrefillCase)]
     records = bench_records(f"synthetic-{options.model}", probe, decodes, prefills)
     # In the order of bench_records: decode before prefill.
     ordered = sorted(theirs, key=lambda case: case.prompt > 0)
-    for record, peer in zip(records[1:], ordered, strict=True):
-        found = _peer_record(options.model, peer)
-        record["ratio_to_llama_cpp"] = record["median"] / found["median"]
-        records.append(found)
+    for record, own, peer in zip(records[1:], (*decodes, *prefills), ordered, strict=True):
+        record |= ratio_figures(own.samples, peer.samples)
+        records.append(_peer_record(options.model, peer))
     return records
 
 
-def _our_cases(options: argparse.Namespace) -> list[DecodeCase | PrefillCase]:
+def ratio_figures(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
+    """Return the median, least and largest ratio of the two samples of a round.
+
+    They were taken one right after the other, so a machine whose memory changes its speed from
+    minute to minute changes it under both; the medians of all rounds may be of other minutes.
+    """
+    ratios = [own / peer for own, peer in zip(ours, theirs, strict=True)]
+    found = {"": statistics.median(ratios), "_min": min(ratios), "_max": max(ratios)}
+    return {f"ratio_to_llama_cpp{end}": value for end, value in found.items()}
+
+
+def _our_cases(options: argparse.Namespace) -> tuple[ReadProbe, list[DecodeCase | PrefillCase]]:
     folder = synthetic(options.model, lambda text: print(text, file=sys.stderr))
+    for path in folder.glob("*.safetensors"):
+        drop_from_page_cache(path)
     longest = max(*(c + options.tokens for c in options.context), *options.prefill)
     slots = len(options.context) + 1
+    models = [
+        LoadedModel(folder, OURS[dtype], context=longest, slots=slots, workers=options.threads)
+        for dtype in options.dtype
+    ]
+    probe = ReadProbe(models[0].workers, options.buffer << 20)
     cases: list[DecodeCase | PrefillCase] = []
-    for dtype in options.dtype:
-        model = LoadedModel(
-            folder, OURS[dtype], context=longest, slots=slots, workers=options.threads
-        )
-        cases += [DecodeCase(model, i, c, options.tokens) for i, c in enumerate(options.context)]
+    for model in models:
+        lengths = enumerate(options.context)
+        cases += [DecodeCase(model, i, c, options.tokens, probe) for i, c in lengths]
         cases += [PrefillCase(model, slots - 1, length) for length in options.prefill]
-    return cases
+    return probe, cases
 
 
 def _their_cases(options: argparse.Namespace) -> list[LlamaCase]:
@@ -121,6 +144,8 @@ def _their_cases(options: argparse.Namespace) -> list[LlamaCase]:
             gguf = import_gguf(options.gguf_py)
             home = _env.CACHE.get() / "synthetic"
             path = random_gguf(gguf, home, f"llama-{options.model}", config, dtype)
+        if path.is_file():
+            drop_from_page_cache(path)
         common: dict[str, Any] = {"program": options.llama_bench, "model": path, "dtype": dtype}
         common["threads"] = threads
         cases += [LlamaCase(**common, context=c, tokens=options.tokens) for c in options.context]

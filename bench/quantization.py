@@ -5,7 +5,8 @@
 Each dtype gets the same windows of the same texts as the float32 oracle, so that differences are
 the dtype's own and not the text's. int8 and int4 are measured twice: with the oracle's float32
 arithmetic (what the codes cost), and on the CPU backend (with its int8 activations: what a user
-gets). Prints a results document and, with --out, writes it there.
+gets). float8, which is for GPUs, with the oracle's: what its float16 activations add is less than
+they add to float16 weights. Prints a results document and, with --out, writes it there.
 """
 
 import argparse
@@ -24,18 +25,22 @@ from rich.console import Console
 from rich.progress import track
 
 from monolane.cpu import CpuExecutor
-from monolane.engine import Engine
+from monolane.cuda._pack import widened
+from monolane.engine import Engine, find_backend
 from monolane.errors import ConfigError
 from monolane.measure import build_document, current_commit, describe_machine, result_name
 from monolane.measure import write_document as write
 from monolane.model import (
     Checkpoint,
     Quantization,
+    Role,
     SafetensorsFile,
     Weights,
     quantize_folder,
     read_config,
 )
+from monolane.plan import build as build_plan
+from monolane.plan import cpu
 from monolane.reference import log_probabilities
 
 Logits = npt.NDArray[np.float32]
@@ -163,6 +168,7 @@ def open_variants(
         ("cpu", "float32"): (Engine.load(model, "cpu", "float32"), plain),
         ("cpu", "bfloat16"): (Engine.load(model, "cpu", "bfloat16"), plain),
     }
+    found["reference", "float8"] = open_float8(model)
     for dtype, scheme in SCHEMES.items():
         report = quantize_folder(model, scratch / dtype, scheme)
         worst = {role.value: error.relative_error for role, error in report.worst().items()}
@@ -170,6 +176,34 @@ def open_variants(
         for backend in ("reference", "cpu"):
             found[backend, dtype] = (Engine.load(scratch / dtype, backend), about)
     return found
+
+
+def open_float8(model: Path) -> tuple[Engine, dict[str, Any]]:
+    """Load a model with the weights that a GPU makes of it in float8."""
+    engine = Engine.load(model, "reference")
+    weights = Weights.load(engine.config, Checkpoint.open(model))
+    rounded = widened(weights)
+    stored = [(dict(weights.outer), dict(rounded.outer))]
+    stored += zip(map(dict, weights.layers), map(dict, rounded.layers), strict=True)
+    size, worst = 0, dict[str, float]()
+    for plain, ours in stored:
+        for role, array in plain.items():
+            wide = array.astype(np.float32)
+            rows = array.size // array.shape[-1]
+            is_matrix = role in lane_matrices(weights)
+            size += array.size + 4 * rows if is_matrix else 2 * array.size
+            error = float(np.linalg.norm(ours[role] - wide) / np.linalg.norm(wide))
+            if is_matrix:
+                worst[role.value] = max(worst.get(role.value, 0.0), error)
+    make = find_backend("reference")
+    engine.backend = make(rounded, "auto", engine.backend.context, 1)
+    return engine, {"weight_bytes": size, "worst_matrix_errors": worst}
+
+
+def lane_matrices(weights: Weights) -> frozenset[Role]:
+    """Return the roles of the matrices that are multiplied."""
+    plan = build_plan(weights.config, cpu(1), "float8", max_width=1)
+    return frozenset(matrix.role for phase in plan.phases for matrix in phase.matrices)
 
 
 def cut_windows(engine: Engine, texts: Sequence[Path], tokens: int) -> tuple[list[Window], int]:

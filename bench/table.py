@@ -24,6 +24,21 @@ of interleaved runs, with the least and the largest in brackets. GB/s is what th
 their speed; MBU that by the memory's own read bandwidth, measured in the same run.
 [docs/benchmarks.md](../../docs/benchmarks.md) tells how they are taken.
 """
+NO_GPU = """\
+## Not measured yet
+
+No GPU has been at hand, so these figures are missing, and no page may name one:
+
+- `bench/gpu/probes`: what an H200's memory, barriers and stamped words really give;
+- `bench/gpu/monokernel`: the monokernel's correctness on hardware (goldens, the full 2B shape, bits
+  of all widths and of two runs, compute-sanitizer, 100,000 tokens without a pause), its read
+  bandwidth, decode at 128, 1,024 and 4,096 tokens in bfloat16 and float8, time to the first token
+  of 128, 1,024 and 4,096, widths 1 to 64, microseconds by phase, loading and packing, and its
+  baselines (`monolane.hf` eager and compiled, packed PyTorch in a CUDA graph);
+- `monolane serve` and training on a GPU.
+
+What is expected of them stands in [docs/monokernel-log.md](../../docs/monokernel-log.md).
+"""
 HEAD = (
     "| what | engine | model | dtype | tokens | figure | GB/s | MBU |",
     "|---|---|---|---|---|---|---|---|",
@@ -37,7 +52,10 @@ def render(folder: Path) -> str:
     documents = sorted(_read(folder), key=lambda item: (item[1]["date"], item[0]), reverse=True)
     if not documents:
         return TOP + "\nNo measurement is here yet.\n"
-    return "\n".join([TOP, *(_section(name, document) for name, document in documents)])
+    devices = {document["device"]["name"] for _, document in documents}
+    missing = [] if any("NVIDIA" in name for name in devices) else [NO_GPU]
+    sections = (_section(name, document) for name, document in documents)
+    return "\n".join([TOP, *missing, *sections])
 
 
 def _read(folder: Path) -> Iterable[tuple[str, Record]]:
@@ -69,7 +87,7 @@ def _section(name: str, document: Record) -> str:
 def _row(record: Record) -> str:
     rate, share = record.get("gb_per_s"), record.get("mbu")
     cells = [
-        record["name"],
+        _name(record),
         record.get("engine", ""),
         record.get("model", ""),
         record.get("dtype", ""),
@@ -79,6 +97,17 @@ def _row(record: Record) -> str:
         "" if share is None else f"{share:.0%}",
     ]
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _name(record: Record) -> str:
+    """Return what was measured; of a load, also how heavy it was."""
+    if record["name"] == "mixed_load":
+        return f"mixed_load {record['policy']}, {record['clients']} clients"
+    if record["name"] != "serve" or "clients" not in record:
+        return str(record["name"])
+    clients, rate = record["clients"], record["rate"]
+    load = f"{rate:g} requests/s" if clients is None else f"{clients} clients"
+    return f"serve {record['label']}, {load}"
 
 
 def _tokens(record: Record) -> str:
@@ -95,7 +124,8 @@ def _figure(record: Record) -> str:
     if record.get("median") is not None:
         bounds = [record[key] for key in ("min", "max") if record.get(key) is not None]
         inside = f" ({bounds[0]:,.4g} to {bounds[1]:,.4g})" if len(bounds) == 2 else ""
-        return f"**{record['median']:,.4g}** {record.get('unit', '')}{inside}".rstrip()
+        figure = f"**{record['median']:,.4g}** {record.get('unit', '')}{inside}".rstrip()
+        return figure + _ratio(record)
     if "peak_bytes" in record:
         return (
             f"peak {record['peak_bytes'] / 1e9:.2f} GB; "
@@ -104,6 +134,15 @@ def _figure(record: Record) -> str:
     # Whatever else a bench counts, by its own names.
     numbers = {key: value for key, value in record.items() if _is_figure(key, value)}
     return ", ".join(f"{key} {value:,.4g}" for key, value in numbers.items())
+
+
+def _ratio(record: Record) -> str:
+    """Return how many times the peer's speed that is, round by round."""
+    ratio, low, high = (record.get(f"ratio_to_llama_cpp{end}") for end in ("", "_min", "_max"))
+    if ratio is None:
+        return ""
+    inside = "" if low is None else f" ({low:.2f} to {high:.2f})"
+    return f"; **{ratio:.2f}** times llama.cpp{inside}"
 
 
 def _is_figure(key: str, value: object) -> bool:

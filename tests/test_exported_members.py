@@ -10,7 +10,7 @@ import monolane
 
 PACKAGE = Path(monolane.__file__).parent
 ROOMS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file())
-OPTIONAL = {"hf", "train"}  # need torch
+OPTIONAL = {"hf", "train", "tune"}  # need torch
 
 
 @pytest.mark.parametrize("room", ROOMS)

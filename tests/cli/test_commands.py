@@ -64,7 +64,11 @@ def test_the_prompt_may_come_from_stdin(tiny_model: Path) -> None:
             1,
             "expected 'demo', a folder on this machine",
         ),
-        (["generate", "x", "--backend", "gpu"], 1, "backend: expected one of auto, cpu, reference"),
+        (
+            ["generate", "x", "--backend", "gpu"],
+            1,
+            "backend: expected one of auto, cuda, cpu, reference",
+        ),
         (["verify", "/no/such/folder"], 1, "expected 'demo', a folder on this machine"),
     ],
 )
@@ -85,8 +89,14 @@ def test_ctrl_c_ends_cleanly(tiny_model: Path) -> None:
         "r.ReferenceModel.forward = lambda *a: (time.sleep(0.1), f(*a))[1]\n"
     )
     command[len(PROGRAM) - 1] = slow + command[len(PROGRAM) - 1]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Jobs in the background of a script begin with it ignored, and their children too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     time.sleep(2.5)
     process.send_signal(signal.SIGINT)
     begin = time.monotonic()
@@ -129,7 +139,15 @@ def test_chat_forgets_the_oldest_when_the_context_is_full(tiny_model: Path) -> N
 
 def test_doctor_tells_what_there_is(tmp_path: Path) -> None:
     result = run("doctor", HF_HUB_CACHE=str(tmp_path))
-    for part in ("machine", "cpu", "native core", "backends", "reference", "MONOLANE_BACKEND"):
+    for part in (
+        "machine",
+        "cpu",
+        "native core",
+        "backends",
+        "reference",
+        "cuda",
+        "MONOLANE_BACKEND",
+    ):
         assert part in result.stdout
     rows = json.loads(run("doctor", "--json").stdout)
     assert {"section", "name", "state", "value", "mend"} == rows[0].keys()

@@ -35,6 +35,6 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None
         raise KeyboardInterrupt
 
     monkeypatch.setattr("monolane.train.train_demo", train_demo)
-    result = CliRunner().invoke(app, ["train", "x"])
+    result = CliRunner().invoke(app, ["train", "--demo", "x"])
     assert result.exit_code == 130
     assert "continue with --resume" in result.stderr

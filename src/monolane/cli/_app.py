@@ -7,12 +7,20 @@ import typer
 
 from monolane._version import __version__
 from monolane.cli._bench import bench
+from monolane.cli._bench_serve import bench_serve
 from monolane.cli._chat import chat
+from monolane.cli._data import data
+from monolane.cli._default_group import DefaultGroup
 from monolane.cli._doctor import doctor
 from monolane.cli._export import export
 from monolane.cli._generate import generate
+from monolane.cli._key import key
+from monolane.cli._launch import launch
 from monolane.cli._plan import plan
 from monolane.cli._quantize import quantize
+from monolane.cli._retrofit import retrofit
+from monolane.cli._serve import serve
+from monolane.cli._sft import sft
 from monolane.cli._trace import trace
 from monolane.cli._train import train
 from monolane.cli._verify import verify
@@ -27,9 +35,28 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
 )
-for command in (generate, chat, verify, export, quantize, train, bench, trace, doctor):
+for command in (
+    generate,
+    chat,
+    serve,
+    key,
+    verify,
+    export,
+    quantize,
+    train,
+    launch,
+    sft,
+    retrofit,
+    trace,
+    doctor,
+):
     app.command()(command)
 app.add_typer(plan, name="plan")
+app.add_typer(data, name="data")
+benches = typer.Typer(cls=DefaultGroup, help="Time a model on this machine, or a server.")
+benches.command("model")(bench)
+benches.command("serve")(bench_serve)
+app.add_typer(benches, name="bench")
 
 
 def _print_version(wanted: bool) -> None:

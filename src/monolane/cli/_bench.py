@@ -14,7 +14,7 @@ from monolane.cli import _options as options
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from monolane.measure import Case, DecodeCase, LoadedModel, PrefillCase, Record
+    from monolane.measure import Case, DecodeCase, PrefillCase, ReadProbe, Record
 
 _NOT_IDLE = 0.5  # programs that want a core: from here on figures are worth a warning
 
@@ -62,19 +62,21 @@ def bench(
 
     Cases take turns, so that a machine that drifts drifts under all of them; figures are medians.
     MBU is the bytes that a token must stream, by its speed, by the bandwidth read in the same run.
-    Run it on an idle machine.
+    Run it on an idle machine. 'monolane bench serve' measures a server instead.
     """
-    from monolane.measure import ReadProbe, bench_records, run_rounds
+    from monolane.cli._report import print_note
+    from monolane.measure import Neighbours, bench_records, run_rounds
 
     name, folder = _folder(model, synthetic)
     warn_if_busy()
-    models, decodes, prefills = _cases(
-        folder, dtype or ["auto"], context or [128], prefill or [64], tokens, workers
+    probe, decodes, prefills = _cases(
+        folder, dtype or ["auto"], context or [128], prefill or [64], tokens, workers, buffer << 20
     )
-    probe = ReadProbe(models[0].workers, buffer << 20, models[0].executor.isa)
     cases: list[Case] = [probe, *decodes, *prefills]
     with progress_bar("measuring", (runs + 1) * len(cases)) as step:
-        run_rounds(cases, runs, step)
+        disturbed = run_rounds(cases, runs, step, Neighbours(patience=2.0 * runs))
+    if disturbed:
+        print_note(f"other programs ran during {disturbed} samples: figures may be low")
     records = bench_records(name, probe, decodes, prefills)
     if startup:
         records += _process_records(name, folder, decodes, startup, workers)
@@ -103,20 +105,26 @@ def _cases(
     prompts: Sequence[int],
     tokens: int,
     workers: int | None,
-) -> "tuple[list[LoadedModel], list[DecodeCase], list[PrefillCase]]":
-    from monolane.measure import DecodeCase, LoadedModel, PrefillCase
+    buffer: int,
+) -> "tuple[ReadProbe, list[DecodeCase], list[PrefillCase]]":
+    from monolane.measure import DecodeCase, LoadedModel, PrefillCase, ReadProbe
 
     if min(*contexts, *prompts) < 1:
         raise typer.BadParameter("--context and --prefill: expected 1 token or more")
     longest = max(max(contexts) + tokens, *prompts)
-    models, decodes, prefills = [], [], []
     slots = len(contexts) + 1  # one for each context, one for all prompts
-    for dtype in dict.fromkeys(dtypes):
-        model = LoadedModel(folder, dtype, context=longest, slots=slots, workers=workers)
-        models.append(model)
-        decodes += [DecodeCase(model, i, length, tokens) for i, length in enumerate(contexts)]
+    models = [
+        LoadedModel(folder, dtype, context=longest, slots=slots, workers=workers)
+        for dtype in dict.fromkeys(dtypes)
+    ]
+    probe = ReadProbe(models[0].workers, buffer, models[0].executor.isa)
+    decodes, prefills = [], []
+    for model in models:
+        decodes += [
+            DecodeCase(model, i, length, tokens, probe) for i, length in enumerate(contexts)
+        ]
         prefills += [PrefillCase(model, slots - 1, length) for length in prompts]
-    return models, decodes, prefills
+    return probe, decodes, prefills
 
 
 def _process_records(
@@ -162,7 +170,13 @@ def progress_bar(what: str, steps: int) -> "Iterator[Callable[[], None]]":
         yield lambda: bar.advance(task)
 
 
-def write_results(records: "Sequence[Record]", out: Path | None, as_json: bool, what: str) -> None:
+def write_results(
+    records: "Sequence[Record]",
+    out: Path | None,
+    as_json: bool,
+    what: str,
+    table: "Callable[[dict[str, Any]], list[str]] | None" = None,
+) -> None:
     """Print a table, or the document as JSON, and write the document where ``out`` says."""
     import json
 
@@ -186,7 +200,7 @@ def write_results(records: "Sequence[Record]", out: Path | None, as_json: bool, 
     if as_json:
         sys.stdout.write(json.dumps(document) + "\n")
     else:
-        sys.stdout.write("\n".join(_table(document)) + "\n")
+        sys.stdout.write("\n".join((table or _table)(document)) + "\n")
     if out is not None:
         path = out / result_name(document, what) if out.is_dir() else out
         write_document(path, document)

@@ -8,11 +8,14 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from monolane.cli import _options as options
+
+if TYPE_CHECKING:
+    from monolane.cuda import GpuInfo
 
 State = Literal["ok", "missing", "broken"]
 
@@ -35,14 +38,17 @@ class Finding:
     mend: str = ""
 
 
-def doctor(as_json: options.Json = False) -> None:
+def doctor(
+    model: options.Model = "demo", dtype: options.Dtype = "auto", as_json: options.Json = False
+) -> None:
     """Show the machine, the backends, the caches and what is missing.
 
-    Exit code 1 if something that monolane itself needs is broken; what is optional does not count.
+    Of --model it says which backend 'auto' takes for it here, and why not the GPU. Exit code 1 if
+    something that monolane itself needs is broken; what is optional does not count.
     """
     import typer
 
-    findings = list(examine())
+    findings = list(examine(model, dtype))
     if as_json:
         sys.stdout.write(json.dumps([asdict(finding) for finding in findings]) + "\n")
     else:
@@ -50,11 +56,11 @@ def doctor(as_json: options.Json = False) -> None:
     raise typer.Exit(1 if any(finding.state == "broken" for finding in findings) else 0)
 
 
-def examine() -> Iterator[Finding]:
+def examine(model: str = "demo", dtype: str = "auto") -> Iterator[Finding]:
     """Look at everything, cheapest first."""
     yield from _machine()
     yield from _package()
-    yield from _backends()
+    yield from _backends(model, dtype)
     yield from _extras()
     yield from _caches()
     yield from _variables()
@@ -102,13 +108,60 @@ def _demo() -> Finding:
     )
 
 
-def _backends() -> Iterator[Finding]:
+def _backends(model: str, dtype: str) -> Iterator[Finding]:
     from monolane._core import kernels
 
     sets = ", ".join(kernels.supported())
     yield Finding("backends", "cpu", "ok", f"{kernels.best()} of {sets}; {_cores()} workers")
     yield Finding("backends", "reference", "ok", "NumPy, float32: the oracle, slow")
-    yield Finding("backends", "cuda", "missing", "not part of this version")
+    yield from _cuda(model, dtype)
+
+
+def _cuda(model: str, dtype: str) -> Iterator[Finding]:
+    """Tell of the GPU, and of everything that keeps the CUDA backend from using it."""
+    from monolane.cuda import compiler_version, examine
+    from monolane.errors import MissingExtraError
+
+    machine = examine()
+    lacks = [(lack.what, lack.mend) for lack in machine.lacks]
+    compiler = ""
+    if not lacks:
+        try:
+            compiler = ", NVRTC {}.{}".format(*compiler_version())
+        except MissingExtraError as error:
+            lacks.append(("no compiler (NVRTC)", f"pip install 'monolane[{error.extra}]'"))
+    if machine.gpu is not None and machine.driver is not None:
+        gpu, (major, minor) = machine.gpu, machine.driver
+        value = (
+            f"{gpu.name}, {gpu.sms} SMs of sm_{gpu.compute[0]}{gpu.compute[1]}, "
+            # Weights are most of what lies there; a tenth is left for the cache and the driver.
+            f"{gpu.total_bytes / 2**30:.0f} GiB: up to {gpu.total_bytes * 0.9 / 2e9:.1f} B "
+            f"parameters; driver for CUDA {major}.{minor}{compiler}"
+        )
+        yield Finding("backends", "cuda", "missing" if lacks else "ok", value)
+    for what, mend in lacks:
+        yield Finding("backends", "cuda", "missing", what, mend)
+    if machine.gpu is not None and not lacks:
+        yield _auto(model, dtype, machine.gpu)
+
+
+def _auto(model: str, dtype: str, gpu: "GpuInfo") -> Finding:
+    """Tell which backend a model gets here; of the GPU's memory all is taken to be free."""
+    from monolane.cuda import check_fit
+    from monolane.engine import find_model
+    from monolane.errors import BackendError, MonolaneError
+    from monolane.model import read_config
+
+    try:
+        config = read_config(find_model(model))
+    except MonolaneError as error:
+        return Finding("backends", "auto", "missing", f"{model}: {error}")
+    whole = replace(gpu, free_bytes=gpu.total_bytes)
+    try:
+        check_fit(config, dtype, whole, context=config.max_positions, slots=1)
+    except BackendError as error:
+        return Finding("backends", "auto", "ok", f"cpu for {model}, because {error}")
+    return Finding("backends", "auto", "ok", f"cuda for {model}")
 
 
 def _extras() -> Iterator[Finding]:

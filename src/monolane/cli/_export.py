@@ -8,7 +8,10 @@ import typer
 
 
 def export(
-    model: Annotated[str, typer.Argument(help="'demo', a model folder, or a Hub id.")],
+    model: Annotated[
+        str,
+        typer.Argument(help="'demo', a model folder, a Hub id, or the folder of a training run."),
+    ],
     destination: Annotated[Path, typer.Argument(help="Folder to write.")],
     hub_layout: Annotated[
         bool,
@@ -22,13 +25,26 @@ def export(
         str | None,
         typer.Option("--dtype", help="bfloat16, float16 or float32 [default: as it is]."),
     ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option("--step", help="Of a training run: the checkpoint [default: the newest]."),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the destination if it is there.")
     ] = False,
 ) -> None:
     """Write a model in Hub layout: weights, config, tokenizer, card and modeling code."""
     from monolane.engine import find_model
-    from monolane.hf import export_hub_layout
 
-    written = export_hub_layout(find_model(model), destination, dtype=dtype, overwrite=overwrite)
-    sys.stdout.write(f"{written}\n")
+    source = find_model(model)
+    if (source / "config.toml").is_file():  # a model folder has config.json
+        from monolane.train import export_run
+
+        export_run(source, destination, step=step, dtype=dtype, overwrite=overwrite)
+    elif step is not None:
+        raise typer.BadParameter(f"{source} is no training run, so it has no steps")
+    else:
+        from monolane.hf import export_hub_layout
+
+        export_hub_layout(source, destination, dtype=dtype, overwrite=overwrite)
+    sys.stdout.write(f"{destination}\n")

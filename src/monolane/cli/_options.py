@@ -11,10 +11,13 @@ Model = Annotated[
     ),
 ]
 BackendName = Annotated[
-    str, typer.Option("--backend", help="auto, cpu or reference; see 'doctor'.")
+    str, typer.Option("--backend", help="auto, cuda, cpu or reference; see 'doctor'.")
 ]
 Dtype = Annotated[
-    str, typer.Option("--dtype", help="auto, float32, bfloat16, float16, int8 or int4.")
+    str,
+    typer.Option(
+        "--dtype", help="auto, float32, bfloat16, float16, int8 or int4; float8 on a GPU."
+    ),
 ]
 Context = Annotated[
     int | None, typer.Option("--context", help="Tokens a sequence may hold [default: the model's].")

@@ -1,0 +1,17 @@
+"""``monolane key``: a new API key for ``monolane serve``."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def key(
+    file: Annotated[Path, typer.Argument(help="File of hashed keys, for serve --api-keys.")],
+    name: Annotated[str, typer.Option("--name", help="Whose key it is.")] = "default",
+) -> None:
+    """Make an API key: print it once, and add its hash to a file."""
+    from monolane.serve import add_key
+
+    sys.stdout.write(add_key(file, name) + "\n")

@@ -1,0 +1,47 @@
+"""``monolane launch``: train a run config to its end, through crashes and edits of the code."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def launch(
+    config: Annotated[
+        str, typer.Argument(help="A run config: a TOML file, or the name of a shipped one.")
+    ],
+    out: Annotated[Path, typer.Argument(help="Folder of the run; an old one is continued.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="section.key=value over the config's; may be given again."),
+    ] = None,
+    processes: Annotated[
+        int, typer.Option("--processes", help="On this machine; on GPUs, one for each.")
+    ] = 1,
+    nodes: Annotated[int, typer.Option("--nodes", help="Machines that train together.")] = 1,
+    node: Annotated[int, typer.Option("--node", help="Which of them this is, from 0.")] = 0,
+    address: Annotated[
+        str, typer.Option("--address", help="host:port of node 0, where there are several.")
+    ] = "",
+    restarts: Annotated[
+        int, typer.Option("--restarts", help="In a row without a new checkpoint, then give up.")
+    ] = 5,
+    grace: Annotated[
+        float, typer.Option("--grace", help="Seconds to keep the state when asked to stop.")
+    ] = 60.0,
+) -> None:
+    """Train as 'monolane train' does, with restarts, from a snapshot of code and config.
+
+    The first launch keeps the package and the config in OUT/snapshot; restarts and later launches
+    use these. Why each attempt ended stands in OUT/attempts.
+    """
+    from monolane.train import Fleet, RestartPolicy, launch_run
+
+    status = launch_run(
+        config,
+        out,
+        settings or (),
+        fleet=Fleet(processes, nodes, node, address),
+        policy=RestartPolicy(restarts=restarts, grace=grace),
+    )
+    raise typer.Exit(status)

@@ -1,0 +1,102 @@
+"""``monolane retrofit``: convert an ordinary Llama into a Laneformer."""
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def retrofit(
+    source: Annotated[str, typer.Argument(help="Folder of a Llama, or a Hub id.")],
+    out: Annotated[Path, typer.Argument(help="Model folder to write.")],
+    lanes: Annotated[int, typer.Option("--lanes", help="Lanes to deal the heads out to.")] = 8,
+    delay: Annotated[
+        int, typer.Option("--delay", help="Layers until lanes hear each other; 0 is exact.")
+    ] = 0,
+    early: Annotated[
+        bool, typer.Option("--early", help="Let the layers before the delay exchange at once.")
+    ] = False,
+    head: Annotated[
+        str, typer.Option("--head", help="auto, vocab_parallel or replicate.")
+    ] = "auto",
+    distil: Annotated[
+        Path | None,
+        typer.Option("--distil", help="Text to train the delayed model back on."),
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", help="Length of the training.")] = 500,
+    order: Annotated[
+        str,
+        typer.Option(
+            "--order", help="How the delay comes in: together, from_top, from_bottom, at_once."
+        ),
+    ] = "together",
+    objective: Annotated[
+        str,
+        typer.Option("--objective", help="distil (the source's logits) or finetune (the text)."),
+    ] = "distil",
+    context: Annotated[int, typer.Option("--context", help="Tokens of a window of text.")] = 256,
+    rows: Annotated[int, typer.Option("--rows", help="Windows of a step.")] = 8,
+    learning_rate: Annotated[float, typer.Option("--learning-rate", help="Peak.")] = 1e-3,
+    seed: Annotated[int, typer.Option("--seed", help="Of the order of the windows.")] = 0,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace OUT if it is there.")
+    ] = False,
+) -> None:
+    """Convert a Llama checkpoint into lanes: exact without a delay, a starting point with one.
+
+    --distil trains the delayed model back towards its source on the text of a file or folder.
+    """
+    from monolane.engine import find_model
+    from monolane.tune import retrofit_folder
+
+    folder = find_model(source)
+    _check_choice("--head", head, ("auto", "vocab_parallel", "replicate"))
+    shape = {"lanes": lanes, "early": early, "head": head}
+    if distil is None:
+        made = retrofit_folder(folder, out, delay=delay, overwrite=overwrite, **shape)  # type: ignore[arg-type]
+        if made.kv_head_copies > 1:
+            sys.stderr.write(f"each KV head is there {made.kv_head_copies} times, one a lane\n")
+        if not made.exact:
+            sys.stderr.write(
+                "the delay changes what is computed: train the model back, with --distil or "
+                "another trainer, before judging it\n"
+            )
+        sys.stdout.write(f"{out}\n")
+        return
+
+    from monolane.tune import AnnealRecipe, distil_folder
+
+    recipe = AnnealRecipe(
+        order=order,  # type: ignore[arg-type]
+        objective=objective,  # type: ignore[arg-type]
+        steps=steps,
+        rows_per_step=rows,
+        context=context,
+        peak_lr=learning_rate,
+        seed=seed,
+    )
+
+    def report(step: int, loss: float, share: float) -> None:
+        sys.stderr.write(f"step {step + 1}: loss {loss:.4f}, share of the delay {share:.2f}\n")
+
+    with tempfile.TemporaryDirectory(prefix="monolane-retrofit-") as name:
+        dense, delayed = Path(name) / "dense", Path(name) / folder.name
+        retrofit_folder(folder, dense, lanes=1)  # the source's arithmetic, at a dense model's cost
+        retrofit_folder(folder, delayed, delay=delay, **shape)  # type: ignore[arg-type]
+        healed = distil_folder(
+            dense, delayed, distil, out, recipe, overwrite=overwrite, report=report
+        )
+    sys.stderr.write(
+        f"held-out loss, nats per token: {healed.source:.3f} as the source, {healed.at_once:.3f} "
+        f"with the delay at once, {healed.after:.3f} after {steps} steps\n"
+    )
+    sys.stdout.write(f"{out}\n")
+
+
+def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    from monolane.errors import ConfigError
+
+    if value not in choices:
+        raise ConfigError(f"{option}: expected one of {', '.join(choices)}, got {value!r}")

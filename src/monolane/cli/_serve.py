@@ -1,0 +1,127 @@
+"""``monolane serve``: the HTTP server."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from monolane.cli import _options as options
+
+# Beyond the last-level cache of most machines; 'bench' takes twice as much, and more time.
+_PROBE_BYTES = 512 << 20
+
+if TYPE_CHECKING:
+    from monolane.serve import Keys
+
+
+def serve(
+    model: options.Model = "demo",
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", "-p", help="0: any that is free.")] = 8000,
+    name: Annotated[
+        str | None, typer.Option("--name", help="What the model goes by [default: --model].")
+    ] = None,
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy",
+            help="latency: one request at a time, at full speed; share:K: up to K together. "
+            "':short-first' behind it lets short requests overtake.",
+        ),
+    ] = "latency",
+    queue: Annotated[int, typer.Option("--queue", help="Requests that may wait.")] = 64,
+    deadline: Annotated[
+        float, typer.Option("--deadline", help="Seconds that a request may take in all.")
+    ] = 600,
+    drain: Annotated[
+        float, typer.Option("--drain", help="Seconds to finish requests after SIGTERM.")
+    ] = 30,
+    stall: Annotated[
+        float,
+        typer.Option(
+            "--stall", help="Seconds without a token, read or drawn, until /health says 503."
+        ),
+    ] = 120,
+    api_keys: Annotated[
+        Path | None,
+        typer.Option("--api-keys", help="File of hashed keys, as 'monolane key' writes it."),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", help="PEM certificate chain: HTTPS, and only that.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option("--tls-key", help="PEM key of it [default: in the certificate's file]."),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", help="Name that requests may address; repeatable."),
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option("--allow-origin", help="Origin whose web pages may ask; repeatable."),
+    ] = None,
+    max_body: Annotated[int, typer.Option("--max-body", help="Bytes of a request.")] = 8 << 20,
+    bandwidth: Annotated[
+        bool, typer.Option(help="Measure the memory's bandwidth at the start, for 'mbu'.")
+    ] = True,
+    backend: options.BackendName = "auto",
+    dtype: options.Dtype = "auto",
+    context: options.Context = None,
+) -> None:
+    """Serve a model over HTTP: OpenAI's API, and a playground at /."""
+    import logging
+
+    from monolane.cli._report import print_note
+    from monolane.engine import Engine
+    from monolane.serve import Policy, ServerOptions
+    from monolane.serve import serve as run
+
+    settings = ServerOptions(
+        host=host,
+        port=port,
+        model_name=name or model,
+        policy=Policy.parse(policy),
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        keys=_keys(api_keys),
+        allowed_hosts=tuple(allow_host or ()),
+        allowed_origins=tuple(allow_origin or ()),
+        queue_limit=queue,
+        deadline_seconds=deadline,
+        drain_seconds=drain,
+        stall_seconds=stall,
+        max_body_bytes=max_body,
+    )
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+
+    def load() -> Engine:
+        return Engine.load(model, backend, dtype, context, settings.policy.slots)
+
+    run(
+        load,
+        settings,
+        bandwidth=_read_bandwidth if bandwidth else lambda: None,
+        announce=lambda url: print_note(f"monolane serves {model} at {url}"),
+    )
+
+
+def _read_bandwidth() -> float:
+    """Return the bytes/s that this machine reads, as 'bench' measures it; takes half a second."""
+    import os
+
+    from monolane.measure import ReadProbe
+
+    probe = ReadProbe(len(os.sched_getaffinity(0)), _PROBE_BYTES)
+    probe.warm_up()
+    probe.run()
+    return probe.samples[0]
+
+
+def _keys(path: Path | None) -> "Keys":
+    from monolane import _env
+    from monolane.serve import Keys
+
+    given = _env.API_KEY.get().text
+    keys = Keys.of([given] if given else [])
+    return keys if path is None else keys + Keys.read(path)

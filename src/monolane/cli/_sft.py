@@ -1,0 +1,92 @@
+"""``monolane sft``: fine-tune a model on chats."""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from monolane.tune import SftRecipe
+
+
+def sft(
+    model: Annotated[str, typer.Argument(help="'demo', a model folder, or a Hub id.")],
+    data: Annotated[Path, typer.Argument(help="JSON lines, each with a list of messages.")],
+    out: Annotated[Path, typer.Argument(help="Model folder to write; its run lies in OUT.run.")],
+    recipe: Annotated[
+        str | None,
+        typer.Option("--recipe", help="A TOML file or a shipped one, such as laneformer_2b_sft."),
+    ] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="Instead of the recipe's.")] = None,
+    rows: Annotated[
+        int | None, typer.Option("--rows", help="Rows of a step, instead of the recipe's.")
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option("--learning-rate", help="Peak, instead of the recipe's.")
+    ] = None,
+    lora: Annotated[
+        int | None, typer.Option("--lora", help="Train low-rank updates of this rank only.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Instead of the recipe's.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run of OUT from its last checkpoint.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace OUT if it is there.")
+    ] = False,
+    save_every: Annotated[
+        int, typer.Option("--save-every", help="Steps between checkpoints.", min=1)
+    ] = 50,
+) -> None:
+    """Fine-tune a model on chats: loss on the assistant's tokens, in the model's own template.
+
+    Progress goes to stderr; what was learnt by a killed run is in OUT.run: continue with --resume.
+    """
+    from monolane.engine import find_model
+    from monolane.tune import tune_folder
+
+    chosen = _chosen(recipe, steps, rows, learning_rate, lora, seed)
+
+    def report(step: int, logs: dict[str, float]) -> None:
+        line = f"step {step}: loss {logs['loss']:.4f}, rate {logs['learning_rate']:.2e}"
+        sys.stderr.write(line + "\n")
+
+    tuned = tune_folder(
+        find_model(model),
+        data,
+        out,
+        chosen,
+        resume=resume,
+        overwrite=overwrite,
+        save_every=save_every,
+        report=report,
+    )
+    found = tuned.material
+    sys.stderr.write(
+        f"{tuned.steps} steps on {found.chats} chats in {len(found.rows)} rows: {found.tokens} "
+        f"tokens, {found.spoken} of them the assistant's; too long: {found.dropped} left out, "
+        f"{found.cut} cut\n"
+    )
+    if tuned.adapter is not None:
+        sys.stderr.write(f"adapter, in PEFT's layout: {tuned.adapter}\n")
+    sys.stdout.write(f"{out}\n")
+
+
+def _chosen(
+    recipe: str | None,
+    steps: int | None,
+    rows: int | None,
+    learning_rate: float | None,
+    lora: int | None,
+    seed: int | None,
+) -> "SftRecipe":
+    from monolane.tune import LoraRecipe, SftRecipe, read_recipe
+
+    chosen = SftRecipe() if recipe is None else read_recipe(recipe)
+    given = {"steps": steps, "peak_lr": learning_rate, "seed": seed, "rows_per_step": rows}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if lora is not None:
+        changes["lora"] = LoraRecipe(rank=lora, alpha=2.0 * lora)
+    return dataclasses.replace(chosen, **changes)

@@ -1,0 +1,47 @@
+"""What ``monolane doctor`` says of a GPU."""
+
+import pytest
+
+from monolane import cuda
+from monolane.cli._doctor import Finding, examine
+from monolane.cuda import GpuInfo, Lack, Machine
+from monolane.errors import MissingExtraError
+
+H200 = GpuInfo("NVIDIA H200", (9, 0), 132, 227 << 10, 0, 141 << 30)
+
+
+def findings(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> list[Finding]:
+    monkeypatch.setattr(cuda, "examine", lambda: machine)
+    return [finding for finding in examine() if finding.name == "cuda"]
+
+
+def test_a_gpu_that_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "compiler_version", lambda: (13, 5))
+    (found,) = findings(monkeypatch, Machine((13, 0), H200, ()))
+    assert (found.section, found.state, found.mend) == ("backends", "ok", "")
+    assert found.value == (
+        "NVIDIA H200, 132 SMs of sm_90, 141 GiB: up to 68.1 B parameters; driver for CUDA 13.0, "
+        "NVRTC 13.5"
+    )
+
+
+def test_everything_that_is_missing_has_its_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacks = (Lack("one thing", "do this"), Lack("another", "do that"))
+    found = findings(monkeypatch, Machine((12, 4), H200, lacks))
+    assert [x.state for x in found] == ["missing"] * 3
+    assert [(x.value, x.mend) for x in found[1:]] == [
+        ("one thing", "do this"),
+        ("another", "do that"),
+    ]
+    (found_none,) = findings(monkeypatch, Machine(None, None, (Lack("no driver", "install it"),)))
+    assert (found_none.value, found_none.mend) == ("no driver", "install it")
+
+
+def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> tuple[int, int]:
+        raise MissingExtraError("NVRTC", "cuda")
+
+    monkeypatch.setattr(cuda, "compiler_version", missing)
+    found = findings(monkeypatch, Machine((13, 0), H200, ()))
+    assert found[-1].value == "no compiler (NVRTC)"
+    assert found[-1].mend == "pip install 'monolane[cuda]'"

@@ -1,0 +1,102 @@
+"""``monolane sft`` and ``monolane retrofit`` as a user runs them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+transformers = pytest.importorskip("transformers", reason="needs the extra 'sft'")
+pytest.importorskip("torch", reason="needs the extra 'sft'")
+pytest.importorskip("accelerate", reason="needs the extra 'sft'")
+
+PROGRAM = [sys.executable, "-W", "error", "-c", "from monolane.cli import main; main()"]
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PROGRAM, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_the_demo_is_tuned_and_chats(tmp_path: Path) -> None:
+    data, out = tmp_path / "chats.jsonl", tmp_path / "tuned"
+    chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "import os"}]
+    data.write_text(json.dumps({"messages": chat}) + "\n")
+    made = run("sft", "demo", data, out, "--steps", 12, "--rows", 1, "--learning-rate", 3e-3)
+    assert made.returncode == 0, made.stderr
+    assert made.stdout == f"{out}\n"
+    assert "step 12: loss" in made.stderr
+    assert "12 steps on 1 chats in 1 rows" in made.stderr
+    said = subprocess.run(
+        [*PROGRAM, "chat", "-m", str(out), "-t", "0"],
+        input="hi\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert said.stdout == "import os\n"
+
+
+def test_a_bad_row_is_one_message(tmp_path: Path) -> None:
+    data = tmp_path / "chats.jsonl"
+    data.write_text('{"messages": [{"role": "user", "content": "hi"}]}\n')
+    result = run("sft", "demo", data, tmp_path / "out")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert "chats.jsonl, line 1: expected at least one message of the assistant" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.slow
+def test_retrofit_and_distil(tmp_path: Path) -> None:
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        vocab_size=2048,
+        max_position_embeddings=64,
+    )
+    source = tmp_path / "llama"
+    transformers.LlamaForCausalLM(config).save_pretrained(source)
+    demo = Path(__file__).parents[2] / "src" / "monolane" / "demo"
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (source / name).write_bytes((demo / name).read_bytes())
+    exact = run("retrofit", source, tmp_path / "exact", "--lanes", 4)
+    assert (exact.returncode, exact.stdout) == (0, f"{tmp_path / 'exact'}\n"), exact.stderr
+    assert exact.stderr == ""
+    late = run("retrofit", source, tmp_path / "late", "--lanes", 4, "--delay", 1)
+    assert "the delay changes what is computed" in late.stderr
+    healed = run(
+        "retrofit",
+        source,
+        tmp_path / "healed",
+        "--lanes",
+        4,
+        "--delay",
+        1,
+        "--distil",
+        __file__,
+        "--steps",
+        2,
+        "--context",
+        16,
+        "--rows",
+        1,
+    )
+    assert healed.returncode == 0, healed.stderr
+    assert "held-out loss, nats per token:" in healed.stderr
+    wrong = run("retrofit", source, tmp_path / "wrong", "--lanes", 3)
+    assert wrong.returncode == 1
+    assert "lanes: expected a number that divides" in wrong.stderr
