@@ -1,7 +1,9 @@
 """Whole runs of a tiny demo: it learns, its folder loads, and a kill changes nothing."""
 
+import hashlib
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -120,6 +122,47 @@ def test_killed_and_resumed_ends_in_the_same_bits(
     assert expected.keys() == got.keys()
     assert all(torch.equal(expected[name], got[name]) for name in expected)
     assert measured.score == whole[1].score
+
+
+def _swapped(tokenizer: str) -> str:
+    """Give the last two tokens each other's ids: hardly any text has them."""
+    values = json.loads(tokenizer)
+    vocabulary = values["model"]["vocab"]
+    one, two = sorted(vocabulary, key=vocabulary.get)[-2:]
+    vocabulary[one], vocabulary[two] = vocabulary[two], vocabulary[one]
+    return json.dumps(values)
+
+
+def test_a_run_begins_with_the_weights_of_another(
+    whole: tuple[Path, Measured], recipe: DemoRecipe, library: Path, tmp_path: Path
+) -> None:
+    begin = tmp_path / "first"
+    shutil.copytree(whole[0], begin)
+    (begin / "tokenizer.json").write_text(_swapped((begin / "tokenizer.json").read_text()))
+    out = tmp_path / "model"
+    measured = _train(out, recipe, library, begin_with=begin, steps=4, seed=1)
+    lines = (out.with_name("model.run") / "log.jsonl").read_text().splitlines()
+    losses = [line["loss"] for line in map(json.loads, lines) if "loss" in line]
+    assert losses[0] < 5.7, "random weights begin at 6.24"
+    digest = hashlib.sha256((begin / "model.safetensors").read_bytes()).hexdigest()
+    assert measured.recipe.begins_with == digest
+    card = (out / "README.md").read_text()
+    assert digest in card
+    assert "--seed 1 --from START" in card
+    # A model keeps its vocabulary, though this library would give another.
+    read, written = (json.loads((path / "tokenizer.json").read_text()) for path in (begin, out))
+    assert written["model"]["vocab"] == read["model"]["vocab"]
+    # The run keeps what it began with, so that it can go on without the folder.
+    shutil.rmtree(begin)
+    again = _train(out, recipe, library, resume=True, steps=None)
+    assert again.score == measured.score
+
+
+def test_a_beginning_that_is_no_model_is_refused(
+    recipe: DemoRecipe, library: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="expected the folder of a demo model .* lacks config"):
+        _train(tmp_path / "model", recipe, library, begin_with=library)
 
 
 def test_a_second_run_is_not_started_over_the_first(

@@ -65,6 +65,10 @@ def train(
     compiled: Annotated[
         bool, typer.Option("--compile", help="Demo: use torch.compile (needs a C++ compiler).")
     ] = False,
+    begin_with: Annotated[
+        str | None,
+        typer.Option("--from", help="Demo: begin with the weights of this one, say 'demo' itself."),
+    ] = None,
 ) -> None:
     """Train a Laneformer on a prepared corpus.
 
@@ -80,7 +84,7 @@ def train(
         raise typer.BadParameter("expected the folder to write after the config", param_hint="OUT")
     try:
         if config == "demo":
-            _train_demo(out, minutes, steps, seed, resume, threads, compiled)
+            _train_demo(out, minutes, steps, seed, resume, threads, compiled, begin_with)
         else:
             _train_run(config, out, settings or [], resume)
     except KeyboardInterrupt:
@@ -114,7 +118,9 @@ def _train_demo(
     resume: bool,
     threads: int | None,
     compiled: bool,
+    begin_with: str | None,
 ) -> None:
+    from monolane.engine import find_model
     from monolane.train import train_demo
 
     measured = train_demo(
@@ -125,6 +131,7 @@ def _train_demo(
         resume=resume,
         threads=threads,
         compiled=compiled,
+        begin_with=None if begin_with is None else find_model(begin_with),
     )
     sys.stderr.write(f"held-out bits per byte: {measured.score.bits_per_byte:.3f}\n")
     sys.stdout.write(f"{out}\n")

@@ -233,13 +233,20 @@ def _recipe(measured: Measured) -> str:
     recipe = measured.recipe
     rate = measured.tokens_seen / (measured.minutes * 60)
     how = "torch.compile" if measured.compiled else "no compilation"
+    begun = " --from START" if recipe.begins_with else ""
+    first = (
+        "The first weights are those of an earlier demo, START, whose `model.safetensors` has the\n"
+        f"SHA-256 `{recipe.begins_with}`.\n\n"
+        if recipe.begins_with
+        else ""
+    )
     rows = dataclasses.asdict(recipe)
     table = "\n".join(f"| `{name}` | {value} |" for name, value in rows.items())
     return f"""
 ## Recipe
 
 ```console
-$ monolane train --demo DIR --compile --steps {measured.steps} --seed {recipe.seed}
+$ monolane train --demo DIR --compile --steps {measured.steps} --seed {recipe.seed}{begun}
 ```
 
 trains it again; another processor rounds differently, so expect these figures, not these bits.
@@ -251,7 +258,7 @@ rate warms up, stays, and decays to zero. The last {recipe.long_share:.0%} of th
 whole context, the others rows of {recipe.short_context} tokens. Muon updates the matrices of the
 layers, each lane's by itself; AdamW updates the embeddings, the head and the norms.
 
-{measured.remark}
+{first}{measured.remark}
 
 | field | value |
 |---|---|
@@ -261,6 +268,9 @@ layers, each lane's by itself; AdamW updates the embeddings, the head and the no
 
 def _data(measured: Measured) -> str:
     train, held_out = measured.train, measured.held_out
+    learnt = (
+        "that of START" if measured.recipe.begins_with else "trained on the training files alone"
+    )
     return f"""
 ## Data
 
@@ -275,7 +285,7 @@ out.
 | held out | {held_out.files:,} | {held_out.bytes:,} | {held_out.tokens:,} |
 
 SHA-256 of the corpus: `{measured.corpus}`. The vocabulary ({measured.recipe.vocab_size:,} tokens,
-byte-level BPE) is trained on the training files alone; a token stands for
+byte-level BPE) is {learnt}; a token stands for
 {train.bytes / train.tokens:.2f} bytes.
 """
 

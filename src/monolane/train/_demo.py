@@ -4,6 +4,7 @@ The run's state lies next to the folder, in ``<out>.run``: the folder is filled 
 and a killed run goes on from its last checkpoint.
 """
 
+import hashlib
 import platform
 import shutil
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.progress import Progress
+from tokenizers import Tokenizer
 
 from monolane.errors import BackendError, ConfigError
 from monolane.hf import LaneformerForCausalLM
@@ -27,11 +29,11 @@ from monolane.train._config import RunConfig
 from monolane.train._config_file import load_config
 from monolane.train._convert import read_weights
 from monolane.train._evaluate import Score, score_documents
-from monolane.train._folder import write_model
+from monolane.train._folder import VOCABULARY, WEIGHTS, write_model
 from monolane.train._listeners import standard_listeners
 from monolane.train._material import Material, prepare_corpus, prepare_material
 from monolane.train._pace import measure_pace
-from monolane.train._recipe import DemoRecipe
+from monolane.train._recipe import START, DemoRecipe
 from monolane.train._run import CONFIG, check_new, train_run
 from monolane.train._samples import Sample, write_sample
 
@@ -44,6 +46,7 @@ _PROMPTS = (
 )
 _SAMPLE_TOKENS = 160
 _COMPILERS = ("g++", "clang++")
+_BEGINNING = ("config.json", WEIGHTS, VOCABULARY)  # what a model must have to begin with
 
 
 def train_demo(
@@ -56,6 +59,7 @@ def train_demo(
     threads: int | None = None,
     compiled: bool = False,
     recipe: DemoRecipe | None = None,
+    begin_with: Path | None = None,
     library: Path | None = None,
     checkpoint_minutes: float = 3.0,
 ) -> Measured:
@@ -65,8 +69,9 @@ def train_demo(
     ``resume`` continues the run of ``out`` where its last checkpoint left it, with its own recipe;
     ``steps`` may then still shorten or extend it, until its decay begins. ``compiled`` lets
     torch.compile fuse the elementwise work (needs a C++ compiler). ``recipe`` replaces the
-    demo's own, ``library`` the running Python's standard library. ``threads`` sets torch's for the
-    process.
+    demo's own, ``library`` the running Python's standard library. ``begin_with`` is the folder of
+    an earlier demo: this run starts from its weights, with a schedule of its own. ``threads`` sets
+    torch's for the process.
     """
     _check_options(minutes, steps, threads, compiled)
     if threads is not None:
@@ -75,7 +80,11 @@ def train_demo(
     recipe = DemoRecipe.load(run) if resume else replace(recipe or DemoRecipe(), seed=seed)
     if not resume:
         check_new(run)
-    material = prepare_material(recipe, library)
+    if begin_with is not None and not resume:
+        recipe = replace(recipe, begins_with=_keep_start(begin_with, run))
+    # A model that goes on keeps its vocabulary: its ids mean what they meant.
+    tokenizer = Tokenizer.from_file(str(run / START / VOCABULARY)) if recipe.begins_with else None
+    material = prepare_material(recipe, library, tokenizer)
     corpus = prepare_corpus(material, recipe, run, resume)
     if resume:
         config = _resumed(run, recipe, steps, compiled)
@@ -102,6 +111,19 @@ def _check_options(minutes: float, steps: int | None, threads: int | None, compi
             f"expected a C++ compiler ({' or '.join(_COMPILERS)}) for torch.compile, found none; "
             "install one, or train without --compile"
         )
+
+
+def _keep_start(folder: Path, run: Path) -> str:
+    """Copy the model to begin with into the run, which may outlive it; return its SHA-256."""
+    missing = [name for name in _BEGINNING if not (folder / name).is_file()]
+    if missing:
+        raise ConfigError(
+            f"{folder}: expected the folder of a demo model to begin with, which lacks "
+            f"{', '.join(missing)}; name another one, or leave it out"
+        )
+    shutil.rmtree(run / START, ignore_errors=True)
+    shutil.copytree(folder, run / START)
+    return hashlib.sha256((run / START / WEIGHTS).read_bytes()).hexdigest()
 
 
 def _planned(

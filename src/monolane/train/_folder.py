@@ -18,6 +18,8 @@ from monolane.data import write_vocabulary
 from monolane.train._recipe import DemoRecipe
 from monolane.train._vocabulary import BOS, EOS
 
+WEIGHTS, VOCABULARY = "model.safetensors", "tokenizer.json"
+
 
 def write_model(
     weights: dict[str, torch.Tensor], recipe: DemoRecipe, tokenizer: Tokenizer, folder: Path
@@ -25,8 +27,8 @@ def write_model(
     """Write everything but the card."""
     folder.mkdir(parents=True, exist_ok=True)
     rounded = {name: weight.bfloat16().contiguous() for name, weight in weights.items()}
-    save_file(rounded, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "model.safetensors").chmod(0o644)  # written for the owner alone; it is to be shared
+    save_file(rounded, folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / WEIGHTS).chmod(0o644)  # written for the owner alone; it is to be shared
     config = {
         "architectures": ["LaneformerForCausalLM"],
         "model_type": "laneformer",

@@ -30,8 +30,13 @@ class Material:
     held_out: tuple[np.ndarray, ...]
 
 
-def prepare_material(recipe: DemoRecipe, root: Path | None = None) -> Material:
-    """Read the library, train the vocabulary on the training half, and encode both halves."""
+def prepare_material(
+    recipe: DemoRecipe, root: Path | None = None, tokenizer: Tokenizer | None = None
+) -> Material:
+    """Read the library and encode both halves.
+
+    Where no vocabulary is given, one is trained on the training half.
+    """
     library = read_library(root, recipe.held_out_share)
     if not library.train or not library.held_out:
         raise DataError(
@@ -39,7 +44,9 @@ def prepare_material(recipe: DemoRecipe, root: Path | None = None) -> Material:
             f"{len(library.train)} to train on and {len(library.held_out)} held out; "
             "use more files or another held_out_share"
         )
-    tokenizer = train_vocabulary((document.text for document in library.train), recipe.vocab_size)
+    if tokenizer is None:
+        texts = (document.text for document in library.train)
+        tokenizer = train_vocabulary(texts, recipe.vocab_size)
     with Progress(console=Console(stderr=True), transient=True) as progress:
         return Material(
             library,

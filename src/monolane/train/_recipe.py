@@ -5,7 +5,7 @@ run's folder keeps its recipe, so a resumed run cannot drift from the run that i
 """
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from monolane.train._config import (
 )
 
 _NAME = "recipe.json"
+START = "start"  # in a run's folder, the model that it begins with
 
 Precision = Literal["auto", "float32", "bfloat16"]
 OptimiserName = Literal["adamw", "muon"]
@@ -33,6 +34,7 @@ class DemoRecipe:
     """Shape, data, optimiser and schedule of one training run; validated on construction."""
 
     seed: int = 0
+    begins_with: str = ""  # SHA-256 of the first weights' file; empty: random, from the seed
 
     # Shape: 4.9 M parameters, so that BF16 weights stay under 10 MB.
     hidden_size: int = 256
@@ -108,7 +110,9 @@ class DemoRecipe:
         """Return the run of ``steps`` steps on a prepared corpus, kept ``every`` so many steps."""
         short = steps - int(self.long_share * steps)
         return RunConfig(
-            model=self.model(),
+            model=replace(self.model(), init_from=str(corpus.parent / START))
+            if self.begins_with
+            else self.model(),
             data=Data(
                 sequence_length=self.context,
                 rows_per_step=self.tokens_per_step // self.context,
