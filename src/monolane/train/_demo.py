@@ -8,6 +8,8 @@ import hashlib
 import platform
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 from tokenizers import Tokenizer
+from transformers.utils import logging
 
 from monolane.errors import BackendError, ConfigError
 from monolane.hf import LaneformerForCausalLM
@@ -164,7 +167,8 @@ def _measure(
     seconds: float,
 ) -> Measured:
     """Judge the folder as it ships: BF16 weights read back, arithmetic in float32."""
-    model = LaneformerForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with _no_bar():
+        model = LaneformerForCausalLM.from_pretrained(folder, dtype=torch.float32)
     library, tests = _score(model, recipe, material)
     documents = material.library
     return Measured(
@@ -187,6 +191,18 @@ def _measure(
         baselines=measure_baselines(documents.held_out),
         samples=_samples(model, material),
     )
+
+
+@contextmanager
+def _no_bar() -> Iterator[None]:
+    """Keep Transformers' progress bar, of a file that loads at once, from between ours."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _score(model: torch.nn.Module, recipe: DemoRecipe, material: Material) -> tuple[Score, Score]:
