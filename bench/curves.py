@@ -23,7 +23,7 @@ PICTURES = {
 }
 _INCHES = (7.6, 3.2)
 # Text stays text, in whatever sans-serif font the reader has, and nothing is drawn by chance.
-_STYLE = {"svg.fonttype": "none", "svg.hashsalt": "monolane", "font.size": 9}
+_STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "monolane", "font.size": 9}
 
 Record = dict[str, Any]
 

@@ -8,15 +8,13 @@ sizes with random weights, monolane a Laneformer of those sizes with random weig
 """
 
 import argparse
-import shlex
 import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
+from _document import publish
 from _gguf import FORMATS, import_gguf, random_gguf
 from _llama import LlamaCase, PeerError
 
@@ -32,17 +30,12 @@ from monolane.measure import (
     ReadProbe,
     Record,
     bench_records,
-    build_document,
-    current_commit,
     describe_machine,
     drop_from_page_cache,
-    load_average,
-    result_name,
     run_rounds,
     summary,
     synthetic,
     synthetic_config,
-    write_document,
 )
 
 OURS = {"BF16": "bfloat16", "Q8_0": "int8", "Q4_0": "int4"}
@@ -58,24 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     for line in ratio_table(records):
         print(line)
-    bandwidth = next(r["median"] for r in records if r["name"] == "read_bandwidth") * 1e9
-    document = build_document(
-        describe_machine(bandwidth),
-        shown_command(sys.argv),
-        records,
-        current_commit(Path(__file__).parent),
-        load_average=round(load_average(), 2),
-    )
-    path = options.out / result_name(document, "peers") if options.out.is_dir() else options.out
-    write_document(path, document)
-    sys.stderr.write(f"written to {path}\n")
+    publish(records, "peers", options.out)
     return 0
-
-
-def shown_command(argv: Sequence[str]) -> str:
-    """Return the command as anyone could give it: where things lie on this machine is left out."""
-    names = [Path(word).name if Path(word).is_absolute() else word for word in argv]
-    return shlex.join(["python", *names])
 
 
 def measure(options: argparse.Namespace) -> list[Record]:
@@ -97,8 +74,9 @@ def measure(options: argparse.Namespace) -> list[Record]:
     prefills = [case for case in ours if isinstance(case, PrefillCase)]
     records = bench_records(f"synthetic-{options.model}", probe, decodes, prefills)
     # In the order of bench_records: decode before prefill.
+    measured: list[DecodeCase | PrefillCase] = [*decodes, *prefills]
     ordered = sorted(theirs, key=lambda case: case.prompt > 0)
-    for record, own, peer in zip(records[1:], (*decodes, *prefills), ordered, strict=True):
+    for record, own, peer in zip(records[1:], measured, ordered, strict=True):
         record |= ratio_figures(own.samples, peer.samples)
         records.append(_peer_record(options.model, peer))
     return records
@@ -200,7 +178,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="of both [default: one per core]")
     parser.add_argument("--buffer", type=int, default=1024, help="MB read to find the bandwidth")
     parser.add_argument(
-        "--out", type=Path, default=Path(__file__).parent / "results", help="file or folder"
+        "--out", type=Path, default=Path(__file__).parent / "results", help=".json file, or folder"
     )
     return parser.parse_args(arguments)
 

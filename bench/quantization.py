@@ -6,13 +6,11 @@ Each dtype gets the same windows of the same texts as the float32 oracle, so tha
 the dtype's own and not the text's. int8 and int4 are measured twice: with the oracle's float32
 arithmetic (what the codes cost), and on the CPU backend (with its int8 activations: what a user
 gets). float8, which is for GPUs, with the oracle's: what its float16 activations add is less than
-they add to float16 weights. Prints a results document and, with --out, writes it there.
+they add to float16 weights. Prints a results document or, with --out, writes it there.
 """
 
 import argparse
-import json
 import math
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from _document import publish
 from rich.console import Console
 from rich.progress import track
 
@@ -28,8 +27,6 @@ from monolane.cpu import CpuExecutor
 from monolane.cuda._pack import widened
 from monolane.engine import Engine, find_backend
 from monolane.errors import ConfigError
-from monolane.measure import build_document, current_commit, describe_machine, result_name
-from monolane.measure import write_document as write
 from monolane.model import (
     Checkpoint,
     Quantization,
@@ -46,7 +43,6 @@ from monolane.reference import log_probabilities
 Logits = npt.NDArray[np.float32]
 Record = dict[str, Any]
 
-ROOT = Path(__file__).parents[1]
 SCHEMES = {"int8": Quantization(8), "int4": Quantization(4)}
 GOLDEN_DTYPES = ("bfloat16", *SCHEMES)
 
@@ -108,17 +104,8 @@ def main() -> None:
     records = measure_text(options.model, label, options.text, options.tokens)
     if options.goldens is not None:
         records += measure_goldens(options.goldens)
-    document = build_document(
-        describe_machine(),
-        f"python bench/quantization.py MODEL TEXT... --tokens {options.tokens}",
-        records,
-        current_commit(ROOT),
-        model=label,
-        text=[path.name for path in options.text],
-    )
-    sys.stdout.write(json.dumps(document, indent=1) + "\n")
-    if options.out is not None:
-        write(options.out / result_name(document, "quantization"), document)
+    texts = [path.name for path in options.text]
+    publish(records, "quantization", options.out, timed=False, model=label, text=texts)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -162,7 +149,7 @@ def open_variants(
 ) -> dict[tuple[str, str], tuple[Engine, dict[str, Any]]]:
     """Load (backend, dtype of the weights) -> engine, and what is to be said of its weights."""
     stored = sum(array.nbytes for array in Checkpoint.open(model).values())
-    plain = {"weight_bytes": stored}
+    plain: dict[str, Any] = {"weight_bytes": stored}
     found = {
         ("reference", "float32"): (Engine.load(model, "reference"), plain),
         ("cpu", "float32"): (Engine.load(model, "cpu", "float32"), plain),

@@ -8,17 +8,15 @@ other stands still. docs/scale-out.md quotes it.
 """
 
 import argparse
-import contextlib
-import json
 import os
-import re
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+
+from _command import ROOT
+from _document import publish
+from _server import server
 
 from monolane.measure import (
     Level,
@@ -28,16 +26,9 @@ from monolane.measure import (
     Outcome,
     Prompts,
     Record,
-    build_document,
-    current_commit,
-    describe_machine,
-    load_average,
-    result_name,
     summary,
-    write_document,
 )
 
-ROOT = Path(__file__).parents[1]
 APP = ROOT / "examples" / "scale_out" / "app.py"
 RAY_PORT = 8765
 SECONDS = 180  # for a server to begin
@@ -54,23 +45,11 @@ def main() -> None:
     direct = ["-m", "monolane", "serve", "--port", "0", "--no-bandwidth"]
     ray = [str(APP), "--replicas", "1", "--cores", "1", "--port", str(RAY_PORT)]
     with (
-        server(["taskset", "-c", core, sys.executable, *direct]) as one,
-        server([sys.executable, *ray]) as other,
+        server(["taskset", "-c", core, sys.executable, *direct], SECONDS) as one,
+        server([sys.executable, *ray], SECONDS) as other,
     ):
-        records = measure({"direct": one, "ray": other}, options.tokens, options.runs)
-    document = build_document(
-        describe_machine(),
-        "python bench/scale_out.py " + " ".join(sys.argv[1:]),
-        records,
-        current_commit(ROOT),
-        load_average=load_average(),
-    )
-    if options.out is None:
-        print(json.dumps(document, indent=1))
-        return
-    path = options.out / result_name(document, "scale-out")
-    write_document(path, document)
-    print(path)
+        records = measure({"direct": one.url, "ray": other.url}, options.tokens, options.runs)
+    publish(records, "scale-out", options.out)
 
 
 def measure(urls: Mapping[str, str], tokens: int, runs: int) -> list[Record]:
@@ -105,34 +84,6 @@ def record(way: str, tokens: int, outcomes: list[Outcome]) -> Record:
             ),
         }
     )
-
-
-@contextlib.contextmanager
-def server(command: list[str]) -> Iterator[str]:
-    """Run a server that prints "at URL"; yield the URL once its model is loaded."""
-    with tempfile.NamedTemporaryFile(prefix="monolane-scale-out-") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            yield wait_ready(process, Path(log.name))
-        finally:
-            process.terminate()
-            process.wait(timeout=60)
-
-
-def wait_ready(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    """Return the URL; SystemExit where there is none in time."""
-    import urllib.error
-    import urllib.request
-
-    end = time.monotonic() + SECONDS
-    while process.poll() is None and time.monotonic() < end:
-        time.sleep(0.1)
-        if found := re.search(r"at (http://\S+:\d+)", log.read_text()):
-            with contextlib.suppress(urllib.error.HTTPError):
-                urllib.request.urlopen(f"{found[1]}/health").close()
-                return found[1]
-    process.kill()
-    raise SystemExit(f"{' '.join(process.args)}: no server\n{log.read_text()}")  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

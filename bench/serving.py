@@ -11,17 +11,15 @@ docs/mixed-load.md quotes it.
 """
 
 import argparse
-import json
 import os
-import re
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
+
+from _document import publish
+from _server import server
 
 from monolane.measure import (
     IdPrompts,
@@ -31,22 +29,16 @@ from monolane.measure import (
     LoadOptions,
     LoadTarget,
     Record,
-    build_document,
-    current_commit,
-    describe_machine,
-    load_average,
-    result_name,
     summary,
     synthetic,
-    write_document,
 )
 
-ROOT = Path(__file__).parents[1]
 PACES = (3000, 10_000)  # tokens/s
 CLIENTS = (1, 2, 4, 8)
 POLICIES = ("latency", "share:4", "share:8")
 # Of token ids, so that a model without a tokenizer can be asked too; every vocabulary has these.
 PROMPT = {"tokens": 32, "vocab": 1000}
+SECONDS = 600  # for a server to begin: a model may have to come first
 
 
 def main() -> None:
@@ -77,20 +69,8 @@ def main() -> None:
     if options.what != "stream":
         for policy in options.policy or POLICIES:
             records += mixed_records(policy, options)
-    document = build_document(
-        describe_machine(),
-        "python bench/serving.py " + " ".join(sys.argv[1:]),
-        records,
-        current_commit(ROOT),
-        load_average=load_average(),
-    )
-    if options.out is None:
-        print(json.dumps(document, indent=1))
-        return
     what = "serving" if options.name == "demo" else f"serving-{options.name}"
-    path = options.out / result_name(document, what)
-    write_document(path, document)
-    print(path)
+    publish(records, what, options.out)
 
 
 def stream_records(pace: int, runs: int) -> Iterator[Record]:
@@ -98,12 +78,12 @@ def stream_records(pace: int, runs: int) -> Iterator[Record]:
     seconds = 4
     tokens = pace * seconds
     delivered, cost, events = [], [], []
-    with server([__file__, "--paced", str(pace)]) as (url, process):
-        ask(url, "paced", pace // 4, clients=1, requests=1)
+    with server([sys.executable, __file__, "--paced", str(pace)], SECONDS) as paced:
+        ask(paced.url, "paced", pace // 4, clients=1, requests=1)
         for _ in range(runs):
-            before = cpu_seconds(process)
-            (answer,) = ask(url, "paced", tokens, clients=1, requests=1).outcomes
-            cost.append((cpu_seconds(process) - before) / answer.tokens * 1e6)
+            before = cpu_seconds(paced.process)
+            (answer,) = ask(paced.url, "paced", tokens, clients=1, requests=1).outcomes
+            cost.append((cpu_seconds(paced.process) - before) / answer.tokens * 1e6)
             delivered.append(answer.speed or 0.0)
             events.append(answer.tokens / (len(answer.gaps) + 1))
     figures = summary(delivered, "tokens/s")
@@ -121,12 +101,13 @@ def stream_records(pace: int, runs: int) -> Iterator[Record]:
 
 def mixed_records(policy: str, options: argparse.Namespace) -> Iterator[Record]:
     """Measure what 1 to 8 clients get under a policy."""
-    command = ["-m", "monolane", "serve", "--port", "0", "--no-bandwidth", "--policy", policy]
-    command += ["--model", options.model, "--dtype", options.dtype]
-    with server(command) as (url, _):
-        ask(url, options.model, options.tokens, clients=1, requests=1)
+    command = [sys.executable, "-m", "monolane", "serve", "--port", "0", "--no-bandwidth"]
+    command += ["--policy", policy, "--model", options.model, "--dtype", options.dtype]
+    with server(command, SECONDS) as ours:
+        ask(ours.url, options.model, options.tokens, clients=1, requests=1)
         for clients in options.clients or CLIENTS:
-            loaded = ask(url, options.model, options.tokens, clients, clients * options.requests)
+            requests = clients * options.requests
+            loaded = ask(ours.url, options.model, options.tokens, clients, requests)
             answers = loaded.outcomes
             speeds = [answer.server_speed or 0.0 for answer in answers]
             firsts = [answer.first * 1e3 for answer in answers]
@@ -160,36 +141,6 @@ def ask(url: str, model: str, tokens: int, clients: int, requests: int) -> Loade
     return loaded
 
 
-@contextmanager
-def server(command: Sequence[str]) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
-    """Run a server that prints "at URL"; yield the URL and the process."""
-    with tempfile.NamedTemporaryFile(prefix="monolane-serving-") as log:
-        process = subprocess.Popen([sys.executable, *command], stderr=log)
-        try:
-            while not (found := re.search(r"at (http://\S+:\d+)", Path(log.name).read_text())):
-                if process.poll() is not None:
-                    raise SystemExit(Path(log.name).read_text())
-                time.sleep(0.05)
-            wait_ready(found[1])
-            yield found[1], process
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def wait_ready(url: str) -> None:
-    """Wait until the model is loaded."""
-    import urllib.error
-    import urllib.request
-
-    for _ in range(6000):
-        try:
-            with urllib.request.urlopen(f"{url}/health"):
-                return
-        except urllib.error.HTTPError:
-            time.sleep(0.05)
-
-
 def cpu_seconds(process: "subprocess.Popen[bytes]") -> float:
     """Return the processor time that a process has used."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -202,7 +153,7 @@ def serve_paced(pace: int) -> None:
     from monolane.serve import ServerOptions, serve
 
     options = ServerOptions(port=0, model_name="paced")
-    serve(lambda: paced_engine(pace), options, announce=lambda url: sys.stderr.write(f"at {url}\n"))
+    serve(lambda: paced_engine(pace), options, announce=lambda url: print(f"at {url}", flush=True))
 
 
 if __name__ == "__main__":

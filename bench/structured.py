@@ -4,33 +4,24 @@
 
 Cases take turns, each drawing as many tokens; from the first token's time to the last's.
 ``guide_us`` is the median time of one step of the constraint, which the pass that needs it hides if
-it can. Prints a results document and, with --out, writes it there.
+it can. Prints a results document or, with --out, writes it there.
 """
 
 import argparse
-import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _command import shown_word
+from _document import publish
 
 from monolane.engine import Constraint, Engine, Guide, SamplingParams
-from monolane.measure import (
-    build_document,
-    current_commit,
-    describe_machine,
-    load_average,
-    result_name,
-    write_document,
-)
 from monolane.serve._constraint import constraint_of
 from monolane.serve._requests import CompletionRequest
 
-ROOT = Path(__file__).parents[1]
 PROMPT = "def f(x):\n"
 TEXT = {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 100_000}}
 ROWS = {
@@ -86,17 +77,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder for the results file")
     options = parser.parse_args()
     with Engine.load(options.model) as engine:
-        records = measure(engine, str(options.model), options.tokens, options.runs)
-    document = build_document(
-        describe_machine(),
-        " ".join(["python bench/structured.py", *sys.argv[1:]]),
-        records,
-        current_commit(ROOT),
-        load_average=load_average(),
-    )
-    sys.stdout.write(json.dumps(document, indent=1) + "\n")
-    if options.out is not None:
-        write_document(options.out / result_name(document, "structured"), document)
+        records = measure(engine, shown_word(options.model), options.tokens, options.runs)
+    publish(records, "structured", options.out)
 
 
 def measure(engine: Engine, model: str, tokens: int, runs: int) -> list[dict[str, Any]]:
@@ -138,7 +120,7 @@ def make_cases(engine: Engine) -> dict[str, Callable[[], Constraint | None]]:
     """Return what makes each case's constraint."""
 
     def json_of(schema: dict[str, Any]) -> Callable[[], Constraint | None]:
-        request = CompletionRequest(prompt=PROMPT, guided_json=schema)
+        request = CompletionRequest.model_validate({"prompt": PROMPT, "guided_json": schema})
         return lambda: constraint_of(request, engine)
 
     return {
