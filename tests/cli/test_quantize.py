@@ -20,7 +20,7 @@ def run(*arguments: str | Path) -> Result:
         [*PROGRAM, "quantize", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env=os.environ | {"COLUMNS": "200"},
         check=False,
     )

@@ -20,7 +20,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         [*PROGRAM, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         check=False,
     )
@@ -41,7 +41,7 @@ def test_the_demo_is_tuned_and_chats(tmp_path: Path) -> None:
         input="hi\n",
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert said.stdout == "import os\n"

@@ -15,6 +15,7 @@ def test_every_number_comes_once(size: int, key: bytes) -> None:
     assert sorted(order[place] for place in range(size)) == list(range(size))
 
 
+@settings(deadline=None)
 @given(st.integers(1, 1 << 48), st.data())
 def test_large_orders_need_no_table(size: int, data: st.DataObject) -> None:
     order = Permutation(size, b"key")

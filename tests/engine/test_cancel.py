@@ -1,5 +1,10 @@
-"""A stream that another thread cancels: soon, amid the prompt too, and without harm to others."""
+"""A stream that another thread cancels: soon, amid the prompt too, and without harm to others.
 
+The demo model is through with prompt and context in a tenth of a second each. A thread that is not
+let run for so long misses what it wants to see or do amid them, so each may take three attempts.
+"""
+
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -8,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from monolane import Engine, SamplingParams
+from monolane.engine import Piece, Stream
 
 LONG = SamplingParams(max_tokens=None, ignore_eos=True)
 
@@ -19,14 +25,18 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 
 def test_a_cancelled_stream_ends_within_a_token(engine: Engine) -> None:
-    stream = engine.stream([5, 6, 7], LONG)
-    first = next(stream)
-    cancelled = threading.Timer(0.05, stream.cancel)
-    cancelled.start()
-    pieces = [first, *stream]
-    cancelled.join()
-    count = sum(len(piece.token_ids) for piece in pieces)
-    assert 0 < count < 1000
+    counts = []
+    for _ in range(3):
+        stream = engine.stream([5, 6, 7], LONG)
+        first = next(stream)
+        cancelled = threading.Timer(0.05, stream.cancel)
+        cancelled.start()
+        pieces = [first, *stream]
+        cancelled.join()
+        counts.append(sum(len(piece.token_ids) for piece in pieces))
+        if counts[-1] < 1000:
+            break
+    assert 0 < counts[-1] < 1000, counts
     assert stream.finish_reason == "cancelled"
     assert pieces[-1].finish_reason is None
     assert len(engine.generate([5], SamplingParams(max_tokens=3, ignore_eos=True)).token_ids) == 3
@@ -41,31 +51,46 @@ def test_a_stream_that_was_cancelled_before_gives_nothing(engine: Engine) -> Non
 
 
 def test_a_prompt_is_left_midway(engine: Engine) -> None:
-    begin = time.perf_counter()
-    assert engine.generate([5] * 1000, SamplingParams(max_tokens=1)).token_ids
-    whole = time.perf_counter() - begin
-    stream = engine.stream([5] * 1000, SamplingParams(max_tokens=1))
-    threading.Timer(whole / 20, stream.cancel).start()
-    begin = time.perf_counter()
-    assert list(stream) == []
-    assert time.perf_counter() - begin < whole * 0.9
+    """Else its token would be drawn, and given."""
+    for _ in range(3):
+        stream = engine.stream([5] * 1000, SamplingParams(max_tokens=1))
+        with reader_of(stream) as (reader, pieces):
+            while not stream.position and reader.is_alive():
+                time.sleep(0.0005)
+            stream.cancel()
+        if not pieces:
+            break
+    assert pieces == []
+    assert stream.finish_reason == "cancelled"
 
 
 def test_a_prompt_shows_how_far_it_is(engine: Engine) -> None:
-    stream = engine.stream([5] * 1000, SamplingParams(max_tokens=1))
-    assert stream.position == 0
-    reader = threading.Thread(target=lambda: list(stream))
+    for _ in range(3):
+        stream = engine.stream([5] * 1000, SamplingParams(max_tokens=1))
+        assert stream.position == 0
+        seen = []
+        with reader_of(stream) as (reader, _):
+            while reader.is_alive():
+                seen.append(stream.position)
+                time.sleep(0.0005)
+        assert stream.position == 0  # without a slot there is no place
+        moving = [place for place in seen if place > 0]
+        assert moving == sorted(moving)
+        if any(place < 1000 for place in moving):
+            break
+    assert any(place < 1000 for place in moving), seen
+
+
+@contextlib.contextmanager
+def reader_of(stream: Stream) -> Iterator[tuple[threading.Thread, list[Piece]]]:
+    """Read a stream on another thread to its end, into a list."""
+    pieces: list[Piece] = []
+    reader = threading.Thread(target=lambda: pieces.extend(stream))
     reader.start()
-    seen = [0]
-    while reader.is_alive():
-        if (now := stream.position) != seen[-1]:
-            seen.append(now)
-        time.sleep(0.0005)
-    reader.join()
-    *moving, last = seen
-    assert [place for place in moving if 0 < place < 1000], seen
-    assert moving == sorted(moving)
-    assert last in (0, 1000)  # without a slot there is no place
+    try:
+        yield reader, pieces
+    finally:
+        reader.join()
 
 
 def test_the_others_go_on_bit_by_bit(engine: Engine) -> None:
@@ -95,23 +120,33 @@ def test_piece_times_are_those_of_the_tokens(tiny_model: Path) -> None:
 
 def test_a_newcomer_is_let_in_while_others_decode() -> None:
     """Making room in a slot needs a pause between epochs, which two readers must not deny it."""
-    drawn = [0, 0]
+    let_in = []
     with Engine.load("demo", "cpu", max_sequences=3) as engine:
+        for _ in range(3):
+            let_in.append(drawn_before_a_third(engine))
+            if max(let_in[-1]) < 900:
+                return
+    raise AssertionError(f"tokens of the others, of 1024: {let_in}")
 
-        def decode(i: int) -> None:
-            for piece in engine.stream([5 + i], LONG):
-                drawn[i] += len(piece.token_ids)
 
-        threads = [threading.Thread(target=decode, args=(i,)) for i in range(2)]
-        for thread in threads:
-            thread.start()
-        while min(drawn) < 20:
-            time.sleep(0.001)
-        stream = engine.stream([9, 9], LONG)
-        assert next(stream).token_ids
-        let_in = tuple(drawn)
-        stream.close()
-        for thread in threads:
-            thread.join()
+def drawn_before_a_third(engine: Engine) -> tuple[int, int]:
+    """Return what two streams had drawn when a third, begun amid them, got its first token."""
+    drawn = [0, 0]
+
+    def decode(i: int) -> None:
+        for piece in engine.stream([5 + i], LONG):
+            drawn[i] += len(piece.token_ids)
+
+    threads = [threading.Thread(target=decode, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    while min(drawn) < 20:
+        time.sleep(0.001)
+    stream = engine.stream([9, 9], LONG)
+    assert next(stream).token_ids
+    first, second = drawn
+    stream.close()
+    for thread in threads:
+        thread.join()
     assert drawn == [1024, 1024]
-    assert max(let_in) < 900
+    return first, second

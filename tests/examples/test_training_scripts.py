@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -73,9 +74,11 @@ def test_under_slurm_a_stopped_run_is_queued_again_and_a_failed_one_is_not(tmp_p
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nobody is given by chance before it is used: below those of the system."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def _losses(run: Path) -> dict[int, float]:
@@ -121,13 +124,13 @@ def test_two_nodes_over_ssh_restart_together(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*command, *options], env=environment, stderr=subprocess.PIPE, text=True
     )
-    until = time.monotonic() + 200
-    while process.poll() is None and max(_losses(run), default=0) < 30:
+    until = time.monotonic() + 900
+    while process.poll() is None and max(_losses(run), default=0) < 12:  # of 100: amid the run
         assert time.monotonic() < until
         time.sleep(0.02)
     assert process.poll() is None, process.communicate()[1]
     os.kill(_rank(run, 1), signal.SIGKILL)
-    _, errors = process.communicate(timeout=300)
+    _, errors = process.communicate(timeout=900)
     assert process.returncode == 0, errors
     assert list(_losses(run)) == list(range(1, 101))
     for node in (0, 1):

@@ -51,20 +51,20 @@ def demo_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield wait_ready(process, log)
     finally:
         process.terminate()
-        process.wait(timeout=60)
+        process.wait(timeout=120)
 
 
 def wait_ready(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while time.monotonic() < end and process.poll() is None:
         if found := re.search(r"at (http://\S+:\d+)$", log.read_text(), re.MULTILINE):
             try:
-                with urllib.request.urlopen(f"{found[1]}/health"):
+                with urllib.request.urlopen(f"{found[1]}/health", timeout=60):
                     return found[1]
             except urllib.error.HTTPError as error:
                 error.close()
         time.sleep(0.02)
-    raise AssertionError(f"no server within 60 s: {log.read_text()}")
+    raise AssertionError(f"no server within 120 s: {log.read_text()}")
 
 
 @pytest.fixture(scope="session")

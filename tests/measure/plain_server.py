@@ -22,7 +22,8 @@ class PlainServer:
     tokens_per_second  of an answer; 0: as fast as they go out
     per_event          tokens in each frame
     usage, timings     whether the answer tells its count, and llama.cpp's own one
-    dies_after         tokens until the connection is closed; error_after: until an error event
+    dies_after         tokens until the connection is closed; error_after: until an error event;
+                       silent_after: until nothing more comes, for as long as the client waits
     status             of the answer; models: of /v1/models
     garbage            whether it speaks no HTTP at all
     """
@@ -35,6 +36,7 @@ class PlainServer:
             "timings": False,
             "dies_after": None,
             "error_after": None,
+            "silent_after": None,
             "status": 200,
             "models": 200,
             "garbage": False,
@@ -111,6 +113,9 @@ class PlainServer:
             if options["error_after"] is not None and sent >= options["error_after"]:
                 connection.sendall(chunk({"error": {"message": "out of ideas", "code": 500}}))
                 break
+            if options["silent_after"] is not None and sent >= options["silent_after"]:
+                connection.recv(1)  # nothing, once the client has gone
+                return
             connection.sendall(frame)
         last: dict[str, Any] = {"choices": []}
         if options["usage"]:

@@ -73,10 +73,12 @@ def test_a_disturbed_sample_is_taken_again(quiet: str, disturbed: int) -> None:
 
 def test_neighbours_are_everybody_else() -> None:
     others = Neighbours(patience=0.0, limit=0.5)
-    spin = "import time; end = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
-    child = subprocess.Popen([sys.executable, "-c", spin])
-    time.sleep(0.8)
-    assert not others.were_quiet()
+    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    end = time.monotonic() + 60
+    while others.were_quiet():  # until it has had half of the time since then, on any machine
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    child.kill()
     child.wait()  # its time is ours now
     others = Neighbours(patience=9.0, limit=1e9)
     others.await_quiet()
@@ -149,7 +151,7 @@ def test_the_probe_reads_all_of_its_buffer(workers: int) -> None:
     assert (1 << 20) - 512 * workers < probe.size <= 1 << 20
     probe.warm_up()
     probe.run()
-    assert 1e6 < probe.samples[0] < 1e14
+    assert 1e4 < probe.samples[0] < 1e14  # bytes/s; the machine may stand still for seconds
 
 
 def test_records_say_bytes_and_share_of_the_bandwidth(model: LoadedModel) -> None:
@@ -170,7 +172,7 @@ def test_records_say_bytes_and_share_of_the_bandwidth(model: LoadedModel) -> Non
 
 def test_a_cold_process(model: LoadedModel, tiny_model: Path) -> None:
     run = first_token(tiny_model, prompt=20, tokens=6, workers=1)
-    assert 0 < run.load_seconds < run.seconds < 60
+    assert 0 < run.load_seconds < run.seconds < 600
     assert run.anonymous_bytes + run.file_bytes <= run.peak_bytes + (4 << 20)
     decode = DecodeCase(model, 0, 20, 6, ReadProbe(1, 1 << 20))
     memory = memory_record("tiny", decode, run)

@@ -1,7 +1,10 @@
-"""A load is what it says: so many at once, so long, counted in tokens; what fails is named."""
+"""A load is what it says: so many at once, so long, counted in tokens; what fails is named.
+
+Where times are what is tested, one of three attempts has to be right: the machine may stand still
+during the others. What is wrong in the load is so in each.
+"""
 
 import socket
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +30,7 @@ from monolane.measure import (
 
 
 def make(url: str, **options: Any) -> Load:
-    return Load(LoadTarget.parse(url), LoadOptions(**{"model": "plain", "timeout": 20} | options))
+    return Load(LoadTarget.parse(url), LoadOptions(**{"model": "plain", "timeout": 120} | options))
 
 
 def run(load: Load, **level: Any) -> Loaded:
@@ -49,16 +52,21 @@ def figures(load: Load, **level: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("chat", [False, True])
 @pytest.mark.parametrize("per_event", [1, 25])
 def test_tokens_are_counted_by_usage(plain: Callable[..., Any], chat: bool, per_event: int) -> None:
-    server = plain(tokens_per_second=1000, per_event=per_event)
-    found = one(make(server.url, chat=chat, max_tokens=200))
-    assert isinstance(found, Outcome)
-    assert (found.tokens, found.counted_by) == (200, "usage")
-    assert len(found.gaps) == 200 / per_event - 1
-    # The last event comes per_event tokens before the end of the last token's time.
-    assert found.speed == pytest.approx(199 / (200 - per_event) * 1000, rel=0.05)
-    assert found.prompt_tokens == 8 * 2 + 7
-    assert 0 < found.first < found.whole
-    assert found.decode == pytest.approx(sum(found.gaps))
+    server = plain(tokens_per_second=500, per_event=per_event)
+    speeds = []
+    for _ in range(3):
+        found = one(make(server.url, chat=chat, max_tokens=200))
+        assert isinstance(found, Outcome)
+        assert (found.tokens, found.counted_by) == (200, "usage")
+        assert len(found.gaps) == 200 / per_event - 1
+        assert found.prompt_tokens == 8 * 2 + 7
+        assert 0 < found.first < found.whole
+        assert found.decode == pytest.approx(sum(found.gaps))
+        speeds.append(found.speed)
+        # The last event comes per_event tokens before the end of the last token's time.
+        if found.speed == pytest.approx(199 / (200 - per_event) * 500, rel=0.05):
+            return
+    raise AssertionError(f"tokens/s: {speeds}")
 
 
 def test_a_server_without_usage_is_counted_otherwise_and_that_is_said(
@@ -105,16 +113,28 @@ def test_a_server_that_dies_midway(plain: Callable[..., Any]) -> None:
         ({"status": 429}, "http_429", "no, thanks"),
         ({"status": 500}, "http_500", "no, thanks"),
         ({"garbage": True}, "not_http", "it began with b'220 mail"),
-        ({"tokens_per_second": 4}, "timeout", "not over after 0.4 s, after 1 events"),
     ],
 )
 def test_kinds_of_failure(
     plain: Callable[..., Any], options: dict[str, Any], kind: str, message: str
 ) -> None:
-    found = one(make(plain(**options).url, max_tokens=100, timeout=0.4))
+    found = one(make(plain(**options).url, max_tokens=100))
     assert isinstance(found, Failure)
     assert found.kind == kind
     assert message in found.message
+
+
+def test_an_answer_that_takes_too_long(plain: Callable[..., Any]) -> None:
+    load = make(plain(silent_after=1).url, max_tokens=100, timeout=0.4)
+    messages = []
+    for _ in range(3):
+        found = one(load)
+        assert isinstance(found, Failure)
+        assert found.kind == "timeout"
+        messages.append(found.message)
+        if "not over after 0.4 s, after 1 events" in found.message:
+            return
+    raise AssertionError(f"{messages}")
 
 
 def test_a_port_where_nothing_listens() -> None:
@@ -127,47 +147,68 @@ def test_a_port_where_nothing_listens() -> None:
 
 
 def test_failures_stand_beside_the_figures_of_the_others(plain: Callable[..., Any]) -> None:
-    server = plain(tokens_per_second=300)
-    load = make(server.url, max_tokens=60)
-
-    def then_die() -> None:
-        server.options["dies_after"] = 10
-
-    loaded = load.run(Level(clients=1, requests=3), Prompts(8), then_die)
-    record = serve_record(load, loaded, "plain", "here")
-    assert record["answers"] == 1
-    assert record["failures"] == {"broken": 2}
-    assert record["median"] == pytest.approx(300, rel=0.1)
+    speeds = []
+    for _ in range(3):
+        server = plain(tokens_per_second=100)
+        load = make(server.url, max_tokens=60)
+        loaded = load.run(
+            Level(clients=1, requests=3),
+            Prompts(8),
+            lambda server=server: server.options.update(dies_after=10),
+        )
+        record = serve_record(load, loaded, "plain", "here")
+        assert record["answers"] == 1
+        assert record["failures"] == {"broken": 2}
+        speeds.append(record["median"])
+        if speeds[-1] == pytest.approx(100, rel=0.1):
+            return
+    raise AssertionError(f"tokens/s: {speeds}")
 
 
 def test_so_many_at_once_and_no_more(plain: Callable[..., Any]) -> None:
-    server = plain(tokens_per_second=200)
-    begin = time.monotonic()
-    loaded = run(make(server.url, max_tokens=40), clients=4, requests=12)
-    assert server.most_open == 4
-    assert len(loaded.outcomes) == 12
-    assert loaded.seconds == pytest.approx(3 * 0.2, rel=0.25)
-    assert time.monotonic() - begin < 2
-    record = serve_record(make(server.url), loaded, "plain", "here")
-    assert record["total_tokens_per_s"] == pytest.approx(4 * 200, rel=0.25)
-    assert 0 < record["client_cpu"] < 1
+    tried = []
+    for _ in range(3):
+        server = plain(tokens_per_second=100)
+        loaded = run(make(server.url, max_tokens=40), clients=4, requests=12)
+        assert server.most_open <= 4
+        assert len(loaded.outcomes) == 12
+        record = serve_record(make(server.url), loaded, "plain", "here")
+        assert 0 < record["client_cpu"] < 1
+        tried.append((server.most_open, loaded.seconds, record["total_tokens_per_s"]))
+        # Three times 0.4 s.
+        if tried[-1] == (4, pytest.approx(1.2, rel=0.25), pytest.approx(4 * 100, rel=0.25)):
+            return
+    raise AssertionError(f"answers at once, seconds, tokens/s: {tried}")
 
 
 def test_a_rate_does_not_wait_for_answers(plain: Callable[..., Any]) -> None:
-    server = plain(tokens_per_second=50)  # 0.4 s for an answer
-    loaded = run(make(server.url, max_tokens=20), rate=100, requests=30)
-    assert len(loaded.outcomes) == 30
-    assert loaded.seconds < 2  # one after the other they would take 12 s
-    assert server.most_open > 10
-    sent = sorted(outcome.sent_ns for outcome in loaded.outcomes)
-    assert 0.1 < (sent[-1] - sent[0]) / 1e9 < 0.8  # 29 gaps of 10 ms, at random
+    tried = []
+    for _ in range(3):
+        server = plain(tokens_per_second=20)  # 1 s for an answer
+        loaded = run(make(server.url, max_tokens=20), rate=50, requests=30)
+        assert len(loaded.outcomes) == 30
+        assert server.most_open > 10
+        sent = sorted(outcome.sent_ns for outcome in loaded.outcomes)
+        between = (sent[-1] - sent[0]) / 1e9
+        tried.append((loaded.seconds, between))
+        # One after the other they would take 30 s; 29 gaps of 20 ms, at random.
+        if loaded.seconds < 4 and 0.2 < between < 1.6:
+            return
+    raise AssertionError(f"seconds of all answers, and from first to last request: {tried}")
 
 
 def test_time_bounds_it(plain: Callable[..., Any]) -> None:
-    load = make(plain(tokens_per_second=200).url, max_tokens=20)
-    loaded = run(load, clients=2, requests=100_000, seconds=0.35)
-    assert len(loaded.outcomes) == 2 * 4
-    assert len(run(load, rate=50, requests=100_000, seconds=0.3).outcomes) < 40
+    """A client has time for ten answers and the rest of one; all of them would take 50 s."""
+    counts = []
+    for _ in range(3):
+        load = make(plain(tokens_per_second=200).url, max_tokens=20)
+        loaded = run(load, clients=2, requests=1000, seconds=1.0)
+        assert len(loaded.outcomes) <= 2 * 11
+        counts.append(len(loaded.outcomes))
+        if counts[-1] >= 2 * 4:
+            break
+    assert max(counts) >= 2 * 4, counts
+    assert len(run(load, rate=50, requests=1000, seconds=0.3).outcomes) < 40
 
 
 def test_prompts_have_the_wanted_length_and_begin_differently(plain: Callable[..., Any]) -> None:
@@ -267,9 +308,7 @@ def test_loads_that_cannot_be(options: dict[str, Any], message: str) -> None:
 
 def test_prompts_of_token_ids(demo_url: str, demo_key: str) -> None:
     """For models without a tokenizer: exactly as many tokens as wanted, and no two alike."""
-    load = Load(
-        LoadTarget.parse(demo_url, demo_key), LoadOptions(model="demo", max_tokens=8, timeout=30)
-    )
+    load = Load(LoadTarget.parse(demo_url, demo_key), LoadOptions(model="demo", max_tokens=8))
     loaded = load.run(Level(clients=2, requests=4), IdPrompts(32, 1000), lambda: None)
     assert not loaded.failures
     assert {(found.prompt_tokens, found.tokens) for found in loaded.outcomes} == {(32, 8)}

@@ -18,6 +18,11 @@ import pytest
 
 KEY = "ml-a-key-for-tests-only"
 
+# Seconds that a test waits for what must come, and fails without it. Waiting ends with the event,
+# so a long limit costs nothing; it covers a machine that stands still for seconds, or is many times
+# slower. What tests would wait for in vain takes longer, or never comes.
+PATIENCE = 120.0
+
 
 class ServerProcess:
     """A server at a port of its own; ``command`` prints "at URL" to stderr."""
@@ -40,22 +45,28 @@ class ServerProcess:
         return Path(self.log.name).read_text()
 
     def _wait_for_url(self) -> str:
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
+            over = self.process.poll() is not None  # looked at first: its words are whole then
             if found := re.search(r"at (https?://\S+:\d+)$", self.words, re.MULTILINE):
                 return found[1]
-            assert self.process.poll() is None, self.words
+            assert not over, self.words
             time.sleep(0.02)
-        raise AssertionError(f"no server within 60 s: {self.words}")
+        raise AssertionError(f"no server within {PATIENCE:.0f} s: {self.words}")
 
     def wait_ready(self) -> "ServerProcess":
         """Wait until it has loaded its model."""
-        end = time.monotonic() + 60
-        while httpx.get(f"{self.url}/health").status_code != 200:
+        end = time.monotonic() + PATIENCE
+        while self.health()[0] != 200:
             assert self.process.poll() is None, self.words
             assert time.monotonic() < end, self.words
             time.sleep(0.02)
         return self
+
+    def health(self) -> tuple[int, str]:
+        """Return the status and the word of /health."""
+        reply = httpx.get(f"{self.url}/health", timeout=PATIENCE)
+        return reply.status_code, reply.json()["status"]
 
     def status(self, field: str) -> int:
         """Return a number of /proc/PID/status, such as VmRSS in kB or Threads."""
@@ -66,6 +77,16 @@ class ServerProcess:
         """Return how many file descriptors it has open."""
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
+    def connections(self) -> int:
+        """Return how many connections it has open."""
+        found = 0
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            fields = line.split()
+            ours = int(fields[1].rpartition(":")[2], 16) == self.port
+            # State 0A is the listener; without an inode a connection is nobody's any more.
+            found += ours and fields[3] != "0A" and fields[9] != "0"
+        return found
+
     def cpu_seconds(self) -> float:
         """Return the processor time that it has used."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -73,7 +94,8 @@ class ServerProcess:
 
     def metric(self, name: str, key: str = KEY) -> float:
         """Return the value of a metric without labels other than the model's."""
-        text = httpx.get(f"{self.url}/metrics", headers={"Authorization": f"Bearer {key}"}).text
+        headers = {"Authorization": f"Bearer {key}"}
+        text = httpx.get(f"{self.url}/metrics", headers=headers, timeout=PATIENCE).text
         return float(re.search(rf"^{re.escape(name)}{{[^}}]*}} (\S+)$", text, re.MULTILINE)[1])
 
     def is_idle(self) -> bool:
@@ -83,12 +105,12 @@ class ServerProcess:
 
     def connect(self) -> socket.socket:
         """Return a bare connection."""
-        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and return the exit code."""
         self.process.send_signal(number)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=PATIENCE)
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -96,7 +118,7 @@ class ServerProcess:
         self.log.close()
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 10) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait for a condition, and fail where it does not come to hold."""
     end = time.monotonic() + seconds
     while not holds():
@@ -126,13 +148,16 @@ def keyed_server() -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def paced() -> Iterator[Callable[..., ServerProcess]]:
-    """Starts servers that draw at a pace: ``paced(tokens_per_second=..., policy=..., ...)``."""
+    """Starts servers that draw at a pace: ``paced(tokens_per_second=..., policy=..., ...)``.
+
+    They are ready, but for one that is to be so ``ready_with`` a file.
+    """
     servers: list[ServerProcess] = []
 
     def start(**options: Any) -> ServerProcess:
         script = str(Path(__file__).with_name("paced_server.py"))
         servers.append(ServerProcess([script, json.dumps(options)]))
-        return servers[-1].wait_ready()
+        return servers[-1] if "ready_with" in options else servers[-1].wait_ready()
 
     yield start
     for server in servers:
@@ -147,7 +172,7 @@ def api_key() -> str:
 
 @pytest.fixture(scope="session")
 def eventually() -> Callable[..., None]:
-    """``eventually(condition, seconds=10)`` waits for a condition, and fails where it stays out."""
+    """``eventually(condition, seconds=...)`` waits for a condition; fails where it stays out."""
     return wait_until
 
 

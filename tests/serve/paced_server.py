@@ -1,11 +1,14 @@
 """A server whose tokens come at a set pace: python paced_server.py '{"tokens_per_second": 3000}'.
 
 Keys of the argument that PacedBackend does not know are ServerOptions; ``policy`` is its text.
+``ready_with`` names a file: until somebody makes it, the server has its model but is not ready.
 """
 
 import json
 import logging
 import sys
+import time
+from pathlib import Path
 
 from monolane.measure import paced_engine
 from monolane.serve import Policy, ServerOptions, serve
@@ -13,15 +16,22 @@ from monolane.serve import Policy, ServerOptions, serve
 PACED = ("tokens_per_second", "prefill", "context")
 
 
+def wait_for(file: Path) -> None:
+    while not file.exists():
+        time.sleep(0.01)
+
+
 def main() -> None:
     given = json.loads(sys.argv[1])
     logging.basicConfig(level=logging.INFO)
     paced = {key: given.pop(key) for key in PACED if key in given}
     policy = Policy.parse(given.pop("policy", "latency"))
+    ready = given.pop("ready_with", None)
     options = ServerOptions(port=0, policy=policy, model_name="paced", **given)
     serve(
         lambda: paced_engine(**paced, slots=policy.slots),
         options,
+        bandwidth=lambda: wait_for(Path(ready)) if ready else None,
         announce=lambda url: sys.stderr.write(f"at {url}\n"),
     )
 

@@ -1,7 +1,7 @@
 """The API as plain HTTP, against a server process with the demo model."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -21,7 +21,7 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture
 def client(demo_server: Any) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=demo_server.url, timeout=30) as client:
+    with httpx.Client(base_url=demo_server.url, timeout=120) as client:
         yield client
 
 
@@ -103,11 +103,13 @@ def test_a_stream_says_what_the_whole_says(client: httpx.Client, options: dict[s
                 assert streamed == values
 
 
-def test_live_timings_and_phases(client: httpx.Client) -> None:
+def test_live_timings_and_phases(paced: Callable[..., Any]) -> None:
+    """Of 4 s of tokens: what the demo model draws at once, a machine that stands still joins."""
     body = {"messages": [{"role": "user", "content": "def f():"}], "max_tokens": 200}
-    got = events(
-        client, "/v1/chat/completions", **body, timings_per_token=True, ignore_eos=True, seed=2
-    )
+    with httpx.Client(base_url=paced(tokens_per_second=50).url, timeout=120) as client:
+        got = events(
+            client, "/v1/chat/completions", **body, timings_per_token=True, ignore_eos=True, seed=2
+        )
     comments = [event["comment"] for event in got if "comment" in event]
     assert comments[-1]["phase"] == "prefill"
     assert comments[-1]["prompt_n"] > 0
@@ -261,7 +263,10 @@ def test_models_tokens_and_version(client: httpx.Client, engine: Engine) -> None
     assert set(client.get("/version").json()) == {"version"}
 
 
-def test_health_is_open_and_metrics_count(client: httpx.Client, demo_server: Any) -> None:
+def test_health_is_open_and_metrics_count(
+    client: httpx.Client, demo_server: Any, eventually: Callable[..., None]
+) -> None:
+    eventually(demo_server.is_idle)  # whatever another test has left is counted before
     assert client.get("/health").json() == {"status": "ok"}
     assert client.get("/ping").status_code == 200
     before = demo_server.metric("vllm:generation_tokens_total")

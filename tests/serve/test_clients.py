@@ -25,7 +25,9 @@ def client(keyed_server: Any, api_key: str) -> Iterator[openai.OpenAI]:
 def test_models_and_completions(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["demo"]
     assert client.models.retrieve("demo").owned_by == "monolane"
-    reply = client.completions.create(model="demo", prompt="import ", max_tokens=5, logprobs=2)
+    reply = client.completions.create(
+        model="demo", prompt="import ", max_tokens=5, logprobs=2, extra_body={"ignore_eos": True}
+    )
     assert reply.usage is not None
     assert reply.usage.completion_tokens == 5
     assert reply.choices[0].logprobs is not None

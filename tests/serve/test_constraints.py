@@ -227,7 +227,9 @@ def test_harmful_grammars_are_bounded_in_time(engine: Engine, name: str) -> None
         assert text
     except RequestError as error:
         assert "cannot be followed" in str(error)
-    assert time.process_time() - begin < 3  # slow machines; none took longer than 0.3 s
+    # The processor's time, which no neighbour and no pause adds to; none took longer than 0.3 s,
+    # and what has no bound takes minutes and gigabytes.
+    assert time.process_time() - begin < 10
     assert answer(engine, guided_choice=["fine"]) == ("fine", "stop")
 
 

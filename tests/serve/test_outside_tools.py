@@ -27,7 +27,8 @@ def engine() -> Iterator[Engine]:
 @pytest.fixture
 def client(demo_server: Any) -> Iterator[httpx.Client]:
     # As their libraries do: a key is sent, though none is wanted.
-    with httpx.Client(base_url=demo_server.url, headers={"Authorization": "Bearer x"}) as client:
+    key = {"Authorization": "Bearer x"}
+    with httpx.Client(base_url=demo_server.url, headers=key, timeout=120) as client:
         yield client
 
 

@@ -27,7 +27,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
     name = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
     command = [program, "req", "-x509", *kind, *name, "-keyout", str(key), "-out", str(cert)]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
     return cert, key
 
 
@@ -41,17 +41,17 @@ def test_a_server_with_a_certificate_speaks_https_only(
     server = start("--tls-cert", str(cert), "--tls-key", str(key))
     assert server.url.startswith("https://127.0.0.1:")
     trusted = ssl.create_default_context(cafile=str(cert))
-    with httpx.Client(base_url=server.url, verify=trusted, timeout=30) as client:
-        eventually(lambda: client.get("/health").status_code == 200, 30)
-        body = {"prompt": "def f", "max_tokens": 40, "stream": True}
+    with httpx.Client(base_url=server.url, verify=trusted, timeout=120) as client:
+        eventually(lambda: client.get("/health").status_code == 200)
+        body = {"prompt": "def f", "max_tokens": 40, "stream": True, "ignore_eos": True}
         *events, done, _ = client.post("/v1/completions", json=body).text.split("\n\n")
         assert done == "data: [DONE]"
         assert json.loads(events[-1].removeprefix("data: "))["timings"]["predicted_n"] == 40
         assert client.get("/v1/models", headers={"Origin": server.url}).status_code == 200
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-        httpx.get(f"{server.url}/health")
+        httpx.get(f"{server.url}/health", timeout=120)
     with pytest.raises(httpx.RemoteProtocolError):
-        httpx.get(f"http://127.0.0.1:{server.port}/health")
+        httpx.get(f"http://127.0.0.1:{server.port}/health", timeout=120)
     # The load tool, which checks certificates as all clients of this machine do.
     monkeypatch.setenv("SSL_CERT_FILE", str(cert))
     load = Load(LoadTarget.parse(server.url), LoadOptions(model="demo", max_tokens=8))

@@ -2,7 +2,7 @@
 
 import time
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monolane.text._spellings import Spellings
@@ -10,6 +10,7 @@ from monolane.text._spellings import Spellings
 WORDS = st.lists(st.text("ab|", min_size=1, max_size=4), max_size=5)
 
 
+@settings(deadline=None)
 @given(words=WORDS, text=st.text("ab| ", max_size=20))
 def test_starts(words: list[str], text: str) -> None:
     end = text.rstrip()
@@ -26,4 +27,4 @@ def test_many_tokens_and_a_hostile_text() -> None:
     words = [f"<|reserved_special_token_{number}|>" for number in range(1000)] + ["x" * 256]
     started = time.monotonic()
     assert Spellings(words).starts("<|reserved_special_token_" * 40_000 + "!") == []
-    assert time.monotonic() - started < 5  # about 0.01 s; an alternation takes minutes
+    assert time.monotonic() - started < 20  # about 0.01 s; an alternation takes minutes

@@ -96,7 +96,7 @@ def test_a_checkpoint_that_is_not_there_is_named(run: Path, tmp_path: Path) -> N
 def test_one_command_trains_and_the_folder_generates(corpus: Path, tmp_path: Path) -> None:
     def monolane(*arguments: object) -> str:
         command = [sys.executable, "-m", "monolane", *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -174,7 +174,7 @@ def test_a_sharded_model_scores_the_same_on_every_process(
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     arguments = [str(tmp_path / "rank.py"), json.dumps(recipe.config_fields()), str(tmp_path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, *arguments], check=True, timeout=120, env=environment)
+    subprocess.run([*command, *arguments], check=True, timeout=600, env=environment)
     model = new_model(recipe)
     rng = np.random.default_rng(0)
     documents = [rng.integers(5, 500, length) for length in (150, 20, 90, 64, 7)]

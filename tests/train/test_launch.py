@@ -113,6 +113,26 @@ def _settings(corpus: Path) -> list[str]:
     return [f"data.corpus={corpus}", "log.tensorboard=false", "schedule.steps=60"]
 
 
+_HELD_JOURNAL = """
+
+def _held(journal: Journal, record: StepRecord, note=Journal.step) -> None:
+    import sys, time
+
+    note(journal, record)
+    if record.step == 50 and "--resume" not in sys.argv:
+        time.sleep(3600)
+
+Journal.step = _held
+"""
+
+
+def _hold(tree: Path) -> None:
+    """Have a run from this tree wait behind step 50, once, so that none is over before its kill."""
+    path = tree / "snapshot" / "code" / "monolane" / "train" / "_journal.py"
+    path.chmod(0o644)
+    path.write_text(path.read_text() + _HELD_JOURNAL)
+
+
 def _break(tree: Path) -> None:
     """What an edit in the middle of a run may do."""
     path = tree / "snapshot" / "code" / "monolane" / "train" / "_run.py"
@@ -132,13 +152,21 @@ def _compare(run: Path, whole: Path, reason: str) -> None:
 
 
 @pytest.mark.slow  # a start of a training process takes seconds, and there are two
-def test_a_killed_run_goes_on_by_itself(corpus: Path, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_by_itself(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, whole = tmp_path / "run", tmp_path / "whole"
+
+    def command(fleet: Fleet, arguments: Sequence[str]) -> list[str]:
+        resumed = "--resume" in arguments
+        start = ["-m", "monolane"] if resumed else [str(Path(__file__).with_name("held.py")), "50"]
+        return [sys.executable, *start, *arguments]
 
     def kill() -> None:
         wait_for(lambda: max(losses(run), default=0) > 20)
         os.kill(dict(ranks(run))[0], signal.SIGKILL)
 
+    monkeypatch.setattr(Fleet, "command", command)
     killer = threading.Thread(target=kill)
     killer.start()
     assert launch_run("tiny", run, _settings(corpus), policy=QUICK) == 0
@@ -154,13 +182,14 @@ def test_a_killed_rank_of_two_ends_in_the_same_loss_whatever_became_of_the_tree(
 ) -> None:
     run, whole, tree = tmp_path / "run", tmp_path / "whole", tmp_path / "tree"
     take_snapshot(tree, "", [])
+    _hold(tree)
     options = [part for value in _settings(corpus) for part in ("--set", value)]
     process = launch(run, tree, *options, "--processes", "2")
     wait_for(lambda: process.poll() is not None or max(losses(run), default=0) > 20)
     assert process.poll() is None, process.communicate()[1]
     _break(tree)
     os.kill(dict(ranks(run))[1], signal.SIGKILL)
-    _, errors = process.communicate(timeout=240)
+    _, errors = process.communicate(timeout=900)
     assert process.returncode == 0, errors
     assert launch_run("tiny", whole, _settings(corpus), fleet=Fleet(processes=2)) == 0
     _compare(run, whole, "rank 1 was killed by SIGKILL")

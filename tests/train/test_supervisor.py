@@ -17,7 +17,7 @@ from monolane.train._terminal import Terminal
 
 from .watching import attempts, wait_for
 
-QUICK = RestartPolicy(restarts=2, wait=0.01, grace=5.0)
+QUICK = RestartPolicy(restarts=2, wait=0.01, grace=60.0)
 
 # What every child may use: the run's folder, how often it has been started, and the journal.
 _PRELUDE = """

@@ -12,7 +12,7 @@ def attempts(run: Path, node: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def wait_for(there: Callable[[], object], seconds: float = 120.0) -> None:
+def wait_for(there: Callable[[], object], seconds: float = 300.0) -> None:
     until = time.monotonic() + seconds
     while not there():
         assert time.monotonic() < until, "it did not happen in time"

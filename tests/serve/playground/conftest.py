@@ -25,10 +25,16 @@ from playwright.sync_api import (
     Page,
     Request,
     Route,
+    expect,
     sync_playwright,
 )
 
 import monolane
+
+# What must come is waited for with patience: a machine that stands still for seconds, or is many
+# times slower, is no fault of the page. Playwright's own limits are 30 s, and 5 s of expect().
+PATIENCE = 120  # seconds
+expect.set_options(timeout=PATIENCE * 1000)
 
 STATIC = Path(monolane.__file__).parent / "serve" / "static"
 KINDS = {
@@ -66,7 +72,9 @@ def browser(chromium: str) -> Iterator[Browser]:
     # As root, or in a container without user namespaces, Chromium's own sandbox cannot start.
     sandbox = [] if os.geteuid() else ["--no-sandbox"]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=sandbox)
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=sandbox, timeout=PATIENCE * 1000
+        )
         yield browser
         browser.close()
 
@@ -75,7 +83,7 @@ def browser(chromium: str) -> Iterator[Browser]:
 def context(browser: Browser) -> Iterator[BrowserContext]:
     """A fresh profile of a desktop's size, which may use the clipboard."""
     context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light")
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(PATIENCE * 1000)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     yield context
     context.close()
@@ -203,6 +211,7 @@ def stand_in_page(page: Page, stand_in: StandIn) -> Page:
 def workbench(browser: Browser) -> Iterator[Page]:
     """The page as a place to try its modules in; a file's tests share it and leave it as it was."""
     context = browser.new_context()
+    context.set_default_timeout(PATIENCE * 1000)
     context.route(re.compile(".*"), StandIn().answer)
     page = context.new_page()
     page.goto(ORIGIN)
@@ -210,15 +219,18 @@ def workbench(browser: Browser) -> Iterator[Page]:
     context.close()
 
 
+SERVE = [sys.executable, "-m", "monolane", "serve", "--model", "demo", "--port", "0"]
+
+
 class Server:
     """A server of our own in a process of its own, with the demo model; ``key`` may be empty."""
 
-    def __init__(self, folder: Path, key: str) -> None:
+    def __init__(self, folder: Path, key: str, backend: str = "auto") -> None:
         self.key = key
         self._log = folder / "server.log"
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "monolane", "serve", "--model", "demo", "--port", "0"],
+                [*SERVE, "--backend", backend],
                 env=os.environ | ({"MONOLANE_API_KEY": key} if key else {}),
                 stdout=log,
                 stderr=log,
@@ -227,7 +239,7 @@ class Server:
 
     def _wait(self) -> str:
         """Return the URL once the model is loaded."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE
         while time.monotonic() < end and self._process.poll() is None:
             time.sleep(0.05)
             if found := re.search(r" at (http://\S+)", self._log.read_text()):
@@ -237,18 +249,28 @@ class Server:
                 except OSError:
                     continue  # 503: it is still loading
         self._process.kill()
-        raise AssertionError(f"the server was not ready within 60 s: {self._log.read_text()}")
+        raise AssertionError(
+            f"the server was not ready within {PATIENCE} s: {self._log.read_text()}"
+        )
 
     def close(self) -> None:
         """End the process and wait for it."""
         self._process.terminate()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="session")
 def server(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server without a key, for all tests of the process."""
     server = Server(tmp_path_factory.mktemp("server"), key="")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def slow_server(chromium: str, tmp_path: Path) -> Iterator[Server]:
+    """A server whose answers take seconds: the reference draws some 300 tokens a second."""
+    server = Server(tmp_path, key="", backend="reference")
     yield server
     server.close()
 

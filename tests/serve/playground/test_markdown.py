@@ -191,7 +191,12 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_no_text_of_50000_characters_takes_a_second(workbench: Page, text: str) -> None:
-    begin = time.perf_counter()
-    workbench.evaluate(RENDER, text)
-    # The slowest takes some 50 ms here; quadratic time would be minutes.
-    assert time.perf_counter() - begin < 2
+    tried = []
+    for _ in range(3):  # the best counts: the machine may stand still, and a rule may not
+        begin = time.perf_counter()
+        workbench.evaluate(RENDER, text)
+        tried.append(time.perf_counter() - begin)
+        # The slowest takes some 50 ms here; quadratic time would be minutes.
+        if tried[-1] < 2:
+            return
+    raise AssertionError(f"seconds: {tried}")
