@@ -118,20 +118,25 @@ def _groups(model: torch.nn.Module) -> list[dict[str, Any]]:
     ]
 
 
-def to_do(size: Size, seeds: int, done: Sequence[dict[str, Any]]) -> Iterator[Run]:
+def to_do(size: Size, seeds: int, done: Sequence[dict[str, Any]], first: int = 1) -> Iterator[Run]:
     """Yield what is missing: the search over rates, then seeds at each variant's best rate.
 
-    A seed is tried on all variants before the next, so that a study that is stopped is fair.
+    A seed is tried on all variants before the next, so that a study that is stopped is fair. After
+    the search, processes that begin with different seeds, ``first``, can share the work.
     """
     have = {Run(line["variant"], line["learning_rate"], line["seed"]) for line in done}
     search = [Run(variant, rate, 0) for rate in size.learning_rates for variant in VARIANTS]
     yield from (run for run in search if run not in have)
     if all(run in have for run in search):
-        for seed in range(1, seeds):
+        for seed in range(first, seeds):
             for variant in VARIANTS:
                 run = Run(variant, best_rate(done, variant), seed)
                 if run not in have:
                     yield run
+
+
+def _next(size: Size, options: argparse.Namespace, path: Path) -> Run | None:
+    return next(to_do(size, options.seeds, read_results(path), options.first_seed), None)
 
 
 def best_rate(done: Sequence[dict[str, Any]], variant: str) -> float:
@@ -153,6 +158,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Train all variants of one size.")
     parser.add_argument("size", choices=SIZES)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=1, help="of those after the search")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
@@ -168,7 +174,7 @@ def main(arguments: list[str] | None = None) -> int:
             f"{path}: expected runs on the text {text.digest[:16]}, got another: the standard "
             "library differs; use the Python that began, or another --out"
         )
-    while (run := next(to_do(size, options.seeds, read_results(path)), None)) is not None:
+    while (run := _next(size, options, path)) is not None:
         line = train(size, run, text, device)
         with path.open("a") as file:
             file.write(json.dumps(line) + "\n")

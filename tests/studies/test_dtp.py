@@ -137,6 +137,9 @@ def test_a_study_goes_on_where_it_stopped(
     before = list(done)
     study.main(arguments)
     assert done[len(before) :] == before[-5:]
+    study.main([*arguments, "--seeds", "4", "--first-seed", "3"])  # one of several processes
+    assert {run.rpartition(" ")[2] for run in done[len(before) + 5 :]} == {"3"}
+    assert len(done) == len(before) + 5 + variants
     path.write_text(path.read_text().replace(text.digest[:16], "0" * 16))
     with pytest.raises(SystemExit, match="the standard library differs"):
         study.main(arguments)
