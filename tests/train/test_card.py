@@ -5,11 +5,11 @@ import pytest
 
 from monolane.errors import CheckpointError
 from monolane.train import DemoRecipe, Measured
-from monolane.train._baseline import Baseline, measure_baselines
-from monolane.train._card import Half, describe_processor, write_card
+from monolane.train._demo.baseline import Baseline, measure_baselines
+from monolane.train._demo.card import Half, describe_processor, write_card
+from monolane.train._demo.library import Document
+from monolane.train._demo.samples import Sample
 from monolane.train._evaluate import Score
-from monolane.train._library import Document
-from monolane.train._samples import Sample
 
 
 @pytest.fixture

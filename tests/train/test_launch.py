@@ -24,8 +24,8 @@ from monolane.train import (
     train_run,
 )
 from monolane.train._journal import read_journal
-from monolane.train._launch import _locked
-from monolane.train._snapshot import snapshot_environment, take_snapshot
+from monolane.train._launch.run import _locked
+from monolane.train._launch.snapshot import snapshot_environment, take_snapshot
 
 from .watching import attempts, wait_for
 

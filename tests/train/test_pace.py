@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from monolane.train import DemoRecipe
-from monolane.train import _pace as pace_module
-from monolane.train._material import prepare_corpus, prepare_material
-from monolane.train._pace import Pace, measure_pace
+from monolane.train._demo import pace as pace_module
+from monolane.train._demo.material import prepare_corpus, prepare_material
+from monolane.train._demo.pace import Pace, measure_pace
 
 
 def test_steps_fill_the_minutes() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import monolane
 from monolane.errors import CheckpointError
-from monolane.train._snapshot import (
+from monolane.train._launch.snapshot import (
     Snapshot,
     code_digest,
     has_snapshot,

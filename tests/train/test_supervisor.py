@@ -11,8 +11,8 @@ import pytest
 
 from monolane.errors import TrainingError
 from monolane.train import Fleet, RestartPolicy
-from monolane.train._attempt import explain
-from monolane.train._supervisor import Supervisor
+from monolane.train._launch.attempt import explain
+from monolane.train._launch.supervisor import Supervisor
 from monolane.train._terminal import Terminal
 
 from .watching import attempts, wait_for

@@ -15,9 +15,9 @@ from tokenizers import Tokenizer
 
 from monolane.data import Corpus, Encoded, train_vocabulary, write_corpus, write_vocabulary
 from monolane.errors import CheckpointError, DataError
-from monolane.train._library import Document, Library, read_library
-from monolane.train._recipe import DemoRecipe
-from monolane.train._vocabulary import encode_documents
+from monolane.train._demo.library import Document, Library, read_library
+from monolane.train._demo.recipe import DemoRecipe
+from monolane.train._demo.vocabulary import encode_documents
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from monolane.train._demo.recipe import DemoRecipe
 from monolane.train._inputs import open_blend, open_corpus
-from monolane.train._recipe import DemoRecipe
 from monolane.train._trainer import Trainer
 from monolane.train._world import open_world
 

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from monolane.errors import CheckpointError
-from monolane.train._baseline import Baseline
+from monolane.train._demo.baseline import Baseline
+from monolane.train._demo.library import Document
+from monolane.train._demo.recipe import DemoRecipe
+from monolane.train._demo.samples import Sample
 from monolane.train._evaluate import Score
-from monolane.train._library import Document
-from monolane.train._recipe import DemoRecipe
-from monolane.train._samples import Sample
 
 _NAME = "measured.json"
 

@@ -21,24 +21,24 @@ from transformers.utils import logging
 
 from monolane.errors import BackendError, ConfigError
 from monolane.hf import LaneformerForCausalLM
-from monolane.train._baseline import measure_baselines
-from monolane.train._card import (
+from monolane.train._config import RunConfig
+from monolane.train._config_file import load_config
+from monolane.train._convert import read_weights
+from monolane.train._demo.baseline import measure_baselines
+from monolane.train._demo.card import (
     Measured,
     describe_processor,
     measure_half,
     write_card,
 )
-from monolane.train._config import RunConfig
-from monolane.train._config_file import load_config
-from monolane.train._convert import read_weights
+from monolane.train._demo.folder import VOCABULARY, WEIGHTS, write_model
+from monolane.train._demo.material import Material, prepare_corpus, prepare_material
+from monolane.train._demo.pace import measure_pace
+from monolane.train._demo.recipe import START, DemoRecipe
+from monolane.train._demo.samples import Sample, write_sample
 from monolane.train._evaluate import Score, score_documents
-from monolane.train._folder import VOCABULARY, WEIGHTS, write_model
 from monolane.train._listeners import standard_listeners
-from monolane.train._material import Material, prepare_corpus, prepare_material
-from monolane.train._pace import measure_pace
-from monolane.train._recipe import START, DemoRecipe
 from monolane.train._run import CONFIG, check_new, train_run
-from monolane.train._samples import Sample, write_sample
 
 # A prompt ends with a letter or a mark: a space at its end belongs to the token that follows.
 _PROMPTS = (

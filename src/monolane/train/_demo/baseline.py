@@ -9,7 +9,7 @@ import lzma
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from monolane.train._library import Document
+from monolane.train._demo.library import Document
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from types import FrameType
 from typing import Any
 
 from monolane.errors import TrainingError
-from monolane.train._attempt import ATTEMPTS, Attempt, Ended, adopted_orphans
-from monolane.train._fleet import Fleet
 from monolane.train._journal import Follower, last_checkpoint, last_step
-from monolane.train._snapshot import snapshot_environment
+from monolane.train._launch.attempt import ATTEMPTS, Attempt, Ended, adopted_orphans
+from monolane.train._launch.fleet import Fleet
+from monolane.train._launch.snapshot import snapshot_environment
 from monolane.train._terminal import Terminal
 
 _POLL = 0.25  # seconds between looks at the processes

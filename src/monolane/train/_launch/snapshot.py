@@ -105,7 +105,7 @@ def take_snapshot(run: Path, config: str, command: Sequence[str]) -> Snapshot:
     shutil.rmtree(unfinished, ignore_errors=True)
     code = unfinished / "code"
     code.mkdir(parents=True)
-    source = Path(__file__).parents[1]  # the package
+    source = Path(__file__).parents[2]  # the package
     shutil.copytree(source, code / "monolane", ignore=_IGNORED)
     _copy_core(code / "monolane")
     (code / "sitecustomize.py").write_text(_SITE, encoding="utf-8")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from tokenizers import Tokenizer
 
-from monolane.train._vocabulary import EOS
+from monolane.train._demo.vocabulary import EOS
 
 
 @dataclass(frozen=True)

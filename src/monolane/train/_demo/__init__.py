@@ -1,0 +1,1 @@
+"""The demo model: its recipe, its material, its figures and its card."""
