@@ -75,11 +75,13 @@ def test_neighbours_are_everybody_else() -> None:
     others = Neighbours(patience=0.0, limit=0.5)
     child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     end = time.monotonic() + 60
-    while others.were_quiet():  # until it has had half of the time since then, on any machine
-        assert time.monotonic() < end
-        time.sleep(0.1)
-    child.kill()
-    child.wait()  # its time is ours now
+    try:
+        while others.were_quiet():  # until it has had half of the time since then, on any machine
+            assert time.monotonic() < end
+            time.sleep(0.1)
+    finally:
+        child.kill()
+        child.wait()  # its time is ours now
     others = Neighbours(patience=9.0, limit=1e9)
     others.await_quiet()
     assert others.were_quiet()
