@@ -199,10 +199,13 @@ def test_workers_end_with_a_killed_parent(planted: Path, tmp_path: Path) -> None
         children[:] = [int(pid) for pid in path.read_text().split()] if path.exists() else []
         return len(children) >= 2 and (tmp_path / "out.partial/work/done").is_dir()
 
-    wait_for(started)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    wait_for(lambda: not any(alive(pid) for pid in children))
+    try:
+        wait_for(started)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        wait_for(lambda: not any(alive(pid) for pid in children))
+    finally:
+        (tmp_path / "filter-00000").unlink()
 
 
 def test_a_worker_that_is_killed_is_said_and_nothing_done_is_lost(
@@ -217,6 +220,7 @@ def test_a_worker_that_is_killed_is_said_and_nothing_done_is_lost(
     for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
         if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text():
             os.kill(int(pid), signal.SIGKILL)
+    (tmp_path / "filter-00000").unlink()
     _, err = process.communicate(timeout=300)
     assert "DataError: " in err
     assert "expected every process to live" in err

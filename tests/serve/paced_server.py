@@ -1,7 +1,7 @@
 """A server whose tokens come at a set pace: python paced_server.py '{"tokens_per_second": 3000}'.
 
 Keys of the argument that PacedBackend does not know are ServerOptions; ``policy`` is its text.
-``ready_with`` names a file: until somebody makes it, the server has its model but is not ready.
+``ready_with`` names a file: it has its model, says so, and is not ready until somebody makes it.
 """
 
 import json
@@ -17,6 +17,7 @@ PACED = ("tokens_per_second", "prefill", "context")
 
 
 def wait_for(file: Path) -> None:
+    sys.stderr.write(f"waits for {file}\n")
     while not file.exists():
         time.sleep(0.01)
 

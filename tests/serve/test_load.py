@@ -227,6 +227,7 @@ def test_health_while_loading(
 ) -> None:
     ready = tmp_path / "ready"
     server = paced(tokens_per_second=1000, ready_with=str(ready))
+    eventually(lambda: f"waits for {ready}" in server.words)
     assert server.health() == (503, "loading")
     reply = httpx.get(f"{server.url}/v1/models", timeout=SECONDS)
     assert (reply.status_code, reply.json()["error"]["message"]) == (503, "Loading model")
