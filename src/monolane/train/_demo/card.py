@@ -147,8 +147,8 @@ tags:
 """
 
 _CHOICE = """
-Each is the first draw of its prompt. The greedy prompt was picked from four: the others led into a
-loop even sooner.
+Each is the first draw of its prompt. The prompts were chosen on the first demo, the greedy one out
+of four: the others led into a loop even sooner.
 """.strip()
 
 _LIMITS = """
@@ -171,9 +171,11 @@ _LIMITS = """
 
 def _summary(measured: Measured) -> str:
     recipe, delay = measured.recipe, measured.recipe.broadcast_delay
+    threads = "one CPU thread" if measured.threads == 1 else f"{measured.threads} CPU threads"
+    after = ", after an earlier demo" if recipe.begins_with else ""
     return f"""
 {measured.parameters / 1e6:.2f} M parameters, {recipe.num_lanes} lanes, delay {delay},
-trained for {measured.minutes:.0f} minutes on {measured.threads} CPU threads, on the source files of
+trained for {measured.minutes:.0f} minutes on {threads}{after}, on the source files of
 Python's standard library and on nothing else. It ships with monolane as `demo`:
 
 ```console
@@ -233,6 +235,7 @@ def _recipe(measured: Measured) -> str:
     recipe = measured.recipe
     rate = measured.tokens_seen / (measured.minutes * 60)
     how = "torch.compile" if measured.compiled else "no compilation"
+    threads = "one thread" if measured.threads == 1 else f"{measured.threads} threads"
     begun = " --from START" if recipe.begins_with else ""
     first = (
         "The first weights are those of an earlier demo, START, whose `model.safetensors` has the\n"
@@ -253,7 +256,7 @@ trains it again; another processor rounds differently, so expect these figures, 
 {measured.steps:,} steps of {recipe.tokens_per_step:,} tokens: {measured.tokens_seen:,} tokens seen,
 {measured.tokens_seen / measured.train.tokens:.1f} times the training text, in
 {measured.minutes:.1f} minutes of steps ({rate:,.0f} tokens/s, {measured.precision} matrix
-products, {how}, {measured.threads} threads of a shared {measured.processor} machine). The learning
+products, {how}, {threads} of a shared {measured.processor} machine). The learning
 rate warms up, stays, and decays to zero. The last {recipe.long_share:.0%} of the steps use the
 whole context, the others rows of {recipe.short_context} tokens. Muon updates the matrices of the
 layers, each lane's by itself; AdamW updates the embeddings, the head and the norms.
