@@ -160,7 +160,7 @@ _LIMITS = """
   over some dozen lines, arguments and logic do not.
 - Greedy text soon repeats itself; a temperature of 0.5 to 1 reads better. A prompt should not end
   in a space, which belongs to the token of the word that follows: after a space alone the model
-  expects a digit.
+  guesses, and often a digit.
 - It has read whole source files only. It was never trained on a chat; the header tokens in its
   vocabulary are there so that the chat template has something to encode, and are untrained.
 - It can repeat passages of its training data word for word.
