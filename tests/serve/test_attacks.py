@@ -1,4 +1,4 @@
-"""One test for each class of attack that servers of this kind have met; docs/serving.md lists them.
+"""One test for each class of attack on such servers, in one file as docs/serving.md lists them.
 
 Bare sockets where a client library would mend what it sends.
 """
