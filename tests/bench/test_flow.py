@@ -229,6 +229,14 @@ def test_a_missing_peer_is_reported_and_not_waited_for(
         rounds.measure(Wait(method, 1, 4, 1, stream, 8, ranks, "table"))
 
 
+@pytest.mark.parametrize("probe_name", ["read", "waits", "mailbox", "matvec"])
+def test_whoever_gives_up_leaves_no_copy_in_flight(device: EmulatedDevice, probe_name: str) -> None:
+    """Every wait starves at its first question, that of the copies' readers too."""
+    found = errors(run(probe_name, device, dataclasses.replace(TINY, watchdog_cycles=0)))
+    assert found
+    assert all("waited in vain" in e for e in found)
+
+
 def test_mail_that_never_comes_is_reported(
     device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -231,7 +231,8 @@ class Emulated:
             seed: of the schedule.
             sms: blocks that run together, all by default; one grid may have more.
             mood: one of `MOODS`, by default as the seed draws it.
-            host_time: clocks are the host's, and other threads may write what kernels wait for.
+            host_time: clocks tell what the thread has computed, and other threads may write what
+                kernels wait for.
             stores: what the host writes meanwhile.
         """
         kept = []

@@ -23,7 +23,7 @@ struct HostStore {  // a word that the host writes at a moment of the launch
 struct Schedule {  // ctypes mirrors it
   u64 seed;
   u32 sms;        // blocks that are resident together
-  u32 host_time;  // 1: clocks are the host's, and what kernels wait for may come from other threads
+  u32 host_time;  // 1: clocks are the thread's; what kernels wait for may come from other threads
   u32 mood;       // 0: drawn from the seed; else 1 + an index of MOODS
   u32 store_count;
   const HostStore* stores;

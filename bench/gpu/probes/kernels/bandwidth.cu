@@ -122,11 +122,13 @@ KERNEL(read_bulk, BandwidthParams, 544) {
     if (lane_index() != 0) return;
     u64 policy = policy_evict_first();
     RingCursor at{0, 0};
-    for (u64 k = 0; k < share.count; ++k) {
-      const u8* from = p.from + (share.first + k * share.step) * p.chunk_bytes;
-      if (!ring_fill(ring, at, from, p.evict_first != 0, policy, dog)) return;
+    u64 issued = 0;
+    for (; issued < share.count; ++issued) {
+      const u8* from = p.from + (share.first + issued * share.step) * p.chunk_bytes;
+      if (!ring_fill(ring, at, from, p.evict_first != 0, policy, dog)) break;
       ring_advance(at, ring, 1);
     }
+    ring_drain(ring, issued);
     return;
   }
   u32 reader = warp_index() - 1;
@@ -165,7 +167,10 @@ KERNEL(copy_bulk, BandwidthParams, 32) {
     if (k < AHEAD) continue;
     u64 j = k - AHEAD;
     RingCursor at{static_cast<u32>(j % SLOTS), static_cast<u32>(j / SLOTS) & 1};
-    if (!ring_wait(ring, at, dog)) break;
+    if (!ring_wait(ring, at, dog)) {
+      ring_drain(ring, k < share.count ? k + 1 : share.count);
+      break;
+    }
     // Both sides of the slot are the copy engine's: the wait on `full` orders the store after the
     // load, and no generic access comes between, so no proxy fence is needed.
     bulk_store(p.to + (share.first + j * share.step) * p.chunk_bytes,

@@ -48,15 +48,17 @@ DEVICE void run_rounds(const MailboxParams& p, MailboxState* state, u32* log, co
   u32 wrong = 0, checked = 0;
   if (thread == 0 && !meet_peers(p, dog)) shared_poke(&state->failed, 1);
   round_barrier();  // hands thread 0's meeting to the others; guards the read of `failed`
-  if (p.stream) {   // let the stream reach its full rate first
+  // Read only between the last barrier of a round and the first of the next, when nobody writes it:
+  // all threads see the same and leave together, or a barrier would wait for those that left.
+  bool failed = shared_peek(&state->failed) != 0;
+  if (p.stream) {  // let the stream reach its full rate first
     u64 begin = clock_cycles();
     while (clock_cycles() - begin < p.warm_cycles) nap();
   }
   u32 chunks_begin = shared_peek(&state->stream.chunks);
   u64 begin_cycles = clock_cycles(), begin_ns = time_ns();
-  for (u32 round = 0; round < p.rounds; ++round) {
-    round_barrier();  // all round warps start together
-    if (shared_peek(&state->failed)) break;
+  for (u32 round = 0; round < p.rounds && !failed; ++round) {
+    round_barrier();  // all round warps start together; guards the writes of `failed`
     u64 start = clock_cycles();
     u32 got[MAX_KERNELS];
     if (active) {
@@ -89,6 +91,7 @@ DEVICE void run_rounds(const MailboxParams& p, MailboxState* state, u32* log, co
     }
     round_barrier();  // every thread has its words; ends the measured time
     if (thread == 0) log[round] = static_cast<u32>(clock_cycles() - start);
+    failed = shared_peek(&state->failed) != 0;
     if (active) {
 #pragma unroll
       for (u32 peer = 0; peer < MAX_KERNELS; ++peer) {

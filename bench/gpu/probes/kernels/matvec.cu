@@ -293,10 +293,13 @@ DEVICE void run_phases(const MatvecParams& p, Unit compute) {
     u64 chunks = ph.resident ? p.slots : p.run_bytes / p.slot_bytes;
     u64 policy = policy_evict_first();
     RingCursor at{0, 0};
-    for (u64 k = 0; k < chunks; ++k) {
-      if (!ring_fill(ph.ring, at, run + k * p.slot_bytes, true, policy, dog)) return;
+    u64 issued = 0;
+    while (issued < chunks &&
+           ring_fill(ph.ring, at, run + issued * p.slot_bytes, true, policy, dog)) {
       ring_advance(at, ph.ring, 1);
+      ++issued;
     }
+    ring_drain(ph.ring, issued);
     return;
   }
   u64 begin_cycles = 0, begin_ns = 0;

@@ -83,6 +83,15 @@ DEVICE bool ring_fill(const Ring& ring, const RingCursor& at, const u8* from, bo
   return true;
 }
 
+// By the producer of `issued` chunks before it leaves: a block must not end while copies into its
+// shared memory are in flight, and readers that gave up have not waited for them. Every copy lands,
+// so there is no watchdog; of each slot the last may be on its way.
+DEVICE void ring_drain(const Ring& ring, u64 issued) {
+  for (u64 k = issued > ring.count ? issued - ring.count : 0; k < issued; ++k) {
+    while (!barrier_passed(ring.full + k % ring.count, static_cast<u32>(k / ring.count & 1))) {
+    }
+  }
+}
 #endif
 
 // Reader: passing `full` makes the copy engine's writes of this slot visible to the loads after it.
@@ -121,14 +130,13 @@ struct StreamControl {  // shared memory; written by one warp, peeked at by the 
   u32 stop;             // set when the measured warps have finished
   u32 chunks;           // issued so far
   u32 last;             // chunks in all; ~0 while unknown
-  u32 failed;
+  u32 pad;
 };
 
 DEVICE void stream_init(StreamControl* control) {
   control->stop = 0;
   control->chunks = 0;
   control->last = ~0u;
-  control->failed = 0;
 }
 
 #if HOPPER
@@ -140,14 +148,15 @@ DEVICE void stream_produce(const Ring& ring, StreamControl* control, const u8* r
   u32 chunks = 0;
   bool ok = true;
   while (ok && !shared_peek(&control->stop)) {
-    for (u32 i = 0; ok && i < run_chunks; ++i) {
+    for (u32 i = 0; i < run_chunks; ++i) {
       ok = ring_fill(ring, at, run + static_cast<u64>(i) * ring.bytes, true, policy, dog);
+      if (!ok) break;
       ring_advance(at, ring, 1);
       shared_poke(&control->chunks, ++chunks);
     }
   }
-  if (!ok) shared_poke(&control->failed, 1);
   shared_poke(&control->last, ok ? chunks : 0);
+  ring_drain(ring, chunks);
 }
 #endif
 
