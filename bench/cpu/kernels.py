@@ -17,6 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -96,7 +97,8 @@ def together(
         thread.start()
     for thread in threads:
         thread.join()
-    return rates.min(axis=0) * len(workers)  # no faster than the slower thread
+    slowest: np.ndarray = rates.min(axis=0)  # all start together: none is faster
+    return slowest * len(workers)
 
 
 def widths(worker: Worker, name: str, rounds: int) -> dict[str, float]:
@@ -121,10 +123,13 @@ def main() -> None:
     workers = [Worker(options.isa, options.cols, options.pages) for _ in range(options.threads)]
     x = np.ones((1, options.cols), np.float32)
     rows = {name: int(SLICE / size / options.cols) for name, (_, _, size) in FORMATS.items()}
+
+    def multiply(name: str, worker: Worker) -> float:  # bytes/s
+        row: float = FORMATS[name][2] * options.cols
+        return row * worker.multiply(name, rows[name], x)
+
     work: list[Callable[[Worker], float]] = [Worker.read]
-    for name, (_, _, size) in FORMATS.items():
-        row = size * options.cols
-        work.append(lambda w, name=name, row=row: row * w.multiply(name, rows[name], x))
+    work += [partial(multiply, name) for name in FORMATS]
     rates = together(workers, options.rounds, work)
     best = np.percentile(rates, 95, axis=0) / 1e9
     median = np.median(rates, axis=0) / 1e9
