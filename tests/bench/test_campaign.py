@@ -204,6 +204,9 @@ def test_without_a_gpu_the_command_ends_with_a_reason_and_a_valid_file(tmp_path:
     document = json.loads(out.read_text())
     _results.validate(document)
     assert done.returncode == 1
+    assert document["command"] == (
+        "python bench/gpu/probes/run.py --only topology,read --out o.json"
+    )
     assert [r["name"] for r in document["records"]] == ["topology_probe", "read_probe", "clocks"]
     assert "FAILED topology_probe: DeviceError" in done.stdout
     assert document["compiler"] == "nvcc 13.0.88 sm_90a"

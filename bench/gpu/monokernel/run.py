@@ -9,7 +9,6 @@ package need not be installed. It never changes the GPU's settings. README.md te
 from __future__ import annotations
 
 import argparse
-import shlex
 import signal
 import sys
 import tempfile
@@ -22,6 +21,7 @@ for folder in (ROOT / "src", ROOT):
         sys.path.insert(0, str(folder))
 
 from bench import _results  # noqa: E402
+from bench._command import shown_command  # noqa: E402
 from bench.gpu.monokernel._campaign import Campaign  # noqa: E402
 from bench.gpu.monokernel._child import child_main, run_part  # noqa: E402
 from bench.gpu.monokernel._markdown import render  # noqa: E402
@@ -98,7 +98,7 @@ def _run(options: argparse.Namespace, wanted: tuple[Part, ...], arguments: list[
                 render=render,
                 tell=tell,
                 seconds=60 * options.minutes,
-                command=shlex.join(["python", "bench/gpu/monokernel/run.py", *arguments]),
+                command=shown_command([__file__, *arguments]),
                 commit=options.commit or _results.current_commit(ROOT),
                 folder=folder,
                 what=options.name,

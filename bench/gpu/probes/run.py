@@ -8,7 +8,6 @@ of the two compilers and NumPy; `--compile-only` needs no GPU. It never changes 
 from __future__ import annotations
 
 import argparse
-import shlex
 import signal
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from bench import _results
+from bench._command import shown_command
 from bench.gpu.probes import _compile
 from bench.gpu.probes._campaign import Campaign
 from bench.gpu.probes._child import Outcome, child_main, spawn
@@ -116,7 +116,7 @@ def run_all(options: argparse.Namespace, arguments: list[str]) -> int:
             probes=chosen(options.only),
             runner=runner,
             seconds=options.budget_seconds,
-            command=shlex.join(["python", "bench/gpu/probes/run.py", *arguments]),
+            command=shown_command([__file__, *arguments]),
             commit=options.commit or _results.current_commit(REPOSITORY),
             compiler=f"{compiler} {options.arch}",
             out=options.out,

@@ -192,7 +192,7 @@ def write_results(
     bandwidth = next((r["median"] * 1e9 for r in records if r["name"] == "read_bandwidth"), None)
     document = build_document(
         describe_machine(bandwidth),
-        shlex.join(["monolane", *sys.argv[1:]]),
+        shlex.join(["monolane", *map(_shown_word, sys.argv[1:])]),
         records,
         current_commit(Path(__file__).parent),
         load_average=round(load_average(), 2),
@@ -205,6 +205,12 @@ def write_results(
         path = out / result_name(document, what) if out.is_dir() else out
         write_document(path, document)
         sys.stderr.write(f"written to {path}\n")
+
+
+def _shown_word(word: str) -> str:
+    """Return an argument as others could give it: of a place on this machine, its last name."""
+    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+    return option + equals + (Path(value).name if Path(value).is_absolute() else value)
 
 
 def _table(document: dict[str, Any]) -> list[str]:
