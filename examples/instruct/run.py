@@ -1,17 +1,20 @@
 """Teach the demo model to answer requests, with data made from the standard library.
 
-    python examples/instruct/run.py OUT --steps 300       some ten minutes on one core
+    python examples/instruct/run.py OUT --steps 600       some 20 to 40 minutes on one core
     python examples/instruct/run.py OUT --score-only      ask a model that is there already
 
 Requests and answers come from the library's own source (see ``monolane.tune.write_requests``); what
 the demo never read in its training is held out, and asked before and after. OUT/tuned is the model,
-OUT/scores.json what it answered right.
+OUT/scores.json what it answered right. results.json beside this script is such a file, of the demo
+that is shipped; docs/post-training.md shows it.
 """
 
 import argparse
 import ast
 import dataclasses
+import hashlib
 import json
+import platform
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -92,11 +95,22 @@ def score(model: Path, held_out: Path) -> tuple[dict[str, Any], list[dict[str, s
     return {**shares, "ended by itself": f"{stopped}/{total}"}, samples
 
 
+def about(given: argparse.Namespace) -> dict[str, Any]:
+    """What was tuned, and for how long."""
+    weights = (find_model("demo") / "model.safetensors").read_bytes()
+    return {
+        "demo": hashlib.sha256(weights).hexdigest(),
+        "python": platform.python_version(),  # its library is the data
+        "steps": given.steps,
+        "tokens_per_step": given.rows * given.context,
+    }
+
+
 def main() -> None:
     """Make the data, tune, and ask before and after."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--context", type=int, default=LONGEST)
     parser.add_argument("--score-only", action="store_true")
@@ -119,7 +133,7 @@ def main() -> None:
 
         demo = find_model("demo")
         tune_folder(demo, out / "data" / "train.jsonl", out / "tuned", recipe, report=report)
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"run": about(given)}
     for name, folder in (("demo", find_model("demo")), ("tuned", out / "tuned")):
         found[name], samples = score(folder, out / "data" / "held_out.jsonl")
         found[f"{name}, samples"] = samples
