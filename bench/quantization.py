@@ -101,10 +101,10 @@ def main() -> None:
     """Measure and print."""
     options = parse_arguments()
     label = options.label or options.model.name
-    records = measure_text(options.model, label, options.text, options.tokens)
+    records, used = measure_text(options.model, label, options.text, options.tokens)
     if options.goldens is not None:
         records += measure_goldens(options.goldens)
-    texts = [path.name for path in options.text]
+    texts = [path.name for path in used]
     publish(records, "quantization", options.out, timed=False, model=label, text=texts)
 
 
@@ -120,12 +120,17 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measure_text(model: Path, label: str, texts: Sequence[Path], tokens: int) -> list[Record]:
-    """Score texts with every variant of a model, window by window side by side."""
+def measure_text(
+    model: Path, label: str, texts: Sequence[Path], tokens: int
+) -> tuple[list[Record], list[Path]]:
+    """Score texts with every variant of a model, window by window side by side.
+
+    Returns the records, and which texts were scored.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         engines = open_variants(model, Path(scratch))
         oracle = engines["reference", "float32"][0]
-        windows, size = cut_windows(oracle, texts, tokens)
+        windows, size, used = cut_windows(oracle, texts, tokens)
         tallies = {name: Tally(weights=about) for name, (_, about) in engines.items()}
         for window in track(windows, "windows", console=Console(stderr=True), transient=True):
             wanted = oracle.logits(window.ids)
@@ -141,7 +146,7 @@ def measure_text(model: Path, label: str, texts: Sequence[Path], tokens: int) ->
         figures = tally.record(size)
         figures["bits_per_byte_more"] = figures["bits_per_byte"] - base
         records.append(common | {"model": label, "backend": backend, "dtype": dtype} | figures)
-    return records
+    return records, used
 
 
 def open_variants(
@@ -193,12 +198,16 @@ def lane_matrices(weights: Weights) -> frozenset[Role]:
     return frozenset(matrix.role for phase in plan.phases for matrix in phase.matrices)
 
 
-def cut_windows(engine: Engine, texts: Sequence[Path], tokens: int) -> tuple[list[Window], int]:
+def cut_windows(
+    engine: Engine, texts: Sequence[Path], tokens: int
+) -> tuple[list[Window], int, list[Path]]:
     """Cut texts into contexts, each token scored once with half a context before it if there is.
 
-    Whole texts are taken in order while they fit into ``tokens``, so bytes and tokens match.
+    Whole texts are taken in order, those left out that no longer fit into ``tokens``, so bytes and
+    tokens match. Returns the windows, the bytes of the texts taken, and these texts.
     """
     windows: list[Window] = []
+    used: list[Path] = []
     size = scored = 0
     for path in texts:
         text = path.read_text(encoding="utf-8")
@@ -206,10 +215,11 @@ def cut_windows(engine: Engine, texts: Sequence[Path], tokens: int) -> tuple[lis
         if scored + len(ids) > tokens:
             continue
         windows += cut_text(ids, engine.backend.context)
+        used.append(path)
         size, scored = size + len(text.encode()), scored + len(ids)
     if not windows:
         raise SystemExit(f"--tokens: expected room for one whole text, got {tokens}")
-    return windows, size
+    return windows, size, used
 
 
 def cut_text(ids: Sequence[int], context: int) -> Iterator[Window]:
