@@ -1,6 +1,6 @@
 """Teach the demo model to answer requests, with data made from the standard library.
 
-    python examples/instruct/run.py OUT --steps 600       some 20 to 40 minutes on one core
+    python examples/instruct/run.py OUT --steps 600       took 35 minutes of a shared core
     python examples/instruct/run.py OUT --score-only      ask a model that is there already
 
 Requests and answers come from the library's own source (see ``monolane.tune.write_requests``); what

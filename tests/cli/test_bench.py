@@ -24,8 +24,8 @@ def test_a_document_of_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     wish = ["bench", "--synthetic", "laneformer-tiny", *SMALL, "--runs", 2, "--startup", 1]
     lengths = ["--context", 8, "--context", 24, "--prefill", 16]
     dtypes = ["--dtype", "bfloat16", "--dtype", "float32"]
-    given = ["/opt/bin/monolane", "bench", "org/name", "/home/me/model", "--out=/home/me/results"]
-    monkeypatch.setattr(sys, "argv", given)
+    given = ["bench", "org/name", "/home/me/model", "../../me/other", "--out=/home/me/results"]
+    monkeypatch.setattr(sys, "argv", ["/opt/bin/monolane", *given])
     result = run(*wish, *lengths, *dtypes, "--json", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
@@ -33,7 +33,7 @@ def test_a_document_of_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (written,) = tmp_path.glob("*-synthetic-laneformer-tiny.json")
     assert json.loads(written.read_text()) == document
     assert f"written to {written}" in result.stderr
-    assert document["command"] == "monolane bench org/name model --out=results", "no places"
+    assert document["command"] == "monolane bench org/name model other --out=results", "no places"
     records = document["records"]
     assert [(r["name"], r.get("dtype"), r.get("context"), r.get("tokens")) for r in records] == [
         ("read_bandwidth", None, None, None),

@@ -210,7 +210,10 @@ def write_results(
 def _shown_word(word: str) -> str:
     """Return an argument as others could give it: of a place on this machine, its last name."""
     option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
-    return option + equals + (Path(value).name if Path(value).is_absolute() else value)
+    path = Path(value)
+    if path.is_absolute() or ".." in path.parts:
+        value = path.resolve().name
+    return option + equals + value
 
 
 def _table(document: dict[str, Any]) -> list[str]:
