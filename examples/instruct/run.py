@@ -116,6 +116,12 @@ def main() -> None:
     parser.add_argument("--score-only", action="store_true")
     given = parser.parse_args()
     out: Path = given.out
+    if given.steps < 1:
+        parser.error(f"--steps: expected 1 or more, got {given.steps}")
+    if given.score_only and not (out / "tuned").is_dir():
+        parser.error(
+            f"--score-only: expected a model in {out / 'tuned'}; tune one first, without it"
+        )
     counts = write_requests(out / "data")
     sys.stdout.write(f"requests: {counts}\n")
     if not given.score_only:

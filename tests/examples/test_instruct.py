@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import json
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -61,6 +62,28 @@ def test_an_answer_is_judged_by_what_was_asked(
     wanted = {"write": "def put(self, x): pass", "parameters": "a, b"}.get(kind, "")
     request = "Complete this function.\n\ndef f(x):\n    x += 1"
     assert script.SCORES[kind](answer, wanted, request) is right
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        (["--score-only"], "tuned; tune one first"),
+        (["--steps", "0"], "--steps: expected 1 or more, got 0"),
+    ],
+)
+def test_a_wish_that_cannot_be_met_ends_before_any_work(
+    script: ModuleType,
+    wish: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["run.py", str(tmp_path / "out"), *wish])
+    with pytest.raises(SystemExit, match="2"):
+        script.main()
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_page_shows_the_results(results: dict[str, Any]) -> None:
