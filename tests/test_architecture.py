@@ -1,4 +1,4 @@
-"""docs/rooms.md is the law: no room imports one that its row does not name."""
+"""docs/architecture.md is the law: no package imports one that its row does not name."""
 
 import ast
 import re
@@ -13,16 +13,16 @@ LEAVES = {"errors", "_env", "_toml", "_version", "_core"}
 
 
 def table() -> dict[str, set[str]]:
-    """Room -> rooms that it may import, from the rows of docs/rooms.md."""
+    """Package -> packages that it may import, from the rows of docs/architecture.md."""
     rows = re.findall(
-        r"^\| `(\w+)` \|[^|]*\|([^|]*)\|$", (ROOT / "docs" / "rooms.md").read_text(), re.MULTILINE
+        r"^\| `(\w+)` \|[^|]*\|([^|]*)\|$", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE
     )
-    rooms = {room for room, _ in rows}
+    packages = {package for package, _ in rows}
     return {
-        room: rooms - {"cli"}
+        package: packages - {"cli"}
         if allowed.strip() == "any"
-        else set(re.findall(r"\w+", allowed)) & rooms
-        for room, allowed in rows
+        else set(re.findall(r"\w+", allowed)) & packages
+        for package, allowed in rows
     }
 
 
@@ -37,7 +37,7 @@ def imports(source: str) -> Iterator[tuple[int, list[str]]]:
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            # Lazy imports are spelled as strings: "monolane.room._module:Name".
+            # Lazy imports are spelled as strings: "monolane.package._module:Name".
             names = re.findall(r"^(monolane\.[\w.]+):\w+$", node.value)
         else:
             continue
@@ -46,33 +46,33 @@ def imports(source: str) -> Iterator[tuple[int, list[str]]]:
                 yield node.lineno, name.split(".")[1:]
 
 
-def faults(room: str, source: str) -> list[str]:
-    """Return what a file of a room imports against the table."""
+def faults(package: str, source: str) -> list[str]:
+    """Return what a file of a package imports against the table."""
     found = []
     for line, parts in imports(source):
         target = parts[0] if parts else ""
-        if target in LEAVES or target == room:
+        if target in LEAVES or target == package:
             continue
-        if target not in ALLOWED.get(room, set()):
-            found.append(f"line {line}: {room} must not import monolane.{target}")
+        if target not in ALLOWED.get(package, set()):
+            found.append(f"line {line}: {package} must not import monolane.{target}")
         elif len(parts) > 1 and parts[1].startswith("_"):
             found.append(f"line {line}: reaches past monolane.{target}'s __init__ to {parts[1]}")
     return found
 
 
-ROOMS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file())
+PACKAGES = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file())
 
 
-def test_every_room_has_a_row() -> None:
-    assert set(ROOMS) == set(ALLOWED)
+def test_every_package_has_a_row() -> None:
+    assert set(PACKAGES) == set(ALLOWED)
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_rooms_import_what_their_row_allows(room: str) -> None:
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_import_what_their_row_allows(package: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}: {fault}"
-        for path in sorted((PACKAGE / room).rglob("*.py"))
-        for fault in faults(room, path.read_text())
+        for path in sorted((PACKAGE / package).rglob("*.py"))
+        for fault in faults(package, path.read_text())
     ]
     assert found == []
 
