@@ -218,6 +218,19 @@ void Executor::truncate(int slot, int64_t length) {
   if (length == 0) highest_[slot] = 0;
 }
 
+void Executor::copy(int source, int target) {
+  if (in_epoch_) throw std::logic_error("copy: an epoch is running; stop it first");
+  const int64_t now = length(source);
+  length(target);  // throws where there is no such slot
+  if (source == target) {
+    throw std::invalid_argument("copy: expected two slots, got " + std::to_string(source) +
+                                " twice");
+  }
+  cache_.copy(source, target, highest_[source], plan_.header.kv_heads);
+  lengths_[target] = now;
+  highest_[target] = highest_[source];
+}
+
 void Executor::check_room(int slot, size_t count) const {
   const int64_t now = length(slot);
   if (count == 0) throw std::invalid_argument("tokens: expected at least one");
