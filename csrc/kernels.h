@@ -25,7 +25,7 @@ enum class Format : int32_t {
   kI4 = 4,  // groups of 32 columns: 16 bytes (value + 8 in 4 bits), one float16 scale per group
 };
 
-// In what type activations meet the weights.
+// The type in which activations are multiplied with the weights.
 enum class Activation : int32_t {
   kF32 = 0,   // exact: any of the float formats, widened to float
   kBF16 = 1,  // rounded to bfloat16: BF16 weights, accumulated in float
@@ -61,7 +61,7 @@ constexpr int64_t row_bytes(Format format, int64_t cols) {
   return 0;
 }
 
-// Whether activations of a kind may meet weights of a format.
+// Whether activations of a kind may be multiplied with weights of a format.
 constexpr bool accepts(Format format, Activation kind) {
   switch (kind) {
     case Activation::kF32:
