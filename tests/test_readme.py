@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -40,3 +41,25 @@ def test_ci_runs_the_readmes_test_command() -> None:
     assert line == "scripts/check"
     script = (ROOT / ".ci" / "run").read_text()
     assert "README.md" in script
+
+
+def test_the_waits_of_a_laneformer_are_counted_right() -> None:
+    from monolane.model import NOW
+    from monolane.plan import H200, Plan, Scope, build, named_config
+
+    def over_all_lanes(plan: Plan) -> list[int]:
+        """How many phases back the waits over all lanes reach; 0: to the phase before."""
+        waits = [(phase, phase.wait(Scope.ALL)) for phase in plan.phases]
+        return [phase.index - count for phase, count in waits if count is not None]
+
+    model = named_config("laneformer-2b")
+    back = over_all_lanes(build(model, H200, "bfloat16"))
+    two_layers = 2 * 5  # phases
+    counts = len(back), back.count(two_layers), back.count(0)
+    text = " ".join(README.split())
+    assert counts == (27, 26, 1)
+    assert f"has {counts[0]} waits over all lanes in each token. {counts[1]} of them" in text
+    layers = [replace(layer, attention_reduce=NOW, mlp_reduce=NOW) for layer in model.layers]
+    ordinary = over_all_lanes(build(replace(model, layers=tuple(layers)), H200, "bfloat16"))
+    assert set(ordinary) == {0}
+    assert f"there would be {len(ordinary)}, and each would be for the phase just before" in text
