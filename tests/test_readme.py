@@ -53,7 +53,8 @@ def test_the_waits_of_a_laneformer_are_counted_right() -> None:
         return [phase.index - count for phase, count in waits if count is not None]
 
     model = named_config("laneformer-2b")
-    back = over_all_lanes(build(model, H200, "bfloat16"))
+    plan = build(model, H200, "bfloat16")
+    back = over_all_lanes(plan)
     two_layers = 2 * 5  # phases
     counts = len(back), back.count(two_layers), back.count(0)
     text = " ".join(README.split())
@@ -63,3 +64,9 @@ def test_the_waits_of_a_laneformer_are_counted_right() -> None:
     ordinary = over_all_lanes(build(replace(model, layers=tuple(layers)), H200, "bfloat16"))
     assert set(ordinary) == {0}
     assert f"there would be {len(ordinary)}, and each would be for the phase just before" in text
+    page = " ".join((ROOT / "docs" / "plan.md").read_text().split())
+    assert f"has {counts[0]} waits over all lanes in a pass of {len(plan.phases)} phases" in page
+    assert f"{counts[1]} of them reach back ten phases" in page
+    assert f"twice a layer, {len(ordinary)} times in all" in page
+    inside = sum(phase.wait(Scope.GROUP) is not None for phase in plan.phases)
+    assert f"{inside} times in a pass on an H200" in page
