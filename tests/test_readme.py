@@ -27,6 +27,15 @@ def test_links_and_paths_are_there() -> None:
                 assert (document.parent / target.split("#")[0]).exists(), f"{document}: {target}"
 
 
+def test_links_into_a_page_lead_to_a_heading() -> None:
+    for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", document.read_text()):
+            page = document.parent / target if target else document
+            headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+            assert anchor in slugs, f"{document}: {target}#{anchor}"
+
+
 def test_commands_of_the_status_table_are_those_of_the_program() -> None:
     from monolane.cli import app
 
