@@ -93,6 +93,8 @@ def packages() -> str:
     drawn = []
     lines = sorted(arrows(table))
     for name, target, partly in lines:
+        if boxes[name][1] == boxes[target][1]:
+            raise SystemExit(f"{name} imports {target}, in the same row: move one of them")
         points = _route(name, target, lines, boxes)
         for other, box in boxes.items():
             if other not in (name, target) and any(_inside(p, box) for p in _walk(points)):
