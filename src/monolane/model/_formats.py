@@ -67,8 +67,8 @@ class WeightFormat:
         return bits // 8
 
 
-# The types of activations beside weights on a CPU; the place is the code. f32 is exact: any format of
-# plain numbers is widened. bf16: rounded, for bfloat16 weights, accumulated in float32. i8:
+# The types of activations beside weights on a CPU; the place is the code. f32 is exact: any format
+# of plain numbers is widened. bf16: rounded, for bfloat16 weights, accumulated in float32. i8:
 # quantised in groups of 32 with a float32 scale, for weights that are codes.
 ACTIVATIONS = ("f32", "bf16", "i8")
 
