@@ -81,7 +81,7 @@ struct Executor::Worker {
   int group;
   int64_t first_lane, first_worker;
   WorkerRows weights;
-  int64_t token_bytes;                  // room of one packed token
+  int64_t token_bytes;                  // of one packed token
   uint32_t passes = 0;                  // laid out since construction, empty ones included
   uint32_t finished = 0;                // phases since construction
   uint32_t base = 0;                    // `finished` of everybody at the beginning of this pass
