@@ -145,7 +145,7 @@ def test_fma_instructions(sass: Sass, kind: str, columns: int) -> None:
         assert has(ops, "HMMA") == 0
 
 
-@pytest.mark.parametrize("arch", ["sm_80", pytest.param("sm_100a", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("arch", ["sm_80", pytest.param("sm_100a", marks=pytest.mark.exhaustive)])
 def test_what_is_not_hoppers_own_compiles_elsewhere(arch: str, tmp_path: Path) -> None:
     sources = _compile.SOURCES if arch == "sm_100a" else tuple(
         s for s in _compile.SOURCES if s not in _compile.HOPPER_ONLY

@@ -286,7 +286,7 @@ def test_torch_has_the_monokernels_weights(work: Path) -> None:
 
 
 # ---- the rehearsal -------------------------------------------------------------------------------
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_the_sanitizers_run(work: Path, tmp_path: Path) -> None:
     """On every width, the widest with activations in memory."""
     records: list[Record] = []
@@ -294,7 +294,7 @@ def test_what_the_sanitizers_run(work: Path, tmp_path: Path) -> None:
     assert records == [{"name": "small_model", "engine": "monolane", "tokens_drawn": 8}]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_rehearsal(tmp_path: Path) -> None:
     """The whole campaign: every part runs, and what it finds is right."""
     command = [sys.executable, str(RUN), "--rehearse", "--out", str(tmp_path), "--commit", "abc"]
