@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from monolane.errors import CheckpointError
-from monolane.model._families import read_json_object
+from monolane.model._fields import read_json_object
 from monolane.model._safetensors import (
     Array,
     PendingTensor,

@@ -16,12 +16,12 @@ from monolane.errors import CheckpointError, ConfigError
 from monolane.model._aside import check_replaceable, folder_aside
 from monolane.model._checkpoint import Checkpoint, write_checkpoint
 from monolane.model._config import ModelConfig
-from monolane.model._families import read_config, render_config, tensor_specs
 from monolane.model._quantization import Quantization
 from monolane.model._quantized import Quantized, quantize_matrix
 from monolane.model._safetensors import DTYPES, Array, PendingTensor
 from monolane.model._tensors import Part, Role, TensorSpec
 from monolane.model._weights import CODE_DTYPES, SCALE_DTYPES, Weights
+from monolane.model.families import read_config, render_config, tensor_specs
 
 # Copied as they are. Never modeling code: Transformers cannot read these weights.
 COPIED = (

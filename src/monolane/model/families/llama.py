@@ -1,0 +1,100 @@
+"""Llama 2 and 3, and what other dense families have of them: one lane that reduces at once."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from monolane.model._config import Head, LayerConfig, ModelConfig
+from monolane.model._fields import Fields
+from monolane.model._reduce import NOW
+from monolane.model._tensors import Role, TensorSpec, list_specs
+from monolane.model.families._family import (
+    COMMON,
+    Family,
+    Reader,
+    layer_count,
+    read_rotary,
+    render_common,
+)
+
+NAMES = {
+    Role.EMBEDDING: "model.embed_tokens.weight",
+    Role.ATTENTION_NORM: "model.layers.{i}.input_layernorm.weight",
+    Role.Q: "model.layers.{i}.self_attn.q_proj.weight",
+    Role.K: "model.layers.{i}.self_attn.k_proj.weight",
+    Role.V: "model.layers.{i}.self_attn.v_proj.weight",
+    Role.O: "model.layers.{i}.self_attn.o_proj.weight",
+    Role.MLP_NORM: "model.layers.{i}.post_attention_layernorm.weight",
+    Role.GATE: "model.layers.{i}.mlp.gate_proj.weight",
+    Role.UP: "model.layers.{i}.mlp.up_proj.weight",
+    Role.DOWN: "model.layers.{i}.mlp.down_proj.weight",
+    Role.FINAL_NORM: "model.norm.weight",
+    Role.HEAD: "lm_head.weight",
+    # Where the config has them.
+    Role.Q_BIAS: "model.layers.{i}.self_attn.q_proj.bias",
+    Role.K_BIAS: "model.layers.{i}.self_attn.k_proj.bias",
+    Role.V_BIAS: "model.layers.{i}.self_attn.v_proj.bias",
+}
+
+
+def at_once(windows: Sequence[int | None]) -> tuple[LayerConfig, ...]:
+    """Return the layers of a dense model, given the window of each."""
+    return tuple(LayerConfig(NOW, NOW, window) for window in windows)
+
+
+DENSE: dict[str, Reader] = COMMON | {
+    "num_lanes": lambda f: 1,
+    "head": lambda f: Head.VOCAB_PARALLEL,
+    "layers": lambda f: at_once([None] * layer_count(f)),
+    "rotary": lambda f: read_rotary(f, "half"),
+    "norm_eps": lambda f: f.number("rms_norm_eps", default=1e-6),
+}
+
+
+def tensors(config: ModelConfig) -> tuple[TensorSpec, ...]:
+    """Return the tensors of a dense checkpoint; none of them has an axis for the one lane."""
+    return list_specs(config, NAMES, shared=frozenset(Role))
+
+
+def surplus(config: ModelConfig, name: str) -> bool:
+    """Tell tensors that old files store: frequencies, and a tied head beside the embedding."""
+    tied_head = config.tie_embeddings and name == NAMES[Role.HEAD]
+    return tied_head or name.endswith("rotary_emb.inv_freq")
+
+
+def render_dense(config: ModelConfig, kind: str) -> dict[str, Any]:
+    """Write the config.json of a dense model whose classes in Transformers begin with ``kind``."""
+    return render_common(config, f"{kind}ForCausalLM", kind.lower()) | {
+        "hidden_act": "silu",
+        "head_dim": config.head_dim,
+        "rms_norm_eps": config.norm_eps,
+    }
+
+
+def read_windows(fields: Fields, window: int | None, first: int = 0) -> list[int | None]:
+    """Return the window of each layer: of those that ``layer_types`` names, or of all from first.
+
+    No layer has one where ``window`` is None.
+    """
+    count = layer_count(fields)
+    full = min(first, count)
+    kinds = fields.raw.get("layer_types")
+    if kinds is None:
+        kinds = ["full_attention"] * full + ["sliding_attention"] * (count - full)
+    if not isinstance(kinds, list) or len(kinds) != count:
+        raise fields.fault("layer_types", f"a list of {count} kinds of attention, one a layer")
+    return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
+LLAMA = Family(
+    name="llama",
+    model_types=("llama",),
+    fields=DENSE,
+    fixed={
+        "hidden_act": ("silu", ""),
+        "attention_bias": (False, "executors add biases to queries, keys and values only"),
+        "mlp_bias": (False, "executors have no biases in the MLP"),
+    },
+    tensors=tensors,
+    surplus=surplus,
+    render=lambda config: render_dense(config, "Llama"),
+)
