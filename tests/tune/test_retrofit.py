@@ -176,9 +176,12 @@ def test_the_folder_is_whole(llama: Make, tmp_path: Path) -> None:
     source, out = llama(), tmp_path / "lanes"
     (source / "README.md").write_text("---\nlicense: apache-2.0\n---\n# Dense\nIt is best.\n")
     (source / "LICENSE").write_text("terms")
+    (source / "THIRD_PARTY_LICENSES").mkdir()
+    (source / "THIRD_PARTY_LICENSES" / "TOKENIZER").write_text("other terms")
     retrofit_folder(source, out, lanes=4)
     assert (out / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
     assert (out / "LICENSE").read_text() == "terms"
+    assert (out / "THIRD_PARTY_LICENSES" / "TOKENIZER").read_text() == "other terms"
     card = (out / "README.md").read_text()
     assert "license: apache-2.0" in card
     assert "It is best" not in card

@@ -21,6 +21,7 @@ from monolane.model import (
     ModelConfig,
     Weights,
     check_replaceable,
+    copy_licences,
     folder_aside,
     read_config,
     render_config,
@@ -61,7 +62,7 @@ def export_hub_layout(
         write_text_files(source, folder, config)
         _copy_or_write(source, folder, "generation_config.json", _generation_config(config))
         _copy_or_write(source, folder, "README.md", model_card(config, destination.name))
-        _copy_licences(source, folder)
+        copy_licences(source, folder)
         for name in CODE_FILES:
             shutil.copyfile(Path(__file__).with_name(name), folder / name)
     return destination
@@ -117,13 +118,6 @@ def _copy_or_write(source: Path, folder: Path, name: str, text: str) -> None:
         shutil.copyfile(source / name, folder / name)
     else:
         (folder / name).write_text(text, encoding="utf-8")
-
-
-def _copy_licences(source: Path, folder: Path) -> None:
-    for pattern in ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*"):
-        for path in sorted(source.glob(pattern)):
-            if path.is_file():
-                shutil.copyfile(path, folder / path.name)
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

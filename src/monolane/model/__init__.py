@@ -8,6 +8,7 @@ from monolane.model._aside import check_replaceable, folder_aside
 from monolane.model._checkpoint import Checkpoint, write_checkpoint
 from monolane.model._config import Head, LayerConfig, ModelConfig
 from monolane.model._fields import read_json_object
+from monolane.model._licences import LICENCE_FILES, copy_licences
 from monolane.model._quantization import Quantization
 from monolane.model._quantize import MatrixError, QuantizeReport, quantize_folder
 from monolane.model._quantized import Quantized, quantize_matrix
@@ -19,6 +20,7 @@ from monolane.model._weights import Weights
 from monolane.model.families import parse_config, read_config, render_config, tensor_specs
 
 __all__ = [
+    "LICENCE_FILES",
     "NEVER",
     "NOW",
     "Checkpoint",
@@ -39,6 +41,7 @@ __all__ = [
     "TensorSpec",
     "Weights",
     "check_replaceable",
+    "copy_licences",
     "folder_aside",
     "lane_shape",
     "layer_roles",

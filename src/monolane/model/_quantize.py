@@ -16,6 +16,7 @@ from monolane.errors import CheckpointError, ConfigError
 from monolane.model._aside import check_replaceable, folder_aside
 from monolane.model._checkpoint import Checkpoint, write_checkpoint
 from monolane.model._config import ModelConfig
+from monolane.model._licences import copy_licences
 from monolane.model._quantization import Quantization
 from monolane.model._quantized import Quantized, quantize_matrix
 from monolane.model._safetensors import DTYPES, Array, PendingTensor
@@ -31,10 +32,6 @@ COPIED = (
     "added_tokens.json",
     "generation_config.json",
     "*.jinja",
-    "LICENSE*",
-    "LICENCE*",
-    "NOTICE*",
-    "USE_POLICY*",
 )
 CARD = "README.md"
 _NOTE = """
@@ -193,6 +190,7 @@ def _copy_files(source: Path, folder: Path) -> None:
         for path in sorted(source.glob(pattern)):
             if path.is_file():
                 shutil.copyfile(path, folder / path.name)
+    copy_licences(source, folder)
 
 
 def _write_card(source: Path, folder: Path, config: ModelConfig, name: str) -> None:

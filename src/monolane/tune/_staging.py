@@ -20,22 +20,19 @@ from monolane.model import (
     ModelConfig,
     PendingTensor,
     check_replaceable,
+    copy_licences,
     render_config,
     tensor_specs,
     write_checkpoint,
 )
 
-# What travels from a model to one made of it: how it spells text, and under which terms it stands.
+# What travels from a model to one made of it, besides its licences: how it spells text.
 _TEXT = (
     "tokenizer*",
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
     "generation_config.json",
-    "LICENSE*",
-    "LICENCE*",
-    "NOTICE*",
-    "USE_POLICY*",
 )
 
 
@@ -57,6 +54,7 @@ def publish(
             for path in sorted(source.glob(pattern)):
                 if path.is_file():
                     shutil.copyfile(path, staging / path.name)
+        copy_licences(source, staging)
         text = json.dumps(render_config(config), indent=2, sort_keys=True)
         (staging / "config.json").write_text(text + "\n", encoding="utf-8")
         (staging / "README.md").write_text(card, encoding="utf-8")
