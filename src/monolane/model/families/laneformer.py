@@ -170,14 +170,13 @@ def _head(fields: Fields) -> Head:
 
 def _check_fields(config: ModelConfig) -> None:
     """Refuse fields of other families, for which a Laneformer's config.json has no word."""
-    for name, found, expected in (
-        ("head_dim", config.head_dim, config.hidden_size / config.num_heads),
-        ("qkv_bias", config.qkv_bias, False),
-        ("rotary pairs", config.rotary.style, "interleaved"),
-    ):
-        if found != expected:
-            shown = f"{expected:g}" if isinstance(expected, float) else expected
-            raise ConfigError(f"{name}: expected {shown}, as Laneformers have, got {found}")
+    for name in config.features:
+        raise ConfigError(f"{name}: expected a model without, as Laneformers are")
+    if config.rotary.style != "interleaved":
+        raise ConfigError(f"rotary pairs: expected interleaved ones, got {config.rotary.style}")
+    if config.head_dim * config.num_heads != config.hidden_size:
+        expected = f"{config.hidden_size / config.num_heads:g}, hidden_size / num_attention_heads"
+        raise ConfigError(f"head_dim: expected {expected}, got {config.head_dim}")
 
 
 def _communication(config: ModelConfig) -> tuple[bool, int, bool, bool]:
