@@ -13,7 +13,7 @@ from monolane.errors import ConfigError, ModelNotFoundError
 from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields, read_json_object
 from monolane.model._quantization import parse_quantization, render_quantization
-from monolane.model._tensors import TensorSpec, quantized_specs
+from monolane.model._tensors import TensorSpec, list_specs, quantized_specs
 from monolane.model.families._family import Family
 from monolane.model.families.laneformer import LANEFORMER
 from monolane.model.families.llama import LLAMA
@@ -66,7 +66,8 @@ def render_config(config: ModelConfig, **options: Any) -> dict[str, Any]:
 
 def tensor_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
     """Return every tensor that a checkpoint of this config holds."""
-    specs = find_family(config).tensors(config)
+    family = find_family(config)
+    specs = list_specs(config, family.names(config), family.shared(config))
     return specs if config.quantization is None else quantized_specs(config, specs)
 
 

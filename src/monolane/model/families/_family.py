@@ -12,7 +12,7 @@ from typing import Any
 from monolane.model._config import MAX_LAYERS, WEIGHT_DTYPES, ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._rotary import PairStyle, Rotary, RotaryScaling
-from monolane.model._tensors import TensorSpec
+from monolane.model._tensors import Role
 
 Reader = Callable[[Fields], Any]
 
@@ -27,7 +27,9 @@ class Family:
     fields: Mapping[str, Reader]
     # Field of config.json -> the one value that executors compute, and what to say of others.
     fixed: Mapping[str, tuple[str | float, str]] = field(default_factory=dict)
-    tensors: Callable[[ModelConfig], tuple[TensorSpec, ...]]
+    # The tensors' names in files, ``{i}`` for the layer, and those without an axis for the lanes.
+    names: Callable[[ModelConfig], Mapping[Role, str]]
+    shared: Callable[[ModelConfig], frozenset[Role]]
     # Names of tensors that a checkpoint may hold besides, and that say nothing.
     surplus: Callable[[ModelConfig, str], bool] = lambda config, name: False
     render: Callable[..., dict[str, Any]]

@@ -18,7 +18,7 @@ from monolane.errors import ConfigError
 from monolane.model._config import Head, LayerConfig, ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._reduce import NEVER, NOW, Reduce
-from monolane.model._tensors import Role, TensorSpec, list_specs
+from monolane.model._tensors import Role
 from monolane.model.families._family import (
     COMMON,
     Family,
@@ -75,21 +75,22 @@ def render(config: ModelConfig, spelling: Spelling = "released") -> dict[str, An
     return raw | {"use_comm": attention_comm}
 
 
-def tensors(config: ModelConfig) -> tuple[TensorSpec, ...]:
-    """Return every tensor of a Laneformer checkpoint."""
-    names, shared = dict(_NAMES), set()
-    norms = {Role.ATTENTION_NORM, Role.MLP_NORM} if config.norm_scale_per_lane else set()
-    norms |= {Role.FINAL_NORM} if config.final_norm_per_lane else set()
-    for role in (Role.ATTENTION_NORM, Role.MLP_NORM, Role.FINAL_NORM):
-        if role in norms:
-            names[role] = names[role].removesuffix("weight") + "scale"
-        else:
-            shared.add(role)
-    if config.head is not Head.VOCAB_PARALLEL:
-        shared.add(Role.HEAD)
+def _shared(config: ModelConfig) -> frozenset[Role]:
+    """Return the tensors that serve all lanes."""
+    norms = {Role.ATTENTION_NORM, Role.MLP_NORM}
+    found = set() if config.norm_scale_per_lane else norms
+    found |= set() if config.final_norm_per_lane else {Role.FINAL_NORM}
+    return frozenset(found | (set() if config.head is Head.VOCAB_PARALLEL else {Role.HEAD}))
+
+
+def _names(config: ModelConfig) -> dict[Role, str]:
+    """Return the names in files: scales of a lane's own and the head over all lanes differ."""
+    names = dict(_NAMES)
+    for role in {Role.ATTENTION_NORM, Role.MLP_NORM, Role.FINAL_NORM} - _shared(config):
+        names[role] = names[role].removesuffix("weight") + "scale"
     if config.head is Head.CONCAT:
         names[Role.HEAD] = "lm_head.linear.weight"
-    return list_specs(config, names, frozenset(shared))
+    return names
 
 
 def _head_dim(fields: Fields) -> int:
@@ -245,6 +246,7 @@ LANEFORMER = Family(
         "attention_bias": (False, "a Laneformer has no biases"),
         "mlp_bias": (False, "a Laneformer has no biases"),
     },
-    tensors=tensors,
+    names=_names,
+    shared=_shared,
     render=render,
 )

@@ -6,7 +6,7 @@ from typing import Any
 from monolane.model._config import Head, LayerConfig, ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._reduce import NOW
-from monolane.model._tensors import Role, TensorSpec, list_specs
+from monolane.model._tensors import Role
 from monolane.model.families._family import (
     COMMON,
     Family,
@@ -50,11 +50,6 @@ DENSE: dict[str, Reader] = COMMON | {
 }
 
 
-def tensors(config: ModelConfig) -> tuple[TensorSpec, ...]:
-    """Return the tensors of a dense checkpoint; none of them has an axis for the one lane."""
-    return list_specs(config, NAMES, shared=frozenset(Role))
-
-
 def surplus(config: ModelConfig, name: str) -> bool:
     """Tell tensors that old files store: frequencies, and a tied head beside the embedding."""
     tied_head = config.tie_embeddings and name == NAMES[Role.HEAD]
@@ -94,7 +89,8 @@ LLAMA = Family(
         "attention_bias": (False, "executors add biases to queries, keys and values only"),
         "mlp_bias": (False, "executors have no biases in the MLP"),
     },
-    tensors=tensors,
+    names=lambda config: NAMES,
+    shared=lambda config: frozenset(Role),  # no tensor has an axis for the one lane
     surplus=surplus,
     render=lambda config: render_dense(config, "Llama"),
 )
