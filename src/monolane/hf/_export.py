@@ -15,13 +15,13 @@ import numpy as np
 
 from monolane.errors import CheckpointError, ConfigError, ModelNotFoundError
 from monolane.hf._card import model_card
-from monolane.hf._text_files import write_text_files
+from monolane.hf._text_files import write_settings
 from monolane.model import (
     Checkpoint,
     ModelConfig,
     Weights,
     check_replaceable,
-    copy_licences,
+    copy_beside,
     folder_aside,
     read_config,
     render_config,
@@ -59,10 +59,10 @@ def export_hub_layout(
         _write_json(folder / "config.json", render_config(config) | {"auto_map": AUTO_MAP})
         tensors = _tensors(config, checkpoint, convert=dtype is not None)
         write_checkpoint(folder, tensors, MAX_SHARD_BYTES)
-        write_text_files(source, folder, config)
+        copy_beside(source, folder)
+        write_settings(source, folder, config)
         _copy_or_write(source, folder, "generation_config.json", _generation_config(config))
         _copy_or_write(source, folder, "README.md", model_card(config, destination.name))
-        copy_licences(source, folder)
         for name in CODE_FILES:
             shutil.copyfile(Path(__file__).with_name(name), folder / name)
     return destination

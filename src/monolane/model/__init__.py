@@ -5,10 +5,10 @@ nothing of families, config.json or safetensors.
 """
 
 from monolane.model._aside import check_replaceable, folder_aside
+from monolane.model._beside import LICENCE_FILES, copy_beside
 from monolane.model._checkpoint import Checkpoint, write_checkpoint
 from monolane.model._config import Head, LayerConfig, ModelConfig
 from monolane.model._fields import read_json_object
-from monolane.model._licences import LICENCE_FILES, copy_licences
 from monolane.model._quantization import Quantization
 from monolane.model._quantize import MatrixError, QuantizeReport, quantize_folder
 from monolane.model._quantized import Quantized, quantize_matrix
@@ -41,7 +41,7 @@ __all__ = [
     "TensorSpec",
     "Weights",
     "check_replaceable",
-    "copy_licences",
+    "copy_beside",
     "folder_aside",
     "lane_shape",
     "layer_roles",

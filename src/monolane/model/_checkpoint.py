@@ -58,11 +58,6 @@ class Checkpoint(Mapping[str, Array]):
         """Return the path of the file that holds a tensor."""
         return self._files[name].path
 
-    @property
-    def files(self) -> tuple[SafetensorsFile, ...]:
-        """The mapped files, each once."""
-        return tuple({file.path: file for file in self._files.values()}.values())
-
 
 def _open_shards(folder: Path) -> dict[str, SafetensorsFile]:
     path = folder / INDEX

@@ -56,9 +56,9 @@ def read_config(folder: Path) -> ModelConfig:
     return parse_config(read_json_object(path), str(path))
 
 
-def render_config(config: ModelConfig, **options: Any) -> dict[str, Any]:
+def render_config(config: ModelConfig) -> dict[str, Any]:
     """Write a config as the object of a config.json, in its family's spelling."""
-    raw = find_family(config).render(config, **options)
+    raw = find_family(config).render(config)
     if config.quantization is not None:
         raw["quantization_config"] = render_quantization(config.quantization)
     return raw

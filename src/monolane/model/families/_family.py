@@ -32,7 +32,7 @@ class Family:
     shared: Callable[[ModelConfig], frozenset[Role]]
     # Names of tensors that a checkpoint may hold besides, and that say nothing.
     surplus: Callable[[ModelConfig, str], bool] = lambda config, name: False
-    render: Callable[..., dict[str, Any]]
+    render: Callable[[ModelConfig], dict[str, Any]]
 
     def parse(self, fields: Fields) -> ModelConfig:
         """Read a config.json; ConfigError names the field that is missing or wrong."""

@@ -4,15 +4,15 @@
                windowed; negative: the last |n|)
     released   model_type "laneformer"; use_attention_comm, use_mlp_comm; swa_layers (layer ids)
 
-Both are read whatever the model_type says; the released one is written unless asked otherwise. In
-either, ``unclamped_layers`` names layers that have full attention though the rest says windowed.
+Both are read whatever the model_type says; the released one is written. In either,
+``unclamped_layers`` names layers that have full attention though the rest says windowed.
 
 Sizes, lanes, delay, windows, head and rotary base are those of the card of kogai/laneformer-2b-it.
 ``use_early_comm``, ``pre_norm_lane_agg``, ``replicated_rmsn_scale``, the switches and
 ``unclamped_layers`` are fields of the released code's config, which the card does not name.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 from monolane.errors import ConfigError
 from monolane.model._config import Head, LayerConfig, ModelConfig
@@ -26,8 +26,6 @@ from monolane.model.families._family import (
     read_rotary,
     render_common,
 )
-
-Spelling = Literal["released", "earlier"]
 
 _NAMES = {
     Role.EMBEDDING: "model.tok_embeddings.weight",
@@ -45,34 +43,29 @@ _NAMES = {
 }
 
 
-def render(config: ModelConfig, spelling: Spelling = "released") -> dict[str, Any]:
+def render(config: ModelConfig) -> dict[str, Any]:
     """Write a config as config.json; ConfigError if it is not a Laneformer's."""
     _check_fields(config)
+    windows = [layer.window for layer in config.layers]
+    sizes = sorted({window for window in windows if window is not None})
+    if len(sizes) > 1:
+        raise ConfigError(
+            f"a Laneformer's config.json has one sliding_window, got layers with {sizes}"
+        )
     early, delay, attention_comm, mlp_comm = _communication(config)
-    released = spelling == "released"
-    raw = render_common(
-        config,
-        "LaneformerForCausalLM" if released else "LaneformerTPForCausalLM",
-        "laneformer" if released else "laneformer_tp",
-    )
-    raw |= {
+    return render_common(config, "LaneformerForCausalLM", "laneformer") | {
         "num_lanes": config.num_lanes,
         "broadcast_delay": delay,
         "use_early_comm": early,
+        "use_attention_comm": attention_comm,
+        "use_mlp_comm": mlp_comm,
         "lm_head_type": _HEAD_NAMES[config.head],
         "pre_norm_lane_agg": config.head is Head.SUM,
         "replicated_rmsn_scale": not config.norm_scale_per_lane,
         "norm_eps": config.norm_eps,
+        "sliding_window": sizes[0] if sizes else None,
+        "swa_layers": [i for i, window in enumerate(windows) if window is not None],
     }
-    raw |= _render_windows(config, spelling)
-    if released:
-        return raw | {"use_attention_comm": attention_comm, "use_mlp_comm": mlp_comm}
-    if attention_comm != mlp_comm:
-        raise ConfigError(
-            "the earlier spelling has one use_comm for both modules: expected both to communicate "
-            "or neither, got one of each; write the released spelling"
-        )
-    return raw | {"use_comm": attention_comm}
 
 
 def _shared(config: ModelConfig) -> frozenset[Role]:
@@ -204,28 +197,6 @@ def _communication(config: ModelConfig) -> tuple[bool, int, bool, bool]:
                 "rule for the first layers, one delay, and one switch per module for the others"
             )
     return early and delay > 0, delay, attention, mlp
-
-
-def _render_windows(config: ModelConfig, spelling: Spelling) -> dict[str, Any]:
-    windowed = [i for i, layer in enumerate(config.layers) if layer.window is not None]
-    sizes = sorted({layer.window for layer in config.layers if layer.window is not None})
-    if len(sizes) > 1:
-        raise ConfigError(
-            f"a Laneformer's config.json has one sliding_window, got layers with {sizes}"
-        )
-    window = sizes[0] if sizes else None
-    if spelling == "released":
-        return {"sliding_window": window, "swa_layers": windowed}
-    n, count = len(windowed), config.num_layers
-    if windowed not in (list(range(n)), list(range(count - n, count))):
-        raise ConfigError(
-            "the earlier spelling windows the first or the last layers, got layers "
-            f"{windowed}; write the released spelling"
-        )
-    return {
-        "sliding_window": window,
-        "sliding_window_n_layers": n if windowed[:1] in ([], [0]) else -n,
-    }
 
 
 LANEFORMER = Family(
