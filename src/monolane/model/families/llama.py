@@ -1,6 +1,6 @@
 """Llama 2 and 3, and what other dense families have of them: one lane that reduces at once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 from monolane.model._config import Head, LayerConfig, ModelConfig
@@ -36,15 +36,29 @@ NAMES = {
 }
 
 
-def at_once(windows: Sequence[int | None]) -> tuple[LayerConfig, ...]:
-    """Return the layers of a dense model, given the window of each."""
-    return tuple(LayerConfig(NOW, NOW, window) for window in windows)
+def read_layers(
+    fields: Fields, window: int | None = None, first: int = 0
+) -> tuple[LayerConfig, ...]:
+    """Return layers that reduce at once, with a window where ``layer_types`` says, or from first.
+
+    No layer has one where ``window`` is None.
+    """
+    count = layer_count(fields)
+    full = min(first, count)
+    kinds = fields.raw.get("layer_types")
+    if kinds is None:
+        kinds = ["full_attention"] * full + ["sliding_attention"] * (count - full)
+    if not isinstance(kinds, list) or len(kinds) != count:
+        raise fields.fault("layer_types", f"a list of {count} kinds of attention, one a layer")
+    return tuple(
+        LayerConfig(NOW, NOW, window if kind == "sliding_attention" else None) for kind in kinds
+    )
 
 
 DENSE: dict[str, Reader] = COMMON | {
     "num_lanes": lambda f: 1,
     "head": lambda f: Head.VOCAB_PARALLEL,
-    "layers": lambda f: at_once([None] * layer_count(f)),
+    "layers": read_layers,
     "rotary": lambda f: read_rotary(f, "half"),
     "norm_eps": lambda f: f.number("rms_norm_eps", default=1e-6),
 }
@@ -56,28 +70,21 @@ def surplus(config: ModelConfig, name: str) -> bool:
     return tied_head or name.endswith("rotary_emb.inv_freq")
 
 
-def render_dense(config: ModelConfig, kind: str) -> dict[str, Any]:
-    """Write the config.json of a dense model whose classes in Transformers begin with ``kind``."""
-    return render_common(config, f"{kind}ForCausalLM", kind.lower()) | {
-        "hidden_act": "silu",
-        "head_dim": config.head_dim,
-        "rms_norm_eps": config.norm_eps,
-    }
+def render_as(kind: str) -> Callable[[ModelConfig], dict[str, Any]]:
+    """Return how to write a config of the family that Transformers calls ``kind``."""
 
+    def render(config: ModelConfig) -> dict[str, Any]:
+        windows = [layer.window for layer in config.layers]
+        return render_common(config, f"{kind}ForCausalLM", kind.lower()) | {
+            "hidden_act": "silu",
+            "head_dim": config.head_dim,
+            "rms_norm_eps": config.norm_eps,
+            "sliding_window": max(filter(None, windows), default=None),
+            "use_sliding_window": any(windows),
+            "layer_types": ["sliding_attention" if x else "full_attention" for x in windows],
+        }
 
-def read_windows(fields: Fields, window: int | None, first: int = 0) -> list[int | None]:
-    """Return the window of each layer: of those that ``layer_types`` names, or of all from first.
-
-    No layer has one where ``window`` is None.
-    """
-    count = layer_count(fields)
-    full = min(first, count)
-    kinds = fields.raw.get("layer_types")
-    if kinds is None:
-        kinds = ["full_attention"] * full + ["sliding_attention"] * (count - full)
-    if not isinstance(kinds, list) or len(kinds) != count:
-        raise fields.fault("layer_types", f"a list of {count} kinds of attention, one a layer")
-    return [window if kind == "sliding_attention" else None for kind in kinds]
+    return render
 
 
 LLAMA = Family(
@@ -92,5 +99,5 @@ LLAMA = Family(
     names=lambda config: NAMES,
     shared=lambda config: frozenset(Role),  # no tensor has an axis for the one lane
     surplus=surplus,
-    render=lambda config: render_dense(config, "Llama"),
+    render=render_as("Llama"),
 )
