@@ -9,6 +9,15 @@ from monolane.model._beside import LICENCE_FILES, copy_beside
 from monolane.model._checkpoint import Checkpoint, write_checkpoint
 from monolane.model._config import Head, LayerConfig, ModelConfig
 from monolane.model._fields import read_json_object
+from monolane.model._formats import (
+    ACTIVATIONS,
+    FORMATS,
+    STORED,
+    WeightFormat,
+    find_format,
+    formats_header,
+    formats_of,
+)
 from monolane.model._quantization import Quantization
 from monolane.model._quantize import MatrixError, QuantizeReport, quantize_folder
 from monolane.model._quantized import Quantized, quantize_matrix
@@ -20,9 +29,12 @@ from monolane.model._weights import Weights
 from monolane.model.families import parse_config, read_config, render_config, tensor_specs
 
 __all__ = [
+    "ACTIVATIONS",
+    "FORMATS",
     "LICENCE_FILES",
     "NEVER",
     "NOW",
+    "STORED",
     "Checkpoint",
     "Head",
     "LayerConfig",
@@ -39,10 +51,14 @@ __all__ = [
     "RotaryScaling",
     "SafetensorsFile",
     "TensorSpec",
+    "WeightFormat",
     "Weights",
     "check_replaceable",
     "copy_beside",
+    "find_format",
     "folder_aside",
+    "formats_header",
+    "formats_of",
     "lane_shape",
     "layer_roles",
     "parse_config",
