@@ -9,7 +9,7 @@ import typer
 
 
 def retrofit(
-    source: Annotated[str, typer.Argument(help="Folder of a Llama, Mistral or Qwen2, or a Hub id.")],
+    source: Annotated[str, typer.Argument(help="Folder of a dense model, or a Hub id.")],
     out: Annotated[Path, typer.Argument(help="Model folder to write.")],
     lanes: Annotated[int, typer.Option("--lanes", help="Lanes to deal the heads out to.")] = 8,
     delay: Annotated[

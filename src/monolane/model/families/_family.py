@@ -7,6 +7,7 @@ arithmetic: executors see ``ModelConfig`` and ``Weights``, never a family.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from monolane.model._config import MAX_LAYERS, WEIGHT_DTYPES, ModelConfig
@@ -51,6 +52,14 @@ def layer_count(fields: Fields) -> int:
     return count
 
 
+# Field of RotaryScaling -> field of rope_scaling.
+SCALING = {
+    "factor": "factor",
+    "low_frequency_factor": "low_freq_factor",
+    "high_frequency_factor": "high_freq_factor",
+}
+
+
 def read_rotary(fields: Fields, style: PairStyle) -> Rotary:
     """Read base frequency and stretch; ConfigError for a stretch other than Llama 3's."""
     # Transformers 5 gathers theta and scaling in rope_parameters; earlier files have both apart.
@@ -64,26 +73,25 @@ def read_rotary(fields: Fields, style: PairStyle) -> Rotary:
     kind = scaling.choice(scaling.first("rope_type", "type"), ("default", "llama3"), "default")
     if kind == "default":
         return Rotary(theta, style)
-    stretch = RotaryScaling(
-        factor=scaling.number("factor"),
-        low_frequency_factor=scaling.number("low_freq_factor"),
-        high_frequency_factor=scaling.number("high_freq_factor"),
-        original_context=scaling.size("original_max_position_embeddings"),
-    )
-    return Rotary(theta, style, stretch)
+    numbers = {place: scaling.number(name) for place, name in SCALING.items()}
+    context = scaling.size("original_max_position_embeddings")
+    return Rotary(theta, style, RotaryScaling(original_context=context, **numbers))
 
 
-# What all families spell alike. A reader's name is that of the field of ModelConfig.
+# What all families spell alike: field of ModelConfig -> field of config.json, or how to read it.
+SIZES = {
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "num_heads": "num_attention_heads",
+    "vocab_size": "vocab_size",
+    "max_positions": "max_position_embeddings",
+}
 COMMON: dict[str, Reader] = {
-    "hidden_size": lambda f: f.size("hidden_size"),
-    "intermediate_size": lambda f: f.size("intermediate_size"),
-    "num_heads": lambda f: f.size("num_attention_heads"),
+    **{place: partial(Fields.size, name=name) for place, name in SIZES.items()},
     "num_kv_heads": lambda f: f.size("num_key_value_heads", f.size("num_attention_heads")),
     "head_dim": lambda f: f.size(
         "head_dim", max(1, f.size("hidden_size") // f.size("num_attention_heads"))
     ),
-    "vocab_size": lambda f: f.size("vocab_size"),
-    "max_positions": lambda f: f.size("max_position_embeddings"),
     "tie_embeddings": lambda f: f.flag("tie_word_embeddings", False),
     "bos_id": lambda f: next(iter(f.ids("bos_token_id")), None),
     "eos_ids": lambda f: f.ids("eos_token_id"),
@@ -95,16 +103,12 @@ COMMON: dict[str, Reader] = {
 def render_common(config: ModelConfig, architecture: str, model_type: str) -> dict[str, Any]:
     """Write what all families spell alike, as ``COMMON`` and ``read_rotary`` read it."""
     eos_ids: list[int] = list(config.eos_ids)
-    raw = {
+    raw: dict[str, Any] = {
         "architectures": [architecture],
         "model_type": model_type,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
+        **{name: getattr(config, place) for place, name in SIZES.items()},
         "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
         "num_key_value_heads": config.num_kv_heads,
-        "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.max_positions,
         "rope_theta": config.rotary.theta,
         "tie_word_embeddings": config.tie_embeddings,
         "bos_token_id": config.bos_id,
@@ -115,9 +119,7 @@ def render_common(config: ModelConfig, architecture: str, model_type: str) -> di
     if (scaling := config.rotary.scaling) is not None:
         raw["rope_scaling"] = {
             "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_frequency_factor,
-            "high_freq_factor": scaling.high_frequency_factor,
+            **{name: getattr(scaling, place) for place, name in SCALING.items()},
             "original_max_position_embeddings": scaling.original_context,
         }
     return raw
