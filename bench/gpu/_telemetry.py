@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.gpu.probes._stats import summary
+from bench.gpu._stage import summary
 
 FIELDS = {
     "sm_mhz": "clocks.sm",
