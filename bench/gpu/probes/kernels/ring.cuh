@@ -102,8 +102,8 @@ DEVICE bool ring_wait(const Ring& ring, const RingCursor& at, const Watchdog& do
   return true;
 }
 
-// The same by a whole warp, which also agrees about it: threads that went apart when a watchdog fires
-// would meet at different warp barriers.
+// The same by a whole warp, which also agrees about it: threads that went apart when a watchdog
+// fires would meet at different warp barriers.
 DEVICE bool ring_wait_warp(const Ring& ring, const RingCursor& at, const Watchdog& dog) {
   return warp_all(ring_wait(ring, at, dog));
 }
