@@ -27,7 +27,7 @@ from monolane.measure._load_records import percentiles, serve_record
 from monolane.measure._load_target import LoadTarget
 from monolane.measure._machine import describe_machine, drop_from_page_cache, load_average
 from monolane.measure._neighbours import Neighbours
-from monolane.measure._paced import PacedBackend, paced_engine
+from monolane.measure._paced import PacedExecutor, paced_engine
 from monolane.measure._samples import summary
 from monolane.measure._synthetic import SYNTHETIC, synthetic, synthetic_config
 from monolane.measure._trace import KindSummary, Trace, summarise, take_trace
@@ -49,7 +49,7 @@ __all__ = [
     "LoadedModel",
     "Neighbours",
     "Outcome",
-    "PacedBackend",
+    "PacedExecutor",
     "PrefillCase",
     "Prompts",
     "ReadProbe",
