@@ -56,11 +56,11 @@ def test_a_probe_runs_through_the_bindings(stub: Path, kernels: Kernels, probe: 
 
 
 def test_choices_are_right_through_the_bindings(stub: Path, kernels: Kernels) -> None:
-    found = drive(stub, kernels, "token")
+    found = drive(stub, kernels, "token", PROBE_PATIENCE=0.2)
     assert [r["name"] for r in found if "median" in r] == [
         "argmax", "argmax", "gumbel", "argmax", "gumbel",
     ]  # fmt: skip
-    assert "waited in vain for the host's flag" in found[-1]["error"]
+    assert "the device did not answer ping 1 of 20" in found[-1]["error"]
 
 
 def test_a_slow_device_is_waited_for(stub: Path, kernels: Kernels) -> None:

@@ -148,7 +148,8 @@ class ProbeDevice:
 
     def record(self, event: Event, stream: Stream = None) -> None:
         """Record the event in a stream."""
-        self._gpu._call("cuEventRecord", event, stream or self._gpu._stream)
+        where = self._gpu._stream if stream is None else stream
+        self._gpu._call("cuEventRecord", event, where)
 
     def elapsed_ms(self, start: Event, end: Event) -> float:
         """Milliseconds between two events that have completed."""

@@ -45,11 +45,8 @@ def _bandwidth(records: Sequence[Record]) -> Lines:
     }
     best = _best(found, lambda r: (r["name"], r["mechanism"], r.get("order")))
     by_ring = sorted(_best(bulk, lambda r: r["ring_bytes"]), key=lambda r: r["ring_bytes"])
-    return [
-        *section("The best of each mechanism", columns, best),
-        "",
-        *section("Bulk reads by ring", columns, by_ring),
-    ]
+    lines = section("The best of each mechanism", columns, best)
+    return [*lines, "", *section("Bulk reads by ring", columns, by_ring)] if by_ring else lines
 
 
 def _waits(records: Sequence[Record]) -> Lines:
