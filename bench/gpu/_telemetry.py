@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.gpu.probes._stats import summary
+from bench.gpu._stage import summary
 
 FIELDS = {
     "sm_mhz": "clocks.sm",
@@ -22,7 +22,6 @@ FIELDS = {
     "temperature_c": "temperature.gpu",
     "throttle_reasons": "clocks_event_reasons.active",
 }
-OLD_FIELDS = FIELDS | {"throttle_reasons": "clocks_throttle_reasons.active"}
 # Bits of the reasons that mean "slower than the load asked for": power, hardware and thermal.
 THROTTLED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
 
@@ -83,7 +82,6 @@ class Telemetry:
 
     def start(self) -> None:
         """Takes the first sample and goes on in a thread."""
-        self._fields = FIELDS if query(FIELDS) else OLD_FIELDS
         self._begin, self._stop = time.monotonic(), threading.Event()
         self._take()
         self._thread = threading.Thread(target=self._loop, daemon=True)
@@ -96,7 +94,7 @@ class Telemetry:
         self._take()
 
     def _take(self) -> None:
-        if values := query(self._fields):
+        if values := query(FIELDS):
             self.samples.append(Sample(time.monotonic() - self._begin, values))
 
     def _loop(self) -> None:

@@ -6,6 +6,9 @@
 
 A record has a ``name`` and either figures or the reason why it has none: ``error`` (its check
 failed) or ``not_measured``. Never a figure next to a failed check.
+
+A leaf beside ``errors``: benches on GPUs write the format where no native core is built, which
+``monolane.measure`` needs.
 """
 
 import datetime
@@ -54,15 +57,16 @@ def validate_document(document: Mapping[str, Any]) -> None:
     records = document.get("records")
     _check(isinstance(records, list), "a list in 'records'", records)
     for record in records or ():
-        _check_record(record)
+        check_record(record)
 
 
-def _check_record(record: Any) -> None:
+def check_record(record: Any) -> None:
+    """Raise ResultsError unless a record has figures, or one reason why it has none."""
     name = record.get("name") if isinstance(record, dict) else None
     _check(isinstance(name, str) and bool(name), "a record with a name", record)
     outcomes = [key for key in ("error", "not_measured") if key in record]
     figures = [key for key in FIGURES if record.get(key) is not None]
-    reasoned = len(outcomes) == 1 and not figures and bool(str(record[outcomes[0]]))
+    reasoned = len(outcomes) == 1 and not figures and bool(str(record[outcomes[0]]).strip())
     _check(
         not outcomes or reasoned,
         f"record {name!r} with figures or one reason for their absence, not both",

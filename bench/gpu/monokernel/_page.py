@@ -1,13 +1,14 @@
-"""The results as a page: what is right, how fast, and where the remaining microseconds are."""
+"""The results of the monokernel's suite as a page: what is right, how fast, and where the remaining
+microseconds are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from bench._results import Document, Record
+from bench.gpu._page import Cell, Lines, cell, number, page, ring, section, table, with_bounds
+from monolane._results import Document, Record
 
-Cell = Callable[[Record], str]
 # Names of the records that say whether something is right, and what each means.
 CHECKS = {
     "kernels": "every kernel compiles",
@@ -24,31 +25,16 @@ DECODES = ("decode", "decode_temperature", "decode_top_p", "decode_float8", "dec
 def render(document: Document) -> str:
     """The page of a results document."""
     records = document["records"]
-    sections = (
-        _head(document), _checks(records), _decode(records), _prefill(records), _passes(records),
+    return page(
+        "The monokernel", document, _checks(records), _decode(records), _prefill(records),
+        _passes(records),
         *(_phases(x, document) for x in records if x["name"] == "phases" and "phases" in x),
-        _variants(records), _kernels(records), _bandwidth(records), _clocks(records),
-        _trouble(records), _parts(records),
+        _variants(records), _bandwidth(records),
     )  # fmt: skip
-    return "\n".join(line for section in sections if section for line in (*section, ""))
-
-
-def _head(document: Document) -> list[str]:
-    device = document["device"]
-    bandwidth = device["read_bandwidth_gb_s"]
-    reads = "not measured" if bandwidth is None else f"{bandwidth:,.0f} GB/s"
-    return [
-        f"# The monokernel on {device['name']}, {document['date']}",
-        "",
-        (
-            f"Commit `{document['commit'][:12]}`, driver {device['driver']}, {device['cores']} "
-            f"SMs, read bandwidth {reads}. `{document['command']}`"
-        ),
-    ]
 
 
 # ---- right or wrong ------------------------------------------------------------------------------
-def _checks(records: Sequence[Record]) -> list[str]:
+def _checks(records: Sequence[Record]) -> Lines:
     rows = []
     for name, meaning in CHECKS.items():
         found = [x for x in records if x["name"] == name]
@@ -61,7 +47,7 @@ def _checks(records: Sequence[Record]) -> list[str]:
         else:
             verdict = f"right ({_detail(found)})"
         rows.append([meaning, verdict])
-    return ["## Right or wrong", "", *_table(("what", "verdict"), rows)]
+    return ["## Right or wrong", "", *table(("what", "verdict"), rows)]
 
 
 def _detail(found: Sequence[Record]) -> str:
@@ -83,48 +69,48 @@ def _detail(found: Sequence[Record]) -> str:
 
 
 # ---- how fast ------------------------------------------------------------------------------------
-def _decode(records: Sequence[Record]) -> list[str]:
+def _decode(records: Sequence[Record]) -> Lines:
     found = [x for x in records if x["name"] in DECODES]
     columns: dict[str, Cell] = {
         "engine": lambda x: str(x["engine"]),
         "drawn": lambda x: x["name"].removeprefix("decode").strip("_") or "greedy",
         "behind": lambda x: f"{x.get('context', 0):,}",
-        "tokens/s": _with_bounds,
-        "us/token": lambda x: _number(x.get("us_per_token")),
-        "GB/s": lambda x: _number(x.get("gb_per_s"), ",.0f"),
-        "MBU": lambda x: _number(x.get("mbu"), ".1%"),
-        "to the best peer": lambda x: _number(x.get("ratio_to_best_peer"), ".2f"),
+        "tokens/s": with_bounds,
+        "us/token": lambda x: number(x.get("us_per_token")),
+        "GB/s": lambda x: number(x.get("gb_per_s"), ",.0f"),
+        "MBU": lambda x: number(x.get("mbu"), ".1%"),
+        "to the best peer": lambda x: number(x.get("ratio_to_best_peer"), ".2f"),
     }
-    return _section("Decode, one sequence", columns, found)
+    return section("Decode, one sequence", columns, found)
 
 
-def _prefill(records: Sequence[Record]) -> list[str]:
+def _prefill(records: Sequence[Record]) -> Lines:
     columns: dict[str, Cell] = {
         "prompt": lambda x: f"{x['tokens']:,}",
-        "first token, ms": lambda x: _number(x.get("ttft_ms")),
-        "tokens/s": _with_bounds,
+        "first token, ms": lambda x: number(x.get("ttft_ms")),
+        "tokens/s": with_bounds,
     }
-    return _section("Prefill", columns, [x for x in records if x["name"] == "prefill"])
+    return section("Prefill", columns, [x for x in records if x["name"] == "prefill"])
 
 
-def _passes(records: Sequence[Record]) -> list[str]:
+def _passes(records: Sequence[Record]) -> Lines:
     columns: dict[str, Cell] = {
         "what": lambda x: "a pass of a prompt" if x["name"] == "pass" else "as many sequences",
         "rows": lambda x: str(x["width"]),
-        "us/pass": lambda x: _number(
+        "us/pass": lambda x: number(
             x.get("median") if x["name"] == "pass" else x.get("us_per_pass")
         ),
-        "tokens/s": lambda x: _number(
+        "tokens/s": lambda x: number(
             1e6 * x["width"] / x["median"] if x["name"] == "pass" and "median" in x
             else x.get("tokens_per_s"), ",.0f"
         ),
     }  # fmt: skip
     found = [x for x in records if x["name"] in ("pass", "batch")]
-    return _section("Widths", columns, found)
+    return section("Widths", columns, found)
 
 
 # ---- where the microseconds are ------------------------------------------------------------------
-def _phases(record: Record, document: Document) -> list[str]:
+def _phases(record: Record, document: Document) -> Lines:
     bandwidth = document["device"]["read_bandwidth_gb_s"]
     rows = [_phase_row(x, bandwidth) for x in record["phases"]]
     total: dict[str, float | None] = {}
@@ -134,7 +120,7 @@ def _phases(record: Record, document: Document) -> list[str]:
     total |= {"phase": "all", "calls": sum(row["calls"] for row in rows)}  # type: ignore[dict-item]
     columns = ("phase", "calls", "waiting", "working", "between", "sum", "floor", "lost",
                "spread", "slowest")  # fmt: skip
-    cells = [[_cell(row.get(name)) for name in columns] for row in (*rows, total)]
+    cells = [[cell(row.get(name)) for name in columns] for row in (*rows, total)]
     behind = f" behind {record['context']:,}" if record.get("context") else ""
     lines = [
         f"## Where the microseconds are: {record['case']}, {record['rows']} rows{behind}",
@@ -151,7 +137,7 @@ def _phases(record: Record, document: Document) -> list[str]:
             f"{record['us_per_token_traced']:,.1f}."
         )
     layers = ", ".join(f"{x:.1f}" for x in record["layer_us"])
-    return [*lines, "", *_table(columns, cells), "", f"Layers, us each: {layers}"]
+    return [*lines, "", *table(columns, cells), "", f"Layers, us each: {layers}"]
 
 
 def _phase_row(phase: Record, bandwidth: float | None) -> dict[str, Any]:
@@ -164,7 +150,7 @@ def _phase_row(phase: Record, bandwidth: float | None) -> dict[str, Any]:
     return row
 
 
-def _variants(records: Sequence[Record]) -> list[str]:
+def _variants(records: Sequence[Record]) -> Lines:
     found = [x for x in records if x["name"] == "decode_variant"]
     usual = next(
         (x["us_per_token"] for x in found if x["variant"] == "product" and "median" in x), None
@@ -177,106 +163,24 @@ def _variants(records: Sequence[Record]) -> list[str]:
 
     columns: dict[str, Cell] = {
         "constants": lambda x: x["variant"],
-        "us/token": lambda x: _number(x.get("us_per_token")),
+        "us/token": lambda x: number(x.get("us_per_token")),
         "to the product": change,
-        "ring": lambda x: f"{x['ring_slots']} x {x['slot_bytes'] >> 10} KB" if "warps" in x else "",
+        "ring": lambda x: ring(x) if "warps" in x else "",
         "warps": lambda x: str(x.get("warps", "")),
         "blocks": lambda x: str(x.get("blocks", "")),
         "chunk": lambda x: str(x.get("chunk", "")),
         "": lambda x: (x.get("error") or x.get("not_measured") or "")[:120],
     }
-    return _section("Constants", columns, found)
+    return section("Constants", columns, found)
 
 
-def _kernels(records: Sequence[Record]) -> list[str]:
-    found = [kernel for x in records if x["name"] == "kernels" for kernel in x.get("kernels", ())]
-    columns: dict[str, Cell] = {
-        "kernel": lambda x: x["kernel"],
-        "width": lambda x: str(x["width"]),
-        "registers": lambda x: str(x.get("registers", "")),
-        "bytes spilled": lambda x: str(x.get("spill_bytes", "")),
-        "ring": lambda x: f"{x['ring_slots']} x {x['slot_bytes'] >> 10} KB",
-        "shared": lambda x: f"{x['shared_bytes']:,}",
-    }
-    return _section("Kernels", columns, found)
-
-
-def _bandwidth(records: Sequence[Record]) -> list[str]:
+def _bandwidth(records: Sequence[Record]) -> Lines:
     found = [x for x in records if x["name"] == "read_bandwidth" and "median" in x]
     columns: dict[str, Cell] = {
         "kernel": lambda x: x["kernel"],
         "blocks": lambda x: str(x["blocks"]),
         "ring": lambda x: f"{x['ring_bytes'] >> 10} KB of {x['copy_bytes'] / 1024:g}",
         "order": lambda x: x["order"],
-        "GB/s": _with_bounds,
+        "GB/s": with_bounds,
     }
-    return _section("Reading memory", columns, found)
-
-
-# ---- the run itself ------------------------------------------------------------------------------
-def _clocks(records: Sequence[Record]) -> list[str]:
-    clocks = next((x for x in records if x["name"] == "clocks" and "throttled" in x), None)
-    if clocks is None:
-        return []
-    rows = []
-    for name in ("sm_mhz", "memory_mhz", "power_w", "temperature_c"):
-        during = clocks.get(name) or {}
-        cells = (clocks["before"].get(name), during.get("min"), during.get("median"),
-                 during.get("max"), clocks["after"].get(name))  # fmt: skip
-        rows.append([name, *map(_cell, cells)])
-    heads = ("", "before", "least", "median", "most", "after")
-    throttled = f"Throttled: {clocks['throttled']} ({clocks['throttle_reasons_seen']})."
-    return ["## Clocks", "", throttled, "", *_table(heads, rows)]
-
-
-def _trouble(records: Sequence[Record]) -> list[str]:
-    lines = [
-        f"- {_name(x)}: {kind}: {' '.join(str(x[key]).split())[:300]}"
-        for key, kind in (("error", "**failed**"), ("not_measured", "not measured"))
-        for x in records
-        if key in x
-    ]
-    return ["## Trouble", "", *lines] if lines else []
-
-
-def _name(record: Record) -> str:
-    labels = ("part", "golden", "dtype", "context", "width")
-    return " ".join([record["name"], *(str(record[key]) for key in labels if key in record)])
-
-
-def _parts(records: Sequence[Record]) -> list[str]:
-    columns: dict[str, Cell] = {
-        "part": lambda x: x["part"],
-        "begun at, s": lambda x: _number(x["begun_at_s"]),
-        "took, s": lambda x: _number(x["took_s"]),
-    }
-    return _section("Time of the parts", columns, [x for x in records if x["name"] == "part"])
-
-
-# ---- tables --------------------------------------------------------------------------------------
-def _section(title: str, columns: dict[str, Cell], found: Sequence[Record]) -> list[str]:
-    if not found:
-        return []
-    rows = [[cell(record) for cell in columns.values()] for record in found]
-    return [f"## {title}", "", *_table(list(columns), rows)]
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return ["| " + " | ".join(x.replace("|", "\\|") for x in line) + " |" for line in lines]
-
-
-def _with_bounds(record: Record) -> str:
-    if "median" not in record:
-        return "failed" if "error" in record else "not measured"
-    return f"**{record['median']:,.4g}** ({record['min']:,.4g} to {record['max']:,.4g})"
-
-
-def _number(value: float | None, form: str = ",.1f") -> str:
-    return "" if value is None else format(value, form)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.1f}" if isinstance(value, float) else str(value)
+    return section("Reading memory", columns, found)
