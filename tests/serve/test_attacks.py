@@ -18,7 +18,7 @@ import pytest
 
 import monolane
 from monolane.serve import ServerOptions, Service, build_app
-from monolane.serve._page import page_files
+from monolane.serve._api.page import page_files
 
 PACKAGE = Path(monolane.__file__).parent
 COMPLETIONS = "/v1/completions"

@@ -1,7 +1,7 @@
 """What a client is told when something fails: one table from our errors to HTTP, in vLLM's shape.
 
-``{"error": {"message", "type", "param", "code"}}`` with the HTTP status as ``code``: the official
-clients read it, and so does whatever was written for vLLM.
+A reply is ``{"error": {"message", "type", "param", "code"}}`` with the HTTP status as ``code``. The
+official clients read it, and so do those written for vLLM.
 """
 
 import json
@@ -19,7 +19,6 @@ from monolane.errors import (
     RequestError,
     TextError,
 )
-from monolane.serve._requests import ONE_OF
 
 _TYPES = {
     400: "BadRequestError",
@@ -34,16 +33,16 @@ _TYPES = {
     431: "HeaderFieldsTooLarge",
     500: "InternalServerError",
     501: "NotImplementedError",
-    503: "unavailable_error",  # llama-server's word, which clients wait on while a model loads
+    503: "unavailable_error",  # as llama-server says: clients wait on it while a model loads
     504: "DeadlineExceededError",
 }
-# What is the caller's to mend, and what is ours; any other error of ours is a 500.
-_STATUSES: tuple[tuple[type[MonolaneError], int], ...] = (
-    (RequestError, 400),
-    (TextError, 400),
-    (EngineClosedError, 503),
-    (BackendError, 500),
-)
+# Errors whose message the client is told. Of any other it is told that there was one: 500.
+_STATUSES: dict[type[MonolaneError], int] = {
+    RequestError: 400,
+    TextError: 400,
+    EngineClosedError: 503,
+    BackendError: 500,
+}
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _LONGEST = 2000  # characters of a message
 
@@ -76,14 +75,14 @@ class ApiError(Exception):
 
 
 def api_error(error: BaseException) -> ApiError:
-    """Return what a client is told of an error: of one that we did not foresee, only that."""
+    """Return what a client is told of an error."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ValidationError):
         return _invalid(error)
     if isinstance(error, HTTPException):  # Starlette's own: no such path, or not by this method
         return ApiError(error.status_code, error.detail, headers=error.headers)
-    for kind, status in _STATUSES:
+    for kind, status in _STATUSES.items():
         if isinstance(error, kind):
             return ApiError(status, str(error), _param(str(error)) if status == 400 else None)
     return ApiError(500, "the server failed at this request; its log tells why")
@@ -93,13 +92,8 @@ def _invalid(error: ValidationError) -> ApiError:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     if not first["loc"]:
         return ApiError(400, f"the body is no JSON object of this route: {first['msg']}")
-    param = str(first["loc"][0])
-    if (
-        param in ONE_OF and first["type"] != "missing"
-    ):  # else the complaint would be about one of the forms, and not the one meant
-        return ApiError(400, f"{param}: expected {ONE_OF[param]}", param)
     place = ".".join(str(part) for part in first["loc"])
-    return ApiError(400, f"{place}: {first['msg']}", param)
+    return ApiError(400, f"{place}: {first['msg']}", str(first["loc"][0]))
 
 
 def _param(message: str) -> str | None:

@@ -1,0 +1,95 @@
+"""Log-probabilities as chat and plain completions spell them."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from monolane.engine import TokenLogprob
+from monolane.text import Tokenizer
+
+_LEAST = -9999.0  # stands for "never": JSON has no minus infinity
+
+
+def chat_logprobs(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """Return ``logprobs`` of a chat choice."""
+    return {
+        "content": [
+            {
+                **_described(one.token_id, one.logprob, tokenizer),
+                "top_logprobs": [_described(*pair, tokenizer) for pair in one.top],
+            }
+            for one in logprobs
+        ]
+    }
+
+
+class CompletionLogprobs:
+    """``logprobs`` of a plain completion, part by part: the offsets go on from part to part."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self._tokenizer = tokenizer
+        self._silent = tokenizer.special_ids if tokenizer else frozenset[int]()  # no text
+        self._offset = 0
+
+    def first(self, token_id: int) -> dict[str, Any]:
+        """Return those of a prompt's first token, which has none."""
+        return self._columns([token_id], [None], [None])
+
+    def take(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """Return those of the next tokens."""
+        return self._columns(
+            [one.token_id for one in logprobs],
+            [_finite(one.logprob) for one in logprobs],
+            [self._top(one) for one in logprobs],
+        )
+
+    def _columns(self, ids: list[int], logprobs: list[Any], tops: list[Any]) -> dict[str, Any]:
+        tokens, offsets = [self._text(token_id) for token_id in ids], []
+        for token_id, token in zip(ids, tokens, strict=True):
+            offsets.append(self._offset)
+            self._offset += 0 if token_id in self._silent else len(token)
+        return {
+            "tokens": tokens,
+            "token_logprobs": logprobs,
+            "top_logprobs": tops,
+            "text_offset": offsets,
+        }
+
+    def _top(self, one: TokenLogprob) -> dict[str, float]:
+        # Best first: where two tokens have one spelling, that of the more probable stays.
+        found: dict[str, float] = {}
+        for token_id, logprob in (*one.top, (one.token_id, one.logprob)):
+            found.setdefault(self._text(token_id), _finite(logprob))
+        return found
+
+    def _text(self, token_id: int) -> str:
+        return _text_of(token_id, self._tokenizer)
+
+
+def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the columns of several parts as one."""
+    keys = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+    return {key: [value for part in parts for value in part[key]] for key in keys}
+
+
+def _described(token_id: int, logprob: float, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    data = _bytes_of(token_id, tokenizer)
+    return {
+        "token": _text_of(token_id, tokenizer),
+        "logprob": _finite(logprob),
+        "bytes": None if data is None else list(data),
+    }
+
+
+def _bytes_of(token_id: int, tokenizer: Tokenizer | None) -> bytes | None:
+    return None if tokenizer is None else tokenizer.pieces.get(token_id)
+
+
+def _text_of(token_id: int, tokenizer: Tokenizer | None) -> str:
+    data = _bytes_of(token_id, tokenizer)
+    # Without a token, as vLLM spells ids: a model's vocabulary may be larger than its tokenizer's.
+    return f"token_id:{token_id}" if data is None else data.decode("utf-8", "replace")
+
+
+def _finite(logprob: float) -> float:
+    return logprob if math.isfinite(logprob) else _LEAST

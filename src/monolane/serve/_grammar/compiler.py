@@ -1,0 +1,147 @@
+"""Grammars in llguidance's language, compiled within limits and kept for the next request.
+
+A grammar is a stranger's program. Its size is checked before (``wish``). The compiler counts its
+own steps and gives up (``_limits``); it runs without the GIL, on the threads that prepare requests.
+The cache of what it made has a bounded length. A mask that takes too many steps ends its own
+request.
+"""
+
+import json
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from monolane.engine import Engine
+from monolane.errors import RequestError
+from monolane.serve._grammar.constraint import GrammarWalk, refuse
+from monolane.serve._grammar.vocabulary import Vocabulary
+from monolane.serve._grammar.wish import Wish
+
+if TYPE_CHECKING:
+    import llguidance
+
+MAX_KEPT = 64  # compiled grammars; most take a few hundred kilobytes
+# One line, as json.dumps writes it: what models have seen most, few tokens, and long forced runs.
+_JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A grammar to be compiled; equal ones are compiled once."""
+
+    text: str  # a Lark grammar in llguidance's dialect, or its JSON form
+    where: str  # the field that it comes from, for messages
+
+
+def grammar_of(wish: Wish) -> Grammar:
+    """Return the grammar of a wish; RequestError for a schema that no value meets."""
+    import llguidance
+
+    if wish.kind == "json":
+        text = f"start: {json_rule(wish)}"
+    elif wish.kind == "choice":
+        texts = (json.dumps(text, ensure_ascii=False) for text in wish.source)
+        text = f"start: {' | '.join(texts)}"
+    elif wish.kind == "regex":
+        text = llguidance.LLMatcher.grammar_from_regex(wish.source)
+    else:
+        text = llguidance.LLMatcher.grammar_from_lark(wish.source)
+    return Grammar(text, wish.where)
+
+
+def json_rule(wish: Wish) -> str:
+    """Return the right side of a Lark rule for a wish of kind "json"."""
+    options = _JSON if wish.whitespace is None else {"whitespace_pattern": wish.whitespace}
+    return schema_rule(wish.source, options)
+
+
+def schema_rule(schema: Any, options: dict[str, Any] = _JSON) -> str:
+    """Return the right side of a Lark rule for a checked schema."""
+    if schema is True:
+        schema = {}
+    if schema is False:
+        raise RequestError("schema: expected one that some value meets, got false")
+    own = schema.get("x-guidance")
+    merged = {**options, **own} if isinstance(own, dict) else options
+    return f"%json {json.dumps({**schema, 'x-guidance': merged})}"
+
+
+class Compiler:
+    """Compiles grammars for one engine and keeps them; safe to share between threads."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Read the vocabulary, which takes a moment for large ones."""
+        import llguidance
+
+        vocabulary = Vocabulary(engine)
+        self._tokenizer = llguidance.LLTokenizer(
+            vocabulary,  # type: ignore[arg-type]  # any object with a wrapper's attributes will do
+            n_vocab=engine.config.vocab_size,
+            eos_token=vocabulary.eos_token_ids,
+        )
+        self._vocab = engine.config.vocab_size
+        self._forces = vocabulary.canonical
+        self._kept: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def walk(self, grammar: Grammar) -> GrammarWalk:
+        """Return a constraint at the beginning of a grammar; RequestError says what is wrong."""
+        with self._lock:
+            matcher = self._kept.get(grammar.text)
+        if matcher is None:
+            matcher = self._compile(grammar)
+        with self._lock:
+            self._kept[grammar.text] = matcher
+            self._kept.move_to_end(grammar.text)
+            while len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
+            return GrammarWalk(matcher.deep_copy(), grammar.where, self._vocab, self._forces)
+
+    def _compile(self, grammar: Grammar) -> "llguidance.LLMatcher":
+        import llguidance
+
+        try:
+            matcher = llguidance.LLMatcher(
+                self._tokenizer, grammar.text, log_level=0, limits=_limits()
+            )
+            if not matcher.is_error():
+                matcher.compute_bitmask()  # much is checked with the first mask only
+        except BaseException as error:  # a panic of the library is no Exception
+            if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+                raise
+            refuse(grammar.where, str(error))
+        if matcher.is_error():
+            refuse(grammar.where, matcher.get_error())
+        return matcher
+
+
+_compilers: WeakKeyDictionary[Engine, Compiler] = WeakKeyDictionary()
+_lock = threading.Lock()  # of the line above
+
+
+def compiler_of(engine: Engine) -> Compiler:
+    """Return the engine's compiler; the first call reads the vocabulary."""
+    with _lock:
+        if engine not in _compilers:
+            _compilers[engine] = Compiler(engine)
+        return _compilers[engine]
+
+
+def _limits() -> "llguidance.LLParserLimits":
+    """Return what one grammar may take: tens of milliseconds a step, tens of megabytes."""
+    import llguidance
+
+    return llguidance.LLParserLimits(
+        initial_lexer_fuel=1_000_000,  # 20 ms
+        step_lexer_fuel=200_000,  # 15 ms
+        step_max_items=50_000,  # 3 ms
+        max_items_in_row=2_000,
+        max_lexer_states=20_000,  # 1 to 2 kB each
+        max_grammar_size=200_000,
+        verbose_errors=False,
+    )

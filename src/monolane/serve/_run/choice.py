@@ -1,0 +1,81 @@
+"""One answer to be made, and where its time went."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from monolane.engine import Stream
+from monolane.serve._tools.parser import ToolParser
+
+
+@dataclass(slots=True)
+class Clock:
+    """Moments of one choice, time.perf_counter_ns(); the decoding thread writes, others may read.
+
+    0 stands for a moment that has not come.
+    """
+
+    arrived: int = 0
+    admitted: int = 0
+    first: int = 0
+    last: int = 0
+    times: "array[int]" = field(default_factory=lambda: array("q"))  # of each drawn token
+
+    def add(self, times_ns: Sequence[int]) -> None:
+        """Note drawn tokens."""
+        self.times.extend(times_ns)
+        if times_ns:
+            self.last = times_ns[-1]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Decode speed: tokens after the first over the time they took; 0 until there are two."""
+        if len(self.times) < 2 or self.last <= self.first:
+            return 0.0
+        return (len(self.times) - 1) / (self.last - self.first) * 1e9
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """One answer of a request."""
+
+    index: int
+    prompt_ids: tuple[int, ...]
+    stream: Stream
+    budget: int  # tokens that it may draw
+    parser: ToolParser | None = None
+    echo: str | None = None  # the text of the prompt, if it is to be part of the answer
+    guided: bool = False  # by a constraint
+    discard: bool = False  # only the prompt is wanted: what is drawn is left out
+    clock: Clock = field(default_factory=Clock)
+
+    @property
+    def drawn(self) -> int:
+        """Tokens drawn so far."""
+        return len(self.clock.times)
+
+    def timings(self, bytes_per_token: int | None, bandwidth: float | None) -> dict[str, Any]:
+        """Return the ``timings`` object of docs/serving.md; ``bandwidth`` in bytes/s."""
+        clock, prompt_n, speed = self.clock, len(self.prompt_ids), self.clock.tokens_per_second
+        prompt_ns = max(0, clock.first - clock.admitted)
+        mbu = bytes_per_token * speed / bandwidth if bytes_per_token and bandwidth else None
+        return {
+            "prompt_n": prompt_n,
+            "prompt_ms": _ms(prompt_ns),
+            "prompt_per_second": round(prompt_n / prompt_ns * 1e9, 1) if prompt_ns else 0.0,
+            "predicted_n": self.drawn,
+            "predicted_ms": _ms(clock.last - clock.first),
+            "predicted_per_token_ms": round(1e3 / speed, 4) if speed else 0.0,
+            "predicted_per_second": round(speed, 1),
+            "cache_n": 0,
+            "draft_n": 0,
+            "draft_n_accepted": 0,
+            "queue_ms": _ms(max(0, clock.admitted - clock.arrived)),
+            "ttft_ms": _ms(max(0, clock.first - clock.arrived)),
+            "mbu": None if mbu is None else round(mbu, 4),
+        }
+
+
+def _ms(nanoseconds: int) -> float:
+    return round(nanoseconds / 1e6, 3)
