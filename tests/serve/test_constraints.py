@@ -248,7 +248,7 @@ def test_the_cache_is_bounded_and_keeps_what_is_used(
     for i in range(3 * MAX_KEPT):
         constraint(body(guided_json={"const": i}), engine)
         constraint(favourite, engine)
-        assert len(grammars) <= MAX_KEPT
+        assert len(grammars._kept) <= MAX_KEPT
     assert len(compiled) == len(set(compiled)) == 3 * MAX_KEPT + 1
 
 

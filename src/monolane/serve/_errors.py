@@ -7,7 +7,6 @@ official clients read it, and so do those written for vLLM.
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -61,17 +60,12 @@ class ApiError(Exception):
         self.status, self.param = status, param
         self.headers = dict(headers or {})
 
-    def body(self) -> dict[str, Any]:
-        """Return the JSON object that says it."""
+    def json(self) -> bytes:
+        """Return the body of the reply."""
         message = _ADDRESS.sub("", str(self))[:_LONGEST]
         kind = _TYPES.get(self.status, "BadRequestError" if self.status < 500 else _TYPES[500])
-        return {
-            "error": {"message": message, "type": kind, "param": self.param, "code": self.status}
-        }
-
-    def json(self) -> bytes:
-        """Return ``body`` as JSON."""
-        return json.dumps(self.body(), ensure_ascii=False).encode()
+        error = {"message": message, "type": kind, "param": self.param, "code": self.status}
+        return json.dumps({"error": error}, ensure_ascii=False).encode()
 
 
 def api_error(error: BaseException) -> ApiError:

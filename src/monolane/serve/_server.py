@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from monolane.engine import Engine
 from monolane.errors import BackendError
 from monolane.serve._api.guard import Guard
-from monolane.serve._api.page import page_files, page_route
+from monolane.serve._api.page import page_routes
 from monolane.serve._api.protocol import LimitedProtocol
 from monolane.serve._api.routes import OPEN, routes
 from monolane.serve._options import HEAD_BYTES, ServerOptions
@@ -71,11 +71,9 @@ def build_app(service: Service, stop: Callable[[], None] = lambda: None) -> ASGI
         await loading
         await service.close()
 
-    files = page_files()
-    router = Router(
-        [*routes(service), *map(page_route, files)], redirect_slashes=False, lifespan=lifespan
-    )
-    return Guard(router, service.options, [*OPEN, *(file.path for file in files)])
+    page = page_routes()
+    router = Router([*routes(service), *page], redirect_slashes=False, lifespan=lifespan)
+    return Guard(router, service.options, [*OPEN, *(route.path for route in page)])
 
 
 class _Server(uvicorn.Server):

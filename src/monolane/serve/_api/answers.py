@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from monolane.engine import Engine
 from monolane.serve._api.limits import read_body
 from monolane.serve._api.prepare import prepare_chat, prepare_completion
 from monolane.serve._api.reply import Reply
@@ -44,10 +45,11 @@ class Answers:
         engine, options = service.engine, service.options
         body = await read_body(Request(scope, receive), options.max_body_bytes)
         service.scheduler.check_room()
-        request, choices = await service.prepare(lambda: self._prepare(body))
+        request, choices = await service.prepare(lambda: self._prepare(body, engine))
         seconds = min(request.deadline or 1e9, options.deadline_seconds)
-        served = service.begin(choices, arrived, bool(request.stream), seconds)
-        reply = Reply(request, served, options.model_name, engine.tokenizer, service.timings)
+        served = ServedRequest(service, choices, arrived, streamed=bool(request.stream))
+        reply = Reply(service, request, served)
+        served.start(seconds)
         gone = asyncio.create_task(_watch(receive, served))
         try:
             if request.stream:
@@ -59,9 +61,10 @@ class Answers:
             served.cancel("client")
             _log(scope, served)
 
-    def _prepare(self, body: bytes) -> tuple[ChatRequest | CompletionRequest, list[Choice]]:
+    def _prepare(
+        self, body: bytes, engine: Engine
+    ) -> tuple[ChatRequest | CompletionRequest, list[Choice]]:
         """Parse, check, render and encode; on a thread."""
-        engine = self._service.engine
         request = self._kind.model_validate_json(body)
         self._service.check_model(request.model)
         if isinstance(request, ChatRequest):

@@ -11,7 +11,7 @@ import re
 import secrets
 from collections.abc import Iterable
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -36,9 +36,9 @@ class Guard:
     def __init__(self, app: ASGIApp, options: ServerOptions, open_paths: Iterable[str]) -> None:
         self._app, self._options = app, options
         self._open = frozenset(path.encode() for path in open_paths)
-        own = () if options.host in ("0.0.0.0", "::") else (options.host,)
-        bare = own[0] if own and ":" not in own[0] else f"[{own[0]}]" if own else ""
-        self._hosts = {name.lower() for name in (*_LOOPBACK, *options.allowed_hosts, bare) if name}
+        host = options.host
+        own = () if host in ("0.0.0.0", "::") else (f"[{host}]" if ":" in host else host,)
+        self._hosts = {name.lower() for name in (*_LOOPBACK, *options.allowed_hosts, *own)}
         # A web page that was lured here has no key. With keys, and no names to go by, any will do.
         self._any_host = (
             bool(options.keys) and not options.is_loopback and not options.allowed_hosts
@@ -50,10 +50,13 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        request_id = _request_id(scope)
+        headers = Headers(scope=scope)
+        request_id = headers.get("x-request-id", "")
+        if not _REQUEST_ID.fullmatch(request_id):
+            request_id = secrets.token_hex(16)
         scope["monolane.request_id"] = request_id
         scope["app"] = self  # Starlette's router then raises its 404 and 405
-        cross_origin = self._cross_origin(scope)
+        cross_origin = self._cross_origin(headers.getlist("origin"))
         started = False
 
         async def answer(message: Message) -> None:
@@ -61,13 +64,13 @@ class Guard:
             if message["type"] == "http.response.start":
                 started = True
                 message = {**message, "headers": [*message.get("headers", ())]}
-                headers = MutableHeaders(raw=message["headers"])
-                headers.update({**_HEADERS, "x-request-id": request_id, **cross_origin})
+                more = {**_HEADERS, "x-request-id": request_id, **cross_origin}
+                MutableHeaders(raw=message["headers"]).update(more)
             await send(message)
 
         try:
             preflight = scope["method"] == "OPTIONS" and bool(cross_origin)
-            self._check(scope, preflight)
+            self._check(scope, headers, preflight)
             app = Response(status_code=204) if preflight else self._app
             await app(scope, receive, answer)
         except Exception as error:
@@ -78,25 +81,24 @@ class Guard:
                 reply = Response(told.json(), told.status, told.headers, "application/json")
                 await reply(scope, receive, answer)
 
-    def _check(self, scope: Scope, preflight: bool) -> None:
+    def _check(self, scope: Scope, headers: Headers, preflight: bool) -> None:
         # The parser bounds a head that it waits for, but not one that comes in one piece.
-        size = sum(len(name) + len(value) for name, value in scope["headers"])
+        size = sum(len(name) + len(value) for name, value in headers.raw)
         if size + len(scope["raw_path"]) + len(scope["query_string"]) > HEAD_BYTES:
             raise ApiError(431, f"the head of a request may have {HEAD_BYTES} bytes")
-        self._check_host(_all(scope, b"host"))
-        self._check_origin(scope)
+        self._check_host(headers.getlist("host"))
+        self._check_origin(headers.getlist("origin"), headers["host"])
         if not preflight and scope["raw_path"] not in self._open:
-            self._check_key(_all(scope, b"authorization"))
+            self._check_key(headers.getlist("authorization"))
         if b"%" in scope["raw_path"] or scope["raw_path"].decode("latin-1") != scope["path"]:
             raise ApiError(404, "no such path; see /openapi.json")
         if scope["method"] == "POST":
-            kind = b"".join(_all(scope, b"content-type")).split(b";")[0].strip().lower()
-            if kind != b"application/json":
+            kind = "".join(headers.getlist("content-type")).split(";")[0].strip().lower()
+            if kind != "application/json":
                 raise ApiError(415, "Content-Type: expected application/json")
 
-    def _check_host(self, values: list[bytes]) -> None:
-        text = values[0].decode("latin-1") if len(values) == 1 else ""
-        found = _HOST.fullmatch(text)
+    def _check_host(self, values: list[str]) -> None:
+        found = _HOST.fullmatch(values[0]) if len(values) == 1 else None
         if not found:
             raise ApiError(400, "Host: expected one header with a name or address, and a port")
         if not self._any_host and found[1].lower() not in self._hosts:
@@ -106,25 +108,21 @@ class Guard:
                 f"{found[1]} if it is",
             )
 
-    def _check_origin(self, scope: Scope) -> None:
-        origins = _all(scope, b"origin")
-        if not origins:
-            return
-        origin = origins[0].decode("latin-1")
-        host = _all(scope, b"host")[0].decode("latin-1")
-        same = origin in (f"http://{host}", f"https://{host}")
-        if len(origins) > 1 or not (same or origin in self._options.allowed_origins):
+    def _check_origin(self, origins: list[str], host: str) -> None:
+        allowed = (f"http://{host}", f"https://{host}", *self._options.allowed_origins)
+        if len(origins) > 1 or not set(origins).issubset(allowed):
             raise ApiError(
                 403,
                 "Origin: web pages of other origins may not ask this server; start it with "
                 "--allow-origin to let one",
             )
 
-    def _check_key(self, values: list[bytes]) -> None:
+    def _check_key(self, values: list[str]) -> None:
         keys = self._options.keys
         if not keys:
             return
-        scheme, _, key = (values[0] if len(values) == 1 else b"").partition(b" ")
+        value = values[0].encode("latin-1") if len(values) == 1 else b""
+        scheme, _, key = value.partition(b" ")
         if not keys.admit(key.strip()) or scheme.lower() != b"bearer":
             raise ApiError(
                 401,
@@ -132,9 +130,8 @@ class Guard:
                 headers={"WWW-Authenticate": "Bearer"},
             )
 
-    def _cross_origin(self, scope: Scope) -> dict[str, str]:
+    def _cross_origin(self, origins: list[str]) -> dict[str, str]:
         """Return the CORS headers for an origin that is allowed, else none."""
-        origins = [value.decode("latin-1") for value in _all(scope, b"origin")]
         allowed = [origin for origin in origins if origin in self._options.allowed_origins]
         if not allowed:
             return {}
@@ -144,13 +141,3 @@ class Guard:
             "access-control-allow-methods": "GET, POST",
             "vary": "origin",
         }
-
-
-def _all(scope: Scope, name: bytes) -> list[bytes]:
-    return [value for key, value in scope["headers"] if key == name]
-
-
-def _request_id(scope: Scope) -> str:
-    given = _all(scope, b"x-request-id")
-    text = given[0].decode("latin-1") if given else ""
-    return text if _REQUEST_ID.fullmatch(text) else secrets.token_hex(16)

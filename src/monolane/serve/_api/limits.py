@@ -1,8 +1,6 @@
 """How much one request may send and ask for, checked before it costs anything."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -56,17 +54,6 @@ def check_length(name: str, chars: int, engine: Engine) -> None:
             f"{name}: expected at most {context} tokens, the context of this engine, got {chars} "
             "characters, which cannot be so few; shorten it"
         )
-
-
-def message_length(messages: Iterable[Mapping[str, Any]]) -> int:
-    """Return the characters of the contents of messages."""
-    length = 0
-    for message in messages:
-        content = message.get("content")
-        parts = content if isinstance(content, list) else ()
-        length += len(content) if isinstance(content, str) else 0
-        length += sum(len(str(part.get("text", ""))) for part in parts if isinstance(part, Mapping))
-    return length
 
 
 def token_budget(wanted: int | None, least: int | None, prompt: int, engine: Engine) -> int:

@@ -31,45 +31,29 @@ class CompletionLogprobs:
         self._silent = tokenizer.special_ids if tokenizer else frozenset[int]()  # no text
         self._offset = 0
 
-    def first(self, token_id: int) -> dict[str, Any]:
-        """Return those of a prompt's first token, which has none."""
-        return self._columns([token_id], [None], [None])
-
-    def take(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """Return those of the next tokens."""
-        return self._columns(
-            [one.token_id for one in logprobs],
-            [_finite(one.logprob) for one in logprobs],
-            [self._top(one) for one in logprobs],
-        )
-
-    def _columns(self, ids: list[int], logprobs: list[Any], tops: list[Any]) -> dict[str, Any]:
-        tokens, offsets = [self._text(token_id) for token_id in ids], []
-        for token_id, token in zip(ids, tokens, strict=True):
-            offsets.append(self._offset)
-            self._offset += 0 if token_id in self._silent else len(token)
-        return {
-            "tokens": tokens,
-            "token_logprobs": logprobs,
-            "top_logprobs": tops,
-            "text_offset": offsets,
+    def take(self, first: int | None, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """Return those of the next tokens; ``first``: a prompt's first token, which has none."""
+        columns: dict[str, list[Any]] = {
+            name: [] for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")
         }
+        if first is not None:
+            self._add(columns, first, None, None)
+        for one in logprobs:
+            self._add(columns, one.token_id, _finite(one.logprob), self._top(one))
+        return columns
+
+    def _add(self, columns: dict[str, list[Any]], token_id: int, *values: Any) -> None:
+        text = _text_of(token_id, self._tokenizer)
+        for column, value in zip(columns.values(), (text, *values, self._offset), strict=True):
+            column.append(value)
+        self._offset += 0 if token_id in self._silent else len(text)
 
     def _top(self, one: TokenLogprob) -> dict[str, float]:
         # Best first: where two tokens have one spelling, that of the more probable stays.
         found: dict[str, float] = {}
         for token_id, logprob in (*one.top, (one.token_id, one.logprob)):
-            found.setdefault(self._text(token_id), _finite(logprob))
+            found.setdefault(_text_of(token_id, self._tokenizer), _finite(logprob))
         return found
-
-    def _text(self, token_id: int) -> str:
-        return _text_of(token_id, self._tokenizer)
-
-
-def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the columns of several parts as one."""
-    keys = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
-    return {key: [value for part in parts for value in part[key]] for key in keys}
 
 
 def _described(token_id: int, logprob: float, tokenizer: Tokenizer | None) -> dict[str, Any]:

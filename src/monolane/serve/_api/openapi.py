@@ -14,17 +14,16 @@ from monolane.serve._api.wire import (
     TokenizeRequest,
 )
 
-_POSTS: tuple[tuple[str, type[BaseModel], str], ...] = (
-    ("/v1/chat/completions", ChatRequest, "Continue a conversation"),
-    ("/v1/completions", CompletionRequest, "Continue texts or token ids"),
-    ("/tokenize", TokenizeRequest, "Token ids of a text or of messages"),
-    ("/detokenize", DetokenizeRequest, "Text of token ids"),
-)
-_GETS = (
-    ("/health", "Whether requests can be served", (503,)),
-    ("/ping", "As /health", (503,)),
-    ("/version", "The server's version", (401,)),
-    ("/v1/models", "The model and its limits", (401, 503)),
+# Method, path, what it does, the type of its body, the errors beside those of every route.
+_OPERATIONS: tuple[tuple[str, str, str, type[BaseModel] | None, tuple[int, ...]], ...] = (
+    ("get", "/health", "Whether requests can be served", None, (503,)),
+    ("get", "/ping", "As /health", None, (503,)),
+    ("get", "/version", "The server's version", None, (401,)),
+    ("get", "/v1/models", "The model and its limits", None, (401, 503)),
+    ("post", "/v1/chat/completions", "Continue a conversation", ChatRequest, ()),
+    ("post", "/v1/completions", "Continue texts or token ids", CompletionRequest, ()),
+    ("post", "/tokenize", "Token ids of a text or of messages", TokenizeRequest, ()),
+    ("post", "/detokenize", "Text of token ids", DetokenizeRequest, ()),
 )
 _ERRORS = {
     400: "Not what the schema or the model allows",
@@ -40,63 +39,61 @@ _ERRORS = {
 _JSON = "application/json"
 
 
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+class Error(BaseModel):
+    """The body of every reply that is an error."""
+
+    error: ErrorDetail
+
+
 @cache
 def openapi() -> dict[str, Any]:
     """Return the document."""
-    models = [(model, "validation") for _, model, _ in _POSTS]
+    bodies = [body for _, _, _, body, _ in _OPERATIONS if body is not None]
+    models = [(model, "validation") for model in (Error, *bodies)]
     _, schema = models_json_schema(models, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
-    schemas = schema["$defs"] | {"Error": _error_schema()}
-    paths: dict[str, Any] = {path: {"get": _get(what, codes)} for path, what, codes in _GETS}
-    paths |= {path: {"post": _post(model, what)} for path, model, what in _POSTS}
     return {
         "openapi": "3.1.0",
         "info": {"title": "monolane", "version": __version__},
-        "paths": paths,
+        "paths": {
+            path: {method: _operation(what, body, codes)}
+            for method, path, what, body, codes in _OPERATIONS
+        },
         "components": {
-            "schemas": schemas,
+            "schemas": schema["$defs"],
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"key": []}],
     }
 
 
-def _get(what: str, codes: tuple[int, ...]) -> dict[str, Any]:
-    answers = {"200": {"description": "As it says", "content": {_JSON: {"schema": {}}}}}
-    return {"summary": what, "responses": answers | _errors((400, 403, *codes))}
-
-
-def _post(model: type[BaseModel], what: str) -> dict[str, Any]:
-    reference = {"$ref": f"#/components/schemas/{model.__name__}"}
-    whole = {_JSON: {"schema": {"type": "object"}}, "text/event-stream": {"schema": {}}}
-    return {
-        "summary": what,
-        "requestBody": {"required": True, "content": {_JSON: {"schema": reference}}},
-        "responses": {"200": {"description": "The answer", "content": whole}}
-        | _errors(tuple(_ERRORS)),
-    }
-
-
-def _errors(codes: tuple[int, ...]) -> dict[str, Any]:
-    content = {_JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}
-    return {
-        str(code): {"description": _ERRORS.get(code, "Refused"), "content": content}
+def _operation(what: str, body: type[BaseModel] | None, codes: tuple[int, ...]) -> dict[str, Any]:
+    if body is None:
+        answer: dict[str, Any] = {_JSON: {"schema": {}}}
+        more = {}
+        codes = (400, 403, *codes)
+    else:
+        answer = {_JSON: {"schema": {"type": "object"}}, "text/event-stream": {"schema": {}}}
+        more = {"requestBody": {"required": True, "content": _reference(body.__name__)}}
+        codes = tuple(_ERRORS)
+    errors = {
+        str(code): {"description": _ERRORS.get(code, "Refused"), "content": _reference("Error")}
         for code in codes
     }
-
-
-def _error_schema() -> dict[str, Any]:
     return {
-        "type": "object",
-        "properties": {
-            "error": {
-                "type": "object",
-                "required": ["message", "type", "param", "code"],
-                "properties": {
-                    "message": {"type": "string"},
-                    "type": {"type": "string"},
-                    "param": {"type": ["string", "null"]},
-                    "code": {"type": "integer"},
-                },
-            }
-        },
+        "summary": what,
+        **more,
+        "responses": {"200": {"description": "The answer", "content": answer}, **errors},
     }
+
+
+def _reference(name: str) -> dict[str, Any]:
+    return {_JSON: {"schema": {"$ref": f"#/components/schemas/{name}"}}}

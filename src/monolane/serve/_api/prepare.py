@@ -10,14 +10,14 @@ from typing import Any
 
 from monolane.engine import Constraint, Engine
 from monolane.errors import RequestError
-from monolane.serve._api.limits import check_length, check_size, message_length, token_budget
+from monolane.serve._api.limits import check_length, check_size, token_budget
 from monolane.serve._api.wire import AnswerRequest, ChatRequest, CompletionRequest
 from monolane.serve._grammar.compiler import Grammar, compiler_of
 from monolane.serve._grammar.constraint import AtLeast
 from monolane.serve._run.choice import Choice
 from monolane.serve._tools.grammar import answer_grammar
 from monolane.serve._tools.parser import ToolParser
-from monolane.serve._tools.prompt import tool_prompt
+from monolane.serve._tools.prompt import content_text, tool_prompt
 from monolane.serve._tools.request import ToolUse, read_tools
 
 # Template variables that a request may set: plain ones, and none that changes what is rendered.
@@ -30,7 +30,7 @@ _RESERVED = frozenset(
 def prepare_chat(request: ChatRequest, engine: Engine) -> list[Choice]:
     """Return the choices of a chat request; RequestError or TextError if there can be none."""
     request.check_supported()
-    check_length("messages", message_length(request.messages), engine)
+    check_length("messages", sum(len(content_text(m)) for m in request.messages), engine)
     tools = read_tools(request.tools, request.tool_choice, request.parallel_tool_calls, engine)
     ids = engine.prompt_ids(chat_ids(request, tools, engine))
     budget = token_budget(request.limit, request.min_tokens, len(ids), engine)

@@ -25,9 +25,6 @@ class LimitedProtocol(H11Protocol):
 
     send_seconds = 30.0
 
-    _head_timer: asyncio.TimerHandle | None = None
-    _send_timer: asyncio.TimerHandle | None = None
-
     @classmethod
     def with_limit(cls, send_seconds: float) -> "type[LimitedProtocol]":
         """Return this class with another limit; uvicorn makes its instances."""
@@ -36,12 +33,13 @@ class LimitedProtocol(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for a head."""
         super().connection_made(transport)
-        self._head_timer = self.loop.call_later(_HEAD_SECONDS, self._too_slow)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._start_timer("head", _HEAD_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timers."""
-        self._stop_head_timer()
-        self._stop_send_timer()
+        for name in list(self._timers):
+            self._stop_timer(name)
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
@@ -49,35 +47,33 @@ class LimitedProtocol(H11Protocol):
         before = self.cycle
         super().handle_events()
         if self.cycle is not before:
-            self._stop_head_timer()
+            self._stop_timer("head")
 
     def data_received(self, data: bytes) -> None:
         """Begin to wait for a further head with its first byte."""
-        idle = self.cycle is not None and self.cycle.response_complete
-        if idle and self._head_timer is None:
-            self._head_timer = self.loop.call_later(_HEAD_SECONDS, self._too_slow)
+        if self.cycle is not None and self.cycle.response_complete:
+            self._start_timer("head", _HEAD_SECONDS)
         super().data_received(data)
 
     def pause_writing(self) -> None:
         """Begin to wait for a client that has stopped reading."""
         super().pause_writing()
-        if self._send_timer is None:
-            self._send_timer = self.loop.call_later(self.send_seconds, self.transport.abort)
+        self._start_timer("send", self.send_seconds)
 
     def resume_writing(self) -> None:
         """Go on: the client reads again."""
-        self._stop_send_timer()
+        self._stop_timer("send")
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, also one whose client never reads the end of its answer."""
         super().timeout_keep_alive_handler()
-        self._stop_send_timer()
-        self._send_timer = self.loop.call_later(self.send_seconds, self.transport.abort)
+        self._stop_timer("send")
+        self._start_timer("send", self.send_seconds)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP with an error in our form."""
-        self._stop_head_timer()
+        self._stop_timer("head")
         cause = sys.exc_info()[1]
         status = cause.error_status_hint if isinstance(cause, h11.RemoteProtocolError) else 400
         known = {431: f"the head of a request may have {HEAD_BYTES} bytes"}
@@ -87,16 +83,11 @@ class LimitedProtocol(H11Protocol):
         self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         self.transport.close()
 
-    def _too_slow(self) -> None:
-        self._head_timer = None
-        self.transport.abort()
+    def _start_timer(self, name: str, seconds: float) -> None:
+        """Cut the connection in so many seconds, unless this timer runs already."""
+        if name not in self._timers:
+            self._timers[name] = self.loop.call_later(seconds, self.transport.abort)
 
-    def _stop_head_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _stop_send_timer(self) -> None:
-        if self._send_timer is not None:
-            self._send_timer.cancel()
-            self._send_timer = None
+    def _stop_timer(self, name: str) -> None:
+        if timer := self._timers.pop(name, None):
+            timer.cancel()

@@ -4,16 +4,16 @@ import json
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from monolane._version import __version__
 from monolane.engine import TokenLogprob
-from monolane.serve._api.logprobs import CompletionLogprobs, chat_logprobs, joined
+from monolane.serve._api.logprobs import CompletionLogprobs, chat_logprobs
 from monolane.serve._api.wire import ChatRequest, CompletionRequest
 from monolane.serve._run.channel import Update
-from monolane.serve._run.choice import Choice
 from monolane.serve._run.request import ServedRequest
+from monolane.serve._run.service import Service
 from monolane.serve._tools.calls import Delta, ToolCallDelta
 from monolane.text import Tokenizer
 
@@ -80,12 +80,10 @@ class CompletionShape:
     def _described(self, update: Update) -> Json | None:
         if not self._logprobs:
             return None
+        scored = update.prompt_logprobs
+        first = None if scored is None else update.choice.prompt_ids[0]
         writer = self._writers[update.choice.index]
-        parts = []
-        if update.prompt_logprobs is not None:
-            first = writer.first(update.choice.prompt_ids[0])
-            parts += [first, writer.take(update.prompt_logprobs)]
-        return joined([*parts, writer.take(update.logprobs)])
+        return writer.take(first, [*(scored or ()), *update.logprobs])
 
 
 class Reply:
@@ -93,21 +91,18 @@ class Reply:
 
     def __init__(
         self,
+        service: Service,
         request: ChatRequest | CompletionRequest,
         served: ServedRequest,
-        model_name: str,
-        tokenizer: Tokenizer | None,
-        timings: Callable[[Choice], Json],
     ) -> None:
-        """``timings`` returns those of a choice as of now."""
-        self.request, self.served, self.timings = request, served, timings
+        self.request, self.served, self.timings = request, served, service.timings
         self.is_chat = isinstance(request, ChatRequest)
         self.has_logprobs = request.alternatives is not None
         shape = ChatShape if self.is_chat else CompletionShape
-        self.shape = shape(tokenizer, self.has_logprobs)
+        self.shape = shape(service.engine.tokenizer, self.has_logprobs)
         self._common = {
             "created": int(time.time()),
-            "model": model_name,
+            "model": service.options.model_name,
             "system_fingerprint": f"monolane-{__version__}",
         }
         self._id = self.shape.id_prefix + secrets.token_hex(16)

@@ -1,5 +1,6 @@
 """The table of routes, and the short ones: models, tokens, health, metrics."""
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -70,18 +71,23 @@ class _Handlers:
         return JSONResponse(self._card())
 
     async def tokenize(self, request: Request) -> Response:
-        body = await self._read(request, TokenizeRequest)
-        return JSONResponse(await self._service.prepare(lambda: self._tokenize(body)))
+        return await self._post(request, TokenizeRequest, self._tokenize)
 
     async def detokenize(self, request: Request) -> Response:
-        body = await self._read(request, DetokenizeRequest)
-        return JSONResponse(await self._service.prepare(lambda: self._detokenize(body)))
+        return await self._post(request, DetokenizeRequest, self._detokenize)
 
-    async def _read(self, request: Request, kind: type[B]) -> B:
+    async def _post(
+        self, request: Request, kind: type[B], answer: Callable[[B], dict[str, Any]]
+    ) -> Response:
+        """Read a body and answer it, on a thread."""
         data = await read_body(request, self._service.options.max_body_bytes)
-        body = await self._service.prepare(lambda: kind.model_validate_json(data))
-        self._service.check_model(body.model)
-        return body
+
+        def work() -> dict[str, Any]:
+            body = kind.model_validate_json(data)
+            self._service.check_model(body.model)
+            return answer(body)
+
+        return JSONResponse(await self._service.prepare(work))
 
     def _tokenizer(self) -> Tokenizer:
         tokenizer = self._service.engine.tokenizer

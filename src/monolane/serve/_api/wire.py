@@ -5,16 +5,10 @@ answer stand in ``_NEUTRAL`` with the values that change nothing; any other valu
 """
 
 import secrets
+from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
 from pydantic_core import PydanticCustomError
 
 from monolane.engine import SamplingParams
@@ -48,7 +42,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 def _one_of(forms: str) -> WrapValidator:
     """Name all forms of a field where none fits: pydantic would complain about one of them."""
 
-    def check(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    def check(value: Any, handler: Callable[[Any], Any]) -> Any:
         try:
             return handler(value)
         except ValidationError:

@@ -10,17 +10,16 @@ import json
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
+
+import llguidance
 
 from monolane.engine import Engine
 from monolane.errors import RequestError
 from monolane.serve._grammar.constraint import GrammarWalk, refuse
 from monolane.serve._grammar.vocabulary import Vocabulary
 from monolane.serve._grammar.wish import Wish
-
-if TYPE_CHECKING:
-    import llguidance
 
 MAX_KEPT = 64  # compiled grammars; most take a few hundred kilobytes
 # One line, as json.dumps writes it: what models have seen most, few tokens, and long forced runs.
@@ -37,8 +36,6 @@ class Grammar:
 
 def grammar_of(wish: Wish) -> Grammar:
     """Return the grammar of a wish; RequestError for a schema that no value meets."""
-    import llguidance
-
     if wish.kind == "json":
         text = f"start: {json_rule(wish)}"
     elif wish.kind == "choice":
@@ -73,8 +70,6 @@ class Compiler:
 
     def __init__(self, engine: Engine) -> None:
         """Read the vocabulary, which takes a moment for large ones."""
-        import llguidance
-
         vocabulary = Vocabulary(engine)
         self._tokenizer = llguidance.LLTokenizer(
             vocabulary,  # type: ignore[arg-type]  # any object with a wrapper's attributes will do
@@ -85,9 +80,6 @@ class Compiler:
         self._forces = vocabulary.canonical
         self._kept: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._kept)
 
     def walk(self, grammar: Grammar) -> GrammarWalk:
         """Return a constraint at the beginning of a grammar; RequestError says what is wrong."""
@@ -102,9 +94,7 @@ class Compiler:
                 self._kept.popitem(last=False)
             return GrammarWalk(matcher.deep_copy(), grammar.where, self._vocab, self._forces)
 
-    def _compile(self, grammar: Grammar) -> "llguidance.LLMatcher":
-        import llguidance
-
+    def _compile(self, grammar: Grammar) -> llguidance.LLMatcher:
         try:
             matcher = llguidance.LLMatcher(
                 self._tokenizer, grammar.text, log_level=0, limits=_limits()
@@ -132,10 +122,8 @@ def compiler_of(engine: Engine) -> Compiler:
         return _compilers[engine]
 
 
-def _limits() -> "llguidance.LLParserLimits":
+def _limits() -> llguidance.LLParserLimits:
     """Return what one grammar may take: tens of milliseconds a step, tens of megabytes."""
-    import llguidance
-
     return llguidance.LLParserLimits(
         initial_lexer_fuel=1_000_000,  # 20 ms
         step_lexer_fuel=200_000,  # 15 ms

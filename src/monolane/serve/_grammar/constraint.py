@@ -3,24 +3,20 @@
 Each is an engine's ``Constraint``: the place of one answer, told of one token after the other.
 """
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
+import llguidance
 import numpy as np
 import numpy.typing as npt
 
 from monolane.engine import Constraint, Guide
 from monolane.errors import RequestError
 
-if TYPE_CHECKING:
-    import llguidance
-
 
 class GrammarWalk:
     """The place of one answer in its grammar; ``where`` is the field that asked for it."""
 
-    def __init__(
-        self, matcher: "llguidance.LLMatcher", where: str, vocab: int, forces: bool
-    ) -> None:
+    def __init__(self, matcher: llguidance.LLMatcher, where: str, vocab: int, forces: bool) -> None:
         """``forces``: text that must come next is given as tokens, without a draw."""
         self._matcher, self._where, self._forces = matcher, where, forces
         self._words = -(-vocab // 32)
@@ -53,13 +49,11 @@ class AtLeast:
         self, count: int, ends: frozenset[int], vocab: int, inner: Constraint | None
     ) -> None:
         self._left, self._inner = count, inner
-        words = -(-vocab // 32)
-        self._all = np.full(words, 0xFFFFFFFF, np.uint32)
-        self._on = self._all.copy()  # [words] all but those that end the answer
-        for token in ends:
-            if token < vocab:
-                self._on[token // 32] &= ~np.uint32(1 << token % 32)
-        self._tail = np.uint32(0xFFFFFFFF >> (words * 32 - vocab))  # of the last word: tokens
+        allowed = np.zeros(-(-vocab // 32) * 32, bool)
+        allowed[:vocab] = True
+        self._all = _mask(allowed)
+        allowed[[token for token in ends if token < vocab]] = False
+        self._on = _mask(allowed)  # all but the tokens that end the answer
 
     def step(self, token_id: int | None) -> Guide:
         """Take the token drawn, None at first; return what may follow it."""
@@ -69,10 +63,11 @@ class AtLeast:
         if guide.mask is None or self._left <= 0:
             return guide
         mask = guide.mask & self._on
-        return Guide(mask, guide.forced) if self._any(mask) else guide
+        return Guide(mask, guide.forced) if mask.any() else guide
 
-    def _any(self, mask: npt.NDArray[np.uint32]) -> bool:
-        return bool(mask[:-1].any() or mask[-1] & self._tail)
+
+def _mask(allowed: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
+    return np.packbits(allowed, bitorder="little").view(np.uint32)
 
 
 def refuse(where: str, reason: str) -> NoReturn:

@@ -41,7 +41,8 @@ def read_wish(
 
     ``extra`` may hold ``guided_*``. RequestError for a wish that cannot be granted.
     """
-    found = [*_response_format(response_format), *_structured(structured_outputs), *_guided(extra)]
+    guided = _kinds(extra, "guided_", "guided_", extra.get("guided_whitespace_pattern"))
+    found = [*_response_format(response_format), *_structured(structured_outputs), *guided]
     if len(found) > 1:
         names = ", ".join(wish.where for wish in found)
         raise RequestError(f"{names}: expected one of them, got {len(found)}")
@@ -98,19 +99,16 @@ def _structured(value: Mapping[str, Any] | None) -> Iterator[Wish]:
     whitespace = given.pop("whitespace_pattern", None)
     if given.pop("json_object", False):
         yield Wish("json", {"type": "object"}, f"{where}.json_object", whitespace)
-    for kind in _KINDS:
-        if kind in given:
-            yield Wish(kind, given.pop(kind), f"{where}.{kind}", whitespace)
-    unknown = sorted(set(given).difference(_ASIDE))
+    yield from _kinds(given, "", f"{where}.", whitespace)
+    unknown = sorted(set(given).difference(_KINDS, _ASIDE))
     if unknown:
         raise RequestError(f"{where}: expected {', '.join(_KINDS)}, got {unknown[0]!r:.80}")
 
 
-def _guided(extra: Mapping[str, Any]) -> Iterator[Wish]:
-    whitespace = extra.get("guided_whitespace_pattern")
+def _kinds(given: Mapping[str, Any], prefix: str, where: str, whitespace: Any) -> Iterator[Wish]:
     for kind in _KINDS:
-        if (value := extra.get(f"guided_{kind}")) is not None:
-            yield Wish(kind, value, f"guided_{kind}", whitespace)
+        if (value := given.get(f"{prefix}{kind}")) is not None:
+            yield Wish(kind, value, f"{where}{kind}", whitespace)
 
 
 def _checked(wish: Wish) -> Wish:

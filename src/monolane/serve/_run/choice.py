@@ -1,7 +1,6 @@
 """One answer to be made, and where its time went."""
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,14 +18,12 @@ class Clock:
     arrived: int = 0
     admitted: int = 0
     first: int = 0
-    last: int = 0
     times: "array[int]" = field(default_factory=lambda: array("q"))  # of each drawn token
 
-    def add(self, times_ns: Sequence[int]) -> None:
-        """Note drawn tokens."""
-        self.times.extend(times_ns)
-        if times_ns:
-            self.last = times_ns[-1]
+    @property
+    def last(self) -> int:
+        """When the last token was drawn."""
+        return self.times[-1] if self.times else 0
 
     @property
     def tokens_per_second(self) -> float:

@@ -9,17 +9,15 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Sequence
 from typing import Literal
 
 from monolane.engine import Piece
 from monolane.serve._errors import ApiError
 from monolane.serve._run.channel import Channel, Update
 from monolane.serve._run.choice import Choice
-from monolane.serve._run.metrics import Metrics
-from monolane.serve._run.scheduler import Scheduler, Turn, WithdrawnError
-from monolane.serve._run.stall import StallWatch
+from monolane.serve._run.scheduler import Turn, WithdrawnError
+from monolane.serve._run.service import Service
 from monolane.serve._tools.calls import Delta
 
 log = logging.getLogger("monolane.serve")
@@ -43,38 +41,31 @@ class ServedRequest:
     """The choices of one request, from the queue to their last tokens."""
 
     def __init__(
-        self,
-        choices: Sequence[Choice],
-        buffer_tokens: int | None,
-        scheduler: Scheduler,
-        metrics: Metrics,
-        threads: Executor,
-        watch: StallWatch,
+        self, service: Service, choices: Sequence[Choice], arrived: int, streamed: bool
     ) -> None:
-        """``buffer_tokens``: that may wait to be read; None: the whole answer waits."""
+        """``arrived``: time.perf_counter_ns() of the request.
+
+        ``streamed``: the answer is read as it comes, so its buffer is bounded.
+        """
         self.choices = choices
-        self.channel = Channel(buffer_tokens)
+        for choice in choices:
+            choice.clock.arrived = arrived
+        self.channel = Channel(service.options.buffer_tokens if streamed else None)
         self.reason: Reason | None = None  # why it was cancelled
         self.error: BaseException | None = None
         self.turns: dict[int, Turn] = {}  # of the choices that wait, by index
-        self._scheduler, self._metrics = scheduler, metrics
-        self._threads, self._watch = threads, watch
-        self._loop = asyncio.get_running_loop()
+        self._service, self._loop = service, asyncio.get_running_loop()
         self._next = deque(choices)
 
-    def start(self, seconds: float, over: Callable[["ServedRequest"], None]) -> None:
-        """Enter the queue, ``seconds`` before the deadline; ``over`` is told of the end."""
-        timer = self._loop.call_later(seconds, self.cancel, "deadline")
-
-        def end(_: object) -> None:
-            timer.cancel()
-            over(self)
-            self._metrics.finish(self.choices)
-            self.channel.close()
-
-        together = min(self._scheduler.policy.slots, len(self.choices))
+    def start(self, seconds: float) -> None:
+        """Enter the queue, ``seconds`` before the deadline; ApiError 429 when it is full."""
+        scheduler = self._service.scheduler
+        scheduler.check_room()
+        self._service.requests.add(self)
+        self._timer = self._loop.call_later(seconds, self.cancel, "deadline")
+        together = min(scheduler.policy.slots, len(self.choices))
         self._workers = asyncio.gather(*(self._work() for _ in range(together)))
-        self._workers.add_done_callback(end)
+        self._workers.add_done_callback(self._end)
 
     def cancel(self, reason: Reason) -> None:
         """Stop the decode within one token and leave the queue. Harmless when it is over."""
@@ -89,7 +80,7 @@ class ServedRequest:
 
     def ahead(self, index: int) -> int:
         """Return how many sequences get their turn before a choice that waits."""
-        return self._scheduler.ahead(self.turns[index])
+        return self._service.scheduler.ahead(self.turns[index])
 
     @property
     def failure(self) -> BaseException | None:
@@ -97,6 +88,12 @@ class ServedRequest:
         if self.error is not None:
             return self.error
         return None if self.reason is None else ApiError(*_MESSAGES[self.reason])
+
+    def _end(self, _: object) -> None:
+        self._timer.cancel()
+        self._service.requests.discard(self)
+        self._service.metrics.finish(self.choices)
+        self.channel.close()
 
     async def _work(self) -> None:
         while self._next:
@@ -111,8 +108,9 @@ class ServedRequest:
                 self.cancel("failure")
 
     async def _take_turn(self, choice: Choice) -> None:
-        cost = self._metrics.expect(len(choice.prompt_ids), choice.budget)
-        turn = self.turns[choice.index] = self._scheduler.enqueue(cost)
+        service = self._service
+        cost = service.metrics.expect(len(choice.prompt_ids), choice.budget)
+        turn = self.turns[choice.index] = service.scheduler.enqueue(cost)
         try:
             await turn.granted
         finally:
@@ -121,17 +119,17 @@ class ServedRequest:
             if self.reason is not None:  # cancelled between the grant and this
                 return
             choice.clock.admitted = time.perf_counter_ns()
-            self._watch.note()
-            self._watch.running.add(choice)
+            service.watch.note()
+            service.watch.running.add(choice)
             self.channel.put(Update(choice, admitted=True))
-            await self._loop.run_in_executor(self._threads, self._decode, choice)
+            await self._loop.run_in_executor(service.decoders, self._decode, choice)
         finally:
-            self._watch.running.discard(choice)
-            self._scheduler.release()
+            service.watch.running.discard(choice)
+            service.scheduler.release()
 
     def _decode(self, choice: Choice) -> None:
         """Run a choice to its end, on a thread of its own."""
-        clock = choice.clock
+        service, clock = self._service, choice.clock
         with choice.stream as stream:
             for piece in stream:
                 update = _update(choice, piece)
@@ -139,14 +137,14 @@ class ServedRequest:
                     clock.first = piece.times_ns[0] if piece.times_ns else time.perf_counter_ns()
                     if choice.echo is not None:
                         update.prompt_logprobs = stream.prompt_logprobs
-                clock.add(piece.times_ns)
-                self._watch.note()
-                self._metrics.drawn(len(piece.times_ns))
+                clock.times.extend(piece.times_ns)
+                service.watch.note()
+                service.metrics.drawn(len(piece.times_ns))
                 if not self.channel.put(update):
                     self._loop.call_soon_threadsafe(self.cancel, "buffer")
                     return
                 if piece.finish_reason is None:
-                    time.sleep(_rest(choice, self._scheduler.running))
+                    time.sleep(_rest(choice, service.scheduler.running))
 
 
 def _rest(choice: Choice, running: int) -> float:

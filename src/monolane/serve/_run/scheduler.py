@@ -56,7 +56,7 @@ class Scheduler:
     def check_room(self) -> None:
         """Raise the 429 that a new request gets while the queue is full."""
         if self.running >= self.policy.slots and self.waiting >= self.queue_limit:
-            seconds = self.retry_after()
+            seconds = self._retry_after()
             raise ApiError(
                 429,
                 f"the queue is full: {self.waiting} sequences wait for {self.policy.slots} that "
@@ -64,7 +64,7 @@ class Scheduler:
                 headers={"Retry-After": str(seconds)},
             )
 
-    def retry_after(self) -> int:
+    def _retry_after(self) -> int:
         """Return the whole seconds until a place in the queue is expected to be free."""
         ahead = [turn.cost for turn in self._queue if not turn.granted.done()]
         mean = sum(ahead) / len(ahead) / self.policy.slots if ahead else 1.0

@@ -2,17 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from monolane.engine import Engine
 from monolane.serve._errors import ApiError
 from monolane.serve._options import ServerOptions
 from monolane.serve._run.choice import Choice
 from monolane.serve._run.metrics import Metrics
-from monolane.serve._run.request import ServedRequest
 from monolane.serve._run.scheduler import Scheduler
 from monolane.serve._run.stall import StallWatch
 
@@ -22,6 +21,13 @@ _PREPARE_WAITING = 64  # requests that may wait for one of these threads
 
 State = Literal["loading", "ready", "failed", "draining"]
 T = TypeVar("T")
+
+
+class Cancellable(Protocol):
+    """A request that runs or waits."""
+
+    def cancel(self, reason: Literal["shutdown"]) -> None:
+        """End it."""
 
 
 class Service:
@@ -40,11 +46,11 @@ class Service:
         self.created = int(time.time())
         self.scheduler = Scheduler(options.policy, options.queue_limit)
         self.metrics = Metrics(options.model_name, self.scheduler)
-        self._requests: set[ServedRequest] = set()
-        self._decoders = ThreadPoolExecutor(options.policy.slots, thread_name_prefix="decode")
+        self.requests: set[Cancellable] = set()
+        self.decoders = ThreadPoolExecutor(options.policy.slots, thread_name_prefix="decode")
         self._preparers = ThreadPoolExecutor(_PREPARE_THREADS, thread_name_prefix="prepare")
         self._preparing = 0
-        self._watch = StallWatch(options.stall_seconds)
+        self.watch = StallWatch(options.stall_seconds)
         self._watching: asyncio.Task[None] | None = None
         self._load, self._measure = load, bandwidth
         self._engine: Engine | None = None
@@ -63,7 +69,7 @@ class Service:
             self.failure, self.state = error, "failed"
             return
         self.metrics.ready(self._engine, time.monotonic() - begin)
-        self._watching = asyncio.create_task(self._watch.watch())
+        self._watching = asyncio.create_task(self.watch.watch())
         if self.state == "loading":
             self.state = "ready"
 
@@ -90,7 +96,7 @@ class Service:
         """Return the status of /health, and its one word."""
         if self.state != "ready":
             return 503, self.state
-        return (503, "stalled") if self._watch.stalled else (200, "ok")
+        return (503, "stalled") if self.watch.stalled else (200, "ok")
 
     async def prepare(self, work: Callable[[], T]) -> T:
         """Return what ``work`` returns, on a thread: it may take seconds before an answer begins.
@@ -109,32 +115,9 @@ class Service:
         finally:
             self._preparing -= 1
 
-    def begin(
-        self, choices: Sequence[Choice], arrived: int, streamed: bool, seconds: float
-    ) -> ServedRequest:
-        """Enter the queue with a request, ``seconds`` before its deadline; ApiError 429 if full.
-
-        ``arrived``: time.perf_counter_ns() of the request. ``streamed``: the answer is read as it
-        comes, so its buffer is bounded.
-        """
-        self.scheduler.check_room()
-        for choice in choices:
-            choice.clock.arrived = arrived
-        request = ServedRequest(
-            choices,
-            self.options.buffer_tokens if streamed else None,
-            self.scheduler,
-            self.metrics,
-            self._decoders,
-            self._watch,
-        )
-        self._requests.add(request)
-        request.start(seconds, self._requests.discard)
-        return request
-
     def end_requests(self) -> None:
         """Cancel what runs or waits, because the server ends."""
-        for request in list(self._requests):
+        for request in list(self.requests):
             request.cancel("shutdown")
 
     async def close(self) -> None:
@@ -144,6 +127,6 @@ class Service:
         if self._watching is not None:
             self._watching.cancel()
         self._preparers.shutdown(wait=False, cancel_futures=True)
-        await asyncio.to_thread(self._decoders.shutdown)
+        await asyncio.to_thread(self.decoders.shutdown)
         if self._engine is not None:
             self._engine.close()

@@ -58,26 +58,21 @@ class Calls:
         self.names: frozenset[str] | None = None  # that a call may have; None: any
         self.schemas = schemas
         self._many, self._ids = many, ids
-        self._count = 0
+        self.count = 0  # of the calls
         self._muted = False
         self._new: list[ToolCallDelta] = []
         self._text: list[str] = []  # further arguments of the last of them
         self.inside = False  # a call has been opened and not closed
         self.between = False  # a call has been closed, and the next has not begun
 
-    @property
-    def any(self) -> bool:
-        """Whether there was a call."""
-        return self._count > 0
-
     def open(self, name: str) -> None:
         """Begin a call."""
         self.inside, self.between = True, False
-        self._muted = self._count > 0 and not self._many
+        self._muted = self.count > 0 and not self._many
         if not self._muted:
             self._flush()
-            self._new.append(ToolCallDelta(self._count, "", self._ids(), name))
-            self._count += 1
+            self._new.append(ToolCallDelta(self.count, "", self._ids(), name))
+            self.count += 1
 
     def add(self, text: str) -> None:
         """Add to the arguments of the open call."""
@@ -101,7 +96,7 @@ class Calls:
         if self._new:
             self._new[-1] = replace(self._new[-1], arguments=text)
         else:
-            self._new.append(ToolCallDelta(self._count - 1, text))
+            self._new.append(ToolCallDelta(self.count - 1, text))
 
 
 def call_id() -> str:

@@ -36,7 +36,7 @@ class ToolParser:
     @property
     def called(self) -> bool:
         """Whether there was a tool call."""
-        return self._calls.any
+        return self._calls.count > 0
 
     def push(self, text: str) -> Delta:
         """Take the next text of the answer."""

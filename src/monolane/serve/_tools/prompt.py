@@ -8,6 +8,7 @@ import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from monolane.engine import Engine
@@ -73,21 +74,18 @@ def _call(call: Any, where: str) -> Message:
 def _spelled(messages: list[Message]) -> list[Message]:
     """Return the messages with calls and their results as text."""
     spelled: list[Message] = []
-    for message in messages:
-        if message.get("role") == "tool":
-            text = f"<tool_response>\n{_text(message.get('content'))}\n</tool_response>"
-            last = spelled[-1] if spelled else {}
-            if last.get("results"):
-                last["content"] += "\n" + text
-            else:
-                spelled.append({"role": "user", "content": text, "results": True})
-        elif calls := message.get("tool_calls"):
-            lines = [_text(message.get("content")), *map(_spelled_call, calls)]
-            rest = {key: value for key, value in message.items() if key != "tool_calls"}
-            spelled.append({**rest, "content": "\n".join(line for line in lines if line)})
-        else:
+    for are_results, group in groupby(messages, lambda message: message.get("role") == "tool"):
+        if are_results:
+            texts = [f"<tool_response>\n{content_text(m)}\n</tool_response>" for m in group]
+            spelled.append({"role": "user", "content": "\n".join(texts)})
+            continue
+        for message in group:
+            if calls := message.get("tool_calls"):
+                lines = [content_text(message), *map(_spelled_call, calls)]
+                message = {**message, "content": "\n".join(line for line in lines if line)}
+                del message["tool_calls"]
             spelled.append(message)
-    return [{key: m[key] for key in m if key != "results"} for m in spelled]
+    return spelled
 
 
 def _spelled_call(call: Message) -> str:
@@ -123,7 +121,9 @@ def _shows_system(engine: Engine) -> bool:
         return False
 
 
-def _text(content: Any) -> str:
+def content_text(message: Mapping[str, Any]) -> str:
+    """Return the text of a message's content."""
+    content = message.get("content")
     if isinstance(content, list):
         parts = (part.get("text") for part in content if isinstance(part, dict))
         return "".join(part for part in parts if isinstance(part, str))

@@ -16,6 +16,7 @@ A value stands there as plain text. The tool's schema says whether ``2`` is a nu
 such a value leaves only when it is whole.
 """
 
+import contextlib
 import json
 import string
 from collections.abc import Callable, Generator, Mapping
@@ -182,13 +183,9 @@ def _space() -> Value:
 
 def _string() -> Value:
     """Read a string whose first quote has been read; return it as it was written, quotes on."""
-    read = ['"']
-    while True:
-        read.append((yield))
-        if read[-1] == "\\":
-            read.append((yield))
-        elif read[-1] == '"':
-            return "".join(read)
+    read: list[str] = []
+    yield from _balanced('"', read.append)
+    return "".join(read)
 
 
 def _value(char: str, add: Callable[[str], None]) -> Value:
@@ -285,20 +282,14 @@ def _parameter() -> Value:
 
 def _typed(text: str, schema: Any) -> str:
     """Return the JSON of a value: a text where the schema wants one, or it is nothing else."""
-    kind = schema.get("type") if isinstance(schema, Mapping) else "string"
-    if kind == "string" or _is_one_of(text, schema):
-        return json.dumps(text, ensure_ascii=False)
-    plain = _SPELLED.get(text.strip(), text.strip())
-    try:
-        json.loads(plain, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        return json.dumps(text, ensure_ascii=False)
-    return plain
-
-
-def _is_one_of(text: str, schema: Any) -> bool:
-    allowed = schema.get("enum") if isinstance(schema, Mapping) else None
-    return isinstance(allowed, list) and text in allowed
+    known = schema if isinstance(schema, Mapping) else {"type": "string"}
+    allowed = known.get("enum")
+    if known.get("type") != "string" and not (isinstance(allowed, list) and text in allowed):
+        plain = _SPELLED.get(text.strip(), text.strip())
+        with contextlib.suppress(ValueError, RecursionError):
+            json.loads(plain, parse_constant=_no_constant)
+            return plain
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _no_constant(name: str) -> Any:
