@@ -78,7 +78,9 @@ def api_error(error: BaseException) -> ApiError:
         return ApiError(error.status_code, error.detail, headers=error.headers)
     for kind, status in _STATUSES.items():
         if isinstance(error, kind):
-            return ApiError(status, str(error), _param(str(error)) if status == 400 else None)
+            # A message about a field begins with it: "temperature: expected ...".
+            field = re.match(r"([a-z_]{1,40}): ", str(error)) if status == 400 else None
+            return ApiError(status, str(error), field and field[1])
     return ApiError(500, "the server failed at this request; its log tells why")
 
 
@@ -88,9 +90,3 @@ def _invalid(error: ValidationError) -> ApiError:
         return ApiError(400, f"the body is no JSON object of this route: {first['msg']}")
     place = ".".join(str(part) for part in first["loc"])
     return ApiError(400, f"{place}: {first['msg']}", str(first["loc"][0]))
-
-
-def _param(message: str) -> str | None:
-    """Return the field that a message of ours begins with: "temperature: expected ..."."""
-    found = re.match(r"([a-z_]{1,40}): ", message)
-    return found[1] if found else None

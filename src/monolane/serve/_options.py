@@ -1,5 +1,6 @@
 """How a server is set up: its options, and its policy of who may decode when."""
 
+import contextlib
 import ipaddress
 import re
 from dataclasses import dataclass, field
@@ -107,12 +108,9 @@ class ServerOptions:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach the server."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        with contextlib.suppress(ValueError):
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        return False
 
 
 def _check(name: str, value: float, low: float, high: float) -> None:

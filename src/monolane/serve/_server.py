@@ -61,12 +61,8 @@ def build_app(service: Service, stop: Callable[[], None] = lambda: None) -> ASGI
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Router) -> AsyncIterator[None]:
-        async def start() -> None:
-            await service.start()
-            if service.failure is not None:
-                stop()
-
-        loading = asyncio.create_task(start())
+        loading = asyncio.create_task(service.start())
+        loading.add_done_callback(lambda _: stop() if service.failure is not None else None)
         yield
         await loading
         await service.close()
@@ -82,7 +78,7 @@ class _Server(uvicorn.Server):
         config = uvicorn.Config(
             build_app(service, self._stop),
             loop="asyncio",  # also where uvloop is installed: only this loop is tested
-            http=LimitedProtocol.with_limit(options.send_seconds),
+            http=type("Protocol", (LimitedProtocol,), {"send_seconds": options.send_seconds}),
             ws="none",
             lifespan="on",
             log_config=None,

@@ -134,6 +134,6 @@ def _log(scope: Scope, served: ServedRequest) -> None:
         len(served.choices),
         len(first.prompt_ids),
         sum(choice.drawn for choice in served.choices),
-        max(0, first.clock.first - first.clock.arrived) / 1e6,
-        first.clock.tokens_per_second,
+        max(0, first.first - first.arrived) / 1e6,
+        first.tokens_per_second,
     )

@@ -43,7 +43,7 @@ class CompletionLogprobs:
         return columns
 
     def _add(self, columns: dict[str, list[Any]], token_id: int, *values: Any) -> None:
-        text = _text_of(token_id, self._tokenizer)
+        text, _ = _spelled(token_id, self._tokenizer)
         for column, value in zip(columns.values(), (text, *values, self._offset), strict=True):
             column.append(value)
         self._offset += 0 if token_id in self._silent else len(text)
@@ -52,27 +52,23 @@ class CompletionLogprobs:
         # Best first: where two tokens have one spelling, that of the more probable stays.
         found: dict[str, float] = {}
         for token_id, logprob in (*one.top, (one.token_id, one.logprob)):
-            found.setdefault(_text_of(token_id, self._tokenizer), _finite(logprob))
+            found.setdefault(_spelled(token_id, self._tokenizer)[0], _finite(logprob))
         return found
 
 
 def _described(token_id: int, logprob: float, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    data = _bytes_of(token_id, tokenizer)
+    text, data = _spelled(token_id, tokenizer)
     return {
-        "token": _text_of(token_id, tokenizer),
+        "token": text,
         "logprob": _finite(logprob),
         "bytes": None if data is None else list(data),
     }
 
 
-def _bytes_of(token_id: int, tokenizer: Tokenizer | None) -> bytes | None:
-    return None if tokenizer is None else tokenizer.pieces.get(token_id)
-
-
-def _text_of(token_id: int, tokenizer: Tokenizer | None) -> str:
-    data = _bytes_of(token_id, tokenizer)
+def _spelled(token_id: int, tokenizer: Tokenizer | None) -> tuple[str, bytes | None]:
+    data = None if tokenizer is None else tokenizer.pieces.get(token_id)
     # Without a token, as vLLM spells ids: a model's vocabulary may be larger than its tokenizer's.
-    return f"token_id:{token_id}" if data is None else data.decode("utf-8", "replace")
+    return f"token_id:{token_id}" if data is None else data.decode("utf-8", "replace"), data
 
 
 def _finite(logprob: float) -> float:

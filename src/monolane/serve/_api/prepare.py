@@ -33,7 +33,9 @@ def prepare_chat(request: ChatRequest, engine: Engine) -> list[Choice]:
     check_length("messages", sum(len(content_text(m)) for m in request.messages), engine)
     tools = read_tools(request.tools, request.tool_choice, request.parallel_tool_calls, engine)
     ids = engine.prompt_ids(chat_ids(request, tools, engine))
-    budget = token_budget(request.limit, request.min_tokens, len(ids), engine)
+    wanted = request.max_completion_tokens
+    wanted = request.max_tokens if wanted is None else wanted
+    budget = token_budget(wanted, request.min_tokens, len(ids), engine)
     check_size(request.choices, budget, request.alternatives)
     grammar = answer_grammar(request.wish(), tools)
     # Texts leave control tokens out, but the parser must see those that mark a call.

@@ -18,17 +18,9 @@ _HEAD_SECONDS = 10.0  # from a connection, or a request's first byte, to a whole
 
 
 class LimitedProtocol(H11Protocol):
-    """One connection; ``send_seconds`` is how long its client may leave unread what fills buffers.
+    """One connection; a server takes a subclass with its own ``send_seconds``."""
 
-    ``with_limit`` makes the class that a server uses.
-    """
-
-    send_seconds = 30.0
-
-    @classmethod
-    def with_limit(cls, send_seconds: float) -> "type[LimitedProtocol]":
-        """Return this class with another limit; uvicorn makes its instances."""
-        return type("LimitedProtocol", (cls,), {"send_seconds": send_seconds})
+    send_seconds = 30.0  # that a client may leave unread what fills the buffers
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for a head."""

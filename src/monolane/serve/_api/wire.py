@@ -170,11 +170,6 @@ class ChatRequest(AnswerRequest):
     chat_template_kwargs: dict[str, Any] | None = None
 
     @property
-    def limit(self) -> int | None:
-        """Tokens to draw at most, of each choice; None: until the context is full."""
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-
-    @property
     def alternatives(self) -> int | None:
         """None, or how many alternatives come with each token's log-probability."""
         if not self.logprobs:

@@ -1,7 +1,7 @@
 """Grammars in llguidance's language, compiled within limits and kept for the next request.
 
 A grammar is a stranger's program. Its size is checked before (``wish``). The compiler counts its
-own steps and gives up (``_limits``); it runs without the GIL, on the threads that prepare requests.
+own steps and gives up (``_LIMITS``); it runs without the GIL, on the threads that prepare requests.
 The cache of what it made has a bounded length. A mask that takes too many steps ends its own
 request.
 """
@@ -24,6 +24,16 @@ from monolane.serve._grammar.wish import Wish
 MAX_KEPT = 64  # compiled grammars; most take a few hundred kilobytes
 # One line, as json.dumps writes it: what models have seen most, few tokens, and long forced runs.
 _JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+# What one grammar may take: tens of milliseconds a step, tens of megabytes.
+_LIMITS = llguidance.LLParserLimits(
+    initial_lexer_fuel=1_000_000,  # 20 ms
+    step_lexer_fuel=200_000,  # 15 ms
+    step_max_items=50_000,  # 3 ms
+    max_items_in_row=2_000,
+    max_lexer_states=20_000,  # 1 to 2 kB each
+    max_grammar_size=200_000,
+    verbose_errors=False,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +107,7 @@ class Compiler:
     def _compile(self, grammar: Grammar) -> llguidance.LLMatcher:
         try:
             matcher = llguidance.LLMatcher(
-                self._tokenizer, grammar.text, log_level=0, limits=_limits()
+                self._tokenizer, grammar.text, log_level=0, limits=_LIMITS
             )
             if not matcher.is_error():
                 matcher.compute_bitmask()  # much is checked with the first mask only
@@ -120,16 +130,3 @@ def compiler_of(engine: Engine) -> Compiler:
         if engine not in _compilers:
             _compilers[engine] = Compiler(engine)
         return _compilers[engine]
-
-
-def _limits() -> llguidance.LLParserLimits:
-    """Return what one grammar may take: tens of milliseconds a step, tens of megabytes."""
-    return llguidance.LLParserLimits(
-        initial_lexer_fuel=1_000_000,  # 20 ms
-        step_lexer_fuel=200_000,  # 15 ms
-        step_max_items=50_000,  # 3 ms
-        max_items_in_row=2_000,
-        max_lexer_states=20_000,  # 1 to 2 kB each
-        max_grammar_size=200_000,
-        verbose_errors=False,
-    )

@@ -8,13 +8,22 @@ from monolane.engine import Stream
 from monolane.serve._tools.parser import ToolParser
 
 
-@dataclass(slots=True)
-class Clock:
-    """Moments of one choice, time.perf_counter_ns(); the decoding thread writes, others may read.
+@dataclass(slots=True, eq=False)
+class Choice:
+    """One answer of a request.
 
-    0 stands for a moment that has not come.
+    Its moments are time.perf_counter_ns(), 0 if they have not come. The decoding thread writes
+    them, others may read.
     """
 
+    index: int
+    prompt_ids: tuple[int, ...]
+    stream: Stream
+    budget: int  # tokens that it may draw
+    parser: ToolParser | None = None
+    echo: str | None = None  # the text of the prompt, if it is to be part of the answer
+    guided: bool = False  # by a constraint
+    discard: bool = False  # only the prompt is wanted: what is drawn is left out
     arrived: int = 0
     admitted: int = 0
     first: int = 0
@@ -26,50 +35,35 @@ class Clock:
         return self.times[-1] if self.times else 0
 
     @property
-    def tokens_per_second(self) -> float:
-        """Decode speed: tokens after the first over the time they took; 0 until there are two."""
-        if len(self.times) < 2 or self.last <= self.first:
-            return 0.0
-        return (len(self.times) - 1) / (self.last - self.first) * 1e9
-
-
-@dataclass(slots=True, eq=False)
-class Choice:
-    """One answer of a request."""
-
-    index: int
-    prompt_ids: tuple[int, ...]
-    stream: Stream
-    budget: int  # tokens that it may draw
-    parser: ToolParser | None = None
-    echo: str | None = None  # the text of the prompt, if it is to be part of the answer
-    guided: bool = False  # by a constraint
-    discard: bool = False  # only the prompt is wanted: what is drawn is left out
-    clock: Clock = field(default_factory=Clock)
-
-    @property
     def drawn(self) -> int:
         """Tokens drawn so far."""
-        return len(self.clock.times)
+        return len(self.times)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Decode speed: tokens after the first over the time they took; 0 until there are two."""
+        if self.drawn < 2 or self.last <= self.first:
+            return 0.0
+        return (self.drawn - 1) / (self.last - self.first) * 1e9
 
     def timings(self, bytes_per_token: int | None, bandwidth: float | None) -> dict[str, Any]:
         """Return the ``timings`` object of docs/serving.md; ``bandwidth`` in bytes/s."""
-        clock, prompt_n, speed = self.clock, len(self.prompt_ids), self.clock.tokens_per_second
-        prompt_ns = max(0, clock.first - clock.admitted)
+        prompt_n, speed = len(self.prompt_ids), self.tokens_per_second
+        prompt_ns = max(0, self.first - self.admitted)
         mbu = bytes_per_token * speed / bandwidth if bytes_per_token and bandwidth else None
         return {
             "prompt_n": prompt_n,
             "prompt_ms": _ms(prompt_ns),
             "prompt_per_second": round(prompt_n / prompt_ns * 1e9, 1) if prompt_ns else 0.0,
             "predicted_n": self.drawn,
-            "predicted_ms": _ms(clock.last - clock.first),
+            "predicted_ms": _ms(self.last - self.first),
             "predicted_per_token_ms": round(1e3 / speed, 4) if speed else 0.0,
             "predicted_per_second": round(speed, 1),
             "cache_n": 0,
             "draft_n": 0,
             "draft_n_accepted": 0,
-            "queue_ms": _ms(max(0, clock.admitted - clock.arrived)),
-            "ttft_ms": _ms(max(0, clock.first - clock.arrived)),
+            "queue_ms": _ms(max(0, self.admitted - self.arrived)),
+            "ttft_ms": _ms(max(0, self.first - self.arrived)),
             "mbu": None if mbu is None else round(mbu, 4),
         }
 

@@ -38,9 +38,7 @@ class Metrics:
     def __init__(self, model_name: str, scheduler: Scheduler) -> None:
         self.registry = CollectorRegistry()
         self._names = (model_name, "0")
-        self._between = _TokenIntervals(
-            "vllm:inter_token_latency_seconds", "Time between two tokens", self._names
-        )
+        self._between = _TokenIntervals(self._names)
         self.registry.register(self._between)
         for name, what, read in (
             ("vllm:num_requests_running", "Sequences that decode", lambda: scheduler.running),
@@ -100,19 +98,19 @@ class Metrics:
     def finish(self, choices: Sequence[Choice]) -> None:
         """Count the choices of a request that is over."""
         for choice in choices:
-            reason = choice.stream.finish_reason if choice.clock.first else None
+            reason = choice.stream.finish_reason if choice.first else None
             self._done.labels(*self._names, reason or "abort").inc()
             if reason is not None:
                 self._observe(choice)
 
     def _observe(self, choice: Choice) -> None:
-        clock, prompt = choice.clock, len(choice.prompt_ids)
+        prompt = len(choice.prompt_ids)
         self._prompts.inc(prompt)
-        prefill, decode = clock.first - clock.admitted, clock.last - clock.first
+        prefill, decode = choice.first - choice.admitted, choice.last - choice.first
         for histogram, nanoseconds in (
-            (self._first, clock.first - clock.arrived),
-            (self._whole, clock.last - clock.arrived),
-            (self._queued, clock.admitted - clock.arrived),
+            (self._first, choice.first - choice.arrived),
+            (self._whole, choice.last - choice.arrived),
+            (self._queued, choice.admitted - choice.arrived),
             (self._prefill, prefill),
             (self._decode, decode),
         ):
@@ -121,8 +119,8 @@ class Metrics:
         self._size.observe(choice.drawn)
         self._prompt_seconds += _RECENT * (prefill / 1e9 / prompt - self._prompt_seconds)
         if choice.drawn > 1:
-            self._speed.observe(clock.tokens_per_second)
-            self._between.observe(clock.times)
+            self._speed.observe(choice.tokens_per_second)
+            self._between.observe(choice.times)
             seconds = decode / 1e9 / (choice.drawn - 1)
             self._token_seconds += _RECENT * (seconds - self._token_seconds)
 
@@ -140,8 +138,8 @@ class _TokenIntervals(Collector):
     The library's own takes one sample per call, and a lock each: at 3,000 tokens/s that shows.
     """
 
-    def __init__(self, name: str, what: str, names: tuple[str, str]) -> None:
-        self._name, self._what, self._names = name, what, names
+    def __init__(self, names: tuple[str, str]) -> None:
+        self._names = names
         self._counts = [0] * (len(_TOKEN_SECONDS) + 1)
         self._sum = 0.0
         self._lock = threading.Lock()
@@ -159,6 +157,8 @@ class _TokenIntervals(Collector):
         with self._lock:
             totals, total = list(itertools.accumulate(self._counts)), self._sum
         bounds = [*map(str, _TOKEN_SECONDS), "+Inf"]
-        family = HistogramMetricFamily(self._name, self._what, labels=_LABELS)
+        family = HistogramMetricFamily(
+            "vllm:inter_token_latency_seconds", "Time between two tokens", labels=_LABELS
+        )
         family.add_metric(self._names, list(zip(bounds, totals, strict=True)), total)
         yield family

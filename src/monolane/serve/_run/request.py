@@ -49,7 +49,7 @@ class ServedRequest:
         """
         self.choices = choices
         for choice in choices:
-            choice.clock.arrived = arrived
+            choice.arrived = arrived
         self.channel = Channel(service.options.buffer_tokens if streamed else None)
         self.reason: Reason | None = None  # why it was cancelled
         self.error: BaseException | None = None
@@ -61,7 +61,7 @@ class ServedRequest:
         """Enter the queue, ``seconds`` before the deadline; ApiError 429 when it is full."""
         scheduler = self._service.scheduler
         scheduler.check_room()
-        self._service.requests.add(self)
+        self._service.cancels.add(self.cancel)
         self._timer = self._loop.call_later(seconds, self.cancel, "deadline")
         together = min(scheduler.policy.slots, len(self.choices))
         self._workers = asyncio.gather(*(self._work() for _ in range(together)))
@@ -91,7 +91,7 @@ class ServedRequest:
 
     def _end(self, _: object) -> None:
         self._timer.cancel()
-        self._service.requests.discard(self)
+        self._service.cancels.discard(self.cancel)
         self._service.metrics.finish(self.choices)
         self.channel.close()
 
@@ -118,27 +118,27 @@ class ServedRequest:
         try:
             if self.reason is not None:  # cancelled between the grant and this
                 return
-            choice.clock.admitted = time.perf_counter_ns()
-            service.watch.note()
-            service.watch.running.add(choice)
+            choice.admitted = time.perf_counter_ns()
+            service.note_progress()
+            service.running.add(choice)
             self.channel.put(Update(choice, admitted=True))
             await self._loop.run_in_executor(service.decoders, self._decode, choice)
         finally:
-            service.watch.running.discard(choice)
+            service.running.discard(choice)
             service.scheduler.release()
 
     def _decode(self, choice: Choice) -> None:
         """Run a choice to its end, on a thread of its own."""
-        service, clock = self._service, choice.clock
+        service = self._service
         with choice.stream as stream:
             for piece in stream:
                 update = _update(choice, piece)
-                if not clock.first:
-                    clock.first = piece.times_ns[0] if piece.times_ns else time.perf_counter_ns()
+                if not choice.first:
+                    choice.first = piece.times_ns[0] if piece.times_ns else time.perf_counter_ns()
                     if choice.echo is not None:
                         update.prompt_logprobs = stream.prompt_logprobs
-                clock.times.extend(piece.times_ns)
-                service.watch.note()
+                choice.times.extend(piece.times_ns)
+                service.note_progress()
                 service.metrics.drawn(len(piece.times_ns))
                 if not self.channel.put(update):
                     self._loop.call_soon_threadsafe(self.cancel, "buffer")
@@ -156,22 +156,20 @@ def _rest(choice: Choice, running: int) -> float:
     sequences together are looked at as often as one alone. There is no rest before the last tokens,
     so that the end is told at once, and none where each draw waits for the mask that we work out.
     """
-    clock, drawn = choice.clock, choice.drawn
+    drawn = choice.drawn
     if choice.guided or drawn < 2:
         return 0.0
-    step = (clock.last - clock.first) / (drawn - 1) / 1e9
+    step = (choice.last - choice.first) / (drawn - 1) / 1e9
     rest = min(_REST * running, _LONGEST_REST)
     return min(rest, step * (choice.budget - drawn - 1)) if step < rest else 0.0
 
 
 def _update(choice: Choice, piece: Piece) -> Update:
     """Return what a piece adds to its choice."""
-    reason: str | None = piece.finish_reason
-    update = Update(choice, len(piece.token_ids), finish_reason=reason)
+    tokens, reason = len(piece.token_ids), piece.finish_reason
     if choice.discard:
-        update.finish_reason = reason and "length"
-        return update
-    update.logprobs = list(piece.logprobs)
+        return Update(choice, tokens, finish_reason=reason and "length")
+    update = Update(choice, tokens, logprobs=list(piece.logprobs), finish_reason=reason)
     if choice.parser is None:
         update.deltas = [Delta(piece.text)]
         return update

@@ -56,19 +56,15 @@ class Scheduler:
     def check_room(self) -> None:
         """Raise the 429 that a new request gets while the queue is full."""
         if self.running >= self.policy.slots and self.waiting >= self.queue_limit:
-            seconds = self._retry_after()
+            costs = [turn.cost for turn in self._queue if not turn.granted.done()]
+            mean = sum(costs) / len(costs) / self.policy.slots if costs else 1.0
+            seconds = max(1, min(_LONGEST_RETRY, math.ceil(mean)))  # until a place is free
             raise ApiError(
                 429,
                 f"the queue is full: {self.waiting} sequences wait for {self.policy.slots} that "
                 f"may run together; try again in {seconds} s",
                 headers={"Retry-After": str(seconds)},
             )
-
-    def _retry_after(self) -> int:
-        """Return the whole seconds until a place in the queue is expected to be free."""
-        ahead = [turn.cost for turn in self._queue if not turn.granted.done()]
-        mean = sum(ahead) / len(ahead) / self.policy.slots if ahead else 1.0
-        return max(1, min(_LONGEST_RETRY, math.ceil(mean)))
 
     def enqueue(self, cost: float) -> Turn:
         """Take a place in the queue; its turn may have come at once."""

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from monolane.engine import Engine
 from monolane.serve._errors import ApiError
@@ -13,21 +13,14 @@ from monolane.serve._options import ServerOptions
 from monolane.serve._run.choice import Choice
 from monolane.serve._run.metrics import Metrics
 from monolane.serve._run.scheduler import Scheduler
-from monolane.serve._run.stall import StallWatch
 
 _STEP = 64  # tokens of context: what they add to a token's bytes does not show
+_LOOKS = 8  # at what runs, within the seconds that count as a stall
 _PREPARE_THREADS = 2
 _PREPARE_WAITING = 64  # requests that may wait for one of these threads
 
 State = Literal["loading", "ready", "failed", "draining"]
 T = TypeVar("T")
-
-
-class Cancellable(Protocol):
-    """A request that runs or waits."""
-
-    def cancel(self, reason: Literal["shutdown"]) -> None:
-        """End it."""
 
 
 class Service:
@@ -46,11 +39,13 @@ class Service:
         self.created = int(time.time())
         self.scheduler = Scheduler(options.policy, options.queue_limit)
         self.metrics = Metrics(options.model_name, self.scheduler)
-        self.requests: set[Cancellable] = set()
+        # Each ends a request that runs or waits.
+        self.cancels: set[Callable[[Literal["shutdown"]], None]] = set()
         self.decoders = ThreadPoolExecutor(options.policy.slots, thread_name_prefix="decode")
         self._preparers = ThreadPoolExecutor(_PREPARE_THREADS, thread_name_prefix="prepare")
         self._preparing = 0
-        self.watch = StallWatch(options.stall_seconds)
+        self.running: set[Choice] = set()  # those that decode
+        self._progressed = time.monotonic()
         self._watching: asyncio.Task[None] | None = None
         self._load, self._measure = load, bandwidth
         self._engine: Engine | None = None
@@ -69,7 +64,7 @@ class Service:
             self.failure, self.state = error, "failed"
             return
         self.metrics.ready(self._engine, time.monotonic() - begin)
-        self._watching = asyncio.create_task(self.watch.watch())
+        self._watching = asyncio.create_task(self._watch())
         if self.state == "loading":
             self.state = "ready"
 
@@ -96,7 +91,26 @@ class Service:
         """Return the status of /health, and its one word."""
         if self.state != "ready":
             return 503, self.state
-        return (503, "stalled") if self.watch.stalled else (200, "ok")
+        stalled = time.monotonic() - self._progressed > self.options.stall_seconds
+        return (503, "stalled") if self.running and stalled else (200, "ok")
+
+    def note_progress(self) -> None:
+        """Say that a token was drawn, or a sequence begun; from any thread."""
+        self._progressed = time.monotonic()
+
+    async def _watch(self) -> None:
+        """Note the progress of what runs, until cancelled.
+
+        Tokens alone do not tell it: a long prompt may take minutes until its first one. So the
+        places of the running sequences, in prompt or answer, are looked at too.
+        """
+        seen: dict[Choice, int] = {}
+        while True:
+            await asyncio.sleep(min(1.0, self.options.stall_seconds / _LOOKS))
+            places = {choice: choice.stream.position for choice in self.running}
+            if places != seen:
+                seen = places
+                self.note_progress()
 
     async def prepare(self, work: Callable[[], T]) -> T:
         """Return what ``work`` returns, on a thread: it may take seconds before an answer begins.
@@ -117,8 +131,8 @@ class Service:
 
     def end_requests(self) -> None:
         """Cancel what runs or waits, because the server ends."""
-        for request in list(self.requests):
-            request.cancel("shutdown")
+        for cancel in list(self.cancels):
+            cancel("shutdown")
 
     async def close(self) -> None:
         """End all requests and give back threads and memory."""

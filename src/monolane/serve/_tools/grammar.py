@@ -23,7 +23,8 @@ def answer_grammar(wish: Wish | None, tools: ToolUse | None) -> Grammar | None:
     if wish is None:
         if tools.required:
             return Grammar(calls_grammar(tools), "tools")
-        return Grammar(strict_grammar(tools), "tools") if tools.strict else None
+        strict = any(tool.strict for tool in tools.callable)
+        return Grammar(strict_grammar(tools), "tools") if strict else None
     if tools.required:
         raise RequestError(f"{wish.where}: expected none where tool_choice requires a call")
     if wish.kind != "json":

@@ -122,7 +122,5 @@ class ToolParser:
 
 def _overlap(text: str, mark: str) -> int:
     """Return the length of the longest end of the text that begins the mark."""
-    for size in range(min(len(text), len(mark) - 1), 0, -1):
-        if mark.startswith(text[-size:]):
-            return size
-    return 0
+    sizes = range(min(len(text), len(mark) - 1), 0, -1)
+    return next((size for size in sizes if mark.startswith(text[-size:])), 0)

@@ -87,6 +87,7 @@ class _Call:
         self._calls = calls
         self._name: str | None = None
         self._early: list[str] = []  # arguments that came before the name
+        self._add: Callable[[str], None] = self._early.append
         self._has_arguments = False
 
     def read(self, char: str) -> Generator[None, str, None]:
@@ -124,13 +125,13 @@ class _Call:
                 self._add(_decoded((yield from _string())))
             elif char == "n":
                 self._add("{}")
-                return (yield from _value(char, _drop))
+                return (yield from _value(char, lambda _: None))
             else:
                 return (yield from _value(char, self._add))
         elif key == "function" and char == "{":
             yield from self._object(char)
         elif key in ("id", "type", "index") or self._calls.inside:
-            return (yield from _value(char, _drop))
+            return (yield from _value(char, lambda _: None))
         else:
             raise NotACallError
         return (yield from _space())
@@ -142,12 +143,7 @@ class _Call:
         self._name = name
         calls.open(name)
         calls.add("".join(self._early))
-
-    def _add(self, text: str) -> None:
-        if self._name is None:
-            self._early.append(text)
-        else:
-            self._calls.add(text)
+        self._add = calls.add
 
 
 def _read_named(char: str, calls: Calls) -> Generator[None, str, None]:
@@ -229,10 +225,6 @@ def _decoded(text: str) -> str:
     return value
 
 
-def _drop(_: str) -> None:
-    pass
-
-
 def _read_function(calls: Calls) -> Generator[None, str, None]:
     """Read a call whose first "<" has been read, to the end of its ``</function>``."""
     tag = yield from _tag()
@@ -287,10 +279,6 @@ def _typed(text: str, schema: Any) -> str:
     if known.get("type") != "string" and not (isinstance(allowed, list) and text in allowed):
         plain = _SPELLED.get(text.strip(), text.strip())
         with contextlib.suppress(ValueError, RecursionError):
-            json.loads(plain, parse_constant=_no_constant)
+            json.loads(plain, parse_constant=int)  # which refuses NaN and Infinity
             return plain
     return json.dumps(text, ensure_ascii=False)
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(name)  # NaN and Infinity are no JSON

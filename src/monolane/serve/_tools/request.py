@@ -36,11 +36,6 @@ class ToolUse:
     format: ToolFormat
     marks: Mapping[str, int]  # spellings of the format that are control tokens, and their ids
 
-    @property
-    def strict(self) -> bool:
-        """Whether some call is to meet its schema, though none need be made."""
-        return not self.required and any(tool.strict for tool in self.callable)
-
 
 def read_tools(
     tools: Sequence[Any] | None, choice: Any, parallel: bool | None, engine: Engine
@@ -70,22 +65,23 @@ def read_tools(
 
 def _choice(value: Any, names: set[str]) -> tuple[str, str | None]:
     """Return none, auto or required, and the one name that may be called, None: any."""
-    if value is None:
-        return "auto", None
-    if value == "required" and not names:
-        raise RequestError("tool_choice: 'required' needs tools, got none")
-    if value in ("none", "auto", "required"):
-        return str(value), None
-    function = value.get("function") if isinstance(value, dict) else None
-    name = function.get("name") if isinstance(function, dict) else None
-    if not isinstance(name, str):
-        raise RequestError(
-            "tool_choice: expected 'none', 'auto', 'required' or "
-            f"{{'type': 'function', 'function': {{'name': ...}}}}, got {value!r:.80}"
-        )
-    if name not in names:
-        raise RequestError(f"tool_choice: expected the name of one of the tools, got {name!r:.80}")
-    return "required", name
+    match value:
+        case None:
+            return "auto", None
+        case "required" if not names:
+            raise RequestError("tool_choice: 'required' needs tools, got none")
+        case "none" | "auto" | "required":
+            return str(value), None
+        case {"function": {"name": str(name)}} if name in names:
+            return "required", name
+        case {"function": {"name": str(name)}}:
+            raise RequestError(
+                f"tool_choice: expected the name of one of the tools, got {name!r:.80}"
+            )
+    raise RequestError(
+        "tool_choice: expected 'none', 'auto', 'required' or "
+        f"{{'type': 'function', 'function': {{'name': ...}}}}, got {value!r:.80}"
+    )
 
 
 def _tool(value: Any, where: str) -> Tool:
