@@ -16,7 +16,7 @@ from monolane.errors import RequestError
 from monolane.serve._api.prepare import constraint_of
 from monolane.serve._api.wire import CompletionRequest
 from monolane.serve._grammar.compiler import MAX_KEPT, Grammar, compiler_of
-from monolane.serve._grammar.wish import MAX_CHOICES, MAX_DEPTH, MAX_PROPERTIES, MAX_SOURCE
+from monolane.serve._grammar.structured import MAX_CHOICES, MAX_DEPTH, MAX_PROPERTIES, MAX_SOURCE
 from monolane.serve._tools.grammar import answer_grammar
 
 PERSON = {
@@ -42,7 +42,7 @@ def body(**fields: Any) -> CompletionRequest:
 
 
 def constraint(request: CompletionRequest, engine: Engine) -> Constraint | None:
-    return constraint_of(request, answer_grammar(request.wish(), None), engine)
+    return constraint_of(request, answer_grammar(request.structured(), None), engine)
 
 
 def answer(engine: Engine, seed: int = 0, budget: int = 120, **fields: Any) -> tuple[str, str]:
@@ -185,10 +185,10 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 def test_depth_has_a_bound() -> None:
-    assert body(guided_json=nested(MAX_DEPTH - 1)).wish()
+    assert body(guided_json=nested(MAX_DEPTH - 1)).structured()
     for depth in (MAX_DEPTH, 10_000):
         with pytest.raises(RequestError, match="guided_json: expected at most 64 levels, got more"):
-            body(guided_json=nested(depth)).wish()
+            body(guided_json=nested(depth)).structured()
 
 
 HARMFUL: dict[str, dict[str, Any]] = {

@@ -59,7 +59,7 @@ def tools_of(asked: ChatRequest, engine: Engine) -> ToolUse | None:
 
 
 def constraint(asked: ChatRequest, engine: Engine) -> Constraint | None:
-    grammar = answer_grammar(asked.wish(), tools_of(asked, engine))
+    grammar = answer_grammar(asked.structured(), tools_of(asked, engine))
     return constraint_of(asked, grammar, engine)
 
 

@@ -1,4 +1,4 @@
-"""What a client is told when something fails: one table from our errors to HTTP, in vLLM's shape.
+"""Errors as clients see them: one table from our exceptions to HTTP, in vLLM's shape.
 
 A reply is ``{"error": {"message", "type", "param", "code"}}`` with the HTTP status as ``code``. The
 official clients read it, and so do those written for vLLM.
@@ -35,7 +35,7 @@ _TYPES = {
     503: "unavailable_error",  # as llama-server says: clients wait on it while a model loads
     504: "DeadlineExceededError",
 }
-# Errors whose message the client is told. Of any other it is told that there was one: 500.
+# Errors whose message the client sees. Of any other it sees only that there was one: 500.
 _STATUSES: dict[type[MonolaneError], int] = {
     RequestError: 400,
     TextError: 400,
@@ -69,7 +69,7 @@ class ApiError(Exception):
 
 
 def api_error(error: BaseException) -> ApiError:
-    """Return what a client is told of an error."""
+    """Return an error as the client sees it."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ValidationError):

@@ -53,10 +53,10 @@ class ServerOptions:
     tls_cert          PEM file of the certificate chain: the server speaks HTTPS, and only that
     tls_key           PEM file of its private key, if that is not in the same file
     keys              of those who may ask; a host that others can reach needs at least one
-    allowed_hosts     names that a Host header may have, beside those of this machine's loopback
+    allowed_hosts     names that a Host header may have, besides those of the loopback address
     allowed_origins   web pages of other origins that may ask, such as "https://chat.example"
     queue_limit       sequences that may wait
-    buffer_tokens     tokens that a slow client may be behind before its request is ended
+    buffer_tokens     tokens that a slow client may leave unread before its request ends
     deadline_seconds  from a request's arrival to its end
     stall_seconds     without a token of prompt or answer while something runs: /health says 503
     drain_seconds     from SIGTERM until what still runs is ended

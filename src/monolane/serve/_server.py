@@ -40,8 +40,8 @@ def serve(
     """Serve until SIGTERM or Ctrl-C; what runs then may finish within ``drain_seconds``.
 
     ``load`` makes the engine while the port is open already and /health says 503; ``bandwidth``
-    measures bytes/s of the machine's memory for ``mbu``. ``announce`` is told the URL. Raises
-    BackendError if the address or the certificate cannot be used, and whatever ``load`` raises.
+    measures bytes/s of the machine's memory for ``mbu``. ``announce`` gets the URL. Raises
+    BackendError if the address or the certificate cannot be used, and what ``load`` raises.
     """
     _check_certificate(options)
     with _listen(options.host, options.port) as listener:

@@ -123,7 +123,7 @@ async def _watch(receive: Receive, served: ServedRequest) -> None:
 
 
 def _log(scope: Scope, served: ServedRequest) -> None:
-    """Log one line; never a word of prompt or answer."""
+    """Log one line, without any text of prompt or answer."""
     first = served.choices[0]
     log.info(
         "%s %s %s: %s, %d choices, %d + %d tokens, first after %.1f ms, %.1f tokens/s",

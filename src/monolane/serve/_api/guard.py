@@ -39,7 +39,7 @@ class Guard:
         host = options.host
         own = () if host in ("0.0.0.0", "::") else (f"[{host}]" if ":" in host else host,)
         self._hosts = {name.lower() for name in (*_LOOPBACK, *options.allowed_hosts, *own)}
-        # A web page that was lured here has no key. With keys, and no names to go by, any will do.
+        # DNS rebinding brings no key here. So with keys, and no names set, any name will do.
         self._any_host = (
             bool(options.keys) and not options.is_loopback and not options.allowed_hosts
         )
@@ -74,12 +74,12 @@ class Guard:
             app = Response(status_code=204) if preflight else self._app
             await app(scope, receive, answer)
         except Exception as error:
-            told = api_error(error)
-            if told.status == 500:
+            reply = api_error(error)
+            if reply.status == 500:
                 log.error("request %s failed", request_id, exc_info=error)
             if not started:
-                reply = Response(told.json(), told.status, told.headers, "application/json")
-                await reply(scope, receive, answer)
+                app = Response(reply.json(), reply.status, reply.headers, "application/json")
+                await app(scope, receive, answer)
 
     def _check(self, scope: Scope, headers: Headers, preflight: bool) -> None:
         # The parser bounds a head that it waits for, but not one that comes in one piece.

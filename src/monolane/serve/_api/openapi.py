@@ -14,7 +14,7 @@ from monolane.serve._api.wire import (
     TokenizeRequest,
 )
 
-# Method, path, what it does, the type of its body, the errors beside those of every route.
+# Method, path, what it does, the type of its body, the errors besides those of every route.
 _OPERATIONS: tuple[tuple[str, str, str, type[BaseModel] | None, tuple[int, ...]], ...] = (
     ("get", "/health", "Whether requests can be served", None, (503,)),
     ("get", "/ping", "As /health", None, (503,)),

@@ -37,7 +37,7 @@ def prepare_chat(request: ChatRequest, engine: Engine) -> list[Choice]:
     wanted = request.max_tokens if wanted is None else wanted
     budget = token_budget(wanted, request.min_tokens, len(ids), engine)
     check_size(request.choices, budget, request.alternatives)
-    grammar = answer_grammar(request.wish(), tools)
+    grammar = answer_grammar(request.structured(), tools)
     # Texts leave control tokens out, but the parser must see those that mark a call.
     visible = tuple(sorted(tools.marks.values())) if tools else ()
     seed = request.first_seed()
@@ -60,7 +60,7 @@ def prepare_completion(request: CompletionRequest, engine: Engine) -> list[Choic
         raise RequestError("max_tokens: expected at least 1 where the prompt is not echoed, got 0")
     # The engine draws at least one token. Where only the prompt's scores are wanted, it is dropped.
     discard = request.max_tokens == 0
-    grammar = answer_grammar(request.wish(), None)
+    grammar = answer_grammar(request.structured(), None)
     seed = request.first_seed()
     choices: list[Choice] = []
     for prompt in request.prompts:
@@ -111,9 +111,9 @@ def chat_ids(request: ChatRequest, tools: ToolUse | None, engine: Engine) -> lis
             # There is nothing to continue. The generation prompt begins the assistant's turn.
             messages, continued = messages[:-1], False
         continued = continued and not last.get("tool_calls")
-    told, template_tools = tool_prompt(messages, request.tools, tools, engine)
+    shown, template_tools = tool_prompt(messages, request.tools, tools, engine)
     return render_ids(
-        told,
+        shown,
         engine,
         add_generation_prompt=request.add_generation_prompt is not False,
         continue_final=continued,

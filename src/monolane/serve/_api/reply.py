@@ -29,29 +29,29 @@ class ChatShape:
         self._tokenizer, self._logprobs = tokenizer, logprobs
 
     def part(self, update: Update, first: bool) -> Json:
-        """Return what a chunk says of a choice; ``first``: no chunk spoke of it before."""
+        """Return what a chunk has of a choice; ``first``: it is the first chunk of the choice."""
         delta = Delta.joined(update.deltas)
-        said: Json = {"role": "assistant"} if first else {}
+        message: Json = {"role": "assistant"} if first else {}
         if delta.content or (first and not delta.tool_calls):
-            said["content"] = delta.content
+            message["content"] = delta.content
         if delta.reasoning:
-            said["reasoning_content"] = delta.reasoning
+            message["reasoning_content"] = delta.reasoning
         if delta.tool_calls:
-            said["tool_calls"] = [_call_part(part) for part in delta.tool_calls]
-        return {"delta": said, "logprobs": self._described(update.logprobs)}
+            message["tool_calls"] = [_call_part(part) for part in delta.tool_calls]
+        return {"delta": message, "logprobs": self._described(update.logprobs)}
 
     def choice(self, update: Update) -> Json:
-        """Return what a whole reply says of a choice."""
+        """Return what a whole reply has of a choice."""
         delta = Delta.joined(update.deltas)
-        said: Json = {"role": "assistant", "content": delta.content}
+        message: Json = {"role": "assistant", "content": delta.content}
         if delta.reasoning:
-            said["reasoning_content"] = delta.reasoning
+            message["reasoning_content"] = delta.reasoning
         if delta.tool_calls:
             calls = [_call_part(part) for part in delta.tool_calls]
-            said |= {"content": delta.content or None, "tool_calls": calls}
+            message |= {"content": delta.content or None, "tool_calls": calls}
             for call in calls:
                 del call["index"]
-        return {"message": said, "logprobs": self._described(update.logprobs)}
+        return {"message": message, "logprobs": self._described(update.logprobs)}
 
     def _described(self, logprobs: Sequence[TokenLogprob]) -> Json | None:
         return chat_logprobs(logprobs, self._tokenizer) if self._logprobs else None
@@ -67,14 +67,14 @@ class CompletionShape:
         self._writers = defaultdict[int, CompletionLogprobs](lambda: CompletionLogprobs(tokenizer))
 
     def part(self, update: Update, first: bool) -> Json:
-        """Return what a chunk says of a choice; an echoed prompt comes with the first text."""
+        """Return what a chunk has of a choice; an echoed prompt comes with the first text."""
         text = Delta.joined(update.deltas).content
         if update.prompt_logprobs is not None and update.choice.echo is not None:
             text = update.choice.echo + text
         return {"text": text, "logprobs": self._described(update)}
 
     def choice(self, update: Update) -> Json:
-        """Return what a whole reply says of a choice."""
+        """Return what a whole reply has of a choice."""
         return self.part(update, first=True)
 
     def _described(self, update: Update) -> Json | None:
@@ -90,10 +90,7 @@ class Reply:
     """What all replies to one request have in common."""
 
     def __init__(
-        self,
-        service: Service,
-        request: ChatRequest | CompletionRequest,
-        served: ServedRequest,
+        self, service: Service, request: ChatRequest | CompletionRequest, served: ServedRequest
     ) -> None:
         self.request, self.served, self.timings = request, served, service.timings
         self.is_chat = isinstance(request, ChatRequest)
@@ -149,8 +146,8 @@ def json_bytes(value: Any) -> bytes:
 
 
 def _call_part(part: ToolCallDelta) -> Json:
-    said: Json = {"index": part.index}
+    head: Json = {"index": part.index}
     if part.id is not None:
-        said |= {"id": part.id, "type": "function"}
+        head |= {"id": part.id, "type": "function"}
     name = {} if part.name is None else {"name": part.name}
-    return said | {"function": {**name, "arguments": part.arguments}}
+    return head | {"function": {**name, "arguments": part.arguments}}

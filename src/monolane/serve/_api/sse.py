@@ -31,7 +31,7 @@ class EventWriter:
         opening = json_bytes(head)[:-1]
         self._choice = b"data: " + opening + b',"choices":[{"index":'
         self._empty = b"data: " + opening + b',"choices":[]'
-        self._said: set[int] = set()  # choices that a chunk has spoken of
+        self._begun: set[int] = set()  # choices that a chunk was sent of
         # The commonest chunk by far, up to its text: its choice's next few tokens.
         self._plain = b',"delta":{"content":'
         self._fast = reply.is_chat and not reply.has_logprobs and not self._always_usage
@@ -57,12 +57,12 @@ class EventWriter:
         index, reason = new.choice.index, new.finish_reason
         prefill = b""
         if new.admitted and self._live:
-            told = {"phase": "prefill", "index": index, "prompt_n": len(new.choice.prompt_ids)}
-            prefill = _comment(told)
+            prompt_n = len(new.choice.prompt_ids)
+            prefill = _comment({"phase": "prefill", "index": index, "prompt_n": prompt_n})
         if not new.tokens and new.prompt_logprobs is None and reason is None:
             return prefill
-        first = index not in self._said
-        self._said.add(index)
+        first = index not in self._begun
+        self._begun.add(index)
         delta = Delta.joined(new.deltas)
         if self._fast and not first and not delta.tool_calls and not delta.reasoning:
             if not delta.content and reason is None:
@@ -101,5 +101,5 @@ def failed(error: BaseException) -> bytes:
     return b"data: " + api_error(error).json() + b"\n\n" + DONE
 
 
-def _comment(told: dict[str, Any]) -> bytes:
-    return b": " + json_bytes(told) + b"\n\n"
+def _comment(value: dict[str, Any]) -> bytes:
+    return b": " + json_bytes(value) + b"\n\n"

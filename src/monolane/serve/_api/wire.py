@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from monolane.engine import SamplingParams
 from monolane.errors import RequestError
-from monolane.serve._grammar.wish import Wish, read_wish
+from monolane.serve._grammar.structured import Structured, read_structured
 
 MAX_N = 16  # answers to one prompt
 MAX_PROMPTS = 256  # prompts of one request
@@ -81,7 +81,7 @@ class Body(BaseModel):
 
 
 class StreamOptions(BaseModel):
-    """What a stream holds beside text."""
+    """What a stream has besides text."""
 
     model_config = ConfigDict(strict=True)
 
@@ -128,9 +128,11 @@ class AnswerRequest(Body):
         """Answers to each prompt."""
         return self.n or 1
 
-    def wish(self) -> Wish | None:
-        """Return what the answer must look like; RequestError for a wish that cannot be granted."""
-        return read_wish(self.response_format, self.structured_outputs, self.model_extra or {})
+    def structured(self) -> Structured | None:
+        """Return what the answer must look like; RequestError for values out of bounds."""
+        return read_structured(
+            self.response_format, self.structured_outputs, self.model_extra or {}
+        )
 
     def first_seed(self) -> int:
         """Return the seed of the first choice; each further one has the next."""

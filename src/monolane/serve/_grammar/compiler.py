@@ -1,9 +1,9 @@
 """Grammars in llguidance's language, compiled within limits and kept for the next request.
 
-A grammar is a stranger's program. Its size is checked before (``wish``). The compiler counts its
-own steps and gives up (``_LIMITS``); it runs without the GIL, on the threads that prepare requests.
-The cache of what it made has a bounded length. A mask that takes too many steps ends its own
-request.
+A grammar is a stranger's program. Its size is checked before (``structured``). The compiler counts
+its own steps and gives up (``_LIMITS``); it runs without the GIL, on the threads that prepare
+requests. The cache of what it made has a bounded length. A mask that takes too many steps ends its
+own request.
 """
 
 import json
@@ -18,8 +18,8 @@ import llguidance
 from monolane.engine import Engine
 from monolane.errors import RequestError
 from monolane.serve._grammar.constraint import GrammarWalk, refuse
+from monolane.serve._grammar.structured import Structured
 from monolane.serve._grammar.vocabulary import Vocabulary
-from monolane.serve._grammar.wish import Wish
 
 MAX_KEPT = 64  # compiled grammars; most take a few hundred kilobytes
 # One line, as json.dumps writes it: what models have seen most, few tokens, and long forced runs.
@@ -44,24 +44,24 @@ class Grammar:
     where: str  # the field that it comes from, for messages
 
 
-def grammar_of(wish: Wish) -> Grammar:
-    """Return the grammar of a wish; RequestError for a schema that no value meets."""
-    if wish.kind == "json":
-        text = f"start: {json_rule(wish)}"
-    elif wish.kind == "choice":
-        texts = (json.dumps(text, ensure_ascii=False) for text in wish.source)
+def grammar_of(wanted: Structured) -> Grammar:
+    """Return the grammar of such an answer; RequestError for a schema that no value meets."""
+    if wanted.kind == "json":
+        text = f"start: {json_rule(wanted)}"
+    elif wanted.kind == "choice":
+        texts = (json.dumps(text, ensure_ascii=False) for text in wanted.source)
         text = f"start: {' | '.join(texts)}"
-    elif wish.kind == "regex":
-        text = llguidance.LLMatcher.grammar_from_regex(wish.source)
+    elif wanted.kind == "regex":
+        text = llguidance.LLMatcher.grammar_from_regex(wanted.source)
     else:
-        text = llguidance.LLMatcher.grammar_from_lark(wish.source)
-    return Grammar(text, wish.where)
+        text = llguidance.LLMatcher.grammar_from_lark(wanted.source)
+    return Grammar(text, wanted.where)
 
 
-def json_rule(wish: Wish) -> str:
-    """Return the right side of a Lark rule for a wish of kind "json"."""
-    options = _JSON if wish.whitespace is None else {"whitespace_pattern": wish.whitespace}
-    return schema_rule(wish.source, options)
+def json_rule(wanted: Structured) -> str:
+    """Return the right side of a Lark rule for kind "json"."""
+    options = _JSON if wanted.whitespace is None else {"whitespace_pattern": wanted.whitespace}
+    return schema_rule(wanted.source, options)
 
 
 def schema_rule(schema: Any, options: dict[str, Any] = _JSON) -> str:

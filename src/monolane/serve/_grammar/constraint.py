@@ -1,6 +1,6 @@
 """The constraints that answers of the server follow: a grammar, a least length, or both.
 
-Each is an engine's ``Constraint``: the place of one answer, told of one token after the other.
+Each is an engine's ``Constraint``: it keeps the place of one answer and takes one token at a time.
 """
 
 from typing import NoReturn

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from monolane.serve._errors import ApiError
 from monolane.serve._options import Policy
 
-_LONGEST_RETRY = 60  # seconds that a client is told to wait at most
+_LONGEST_RETRY = 60  # the most seconds in Retry-After
 
 
 class WithdrawnError(Exception):

@@ -14,7 +14,7 @@ from monolane.serve._run.choice import Choice
 from monolane.serve._run.metrics import Metrics
 from monolane.serve._run.scheduler import Scheduler
 
-_STEP = 64  # tokens of context: what they add to a token's bytes does not show
+_STEP = 64  # tokens of context, which add too few bytes to a token to matter
 _LOOKS = 8  # at what runs, within the seconds that count as a stall
 _PREPARE_THREADS = 2
 _PREPARE_WAITING = 64  # requests that may wait for one of these threads
@@ -88,7 +88,7 @@ class Service:
             raise ApiError(404, f"model: expected {ours!r}, got {name!r:.100}", "model")
 
     def health(self) -> tuple[int, str]:
-        """Return the status of /health, and its one word."""
+        """Return the code and the status of /health."""
         if self.state != "ready":
             return 503, self.state
         stalled = time.monotonic() - self._progressed > self.options.stall_seconds

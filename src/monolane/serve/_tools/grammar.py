@@ -7,31 +7,31 @@ from dataclasses import replace
 
 from monolane.errors import RequestError
 from monolane.serve._grammar.compiler import Grammar, grammar_of, json_rule, schema_rule
-from monolane.serve._grammar.wish import Wish
+from monolane.serve._grammar.structured import Structured
 from monolane.serve._tools.request import Tool, ToolUse
 
-_ANY = {"type": "object"}  # arguments of a tool that is not strict, beside one that is
+_ANY = {"type": "object"}  # arguments of a tool that is not strict
 
 
-def answer_grammar(wish: Wish | None, tools: ToolUse | None) -> Grammar | None:
+def answer_grammar(wanted: Structured | None, tools: ToolUse | None) -> Grammar | None:
     """Return the grammar of an answer: of its text, of its tool calls, or of either.
 
-    None where any text will do; RequestError where the wish and the tools exclude each other.
+    None where any text will do; RequestError where the two exclude each other.
     """
     if tools is None:
-        return None if wish is None else grammar_of(wish)
-    if wish is None:
+        return None if wanted is None else grammar_of(wanted)
+    if wanted is None:
         if tools.required:
             return Grammar(calls_grammar(tools), "tools")
         strict = any(tool.strict for tool in tools.callable)
         return Grammar(strict_grammar(tools), "tools") if strict else None
     if tools.required:
-        raise RequestError(f"{wish.where}: expected none where tool_choice requires a call")
-    if wish.kind != "json":
+        raise RequestError(f"{wanted.where}: expected none where tool_choice requires a call")
+    if wanted.kind != "json":
         raise RequestError(
-            f"{wish.where}: only JSON can stand beside tools; set tool_choice to 'none'"
+            f"{wanted.where}: only JSON can stand beside tools; set tool_choice to 'none'"
         )
-    return Grammar(calls_grammar(tools, json_rule(wish)), wish.where)
+    return Grammar(calls_grammar(tools, json_rule(wanted)), wanted.where)
 
 
 def calls_grammar(use: ToolUse, answer: str | None = None) -> str:

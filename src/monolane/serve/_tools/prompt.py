@@ -1,7 +1,7 @@
-"""How a model is told of tools, and of the calls and results so far.
+"""Shows tools to a model, and the calls and results so far.
 
-The chat template does it where it knows tools. Where it does not, a text says the same, in the
-spelling of Hermes models, which many others have seen in training.
+A chat template that knows tools does it. Where it does not, a text says the same, in the spelling
+of Hermes models, which many others have seen in training.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ def tool_prompt(
     if _KNOWS_TOOLS.search(engine.chat_template.source):
         return parsed, given if use else None
     spelled = _spelled(parsed)
-    return (spelled if use is None else _told(spelled, use, engine)), None
+    return (spelled if use is None else _instructed(spelled, use, engine)), None
 
 
 def _parsed(message: Mapping[str, Any], where: str) -> Message:
@@ -94,7 +94,7 @@ def _spelled_call(call: Message) -> str:
     return f"{GENERIC.begin}\n{json.dumps(body, ensure_ascii=False)}\n{GENERIC.end}"
 
 
-def _told(messages: list[Message], use: ToolUse, engine: Engine) -> list[Message]:
+def _instructed(messages: list[Message], use: ToolUse, engine: Engine) -> list[Message]:
     """Return the messages with the instructions, where the template shows them."""
     tools = (
         {"name": tool.name, "description": tool.description, "parameters": tool.parameters}

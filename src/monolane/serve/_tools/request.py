@@ -8,7 +8,7 @@ from typing import Any
 
 from monolane.engine import Engine
 from monolane.errors import RequestError
-from monolane.serve._grammar.wish import check_schema
+from monolane.serve._grammar.structured import check_schema
 from monolane.serve._tools.format import ToolFormat, format_of, mark_ids
 
 MAX_TOOLS_SOURCE = 1 << 19  # characters of all tools
@@ -22,14 +22,14 @@ class Tool:
     name: str
     description: str
     parameters: Any  # a checked JSON schema
-    strict: bool = False  # arguments are to meet it, also where the model may call or not
+    strict: bool = False  # arguments must meet it, also where no call is required
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
     """What a request says of tools; only where the answer may call one."""
 
-    tools: tuple[Tool, ...]  # all of them, as the model is told
+    tools: tuple[Tool, ...]  # all of them: the model is shown them all
     callable: tuple[Tool, ...]  # those that tool_choice leaves
     required: bool  # the answer must call one, and nothing else
     parallel: bool  # it may call several
