@@ -15,7 +15,7 @@ if find_spec("torch") and find_spec("transformers"):
     from monolane.data import Encoded, train_vocabulary, write_corpus, write_vocabulary
     from monolane.train import DemoRecipe, RunConfig, load_config
 
-    # Tests of several rooms may run at once; one thread each is also the reproducible choice.
+    # Tests of several packages may run at once; one thread each is also the reproducible choice.
     torch.set_num_threads(1)
 
     @pytest.fixture(scope="session")

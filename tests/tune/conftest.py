@@ -26,7 +26,7 @@ TORCH_FREE = (
 if find_spec("torch") and find_spec("transformers"):
     import torch
 
-    torch.set_num_threads(1)  # the reproducible choice, and tests of several rooms may run at once
+    torch.set_num_threads(1)  # reproducible; tests of several packages may run at once
 
     @pytest.fixture(autouse=True)
     def _seed() -> None:
