@@ -137,7 +137,7 @@ def _strip(part: Mapping[str, Any]) -> _Step:
     return strip
 
 
-class Pieces:
+class TokenBytes:
     """The bytes of every token; each is worked out once, when it is first asked for."""
 
     def __init__(self, tokens: Mapping[int, str], added: frozenset[int], rules: DecodeRules):
