@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable
 from datetime import datetime
 from functools import wraps
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn
 
 from jinja2 import TemplateError, Undefined, nodes, pass_context
 from jinja2.exceptions import SecurityError
@@ -42,7 +42,6 @@ partition removeprefix removesuffix replace rfind rindex rjust rpartition rsplit
 splitlines startswith strip swapcase title upper zfill
 """
 _GLOBALS = ("cycler", "joiner", "range")
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class RefusedError(TemplateError):
@@ -136,11 +135,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         wrapped = super().wrap_str_format(value)
         if wrapped is None:
             return None
-        made = wrapped
 
         def checked(*args: Any, **kwargs: Any) -> str:
             current().fill(value.__self__, (*args, *kwargs.values()))
-            return made(*args, **kwargs)
+            return wrapped(*args, **kwargs)
 
         return checked
 
@@ -181,7 +179,7 @@ def _check_public(name: Any) -> None:
         raise SecurityError(f"a namespace cannot hold the name {name!r}")
 
 
-def _counted(name: str, function: _F) -> _F:
+def _counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the filter, counted, with its guard before it and its result weighed."""
     lead = 1 if getattr(function, "jinja_pass_arg", None) else 0
 
@@ -196,7 +194,7 @@ def _counted(name: str, function: _F) -> _F:
             budget.weigh(result)
         return result
 
-    return cast(_F, counted)
+    return counted
 
 
 def _guard_filter(budget: Budget, name: str, value: Any, given: tuple[Any, ...]) -> Any:
