@@ -1,14 +1,14 @@
 """The Jinja environment that a model's chat template runs in: no Python, no files, bounded work.
 
 Jinja's immutable sandbox keeps a template from Python's internals, but not from looping for ever or
-from doubling a string forty times. Running it in another process could be killed, at the price of
-a start per request. Here the template's syntax tree is rewritten before it is compiled: each loop
-turn and macro counts a step, each container and concatenation is checked against the budget.
+from doubling a string forty times. So the template's syntax tree is rewritten before it is
+compiled: each loop turn and macro counts a step, each container and concatenation is checked
+against the budget. One C call on values within the budget is not bounded; it takes a fraction of a
+second.
 
-Tracing each Python line instead would cost ten times as much. A template engine in Rust that counts
-its instructions (minijinja) was judged too, and does not bound memory: see docs/serving.md.
-
-What is not bounded: one C call on values within the budget. It takes a fraction of a second.
+The alternatives: another process can be killed, but costs a start per request. Tracing each Python
+line costs ten times as much. minijinja, an engine in Rust that counts its instructions, does not
+bound memory, and other texts come of some templates: docs/serving.md has the figures.
 """
 
 import json
@@ -85,7 +85,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return ""
 
     def weighed(self, value: Any) -> Any:
-        """Return a container that the template made, if it is within the budget."""
+        """Return a value that the template made, if it is within the budget."""
         current().weigh(value)
         return value
 
@@ -112,10 +112,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             # Jinja adds _loop_vars and _block_vars, and takes them off again.
             given = [value for key, value in kwargs.items() if key[:1] != "_"]
             args = _guard_method(budget, obj.__name__, owner, args, given)
-        result = super().call(context, obj, *args, **kwargs)
-        if isinstance(result, str | list | dict | tuple):
-            budget.weigh(result)
-        return result
+        return self.weighed(super().call(context, obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Check the four operators that can make large values, then apply them."""
@@ -190,8 +187,7 @@ def _counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         given = (*args[lead + 1 :], *kwargs.values())
         value = _guard_filter(budget, name, args[lead], given)
         result = function(*args[:lead], value, *args[lead + 1 :], **kwargs)
-        if isinstance(result, str | list | dict | tuple):
-            budget.weigh(result)
+        budget.weigh(result)
         return result
 
     return counted

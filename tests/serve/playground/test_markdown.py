@@ -65,6 +65,9 @@ CASES = {
         '<p><a href="https://a.b/c.png">picture</a> '
         '<a href="https://a.b/d.png">https://a.b/d.png</a></p>'
     ),
+    "[![p](https://a.b/c.png) **q**](https://d.e/)": (
+        '<p><a href="https://d.e/">p <strong>q</strong></a></p>'
+    ),
     "![x](relative.png) ![y](data:image/png;base64,AA==)": (
         "<p>![x](relative.png) ![y](data:image/png;base64,AA==)</p>"
     ),

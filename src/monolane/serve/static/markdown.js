@@ -82,7 +82,8 @@ class SafeRenderer extends Renderer {
     const url = safeUrl(href);
     // No such link is offered; what it says stays readable.
     if (url === null) return escaped(raw);
-    return `<a href="${escaped(url)}">${this.parser.parseInline(tokens)}</a>`;
+    const label = this.parser.parseInline(tokens).replace(/<\/?a\b[^>]*>/g, ""); // of an image in it
+    return `<a href="${escaped(url)}">${label}</a>`;
   }
 
   /** A link to the image: nothing is ever loaded. */
