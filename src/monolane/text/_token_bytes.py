@@ -53,10 +53,17 @@ def read_rules(decoder: Any) -> DecodeRules:
     if not isinstance(parts, list):
         raise TextError("expected a list of decoders in a Sequence decoder")
     kinds = [_kind(part) for part in parts]
-    if "Fuse" in kinds:
-        fuse = kinds.index("Fuse")
-        return _per_token(parts[:fuse], _stripped(parts[fuse + 1 :]))
-    return _per_token(parts, ("", 0))
+    fuse = kinds.index("Fuse") if "Fuse" in kinds else len(kinds)
+    strip_char, strip_count = _stripped(parts[fuse + 1 :])
+    byte_level = kinds[:fuse] == ["ByteLevel"]
+    steps = () if byte_level else [_step(p) for p in parts[:fuse] if _kind(p) != "ByteFallback"]
+    return DecodeRules(
+        steps=tuple(steps),
+        byte_level=byte_level,
+        byte_fallback="ByteFallback" in kinds[:fuse],
+        strip_char=strip_char,
+        strip_count=strip_count,
+    )
 
 
 def _kind(part: Any) -> str:
@@ -85,59 +92,42 @@ def _field(part: Mapping[str, Any], name: str, kind: type) -> Any:
     return value
 
 
-def _per_token(parts: list[Any], strip: tuple[str, int]) -> DecodeRules:
-    kinds = [_kind(part) for part in parts]
-    if kinds == ["ByteLevel"]:
-        return DecodeRules((), True, False, *strip)
-    parts = [part for part in parts if _kind(part) != "ByteFallback"]
-    steps = tuple(_step(part) for part in parts)
-    return DecodeRules(steps, False, "ByteFallback" in kinds, *strip)
-
-
 def _step(part: Mapping[str, Any]) -> _Step:
+    """Return what one decoder makes of a token."""
     kind = _kind(part)
     if kind == "Replace":
-        return _replace(part)
+        pattern = part.get("pattern")
+        old = pattern.get("String") if isinstance(pattern, dict) else None
+        if not isinstance(old, str):
+            raise TextError(
+                f"expected a String pattern in the decoder Replace, got {pattern!r:.100}"
+            )
+        new = _field(part, "content", str)
+        return lambda token, _: token.replace(old, new)
     if kind == "Metaspace":
-        return _metaspace(part)
+        mark = _field(part, "replacement", str)
+        scheme, prefix = part.get("prepend_scheme", "always"), part.get("add_prefix_space")
+        lead = " " if scheme == "never" or prefix is False else ""
+        return lambda token, first: token.replace(mark, lead if first else " ")
     if kind == "Strip":
-        return _strip(part)
+        char = _field(part, "content", str)
+        start, stop = _field(part, "start", int), _field(part, "stop", int)
+        return lambda token, _: _without(token, char, start, stop)
     raise TextError(
         f"the decoder {kind} is not supported here; expected ByteLevel, or a sequence of "
         "Replace, Metaspace, ByteFallback, Strip and Fuse"
     )
 
 
-def _replace(part: Mapping[str, Any]) -> _Step:
-    pattern = part.get("pattern")
-    old = pattern.get("String") if isinstance(pattern, dict) else None
-    if not isinstance(old, str):
-        raise TextError(f"expected a String pattern in the decoder Replace, got {pattern!r:.100}")
-    new = _field(part, "content", str)
-    return lambda token, _: token.replace(old, new)
+def _without(token: str, char: str, start: int, stop: int) -> str:
+    for _ in range(start):
+        token = token.removeprefix(char)
+    for _ in range(stop):
+        token = token.removesuffix(char)
+    return token
 
 
-def _metaspace(part: Mapping[str, Any]) -> _Step:
-    mark = _field(part, "replacement", str)
-    keep = part.get("prepend_scheme", "always") == "never" or part.get("add_prefix_space") is False
-    return lambda token, first: token.replace(mark, "" if first and not keep else " ")
-
-
-def _strip(part: Mapping[str, Any]) -> _Step:
-    char = _field(part, "content", str)
-    start, stop = _field(part, "start", int), _field(part, "stop", int)
-
-    def strip(token: str, _: bool) -> str:
-        for _turn in range(start):
-            token = token.removeprefix(char)
-        for _turn in range(stop):
-            token = token.removesuffix(char)
-        return token
-
-    return strip
-
-
-class Pieces:
+class TokenBytes:
     """The bytes of every token; each is worked out once, when it is first asked for."""
 
     def __init__(self, tokens: Mapping[int, str], added: frozenset[int], rules: DecodeRules):
