@@ -41,7 +41,9 @@ class Model:
     initializer_range: float = 0.02
     bos_token_id: int = 1
     eos_token_id: int = 2
-    init_from: str = ""  # a model folder in Hub layout; empty: random weights from the seed
+    # Where the first weights come from: a model folder in Hub layout, a run (its newest checkpoint)
+    # or one checkpoint of a run; empty: random, from the seed.
+    init_from: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,9 @@ class Optimizer:
     muon_momentum: float = 0.95
     clip_norm: float = 1.0  # of the whole gradient, over all devices
     z_loss: float = 0.0  # weight of mean(logsumexp²): keeps logits from drifting in low precision
+    # Where model.init_from is a run, the moments of its optimizer go on (carry) or start again at 0
+    # (restart). auto: they go on where there are any; a model folder has none.
+    moments: Literal["auto", "carry", "restart"] = "auto"
 
     def __post_init__(self) -> None:
         for name in ("peak_lr", "eps", "clip_norm"):

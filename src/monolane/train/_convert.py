@@ -20,13 +20,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from monolane.errors import CheckpointError
 from monolane.hf import export_hub_layout
-from monolane.model import (
-    parse_config,
-    render_config,
-    tensor_specs,
-    write_checkpoint,
-)
-from monolane.train._build import config_fields
+from monolane.model import render_config, tensor_specs, write_checkpoint
+from monolane.train._build import model_config
 from monolane.train._config import RunConfig
 from monolane.train._config_file import load_config
 from monolane.train._run import CONFIG
@@ -88,9 +83,7 @@ def _pick(run: Path, step: int | None) -> int:
 
 def _write_source(folder: Path, config: RunConfig, weights: dict[str, Tensor]) -> None:
     """Write the plain model folder that the export completes."""
-    shape = parse_config(
-        config_fields(config.model) | {"model_type": "laneformer", "torch_dtype": "float32"}
-    )
+    shape = model_config(config.model, torch_dtype="float32")
     (folder / "config.json").write_text(json.dumps(render_config(shape)), encoding="utf-8")
 
     def tensors() -> Iterator[tuple[str, np.ndarray[Any, Any]]]:

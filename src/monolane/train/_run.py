@@ -64,13 +64,14 @@ class Run:
         self.world = world
         corpus = open_corpus(config)
         self.blend = open_blend(config, corpus)
-        self.trainer = Trainer(config, world)
+        self.store = Store(folder, config.checkpoint.keep, world)
+        newest = self.store.newest()
+        self.trainer = Trainer(config, world, resumed=newest is not None)
         if world.is_first:  # nothing is left behind by a config that cannot run
             folder.mkdir(parents=True, exist_ok=True)
             (folder / CONFIG).write_text(write_config(config), encoding="utf-8")
-        self.store = Store(folder, config.checkpoint.keep, world)
         self.guard = SpikeGuard(config.guard)
-        self.progress = self._start(corpus)
+        self.progress = self._start(corpus, newest)
         self._folder = folder
         self._validator = make_validator(config, corpus)
         self._observers = Observers(listeners(self.progress.step) if world.is_first else ())
@@ -96,9 +97,8 @@ class Run:
         finally:
             self._observers.close()
 
-    def _start(self, corpus: Corpus) -> Progress:
+    def _start(self, corpus: Corpus, newest: int | None) -> Progress:
         """Take up the newest checkpoint, or write the first one: a run can always go back."""
-        newest = self.store.newest()
         if newest is None:
             self.store.drop_after(-1)
             progress = Progress(corpus=corpus.digest, guard=self.guard.state())

@@ -91,6 +91,28 @@ def checkpoint_steps(run: Path) -> list[int]:
     return sorted(int(path.parent.name.removeprefix("step-")) for path in found)
 
 
+def named_checkpoint(folder: Path) -> Path | None:
+    """Return the checkpoint that a folder is, or the newest of a run; None where it is neither."""
+    if (folder / _WHOLE).is_file():
+        return folder
+    steps = checkpoint_steps(folder)
+    return checkpoint_folder(folder, steps[-1]) if steps else None
+
+
+def read_tensors(folder: Path, tensors: Mapping[str, Tensor], group: Any, hint: str) -> None:
+    """Fill live tensors from a checkpoint, each process its own shares of them.
+
+    CheckpointError with ``hint`` where one of them is not in it.
+    """
+    known = FileSystemReader(folder).read_metadata().state_dict_metadata
+    if missing := sorted(tensors.keys() - known.keys()):
+        raise CheckpointError(
+            f"{folder}: expected a tensor {missing[0]!r} (and {len(missing) - 1} more that are "
+            f"not there); {hint}"
+        )
+    load(dict(tensors), checkpoint_id=str(folder), process_group=group)
+
+
 class Store:
     """Keeps the checkpoints of one run; every process calls every method, in the same order."""
 
@@ -144,14 +166,9 @@ class Store:
         """Fill the live tensors from the checkpoint after ``step`` steps; return its progress."""
         folder = checkpoint_folder(self._run, step)
         known = FileSystemReader(folder).read_metadata().state_dict_metadata
-        missing = sorted(tensors.keys() - known.keys())
-        if missing:
-            raise CheckpointError(
-                f"{folder}: expected a tensor {missing[0]!r} (and {len(missing) - 1} more that are "
-                "not there); go on with the [model] and [optimizer] that the run began with"
-            )
         random = {name: state for name, state in self._random_state().items() if name in known}
-        load({**tensors, **random}, checkpoint_id=str(folder), process_group=self._world.files)
+        hint = "go on with the [model] and [optimizer] that the run began with"
+        read_tensors(folder, {**tensors, **random}, self._world.files, hint)
         self._set_random_state(random)
         return Progress.read(folder)
 
