@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-if find_spec("torch") and find_spec("transformers"):
+if all(map(find_spec, ("torch", "transformers", "tomli_w"))):
     import numpy as np
     import torch
 
     from monolane.data import Encoded, train_vocabulary, write_corpus, write_vocabulary
     from monolane.train import DemoRecipe, RunConfig, load_config
 
-    # Tests of several rooms may run at once; one thread each is also the reproducible choice.
+    # Tests of several packages may run at once; one thread each is also the reproducible choice.
     torch.set_num_threads(1)
 
     @pytest.fixture(scope="session")
@@ -71,7 +71,7 @@ else:
         """A module that says why it cannot even be imported here."""
 
         def collect(self) -> Any:
-            pytest.skip("needs torch and transformers: pip install 'monolane[train]'")
+            pytest.skip("needs torch, transformers and tomli-w: pip install 'monolane[train]'")
 
     def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module:
         module: pytest.Module = Absent.from_parent(parent, path=module_path)

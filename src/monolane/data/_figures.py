@@ -92,6 +92,15 @@ def tokens_per_byte(half: Half) -> float:
     return half.tokens / half.bytes if half.bytes else 0.0
 
 
+def human_size(count: float) -> str:
+    """Return bytes as people say them: 1.23 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
 def _source(source: Source, kind: str, summary: Mapping[str, Any]) -> SourceFigures:
     dropped = []
     for name, documents in source.dropped.items():

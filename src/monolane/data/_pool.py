@@ -1,8 +1,9 @@
 """Tasks of preparation in processes of their own, and a bar that shows how far they are.
 
-Not datatrove's executor: it starts a manager process for each stage, writes its log to the
-terminal and says of progress only how many tasks are done. Not a fork: the parent may hold torch's
-threads. So a script that calls ``prepare`` needs the usual ``if __name__ == "__main__":``.
+Not datatrove's executor (0.10.1): where a worker is killed, for lack of memory say, it waits for
+that task for ever; here it is an error, and what is done is kept. Nor can it show progress but by
+its log, or end its workers with a killed parent. Not a fork: the parent may hold torch's threads.
+So a script that calls ``prepare`` needs the usual ``if __name__ == "__main__":``.
 """
 
 import multiprocessing

@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ConfigDict
 from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
+from monolane._toml import read_table
 from monolane.errors import CheckpointError
 from monolane.train._world import World
 
@@ -36,6 +38,8 @@ _VERSION = 1
 @dataclass(frozen=True)
 class Progress:
     """Where a run is: what a checkpoint says besides tensors."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     step: int = 0  # steps done
     next_row: int = 0  # the first row of the data that is not read yet
@@ -64,20 +68,18 @@ class Progress:
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
             version = value.pop("version")
-            if version != _VERSION:
-                raise CheckpointError(
-                    f"{path}: expected format {_VERSION}, got {version}; use the version of "
-                    "monolane that wrote it"
-                )
-            value["skipped"] = tuple((first, last) for first, last in value["skipped"])
-            return cls(**value)
+            progress = read_table(cls, value, PROGRESS)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, CheckpointError):
-                raise
             raise CheckpointError(
                 f"{path}: expected the progress of a run, got {type(error).__name__}: {error}; "
                 "remove this checkpoint, and the one before it is used"
             ) from None
+        if version != _VERSION:
+            raise CheckpointError(
+                f"{path}: expected format {_VERSION}, got {version}; use the version of "
+                "monolane that wrote it"
+            )
+        return progress
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:

@@ -25,7 +25,6 @@ from monolane.train._config import RunConfig
 from monolane.train._config_file import load_config
 from monolane.train._loss import summed_losses
 from monolane.train._optimiser import Optimiser
-from monolane.train._schedule import learning_rate
 from monolane.train._store import named_checkpoint, read_tensors
 from monolane.train._world import World
 
@@ -66,9 +65,7 @@ class Trainer:
             self.model.config._attn_implementation = "flex_attention"
         self._losses = torch.compile(summed_losses) if config.compute.compile else summed_losses
 
-    def step(
-        self, index: int, rows: Rows, asked_to_stop: Callable[[], bool] = lambda: False
-    ) -> Outcome:
+    def step(self, index: int, rows: Rows, asked_to_stop: Callable[[], int] = lambda: 0) -> Outcome:
         """Do step ``index``, counted from 0, with this process's share of its rows [R, T].
 
         A gradient that is not finite updates nothing: the outcome says so, and the weights stay.
@@ -79,8 +76,8 @@ class Trainer:
         for batch in self._passes(index, rows):
             pass_nats, pass_squares = self._backward(batch, max(counted, 1.0))
             nats, squares = nats + pass_nats, squares + pass_squares
-        nats, squares, stop = self.world.sum(nats, squares, float(asked_to_stop()))
-        norm = self._update(learning_rate(self.config, index))
+        nats, squares, stop = self.world.sum(nats, squares, float(bool(asked_to_stop())))
+        norm = self._update(self.rate(index))
         return Outcome(
             loss=nats / max(counted, 1.0),
             z_loss=self.config.optimizer.z_loss * squares / max(counted, 1.0),
@@ -88,6 +85,10 @@ class Trainer:
             tokens=int(counted),
             interrupted=stop > 0,
         )
+
+    def rate(self, index: int) -> float:
+        """Return the learning rate of step ``index``, counted from 0."""
+        return self.config.schedule.rate(self.config.optimizer.peak_lr, index)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the live weights and optimizer state by name, for a checkpoint to save or fill."""

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from monolane._schedule import Wsd
 from monolane.errors import CheckpointError, ConfigError, MissingExtraError
 from monolane.hf import LaneformerForCausalLM
 from monolane.model import (
@@ -32,7 +33,6 @@ from monolane.tune._marked import marked_template
 from monolane.tune._material import Material, chat_encoder, prepare_material, trained_context
 from monolane.tune._recipe import SftRecipe
 from monolane.tune._rows import row_arrays
-from monolane.tune._schedule import Wsd
 from monolane.tune._sft_card import sft_card
 from monolane.tune._staging import publish, rounded_tensors
 
