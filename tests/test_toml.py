@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import PositiveInt
 
-from monolane._toml import Share, config, load_table, read_table, shipped_tables
+from monolane._toml import Share, config, load_table, read_table, shipped_files
 from monolane.errors import ConfigError
 
 
@@ -106,7 +106,7 @@ def test_what_is_made_in_code_is_held_to_the_same() -> None:
 
 @pytest.mark.parametrize("package", ["monolane.train", "monolane.tune"])
 def test_shipped_files_are_found_by_name(package: str) -> None:
-    for name in shipped_tables(package):
+    for name in shipped_files(package):
         table, origin = load_table(name, package)
         assert table
         assert origin == f"{name}.toml"

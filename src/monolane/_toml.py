@@ -57,24 +57,36 @@ def config(kind: type[T]) -> type[T]:
     return made
 
 
-def shipped_tables(package: str) -> tuple[str, ...]:
-    """Return the names of the TOML files in a package's folder ``configs``."""
-    names = (path.name for path in resources.files(package).joinpath("configs").iterdir())
-    return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
+def shipped_files(package: str, folder: str = "configs", suffix: str = ".toml") -> tuple[str, ...]:
+    """Return the names, without suffix, of the files that a package ships in a folder."""
+    names = (path.name for path in resources.files(package).joinpath(folder).iterdir())
+    return tuple(sorted(name.removesuffix(suffix) for name in names if name.endswith(suffix)))
+
+
+def read_file(
+    name: str | Path, package: str = "", folder: str = "configs", suffix: str = ".toml"
+) -> tuple[str, str]:
+    """Return the text of a file, or of one that a package ships, and its name in messages."""
+    shipped = shipped_files(package, folder, suffix) if package else ()
+    path, kind = Path(name), suffix.removeprefix(".").upper()
+    try:
+        if path.is_file():
+            return path.read_text(encoding="utf-8"), str(path)
+        if str(name) in shipped:
+            file = resources.files(package).joinpath(folder, f"{name}{suffix}")
+            return file.read_text(encoding="utf-8"), f"{name}{suffix}"
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{name}: expected {kind}, got: {error}; save it as UTF-8") from None
+    known = f" or one of {', '.join(shipped)}, found neither" if shipped else ", found none"
+    raise ConfigError(f"{name}: expected a {kind} file{known}; give the path of a file")
 
 
 def load_table(name: str | Path, package: str = "") -> tuple[dict[str, Any], str]:
     """Return the table of a TOML file, or of a package's shipped one, and its name in messages."""
-    shipped = shipped_tables(package) if package else ()
-    file, origin = Path(name), str(name)
-    if not file.is_file():
-        if origin not in shipped:
-            known = f" or one of {', '.join(shipped)}, found neither" if shipped else ", found none"
-            raise ConfigError(f"{name}: expected a TOML file{known}; give the path of a file")
-        file, origin = resources.files(package).joinpath("configs", f"{name}.toml"), f"{name}.toml"
+    text, origin = read_file(name, package)
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8")), origin
-    except ValueError as error:  # TOML's, and UTF-8's
+        return tomllib.loads(text), origin
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{origin}: expected TOML, got: {error}; mend that line") from None
 
 

@@ -101,6 +101,9 @@ def train(
     _refuse(given, config == "demo")
     if out is None and not dry_run:
         raise typer.BadParameter("expected the folder to write after the config", param_hint="OUT")
+    from monolane.engine import find_model
+    from monolane.train import forecast, load_config, standard_listeners, train_demo, train_run
+
     if config != "demo":
         settings = list(settings or ())
         for name, value in (("steps", steps), ("seed", seed), ("threads", threads)):
@@ -109,19 +112,35 @@ def train(
         if compiled:
             settings.append("compute.compile=true")
         if begin_with is not None:
-            settings.append(f"model.init_from={json.dumps(_start(begin_with))}")
+            # A run's folder, or a model that may also be named.
+            start = begin_with if Path(begin_with).is_dir() else find_model(begin_with)
+            settings.append(f"model.init_from={json.dumps(str(start))}")
     if dry_run:
-        _print_forecast(config, settings or [], world_size, mfu, device)
+        made = forecast(load_config(config, settings or ()), world_size, mfu, device)
+        sys.stdout.write(made.text())
         return
     assert out is not None
     try:
         if config == "demo":
-            _train_demo(out, minutes, steps, seed, resume, threads, compiled, begin_with)
+            measured = train_demo(
+                out,
+                minutes=minutes,
+                steps=steps,
+                seed=seed,
+                resume=resume,
+                threads=threads,
+                compiled=compiled,
+                begin_with=None if begin_with is None else find_model(begin_with),
+            )
+            sys.stderr.write(f"held-out bits per byte: {measured.score.bits_per_byte:.3f}\n")
         else:
-            _train_run(config, out, settings or [], resume)
+            wanted = load_config(config, settings or ())
+            train_run(wanted, out, standard_listeners(wanted, out), resume=resume)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; the state is kept: continue with --resume\n")
         raise
+    if os.environ.get("RANK", "0") == "0":
+        sys.stdout.write(f"{out}\n")
 
 
 def _refuse(given: Mapping[str, str], demo: bool) -> None:
@@ -143,55 +162,3 @@ def _refuse(given: Mapping[str, str], demo: bool) -> None:
         refused["resume"] = "a dry run forecasts the whole run"
     for name in refused.keys() & given.keys():
         raise typer.BadParameter(refused[name], param_hint=given[name])
-
-
-def _start(name: str) -> str:
-    """Return the folder to begin with: that of a run, or of a model that may also be named."""
-    from monolane.engine import find_model
-
-    return name if Path(name).is_dir() else str(find_model(name))
-
-
-def _print_forecast(
-    config: str, settings: list[str], world_size: int, mfu: float, device: str
-) -> None:
-    from monolane.train import forecast, load_config
-
-    made = forecast(load_config(config, settings), world_size, mfu, device)
-    sys.stdout.write(made.text())
-
-
-def _train_run(config: str, out: Path, settings: list[str], resume: bool) -> None:
-    from monolane.train import load_config, standard_listeners, train_run
-
-    wanted = load_config(config, settings)
-    train_run(wanted, out, standard_listeners(wanted, out), resume=resume)
-    if os.environ.get("RANK", "0") == "0":
-        sys.stdout.write(f"{out}\n")
-
-
-def _train_demo(
-    out: Path,
-    minutes: float,
-    steps: int | None,
-    seed: int,
-    resume: bool,
-    threads: int | None,
-    compiled: bool,
-    begin_with: str | None,
-) -> None:
-    from monolane.engine import find_model
-    from monolane.train import train_demo
-
-    measured = train_demo(
-        out,
-        minutes=minutes,
-        steps=steps,
-        seed=seed,
-        resume=resume,
-        threads=threads,
-        compiled=compiled,
-        begin_with=None if begin_with is None else find_model(begin_with),
-    )
-    sys.stderr.write(f"held-out bits per byte: {measured.score.bits_per_byte:.3f}\n")
-    sys.stdout.write(f"{out}\n")

@@ -7,7 +7,7 @@ from typing import Any
 
 from monolane.data._corpus import Corpus
 from monolane.data._manifest import Half, Source
-from monolane.data._summary import Summary
+from monolane.data._tally import Summary
 from monolane.data._turns import Turns
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import tomli_w
 
-from monolane._toml import load_table, read_table, shipped_tables
+from monolane._toml import load_table, read_table, shipped_files
 from monolane.errors import ConfigError
 from monolane.train._config import RunConfig
 
@@ -20,7 +20,7 @@ _PACKAGE = "monolane.train"
 
 def shipped_configs() -> tuple[str, ...]:
     """Names of the configs that come with the package."""
-    return shipped_tables(_PACKAGE)
+    return shipped_files(_PACKAGE)
 
 
 def load_config(name: str | Path, overrides: Iterable[str] = ()) -> RunConfig:

@@ -30,11 +30,6 @@ from monolane.train._store import checkpoint_folder, checkpoint_steps
 _TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
-def is_run(folder: Path) -> bool:
-    """Say whether a folder is a training run's."""
-    return (folder / CONFIG).is_file() and (folder / "checkpoints").is_dir()
-
-
 def export_run(
     run: Path,
     destination: Path,
@@ -51,7 +46,10 @@ def export_run(
     """
     config = load_config(run / CONFIG)
     weights = read_weights(run, _pick(run, step))
-    with tempfile.TemporaryDirectory(dir=_existing_parent(destination)) as aside:
+    parent = destination.resolve().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    # Aside on the destination's own file system, as the weights may be large.
+    with tempfile.TemporaryDirectory(dir=parent) as aside:
         source = Path(aside)
         _write_source(source, config, weights)
         return export_hub_layout(source, destination, dtype=dtype, overwrite=overwrite)
@@ -95,10 +93,3 @@ def _write_source(folder: Path, config: RunConfig, weights: dict[str, Tensor]) -
     for name in _TEXT_FILES:
         if config.data.corpus and (corpus / name).is_file():
             (folder / name).write_bytes((corpus / name).read_bytes())
-
-
-def _existing_parent(destination: Path) -> Path:
-    """Where to write aside: on the destination's file system, as the weights may be large."""
-    parent = destination.resolve().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    return parent

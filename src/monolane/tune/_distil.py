@@ -23,7 +23,7 @@ from monolane.model import read_config
 from monolane.text import Tokenizer
 from monolane.tune._anneal import Order, annealed
 from monolane.tune._recipe import Context
-from monolane.tune._staging import licence_lines, publish, rounded_tensors
+from monolane.tune._staging import publish, render_card, rounded_tensors
 from monolane.tune._windows import Windows, read_windows
 
 Objective = Literal["distil", "finetune"]
@@ -90,7 +90,7 @@ def distil_folder(
     shape = read_config(delayed)
     state = student.state_dict()
     tensors = rounded_tensors(shape, lambda name: state[name].numpy())
-    card = _card(delayed, destination, recipe, healed)
+    card = render_card("distil_card", delayed, destination, recipe=recipe, healed=healed)
     publish(delayed, destination, shape, tensors, card, overwrite)
     return healed
 
@@ -164,37 +164,3 @@ def held_out_loss(model: LaneformerForCausalLM, windows: Windows) -> float:
 
 def _load(folder: Path) -> LaneformerForCausalLM:
     return LaneformerForCausalLM.from_pretrained(folder, dtype=torch.float32)
-
-
-_CARD = """---
-library_name: transformers
-pipeline_tag: text-generation
-base_model: {source}
-{licence}tags:
-- laneformer
-- custom_code
----
-
-# {name}
-
-A dense decoder converted into a Laneformer (`{source}`) and trained back by `monolane retrofit
---distil`: {steps} steps of {tokens} tokens, delay brought in {order}, objective {objective}.
-
-Held-out loss in nats per token, on text like that it was trained on: {before:.3f} as the dense
-source, {at_once:.3f} with the delay switched on at once, {after:.3f} at the end.
-"""
-
-
-def _card(source: Path, destination: Path, recipe: AnnealRecipe, healed: Healed) -> str:
-    return _CARD.format(
-        source=source.name,
-        licence=licence_lines(source),
-        name=destination.name,
-        steps=recipe.steps,
-        tokens=recipe.rows_per_step * recipe.context,
-        order=recipe.order.replace("_", " "),
-        objective=recipe.objective,
-        before=healed.source,
-        at_once=healed.at_once,
-        after=healed.after,
-    )

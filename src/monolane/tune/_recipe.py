@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from monolane._schedule import Wsd
-from monolane._toml import Share, config, load_table, read_table, shipped_tables
+from monolane._toml import Share, config, load_table, read_table, shipped_files
 from monolane.errors import ConfigError
 
 _PACKAGE = "monolane.tune"
@@ -87,4 +87,4 @@ def read_recipe(name: str | Path) -> SftRecipe:
 
 def shipped_recipes() -> tuple[str, ...]:
     """Return the names of the recipes that come with the package."""
-    return shipped_tables(_PACKAGE)
+    return shipped_files(_PACKAGE)

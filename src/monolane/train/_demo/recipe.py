@@ -5,7 +5,7 @@ run's folder keeps its recipe, so a resumed run cannot drift from the run that i
 """
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -128,15 +128,7 @@ class DemoRecipe:
                 rows_per_step=self.tokens_per_step // self.context,
                 corpus=str(corpus),
             ),
-            optimizer=Optimizer(
-                name=self.optimiser,
-                peak_lr=self.peak_lr,
-                beta1=self.beta1,
-                beta2=self.beta2,
-                weight_decay=self.weight_decay,
-                muon_momentum=self.muon_momentum,
-                clip_norm=self.clip_norm,
-            ),
+            optimizer=Optimizer(name=self.optimiser, **self._shared(Optimizer)),
             schedule=Schedule(
                 steps=steps,
                 warmup=int(self.warmup_share * steps),
@@ -161,19 +153,15 @@ class DemoRecipe:
 
     def model(self) -> Model:
         """Return the shape."""
+        windowed = tuple(range(self.windowed_layers))
         return Model(
-            hidden_size=self.hidden_size,
-            intermediate_size=self.intermediate_size,
-            num_hidden_layers=self.num_hidden_layers,
-            num_attention_heads=self.num_attention_heads,
-            num_key_value_heads=self.num_key_value_heads,
-            vocab_size=self.vocab_size,
-            max_position_embeddings=self.context,
-            num_lanes=self.num_lanes,
-            broadcast_delay=self.broadcast_delay,
-            sliding_window=self.sliding_window,
-            swa_layers=tuple(range(self.windowed_layers)),
+            **self._shared(Model), max_position_embeddings=self.context, swa_layers=windowed
         )
+
+    def _shared(self, section: type) -> dict[str, Any]:
+        """Return the fields that a section of a run config has under the same names."""
+        own = asdict(self)
+        return {field.name: own[field.name] for field in fields(section) if field.name in own}
 
 
 def _check_multiple(name: str, value: int, of: str, unit: int) -> None:
