@@ -214,6 +214,16 @@ class RunConfig:
                 f"got {short}; mend one of them"
             )
 
+    def shard(self, world: int) -> int:
+        """Processes of ``world`` that share one copy of the weights; ConfigError if uneven."""
+        shard = self.parallel.shard or world
+        if world % shard:
+            raise ConfigError(
+                f"parallel.shard: expected a divisor of the {world} processes, got {shard}; mend "
+                "it, or give 0 for all of them"
+            )
+        return shard
+
     def rows_per_process(self, world: int) -> int:
         """Rows of a step that each of ``world`` processes reads; ConfigError if they do not fit."""
         if self.data.rows_per_step % world:
