@@ -11,17 +11,6 @@ PACKAGES = {
     **{f"monolane.{f.parent.name}": f.parent for f in ROOT.glob("src/monolane/*/__init__.py")},
     "bench.gpu": ROOT / "bench/gpu",
 }
-# Circles that are still to be undone.
-KNOWN = {
-    "bench.gpu": {
-        (
-            "bench.gpu.monokernel._child",
-            "bench.gpu.monokernel._parts",
-            "bench.gpu.monokernel.sanitizer",
-        )
-    },
-    "monolane.text": {("monolane.text._detokenizer", "monolane.text._tokenizer")},
-}
 Graph = Mapping[str, set[str]]
 
 
@@ -83,7 +72,7 @@ def circles(graph: Graph) -> set[frozenset[str]]:
 def test_modules_and_folders_import_one_way(package: str) -> None:
     graph = read(package)
     found = circles(graph) | circles(folders(graph, package))
-    assert {tuple(sorted(circle)) for circle in found} - KNOWN.get(package, set()) == set()
+    assert {tuple(sorted(circle)) for circle in found} == set()
 
 
 def test_a_circle_is_seen() -> None:

@@ -8,11 +8,13 @@ disk, and taken away again.
 import json
 import tempfile
 from collections.abc import Callable, Iterable
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from jinja2 import Environment, StrictUndefined
 
 from monolane.hf import export_hub_layout
 from monolane.model import (
@@ -64,6 +66,17 @@ def rounded_tensors(
         PendingTensor(spec.name, dtype, spec.shape, maker(spec.name))
         for spec in tensor_specs(config)
     ]
+
+
+def render_card(name: str, source: Path, destination: Path, **values: Any) -> str:
+    """Return the text of a card, from the package's template of that name."""
+    environment = Environment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    template = resources.files("monolane.tune").joinpath("templates", f"{name}.md")
+    card = environment.from_string(template.read_text("utf-8"))
+    values |= {"source": source.name, "licence": licence_lines(source), "name": destination.name}
+    return card.render(**values)
 
 
 def licence_lines(source: Path) -> str:
