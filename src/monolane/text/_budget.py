@@ -166,6 +166,6 @@ def current() -> Budget:
     return _CURRENT.get()
 
 
-def start(data: Any) -> None:
-    """Begin the budget of a rendering of this plain data, which must outlive it."""
+def start_budget(data: Any) -> None:
+    """Begin the budget of a rendering of this plain data, which must live as long."""
     _CURRENT.set(Budget(data))

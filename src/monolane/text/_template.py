@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Template, TemplateSyntaxError
 
 from monolane.errors import TextError
-from monolane.text import _budget
+from monolane.text._budget import start_budget
 from monolane.text._files import named_token, read_settings, read_text
 from monolane.text._marks import Marks
 from monolane.text._messages import plain, plain_messages
@@ -152,26 +152,22 @@ class ChatTemplate:
     ) -> str:
         if continue_final:
             chat = [*chat[:-1], _opened(chat[-1], len(chat) - 1)]
-        text = self._render(
-            {
-                **self._special_tokens,
-                **extra,
-                "messages": chat,
-                "add_generation_prompt": add_generation_prompt and not continue_final,
-            }
-        )
-        return _cut(text, self._name) if continue_final else text
-
-    def _render(self, variables: dict[str, Any]) -> str:
-        _budget.start(variables)
+        variables = {
+            **self._special_tokens,
+            **extra,
+            "messages": chat,
+            "add_generation_prompt": add_generation_prompt and not continue_final,
+        }
+        start_budget(variables)
         try:
-            return self._compiled.render(variables)
+            text = self._compiled.render(variables)
         except RefusedError as error:
             raise TextError(f"the chat template refuses these messages: {error!s:.500}") from None
         except Exception as error:  # whatever a template may provoke
             raise TextError(
                 f"{self._name}: the template fails: {type(error).__name__}: {error!s:.500}"
             ) from None
+        return _cut(text, self._name) if continue_final else text
 
 
 def _compile(source: str, name: str) -> Template:

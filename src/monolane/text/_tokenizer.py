@@ -71,7 +71,11 @@ class Tokenizer:
         self.bos_id, self.eos_id, self.unk_id, self.pad_id = (
             None if name is None else self.id_of(name) for name in named.values()
         )
-        self._before, self._after = self._frame(settings, folder)
+        # The ids before and after a text. Post-processor and settings can both ask for them: a
+        # setting that is there decides, and one token comes of it.
+        before, after = self._probe()
+        self._before = self._amend(before, settings, "bos", self.bos_id, folder)
+        self._after = self._amend(after, settings, "eos", self.eos_id, folder)
 
     @staticmethod
     def open(folder: Path) -> "Tokenizer | None":
@@ -150,17 +154,6 @@ class Tokenizer:
         if after and tuple(ids[-len(after) :]) == after:
             after = ()
         return [*before, *ids, *after]
-
-    def _frame(
-        self, settings: Mapping[str, Any], folder: Path
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the ids before and after a text: the post-processor's, as the settings amend them.
-
-        Both sources can ask for bos; a setting that is there decides, and one token comes of it.
-        """
-        before, after = self._probe()
-        before = self._amend(before, settings, "bos", self.bos_id, folder)
-        return before, self._amend(after, settings, "eos", self.eos_id, folder)
 
     def _probe(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return what the post-processor puts before and after a text, seen on a short one."""
