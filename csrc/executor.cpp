@@ -81,7 +81,7 @@ struct Executor::Worker {
   int group;
   int64_t first_lane, first_worker;
   WorkerRows weights;
-  int64_t token_bytes;                  // room of one packed token
+  int64_t token_bytes;                  // of one packed token
   uint32_t passes = 0;                  // laid out since construction, empty ones included
   uint32_t finished = 0;                // phases since construction
   uint32_t base = 0;                    // `finished` of everybody at the beginning of this pass
@@ -218,6 +218,19 @@ void Executor::truncate(int slot, int64_t length) {
   if (length == 0) highest_[slot] = 0;
 }
 
+void Executor::copy(int source, int target) {
+  if (in_epoch_) throw std::logic_error("copy: an epoch is running; stop it first");
+  const int64_t now = length(source);
+  length(target);  // throws where there is no such slot
+  if (source == target) {
+    throw std::invalid_argument("copy: expected two slots, got " + std::to_string(source) +
+                                " twice");
+  }
+  cache_.copy(source, target, highest_[source], plan_.header.kv_heads);
+  lengths_[target] = now;
+  highest_[target] = highest_[source];
+}
+
 void Executor::check_room(int slot, size_t count) const {
   const int64_t now = length(slot);
   if (count == 0) throw std::invalid_argument("tokens: expected at least one");
@@ -250,8 +263,8 @@ void Executor::check(const std::vector<Advance>& advances) const {
     if (used[advance.slot]) throw std::invalid_argument("advances: a slot occurs twice");
     used[advance.slot] = true;
     for (const int32_t token : advance.tokens) check_token("tokens", token);
-    for (const LogitBias& bias : advance.draw.bias) {
-      check_token("logit_bias", bias.token);
+    for (const LogitBias& bias : advance.biases) {
+      check_token("logit_bias", static_cast<int32_t>(bias.token));
     }
   }
 }
@@ -272,13 +285,7 @@ void Executor::begin(std::vector<Advance> advances, float* all_logits) {
 void Executor::start(std::vector<Advance> advances) { begin(std::move(advances), nullptr); }
 
 void Executor::logits(int slot, std::vector<int32_t> tokens, float* out) {
-  begin({Advance{.slot = slot,
-                 .tokens = std::move(tokens),
-                 .budget = 1,
-                 .draw = {},
-                 .stop_ids = {},
-                 .logprobs = -1}},
-        out);
+  begin({Advance{.slot = slot, .tokens = std::move(tokens)}}, out);
   team_.join();
   in_epoch_ = false;
 }
@@ -333,7 +340,7 @@ void Executor::work(Worker& w) {
       run(w, phase);
       if (trace_) {
         const int32_t index = static_cast<int32_t>(&phase - plan_.phases.data());
-        w.spans.push_back({w.index, index, width, arrived, begun, now_ns()});
+        w.spans.push_back({arrived, begun, now_ns(), w.index, index, width});
       }
       progress_[w.index].publish(++w.finished);
     }
@@ -453,8 +460,8 @@ void Executor::settle(Running& running, const float* logits) {
   if (running.guide && !running.guide->forced.empty()) return force(running);
   const uint32_t position = static_cast<uint32_t>(lengths_[running.advance.slot]);
   const uint32_t* mask = running.guide ? running.guide->mask.data() : nullptr;
-  const int32_t token =
-      choose(logits, plan_.header.vocab, running.advance.draw, position, mask, scratch_);
+  const int32_t token = choose(logits, plan_.header.vocab, running.advance.draw,
+                               running.advance.biases, position, mask, scratch_);
   running.guide.reset();
   emit(running, token, logits);
 }

@@ -16,7 +16,7 @@ static inline int64_t packed_bytes(Activation kind, int64_t cols) {
   switch (kind) {
     case Activation::kF32:
       return FloatDot<float>::token_bytes(cols);
-    case Activation::kBF16:
+    case Activation::kBf16:
       return Bf16Dot::token_bytes(cols);
     case Activation::kI8:
       return GroupDot<Int8>::token_bytes(cols);
@@ -34,7 +34,7 @@ static inline void pack_f32(const float* x, int64_t cols, void* packed) {
 }
 
 static inline void pack_bf16(const float* x, int64_t cols, void* packed) {
-  using Value = std::conditional_t<Bf16Dot::kStep == kLanes, float, uint16_t>;
+  using Value = std::conditional_t<Bf16Dot::kStep == kElements, float, uint16_t>;
   std::memset(packed, 0, static_cast<size_t>(Bf16Dot::token_bytes(cols)));
   for (int64_t k = 0; k < cols; ++k) put_bf16(x[k], static_cast<Value*>(packed) + k);
 }
@@ -56,11 +56,11 @@ static inline float quantise_group(const float* x, int8_t* codes) {
   return top < 0x1p-100f ? 0.0f : top / 127.0f;
 }
 
-// The last vector of a block, from the first two: per lane -8 times the sum of its activations.
+// The last vector of a block, from the first two: per element -8 times the sum of its activations.
 static inline void put_starts(int8_t* block) {
   using Dot = GroupDot<Int8>;
   alignas(64) int8_t eights[Dot::kVector];
-  alignas(64) int32_t sums[kLanes] = {};
+  alignas(64) int32_t sums[kElements] = {};
   std::memset(eights, 8, sizeof eights);
   Ints sum = load_ints(sums);
   sum = dot<Int4>(sum, load_bytes(eights), load_bytes(block));
@@ -97,7 +97,7 @@ static void pack(Activation kind, const float* x, int64_t cols, int64_t width, v
       case Activation::kF32:
         pack_f32(x, cols, token);
         break;
-      case Activation::kBF16:
+      case Activation::kBf16:
         pack_bf16(x, cols, token);
         break;
       case Activation::kI8:

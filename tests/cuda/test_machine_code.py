@@ -35,7 +35,7 @@ GPUS = {
     "sm_100a": GpuInfo("B200", (10, 0), 148, 227 << 10, 180 << 30, 180 << 30),
 }
 CONTEXT = 4096
-WIDTHS = CudaExecutor.WIDTHS  # as shipped: a fixture of this room takes the widest away from tests
+WIDTHS = CudaExecutor.WIDTHS  # as shipped: a fixture here takes the widest away from tests
 # A register too few by one value that is read twice a pass, in a small model's widest kernel.
 # And two that are read once a phase, where the sums of 64 tokens and the codes being widened fill
 # 168 registers: in a pass for prompts, which memory does not limit.

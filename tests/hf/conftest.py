@@ -11,7 +11,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 if find_spec("torch") and find_spec("transformers"):
     import torch
 
-    # Tests of several rooms may run at once; one thread each is also the reproducible choice.
+    # Tests of several packages may run at once; one thread each is also the reproducible choice.
     torch.set_num_threads(1)
 
     @pytest.fixture(autouse=True)

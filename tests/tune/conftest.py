@@ -16,8 +16,7 @@ DEMO = Path(monolane.__file__).parent / "demo"
 if find_spec("torch") and find_spec("transformers"):
     import torch
 
-    # Tests of several packages may run at once; one thread each is also the reproducible choice.
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # reproducible; tests of several packages may run at once
 
     @pytest.fixture(autouse=True)
     def _seed() -> None:

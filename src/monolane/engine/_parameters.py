@@ -2,27 +2,15 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
+from monolane.epoch import MAX_LOGPROBS, Draw
 from monolane.errors import RequestError
 
-MAX_LOGPROBS = 20  # per token, as in the OpenAI API
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024  # characters of one stop string
 MAX_LOGIT_BIASES = 1024
 _MOST = (1 << 31) - 1  # what a native core's 32-bit integers hold
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
-    """The parameters of one draw; docs/sampling.md defines them for all backends."""
-
-    temperature: float = 0.0  # 0: the most probable token
-    top_k: int = 0  # 0: all tokens
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0  # 64 bits; a draw depends on (seed, position) and the logits alone
-    logit_bias: tuple[tuple[int, float], ...] = ()  # (token, what its logit gains), ids ascending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,15 +68,11 @@ class SamplingParams:
 
     @property
     def draw(self) -> Draw:
-        """The part that a backend needs to choose a token; the seed as 64 unsigned bits."""
-        return Draw(
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            seed=self.seed & 0xFFFFFFFFFFFFFFFF,
-            logit_bias=tuple(sorted(self.logit_bias.items())),
-        )
+        """The part that an executor needs to choose a token; the seed as 64 unsigned bits."""
+        values = {x.name: getattr(self, x.name) for x in fields(Draw)}
+        values["seed"] &= 0xFFFFFFFFFFFFFFFF
+        values["logit_bias"] = tuple(sorted(self.logit_bias.items()))
+        return Draw(**values)
 
     def _check_biases(self) -> None:
         biases = self.logit_bias

@@ -1,4 +1,4 @@
-"""The room's public names, with and without the packages that its classes need."""
+"""The package's public names, with and without the packages that its classes need."""
 
 import subprocess
 import sys

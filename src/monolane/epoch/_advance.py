@@ -1,0 +1,53 @@
+"""What a request asks of an executor: which tokens go in, and how the next ones are drawn."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+def _number(default: float, kind: str, meaning: str) -> Any:
+    """A field that crosses to native executors as a number of type ``kind``; see _border.py."""
+    return field(default=default, metadata={"kind": kind, "meaning": meaning})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """The parameters of one draw; docs/sampling.md defines them for all executors."""
+
+    seed: int = _number(0, "u64", "a draw depends on it, its position and the logits alone")
+    top_p: float = _number(1.0, "f64", "1: all tokens")
+    min_p: float = _number(0.0, "f64", "0: all tokens")
+    temperature: float = _number(0.0, "f32", "0: the most probable token")
+    top_k: int = _number(0, "u32", "0: all tokens")
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token, what its logit gains), ids ascending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """What one slot does in an epoch: feed ``token_ids``, then draw up to ``budget`` tokens.
+
+    It ends after drawing one of ``stop_ids``. Every drawn token but the last is fed, so a following
+    epoch begins with the last.
+    """
+
+    slot: int
+    token_ids: tuple[int, ...]  # at least one
+    budget: int  # at least 1; the slot's context holds token_ids and budget - 1 more
+    draw: Draw = Draw()
+    stop_ids: frozenset[int] = frozenset()
+    logprobs: int | None = None  # None, or the number of alternatives to report
+    guided: bool = False  # every draw waits for a Guide
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """What may come next in a guided slot: first the forced tokens, then one draw under the mask.
+
+    ``mask``: uint32 [ceil(V / 32)], bit t % 32 of word t // 32 for token t of the *model's*
+    vocabulary, at least one of them set; None: the answer ends with the forced tokens.
+    """
+
+    mask: npt.NDArray[np.uint32] | None
+    forced: tuple[int, ...] = ()
