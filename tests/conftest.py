@@ -25,7 +25,7 @@ GOLDEN_FOLDERS = sorted(path for path in GOLDEN.iterdir() if path.is_dir())
 # What the tests of a package cannot even be imported without, the extra that brings it, and the
 # modules of tests that need none of it.
 _NEEDED: dict[str, tuple[tuple[str, ...], str, set[str]]] = {
-    "hf": (("torch", "transformers"), "hf", {"test_export.py", "test_room.py"}),
+    "hf": (("torch", "transformers"), "hf", {"test_export.py", "test_package.py"}),
     "train": (("torch", "transformers", "tomli_w"), "train", set()),
     "tune": (
         ("torch", "transformers"),

@@ -36,7 +36,7 @@ def exact_signatures(work: Work, documents: Documents, rank: int) -> None:
     step.run(iter(documents), rank, len(work.shards))
 
 
-def find_exact(work: Work, _: int) -> None:
+def find_exact(work: Work, _: int = 0) -> None:
     """Write which documents have an equal one before them, for each shard."""
     folders = [str(work.subfolder("exact", name)) for name in ("signatures", "found")]
     ExactFindDedups(*folders, _exact_config(0)).run(None, 0, 1)
@@ -56,7 +56,7 @@ def find_near(work: Work, bucket: int) -> None:
     step.run(None, bucket, work.recipe.duplicates.buckets)
 
 
-def cluster_near(work: Work, _: int) -> None:
+def cluster_near(work: Work, _: int = 0) -> None:
     """Join pairs into clusters, and write all but the first document of each, for each shard."""
     files = sorted(work.subfolder("near", "pairs").glob("*.dups"))
     pairs = [np.fromfile(file, dtype="<u4").reshape(-1, 4).astype(np.int64) for file in files]
