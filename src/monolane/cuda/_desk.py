@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from monolane.cuda._advance import Running
 from monolane.cuda._device import Device
-from monolane.cuda._faults import FAULT_WORDS
+from monolane.cuda._faults import FAULT_NUMBERS
 from monolane.cuda._params import ADVANCE_DTYPE, BIAS_DTYPE, EPOCH_DTYPE, PROGRESS_DTYPE
 from monolane.cuda._specialise import EVENTS, MASKED, PARKED, mask_words
 
@@ -31,7 +31,7 @@ class Desk:
         down = [
             ("progress_out", PROGRESS_DTYPE, (width,)),
             ("epoch_out", EPOCH_DTYPE),
-            ("fault", "<u4", (FAULT_WORDS,)),
+            ("fault", "<u4", (FAULT_NUMBERS,)),
         ]
         up = [
             ("progress_between0", PROGRESS_DTYPE, (width,)),
@@ -138,7 +138,7 @@ class Desk:
 
     @property
     def fault(self) -> npt.NDArray[np.uint32]:
-        """What starved, once fetched; zeros if nothing did: [FAULT_WORDS]."""
+        """What starved, once fetched; zeros if nothing did: [FAULT_NUMBERS]."""
         return self._result("fault")
 
     def ask_to_end(self, wish: bool) -> None:

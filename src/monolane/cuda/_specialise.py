@@ -4,14 +4,19 @@ Shapes, lane split, tiles and offsets are constants of the kernel, so that loops
 is looked up that never changes.
 """
 
+from collections.abc import Iterable
 from dataclasses import fields
+from enum import IntEnum
 
 import numpy as np
 
 from monolane.cuda._layout import PRODUCTS, SHARED_ROLES, Layout
 from monolane.cuda._params import STRUCTS, c_struct
+from monolane.cuda._program import Exchange, Op, Program, Touch, Verb, When
+from monolane.cuda._prove import prove
 from monolane.cuda._tiling import Tiling
 from monolane.model import Head
+from monolane.plan import PhaseKind
 
 # Tokens that may wait for the host; an epoch never draws more.
 EVENTS = 1 << 15
@@ -21,11 +26,14 @@ _FORMATS = ("bfloat16", "float16", "float8")
 # row back. An event of that token says that a row was given back.
 MASKED, PARKED = 1, 2
 PARKED_TOKEN = 0xFFFFFFFF
+_TOUCH_VERB, _TOUCH_WHEN = 256, 32  # how a touch becomes a number
 _HEADS = (Head.VOCAB_PARALLEL, Head.MEAN, Head.SUM, Head.CONCAT)
 
 
 def specialisation(layout: Layout) -> str:
-    """Return the text of ``specialisation.h``."""
+    """Return the text of ``specialisation.h``; PlanError if the program in it is unsound."""
+    program = layout.program
+    prove(program)
     parts = [
         "// Generated from a plan: the constants of one monokernel. Sizes count per lane where the",
         "// comment says so.",
@@ -35,6 +43,7 @@ def specialisation(layout: Layout) -> str:
         "",
         _tilings(layout),
         _layers(layout),
+        *_program(program),
         f"enum Verdict : u32 {{ FREE, MASKED = {MASKED}, PARKED = {PARKED} }};  // of a guide",
         f"constexpr u32 PARKED_TOKEN = {PARKED_TOKEN:#x};",
         "",
@@ -75,8 +84,6 @@ def _constants(layout: Layout) -> list[str]:
         "CONTEXT": (plan.context, "tokens of a sequence at most"),
         "SPLITS": (plan.splits, "S: parts of a KV head's keys"),
         "CHUNK": (plan.device.chunk, "keys: split s takes the chunks c with c % S == s"),
-        "ATTENTION_SLOTS": (layout.raw_slots[0], "of raw outputs"),
-        "MLP_SLOTS": (layout.raw_slots[1], ""),
         "WARPS": (layout.warps, "that compute; one more streams"),
         "TILE_BYTES": (layout.tile_bytes, "16 rows x 16 columns"),
         "RING_SLOTS": (layout.ring_slots, ""),
@@ -142,10 +149,72 @@ def _layers(layout: Layout) -> str:
     for x in layout.layers:
         lines.append(
             f"    {{{x.kv_offset}ull, {x.window}, {x.capacity}, "
-            f"{{{x.attention_delay}, {x.mlp_delay}}}, "
-            f"{{{int(x.attention_read)}, {int(x.mlp_read)}}}}},"
+            f"{{{x.attention.delay}, {x.mlp.delay}}}, "
+            f"{{{int(x.attention.read)}, {int(x.mlp.read)}}}}},"
         )
     return "\n".join([*lines, "};", ""])
+
+
+def _program(program: Program) -> list[str]:
+    """Return the steps of a pass and what their operations exchange, for the kernel to run."""
+    steps, slots = program.steps, program.slots
+    layer = program.layer_steps
+    first = steps.index(layer[0])
+    listed = [*steps[:first], *layer, *steps[first + len(layer) * program.plan.config.num_layers :]]
+    products = [step.kind for step in listed if Op.MULTIPLY in step.ops]
+    assert products == list(PRODUCTS), "weights are packed in the order of the products"
+    base = {step.layer: 2 * step.layer for step in layer}
+    most = max(len(step.ops) for step in listed)
+    longest = max(len(program.touches(op)) for op in Op) + 1
+    last = 2 * program.plan.config.num_layers
+    return [
+        "// ---- the program of a pass, lowered from the plan, proven by monolane.cuda._prove ----",
+        _enum("PhaseKind", PhaseKind),
+        _enum("Op", Op),
+        _enum("Verb", Verb),
+        _enum("When", When, "WHEN_"),
+        _enum("Awaited", Exchange, "AWAIT_"),
+        f"constexpr u32 FIRST_STEP = {first};  // of a layer",
+        f"constexpr u32 LAYER_STEPS = {len(layer)};",
+        f"constexpr u32 STEPS = {len(listed)};",
+        f"constexpr u32 PASS_STEPS = {len(steps) - first};  // that are traced",
+        f"constexpr u32 PASS_STAMPS = {last + 2};",
+        f"constexpr u32 STREAM_SLOTS = {slots.stream};  // by the event; squares too",
+        f"constexpr u32 CHOICE_SLOTS = {slots.choice};  // by the pass: of the choice of tokens",
+        f"constexpr u32 ACTIVATION_SLOTS = {slots.activations};  // by the sync of a lane",
+        f"constexpr u32 ATTENTION_SLOTS = {slots.attention};  // of raw outputs, by the layer",
+        f"constexpr u32 MLP_SLOTS = {slots.mlp};",
+        "struct Step {",
+        "  PhaseKind kind;",
+        "  u32 event;  // state of the stream at its beginning, counted from its layer's first",
+        "  u32 count;",
+        f"  Op ops[{most}];",
+        "};",
+        "constexpr Step PROGRAM[STEPS] = {",
+        *(
+            f"    {{PhaseKind::{step.kind.name}, "
+            f"{step.event - base.get(step.layer, last if step.event else 0)}, {len(step.ops)}, "
+            f"{{{', '.join(f'Op::{op.name}' for op in step.ops)}}}}},"
+            for step in listed
+        ),
+        "};",
+        f"constexpr u32 TOUCH_VERB = {_TOUCH_VERB}, TOUCH_WHEN = {_TOUCH_WHEN};",
+        f"constexpr u32 TOUCHES[{len(Op)}][{longest}] = {{  // of each operation, then 0",
+        *(f"    {{{_touches(program.touches(op))}}},  // {op.name}" for op in Op),
+        "};",
+        "",
+    ]
+
+
+def _touches(touches: Iterable[Touch]) -> str:
+    codes = [_TOUCH_VERB * x.verb + _TOUCH_WHEN * x.when + (x.what or 0) for x in touches]
+    return ", ".join(map(str, [*codes, 0]))
+
+
+def _enum(name: str, members: type[IntEnum], prefix: str = "") -> str:
+    """Return an enum; without a prefix one whose names need the enum's own before them."""
+    listed = ", ".join(f"{prefix}{member.name} = {int(member)}" for member in members)
+    return f"enum {'' if prefix else 'class '}{name} : u32 {{ {listed} }};"
 
 
 def _float(value: float) -> str:
