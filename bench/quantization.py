@@ -26,6 +26,7 @@ from rich.progress import track
 from monolane.cpu import CpuExecutor
 from monolane.cuda._pack import widened
 from monolane.engine import Engine, find_backend
+from monolane.epoch import SharedExecutor
 from monolane.errors import ConfigError
 from monolane.model import (
     Checkpoint,
@@ -188,7 +189,8 @@ def open_float8(model: Path) -> tuple[Engine, dict[str, Any]]:
             if is_matrix:
                 worst[role.value] = max(worst.get(role.value, 0.0), error)
     make = find_backend("reference")
-    engine.backend = make(rounded, "auto", engine.backend.context, 1)
+    executor = make(rounded, "auto", context=engine.backend.context, slots=1)
+    engine.backend = SharedExecutor(executor)
     return engine, {"weight_bytes": size, "worst_matrix_errors": worst}
 
 

@@ -165,7 +165,7 @@ static void attend(const float* q, int64_t heads, const void* keys, const void* 
     case Format::kF32:
       run(float{});
       break;
-    case Format::kBF16:
+    case Format::kBf16:
       run(Bf16{});
       break;
     case Format::kF16:

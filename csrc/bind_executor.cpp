@@ -4,11 +4,11 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -25,6 +25,7 @@ namespace {
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Words = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using OwnBytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 [[noreturn]] void refuse(const std::string& message) { throw nb::value_error(message.c_str()); }
 
@@ -67,9 +68,9 @@ struct WeightTable {
   void set_matrix(int role, int index, nb::object values, nb::object scales, int64_t rows,
                   int64_t columns, int format, int wanted) {
     const Format stored = format_of(format), used = format_of(wanted);
-    const auto grouped = [](Format f) { return f == Format::kI8 || f == Format::kI4; };
     const Bytes data = nb::cast<Bytes>(values);
-    if (rows < 1 || columns < 1 || ((grouped(stored) || grouped(used)) && columns % kGroup != 0)) {
+    if (rows < 1 || columns < 1 ||
+        ((is_coded(stored) || is_coded(used)) && columns % kGroup != 0)) {
       refuse("columns: integer formats need a multiple of 32, got " + std::to_string(columns));
     }
     if (static_cast<int64_t>(data.nbytes()) != rows * row_bytes(stored, columns)) {
@@ -77,7 +78,7 @@ struct WeightTable {
              " bytes, got " + std::to_string(data.nbytes()));
     }
     const uint16_t* scale = nullptr;
-    if (grouped(stored)) {
+    if (is_coded(stored)) {
       const Bytes bytes = nb::cast<Bytes>(scales);
       if (static_cast<int64_t>(bytes.nbytes()) != rows * columns / kGroup * 2) {
         refuse("scales: expected " + std::to_string(rows * columns / kGroup * 2) + " bytes, got " +
@@ -96,7 +97,10 @@ struct WeightTable {
   }
 
   static Format format_of(int format) {
-    if (format < 0 || format > 4) refuse("format: expected 0 to 4, got " + std::to_string(format));
+    if (format < 0 || format >= static_cast<int>(std::size(kFormats)) || !kFormats[format].on_cpu) {
+      refuse("format: expected one that this processor multiplies by, got " +
+             std::to_string(format));
+    }
     return static_cast<Format>(format);
   }
 
@@ -129,33 +133,41 @@ const Kernels& kernels_named(const std::string& name) {
   refuse("isa: expected one of kernels.supported(), got " + name);
 }
 
-// One event for Python: (slot, token, time_ns, logprob or None, [(token, logprob), ...]).
-nb::tuple event_tuple(const TokenEvent& event) {
-  nb::list top;
-  for (int i = 0; i < event.top_count; ++i) {
-    top.append(nb::make_tuple(event.top_token[i], event.top_logprob[i]));
-  }
-  nb::object logprob = event.logprob == event.logprob ? nb::cast(event.logprob) : nb::none();
-  return nb::make_tuple(event.slot, event.token, event.time_ns, logprob, nb::tuple(top));
+// Structs as bytes, which NumPy views as records: a copy, so that nothing dangles.
+template <typename T>
+OwnBytes records_of(const std::vector<T>& found) {
+  const size_t bytes = found.size() * sizeof(T);
+  auto* copy = new uint8_t[bytes];
+  std::memcpy(copy, found.data(), bytes);
+  nb::capsule owner(copy, [](void* p) noexcept { delete[] static_cast<uint8_t*>(p); });
+  return OwnBytes(copy, {bytes}, owner);
 }
 
-// slot, tokens, budget, temperature, top_k, top_p, min_p, seed, stop ids, logprobs or -1, biases,
-// guided
-using AdvanceTuple =
-    std::tuple<int, std::vector<int32_t>, int, float, int, double, double, uint64_t,
-               std::vector<int32_t>, int, std::vector<std::tuple<int32_t, float>>, bool>;
+// Part of a list that all advances share.
+template <typename T>
+std::vector<T> part_of(const char* name, const auto& list, uint32_t begin, uint32_t count) {
+  if (begin > list.size() || count > list.size() - begin) {
+    refuse(std::string(name) + ": expected a part of the list, got one beyond its end");
+  }
+  return {list.data() + begin, list.data() + begin + count};
+}
 
-Advance advance_of(const AdvanceTuple& a) {
-  std::vector<LogitBias> bias;
-  for (const auto& [token, value] : std::get<10>(a)) bias.push_back({token, value});
-  return {.slot = std::get<0>(a),
-          .tokens = std::get<1>(a),
-          .budget = std::get<2>(a),
-          .draw = {std::get<3>(a), std::get<4>(a), std::get<5>(a), std::get<6>(a), std::get<7>(a),
-                   std::move(bias)},
-          .stop_ids = std::get<8>(a),
-          .logprobs = std::get<9>(a),
-          .guided = std::get<11>(a)};
+std::vector<Advance> advances_of(const nb::bytes& records, const Words& tokens, const Words& stops,
+                                 const nb::bytes& biases) {
+  const std::vector<LogitBias> all_biases = structs<LogitBias>(biases, "biases");
+  std::vector<Advance> found;
+  for (const AdvanceRecord& r : structs<AdvanceRecord>(records, "advances")) {
+    found.push_back(
+        {.slot = static_cast<int32_t>(r.slot),
+         .tokens = part_of<int32_t>("tokens", tokens, r.tokens_begin, r.tokens_count),
+         .budget = static_cast<int32_t>(r.budget),
+         .draw = r.draw,
+         .biases = part_of<LogitBias>("biases", all_biases, r.biases_begin, r.biases_count),
+         .stop_ids = part_of<int32_t>("stops", stops, r.stops_begin, r.stops_count),
+         .logprobs = r.logprobs,
+         .guided = r.guided != 0});
+  }
+  return found;
 }
 
 // An executor and what it reads.
@@ -163,6 +175,7 @@ struct BoundExecutor {
   nb::object table;
   int32_t vocab;
   Executor executor;
+  std::vector<TokenEvent> kept = {};  // read, and not yet taken
 
   BoundExecutor(const nb::bytes& header, const nb::bytes& phases, const nb::bytes& shares,
                 nb::object weights, const std::string& isa, int activation, int kv_format,
@@ -226,14 +239,12 @@ void bind_executor(nb::module_& m) {
           "slot"_a, "tokens"_a, "Feed tokens; return their logits, float32 [T, V].")
       .def(
           "start",
-          [](BoundExecutor& e, const std::vector<AdvanceTuple>& advances) {
-            std::vector<Advance> converted;
-            for (const AdvanceTuple& a : advances) converted.push_back(advance_of(a));
-            e.executor.start(std::move(converted));
+          [](BoundExecutor& e, const nb::bytes& advances, const Words& tokens, const Words& stops,
+             const nb::bytes& biases) {
+            e.executor.start(advances_of(advances, tokens, stops, biases));
           },
-          "advances"_a,
-          "Begin an epoch: (slot, tokens, budget, temperature, top_k, top_p, min_p, seed, stop "
-          "ids, logprobs or -1, [(token, bias), ...], guided) for each slot.")
+          "advances"_a, "tokens"_a, "stops"_a, "biases"_a,
+          "Begin an epoch: AdvanceRecord of each slot, and the lists of which they name parts.")
       .def(
           "guide",
           [](BoundExecutor& e, int slot, std::vector<int32_t> forced,
@@ -247,35 +258,22 @@ void bind_executor(nb::module_& m) {
           "uint32 [ceil(V / 32)], bit t % 32 of word t / 32 for token t; None: the answer ends.")
       .def(
           "read",
-          [](BoundExecutor& e, int milliseconds, nb::list into) {
-            std::vector<TokenEvent> events;
-            bool over;
-            {
-              nb::gil_scoped_release unlocked;
-              over = e.executor.read(events, milliseconds);
-            }
-            for (const TokenEvent& event : events) into.append(event_tuple(event));
-            return over;
+          [](BoundExecutor& e, int milliseconds) {
+            nb::gil_scoped_release unlocked;
+            return e.executor.read(e.kept, milliseconds);
           },
-          "milliseconds"_a, "into"_a,
-          "Wait for tokens and append them, (slot, token, time_ns, logprob or None, top), to a "
-          "list; return whether the epoch is over.")
+          "milliseconds"_a, "Wait for tokens, and keep them; return whether the epoch is over.")
+      .def(
+          "take", [](BoundExecutor& e) { return records_of(std::exchange(e.kept, {})); },
+          "Return and forget the tokens kept so far: the bytes of TokenEvent structs.")
       .def(
           "interrupt", [](BoundExecutor& e) { e.executor.interrupt(); },
           "Ask the epoch to end within one pass; read it to its end.")
       .def(
           "set_trace", [](BoundExecutor& e, bool on) { e.executor.set_trace(on); }, "on"_a)
       .def(
-          "take_spans",
-          [](BoundExecutor& e) {
-            nb::list spans;
-            for (const Span& s : e.executor.take_spans()) {
-              spans.append(
-                  nb::make_tuple(s.worker, s.phase, s.width, s.arrived_ns, s.begun_ns, s.ended_ns));
-            }
-            return spans;
-          },
-          "Return and forget (worker, phase, width, arrived, begun, ended) of the traced epochs.")
+          "take_spans", [](BoundExecutor& e) { return records_of(e.executor.take_spans()); },
+          "Return and forget when each worker was in which phase: the bytes of Span structs.")
       .def_prop_ro("kv_bytes", [](const BoundExecutor& e) { return e.executor.kv_bytes(); })
       .def_prop_ro("converted_bytes",
                    [](const BoundExecutor& e) { return e.executor.converted_bytes(); });

@@ -7,6 +7,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <iterator>
 #include <memory>
 #include <new>
 #include <optional>
@@ -45,17 +46,18 @@ const Kernels& kernels_of(const std::string& isa) {
 }
 
 Format format_of(const std::string& name) {
-  if (name == "f32") return Format::kF32;
-  if (name == "bf16") return Format::kBF16;
-  if (name == "f16") return Format::kF16;
-  if (name == "i8") return Format::kI8;
-  if (name == "i4") return Format::kI4;
-  throw nb::value_error(("expected f32, bf16, f16, i8 or i4, got " + name).c_str());
+  std::string names;
+  for (int32_t code = 0; code < static_cast<int32_t>(std::size(kFormats)); ++code) {
+    if (!kFormats[code].on_cpu) continue;
+    if (name == kFormats[code].name) return static_cast<Format>(code);
+    names += std::string(names.empty() ? "" : ", ") + kFormats[code].name;
+  }
+  throw nb::value_error(("expected one of " + names + ", got " + name).c_str());
 }
 
 Format float_format_of(const std::string& name) {
   const Format format = format_of(name);
-  if (format >= Format::kI8) {
+  if (is_coded(format)) {
     throw nb::value_error(("expected f32, bf16 or f16, got " + name).c_str());
   }
   return format;
@@ -63,7 +65,7 @@ Format float_format_of(const std::string& name) {
 
 Activation activation_of(const std::string& name) {
   if (name == "f32") return Activation::kF32;
-  if (name == "bf16") return Activation::kBF16;
+  if (name == "bf16") return Activation::kBf16;
   if (name == "i8") return Activation::kI8;
   throw nb::value_error(("expected f32, bf16 or i8, got " + name).c_str());
 }
@@ -73,7 +75,7 @@ Matrix matrix_of(const std::string& format, const Bytes& values,
                  const std::optional<Scales>& scales, int64_t cols) {
   const Format f = format_of(format);
   const auto rows = static_cast<int64_t>(values.shape(0));
-  const bool groups = f >= Format::kI8;
+  const bool groups = is_coded(f);
   expect(cols >= 1, "K >= 1", cols);
   expect(!groups || cols % kGroup == 0, "K a multiple of 32 for " + format, cols);
   expect(static_cast<int64_t>(values.shape(1)) == row_bytes(f, cols),
@@ -149,7 +151,7 @@ Array<float, nb::ndim<2>> multiply(const std::string& isa, const std::string& fo
 nb::tuple quantize(const std::string& to, const std::string& from, const Bytes& values) {
   const Format target = format_of(to);
   const Format source = float_format_of(from);
-  if (target < Format::kI8) throw nb::value_error(("expected i8 or i4, got " + to).c_str());
+  if (!is_coded(target)) throw nb::value_error(("expected i8 or i4, got " + to).c_str());
   const auto rows = static_cast<int64_t>(values.shape(0));
   const auto bytes = static_cast<int64_t>(values.shape(1));
   const int64_t cols = bytes / row_bytes(source, 1);

@@ -51,7 +51,7 @@ void allow(const Draw& draw, int32_t vocab, ChooseScratch& scratch) {
   const auto before = [&](int32_t a, int32_t b) {
     return scaled[a] != scaled[b] ? scaled[a] > scaled[b] : a < b;
   };
-  if (draw.top_k > 0 && draw.top_k < vocab) {
+  if (draw.top_k > 0 && draw.top_k < static_cast<uint32_t>(vocab)) {
     std::nth_element(ranked.begin(), ranked.begin() + draw.top_k, ranked.end(), before);
     ranked.resize(draw.top_k);
   }
@@ -83,10 +83,10 @@ void allow(const Draw& draw, int32_t vocab, ChooseScratch& scratch) {
 bool allows(const uint32_t* mask, int32_t token) { return mask[token / 32] >> (token % 32) & 1; }
 
 // Leaves in `limited` what the request and its mask make of the logits.
-void limit(const float* logits, int32_t vocab, const Draw& draw, const uint32_t* mask,
-           std::vector<float>& limited) {
+void limit(const float* logits, int32_t vocab, std::span<const LogitBias> biases,
+           const uint32_t* mask, std::vector<float>& limited) {
   limited.assign(logits, logits + vocab);
-  for (const LogitBias& bias : draw.bias) limited[bias.token] += bias.value;
+  for (const LogitBias& bias : biases) limited[bias.token] += bias.value;
   if (mask == nullptr) return;
   for (int32_t word = 0; word < mask_words(vocab); ++word) {
     if (mask[word] == ~uint32_t{0}) continue;
@@ -98,10 +98,11 @@ void limit(const float* logits, int32_t vocab, const Draw& draw, const uint32_t*
 
 }  // namespace
 
-int32_t choose(const float* logits, int32_t vocab, const Draw& draw, uint32_t position,
-               const uint32_t* mask, ChooseScratch& scratch) {
-  if (mask != nullptr || !draw.bias.empty()) {
-    limit(logits, vocab, draw, mask, scratch.limited);
+int32_t choose(const float* logits, int32_t vocab, const Draw& draw,
+               std::span<const LogitBias> biases, uint32_t position, const uint32_t* mask,
+               ChooseScratch& scratch) {
+  if (mask != nullptr || !biases.empty()) {
+    limit(logits, vocab, biases, mask, scratch.limited);
     logits = scratch.limited.data();
     if (logits[largest(logits, vocab)] == kNever) {  // every token that may come is banned
       int32_t first = 0;

@@ -3,25 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
-#include "token_ring.h"
+#include "epoch_abi.h"
 
 namespace monolane {
-
-struct LogitBias {
-  int32_t token;
-  float value;  // added to the logit; -infinity bans the token
-};
-
-struct Draw {
-  float temperature;  // 0: the largest logit
-  int32_t top_k;      // 0: all
-  double top_p;
-  double min_p;
-  uint64_t seed;
-  std::vector<LogitBias> bias = {};  // each token once
-};
 
 // Reusable memory of `choose`: no allocation while decoding.
 struct ChooseScratch {
@@ -35,8 +22,9 @@ constexpr int32_t mask_words(int32_t vocab) { return (vocab + 31) / 32; }
 
 // Returns the id of the next token; `position` is the one that it will take. Bit t % 32 of word
 // t / 32 of `mask` says whether token t may come: at least one may. Null: all may.
-int32_t choose(const float* logits, int32_t vocab, const Draw& draw, uint32_t position,
-               const uint32_t* mask, ChooseScratch& scratch);
+int32_t choose(const float* logits, int32_t vocab, const Draw& draw,
+               std::span<const LogitBias> biases, uint32_t position, const uint32_t* mask,
+               ChooseScratch& scratch);
 
 // Fills logprob and the `count` best alternatives of an event.
 void report_logprobs(const float* logits, int32_t vocab, int32_t count, TokenEvent& event);

@@ -250,8 +250,8 @@ void Executor::check(const std::vector<Advance>& advances) const {
     if (used[advance.slot]) throw std::invalid_argument("advances: a slot occurs twice");
     used[advance.slot] = true;
     for (const int32_t token : advance.tokens) check_token("tokens", token);
-    for (const LogitBias& bias : advance.draw.bias) {
-      check_token("logit_bias", bias.token);
+    for (const LogitBias& bias : advance.biases) {
+      check_token("logit_bias", static_cast<int32_t>(bias.token));
     }
   }
 }
@@ -272,13 +272,7 @@ void Executor::begin(std::vector<Advance> advances, float* all_logits) {
 void Executor::start(std::vector<Advance> advances) { begin(std::move(advances), nullptr); }
 
 void Executor::logits(int slot, std::vector<int32_t> tokens, float* out) {
-  begin({Advance{.slot = slot,
-                 .tokens = std::move(tokens),
-                 .budget = 1,
-                 .draw = {},
-                 .stop_ids = {},
-                 .logprobs = -1}},
-        out);
+  begin({Advance{.slot = slot, .tokens = std::move(tokens)}}, out);
   team_.join();
   in_epoch_ = false;
 }
@@ -333,7 +327,7 @@ void Executor::work(Worker& w) {
       run(w, phase);
       if (trace_) {
         const int32_t index = static_cast<int32_t>(&phase - plan_.phases.data());
-        w.spans.push_back({w.index, index, width, arrived, begun, now_ns()});
+        w.spans.push_back({arrived, begun, now_ns(), w.index, index, width});
       }
       progress_[w.index].publish(++w.finished);
     }
@@ -453,8 +447,8 @@ void Executor::settle(Running& running, const float* logits) {
   if (running.guide && !running.guide->forced.empty()) return force(running);
   const uint32_t position = static_cast<uint32_t>(lengths_[running.advance.slot]);
   const uint32_t* mask = running.guide ? running.guide->mask.data() : nullptr;
-  const int32_t token =
-      choose(logits, plan_.header.vocab, running.advance.draw, position, mask, scratch_);
+  const int32_t token = choose(logits, plan_.header.vocab, running.advance.draw,
+                               running.advance.biases, position, mask, scratch_);
   running.guide.reset();
   emit(running, token, logits);
 }

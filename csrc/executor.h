@@ -25,27 +25,23 @@
 
 namespace monolane {
 
-// What one slot does in an epoch; see monolane.engine.Advance.
+// What one slot does in an epoch, in memory of its own; see AdvanceRecord and
+// monolane.epoch.Advance.
 struct Advance {
-  int32_t slot;
-  std::vector<int32_t> tokens;
-  int32_t budget;
-  Draw draw;
-  std::vector<int32_t> stop_ids;
-  int32_t logprobs;     // -1: none
-  bool guided = false;  // every draw waits for a Guide
+  int32_t slot = 0;
+  std::vector<int32_t> tokens = {};
+  int32_t budget = 1;
+  Draw draw = {};
+  std::vector<LogitBias> biases = {};
+  std::vector<int32_t> stop_ids = {};
+  int32_t logprobs = -1;  // alternatives to report with each token; -1: nothing
+  bool guided = false;    // every draw waits for a Guide
 };
 
-// What may follow the last token of a guided slot; see monolane.engine.Guide.
+// What may follow the last token of a guided slot; see monolane.epoch.Guide.
 struct Guide {
   std::vector<int32_t> forced;  // these come next, without a draw
   std::vector<uint32_t> mask;   // then a draw among these, [ceil(V / 32)]; empty: the answer ends
-};
-
-// When a worker was in a phase; waiting is the part from arrived to begun.
-struct Span {
-  int32_t worker, phase, width;
-  int64_t arrived_ns, begun_ns, ended_ns;
 };
 
 class Executor {

@@ -26,13 +26,15 @@ static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activa
       return run(float_dot<float>(w));
     case Format::kF16:
       return run(float_dot<F16>(w));
-    case Format::kBF16:
+    case Format::kBf16:
       if (kind == Activation::kF32) return run(float_dot<Bf16>(w));
       return run(Bf16Dot{static_cast<const Bf16*>(w.data), w.cols, w.cols});
     case Format::kI8:
       return run(GroupDot<Int8>{static_cast<const Int8*>(w.data), w.cols, w.scales});
     case Format::kI4:
       return run(GroupDot<Int4>{static_cast<const Int4*>(w.data), w.cols, w.scales});
+    case Format::kF8:
+      return;  // refused before it comes here: kFormats says that no CPU multiplies by it
   }
 }
 

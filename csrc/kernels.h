@@ -12,27 +12,20 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "formats_abi.h"
+
 namespace monolane {
 
-// How a weight matrix is stored, row-major [R, K]: no set needs another order than the file's, so
-// weights are mapped, not repacked. Code c of a group: I8 byte c; I4 the low nibble of byte c for
-// c < 16, the high nibble of byte c - 16 otherwise.
-enum class Format : int32_t {
-  kF32 = 0,
-  kBF16 = 1,
-  kF16 = 2,
-  kI8 = 3,  // groups of 32 columns: int8 values, one float16 scale per group
-  kI4 = 4,  // groups of 32 columns: 16 bytes (value + 8 in 4 bits), one float16 scale per group
-};
+// `Format` says how a weight matrix is stored, row-major [R, K]: no set needs another order than
+// the file's, so weights are mapped, not repacked. Code c of a group: I8 byte c; I4 the low nibble
+// of byte c for c < 16 (value + 8), the high nibble of byte c - 16 otherwise. One float16 scale a
+// group.
+//
+// `Activation` says in what type activations meet the weights: kF32 is exact, any format of plain
+// numbers is widened; kBf16 is rounded, for BF16 weights, accumulated in float; kI8 is quantised
+// per group of 32 with a float scale, for weights that are codes.
 
-// In what type activations meet the weights.
-enum class Activation : int32_t {
-  kF32 = 0,   // exact: any of the float formats, widened to float
-  kBF16 = 1,  // rounded to bfloat16: BF16 weights, accumulated in float
-  kI8 = 2,    // quantised per group of 32 with a float scale: I8 and I4 weights
-};
-
-constexpr int kGroup = 32;     // columns that share a scale
+constexpr int kGroup = 32;     // columns that share a scale, in every format that has codes here
 constexpr int kMaxWidth = 64;  // tokens of one pass
 constexpr int kMaxHeadDim = 1024;
 constexpr int64_t kAttendHeads = 4;  // that attention takes through their keys together, at most
@@ -45,31 +38,23 @@ struct Matrix {
   Format format;
 };
 
+constexpr const FormatRow& row_of(Format format) { return kFormats[static_cast<int>(format)]; }
+
+// Whether a matrix holds codes, which mean something only with the scales of their groups.
+constexpr bool is_coded(Format format) { return row_of(format).group > 0; }
+
 // Bytes of one row of values (without scales).
-constexpr int64_t row_bytes(Format format, int64_t cols) {
-  switch (format) {
-    case Format::kF32:
-      return cols * 4;
-    case Format::kBF16:
-    case Format::kF16:
-      return cols * 2;
-    case Format::kI8:
-      return cols;
-    case Format::kI4:
-      return cols / 2;
-  }
-  return 0;
-}
+constexpr int64_t row_bytes(Format format, int64_t cols) { return cols * row_of(format).bits / 8; }
 
 // Whether activations of a kind may meet weights of a format.
 constexpr bool accepts(Format format, Activation kind) {
   switch (kind) {
     case Activation::kF32:
-      return format <= Format::kF16;
-    case Activation::kBF16:
-      return format == Format::kBF16;
+      return !is_coded(format);
+    case Activation::kBf16:
+      return format == Format::kBf16;
     case Activation::kI8:
-      return format >= Format::kI8;
+      return is_coded(format);
   }
   return false;
 }
@@ -106,7 +91,7 @@ struct Kernels {
   void (*silu_times)(const float* gate, const float* up, int64_t count, float* out);
 
   // `heads` query heads [heads, h] over the `count` keys that they share, each for itself:
-  // scores[j] = scale * dot(q, keys[j]), keys at keys + j * stride elements of `kv` (kF32, kBF16 or
+  // scores[j] = scale * dot(q, keys[j]), keys at keys + j * stride elements of `kv` (kF32, kBf16 or
   // kF16), then the online-softmax partial of each head, [h + 2]:
   //   sum_j e_j * values[j][c], c in [0, h); peak = max_j scores[j]; sum_j e_j,
   // where e_j = exp(scores[j] - peak). Summed in the order of j; the bits of a head do not depend

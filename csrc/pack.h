@@ -16,7 +16,7 @@ static inline int64_t packed_bytes(Activation kind, int64_t cols) {
   switch (kind) {
     case Activation::kF32:
       return FloatDot<float>::token_bytes(cols);
-    case Activation::kBF16:
+    case Activation::kBf16:
       return Bf16Dot::token_bytes(cols);
     case Activation::kI8:
       return GroupDot<Int8>::token_bytes(cols);
@@ -97,7 +97,7 @@ static void pack(Activation kind, const float* x, int64_t cols, int64_t width, v
       case Activation::kF32:
         pack_f32(x, cols, token);
         break;
-      case Activation::kBF16:
+      case Activation::kBf16:
         pack_bf16(x, cols, token);
         break;
       case Activation::kI8:

@@ -1,5 +1,5 @@
 // The plan of a pass as native executors read it. Generated: do not edit. To write it anew:
-//   monolane plan header > csrc/plan_abi.h
+//   scripts/headers
 // What it means is told in docs/plan.md.
 //
 // A plan is a PlanHeader, PlanPhase[phases] and PlanShare[share_tables][workers]. Every worker runs
@@ -15,11 +15,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "formats_abi.h"
+
 namespace monolane {
 
 constexpr int32_t kPlanSchema = 1;
 constexpr int32_t kNoWait = INT32_MIN;
-constexpr int32_t kNever = -1;  // the delay of lanes that do not meet
+constexpr int32_t kNever = -1;  // the delay of lanes that never exchange
 constexpr int32_t kPlanMaxWidth = 64;
 constexpr int32_t kPlanMaxMatrices = 3;
 
@@ -67,15 +69,6 @@ enum class WeightRole : int32_t {
   kHead = 14,
 };
 
-enum class WeightFormat : int32_t {
-  kFloat32 = 0,
-  kBfloat16 = 1,
-  kFloat16 = 2,
-  kInt8 = 3,
-  kInt4 = 4,
-  kFloat8 = 5,
-};
-
 enum class PlanHead : int32_t {
   kVocabParallel = 0,
   kMean = 1,
@@ -111,7 +104,7 @@ static_assert(offsetof(PlanMatrix, share) == 12);
 struct PlanPhase {
   PhaseKind kind;             // what to do
   int32_t layer;              // -1 outside the layers
-  int32_t wait_group;         // kNoWait, or what all workers of the own group must have finished
+  int32_t wait_group;         // kNoWait, or what all of the own group must have finished
   int32_t wait_all;           // kNoWait, or what all workers must have finished
   int32_t units;              // table of shares of kAttend and kGather; -1: none
   PlanBuffer update;          // kNone, kAttentionOutput or kMlpOutput
@@ -162,7 +155,7 @@ struct PlanHeader {
   int32_t mlp_slots;            // ring slots of kMlpOutput
   int32_t splits;               // S: parts into which the keys of a KV head are cut
   int32_t chunk;                // keys: split s takes the chunks c with c % S == s
-  WeightFormat format;          // of the matrices
+  Format format;                // of the matrices
   PlanHead head;                // how the lanes' streams become logits
   RotaryStyle rotary;           // which elements of a head turn together
   int32_t norm_per_lane;        // 1: norm scales are [L, D]; 0: [1, D]

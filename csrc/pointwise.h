@@ -61,7 +61,7 @@ static void store_kv(const float* x, int64_t count, Format kv, void* out) {
     case Format::kF32:
       std::memcpy(out, x, static_cast<size_t>(count) * sizeof(float));
       break;
-    case Format::kBF16:
+    case Format::kBf16:
       for (int64_t i = 0; i < count; ++i) halves[i] = float_to_bf16(x[i]);
       break;
     case Format::kF16:
@@ -103,7 +103,7 @@ static void widen(const Matrix& w, int64_t row, float* out) {
     case Format::kF32:
       widen_as(reinterpret_cast<const float*>(data), w.cols, out);
       break;
-    case Format::kBF16:
+    case Format::kBf16:
       widen_as(reinterpret_cast<const Bf16*>(data), w.cols, out);
       break;
     case Format::kF16:
@@ -115,6 +115,8 @@ static void widen(const Matrix& w, int64_t row, float* out) {
     case Format::kI4:
       widen_groups(reinterpret_cast<const Int4*>(data), scales, 16, w.cols, out);
       break;
+    case Format::kF8:
+      break;  // refused before it comes here: kFormats says that no CPU multiplies by it
   }
 }
 

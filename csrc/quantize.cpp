@@ -30,7 +30,7 @@ MONOLANE_CLONES void widen_bf16(const uint16_t* x, int64_t count, float* out) {
 const float* floats_of(Format from, const void* x, int64_t cols, float* room) {
   if (from == Format::kF32) return static_cast<const float*>(x);
   const uint16_t* halves = static_cast<const uint16_t*>(x);
-  if (from == Format::kBF16) {
+  if (from == Format::kBf16) {
     widen_bf16(halves, cols, room);
   } else {
     for (int64_t i = 0; i < cols; ++i) room[i] = f16_to_float(halves[i]);

@@ -9,22 +9,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "epoch_abi.h"
 #include "progress.h"
 
 namespace monolane {
-
-constexpr int kMaxLogprobs = 20;
-
-// A token as it leaves; `top` holds `top_count` alternatives, best first.
-struct TokenEvent {
-  int32_t slot;
-  int32_t token;
-  int64_t time_ns;  // of CLOCK_MONOTONIC, as Python's time.perf_counter_ns
-  float logprob;    // of the token, under the model itself; NaN if not asked for
-  int32_t top_count;
-  int32_t top_token[kMaxLogprobs];
-  float top_logprob[kMaxLogprobs];
-};
 
 inline int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(

@@ -76,10 +76,10 @@ struct Arithmetic {
 
 Arithmetic arithmetic_of(const std::string& dtype) {
   if (dtype == "float32") return {Format::kF32, Activation::kF32, Format::kF32};
-  if (dtype == "bfloat16") return {Format::kBF16, Activation::kBF16, Format::kBF16};
-  if (dtype == "int8") return {Format::kI8, Activation::kI8, Format::kBF16};
+  if (dtype == "bfloat16") return {Format::kBf16, Activation::kBf16, Format::kBf16};
+  if (dtype == "int8") return {Format::kI8, Activation::kI8, Format::kBf16};
   EXPECT(dtype == "int4");
-  return {Format::kI4, Activation::kI8, Format::kBF16};
+  return {Format::kI4, Activation::kI8, Format::kBf16};
 }
 
 // A model's weights in one format, in buffers exactly as long as they need be, to be used in one.
@@ -125,7 +125,7 @@ class StoredWeights {
     Matrix matrix{values.get(), nullptr, rows, columns, format};
     if (format == Format::kF32) {
       std::memcpy(values.get(), x.data(), kept * columns * 4);
-    } else if (format == Format::kBF16) {
+    } else if (format == Format::kBf16) {
       for (int64_t i = 0; i < kept * columns; ++i) {  // cut off: the upper half of a float
         std::memcpy(values.get() + 2 * i, reinterpret_cast<const char*>(&x[i]) + 2, 2);
       }
@@ -156,7 +156,8 @@ Advance advance(int slot, std::vector<int32_t> tokens, int budget) {
   return {.slot = slot,
           .tokens = std::move(tokens),
           .budget = budget,
-          .draw = {1.1f, 30, 0.95, 0.02, 5, {{7, 1.5f}, {9, -INFINITY}}},
+          .draw = {.seed = 5, .top_p = 0.95, .min_p = 0.02, .temperature = 1.1f, .top_k = 30},
+          .biases = {{7, 1.5f}, {9, -INFINITY}},
           .stop_ids = {},
           .logprobs = slot == 1 ? 2 : -1};
 }

@@ -111,10 +111,10 @@ def test_every_row_is_converted_by_whoever_owns_it(dtype: str, head: Head) -> No
 def test_what_is_stored_as_it_is_used_is_not_copied() -> None:
     weights = make_weights("bfloat16")
     for dtype in ("auto", "bfloat16", "float32"):
-        assert CpuExecutor(weights, dtype, context=9, slots=1).core.converted_bytes == 0
+        assert CpuExecutor(weights, dtype, context=9, slots=1).converted_bytes == 0
     matrices = sum(a.size for layer in weights.layers for r, a in layer.items() if a.ndim == 3)
     matrices += weights.outer[Role.HEAD].size
-    copied = CpuExecutor(weights, "float16", context=9, slots=1, workers=1).core.converted_bytes
+    copied = CpuExecutor(weights, "float16", context=9, slots=1, workers=1).converted_bytes
     assert 2 * matrices <= copied < 2 * matrices + 64 * 2 * 7 * 2 + 64
 
 
@@ -193,7 +193,7 @@ def test_a_converted_model_leaves_its_file(tmp_path: Path) -> None:
         Weights(weights.config, weights.outer, tuple(layers)), "int8", context=9, slots=1
     )
     assert resident_kb(path) < size_kb // 8
-    assert executor.core.converted_bytes > size_kb * 1024 // 4
+    assert executor.converted_bytes > size_kb * 1024 // 4
 
 
 def huge_kb() -> int:
@@ -209,4 +209,4 @@ def test_copies_lie_in_huge_pages_if_the_system_has_them() -> None:
     weights = make_weights("float32", intermediate_size=8192)
     before = huge_kb()
     executor = CpuExecutor(weights, "int8", context=9, slots=1)
-    assert huge_kb() - before >= executor.core.converted_bytes >> 10 > 4096
+    assert huge_kb() - before >= executor.converted_bytes >> 10 > 4096

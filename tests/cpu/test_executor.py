@@ -1,5 +1,6 @@
 """The native executor: against the goldens, against the oracle, and against itself, bit by bit."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from monolane._core import kernels
 from monolane.cpu import CpuExecutor
+from monolane.epoch import Advance, Draw, Guide
 from monolane.errors import BackendError
 from monolane.model import (
     NEVER,
@@ -73,7 +75,7 @@ def test_goldens_in_float32(golden: Path, workers: int) -> None:
     expected = SafetensorsFile(golden / "expected.safetensors")
     executor = CpuExecutor(load(golden), "float32", context=128, slots=1, workers=workers)
     for ids, logits in zip(expected["input_ids"], expected["logits"], strict=True):
-        executor.core.truncate(0, 0)
+        executor.truncate(0, 0)
         assert np.abs(executor.logits(0, ids) - logits).max() < 1e-4
 
 
@@ -165,7 +167,7 @@ def test_bits_do_not_depend_on_how_tokens_are_fed(
     long_run: tuple[CpuExecutor, np.ndarray, np.ndarray], widths: list[int]
 ) -> None:
     executor, ids, logits = long_run
-    executor.core.truncate(1, 0)
+    executor.truncate(1, 0)
     at = 0
     for width in widths:
         part = ids[at : at + width]
@@ -192,31 +194,32 @@ def test_bits_do_not_depend_on_the_number_of_workers(workers: int, dtype: str) -
 
 def test_bits_after_rolling_back(long_run: tuple[CpuExecutor, np.ndarray, np.ndarray]) -> None:
     executor, ids, logits = long_run
-    executor.core.truncate(2, 0)
+    executor.truncate(2, 0)
     executor.logits(2, ids[:400])
     for keep in (390, 340, 337):
-        executor.core.truncate(2, keep)
+        executor.truncate(2, keep)
         executor.logits(2, ids[100:108])  # drafts that are rejected
-        executor.core.truncate(2, keep)
+        executor.truncate(2, keep)
         np.testing.assert_array_equal(
             executor.logits(2, ids[keep : keep + 20]), logits[keep : keep + 20]
         )
 
 
-def epoch(executor: CpuExecutor, *advances: tuple[Any, ...]) -> dict[int, list[int]]:
-    drawn: dict[int, list[int]] = {advance[0]: [] for advance in advances}
-    executor.core.start(list(advances))
-    over = False
-    while not over:
-        events: list[tuple[Any, ...]] = []
-        over = executor.core.read(100, events)
-        for slot, token, *_ in events:
-            drawn[slot].append(token)
+def epoch(executor: CpuExecutor, *advances: Advance) -> dict[int, list[int]]:
+    drawn: dict[int, list[int]] = {advance.slot: [] for advance in advances}
+    executor.start(advances)
+    while not executor.read(0.1):
+        pass
+    for event in executor.take():
+        drawn[event.slot].append(event.token_id)
     return drawn
 
 
-def sampled(slot: int, ids: np.ndarray, budget: int, seed: int = 5) -> tuple[Any, ...]:
-    return (slot, ids.tolist(), budget, 1.1, 30, 0.95, 0.02, seed, [], -1, [], False)
+def sampled(slot: int, ids: np.ndarray, budget: int, seed: int = 5, **more: Any) -> Advance:
+    draw = Draw(temperature=1.1, top_k=30, top_p=0.95, min_p=0.02, seed=seed)
+    return Advance(
+        **{"slot": slot, "token_ids": tuple(ids.tolist()), "budget": budget, "draw": draw} | more
+    )
 
 
 def test_batching_changes_nothing(long_run: tuple[CpuExecutor, np.ndarray, np.ndarray]) -> None:
@@ -224,9 +227,9 @@ def test_batching_changes_nothing(long_run: tuple[CpuExecutor, np.ndarray, np.nd
     prompts = [ids[:70], ids[100:103], ids[200:330]]
     alone = []
     for slot, prompt in enumerate(prompts):
-        executor.core.truncate(slot, 0)
+        executor.truncate(slot, 0)
         alone.append(epoch(executor, sampled(slot, prompt, 40, seed=slot))[slot])
-        executor.core.truncate(slot, 0)
+        executor.truncate(slot, 0)
     together = epoch(
         executor, *(sampled(slot, prompt, 40, seed=slot) for slot, prompt in enumerate(prompts))
     )
@@ -239,41 +242,28 @@ def test_draws_are_the_oracles(long_run: tuple[CpuExecutor, np.ndarray, np.ndarr
 
     executor, ids, _ = long_run
     for temperature, k, p, m in ((0.0, 0, 1.0, 0.0), (0.8, 0, 1.0, 0.0), (1.5, 20, 0.8, 0.05)):
-        executor.core.truncate(0, 0)
+        draw = Draw(temperature=temperature, top_k=k, top_p=p, min_p=m, seed=2**63 + 9)
+        executor.truncate(0, 0)
         prompt = ids[:30]
-        request = (0, prompt.tolist(), 60, temperature, k, p, m, 2**63 + 9, [], -1, [], False)
-        drawn = epoch(executor, request)[0]
-        executor.core.truncate(0, 0)
+        drawn = epoch(executor, sampled(0, prompt, 60, draw=draw))[0]
+        executor.truncate(0, 0)
         logits = executor.logits(0, [*prompt, *drawn])
         for i, token in enumerate(drawn):
-            wanted = choose(
-                logits[29 + i],
-                temperature=temperature,
-                top_k=k,
-                top_p=p,
-                min_p=m,
-                seed=2**63 + 9,
-                position=30 + i,
-            )
-            assert token == wanted
+            assert token == choose(logits[29 + i], draw, 30 + i)
 
 
-def guided(
-    executor: CpuExecutor, advance: tuple[Any, ...], guides: list[tuple[list[int], Any]]
-) -> list[int]:
+def guided(executor: CpuExecutor, advance: Advance, guides: list[Guide]) -> list[int]:
     """Run one guided slot, each guide posted when the tokens of the one before have come."""
-    slot = advance[0]
     drawn: list[int] = []
-    executor.core.start([(*advance[:-1], True)])
+    executor.start([replace(advance, guided=True)])
     due, over = 0, False
     while not over:
         if len(drawn) == due and guides:
-            forced, mask = guides.pop(0)
-            due += len(forced) + (mask is not None)
-            executor.core.guide(slot, forced, mask)
-        events: list[tuple[Any, ...]] = []
-        over = executor.core.read(20, events)
-        drawn += [token for _, token, *_ in events]
+            guide = guides.pop(0)
+            due += len(guide.forced) + (guide.mask is not None)
+            executor.guide(advance.slot, guide)
+        over = executor.read(0.02)
+        drawn += [event.token_id for event in executor.take()]
     return drawn
 
 
@@ -311,42 +301,36 @@ def test_masked_and_biased_draws_are_the_oracles(
     mask = np.zeros(3, np.uint32)
     for token in allowed:
         mask[token // 32] |= np.uint32(1 << token % 32)
-    biases = sorted(bias.items())
     k, p, m = limits
-    advance = (0, prompt, 1, temperature, k, p, m, seed, [], -1, biases, False)
+    draw = Draw(
+        temperature=np.float32(temperature).item(),
+        top_k=k,
+        top_p=p,
+        min_p=m,
+        seed=seed,
+        logit_bias=tuple(sorted(bias.items())),
+    )
+    advance = Advance(slot=0, token_ids=tuple(prompt), budget=1, draw=draw)
     for mask_M in (mask, None):
-        executor.core.truncate(0, 0)
+        executor.truncate(0, 0)
         if mask_M is None:
             (token,) = epoch(executor, advance)[0]
         else:
-            (token,) = guided(executor, advance, [([], mask_M)])
-        wanted = choose(
-            logits[29],
-            temperature=np.float32(temperature).item(),
-            top_k=k,
-            top_p=p,
-            min_p=m,
-            seed=seed,
-            position=30,
-            logit_bias=biases,
-            mask_M=mask_M,
-        )
-        assert token == wanted
+            (token,) = guided(executor, advance, [Guide(mask_M)])
+        assert token == choose(logits[29], draw, 30, mask_M)
 
 
 def test_forced_tokens_cost_one_wide_pass() -> None:
     executor = CpuExecutor(random_weights(), "float32", context=600, slots=1, workers=2)
     ones = np.full(3, 0xFFFFFFFF, np.uint32)
-    executor.core.set_trace(True)
+    executor.set_trace(True)
     forced = list(range(40))
-    drawn = guided(
-        executor, sampled(0, np.arange(5), 43), [([], ones), (forced, ones), ([5], None)]
-    )
+    guides = [Guide(ones), Guide(ones, tuple(forced)), Guide(None, (5,))]
+    drawn = guided(executor, sampled(0, np.arange(5), 43), guides)
     assert drawn[1:41] == forced
     assert drawn[42:] == [5]
-    passes = [
-        width for worker, phase, width, *_ in executor.core.take_spans() if not worker + phase
-    ]
+    spans = executor.take_spans()
+    passes = spans["width"][(spans["worker"] == 0) & (spans["phase"] == 0)].tolist()
     # The prompt, the first token drawn, the run, and the token drawn behind it.
     assert passes == [5, 1, 40, 1]
 
@@ -354,25 +338,24 @@ def test_forced_tokens_cost_one_wide_pass() -> None:
 @pytest.mark.parametrize(
     ("guide", "message"),
     [
-        (([], np.zeros(3, np.uint32)), "mask: expected one that allows a token"),
-        (([], np.array([0, 0, 1 << 8], np.uint32)), "mask: expected one that allows a token"),
-        (([], np.ones(2, np.uint32)), "mask: expected 3 words, got 2"),
-        (([], None), "mask: expected 3 words, got 0"),
-        (([72], None), "forced: expected ids from 0 to 71, got 72"),
+        (Guide(np.zeros(3, np.uint32)), "mask: expected one that allows a token"),
+        (Guide(np.array([0, 0, 1 << 8], np.uint32)), "mask: expected one that allows a token"),
+        (Guide(np.ones(2, np.uint32)), "mask: expected 3 words, got 2"),
+        (Guide(None), "mask: expected 3 words, got 0"),
+        (Guide(None, (72,)), "forced: expected ids from 0 to 71, got 72"),
     ],
 )
-def test_faulty_guides_are_named_and_the_epoch_goes_on(guide: Any, message: str) -> None:
+def test_faulty_guides_are_named_and_the_epoch_goes_on(guide: Guide, message: str) -> None:
     executor = CpuExecutor(random_weights(), "float32", context=600, slots=2, workers=2)
-    executor.core.start([(*sampled(0, np.arange(5), 1)[:-1], True)])
+    executor.start([sampled(0, np.arange(5), 1, guided=True)])
     with pytest.raises(ValueError, match=message):
-        executor.core.guide(0, *guide)
+        executor.guide(0, guide)
     with pytest.raises(RuntimeError, match="guide: the epoch has no such guided slot"):
-        executor.core.guide(1, [1], None)
-    executor.core.guide(0, [7], None)
-    events: list[tuple[Any, ...]] = []
-    while not executor.core.read(20, events):
+        executor.guide(1, Guide(None, (1,)))
+    executor.guide(0, Guide(None, (7,)))
+    while not executor.read(0.02):
         pass
-    assert [token for _, token, *_ in events] == [7]
+    assert [event.token_id for event in executor.take()] == [7]
 
 
 @pytest.mark.parametrize(
@@ -385,19 +368,19 @@ def test_faulty_guides_are_named_and_the_epoch_goes_on(guide: Any, message: str)
         (lambda e: e.logits(-1, [1]), "slot: expected 0 to 0, got -1"),
         (lambda e: e.logits(0, [1] * 601), "context: expected at most 600 tokens in a slot, got 0"),
         (
-            lambda e: e.core.truncate(0, 1),
+            lambda e: e.truncate(0, 1),
             "length: expected 0 to 0, the tokens in this slot, got 1",
         ),
-        (lambda e: e.core.truncate(3, 0), "slot: expected 0 to 0, got 3"),
-        (lambda e: e.core.start([]), "advances: expected 1 to 64, got 0"),
-        (lambda e: e.core.start([sampled(0, np.ones(3, int), 0)]), "budget: expected at least 1"),
+        (lambda e: e.truncate(3, 0), "slot: expected 0 to 0, got 3"),
+        (lambda e: e.start([]), "advances: expected 1 to 64, got 0"),
+        (lambda e: e.start([sampled(0, np.ones(3, int), 0)]), "budget: expected at least 1"),
         (
-            lambda e: e.core.start([sampled(0, np.ones(3, int), 600)]),
+            lambda e: e.start([sampled(0, np.ones(3, int), 600)]),
             "context: expected at most 600",
         ),
-        (lambda e: e.core.start([sampled(0, np.ones(3, int), 1)] * 2), "a slot occurs twice"),
+        (lambda e: e.start([sampled(0, np.ones(3, int), 1)] * 2), "a slot occurs twice"),
         (
-            lambda e: e.core.start([(*sampled(0, np.ones(3, int), 1)[:-2], [(72, 1.0)], False)]),
+            lambda e: e.start([sampled(0, np.ones(3, int), 1, draw=Draw(logit_bias=((72, 1.0),)))]),
             "logit_bias: expected ids from 0 to 71, got 72",
         ),
     ],
@@ -413,11 +396,11 @@ def test_rolling_back_behind_a_window_is_refused(
     long_run: tuple[CpuExecutor, np.ndarray, np.ndarray],
 ) -> None:
     executor, ids, _ = long_run
-    executor.core.truncate(0, 0)
+    executor.truncate(0, 0)
     executor.logits(0, ids)
     with pytest.raises(ValueError, match="windowed layers have dropped the keys before position"):
-        executor.core.truncate(0, 100)
-    executor.core.truncate(0, 0)
+        executor.truncate(0, 100)
+    executor.truncate(0, 0)
 
 
 @pytest.mark.parametrize(
@@ -436,9 +419,10 @@ def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
 
 def test_traces_cover_every_phase_of_every_worker() -> None:
     executor = CpuExecutor(random_weights(), "float32", context=600, slots=1, workers=2)
-    executor.core.set_trace(True)
+    executor.set_trace(True)
     epoch(executor, sampled(0, np.arange(5), 4))
-    spans = executor.core.take_spans()
+    spans = executor.take_spans()
     assert len(spans) == 4 * 2 * len(executor.plan.phases)
-    assert all(arrived <= begun <= ended for *_, arrived, begun, ended in spans)
-    assert executor.core.take_spans() == []
+    assert (spans["arrived_ns"] <= spans["begun_ns"]).all()
+    assert (spans["begun_ns"] <= spans["ended_ns"]).all()
+    assert len(executor.take_spans()) == 0

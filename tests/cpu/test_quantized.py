@@ -11,7 +11,7 @@ import pytest
 from monolane._core import kernels
 from monolane.cpu import DTYPES, CpuExecutor
 from monolane.cpu import _weights as handover
-from monolane.cpu._formats import find_arithmetic
+from monolane.cpu._arithmetic import find_arithmetic
 from monolane.errors import BackendError, CheckpointError
 from monolane.model import (
     Checkpoint,
@@ -201,10 +201,10 @@ def test_the_core_reads_the_codes_where_they_lie(tmp_path: Path, bits: int) -> N
     for part in (own[Role.Q, 1].codes, own[Role.DOWN, 2].scales):
         kept = part.copy()
         part[...] = 1
-        executor.core.truncate(0, 0)
+        executor.truncate(0, 0)
         assert np.abs(executor.logits(0, IDS) - before).max() > 1e-3
         part[...] = kept
-    executor.core.truncate(0, 0)
+    executor.truncate(0, 0)
     np.testing.assert_array_equal(executor.logits(0, IDS), before)
 
 
@@ -237,7 +237,7 @@ def test_scales_that_are_no_numbers_give_none(tmp_path: Path, bits: int) -> None
 def test_a_quantised_model_has_one_dtype(tmp_path: Path, bits: int, dtype: str) -> None:
     _, weights = pair(tmp_path, bits)
     if dtype == f"int{bits}":
-        assert CpuExecutor(weights, dtype, context=9, slots=1).arithmetic.name == dtype
+        assert CpuExecutor(weights, dtype, context=9, slots=1).dtype == dtype
         return
     with pytest.raises(BackendError, match=f"expected auto or int{bits}, in which .* '{dtype}'"):
         CpuExecutor(weights, dtype, context=9, slots=1)

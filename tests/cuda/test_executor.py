@@ -13,6 +13,7 @@ from monolane.cuda._advance import Advance, Drawn
 from monolane.cuda._device import Launch
 from monolane.cuda._executor import CudaExecutor
 from monolane.cuda._params import EPOCH_DTYPE
+from monolane.epoch import Draw
 from monolane.errors import BackendError, RequestError
 from monolane.model import Weights
 from monolane.reference import ReferenceModel, choose, log_probabilities
@@ -107,15 +108,8 @@ def test_draws_are_the_oracles(executor: CudaExecutor) -> None:
             )
             (drawn,) = run(executor, wish)
             executor.truncate(0, 0)
-            expected = choose(
-                logits[-1],
-                temperature=temperature,
-                top_k=top_k,
-                top_p=top_p,
-                min_p=min_p,
-                seed=seed,
-                position=len(PROMPT),
-            )
+            draw = Draw(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+            expected = choose(logits[-1], draw, len(PROMPT))
             assert drawn.token == expected
 
 

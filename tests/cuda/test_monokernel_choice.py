@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from rig import Ask, MakeRig, Outcome, Rig, random_weights, tiny_config
 
+from monolane.epoch import Draw
 from monolane.model import NOW, LayerConfig, Role, Weights
 from monolane.reference import choose
 
@@ -48,18 +49,15 @@ def check(asks: list[Ask], outcome: Outcome) -> None:
         ask = asks[i]
         position = len(ask.tokens) + drawn[i]
         drawn[i] += 1
-        wanted = choose(
-            logits,
+        draw = Draw(
             temperature=ask.temperature,
             top_k=ask.top_k,
-            # What the kernel is told is a float32; at equal masses the difference shows.
             top_p=float(np.float32(ask.top_p)),
             min_p=float(np.float32(ask.min_p)),
             seed=ask.seed,
-            position=position,
             logit_bias=ask.logit_bias,
-            mask_M=ask.mask,
         )
+        wanted = choose(logits, draw, position, ask.mask)
         assert token == wanted, (ask, position)
 
 

@@ -3,15 +3,14 @@
 import threading
 import time
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from monolane import Engine, SamplingParams
-from monolane.engine import Advance, Constraint, Draw, Guide, TokenEvent
-from monolane.engine._conductor import Conductor
+from monolane.engine import Constraint
+from monolane.epoch import Draw, Guide
 from monolane.errors import RequestError
 from monolane.reference import choose
 
@@ -96,17 +95,15 @@ def test_every_token_is_forced_or_what_the_definition_chooses(
         seen += len(guide.forced)
         if seen >= 40:
             break
-        wanted = choose(
-            logits[len(prompt) + seen - 1],
+        draw = Draw(
             temperature=temperature,
             top_k=30,
             top_p=0.95,
             min_p=0.0,
             seed=4,
-            position=len(prompt) + seen,
             logit_bias=tuple(bias.items()),
-            mask_M=guide.mask,
         )
+        wanted = choose(logits[len(prompt) + seen - 1], draw, len(prompt) + seen, guide.mask)
         assert answer.token_ids[seen] == wanted
         seen += 1
     assert any(guide.forced for _, guide in walk.guides)
@@ -236,57 +233,3 @@ def test_guided_and_free_answers_do_not_touch_each_other(tiny_model: Path, backe
         for thread in threads:
             thread.join()
         assert failures == []
-
-
-class ScriptedCore:
-    """A core whose epochs follow a script: (tokens drawn, tokens in the slot when it ends)."""
-
-    def __init__(self, *epochs: tuple[list[int], int]) -> None:
-        self.epochs = list(epochs)
-        self.size = 0
-        self.began: list[tuple[tuple[int, ...], int]] = []  # (tokens to feed, budget)
-        self.guided: list[tuple[tuple[int, ...], bool]] = []  # (forced, whether there is a mask)
-        self.kept: list[TokenEvent] = []
-
-    def start(self, advances: Sequence[Advance]) -> None:
-        (advance,) = advances
-        self.began.append((advance.token_ids, advance.budget))
-
-    def read(self) -> bool:
-        tokens, self.size = self.epochs.pop(0)
-        self.kept = [TokenEvent(0, token, 1) for token in tokens]
-        return True
-
-    def take(self) -> list[TokenEvent]:
-        kept, self.kept = self.kept, []
-        return kept
-
-    def guide(self, slot: int, guide: Guide) -> None:
-        self.guided.append((guide.forced, guide.mask is not None))
-
-    def interrupt(self) -> None:
-        pass
-
-    def length(self, slot: int) -> int:
-        return self.size
-
-
-def test_what_is_left_of_a_guide_goes_into_the_next_epoch() -> None:
-    """An epoch may end amid the prompt, amid forced tokens, and before the draw behind them."""
-    core = ScriptedCore(([], 2), ([], 3), ([20, 21], 5), ([22], 6), ([], 6), ([23, 24], 8))
-    epoch = Conductor(core).start([Advance(0, (5, 6, 7, 8), 9, Draw(), guided=True)])
-    epoch.guide(0, Guide(mask_of(9), (20, 21, 22)))
-    tokens: list[int] = []
-    while len(tokens) < 5:
-        tokens += [event.token_id for event in epoch.read()]
-    assert tokens == [20, 21, 22, 23, 24]
-    assert core.began == [
-        ((5, 6, 7, 8), 9),
-        ((7, 8), 9),
-        ((8,), 9),  # a parked slot gave its last token back
-        ((21,), 7),
-        ((22,), 6),
-        ((22,), 6),
-    ]
-    whole, rest = (20, 21, 22), ((22,), True)
-    assert core.guided == [(whole, True)] * 3 + [rest] + [((), True)] * 2

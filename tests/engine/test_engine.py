@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from monolane import Engine, SamplingParams
+from monolane.epoch import Draw
 from monolane.errors import (
     BackendError,
     CheckpointError,
@@ -90,15 +91,8 @@ def test_sampling_is_the_definition(engine: Engine) -> None:
     answer = engine.generate(prompt, SAMPLED)
     logits = engine.logits([*prompt, *answer.token_ids])
     for i, token in enumerate(answer.token_ids):
-        wanted = choose(
-            logits[len(prompt) + i - 1],
-            temperature=1.2,
-            top_k=50,
-            top_p=0.9,
-            min_p=0.01,
-            seed=11,
-            position=len(prompt) + i,
-        )
+        draw = Draw(temperature=1.2, top_k=50, top_p=0.9, min_p=0.01, seed=11)
+        wanted = choose(logits[len(prompt) + i - 1], draw, len(prompt) + i)
         assert token == wanted
 
 

@@ -1,4 +1,4 @@
-"""Where an answer ends, driven by a backend that plays a script instead of a model."""
+"""Where an answer ends, driven by an executor that plays a script instead of a model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,57 +9,64 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from monolane import Engine, SamplingParams
-from monolane.engine import Advance, Backend, Epoch, TokenEvent
+from monolane.epoch import Advance, Executor, Guide, TokenEvent
 from monolane.errors import BackendError
 from monolane.model import read_config
 from monolane.text import Tokenizer
 
 
-class ScriptedEpoch(Epoch):
+class ScriptedExecutor(Executor):
     """Gives its groups of tokens one after the other; an exception among them is raised."""
 
-    def __init__(self, groups: list[list[int] | Exception]) -> None:
-        self.groups = list(groups)
-        self.stopped = False
-
-    def read(self) -> list[TokenEvent]:
-        if not self.groups:
-            return []
-        group = self.groups.pop(0)
-        if isinstance(group, Exception):
-            raise group
-        return [TokenEvent(0, token, 1) for token in group]
-
-    def cancel(self) -> None:
-        self.groups.clear()
-
-    def stop(self) -> None:
-        self.stopped = True
-
-
-class ScriptedBackend(Backend):
     name, dtype, slots, context = "scripted", "none", 1, 1000
 
     def __init__(self, groups: list[list[int] | Exception]) -> None:
         self.groups = groups
-        self.epochs: list[ScriptedEpoch] = []
+        self.left: list[list[int] | Exception] = []
+        self.kept: list[TokenEvent] = []
 
     def length(self, slot: int) -> int:
         return 0
 
     def truncate(self, slot: int, length: int) -> None:
-        pass
+        assert self.left == [], "an epoch runs"
 
     def logits(self, slot: int, token_ids: Sequence[int]) -> np.ndarray:
         raise AssertionError
 
-    def start(self, advances: Sequence[Advance]) -> Epoch:
-        self.epochs.append(ScriptedEpoch(self.groups))
-        return self.epochs[-1]
+    def start(self, advances: Sequence[Advance]) -> None:
+        self.left = list(self.groups)
+
+    def read(self, seconds: float) -> bool:
+        if not self.left:
+            return True
+        group = self.left.pop(0)
+        if isinstance(group, Exception):
+            self.left = []
+            raise group
+        self.kept += [TokenEvent(0, token, 1) for token in group]
+        return False
+
+    def take(self) -> list[TokenEvent]:
+        kept, self.kept = self.kept, []
+        return kept
+
+    def guide(self, slot: int, guide: Guide) -> None:
+        raise AssertionError
+
+    def interrupt(self) -> None:
+        self.left = []
 
 
 def play(folder: Path, groups: list[list[int] | Exception]) -> Engine:
-    return Engine(folder, read_config(folder), ScriptedBackend(groups), Tokenizer.open(folder), 0.0)
+    return Engine(
+        folder, read_config(folder), ScriptedExecutor(groups), Tokenizer.open(folder), 0.0
+    )
+
+
+def scripted(engine: Engine) -> ScriptedExecutor:
+    assert isinstance(engine.backend.executor, ScriptedExecutor)
+    return engine.backend.executor
 
 
 def ids_of(folder: Path, text: str) -> list[int]:
@@ -74,7 +81,7 @@ def test_end_of_sequence_ends_the_answer(tiny_model: Path) -> None:
     answer = engine.generate("x")
     assert (answer.text, answer.finish_reason) == ("pass", "stop")
     assert answer.token_ids == (*ids, 2)
-    assert engine.backend.epochs[0].stopped  # type: ignore[attr-defined]
+    assert scripted(engine).left == []
 
 
 def test_end_of_sequence_can_be_ignored(tiny_model: Path) -> None:
@@ -131,6 +138,6 @@ def test_a_failing_backend_raises_after_what_it_gave(tiny_model: Path) -> None:
     assert next(stream).text == "ok"
     with pytest.raises(BackendError, match="lost the device"):
         next(stream)
-    assert engine.backend.epochs[0].stopped  # type: ignore[attr-defined]
-    engine.backend.groups = [[50]]  # type: ignore[attr-defined]
+    assert scripted(engine).left == []
+    scripted(engine).groups = [[50]]
     assert engine.generate("x", SamplingParams(max_tokens=1)).token_ids == (50,)

@@ -104,14 +104,14 @@ def test_cases_take_turns_and_nobody_is_always_first() -> None:
 def test_decode_stands_at_its_context_in_every_run(model: LoadedModel, tokens: int) -> None:
     case = DecodeCase(model, 0, 20, tokens, ReadProbe(1, 1 << 20))
     run_rounds([case], 3, lambda: None)
-    assert model.executor.core.length(0) == 20 + tokens
+    assert model.executor.length(0) == 20 + tokens
     assert len(case.samples) == len(case.shares) == 3
     assert len(case.token_us) == 3 * (tokens - 1)
     assert all(0 < sample < 1e7 for sample in case.samples)
     # The speed of an epoch is that of its own tokens.
     last = case.token_us[-(tokens - 1) :]
     assert case.samples[-1] == pytest.approx(1e6 / np.mean(last), rel=1e-3)
-    assert case.bytes_per_token == pass_cost(model.executor.plan, 1, 20 + tokens // 2).bytes
+    assert case.bytes_per_token == pass_cost(model.plan, 1, 20 + tokens // 2).bytes
     case.forget()
     assert (len(case.samples), len(case.shares)) == (2, 2)
     assert len(case.token_us) == 2 * (tokens - 1)
@@ -120,7 +120,7 @@ def test_decode_stands_at_its_context_in_every_run(model: LoadedModel, tokens: i
 def test_prefill_feeds_its_prompt(model: LoadedModel) -> None:
     case = PrefillCase(model, 1, 33)
     run_rounds([case], 2, lambda: None)
-    assert model.executor.core.length(1) == 33
+    assert model.executor.length(1) == 33
     assert len(case.samples) == 2
 
 

@@ -20,7 +20,7 @@ def trace(model: LoadedModel) -> Trace:
 
 
 def test_bytes_of_all_workers_are_those_of_the_plan(model: LoadedModel, trace: Trace) -> None:
-    plan = model.executor.plan
+    plan = model.plan
     assert len(trace.slices) == 4 * 3 * len(plan.phases)
     for phase in plan.phases:
         traced = sum(piece.bytes for piece in trace.slices if piece.phase is phase)
@@ -35,7 +35,7 @@ def test_the_file_is_chromes_format(model: LoadedModel, trace: Trace) -> None:
     assert [track["args"]["name"] for track in tracks] == ["worker 0", "worker 1", "worker 2"]
     slices = [event for event in events if event["ph"] == "X"]
     assert len(slices) + len(tracks) == len(events)
-    names = {phase.name for phase in model.executor.plan.phases}
+    names = {phase.name for phase in model.plan.phases}
     for event in slices:
         assert event["ts"] >= 0
         assert event["dur"] >= 0
@@ -61,6 +61,6 @@ def test_the_summary_adds_up(trace: Trace) -> None:
 
 
 def test_tracing_ends_with_the_epoch(model: LoadedModel, trace: Trace) -> None:
-    model.executor.core.truncate(0, 0)
+    model.executor.truncate(0, 0)
     model.epoch(0, [1], 2)
-    assert model.executor.core.take_spans() == []
+    assert len(model.executor.take_spans()) == 0

@@ -20,20 +20,20 @@ from monolane.plan import (
     named_config,
     to_arrays,
 )
-from monolane.plan._arrays import HEADER_DTYPE, MATRIX_DTYPE, NO_WAIT, PHASE_DTYPE, SHARE_DTYPE
+from monolane.plan._arrays import HEADER, MATRIX, NO_WAIT, PHASE, SHARE
 
 ROOT = Path(__file__).parents[2]
 STRUCTS = {
-    "PlanHeader": HEADER_DTYPE,
-    "PlanPhase": PHASE_DTYPE,
-    "PlanMatrix": MATRIX_DTYPE,
-    "PlanShare": SHARE_DTYPE,
+    "PlanHeader": HEADER.dtype,
+    "PlanPhase": PHASE.dtype,
+    "PlanMatrix": MATRIX.dtype,
+    "PlanShare": SHARE.dtype,
 }
 
 
 def test_the_committed_header_is_the_emitted_one() -> None:
     path = ROOT / "csrc" / "plan_abi.h"
-    assert path.read_text() == c_header(), "run: monolane plan header > csrc/plan_abi.h"
+    assert path.read_text() == c_header(), "run: scripts/headers"
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ here")
@@ -87,7 +87,7 @@ def test_arrays_say_what_the_plan_says(config: ModelConfig) -> None:
 
 def test_the_plan_of_laneformer_2b_in_numbers() -> None:
     arrays = to_arrays(build(named_config("laneformer-2b"), H200, "int8", context=2048))
-    header = {name: arrays.header[name].item() for name in HEADER_DTYPE.names or ()}
+    header = {name: arrays.header[name].item() for name in HEADER.dtype.names or ()}
     assert header.pop("norm_eps") == pytest.approx(1e-5)
     assert header == {
         "schema": 1,

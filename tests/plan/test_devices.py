@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from monolane.errors import ConfigError
-from monolane.plan import FORMATS, H200, MI300X, Choice, cpu, find_device, find_format
+from monolane.plan import H200, MI300X, Choice, cpu, find_device
 
 
 def test_names() -> None:
@@ -43,23 +43,3 @@ def test_unknown_names(name: str) -> None:
 def test_a_description_must_make_sense(changes: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         replace(H200, **changes)
-
-
-def test_bytes_of_a_row_count_its_scales() -> None:
-    found = {name: find_format(name).row_bytes(3072) / 3072 for name in FORMATS}
-    assert found == {
-        "float32": 4,
-        "bfloat16": 2,
-        "float16": 2,
-        "int8": 1 + 2 / 32,
-        "int4": 0.5 + 2 / 32,
-        "float8": 1 + 4 / 3072,
-    }
-    assert [weight_format.code for weight_format in FORMATS.values()] == [0, 1, 2, 3, 4, 5]
-
-
-def test_formats_that_cannot_be() -> None:
-    with pytest.raises(ConfigError, match="dtype: expected one of float32, .*, got 'fp8'"):
-        find_format("fp8")
-    with pytest.raises(ConfigError, match="multiple of 32, which share a scale, got 40"):
-        find_format("int4").row_bytes(40)

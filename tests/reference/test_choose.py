@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from monolane.epoch import Draw
 from monolane.reference import (
     allowed_tokens,
     choose,
@@ -13,7 +16,8 @@ from monolane.reference import (
     softmax,
 )
 
-PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 3, "position": 5}
+PLAIN = Draw(temperature=1.0, seed=3)
+GREEDY = Draw()
 
 logit_rows = arrays(
     np.float32, st.integers(1, 40), elements=st.floats(-20, 20, width=32).map(lambda x: round(x, 1))
@@ -21,7 +25,7 @@ logit_rows = arrays(
 
 
 def test_temperature_zero_is_the_first_largest() -> None:
-    assert choose(np.array([1, 3, 3, 0], np.float32), **PLAIN | {"temperature": 0.0}) == 1
+    assert choose(np.array([1, 3, 3, 0], np.float32), GREEDY, 5) == 1
 
 
 @given(row=logit_rows, seed=st.integers(0, 2**64 - 1), temperature=st.floats(0.1, 3))
@@ -30,7 +34,7 @@ def test_a_draw_is_the_argmax_of_scaled_logits_and_noise(
 ) -> None:
     noise = gumbel_noise(seed, 5, np.arange(len(row)))
     wanted = int(np.argmax(row / np.float32(temperature) + noise))
-    assert choose(row, **PLAIN | {"seed": seed, "temperature": temperature}) == wanted
+    assert choose(row, Draw(temperature=temperature, seed=seed), 5) == wanted
 
 
 @given(row=logit_rows, k=st.integers(1, 45))
@@ -72,7 +76,7 @@ def test_top_p_counts_what_top_k_left() -> None:
 def test_draws_follow_the_distribution() -> None:
     row = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
     count = 4000
-    drawn = [choose(row, **PLAIN | {"position": position}) for position in range(count)]
+    drawn = [choose(row, PLAIN, position) for position in range(count)]
     share = np.bincount(drawn, minlength=4) / count
     p = softmax(row)
     assert (np.abs(share - p) < 5 * np.sqrt(p * (1 - p) / count)).all()
@@ -112,17 +116,18 @@ def test_a_mask_leaves_what_a_smaller_vocabulary_would(
     kept = [token for token in allowed_tokens(masked, *limits) if masked[token] > -np.inf]
     alone = np.flatnonzero(allowed)[allowed_tokens(row[allowed], *limits)]
     assert kept == alone.tolist()
-    token = choose(row, **PLAIN, mask_M=mask_of(allowed))
+    token = choose(row, PLAIN, 5, mask_of(allowed))
     assert allowed[token]
 
 
 def test_bias_comes_before_temperature_and_counts_for_greedy() -> None:
     row = np.array([1, 2, 3], np.float32)
     assert limited(row, ((0, 2.5), (2, -np.inf)), None).tolist() == [3.5, 2, -np.inf]
-    assert choose(row, **PLAIN | {"temperature": 0}, logit_bias=((0, 2.5),)) == 0
-    assert choose(row, **PLAIN | {"temperature": 0}, logit_bias=((2, -np.inf),)) == 1
-    cold = PLAIN | {"temperature": 1e-3}  # the bias is scaled with the logit: 1.5 becomes 1500
-    assert choose(row, **cold, logit_bias=((1, 1.5),)) == 1
+    assert choose(row, Draw(logit_bias=((0, 2.5),)), 5) == 0
+    assert choose(row, Draw(logit_bias=((2, -np.inf),)), 5) == 1
+    # The bias is scaled with the logit: 1.5 becomes 1500.
+    cold = Draw(temperature=1e-3, seed=3, logit_bias=((1, 1.5),))
+    assert choose(row, cold, 5) == 1
     assert row.tolist() == [1, 2, 3]
 
 
@@ -130,6 +135,6 @@ def test_where_all_is_banned_the_lowest_id_of_the_mask_comes() -> None:
     row = np.array([1, 2, 3], np.float32)
     bans = ((1, -np.inf), (2, -np.inf))
     for temperature in (0.0, 1.0):
-        call = PLAIN | {"temperature": temperature, "min_p": 0.5, "top_p": 0.5}
-        assert choose(row, **call, logit_bias=bans, mask_M=np.array([6], np.uint32)) == 1
-        assert choose(row, **call, logit_bias=((0, -np.inf), *bans)) == 0
+        draw = Draw(temperature=temperature, min_p=0.5, top_p=0.5, logit_bias=bans)
+        assert choose(row, draw, 5, np.array([6], np.uint32)) == 1
+        assert choose(row, replace(draw, logit_bias=((0, -np.inf), *bans)), 5) == 0

@@ -1,6 +1,6 @@
 """A server whose tokens come at a set pace: python paced_server.py '{"tokens_per_second": 3000}'.
 
-Keys of the argument that PacedBackend does not know are ServerOptions; ``policy`` is its text.
+Keys of the argument that PacedExecutor does not know are ServerOptions; ``policy`` is its text.
 ``ready_with`` names a file: it has its model, says so, and is not ready until somebody makes it.
 """
 

@@ -40,9 +40,9 @@ class Executor:
     def logits(self, slot: int, tokens: Sequence[int]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')]:
         """Feed tokens; return their logits, float32 [T, V]."""
 
-    def start(self, advances: Sequence[tuple[int, Sequence[int], int, float, int, float, float, int, Sequence[int], int, Sequence[tuple[int, float]], bool]]) -> None:
+    def start(self, advances: bytes, tokens: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], stops: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], biases: bytes) -> None:
         """
-        Begin an epoch: (slot, tokens, budget, temperature, top_k, top_p, min_p, seed, stop ids, logprobs or -1, [(token, bias), ...], guided) for each slot.
+        Begin an epoch: AdvanceRecord of each slot, and the lists of which they name parts.
         """
 
     def guide(self, slot: int, forced: Sequence[int], mask: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None) -> None:
@@ -50,9 +50,12 @@ class Executor:
         Say what comes next in a guided slot: tokens that are given, then a draw under a mask, uint32 [ceil(V / 32)], bit t % 32 of word t / 32 for token t; None: the answer ends.
         """
 
-    def read(self, milliseconds: int, into: list) -> bool:
+    def read(self, milliseconds: int) -> bool:
+        """Wait for tokens, and keep them; return whether the epoch is over."""
+
+    def take(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]:
         """
-        Wait for tokens and append them, (slot, token, time_ns, logprob or None, top), to a list; return whether the epoch is over.
+        Return and forget the tokens kept so far: the bytes of TokenEvent structs.
         """
 
     def interrupt(self) -> None:
@@ -60,9 +63,9 @@ class Executor:
 
     def set_trace(self, on: bool) -> None: ...
 
-    def take_spans(self) -> list:
+    def take_spans(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]:
         """
-        Return and forget (worker, phase, width, arrived, begun, ended) of the traced epochs.
+        Return and forget when each worker was in which phase: the bytes of Span structs.
         """
 
     @property

@@ -117,7 +117,7 @@ def _cases(
         LoadedModel(folder, dtype, context=longest, slots=slots, workers=workers)
         for dtype in dict.fromkeys(dtypes)
     ]
-    probe = ReadProbe(models[0].workers, buffer, models[0].executor.isa)
+    probe = ReadProbe(models[0].workers, buffer)
     decodes, prefills = [], []
     for model in models:
         decodes += [

@@ -1,6 +1,6 @@
-"""The C++ core on this machine's cores: a thin Python face."""
+"""The C++ core on this machine's cores: an executor of the plan."""
 
-from monolane.cpu._executor import AdvanceTuple, CpuExecutor
-from monolane.cpu._formats import DTYPES, Activation, Arithmetic, Format
+from monolane.cpu._arithmetic import DTYPES
+from monolane.cpu._executor import CpuExecutor
 
-__all__ = ["DTYPES", "Activation", "AdvanceTuple", "Arithmetic", "CpuExecutor", "Format"]
+__all__ = ["DTYPES", "CpuExecutor"]

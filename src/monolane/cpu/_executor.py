@@ -1,43 +1,40 @@
-"""The native executor with a model in it: builds the plan, hands over weights, names its limits."""
+"""The native executor with a model in it: builds the plan, hands over weights, runs epochs."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
 
-from monolane._core import Executor, kernels
-from monolane.cpu._formats import Arithmetic, find_arithmetic
+from monolane._core import Executor as NativeExecutor
+from monolane._core import kernels
+from monolane.cpu._arithmetic import Arithmetic, find_arithmetic
 from monolane.cpu._weights import check_config, convert, hand_over
-from monolane.errors import BackendError
-from monolane.model import Weights
-from monolane.plan import Plan, build, cpu, pass_cost, to_arrays
-
-# slot, tokens, budget, temperature, top_k, top_p, min_p, seed, stop ids, logprobs or -1, biases,
-# guided
-AdvanceTuple = tuple[
-    int,
-    Sequence[int],
-    int,
-    float,
-    int,
-    float,
-    float,
-    int,
-    Sequence[int],
-    int,
-    Sequence[tuple[int, float]],
-    bool,
-]
+from monolane.epoch import (
+    SPAN,
+    TOKEN,
+    Advance,
+    Executor,
+    Guide,
+    TokenEvent,
+    pack,
+    unpack_tokens,
+)
+from monolane.errors import BackendError, RequestError
+from monolane.model import ACTIVATIONS, Weights
+from monolane.plan import build, cpu, pass_cost, to_arrays
 
 
-class CpuExecutor:
-    """A model on this machine's cores.
+class CpuExecutor(Executor):
+    """A model on this machine's cores: C++ threads, pinned, on a static plan.
 
     dtype     "auto" (as stored), "float32", "bfloat16", "float16", "int8" or "int4"
     workers   threads; None: one for each core that this process may use
     isa       instruction set; None: the best that this machine has
     """
+
+    name = "cpu"
 
     def __init__(
         self,
@@ -51,45 +48,107 @@ class CpuExecutor:
     ) -> None:
         check_config(weights.config)
         cores = sorted(os.sched_getaffinity(0))
-        count = len(cores) if workers is None else workers
-        if type(count) is not int or not 1 <= count <= 1024:
+        self.workers = len(cores) if workers is None else workers
+        if type(self.workers) is not int or not 1 <= self.workers <= 1024:
             raise BackendError(f"workers: expected 1 to 1024, got {workers!r}")
-        self.arithmetic: Arithmetic = find_arithmetic(dtype, weights.config.stored_dtype)
+        arithmetic: Arithmetic = find_arithmetic(dtype, weights.config.stored_dtype)
+        self.dtype = arithmetic.name
         self.isa = _find_isa(isa)
-        plan_dtype = weights.config.dtype if dtype == "float32" else self.arithmetic.name
-        kv_bytes = self.arithmetic.kv.bytes
-        self.plan: Plan = build(
-            weights.config, cpu(count), plan_dtype, context=context, kv_bytes=kv_bytes
-        )
         self.context, self.slots = context, slots
+        self.plan = build(
+            weights.config,
+            cpu(self.workers),
+            weights.config.dtype if dtype == "float32" else self.dtype,
+            context=context,
+            kv_bytes=arithmetic.keys.bits // 8,
+        )
         arrays = to_arrays(self.plan)
-        handover = hand_over(weights, self.arithmetic)
-        self._core = Executor(
-            arrays.header.tobytes(),
-            arrays.phases.tobytes(),
-            arrays.shares.tobytes(),
-            handover.table,
-            self.isa,
-            self.arithmetic.activation,
-            self.arithmetic.kv,
-            slots,
-            cores,
+        handover = hand_over(weights, arithmetic)
+        self._core = NativeExecutor(
+            header=arrays.header.tobytes(),
+            phases=arrays.phases.tobytes(),
+            shares=arrays.shares.tobytes(),
+            weights=handover.table,
+            isa=self.isa,
+            activation=ACTIVATIONS.index(arithmetic.activation),
+            kv_format=arithmetic.keys.code,
+            slots=slots,
+            cores=cores,
         )
         convert(self._core, self.plan, handover.sources)
 
     @property
-    def core(self) -> Executor:
-        """The native object: epochs, logits, traces."""
-        return self._core
+    def converted_bytes(self) -> int:
+        """Bytes of the workers' own copies of weights; 0 where all are used as they are stored."""
+        return self._core.converted_bytes
 
-    def bytes_per_token(self, length: int) -> int:
-        """Bytes that a pass of one token streams behind ``length`` tokens."""
-        return pass_cost(self.plan, 1, length).bytes
+    def length(self, slot: int) -> int:
+        """Return the number of tokens in a slot."""
+        with _our_errors():
+            return self._core.length(slot)
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Take back all tokens of a slot from ``length`` on."""
+        with _our_errors():
+            self._core.truncate(slot, length)
 
     def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Feed tokens; return their logits, float32 [T, V]."""
-        found: npt.NDArray[np.float32] = self._core.logits(slot, list(token_ids))
-        return found
+        with _our_errors():
+            found: npt.NDArray[np.float32] = self._core.logits(slot, list(token_ids))
+            return found
+
+    def start(self, advances: Sequence[Advance]) -> None:
+        """Begin an epoch on the core's own threads."""
+        packed = pack(advances)
+        with _our_errors():
+            self._core.start(
+                packed.records.tobytes(), packed.tokens, packed.stops, packed.biases.tobytes()
+            )
+
+    def read(self, seconds: float) -> bool:
+        """Wait for tokens, and keep them; return whether the epoch is over."""
+        return self._core.read(int(seconds * 1000))
+
+    def take(self) -> list[TokenEvent]:
+        """Return the tokens kept so far, once."""
+        return unpack_tokens(self._core.take().view(TOKEN.dtype))
+
+    def guide(self, slot: int, guide: Guide) -> None:
+        """Say what may come next in a guided slot."""
+        with _our_errors():
+            self._core.guide(slot, guide.forced, guide.mask)
+
+    def interrupt(self) -> None:
+        """Ask the epoch to end within one pass."""
+        self._core.interrupt()
+
+    def bytes_per_token(self, length: int) -> int:
+        """Bytes that a pass of one token streams behind ``length`` tokens, by the plan."""
+        return pass_cost(self.plan, 1, length).bytes
+
+    def set_trace(self, on: bool) -> None:
+        """From the next epoch on, note when each worker is in which phase, or do not."""
+        with _our_errors():
+            self._core.set_trace(on)
+
+    def take_spans(self) -> npt.NDArray[np.void]:
+        """Return and forget the notes of the traced epochs: SPAN records."""
+        with _our_errors():
+            return self._core.take_spans().view(SPAN.dtype)
+
+
+@contextmanager
+def _our_errors() -> Iterator[None]:
+    """Turn what C++ throws into errors of ours: a wrong argument, or a call at the wrong time."""
+    try:
+        yield
+    except (BackendError, RequestError):
+        raise
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+    except RuntimeError as error:
+        raise BackendError(str(error)) from None
 
 
 def _find_isa(name: str | None) -> str:

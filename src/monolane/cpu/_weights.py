@@ -9,20 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane._core import Executor, WeightTable
-from monolane.cpu._formats import STORED, Arithmetic, Format
+from monolane.cpu._arithmetic import Arithmetic
 from monolane.cpu._pages import release_pages
 from monolane.errors import BackendError, CheckpointError
-from monolane.model import (
-    ModelConfig,
-    Quantization,
-    Quantized,
-    Role,
-    Weights,
-)
+from monolane.model import STORED, ModelConfig, Quantized, Role, Weights, find_format
 from monolane.plan import Plan
 
 ROLES = tuple(Role)
-GROUP = Quantization(8).group_size
 _FREQUENCIES = -1  # no tensor of the checkpoint: computed from the config
 _VECTORS = frozenset(
     (
@@ -91,12 +84,21 @@ def _set(found: Handover, role: Role, layer: int, array: Array, arithmetic: Arit
     wanted = arithmetic.weights
     if role is Role.EMBEDDING or wanted is None:
         wanted = stored
-    if wanted in (Format.I8, Format.I4) and columns % GROUP:
+    if wanted.coded and columns % wanted.group:
         raise BackendError(
-            f"dtype: {wanted.name.lower()} needs rows of a multiple of {GROUP} columns, got "
+            f"dtype: {wanted.short} needs rows of a multiple of {wanted.group} columns, got "
             f"{columns} in {role.value}; use bfloat16 or float32 for this model"
         )
-    table.set_matrix(index, layer, _bytes(matrix), None, rows, columns, stored, wanted)
+    table.set_matrix(
+        role=index,
+        layer=layer,
+        values=_bytes(matrix),
+        scales=None,
+        rows=rows,
+        columns=columns,
+        format=stored.code,
+        wanted=wanted.code,
+    )
     if wanted is not stored:
         found.sources[role, layer] = matrix
 
@@ -104,9 +106,17 @@ def _set(found: Handover, role: Role, layer: int, array: Array, arithmetic: Arit
 def _set_quantized(table: WeightTable, role: Role, layer: int, matrix: Quantized) -> None:
     """Hand over codes and scales as they lie in memory: mapped, if they came from a file."""
     *outer, columns = matrix.shape
-    form = Format.I8 if matrix.bits == 8 else Format.I4
-    codes, scales = _bytes(matrix.codes), _bytes(matrix.scales)
-    table.set_matrix(ROLES.index(role), layer, codes, scales, prod(outer), columns, form, form)
+    code = find_format(f"int{matrix.bits}").code
+    table.set_matrix(
+        role=ROLES.index(role),
+        layer=layer,
+        values=_bytes(matrix.codes),
+        scales=_bytes(matrix.scales),
+        rows=prod(outer),
+        columns=columns,
+        format=code,
+        wanted=code,
+    )
 
 
 def _bytes(array: Array) -> Array:

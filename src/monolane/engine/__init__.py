@@ -1,24 +1,20 @@
-"""The engine: sessions, slots, sampling parameters, streams, and the contract of a backend."""
+"""The engine: sessions, slots, sampling parameters, and streams."""
 
-from monolane.engine._backend import Advance, Backend, Epoch, TokenEvent, TokenLogprob
-from monolane.engine._constraint import Constraint, Guide
+from monolane.engine._constraint import Constraint
 from monolane.engine._engine import Engine, Prompt
-from monolane.engine._parameters import MAX_LOGIT_BIASES, Draw, SamplingParams
+from monolane.engine._parameters import MAX_LOGIT_BIASES, SamplingParams
 from monolane.engine._registry import BACKEND_NAMES, find_backend
 from monolane.engine._result import FinishReason, Generation, Piece, Timings
 from monolane.engine._source import DEMO, find_model
 from monolane.engine._stream import Stream
+from monolane.epoch import Guide, TokenLogprob
 
 __all__ = [
     "BACKEND_NAMES",
     "DEMO",
     "MAX_LOGIT_BIASES",
-    "Advance",
-    "Backend",
     "Constraint",
-    "Draw",
     "Engine",
-    "Epoch",
     "FinishReason",
     "Generation",
     "Guide",
@@ -27,7 +23,6 @@ __all__ = [
     "SamplingParams",
     "Stream",
     "Timings",
-    "TokenEvent",
     "TokenLogprob",
     "find_backend",
     "find_model",

@@ -1,27 +1,13 @@
 """What an answer must look like, said token by token while it is decoded.
 
 Not a list of the tokens so far for each mask: a grammar keeps its own place, and is told of each
-token once. Not a callback of the decode thread either: the mask of the next token is worked out by
-whoever reads the answer, while the pass runs that needs it.
+token once. Not a callback of the decode thread either: the thread that reads the answer works out
+the mask of the next token, while the pass runs that needs it.
 """
 
-from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-
-@dataclass(frozen=True, slots=True)
-class Guide:
-    """What may come next: first the forced tokens, as they are, then one draw under the mask.
-
-    ``mask``: uint32 [ceil(V / 32)], bit t % 32 of word t // 32 for token t of the *model's*
-    vocabulary, at least one of them set; None: the answer ends with the forced tokens.
-    """
-
-    mask: npt.NDArray[np.uint32] | None
-    forced: tuple[int, ...] = ()
+from monolane.epoch import Guide
 
 
 class Constraint(Protocol):

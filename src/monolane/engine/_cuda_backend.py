@@ -8,16 +8,12 @@ import numpy.typing as npt
 from monolane.cuda import Advance as CudaAdvance
 from monolane.cuda import CudaDevice, CudaExecutor, Device, Drawn
 from monolane.cuda import Guide as CudaGuide
-from monolane.engine._backend import Advance, Backend, Epoch, TokenEvent, TokenLogprob
-from monolane.engine._conductor import Conductor
-from monolane.engine._constraint import Guide
+from monolane.epoch import Advance, Executor, Guide, TokenEvent, TokenLogprob
+from monolane.errors import BackendError
 from monolane.model import Weights
 
-# How long one wait for tokens may keep Python from seeing a Ctrl-C, in seconds.
-_PATIENCE = 0.1
 
-
-class CudaBackend(Backend):
+class CudaBackend(Executor):
     """One kernel launch per epoch, on the first GPU."""
 
     name = "cuda"
@@ -25,18 +21,21 @@ class CudaBackend(Backend):
     def __init__(
         self,
         weights: Weights,
-        dtype: str,
+        dtype: str = "auto",
+        *,
         context: int,
         slots: int,
+        workers: int | None = None,
         device: Device | None = None,
     ) -> None:
+        if workers is not None:
+            raise BackendError(f"workers: the plan of a GPU says how many, got {workers!r}")
         gpu = device or CudaDevice()
         try:
             self._executor = CudaExecutor(weights, dtype, gpu, context=context, slots=slots)
         except BaseException:
             gpu.close()
             raise
-        self._conductor = Conductor(_Core(self._executor))
         self.dtype = self._executor.dtype
         self.context = context
         self.slots = slots
@@ -47,46 +46,35 @@ class CudaBackend(Backend):
 
     def truncate(self, slot: int, length: int) -> None:
         """Take back all tokens of a slot from ``length`` on."""
-        self._conductor.exclusively(lambda: self._executor.truncate(slot, length))
+        self._executor.truncate(slot, length)
 
     def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Feed tokens; return their logits, float32 [T, V]."""
-        found: list[npt.NDArray[np.float32]] = []
-        self._conductor.exclusively(lambda: found.append(self._executor.logits(slot, token_ids)))
-        return found[0]
+        return self._executor.logits(slot, token_ids)
 
-    def start(self, advances: Sequence[Advance]) -> Epoch:
-        """Begin a request on the GPU."""
-        return self._conductor.start(advances)
+    def start(self, advances: Sequence[Advance]) -> None:
+        """Begin an epoch on the GPU."""
+        self._executor.start([_translated(advance) for advance in advances])
+
+    def read(self, seconds: float) -> bool:
+        """Wait for tokens, and keep them; return whether the epoch is over."""
+        return self._executor.read(seconds)
+
+    def take(self) -> list[TokenEvent]:
+        """Return the tokens kept so far, once."""
+        return [_event(drawn) for drawn in self._executor.take()]
+
+    def guide(self, slot: int, guide: Guide) -> None:
+        """Say what may come next in a guided slot."""
+        self._executor.guide(slot, CudaGuide(guide.forced, guide.mask))
+
+    def interrupt(self) -> None:
+        """Ask the epoch to end within one pass."""
+        self._executor.interrupt()
 
     def close(self) -> None:
         """Give the GPU's memory back."""
         self._executor.close()
-
-
-class _Core:
-    """The executor as the conductor wants it."""
-
-    def __init__(self, executor: CudaExecutor) -> None:
-        self._executor = executor
-
-    def start(self, advances: Sequence[Advance]) -> None:
-        self._executor.start([_translated(advance) for advance in advances])
-
-    def read(self) -> bool:
-        return self._executor.read(_PATIENCE)
-
-    def take(self) -> list[TokenEvent]:
-        return [_event(drawn) for drawn in self._executor.take()]
-
-    def guide(self, slot: int, guide: Guide) -> None:
-        self._executor.guide(slot, CudaGuide(guide.forced, guide.mask))
-
-    def interrupt(self) -> None:
-        self._executor.interrupt()
-
-    def length(self, slot: int) -> int:
-        return self._executor.length(slot)
 
 
 def _translated(advance: Advance) -> CudaAdvance:

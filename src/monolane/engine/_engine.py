@@ -9,7 +9,6 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from monolane.engine._backend import Backend
 from monolane.engine._constraint import Constraint
 from monolane.engine._parameters import SamplingParams
 from monolane.engine._registry import find_backend
@@ -17,6 +16,7 @@ from monolane.engine._result import Generation
 from monolane.engine._slots import SlotPool
 from monolane.engine._source import find_model
 from monolane.engine._stream import Job, Stream
+from monolane.epoch import Executor, SharedExecutor
 from monolane.errors import ConfigError, EngineClosedError, RequestError
 from monolane.model import Checkpoint, ModelConfig, Weights, read_config, read_json_object
 from monolane.text import ChatTemplate, Tokenizer
@@ -35,18 +35,18 @@ class Engine:
         self,
         folder: Path,
         config: ModelConfig,
-        backend: Backend,
+        executor: Executor,
         tokenizer: Tokenizer | None,
         load_seconds: float,
     ) -> None:
         self.folder = folder
         self.config = config
         self.tokenizer = tokenizer
-        self.backend = backend
+        self.backend = SharedExecutor(executor)
         self.load_seconds = load_seconds
         self.eos_ids = _eos_ids(folder, config, tokenizer)
         self._chat_template: ChatTemplate | None = None
-        self._slots = SlotPool(backend.slots)
+        self._slots = SlotPool(executor.slots)
         self._closed = False
 
     @classmethod
@@ -72,7 +72,7 @@ class Engine:
         RequestError; each message says what was expected, what was found and what to do.
         """
         begin = time.perf_counter()
-        make_backend = find_backend(backend)
+        make = find_backend(backend)
         folder = find_model(model)
         config = read_config(folder)
         size = _check_context(context, config)
@@ -80,8 +80,8 @@ class Engine:
             raise RequestError(f"max_sequences: expected 1 to 64, got {max_sequences!r}")
         weights = Weights.load(config, Checkpoint.open(folder))
         tokenizer = Tokenizer.open(folder)
-        loaded = make_backend(weights, dtype, size, max_sequences)
-        return cls(folder, config, loaded, tokenizer, time.perf_counter() - begin)
+        executor = make(weights, dtype, context=size, slots=max_sequences)
+        return cls(folder, config, executor, tokenizer, time.perf_counter() - begin)
 
     def generate(
         self,

@@ -1,17 +1,17 @@
-"""Keeps one guided slot of an epoch supplied: a guide for each draw, as soon as it can be said."""
+"""Keeps one guided request supplied: a guide for each draw, as soon as it can be said."""
 
 from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 
-from monolane.engine._backend import Epoch, TokenEvent
-from monolane.engine._constraint import Constraint, Guide
+from monolane.engine._constraint import Constraint
+from monolane.epoch import Guide, Request, TokenEvent
 from monolane.errors import RequestError
 
 
 class Guidance:
-    """A constraint walking along one epoch.
+    """A constraint walking along one request.
 
     ``singly``: forced tokens are drawn one by one, each the only one that its mask allows. The
     same tokens come of it, with their log-probabilities, at a pass each.
@@ -20,14 +20,13 @@ class Guidance:
     def __init__(
         self,
         constraint: Constraint,
-        epoch: Epoch,
-        slot: int,
+        request: Request,
         vocab: int,
         stop_ids: frozenset[int],
         *,
         singly: bool,
     ) -> None:
-        self._constraint, self._epoch, self._slot = constraint, epoch, slot
+        self._constraint, self._request = constraint, request
         self._vocab, self._stop_ids, self._singly = vocab, stop_ids, singly
         self._guides: deque[Guide] = deque()  # to be said, before the constraint is asked again
         self._owed = 0  # tokens that the last guide said brings, and that have not been seen
@@ -53,7 +52,7 @@ class Guidance:
         self._owed = len(guide.forced) + (guide.mask is not None)
         self._ends = guide.mask is None
         if self._owed:
-            self._epoch.guide(self._slot, guide)
+            self._request.guide(guide)
         return not self._owed
 
     def _split(self, guide: Guide) -> list[Guide]:
@@ -69,7 +68,7 @@ class Guidance:
         return -(-self._vocab // 32)
 
     def _checked(self, guide: Guide) -> Guide:
-        """Refuse a guide that no backend could follow, before it reaches one."""
+        """Refuse a guide that no executor could follow, before it reaches one."""
         wrong = [token for token in guide.forced if not 0 <= token < self._vocab]
         if wrong:
             raise RequestError(

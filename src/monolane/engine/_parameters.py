@@ -4,25 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from monolane.epoch import MAX_LOGPROBS, Draw
 from monolane.errors import RequestError
 
-MAX_LOGPROBS = 20  # per token, as in the OpenAI API
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024  # characters of one stop string
 MAX_LOGIT_BIASES = 1024
 _MOST = (1 << 31) - 1  # what a native core's 32-bit integers hold
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
-    """The parameters of one draw; docs/sampling.md defines them for all backends."""
-
-    temperature: float = 0.0  # 0: the most probable token
-    top_k: int = 0  # 0: all tokens
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0  # 64 bits; a draw depends on (seed, position) and the logits alone
-    logit_bias: tuple[tuple[int, float], ...] = ()  # (token, what its logit gains), ids ascending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

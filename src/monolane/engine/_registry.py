@@ -2,12 +2,11 @@
 
 import ctypes
 import logging
-from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 
 from monolane import _env
-from monolane.engine._backend import Backend
+from monolane.epoch import Executor, MakeExecutor
 from monolane.errors import BackendError, MissingExtraError
 from monolane.model import Weights
 
@@ -16,16 +15,16 @@ log = logging.getLogger("monolane.engine")
 # Name -> "module:class".
 _BACKENDS = {
     "cuda": "monolane.engine._cuda_backend:CudaBackend",
-    "cpu": "monolane.engine._cpu_backend:CpuBackend",
-    "reference": "monolane.engine._reference_backend:ReferenceBackend",
+    "cpu": "monolane.cpu:CpuExecutor",
+    "reference": "monolane.reference:ReferenceExecutor",
 }
 _DRIVER = "libcuda.so.1"
 
 BACKEND_NAMES = ("auto", *_BACKENDS)
 
 
-def find_backend(name: str) -> Callable[[Weights, str, int, int], Backend]:
-    """Return what makes a backend from (weights, dtype, context, slots).
+def find_backend(name: str) -> MakeExecutor:
+    """Return what makes an executor of loaded weights.
 
     "auto" is the GPU where one can run the model, else the processor. BackendError if there is no
     backend of that name. Asked before a model is read, so that a wrong name costs no wait.
@@ -39,17 +38,19 @@ def find_backend(name: str) -> Callable[[Weights, str, int, int], Backend]:
     if name not in _BACKENDS:
         raise BackendError(f"backend: expected one of {', '.join(BACKEND_NAMES)}, got {name!r}")
     module, _, attribute = _BACKENDS[name].partition(":")
-    make: Callable[[Weights, str, int, int], Backend] = getattr(import_module(module), attribute)
+    make: MakeExecutor = getattr(import_module(module), attribute)
     return make
 
 
-def _open_best(weights: Weights, dtype: str, context: int, slots: int) -> Backend:
-    """Return a backend on the GPU if it can run this model, else on the processor.
+def _open_best(
+    weights: Weights, dtype: str, *, context: int, slots: int, workers: int | None = None
+) -> Executor:
+    """Return an executor on the GPU if it can run this model, else on the processor.
 
     What goes wrong on a GPU that could is raised: only what is known beforehand falls back.
     """
+    from monolane.cpu import CpuExecutor
     from monolane.cuda import CudaDevice, check_fit, compiler_version
-    from monolane.engine._cpu_backend import CpuBackend
     from monolane.engine._cuda_backend import CudaBackend
 
     try:
@@ -63,10 +64,10 @@ def _open_best(weights: Weights, dtype: str, context: int, slots: int) -> Backen
     except (BackendError, MissingExtraError) as error:
         reason = str(error)
     else:
-        return CudaBackend(weights, dtype, context, slots, device)
+        return CudaBackend(weights, dtype, context=context, slots=slots, device=device)
     log.warning("auto: the cpu backend, for there is a GPU but: %s", reason)
     try:
-        return CpuBackend(weights, dtype, context, slots)
+        return CpuExecutor(weights, dtype, context=context, slots=slots, workers=workers)
     except BackendError as error:
         raise BackendError(f"{error}. And of the GPU: {reason}") from error
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from monolane.engine._backend import TokenLogprob
+from monolane.epoch import TokenLogprob
 
 # stop: end of sequence, a stop text or a stop id; length: the budget or the context is used up;
 # cancelled: the caller closed the stream.

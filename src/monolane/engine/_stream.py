@@ -6,13 +6,13 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
-from monolane.engine._backend import Advance, Backend, Epoch, TokenEvent, TokenLogprob
 from monolane.engine._constraint import Constraint
 from monolane.engine._guidance import Guidance
 from monolane.engine._parameters import SamplingParams
 from monolane.engine._result import FinishReason, Generation, Piece, Timings
 from monolane.engine._score import score
 from monolane.engine._slots import SlotPool
+from monolane.epoch import Advance, Request, SharedExecutor, TokenEvent, TokenLogprob
 from monolane.text import Detokenizer, StopStrings, Tokenizer
 
 
@@ -39,7 +39,7 @@ class Stream(Iterator[Piece]):
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
     def __init__(
-        self, backend: Backend, slots: SlotPool, tokenizer: Tokenizer | None, job: Job
+        self, backend: SharedExecutor, slots: SlotPool, tokenizer: Tokenizer | None, job: Job
     ) -> None:
         self._backend, self._slots, self._job = backend, slots, job
         self._text = _Text(tokenizer, job)
@@ -47,7 +47,7 @@ class Stream(Iterator[Piece]):
         self._first_ns = self._last_ns = self._begin_ns = time.perf_counter_ns()
         self._cancelled = False
         self._slot: int | None = None  # while it holds one
-        self._epoch: Epoch | None = None  # while it may be cancelled
+        self._request: Request | None = None  # while it may be cancelled
         self._changing = threading.Lock()  # of the two above
         # A generator, so that an abandoned stream gives its slot back when it is collected.
         self._pieces = self._run()
@@ -79,8 +79,8 @@ class Stream(Iterator[Piece]):
         """
         with self._changing:
             self._cancelled = True
-            if self._epoch is not None:
-                self._epoch.cancel()
+            if self._request is not None:
+                self._request.cancel()
 
     @property
     def position(self) -> int:
@@ -126,15 +126,15 @@ class Stream(Iterator[Piece]):
         try:
             self._backend.truncate(slot, 0)
             self._slot = slot
-            epoch = self._backend.start([self._advance(slot)])
-            self._watch(epoch)
+            request = self._backend.start(self._advance(slot))
+            self._watch(request)
             last: Piece | None = None
             try:
-                guidance = self._guidance(epoch, slot)
+                guidance = self._guidance(request)
                 if guidance is not None and guidance.begin():
                     self.finish_reason = "stop"
                     last = Piece("", (), (), "stop")
-                while last is None and not self._cancelled and (events := epoch.read()):
+                while last is None and not self._cancelled and (events := request.read()):
                     # The next mask first: a pass that may need it is running already.
                     over = guidance is not None and guidance.follow(events)
                     piece = self._piece(events, over)
@@ -144,7 +144,7 @@ class Stream(Iterator[Piece]):
                         last = piece
             finally:
                 self._watch(None)
-                epoch.stop()
+                request.stop()
         finally:
             self._slot = None
             self._slots.give(slot)
@@ -155,7 +155,7 @@ class Stream(Iterator[Piece]):
             yield last
 
     def _advance(self, slot: int) -> Advance:
-        """Return what the epoch is to do, after scoring the prompt if that is asked for."""
+        """Return what the request asks, after scoring the prompt if that is asked for."""
         params, prompt_ids = self._job.params, self._job.prompt_ids
         if params.prompt_logprobs is not None:
             scores = score(
@@ -164,27 +164,27 @@ class Stream(Iterator[Piece]):
             self.prompt_logprobs = tuple(scores)
             prompt_ids = prompt_ids[self._backend.length(slot) :]
         return Advance(
-            slot,
-            prompt_ids,
-            self._job.budget,
-            params.draw,
-            self._job.stop_ids,
-            params.logprobs,
+            slot=slot,
+            token_ids=prompt_ids,
+            budget=self._job.budget,
+            draw=params.draw,
+            stop_ids=self._job.stop_ids,
+            logprobs=params.logprobs,
             guided=self._job.constraint is not None,
         )
 
-    def _watch(self, epoch: Epoch | None) -> None:
+    def _watch(self, request: Request | None) -> None:
         with self._changing:
-            self._epoch = epoch
-            if epoch is not None and self._cancelled:
-                epoch.cancel()
+            self._request = request
+            if request is not None and self._cancelled:
+                request.cancel()
 
-    def _guidance(self, epoch: Epoch, slot: int) -> Guidance | None:
+    def _guidance(self, request: Request) -> Guidance | None:
         job = self._job
         if job.constraint is None:
             return None
         singly = job.params.logprobs is not None
-        return Guidance(job.constraint, epoch, slot, job.vocab, job.stop_ids, singly=singly)
+        return Guidance(job.constraint, request, job.vocab, job.stop_ids, singly=singly)
 
     def _piece(self, events: list[TokenEvent], over: bool) -> Piece:
         if self._token_count == 0:

@@ -17,7 +17,7 @@ from monolane.measure._load_records import percentiles, serve_record
 from monolane.measure._load_target import LoadTarget
 from monolane.measure._machine import describe_machine, drop_from_page_cache, load_average
 from monolane.measure._neighbours import Neighbours
-from monolane.measure._paced import PacedBackend, paced_engine
+from monolane.measure._paced import PacedExecutor, paced_engine
 from monolane.measure._results import (
     SCHEMA,
     Record,
@@ -49,7 +49,7 @@ __all__ = [
     "LoadedModel",
     "Neighbours",
     "Outcome",
-    "PacedBackend",
+    "PacedExecutor",
     "PrefillCase",
     "Prompts",
     "ReadProbe",

@@ -80,7 +80,7 @@ def memory_record(model: str, decode: DecodeCase, run: FirstToken) -> Record:
     heads are touched. Weights that are read from a mapping are pages of the file, which processes
     share.
     """
-    plan = decode.model.executor.plan
+    plan = decode.model.plan
     whole = build(plan.config, plan.device, plan.dtype, kv_bytes=plan.kv_bytes)
     weights = sum(matrix.bytes for phase in whole.phases for matrix in phase.matrices)
     weights += decode.model.embedding_bytes

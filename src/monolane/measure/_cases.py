@@ -7,14 +7,15 @@ from typing import Protocol
 
 import numpy as np
 
-from monolane.cpu import AdvanceTuple, CpuExecutor
+from monolane.engine import find_backend
+from monolane.epoch import Advance
 from monolane.errors import RequestError
 from monolane.measure._bandwidth import ReadProbe
 from monolane.measure._neighbours import Neighbours
 from monolane.model import Checkpoint, Role, Weights, read_config
-from monolane.plan import MAX_WIDTH, pass_cost
+from monolane.plan import MAX_WIDTH, Plan, pass_cost
 
-_PATIENCE = 1000  # milliseconds of one wait for tokens
+_PATIENCE = 1.0  # seconds of one wait for tokens
 _ATTEMPTS = 3  # at a sample that nobody disturbs
 
 
@@ -80,7 +81,14 @@ class LoadedModel:
     """A model in an executor of its own, with a slot for each case, driven without an engine."""
 
     def __init__(
-        self, folder: Path, dtype: str, *, context: int, slots: int, workers: int | None
+        self,
+        folder: Path,
+        dtype: str,
+        *,
+        context: int,
+        slots: int,
+        workers: int | None,
+        backend: str = "cpu",
     ) -> None:
         config = read_config(folder)
         if context > config.max_positions:
@@ -88,51 +96,44 @@ class LoadedModel:
                 f"context: expected at most {config.max_positions} tokens, the model's context, "
                 f"got {context} with the tokens to be drawn; measure at a smaller one"
             )
+        make = find_backend(backend)
         begin = time.perf_counter()
         weights = Weights.load(config, Checkpoint.open(folder))
-        self.executor = CpuExecutor(weights, dtype, context=context, slots=slots, workers=workers)
+        self.executor = make(weights, dtype, context=context, slots=slots, workers=workers)
         self.load_seconds = time.perf_counter() - begin
+        self.config = config
         # Rows are looked up, not streamed: the plan does not count them. A tied one is the head's.
         embedding = weights.outer[Role.EMBEDDING]
         self.embedding_bytes = 0 if config.tie_embeddings else embedding.nbytes
-        self.dtype = self.executor.arithmetic.name
+        self.dtype = self.executor.dtype
+        self.workers = self.executor.workers
         self._rng = np.random.default_rng(0)
 
     @property
-    def workers(self) -> int:
-        """Threads that decode."""
-        return self.executor.plan.groups.workers
+    def plan(self) -> Plan:
+        """The plan that the executor runs; RequestError if it runs none."""
+        if not isinstance(self.executor.plan, Plan):
+            raise RequestError(
+                f"backend: expected one that runs a plan, got {self.executor.name!r}; use cpu"
+            )
+        return self.executor.plan
 
-    def random_tokens(self, count: int) -> list[int]:
+    def random_tokens(self, count: int) -> tuple[int, ...]:
         """Return token ids without meaning: speed does not depend on them."""
-        vocab = self.executor.plan.config.vocab_size
-        return [int(token) for token in self._rng.integers(vocab, size=count)]
+        return tuple(int(token) for token in self._rng.integers(self.config.vocab_size, size=count))
 
     def bytes_per_token(self, length: int) -> int:
         """Bytes that a pass of one token streams when the sequence has ``length`` tokens."""
-        return pass_cost(self.executor.plan, 1, length).bytes
+        return pass_cost(self.plan, 1, length).bytes
 
     def epoch(self, slot: int, token_ids: Sequence[int], budget: int) -> tuple[int, list[int]]:
         """Feed tokens and draw ``budget`` greedily; return the last token and all times in ns."""
-        events: list[tuple[int, int, int, object, object]] = []
-        advance: AdvanceTuple = (
-            slot,
-            token_ids,
-            budget,
-            0.0,
-            0,
-            1.0,
-            0.0,
-            0,
-            (),
-            -1,
-            (),
-            False,
-        )
-        self.executor.core.start([advance])
-        while not self.executor.core.read(_PATIENCE, events):
+        executor = self.executor
+        executor.start([Advance(slot=slot, token_ids=tuple(token_ids), budget=budget)])
+        while not executor.read(_PATIENCE):
             pass
-        return events[-1][1], [event[2] for event in events]
+        events = executor.take()
+        return events[-1].token_id, [event.time_ns for event in events]
 
 
 class DecodeCase:
@@ -186,17 +187,16 @@ class DecodeCase:
         del self.token_us[-(self.tokens - 1) :]
 
     def _fill(self) -> None:
-        core = self.model.executor.core
-        core.truncate(self._slot, 0)
+        self.model.executor.truncate(self._slot, 0)
         self._next, _ = self.model.epoch(
             self._slot, self.model.random_tokens(self.context), budget=1
         )
 
     def _draw(self) -> list[int]:
-        core = self.model.executor.core
+        executor = self.model.executor
         if self.tokens <= MAX_WIDTH:  # as far back as windowed layers keep what they need
-            core.truncate(self._slot, self.context)
-        elif core.length(self._slot) > self.context:
+            executor.truncate(self._slot, self.context)
+        elif executor.length(self._slot) > self.context:
             self._fill()
         _, times = self.model.epoch(self._slot, [self._next], self.tokens)
         return times
@@ -230,7 +230,7 @@ class PrefillCase:
         self.samples.pop()
 
     def _prefill(self) -> float:
-        self.model.executor.core.truncate(self._slot, 0)
+        self.model.executor.truncate(self._slot, 0)
         begin = time.perf_counter_ns()
         _, times = self.model.epoch(self._slot, self._prompt, budget=1)
         return self.tokens / (times[-1] - begin) * 1e9

@@ -4,6 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from monolane.measure._cases import LoadedModel
 from monolane.plan import Phase, Plan, phase_cost
 
@@ -60,27 +63,32 @@ class KindSummary:
 
 def take_trace(model: LoadedModel, *, context: int, tokens: int) -> Trace:
     """Fill ``context`` tokens, then trace an epoch of ``tokens``."""
-    core = model.executor.core
-    core.truncate(0, 0)
+    executor = model.executor
+    executor.truncate(0, 0)
     token, _ = model.epoch(0, model.random_tokens(context), budget=1)
-    core.set_trace(True)
-    core.take_spans()
+    executor.set_trace(True)
+    executor.take_spans()
     model.epoch(0, [token], tokens)
-    core.set_trace(False)
-    plan = model.executor.plan
-    slices = tuple(_slices(plan, core.take_spans(), context))
+    executor.set_trace(False)
+    plan = model.plan
+    slices = tuple(_slices(plan, executor.take_spans(), context))
     return Trace(model.workers, tokens, slices)
 
 
-def _slices(
-    plan: Plan, spans: Iterable[tuple[int, int, int, int, int, int]], context: int
-) -> Iterable[Slice]:
+def _slices(plan: Plan, spans: npt.NDArray[np.void], context: int) -> Iterable[Slice]:
     seen: dict[tuple[int, int], int] = {}  # (worker, phase) -> passes so far
-    for worker, index, _, arrived, begun, ended in spans:  # all of width 1: one token was fed
+    for span in spans:  # all of width 1: one token was fed
+        worker, index = int(span["worker"]), int(span["phase"])
         number = seen[worker, index] = seen.get((worker, index), 0) + 1
         phase = plan.phases[index]
-        moved = _worker_bytes(plan, phase, worker, context + number)
-        yield Slice(worker, phase, arrived, begun, ended, moved)
+        yield Slice(
+            worker,
+            phase,
+            arrived=int(span["arrived_ns"]),
+            begun=int(span["begun_ns"]),
+            ended=int(span["ended_ns"]),
+            bytes=_worker_bytes(plan, phase, worker, context + number),
+        )
 
 
 def _worker_bytes(plan: Plan, phase: Phase, worker: int, length: int) -> int:

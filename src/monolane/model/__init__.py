@@ -14,6 +14,15 @@ from monolane.model._families import (
     render_config,
     tensor_specs,
 )
+from monolane.model._formats import (
+    ACTIVATIONS,
+    FORMATS,
+    STORED,
+    WeightFormat,
+    find_format,
+    formats_header,
+    formats_of,
+)
 from monolane.model._quantization import Quantization
 from monolane.model._quantize import MatrixError, QuantizeReport, quantize_folder
 from monolane.model._quantized import Quantized, quantize_matrix
@@ -24,8 +33,11 @@ from monolane.model._tensors import Part, Role, TensorSpec, lane_shape, layer_ro
 from monolane.model._weights import Weights
 
 __all__ = [
+    "ACTIVATIONS",
+    "FORMATS",
     "NEVER",
     "NOW",
+    "STORED",
     "Checkpoint",
     "Head",
     "LayerConfig",
@@ -42,9 +54,13 @@ __all__ = [
     "RotaryScaling",
     "SafetensorsFile",
     "TensorSpec",
+    "WeightFormat",
     "Weights",
     "check_replaceable",
+    "find_format",
     "folder_aside",
+    "formats_header",
+    "formats_of",
     "lane_shape",
     "layer_roles",
     "parse_config",

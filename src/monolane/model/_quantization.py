@@ -6,10 +6,11 @@ from typing import Any
 
 from monolane.errors import ConfigError
 from monolane.model._fields import Fields
+from monolane.model._formats import FORMATS, find_format
 
 METHOD = "monolane"
-GROUP = 32  # columns of a row that share one float16 scale: csrc/kernels.h, kGroup
-BITS = (4, 8)
+GROUP = find_format("int8").group  # columns of a row that share one float16 scale
+BITS = tuple(sorted(row.bits for row in FORMATS.values() if row.coded))
 
 
 @dataclass(frozen=True, slots=True)

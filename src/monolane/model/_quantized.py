@@ -7,19 +7,13 @@ low half of byte c for c < 16 and in the high half of byte c - 16 otherwise.
 
 from dataclasses import dataclass
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from monolane.errors import CheckpointError
+from monolane.model._formats import STORED, find_format
 from monolane.model._quantization import GROUP, Quantization
 from monolane.model._safetensors import Array
-
-_SOURCES = {
-    np.dtype(np.float32): "f32",
-    np.dtype(ml_dtypes.bfloat16): "bf16",
-    np.dtype(np.float16): "f16",
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +51,7 @@ def quantize_matrix(matrix: Array, quantization: Quantization) -> Quantized:
     rows = np.ascontiguousarray(matrix).reshape(-1, columns)
     try:
         codes, scales = kernels.quantize(
-            f"i{quantization.bits}", _SOURCES[rows.dtype], rows.view(np.uint8)
+            find_format(quantization.dtype).short, STORED[rows.dtype].short, rows.view(np.uint8)
         )
     except ValueError as error:
         raise CheckpointError(str(error)) from None

@@ -10,7 +10,6 @@ from monolane.plan._build import build
 from monolane.plan._cost import Cost, pass_cost, phase_cost
 from monolane.plan._device import Choice, DeviceDescription
 from monolane.plan._devices import H200, MI300X, cpu, find_device
-from monolane.plan._formats import FORMATS, WeightFormat, find_format
 from monolane.plan._groups import Groups
 from monolane.plan._header import c_header
 from monolane.plan._interpret import Interpretation, interpret
@@ -21,7 +20,6 @@ from monolane.plan._split import Scope, Share, split
 from monolane.plan._validate import PlanError, faults, validate
 
 __all__ = [
-    "FORMATS",
     "H200",
     "MAX_WIDTH",
     "MI300X",
@@ -43,13 +41,11 @@ __all__ = [
     "Share",
     "Update",
     "Wait",
-    "WeightFormat",
     "build",
     "c_header",
     "cpu",
     "faults",
     "find_device",
-    "find_format",
     "interpret",
     "named_config",
     "pass_cost",

@@ -1,6 +1,6 @@
 """A plan as three flat arrays, laid out as the structs of csrc/plan_abi.h.
 
-The tables below are the only owner of names, order and meaning: _header.py prints the C structs
+The tables below are the only owner of names, order and meaning: _header.py declares the C++ structs
 from them, and a test compiles those and compares every size and offset.
 """
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from monolane._structs import Field, Struct
 from monolane.model import Head, Role
 from monolane.plan._device import Choice
 from monolane.plan._phase import Matrix, Phase
@@ -22,92 +23,98 @@ HEADS = (Head.VOCAB_PARALLEL, Head.MEAN, Head.SUM, Head.CONCAT)
 ROTARY_STYLES = ("interleaved", "half")
 ROLES = tuple(Role)
 
-Field = tuple[str, str, str]  # name, C type, meaning
-
-HEADER_FIELDS: tuple[Field, ...] = (
-    ("schema", "int32_t", "kPlanSchema"),
-    ("phases", "int32_t", "P: length of the array of phases"),
-    ("share_tables", "int32_t", "number of tables of shares, each of `workers` entries"),
-    ("workers", "int32_t", "W, of all devices"),
-    ("groups", "int32_t", "G; group = worker / group_workers"),
-    ("group_workers", "int32_t", "W / G"),
-    ("group_lanes", "int32_t", "L / G; the group's lanes begin at group * group_lanes"),
-    ("lanes", "int32_t", "L"),
-    ("layers", "int32_t", "N"),
-    ("hidden", "int32_t", "D"),
-    ("intermediate", "int32_t", "F, over all lanes"),
-    ("heads", "int32_t", "H, over all lanes"),
-    ("kv_heads", "int32_t", "K, over all lanes"),
-    ("head_dim", "int32_t", "h"),
-    ("vocab", "int32_t", "V"),
-    ("max_width", "int32_t", "T: token positions of a pass at most"),
-    ("context", "int32_t", "tokens that a sequence may hold"),
-    ("attention_slots", "int32_t", "ring slots of kAttentionOutput"),
-    ("mlp_slots", "int32_t", "ring slots of kMlpOutput"),
-    ("splits", "int32_t", "S: parts into which the keys of a KV head are cut"),
-    ("chunk", "int32_t", "keys: split s takes the chunks c with c % S == s"),
-    ("format", "WeightFormat", "of the matrices"),
-    ("head", "PlanHead", "how the lanes' streams become logits"),
-    ("rotary", "RotaryStyle", "which elements of a head turn together"),
-    ("norm_per_lane", "int32_t", "1: norm scales are [L, D]; 0: [1, D]"),
-    ("final_norm_per_lane", "int32_t", "the same of the last norm"),
-    ("qkv_bias", "int32_t", "1: Q, K and V have biases"),
-    ("leader", "int32_t", "1: worker 0 chooses tokens; 0: every worker does, alike"),
-    ("norm_eps", "float", "of every norm"),
+SHARE = Struct(
+    "PlanShare",
+    (
+        Field("begin", "i32", "first row"),
+        Field("end", "i32", "one past the last; begin if there are none"),
+    ),
+)
+HEADER = Struct(
+    "PlanHeader",
+    (
+        Field("schema", "i32", "kPlanSchema"),
+        Field("phases", "i32", "P: length of the array of phases"),
+        Field("share_tables", "i32", "number of tables of shares, each of `workers` entries"),
+        Field("workers", "i32", "W, of all devices"),
+        Field("groups", "i32", "G; group = worker / group_workers"),
+        Field("group_workers", "i32", "W / G"),
+        Field("group_lanes", "i32", "L / G; the group's lanes begin at group * group_lanes"),
+        Field("lanes", "i32", "L"),
+        Field("layers", "i32", "N"),
+        Field("hidden", "i32", "D"),
+        Field("intermediate", "i32", "F, over all lanes"),
+        Field("heads", "i32", "H, over all lanes"),
+        Field("kv_heads", "i32", "K, over all lanes"),
+        Field("head_dim", "i32", "h"),
+        Field("vocab", "i32", "V"),
+        Field("max_width", "i32", "T: token positions of a pass at most"),
+        Field("context", "i32", "tokens that a sequence may hold"),
+        Field("attention_slots", "i32", "ring slots of kAttentionOutput"),
+        Field("mlp_slots", "i32", "ring slots of kMlpOutput"),
+        Field("splits", "i32", "S: parts into which the keys of a KV head are cut"),
+        Field("chunk", "i32", "keys: split s takes the chunks c with c % S == s"),
+        Field("format", "Format", "of the matrices"),
+        Field("head", "PlanHead", "how the lanes' streams become logits"),
+        Field("rotary", "RotaryStyle", "which elements of a head turn together"),
+        Field("norm_per_lane", "i32", "1: norm scales are [L, D]; 0: [1, D]"),
+        Field("final_norm_per_lane", "i32", "the same of the last norm"),
+        Field("qkv_bias", "i32", "1: Q, K and V have biases"),
+        Field("leader", "i32", "1: worker 0 chooses tokens; 0: every worker does, alike"),
+        Field("norm_eps", "f32", "of every norm"),
+    ),
 )
 
-MATRIX_FIELDS: tuple[Field, ...] = (
-    ("role", "WeightRole", "kNone in unused entries"),
-    ("rows", "int32_t", "of one lane"),
-    ("columns", "int32_t", "inputs of a row"),
-    ("share", "int32_t", "table of shares"),
+MATRIX = Struct(
+    "PlanMatrix",
+    (
+        Field("role", "WeightRole", "kNone in unused entries"),
+        Field("rows", "i32", "of one lane"),
+        Field("columns", "i32", "inputs of a row"),
+        Field("share", "i32", "table of shares"),
+    ),
 )
 
-PHASE_FIELDS: tuple[Field, ...] = (
-    ("kind", "PhaseKind", "what to do"),
-    ("layer", "int32_t", "-1 outside the layers"),
-    ("wait_group", "int32_t", "kNoWait, or what all workers of the own group must have finished"),
-    ("wait_all", "int32_t", "kNoWait, or what all workers must have finished"),
-    ("units", "int32_t", "table of shares of kAttend and kGather; -1: none"),
-    ("update", "PlanBuffer", "kNone, kAttentionOutput or kMlpOutput"),
-    ("update_layer", "int32_t", "whose module; -1: no update"),
-    ("update_delay", "int32_t", "kNever, 0 (now) or layers; kNever if there is no update"),
-    ("update_own_slot", "int32_t", "ring slot of the own lane's outputs; -1: no update"),
-    ("update_other_slot", "int32_t", "ring slot of the other lanes' outputs; -1: no update"),
-    ("write_slot", "int32_t", "ring slot that kOut or kDown writes; -1 in other phases"),
-    ("window", "int32_t", "keys visible to a query in this layer, itself included; 0: all"),
-    ("num_matrices", "int32_t", "used entries of `matrices`"),
+PHASE = Struct(
+    "PlanPhase",
+    (
+        Field("kind", "PhaseKind", "what to do"),
+        Field("layer", "i32", "-1 outside the layers"),
+        Field("wait_group", "i32", "kNoWait, or what all of the own group must have finished"),
+        Field("wait_all", "i32", "kNoWait, or what all workers must have finished"),
+        Field("units", "i32", "table of shares of kAttend and kGather; -1: none"),
+        Field("update", "PlanBuffer", "kNone, kAttentionOutput or kMlpOutput"),
+        Field("update_layer", "i32", "whose module; -1: no update"),
+        Field("update_delay", "i32", "kNever, 0 (now) or layers; kNever if there is no update"),
+        Field("update_own_slot", "i32", "ring slot of the own lane's outputs; -1: no update"),
+        Field("update_other_slot", "i32", "ring slot of the other lanes' outputs; -1: no update"),
+        Field("write_slot", "i32", "ring slot that kOut or kDown writes; -1 in other phases"),
+        Field("window", "i32", "keys visible to a query in this layer, itself included; 0: all"),
+        Field("num_matrices", "i32", "used entries of `matrices`"),
+        Field("matrices", "PlanMatrix", "used from the front", length=MAX_MATRICES),
+    ),
+    parts=(MATRIX,),
 )
-
-
-def _dtype(fields: tuple[Field, ...]) -> list[tuple[str, str]]:
-    return [(name, "<f4" if kind == "float" else "<i4") for name, kind, _ in fields]
-
-
-HEADER_DTYPE = np.dtype(_dtype(HEADER_FIELDS))
-MATRIX_DTYPE = np.dtype(_dtype(MATRIX_FIELDS))
-PHASE_DTYPE = np.dtype([*_dtype(PHASE_FIELDS), ("matrices", MATRIX_DTYPE, (MAX_MATRICES,))])
-SHARE_DTYPE = np.dtype([("begin", "<i4"), ("end", "<i4")])
 
 
 @dataclass(frozen=True, slots=True)
 class PlanArrays:
     """What a native executor is handed; nothing in it needs to be worked out again."""
 
-    header: npt.NDArray[np.void]  # HEADER_DTYPE []
-    phases: npt.NDArray[np.void]  # PHASE_DTYPE [P]
-    shares: npt.NDArray[np.void]  # SHARE_DTYPE [tables, W]
+    header: npt.NDArray[np.void]  # HEADER []
+    phases: npt.NDArray[np.void]  # PHASE [P]
+    shares: npt.NDArray[np.void]  # SHARE [tables, W]
 
 
 def to_arrays(plan: Plan) -> PlanArrays:
     """Lay a plan out as arrays."""
     tables = plan.shares
     index = {share: i for i, share in enumerate(tables)}
-    phases = np.zeros(len(plan.phases), PHASE_DTYPE)
+    phases = np.zeros(len(plan.phases), PHASE.dtype)
     for row, phase in zip(phases, plan.phases, strict=True):
         _fill_phase(row, phase, plan, index)
     workers = range(plan.groups.workers)
-    shares = np.array([[table.of(w) for w in workers] for table in tables], SHARE_DTYPE)
+    shares = np.array([[table.of(w) for w in workers] for table in tables], SHARE.dtype)
     arrays = PlanArrays(_header(plan, len(tables)), phases, shares)
     for array in (arrays.header, arrays.phases, arrays.shares):
         array.flags.writeable = False
@@ -147,9 +154,9 @@ def _header(plan: Plan, tables: int) -> npt.NDArray[np.void]:
         "leader": plan.device.choice is Choice.LEADER,
         "norm_eps": config.norm_eps,
     }
-    header = np.zeros((), HEADER_DTYPE)
-    for name, _, _ in HEADER_FIELDS:
-        header[name] = values[name]
+    header = np.zeros((), HEADER.dtype)
+    for name, value in values.items():
+        header[name] = value
     return header
 
 
@@ -181,8 +188,8 @@ def _fill_phase(row: np.void, phase: Phase, plan: Plan, index: dict[Share, int])
             "update_own_slot": update.own_slot,
             "update_other_slot": update.other_slot,
         }
-    for name, _, _ in PHASE_FIELDS:
-        row[name] = values[name]
+    for name, value in values.items():
+        row[name] = value
     empty = (-1, 0, 0, -1)
     listed = [_matrix(matrix, index) for matrix in phase.matrices]
     row["matrices"] = listed + [empty] * (MAX_MATRICES - len(listed))

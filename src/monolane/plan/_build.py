@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 from monolane.errors import ConfigError
-from monolane.model import Head, ModelConfig, Reduce, Role, lane_shape
+from monolane.model import Head, ModelConfig, Reduce, Role, find_format, lane_shape
 from monolane.plan._device import Choice, DeviceDescription
-from monolane.plan._formats import find_format
 from monolane.plan._groups import Groups
 from monolane.plan._phase import Access, Buffer, Matrix, Phase, PhaseKind, Update
 from monolane.plan._plan import MAX_WIDTH, Plan
@@ -82,7 +81,7 @@ class _Builder:
             attention_slots=self.slots[Buffer.ATTENTION_OUTPUT],
             mlp_slots=self.slots[Buffer.MLP_OUTPUT],
             splits=self.splits,
-            kv_bytes=self.format.kv_bytes if kv_bytes is None else kv_bytes,
+            kv_bytes=self.format.key_format.bits // 8 if kv_bytes is None else kv_bytes,
             phases=with_waits(numbered, self.groups),
         )
 

@@ -3,39 +3,24 @@
 The file is committed, so that a build needs no Python of ours; a test fails when it drifts.
 """
 
-from collections.abc import Iterable
-from enum import IntEnum
-
-import numpy as np
-
+from monolane._structs import CPP, declare_enum, members_of
 from monolane.plan._arrays import (
-    HEADER_DTYPE,
-    HEADER_FIELDS,
+    HEADER,
     HEADS,
-    MATRIX_DTYPE,
-    MATRIX_FIELDS,
+    MATRIX,
     MAX_MATRICES,
-    PHASE_DTYPE,
-    PHASE_FIELDS,
+    PHASE,
     ROLES,
     ROTARY_STYLES,
     SCHEMA,
-    SHARE_DTYPE,
-    Field,
+    SHARE,
 )
-from monolane.plan._formats import FORMATS
 from monolane.plan._phase import Buffer, PhaseKind
 from monolane.plan._plan import MAX_WIDTH
 
-_SHARE_FIELDS: tuple[Field, ...] = (
-    ("begin", "int32_t", "first row"),
-    ("end", "int32_t", "one past the last; begin if there are none"),
-)
-_MATRICES: Field = (f"matrices[{MAX_MATRICES}]", "PlanMatrix", "used from the front")
-
 _TOP = """\
 // The plan of a pass as native executors read it. Generated: do not edit. To write it anew:
-//   monolane plan header > csrc/plan_abi.h
+//   scripts/headers
 // What it means is told in docs/plan.md.
 //
 // A plan is a PlanHeader, PlanPhase[phases] and PlanShare[share_tables][workers]. Every worker runs
@@ -51,57 +36,31 @@ _TOP = """\
 #include <cstddef>
 #include <cstdint>
 
+#include "formats_abi.h"
+
 namespace monolane {
 """
 
 
 def c_header() -> str:
     """Return the whole of csrc/plan_abi.h."""
+    enums = (
+        ("PhaseKind", members_of(PhaseKind)),
+        ("PlanBuffer", [("none", -1), *members_of(Buffer)]),
+        ("WeightRole", [("none", -1), *((str(role), i) for i, role in enumerate(ROLES))]),
+        ("PlanHead", [(str(head), i) for i, head in enumerate(HEADS)]),
+        ("RotaryStyle", [(style, i) for i, style in enumerate(ROTARY_STYLES)]),
+    )
     parts = [
         _TOP,
         f"constexpr int32_t kPlanSchema = {SCHEMA};",
         "constexpr int32_t kNoWait = INT32_MIN;",
-        "constexpr int32_t kNever = -1;  // the delay of lanes that do not meet",
+        "constexpr int32_t kNever = -1;  // the delay of lanes that never exchange",
         f"constexpr int32_t kPlanMaxWidth = {MAX_WIDTH};",
         f"constexpr int32_t kPlanMaxMatrices = {MAX_MATRICES};",
         "",
-        _enum("PhaseKind", _members(PhaseKind)),
-        _enum("PlanBuffer", [("none", -1), *_members(Buffer)]),
-        _enum("WeightRole", [("none", -1), *((str(role), i) for i, role in enumerate(ROLES))]),
-        _enum("WeightFormat", [(name, x.code) for name, x in FORMATS.items()]),
-        _enum("PlanHead", [(str(head), i) for i, head in enumerate(HEADS)]),
-        _enum("RotaryStyle", [(style, i) for i, style in enumerate(ROTARY_STYLES)]),
-        _struct("PlanShare", _SHARE_FIELDS, SHARE_DTYPE),
-        _struct("PlanMatrix", MATRIX_FIELDS, MATRIX_DTYPE),
-        _struct("PlanPhase", (*PHASE_FIELDS, _MATRICES), PHASE_DTYPE),
-        _struct("PlanHeader", HEADER_FIELDS, HEADER_DTYPE),
+        *(declare_enum(name, members, CPP) for name, members in enums),
+        *(struct.declare(CPP) for struct in (SHARE, MATRIX, PHASE, HEADER)),
         "}  // namespace monolane\n",
     ]
     return "\n".join(parts)
-
-
-def _members(kind: type[IntEnum]) -> list[tuple[str, int]]:
-    return [(member.name, int(member)) for member in kind]
-
-
-def _enum(name: str, members: Iterable[tuple[str, int]]) -> str:
-    lines = [f"  k{_camel(member)} = {value}," for member, value in members]
-    return "\n".join([f"enum class {name} : int32_t {{", *lines, "};\n"])
-
-
-def _struct(name: str, fields: tuple[Field, ...], dtype: "np.dtype[np.void]") -> str:
-    declared = [(f"{kind} {field};", meaning) for field, kind, meaning in fields]
-    width = max(len(declaration) for declaration, _ in declared)
-    lines = [f"struct {name} {{"]
-    lines += [f"  {declaration:{width}}  // {meaning}" for declaration, meaning in declared]
-    lines += ["};", f"static_assert(sizeof({name}) == {dtype.itemsize});"]
-    assert dtype.fields is not None
-    lines += [
-        f"static_assert(offsetof({name}, {field}) == {where[1]});"
-        for field, where in dtype.fields.items()
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _camel(name: str) -> str:
-    return "".join(part.capitalize() for part in name.lower().split("_"))

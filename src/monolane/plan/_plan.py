@@ -6,9 +6,8 @@ made at run time would be the same decision made each time, on the critical path
 
 from dataclasses import dataclass
 
-from monolane.model import Head, ModelConfig
+from monolane.model import Head, ModelConfig, WeightFormat, find_format
 from monolane.plan._device import DeviceDescription
-from monolane.plan._formats import WeightFormat, find_format
 from monolane.plan._groups import Groups
 from monolane.plan._phase import Buffer, Phase, PhaseKind
 from monolane.plan._split import Share

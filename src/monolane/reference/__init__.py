@@ -11,6 +11,7 @@ from monolane.reference._choose import (
     log_probabilities,
     mask_bits,
 )
+from monolane.reference._executor import ReferenceExecutor
 from monolane.reference._model import ReferenceModel
 from monolane.reference._noise import gumbel_noise, philox
 from monolane.reference._operations import (
@@ -25,6 +26,7 @@ from monolane.reference._operations import (
 
 __all__ = [
     "Cache",
+    "ReferenceExecutor",
     "ReferenceModel",
     "allowed_tokens",
     "attend",

@@ -8,35 +8,27 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from monolane.epoch import Draw
 from monolane.reference._noise import gumbel_noise
 from monolane.reference._operations import Floats
 
 
 def choose(
-    logits_V: Floats,
-    *,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    min_p: float,
-    seed: int,
-    position: int,
-    logit_bias: Sequence[tuple[int, float]] = (),
-    mask_M: npt.NDArray[np.uint32] | None = None,
+    logits_V: Floats, draw: Draw, position: int, mask_M: npt.NDArray[np.uint32] | None = None
 ) -> int:
     """Return the id of the next token; ``position`` is the one that it will take.
 
-    Temperature 0 is the plain argmax. Ties go to the lowest id. ``logit_bias`` names each token
-    once; bit t % 32 of word t // 32 of the mask says whether token t may come: at least one may.
+    Temperature 0 is the plain argmax. Ties go to the lowest id. Bit t % 32 of word t // 32 of the
+    mask says whether token t may come: at least one may.
     """
-    logits_V = limited(logits_V, logit_bias, mask_M)
+    logits_V = limited(logits_V, draw.logit_bias, mask_M)
     if logits_V.max() == -np.inf:  # every token that may come is banned
         return 0 if mask_M is None else int(np.argmax(mask_bits(mask_M, len(logits_V))))
-    if temperature == 0:
+    if draw.temperature == 0:
         return int(np.argmax(logits_V))
-    scaled_V = logits_V / np.float32(temperature)
-    allowed = allowed_tokens(scaled_V, top_k, top_p, min_p)
-    perturbed = scaled_V[allowed] + gumbel_noise(seed, position, allowed)
+    scaled_V = logits_V / np.float32(draw.temperature)
+    allowed = allowed_tokens(scaled_V, draw.top_k, draw.top_p, draw.min_p)
+    perturbed = scaled_V[allowed] + gumbel_noise(draw.seed, position, allowed)
     return int(allowed[np.argmax(perturbed)])
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from monolane.cuda._logprobs import describe_logprobs
+from monolane.epoch import describe_logprobs
 from monolane.reference import log_probabilities
 
 

@@ -1,45 +1,32 @@
-"""Several requests on a core that runs one epoch at a time.
+"""Several requests on an executor that runs one epoch at a time.
 
-A request that comes or goes raises the yield flag; the epoch ends within one pass, and the next one
-begins with whoever is there then. Results do not change by it: here a token depends on its
-own sequence alone, bit by bit.
+A request that comes or goes interrupts the epoch, which ends within one pass; the next one begins
+with the requests that are there then. Results do not change by it: a token depends on its own
+sequence alone, bit by bit.
 
-Nobody's thread is set aside for this: whoever waits for tokens reads the core on behalf of all.
+No thread is set aside for this: the thread that waits for tokens reads the executor for all.
 """
 
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TypeVar
 
-from monolane.engine._backend import Advance, Epoch, TokenEvent
-from monolane.engine._constraint import Guide
+import numpy as np
+import numpy.typing as npt
 
+from monolane.epoch._advance import Advance, Guide
+from monolane.epoch._executor import Executor
+from monolane.epoch._token import TokenEvent
 
-class Core(Protocol):
-    """What a native core offers; every call returns at once, but ``read``."""
+# How long one wait for tokens may keep Python from seeing a Ctrl-C, in seconds.
+_PATIENCE = 0.1
 
-    def start(self, advances: Sequence[Advance]) -> None:
-        """Begin an epoch."""
-
-    def read(self) -> bool:
-        """Wait a while for tokens, and keep them; return whether the epoch is over."""
-
-    def take(self) -> list[TokenEvent]:
-        """Return the tokens kept so far, once."""
-
-    def guide(self, slot: int, guide: Guide) -> None:
-        """Say what may come next in a guided slot of the epoch."""
-
-    def interrupt(self) -> None:
-        """Ask the epoch to end within one pass."""
-
-    def length(self, slot: int) -> int:
-        """Return the number of tokens in a slot."""
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
-class _Request:
+class _State:
     advance: Advance  # as it was asked for
     begin: int  # tokens in the slot at that time
     drawn: list[int] = field(default_factory=list)
@@ -47,7 +34,7 @@ class _Request:
     inside: bool = False  # the epoch that runs serves it
     events: list[TokenEvent] = field(default_factory=list)  # not yet taken
     done: bool = False
-    cancelled: bool = False  # to take no further part; the core may still hold its slot
+    cancelled: bool = False  # to take no further part; the executor may still hold its slot
     error: BaseException | None = None
 
     def rest(self, length: int) -> Advance:
@@ -67,34 +54,56 @@ class _Request:
             self.done |= guide.mask is None and len(guide.forced) == 1
 
 
-class Conductor:
-    """Shares a core among requests, each with a slot of its own."""
+class SharedExecutor:
+    """Shares an executor among requests, each with a slot of its own; for any thread."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._requests: dict[int, _Request] = {}  # by slot
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self.name, self.dtype = executor.name, executor.dtype
+        self.slots, self.context = executor.slots, executor.context
+        self._requests: dict[int, _State] = {}  # by slot
         self._changed = threading.Condition()
-        self._running = False  # the core has an epoch
+        self._running = False  # the executor has an epoch
         self._reading = False  # some thread reads it
         self._barred = 0  # callers that wait for no epoch to run
 
-    def start(self, advances: Sequence[Advance]) -> Epoch:
-        """Add a request of one slot; it is served as soon as its epoch is read."""
-        (advance,) = advances
-        with self._changed:
-            self._requests[advance.slot] = _Request(advance, self._core.length(advance.slot))
-            self._interrupt()
-        return _SharedEpoch(self, advance.slot)
+    def length(self, slot: int) -> int:
+        """Return the number of tokens in a slot."""
+        return self.executor.length(slot)
 
-    def exclusively(self, action: Callable[[], None]) -> None:
-        """Do something that the core allows between epochs only."""
+    def truncate(self, slot: int, length: int) -> None:
+        """Take back all tokens of a slot from ``length`` on."""
+        self._exclusively(lambda: self.executor.truncate(slot, length))
+
+    def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Feed tokens; return their logits, float32 [T, V]."""
+        return self._exclusively(lambda: self.executor.logits(slot, token_ids))
+
+    def bytes_per_token(self, length: int) -> int | None:
+        """Bytes that drawing one token reads behind ``length`` tokens; None where no plan says."""
+        return self.executor.bytes_per_token(length)
+
+    def start(self, advance: Advance) -> "Request":
+        """Add a request; it is served as soon as it is read."""
+        with self._changed:
+            begin = self.executor.length(advance.slot)
+            self._requests[advance.slot] = _State(advance, begin)
+            self._interrupt()
+        return Request(self, advance.slot)
+
+    def close(self) -> None:
+        """Give back memory and threads."""
+        self.executor.close()
+
+    def _exclusively(self, action: Callable[[], _T]) -> _T:
+        """Do something that the executor allows between epochs only."""
         with self._changed:
             self._barred += 1  # else the readers begin the next epoch before we look
             self._interrupt()
             try:
                 while self._running:
                     self._turn()
-                action()
+                return action()
             finally:
                 self._barred -= 1
                 self._changed.notify_all()
@@ -116,7 +125,7 @@ class Conductor:
             request = self._requests[slot]
             request.guide = guide
             if request.inside and not request.done:
-                self._core.guide(slot, guide)
+                self.executor.guide(slot, guide)
 
     def cancel(self, slot: int) -> None:
         """Have a request take no further part, without waiting for that."""
@@ -129,7 +138,7 @@ class Conductor:
             self._changed.notify_all()
 
     def stop(self, slot: int) -> None:
-        """Take a request out, and wait until the core has let go of its slot."""
+        """Take a request out, and wait until the executor has let go of its slot."""
         with self._changed:
             request = self._requests.pop(slot)
             if request.done:
@@ -142,7 +151,7 @@ class Conductor:
 
     def _interrupt(self) -> None:
         if self._running:
-            self._core.interrupt()
+            self.executor.interrupt()
 
     def _turn(self) -> bool:
         """Move things on by one wait, with the lock held; return whether an epoch has ended."""
@@ -156,14 +165,14 @@ class Conductor:
         error: BaseException | None = None
         over = False
         try:
-            over = self._core.read()
+            over = self.executor.read(_PATIENCE)
         except BaseException as caught:
             error, over = caught, not isinstance(caught, KeyboardInterrupt)
         finally:
             self._changed.acquire()
             self._reading = False
         # Taken apart from the wait: a Ctrl-C that ends the wait must not lose a token of others.
-        self._hand_out(self._core.take())
+        self._hand_out(self.executor.take())
         if over:
             self._end(error)
         self._changed.notify_all()
@@ -177,14 +186,14 @@ class Conductor:
             for request in self._requests.values()
             if not request.done and not request.cancelled
         ]
-        self._core.start(
-            [request.rest(self._core.length(request.advance.slot)) for request in waiting]
+        self.executor.start(
+            [request.rest(self.executor.length(request.advance.slot)) for request in waiting]
         )
         self._running = True
         for request in waiting:
             request.inside = True
             if request.guide is not None:
-                self._core.guide(request.advance.slot, request.guide)
+                self.executor.guide(request.advance.slot, request.guide)
 
     def _hand_out(self, events: list[TokenEvent]) -> None:
         for event in events:
@@ -200,28 +209,31 @@ class Conductor:
             request.inside = False
 
 
-class _SharedEpoch(Epoch):
-    """One request's view of the epochs that serve it."""
+class Request:
+    """One request on a shared executor, while the epochs run that serve it."""
 
-    def __init__(self, conductor: Conductor, slot: int) -> None:
-        self._conductor, self._slot = conductor, slot
+    def __init__(self, shared: SharedExecutor, slot: int) -> None:
+        self._shared, self._slot = shared, slot
         self._open = True
 
     def read(self) -> list[TokenEvent]:
-        """Wait for tokens and return all that are there; [] once the request is over."""
-        return self._conductor.read(self._slot) if self._open else []
+        """Wait for tokens and return all that are there; [] once the request is over.
 
-    def guide(self, slot: int, guide: Guide) -> None:
-        """Say what may come next."""
-        self._conductor.guide(slot, guide)
+        A failure of the executor is raised here, after the tokens that came before it.
+        """
+        return self._shared.read(self._slot) if self._open else []
+
+    def guide(self, guide: Guide) -> None:
+        """Say what may come next: once at first, then once after each draw."""
+        self._shared.guide(self._slot, guide)
 
     def cancel(self) -> None:
-        """Ask for the request to be taken out, within one pass."""
+        """Ask for the end, within one pass, from any thread; a read that waits returns then."""
         if self._open:
-            self._conductor.cancel(self._slot)
+            self._shared.cancel(self._slot)
 
     def stop(self) -> None:
-        """Take the request out, within one pass."""
+        """Ask for the end, within one pass, and wait for it. Harmless on an ended request."""
         if self._open:
             self._open = False
-            self._conductor.stop(self._slot)
+            self._shared.stop(self._slot)

@@ -1,0 +1,94 @@
+// Requests and tokens as they cross between Python and native code. Generated: do not edit.
+// To write it anew: scripts/headers. Described in src/monolane/epoch/_border.py.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace monolane {
+
+constexpr int32_t kMaxLogprobs = 20;
+
+struct Draw {
+  uint64_t seed;      // a draw depends on it, its position and the logits alone
+  double top_p;       // 1: all
+  double min_p;       // 0: all
+  float temperature;  // 0: the largest logit
+  uint32_t top_k;     // 0: all
+};
+static_assert(sizeof(Draw) == 32);
+static_assert(offsetof(Draw, seed) == 0);
+static_assert(offsetof(Draw, top_p) == 8);
+static_assert(offsetof(Draw, min_p) == 16);
+static_assert(offsetof(Draw, temperature) == 24);
+static_assert(offsetof(Draw, top_k) == 28);
+
+struct LogitBias {
+  uint32_t token;  // each once, in ascending order
+  float value;     // added to its logit; -infinity bans the token
+};
+static_assert(sizeof(LogitBias) == 8);
+static_assert(offsetof(LogitBias, token) == 0);
+static_assert(offsetof(LogitBias, value) == 4);
+
+struct AdvanceRecord {
+  Draw draw;
+  uint32_t slot;          // of the cache
+  uint32_t budget;        // tokens to draw at most
+  uint32_t tokens_begin;  // in the list of tokens to feed
+  uint32_t tokens_count;  // at least one
+  uint32_t stops_begin;   // in the list of ids that end the slot's epoch
+  uint32_t stops_count;   // may be none
+  uint32_t biases_begin;  // in the list of LogitBias
+  uint32_t biases_count;  // may be none
+  int32_t logprobs;       // alternatives to report with each token; -1: nothing
+  uint32_t guided;        // 1: every draw waits for a guide
+};
+static_assert(sizeof(AdvanceRecord) == 72);
+static_assert(offsetof(AdvanceRecord, draw) == 0);
+static_assert(offsetof(AdvanceRecord, slot) == 32);
+static_assert(offsetof(AdvanceRecord, budget) == 36);
+static_assert(offsetof(AdvanceRecord, tokens_begin) == 40);
+static_assert(offsetof(AdvanceRecord, tokens_count) == 44);
+static_assert(offsetof(AdvanceRecord, stops_begin) == 48);
+static_assert(offsetof(AdvanceRecord, stops_count) == 52);
+static_assert(offsetof(AdvanceRecord, biases_begin) == 56);
+static_assert(offsetof(AdvanceRecord, biases_count) == 60);
+static_assert(offsetof(AdvanceRecord, logprobs) == 64);
+static_assert(offsetof(AdvanceRecord, guided) == 68);
+
+struct TokenEvent {
+  int64_t time_ns;        // of CLOCK_MONOTONIC, as Python's time.perf_counter_ns
+  int32_t slot;           // whose token it is
+  int32_t token;          // its id
+  float logprob;          // of the token, under the model itself; NaN if not asked for
+  int32_t top_count;      // alternatives that follow
+  int32_t top_token[20];  // the most probable, best first
+  float top_logprob[20];  // theirs
+};
+static_assert(sizeof(TokenEvent) == 184);
+static_assert(offsetof(TokenEvent, time_ns) == 0);
+static_assert(offsetof(TokenEvent, slot) == 8);
+static_assert(offsetof(TokenEvent, token) == 12);
+static_assert(offsetof(TokenEvent, logprob) == 16);
+static_assert(offsetof(TokenEvent, top_count) == 20);
+static_assert(offsetof(TokenEvent, top_token) == 24);
+static_assert(offsetof(TokenEvent, top_logprob) == 104);
+
+struct Span {
+  int64_t arrived_ns;  // of CLOCK_MONOTONIC, as the others
+  int64_t begun_ns;    // when its waits were over
+  int64_t ended_ns;    // when it was done
+  int32_t worker;      // of the plan
+  int32_t phase;       // index in the plan
+  int32_t width;       // token positions of the pass
+};
+static_assert(sizeof(Span) == 40);
+static_assert(offsetof(Span, arrived_ns) == 0);
+static_assert(offsetof(Span, begun_ns) == 8);
+static_assert(offsetof(Span, ended_ns) == 16);
+static_assert(offsetof(Span, worker) == 24);
+static_assert(offsetof(Span, phase) == 28);
+static_assert(offsetof(Span, width) == 32);
+
+}  // namespace monolane

@@ -1,0 +1,39 @@
+"""What a dtype means on a CPU: how weights are stored, and in what type activations meet them."""
+
+from dataclasses import dataclass
+
+from monolane.errors import BackendError
+from monolane.model import FORMATS, WeightFormat, find_format, formats_of
+
+DTYPES = ("auto", *formats_of("cpu"))
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """How a model is computed. ``weights`` None: as the checkpoint stores them, without a copy."""
+
+    name: str
+    weights: WeightFormat | None
+    activation: str  # one of monolane.model.ACTIVATIONS
+    keys: WeightFormat  # of the cache
+
+
+def find_arithmetic(dtype: str, stored: str) -> Arithmetic:
+    """Return what a dtype means; "auto" is the dtype in which the model's matrices are stored."""
+    name = stored if dtype == "auto" else dtype
+    if name not in DTYPES or name == "auto":
+        if name in FORMATS:
+            raise BackendError(
+                f"dtype: {name} is for GPUs: expected backend='cuda', or one of "
+                f"{', '.join(DTYPES)} on the cpu backend, got {name!r}; int8 is as small"
+            )
+        raise BackendError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
+    if stored in FORMATS and FORMATS[stored].coded and name != stored:
+        raise BackendError(
+            f"dtype: expected auto or {stored}, in which this model's matrices are stored, got "
+            f"{dtype!r}; load the unquantised model for that"
+        )
+    found = find_format(name)
+    # Exact to float32: 16-bit weights stay as they are, and are widened as they are read.
+    weights = None if name == "float32" else found
+    return Arithmetic(name, weights, found.activation, found.key_format)

@@ -1,0 +1,46 @@
+"""The contract between the engine and the executors of a model.
+
+``Advance`` is what a request asks, ``TokenEvent`` what comes back, ``Executor`` who answers, and
+``SharedExecutor`` shares an executor among requests. A leaf package: executors and the engine
+import it, it imports neither.
+"""
+
+from monolane.epoch._advance import Advance, Draw, Guide
+from monolane.epoch._border import (
+    ADVANCE,
+    BIAS,
+    DRAW,
+    MAX_LOGPROBS,
+    SPAN,
+    TOKEN,
+    PackedAdvances,
+    cpp_header,
+    pack,
+    unpack_tokens,
+)
+from monolane.epoch._executor import Executor, MakeExecutor
+from monolane.epoch._shared import Request, SharedExecutor
+from monolane.epoch._token import TokenEvent, TokenLogprob, describe_logprobs
+
+__all__ = [
+    "ADVANCE",
+    "BIAS",
+    "DRAW",
+    "MAX_LOGPROBS",
+    "SPAN",
+    "TOKEN",
+    "Advance",
+    "Draw",
+    "Executor",
+    "Guide",
+    "MakeExecutor",
+    "PackedAdvances",
+    "Request",
+    "SharedExecutor",
+    "TokenEvent",
+    "TokenLogprob",
+    "cpp_header",
+    "describe_logprobs",
+    "pack",
+    "unpack_tokens",
+]

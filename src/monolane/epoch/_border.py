@@ -1,0 +1,151 @@
+"""Requests and tokens as they cross to native executors: structs with names, described once.
+
+C++ gets them as csrc/epoch_abi.h (``cpp_header``, committed; a test fails when it drifts), CUDA as
+a part of its generated header, NumPy as ``Struct.dtype``. Adding a sampling parameter means a field
+of ``DRAW`` here and of ``Draw`` in _advance.py, and its meaning in each executor's ``choose``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from monolane._structs import CPP, Field, Struct
+from monolane.epoch._advance import Advance
+from monolane.epoch._token import TokenEvent, TokenLogprob
+
+MAX_LOGPROBS = 20  # alternatives reported with a token at most, as in the OpenAI API
+
+# The scalars of Draw, name by name; its biases are a list of their own.
+DRAW = Struct(
+    "Draw",
+    (
+        Field("seed", "u64", "a draw depends on it, its position and the logits alone"),
+        Field("top_p", "f64", "1: all"),
+        Field("min_p", "f64", "0: all"),
+        Field("temperature", "f32", "0: the largest logit"),
+        Field("top_k", "u32", "0: all"),
+    ),
+)
+BIAS = Struct(
+    "LogitBias",
+    (
+        Field("token", "u32", "each once, in ascending order"),
+        Field("value", "f32", "added to its logit; -infinity bans the token"),
+    ),
+)
+# What one slot does in an epoch. Lists are flat, of all advances; this names the part of each.
+ADVANCE = Struct(
+    "AdvanceRecord",
+    (
+        Field("draw", "Draw"),
+        Field("slot", "u32", "of the cache"),
+        Field("budget", "u32", "tokens to draw at most"),
+        Field("tokens_begin", "u32", "in the list of tokens to feed"),
+        Field("tokens_count", "u32", "at least one"),
+        Field("stops_begin", "u32", "in the list of ids that end the slot's epoch"),
+        Field("stops_count", "u32", "may be none"),
+        Field("biases_begin", "u32", "in the list of LogitBias"),
+        Field("biases_count", "u32", "may be none"),
+        Field("logprobs", "i32", "alternatives to report with each token; -1: nothing"),
+        Field("guided", "u32", "1: every draw waits for a guide"),
+    ),
+    parts=(DRAW,),
+)
+TOKEN = Struct(
+    "TokenEvent",
+    (
+        Field("time_ns", "i64", "of CLOCK_MONOTONIC, as Python's time.perf_counter_ns"),
+        Field("slot", "i32", "whose token it is"),
+        Field("token", "i32", "its id"),
+        Field("logprob", "f32", "of the token, under the model itself; NaN if not asked for"),
+        Field("top_count", "i32", "alternatives that follow"),
+        Field("top_token", "i32", "the most probable, best first", length=MAX_LOGPROBS),
+        Field("top_logprob", "f32", "theirs", length=MAX_LOGPROBS),
+    ),
+)
+# When a worker was in a phase; waiting is the part from arrived to begun.
+SPAN = Struct(
+    "Span",
+    (
+        Field("arrived_ns", "i64", "of CLOCK_MONOTONIC, as the others"),
+        Field("begun_ns", "i64", "when its waits were over"),
+        Field("ended_ns", "i64", "when it was done"),
+        Field("worker", "i32", "of the plan"),
+        Field("phase", "i32", "index in the plan"),
+        Field("width", "i32", "token positions of the pass"),
+    ),
+)
+
+_TOP = """\
+// Requests and tokens as they cross between Python and native code. Generated: do not edit.
+// To write it anew: scripts/headers. Described in src/monolane/epoch/_border.py.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace monolane {
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedAdvances:
+    """The advances of an epoch as native executors read them."""
+
+    records: npt.NDArray[np.void]  # ADVANCE [A]
+    tokens: npt.NDArray[np.uint32]
+    stops: npt.NDArray[np.uint32]
+    biases: npt.NDArray[np.void]  # BIAS
+
+
+def pack(advances: Sequence[Advance]) -> PackedAdvances:
+    """Lay out advances."""
+    records = np.zeros(len(advances), ADVANCE.dtype)
+    tokens: list[int] = []
+    stops: list[int] = []
+    biases: list[tuple[int, float]] = []
+    for record, advance in zip(records, advances, strict=True):
+        draw = advance.draw
+        for field in DRAW.fields:
+            record["draw"][field.name] = getattr(draw, field.name)
+        record["slot"], record["budget"] = advance.slot, advance.budget
+        record["logprobs"] = -1 if advance.logprobs is None else advance.logprobs
+        record["guided"] = advance.guided
+        lists = (
+            ("tokens", tokens, advance.token_ids),
+            ("stops", stops, sorted(advance.stop_ids)),
+            ("biases", biases, draw.logit_bias),
+        )
+        for name, whole, part in lists:
+            record[f"{name}_begin"], record[f"{name}_count"] = len(whole), len(part)
+            whole.extend(part)  # type: ignore[arg-type]
+    return PackedAdvances(
+        records,
+        np.array(tokens, np.uint32),
+        np.array(stops, np.uint32),
+        np.array(biases, BIAS.dtype),
+    )
+
+
+def unpack_tokens(records: npt.NDArray[np.void]) -> list[TokenEvent]:
+    """Return the events of TOKEN records."""
+    events = []
+    for record in records:
+        token, logprob = int(record["token"]), float(record["logprob"])
+        described = None
+        if logprob == logprob:  # NaN where nothing was asked for
+            count = int(record["top_count"])
+            ids, logprobs = record["top_token"].tolist(), record["top_logprob"].tolist()
+            top = tuple(zip(ids[:count], logprobs[:count], strict=True))
+            described = TokenLogprob(token, logprob, top)
+        events.append(TokenEvent(int(record["slot"]), token, int(record["time_ns"]), described))
+    return events
+
+
+def cpp_header() -> str:
+    """Return the whole of csrc/epoch_abi.h."""
+    structs = [struct.declare(CPP) for struct in (DRAW, BIAS, ADVANCE, TOKEN, SPAN)]
+    limit = f"constexpr int32_t {CPP.member('max_logprobs')} = {MAX_LOGPROBS};\n"
+    return "\n".join([_TOP, limit, *structs, "}  // namespace monolane\n"])

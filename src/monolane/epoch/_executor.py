@@ -1,0 +1,101 @@
+"""What an executor is: a model that advances some sequences, one epoch at a time.
+
+The engine hands over whole *epochs*: "feed these tokens, then draw until a stop, the budget, or my
+interruption". A call per token would put Python on the path of every token; an epoch is one native
+call or one chain of kernel launches, and tokens leave it through a ring while it runs.
+
+``reference``, ``cpu`` and ``cuda`` implement this class and know nothing of each other or of who
+calls. Several requests at once are the business of ``SharedExecutor``.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from monolane.epoch._advance import Advance, Guide
+from monolane.epoch._token import TokenEvent
+
+
+class Executor(ABC):
+    """A model with ``slots`` sequences of up to ``context`` tokens each.
+
+    Used by one thread at a time, but for ``interrupt`` and ``guide``, which may come from any
+    thread while another reads.
+    """
+
+    name: str
+    dtype: str  # of the arithmetic's weights, as in Engine.load
+    slots: int
+    context: int
+    plan: Any = None  # the monolane.plan.Plan that it runs; None where there is none
+    workers: int = 1  # threads, or blocks of threads, that decode
+
+    @abstractmethod
+    def length(self, slot: int) -> int:
+        """Return the number of tokens in a slot; from any thread."""
+
+    @abstractmethod
+    def truncate(self, slot: int, length: int) -> None:
+        """Take back all tokens of a slot from ``length`` on; between epochs.
+
+        RequestError if a windowed layer no longer holds the keys that the next token would see.
+        """
+
+    @abstractmethod
+    def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Feed tokens; return their logits, float32 [T, V]; between epochs."""
+
+    @abstractmethod
+    def start(self, advances: Sequence[Advance]) -> None:
+        """Begin an epoch, and return at once. The slots belong to it until it is over."""
+
+    @abstractmethod
+    def read(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` for tokens, and keep them; return whether the epoch is over.
+
+        BackendError if the epoch failed; the tokens that came before are kept.
+        """
+
+    @abstractmethod
+    def take(self) -> list[TokenEvent]:
+        """Return the tokens kept so far, once. Apart from the wait, which a Ctrl-C may end."""
+
+    @abstractmethod
+    def guide(self, slot: int, guide: Guide) -> None:
+        """Say what may come next in a guided slot: once at first, then once after each draw.
+
+        Forced tokens leave the epoch like drawn ones, but without log-probabilities. A guide may
+        come before or while the pass runs that needs it; until it has come, this slot waits and
+        others go on. A slot whose guide has no mask ends with its forced tokens.
+        """
+
+    @abstractmethod
+    def interrupt(self) -> None:
+        """Ask the epoch to end within one pass; read it to its end."""
+
+    def bytes_per_token(self, length: int) -> int | None:
+        """Bytes that drawing one token reads behind ``length`` tokens; None where no plan says."""
+        return None
+
+    def set_trace(self, on: bool) -> None:
+        """From the next epoch on, note when each worker is in which phase, or do not."""
+        raise NotImplementedError(f"the {self.name} executor keeps no trace")
+
+    def take_spans(self) -> npt.NDArray[np.void]:
+        """Return and forget the notes of the traced epochs: SPAN records, in no given order."""
+        raise NotImplementedError(f"the {self.name} executor keeps no trace")
+
+    def close(self) -> None:  # noqa: B027  most executors hold nothing but what the collector frees
+        """Give back memory and threads."""
+
+
+class MakeExecutor(Protocol):
+    """What makes an executor of loaded weights, a ``monolane.model.Weights``."""
+
+    def __call__(
+        self, weights: Any, dtype: str, *, context: int, slots: int, workers: int | None = None
+    ) -> Executor:
+        """Return the executor; ``workers`` None: as many as the machine has."""

@@ -1,0 +1,155 @@
+"""How numbers of a model are stored: the one table that Python, C++ and CUDA read.
+
+C++ gets it as csrc/formats_abi.h (``formats_header``), CUDA as constants of its generated header.
+Adding a format means a row here, its product in the executors that take it, and a test; what an
+executor does not take it refuses by name.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from monolane._structs import CPP, declare_enum
+from monolane.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightFormat:
+    """Storage of the numbers of a matrix, row by row.
+
+    Where a format has scales, a number is code * scale, or code * scale + minimum. Scales (and
+    minima) belong to ``group`` columns of a row, or to the whole row; those of a super-block are
+    themselves codes, which share one scale of ``super_scale`` type. What a block of a row takes is
+    counted once, here: ``row_bytes``.
+    """
+
+    name: str  # as Engine.load and the command line spell it
+    short: str  # as the kernels spell it
+    code: int  # the same number in every native executor
+    bits: int  # of one number, or of one code
+    dtype: "np.dtype[Any] | None" = None  # of one number, where NumPy has it
+    group: int = 0  # columns that share a scale; 0: none do; -1: all of a row
+    scale_bits: int = 0  # of one scale
+    minimum_bits: int = 0  # of one minimum; 0: the codes are symmetric
+    super_block: int = 0  # columns whose group scales share a scale of their own; 0: none do
+    super_bits: int = 0  # of what a super-block adds: its scale, and that of its minima
+    keys: str = ""  # format of the keys and values beside it; "": its own
+    activation: str = "f32"  # in what type activations meet it on a CPU; csrc/kernels.h
+    executors: frozenset[str] = frozenset()  # which multiply by it, besides ``reference``
+
+    @property
+    def coded(self) -> bool:
+        """Whether it holds codes, which mean something only with their scales."""
+        return self.group > 0
+
+    @property
+    def key_format(self) -> "WeightFormat":
+        """The format of the keys and values that go with it."""
+        return find_format(self.keys) if self.keys else self
+
+    def row_bytes(self, columns: int) -> int:
+        """Bytes of one row of a matrix with its scales; ConfigError if it cannot be stored."""
+        bits = columns * self.bits
+        if self.group < 0:
+            bits += self.scale_bits
+        elif self.group:
+            block = self.super_block or self.group
+            if columns % block:
+                raise ConfigError(
+                    f"dtype {self.name}: expected matrices whose columns are a multiple of "
+                    f"{block}, which share a scale, got {columns}; use bfloat16"
+                )
+            bits += columns // self.group * (self.scale_bits + self.minimum_bits)
+            if self.super_block:
+                bits += columns // self.super_block * self.super_bits
+        return bits // 8
+
+
+# In what type activations meet weights on a CPU; the place is the code. f32 is exact: any format of
+# plain numbers is widened. bf16: rounded, for bfloat16 weights, accumulated in float32. i8:
+# quantised in groups of 32 with a float32 scale, for weights that are codes.
+ACTIVATIONS = ("f32", "bf16", "i8")
+
+_BOTH = frozenset(("cpu", "cuda"))
+_CPU = frozenset(("cpu",))
+_ROWS = (
+    WeightFormat(
+        name="float32", short="f32", code=0, bits=32, dtype=np.dtype(np.float32), executors=_CPU
+    ),
+    WeightFormat(
+        name="bfloat16", short="bf16", code=1, bits=16, dtype=np.dtype(ml_dtypes.bfloat16),
+        activation="bf16", executors=_BOTH,
+    ),
+    WeightFormat(
+        name="float16", short="f16", code=2, bits=16, dtype=np.dtype(np.float16), executors=_BOTH
+    ),
+    WeightFormat(
+        name="int8", short="i8", code=3, bits=8, group=32, scale_bits=16, keys="bfloat16",
+        activation="i8", executors=_CPU,
+    ),
+    WeightFormat(
+        name="int4", short="i4", code=4, bits=4, group=32, scale_bits=16, keys="bfloat16",
+        activation="i8", executors=_CPU,
+    ),
+    # e4m3. Its exponent does what groups do for integers: a float32 scale for a row is enough.
+    # Keys and values are float16, which holds every e4m3 and has an instruction that widens to it.
+    WeightFormat(
+        name="float8", short="f8", code=5, bits=8, group=-1, scale_bits=32, keys="float16",
+        executors=frozenset(("cuda",)),
+    ),
+)  # fmt: skip
+FORMATS = {row.name: row for row in _ROWS}
+# Formats in which a checkpoint may store plain numbers, by their NumPy dtype.
+STORED = {row.dtype: row for row in _ROWS if row.dtype is not None}
+
+_TOP = """\
+// How numbers are stored. Generated: do not edit. To write it anew: scripts/headers.
+// Described in src/monolane/model/_formats.py.
+#pragma once
+
+#include <cstdint>
+
+namespace monolane {
+"""
+
+
+def find_format(dtype: str) -> WeightFormat:
+    """Return the format of that name; ConfigError lists the known ones."""
+    if dtype not in FORMATS:
+        raise ConfigError(f"dtype: expected one of {', '.join(FORMATS)}, got {dtype!r}")
+    return FORMATS[dtype]
+
+
+def formats_of(executor: str) -> tuple[str, ...]:
+    """Return the names of the formats that an executor multiplies by."""
+    return tuple(row.name for row in _ROWS if executor in row.executors)
+
+
+def formats_header() -> str:
+    """Return the whole of csrc/formats_abi.h."""
+    rows = [
+        f'{{"{row.short}", {row.bits}, {max(row.group, 0)}, '
+        f"{str('cpu' in row.executors).lower()}}},"
+        for row in _ROWS
+    ]
+    table = [
+        "struct FormatRow {",
+        "  const char* name;",
+        "  int32_t bits;   // of one number, or of one code",
+        "  int32_t group;  // columns of a row that share a scale; 0: none do",
+        "  bool on_cpu;    // whether the kernels of this library multiply by it",
+        "};",
+        "",
+        "// clang-format off",
+        "constexpr FormatRow kFormats[] = {",
+        *(f"    {row}" for row in rows),
+        "};",
+        "// clang-format on",
+        "",
+        "}  // namespace monolane\n",
+    ]
+    members = [(row.short, row.code) for row in _ROWS]
+    activations = declare_enum("Activation", [(x, i) for i, x in enumerate(ACTIVATIONS)], CPP)
+    return "\n".join([_TOP, declare_enum("Format", members, CPP), activations, *table])

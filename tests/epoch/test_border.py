@@ -1,0 +1,75 @@
+"""Requests and tokens across the border: both sides lay them out alike, and nothing is lost."""
+
+from pathlib import Path
+
+import numpy as np
+
+from monolane.epoch import (
+    ADVANCE,
+    DRAW,
+    MAX_LOGPROBS,
+    TOKEN,
+    Advance,
+    Draw,
+    TokenEvent,
+    TokenLogprob,
+    cpp_header,
+    pack,
+    unpack_tokens,
+)
+
+CSRC = Path(__file__).parents[2] / "csrc"
+
+
+def test_the_committed_header_is_the_emitted_one() -> None:
+    assert (CSRC / "epoch_abi.h").read_text() == cpp_header(), "run: scripts/headers"
+
+
+def test_every_parameter_of_a_draw_crosses() -> None:
+    """A parameter that is not described would be dropped without a word."""
+    named = {field.name for field in DRAW.fields} | {"logit_bias"}
+    assert named == set(Draw.__dataclass_fields__)
+
+
+def test_advances_are_packed_with_their_lists() -> None:
+    draw = Draw(
+        temperature=0.5,
+        top_k=40,
+        top_p=0.9,
+        min_p=0.1,
+        seed=2**64 - 1,
+        logit_bias=((3, 1.5), (9, -np.inf)),
+    )
+    first = Advance(slot=2, token_ids=(5, 6, 7), budget=9, draw=draw, stop_ids=frozenset((8, 2)))
+    second = Advance(slot=0, token_ids=(1,), budget=1, logprobs=4, guided=True)
+    packed = pack([first, second])
+    assert packed.records.dtype == ADVANCE.dtype
+    assert packed.tokens.tolist() == [5, 6, 7, 1]
+    assert packed.stops.tolist() == [2, 8]
+    assert packed.biases.tolist() == [(3, 1.5), (9, -np.inf)]
+    one, two = packed.records
+    assert {name: one["draw"][name].item() for name in DRAW.dtype.names or ()} == {
+        "seed": 2**64 - 1,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "temperature": 0.5,
+        "top_k": 40,
+    }
+    assert (one["slot"], one["budget"], one["logprobs"], one["guided"]) == (2, 9, -1, 0)
+    assert (two["slot"], two["budget"], two["logprobs"], two["guided"]) == (0, 1, 4, 1)
+    for name, counts in (("tokens", (3, 1)), ("stops", (2, 0)), ("biases", (2, 0))):
+        assert (one[f"{name}_begin"], two[f"{name}_begin"]) == (0, counts[0])
+        assert (one[f"{name}_count"], two[f"{name}_count"]) == counts
+
+
+def test_tokens_come_back_as_they_left() -> None:
+    records = np.zeros(2, TOKEN.dtype)
+    records["slot"], records["token"], records["time_ns"] = (1, 2), (70, 71), (2**40, 2**40 + 1)
+    records["logprob"] = (np.nan, -0.5)
+    records["top_count"] = (0, 2)
+    records["top_token"][1, :2], records["top_logprob"][1, :2] = (71, 9), (-0.5, -2.0)
+    assert unpack_tokens(records) == [
+        TokenEvent(1, 70, 2**40),
+        TokenEvent(2, 71, 2**40 + 1, TokenLogprob(71, -0.5, ((71, -0.5), (9, -2.0)))),
+    ]
+    assert records.dtype["top_token"].shape == (MAX_LOGPROBS,)
