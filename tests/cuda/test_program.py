@@ -150,7 +150,7 @@ def test_the_kernel_states_what_is_proven() -> None:
     """Each operation has its statement, which the compiler compares."""
     text = "".join(path.read_text() for path in [*KERNELS.glob("*.cuh"), KERNELS / "monokernel.cu"])
     for op in Op:
-        assert f"is_proven(Op::{op.name}," in text or f"is_proven(Op::{op.name})" in text
+        assert f"is_proven(OP_{op.name}," in text or f"is_proven(OP_{op.name})" in text
 
 
 # ---- a ring that is too small ------------------------------------------------------------------

@@ -7,14 +7,14 @@ import time
 
 from bench.gpu.monokernel._model import Model
 from bench.gpu.monokernel._stage import Stage
-from monolane.cuda import Advance
+from monolane.epoch import Advance
 
 
 def profile(stage: Stage, job: str) -> None:
     """A context, then one launch of a few tokens: the last kernel is the one to look at."""
     model = Model(stage, widths=(1,))
     token = model.feed(0, model.random_tokens(stage.scale.middle))
-    drawn = model.run(Advance(slot=0, tokens=(token,), budget=8))
+    drawn = model.run(Advance(slot=0, token_ids=(token,), budget=8))
     stage.emit({"name": "profile", "engine": "monolane", "tokens_drawn": len(drawn)})
     model.close()
 

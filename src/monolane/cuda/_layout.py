@@ -2,21 +2,22 @@
 cache, and the shared memory of a block. Kernel, packing and launch all read it from here.
 
 Block b of W = lanes * blocks serves lane b // blocks. Blocks are the plan's workers: whose rows are
-whose is the plan's word.
+whose is for the plan to say.
 """
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from monolane.cuda._program import Program, Rule, Slots, lower, rules_of
-from monolane.cuda._tiling import Tiling, find_tiling
+from monolane.cuda._tiling import TILE, Tiling, find_tiling
 from monolane.errors import ConfigError
-from monolane.model import Role
+from monolane.model import FORMATS, Role, formats_of
 from monolane.plan import MAX_WIDTH, Buffer, PhaseKind, Plan
 
 PRODUCTS = (PhaseKind.QKV, PhaseKind.OUT, PhaseKind.GATE_UP, PhaseKind.DOWN, PhaseKind.HEAD)
-TILE_BYTES = {"bfloat16": 512, "float16": 512, "float8": 256}
-ROW_SCALED = ("float8",)  # a float32 scale for each row of the weights
+TILE_BYTES = {name: TILE * TILE * FORMATS[name].bits // 8 for name in formats_of("cuda")}
+# Formats with a float32 scale for each row of the weights.
+ROW_SCALED = tuple(name for name in TILE_BYTES if FORMATS[name].group < 0)
 # Roles whose rows are shared out; the kernel's tables of shares come in this order.
 SHARED_ROLES = (Role.Q, Role.K, Role.V, Role.O, Role.GATE, Role.DOWN, Role.HEAD)
 _BANKS = 128  # bytes: shared memory serves 32 words at a time

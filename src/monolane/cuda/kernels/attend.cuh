@@ -60,7 +60,7 @@ DEVICE QkvRow qkv_row(const Share (&shares)[3], u32 r) {
 
 // Biases, rotary embedding, and out to the lane: queries as floats, keys and values rounded as the
 // cache holds them. Both rows of a rotary pair are this block's: the plan never cuts them apart.
-static_assert(is_proven(Op::PUBLISH_QKV, tell(AWAIT_QKV)));
+static_assert(is_proven(OP_PUBLISH_QKV, tell(AWAIT_QKV)));
 DEVICE void publish_qkv(const Block& b, u32 layer) {
   const Share shares[3] = {b.share(SHARE_Q), b.share(SHARE_K), b.share(SHARE_V)};
   u32 rows = 0;
@@ -156,7 +156,7 @@ DEVICE f32 quad_largest(f32 value) {
 }
 
 DEVICE void mma16(f32 (&sum)[4], Vec4 a, u32 b0, u32 b1) {
-  if constexpr (WEIGHTS == 0) {
+  if constexpr (WEIGHTS == BF16) {
     mma_bf16(sum, a, b0, b1);
   } else {
     mma_f16(sum, a, b0, b1);
@@ -318,7 +318,7 @@ DEVICE void attend_queries(const Block& b, const Queries& q, u32 layer, u32 kv_h
 }
 
 // Unit after unit; stated is the last, behind whose partial sums those of the others are awaited.
-static_assert(is_proven(Op::ATTEND, await(AWAIT_QKV), BARRIER, tell(AWAIT_PARTIAL), BARRIER));
+static_assert(is_proven(OP_ATTEND, await(AWAIT_QKV), BARRIER, tell(AWAIT_PARTIAL), BARRIER));
 DEVICE void attend(const Block& b, u32 layer) {
   Share units = b.share(SHARE_ATTEND);
   u32 width = b.state->width;
@@ -342,8 +342,8 @@ DEVICE void attend(const Block& b, u32 layer) {
 }
 
 // The lane's attention, merged from the splits in their order, as the activations of OUT.
-static_assert(WIDE ? is_proven(Op::MERGE, await(AWAIT_PARTIAL), tell(AWAIT_ACTIVATIONS))
-                   : is_proven(Op::MERGE, await(AWAIT_PARTIAL)));
+static_assert(WIDE ? is_proven(OP_MERGE, await(AWAIT_PARTIAL), tell(AWAIT_ACTIVATIONS))
+                   : is_proven(OP_MERGE, await(AWAIT_PARTIAL)));
 DEVICE void merge_splits(const Block& b, u32 layer) {
   constexpr u32 PAIRS = HEADS * HEAD_DIM / 2;
   const u32 stamp = b.stamp(event_after(layer, ATTENTION));

@@ -20,18 +20,18 @@ DEVICE constexpr u32 even(u32 count) { return count + count % 2; }
 // Which operation runs when comes from the program (specialisation.h). What one exchanges, and
 // where it has its barriers, is written out in its function, and stated beside it: the compiler
 // compares the statement with what the host has proven.
-constexpr u32 BARRIER = static_cast<u32>(Verb::BARRIER) * TOUCH_VERB;
+constexpr u32 BARRIER = VERB_BARRIER * TOUCH_VERB;
 DEVICE constexpr u32 await(u32 what, u32 when = WHEN_ALWAYS) {
-  return static_cast<u32>(Verb::AWAIT) * TOUCH_VERB + when * TOUCH_WHEN + what;
+  return VERB_AWAIT * TOUCH_VERB + when * TOUCH_WHEN + what;
 }
 DEVICE constexpr u32 tell(u32 what, u32 when = WHEN_ALWAYS) {
-  return static_cast<u32>(Verb::PUBLISH) * TOUCH_VERB + when * TOUCH_WHEN + what;
+  return VERB_PUBLISH * TOUCH_VERB + when * TOUCH_WHEN + what;
 }
 template <typename... Touches>
 DEVICE constexpr bool is_proven(Op op, Touches... stated) {
   const u32 touches[] = {stated..., 0};
   for (u32 i = 0; i <= sizeof...(stated); ++i) {
-    if (TOUCHES[static_cast<u32>(op)][i] != touches[i]) return false;
+    if (TOUCHES[op][i] != touches[i]) return false;
   }
   return true;
 }
@@ -203,21 +203,21 @@ DEVICE void sync_lane(Block& b) {
 // ---- numbers -----------------------------------------------------------------------------------
 // Activations and cached keys and values have the 16-bit type of the weights; FP8 weights take f16.
 DEVICE u32 pack16(f32 low, f32 high) {
-  if constexpr (WEIGHTS == 0) {
+  if constexpr (WEIGHTS == BF16) {
     return pack_bf16x2(low, high);
   } else {
     return pack_f16x2(low, high);
   }
 }
 DEVICE f32 low16(u32 pair) {
-  if constexpr (WEIGHTS == 0) {
+  if constexpr (WEIGHTS == BF16) {
     return bf16_low(pair);
   } else {
     return f16_low(pair);
   }
 }
 DEVICE f32 high16(u32 pair) {
-  if constexpr (WEIGHTS == 0) {
+  if constexpr (WEIGHTS == BF16) {
     return bf16_high(pair);
   } else {
     return f16_high(pair);

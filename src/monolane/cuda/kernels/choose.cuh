@@ -39,7 +39,8 @@ DEVICE u32 philox_word(u32 key0, u32 key1, u32 token, u32 position) {
 }
 // In double, rounded once: in float the largest u would round to 1 and its noise to infinity.
 DEVICE f32 gumbel(const Advance& a, u32 token, u32 position) {
-  u32 word = philox_word(a.seed_low, a.seed_high, token, position);
+  u32 word = philox_word(static_cast<u32>(a.draw.seed), static_cast<u32>(a.draw.seed >> 32), token,
+                         position);
   double u = (static_cast<double>(word >> 8) + 0.5) * 5.9604644775390625e-8;  // 2^-24
   return static_cast<f32>(-log_double(-log_double(u)));
 }
@@ -100,7 +101,7 @@ DEVICE u32 await_guide(const Block& b, u32 advance) {
 }
 
 // After the product of the head: block 0 looks, and all blocks go by what it found.
-static_assert(is_proven(Op::SETTLE_GUIDES, tell(AWAIT_GUIDE, WHEN_GUIDED),
+static_assert(is_proven(OP_SETTLE_GUIDES, tell(AWAIT_GUIDE, WHEN_GUIDED),
                         await(AWAIT_GUIDE, WHEN_GUIDED), BARRIER + WHEN_GUIDED * TOUCH_WHEN));
 DEVICE void settle_guides(const Block& b) {
   State& s = *b.state;
@@ -148,17 +149,21 @@ DEVICE f32 biased(const Params& p, const Advance& a, u32 token, f32 value) {
 }
 
 DEVICE bool draws(const Advance& a) { return a.all_logits == 0; }
-DEVICE bool records(const Advance& a) { return a.all_logits || a.record_logits; }
+DEVICE bool records(const Advance& a) { return a.all_logits || a.logprobs >= 0; }
+// In float, as the probabilities with which they are compared.
+DEVICE f32 top_p_of(const Advance& a) { return static_cast<f32>(a.draw.top_p); }
+DEVICE f32 min_p_of(const Advance& a) { return static_cast<f32>(a.draw.min_p); }
 DEVICE bool is_limited(const Advance& a) {
-  return a.temperature != 0 && (a.top_k > 0 || a.top_p < 1 || a.min_p > 0);
+  return a.draw.temperature != 0 && (a.draw.top_k > 0 || top_p_of(a) < 1 || min_p_of(a) > 0);
 }
 
 // After the product of the head: what this block's rows of the vocabulary contribute.
-static_assert(is_proven(Op::OFFER, tell(AWAIT_LOGITS, WHEN_LIMITED), BARRIER,
+static_assert(is_proven(OP_OFFER, tell(AWAIT_LOGITS, WHEN_LIMITED), BARRIER,
                         tell(AWAIT_CANDIDATES)));
 DEVICE void offer_candidates(const Block& b) {
   Share own = b.share(SHARE_HEAD);
-  u32 rows = own.end - own.begin, first = (HEAD == 0 ? b.lane * HEAD_ROWS : 0) + own.begin;
+  u32 rows = own.end - own.begin,
+      first = (HEAD == HEAD_VOCAB_PARALLEL ? b.lane * HEAD_ROWS : 0) + own.begin;
   f32* record = b.p.logits + static_cast<u64>(b.state->logit_rows) * VOCAB;
   for (u32 w = 0; w < b.state->wanted; ++w) {
     const Advance& a = b.p.advances[b.state->wanted_advance[w]];
@@ -174,7 +179,7 @@ DEVICE void offer_candidates(const Block& b) {
       if (!draws(a)) continue;
       const bool out = verdict == MASKED && !is_allowed(b, b.state->wanted_advance[w], token);
       if (a.biases_count) value = biased(b.p, a, token, value);
-      if (a.temperature != 0) value = divide(value, a.temperature);
+      if (a.draw.temperature != 0) value = divide(value, a.draw.temperature);
       if (out) {
         if (!is_limited(a)) continue;
         value = float_of_bits(MASKED_OUT);
@@ -183,7 +188,7 @@ DEVICE void offer_candidates(const Block& b) {
         publish(logit_words(b, w) + token, bits_of_float(value), b.stamp(LAST_EVENT));
         continue;
       }
-      if (a.temperature != 0) value += gumbel(a, token, position);
+      if (a.draw.temperature != 0) value += gumbel(a, token, position);
       best = better(best, Candidate{ordered_key(value), token});
     }
     put_best(b, w, best);
@@ -331,10 +336,12 @@ DEVICE u32 choose_limited(const Block& b, u32 w) {
   Front front{0, 0xffffffffu};  // everything
   // Where all that the mask allows is banned there are no probabilities to limit.
   const bool some = bits_of_float(top) != BANNED;
-  if (some && a.top_k > 0 && a.top_k < VOCAB) front = find_front(b, words, top, a.top_k, 0);
-  if (some && a.top_p < 1) {
+  if (some && a.draw.top_k > 0 && a.draw.top_k < VOCAB) {
+    front = find_front(b, words, top, a.draw.top_k, 0);
+  }
+  if (some && top_p_of(a) < 1) {
     u64 kept = front_mass(b, words, top, front.key ? front : Front{0, 0});
-    u64 wanted = static_cast<u64>(static_cast<double>(a.top_p) * static_cast<double>(kept));
+    u64 wanted = static_cast<u64>(static_cast<double>(top_p_of(a)) * static_cast<double>(kept));
     front = shorter(front, find_front(b, words, top, 1, wanted ? wanted : 1));
   }
   // Each thread takes a run of neighbouring tokens, so that it knows how many ties come before.
@@ -350,12 +357,13 @@ DEVICE u32 choose_limited(const Block& b, u32 w) {
   u32 rank = 0;
   for (u32 i = 0; i < b.thread; ++i) rank += before[i];
   Candidate best{0, NO_TOKEN};
+  const f32 min_p = min_p_of(a);
   for (u32 token = begin; token < end; ++token) {
     f32 value = float_of_bits(load_word(words + token).value);
     u32 key = ordered_key(value);
     if (key == 0) continue;  // masked out: a sum with that NaN could be one that ranks first
     if (key < front.key || (key == front.key && rank++ >= front.ties)) continue;
-    if (a.min_p > 0 && value != top && probability(value, top) < a.min_p) continue;
+    if (min_p > 0 && value != top && probability(value, top) < min_p) continue;
     best = better(best, Candidate{ordered_key(value + gumbel(a, token, position)), token});
   }
   put_best(b, w, best);
@@ -365,7 +373,7 @@ DEVICE u32 choose_limited(const Block& b, u32 w) {
 static_assert(THREADS * 4 <= 4096, "a word a thread fits into `partial`");
 
 // Leaves in `chosen` what all blocks agree on, and in `stop` whether the host wants the end.
-static_assert(is_proven(Op::CHOOSE, tell(AWAIT_CONTROL), BARRIER, await(AWAIT_CANDIDATES), BARRIER,
+static_assert(is_proven(OP_CHOOSE, tell(AWAIT_CONTROL), BARRIER, await(AWAIT_CANDIDATES), BARRIER,
                         await(AWAIT_CONTROL), await(AWAIT_LOGITS, WHEN_LIMITED),
                         BARRIER + WHEN_LIMITED * TOUCH_WHEN, tell(AWAIT_DECISION, WHEN_LIMITED),
                         await(AWAIT_DECISION, WHEN_LIMITED), BARRIER));

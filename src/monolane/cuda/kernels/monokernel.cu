@@ -5,7 +5,7 @@
 
 // silu(gate) * up of the own rows. A wide pass stores them where the lane's next product reads
 // them.
-static_assert(is_proven(Op::PUBLISH_HIDDEN, tell(WIDE ? AWAIT_ACTIVATIONS : AWAIT_HIDDEN)));
+static_assert(is_proven(OP_PUBLISH_HIDDEN, tell(WIDE ? AWAIT_ACTIVATIONS : AWAIT_HIDDEN)));
 DEVICE void publish_hidden(Block& b, u32 layer) {
   Share own = b.share(SHARE_GATE);
   u32 rows = own.end - own.begin, stamp = b.stamp(event_after(layer, MLP));
@@ -31,8 +31,7 @@ DEVICE void publish_hidden(Block& b, u32 layer) {
   }
 }
 
-static_assert(WIDE ? is_proven(Op::FETCH_HIDDEN)
-                   : is_proven(Op::FETCH_HIDDEN, await(AWAIT_HIDDEN)));
+static_assert(WIDE ? is_proven(OP_FETCH_HIDDEN) : is_proven(OP_FETCH_HIDDEN, await(AWAIT_HIDDEN)));
 DEVICE void fetch_hidden(const Block& b, u32 layer) {
   if constexpr (!WIDE) {
     constexpr u32 PAIRS = even(INNER) / 2;
@@ -47,7 +46,7 @@ DEVICE void fetch_hidden(const Block& b, u32 layer) {
 }
 
 // Lays out the next pass from the tokens that were chosen.
-static_assert(is_proven(Op::NEXT_PASS, BARRIER));
+static_assert(is_proven(OP_NEXT_PASS, BARRIER));
 DEVICE void next_pass(Block& b) {
   State& s = *b.state;
   if (b.thread == 0) {
@@ -63,10 +62,10 @@ DEVICE void next_pass(Block& b) {
 // The scale of the norm before the product of a phase.
 template <PhaseKind KIND>
 DEVICE const f32* norm_scale(const Block& b, u32 layer) {
-  if constexpr (KIND == PhaseKind::HEAD) {
+  if constexpr (KIND == PHASE_HEAD) {
     return b.p.final_norm + (FINAL_NORM_LANES > 1 ? b.lane * HIDDEN : 0);
   } else {
-    const f32* scales = KIND == PhaseKind::QKV ? b.p.attention_norm : b.p.mlp_norm;
+    const f32* scales = KIND == PHASE_QKV ? b.p.attention_norm : b.p.mlp_norm;
     return scales + static_cast<u64>(layer * NORM_LANES + (NORM_LANES > 1 ? b.lane : 0)) * HIDDEN;
   }
 }
@@ -76,34 +75,34 @@ template <Op OP, u32 STEP>
 DEVICE void run_op(Block& b, u32 layer) {
   constexpr PhaseKind KIND = PROGRAM[STEP].kind;
   constexpr Tiling TILES = tiles_of<KIND>();
-  constexpr Module MODULE = KIND == PhaseKind::OUT ? ATTENTION : MLP;
-  if constexpr (OP == Op::EMBED) embed(b);
-  if constexpr (OP == Op::NORMALISE) {
+  constexpr Module MODULE = KIND == PHASE_OUT ? ATTENTION : MLP;
+  if constexpr (OP == OP_EMBED) embed(b);
+  if constexpr (OP == OP_NORMALISE) {
     normalise_stream(b, 2 * layer + PROGRAM[STEP].event, norm_scale<KIND>(b, layer));
   }
-  if constexpr (OP == Op::MULTIPLY) {
+  if constexpr (OP == OP_MULTIPLY) {
     // Asked for now, so that the answer has crossed the bus by the end of the product.
-    if constexpr (KIND == PhaseKind::HEAD) {
+    if constexpr (KIND == PHASE_HEAD) {
       b.asked = b.worker == 0 && b.thread == 0 ? load_host(b.p.control) : 0;
     }
     MULTIPLY(b, TILES);
   }
-  if constexpr (OP == Op::PUBLISH_QKV) publish_qkv(b, layer);
-  if constexpr (OP == Op::ATTEND) attend(b, layer);
-  if constexpr (OP == Op::MERGE) merge_splits(b, layer);
-  if constexpr (OP == Op::UPDATE) {
+  if constexpr (OP == OP_PUBLISH_QKV) publish_qkv(b, layer);
+  if constexpr (OP == OP_ATTEND) attend(b, layer);
+  if constexpr (OP == OP_MERGE) merge_splits(b, layer);
+  if constexpr (OP == OP_UPDATE) {
     static_assert(PROGRAM[STEP].event == MODULE, "an update makes the event behind its step's");
     update_stream<TILES.parts, TILES.padded_rows>(b, layer, MODULE);
   }
-  if constexpr (OP == Op::PUBLISH_HIDDEN) publish_hidden(b, layer);
-  if constexpr (OP == Op::FETCH_HIDDEN) fetch_hidden(b, layer);
-  if constexpr (OP == Op::JOIN) join(b);
-  if constexpr (OP == Op::SETTLE_GUIDES) {
+  if constexpr (OP == OP_PUBLISH_HIDDEN) publish_hidden(b, layer);
+  if constexpr (OP == OP_FETCH_HIDDEN) fetch_hidden(b, layer);
+  if constexpr (OP == OP_JOIN) join(b);
+  if constexpr (OP == OP_SETTLE_GUIDES) {
     if (b.p.guides != nullptr) settle_guides(b);
   }
-  if constexpr (OP == Op::OFFER) offer_candidates(b);
-  if constexpr (OP == Op::CHOOSE) choose(b);
-  if constexpr (OP == Op::NEXT_PASS) next_pass(b);
+  if constexpr (OP == OP_OFFER) offer_candidates(b);
+  if constexpr (OP == OP_CHOOSE) choose(b);
+  if constexpr (OP == OP_NEXT_PASS) next_pass(b);
 }
 
 template <u32 STEP, u32 I = 0>

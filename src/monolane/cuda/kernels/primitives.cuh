@@ -16,7 +16,9 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef int i32;
+typedef long long i64;
 typedef float f32;
+typedef double f64;
 
 struct alignas(16) Vec4 {
   u32 x, y, z, w;

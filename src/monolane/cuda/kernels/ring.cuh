@@ -102,23 +102,23 @@ DEVICE bool ring_wait(const Ring& ring, const RingCursor& at, const Watchdog& do
   return true;
 }
 
-// The same by a whole warp, which also agrees about it: lanes that went apart when a watchdog fires
+// The same by a whole warp, which also agrees about it: threads that went apart when a watchdog fires
 // would meet at different warp barriers.
 DEVICE bool ring_wait_warp(const Ring& ring, const RingCursor& at, const Watchdog& dog) {
   return warp_all(ring_wait(ring, at, dog));
 }
 
-// By a whole warp: the warp barrier collects its lanes' loads, the arrival hands the slot back.
+// By a whole warp: the warp barrier collects its threads' loads, the arrival hands the slot back.
 DEVICE void ring_release(const Ring& ring, const RingCursor& at) {
   warp_barrier();
-  if (lane_index() == 0) barrier_arrive(ring.empty + at.slot);
+  if (warp_thread() == 0) barrier_arrive(ring.empty + at.slot);
 }
 
-DEVICE u32 slot_sum(const Ring& ring, u32 slot) {  // this lane's share of the slot's words
+DEVICE u32 slot_sum(const Ring& ring, u32 slot) {  // this thread's share of the slot's words
   const Vec4* words = reinterpret_cast<const Vec4*>(ring.slots + slot * ring.bytes);
   u32 sum = 0;
 #pragma unroll 4
-  for (u32 i = lane_index(); i < ring.bytes / 16; i += 32) {
+  for (u32 i = warp_thread(); i < ring.bytes / 16; i += 32) {
     Vec4 v = words[i];
     sum += v.x + v.y + v.z + v.w;
   }
@@ -160,7 +160,7 @@ DEVICE void stream_produce(const Ring& ring, StreamControl* control, const u8* r
 }
 #endif
 
-// By `readers` warps; chunk k belongs to warp k % readers. Returns this lane's share of the sum.
+// By `readers` warps; chunk k belongs to warp k % readers. Returns this thread's share of the sum.
 DEVICE u32 stream_consume(const Ring& ring, StreamControl* control, u32 reader, u32 readers,
                           const Watchdog& dog) {
   RingCursor at{0, 0};

@@ -45,7 +45,7 @@ DEVICE void publish_squares(const Block& b, u32 event, u32 rows) {
   }
 }
 
-static_assert(is_proven(Op::EMBED, tell(AWAIT_STREAM), BARRIER, tell(AWAIT_SQUARES)));
+static_assert(is_proven(OP_EMBED, tell(AWAIT_STREAM), BARRIER, tell(AWAIT_SQUARES)));
 DEVICE void embed(const Block& b) {
   Share own = b.share(SHARE_O);
   u32 rows = own.end - own.begin;
@@ -121,7 +121,7 @@ DEVICE void add_lanes(const Block& b, const Elements& e, u32 begin, u32 layer, M
 
 // x += reduce(outputs), the outputs being the sums that the last product left; see
 // src/monolane/model/_reduce.py for the rule.
-static_assert(is_proven(Op::UPDATE, await(AWAIT_LANES, WHEN_LATE), tell(AWAIT_LANES, WHEN_READ),
+static_assert(is_proven(OP_UPDATE, await(AWAIT_LANES, WHEN_LATE), tell(AWAIT_LANES, WHEN_READ),
                         await(AWAIT_LANES, WHEN_NOW), tell(AWAIT_STREAM), BARRIER,
                         tell(AWAIT_SQUARES)));
 template <u32 PARTS, u32 ROWS>
@@ -183,9 +183,9 @@ DEVICE void await_norm(const Block& b, u32 event, u32 t) {
 
 // The lane's stream after `event`, normalised, as the activations of the next product. The barrier
 // publishes the norms to all threads.
-static_assert(WIDE ? is_proven(Op::NORMALISE, await(AWAIT_SQUARES), BARRIER, await(AWAIT_STREAM),
+static_assert(WIDE ? is_proven(OP_NORMALISE, await(AWAIT_SQUARES), BARRIER, await(AWAIT_STREAM),
                                tell(AWAIT_ACTIVATIONS))
-                   : is_proven(Op::NORMALISE, await(AWAIT_SQUARES), BARRIER, await(AWAIT_STREAM)));
+                   : is_proven(OP_NORMALISE, await(AWAIT_SQUARES), BARRIER, await(AWAIT_STREAM)));
 DEVICE void normalise_stream(const Block& b, u32 event, const f32* scale) {
   const u32 tokens = b.prepared_tokens();
   for (u32 i = b.warp; i < tokens; i += WARPS) await_norm(b, event, b.prepared_token(i));
@@ -211,14 +211,14 @@ DEVICE void publish_joined(const Block& b) {
   Share own = b.share(SHARE_DOWN);
   u32 rows = own.end - own.begin;
   const f32* scale = b.p.final_norm + (FINAL_NORM_LANES > 1 ? b.lane * HIDDEN : 0);
-  if constexpr (HEAD != 2) {
+  if constexpr (HEAD != HEAD_SUM) {
     for (u32 t = b.warp; t < b.state->width; t += WARPS) await_norm(b, LAST_EVENT, t);
     compute_barrier();  // publishes the norms to all threads
   }
   for (u32 i = b.thread; i < rows * b.state->width; i += THREADS) {
     u32 t = i / rows, r = i % rows;
     f32 x = b.stream(t)[r];
-    if constexpr (HEAD != 2) x = x * b.state->inverse_norm[t] * scale[own.begin + r];
+    if constexpr (HEAD != HEAD_SUM) x = x * b.state->inverse_norm[t] * scale[own.begin + r];
     publish(b.p.joined_words + static_cast<u64>(b.lane * WIDTH + t) * HIDDEN + own.begin + r,
             bits_of_float(x), b.stamp(LAST_EVENT));
   }
@@ -294,14 +294,14 @@ DEVICE void join_sum(const Block& b) {
 
 template <typename... Norms>
 DEVICE constexpr bool join_is_proven(Norms... norms) {
-  return WIDE ? is_proven(Op::JOIN, norms..., tell(AWAIT_JOINED), await(AWAIT_JOINED),
+  return WIDE ? is_proven(OP_JOIN, norms..., tell(AWAIT_JOINED), await(AWAIT_JOINED),
                           tell(AWAIT_ACTIVATIONS))
-              : is_proven(Op::JOIN, norms..., tell(AWAIT_JOINED), await(AWAIT_JOINED));
+              : is_proven(OP_JOIN, norms..., tell(AWAIT_JOINED), await(AWAIT_JOINED));
 }
-static_assert(HEAD == 2 ? join_is_proven() : join_is_proven(await(AWAIT_SQUARES), BARRIER));
+static_assert(HEAD == HEAD_SUM ? join_is_proven() : join_is_proven(await(AWAIT_SQUARES), BARRIER));
 DEVICE void join(const Block& b) {
   publish_joined(b);
-  if constexpr (HEAD == 1) join_mean(b);
-  if constexpr (HEAD == 2) join_sum(b);
-  if constexpr (HEAD == 3) join_concat(b);
+  if constexpr (HEAD == HEAD_MEAN) join_mean(b);
+  if constexpr (HEAD == HEAD_SUM) join_sum(b);
+  if constexpr (HEAD == HEAD_CONCAT) join_concat(b);
 }

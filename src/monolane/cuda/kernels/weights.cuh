@@ -14,11 +14,11 @@
 // How the rows of a phase's product fall on warps; none where a phase has no product.
 template <PhaseKind KIND>
 DEVICE constexpr Tiling tiles_of() {
-  if constexpr (KIND == PhaseKind::QKV) return QKV_TILES;
-  if constexpr (KIND == PhaseKind::OUT) return OUT_TILES;
-  if constexpr (KIND == PhaseKind::GATE_UP) return GATE_UP_TILES;
-  if constexpr (KIND == PhaseKind::DOWN) return DOWN_TILES;
-  if constexpr (KIND == PhaseKind::HEAD) return HEAD_TILES;
+  if constexpr (KIND == PHASE_QKV) return QKV_TILES;
+  if constexpr (KIND == PHASE_OUT) return OUT_TILES;
+  if constexpr (KIND == PHASE_GATE_UP) return GATE_UP_TILES;
+  if constexpr (KIND == PHASE_DOWN) return DOWN_TILES;
+  if constexpr (KIND == PHASE_HEAD) return HEAD_TILES;
   return Tiling{};
 }
 // Ring slots that the program's steps FROM .. TO - 1 fill.
@@ -105,7 +105,7 @@ DEVICE void init_ring(Block& b) {
 // The 16 x 16 weights at `tile` times 8 tokens of each tile of tokens.
 DEVICE void multiply_tile(f32 (&sum)[TOKEN_TILES][4], const u8* tile, u32 index,
                           const u32 (&x)[TOKEN_TILES][2]) {
-  if constexpr (WEIGHTS == 2) {
+  if constexpr (WEIGHTS == F8) {
     const u32* bytes = reinterpret_cast<const u32*>(tile) + 2 * index;
     u32 low = bytes[0], high = bytes[1];  // row g, row g + 8: four columns each
     Vec4 a{f16x2_of_e4m3x2(low), f16x2_of_e4m3x2(high), f16x2_of_e4m3x2(low >> 16),
@@ -116,7 +116,7 @@ DEVICE void multiply_tile(f32 (&sum)[TOKEN_TILES][4], const u8* tile, u32 index,
     Vec4 a = reinterpret_cast<const Vec4*>(tile)[index];
 #pragma unroll
     for (u32 i = 0; i < TOKEN_TILES; ++i) {
-      if constexpr (WEIGHTS == 0) {
+      if constexpr (WEIGHTS == BF16) {
         mma_bf16(sum[i], a, x[i][0], x[i][1]);
       } else {
         mma_f16(sum[i], a, x[i][0], x[i][1]);
@@ -277,7 +277,7 @@ DEVICE f32 row_total(const Block& b, u32 t, u32 row) {
   f32 total = partial[0];
 #pragma unroll
   for (u32 part = 1; part < PARTS; ++part) total += partial[part * WIDTH * ROWS];
-  if constexpr (WEIGHTS == 2) total *= b.scales()[row];
+  if constexpr (WEIGHTS == F8) total *= b.scales()[row];
   return total;
 }
 
@@ -298,23 +298,23 @@ DEVICE void fetch_scales(const Block& b) {
 }
 
 // After the activations have been put: multiplies, and leaves the sums to all threads.
-static_assert(WIDE ? is_proven(Op::MULTIPLY, BARRIER, tell(AWAIT_LANE), await(AWAIT_LANE), BARRIER,
+static_assert(WIDE ? is_proven(OP_MULTIPLY, BARRIER, tell(AWAIT_LANE), await(AWAIT_LANE), BARRIER,
                                await(AWAIT_ACTIVATIONS), BARRIER)
-                   : is_proven(Op::MULTIPLY, BARRIER, BARRIER));
+                   : is_proven(OP_MULTIPLY, BARRIER, BARRIER));
 template <u32 GROUP, u32 PARTS, u32 ROUNDS, u32 STEP, u32 STEPS, u32 ROWS, u32 FIRST_ROW>
 DEVICE void multiply(Block& b) {
   if constexpr (WIDE) {
     sync_lane(b);  // publishes the activations to the lane
     note(b, BEGUN);
-    if constexpr (WEIGHTS == 2) fetch_scales<ROWS, FIRST_ROW>(b);
+    if constexpr (WEIGHTS == F8) fetch_scales<ROWS, FIRST_ROW>(b);
     multiply_rows_wide<GROUP, PARTS, ROUNDS, STEP, STEPS, ROWS>(b);
   } else {
     compute_barrier();  // publishes the activations to all warps
     note(b, BEGUN);
-    if constexpr (WEIGHTS == 2) fetch_scales<ROWS, FIRST_ROW>(b);
+    if constexpr (WEIGHTS == F8) fetch_scales<ROWS, FIRST_ROW>(b);
     multiply_rows<GROUP, PARTS, ROUNDS, STEP, STEPS, ROWS>(b);
   }
-  if constexpr (WEIGHTS == 2) copy_async_wait<0>();
+  if constexpr (WEIGHTS == F8) copy_async_wait<0>();
   compute_barrier();  // publishes the sums and the scales
 }
 #define MULTIPLY(b, T)                            \
