@@ -19,17 +19,19 @@ RESULTS = Path(__file__).parent / "results"
 TOP = """\
 # Results
 
-Made by `python bench/table.py` from the JSON files in this folder: do not edit. Figures are medians
-of interleaved runs, with the least and the largest in brackets. GB/s is what the tokens stream by
-their speed; MBU that by the memory's own read bandwidth, measured in the same run.
-[docs/benchmarks.md](../../docs/benchmarks.md) tells how they are taken.
+Made by `python bench/table.py` from the JSON files in this folder: do not edit.
+
+Figures are medians of interleaved runs, with the least and the largest in brackets. GB/s is bytes
+per token times tokens per second; MBU is its share of the read bandwidth measured in the same run.
+A ratio to llama.cpp is the median of the ratios of pairs of runs, one right after the other.
+[docs/benchmarks.md](../../docs/benchmarks.md) describes how figures are taken.
 """
 NO_GPU = """\
 ## Not measured yet
 
-No GPU has been at hand, so these figures are missing, and no page may name one:
+No GPU has been at hand, so these figures are missing, and no page may state one:
 
-- `bench/gpu/probes`: what an H200's memory, barriers and stamped words really give;
+- `bench/gpu/probes`: the speed of an H200's memory, barriers and stamped words;
 - `bench/gpu/monokernel`: the monokernel's correctness on hardware (goldens, the full 2B shape, bits
   of all widths and of two runs, compute-sanitizer, 100,000 tokens without a pause), its read
   bandwidth, decode at 128, 1,024 and 4,096 tokens in bfloat16 and float8, time to the first token
@@ -37,7 +39,7 @@ No GPU has been at hand, so these figures are missing, and no page may name one:
   baselines (`monolane.hf` eager and compiled, packed PyTorch in a CUDA graph);
 - `monolane serve` and training on a GPU.
 
-What is expected of them stands in [docs/monokernel-log.md](../../docs/monokernel-log.md).
+[docs/monokernel-log.md](../../docs/monokernel-log.md) has what we expect of them.
 """
 HEAD = (
     "| what | engine | model | dtype | tokens | figure | GB/s | MBU |",
@@ -45,6 +47,7 @@ HEAD = (
 )
 
 Record = Mapping[str, Any]
+_STEADY = 1.25  # largest by least read bandwidth, up to which speeds of one run compare
 
 
 def render(folder: Path) -> str:
@@ -78,10 +81,22 @@ def _section(name: str, document: Record) -> str:
         "",
         f"[{name}]({name}) · commit `{document['commit'][:12]}` · `{document['command']}`",
         "",
+        *_drift(document["records"]),
         *HEAD,
         *(_row(record) for record in document["records"]),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _drift(records: Iterable[Record]) -> list[str]:
+    """Return a warning where the memory's speed changed so much that speeds cannot be compared."""
+    for record in records:
+        if record["name"] == "read_bandwidth" and record.get("runs", 0) > 1:
+            low, high = record["min"], record["max"]
+            if high > _STEADY * low:
+                gave = f"The memory gave {low:.4g} to {high:.4g} GB/s while this ran"
+                return [f"{gave}: compare ratios and MBU, not speeds.", ""]
+    return []
 
 
 def _row(record: Record) -> str:
@@ -131,7 +146,7 @@ def _figure(record: Record) -> str:
             f"peak {record['peak_bytes'] / 1e9:.2f} GB; "
             f"{record['overhead_bytes'] / 1e6:,.0f} MB beyond weights and keys"
         )
-    # Whatever else a bench counts, by its own names.
+    # Other counts of a bench, by its own names.
     numbers = {key: value for key, value in record.items() if _is_figure(key, value)}
     return ", ".join(f"{key} {value:,.4g}" for key, value in numbers.items())
 

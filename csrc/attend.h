@@ -17,19 +17,20 @@ namespace monolane::MONOLANE_ISA {
 static inline float peak_of(const float* scores, int64_t count) {
   Floats peak = splat(-__builtin_inff());
   int64_t j = 0;
-  for (; j + kLanes <= count; j += kLanes) peak = max(load(scores + j), peak);
-  float top = max_lane(peak);
+  for (; j + kElements <= count; j += kElements) peak = max(load(scores + j), peak);
+  float top = max_element(peak);
   for (; j < count; ++j) top = scores[j] > top ? scores[j] : top;
   return top;
 }
 
-// scores[j] = e^(scores[j] - peak), and their sum: lane by lane in the order of j, then the tree.
+// scores[j] = e^(scores[j] - peak), and their sum: each element of a vector adds its own in the
+// order of j, then the tree adds the elements.
 // If all scores are -inf there is nothing to subtract, and every term is zero.
 static inline float exponentials(float* scores, int64_t count, float peak) {
   const Floats shift = splat(peak == -__builtin_inff() ? 0.0f : peak);
   Floats total = zero();
   int64_t j = 0;
-  for (; j + kLanes <= count; j += kLanes) {
+  for (; j + kElements <= count; j += kElements) {
     const Floats e = exp(sub(load(scores + j), shift));
     store(scores + j, e);
     total = add(total, e);
@@ -61,7 +62,7 @@ static inline void blend(const float* e, int64_t count, const W* values, int64_t
     for (int i = 0; i < H; ++i) weight[i] = splat(e[i * count + j]);
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
-      const Floats value = load(values + n * kLanes);
+      const Floats value = load(values + n * kElements);
 #pragma GCC unroll 8
       for (int i = 0; i < H; ++i) acc[i][n] = fma(weight[i], value, acc[i][n]);
     }
@@ -69,7 +70,7 @@ static inline void blend(const float* e, int64_t count, const W* values, int64_t
 #pragma GCC unroll 8
   for (int i = 0; i < H; ++i) {
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) store(out + i * out_stride + n * kLanes, acc[i][n]);
+    for (int n = 0; n < N; ++n) store(out + i * out_stride + n * kElements, acc[i][n]);
   }
 }
 
@@ -79,7 +80,7 @@ template <class W, int H, int N>
 static inline void blend_columns(const float* e, int64_t count, const W* values, int64_t stride,
                                  const char* next, int64_t head_dim, int64_t c, float* out,
                                  int64_t out_stride) {
-  for (; c + N * kLanes <= head_dim; c += N * kLanes) {
+  for (; c + N * kElements <= head_dim; c += N * kElements) {
     blend<W, H, N>(e, count, values + c, stride, next, out + c, out_stride);
     next = nullptr;  // once is enough
   }

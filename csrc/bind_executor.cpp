@@ -225,6 +225,9 @@ void bind_executor(nb::module_& m) {
           [](BoundExecutor& e, int slot, int64_t length) { e.executor.truncate(slot, length); },
           "slot"_a, "length"_a)
       .def(
+          "copy", [](BoundExecutor& e, int source, int target) { e.executor.copy(source, target); },
+          "source"_a, "target"_a)
+      .def(
           "logits",
           [](BoundExecutor& e, int slot, const std::vector<int32_t>& tokens) {
             float* out = new float[tokens.size() * e.vocab];

@@ -1,7 +1,7 @@
-// How one step of columns of a weight row meets one token, per pair of formats: the policies that
-// multiply.h is written over. Each keeps one vector accumulator per (row, token) and never more: a
-// second one per row would hide latency at width 1 but halve the tile at width 64, and both must
-// sum in the same order. Latency is hidden by rows in flight instead.
+// How one step of columns of a weight row is multiplied with one token, per pair of formats: the
+// policies that multiply.h is written over. Each keeps one vector accumulator per (row, token) and
+// never more: a second one per row would hide latency at width 1 but halve the tile at width 64,
+// and both must sum in the same order. Latency is hidden by rows in flight instead.
 #pragma once
 
 #include <algorithm>
@@ -19,9 +19,9 @@ constexpr int64_t odd_lines(int64_t lines) { return (lines | 1) * 64; }
 // Float weights W, widened exactly, against float activations.
 template <class W>
 struct FloatDot {
-  static constexpr int kStep = kLanes;
-  static constexpr int kStepBytes = kLanes * sizeof(W);
-  static constexpr int kTokenStepBytes = kLanes * sizeof(float);  // of a packed token
+  static constexpr int kStep = kElements;
+  static constexpr int kStepBytes = kElements * sizeof(W);
+  static constexpr int kTokenStepBytes = kElements * sizeof(float);  // of a packed token
   static constexpr bool kLight = sizeof(W) == 4;  // the hardware prefetches far enough by itself
   static constexpr int kWideRows = 4;             // the tile of large widths
   static constexpr int kWideTokens = kRegisters == 32 ? 6 : 2;
@@ -76,16 +76,16 @@ struct PairDot {
 #endif
 
 // Integer codes W against activations quantised to int8. A step is a block of as many groups as
-// there are quarters of a vector: lanes 4g .. 4g + 3 sum group g in integers, exactly, and are then
-// scaled and added in float.
+// there are quarters of a vector: elements 4g .. 4g + 3 sum group g in integers, exactly, and are
+// then scaled and added in float.
 //
 // A token is packed in blocks of four vectors: columns 0..15 of each group; columns 16..31 of each
-// group; each group's scale in four lanes; and, per lane, -8 times the sum of its eight
-// activations, from which the sets with unsigned codes start their sums to cancel the bias.
+// group; each group's scale in four elements; and, per element, -8 times the sum of its
+// eight activations, from which the sets with unsigned codes start their sums to cancel the bias.
 template <class W>
 struct GroupDot {
-  static constexpr int kVector = kLanes * 4;      // bytes of a vector
-  static constexpr int kGroups = kLanes / 4;      // groups of a block
+  static constexpr int kVector = kElements * 4;   // bytes of a vector
+  static constexpr int kGroups = kElements / 4;   // groups of a block
   static constexpr int kStep = kGroups * kGroup;  // columns of a block
   static constexpr int kGroupBytes = std::is_same_v<W, Int4> ? 16 : 32;
   static constexpr int kStepBytes = kGroups * kGroupBytes;

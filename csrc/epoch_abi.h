@@ -11,10 +11,10 @@ constexpr int32_t kMaxLogprobs = 20;
 
 struct Draw {
   uint64_t seed;      // a draw depends on it, its position and the logits alone
-  double top_p;       // 1: all
-  double min_p;       // 0: all
-  float temperature;  // 0: the largest logit
-  uint32_t top_k;     // 0: all
+  double top_p;       // 1: all tokens
+  double min_p;       // 0: all tokens
+  float temperature;  // 0: the most probable token
+  uint32_t top_k;     // 0: all tokens
 };
 static_assert(sizeof(Draw) == 32);
 static_assert(offsetof(Draw, seed) == 0);

@@ -81,7 +81,7 @@ struct Executor::Worker {
   int group;
   int64_t first_lane, first_worker;
   WorkerRows weights;
-  int64_t token_bytes;                  // room of one packed token
+  int64_t token_bytes;                  // of one packed token
   uint32_t passes = 0;                  // laid out since construction, empty ones included
   uint32_t finished = 0;                // phases since construction
   uint32_t base = 0;                    // `finished` of everybody at the beginning of this pass
@@ -216,6 +216,19 @@ void Executor::truncate(int slot, int64_t length) {
   }
   lengths_[slot] = length;
   if (length == 0) highest_[slot] = 0;
+}
+
+void Executor::copy(int source, int target) {
+  if (in_epoch_) throw std::logic_error("copy: an epoch is running; stop it first");
+  const int64_t now = length(source);
+  length(target);  // throws where there is no such slot
+  if (source == target) {
+    throw std::invalid_argument("copy: expected two slots, got " + std::to_string(source) +
+                                " twice");
+  }
+  cache_.copy(source, target, highest_[source], plan_.header.kv_heads);
+  lengths_[target] = now;
+  highest_[target] = highest_[source];
 }
 
 void Executor::check_room(int slot, size_t count) const {

@@ -64,6 +64,9 @@ class Executor {
   // layer no longer holds the keys that the next token would see.
   void truncate(int slot, int64_t length);
 
+  // Makes a slot hold what another holds: its keys, values and length.
+  void copy(int source, int target);
+
   // Feeds tokens and writes their logits [T, V]; returns when done.
   void logits(int slot, std::vector<int32_t> tokens, float* out);
 

@@ -1,8 +1,8 @@
 // Guided slots of an epoch: each draw waits for a guide, which says what may come.
 //
-// Not a callback of the decode thread, and not an epoch for each token. Whoever guides learns of a
-// token when it is drawn, and posts what may follow while the pass runs that feeds it. Who is late
-// holds up nobody else: its logits are kept, and it misses passes.
+// Not a callback of the decode thread, and not an epoch for each token. The reader of the answer
+// learns of a token when it is drawn, and posts what may follow while the pass runs that feeds it.
+// A late guide holds up no other slot: the slot's logits are kept, and it misses passes.
 #include <algorithm>
 #include <stdexcept>
 #include <string>

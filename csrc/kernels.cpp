@@ -44,10 +44,10 @@ static float read(const void* data, int64_t bytes) {
   const float* x = static_cast<const float*>(data);
   Floats acc[8];
   for (Floats& a : acc) a = zero();
-  for (int64_t i = 0; i + 8 * kLanes <= bytes / 4; i += 8 * kLanes) {
+  for (int64_t i = 0; i + 8 * kElements <= bytes / 4; i += 8 * kElements) {
 #pragma GCC unroll 8
     for (int v = 0; v < 8; ++v) {
-      const float* vector = x + i + v * kLanes;
+      const float* vector = x + i + v * kElements;
       prefetch(reinterpret_cast<const char*>(vector) + kAhead);
       acc[v] = add(acc[v], load(vector));
     }

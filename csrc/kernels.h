@@ -21,7 +21,7 @@ namespace monolane {
 // of byte c for c < 16 (value + 8), the high nibble of byte c - 16 otherwise. One float16 scale a
 // group.
 //
-// `Activation` says in what type activations meet the weights: kF32 is exact, any format of plain
+// `Activation` is the type in which activations are multiplied: kF32 is exact, any format of plain
 // numbers is widened; kBf16 is rounded, for BF16 weights, accumulated in float; kI8 is quantised
 // per group of 32 with a float scale, for weights that are codes.
 
@@ -46,7 +46,7 @@ constexpr bool is_coded(Format format) { return row_of(format).group > 0; }
 // Bytes of one row of values (without scales).
 constexpr int64_t row_bytes(Format format, int64_t cols) { return cols * row_of(format).bits / 8; }
 
-// Whether activations of a kind may meet weights of a format.
+// Whether activations of a kind may be multiplied with weights of a format.
 constexpr bool accepts(Format format, Activation kind) {
   switch (kind) {
     case Activation::kF32:

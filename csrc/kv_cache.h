@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -46,6 +47,17 @@ class KvCache {
   }
   void* value(int64_t slot, int64_t layer, int64_t head, int64_t position) const {
     return row(slot, layer, 2 * head + 1, position);
+  }
+
+  // Makes the first `positions` ever written in one slot those of another, too.
+  void copy(int64_t source, int64_t target, int64_t positions, int64_t heads) {
+    for (size_t layer = 0; layer < capacity_.size(); ++layer) {
+      const int64_t rows = std::min(positions, capacity_[layer]);  // the whole ring once it is full
+      for (int64_t i = 0; i < 2 * heads && rows > 0; ++i) {
+        std::memcpy(row(target, layer, i, 0), row(source, layer, i, 0),
+                    static_cast<size_t>(rows * row_bytes(format_, head_dim_)));
+      }
+    }
   }
 
   Format format() const { return format_; }

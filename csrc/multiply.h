@@ -22,8 +22,8 @@ struct Output {
 };
 
 template <class Dot, int R, int T>
-static inline void meet(const typename Dot::Left (&left)[R], const char* tokens,
-                        int64_t token_stride, int64_t k, Floats (&acc)[R][T]) {
+static inline void multiply_add(const typename Dot::Left (&left)[R], const char* tokens,
+                                int64_t token_stride, int64_t k, Floats (&acc)[R][T]) {
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) {
 #pragma GCC unroll 8
@@ -39,17 +39,17 @@ static inline void step(const Dot& dot, int64_t row, const char* tokens, int64_t
   typename Dot::Left left[R];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) left[r] = dot.left(row + r, k);
-  meet<Dot, R, T>(left, tokens, token_stride, k, acc);
+  multiply_add<Dot, R, T>(left, tokens, token_stride, k, acc);
 }
 
-// The columns that do not fill a step, as a step whose other lanes are zero.
+// The columns that do not fill a step, as a step whose other elements are zero.
 template <class Dot, int R, int T>
 static inline void last_step(const Dot& dot, int64_t row, const char* tokens, int64_t token_stride,
                              int64_t k, Floats (&acc)[R][T]) {
   typename Dot::Left left[R];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) left[r] = dot.left_first(row + r, k);
-  meet<Dot, R, T>(left, tokens, token_stride, k, acc);
+  multiply_add<Dot, R, T>(left, tokens, token_stride, k, acc);
 }
 
 template <int R, int T>
@@ -75,7 +75,7 @@ static inline void put_aside(const Floats (&acc)[R][T], float* aside) {
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) {
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) store(aside + (t * kBlockRows + r) * kLanes, acc[r][t]);
+    for (int r = 0; r < R; ++r) store(aside + (t * kBlockRows + r) * kElements, acc[r][t]);
   }
 }
 
@@ -84,7 +84,7 @@ static inline void take_up(const float* aside, Floats (&acc)[R][T]) {
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) {
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) acc[r][t] = load(aside + (t * kBlockRows + r) * kLanes);
+    for (int r = 0; r < R; ++r) acc[r][t] = load(aside + (t * kBlockRows + r) * kElements);
   }
 }
 
@@ -177,15 +177,15 @@ static inline void block(const Dot& dot, int64_t begin, int64_t end, const char*
       int64_t r = begin;
       for (; r + R <= end; r += R) {
         tile<Dot, R, T, kFetch, kCut>(dot, r, tokens, stride, columns, stream,
-                                      aside + (r - begin) * kLanes,
+                                      aside + (r - begin) * kElements,
                                       {out.y + (r - begin), out.stride});
       }
       for (; r < end; ++r) {
         tile<Dot, 1, T, kFetch, kCut>(dot, r, tokens, stride, columns, stream,
-                                      aside + (r - begin) * kLanes,
+                                      aside + (r - begin) * kElements,
                                       {out.y + (r - begin), out.stride});
       }
-      aside += T * kBlockRows * kLanes;
+      aside += T * kBlockRows * kElements;
     }
     if (width > 0) {
       block<Dot, R, T - 1, kFetch, kCut>(dot, begin, end, tokens, width, columns, stream, aside,
@@ -208,7 +208,7 @@ static inline int64_t block_columns(int64_t cols, int64_t tokens) {
 template <class Dot, int R, int T, Fetch kFetch, int kTokens>
 static inline void rows(const Dot& dot, int64_t begin, int64_t end, const char* tokens,
                         int64_t width, Output out) {
-  alignas(64) float aside[kTokens == 0 ? 1 : kTokens * kBlockRows * kLanes];
+  alignas(64) float aside[kTokens == 0 ? 1 : kTokens * kBlockRows * kElements];
   const int64_t step =
       kTokens == 0 ? dot.cols : block_columns<Dot>(dot.cols, std::min<int64_t>(width, T));
   const int64_t block_bytes = kBlockRows * dot.row_stride();
@@ -234,7 +234,7 @@ static inline void rows(const Dot& dot, int64_t begin, int64_t end, const char* 
 template <class Dot>
 static void multiply_few(const Dot& dot, int64_t begin, int64_t end, const char* tokens,
                          int64_t width, Output out) {
-  if constexpr (kLanes < 16) {
+  if constexpr (kElements < 16) {
     rows<Dot, Dot::kWideRows, Dot::kWideTokens, Fetch::kAhead, 0>(dot, begin, end, tokens, width,
                                                                   out);
   } else if (width == 1) {
@@ -255,7 +255,7 @@ static void multiply_few(const Dot& dot, int64_t begin, int64_t end, const char*
 template <class Dot>
 static void multiply_by(const Dot& dot, int64_t begin, int64_t end, const void* packed,
                         int64_t width, Output out) {
-  constexpr int kFew = kLanes < 16 ? Dot::kWideTokens : 8;
+  constexpr int kFew = kElements < 16 ? Dot::kWideTokens : 8;
   const char* tokens = static_cast<const char*>(packed);
   if (width <= kFew) return multiply_few(dot, begin, end, tokens, width, out);
   rows<Dot, Dot::kWideRows, Dot::kWideTokens, Fetch::kParts, kMaxWidth>(dot, begin, end, tokens,

@@ -34,7 +34,7 @@ static inline void pack_f32(const float* x, int64_t cols, void* packed) {
 }
 
 static inline void pack_bf16(const float* x, int64_t cols, void* packed) {
-  using Value = std::conditional_t<Bf16Dot::kStep == kLanes, float, uint16_t>;
+  using Value = std::conditional_t<Bf16Dot::kStep == kElements, float, uint16_t>;
   std::memset(packed, 0, static_cast<size_t>(Bf16Dot::token_bytes(cols)));
   for (int64_t k = 0; k < cols; ++k) put_bf16(x[k], static_cast<Value*>(packed) + k);
 }
@@ -56,11 +56,11 @@ static inline float quantise_group(const float* x, int8_t* codes) {
   return top < 0x1p-100f ? 0.0f : top / 127.0f;
 }
 
-// The last vector of a block, from the first two: per lane -8 times the sum of its activations.
+// The last vector of a block, from the first two: per element -8 times the sum of its activations.
 static inline void put_starts(int8_t* block) {
   using Dot = GroupDot<Int8>;
   alignas(64) int8_t eights[Dot::kVector];
-  alignas(64) int32_t sums[kLanes] = {};
+  alignas(64) int32_t sums[kElements] = {};
   std::memset(eights, 8, sizeof eights);
   Ints sum = load_ints(sums);
   sum = dot<Int4>(sum, load_bytes(eights), load_bytes(block));

@@ -8,20 +8,21 @@
 namespace monolane::MONOLANE_ISA {
 
 // The sum of squares in four interleaved accumulators, then one tree. All terms are >= 0, so with
-// K / (4 * lanes) additions in a row the relative error is at most (K / (4 * lanes) + 7) * 2^-24:
-// 3e-6 for K = 3072 and lanes = 16, and 1.2e-5 for lanes = 4; the root halves it.
+// K / (4 * N) additions in a row, N the elements of a vector, the relative error is at most
+// (K / (4 * N) + 7) * 2^-24: 3e-6 for K = 3072 and N = 16, and 1.2e-5 for N = 4; the root halves
+// it.
 static inline float sum_of_squares(const float* x, int64_t cols) {
   Floats acc[4] = {zero(), zero(), zero(), zero()};
   int64_t k = 0;
-  for (; k + 4 * kLanes <= cols; k += 4 * kLanes) {
+  for (; k + 4 * kElements <= cols; k += 4 * kElements) {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      const Floats part = load(x + k + i * kLanes);
+      const Floats part = load(x + k + i * kElements);
       acc[i] = fma(part, part, acc[i]);
     }
   }
-  for (; k < cols; k += kLanes) {
-    const Floats part = k + kLanes <= cols ? load(x + k) : load_first(x + k, cols - k);
+  for (; k < cols; k += kElements) {
+    const Floats part = k + kElements <= cols ? load(x + k) : load_first(x + k, cols - k);
     acc[0] = fma(part, part, acc[0]);
   }
   return sum(add(add(acc[0], acc[1]), add(acc[2], acc[3])));
@@ -44,7 +45,8 @@ static inline Floats silu(Floats x) {
 
 static void silu_times(const float* gate, const float* up, int64_t count, float* out) {
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(out + i, mul(silu(load(gate + i)), load(up + i)));
+  for (; i + kElements <= count; i += kElements)
+    store(out + i, mul(silu(load(gate + i)), load(up + i)));
   if (i < count) {
     const int64_t n = count - i;
     store_first(out + i, mul(silu(load_first(gate + i, n)), load_first(up + i, n)), n);
@@ -75,7 +77,7 @@ static void store_kv(const float* x, int64_t count, Format kv, void* out) {
 template <class W>
 static inline void widen_as(const W* row, int64_t cols, float* out) {
   int64_t k = 0;
-  for (; k + kLanes <= cols; k += kLanes) store(out + k, load(row + k));
+  for (; k + kElements <= cols; k += kElements) store(out + k, load(row + k));
   if (k < cols) store_first(out + k, load_first(row + k, cols - k), cols - k);
 }
 

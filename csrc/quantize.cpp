@@ -26,16 +26,16 @@ MONOLANE_CLONES void widen_bf16(const uint16_t* x, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = bf16_to_float(x[i]);
 }
 
-// Row as floats; `room` holds a row.
-const float* floats_of(Format from, const void* x, int64_t cols, float* room) {
+// Row as floats; `scratch` holds a row.
+const float* floats_of(Format from, const void* x, int64_t cols, float* scratch) {
   if (from == Format::kF32) return static_cast<const float*>(x);
   const uint16_t* halves = static_cast<const uint16_t*>(x);
   if (from == Format::kBf16) {
-    widen_bf16(halves, cols, room);
+    widen_bf16(halves, cols, scratch);
   } else {
-    for (int64_t i = 0; i < cols; ++i) room[i] = f16_to_float(halves[i]);
+    for (int64_t i = 0; i < cols; ++i) scratch[i] = f16_to_float(halves[i]);
   }
-  return room;
+  return scratch;
 }
 
 [[noreturn]] void refuse(float scale) {
@@ -122,9 +122,9 @@ void quantize_rows(Format to, Format from, const void* x, int64_t rows, int64_t 
   const int64_t groups = cols / kGroup;
   const char* row = static_cast<const char*>(x);
   char* out = static_cast<char*>(values);
-  std::vector<float> room(from == Format::kF32 ? 0 : cols);
+  std::vector<float> scratch(from == Format::kF32 ? 0 : cols);
   for (int64_t r = 0; r < rows; ++r) {
-    const float* floats = floats_of(from, row, cols, room.data());
+    const float* floats = floats_of(from, row, cols, scratch.data());
     if (to == Format::kI8) {
       encode_i8(floats, groups, reinterpret_cast<int8_t*>(out), scales);
     } else {

@@ -37,8 +37,8 @@ struct Int4 {
 
 namespace monolane::MONOLANE_ISA {
 
-// The first n < N elements at p in a padded copy: how every set reads a tail, so that lanes beyond
-// the end hold zero and add nothing.
+// The first n < N elements at p in a padded copy: how every set reads a tail, so that elements
+// beyond the end hold zero and add nothing.
 template <class W, int N>
 struct Padded {
   alignas(64) W values[N];
@@ -50,11 +50,11 @@ struct Padded {
 
 template <class W>
 static inline Floats load_first(const W* p, int64_t n) {
-  return load(Padded<W, kLanes>(p, n).values);
+  return load(Padded<W, kElements>(p, n).values);
 }
 
 static inline void store_first(float* p, Floats x, int64_t n) {
-  float all[kLanes];
+  float all[kElements];
   store(all, x);
   std::memcpy(p, all, static_cast<size_t>(n) * sizeof(float));
 }

@@ -10,7 +10,7 @@ namespace monolane::avx2 {
 using Floats = __m256;
 using Ints = __m256i;
 using Bytes = __m256i;
-constexpr int kLanes = 8;
+constexpr int kElements = 8;
 constexpr int kRegisters = 16;
 
 static inline Floats zero() { return _mm256_setzero_ps(); }
@@ -45,7 +45,7 @@ static inline float sum(Floats a) {
   x = _mm_add_ps(x, _mm_movehl_ps(x, x));
   return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 }
-static inline float max_lane(Floats a) {
+static inline float max_element(Floats a) {
   __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
   x = _mm_max_ps(x, _mm_movehl_ps(x, x));
   return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));

@@ -12,7 +12,7 @@ namespace monolane::MONOLANE_ISA {
 using Floats = __m512;
 using Ints = __m512i;
 using Bytes = __m512i;
-constexpr int kLanes = 16;
+constexpr int kElements = 16;
 constexpr int kRegisters = 32;
 
 static inline Floats zero() { return _mm512_setzero_ps(); }
@@ -48,7 +48,7 @@ static inline float sum(Floats a) {
   x = _mm_add_ps(x, _mm_movehl_ps(x, x));
   return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 }
-static inline float max_lane(Floats a) {
+static inline float max_element(Floats a) {
   const __m256 half = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
   __m128 x = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
   x = _mm_max_ps(x, _mm_movehl_ps(x, x));

@@ -10,7 +10,7 @@ namespace monolane::neon {
 using Floats = float32x4_t;
 using Ints = int32x4_t;
 using Bytes = int8x16_t;
-constexpr int kLanes = 4;
+constexpr int kElements = 4;
 constexpr int kRegisters = 32;
 
 static inline Floats zero() { return vdupq_n_f32(0.0f); }
@@ -42,7 +42,7 @@ static inline float sum(Floats a) {
   const float32x2_t x = vadd_f32(vget_low_f32(a), vget_high_f32(a));
   return vget_lane_f32(x, 0) + vget_lane_f32(x, 1);
 }
-static inline float max_lane(Floats a) { return vmaxvq_f32(a); }
+static inline float max_element(Floats a) { return vmaxvq_f32(a); }
 static inline void sum4(Floats a, Floats b, Floats c, Floats d, float* out) {
   out[0] = sum(a), out[1] = sum(b), out[2] = sum(c), out[3] = sum(d);
 }

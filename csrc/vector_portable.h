@@ -1,6 +1,6 @@
 // Four floats on any machine, by the compilers' generic vectors: the set that always works and that
 // the tests hold against the others. Multiply-add is two roundings here: a fused one without the
-// instruction is a library call per lane.
+// instruction is a library call per element.
 #pragma once
 
 #include "half.h"
@@ -11,7 +11,7 @@ typedef float Floats __attribute__((vector_size(16)));
 typedef int32_t Ints __attribute__((vector_size(16)));
 typedef uint32_t Words __attribute__((vector_size(16)));
 typedef int8_t Bytes __attribute__((vector_size(16)));
-constexpr int kLanes = 4;
+constexpr int kElements = 4;
 constexpr int kRegisters = 16;
 
 static inline Floats zero() { return Floats{}; }
@@ -62,7 +62,7 @@ static inline Floats pow2(Floats n) {
 }
 
 static inline float sum(Floats a) { return (a[0] + a[2]) + (a[1] + a[3]); }
-static inline float max_lane(Floats a) {
+static inline float max_element(Floats a) {
   const float even = a[0] > a[2] ? a[0] : a[2];
   const float odd = a[1] > a[3] ? a[1] : a[3];
   return even > odd ? even : odd;

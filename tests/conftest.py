@@ -2,6 +2,7 @@
 
 import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,40 @@ settings.load_profile("untimed")
 
 GOLDEN = Path(__file__).parent / "golden"
 GOLDEN_FOLDERS = sorted(path for path in GOLDEN.iterdir() if path.is_dir())
+
+
+# What the tests of a package cannot even be imported without, the extra that brings it, and the
+# modules of tests that need none of it.
+_NEEDED: dict[str, tuple[tuple[str, ...], str, set[str]]] = {
+    "hf": (("torch", "transformers"), "hf", {"test_export.py", "test_room.py"}),
+    "train": (("torch", "transformers", "tomli_w"), "train", set()),
+    "tune": (
+        ("torch", "transformers"),
+        "sft",
+        {
+            *("test_chats.py", "test_encoded.py", "test_recipe.py", "test_requests.py"),
+            *("test_rows.py", "test_windows.py"),
+        },
+    ),
+}
+
+
+class Absent(pytest.Module):
+    """A module of tests that says why it cannot even be imported here."""
+
+    def collect(self) -> Any:
+        """Skip it as a whole."""
+        names, extra, _ = _NEEDED[self.path.parent.name]
+        pytest.skip(f"needs {' and '.join(names)}: pip install 'monolane[{extra}]'")
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module | None:
+    """Return the module in the place of which one is skipped, where what it needs is not here."""
+    names, _, free = _NEEDED.get(module_path.parent.name, ((), "", set()))
+    if module_path.name in free or all(map(find_spec, names)):
+        return None
+    module: pytest.Module = Absent.from_parent(parent, path=module_path)
+    return module
 
 
 @pytest.fixture(params=GOLDEN_FOLDERS, ids=lambda path: path.name)

@@ -1,27 +1,31 @@
 """One reader for every TOML that becomes a frozen value: types, places in messages, refusals."""
 
-from dataclasses import dataclass, field
+import pickle
+import re
+from dataclasses import FrozenInstanceError, field, replace
 from typing import Any, Literal
 
 import pytest
+from pydantic import PositiveInt
 
-from monolane._toml import load_table, read_table, shipped_tables
+from monolane._toml import Share, config, load_table, read_table, shipped_files
 from monolane.errors import ConfigError
 
 
-@dataclass(frozen=True)
+@config
 class Inner:
     names: tuple[str, ...] = ()
     share: float = 0.5
+    part: Share = 0.5
 
     def __post_init__(self) -> None:
         if self.share > 1:
             raise ConfigError(f"inner.share: expected at most 1, got {self.share}")
 
 
-@dataclass(frozen=True)
+@config
 class Outer:
-    count: int
+    count: PositiveInt
     kind: Literal["a", "b"] = "a"
     inner: Inner = field(default_factory=Inner)
     other: Inner | None = None
@@ -61,7 +65,17 @@ def test_what_may_be_absent_may_be_none_or_given() -> None:
             {"count": 1, "other": {"names": ["x", 3]}},
             "f: other.names[1]: expected a string, got 3; mend it",
         ),
-        ({"count": 1, "inner": {"z": 0}}, "f: [inner] has no field 'z'; known are names, share"),
+        (
+            {"count": 1, "inner": {"z": 0}},
+            "f: [inner] has no field 'z'; known are names, share, part",
+        ),
+        ({"count": 0}, "f: count: expected more than 0, got 0; mend it"),
+        (
+            {"count": 1, "inner": {"part": -1}},
+            "f: inner.part: expected at least 0, got -1; mend it",
+        ),
+        ({"count": 1, "inner": {"part": 1}}, "f: inner.part: expected less than 1, got 1; mend it"),
+        ({"count": 1, "shares": {"a": "b"}}, "f: shares.a: expected a number, got 'b'; mend it"),
         ({"count": 1, "inner": {"share": 2}}, "f: inner.share: expected at most 1, got 2.0"),
     ],
 )
@@ -73,9 +87,26 @@ def test_an_error_says_where_what_was_expected_and_what_was_found(
     assert str(caught.value) == message
 
 
+def test_what_is_made_in_code_is_held_to_the_same() -> None:
+    for values, message in (
+        ({"count": 0}, "Outer: count: expected more than 0, got 0; mend it"),
+        ({"count": 1, "z": 0}, "Outer: the config has no field 'z'"),
+        ({}, "Outer: the config: expected count, found none; add it"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            Outer(**values)
+    with pytest.raises(ConfigError, match="Outer: count: expected more than 0, got -1"):
+        replace(Outer(1), count=-1)
+    with pytest.raises(FrozenInstanceError):
+        Outer(1).count = 2  # type: ignore[misc]
+    assert pickle.loads(pickle.dumps(Outer(1, inner=Inner(("x",))))) == Outer(
+        1, inner=Inner(("x",))
+    )
+
+
 @pytest.mark.parametrize("package", ["monolane.train", "monolane.tune"])
 def test_shipped_files_are_found_by_name(package: str) -> None:
-    for name in shipped_tables(package):
+    for name in shipped_files(package):
         table, origin = load_table(name, package)
         assert table
         assert origin == f"{name}.toml"

@@ -5,7 +5,7 @@
     with Engine.load("demo") as engine:
         print(engine.generate("def fibonacci(n):", SamplingParams(max_tokens=64)).text)
 
-The names are fetched from the engine when first used, so that importing one room
+The names are fetched from the engine when first used, so that importing one package
 (``monolane.model`` in a converter, ``monolane.hf`` in a training script) does not load the others.
 """
 

@@ -50,7 +50,11 @@ def test_from_files_to_rows(tmp_path: Path) -> None:
         (("prepare", tmp_path / "recipe.toml", corpus), 1, "expected no folder there yet"),
         (("show", corpus, "--stage", "late"), 2, "--stage: expected one of only, got 'late'"),
         (("report", tmp_path), 1, "expected a prepared corpus with corpus.json"),
-        (("prepare", tmp_path / "none.toml", tmp_path / "x"), 1, "expected a recipe in TOML"),
+        (
+            ("prepare", tmp_path / "none.toml", tmp_path / "x"),
+            1,
+            "expected a TOML file, found none",
+        ),
         (("prepare", large, tmp_path / "x"), 1, "enough distinct pieces for 9000 tokens"),
     ):
         failed = run("data", *arguments)

@@ -38,3 +38,59 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None
     result = CliRunner().invoke(app, ["train", "--demo", "x"])
     assert result.exit_code == 130
     assert "continue with --resume" in result.stderr
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The configs of runs that would have been trained."""
+    configs: list[Any] = []
+
+    def train_run(config: Any, run: Path, listeners: Any, *, resume: bool) -> None:
+        configs.append(config)
+
+    monkeypatch.setattr("monolane.train.train_run", train_run)
+    return configs
+
+
+def test_a_config_honours_what_the_demo_honours(trained: list[Any], tmp_path: Path) -> None:
+    options = ["--steps", "20", "--seed", "3", "--threads", "2", "--compile", "--from", tmp_path]
+    result = CliRunner().invoke(app, ["train", "tiny", "x", "--set", "seed=1", *map(str, options)])
+    assert result.exit_code == 0, result.output
+    (config,) = trained
+    assert (config.schedule.steps, config.seed, config.compute.threads) == (20, 3, 2)
+    assert config.compute.compile
+    assert config.model.init_from == str(tmp_path)
+
+
+def test_a_dry_run_honours_them_too() -> None:
+    result = CliRunner().invoke(app, ["train", "tiny", "--dry-run", "--world-size=1", "--steps=77"])
+    assert result.exit_code == 0, result.output
+    assert "steps              77:" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["tiny", "x", "--minutes", "3"], "--minutes"),
+        (["tiny", "x", "--world-size", "3"], "--world-size"),
+        (["tiny", "x", "--mfu", "0.3"], "--mfu"),
+        (["tiny", "x", "--device", "H200"], "--device"),
+        (["tiny", "x", "--dry-run", "--resume"], "--resume"),
+        (["demo", "x", "--set", "seed=1"], "--set"),
+        (["demo", "x", "--device", "H200"], "--device"),
+        (["demo", "x", "--dry-run"], "--dry-run"),
+        (["demo", "x", "--steps", "3", "--minutes", "3"], "--minutes"),
+        (["demo", "x", "--resume", "--minutes", "3"], "--minutes"),
+        (["demo", "x", "--resume", "--seed", "3"], "--seed"),
+        (["demo", "x", "--resume", "--from", "demo"], "--from"),
+        (["--demo", "x", "y"], "--demo"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(
+    trained: list[Any], monkeypatch: pytest.MonkeyPatch, arguments: list[str], option: str
+) -> None:
+    monkeypatch.setattr("monolane.train.train_demo", lambda *_, **__: trained.append("demo"))
+    result = CliRunner().invoke(app, ["train", *arguments])
+    assert result.exit_code == 2, result.output
+    assert option in result.stderr
+    assert not trained

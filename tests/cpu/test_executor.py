@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from monolane._core import kernels
 from monolane.cpu import CpuExecutor
 from monolane.epoch import Advance, Draw, Guide
-from monolane.errors import BackendError
+from monolane.errors import BackendError, RequestError
 from monolane.model import (
     NEVER,
     NOW,
@@ -203,6 +203,24 @@ def test_bits_after_rolling_back(long_run: tuple[CpuExecutor, np.ndarray, np.nda
         np.testing.assert_array_equal(
             executor.logits(2, ids[keep : keep + 20]), logits[keep : keep + 20]
         )
+
+
+def test_a_copied_sequence_goes_on_in_the_same_bits(
+    long_run: tuple[CpuExecutor, np.ndarray, np.ndarray],
+) -> None:
+    """Also behind windows whose rings have wrapped, and after the original has gone another way."""
+    executor, ids, logits = long_run
+    for kept in (20, 450):
+        executor.truncate(0, 0)
+        executor.logits(0, ids[:kept])
+        executor.copy(0, 1)
+        executor.logits(0, ids[::-1][:40])
+        np.testing.assert_array_equal(
+            executor.logits(1, ids[kept : kept + 30]), logits[kept : kept + 30]
+        )
+    for source, target in ((0, 0), (0, 3), (-1, 0)):
+        with pytest.raises(RequestError):
+            executor.copy(source, target)
 
 
 def epoch(executor: CpuExecutor, *advances: Advance) -> dict[int, list[int]]:

@@ -160,7 +160,12 @@ class Recorder:
         self.matrices: dict[tuple[Role, int], tuple[np.ndarray, np.ndarray | None]] = {}
 
     def set_matrix(
-        self, role: int, layer: int, values: np.ndarray, scales: np.ndarray | None, *rest: int
+        self,
+        role: int,
+        layer: int,
+        values: np.ndarray,
+        scales: np.ndarray | None,
+        **rest: int,
     ) -> None:
         self.matrices[tuple(Role)[role], layer] = (values, scales)
 

@@ -1,4 +1,4 @@
-"""What the tests of this room share: emulated GPUs, whose compiled kernels a session keeps."""
+"""What the tests of this folder share: emulated GPUs, whose compiled kernels a session keeps."""
 
 import fcntl
 import sys

@@ -35,7 +35,7 @@ GPUS = {
     "sm_100a": GpuInfo("B200", (10, 0), 148, 227 << 10, 180 << 30, 180 << 30),
 }
 CONTEXT = 4096
-WIDTHS = CudaExecutor.WIDTHS  # as shipped: a fixture of this room takes the widest away from tests
+WIDTHS = CudaExecutor.WIDTHS  # as shipped: a fixture here takes the widest away from tests
 # A register too few by one value that is read twice a pass, in a small model's widest kernel.
 # And two that are read once a phase, where the sums of 64 tokens and the codes being widened fill
 # 168 registers: in a pass for prompts, which memory does not limit.
@@ -159,7 +159,7 @@ OTHERS = [
     for width in WIDTHS
 ]
 OTHERS = [kernel for kernel in OTHERS if kernel not in FIRST]
-KERNELS = [*FIRST, *(pytest.param(kernel, marks=pytest.mark.slow) for kernel in OTHERS)]
+KERNELS = [*FIRST, *(pytest.param(kernel, marks=pytest.mark.exhaustive) for kernel in OTHERS)]
 HOPPER = [k for k in KERNELS if (k if isinstance(k, Kernel) else k.values[0]).arch == "sm_90a"]
 
 

@@ -1,4 +1,4 @@
-"""What the tests of ``monolane.hf`` share, and the one reason for which they are skipped."""
+"""What the tests of ``monolane.hf`` share."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -8,32 +8,15 @@ from typing import Any
 import pytest
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-# These need neither package: exporting works in a base install.
-TORCH_FREE = ("test_export.py", "test_room.py")
-
 if find_spec("torch") and find_spec("transformers"):
     import torch
 
-    # Tests of several rooms may run at once; one thread each is also the reproducible choice.
+    # Tests of several packages may run at once; one thread each is also the reproducible choice.
     torch.set_num_threads(1)
 
     @pytest.fixture(autouse=True)
     def _seed() -> None:
         torch.manual_seed(0)
-
-else:
-
-    class Absent(pytest.Module):
-        """A module that says why it cannot even be imported here."""
-
-        def collect(self) -> Any:
-            pytest.skip("needs torch and transformers: pip install 'monolane[hf]'")
-
-    def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module | None:
-        if module_path.name in TORCH_FREE:
-            return None
-        module: pytest.Module = Absent.from_parent(parent, path=module_path)
-        return module
 
 
 @pytest.fixture

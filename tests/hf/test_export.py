@@ -16,7 +16,7 @@ import monolane.hf._export
 from monolane.errors import CheckpointError, ConfigError, ModelNotFoundError, TextError
 from monolane.hf._export import export_hub_layout
 
-ROOM = Path(monolane.hf._export.__file__).parent
+FOLDER = Path(monolane.hf._export.__file__).parent
 
 
 @pytest.fixture
@@ -88,13 +88,13 @@ def test_weights_and_code_are_the_same_bytes(source: Path, out: Path) -> None:
     with safe_open(out / "model.safetensors", "np") as file:
         assert file.metadata() == {"format": "pt"}  # which transformers 4.57 asks for
     for name in ("configuration_laneformer.py", "modeling_laneformer.py"):
-        assert (out / name).read_bytes() == (ROOM / name).read_bytes()
+        assert (out / name).read_bytes() == (FOLDER / name).read_bytes()
 
 
 def test_code_files_import_nothing_of_this_package() -> None:
     for name in ("configuration_laneformer.py", "modeling_laneformer.py"):
-        assert "import monolane" not in (ROOM / name).read_text()
-        assert "from monolane" not in (ROOM / name).read_text()
+        assert "import monolane" not in (FOLDER / name).read_text()
+        assert "from monolane" not in (FOLDER / name).read_text()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -145,10 +145,13 @@ def test_what_the_source_has_is_kept(source: Path, out: Path) -> None:
     kept = {
         "README.md": "# A model\n",
         "LICENSE": "terms",
+        "NOTICE": "attribution",
+        "THIRD_PARTY_LICENSES/LLAMA2_LICENSE": "other terms",
         "generation_config.json": '{"temperature": 0.8, "do_sample": true}',
         "chat_template.jinja": "{{ messages }}",
         "special_tokens_map.json": "{}",
     }
+    (source / "THIRD_PARTY_LICENSES").mkdir()
     for name, text in kept.items():
         (source / name).write_text(text)
     (source / "optimizer.pt").write_text("not for the Hub")

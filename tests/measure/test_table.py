@@ -72,6 +72,18 @@ def test_a_table_of_every_kind_of_record(
     assert "No GPU has been at hand" not in (tmp_path / "README.md").read_text()
 
 
+def test_a_memory_that_changed_its_speed_is_told(tmp_path: Path) -> None:
+    read = {"name": "read_bandwidth"} | summary([49.0, 52.0, 81.0], "GB/s")
+    steady = {"name": "read_bandwidth"} | summary([45.0, 46.0, 47.0], "GB/s")
+    device = describe_machine(46e9)
+    for name, record in (("a.json", read), ("b.json", steady)):
+        write_document(tmp_path / name, build_document(device, name, [record], "c0ffee"))
+    assert table.main(["--results", str(tmp_path)]) == 0
+    text = (tmp_path / "README.md").read_text()
+    assert text.count("The memory gave") == 1
+    assert "The memory gave 49 to 81 GB/s while this ran: compare ratios and MBU" in text
+
+
 def test_a_file_that_breaks_the_format_is_named(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text('{"schema": 3}')
     with pytest.raises(SystemExit, match=r"b\.json: results: expected schema 1, got 3"):

@@ -1,4 +1,4 @@
-"""The names that the room gives out."""
+"""The names that the package gives out."""
 
 import types
 

@@ -1,21 +1,20 @@
-"""What the tests of ``monolane.train`` share, and the one reason for which they are skipped."""
+"""What the tests of ``monolane.train`` share."""
 
 import shutil
 import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-if find_spec("torch") and find_spec("transformers"):
+if all(map(find_spec, ("torch", "transformers", "tomli_w"))):
     import numpy as np
     import torch
 
     from monolane.data import Encoded, train_vocabulary, write_corpus, write_vocabulary
     from monolane.train import DemoRecipe, RunConfig, load_config
 
-    # Tests of several rooms may run at once; one thread each is also the reproducible choice.
+    # Tests of several packages may run at once; one thread each is also the reproducible choice.
     torch.set_num_threads(1)
 
     @pytest.fixture(scope="session")
@@ -64,18 +63,6 @@ if find_spec("torch") and find_spec("transformers"):
         """The shipped ``tiny`` config on the corpus of two sources, without a board."""
         weights = ["data.weights.up=2", "data.weights.down=1"]
         return load_config("tiny", [f"data.corpus={corpus}", "log.tensorboard=false", *weights])
-
-else:
-
-    class Absent(pytest.Module):
-        """A module that says why it cannot even be imported here."""
-
-        def collect(self) -> Any:
-            pytest.skip("needs torch and transformers: pip install 'monolane[train]'")
-
-    def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module:
-        module: pytest.Module = Absent.from_parent(parent, path=module_path)
-        return module
 
 
 @pytest.fixture(scope="session")

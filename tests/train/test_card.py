@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+import monolane
 from monolane.errors import CheckpointError
 from monolane.train import DemoRecipe, Measured
 from monolane.train._demo.baseline import Baseline, measure_baselines
@@ -122,3 +123,11 @@ def test_baselines_compress_each_file_by_itself() -> None:
     # A second copy is no cheaper than the first: nothing is shared between files.
     assert one == two
     assert all(0.1 < baseline.bits_per_byte < 1.5 for baseline in one)
+
+
+def test_the_shipped_card_has_the_limits_that_a_new_one_would_have(
+    measured: Measured, tmp_path: Path
+) -> None:
+    shipped = (Path(monolane.__file__).parent / "demo" / "README.md").read_text()
+    limits = [card.partition("## Limits")[2] for card in (shipped, _card(measured, tmp_path))]
+    assert limits[0] == limits[1] != ""

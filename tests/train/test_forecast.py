@@ -107,7 +107,7 @@ def test_a_run_that_cannot_be_is_refused() -> None:
     config = load_config("laneformer_2b_pretrain")
     with pytest.raises(ConfigError, match="a multiple of the 7 processes, got 1536"):
         forecast(config, 7, 0.25)
-    with pytest.raises(ConfigError, match="a divisor of the 12 devices, got 8"):
+    with pytest.raises(ConfigError, match="a divisor of the 12 processes, got 8"):
         forecast(config, 12, 0.25)
     with pytest.raises(ConfigError, match="mfu: expected more than 0 and at most 1, got 25"):
         forecast(config, 192, 25)

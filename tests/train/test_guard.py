@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import pytest
 
 from monolane.errors import ConfigError, TrainingError
-from monolane.train._guard import GuardConfig, SpikeGuard
+from monolane.train._config import GuardConfig
+from monolane.train._guard import SpikeGuard
 from monolane.train._record import StepRecord
 
 
@@ -169,10 +170,10 @@ def test_a_guard_that_is_off_says_nothing() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"window": 16}, "8 <= history <= window, got history 32 and window 16"),
-        ({"threshold": 0.0}, "threshold > 0"),
-        ({"patience": 0}, "patience of 1 to history 32, got 0"),
-        ({"rollbacks": -1}, "rollbacks >= 0"),
+        ({"window": 16}, "patience <= history <= window, got 4, 32 and 16"),
+        ({"threshold": 0.0}, "threshold: expected more than 0, got 0.0"),
+        ({"patience": 0}, "patience: expected more than 0, got 0"),
+        ({"rollbacks": -1}, "rollbacks: expected at least 0, got -1"),
     ],
 )
 def test_what_cannot_judge_is_refused(values: dict[str, float], message: str) -> None:

@@ -8,8 +8,7 @@ from monolane.data import train_vocabulary
 from monolane.errors import DataError
 from monolane.train import DemoRecipe
 from monolane.train._demo.library import Document, Library, read_library
-from monolane.train._demo.material import prepare_material
-from monolane.train._demo.vocabulary import BOS, EOS, encode_documents
+from monolane.train._demo.material import BOS, EOS, encode_documents, prepare_material
 
 
 def test_reading_and_splitting_are_deterministic(library: Path) -> None:

@@ -27,16 +27,22 @@ def test_the_last_layers_see_the_whole_context() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"num_attention_heads": 12}, "num_attention_heads must be a multiple of num_lanes 8"),
-        ({"vocab_size": 2047}, "vocab_size must be a multiple of num_lanes 8, got 2047"),
-        ({"vocab_size": 256}, "vocab_size must be 512 to 65536"),
-        ({"windowed_layers": 7}, "windowed_layers must be 0 to 6, got 7"),
-        ({"tokens_per_step": 1000}, "tokens_per_step must be a multiple of context"),
-        ({"warmup_share": 1.0}, r"warmup_share must be in \[0, 1\), got 1.0"),
-        ({"warmup_share": 0.6, "decay_share": 0.6}, "at most 1, got 0.6 [+] 0.6"),
-        ({"peak_lr": 0.0}, "peak_lr > 0"),
-        ({"precision": "float16"}, "precision must be auto, float32 or bfloat16, got 'float16'"),
-        ({"optimiser": "sgd"}, "optimiser must be adamw or muon, got 'sgd'"),
+        ({"num_attention_heads": 12}, "num_attention_heads: expected a multiple of num_lanes = 8"),
+        ({"vocab_size": 2047}, "vocab_size: expected a multiple of num_lanes = 8, got 2047"),
+        ({"vocab_size": 256}, "vocab_size: expected at least 512, got 256"),
+        ({"windowed_layers": 7}, "windowed_layers: expected at most 6 layers, got 7"),
+        ({"tokens_per_step": 1000}, "tokens_per_step: expected a multiple of context = 1024"),
+        ({"warmup_share": 1.0}, "warmup_share: expected less than 1, got 1.0"),
+        (
+            {"warmup_share": 0.6, "decay_share": 0.6},
+            "expected warmup . decay within the steps, got 600 . 600",
+        ),
+        ({"peak_lr": 0.0}, "peak_lr: expected more than 0, got 0.0"),
+        (
+            {"precision": "float16"},
+            "precision: expected one of .auto., .float32., .bfloat16., got 'float16'",
+        ),
+        ({"optimiser": "sgd"}, "optimiser: expected one of 'adamw', 'muon', got 'sgd'"),
     ],
 )
 def test_a_recipe_refuses(fields: dict[str, Any], message: str) -> None:
@@ -47,5 +53,5 @@ def test_a_recipe_refuses(fields: dict[str, Any], message: str) -> None:
 def test_a_recipe_survives_a_checkpoint() -> None:
     recipe = replace(DemoRecipe(), seed=7, peak_lr=1e-3)
     assert DemoRecipe.from_dict(recipe.to_dict()) == recipe
-    with pytest.raises(ConfigError, match=r"unknown fields \['colour'\]"):
+    with pytest.raises(ConfigError, match="has no field 'colour'"):
         DemoRecipe.from_dict({**recipe.to_dict(), "colour": 1})

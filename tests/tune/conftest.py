@@ -13,38 +13,15 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 import monolane
 
 DEMO = Path(monolane.__file__).parent / "demo"
-# These need neither torch nor transformers.
-TORCH_FREE = (
-    "test_chats.py",
-    "test_encoded.py",
-    "test_recipe.py",
-    "test_requests.py",
-    "test_rows.py",
-    "test_windows.py",
-)
-
 if find_spec("torch") and find_spec("transformers"):
     import torch
 
-    torch.set_num_threads(1)  # the reproducible choice, and tests of several rooms may run at once
+    # Tests of several packages may run at once; one thread each is also the reproducible choice.
+    torch.set_num_threads(1)
 
     @pytest.fixture(autouse=True)
     def _seed() -> None:
         torch.manual_seed(0)
-
-else:
-
-    class Absent(pytest.Module):
-        """A module that says why it cannot even be imported here."""
-
-        def collect(self) -> Any:
-            pytest.skip("needs torch and transformers: pip install 'monolane[sft]'")
-
-    def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module | None:
-        if module_path.name in TORCH_FREE:
-            return None
-        module: pytest.Module = Absent.from_parent(parent, path=module_path)
-        return module
 
 
 CHATML = (

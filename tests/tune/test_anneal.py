@@ -127,12 +127,12 @@ def test_the_folder_is_a_plain_laneformer(folders: tuple[Path, Path], tmp_path: 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("order", "sideways", "order: expected one of together, from_top"),
-        ("objective", "guess", "objective: expected distil or finetune"),
+        ("order", "sideways", "order: expected one of 'together', 'from_top'"),
+        ("objective", "guess", "objective: expected one of 'distil', 'finetune'"),
         ("anneal_share", 0.0, "anneal_share: expected more than 0"),
         ("steps", 0, "steps: expected more than 0"),
-        ("context", 1, "context: expected at least 2 tokens"),
-        ("decay_share", 0.99, "expected warm-up and decay within"),
+        ("context", 1, "context: expected at least 2, got 1"),
+        ("decay_share", 0.99, "expected warmup . decay within"),
     ],
 )
 def test_recipes_that_are_none(field: str, value: Any, message: str) -> None:

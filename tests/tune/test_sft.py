@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from monolane._schedule import Wsd
 from monolane.engine import Engine, SamplingParams
 from monolane.errors import CheckpointError, ConfigError, MissingExtraError, TextError
 from monolane.hf import LaneformerForCausalLM
 from monolane.model import Checkpoint, Quantization, quantize_folder, read_config
 from monolane.tune import LoraRecipe, SftRecipe, _sft, chat_encoder, prepare_material, tune_folder
 from monolane.tune._rows import row_arrays
-from monolane.tune._schedule import Wsd
 
 from .conftest import DEMO, write_chats
 

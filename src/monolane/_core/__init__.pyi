@@ -37,6 +37,8 @@ class Executor:
 
     def truncate(self, slot: int, length: int) -> None: ...
 
+    def copy(self, source: int, target: int) -> None: ...
+
     def logits(self, slot: int, tokens: Sequence[int]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')]:
         """Feed tokens; return their logits, float32 [T, V]."""
 

@@ -3,12 +3,9 @@
 import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from monolane.tune import SftRecipe
 
 
 def sft(
@@ -45,9 +42,14 @@ def sft(
     Progress goes to stderr; what was learnt by a killed run is in OUT.run: continue with --resume.
     """
     from monolane.engine import find_model
-    from monolane.tune import tune_folder
+    from monolane.tune import LoraRecipe, SftRecipe, read_recipe, tune_folder
 
-    chosen = _chosen(recipe, steps, rows, learning_rate, lora, seed)
+    given = {"steps": steps, "peak_lr": learning_rate, "seed": seed, "rows_per_step": rows}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if lora is not None:
+        changes["lora"] = LoraRecipe(rank=lora, alpha=2.0 * lora)
+    chosen = SftRecipe() if recipe is None else read_recipe(recipe)
+    chosen = dataclasses.replace(chosen, **changes)
 
     def report(step: int, logs: dict[str, float]) -> None:
         line = f"step {step}: loss {logs['loss']:.4f}, rate {logs['learning_rate']:.2e}"
@@ -72,21 +74,3 @@ def sft(
     if tuned.adapter is not None:
         sys.stderr.write(f"adapter, in PEFT's layout: {tuned.adapter}\n")
     sys.stdout.write(f"{out}\n")
-
-
-def _chosen(
-    recipe: str | None,
-    steps: int | None,
-    rows: int | None,
-    learning_rate: float | None,
-    lora: int | None,
-    seed: int | None,
-) -> "SftRecipe":
-    from monolane.tune import LoraRecipe, SftRecipe, read_recipe
-
-    chosen = SftRecipe() if recipe is None else read_recipe(recipe)
-    given = {"steps": steps, "peak_lr": learning_rate, "seed": seed, "rows_per_step": rows}
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if lora is not None:
-        changes["lora"] = LoraRecipe(rank=lora, alpha=2.0 * lora)
-    return dataclasses.replace(chosen, **changes)

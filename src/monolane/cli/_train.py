@@ -1,14 +1,21 @@
 """``monolane train``: train a Laneformer by a run config, or the demo model by its own recipe."""
 
+import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+_FORECAST = ("world_size", "mfu", "device")  # options of --dry-run alone
+# Options that stand for a field of a run config.
+_FIELDS = {"steps": "schedule.steps", "seed": "seed", "threads": "compute.threads"}
+
 
 def train(
+    context: typer.Context,
     config: Annotated[
         str,
         typer.Argument(
@@ -54,20 +61,26 @@ def train(
         float, typer.Option("--minutes", help="Demo: length of the run without --steps.")
     ] = 60.0,
     steps: Annotated[
-        int | None, typer.Option("--steps", help="Demo: length of the run in steps.")
+        int | None, typer.Option("--steps", help="Length of the run: --set schedule.steps=N.")
     ] = None,
     seed: Annotated[
-        int, typer.Option("--seed", help="Demo: of the initial weights and the order of the data.")
+        int,
+        typer.Option(
+            "--seed", help="Of the first weights and the order of the data: --set seed=N."
+        ),
     ] = 0,
     threads: Annotated[
-        int | None, typer.Option("--threads", help="Demo: CPU threads of torch.")
+        int | None, typer.Option("--threads", help="CPU threads of torch: --set compute.threads=N.")
     ] = None,
     compiled: Annotated[
-        bool, typer.Option("--compile", help="Demo: use torch.compile (needs a C++ compiler).")
+        bool,
+        typer.Option("--compile", help="Use torch.compile (on CPUs it needs a C++ compiler)."),
     ] = False,
     begin_with: Annotated[
         str | None,
-        typer.Option("--from", help="Demo: begin with the weights of this one, say 'demo' itself."),
+        typer.Option(
+            "--from", help="Begin with these weights: a model ('demo', a folder) or a run's folder."
+        ),
     ] = None,
 ) -> None:
     """Train a Laneformer on a prepared corpus.
@@ -75,63 +88,77 @@ def train(
     On several devices or processes: torchrun --nproc-per-node N -m monolane train CONFIG OUT.
     Progress goes to stderr, a log and checkpoints to OUT; Ctrl-C keeps what has been learnt.
     """
+    given = {
+        str(parameter.name): parameter.opts[0]
+        for parameter in context.command.params
+        if (source := context.get_parameter_source(str(parameter.name)))
+        and source.name == "COMMANDLINE"
+    }
     if demo:
+        if out is not None:
+            raise typer.BadParameter(f"expected OUT alone, got also {config}", param_hint="--demo")
         config, out = "demo", Path(config)
-    if dry_run:
-        _print_forecast(config, settings or [], world_size, mfu, device)
-        return
-    if out is None:
+    _refuse(given, config == "demo")
+    if out is None and not dry_run:
         raise typer.BadParameter("expected the folder to write after the config", param_hint="OUT")
+    from monolane.engine import find_model
+    from monolane.train import forecast, load_config, standard_listeners, train_demo, train_run
+
+    if config != "demo":
+        settings = list(settings or ())
+        for name, value in (("steps", steps), ("seed", seed), ("threads", threads)):
+            if name in given:
+                settings.append(f"{_FIELDS[name]}={value}")
+        if compiled:
+            settings.append("compute.compile=true")
+        if begin_with is not None:
+            # A run's folder, or a model that may also be named.
+            start = begin_with if Path(begin_with).is_dir() else find_model(begin_with)
+            settings.append(f"model.init_from={json.dumps(str(start))}")
+    if dry_run:
+        made = forecast(load_config(config, settings or ()), world_size, mfu, device)
+        sys.stdout.write(made.text())
+        return
+    assert out is not None
     try:
         if config == "demo":
-            _train_demo(out, minutes, steps, seed, resume, threads, compiled, begin_with)
+            measured = train_demo(
+                out,
+                minutes=minutes,
+                steps=steps,
+                seed=seed,
+                resume=resume,
+                threads=threads,
+                compiled=compiled,
+                begin_with=None if begin_with is None else find_model(begin_with),
+            )
+            sys.stderr.write(f"held-out bits per byte: {measured.score.bits_per_byte:.3f}\n")
         else:
-            _train_run(config, out, settings or [], resume)
+            wanted = load_config(config, settings or ())
+            train_run(wanted, out, standard_listeners(wanted, out), resume=resume)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; the state is kept: continue with --resume\n")
         raise
-
-
-def _print_forecast(
-    config: str, settings: list[str], world_size: int, mfu: float, device: str
-) -> None:
-    from monolane.train import forecast, load_config
-
-    made = forecast(load_config(config, settings), world_size, mfu, device)
-    sys.stdout.write(made.text())
-
-
-def _train_run(config: str, out: Path, settings: list[str], resume: bool) -> None:
-    from monolane.train import load_config, standard_listeners, train_run
-
-    wanted = load_config(config, settings)
-    train_run(wanted, out, standard_listeners(wanted, out), resume=resume)
     if os.environ.get("RANK", "0") == "0":
         sys.stdout.write(f"{out}\n")
 
 
-def _train_demo(
-    out: Path,
-    minutes: float,
-    steps: int | None,
-    seed: int,
-    resume: bool,
-    threads: int | None,
-    compiled: bool,
-    begin_with: str | None,
-) -> None:
-    from monolane.engine import find_model
-    from monolane.train import train_demo
-
-    measured = train_demo(
-        out,
-        minutes=minutes,
-        steps=steps,
-        seed=seed,
-        resume=resume,
-        threads=threads,
-        compiled=compiled,
-        begin_with=None if begin_with is None else find_model(begin_with),
-    )
-    sys.stderr.write(f"held-out bits per byte: {measured.score.bits_per_byte:.3f}\n")
-    sys.stdout.write(f"{out}\n")
+def _refuse(given: Mapping[str, str], demo: bool) -> None:
+    """Refuse the options that this training cannot honour; ``given``: parameter -> its spelling."""
+    refused = {}
+    if demo:
+        refused["settings"] = "the demo has a recipe of its own and takes no settings"
+        refused["dry_run"] = "the demo is not forecast: name a run config"
+        if "steps" in given:
+            refused["minutes"] = "--steps says how long the demo trains; give one of the two"
+        if "resume" in given:
+            kept = "a demo that is resumed keeps its own"
+            refused |= {"seed": kept, "begin_with": kept, "minutes": f"{kept} length, or --steps"}
+    else:
+        refused["minutes"] = "only the demo is trained by the clock: give --steps"
+    if "dry_run" not in given:
+        refused |= dict.fromkeys(_FORECAST, "it says what to forecast: give --dry-run too")
+    elif "resume" in given:
+        refused["resume"] = "a dry run forecasts the whole run"
+    for name in refused.keys() & given.keys():
+        raise typer.BadParameter(refused[name], param_hint=given[name])

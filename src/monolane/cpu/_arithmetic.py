@@ -1,4 +1,4 @@
-"""What a dtype means on a CPU: how weights are stored, and in what type activations meet them."""
+"""What a dtype means on a CPU: how weights are stored, and the type of the activations."""
 
 from dataclasses import dataclass
 

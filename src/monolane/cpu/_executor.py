@@ -92,6 +92,11 @@ class CpuExecutor(Executor):
         with _our_errors():
             self._core.truncate(slot, length)
 
+    def copy(self, source: int, target: int) -> None:
+        """Make a slot hold what another holds."""
+        with _our_errors():
+            self._core.copy(source, target)
+
     def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Feed tokens; return their logits, float32 [T, V]."""
         with _our_errors():

@@ -10,7 +10,7 @@ import numpy.typing as npt
 def release_pages(array: npt.NDArray[Any]) -> None:
     """Stop counting an array's pages to this process, if it lies in a read-only mapping of a file.
 
-    They stay in the page cache: whoever reads the array again finds the same bytes there. Any other
+    They stay in the page cache, so a later read of the array finds the same bytes there. Any other
     array keeps its pages, since what is not in a file would be lost.
     """
     owner: Any = array

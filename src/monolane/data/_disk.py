@@ -9,6 +9,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from monolane.data._figures import human_size
 from monolane.data._work import Work
 from monolane.errors import DataError
 
@@ -26,8 +27,8 @@ class DiskNeed:
 
     def __str__(self) -> str:
         return (
-            f"{_human(self.text)} of text to read; about {_human(self.peak)} of disk while it is "
-            f"prepared, {_human(self.corpus)} for the corpus"
+            f"{human_size(self.text)} of text to read; about {human_size(self.peak)} of disk while "
+            f"it is prepared, {human_size(self.corpus)} for the corpus"
         )
 
 
@@ -47,15 +48,6 @@ def check_disk(need: DiskNeed, folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < need.corpus:
         raise DataError(
-            f"{folder}: expected {_human(need.corpus)} free for the corpus alone, got "
-            f"{_human(free)}; make room, or name a folder on another disk"
+            f"{folder}: expected {human_size(need.corpus)} free for the corpus alone, got "
+            f"{human_size(free)}; make room, or name a folder on another disk"
         )
-
-
-def _human(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"

@@ -31,41 +31,41 @@ _PRIORITY_LEVELS = 65_535  # datatrove's; more shards than that share the lowest
 
 def exact_signatures(work: Work, documents: Documents, rank: int) -> None:
     """Write the hash of each document of a shard."""
-    folder = work.room("exact", "signatures")
+    folder = work.subfolder("exact", "signatures")
     step = ExactDedupSignature(str(folder), _exact_config(rank))
     step.run(iter(documents), rank, len(work.shards))
 
 
-def find_exact(work: Work) -> None:
+def find_exact(work: Work, _: int) -> None:
     """Write which documents have an equal one before them, for each shard."""
-    folders = [str(work.room("exact", name)) for name in ("signatures", "found")]
+    folders = [str(work.subfolder("exact", name)) for name in ("signatures", "found")]
     ExactFindDedups(*folders, _exact_config(0)).run(None, 0, 1)
 
 
 def near_signatures(work: Work, documents: Documents, rank: int) -> None:
     """Write the MinHash signature of each document of a shard."""
-    folder = work.room("near", "signatures")
+    folder = work.subfolder("near", "signatures")
     step = MinhashDedupSignature(str(folder), _near_config(work), language=WORDS)
     step.run(iter(documents), rank, len(work.shards))
 
 
 def find_near(work: Work, bucket: int) -> None:
     """Write the pairs of documents that agree in a bucket of their signatures."""
-    folders = [str(work.room("near", name)) for name in ("signatures", "pairs")]
+    folders = [str(work.subfolder("near", name)) for name in ("signatures", "pairs")]
     step = MinhashDedupBuckets(*folders, config=_near_config(work))
     step.run(None, bucket, work.recipe.duplicates.buckets)
 
 
-def cluster_near(work: Work) -> None:
+def cluster_near(work: Work, _: int) -> None:
     """Join pairs into clusters, and write all but the first document of each, for each shard."""
-    files = sorted(work.room("near", "pairs").glob("*.dups"))
+    files = sorted(work.subfolder("near", "pairs").glob("*.dups"))
     pairs = [np.fromfile(file, dtype="<u4").reshape(-1, 4).astype(np.int64) for file in files]
     pairs_P4 = np.concatenate(pairs) if pairs else np.zeros((0, 4), dtype=np.int64)
     # A document as one number that sorts by shard, then by place in it.
     removed = np.array(_not_first(pairs_P4[:, ::2] << 32 | pairs_P4[:, 1::2]), dtype=np.int64)
     for rank in range(len(work.shards)):
         own = removed[removed >> 32 == rank] & 0xFFFFFFFF
-        path = work.room("near", "removed") / f"{rank:06d}.remove"
+        path = work.subfolder("near", "removed") / f"{rank:06d}.remove"
         np.sort(own).astype("<u4").tofile(path)
 
 
@@ -75,7 +75,7 @@ def without_copies(work: Work, documents: Documents, rank: int, tally: Tally) ->
         tally.filter("exact duplicate")  # the filters of a tally stand in their order
         documents = without_exact(work, documents, rank, tally)
     if work.recipe.duplicates.near:
-        folder = str(work.room("near", "removed"))
+        folder = str(work.subfolder("near", "removed"))
         step = MinhashDedupFilter(folder, exclusion_writer=tally.filter("near duplicate"))
         documents = step.run(iter(documents), rank, len(work.shards))
     yield from documents
@@ -84,7 +84,7 @@ def without_copies(work: Work, documents: Documents, rank: int, tally: Tally) ->
 def without_exact(work: Work, documents: Documents, rank: int, tally: Tally) -> Iterator[Document]:
     """Yield the documents of a shard that have no equal one before them."""
     step = ExactDedupFilter(
-        str(work.room("exact", "found")),
+        str(work.subfolder("exact", "found")),
         _exact_config(rank),
         exclusion_writer=tally.filter("exact duplicate"),
     )

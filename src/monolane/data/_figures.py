@@ -7,7 +7,7 @@ from typing import Any
 
 from monolane.data._corpus import Corpus
 from monolane.data._manifest import Half, Source
-from monolane.data._summary import Summary
+from monolane.data._tally import Summary
 from monolane.data._turns import Turns
 
 
@@ -90,6 +90,15 @@ def figures_of(corpus: Corpus) -> Figures:
 def tokens_per_byte(half: Half) -> float:
     """Return how many tokens a byte takes; 0 for an empty half."""
     return half.tokens / half.bytes if half.bytes else 0.0
+
+
+def human_size(count: float) -> str:
+    """Return bytes as people say them: 1.23 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
 
 
 def _source(source: Source, kind: str, summary: Mapping[str, Any]) -> SourceFigures:

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import ConfigDict
 
+from monolane._toml import read_table
 from monolane.data._tokens import Part
 from monolane.errors import DataError
 
@@ -60,9 +62,11 @@ class Source:
 class Manifest:
     """The contents of ``corpus.json``; digests are SHA-256 as hex."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     tokenizer: str  # digest of tokenizer.json
     vocabulary_size: int
-    dtype: str  # uint16 or uint32, of the token files
+    dtype: Literal["uint16", "uint32"]  # of the token files
     bos_id: int | None
     eos_id: int | None
     sources: tuple[Source, ...]
@@ -100,22 +104,22 @@ class Manifest:
             )
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
-            if (value.pop("format"), value.pop("version")) != (FORMAT, VERSION):
-                raise DataError(
-                    f"{path}: expected {FORMAT} version {VERSION}; prepare the corpus anew with "
-                    "this version of monolane"
-                )
-            return _parsed(value)
+            kind = (value.pop("format"), value.pop("version"))
+            manifest = read_table(Manifest, value, MANIFEST)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, DataError):
-                raise
             raise DataError(
                 f"{path}: expected the fields of a corpus, got {type(error).__name__}: {error}; "
                 "copy the corpus again, or prepare it anew"
             ) from None
+        if kind != (FORMAT, VERSION):
+            raise DataError(
+                f"{path}: expected {FORMAT} version {VERSION}; prepare the corpus anew with "
+                "this version of monolane"
+            )
+        return manifest
 
 
-def dtype_name(vocabulary_size: int) -> str:
+def dtype_name(vocabulary_size: int) -> Literal["uint16", "uint32"]:
     """Return the smaller of the two types that hold every id."""
     return "uint16" if vocabulary_size <= 1 << 16 else "uint32"
 
@@ -123,18 +127,3 @@ def dtype_name(vocabulary_size: int) -> str:
 def ids_type(name: str) -> np.dtype:
     """Return the little-endian type of a name that ``dtype_name`` gives."""
     return _DTYPES[name]
-
-
-def _parsed(value: dict[str, Any]) -> Manifest:
-    sources = tuple(
-        Source(**{**source, "train": _half(source["train"]), "held_out": _half(source["held_out"])})
-        for source in value.pop("sources")
-    )
-    manifest = Manifest(sources=sources, **value)
-    if manifest.dtype not in _DTYPES:
-        raise ValueError(f"dtype {manifest.dtype!r}, expected one of {', '.join(_DTYPES)}")
-    return manifest
-
-
-def _half(value: dict[str, Any]) -> Half:
-    return Half(**{**value, "parts": tuple(Part(**part) for part in value["parts"])})

@@ -7,7 +7,7 @@ from jinja2 import Environment, StrictUndefined
 
 from monolane._version import __version__
 from monolane.data._corpus import Corpus
-from monolane.data._figures import Bin, Figures, figures_of, tokens_per_byte
+from monolane.data._figures import Bin, Figures, figures_of, human_size, tokens_per_byte
 
 _HEIGHT = 60  # of a histogram's tallest bar, in SVG units; a bar is 22 wide on a pitch of 28
 _PITCH = 28
@@ -16,7 +16,7 @@ _PITCH = 28
 def render_page(corpus: Corpus) -> str:
     """Return the page; texts of the corpus are escaped, for they may be anything."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    environment.filters.update(count=_count, size=human_size, percent=_percent)
+    environment.filters.update(count="{:,}".format, size=human_size, percent=_percent)
     template = resources.files("monolane.data").joinpath("templates/report.html").read_text("utf-8")
     figures = figures_of(corpus)
     return environment.from_string(template).render(
@@ -50,15 +50,6 @@ def _bars(bins: tuple[Bin, ...]) -> list[dict[str, Any]]:
     ]
 
 
-def human_size(count: float) -> str:
-    """Return bytes as people say them: 1.23 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
 def short_count(count: float) -> str:
     """Return a count in at most four signs or so: 1.23M, as the field writes tokens."""
     for unit in ("", "k", "M", "B"):
@@ -66,10 +57,6 @@ def short_count(count: float) -> str:
             return f"{count:.3g}{unit}"
         count /= 1000
     return f"{count:.3g}T"
-
-
-def _count(value: int) -> str:
-    return f"{value:,}"
 
 
 def _percent(value: float) -> str:

@@ -1,8 +1,9 @@
 """Tasks of preparation in processes of their own, and a bar that shows how far they are.
 
-Not datatrove's executor: it starts a manager process for each stage, writes its log to the
-terminal and says of progress only how many tasks are done. Not a fork: the parent may hold torch's
-threads. So a script that calls ``prepare`` needs the usual ``if __name__ == "__main__":``.
+Not datatrove's executor (0.10.1): where a worker is killed, for lack of memory say, it waits for
+that task for ever; here it is an error, and what is done is kept. Nor can it show progress but by
+its log, or end its workers with a killed parent. Not a fork: the parent may hold torch's threads.
+So a script that calls ``prepare`` needs the usual ``if __name__ == "__main__":``.
 """
 
 import multiprocessing
@@ -14,12 +15,16 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from monolane.data._work import Work
 from monolane.errors import DataError
+
+if TYPE_CHECKING:
+    from monolane.data._stages import Stage
 
 
 class Pool:
@@ -44,15 +49,11 @@ class Pool:
         self._writer.close()
         self._reader.close()
 
-    def stages(self) -> list[tuple[str, int]]:
-        """Return the name of each stage and its count of tasks, as a worker sees them."""
-        return self._executor.submit(_stages).result()
-
-    def run(self, stage: str, tasks: int, progress: Progress) -> None:
+    def run(self, stage: "Stage", progress: Progress) -> None:
         """Run the tasks of a stage that are not done yet."""
-        bar = progress.add_task(stage, total=tasks)
-        waiting = [rank for rank in range(tasks) if not self._work.is_done(stage, rank)]
-        progress.update(bar, completed=tasks - len(waiting))
+        bar = progress.add_task(stage.name, total=stage.tasks)
+        waiting = [rank for rank in range(stage.tasks) if not self._work.is_done(stage.name, rank)]
+        progress.update(bar, completed=stage.tasks - len(waiting))
         futures = [self._executor.submit(_task, stage, rank) for rank in waiting]
         try:
             for future in as_completed(futures):
@@ -60,8 +61,9 @@ class Pool:
                 progress.advance(bar)
         except BrokenProcessPool:
             raise DataError(
-                f"{stage}: expected every process to live, but one was ended from outside (out of "
-                "memory?); run the same command again with fewer --workers: what is done is kept"
+                f"{stage.name}: expected every process to live, but one was ended from outside "
+                "(out of memory?); run the same command again with fewer --workers: what is done "
+                "is kept"
             ) from None
 
 
@@ -103,16 +105,6 @@ def _watch(parent: "Connection[None, None]") -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _stages() -> list[tuple[str, int]]:
-    from monolane.data._stages import stages
-
+def _task(stage: "Stage", rank: int) -> None:
     assert _WORK is not None
-    return [(stage.name, stage.tasks) for stage in stages(_WORK)]
-
-
-def _task(stage: str, rank: int) -> None:
-    from monolane.data._stages import stages
-
-    assert _WORK is not None
-    (found,) = (one for one in stages(_WORK) if one.name == stage)
-    _WORK.finish(stage, rank, found.run(_WORK, rank) or {})
+    _WORK.finish(stage.name, rank, stage.run(_WORK, rank) or {})

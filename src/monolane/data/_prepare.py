@@ -21,8 +21,7 @@ from monolane.data._disk import check_disk, disk_need
 from monolane.data._manifest import MANIFEST, Half, Manifest, Source
 from monolane.data._pool import Pool, progress_bars
 from monolane.data._recipe import CorpusRecipe, read_recipe
-from monolane.data._summary import SUMMARY, Summary
-from monolane.data._tally import Tally
+from monolane.data._tally import SUMMARY, Summary, Tally
 from monolane.data._tokens import ENDS, Part
 from monolane.data._work import Work, plan_work
 from monolane.data._write import copy_tokenizer, start_manifest
@@ -66,6 +65,8 @@ def prepare(
 def _make(
     recipe: CorpusRecipe, partial: Path, workers: int, progress: bool, say: Callable[[str], object]
 ) -> None:
+    from monolane.data._stages import stages  # and datatrove
+
     work = plan_work(recipe, partial)
     need = disk_need(work)
     say(f"{len(work.shards)} shards, {need}")
@@ -73,8 +74,8 @@ def _make(
     if recipe.tokenizer.path:
         copy_tokenizer(recipe.tokenizer, work.tokenizer)
     with Pool(work, min(workers, len(work.shards))) as pool, progress_bars(progress) as bars:
-        for name, tasks in pool.stages():
-            pool.run(name, tasks, bars)
+        for stage in stages(work):
+            pool.run(stage, bars)
     _finish(work)
 
 
@@ -140,8 +141,8 @@ def _join(work: Work, source: str, half: str) -> Half:
 
 
 def _join_sizes(work: Work, source: str, held_out: Half) -> None:
-    room = work.room("encode")
-    sizes = [np.fromfile(room / f"{part.stem}.bytes", dtype=ENDS) for part in held_out.parts]
+    folder = work.subfolder("encode")
+    sizes = [np.fromfile(folder / f"{part.stem}.bytes", dtype=ENDS) for part in held_out.parts]
     joined = np.concatenate(sizes) if sizes else np.zeros(0, dtype=ENDS)
     joined.tofile(work.folder / source / HELD_OUT_BYTES)
 

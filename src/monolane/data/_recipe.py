@@ -4,18 +4,17 @@ A frozen value read from TOML; the corpus carries it, so that nobody needs to as
 """
 
 import re
-import tomllib
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import PositiveInt
 
+from monolane._toml import Share, config, load_table, read_table
 from monolane.errors import ConfigError
 
 Kind = Literal["text", "code", "jsonl", "parquet", "python-library"]
 
-_STRICT = ConfigDict(extra="forbid", strict=False)
 _PATTERNS: dict[str, tuple[str, ...]] = {
     "text": ("**/*.txt", "**/*.md", "**/*.rst"),
     "code": ("**/*.py",),
@@ -27,11 +26,9 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
-@dataclass(frozen=True)
+@config
 class SourceRecipe:
     """Where the documents of one source lie, and which of them are kept."""
-
-    __pydantic_config__ = _STRICT
 
     name: str
     kind: Kind
@@ -51,11 +48,9 @@ class SourceRecipe:
         return self.pattern or _PATTERNS[self.kind]
 
 
-@dataclass(frozen=True)
+@config
 class TokenizerRecipe:
     """A tokenizer that is there (``path``), or one to be trained (``vocabulary``)."""
-
-    __pydantic_config__ = _STRICT
 
     path: str = ""  # tokenizer.json or its folder
     bos: str | None = None  # where no tokenizer_config.json says them
@@ -64,63 +59,54 @@ class TokenizerRecipe:
     sample_bytes: int = 1_000_000_000  # of text to train it on, at most, from all shards alike
 
 
-@dataclass(frozen=True)
+@config
 class DuplicatesRecipe:
     """Which copies are dropped; of copies, the one in the source that comes first is kept."""
-
-    __pydantic_config__ = _STRICT
 
     exact: bool = True
     near: bool = False
     priority: tuple[str, ...] = ()  # names of sources, first keeps; the rest in their order
     # A pair of similarity s (of sets of word 5-grams) is found with 1 - (1 - s^hashes)^buckets:
     # 0.5: 5 %, 0.7: 56 %, 0.8: 92 %, 0.9: 99.96 %.
-    ngram: int = 5  # words
-    buckets: int = 14
-    hashes: int = 8  # of a bucket
+    ngram: PositiveInt = 5  # words
+    buckets: PositiveInt = 14
+    hashes: PositiveInt = 8  # of a bucket
 
 
-@dataclass(frozen=True)
+@config
 class EvaluationSet:
     """A set that the model will be judged on: JSONL, one task a line."""
-
-    __pydantic_config__ = _STRICT
 
     name: str
     path: str
     fields: tuple[str, ...] = ()  # joined; empty: all strings of a line
 
 
-@dataclass(frozen=True)
+@config
 class DecontaminationRecipe:
     """Documents that share ``ngram`` words in a row with a set are dropped."""
 
-    __pydantic_config__ = _STRICT
-
-    ngram: int = 13
+    ngram: PositiveInt = 13
     sets: tuple[EvaluationSet, ...] = ()
 
 
-@dataclass(frozen=True)
+@config
 class CorpusRecipe:
     """Everything that decides a corpus; paths are below the recipe's folder, or absolute.
 
     ConfigError: names that clash, a stage with a source that is not there, numbers out of range.
     """
 
-    __pydantic_config__ = _STRICT
-
     sources: tuple[SourceRecipe, ...]
     tokenizer: TokenizerRecipe
     seed: int = 0  # of the order of documents
-    held_out: float = 0.01  # share of the documents, chosen by the hash of their content
+    held_out: Share = 0.01  # share of the documents, chosen by the hash of their content
     duplicates: DuplicatesRecipe = field(default_factory=DuplicatesRecipe)
     decontamination: DecontaminationRecipe = field(default_factory=DecontaminationRecipe)
     stages: dict[str, dict[str, float]] = field(default_factory=dict)  # stage -> source -> weight
 
     def __post_init__(self) -> None:
         self._check_sources()
-        self._check_numbers()
         self._check_tokenizer()
 
     def source(self, name: str) -> SourceRecipe:
@@ -163,18 +149,6 @@ class CorpusRecipe:
             if not source.path and source.kind != "python-library":
                 raise ConfigError(f"sources.{source.name}: expected a path, found none; add it")
 
-    def _check_numbers(self) -> None:
-        if not 0 <= self.held_out < 1:
-            raise ConfigError(f"held_out: expected a share from 0 to below 1, got {self.held_out}")
-        for where, value in (
-            ("duplicates.ngram", self.duplicates.ngram),
-            ("duplicates.buckets", self.duplicates.buckets),
-            ("duplicates.hashes", self.duplicates.hashes),
-            ("decontamination.ngram", self.decontamination.ngram),
-        ):
-            if value < 1:
-                raise ConfigError(f"{where}: expected 1 or more, got {value}")
-
     def _check_tokenizer(self) -> None:
         tokenizer = self.tokenizer
         if bool(tokenizer.path) == bool(tokenizer.vocabulary):
@@ -191,20 +165,8 @@ class CorpusRecipe:
 
 def read_recipe(path: Path) -> CorpusRecipe:
     """Read a recipe; ConfigError says which key, what was expected and what was found."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: expected a recipe in TOML, got: {error}") from None
-    try:
-        recipe = TypeAdapter(CorpusRecipe).validate_python(table)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the recipe"
-        got = "nothing" if first["type"] == "missing" else repr(first["input"])
-        raise ConfigError(f"{path}: {where}: {first['msg']}, got {got:.80}") from None
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    return _anchored(recipe, path.absolute().parent)
+    table, origin = load_table(path)
+    return _anchored(read_table(CorpusRecipe, table, origin), path.absolute().parent)
 
 
 def _anchored(recipe: CorpusRecipe, folder: Path) -> CorpusRecipe:

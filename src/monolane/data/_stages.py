@@ -59,11 +59,11 @@ def stages(work: Work) -> Iterator[Stage]:
     yield Stage("filter", _filter, shards)
     if recipe.duplicates.exact:
         yield Stage("exact", _exact, shards)
-        yield Stage("exact-find", lambda work, _: find_exact(work), 1)
+        yield Stage("exact-find", find_exact, 1)
     if recipe.duplicates.near:
         yield Stage("near", _near, shards)
         yield Stage("near-find", find_near, recipe.duplicates.buckets)
-        yield Stage("near-cluster", lambda work, _: cluster_near(work), 1)
+        yield Stage("near-cluster", cluster_near, 1)
     if recipe.tokenizer.vocabulary:
         yield Stage("vocabulary", _train_vocabulary, 1)
     yield Stage("encode", _encode, shards)
@@ -81,7 +81,7 @@ def _hash_evaluation(work: Work, index: int) -> Record:
         hashes.update(map(hashed, found))
         tasks += 1
         short += not found
-    path = work.room("evaluation") / f"{given.name}.index.hashes"
+    path = work.subfolder("evaluation") / f"{given.name}.index.hashes"
     np.array(sorted(hashes), dtype="<u8").tofile(path)
     return {"name": given.name, "tasks": tasks, "short": short, "ngrams": len(hashes)}
 
@@ -89,7 +89,7 @@ def _hash_evaluation(work: Work, index: int) -> Record:
 def _filter(work: Work, rank: int) -> Record:
     shard, recipe = work.shards[rank], work.recipe
     source = recipe.source(shard.source)
-    evaluation = work.room("evaluation") if recipe.decontamination.sets else None
+    evaluation = work.subfolder("evaluation") if recipe.decontamination.sets else None
     filters = filters_of(source, evaluation, recipe.decontamination.ngram)
     tally = Tally()
     for name in ("not UTF-8", *filters):
@@ -147,10 +147,10 @@ def _encode(work: Work, rank: int) -> Record:
     stems = {half: f"{shard.source}/{half}-{shard.number:05d}" for half in ("train", "held_out")}
     sizes: dict[str, list[int]] = {half: [] for half in stems}
     tally = Tally()
-    room = work.room("encode")
+    folder = work.subfolder("encode")
     with (
-        PartWriter(room, stems["train"], dtype) as train,
-        PartWriter(room, stems["held_out"], dtype) as held_out,
+        PartWriter(folder, stems["train"], dtype) as train,
+        PartWriter(folder, stems["held_out"], dtype) as held_out,
     ):
         for document in without_copies(work, _documents(work, rank), rank, tally):
             ids = tokenizer.encode(document.text, add_special_tokens=False)
@@ -169,21 +169,21 @@ def _shuffle(
     work: Work, part: Part, dtype: np.dtype, sizes: list[int], seed: tuple[int, ...]
 ) -> Record:
     """Write a part's documents in a shuffled order where the corpus has them, and measure them."""
-    room = work.room("encode")
-    files = TokenFiles(room, [part], dtype)
+    folder = work.subfolder("encode")
+    files = TokenFiles(folder, [part], dtype)
     order = np.random.default_rng(seed).permutation(part.documents)
     with PartWriter(work.folder, part.stem, dtype) as writer:
         for number in order.tolist():
             writer.add(files.document(number))
     shuffled = np.array(sizes, dtype=ENDS)[order]
-    shuffled.tofile(room / f"{part.stem}.bytes")
-    (room / f"{part.stem}.ds").unlink()
+    shuffled.tofile(folder / f"{part.stem}.bytes")
+    (folder / f"{part.stem}.ds").unlink()
     bins = np.bincount(np.log2(files.lengths()).astype(int), minlength=BINS)
     return {"part": asdict(writer.part()), "bytes": sum(sizes), "lengths": bins.tolist()}
 
 
 def _texts(work: Work, rank: int) -> Path:
-    return work.room("texts") / f"{rank:05d}.jsonl"
+    return work.subfolder("texts") / f"{rank:05d}.jsonl"
 
 
 def _documents(work: Work, rank: int) -> Iterator[Document]:

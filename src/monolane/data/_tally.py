@@ -1,7 +1,16 @@
-"""What one task of preparation saw: documents read, and what each filter dropped, with examples."""
+"""What preparation saw: documents read, and what each filter dropped, with examples.
 
+A task keeps a :class:`Tally`; ``report.json`` of a corpus is the :class:`Summary` of them: what the
+manifest does not need and a person wants to see. Beside the manifest, so that opening stays quick.
+"""
+
+import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
+
+SUMMARY = "report.json"
 
 _EXAMPLES = 3
 _EXCERPT = 300  # characters
@@ -69,3 +78,28 @@ class Tally:
         self.read_bytes += other["read_bytes"]
         for name, dropped in other["dropped"].items():
             self.filter(name).join(dropped)
+
+
+@dataclass
+class Summary:
+    """Per source: ``read_bytes``, ``dropped`` by filter, ``lengths`` by half, as plain values."""
+
+    sources: dict[str, dict[str, Any]] = field(default_factory=dict)
+    evaluation: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, source: str, tally: Tally, lengths: Mapping[str, list[int]]) -> None:
+        """Add a source; ``lengths[half][k]`` counts documents of 2^k to 2^(k + 1) - 1 tokens."""
+        self.sources[source] = {**tally.to_dict(), "lengths": dict(lengths)}
+
+    def write(self, path: Path) -> None:
+        """Write it."""
+        value = {"sources": self.sources, "evaluation": self.evaluation}
+        path.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def read(folder: Path) -> "Summary":
+        """Read a corpus's; empty where it was written from ids and has none."""
+        path = folder / SUMMARY
+        return (
+            Summary(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else Summary()
+        )

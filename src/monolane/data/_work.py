@@ -51,9 +51,9 @@ class Work:
     @property
     def tokenizer(self) -> Path:
         """The folder of the tokenizer, given or trained."""
-        return self.room("tokenizer")
+        return self.subfolder("tokenizer")
 
-    def room(self, *parts: str) -> Path:
+    def subfolder(self, *parts: str) -> Path:
         """Return a folder for what a stage keeps; it is there."""
         path = self.scratch.joinpath(*parts)
         path.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ class Work:
         return (rank for rank, shard in enumerate(self.shards) if shard.source == name)
 
     def _record(self, stage: str, rank: int) -> Path:
-        return self.room("done") / f"{stage}-{rank:05d}.json"
+        return self.subfolder("done") / f"{stage}-{rank:05d}.json"
 
 
 def plan_work(recipe: CorpusRecipe, folder: Path) -> Work:

@@ -104,8 +104,8 @@ class Engine:
         """
         params = params or SamplingParams()
         prompt_ids = self.prompt_ids(prompt)
-        room = self.backend.context - len(prompt_ids) + 1  # the last token drawn is never fed
-        if room < 1:
+        free = self.backend.context - len(prompt_ids) + 1  # the last token drawn is never fed
+        if free < 1:
             raise RequestError(
                 f"prompt: expected at most {self.backend.context} tokens, the context of this "
                 f"engine, got {len(prompt_ids)}; shorten it or load with a larger context"
@@ -115,7 +115,7 @@ class Engine:
                 f"stop: {self.folder} has no tokenizer, so its answers have no text; use stop_ids"
             )
         self._check_biases(params)
-        budget = min(room, params.max_tokens or room)
+        budget = min(free, params.max_tokens or free)
         eos = frozenset() if params.ignore_eos else self.eos_ids
         stop_ids = eos | frozenset(params.stop_ids)
         job = Job(prompt_ids, params, budget, stop_ids, self.config.vocab_size, constraint)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from monolane.epoch import MAX_LOGPROBS, Draw
 from monolane.errors import RequestError
@@ -68,15 +68,11 @@ class SamplingParams:
 
     @property
     def draw(self) -> Draw:
-        """The part that a backend needs to choose a token; the seed as 64 unsigned bits."""
-        return Draw(
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            seed=self.seed & 0xFFFFFFFFFFFFFFFF,
-            logit_bias=tuple(sorted(self.logit_bias.items())),
-        )
+        """The part that an executor needs to choose a token; the seed as 64 unsigned bits."""
+        values = {x.name: getattr(self, x.name) for x in fields(Draw)}
+        values["seed"] &= 0xFFFFFFFFFFFFFFFF
+        values["logit_bias"] = tuple(sorted(self.logit_bias.items()))
+        return Draw(**values)
 
     def _check_biases(self) -> None:
         biases = self.logit_bias

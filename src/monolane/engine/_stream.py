@@ -150,7 +150,7 @@ class Stream(Iterator[Piece]):
             self._slots.give(slot)
         if last is None and self._cancelled:
             self.finish_reason = "cancelled"
-        # Only now: whoever stops at the last piece, and never asks for another, holds no slot.
+        # Only now: a caller that stops at the last piece and asks for no other holds no slot.
         if last is not None:
             yield last
 

@@ -1,23 +1,26 @@
 """What a request asks of an executor: which tokens go in, and how the next ones are drawn."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 
+def _number(default: float, kind: str, meaning: str) -> Any:
+    """A field that crosses to native executors as a number of type ``kind``; see _border.py."""
+    return field(default=default, metadata={"kind": kind, "meaning": meaning})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """The parameters of one draw; docs/sampling.md defines them for all executors.
+    """The parameters of one draw; docs/sampling.md defines them for all executors."""
 
-    The numbers cross to native executors as the struct ``Draw`` of ``_border.py``.
-    """
-
-    temperature: float = 0.0  # 0: the most probable token
-    top_k: int = 0  # 0: all tokens
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0  # 64 bits; a draw depends on (seed, position) and the logits alone
+    seed: int = _number(0, "u64", "a draw depends on it, its position and the logits alone")
+    top_p: float = _number(1.0, "f64", "1: all tokens")
+    min_p: float = _number(0.0, "f64", "0: all tokens")
+    temperature: float = _number(0.0, "f32", "0: the most probable token")
+    top_k: int = _number(0, "u32", "0: all tokens")
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token, what its logit gains), ids ascending
 
 

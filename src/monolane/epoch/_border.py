@@ -1,32 +1,26 @@
 """Requests and tokens as they cross to native executors: structs with names, described once.
 
 C++ gets them as csrc/epoch_abi.h (``cpp_header``, committed; a test fails when it drifts), CUDA as
-a part of its generated header, NumPy as ``Struct.dtype``. Adding a sampling parameter means a field
-of ``DRAW`` here and of ``Draw`` in _advance.py, and its meaning in each executor's ``choose``.
+a part of its generated header, NumPy as ``Struct.dtype``. A sampling parameter that is a number
+crosses as soon as it is a field of ``Draw`` in _advance.py.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
 from monolane._structs import CPP, Field, Struct
-from monolane.epoch._advance import Advance
+from monolane.epoch._advance import Advance, Draw
 from monolane.epoch._token import TokenEvent, TokenLogprob
 
 MAX_LOGPROBS = 20  # alternatives reported with a token at most, as in the OpenAI API
 
-# The scalars of Draw, name by name; its biases are a list of their own.
+# The numbers of Draw, as its fields describe them; its biases are a list of their own.
 DRAW = Struct(
     "Draw",
-    (
-        Field("seed", "u64", "a draw depends on it, its position and the logits alone"),
-        Field("top_p", "f64", "1: all"),
-        Field("min_p", "f64", "0: all"),
-        Field("temperature", "f32", "0: the largest logit"),
-        Field("top_k", "u32", "0: all"),
-    ),
+    tuple(Field(x.name, **x.metadata) for x in fields(Draw) if x.metadata),
 )
 BIAS = Struct(
     "LogitBias",

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from monolane.epoch._advance import Advance, Guide
 from monolane.epoch._token import TokenEvent
+from monolane.errors import BackendError
 
 
 class Executor(ABC):
@@ -43,6 +44,13 @@ class Executor(ABC):
 
         RequestError if a windowed layer no longer holds the keys that the next token would see.
         """
+
+    def copy(self, source: int, target: int) -> None:
+        """Make a slot hold what another holds, bit by bit, to go on from it; between epochs.
+
+        A prefix is kept so: copy the sequence, then ``truncate`` it to what is shared.
+        """
+        raise BackendError(f"copy: the {self.name} backend copies no sequences yet; use 'cpu'")
 
     @abstractmethod
     def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
@@ -82,11 +90,11 @@ class Executor(ABC):
 
     def set_trace(self, on: bool) -> None:
         """From the next epoch on, note when each worker is in which phase, or do not."""
-        raise NotImplementedError(f"the {self.name} executor keeps no trace")
+        raise BackendError(f"trace: the {self.name} backend keeps none; use 'cpu'")
 
     def take_spans(self) -> npt.NDArray[np.void]:
         """Return and forget the notes of the traced epochs: SPAN records, in no given order."""
-        raise NotImplementedError(f"the {self.name} executor keeps no trace")
+        raise BackendError(f"trace: the {self.name} backend keeps none; use 'cpu'")
 
     def close(self) -> None:  # noqa: B027  most executors hold nothing but what the collector frees
         """Give back memory and threads."""

@@ -75,6 +75,10 @@ class SharedExecutor:
         """Take back all tokens of a slot from ``length`` on."""
         self._exclusively(lambda: self.executor.truncate(slot, length))
 
+    def copy(self, source: int, target: int) -> None:
+        """Make a slot hold what another holds, to go on from it."""
+        self._exclusively(lambda: self.executor.copy(source, target))
+
     def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Feed tokens; return their logits, float32 [T, V]."""
         return self._exclusively(lambda: self.executor.logits(slot, token_ids))

@@ -1,8 +1,8 @@
 """The Laneformer for Hugging Face transformers, and export to a folder in Hub layout.
 
-Importing this room makes ``AutoConfig`` and ``AutoModelForCausalLM`` know the model. The classes
-need ``pip install 'monolane[hf]'``; without it the room still exports folders, and asking it for a
-class raises MissingExtraError.
+Importing this package makes ``AutoConfig`` and ``AutoModelForCausalLM`` know the model. The classes
+need ``pip install 'monolane[hf]'``; without it the package still exports folders, and asking it
+for a class raises MissingExtraError.
 """
 
 from importlib.util import find_spec

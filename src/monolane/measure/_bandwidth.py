@@ -36,7 +36,7 @@ class ReadProbe:
         self._parts: list[npt.NDArray[np.uint8]] = [
             np.empty((rows, _BLOCK), np.uint8) for _ in range(workers)
         ]
-        self._in_parallel(lambda part: part.fill(1))  # touched first by whoever reads it
+        self._in_parallel(lambda part: part.fill(1))  # first touched by its reader
         self.samples: list[float] = []  # bytes/s
 
     @property

@@ -36,7 +36,7 @@ class WeightFormat:
     super_block: int = 0  # columns whose group scales share a scale of their own; 0: none do
     super_bits: int = 0  # of what a super-block adds: its scale, and that of its minima
     keys: str = ""  # format of the keys and values beside it; "": its own
-    activation: str = "f32"  # in what type activations meet it on a CPU; csrc/kernels.h
+    activation: str = "f32"  # the type of activations beside it on a CPU; csrc/kernels.h
     executors: frozenset[str] = frozenset()  # which multiply by it, besides ``reference``
 
     @property
@@ -67,8 +67,8 @@ class WeightFormat:
         return bits // 8
 
 
-# In what type activations meet weights on a CPU; the place is the code. f32 is exact: any format of
-# plain numbers is widened. bf16: rounded, for bfloat16 weights, accumulated in float32. i8:
+# The types of activations beside weights on a CPU; the place is the code. f32 is exact: any format
+# of plain numbers is widened. bf16: rounded, for bfloat16 weights, accumulated in float32. i8:
 # quantised in groups of 32 with a float32 scale, for weights that are codes.
 ACTIVATIONS = ("f32", "bf16", "i8")
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from monolane._structs import Field, Struct
 from monolane.model import Head, Role
 from monolane.plan._device import Choice
-from monolane.plan._phase import Matrix, Phase
+from monolane.plan._phase import Phase
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope, Share
 
@@ -190,10 +190,7 @@ def _fill_phase(row: np.void, phase: Phase, plan: Plan, index: dict[Share, int])
         }
     for name, value in values.items():
         row[name] = value
-    empty = (-1, 0, 0, -1)
-    listed = [_matrix(matrix, index) for matrix in phase.matrices]
-    row["matrices"] = listed + [empty] * (MAX_MATRICES - len(listed))
-
-
-def _matrix(matrix: Matrix, index: dict[Share, int]) -> tuple[int, int, int, int]:
-    return ROLES.index(matrix.role), matrix.rows, matrix.columns, index[matrix.share]
+    row["matrices"]["role"] = row["matrices"]["share"] = -1  # unused entries
+    for entry, matrix in zip(row["matrices"], phase.matrices, strict=False):
+        entry["role"], entry["share"] = ROLES.index(matrix.role), index[matrix.share]
+        entry["rows"], entry["columns"] = matrix.rows, matrix.columns

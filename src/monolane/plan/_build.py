@@ -199,7 +199,7 @@ class _Builder:
 
     @staticmethod
     def _update_reads(update: Update | None) -> tuple[Access, ...]:
-        """Return what an update reads: the own lanes' outputs, and the others' if they meet."""
+        """Return what an update reads: the own lanes' outputs, and the others' if the rule asks."""
         if update is None:
             return ()
         delay, module = update.reduce.delay, update.module

@@ -1,6 +1,6 @@
 """Which workers serve which lanes.
 
-Lanes meet rarely, so the workers that share a lane's rows are kept few: there are
+Lanes exchange rarely, so the workers that share a lane's rows are kept few: there are
 gcd(lanes, workers) groups, each with as many consecutive lanes and as many consecutive workers.
 Eight lanes on 2 workers are 2 groups of 4 lanes x 1 worker; on 128 workers 8 groups of 1 x 16; on
 3 workers one group of 8 x 3. A dense model is one lane, hence one group.

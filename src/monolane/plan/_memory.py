@@ -1,7 +1,7 @@
 """The buffers that simulated workers share: NaN until written, and NaN again when written anew.
 
 A slot is poisoned when the first worker begins to overwrite it. Sound plans never notice; in an
-unsound one whoever still needed the old content, or reads the new too early, meets NaN.
+unsound one a worker that still needed the old content, or that reads the new too early, reads NaN.
 """
 
 import numpy as np

@@ -31,6 +31,11 @@ class Cache:
         """Count the tokens of a finished pass as filled."""
         self.length += count
 
+    def copy_from(self, other: "Cache") -> None:
+        """Hold what another cache of the same model holds."""
+        self._keys[:], self._values[:] = other._keys, other._values
+        self.length = other.length
+
     def truncate(self, length: int) -> None:
         """Take back all tokens from ``length`` on."""
         assert 0 <= length <= self.length

@@ -71,6 +71,10 @@ class ReferenceExecutor(Executor):
         """Take back all tokens of a slot from ``length`` on."""
         self._caches[slot].truncate(length)
 
+    def copy(self, source: int, target: int) -> None:
+        """Make a slot hold what another holds."""
+        self._caches[target].copy_from(self._caches[source])
+
     def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Feed tokens; return their logits, float32 [T, V]."""
         chunks = range(0, max(1, len(token_ids)), PREFILL_CHUNK)

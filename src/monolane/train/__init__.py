@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from monolane.errors import MissingExtraError
 
-if TYPE_CHECKING or (find_spec("torch") and find_spec("transformers")):
+if TYPE_CHECKING or all(map(find_spec, ("torch", "transformers", "tomli_w"))):
     from monolane.train._config import RunConfig
     from monolane.train._config_file import load_config, shipped_configs, write_config
     from monolane.train._convert import export_run, read_weights

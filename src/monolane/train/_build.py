@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from monolane.errors import ConfigError
 from monolane.hf import LaneformerConfig, LaneformerForCausalLM
-from monolane.model import Checkpoint, parse_config, read_config, tensor_specs
+from monolane.model import Checkpoint, ModelConfig, parse_config, read_config, tensor_specs
 from monolane.train._config import Model, RunConfig
 from monolane.train._world import World
 
@@ -45,13 +45,18 @@ def empty_model(model: Model) -> LaneformerForCausalLM:
         return LaneformerForCausalLM(config)
 
 
-def build_model(config: RunConfig, world: World) -> LaneformerForCausalLM:
-    """Return the sharded model with its first weights: random, or those of ``model.init_from``."""
+def build_model(config: RunConfig, world: World, *, fill: bool = True) -> LaneformerForCausalLM:
+    """Return the sharded model with its first weights: random, or those of a model folder.
+
+    Without ``fill`` the weights are whatever was in memory: a checkpoint is about to be read.
+    """
     model = empty_model(config.model)
     if config.compute.checkpoint_activations:
         _checkpoint_activations(model)
     shard_model(model, config, world)
     model.to_empty(device=world.device)
+    if not fill:
+        return model
     tensors = (
         _stored(Path(config.model.init_from).expanduser(), config.model)
         if config.model.init_from
@@ -140,10 +145,14 @@ def _drawn(template: LaneformerForCausalLM, seed: int) -> Iterator[tuple[str, Te
         module.to_empty(device="meta", recurse=False)
 
 
-def _stored(folder: Path, model: Model) -> Iterator[tuple[str, Tensor]]:
-    """Read the weights of a model folder, whose shape must be the config's."""
-    expected = parse_config(config_fields(model) | {"model_type": "laneformer"})
-    got = read_config(folder)
+def model_config(model: Model, **fields: Any) -> ModelConfig:
+    """Return the shape as the engine's own config; ``fields`` are more of config.json."""
+    return parse_config(config_fields(model) | {"model_type": "laneformer"} | fields)
+
+
+def check_start(folder: Path, got: ModelConfig, model: Model) -> None:
+    """Raise ConfigError where ``model.init_from`` is of another shape than the config's."""
+    expected = model_config(model)
     differing = [
         field.name
         for field in fields(expected)
@@ -155,6 +164,12 @@ def _stored(folder: Path, model: Model) -> Iterator[tuple[str, Tensor]]:
             f"model.init_from: expected a folder of the shape in [model], got {folder}, which "
             f"differs in {', '.join(differing)}; mend [model] or name another folder"
         )
+
+
+def _stored(folder: Path, model: Model) -> Iterator[tuple[str, Tensor]]:
+    """Read the weights of a model folder, whose shape must be the config's."""
+    got = read_config(folder)
+    check_start(folder, got, model)
     stored = Checkpoint.open(folder)
     for spec in tensor_specs(got):
         yield spec.name, _as_tensor(stored[spec.name])

@@ -4,13 +4,14 @@ Reading and its errors are :mod:`monolane._toml`'s.
 """
 
 import dataclasses
-import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from monolane._toml import load_table, read_table, shipped_tables
+import tomli_w
+
+from monolane._toml import load_table, read_table, shipped_files
 from monolane.errors import ConfigError
 from monolane.train._config import RunConfig
 
@@ -19,7 +20,7 @@ _PACKAGE = "monolane.train"
 
 def shipped_configs() -> tuple[str, ...]:
     """Names of the configs that come with the package."""
-    return shipped_tables(_PACKAGE)
+    return shipped_files(_PACKAGE)
 
 
 def load_config(name: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
@@ -36,9 +37,7 @@ def load_config(name: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
 
 def write_config(config: RunConfig) -> str:
     """Return the config as TOML, every field spelled out; :func:`load_config` reads it back."""
-    lines: list[str] = []
-    _write(dataclasses.asdict(config), "", lines)
-    return "\n".join(lines).lstrip("\n") + "\n"
+    return tomli_w.dumps(dataclasses.asdict(config))
 
 
 def differences(one: RunConfig, other: RunConfig) -> dict[str, tuple[Any, Any]]:
@@ -65,25 +64,6 @@ def _override(table: dict[str, Any], override: str) -> None:
         table[key] = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         table[key] = text.strip()  # a bare word
-
-
-def _write(table: Mapping[str, Any], path: str, lines: list[str]) -> None:
-    """Append a table: plain fields first, as TOML wants them, then the tables inside."""
-    plain = {name: value for name, value in table.items() if not isinstance(value, dict)}
-    if path and (plain or not table):
-        lines.append(f"\n[{path}]")
-    lines.extend(f"{name} = {_literal(value)}" for name, value in plain.items())
-    for name, value in table.items():
-        if isinstance(value, dict):
-            key = name if name.replace("_", "").replace("-", "").isalnum() else json.dumps(name)
-            _write(value, f"{path}.{key}" if path else key, lines)
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(_literal, value))}]"
-    # JSON's numbers, booleans and strings (without lone surrogates) are TOML's.
-    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
 def _flat(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:

@@ -20,24 +20,14 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from monolane.errors import CheckpointError
 from monolane.hf import export_hub_layout
-from monolane.model import (
-    parse_config,
-    render_config,
-    tensor_specs,
-    write_checkpoint,
-)
-from monolane.train._build import config_fields
+from monolane.model import render_config, tensor_specs, write_checkpoint
+from monolane.train._build import model_config
 from monolane.train._config import RunConfig
 from monolane.train._config_file import load_config
 from monolane.train._run import CONFIG
 from monolane.train._store import checkpoint_folder, checkpoint_steps
 
 _TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
-
-
-def is_run(folder: Path) -> bool:
-    """Say whether a folder is a training run's."""
-    return (folder / CONFIG).is_file() and (folder / "checkpoints").is_dir()
 
 
 def export_run(
@@ -56,7 +46,10 @@ def export_run(
     """
     config = load_config(run / CONFIG)
     weights = read_weights(run, _pick(run, step))
-    with tempfile.TemporaryDirectory(dir=_existing_parent(destination)) as aside:
+    parent = destination.resolve().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    # Aside on the destination's own file system, as the weights may be large.
+    with tempfile.TemporaryDirectory(dir=parent) as aside:
         source = Path(aside)
         _write_source(source, config, weights)
         return export_hub_layout(source, destination, dtype=dtype, overwrite=overwrite)
@@ -88,9 +81,7 @@ def _pick(run: Path, step: int | None) -> int:
 
 def _write_source(folder: Path, config: RunConfig, weights: dict[str, Tensor]) -> None:
     """Write the plain model folder that the export completes."""
-    shape = parse_config(
-        config_fields(config.model) | {"model_type": "laneformer", "torch_dtype": "float32"}
-    )
+    shape = model_config(config.model, torch_dtype="float32")
     (folder / "config.json").write_text(json.dumps(render_config(shape)), encoding="utf-8")
 
     def tensors() -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
@@ -102,10 +93,3 @@ def _write_source(folder: Path, config: RunConfig, weights: dict[str, Tensor]) -
     for name in _TEXT_FILES:
         if config.data.corpus and (corpus / name).is_file():
             (folder / name).write_bytes((corpus / name).read_bytes())
-
-
-def _existing_parent(destination: Path) -> Path:
-    """Where to write aside: on the destination's file system, as the weights may be large."""
-    parent = destination.resolve().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    return parent

@@ -99,12 +99,7 @@ class Forecast:
 def forecast(config: RunConfig, world: int, mfu: float, device: str = "H100") -> Forecast:
     """Return what ``config`` needs of ``world`` devices; ConfigError where they do not fit."""
     config.rows_per_process(world)
-    shard = config.parallel.shard or world
-    if world % shard:
-        raise ConfigError(
-            f"parallel.shard: expected a divisor of the {world} devices, got {shard}; mend it, or "
-            "give 0 for all of them"
-        )
+    shard = config.shard(world)
     if not 0 < mfu <= 1:
         raise ConfigError(f"mfu: expected more than 0 and at most 1, got {mfu}; give a share")
     if peak_of(device) is None:
@@ -187,6 +182,6 @@ if the {_PUBLISHED_DAYS} days are both phases together, restarts and evaluation 
 
 
 def _layout(config: RunConfig, world: int) -> str:
-    shard = config.parallel.shard or world
+    shard = config.shard(world)
     copies = world // shard
     return f"{copies} cop{'y' if copies == 1 else 'ies'} of the weights over {shard} each"

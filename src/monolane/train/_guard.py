@@ -11,49 +11,14 @@ of the records: every rank comes to the same answer without a word.
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from monolane.errors import ConfigError, TrainingError
+from monolane.errors import TrainingError
+from monolane.train._config import GuardConfig
 from monolane.train._record import StepRecord
 
 _SIGMA_PER_MAD = 1.4826  # of a normal distribution
-
-
-@dataclass(frozen=True)
-class GuardConfig:
-    """Section ``[guard]``: what counts as a spike, how many a run may have; checked when made."""
-
-    enabled: bool = True
-    window: int = 128  # losses that make the history
-    history: int = 32  # losses before the first judgement; NaN and Inf are judged from the start
-    threshold: float = 7.0  # robust standard deviations above the median
-    min_rise: float = 0.15  # nats above the median: less is no spike, however calm the curve
-    patience: int = 4  # far-off losses within the last 2 * patience - 1 that make a spike
-    rollbacks: int = 3  # within `span` steps; one more ends the run
-    span: int = 2000
-
-    def __post_init__(self) -> None:
-        if not 8 <= self.history <= self.window:
-            raise ConfigError(
-                f"guard: expected 8 <= history <= window, got history {self.history} and window "
-                f"{self.window}; a scale from fewer losses is noise"
-            )
-        if not (self.threshold > 0 and self.min_rise >= 0):
-            raise ConfigError(
-                "guard: expected threshold > 0 and min_rise >= 0, "
-                f"got {self.threshold} and {self.min_rise}"
-            )
-        if not 1 <= self.patience <= self.history:
-            raise ConfigError(
-                f"guard: expected patience of 1 to history {self.history}, got {self.patience}"
-            )
-        if self.rollbacks < 0 or self.span < 1:
-            raise ConfigError(
-                "guard: expected rollbacks >= 0 and span >= 1, "
-                f"got {self.rollbacks} and {self.span}"
-            )
 
 
 class SpikeGuard:

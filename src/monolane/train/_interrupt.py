@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a flag, so that no step is cut in half."""
+"""Signals that ask to stop as a flag, so that no step is cut in half."""
 
 import signal
 import threading
@@ -9,21 +9,23 @@ from typing import Any
 
 
 @contextmanager
-def deferred_interrupt() -> Iterator[Callable[[], bool]]:
-    """Give a function that says whether the process was asked to stop since the start."""
-    flag = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield flag.is_set  # only the main thread may install handlers
-        return
+def deferred_interrupt(*more: signal.Signals) -> Iterator[Callable[[], int]]:
+    """Give a function that returns the last such signal since the start, or 0.
 
-    def raise_flag(number: int, frame: FrameType | None) -> None:
-        flag.set()
+    These are SIGINT, SIGTERM and ``more``.
+    """
+    asked = 0
 
-    before: dict[int, Any] = {
-        number: signal.signal(number, raise_flag) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = number
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # no other may install handlers
+        numbers = (signal.SIGINT, signal.SIGTERM, *more)
+        before = {number: signal.signal(number, note) for number in numbers}
     try:
-        yield flag.is_set
+        yield lambda: asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -24,7 +24,6 @@ from monolane.train._guard import SpikeGuard
 from monolane.train._inputs import make_validator, open_blend, open_corpus
 from monolane.train._interrupt import deferred_interrupt
 from monolane.train._record import Observer, Observers, StepRecord
-from monolane.train._schedule import first_change, learning_rate
 from monolane.train._store import Progress, Store, checkpoint_folder, checkpoint_steps
 from monolane.train._trainer import Outcome, Trainer
 from monolane.train._world import World, open_world
@@ -64,13 +63,14 @@ class Run:
         self.world = world
         corpus = open_corpus(config)
         self.blend = open_blend(config, corpus)
-        self.trainer = Trainer(config, world)
+        self.store = Store(folder, config.checkpoint.keep, world)
+        newest = self.store.newest()
+        self.trainer = Trainer(config, world, resumed=newest is not None)
         if world.is_first:  # nothing is left behind by a config that cannot run
             folder.mkdir(parents=True, exist_ok=True)
             (folder / CONFIG).write_text(write_config(config), encoding="utf-8")
-        self.store = Store(folder, config.checkpoint.keep, world)
         self.guard = SpikeGuard(config.guard)
-        self.progress = self._start(corpus)
+        self.progress = self._start(corpus, newest)
         self._folder = folder
         self._validator = make_validator(config, corpus)
         self._observers = Observers(listeners(self.progress.step) if world.is_first else ())
@@ -96,9 +96,8 @@ class Run:
         finally:
             self._observers.close()
 
-    def _start(self, corpus: Corpus) -> Progress:
+    def _start(self, corpus: Corpus, newest: int | None) -> Progress:
         """Take up the newest checkpoint, or write the first one: a run can always go back."""
-        newest = self.store.newest()
         if newest is None:
             self.store.drop_after(-1)
             progress = Progress(corpus=corpus.digest, guard=self.guard.state())
@@ -114,7 +113,7 @@ class Run:
         self.guard.load(progress.guard)
         return progress
 
-    def _advance(self, asked: Callable[[], bool]) -> None:
+    def _advance(self, asked: Callable[[], int]) -> None:
         """Do one step and all that is due after it."""
         began, now = time.monotonic(), self.progress
         outcome = self.trainer.step(now.step, self._rows(), asked)
@@ -154,7 +153,7 @@ class Run:
             loss=outcome.loss,
             z_loss=outcome.z_loss,
             norm=outcome.norm,
-            learning_rate=learning_rate(self.config, self.progress.step - 1),
+            learning_rate=self.trainer.rate(self.progress.step - 1),
             tokens=self.progress.tokens,
             tokens_per_s=rate,
             mfu=used / self._peak if self._peak else None,
@@ -244,7 +243,7 @@ def _check_resumable(kept: RunConfig, config: RunConfig, run: Path) -> None:
         if not name.startswith(_FREE)
     }
     # Another length is the same run until either's decay, or its long rows, begin.
-    if done <= min(first_change(one.schedule) for one in (kept, config)):
+    if done <= min(one.schedule.first_change for one in (kept, config)):
         for name in ("steps", "decay", "short_until"):
             differing.pop(f"schedule.{name}", None)
     if differing:

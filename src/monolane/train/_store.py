@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ConfigDict
 from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
+from monolane._toml import read_table
 from monolane.errors import CheckpointError
 from monolane.train._world import World
 
@@ -36,6 +38,8 @@ _VERSION = 1
 @dataclass(frozen=True)
 class Progress:
     """Where a run is: what a checkpoint says besides tensors."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     step: int = 0  # steps done
     next_row: int = 0  # the first row of the data that is not read yet
@@ -64,20 +68,18 @@ class Progress:
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
             version = value.pop("version")
-            if version != _VERSION:
-                raise CheckpointError(
-                    f"{path}: expected format {_VERSION}, got {version}; use the version of "
-                    "monolane that wrote it"
-                )
-            value["skipped"] = tuple((first, last) for first, last in value["skipped"])
-            return cls(**value)
+            progress = read_table(cls, value, PROGRESS)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, CheckpointError):
-                raise
             raise CheckpointError(
                 f"{path}: expected the progress of a run, got {type(error).__name__}: {error}; "
                 "remove this checkpoint, and the one before it is used"
             ) from None
+        if version != _VERSION:
+            raise CheckpointError(
+                f"{path}: expected format {_VERSION}, got {version}; use the version of "
+                "monolane that wrote it"
+            )
+        return progress
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
@@ -89,6 +91,28 @@ def checkpoint_steps(run: Path) -> list[int]:
     """Return the steps of a run's whole checkpoints, in order."""
     found = (run / FOLDER).glob(f"step-*/{_WHOLE}")
     return sorted(int(path.parent.name.removeprefix("step-")) for path in found)
+
+
+def named_checkpoint(folder: Path) -> Path | None:
+    """Return the checkpoint that a folder is, or the newest of a run; None where it is neither."""
+    if (folder / _WHOLE).is_file():
+        return folder
+    steps = checkpoint_steps(folder)
+    return checkpoint_folder(folder, steps[-1]) if steps else None
+
+
+def read_tensors(folder: Path, tensors: Mapping[str, Tensor], group: Any, hint: str) -> None:
+    """Fill live tensors from a checkpoint, each process its own shares of them.
+
+    CheckpointError with ``hint`` where one of them is not in it.
+    """
+    known = FileSystemReader(folder).read_metadata().state_dict_metadata
+    if missing := sorted(tensors.keys() - known.keys()):
+        raise CheckpointError(
+            f"{folder}: expected a tensor {missing[0]!r} (and {len(missing) - 1} more that are "
+            f"not there); {hint}"
+        )
+    load(dict(tensors), checkpoint_id=str(folder), process_group=group)
 
 
 class Store:
@@ -144,14 +168,9 @@ class Store:
         """Fill the live tensors from the checkpoint after ``step`` steps; return its progress."""
         folder = checkpoint_folder(self._run, step)
         known = FileSystemReader(folder).read_metadata().state_dict_metadata
-        missing = sorted(tensors.keys() - known.keys())
-        if missing:
-            raise CheckpointError(
-                f"{folder}: expected a tensor {missing[0]!r} (and {len(missing) - 1} more that are "
-                "not there); go on with the [model] and [optimizer] that the run began with"
-            )
         random = {name: state for name, state in self._random_state().items() if name in known}
-        load({**tensors, **random}, checkpoint_id=str(folder), process_group=self._world.files)
+        hint = "go on with the [model] and [optimizer] that the run began with"
+        read_tensors(folder, {**tensors, **random}, self._world.files, hint)
         self._set_random_state(random)
         return Progress.read(folder)
 

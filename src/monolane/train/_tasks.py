@@ -15,7 +15,6 @@ DataComp-LM's CORE, with tasks that are ours and small: the numbers do not compa
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,12 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from monolane._toml import read_file, shipped_files
 from monolane.errors import ConfigError
 from monolane.train._evaluate import ROWS, Window, score_windows
 
 _KINDS = ({"context", "choices", "answer"}, {"contexts", "continuation", "answer"})
+_SHIPPED = ("monolane.train", "tasks", ".jsonl")
 _EXACT = {"context", "target"}
 
 
@@ -66,22 +67,16 @@ class TaskScore:
 
 def shipped_tasks() -> tuple[str, ...]:
     """Names of the tasks that come with the package."""
-    folder = resources.files("monolane.train").joinpath("tasks")
-    return tuple(sorted(p.name.removesuffix(".jsonl") for p in folder.iterdir() if _is_task(p)))
+    return shipped_files(*_SHIPPED)
 
 
 def load_task(name: str | Path) -> Task:
     """Read a task: a JSONL file, or the name of a shipped one."""
-    path = Path(name)
-    if path.is_file():
-        return Task(path.stem, _examples(path.read_text(encoding="utf-8"), str(path)))
-    if isinstance(name, str) and name in shipped_tasks():
-        file = resources.files("monolane.train").joinpath("tasks", f"{name}.jsonl")
-        return Task(name, _examples(file.read_text(encoding="utf-8"), f"{name}.jsonl"))
-    raise ConfigError(
-        f"task {name}: expected a JSONL file or one of {', '.join(shipped_tasks())}, found "
-        "neither; mend validation.tasks"
-    )
+    try:
+        text, origin = read_file(name, *_SHIPPED)
+    except ConfigError as error:
+        raise ConfigError(f"validation.tasks: {error}") from None
+    return Task(Path(name).stem, _examples(text, origin))
 
 
 def score_tasks(
@@ -176,7 +171,3 @@ def _some(text: str) -> str:
     if not text:
         raise ValueError("a continuation is empty")
     return text
-
-
-def _is_task(path: Any) -> bool:
-    return bool(path.name.endswith(".jsonl"))

@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,13 +17,15 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from monolane.data import IGNORED, Rows
+from monolane.errors import ConfigError
 from monolane.hf import LaneformerForCausalLM
 from monolane.train._attention import document_masks
-from monolane.train._build import build_model
+from monolane.train._build import build_model, check_start, model_config
 from monolane.train._config import RunConfig
+from monolane.train._config_file import load_config
 from monolane.train._loss import summed_losses
 from monolane.train._optimiser import Optimiser
-from monolane.train._schedule import learning_rate
+from monolane.train._store import named_checkpoint, read_tensors
 from monolane.train._world import World
 
 Result = TypeVar("Result")
@@ -42,19 +45,27 @@ class Outcome:
 class Trainer:
     """A sharded model and its optimizer, advanced step by step."""
 
-    def __init__(self, config: RunConfig, world: World) -> None:
+    def __init__(self, config: RunConfig, world: World, *, resumed: bool = False) -> None:
+        """``resumed``: a checkpoint of this run will be read, so there are no first weights."""
         self.config = config
         self.world = world
-        self.model: LaneformerForCausalLM = build_model(config, world)
+        begun = None if resumed else _begun(config)
+        self.model: LaneformerForCausalLM = build_model(
+            config, world, fill=not resumed and begun is None
+        )
         self.optimiser = Optimiser(self.model, config.optimizer)
+        if begun is not None:
+            carried = self.tensors()
+            if config.optimizer.moments == "restart":
+                carried = {name: t for name, t in carried.items() if name.startswith("model.")}
+            hint = "use the optimizer.name of that run, or set optimizer.moments to 'restart'"
+            read_tensors(begun, carried, world.files, hint)
         self._flex = uses_flex(config, world.device)
         if self._flex:
             self.model.config._attn_implementation = "flex_attention"
         self._losses = torch.compile(summed_losses) if config.compute.compile else summed_losses
 
-    def step(
-        self, index: int, rows: Rows, asked_to_stop: Callable[[], bool] = lambda: False
-    ) -> Outcome:
+    def step(self, index: int, rows: Rows, asked_to_stop: Callable[[], int] = lambda: 0) -> Outcome:
         """Do step ``index``, counted from 0, with this process's share of its rows [R, T].
 
         A gradient that is not finite updates nothing: the outcome says so, and the weights stay.
@@ -65,8 +76,8 @@ class Trainer:
         for batch in self._passes(index, rows):
             pass_nats, pass_squares = self._backward(batch, max(counted, 1.0))
             nats, squares = nats + pass_nats, squares + pass_squares
-        nats, squares, stop = self.world.sum(nats, squares, float(asked_to_stop()))
-        norm = self._update(learning_rate(self.config, index))
+        nats, squares, stop = self.world.sum(nats, squares, float(bool(asked_to_stop())))
+        norm = self._update(self.rate(index))
         return Outcome(
             loss=nats / max(counted, 1.0),
             z_loss=self.config.optimizer.z_loss * squares / max(counted, 1.0),
@@ -74,6 +85,10 @@ class Trainer:
             tokens=int(counted),
             interrupted=stop > 0,
         )
+
+    def rate(self, index: int) -> float:
+        """Return the learning rate of step ``index``, counted from 0."""
+        return self.config.schedule.rate(self.config.optimizer.peak_lr, index)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the live weights and optimizer state by name, for a checkpoint to save or fill."""
@@ -145,6 +160,24 @@ class Trainer:
         torch.nn.utils.clip_grads_with_norm_(parameters, self.config.optimizer.clip_norm, total)
         self.optimiser.step(rate)
         return norm
+
+
+def _begun(config: RunConfig) -> Path | None:
+    """Return the checkpoint that the config begins with, if it is one.
+
+    ConfigError: it is of another shape, or lacks what ``optimizer.moments`` wants.
+    """
+    given = Path(config.model.init_from).expanduser()
+    begun = named_checkpoint(given) if config.model.init_from else None
+    if begun is not None:
+        kept = load_config(begun.parents[1] / "config.toml")
+        check_start(given, model_config(kept.model), config.model)
+    elif config.optimizer.moments == "carry":
+        raise ConfigError(
+            "optimizer.moments: expected a run as model.init_from, whose moments go on, got "
+            f"{config.model.init_from or 'no folder'!r}; name a run, or set it to 'restart'"
+        )
+    return begun
 
 
 def uses_flex(config: RunConfig, device: torch.device) -> bool:

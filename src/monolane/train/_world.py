@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
 
-from monolane.errors import BackendError, ConfigError
+from monolane.errors import BackendError
 from monolane.train._config import Compute, RunConfig
 
 _WORLDS = count()  # that this process has joined so far; the same on every process
@@ -63,12 +63,7 @@ def open_world(config: RunConfig) -> Iterator[World]:
     the device that it wants is not here.
     """
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    shard = config.parallel.shard or size
-    if size % shard:
-        raise ConfigError(
-            f"parallel.shard: expected a divisor of the {size} processes, got {shard}; mend it, or "
-            "give 0 for all of them"
-        )
+    shard = config.shard(size)
     config.rows_per_process(size)
     device = pick_device(config.compute)
     if config.compute.threads:

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from monolane.hf import LaneformerForCausalLM
 
 Order = Literal["together", "from_top", "from_bottom", "at_once"]
-ORDERS: tuple[Order, ...] = ("together", "from_top", "from_bottom", "at_once")
 
 
 class MixedReduce(nn.Module):

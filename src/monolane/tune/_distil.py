@@ -8,19 +8,22 @@ not the Trainer: two models and a share that changes every step are all of it.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn import functional
 
-from monolane.errors import ConfigError, TextError
+from monolane._schedule import Wsd
+from monolane._toml import Share, config
+from monolane.errors import TextError
 from monolane.hf import LaneformerForCausalLM
 from monolane.model import read_config
 from monolane.text import Tokenizer
-from monolane.tune._anneal import ORDERS, Order, annealed
-from monolane.tune._schedule import Wsd
-from monolane.tune._staging import licence_lines, publish, rounded_tensors
+from monolane.tune._anneal import Order, annealed
+from monolane.tune._recipe import Context
+from monolane.tune._staging import publish, render_card, rounded_tensors
 from monolane.tune._windows import Windows, read_windows
 
 Objective = Literal["distil", "finetune"]
@@ -28,37 +31,24 @@ _EVALUATED_ROWS = 64  # held-out windows at most, the same ones every time
 _ROWS_AT_ONCE = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@config
 class AnnealRecipe:
-    """How long, how fast, and in which order the delay comes in; validated on construction."""
+    """How long, how fast, and in which order the delay comes in."""
 
     order: Order = "together"
     objective: Objective = "distil"
-    anneal_share: float = 0.5  # of the steps; the rest trains at the full delay
-    steps: int = 500
-    rows_per_step: int = 8
-    context: int = 256
-    peak_lr: float = 1e-3
-    warmup_share: float = 0.05
-    decay_share: float = 0.3
-    weight_decay: float = 0.0
-    clip_norm: float = 1.0
+    anneal_share: Annotated[float, Field(gt=0, le=1)] = 0.5  # of the steps; then the full delay
+    steps: PositiveInt = 500
+    rows_per_step: PositiveInt = 8
+    context: Context = 256
+    peak_lr: PositiveFloat = 1e-3
+    warmup_share: Share = 0.05
+    decay_share: Share = 0.3
+    weight_decay: NonNegativeFloat = 0.0
+    clip_norm: PositiveFloat = 1.0
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.order not in ORDERS:
-            raise ConfigError(f"order: expected one of {', '.join(ORDERS)}, got {self.order!r}")
-        if self.objective not in ("distil", "finetune"):
-            raise ConfigError(f"objective: expected distil or finetune, got {self.objective!r}")
-        if not 0 < self.anneal_share <= 1:
-            raise ConfigError(
-                f"anneal_share: expected more than 0 and at most 1, got {self.anneal_share}"
-            )
-        for name in ("steps", "rows_per_step", "peak_lr", "clip_norm"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name}: expected more than 0, got {getattr(self, name)}")
-        if self.context < 2:
-            raise ConfigError(f"context: expected at least 2 tokens, got {self.context}")
         Wsd.of(self.steps, self.warmup_share, self.decay_share)
 
     def progress(self, step: int) -> float:
@@ -97,11 +87,11 @@ def distil_folder(
     windows = read_windows(data, tokenizer, recipe.context, recipe.seed)
     teacher, student = _load(dense), _load(delayed)
     healed = heal(teacher, student, windows, recipe, report)
-    config = read_config(delayed)
+    shape = read_config(delayed)
     state = student.state_dict()
-    tensors = rounded_tensors(config, lambda name: state[name].numpy())
-    card = _card(delayed, destination, recipe, healed)
-    publish(delayed, destination, config, tensors, card, overwrite)
+    tensors = rounded_tensors(shape, lambda name: state[name].numpy())
+    card = render_card("distil_card", delayed, destination, recipe=recipe, healed=healed)
+    publish(delayed, destination, shape, tensors, card, overwrite)
     return healed
 
 
@@ -129,7 +119,7 @@ def heal(
             loss.backward()
             torch.nn.utils.clip_grad_norm_(student.parameters(), recipe.clip_norm)
             for group in optimiser.param_groups:
-                group["lr"] = recipe.peak_lr * schedule.factor(step)
+                group["lr"] = schedule.rate(recipe.peak_lr, step)
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
             curve.append((step, loss.item(), annealing.shares[-1]))
@@ -174,37 +164,3 @@ def held_out_loss(model: LaneformerForCausalLM, windows: Windows) -> float:
 
 def _load(folder: Path) -> LaneformerForCausalLM:
     return LaneformerForCausalLM.from_pretrained(folder, dtype=torch.float32)
-
-
-_CARD = """---
-library_name: transformers
-pipeline_tag: text-generation
-base_model: {source}
-{licence}tags:
-- laneformer
-- custom_code
----
-
-# {name}
-
-A dense decoder converted into a Laneformer (`{source}`) and trained back by `monolane retrofit
---distil`: {steps} steps of {tokens} tokens, delay brought in {order}, objective {objective}.
-
-Held-out loss in nats per token, on text like that it was trained on: {before:.3f} as the dense
-source, {at_once:.3f} with the delay switched on at once, {after:.3f} at the end.
-"""
-
-
-def _card(source: Path, destination: Path, recipe: AnnealRecipe, healed: Healed) -> str:
-    return _CARD.format(
-        source=source.name,
-        licence=licence_lines(source),
-        name=destination.name,
-        steps=recipe.steps,
-        tokens=recipe.rows_per_step * recipe.context,
-        order=recipe.order.replace("_", " "),
-        objective=recipe.objective,
-        before=healed.source,
-        at_once=healed.at_once,
-        after=healed.after,
-    )

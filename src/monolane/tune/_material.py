@@ -1,6 +1,5 @@
 """What a fine-tuning reads: the chats of a file, encoded, fitted to the context, in rows."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,7 +73,7 @@ def prepare_material(path: Path, encoder: ChatEncoder, context: int, recipe: Sft
         dropped=dropped,
         cut=cut,
         tokens=sum(map(len, chats)),
-        spoken=_spoken(chats),
+        spoken=sum(int(chat.spoken.sum()) for chat in chats),
     )
 
 
@@ -93,7 +92,3 @@ def _encoded(encoder: ChatEncoder, chat: Chat, path: Path) -> EncodedChat:
         return encoder.encode(chat.messages, chat.tools)
     except TextError as error:
         raise TextError(f"{path}, line {chat.line}: {error}") from None
-
-
-def _spoken(chats: Sequence[EncodedChat]) -> int:
-    return sum(int(chat.spoken.sum()) for chat in chats)

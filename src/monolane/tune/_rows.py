@@ -37,18 +37,18 @@ def make_rows(chats: Sequence[EncodedChat], context: int, packing: bool) -> list
 
 
 def _packed(lengths: Sequence[int], context: int) -> list[list[int]]:
-    """Return the chats of each row: each into the fullest row with room, longest first."""
+    """Return the chats of each row: each into the fullest row with space, longest first."""
     rows: list[list[int]] = []
-    room: list[tuple[int, int]] = []  # (tokens left, row), ascending
+    free: list[tuple[int, int]] = []  # (tokens left, row), ascending
     for place in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        at = bisect.bisect_left(room, (lengths[place], -1))
-        if at == len(room):
+        at = bisect.bisect_left(free, (lengths[place], -1))
+        if at == len(free):
             rows.append([])
             left, row = context, len(rows) - 1
         else:
-            left, row = room.pop(at)
+            left, row = free.pop(at)
         rows[row].append(place)
-        bisect.insort(room, (left - lengths[place], row))
+        bisect.insort(free, (left - lengths[place], row))
     return rows
 
 

@@ -12,13 +12,16 @@ import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
 
+from monolane._schedule import Wsd
 from monolane.errors import CheckpointError, ConfigError, MissingExtraError
 from monolane.hf import LaneformerForCausalLM
 from monolane.model import (
@@ -31,10 +34,8 @@ from monolane.tune._lora import add_lora, merged
 from monolane.tune._marked import marked_template
 from monolane.tune._material import Material, chat_encoder, prepare_material, trained_context
 from monolane.tune._recipe import SftRecipe
-from monolane.tune._rows import row_arrays
-from monolane.tune._schedule import Wsd
-from monolane.tune._sft_card import sft_card
-from monolane.tune._staging import publish, rounded_tensors
+from monolane.tune._rows import Row, row_arrays
+from monolane.tune._staging import publish, render_card, rounded_tensors
 
 _RUN = "run.json"
 _FORMAT = 1
@@ -86,18 +87,18 @@ def tune_folder(
     trainer = Trainer(
         model=trained,
         args=_arguments(run, recipe, schedule, save_every),
-        train_dataset=_Rows(material),
-        data_collator=_Collator(config.pad_id or 0),
+        train_dataset=material.rows,
+        data_collator=partial(_collate, config.pad_id or 0),
         callbacks=[losses],
     )
-    trainer.remove_callback(_printer(trainer))
+    trainer.remove_callback(PrinterCallback)
     _train(trainer, last)
     adapter = None
     if recipe.lora is not None:
         adapter = run / "adapter"
         trained.save_pretrained(adapter)
         model = merged(trained)
-    card = sft_card(source, out, recipe, material, schedule.steps, losses.values)
+    card = _card(source, out, recipe, material, schedule.steps, losses.values)
     _publish(source, out, config, model, card, overwrite)
     return Tuned(material, schedule.steps, tuple(losses.values), adapter)
 
@@ -224,28 +225,10 @@ def _check_alone() -> None:
         )
 
 
-class _Rows(torch.utils.data.Dataset[Any]):
-    """The rows as the Trainer asks for them."""
-
-    def __init__(self, material: Material) -> None:
-        self._rows = material.rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, place: int) -> Any:
-        return self._rows[place]
-
-
-class _Collator:
-    """Rows to tensors. No attention mask: the positions say where a chat begins."""
-
-    def __init__(self, pad_id: int) -> None:
-        self._pad_id = pad_id
-
-    def __call__(self, rows: list[Any]) -> dict[str, torch.Tensor]:
-        arrays = row_arrays(rows, self._pad_id)
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+def _collate(pad_id: int, rows: list[Row]) -> dict[str, torch.Tensor]:
+    """Return rows as tensors. No attention mask: the positions say where a chat begins."""
+    arrays = row_arrays(rows, pad_id)
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 class _Losses(TrainerCallback):
@@ -261,12 +244,6 @@ class _Losses(TrainerCallback):
             self.values.append(logs["loss"])
             if self._report is not None:
                 self._report(state.global_step, logs)
-
-
-def _printer(trainer: Trainer) -> Any:
-    from transformers.trainer_callback import PrinterCallback
-
-    return PrinterCallback
 
 
 def _train(trainer: Trainer, last: str | None) -> None:
@@ -287,3 +264,22 @@ def _publish(
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     tensors = rounded_tensors(config, lambda name: state[name].float().numpy())
     publish(source, out, config, tensors, card, overwrite)
+
+
+def _card(
+    source: Path, out: Path, recipe: SftRecipe, material: Material, steps: int, losses: list[float]
+) -> str:
+    """Return the model card: what was done, from the numbers of the run; no claims."""
+    tenth = max(1, len(losses) // 10)
+    first, last = losses[:tenth], losses[-tenth:]
+    return render_card(
+        "sft_card",
+        source,
+        out,
+        recipe=recipe,
+        material=material,
+        steps=steps,
+        # A run that was resumed at its end has no step of its own.
+        first=sum(first) / len(first) if first else math.nan,
+        last=sum(last) / len(last) if last else math.nan,
+    )

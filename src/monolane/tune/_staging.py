@@ -6,36 +6,25 @@ disk, and taken away again.
 """
 
 import json
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from jinja2 import Environment, StrictUndefined
 
 from monolane.hf import export_hub_layout
 from monolane.model import (
     ModelConfig,
     PendingTensor,
     check_replaceable,
+    copy_beside,
     render_config,
     tensor_specs,
     write_checkpoint,
-)
-
-# What travels from a model to one made of it: how it spells text, and under which terms it stands.
-_TEXT = (
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "generation_config.json",
-    "LICENSE*",
-    "LICENCE*",
-    "NOTICE*",
-    "USE_POLICY*",
 )
 
 
@@ -53,10 +42,7 @@ def publish(
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=parent, prefix=f".{destination.name}.staging-") as name:
         staging = Path(name)
-        for pattern in _TEXT:
-            for path in sorted(source.glob(pattern)):
-                if path.is_file():
-                    shutil.copyfile(path, staging / path.name)
+        copy_beside(source, staging)
         text = json.dumps(render_config(config), indent=2, sort_keys=True)
         (staging / "config.json").write_text(text + "\n", encoding="utf-8")
         (staging / "README.md").write_text(card, encoding="utf-8")
@@ -80,6 +66,17 @@ def rounded_tensors(
         PendingTensor(spec.name, dtype, spec.shape, maker(spec.name))
         for spec in tensor_specs(config)
     ]
+
+
+def render_card(name: str, source: Path, destination: Path, **values: Any) -> str:
+    """Return the text of a card, from the package's template of that name."""
+    environment = Environment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    template = resources.files("monolane.tune").joinpath("templates", f"{name}.md")
+    card = environment.from_string(template.read_text("utf-8"))
+    values |= {"source": source.name, "licence": licence_lines(source), "name": destination.name}
+    return card.render(**values)
 
 
 def licence_lines(source: Path) -> str:

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from monolane.data import write_vocabulary
+from monolane.train._demo.material import BOS, EOS
 from monolane.train._demo.recipe import DemoRecipe
-from monolane.train._demo.vocabulary import BOS, EOS
 
 WEIGHTS, VOCABULARY = "model.safetensors", "tokenizer.json"
 

@@ -2,7 +2,7 @@
 
 Not a corpus made by ``prepare``: the card tells the library's tests from the library proper, and
 compressors are measured on text, so files keep their names and their text here. Which files there
-are, and which are held out, is said by the room ``data`` all the same.
+are, and which are held out, is said by the package ``data`` all the same.
 """
 
 import hashlib

@@ -4,7 +4,7 @@ The ids become a prepared corpus like any other, in the run's folder: the loop r
 """
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from monolane.data import Corpus, Encoded, train_vocabulary, write_corpus, write
 from monolane.errors import CheckpointError, DataError
 from monolane.train._demo.library import Document, Library, read_library
 from monolane.train._demo.recipe import DemoRecipe
-from monolane.train._demo.vocabulary import encode_documents
+
+BOS, EOS = 1, 2  # as the vocabulary of the package ``data`` numbers them
 
 
 @dataclass(frozen=True)
@@ -94,3 +95,17 @@ def _encode(
         (document.text for document in documents), total=len(documents), description=label
     )
     return tuple(encode_documents(tokenizer, texts))
+
+
+def encode_documents(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[np.ndarray]:
+    """Yield each text as uint16 ids [T], from ``<s>`` to ``</s>``.
+
+    Source that spells a control token is text like any other.
+    """
+    tokenizer.encode_special_tokens = True
+    try:
+        for text in texts:
+            ids = tokenizer.encode(text, add_special_tokens=False).ids
+            yield np.array([BOS, *ids, EOS], dtype=np.uint16)
+    finally:
+        tokenizer.encode_special_tokens = False

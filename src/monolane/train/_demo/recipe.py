@@ -5,10 +5,14 @@ run's folder keeps its recipe, so a resumed run cannot drift from the run that i
 """
 
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from monolane._schedule import Wsd
+from monolane._toml import Share, config, read_table
 from monolane.errors import CheckpointError, ConfigError
 from monolane.train._build import config_fields
 from monolane.train._config import (
@@ -25,65 +29,71 @@ from monolane.train._config import (
 _NAME = "recipe.json"
 START = "start"  # in a run's folder, the model that it begins with
 
-Precision = Literal["auto", "float32", "bfloat16"]
-OptimiserName = Literal["adamw", "muon"]
 
-
-@dataclass(frozen=True)
+@config
 class DemoRecipe:
-    """Shape, data, optimiser and schedule of one training run; validated on construction."""
+    """Shape, data, optimiser and schedule of one training run."""
 
     seed: int = 0
     begins_with: str = ""  # SHA-256 of the first weights' file; empty: random, from the seed
 
-    # Shape: 4.9 M parameters, so that BF16 weights stay under 10 MB.
-    hidden_size: int = 256
-    intermediate_size: int = 512
-    num_hidden_layers: int = 6
-    num_attention_heads: int = 16
-    num_key_value_heads: int = 8
-    num_lanes: int = 8
-    broadcast_delay: int = 2
-    sliding_window: int = 256
-    windowed_layers: int = 4  # the first n layers; the rest attend to the whole context
-    vocab_size: int = 2048
-    context: int = 1024
+    # Shape: 4.6 M parameters, so that BF16 weights stay under 10 MB.
+    hidden_size: PositiveInt = 256
+    intermediate_size: PositiveInt = 512
+    num_hidden_layers: PositiveInt = 6
+    num_attention_heads: PositiveInt = 16
+    num_key_value_heads: PositiveInt = 8
+    num_lanes: PositiveInt = 8
+    broadcast_delay: NonNegativeInt = 2
+    sliding_window: NonNegativeInt = 256
+    windowed_layers: NonNegativeInt = 4  # the first n layers; the rest attend to the whole context
+    # 256 bytes, 5 special tokens and merges, packed as uint16.
+    vocab_size: Annotated[int, Field(ge=512, le=65536)] = 2048
+    context: PositiveInt = 1024
 
     # Data
-    held_out_share: float = 0.025  # of the files, chosen by the hash of their content
+    held_out_share: Share = 0.025  # of the files, chosen by the hash of their content
 
     # Optimiser
-    optimiser: OptimiserName = "muon"
-    tokens_per_step: int = 4096
-    tokens_per_piece: int = 1024  # of a step that go through the model at once
-    peak_lr: float = 3e-3
-    weight_decay: float = 0.1  # on matrices only
-    beta1: float = 0.9
-    beta2: float = 0.95
-    muon_momentum: float = 0.95
-    clip_norm: float = 1.0
-    precision: Precision = "bfloat16"  # of matrix products; auto: the faster on this machine
+    optimiser: Literal["adamw", "muon"] = "muon"
+    tokens_per_step: PositiveInt = 4096
+    tokens_per_piece: PositiveInt = 1024  # of a step that go through the model at once
+    peak_lr: PositiveFloat = 3e-3
+    weight_decay: NonNegativeFloat = 0.1  # on matrices only
+    beta1: Share = 0.9
+    beta2: Share = 0.95
+    muon_momentum: Share = 0.95
+    clip_norm: PositiveFloat = 1.0
+    # Of matrix products; auto: the faster on this machine.
+    precision: Literal["auto", "float32", "bfloat16"] = "bfloat16"
 
     # Schedule, as shares of the steps
-    warmup_share: float = 0.02
-    decay_share: float = 0.3
-    long_share: float = 0.25  # the last steps, at the full context; before, rows are cut
-    short_context: int = 256
+    warmup_share: Share = 0.02
+    decay_share: Share = 0.3
+    long_share: Share = 0.25  # the last steps, at the full context; before, rows are cut
+    short_context: PositiveInt = 256
 
     def __post_init__(self) -> None:
-        self._check_shape()
-        self._check_run()
+        heads = ("intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
+        for name in heads:
+            _check_multiple(name, getattr(self, name), "num_lanes", self.num_lanes)
+        if self.windowed_layers > self.num_hidden_layers:
+            raise ConfigError(
+                f"recipe: windowed_layers: expected at most {self.num_hidden_layers} layers, got "
+                f"{self.windowed_layers}; mend it"
+            )
+        _check_multiple("tokens_per_step", self.tokens_per_step, "context", self.context)
+        _check_multiple("context", self.context, "short_context", self.short_context)
+        if self.tokens_per_piece < self.context:
+            _check_multiple("context", self.context, "tokens_per_piece", self.tokens_per_piece)
+        else:
+            _check_multiple("tokens_per_piece", self.tokens_per_piece, "context", self.context)
+        Wsd.of(1000, self.warmup_share, self.decay_share)  # its error names the two shares
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "DemoRecipe":
-        """Rebuild a recipe from :func:`dataclasses.asdict`, refusing unknown names."""
-        unknown = sorted(set(values) - {field.name for field in fields(cls)})
-        if unknown:
-            raise ConfigError(
-                f"recipe: unknown fields {unknown}; the checkpoint comes from another version "
-                "of monolane, so start a new run"
-            )
-        return cls(**values)
+        """Rebuild a recipe from :meth:`to_dict`, refusing unknown names."""
+        return read_table(cls, values, "recipe of a demo")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain values, for a checkpoint or a log."""
@@ -118,15 +128,7 @@ class DemoRecipe:
                 rows_per_step=self.tokens_per_step // self.context,
                 corpus=str(corpus),
             ),
-            optimizer=Optimizer(
-                name=self.optimiser,
-                peak_lr=self.peak_lr,
-                beta1=self.beta1,
-                beta2=self.beta2,
-                weight_decay=self.weight_decay,
-                muon_momentum=self.muon_momentum,
-                clip_norm=self.clip_norm,
-            ),
+            optimizer=Optimizer(name=self.optimiser, **self._shared(Optimizer)),
             schedule=Schedule(
                 steps=steps,
                 warmup=int(self.warmup_share * steps),
@@ -151,70 +153,19 @@ class DemoRecipe:
 
     def model(self) -> Model:
         """Return the shape."""
+        windowed = tuple(range(self.windowed_layers))
         return Model(
-            hidden_size=self.hidden_size,
-            intermediate_size=self.intermediate_size,
-            num_hidden_layers=self.num_hidden_layers,
-            num_attention_heads=self.num_attention_heads,
-            num_key_value_heads=self.num_key_value_heads,
-            vocab_size=self.vocab_size,
-            max_position_embeddings=self.context,
-            num_lanes=self.num_lanes,
-            broadcast_delay=self.broadcast_delay,
-            sliding_window=self.sliding_window,
-            swa_layers=tuple(range(self.windowed_layers)),
+            **self._shared(Model), max_position_embeddings=self.context, swa_layers=windowed
         )
 
-    def _check_shape(self) -> None:
-        for name in (
-            "intermediate_size",
-            "num_attention_heads",
-            "num_key_value_heads",
-            "vocab_size",
-        ):
-            if getattr(self, name) % self.num_lanes:
-                raise ConfigError(
-                    f"recipe: {name} must be a multiple of num_lanes {self.num_lanes}, "
-                    f"got {getattr(self, name)}"
-                )
-        if not 0 <= self.windowed_layers <= self.num_hidden_layers:
-            raise ConfigError(
-                f"recipe: windowed_layers must be 0 to {self.num_hidden_layers}, "
-                f"got {self.windowed_layers}"
-            )
-        if not 512 <= self.vocab_size <= 65536:
-            raise ConfigError(
-                "recipe: vocab_size must be 512 to 65536 (256 bytes, 5 special tokens and merges; "
-                f"packed as uint16), got {self.vocab_size}"
-            )
+    def _shared(self, section: type) -> dict[str, Any]:
+        """Return the fields that a section of a run config has under the same names."""
+        own = asdict(self)
+        return {field.name: own[field.name] for field in fields(section) if field.name in own}
 
-    def _check_run(self) -> None:
-        if self.tokens_per_step % self.context or self.context % self.short_context:
-            raise ConfigError(
-                "recipe: tokens_per_step must be a multiple of context, and context of "
-                f"short_context, got {self.tokens_per_step}, {self.context}, {self.short_context}"
-            )
-        for name in ("held_out_share", "warmup_share", "decay_share", "long_share"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"recipe: {name} must be in [0, 1), got {getattr(self, name)}")
-        if self.tokens_per_piece % self.context and self.context % self.tokens_per_piece:
-            raise ConfigError(
-                "recipe: tokens_per_piece must be a multiple of context, or divide it, got "
-                f"{self.tokens_per_piece} and {self.context}"
-            )
-        if self.warmup_share + self.decay_share > 1:
-            raise ConfigError(
-                "recipe: warmup_share + decay_share must be at most 1, "
-                f"got {self.warmup_share} + {self.decay_share}"
-            )
-        if self.peak_lr <= 0 or self.clip_norm <= 0 or self.weight_decay < 0:
-            raise ConfigError(
-                "recipe: expected peak_lr > 0, clip_norm > 0 and weight_decay >= 0, "
-                f"got {self.peak_lr}, {self.clip_norm}, {self.weight_decay}"
-            )
-        if self.optimiser not in ("adamw", "muon"):
-            raise ConfigError(f"recipe: optimiser must be adamw or muon, got {self.optimiser!r}")
-        if self.precision not in ("auto", "float32", "bfloat16"):
-            raise ConfigError(
-                f"recipe: precision must be auto, float32 or bfloat16, got {self.precision!r}"
-            )
+
+def _check_multiple(name: str, value: int, of: str, unit: int) -> None:
+    if value % unit:
+        raise ConfigError(
+            f"recipe: {name}: expected a multiple of {of} = {unit}, got {value}; mend one of them"
+        )

@@ -1,7 +1,7 @@
 """Text that the model writes after a prompt, for the eye: numbers do not show what it learnt.
 
 The whole prefix is computed again for every token. It is slower than a cache of keys and values,
-but this room stays free of the engine, and a few hundred tokens of a small model take seconds.
+but this package stays free of the engine, and a few hundred tokens of a small model take seconds.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from tokenizers import Tokenizer
 
-from monolane.train._demo.vocabulary import EOS
+from monolane.train._demo.material import EOS
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from monolane.errors import ConfigError, TrainingError
+from monolane.train._config import RunConfig
 from monolane.train._config_file import load_config, write_config
 from monolane.train._launch.attempt import ATTEMPTS
 from monolane.train._launch.fleet import Fleet
@@ -44,7 +45,7 @@ def launch_run(
     run = run.resolve()
     (run / ATTEMPTS).mkdir(parents=True, exist_ok=True)
     with _locked(run / ATTEMPTS / f"node-{fleet.node}.lock") as lock:
-        about = _snapshot(run, write_config(config), fleet)
+        about = _snapshot(run, config, fleet)
 
         def command() -> list[str]:
             there = ["--resume"] if (run / "config.toml").is_file() else []
@@ -59,14 +60,14 @@ def launch_run(
             terminal.close()
 
 
-def _snapshot(run: Path, config: str, fleet: Fleet) -> Snapshot:
+def _snapshot(run: Path, config: RunConfig, fleet: Fleet) -> Snapshot:
     """Return the run's snapshot; the first node takes it where there is none."""
     if not has_snapshot(run):
         if fleet.node == 0:
-            return take_snapshot(run, config, sys.argv)
+            return take_snapshot(run, write_config(config), sys.argv)
         _wait_for(lambda: has_snapshot(run), run)
     about = Snapshot.read(run)
-    if (run / SNAPSHOT / "config.toml").read_text(encoding="utf-8") != config:
+    if load_config(run / SNAPSHOT / "config.toml") != config:
         raise ConfigError(
             f"{run}: expected the config that the run began with, got another; launch it with "
             f"{run / SNAPSHOT / 'config.toml'}, or use another folder"

@@ -27,6 +27,8 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from monolane._version import __version__
 from monolane.errors import CheckpointError
 
@@ -78,9 +80,8 @@ class Snapshot:
         """Read the snapshot of a run; CheckpointError where the code is not what was kept."""
         folder = run / SNAPSHOT
         try:
-            value = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-            about = cls(**{**value, "command": tuple(value["command"])})
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            about = TypeAdapter(cls).validate_json((folder / _ABOUT).read_bytes())
+        except (OSError, ValueError) as error:
             raise CheckpointError(
                 f"{folder}: expected the snapshot of a run, could not read it ({error}); remove "
                 "the folder, and the next launch takes a new one"

@@ -10,16 +10,13 @@ attempt too, so that they need not wait for a collective to time out.
 
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 from monolane.errors import TrainingError
+from monolane.train._interrupt import deferred_interrupt
 from monolane.train._journal import Follower, last_checkpoint, last_step
 from monolane.train._launch.attempt import ATTEMPTS, Attempt, Ended, adopted_orphans
 from monolane.train._launch.fleet import Fleet
@@ -66,19 +63,20 @@ class Supervisor:
         self._lock = lock
         self._follower = Follower(run, terminal)
         self._attempts = run / ATTEMPTS
-        self._asked = 0  # the signal that asked us to stop
+        self._asked: Callable[[], int] = lambda: 0  # the signal that asked us to stop
 
     def supervise(self) -> int:
         """Start the run, and again until it is done, stopped or beyond hope."""
         self._follower.poll(show=self._terminal.is_live)  # of earlier launches
         failures = 0
-        with adopted_orphans(), self._signals():
+        # Slurm warns with SIGUSR1, if told to.
+        with adopted_orphans(), deferred_interrupt(signal.SIGHUP, signal.SIGUSR1) as self._asked:
             while True:
                 ended = self._attempt()
                 if ended.status == 0:
                     return 0
-                if self._asked:
-                    return 128 + self._asked
+                if self._asked():
+                    return 128 + self._asked()
                 failures = 1 if ended.last > ended.first else failures + 1
                 self._check_hope(ended, failures)
                 delay = self._policy.delay(failures)
@@ -87,7 +85,7 @@ class Supervisor:
                     f"{ended.last}; restart {failures} of {self._policy.restarts} in {delay:g} s"
                 )
                 if self._sleep(delay):
-                    return 128 + self._asked
+                    return 128 + self._asked()
 
     def _attempt(self) -> Ended:
         """Run one attempt to its end, and note it."""
@@ -136,8 +134,8 @@ class Supervisor:
 
     def _outside(self) -> str:
         """Say why a healthy attempt must end, if it must."""
-        if self._asked:
-            return f"stopped by {signal.Signals(self._asked).name}"
+        if asked := self._asked():
+            return f"stopped by {signal.Signals(asked).name}"
         started = self._attempts / f"node-{self._fleet.node}.started"
         failed = self._attempts / _FAILED
         # Both times are the shared disk's: the nodes' clocks may differ.
@@ -160,27 +158,9 @@ class Supervisor:
     def _sleep(self, seconds: float) -> bool:
         """Wait; return whether we were asked to stop."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until and not self._asked:
+        while time.monotonic() < until and not self._asked():
             time.sleep(min(_POLL, seconds))
-        return bool(self._asked)
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Turn signals that ask to stop into a note; Slurm warns with SIGUSR1, if told to."""
-        if threading.current_thread() is not threading.main_thread():
-            yield  # only the main thread may install handlers
-            return
-
-        def note(number: int, frame: FrameType | None) -> None:
-            self._asked = number
-
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-        before: dict[int, Any] = {number: signal.signal(number, note) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return bool(self._asked())
 
 
 def _count(path: Path) -> int:
