@@ -16,8 +16,9 @@ import numpy as np  # noqa: E402
 from emulated_gpu import build_kernel  # noqa: E402
 from models import random_weights  # noqa: E402
 
-from monolane.cuda import Advance, CudaDevice, CudaExecutor, _driver  # noqa: E402
+from monolane.cuda import CudaDevice, CudaExecutor, _driver  # noqa: E402
 from monolane.cuda._compile import Compiled  # noqa: E402
+from monolane.epoch import Advance  # noqa: E402
 
 FOLDER = Path(sys.argv[1])
 PROMPT = (1, 17, 33, 5, 60, 2, 91, 44, 8, 71, 30)
@@ -40,11 +41,11 @@ def decode() -> None:
     """Two sequences together, then logits; everything is given back at the end."""
     device = CudaDevice()
     executor = new_executor(device)
-    executor.start([Advance(slot=slot, tokens=PROMPT, budget=6 + 4 * slot) for slot in (0, 1)])
+    executor.start([Advance(slot=slot, token_ids=PROMPT, budget=6 + 4 * slot) for slot in (0, 1)])
     while not executor.read(1.0):
         pass
     drawn = executor.take()
-    tell(*(x.token for x in drawn if x.slot == 0))
+    tell(*(x.token_id for x in drawn if x.slot == 0))
     tell(len(drawn))
     executor.truncate(0, 0)
     tell(float(np.abs(executor.logits(0, PROMPT)).sum()))

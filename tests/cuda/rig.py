@@ -32,6 +32,8 @@ from monolane.cuda._params import (
 )
 from monolane.cuda._specialise import EVENTS, MASKED, PARKED_TOKEN, mask_words, specialisation
 from monolane.cuda._tables import make_tables
+from monolane.epoch import Advance, Draw
+from monolane.epoch import pack as pack_advances
 from monolane.model import (
     NOW,
     Checkpoint,
@@ -427,24 +429,36 @@ def _first_guide(ask: int) -> int:
 
 
 def _advances(asks: Sequence[Ask]) -> tuple[Array, Array, Array, Array]:
+    """Advance records and their lists, of which none is empty."""
+    packed = pack_advances(
+        [
+            Advance(
+                slot=ask.slot,
+                token_ids=tuple(ask.tokens),
+                budget=ask.budget,
+                draw=Draw(
+                    temperature=ask.temperature,
+                    top_k=ask.top_k,
+                    top_p=ask.top_p,
+                    min_p=ask.min_p,
+                    seed=ask.seed,
+                    logit_bias=tuple(sorted(ask.logit_bias)),
+                ),
+                stop_ids=frozenset(ask.stops),
+                logprobs=0 if ask.record_logits else None,
+                guided=ask.guided,
+            )
+            for ask in asks
+        ]
+    )
     rows = np.zeros(len(asks), ADVANCE_DTYPE)
-    tokens: list[int] = []
-    stops: list[int] = []
-    biases: list[tuple[int, float]] = []
-    for i, (row, ask) in enumerate(zip(rows, asks, strict=True)):
-        row["biases_begin"], row["biases_count"] = len(biases), len(ask.logit_bias)
-        row["guided"], row["first_guide"] = ask.guided, _first_guide(i)
-        biases += sorted(ask.logit_bias)
-        row["slot"], row["budget"] = ask.slot, ask.budget
-        row["tokens_begin"], row["tokens_count"] = len(tokens), len(ask.tokens)
-        row["stops_begin"], row["stops_count"] = len(stops), len(ask.stops)
-        row["seed_low"], row["seed_high"] = ask.seed & 0xFFFFFFFF, ask.seed >> 32
-        for name in ("temperature", "top_k", "top_p", "min_p", "all_logits", "record_logits"):
-            row[name] = getattr(ask, name)
-        tokens += ask.tokens
-        stops += ask.stops
-    flat = (np.array([*tokens, 0], np.uint32), np.array([*stops, 0], np.uint32))
-    return rows, *flat, np.array([*biases, (0, 0.0)], BIAS_DTYPE)
+    for name in packed.records.dtype.names or ():
+        rows[name] = packed.records[name]
+    rows["all_logits"] = [ask.all_logits for ask in asks]
+    rows["first_guide"] = [_first_guide(i) for i in range(len(asks))]
+    ends = np.zeros(1, np.uint32)
+    tokens, stops = (np.concatenate([x, ends]) for x in (packed.tokens, packed.stops))
+    return rows, tokens, stops, np.concatenate([packed.biases, np.zeros(1, BIAS_DTYPE)])
 
 
 def _aligned(array: Array) -> Array:

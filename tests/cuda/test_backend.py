@@ -9,8 +9,8 @@ import pytest
 from emulated_gpu import EmulatedGpu
 
 from monolane import Engine, SamplingParams
+from monolane.cuda import CudaExecutor
 from monolane.engine import _engine
-from monolane.engine._cuda_backend import CudaBackend
 from monolane.errors import BackendError, RequestError
 from monolane.model import Weights
 
@@ -25,8 +25,10 @@ Load = Callable[..., Engine]
 def load(kernel_folder: Path, tiny_model: Path) -> Load:
     """Engine.load, but for the GPU."""
 
-    def make(weights: Weights, dtype: str, context: int, slots: int) -> CudaBackend:
-        return CudaBackend(weights, dtype, context, slots, EmulatedGpu(kernel_folder))
+    def make(weights: Weights, dtype: str, context: int, slots: int) -> CudaExecutor:
+        return CudaExecutor(
+            weights, dtype, EmulatedGpu(kernel_folder), context=context, slots=slots
+        )
 
     def load(**wish: object) -> Engine:
         with pytest.MonkeyPatch.context() as patch:
@@ -105,10 +107,9 @@ def test_logits_agree_with_the_oracles(engine: Engine, tiny_model: Path) -> None
 def test_a_failure_ends_the_requests_and_not_the_engine(load: Load) -> None:
     with load(max_sequences=2) as engine:
         before = engine.generate([1, 5, 9], GREEDY)
-        backend = engine.backend
-        assert isinstance(backend, CudaBackend)
-        executor = backend._executor
-        gpu = executor._device
+        executor = engine.backend.executor
+        assert isinstance(executor, CudaExecutor)
+        gpu = executor._resident.device
         assert isinstance(gpu, EmulatedGpu)
         executor.WATCHDOG_SECONDS = 0.2  # type: ignore[misc]
         gpu.sabotage = lambda _, shape: type(shape)(

@@ -13,8 +13,8 @@ import pytest
 from emulated_gpu import EmulatedGpu
 from models import TINY, random_weights
 
-from monolane.cuda._advance import Advance
 from monolane.cuda._executor import CudaExecutor
+from monolane.epoch import Advance
 from monolane.model import (
     Quantization,
     parse_config,
@@ -58,10 +58,10 @@ def test_the_executor_runs_through_the_bindings(stub: Path, kernel_folder: Path)
     assert done.returncode == 0, done.stderr
     gpu = EmulatedGpu(kernel_folder)
     executor = CudaExecutor(random_weights(), "auto", gpu, context=200, slots=1)
-    executor.start([Advance(slot=0, tokens=PROMPT, budget=6)])
+    executor.start([Advance(slot=0, token_ids=PROMPT, budget=6)])
     while not executor.read(1.0):
         pass
-    expected = [x.token for x in executor.take()]
+    expected = [x.token_id for x in executor.take()]
     executor.truncate(0, 0)
     total = float(np.abs(executor.logits(0, PROMPT)).sum())
     executor.close()

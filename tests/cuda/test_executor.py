@@ -8,12 +8,11 @@ import pytest
 from emulated_gpu import EmulatedGpu
 from models import random_weights
 
-from monolane.cuda import _executor
-from monolane.cuda._advance import Advance, Drawn
+from monolane.cuda import _launched
 from monolane.cuda._device import Launch
 from monolane.cuda._executor import CudaExecutor
 from monolane.cuda._params import EPOCH_DTYPE
-from monolane.epoch import Draw
+from monolane.epoch import Advance, Draw, TokenEvent
 from monolane.errors import BackendError, RequestError
 from monolane.model import Weights
 from monolane.reference import ReferenceModel, choose, log_probabilities
@@ -41,19 +40,19 @@ def executor(gpu: EmulatedGpu, weights: Weights) -> Iterator[CudaExecutor]:
     made.close()
 
 
-def run(executor: CudaExecutor, *advances: Advance) -> list[Drawn]:
+def run(executor: CudaExecutor, *advances: Advance) -> list[TokenEvent]:
     executor.start(advances)
     while not executor.read(1.0):
         pass
     return executor.take()
 
 
-def tokens(drawn: Sequence[Drawn], slot: int = 0) -> list[int]:
-    return [x.token for x in drawn if x.slot == slot]
+def tokens(drawn: Sequence[TokenEvent], slot: int = 0) -> list[int]:
+    return [x.token_id for x in drawn if x.slot == slot]
 
 
 def greedy(slot: int = 0, budget: int = 12, prompt: tuple[int, ...] = PROMPT) -> Advance:
-    return Advance(slot=slot, tokens=prompt, budget=budget)
+    return Advance(slot=slot, token_ids=prompt, budget=budget)
 
 
 def test_a_prompt_runs_wide_and_its_answer_narrow(executor: CudaExecutor, gpu: EmulatedGpu) -> None:
@@ -63,27 +62,25 @@ def test_a_prompt_runs_wide_and_its_answer_narrow(executor: CudaExecutor, gpu: E
     assert len({shape.shared_bytes for _, shape in gpu.launches}) == 2, "both kernels"
     assert all(shape.cooperative and shape.blocks == 4 for _, shape in gpu.launches)
     assert len(gpu.launches) == 2, "one launch of each, and the host in between says nothing"
-    between = gpu.read(executor._desk._at("epoch_between1"), EPOCH_DTYPE.itemsize)
+    between = gpu.read(executor._resident.mailbox._at("epoch_between1"), EPOCH_DTYPE.itemsize)
     handed = between.view(EPOCH_DTYPE)[0]
     assert (handed["pass_number"], handed["events"], handed["over"]) == (2, 1, 0)
-    assert executor._pass_number == 2 + 11
+    assert executor._resident.pass_number == 2 + 11
     gpu.launches.clear()
-    more = run(executor, Advance(slot=0, tokens=(drawn[-1].token,), budget=3))
+    more = run(executor, Advance(slot=0, token_ids=(drawn[-1].token_id,), budget=3))
     assert len(gpu.launches) == 1, "one token to feed needs no wide kernel"
     executor.truncate(0, 0)
     assert tokens(run(executor, greedy(budget=15))) == tokens([*drawn, *more])
 
 
 def test_a_draw_depends_on_its_own_sequence_alone(executor: CudaExecutor) -> None:
-    wish = Advance(
-        slot=0, tokens=PROMPT, budget=9, temperature=1.3, top_k=40, top_p=0.9, min_p=0.02, seed=-1
-    )
-    wish = replace(wish, seed=(1 << 64) - 3)
+    draw = Draw(temperature=1.3, top_k=40, top_p=0.9, min_p=0.02, seed=(1 << 64) - 3)
+    wish = Advance(slot=0, token_ids=PROMPT, budget=9, draw=draw)
     alone = tokens(run(executor, wish))
     executor.truncate(0, 0)
     advances = [replace(wish, slot=slot) for slot in range(4)]
-    advances[1] = replace(greedy(1), tokens=PROMPT[:3])
-    advances[2] = replace(advances[2], tokens=PROMPT[:1], budget=2)
+    advances[1] = replace(greedy(1), token_ids=PROMPT[:3])
+    advances[2] = replace(advances[2], token_ids=PROMPT[:1], budget=2)
     together = run(executor, *advances)
     assert tokens(together, 0) == tokens(together, 3) == alone
     assert len(tokens(together, 1)) == 12
@@ -96,21 +93,11 @@ def test_draws_are_the_oracles(executor: CudaExecutor) -> None:
     executor.truncate(0, 0)
     for temperature, top_k, top_p, min_p in ((0.0, 0, 1, 0), (0.7, 0, 1, 0), (1.5, 20, 0.8, 0.05)):
         for seed in (0, 1, (5 << 32) + 1, (1 << 64) - 1):
-            wish = Advance(
-                slot=0,
-                tokens=PROMPT,
-                budget=1,
-                temperature=temperature,
-                top_k=top_k,
-                top_p=top_p,
-                min_p=min_p,
-                seed=seed,
-            )
-            (drawn,) = run(executor, wish)
-            executor.truncate(0, 0)
             draw = Draw(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+            (drawn,) = run(executor, Advance(slot=0, token_ids=PROMPT, budget=1, draw=draw))
+            executor.truncate(0, 0)
             expected = choose(logits[-1], draw, len(PROMPT))
-            assert drawn.token == expected
+            assert drawn.token_id == expected
 
 
 def test_tokens_that_nobody_took_are_still_there(executor: CudaExecutor) -> None:
@@ -144,7 +131,7 @@ def test_logits_are_the_references_in_pieces_too(
     # bfloat16 rounds each activation by 2^-9 at most, in four layers of two modules.
     assert np.abs(whole - reference).max() < 8 * 2**-9 * np.abs(reference).max()
     executor.truncate(0, 0)
-    monkeypatch.setattr(executor, "_rows", 17)
+    monkeypatch.setattr(executor._resident, "rows", 17)
     np.testing.assert_array_equal(executor.logits(0, ids), whole)
     executor.truncate(0, 0)
     rows = [executor.logits(0, [token]) for token in ids]
@@ -154,15 +141,15 @@ def test_logits_are_the_references_in_pieces_too(
 def test_logprobs_are_those_of_the_logits(
     executor: CudaExecutor, gpu: EmulatedGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_executor, "_LOGPROB_ROWS", 3)  # several launches
+    monkeypatch.setattr(_launched, "_LOGPROB_ROWS", 3)  # several launches
     wish = replace(greedy(budget=8), logprobs=3)
-    executor.start([wish, replace(greedy(1, budget=7), tokens=PROMPT[:5])])
-    both: list[Drawn] = []
+    executor.start([wish, replace(greedy(1, budget=7), token_ids=PROMPT[:5])])
+    both: list[TokenEvent] = []
     while not executor.read(1.0):
         both += executor.take()
     both += executor.take()
     assert len(gpu.launches) >= 3
-    assert [x.logprobs for x in both if x.slot == 1] == [None] * 7
+    assert [x.logprob for x in both if x.slot == 1] == [None] * 7
     drawn = [x for x in both if x.slot == 0]
     executor.truncate(0, 0)
     ids = [*PROMPT, *tokens(drawn)]
@@ -170,13 +157,13 @@ def test_logprobs_are_those_of_the_logits(
     assert len(drawn) == 8
     for found, row in zip(drawn, logits, strict=True):
         expected = log_probabilities(row)
-        assert found.logprobs is not None
+        assert found.logprob is not None
         best = np.argsort(-expected, kind="stable")[:3]
-        assert [token for token, _ in found.logprobs.top] == best.tolist()
+        assert [token for token, _ in found.logprob.top] == best.tolist()
         # float32 against float64 summed: some units in the last place of numbers up to 16.
-        assert abs(found.logprobs.logprob - expected[found.token]) < 1e-5
-        assert abs(found.logprobs.top[2][1] - expected[best[2]]) < 1e-5
-    assert run(executor, Advance(slot=2, tokens=(1,), budget=1, logprobs=0))[0].logprobs.top == ()
+        assert abs(found.logprob.logprob - expected[found.token_id]) < 1e-5
+        assert abs(found.logprob.top[2][1] - expected[best[2]]) < 1e-5
+    assert run(executor, Advance(slot=2, token_ids=(1,), budget=1, logprobs=0))[0].logprob.top == ()
 
 
 def test_more_requests_than_a_kernel_serves(executor: CudaExecutor) -> None:
@@ -221,7 +208,7 @@ def test_an_interrupted_epoch_can_be_taken_up_again(executor: CudaExecutor) -> N
     whole = tokens(run(executor, greedy(budget=40)))
     executor.truncate(0, 0)
     executor.start([greedy(budget=40)])
-    drawn: list[Drawn] = []
+    drawn: list[TokenEvent] = []
     while len(drawn) < 3:
         executor.read(1.0)
         drawn += executor.take()
@@ -231,7 +218,7 @@ def test_an_interrupted_epoch_can_be_taken_up_again(executor: CudaExecutor) -> N
     drawn += executor.take()
     assert 3 <= len(drawn) < 40
     assert executor.length(0) == len(PROMPT) + len(drawn) - 1
-    rest = Advance(slot=0, tokens=(drawn[-1].token,), budget=40 - len(drawn))
+    rest = Advance(slot=0, token_ids=(drawn[-1].token_id,), budget=40 - len(drawn))
     assert tokens([*drawn, *run(executor, rest)]) == whole
 
 
@@ -256,7 +243,7 @@ def test_an_epoch_longer_than_the_ring_goes_on(
     whole = tokens(run(executor, greedy(budget=20)))
     executor.truncate(0, 0)
     gpu.launches.clear()
-    monkeypatch.setattr(_executor, "EVENTS", 6)
+    monkeypatch.setattr(_launched, "EVENTS", 6)
     assert tokens(run(executor, greedy(budget=20))) == whole
     assert len(gpu.launches) == 2 + 3
 
@@ -265,13 +252,13 @@ def test_stamps_never_wrap(executor: CudaExecutor) -> None:
     whole = tokens(run(executor, greedy()))
     executor.truncate(0, 0)
     # A pass takes 2 N + 2 = 10 stamps: the next epoch would pass 2^32.
-    executor._pass_number = (1 << 32) // 10 - 15
+    executor._resident.pass_number = (1 << 32) // 10 - 15
     assert tokens(run(executor, greedy())) == whole
-    assert executor._pass_number < 100
+    assert executor._resident.pass_number < 100
     executor.truncate(0, 0)
-    executor._pass_number = (1 << 32) // 10 - 200  # room enough: nothing is cleared
+    executor._resident.pass_number = (1 << 32) // 10 - 200  # room enough: nothing is cleared
     assert tokens(run(executor, greedy())) == whole
-    assert executor._pass_number > 1 << 28
+    assert executor._resident.pass_number > 1 << 28
 
 
 def test_a_starved_kernel_is_told_and_survived(

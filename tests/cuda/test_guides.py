@@ -15,11 +15,10 @@ from emulated_gpu import EmulatedGpu
 from models import random_weights
 
 from monolane import Engine
-from monolane.cuda import _executor
-from monolane.cuda._advance import Advance, Drawn, Guide
+from monolane.cuda import _launched
 from monolane.cuda._executor import CudaExecutor
 from monolane.engine import _engine
-from monolane.engine._cuda_backend import CudaBackend
+from monolane.epoch import Advance, Guide, TokenEvent
 from monolane.errors import RequestError
 from monolane.model import Weights
 
@@ -51,8 +50,10 @@ test_guided_and_free_answers = pytest.mark.exhaustive(getattr(_CONSTRAINTS, _BUS
 def backend(kernel_folder: Path) -> Iterator[str]:
     """Whoever asks for a backend gets the CUDA one, on an emulated GPU."""
 
-    def make(weights: Weights, dtype: str, context: int, slots: int) -> CudaBackend:
-        return CudaBackend(weights, dtype, context, slots, EmulatedGpu(kernel_folder))
+    def make(weights: Weights, dtype: str, context: int, slots: int) -> CudaExecutor:
+        return CudaExecutor(
+            weights, dtype, EmulatedGpu(kernel_folder), context=context, slots=slots
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_engine, "find_backend", lambda name: make)
@@ -85,10 +86,10 @@ def executor(gpu: EmulatedGpu) -> CudaExecutor:
 
 
 def greedy(slot: int = 0, budget: int = 8, guided: bool = False) -> Advance:
-    return Advance(slot=slot, tokens=PROMPT, budget=budget, guided=guided)
+    return Advance(slot=slot, token_ids=PROMPT, budget=budget, guided=guided)
 
 
-def run(executor: CudaExecutor, guides: Sequence[Guide], *advances: Advance) -> list[Drawn]:
+def run(executor: CudaExecutor, guides: Sequence[Guide], *advances: Advance) -> list[TokenEvent]:
     """An epoch whose slot 0 gets these guides, each as soon as it may come."""
     executor.start(advances)
     waiting, drawn, due = list(guides), [], 0
@@ -103,8 +104,8 @@ def run(executor: CudaExecutor, guides: Sequence[Guide], *advances: Advance) -> 
             return drawn
 
 
-def tokens(drawn: Sequence[Drawn], slot: int = 0) -> list[int]:
-    return [x.token for x in drawn if x.slot == slot]
+def tokens(drawn: Sequence[TokenEvent], slot: int = 0) -> list[int]:
+    return [x.token_id for x in drawn if x.slot == slot]
 
 
 def test_a_mask_that_allows_all_costs_no_launch(executor: CudaExecutor, gpu: EmulatedGpu) -> None:
@@ -113,8 +114,8 @@ def test_a_mask_that_allows_all_costs_no_launch(executor: CudaExecutor, gpu: Emu
     executor.truncate(0, 0)
     gpu.launches.clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_executor, "_ALONE_SECONDS", 30.0)  # an emulated pass is no measure of time
-        assert tokens(run(executor, [Guide((), ALL)] * 8, greedy(guided=True))) == whole
+        patch.setattr(_launched, "_ALONE_SECONDS", 30.0)  # an emulated pass is no measure of time
+        assert tokens(run(executor, [Guide(ALL)] * 8, greedy(guided=True))) == whole
     assert len(gpu.launches) == 2, "the wide kernel and the narrow one, once"
     assert executor.length(0) == len(PROMPT) + 7
 
@@ -124,7 +125,7 @@ def test_a_late_guide_holds_up_nobody_else(executor: CudaExecutor) -> None:
     for slot in (0, 1):
         executor.truncate(slot, 0)
     executor.start([greedy(0, budget=2, guided=True), greedy(1, budget=30)])
-    drawn: list[Drawn] = []
+    drawn: list[TokenEvent] = []
     while len(tokens(drawn, 1)) < 30:  # slot 0 has no guide all the while
         assert not executor.read(1.0)
         drawn += executor.take()
@@ -136,7 +137,7 @@ def test_a_late_guide_holds_up_nobody_else(executor: CudaExecutor) -> None:
     assert time.monotonic() - began > 0.15, "and nobody spins"
     assert executor.length(0) == len(PROMPT) - 1
     for _ in range(2):
-        executor.guide(0, Guide((), ALL))
+        executor.guide(0, Guide(ALL))
         while not executor.take():
             executor.read(1.0)
     assert executor.read(1.0)
@@ -157,7 +158,7 @@ def test_an_epoch_that_waits_for_a_guide_can_be_ended(executor: CudaExecutor) ->
 
 def test_forced_tokens_go_in_like_a_prompt(executor: CudaExecutor, gpu: EmulatedGpu) -> None:
     forced = (7, 8, 9, 10, 11, 12)
-    masks = [Guide((), ALL), Guide(forced, ALL), Guide((), ALL)]
+    masks = [Guide(ALL), Guide(ALL, forced), Guide(ALL)]
     drawn = run(executor, masks, greedy(budget=9, guided=True))
     got = tokens(drawn)
     assert got[1:7] == list(forced)
@@ -169,28 +170,28 @@ def test_forced_tokens_go_in_like_a_prompt(executor: CudaExecutor, gpu: Emulated
 
 
 def test_forced_tokens_may_be_the_end(executor: CudaExecutor) -> None:
-    drawn = run(executor, [Guide((), ALL), Guide((5, 6), None)], greedy(budget=20, guided=True))
+    drawn = run(executor, [Guide(ALL), Guide(None, (5, 6))], greedy(budget=20, guided=True))
     assert tokens(drawn)[1:] == [5, 6]
     executor.truncate(0, 0)
     stopping = replace(greedy(budget=20, guided=True), stop_ids=frozenset((6,)))
-    assert tokens(run(executor, [Guide((5, 6, 7), ALL)], stopping)) == [5, 6]
+    assert tokens(run(executor, [Guide(ALL, (5, 6, 7))], stopping)) == [5, 6]
 
 
 def test_stamps_of_guides_never_wrap(executor: CudaExecutor) -> None:
-    executor._next_guide = (1 << 32) - 20
-    first = tokens(run(executor, [Guide((), ALL)] * 8, greedy(guided=True)))
-    assert executor._next_guide > 1 << 31
+    executor._resident.next_guide = (1 << 32) - 20
+    first = tokens(run(executor, [Guide(ALL)] * 8, greedy(guided=True)))
+    assert executor._resident.next_guide > 1 << 31
     executor.truncate(0, 0)
-    again = tokens(run(executor, [Guide((), ALL)] * 8, greedy(budget=8, guided=True)))
+    again = tokens(run(executor, [Guide(ALL)] * 8, greedy(budget=8, guided=True)))
     executor.truncate(0, 0)
-    last = tokens(run(executor, [Guide((), ALL)] * 8, greedy(guided=True)))
+    last = tokens(run(executor, [Guide(ALL)] * 8, greedy(guided=True)))
     assert first == again == last
-    assert executor._next_guide < 1000
+    assert executor._resident.next_guide < 1000
 
 
 def test_a_slot_that_is_not_guided_takes_no_guide(executor: CudaExecutor) -> None:
     executor.start([greedy(1)])
     with pytest.raises(RequestError, match="expected a guided slot of the epoch, got 1"):
-        executor.guide(1, Guide((), ALL))
+        executor.guide(1, Guide(ALL))
     while not executor.read(1.0):
         pass

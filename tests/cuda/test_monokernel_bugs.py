@@ -4,9 +4,9 @@ They are put into a copy of the kernels' folder, so that the shipped source has 
 Found here are errors of the protocol: who publishes, stamps, awaits, reuses and hands back what,
 and when. Only a real GPU can show the others: a missing release or acquire around the plain stores
 of wide passes (the emulator's are seen at once), words stored in halves, loads that a stale L1
-serves, a missing proxy fence between mbarriers or shared memory and the copy engine, a warp's lanes
-handing a slot back before their own loads, grids that are not resident at once, and what matrix
-units and exponentials round.
+serves, a missing proxy fence between mbarriers or shared memory and the copy engine, a warp's
+threads handing a slot back before their own loads, grids that are not resident at once, and what
+matrix units and exponentials round.
 """
 
 import shutil
@@ -42,7 +42,7 @@ BUGS = {
     ),
     "a stamp for the whole pass": Bug(
         "block.cuh",
-        "return state->pass_number * (2 * LAYERS + 2) + event + 1;",
+        "return state->pass_number * PASS_STAMPS + event + 1;",
         "return state->pass_number + 1 + 0 * event;",
         TWO_BLOCKS,
     ),
@@ -68,7 +68,7 @@ BUGS = {
     # ---- buffers that are used again -------------------------------------------------------------
     "one buffer of the stream": Bug(
         "stream.cuh",
-        "b.p.stream_words + static_cast<u64>(event % 2 * LANES + lane)",
+        "b.p.stream_words + static_cast<u64>(event % STREAM_SLOTS * LANES + lane)",
         "b.p.stream_words + static_cast<u64>(0 * event + lane)",
         "idle blocks",
     ),
@@ -76,83 +76,93 @@ BUGS = {
         "stream.cuh", "layer % ATTENTION_SLOTS", "layer % (ATTENTION_SLOTS - 2)", "late outputs"
     ),
     "one buffer of candidates": Bug(
-        "choose.cuh", "(b.state->pass_number % 2) * WIDTH + row", "row", "lanes apart"
+        "choose.cuh", "(b.state->pass_number % CHOICE_SLOTS) * WIDTH + row", "row", "lanes apart"
     ),
     "one word of control": Bug(
         "choose.cuh",
-        "u32 buffer = b.state->pass_number % 2,",
+        "u32 buffer = b.state->pass_number % CHOICE_SLOTS,",
         "u32 buffer = 0,",
         "lanes apart",
     ),
     "one buffer of a wide pass's activations": Bug(
-        "block.cuh", "static_cast<u64>(sync % 2)", "static_cast<u64>(0 * sync)", "wide pass"
+        "block.cuh",
+        "static_cast<u64>(sync % ACTIVATION_SLOTS)",
+        "static_cast<u64>(0 * sync)",
+        "wide pass",
     ),
     # ---- barriers of a block ---------------------------------------------------------------------
     "sums read before all warps have them": Bug(
-        "weights.cuh", "  meet();  // publishes the sums and the scales\n", "", TWO_BLOCKS
+        "weights.cuh",
+        "  compute_barrier();  // publishes the sums and the scales\n",
+        "",
+        TWO_BLOCKS,
     ),
     "scales read before they are there": Bug(
         "weights.cuh", "  if constexpr (WEIGHTS == 2) copy_async_wait<0>();\n", "", "float8"
     ),
     "scales of the last product not guarded": Bug(
         "weights.cuh",
-        "    meet();  // publishes the activations to all warps\n    note(b, BEGUN);\n"
+        "    compute_barrier();  // publishes the activations to all warps\n    note(b, BEGUN);\n"
         "    if constexpr (WEIGHTS == 2) fetch_scales<ROWS, FIRST_ROW>(b);\n",
-        "    fetch_scales<ROWS, FIRST_ROW>(b);\n    meet();\n",
+        "    fetch_scales<ROWS, FIRST_ROW>(b);\n    compute_barrier();\n",
         "float8",
     ),
     "products begun before the activations are there": Bug(
         "weights.cuh",
-        "    meet();  // publishes the activations to all warps\n",
+        "    compute_barrier();  // publishes the activations to all warps\n",
         "",
         TWO_BLOCKS,
     ),
     "attention begun before the queries are there": Bug(
         "attend.cuh",
-        "    meet();  // publishes queries, and this pass's keys and values in the cache, to the "
-        "block\n",
+        "    compute_barrier();  // publishes queries, and the pass's keys and values in the "
+        "cache\n",
         "",
         "verify four",
     ),
     "warps' attention merged too soon": Bug(
-        "attend.cuh", "    meet();  // publishes the warps' results\n", "", "long context"
+        "attend.cuh",
+        "    compute_barrier();  // publishes the warps' results\n",
+        "",
+        "long context",
     ),
     "scratch of attention not guarded": Bug(
         "attend.cuh",
-        "    meet();  // guards the scratch against the next rows\n",
+        "    compute_barrier();  // guards the scratch against the next rows\n",
         "",
         "verify four",
     ),
     "squares of rows that others still write": Bug(
-        "stream.cuh", "u32 rows) {\n  meet();\n", "u32 rows) {\n", TWO_BLOCKS
+        "stream.cuh", "u32 rows) {\n  compute_barrier();\n", "u32 rows) {\n", TWO_BLOCKS
     ),
     "norms read too soon": Bug(
         "stream.cuh",
-        "await_norm(b, event, b.prepared_token(i));\n  meet();\n",
+        "await_norm(b, event, b.prepared_token(i));\n  compute_barrier();\n",
         "await_norm(b, event, b.prepared_token(i));\n",
         TWO_BLOCKS,
     ),
     "best not guarded": Bug(
         "choose.cuh",
-        "  meet();  // guards `best` against the readers in offer_candidates\n",
+        "  compute_barrier();  // guards `best` against the readers in offer_candidates\n",
         "",
         TWO_BLOCKS,
     ),
     "largest logit read too soon": Bug(
-        "choose.cuh", "  meet();  // publishes the warps' largest\n", "", TWO_BLOCKS
+        "choose.cuh", "  compute_barrier();  // publishes the warps' largest\n", "", TWO_BLOCKS
     ),
     "a histogram read while it is counted": Bug(
-        "choose.cuh", "    meet();  // publishes the counts\n", "", TWO_BLOCKS
+        "choose.cuh", "    compute_barrier();  // publishes the counts\n", "", TWO_BLOCKS
     ),
     "the next pass begun before it is laid out": Bug(
         "monokernel.cu",
-        "    meet();  // publishes the next pass; guards the state of this one\n",
+        "  compute_barrier();  // publishes the next pass; guards the state of this one\n",
         "",
         TWO_BLOCKS,
     ),
     "the next pass laid out before the tokens are there": Bug(
         "choose.cuh",
-        "  meet();  // publishes `chosen` and `stop` to the thread that lays out the next pass\n",
+        "  compute_barrier();  // publishes `chosen` and `stop` to the thread that lays out the "
+        "next pass\n",
         "",
         TWO_BLOCKS,
     ),

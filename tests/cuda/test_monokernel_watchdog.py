@@ -14,7 +14,8 @@ import pytest
 from emulation import KERNELS
 from rig import Ask, MakeRig, Rig, random_weights, tiny_config
 
-from monolane.cuda._faults import WAITS, describe_fault, wait_names
+from monolane.cuda._faults import WAITS, describe_fault
+from monolane.cuda._program import Exchange
 from monolane.model import NOW, Head, LayerConfig
 
 LAYERS = (LayerConfig(NOW, NOW),) * 2
@@ -145,22 +146,21 @@ def test_the_wait_is_named(rigs: dict[str, Rig], name: str) -> None:
     rig.forget()
     good = rig.launch(*asks)
     assert good.healthy, (good.error, good.fault)
-    numbers = {name: number for number, name in wait_names().items()}
     # Block 1 decides for the second row of a pass.
     speaker = 0 if name in ("CONTROL", "GUIDE") else 1
     told = set()
     for seed in range(SEEDS):
         rig.forget()
-        rig.memory["control"][1:3] = numbers[name], speaker
+        rig.memory["control"][1:3] = Exchange[name], speaker
         bad = rig.launch(*asks, seed=seed, watchdog=PATIENCE)
         assert bad.error is None, bad.error
         wait, block, _, phase, _, number = (int(x) for x in bad.fault[:6])
-        told.add(wait_names()[wait])
+        told.add(Exchange(wait).name)
         assert block < rig.layout.plan.groups.workers
         assert phase < 5 * len(LAYERS) + 2
         assert number < int(good.epoch["pass_number"])
         sentence = describe_fault(bad.fault, rig.layout.plan)
-        assert WAITS[wait_names()[wait]] in sentence
+        assert WAITS[Exchange(wait)] in sentence
         assert f"block {block} " in sentence
         # The host was told nothing that is not so.
         assert bad.events == good.events[: len(bad.events)]
@@ -174,4 +174,4 @@ def test_the_wait_is_named(rigs: dict[str, Rig], name: str) -> None:
 
 
 def test_every_wait_is_tried() -> None:
-    assert set(ALL_WORDS) == set(wait_names().values())
+    assert set(ALL_WORDS) == {x.name for x in WAITS}

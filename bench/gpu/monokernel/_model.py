@@ -19,8 +19,9 @@ import numpy.typing as npt
 from bench.gpu._device import open_device
 from bench.gpu._stage import Stage, expect
 from bench.gpu.monokernel._random_weights import random_weights
-from monolane.cuda import Advance, CudaExecutor, Device, Drawn, GpuInfo, _executor, _machine
+from monolane.cuda import CudaExecutor, Device, GpuInfo, _executor, _machine
 from monolane.cuda._layout import Layout, lay_out
+from monolane.epoch import Advance, TokenEvent
 from monolane.model import ModelConfig, Weights
 from monolane.plan import build, pass_cost
 
@@ -114,7 +115,7 @@ class Model:
         """Bytes that a pass of one token must stream when its sequence has `length` tokens."""
         return pass_cost(self.layout.plan, 1, length).bytes
 
-    def run(self, *advances: Advance) -> list[Drawn]:
+    def run(self, *advances: Advance) -> list[TokenEvent]:
         """One epoch, to its end."""
         self.executor.start(advances)
         while not self.executor.read(1.0):
@@ -123,7 +124,7 @@ class Model:
 
     def feed(self, slot: int, tokens: Tokens) -> int:
         """Feed tokens to a slot; return the next one, drawn greedily."""
-        return self.run(Advance(slot=slot, tokens=tokens, budget=1))[-1].token
+        return self.run(Advance(slot=slot, token_ids=tokens, budget=1))[-1].token_id
 
     def empty(self, slot: int) -> None:
         """Forget a slot's tokens."""
@@ -136,7 +137,7 @@ class Model:
     @contextlib.contextmanager
     def forced(self, width: int) -> Iterator[None]:
         """Every launch by the kernel of one width."""
-        kernels = self.executor._kernels
+        kernels = self.executor._resident.kernels
         expect(width in kernels.widths, f"width {width}: expected one of {kernels.widths}")
         with patch.object(kernels, "chain", lambda sequences, rows: (width,)):
             yield

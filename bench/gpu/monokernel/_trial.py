@@ -8,7 +8,7 @@ import time
 
 from bench.gpu._stage import Stage
 from bench.gpu.monokernel._model import Model
-from monolane.cuda import Advance
+from monolane.epoch import Advance
 
 _INNER = (
     "python bench/gpu/monokernel/run.py --child profile --work WORK --records WORK/profile.jsonl"
@@ -19,7 +19,7 @@ def profile(stage: Stage, job: str) -> None:
     """A context, then one launch of a few tokens: the last kernel is the one to look at."""
     model = Model(stage, widths=(1,))
     token = model.feed(0, model.random_tokens(stage.scale.middle))
-    drawn = model.run(Advance(slot=0, tokens=(token,), budget=8))
+    drawn = model.run(Advance(slot=0, token_ids=(token,), budget=8))
     stage.emit({"name": "profile", "engine": "monolane", "tokens_drawn": len(drawn)})
     model.close()
 

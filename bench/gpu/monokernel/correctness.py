@@ -19,8 +19,8 @@ from bench.gpu.monokernel._model import Model, Tokens
 from bench.gpu.monokernel._random_weights import random_weights
 from bench.gpu.monokernel._scale import Scale
 from monolane._results import Record
-from monolane.cuda import Advance
 from monolane.cuda._pack import widened
+from monolane.epoch import Advance, Draw
 from monolane.model import Checkpoint, SafetensorsFile, Weights, read_config
 from monolane.reference import ReferenceModel
 
@@ -102,8 +102,8 @@ def _logits_by_width(model: Model, ids: Tokens, widths: tuple[int, ...]) -> Floa
 
 def _greedy(model: Model, prompt: Tokens, count: int) -> Tokens:
     model.empty(0)
-    drawn = model.run(Advance(slot=0, tokens=prompt, budget=count))
-    return tuple(x.token for x in drawn)
+    drawn = model.run(Advance(slot=0, token_ids=prompt, budget=count))
+    return tuple(x.token_id for x in drawn)
 
 
 def _check_greedy(
@@ -173,15 +173,17 @@ def full_model(stage: Stage) -> Record:
 def _check_company(model: Model, prompt: Tokens, alone: Tokens, others: int) -> None:
     """The same tokens with other sequences in the batch, which begin and end at other times."""
     model.empty(0)
-    advances = [Advance(slot=0, tokens=prompt, budget=len(alone))]
+    advances = [Advance(slot=0, token_ids=prompt, budget=len(alone))]
     for slot in range(1, 1 + others):
         # Prompts of other lengths, which are over before the first one is.
         tokens = model.random_tokens(3 + len(prompt) * slot // (2 * others))
         budget = 2 + len(alone) * slot // (2 * others)
         advances.append(
-            Advance(slot=slot, tokens=tokens, budget=budget, temperature=0.8, seed=slot)
+            Advance(
+                slot=slot, token_ids=tokens, budget=budget, draw=Draw(temperature=0.8, seed=slot)
+            )
         )
-    together = [x.token for x in model.run(*advances) if x.slot == 0]
+    together = [x.token_id for x in model.run(*advances) if x.slot == 0]
     same = sum(a == b for a, b in zip(together, alone, strict=False))
     expect(
         tuple(together) == alone,

@@ -18,7 +18,7 @@ from bench.gpu._stage import NotMeasuredError, Stage, expect
 from bench.gpu.monokernel._model import Model, Times
 from bench.gpu.monokernel.speed import GREEDY, Decode
 from monolane._results import Record
-from monolane.cuda import Advance
+from monolane.epoch import Advance
 from monolane.plan import PhaseKind, Plan, phase_cost
 
 # In the order in which the kernel counts them: five of each layer, then two.
@@ -76,7 +76,7 @@ def _batch(model: Model, case: Case) -> Record:
         budget = min(model.scale.tokens, 64)
         with model.tracing() as traced:
             model.run(
-                *(Advance(slot=slot, tokens=(3,), budget=budget) for slot in range(case.rows))
+                *(Advance(slot=slot, token_ids=(3,), budget=budget) for slot in range(case.rows))
             )
             times = traced()
     length = case.context + budget
@@ -106,7 +106,9 @@ def summarise(
     model: Model, times: Times, case: Case, count_bytes: Callable[[Plan], dict[str, int]]
 ) -> Record:
     """The table of a trace: by kind of phase what is waited and worked in a pass."""
-    plan = next(x for x in model.executor._kernels._layouts.values() if x.width == case.width).plan
+    plan = next(
+        x for x in model.executor._resident.kernels._layouts.values() if x.width == case.width
+    ).plan
     if len(times) < 2:
         raise NotMeasuredError(f"expected at least 2 whole passes in the trace, got {len(times)}")
     layers, blocks = plan.config.num_layers, plan.groups.workers_each

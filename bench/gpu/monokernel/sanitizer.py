@@ -18,7 +18,7 @@ from bench.gpu.monokernel._model import Model
 from bench.gpu.monokernel._random_weights import make_block
 from bench.gpu.monokernel._scale import REHEARSAL
 from monolane._results import Record
-from monolane.cuda import Advance
+from monolane.epoch import Advance, Draw
 
 RUN = Path(__file__).resolve().parent / "run.py"
 TOOLS = ("memcheck", "synccheck", "racecheck")
@@ -78,8 +78,10 @@ def small_model(stage: Stage, job: str) -> None:
     model = Model(stage, widths=(1, 8, 32), slots=2, sms=_SMS, watchdog=_WATCHDOG)
     prompt = model.random_tokens(40)
     model.run(
-        Advance(slot=0, tokens=prompt, budget=4),
-        Advance(slot=1, tokens=prompt[:9], budget=4, temperature=0.8, top_p=0.9, seed=1),
+        Advance(slot=0, token_ids=prompt, budget=4),
+        Advance(
+            slot=1, token_ids=prompt[:9], budget=4, draw=Draw(temperature=0.8, top_p=0.9, seed=1)
+        ),
     )
     stage.emit({"name": "small_model", "engine": "monolane", "tokens_drawn": 8})
     model.close()

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bench.gpu._stage import Stage, expect
 from bench.gpu.monokernel._model import Model
 from monolane._results import Record
-from monolane.cuda import Advance
+from monolane.epoch import Advance, Draw
 
 _RESERVE = 0.9  # of the part's time: the rest is for the fixed prompt at the end
 
@@ -63,14 +63,16 @@ def _crowd(model: Model, rng: np.random.Generator, slots: int) -> list[Advance]:
         model.empty(slot)
         wish = Advance(
             slot=slot,
-            tokens=model.random_tokens(int(rng.integers(1, longest // 2))),
+            token_ids=model.random_tokens(int(rng.integers(1, longest // 2))),
             budget=int(rng.integers(1, longest // 2)),
-            seed=int(rng.integers(1 << 31)),
+            draw=Draw(seed=int(rng.integers(1 << 31))),
         )
         kind = int(rng.integers(4))
         if kind:
-            wish = replace(wish, temperature=0.9, top_p=(1.0, 1.0, 0.9, 1.0)[kind])
-        found.append(replace(wish, top_k=40) if kind == 3 else wish)
+            top_p, top_k = (1.0, 1.0, 0.9, 1.0)[kind], 40 if kind == 3 else 0
+            draw = replace(wish.draw, temperature=0.9, top_p=top_p, top_k=top_k)
+            wish = replace(wish, draw=draw)
+        found.append(wish)
     return found
 
 
@@ -80,5 +82,5 @@ def _fingerprint(
     model.empty(0)
     logits = model.logits(0, prompt)
     model.empty(0)
-    tokens = [x.token for x in model.run(Advance(slot=0, tokens=prompt, budget=len(prompt)))]
+    tokens = [x.token_id for x in model.run(Advance(slot=0, token_ids=prompt, budget=len(prompt)))]
     return tokens, logits

@@ -12,10 +12,10 @@ from bench.gpu.probes._context import Context, make_stage
 from bench.gpu.probes._test_data import TestData
 from bench.gpu.probes.bandwidth import Mover, Variant, bulk_readers
 from monolane._results import Record
-from monolane.cuda import Advance
+from monolane.epoch import Advance, Draw
 from monolane.plan import MAX_WIDTH
 
-# What is drawn how: the name of the record, and the fields of an Advance.
+# What is drawn how: the name of the record, and the fields of a Draw.
 GREEDY = ("decode", {"temperature": 0.0})
 TEMPERATURE = ("decode_temperature", {"temperature": 0.8})
 TOP_P = ("decode_top_p", {"temperature": 0.8, "top_p": 0.95})
@@ -84,9 +84,12 @@ class Decode:
             else:  # windowed layers no longer hold what the next token would see
                 self._fill()
         wish = Advance(
-            slot=self.slot, tokens=(self._next,), budget=self.tokens, seed=len(self.samples)
+            slot=self.slot,
+            token_ids=(self._next,),
+            budget=self.tokens,
+            draw=Draw(**self.sampling[1], seed=len(self.samples)),  # type: ignore[arg-type]
         )
-        return [x.time_ns for x in self.model.run(replace(wish, **self.sampling[1]))]  # type: ignore[arg-type]
+        return [x.time_ns for x in self.model.run(wish)]
 
     def _window(self) -> int:
         layers = self.model.layout.plan.config.layers
@@ -158,7 +161,7 @@ def seconds_to_first(model: Model, tokens: Tokens) -> float:
     """Seconds to a prompt's first token, in an empty slot 0."""
     model.empty(0)
     begin = time.perf_counter_ns()
-    drawn = model.run(Advance(slot=0, tokens=tokens, budget=1))
+    drawn = model.run(Advance(slot=0, token_ids=tokens, budget=1))
     return (drawn[-1].time_ns - begin) / 1e9
 
 
@@ -178,7 +181,7 @@ def widths(stage: Stage, job: str) -> None:
 
 def _pass_time(model: Model, count: int) -> Record:
     """The time of more passes of a prompt, over their number: a launch's start cancels out."""
-    (width,) = model.executor._kernels.chain(1, 1)
+    (width,) = model.executor._resident.kernels.chain(1, 1)
     few, many = 2, 10
     prompts = [model.random_tokens(width * passes) for passes in (few, many)]
     for tokens in prompts:
@@ -196,9 +199,9 @@ def _batch(model: Model, width: int, stage: Stage) -> Record:
     for _ in range(3):
         for slot in range(width):
             model.empty(slot)
-        model.run(*(Advance(slot=s, tokens=x, budget=1) for s, x in enumerate(prompts)))
+        model.run(*(Advance(slot=s, token_ids=x, budget=1) for s, x in enumerate(prompts)))
         drawn = model.run(
-            *(Advance(slot=s, tokens=(x[0],), budget=tokens) for s, x in enumerate(prompts))
+            *(Advance(slot=s, token_ids=(x[0],), budget=tokens) for s, x in enumerate(prompts))
         )
         times = [x.time_ns for x in drawn]
         samples.append((len(drawn) - width) / (times[-1] - times[width - 1]) * 1e9)

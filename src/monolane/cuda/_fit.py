@@ -17,7 +17,7 @@ _RESERVE_BYTES = (256 << 20) + 2 * STAGING_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Bytes:
     """Bytes of a GPU's memory that a model and its sequences take."""
 
     weights: int  # with their scales
@@ -32,11 +32,11 @@ class Room:
         return self.weights + self.cache + rest
 
 
-def room_of(layouts: Sequence[Layout], slots: int) -> Room:
+def bytes_of(layouts: Sequence[Layout], slots: int) -> Bytes:
     """Return what kernels of several widths need, which share all that lies there."""
     layout, config = layouts[0], layouts[0].plan.config
     norms = 2 * config.num_layers + 1
-    return Room(
+    return Bytes(
         weights=layout.plan.groups.workers * (layout.run_bytes + 4 * layout.scale_rows),
         cache=slots * layout.kv_bytes,
         words={name: _WORD_BYTES * max(x.words[name] for x in layouts) for name in layout.words},
@@ -46,12 +46,12 @@ def room_of(layouts: Sequence[Layout], slots: int) -> Room:
     )
 
 
-def check_room(room: Room, gpu: GpuInfo) -> None:
+def check_bytes(needed: Bytes, gpu: GpuInfo) -> None:
     """Raise BackendError unless a GPU has so much memory free."""
-    if room.total > gpu.free_bytes:
+    if needed.total > gpu.free_bytes:
         raise BackendError(
-            f"cuda: expected {room.total / 2**30:.1f} GiB free on {gpu.name} "
-            f"({room.weights / 2**30:.1f} of weights, {room.cache / 2**30:.1f} of cache), got "
+            f"cuda: expected {needed.total / 2**30:.1f} GiB free on {gpu.name} "
+            f"({needed.weights / 2**30:.1f} of weights, {needed.cache / 2**30:.1f} of cache), got "
             f"{gpu.free_bytes / 2**30:.1f} of {gpu.total_bytes / 2**30:.1f}; use a smaller context "
             "or fewer sequences, or end other programs on this GPU"
         )
@@ -60,4 +60,4 @@ def check_room(room: Room, gpu: GpuInfo) -> None:
 def check_fit(config: ModelConfig, dtype: str, gpu: GpuInfo, *, context: int, slots: int) -> None:
     """Raise BackendError, which says why, unless a GPU can run a model with so many sequences."""
     layouts = lay_out_widths(config, gpu, find_dtype(dtype, config), context, WIDTHS)
-    check_room(room_of(layouts, slots), gpu)
+    check_bytes(bytes_of(layouts, slots), gpu)

@@ -2,20 +2,22 @@
 cache, and the shared memory of a block. Kernel, packing and launch all read it from here.
 
 Block b of W = lanes * blocks serves lane b // blocks. Blocks are the plan's workers: whose rows are
-whose is the plan's word.
+whose is for the plan to say.
 """
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from monolane.cuda._tiling import Tiling, find_tiling
+from monolane.cuda._program import Program, Rule, Slots, lower, rules_of
+from monolane.cuda._tiling import TILE, Tiling, find_tiling
 from monolane.errors import ConfigError
-from monolane.model import Role
-from monolane.plan import MAX_WIDTH, PhaseKind, Plan
+from monolane.model import FORMATS, Role, formats_of
+from monolane.plan import MAX_WIDTH, Buffer, PhaseKind, Plan
 
 PRODUCTS = (PhaseKind.QKV, PhaseKind.OUT, PhaseKind.GATE_UP, PhaseKind.DOWN, PhaseKind.HEAD)
-TILE_BYTES = {"bfloat16": 512, "float16": 512, "float8": 256}
-ROW_SCALED = ("float8",)  # a float32 scale for each row of the weights
+TILE_BYTES = {name: TILE * TILE * FORMATS[name].bits // 8 for name in formats_of("cuda")}
+# Formats with a float32 scale for each row of the weights.
+ROW_SCALED = tuple(name for name in TILE_BYTES if FORMATS[name].group < 0)
 # Roles whose rows are shared out; the kernel's tables of shares come in this order.
 SHARED_ROLES = (Role.Q, Role.K, Role.V, Role.O, Role.GATE, Role.DOWN, Role.HEAD)
 _BANKS = 128  # bytes: shared memory serves 32 words at a time
@@ -28,10 +30,8 @@ class LayerLayout:
     window: int  # 0: none
     capacity: int  # cached positions: position p lies in row p % capacity
     kv_offset: int  # bytes from the beginning of a sequence's cache
-    attention_delay: int  # -1: never
-    mlp_delay: int
-    attention_read: bool  # whether any lane ever reads the attention outputs of this layer
-    mlp_read: bool
+    attention: Rule  # how the module's outputs join the streams
+    mlp: Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ class Layout:
 
     @property
     def raw_slots(self) -> tuple[int, int]:
-        """Ring slots of the raw outputs of attention and of the MLP: see docs/monokernel.md.
+        """Ring slots of the raw outputs of attention and of the MLP; ``prove`` shows they suffice.
 
         At least two: a lane that sums now may publish again before a slower one has read. Where
         layers that do not exchange lie between those that do, a lane may run further ahead than any
@@ -153,8 +153,8 @@ class Layout:
         """
         found = []
         for slots, delays in (
-            (self.plan.attention_slots, [x.attention_delay for x in self.layers]),
-            (self.plan.mlp_slots, [x.mlp_delay for x in self.layers]),
+            (self.plan.attention_slots, [x.attention.delay for x in self.layers]),
+            (self.plan.mlp_slots, [x.mlp.delay for x in self.layers]),
         ):
             first = next((i for i, delay in enumerate(delays) if delay > 0), len(delays))
             regular = len(set(delays[first:])) <= 1 and len(set(delays[:first])) <= 1
@@ -162,26 +162,35 @@ class Layout:
         return found[0], found[1]
 
     @property
+    def program(self) -> Program:
+        """What a block does in a pass."""
+        attention, mlp = self.raw_slots
+        return lower(self.plan, self.wide, Slots(attention=attention, mlp=mlp))
+
+    @property
     def words(self) -> dict[str, int]:
         """Words of 8 bytes in each buffer that blocks share; named as in the kernel's Params."""
         c, plan, t = self.plan.config, self.plan, self.width
         lanes, d, workers = c.num_lanes, c.hidden_size, plan.groups.workers
         heads = c.num_heads + 2 * c.num_kv_heads
+        slots = self.program.slots
         return {
-            "stream_words": 2 * lanes * t * d,
-            "square_words": 2 * lanes * t * _even(self.blocks),
+            "stream_words": slots.stream * lanes * t * d,
+            "square_words": slots.stream * lanes * t * _even(self.blocks),
             "qkv_words": t * heads * c.head_dim,
             "partial_words": plan.splits * t * c.num_heads * _even(c.head_dim + 2),
             "hidden_words": t * lanes * _even(c.intermediate_size // lanes),
-            "raw_words": sum(self.raw_slots) * lanes * t * d,
+            "raw_words": (slots.attention + slots.mlp) * lanes * t * d,
             "joined_words": lanes * t * d if plan.shared_head else 2,
-            "candidate_words": 2 * t * workers * 2,
-            "control_words": 2,
+            "candidate_words": slots.choice * t * workers * 2,
+            "control_words": slots.choice,
             "logit_words": t * _even(c.vocab_size),
-            "decision_words": 2 * t,
+            "decision_words": slots.choice * t,
             "verdict_words": _even(t),
             "lane_counters": 16 * lanes,
-            "activation_rows": 2 * lanes * t * self.activation_stride // 8 if self.wide else 2,
+            "activation_rows": slots.activations * lanes * t * self.activation_stride // 8
+            if self.wide
+            else 2,
             "own_streams": workers * t * _even(self.own_rows) // 2 if self.wide else 2,
         }
 
@@ -254,7 +263,7 @@ def _busiest(plan: Plan, kind: PhaseKind) -> int:
 def _layers(plan: Plan) -> tuple[LayerLayout, ...]:
     config, chunk = plan.config, plan.device.chunk
     row = 2 * config.num_kv_heads * (-(-config.head_dim // 16) * 32)
-    offset, found = 0, []
+    offset, found, rules = 0, [], rules_of(plan)
     for i, layer in enumerate(config.layers):
         # The oldest key that the first token of a pass sees, and the last that the pass writes, are
         # window + MAX_WIDTH - 1 apart; the same for passes of every width, which share the cache.
@@ -265,22 +274,12 @@ def _layers(plan: Plan) -> tuple[LayerLayout, ...]:
                 window=layer.window or 0,
                 capacity=capacity,
                 kv_offset=offset,
-                attention_delay=_delay(layer.attention_reduce.delay),
-                mlp_delay=_delay(layer.mlp_reduce.delay),
-                attention_read=_read([x.attention_reduce.delay for x in config.layers], i),
-                mlp_read=_read([x.mlp_reduce.delay for x in config.layers], i),
+                attention=rules[Buffer.ATTENTION_OUTPUT, i],
+                mlp=rules[Buffer.MLP_OUTPUT, i],
             )
         )
         offset += row * capacity
     return tuple(found)
-
-
-def _delay(delay: int | None) -> int:
-    return -1 if delay is None else delay
-
-
-def _read(delays: list[int | None], layer: int) -> bool:
-    return any(d is not None and i - d == layer for i, d in enumerate(delays))
 
 
 def _shared(layout: Layout, ring_slots: int) -> Shared:

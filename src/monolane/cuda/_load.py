@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from monolane._structs import CUDA, Field, Struct
 from monolane.cuda._device import Device, Kernel, Launch, Mark, Pinned
 from monolane.cuda._layout import PRODUCTS, Layout
 from monolane.cuda._pack import STORED, phase_of, pieces, staged
-from monolane.cuda._params import Field, c_struct, dtype
 from monolane.cuda._tiling import Tiling
 from monolane.model import Role, Weights
 from monolane.plan import PhaseKind
@@ -31,30 +31,33 @@ _PATIENCE = 60.0  # seconds for one staging buffer: hundreds of times what it ta
 Array = npt.NDArray[Any]
 
 # One row of a matrix: whose run it belongs to, and which row of that block's list it is.
-PLACE: tuple[Field, ...] = (("worker", "u32", ""), ("row", "u32", "of the block's list"))
-PACK_PARAMS: tuple[Field, ...] = (
-    ("from", "const u16*", "[rows][columns]"),
-    ("places", "const Place*", "[rows]"),
-    ("to", "u8*", "the phase's tiles in the run of block 0"),
-    ("run_bytes", "u64", "from block to block"),
-    ("scales", "f32*", "of the phase's rows of block 0; float8 only"),
-    ("scale_rows", "u64", "from block to block"),
-    ("from_bfloat16", "u32", "0: float16; float8 only"),
-    ("rows", "u32", ""),
-    ("columns", "u32", ""),
-    ("warps", "u32", "the tiling: see monolane.cuda._tiling"),
-    ("group", "u32", ""),
-    ("parts", "u32", ""),
-    ("step", "u32", ""),
-    ("steps", "u32", ""),
+PLACE = Struct("Place", (Field("worker", "u32"), Field("row", "u32", "of the block's list")))
+PACK_PARAMS = Struct(
+    "PackParams",
+    (
+        Field("from", "const u16*", "[rows][columns]"),
+        Field("places", "const Place*", "[rows]"),
+        Field("to", "u8*", "the phase's tiles in the run of block 0"),
+        Field("run_bytes", "u64", "from block to block"),
+        Field("scales", "f32*", "of the phase's rows of block 0; float8 only"),
+        Field("scale_rows", "u64", "from block to block"),
+        Field("from_bfloat16", "u32", "0: float16; float8 only"),
+        Field("rows", "u32"),
+        Field("columns", "u32"),
+        Field("warps", "u32", "the tiling: see monolane.cuda._tiling"),
+        Field("group", "u32"),
+        Field("parts", "u32"),
+        Field("step", "u32"),
+        Field("steps", "u32"),
+    ),
 )
-PLACE_DTYPE, PACK_DTYPE = dtype(PLACE), dtype(PACK_PARAMS)
+PLACE_DTYPE, PACK_DTYPE = PLACE.dtype, PACK_PARAMS.dtype
 
 
 def pack_header() -> str:
     """Return the text of ``pack_params.h``."""
-    structs = c_struct("Place", PLACE), c_struct("PackParams", PACK_PARAMS)
-    return "\n".join(["#pragma once", '#include "primitives.cuh"', "", *structs])
+    top = ["#pragma once", '#include "primitives.cuh"', ""]
+    return "\n".join([*top, PLACE.declare(CUDA), PACK_PARAMS.declare(CUDA)])
 
 
 @dataclass(frozen=True, slots=True)

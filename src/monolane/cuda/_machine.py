@@ -13,7 +13,7 @@ OLDEST = (8, 0)  # compute capability: the first with bf16 matrix units and asyn
 WIDTHS = (1, 8, 64)  # rows of a pass at most, of each kernel
 CHUNK = 16  # keys: what one warp takes at a time, so that the splits of short contexts are even
 # Ring slots, in bytes. Large ones cost fewer barriers; a GPU with less shared memory, or a model
-# with more activations, leaves room for small ones only.
+# with more activations, leaves memory for small ones only.
 _SLOT_BYTES = (24 << 10, 16 << 10, 12 << 10, 8 << 10, 4 << 10)
 
 

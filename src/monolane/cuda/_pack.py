@@ -13,20 +13,17 @@ import numpy.typing as npt
 
 from monolane.cuda._layout import PRODUCTS, Layout
 from monolane.cuda._tiling import TILE, Tiling
-from monolane.model import Role, Weights
+from monolane.model import FORMATS, Role, Weights, formats_of
 from monolane.plan import Phase, PhaseKind, Plan, Scope
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
-# What the kernel multiplies, by the plan's name for it; the bit patterns travel as integers.
-STORED: dict[str, np.dtype[Any]] = {
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float16": np.dtype(np.float16),
-}
-# The 16-bit type of embedding, activations, keys and values beside it. Of float8 it is float16, the
-# one that holds every e4m3 and has an instruction which widens to it.
-HALVES = STORED | {"float8": STORED["float16"]}
+_FORMATS = [FORMATS[name] for name in formats_of("cuda")]
+# What the kernel multiplies as it is stored, by name; the bit patterns travel as integers.
+STORED = {x.name: x.dtype for x in _FORMATS if x.dtype is not None}
+# The 16-bit type of embedding, activations, keys and values beside each format.
+HALVES = {x.name: STORED[x.key_format.name] for x in _FORMATS}
 _LARGEST_E4M3 = 448.0
 _MATRICES = frozenset((Role.Q, Role.K, Role.V, Role.O, Role.GATE, Role.UP, Role.DOWN, Role.HEAD))
 
@@ -163,9 +160,9 @@ def widened(weights: Weights) -> Weights:
 
 
 def fragments(tiles: Array) -> Bytes:
-    """Return tiles [..., 16, 16] as a warp loads them: each lane's bytes together, flat.
+    """Return tiles [..., 16, 16] as a warp loads them: each thread's bytes together, flat.
 
-    Lane 4 g + q holds the columns 4 q .. 4 q + 3 of the rows g and g + 8: of 16-bit patterns the
+    Thread 4 g + q holds the columns 4 q .. 4 q + 3 of the rows g and g + 8: of 16-bit patterns the
     first two columns of both rows, then the other two; of 8-bit ones row g, then row g + 8.
     """
     order: tuple[int, ...]

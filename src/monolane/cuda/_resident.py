@@ -1,79 +1,81 @@
-"""What lies in a GPU's memory as long as a model does: weights, tables, cache, exchange words."""
-
-from dataclasses import fields
-from typing import Any
+"""What lives as long as a model is loaded: kernels, memory, sequences, and what they count."""
 
 import numpy as np
 import numpy.typing as npt
 
-from monolane.cuda._device import ALIGNMENT, Device
-from monolane.cuda._fit import check_room, room_of
+from monolane.cuda._device import Device
+from monolane.cuda._kernels import Kernels
 from monolane.cuda._layout import Layout
-from monolane.cuda._load import STAGING_BYTES, load
-from monolane.cuda._params import PARAMS_DTYPE
-from monolane.cuda._tables import Tables, make_tables
+from monolane.cuda._mailbox import Mailbox
+from monolane.cuda._memory import Memory
+from monolane.cuda._slots import Slots
+from monolane.cuda._specialise import EVENTS
+from monolane.cuda._trace import Trace
 from monolane.model import Weights
 
-_PATIENCE = 60.0  # seconds for the small uploads
+_LOGIT_BYTES = 64 << 20  # for recorded logits, at most _LOGIT_ROWS of them
+_LOGIT_ROWS = 128
 
 
 class Resident:
-    """The memory of a model and its sequences; one set for the kernels of all widths."""
+    """A model on a GPU, without anything of an epoch."""
 
     def __init__(
         self, device: Device, layouts: tuple[Layout, ...], weights: Weights, slots: int
     ) -> None:
-        layout = layouts[0]
-        assert all(x.tilings == layout.tilings for x in layouts), "kernels share weights"
-        assert all(x.layers == layout.layers for x in layouts), "kernels share the cache"
-        self._device = device
-        room = room_of(layouts, slots)
-        check_room(room, device.info)
-        self._words = room.words
-        self.cache_bytes, self.weight_bytes = room.cache, room.weights
-        tables = make_tables(layout.plan, weights)
-        self._params = np.zeros((), PARAMS_DTYPE)
-        loaded = load(device, layout, weights)
-        self._params["weights"], self._params["row_scales"] = loaded.runs, loaded.row_scales
-        for field in fields(Tables):
-            table = getattr(tables, field.name)
-            if table is not None:
-                self._params[field.name] = self._upload(table)
-        self._params["cache"] = device.allocate(self.cache_bytes)
-        self._first_word = device.allocate(sum(map(_aligned, self._words.values())))
-        at = self._first_word
-        for name, nbytes in self._words.items():
-            self._params[name] = at
-            at += _aligned(nbytes)
-        self.clear_words()
-        self.clear_cache()
-        device.wait(device.mark(), _PATIENCE)
+        self.device = device
+        self.layout = layouts[-1]  # of the widest kernel
+        self.kernels = Kernels(device, layouts)
+        self.memory = Memory(device, layouts, weights, slots)
+        vocab = weights.config.vocab_size
+        self.mailbox = Mailbox(device, self.layout.width, vocab)
+        self.slots = Slots(slots, self.layout)
+        self.rows = max(self.layout.width, min(_LOGIT_ROWS, _LOGIT_BYTES // (4 * vocab)))
+        self.logits = device.allocate(self.rows * vocab * 4)
+        self.logits_down = device.pin(self.rows * vocab * 4)
+        # float32 [rows, V], as the last launch left them.
+        self.logit_rows = self.logits_down.array.view(np.float32).reshape(-1, vocab)
+        self.trace: Trace | None = None
+        self.pass_number = self.syncs = 0  # since the stamped words were cleared
+        self.next_guide = 1  # the stamp that no guide has had
+        self.lost = ""  # why the GPU can no longer be used
+
+    def fetch_logits(self, count: int) -> None:
+        """Ask for the first rows of recorded logits, in the stream's order."""
+        nbytes = count * self.logit_rows.itemsize * self.logit_rows.shape[1]
+        self.device.copy_out(self.logits_down, self.logits, nbytes)
 
     def params(self) -> npt.NDArray[np.void]:
-        """Return Params with these addresses in it; the rest is zero."""
-        return self._params.copy()
+        """Return the kernel's parameters as far as they do not change from launch to launch."""
+        params = self.memory.params()
+        params["logits"] = self.logits
+        params["trace"] = self.trace.address if self.trace else 0
+        return params
 
-    def clear_words(self) -> None:
-        """Forget all stamps, so that passes count from 0 again."""
-        self._device.clear(self._first_word, sum(map(_aligned, self._words.values())))
+    def make_stamps_last(self, passes: int) -> None:
+        """Clear the words if stamps could wrap within so many passes: no stale one can match."""
+        events = 2 * len(self.layout.layers) + 2
+        if (self.pass_number + passes + 2) * events >= 1 << 32:
+            self._clear_words()
 
-    def clear_cache(self) -> None:
-        """Zero keys and values: what pads a head's elements to whole tiles must stay zero."""
-        self._device.clear(int(self._params["cache"]), self.cache_bytes)
+    def take_guide_stamps(self, counts: list[int]) -> list[int]:
+        """Return the first of so many stamps for each, which no guide had before."""
+        if self.next_guide + sum(counts) + 1 >= 1 << 32:
+            self.mailbox.clear_guides()
+            self.next_guide = 1
+        firsts = []
+        for count in counts:
+            firsts.append(self.next_guide)
+            self.next_guide += count
+        return firsts
 
-    def _upload(self, table: npt.NDArray[Any]) -> int:
-        """Return the address of a copy of a table."""
-        raw = np.ascontiguousarray(table).reshape(-1).view(np.uint8)
-        address = self._device.allocate(raw.size)
-        pinned = self._device.pin(min(raw.size, STAGING_BYTES))
-        for first in range(0, raw.size, STAGING_BYTES):
-            piece = raw[first : first + STAGING_BYTES]
-            pinned.array[: piece.size] = piece
-            self._device.copy_in(address + first, pinned, piece.size)
-            self._device.wait(self._device.mark(), _PATIENCE)
-        self._device.unpin(pinned)
-        return address
+    def start_afresh(self) -> None:
+        """Empty all sequences, and forget the stamps of a launch that did not end well."""
+        self.slots.clear()
+        self.memory.clear_cache()
+        self._clear_words()
+        self.mailbox.clear_events(EVENTS)
 
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+    def _clear_words(self) -> None:
+        self.memory.clear_words()
+        self.pass_number = self.syncs = 0

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from monolane.cuda._advance import Advance
 from monolane.cuda._layout import Layout
+from monolane.epoch import Advance
 from monolane.errors import RequestError
 
 
@@ -76,6 +76,6 @@ class Slots:
         for advance in advances:
             if advance.budget < 1:
                 raise RequestError(f"budget: expected at least 1, got {advance.budget}")
-            self.check_tokens(advance.slot, advance.tokens, advance.budget - 1)
+            self.check_tokens(advance.slot, advance.token_ids, advance.budget - 1)
         if len({advance.slot for advance in advances}) < len(advances):
             raise RequestError("advances: a slot occurs twice")

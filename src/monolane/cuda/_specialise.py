@@ -4,48 +4,56 @@ Shapes, lane split, tiles and offsets are constants of the kernel, so that loops
 is looked up that never changes.
 """
 
+from collections.abc import Iterable
 from dataclasses import fields
 
 import numpy as np
 
+from monolane._structs import CUDA, declare_enum, members_of
 from monolane.cuda._layout import PRODUCTS, SHARED_ROLES, Layout
-from monolane.cuda._params import STRUCTS, c_struct
+from monolane.cuda._params import STRUCTS
+from monolane.cuda._program import Exchange, Op, Program, Touch, Verb, When
+from monolane.cuda._prove import prove
 from monolane.cuda._tiling import Tiling
-from monolane.model import Head
+from monolane.model import FORMATS, Head
+from monolane.plan import PhaseKind
 
 # Tokens that may wait for the host; an epoch never draws more.
 EVENTS = 1 << 15
 TRACE_PASSES = 64
-_FORMATS = ("bfloat16", "float16", "float8")
-# What a guide in pinned memory says (enum Verdict of the kernel): draw under its mask, or give the
-# row back. An event of that token says that a row was given back.
-MASKED, PARKED = 1, 2
+# What a guide in pinned memory says: draw under its mask, or give the row back. An event of that
+# token says that a row was given back.
+FREE, MASKED, PARKED = 0, 1, 2
 PARKED_TOKEN = 0xFFFFFFFF
+_TOUCH_VERB, _TOUCH_WHEN = 256, 32  # how a touch becomes a number
 _HEADS = (Head.VOCAB_PARALLEL, Head.MEAN, Head.SUM, Head.CONCAT)
 
 
 def specialisation(layout: Layout) -> str:
-    """Return the text of ``specialisation.h``."""
+    """Return the text of ``specialisation.h``; PlanError if the program in it is unsound."""
+    program = layout.program
+    prove(program)
+    tables = [*(role.name for role in SHARED_ROLES), "ATTEND", "GATHER"]
     parts = [
         "// Generated from a plan: the constants of one monokernel. Sizes count per lane where the",
         "// comment says so.",
         "#pragma once",
         "",
+        declare_enum("Format", [(x.short, x.code) for x in FORMATS.values()], CUDA),
+        declare_enum("HeadKind", [(f"HEAD_{x.name}", i) for i, x in enumerate(_HEADS)], CUDA),
         *_constants(layout),
         "",
         _tilings(layout),
         _layers(layout),
-        f"enum Verdict : u32 {{ FREE, MASKED = {MASKED}, PARKED = {PARKED} }};  // of a guide",
+        *_program(program),
+        declare_enum("Verdict", [("FREE", FREE), ("MASKED", MASKED), ("PARKED", PARKED)], CUDA),
         f"constexpr u32 PARKED_TOKEN = {PARKED_TOKEN:#x};",
         "",
         "struct alignas(8) Share {",
         "  u32 begin, end;",
         "};",
-        "enum ShareTable : u32 { "
-        + ", ".join(f"SHARE_{role.name}" for role in SHARED_ROLES)
-        + ", SHARE_ATTEND, SHARE_GATHER };",
-        "",
-        *(c_struct(name, STRUCTS[name]) for name in STRUCTS),
+        declare_enum("ShareTable", [(f"SHARE_{name}", i) for i, name in enumerate(tables)], CUDA),
+        *(struct.declare(CUDA) for struct in STRUCTS),
     ]
     return "\n".join(parts)
 
@@ -75,8 +83,6 @@ def _constants(layout: Layout) -> list[str]:
         "CONTEXT": (plan.context, "tokens of a sequence at most"),
         "SPLITS": (plan.splits, "S: parts of a KV head's keys"),
         "CHUNK": (plan.device.chunk, "keys: split s takes the chunks c with c % S == s"),
-        "ATTENTION_SLOTS": (layout.raw_slots[0], "of raw outputs"),
-        "MLP_SLOTS": (layout.raw_slots[1], ""),
         "WARPS": (layout.warps, "that compute; one more streams"),
         "TILE_BYTES": (layout.tile_bytes, "16 rows x 16 columns"),
         "RING_SLOTS": (layout.ring_slots, ""),
@@ -90,8 +96,8 @@ def _constants(layout: Layout) -> list[str]:
         "EVENTS": (EVENTS, ""),
         "TRACE_PASSES": (TRACE_PASSES, "the last so many are kept"),
         "MASK_WORDS": (mask_words(c.vocab_size), "of a guide: token t has bit t % 32 of t / 32"),
-        "WEIGHTS": (_FORMATS.index(plan.dtype), "0 bfloat16, 1 float16, 2 float8 e4m3"),
-        "HEAD": (_HEADS.index(c.head) if shared_head else 0, "0 own lane, 1 mean, 2 sum, 3 concat"),
+        "WEIGHTS": (FORMATS[plan.dtype].code, "enum Format"),
+        "HEAD": (_HEADS.index(c.head) if shared_head else 0, "HeadKind"),
         "ROTARY_INTERLEAVED": (int(c.rotary.style == "interleaved"), ""),
         "NORM_LANES": (lanes if c.norm_scale_per_lane else 1, "scales of a norm"),
         "FINAL_NORM_LANES": (lanes if c.final_norm_per_lane else 1, ""),
@@ -142,10 +148,71 @@ def _layers(layout: Layout) -> str:
     for x in layout.layers:
         lines.append(
             f"    {{{x.kv_offset}ull, {x.window}, {x.capacity}, "
-            f"{{{x.attention_delay}, {x.mlp_delay}}}, "
-            f"{{{int(x.attention_read)}, {int(x.mlp_read)}}}}},"
+            f"{{{x.attention.delay}, {x.mlp.delay}}}, "
+            f"{{{int(x.attention.read)}, {int(x.mlp.read)}}}}},"
         )
     return "\n".join([*lines, "};", ""])
+
+
+def _program(program: Program) -> list[str]:
+    """Return the steps of a pass and what their operations exchange, for the kernel to run."""
+    steps, slots = program.steps, program.slots
+    layer = program.layer_steps
+    first = steps.index(layer[0])
+    listed = [*steps[:first], *layer, *steps[first + len(layer) * program.plan.config.num_layers :]]
+    products = [step.kind for step in listed if Op.MULTIPLY in step.ops]
+    assert products == list(PRODUCTS), "weights are packed in the order of the products"
+    base = {step.layer: 2 * step.layer for step in layer}
+    most = max(len(step.ops) for step in listed)
+    longest = max(len(program.touches(op)) for op in Op) + 1
+    last = 2 * program.plan.config.num_layers
+    return [
+        "// ---- the program of a pass, lowered from the plan, proven by monolane.cuda._prove ----",
+        *(
+            declare_enum(name, [(f"{prefix}_{x}", code) for x, code in members_of(kind)], CUDA)
+            for name, prefix, kind in (
+                ("PhaseKind", "PHASE", PhaseKind),
+                ("Op", "OP", Op),
+                ("Verb", "VERB", Verb),
+                ("When", "WHEN", When),
+                ("Awaited", "AWAIT", Exchange),
+            )
+        ),
+        f"constexpr u32 FIRST_STEP = {first};  // of a layer",
+        f"constexpr u32 LAYER_STEPS = {len(layer)};",
+        f"constexpr u32 STEPS = {len(listed)};",
+        f"constexpr u32 PASS_STEPS = {len(steps) - first};  // that are traced",
+        f"constexpr u32 PASS_STAMPS = {last + 2};",
+        f"constexpr u32 STREAM_SLOTS = {slots.stream};  // by the event; squares too",
+        f"constexpr u32 CHOICE_SLOTS = {slots.choice};  // by the pass: of the choice of tokens",
+        f"constexpr u32 ACTIVATION_SLOTS = {slots.activations};  // by the sync of a lane",
+        f"constexpr u32 ATTENTION_SLOTS = {slots.attention};  // of raw outputs, by the layer",
+        f"constexpr u32 MLP_SLOTS = {slots.mlp};",
+        "struct Step {",
+        "  PhaseKind kind;",
+        "  u32 event;  // state of the stream at its beginning, counted from its layer's first",
+        "  u32 count;",
+        f"  Op ops[{most}];",
+        "};",
+        "constexpr Step PROGRAM[STEPS] = {",
+        *(
+            f"    {{PHASE_{step.kind.name}, "
+            f"{step.event - base.get(step.layer, last if step.event else 0)}, {len(step.ops)}, "
+            f"{{{', '.join(f'OP_{op.name}' for op in step.ops)}}}}},"
+            for step in listed
+        ),
+        "};",
+        f"constexpr u32 TOUCH_VERB = {_TOUCH_VERB}, TOUCH_WHEN = {_TOUCH_WHEN};",
+        f"constexpr u32 TOUCHES[{len(Op)}][{longest}] = {{  // of each operation, then 0",
+        *(f"    {{{_touches(program.touches(op))}}},  // {op.name}" for op in Op),
+        "};",
+        "",
+    ]
+
+
+def _touches(touches: Iterable[Touch]) -> str:
+    codes = [_TOUCH_VERB * x.verb + _TOUCH_WHEN * x.when + (x.what or 0) for x in touches]
+    return ", ".join(map(str, [*codes, 0]))
 
 
 def _float(value: float) -> str:

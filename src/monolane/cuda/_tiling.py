@@ -1,8 +1,8 @@
 """How the rows of a phase's products fall on the warps of a block.
 
 Weights are multiplied as tiles of 16 rows x 16 columns, one matrix instruction each. A *unit* is
-what a warp sums without meeting anybody: ``group`` row tiles, one below the other, over one of the
-``parts`` into which the columns are cut. The same activations serve all row tiles of a unit, so
+what a warp sums on its own: ``group`` row tiles, one below the other, over one of the ``parts``
+into which the columns are cut. The same activations serve all row tiles of a unit, so
 larger groups read shared memory less. The parts of a row are added in ascending order afterwards,
 whatever the width of the pass: that is what makes a row's bits independent of it.
 """
@@ -61,23 +61,23 @@ class Tiling:
         return self.slots * self.slot_bytes(tile_bytes)
 
 
-def find_tiling(rows: int, columns: int, warps: int, room: int) -> Tiling:
-    """Return the units that stream the fewest bytes; ``room``: tiles that a ring slot holds.
+def find_tiling(rows: int, columns: int, warps: int, capacity: int) -> Tiling:
+    """Return the units that stream the fewest bytes; ``capacity``: tiles that a ring slot holds.
 
     Among equals the one that fills the ring's slots better, then the one that shares activations
     among more row tiles, then the one with fewer parts.
     """
     row_tiles, column_tiles = -(-rows // TILE), -(-columns // TILE)
     best: tuple[tuple[float, ...], Tiling] | None = None
-    for group in range(1, min(MAX_GROUP, row_tiles, room // warps) + 1):
+    for group in range(1, min(MAX_GROUP, row_tiles, capacity // warps) + 1):
         for parts in (p for p in range(1, warps + 1) if warps % p == 0):
             units = -(-row_tiles // group) * parts
             rounds = -(-units // warps)
             depth = -(-column_tiles // parts)
-            for step in range(1, min(room // (warps * group), depth) + 1):
+            for step in range(1, min(capacity // (warps * group), depth) + 1):
                 steps = -(-depth // step)
                 streamed = rounds * warps * group * step * steps
-                fill = min(0.9, warps * group * step / room)
+                fill = min(0.9, warps * group * step / capacity)
                 score = (streamed, -fill, -group, parts, -step)
                 if best is None or score < best[0]:
                     tiling = Tiling(

@@ -15,9 +15,9 @@ class Trace:
     """Memory for the last TRACE_PASSES passes of every launch that is given its address."""
 
     def __init__(self, device: Device, layout: Layout) -> None:
-        # Five phases a layer, HEAD and CHOOSE; EMBED and GATHER belong to what follows them.
-        phases = 5 * len(layout.layers) + 2
-        self._shape = (TRACE_PASSES, phases, layout.plan.groups.workers, _MOMENTS)
+        # EMBED is not traced, and GATHER belongs to HEAD's step.
+        steps = len(layout.program.steps) - 1
+        self._shape = (TRACE_PASSES, steps, layout.plan.groups.workers, _MOMENTS)
         self._device = device
         self._bytes = 8 * int(np.prod(self._shape))
         self.address = device.allocate(self._bytes)

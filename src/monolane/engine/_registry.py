@@ -14,7 +14,7 @@ log = logging.getLogger("monolane.engine")
 
 # Name -> "module:class".
 _BACKENDS = {
-    "cuda": "monolane.engine._cuda_backend:CudaBackend",
+    "cuda": "monolane.cuda:CudaExecutor",
     "cpu": "monolane.cpu:CpuExecutor",
     "reference": "monolane.reference:ReferenceExecutor",
 }
@@ -50,8 +50,7 @@ def _open_best(
     What goes wrong on a GPU that could is raised: only what is known beforehand falls back.
     """
     from monolane.cpu import CpuExecutor
-    from monolane.cuda import CudaDevice, check_fit, compiler_version
-    from monolane.engine._cuda_backend import CudaBackend
+    from monolane.cuda import CudaDevice, CudaExecutor, check_fit, compiler_version
 
     try:
         compiler_version()
@@ -64,7 +63,7 @@ def _open_best(
     except (BackendError, MissingExtraError) as error:
         reason = str(error)
     else:
-        return CudaBackend(weights, dtype, context=context, slots=slots, device=device)
+        return CudaExecutor(weights, dtype, device, context=context, slots=slots)
     log.warning("auto: the cpu backend, for there is a GPU but: %s", reason)
     try:
         return CpuExecutor(weights, dtype, context=context, slots=slots, workers=workers)

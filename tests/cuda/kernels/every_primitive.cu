@@ -49,7 +49,7 @@ struct WarpParams {
 };
 
 KERNEL(warp, WarpParams, 32) {
-  u32 lane = lane_index();
+  u32 lane = warp_thread();
   float f = static_cast<float>(lane * lane);
   u32* out = p.out + lane;
   out[0 * 32] = shuffle_xor(lane * 3, 5u);
@@ -147,7 +147,7 @@ KERNEL(copies, CopyParams, 96) {
   }
   if (warp_index() != 0) {
     sum = warp_sum(sum);
-    if (lane_index() == 0) add_relaxed(p.sums + warp_index() - 1, sum);
+    if (warp_thread() == 0) add_relaxed(p.sums + warp_index() - 1, sum);
     named_barrier(1, 64);
   }
   block_barrier();  // the ring is empty, and what follows may use its slots

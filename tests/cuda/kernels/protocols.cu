@@ -33,7 +33,7 @@ DEVICE u32 round_word(u32 round, u32 index) { return test_word(index, round); }
 DEVICE void report(const ProtocolParams& p, u32 wrong, u32 checked) {
   wrong = warp_sum(wrong);
   checked = warp_sum(checked);
-  if (lane_index() != 0) return;
+  if (warp_thread() != 0) return;
   add_relaxed(p.results, wrong);
   add_relaxed(p.results + 1, checked);
 }
@@ -131,7 +131,7 @@ KERNEL(stream, ProtocolParams, 128) {
     if (p.bug != NOT_WAITED_FULL && !ring_wait_warp(ring, at, dog)) return;
     if (p.bug == RELEASED_EARLY) ring_release(ring, at);
     const u32* slot = reinterpret_cast<const u32*>(ring.slots + at.slot * ring.bytes);
-    for (u32 k = lane_index(); k < words; k += 32) {
+    for (u32 k = warp_thread(); k < words; k += 32) {
       wrong += slot[k] != test_word(first + i * words + k, 1);
       checked += 1;
     }
@@ -155,7 +155,7 @@ DEVICE u32 descend(u32) { return 0; }
 KERNEL(misuse, ProtocolParams, 96) {
   u8* shared = dynamic_shared();
   u64* barrier = reinterpret_cast<u64*>(shared);
-  u32 lane = lane_index();
+  u32 lane = warp_thread();
   switch (p.rounds) {
     case 0:  // two warps meet, the third never comes
       if (warp_index() < 2) block_barrier();

@@ -18,7 +18,7 @@ DEVICE Share share_of(u64 chunks, u32 interleaved) {
 
 DEVICE void report_sum(u32* sums, u32 sum) {
   sum = warp_sum(sum);
-  if (lane_index() == 0) add_relaxed(sums + block_index(), sum);
+  if (warp_thread() == 0) add_relaxed(sums + block_index(), sum);
 }
 
 // ---- plain loads: UNROLL independent 16-byte loads per thread before the first use --------------
@@ -118,7 +118,7 @@ KERNEL(read_bulk, BandwidthParams, 544) {
   block_barrier();  // publishes the initialised barriers to the reading warps
   Watchdog dog = watchdog(p.fault, p.watchdog_cycles);
   if (warp_index() == 0) {
-    if (lane_index() != 0) return;
+    if (warp_thread() != 0) return;
     u64 policy = policy_evict_first();
     RingCursor at{0, 0};
     u64 issued = 0;

@@ -43,7 +43,7 @@ KERNEL(grid_sync, GridSyncParams, 256) {
   }
   wrong = warp_sum(wrong);
   checked = warp_sum(checked);
-  if (lane_index() == 0) {
+  if (warp_thread() == 0) {
     add_relaxed(p.results + 0, wrong);
     add_relaxed(p.results + 1, checked);
   }

@@ -117,7 +117,7 @@ DEVICE void run_rounds(const MailboxParams& p, MailboxState* state, u32* log, co
   }
   wrong = warp_sum(wrong);
   checked = warp_sum(checked);
-  if (lane_index() == 0) {
+  if (warp_thread() == 0) {
     add_relaxed(p.results + 0, wrong);
     add_relaxed(p.results + 1, checked);
   }
@@ -139,7 +139,7 @@ KERNEL(exchange_mail, MailboxParams, 352) {
   u32 worker = p.own * p.blocks + block_index();
   u32 sum = 0;
   if (warp_index() == 0) {
-    if (p.stream && lane_index() == 0) {
+    if (p.stream && warp_thread() == 0) {
       stream_produce(ring, &state->stream, p.stream_from + static_cast<u64>(worker) * p.run_bytes,
                      static_cast<u32>(p.run_bytes / p.copy_bytes), patient(dog));
     }
@@ -150,7 +150,7 @@ KERNEL(exchange_mail, MailboxParams, 352) {
     run_rounds(p, state, log, dog);
   }
   sum = warp_sum(sum);
-  if (lane_index() == 0) add_relaxed(p.stream_sums + worker, sum);
+  if (warp_thread() == 0) add_relaxed(p.stream_sums + worker, sum);
   block_barrier();  // the producer's last count is final; guards the read below
   if (thread_index() == 0 && p.stream) p.stream_chunks[worker] = state->stream.last;
 }

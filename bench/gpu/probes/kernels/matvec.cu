@@ -108,12 +108,12 @@ DEVICE bool fma_unit(const MatvecParams& p, Phase& ph, u32 unit, float* partial,
   u32 part = unit % p.column_parts, tile = unit / p.column_parts;
   u32 pieces = p.columns / p.column_parts / COLUMNS;
   u32 vectors = p.x_period / (QUADS * 4);  // of one quad plane
-  u32 vector = part * pieces * 32 % vectors + lane_index();
+  u32 vector = part * pieces * 32 % vectors + warp_thread();
   float sum[ROWS][WIDTH] = {};
   for (u32 piece = 0; piece < pieces; ++piece) {
     if (!next_slot(ph, dog)) return false;
     const Vec4* at = reinterpret_cast<const Vec4*>(ph.ring.slots + ph.at.slot * ph.ring.bytes) +
-                     warp_index() * (ROWS * 32) + lane_index();
+                     warp_index() * (ROWS * 32) + warp_thread();
     u32 v[ROWS][4];
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) to_array(at[r * 32], v[r]);
@@ -145,7 +145,7 @@ DEVICE bool fma_unit(const MatvecParams& p, Phase& ph, u32 unit, float* partial,
 #pragma unroll
     for (int t = 0; t < WIDTH; ++t) {
       float total = warp_sum(sum[r][t]);
-      if (lane_index() == 0) {
+      if (warp_thread() == 0) {
         partial[(part * p.rows + tile * ROWS + r) * WIDTH + t] = total;
       }
     }
@@ -202,13 +202,13 @@ DEVICE bool mma_unit(const MatvecParams& p, Phase& ph, u32 unit, float* partial,
   for (u32 piece = 0; piece < pieces; ++piece) {
     if (!next_slot(ph, dog)) return false;
     const u8* base = ph.ring.slots + ph.at.slot * ph.ring.bytes + warp_index() * Piece<KIND>::bytes;
-    const Vec4* at = reinterpret_cast<const Vec4*>(base) + lane_index();
+    const Vec4* at = reinterpret_cast<const Vec4*>(base) + warp_thread();
     float group[TOKEN_TILES][4] = {};  // int4 only: the sum before its scale
 #pragma unroll
     for (u32 pair = 0; pair < PAIRS; ++pair) {
       Vec4 first, second;
       fragments<KIND>(at, pair, first, second);
-      const Vec4* x = ph.x + x_pair * (TOKEN_TILES * 32) + lane_index();
+      const Vec4* x = ph.x + x_pair * (TOKEN_TILES * 32) + warp_thread();
 #pragma unroll
       for (int t = 0; t < TOKEN_TILES; ++t) {
         Vec4 b = x[t * 32];
@@ -220,7 +220,7 @@ DEVICE bool mma_unit(const MatvecParams& p, Phase& ph, u32 unit, float* partial,
     }
     if constexpr (KIND == INT4) {
       const float* scales = reinterpret_cast<const float*>(base + Piece<KIND>::fragment_bytes);
-      float low = scales[lane_index() / 4], high = scales[lane_index() / 4 + 8];
+      float low = scales[warp_thread() / 4], high = scales[warp_thread() / 4 + 8];
 #pragma unroll
       for (int t = 0; t < TOKEN_TILES; ++t) {
         sum[t][0] += low * group[t][0];
@@ -232,10 +232,10 @@ DEVICE bool mma_unit(const MatvecParams& p, Phase& ph, u32 unit, float* partial,
     leave_slot(ph);
   }
   float* out = partial + (part * p.rows + tile * 16) * p.width;
-  u32 row = lane_index() / 4;
+  u32 row = warp_thread() / 4;
 #pragma unroll
   for (int t = 0; t < TOKEN_TILES; ++t) {
-    u32 token = t * 8 + lane_index() % 4 * 2;
+    u32 token = t * 8 + warp_thread() % 4 * 2;
     if (token < p.width) {
       out[row * p.width + token] = sum[t][0];
       out[(row + 8) * p.width + token] = sum[t][2];
@@ -289,7 +289,7 @@ DEVICE void run_phases(const MatvecParams& p, Unit compute) {
   const u8* run = p.weights + static_cast<u64>(block_index()) * p.run_bytes;
   u32 units = p.row_tiles * p.column_parts;
   if (warp_index() == WARPS) {
-    if (lane_index() != 0) return;
+    if (warp_thread() != 0) return;
     u64 chunks = ph.resident ? p.slots : p.run_bytes / p.slot_bytes;
     u64 policy = policy_evict_first();
     RingCursor at{0, 0};

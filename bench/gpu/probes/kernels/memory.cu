@@ -18,7 +18,7 @@ KERNEL(fill_words, FillParams, 256) {
       sum += v.x + v.y + v.z + v.w;
     }
     sum = warp_sum(sum);
-    if (lane_index() == 0) add_relaxed(block_sum, sum);
+    if (warp_thread() == 0) add_relaxed(block_sum, sum);
     block_barrier();  // publishes the adds; guards the read below
     if (thread_index() == 0) p.granule_sums[granule] = *block_sum;
     block_barrier();  // guards that read against the next step's clearing
@@ -38,7 +38,7 @@ KERNEL(sum_words, FillParams, 256) {
       sum += v.x + v.y + v.z + v.w;
     }
     sum = warp_sum(sum);
-    if (lane_index() == 0) add_relaxed(block_sum, sum);
+    if (warp_thread() == 0) add_relaxed(block_sum, sum);
     block_barrier();  // publishes the adds; guards the read below
     if (thread_index() == 0) p.granule_sums[granule] = *block_sum;
     block_barrier();  // guards that read against the next step's clearing

@@ -111,14 +111,14 @@ DEVICE bool ring_wait_warp(const Ring& ring, const RingCursor& at, const Watchdo
 // By a whole warp: the warp barrier collects its threads' loads, the arrival hands the slot back.
 DEVICE void ring_release(const Ring& ring, const RingCursor& at) {
   warp_barrier();
-  if (lane_index() == 0) barrier_arrive(ring.empty + at.slot);
+  if (warp_thread() == 0) barrier_arrive(ring.empty + at.slot);
 }
 
 DEVICE u32 slot_sum(const Ring& ring, u32 slot) {  // this thread's share of the slot's words
   const Vec4* words = reinterpret_cast<const Vec4*>(ring.slots + slot * ring.bytes);
   u32 sum = 0;
 #pragma unroll 4
-  for (u32 i = lane_index(); i < ring.bytes / 16; i += 32) {
+  for (u32 i = warp_thread(); i < ring.bytes / 16; i += 32) {
     Vec4 v = words[i];
     sum += v.x + v.y + v.z + v.w;
   }

@@ -83,7 +83,7 @@ DEVICE Candidate warp_best(Candidate c) {
 DEVICE Candidate block_best(Candidate c, Candidate* scratch) {
   c = warp_best(c);
   block_barrier();  // guards the scratch against the readers of the previous call
-  if (lane_index() == 0) scratch[warp_index()] = c;
+  if (warp_thread() == 0) scratch[warp_index()] = c;
   block_barrier();  // publishes the warps' candidates; guards the loads below
   c = scratch[0];
   for (u32 w = 1; w < THREADS / 32; ++w) c = better(c, scratch[w]);

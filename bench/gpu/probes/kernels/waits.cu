@@ -264,7 +264,7 @@ DEVICE void run_rounds(const WaitsParams& p, u32 rank, RoundState* state, u32* o
   }
   wrong = warp_sum(wrong);
   checked = warp_sum(checked);
-  if (lane_index() == 0) {
+  if (warp_thread() == 0) {
     add_relaxed(p.results + 0, wrong);
     add_relaxed(p.results + 1, checked);
   }
@@ -293,7 +293,7 @@ KERNEL(waits, WaitsParams, 416) {
   const u8* run = p.stream_from + static_cast<u64>(block_index()) * p.run_bytes;
   u32 sum = 0;
   if (warp_index() == 0) {
-    if (p.stream && lane_index() == 0) {
+    if (p.stream && warp_thread() == 0) {
       stream_produce(ring, &state->stream, run, static_cast<u32>(p.run_bytes / p.copy_bytes),
                      patient(dog));
     }
@@ -313,7 +313,7 @@ KERNEL(waits, WaitsParams, 416) {
     return;
   }
   sum = warp_sum(sum);
-  if (lane_index() == 0) add_relaxed(p.stream_sums + block_index(), sum);
+  if (warp_thread() == 0) add_relaxed(p.stream_sums + block_index(), sum);
   if (p.method == REMOTE_BARRIER)
     cluster_barrier();  // no block leaves while a peer may arrive on it
   block_barrier();      // the producer's last count is final; guards the read below

@@ -4,8 +4,8 @@
 //
 // Keys come in tiles of 16, one matrix product each for scores and for values, with up to 16 query
 // rows (token, head) of one sequence. Tile n of the split belongs to warp n % WARPS, which keeps a
-// running maximum and sums; the warps meet once at the end, in a fixed order. So a query's sums
-// depend on its position alone, whatever the width of the pass.
+// running maximum and sums; the warps' results are merged at the end, in a fixed order. So a
+// query's sums depend on its position alone, whatever the width of the pass.
 #pragma once
 #include "stream.cuh"
 
@@ -27,7 +27,7 @@ DEVICE Word* partial_words(const Block& b, u32 split, u32 t, u32 head) {
 }
 // The cache of a KV head: per tile of 16 positions the keys, [16][KV_ELEMENTS], and apart from
 // them, as far again as all keys reach, the values, [KV_ELEMENTS][16]: each as the matrix unit
-// takes it, so that a lane's four values lie side by side.
+// takes it, so that a thread's four values lie side by side.
 DEVICE u8* cached_tile(const Block& b, u32 layer, u32 kv_head, u32 value, u32 slot, u32 position) {
   const Layer& l = LAYER_TABLE[layer];
   u64 head = b.lane * KV_HEADS + kv_head;
@@ -60,6 +60,7 @@ DEVICE QkvRow qkv_row(const Share (&shares)[3], u32 r) {
 
 // Biases, rotary embedding, and out to the lane: queries as floats, keys and values rounded as the
 // cache holds them. Both rows of a rotary pair are this block's: the plan never cuts them apart.
+static_assert(is_proven(OP_PUBLISH_QKV, tell(AWAIT_QKV)));
 DEVICE void publish_qkv(const Block& b, u32 layer) {
   const Share shares[3] = {b.share(SHARE_Q), b.share(SHARE_K), b.share(SHARE_V)};
   u32 rows = 0;
@@ -140,10 +141,10 @@ struct Queries {  // up to QUERY_ROWS query rows of one sequence
   u32 count;
 };
 
-// What a lane knows of two query rows, g and g + 8 of the tile, g = index / 4.
+// What a thread knows of two query rows, g and g + 8 of the tile, g = index / 4.
 struct Running {
   f32 top[2];    // largest score so far, in powers of two
-  f32 total[2];  // this lane's share of the sum of 2^(score - top)
+  f32 total[2];  // this thread's share of the sum of 2^(score - top)
   f32 sum[HEAD_TILES_OUT][4];
 };
 
@@ -155,7 +156,7 @@ DEVICE f32 quad_largest(f32 value) {
 }
 
 DEVICE void mma16(f32 (&sum)[4], Vec4 a, u32 b0, u32 b1) {
-  if constexpr (WEIGHTS == 0) {
+  if constexpr (WEIGHTS == BF16) {
     mma_bf16(sum, a, b0, b1);
   } else {
     mma_f16(sum, a, b0, b1);
@@ -256,7 +257,7 @@ DEVICE void publish_partial(const Block& b, const Queries& q, const Running& s, 
       }
       if (b.index % 4 == 0) out[HEAD_DIM] = s.top[r], out[HEAD_DIM + 1] = s.total[r];
     }
-    meet();  // publishes the warps' results
+    compute_barrier();  // publishes the warps' results
     u32 rows = q.count - begin < MERGED_ROWS ? q.count - begin : MERGED_ROWS;
     for (u32 i = b.thread; i < rows * ROW; i += THREADS) {
       u32 row = i / ROW, d = i % ROW, number = q.begin + begin + row;
@@ -274,7 +275,7 @@ DEVICE void publish_partial(const Block& b, const Queries& q, const Running& s, 
                                 kv_head * GROUP_HEADS + number % GROUP_HEADS);
       publish(out + d, bits_of_float(sum), b.stamp(event_after(layer, ATTENTION)));
     }
-    meet();  // guards the scratch against the next rows
+    compute_barrier();  // guards the scratch against the next rows
   }
 }
 
@@ -316,14 +317,16 @@ DEVICE void attend_queries(const Block& b, const Queries& q, u32 layer, u32 kv_h
   publish_partial(b, q, s, layer, kv_head, split);
 }
 
+// Unit after unit; stated is the last, behind whose partial sums those of the others are awaited.
+static_assert(is_proven(OP_ATTEND, await(AWAIT_QKV), BARRIER, tell(AWAIT_PARTIAL), BARRIER));
 DEVICE void attend(const Block& b, u32 layer) {
   Share units = b.share(SHARE_ATTEND);
   u32 width = b.state->width;
-  if constexpr (WIDE) meet();  // guards the sums of QKV: queries take their place
+  if constexpr (WIDE) compute_barrier();  // guards the sums of QKV: queries take their place
   for (u32 unit = units.begin; unit < units.end; ++unit) {
     u32 kv_head = unit / SPLITS, split = unit % SPLITS;
     fetch_unit(b, layer, kv_head, split);
-    meet();  // publishes queries, and this pass's keys and values in the cache, to the block
+    compute_barrier();  // publishes queries, and the pass's keys and values in the cache
     if (unit == units.begin) note(b, BEGUN);
     for (u32 t = 0; t < width;) {
       u32 end = t + 1;
@@ -339,6 +342,8 @@ DEVICE void attend(const Block& b, u32 layer) {
 }
 
 // The lane's attention, merged from the splits in their order, as the activations of OUT.
+static_assert(WIDE ? is_proven(OP_MERGE, await(AWAIT_PARTIAL), tell(AWAIT_ACTIVATIONS))
+                   : is_proven(OP_MERGE, await(AWAIT_PARTIAL)));
 DEVICE void merge_splits(const Block& b, u32 layer) {
   constexpr u32 PAIRS = HEADS * HEAD_DIM / 2;
   const u32 stamp = b.stamp(event_after(layer, ATTENTION));
@@ -351,7 +356,7 @@ DEVICE void merge_splits(const Block& b, u32 layer) {
       u32 pending = 0;
 #pragma unroll
       for (u32 k = 0; k < 4; ++k) pending |= (begin + k < SPLITS) << k;
-      Vigil vigil;
+      Patience patience;
       while (true) {
 #pragma unroll
         for (u32 k = 0; k < 4; ++k) {
@@ -368,7 +373,7 @@ DEVICE void merge_splits(const Block& b, u32 layer) {
             pending &= ~(1u << k);
           }
         }
-        if (!pending || give_up(b, vigil, AWAIT_PARTIAL, begin)) break;
+        if (!pending || give_up(b, patience, AWAIT_PARTIAL, begin)) break;
       }
 #pragma unroll
       for (u32 k = 0; k < 4; ++k) {

@@ -16,23 +16,25 @@ constexpr f32 LOG2E = 1.4426950408889634f;
 
 DEVICE constexpr u32 even(u32 count) { return count + count % 2; }
 
-// ---- what is waited for; the host names these in its message (monolane.cuda._faults) -----------
-enum Awaited : u32 {
-  AWAIT_WEIGHTS = 1,
-  AWAIT_STREAM = 2,
-  AWAIT_SQUARES = 3,
-  AWAIT_QKV = 4,
-  AWAIT_PARTIAL = 5,
-  AWAIT_HIDDEN = 6,
-  AWAIT_LANES = 7,
-  AWAIT_JOINED = 8,
-  AWAIT_CANDIDATES = 9,
-  AWAIT_CONTROL = 10,
-  AWAIT_LOGITS = 11,
-  AWAIT_DECISION = 12,
-  AWAIT_LANE = 13,
-  AWAIT_GUIDE = 14,
-};
+// ---- what operations exchange ------------------------------------------------------------------
+// Which operation runs when comes from the program (specialisation.h). What one exchanges, and
+// where it has its barriers, is written out in its function, and stated beside it: the compiler
+// compares the statement with what the host has proven.
+constexpr u32 BARRIER = VERB_BARRIER * TOUCH_VERB;
+DEVICE constexpr u32 await(u32 what, u32 when = WHEN_ALWAYS) {
+  return VERB_AWAIT * TOUCH_VERB + when * TOUCH_WHEN + what;
+}
+DEVICE constexpr u32 tell(u32 what, u32 when = WHEN_ALWAYS) {
+  return VERB_PUBLISH * TOUCH_VERB + when * TOUCH_WHEN + what;
+}
+template <typename... Touches>
+DEVICE constexpr bool is_proven(Op op, Touches... stated) {
+  const u32 touches[] = {stated..., 0};
+  for (u32 i = 0; i <= sizeof...(stated); ++i) {
+    if (TOUCHES[op][i] != touches[i]) return false;
+  }
+  return true;
+}
 
 struct Candidate {  // the larger key wins, then the lower token
   u32 key, token;
@@ -70,6 +72,7 @@ struct Block {
   u32 slot = 0, parity = 0;  // of the next ring slot that this warp reads
   bool spoiled = false;      // a wait for a ring slot starved
   u32 phase = 0;             // for trace and faults
+  u32 asked = 0;             // what block 0 read of the host's wish to end
   u32 syncs = 0;             // of the lane, since the words were cleared; wide passes only
 
   DEVICE_MEMBER u64* full(u32 i) const { return reinterpret_cast<u64*>(shared + AT_BARRIERS) + i; }
@@ -78,7 +81,7 @@ struct Block {
   // keeps them in memory, where its lane shares them; products take turns with two buffers, and
   // each has one sync: before it they are written, after it they are `synced_activations`.
   DEVICE_MEMBER u8* lane_activations(u32 sync, u32 t) const {
-    u64 row = (static_cast<u64>(sync % 2) * LANES + lane) * WIDTH + t;
+    u64 row = (static_cast<u64>(sync % ACTIVATION_SLOTS) * LANES + lane) * WIDTH + t;
     return p.activation_rows + row * ACTIVATION_STRIDE;
   }
   DEVICE_MEMBER const u8* synced_activations() const { return lane_activations(syncs + 1, 0); }
@@ -110,16 +113,14 @@ struct Block {
   }
   DEVICE_MEMBER u32 prepared_token(u32 i) const { return WIDE ? member + i * BLOCKS : i; }
   DEVICE_MEMBER Share share(u32 table) const { return p.shares[table * WORKERS + worker]; }
-  DEVICE_MEMBER u32 stamp(u32 event) const {
-    return state->pass_number * (2 * LAYERS + 2) + event + 1;
-  }
+  DEVICE_MEMBER u32 stamp(u32 event) const { return state->pass_number * PASS_STAMPS + event + 1; }
 };
 
-// All warps that compute; the producer does not take part.
-DEVICE void meet() { named_barrier(1, THREADS); }
+// The block barrier of all warps that compute; the producer does not take part.
+DEVICE void compute_barrier() { named_barrier(1, THREADS); }
 
 // ---- waiting -----------------------------------------------------------------------------------
-struct Vigil {  // one wait; looks at the clock only now and then
+struct Patience {  // of one wait with its watchdog; looks at the clock only now and then
   u32 looks = 0;
   u64 since = 0;
 };
@@ -127,12 +128,12 @@ struct Vigil {  // one wait; looks at the clock only now and then
 // Whether to stop waiting: never in a healthy launch. The first wait that starves says which it
 // was; from then on this block's waits fall through, so that it reaches the end of its pass and
 // leaves, with garbage that nobody will use. Others see the fault when they in turn look.
-DEVICE bool give_up(const Block& b, Vigil& vigil, Awaited what, u32 detail) {
+DEVICE bool give_up(const Block& b, Patience& patience, Awaited what, u32 detail) {
   if (shared_peek(&b.state->failed)) return true;
-  if (++vigil.looks % 256 != 0) return false;
+  if (++patience.looks % 256 != 0) return false;
   u64 now = time_ns();
-  if (vigil.since == 0) vigil.since = now;
-  if (now - vigil.since < b.p.watchdog_ns && load_relaxed(b.p.fault) == 0) return false;
+  if (patience.since == 0) patience.since = now;
+  if (now - patience.since < b.p.watchdog_ns && load_relaxed(b.p.fault) == 0) return false;
   if (swap_if(b.p.fault, 0, what) == 0) {
     store_relaxed(b.p.fault + 1, b.worker);
     store_relaxed(b.p.fault + 2, sm_id());
@@ -155,7 +156,7 @@ DEVICE void await_pairs(const Block& b, u32 count, u32 stamp, Awaited what, At a
     u32 pending = 0;
 #pragma unroll
     for (u32 k = 0; k < BATCH; ++k) pending |= (begin + k * THREADS < count) << k;
-    Vigil vigil;
+    Patience patience;
     while (true) {
 #pragma unroll
       for (u32 k = 0; k < BATCH; ++k) {
@@ -165,7 +166,7 @@ DEVICE void await_pairs(const Block& b, u32 count, u32 stamp, Awaited what, At a
       for (u32 k = 0; k < BATCH; ++k) {
         if (got[k].a.stamp == stamp && got[k].b.stamp == stamp) pending &= ~(1u << k);
       }
-      if (!pending || give_up(b, vigil, what, begin)) break;
+      if (!pending || give_up(b, patience, what, begin)) break;
     }
 #pragma unroll
     for (u32 k = 0; k < BATCH; ++k) {
@@ -176,9 +177,9 @@ DEVICE void await_pairs(const Block& b, u32 count, u32 stamp, Awaited what, At a
 }
 
 DEVICE u32 await_word(const Block& b, const Word* at, u32 stamp, Awaited what) {
-  Vigil vigil;
+  Patience patience;
   Word got = load_word(at);
-  while (got.stamp != stamp && !give_up(b, vigil, what, 0)) got = load_word(at);
+  while (got.stamp != stamp && !give_up(b, patience, what, 0)) got = load_word(at);
   return got.value;
 }
 
@@ -186,37 +187,37 @@ DEVICE u32 await_word(const Block& b, const Word* at, u32 stamp, Awaited what) {
 // load after it, past their L1. The barriers collect the block's stores for the release and hand
 // the acquire to its threads.
 DEVICE void sync_lane(Block& b) {
-  meet();
+  compute_barrier();
   b.syncs += 1;
   if (b.thread == 0) {
     u32* counter = b.p.lane_counters + b.lane * 32;  // a cache line each
     add_release(counter, 1);
-    Vigil vigil;
+    Patience patience;
     while (static_cast<i32>(load_acquire(counter) - b.syncs * BLOCKS) < 0) {
-      if (give_up(b, vigil, AWAIT_LANE, b.syncs)) break;
+      if (give_up(b, patience, AWAIT_LANE, b.syncs)) break;
     }
   }
-  meet();
+  compute_barrier();
 }
 
 // ---- numbers -----------------------------------------------------------------------------------
 // Activations and cached keys and values have the 16-bit type of the weights; FP8 weights take f16.
 DEVICE u32 pack16(f32 low, f32 high) {
-  if constexpr (WEIGHTS == 0) {
+  if constexpr (WEIGHTS == BF16) {
     return pack_bf16x2(low, high);
   } else {
     return pack_f16x2(low, high);
   }
 }
 DEVICE f32 low16(u32 pair) {
-  if constexpr (WEIGHTS == 0) {
+  if constexpr (WEIGHTS == BF16) {
     return bf16_low(pair);
   } else {
     return f16_low(pair);
   }
 }
 DEVICE f32 high16(u32 pair) {
-  if constexpr (WEIGHTS == 0) {
+  if constexpr (WEIGHTS == BF16) {
     return bf16_high(pair);
   } else {
     return f16_high(pair);
@@ -243,9 +244,8 @@ DEVICE void clear_padding(const Block& b) {
 
 // ---- trace: when the block arrived at a phase, began it and ended it ---------------------------
 DEVICE void note(const Block& b, u32 moment) {
-  constexpr u32 PHASES = 5 * LAYERS + 2;
   if (b.p.trace == nullptr || b.thread != 0) return;
-  u64 row = static_cast<u64>(b.state->pass_number % TRACE_PASSES) * PHASES + b.phase;
+  u64 row = static_cast<u64>(b.state->pass_number % TRACE_PASSES) * PASS_STEPS + b.phase;
   b.p.trace[(row * WORKERS + b.worker) * 3 + moment] = time_ns();
 }
 enum Moment : u32 { ARRIVED = 0, BEGUN = 1, ENDED = 2 };

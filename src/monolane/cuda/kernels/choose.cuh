@@ -14,7 +14,7 @@ constexpr u32 BANNED = 0xff800000u;      // -infinity, the logit of a token with
 
 DEVICE Word* candidate_words(const Block& b, u32 row) {
   return b.p.candidate_words +
-         static_cast<u64>((b.state->pass_number % 2) * WIDTH + row) * WORKERS * 2;
+         static_cast<u64>((b.state->pass_number % CHOICE_SLOTS) * WIDTH + row) * WORKERS * 2;
 }
 DEVICE Word* logit_words(const Block& b, u32 row) {
   return b.p.logit_words + static_cast<u64>(row) * even(VOCAB);
@@ -39,7 +39,8 @@ DEVICE u32 philox_word(u32 key0, u32 key1, u32 token, u32 position) {
 }
 // In double, rounded once: in float the largest u would round to 1 and its noise to infinity.
 DEVICE f32 gumbel(const Advance& a, u32 token, u32 position) {
-  u32 word = philox_word(a.seed_low, a.seed_high, token, position);
+  u32 word = philox_word(static_cast<u32>(a.draw.seed), static_cast<u32>(a.draw.seed >> 32), token,
+                         position);
   double u = (static_cast<double>(word >> 8) + 0.5) * 5.9604644775390625e-8;  // 2^-24
   return static_cast<f32>(-log_double(-log_double(u)));
 }
@@ -100,6 +101,8 @@ DEVICE u32 await_guide(const Block& b, u32 advance) {
 }
 
 // After the product of the head: block 0 looks, and all blocks go by what it found.
+static_assert(is_proven(OP_SETTLE_GUIDES, tell(AWAIT_GUIDE, WHEN_GUIDED),
+                        await(AWAIT_GUIDE, WHEN_GUIDED), BARRIER + WHEN_GUIDED * TOUCH_WHEN));
 DEVICE void settle_guides(const Block& b) {
   State& s = *b.state;
   if (b.thread < s.wanted) {
@@ -116,7 +119,7 @@ DEVICE void settle_guides(const Block& b) {
     }
     s.verdict[b.thread] = verdict;
   }
-  meet();  // publishes the verdicts
+  compute_barrier();  // publishes the verdicts
 }
 
 // Whether a row's mask has a token's bit. Its words are stamped each, so that a block needs no
@@ -124,9 +127,9 @@ DEVICE void settle_guides(const Block& b) {
 DEVICE bool is_allowed(const Block& b, u32 advance, u32 token) {
   const Word* at = guide_of(b.p, advance) + 1 + token / 32;
   const u32 stamp = guide_stamp(*b.state, b.p, advance);
-  Vigil vigil;
+  Patience patience;
   Word got = load_host_word(at);
-  while (got.stamp != stamp && !give_up(b, vigil, AWAIT_GUIDE, token)) got = load_host_word(at);
+  while (got.stamp != stamp && !give_up(b, patience, AWAIT_GUIDE, token)) got = load_host_word(at);
   return got.value >> token % 32 & 1;
 }
 
@@ -146,15 +149,21 @@ DEVICE f32 biased(const Params& p, const Advance& a, u32 token, f32 value) {
 }
 
 DEVICE bool draws(const Advance& a) { return a.all_logits == 0; }
-DEVICE bool records(const Advance& a) { return a.all_logits || a.record_logits; }
+DEVICE bool records(const Advance& a) { return a.all_logits || a.logprobs >= 0; }
+// In float, as the probabilities with which they are compared.
+DEVICE f32 top_p_of(const Advance& a) { return static_cast<f32>(a.draw.top_p); }
+DEVICE f32 min_p_of(const Advance& a) { return static_cast<f32>(a.draw.min_p); }
 DEVICE bool is_limited(const Advance& a) {
-  return a.temperature != 0 && (a.top_k > 0 || a.top_p < 1 || a.min_p > 0);
+  return a.draw.temperature != 0 && (a.draw.top_k > 0 || top_p_of(a) < 1 || min_p_of(a) > 0);
 }
 
 // After the product of the head: what this block's rows of the vocabulary contribute.
+static_assert(is_proven(OP_OFFER, tell(AWAIT_LOGITS, WHEN_LIMITED), BARRIER,
+                        tell(AWAIT_CANDIDATES)));
 DEVICE void offer_candidates(const Block& b) {
   Share own = b.share(SHARE_HEAD);
-  u32 rows = own.end - own.begin, first = (HEAD == 0 ? b.lane * HEAD_ROWS : 0) + own.begin;
+  u32 rows = own.end - own.begin,
+      first = (HEAD == HEAD_VOCAB_PARALLEL ? b.lane * HEAD_ROWS : 0) + own.begin;
   f32* record = b.p.logits + static_cast<u64>(b.state->logit_rows) * VOCAB;
   for (u32 w = 0; w < b.state->wanted; ++w) {
     const Advance& a = b.p.advances[b.state->wanted_advance[w]];
@@ -170,7 +179,7 @@ DEVICE void offer_candidates(const Block& b) {
       if (!draws(a)) continue;
       const bool out = verdict == MASKED && !is_allowed(b, b.state->wanted_advance[w], token);
       if (a.biases_count) value = biased(b.p, a, token, value);
-      if (a.temperature != 0) value = divide(value, a.temperature);
+      if (a.draw.temperature != 0) value = divide(value, a.draw.temperature);
       if (out) {
         if (!is_limited(a)) continue;
         value = float_of_bits(MASKED_OUT);
@@ -179,12 +188,12 @@ DEVICE void offer_candidates(const Block& b) {
         publish(logit_words(b, w) + token, bits_of_float(value), b.stamp(LAST_EVENT));
         continue;
       }
-      if (a.temperature != 0) value += gumbel(a, token, position);
+      if (a.draw.temperature != 0) value += gumbel(a, token, position);
       best = better(best, Candidate{ordered_key(value), token});
     }
     put_best(b, w, best);
   }
-  meet();  // publishes the warps' best
+  compute_barrier();  // publishes the warps' best
   // Without any wanted row one offer goes out all the same: it is how blocks end a pass together.
   u32 offers = b.state->wanted ? b.state->wanted : 1;
   if (b.thread < offers) {
@@ -197,7 +206,7 @@ DEVICE void offer_candidates(const Block& b) {
 
 // Reads all blocks' offers: afterwards `best` holds the whole vocabulary's.
 DEVICE void gather_candidates(const Block& b) {
-  meet();  // guards `best` against the readers in offer_candidates
+  compute_barrier();  // guards `best` against the readers in offer_candidates
   u32 offers = b.state->wanted ? b.state->wanted : 1;
   for (u32 w = 0; w < offers; ++w) {
     Candidate best{0, NO_TOKEN};
@@ -237,7 +246,7 @@ DEVICE Front find_front(const Block& b, const Word* words, f32 top, u32 count, u
   u64 mass_above = 0;
   for (u32 shift = 24;; shift -= 8) {
     for (u32 i = b.thread; i < 256; i += THREADS) h->mass[i] = 0, h->count[i] = 0;
-    meet();  // publishes the cleared histogram; guards it against the readers of the last digit
+    compute_barrier();  // publishes the cleared histogram; guards the last digit's
     for (u32 token = b.thread; token < VOCAB; token += THREADS) {
       f32 value = float_of_bits(load_word(words + token).value);
       u32 key = ordered_key(value);
@@ -245,7 +254,7 @@ DEVICE Front find_front(const Block& b, const Word* words, f32 top, u32 count, u
       shared_add(&h->count[key >> shift & 255], 1u);
       shared_add(&h->mass[key >> shift & 255], mass_of(value, top));
     }
-    meet();  // publishes the counts
+    compute_barrier();  // publishes the counts
     if (b.thread == 0) {
       u32 digit = 255;
       while (digit > 0 && (above + h->count[digit] < count || mass_above + h->mass[digit] < mass)) {
@@ -255,7 +264,7 @@ DEVICE Front find_front(const Block& b, const Word* words, f32 top, u32 count, u
       }
       h->digit = digit, h->count_above = above, h->mass_above = mass_above;
     }
-    meet();  // publishes the digit
+    compute_barrier();  // publishes the digit
     prefix = prefix << 8 | h->digit;
     above = h->count_above;
     mass_above = h->mass_above;
@@ -268,7 +277,7 @@ DEVICE Front find_front(const Block& b, const Word* words, f32 top, u32 count, u
     u64 needed = each ? (mass - mass_above + each - 1) / each : equals;
     if (needed > ties) ties = needed < equals ? static_cast<u32>(needed) : equals;
   }
-  meet();  // guards the histogram against the next front
+  compute_barrier();  // guards the histogram against the next front
   return Front{prefix, ties < equals ? ties : equals};
 }
 
@@ -280,13 +289,13 @@ DEVICE Front shorter(Front a, Front b) {
 // Sums over the block; all threads get the result.
 DEVICE u64 block_sum(const Block& b, u64 value) {
   u64* sum = reinterpret_cast<u64*>(b.partial());
-  meet();  // guards the word against the readers of another sum
+  compute_barrier();  // guards the word against the readers of another sum
   if (b.thread == 0) *sum = 0;
-  meet();  // publishes the zero
+  compute_barrier();  // publishes the zero
   shared_add(sum, value);
-  meet();  // publishes the sum
+  compute_barrier();  // publishes the sum
   u64 total = *sum;
-  meet();  // guards it against the next use of the place
+  compute_barrier();  // guards it against the next use of the place
   return total;
 }
 
@@ -318,19 +327,21 @@ DEVICE u32 choose_limited(const Block& b, u32 w) {
     u32 key = ordered_key(float_of_bits(last));
     largest = key > largest ? key : largest;
   }
-  meet();  // guards `best` against its readers
+  compute_barrier();  // guards `best` against its readers
   put_best(b, w, Candidate{largest, 0});
-  meet();  // publishes the warps' largest
+  compute_barrier();  // publishes the warps' largest
   const f32 top = value_of_key(get_best(b, w).key);
-  meet();  // guards them against put_best below
+  compute_barrier();  // guards them against put_best below
 
   Front front{0, 0xffffffffu};  // everything
   // Where all that the mask allows is banned there are no probabilities to limit.
   const bool some = bits_of_float(top) != BANNED;
-  if (some && a.top_k > 0 && a.top_k < VOCAB) front = find_front(b, words, top, a.top_k, 0);
-  if (some && a.top_p < 1) {
+  if (some && a.draw.top_k > 0 && a.draw.top_k < VOCAB) {
+    front = find_front(b, words, top, a.draw.top_k, 0);
+  }
+  if (some && top_p_of(a) < 1) {
     u64 kept = front_mass(b, words, top, front.key ? front : Front{0, 0});
-    u64 wanted = static_cast<u64>(static_cast<double>(a.top_p) * static_cast<double>(kept));
+    u64 wanted = static_cast<u64>(static_cast<double>(top_p_of(a)) * static_cast<double>(kept));
     front = shorter(front, find_front(b, words, top, 1, wanted ? wanted : 1));
   }
   // Each thread takes a run of neighbouring tokens, so that it knows how many ties come before.
@@ -342,31 +353,35 @@ DEVICE u32 choose_limited(const Block& b, u32 w) {
   }
   u32* before = reinterpret_cast<u32*>(b.partial());
   before[b.thread] = ties;
-  meet();  // publishes the threads' ties
+  compute_barrier();  // publishes the threads' ties
   u32 rank = 0;
   for (u32 i = 0; i < b.thread; ++i) rank += before[i];
   Candidate best{0, NO_TOKEN};
+  const f32 min_p = min_p_of(a);
   for (u32 token = begin; token < end; ++token) {
     f32 value = float_of_bits(load_word(words + token).value);
     u32 key = ordered_key(value);
     if (key == 0) continue;  // masked out: a sum with that NaN could be one that ranks first
     if (key < front.key || (key == front.key && rank++ >= front.ties)) continue;
-    if (a.min_p > 0 && value != top && probability(value, top) < a.min_p) continue;
+    if (min_p > 0 && value != top && probability(value, top) < min_p) continue;
     best = better(best, Candidate{ordered_key(value + gumbel(a, token, position)), token});
   }
   put_best(b, w, best);
-  meet();  // publishes the warps' best
+  compute_barrier();  // publishes the warps' best
   return get_best(b, w).token;
 }
 static_assert(THREADS * 4 <= 4096, "a word a thread fits into `partial`");
 
 // Leaves in `chosen` what all blocks agree on, and in `stop` whether the host wants the end.
-// `asked` is what block 0 read of the host's word.
-DEVICE void choose(const Block& b, u32 asked) {
-  u32 buffer = b.state->pass_number % 2, stamp = b.stamp(LAST_EVENT);
-  if (b.worker == 0 && b.thread == 0) publish(b.p.control_words + buffer, asked, stamp);
+static_assert(is_proven(OP_CHOOSE, tell(AWAIT_CONTROL), BARRIER, await(AWAIT_CANDIDATES), BARRIER,
+                        await(AWAIT_CONTROL), await(AWAIT_LOGITS, WHEN_LIMITED),
+                        BARRIER + WHEN_LIMITED * TOUCH_WHEN, tell(AWAIT_DECISION, WHEN_LIMITED),
+                        await(AWAIT_DECISION, WHEN_LIMITED), BARRIER));
+DEVICE void choose(const Block& b) {
+  u32 buffer = b.state->pass_number % CHOICE_SLOTS, stamp = b.stamp(LAST_EVENT);
+  if (b.worker == 0 && b.thread == 0) publish(b.p.control_words + buffer, b.asked, stamp);
   gather_candidates(b);
-  meet();  // publishes the warps' best
+  compute_barrier();  // publishes the warps' best
   note(b, BEGUN);
   if (b.thread < b.state->wanted) b.state->chosen[b.thread] = get_best(b, b.thread).token;
   if (b.thread == 0) {
@@ -382,6 +397,6 @@ DEVICE void choose(const Block& b, u32 asked) {
     }
     if (b.thread == w) b.state->chosen[w] = await_word(b, decision, stamp, AWAIT_DECISION);
   }
-  meet();  // publishes `chosen` and `stop` to the thread that lays out the next pass
+  compute_barrier();  // publishes `chosen` and `stop` to the thread that lays out the next pass
 }
 static_assert(WIDTH <= THREADS, "a thread for each wanted row");

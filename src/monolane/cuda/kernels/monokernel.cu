@@ -1,9 +1,11 @@
-// Decoding as one persistent program: every block runs the plan's phases on its own rows, pass
-// after pass, until the epoch is over. See docs/monokernel.md.
+// Decoding as one persistent program: every block runs the steps that the host lowered from the
+// plan (PROGRAM in specialisation.h), each on its own rows, pass after pass, until the epoch is
+// over. See docs/monokernel.md.
 #include "passes.cuh"
 
 // silu(gate) * up of the own rows. A wide pass stores them where the lane's next product reads
 // them.
+static_assert(is_proven(OP_PUBLISH_HIDDEN, tell(WIDE ? AWAIT_ACTIVATIONS : AWAIT_HIDDEN)));
 DEVICE void publish_hidden(Block& b, u32 layer) {
   Share own = b.share(SHARE_GATE);
   u32 rows = own.end - own.begin, stamp = b.stamp(event_after(layer, MLP));
@@ -29,6 +31,7 @@ DEVICE void publish_hidden(Block& b, u32 layer) {
   }
 }
 
+static_assert(WIDE ? is_proven(OP_FETCH_HIDDEN) : is_proven(OP_FETCH_HIDDEN, await(AWAIT_HIDDEN)));
 DEVICE void fetch_hidden(const Block& b, u32 layer) {
   if constexpr (!WIDE) {
     constexpr u32 PAIRS = even(INNER) / 2;
@@ -42,84 +45,95 @@ DEVICE void fetch_hidden(const Block& b, u32 layer) {
   }
 }
 
-DEVICE void run_layer(Block& b, u32 layer) {
-  constexpr u32 QKV = 0, ATTEND = 1, OUT = 2, GATE_UP = 3, DOWN = 4;
-  const u32 base = 5 * layer;
-  const auto scale = [&](const f32* norm) {
-    return norm + static_cast<u64>(layer * NORM_LANES + (NORM_LANES > 1 ? b.lane : 0)) * HIDDEN;
-  };
-
-  b.phase = base + QKV;
-  note(b, ARRIVED);
-  normalise_stream(b, 2 * layer, scale(b.p.attention_norm));
-  MULTIPLY(b, QKV_TILES);
-  publish_qkv(b, layer);
-  note(b, ENDED);
-
-  b.phase = base + ATTEND;
-  note(b, ARRIVED);
-  attend(b, layer);
-  note(b, ENDED);
-
-  b.phase = base + OUT;
-  note(b, ARRIVED);
-  merge_splits(b, layer);
-  MULTIPLY(b, OUT_TILES);
-  update_stream<OUT_TILES.parts, OUT_TILES.padded_rows>(b, layer, ATTENTION);
-  note(b, ENDED);
-
-  b.phase = base + GATE_UP;
-  note(b, ARRIVED);
-  normalise_stream(b, event_after(layer, ATTENTION), scale(b.p.mlp_norm));
-  MULTIPLY(b, GATE_UP_TILES);
-  publish_hidden(b, layer);
-  note(b, ENDED);
-
-  b.phase = base + DOWN;
-  note(b, ARRIVED);
-  fetch_hidden(b, layer);
-  MULTIPLY(b, DOWN_TILES);
-  update_stream<DOWN_TILES.parts, DOWN_TILES.padded_rows>(b, layer, MLP);
-  note(b, ENDED);
+// Lays out the next pass from the tokens that were chosen.
+static_assert(is_proven(OP_NEXT_PASS, BARRIER));
+DEVICE void next_pass(Block& b) {
+  State& s = *b.state;
+  if (b.thread == 0) {
+    take_tokens(s, b.p, b.worker);
+    note(b, ENDED);
+    s.pass_number += 1;
+    s.consumed += PASS_SLOTS;
+    lay_out_pass(s, b.p);
+  }
+  compute_barrier();  // publishes the next pass; guards the state of this one
 }
 
-DEVICE void run_head(Block& b) {
-  b.phase = 5 * LAYERS;
-  note(b, ARRIVED);
-  if constexpr (HEAD == 0) {
-    normalise_stream(b, LAST_EVENT, b.p.final_norm + (FINAL_NORM_LANES > 1 ? b.lane * HIDDEN : 0));
+// The scale of the norm before the product of a phase.
+template <PhaseKind KIND>
+DEVICE const f32* norm_scale(const Block& b, u32 layer) {
+  if constexpr (KIND == PHASE_HEAD) {
+    return b.p.final_norm + (FINAL_NORM_LANES > 1 ? b.lane * HIDDEN : 0);
   } else {
-    publish_joined(b);
-    if constexpr (HEAD == 1) join_mean(b);
-    if constexpr (HEAD == 2) join_sum(b);
-    if constexpr (HEAD == 3) join_concat(b);
+    const f32* scales = KIND == PHASE_QKV ? b.p.attention_norm : b.p.mlp_norm;
+    return scales + static_cast<u64>(layer * NORM_LANES + (NORM_LANES > 1 ? b.lane : 0)) * HIDDEN;
   }
-  // Asked for now, so that the answer has crossed the bus by the end of the product.
-  u32 asked = b.worker == 0 && b.thread == 0 ? load_host(b.p.control) : 0;
-  MULTIPLY(b, HEAD_TILES);
-  if (b.p.guides != nullptr) settle_guides(b);
-  offer_candidates(b);
-  note(b, ENDED);
+}
 
-  b.phase = 5 * LAYERS + 1;
-  note(b, ARRIVED);
-  choose(b, asked);
+// One operation of step STEP of the program; LAYERS stands for the layer behind the last one.
+template <Op OP, u32 STEP>
+DEVICE void run_op(Block& b, u32 layer) {
+  constexpr PhaseKind KIND = PROGRAM[STEP].kind;
+  constexpr Tiling TILES = tiles_of<KIND>();
+  constexpr Module MODULE = KIND == PHASE_OUT ? ATTENTION : MLP;
+  if constexpr (OP == OP_EMBED) embed(b);
+  if constexpr (OP == OP_NORMALISE) {
+    normalise_stream(b, 2 * layer + PROGRAM[STEP].event, norm_scale<KIND>(b, layer));
+  }
+  if constexpr (OP == OP_MULTIPLY) {
+    // Asked for now, so that the answer has crossed the bus by the end of the product.
+    if constexpr (KIND == PHASE_HEAD) {
+      b.asked = b.worker == 0 && b.thread == 0 ? load_host(b.p.control) : 0;
+    }
+    MULTIPLY(b, TILES);
+  }
+  if constexpr (OP == OP_PUBLISH_QKV) publish_qkv(b, layer);
+  if constexpr (OP == OP_ATTEND) attend(b, layer);
+  if constexpr (OP == OP_MERGE) merge_splits(b, layer);
+  if constexpr (OP == OP_UPDATE) {
+    static_assert(PROGRAM[STEP].event == MODULE, "an update makes the event behind its step's");
+    update_stream<TILES.parts, TILES.padded_rows>(b, layer, MODULE);
+  }
+  if constexpr (OP == OP_PUBLISH_HIDDEN) publish_hidden(b, layer);
+  if constexpr (OP == OP_FETCH_HIDDEN) fetch_hidden(b, layer);
+  if constexpr (OP == OP_JOIN) join(b);
+  if constexpr (OP == OP_SETTLE_GUIDES) {
+    if (b.p.guides != nullptr) settle_guides(b);
+  }
+  if constexpr (OP == OP_OFFER) offer_candidates(b);
+  if constexpr (OP == OP_CHOOSE) choose(b);
+  if constexpr (OP == OP_NEXT_PASS) next_pass(b);
+}
+
+template <u32 STEP, u32 I = 0>
+DEVICE void run_ops(Block& b, u32 layer) {
+  if constexpr (I < PROGRAM[STEP].count) {
+    run_op<PROGRAM[STEP].ops[I], STEP>(b, layer);
+    run_ops<STEP, I + 1>(b, layer);
+  }
+}
+
+// Steps FROM .. TO - 1 of the program, the first of which is number 0 of its layer.
+template <u32 FROM, u32 TO, u32 NUMBER = 0>
+DEVICE void run_steps(Block& b, u32 layer) {
+  if constexpr (FROM < TO) {
+    b.phase = LAYER_STEPS * layer + NUMBER;
+    note(b, ARRIVED);
+    run_ops<FROM>(b, layer);
+    // The last step ends when the next pass is about to be laid out.
+    if constexpr (FROM + 1 < STEPS) note(b, ENDED);
+    run_steps<FROM + 1, TO, NUMBER + 1>(b, layer);
+  }
 }
 
 DEVICE void run_passes(Block& b) {
-  State& s = *b.state;
-  while (s.width > 0) {
-    embed(b);
-    for (u32 layer = 0; layer < LAYERS; ++layer) run_layer(b, layer);
-    run_head(b);
-    if (b.thread == 0) {
-      take_tokens(s, b.p, b.worker);
-      note(b, ENDED);
-      s.pass_number += 1;
-      s.consumed += PASS_SLOTS;
-      lay_out_pass(s, b.p);
+  static_assert(FIRST_STEP == 1, "what comes before the layers is EMBED, which is not traced");
+  while (b.state->width > 0) {
+    run_ops<0>(b, 0);
+    for (u32 layer = 0; layer < LAYERS; ++layer) {
+      run_steps<FIRST_STEP, FIRST_STEP + LAYER_STEPS>(b, layer);
     }
-    meet();  // publishes the next pass; guards the state of this one
+    run_steps<FIRST_STEP + LAYER_STEPS, STEPS>(b, LAYERS);
   }
 }
 
@@ -134,7 +148,7 @@ KERNEL(monokernel, Params, (WARPS + 1) * 32) {
           block_index() % BLOCKS,
           thread_index(),
           warp_index(),
-          lane_index()};
+          warp_thread()};
   if constexpr (WIDE) b.syncs = p.epoch_in->syncs;
   if (b.thread == 0) {
     init_ring(b);

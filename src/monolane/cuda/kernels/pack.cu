@@ -18,6 +18,6 @@ KERNEL(pack, PackParams, 256) {
     const Place place = p.places[r];
     const u32 row = place.row % TILE, word = c % 4 / 2 * 2 + row / 8;
     u32* run = reinterpret_cast<u32*>(p.to + place.worker * p.run_bytes);
-    run[tile_of(p, place, c) * (TILE * TILE / 2) + tile_lane(row, c) * 4 + word] = value;
+    run[tile_of(p, place, c) * (TILE * TILE / 2) + tile_thread(row, c) * 4 + word] = value;
   }
 }

@@ -16,5 +16,5 @@ DEVICE u64 tile_of(const PackParams& p, const Place& place, u32 c) {
   return ((slot * p.warps + warp) * p.step + k % p.step) * p.group + row_tile % p.group;
 }
 
-// Lane 4 g + q of a warp holds columns 4 q .. 4 q + 3 of the rows g and g + 8 of a tile.
-DEVICE u32 tile_lane(u32 row, u32 c) { return row % 8 * 4 + c % TILE / 4; }
+// Thread 4 g + q of a warp holds columns 4 q .. 4 q + 3 of the rows g and g + 8 of a tile.
+DEVICE u32 tile_thread(u32 row, u32 c) { return row % 8 * 4 + c % TILE / 4; }

@@ -3,7 +3,7 @@
 // for bit.
 //
 // One warp takes a row, so that nobody else needs to know its largest; it reads the row twice, the
-// second time from L1 or L2. A lane writes four columns, a tile's word.
+// second time from L1 or L2. A thread writes four columns at a time.
 #include "pack.cuh"
 
 DEVICE f32 weight_at(const PackParams& p, u32 r, u32 c) {
@@ -13,10 +13,10 @@ DEVICE f32 weight_at(const PackParams& p, u32 r, u32 c) {
 }
 
 KERNEL(pack_float8, PackParams, 256) {
-  const u32 lane = lane_index(), warps = block_threads() / 32;
+  const u32 thread = warp_thread(), warps = block_threads() / 32;
   for (u32 r = block_index() * warps + warp_index(); r < p.rows; r += block_count() * warps) {
     u32 largest = 0;  // sizes order as their bits do
-    for (u32 c = lane; c < p.columns; c += 32) {
+    for (u32 c = thread; c < p.columns; c += 32) {
       const u32 size = bits_of_float(weight_at(p, r, c)) & 0x7fffffffu;
       largest = size > largest ? size : largest;
     }
@@ -27,15 +27,15 @@ KERNEL(pack_float8, PackParams, 256) {
     const f32 quotient = divide(float_of_bits(largest), 448.0f);
     const f32 scale = quotient > 0.0f ? quotient : 1.0f;
     const Place place = p.places[r];
-    if (lane == 0) p.scales[place.worker * p.scale_rows + place.row] = scale;
+    if (thread == 0) p.scales[place.worker * p.scale_rows + place.row] = scale;
     const u32 row = place.row % TILE;
     u32* run = reinterpret_cast<u32*>(p.to + place.worker * p.run_bytes);
-    for (u32 c = 4 * lane; c < p.columns; c += 4 * 32) {
+    for (u32 c = 4 * thread; c < p.columns; c += 4 * 32) {
       u32 word = 0;
       for (u32 i = 0; i < 4; ++i) {
         word |= e4m3_of_float(divide(weight_at(p, r, c + i), scale)) << (8 * i);
       }
-      run[tile_of(p, place, c) * (TILE * TILE / 4) + tile_lane(row, c) * 2 + row / 8] = word;
+      run[tile_of(p, place, c) * (TILE * TILE / 4) + tile_thread(row, c) * 2 + row / 8] = word;
     }
   }
 }

@@ -8,7 +8,7 @@
 //   HIP                 primitives_hip.cuh    gfx942
 //   MONOLANE_EMULATED   emulator.h            the host, from tests/cuda/emulation
 //
-// A warp has 32 lanes everywhere.
+// A warp has 32 threads everywhere. A lane is the model's.
 #pragma once
 
 typedef unsigned char u8;
@@ -16,7 +16,9 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef int i32;
+typedef long long i64;
 typedef float f32;
+typedef double f64;
 
 struct alignas(16) Vec4 {
   u32 x, y, z, w;
@@ -40,10 +42,10 @@ struct alignas(16) WordPair {
 #endif
 
 // ---- identity ----------------------------------------------------------------------------------
-DEVICE u32 lane_index() { return thread_index() & 31; }
+DEVICE u32 warp_thread() { return thread_index() & 31; }  // within its warp
 DEVICE u32 warp_index() { return thread_index() >> 5; }
 
-// ---- sums of a warp: every lane gets them, added in the same order -----------------------------
+// ---- sums of a warp: every thread gets them, added in the same order ---------------------------
 DEVICE u32 warp_sum(u32 value) {
   for (u32 mask = 16; mask; mask >>= 1) value += shuffle_xor(value, mask);
   return value;

@@ -397,20 +397,20 @@ constexpr u32 STREAM_ARRIVALS = 32;
 // that the slot's readers have left it; addresses and bytes in multiples of 16. `full` then passes
 // once the bytes are there.
 DEVICE void stream_chunk(void* to_shared, const void* from, u32 bytes, u64* full, u64 policy) {
-  u32 lane = threadIdx.x & 31;
+  u32 thread = threadIdx.x & 31;
 #if HOPPER
-  if (lane != 0) return;
+  if (thread != 0) return;
   barrier_expect(full, bytes);
   bulk_load(to_shared, from, bytes, full, policy);
 #else
-  u32 to = shared_address(to_shared) + lane * 16;
-  const u8* source = static_cast<const u8*>(from) + lane * 16;
-  for (u32 i = lane * 16; i < bytes; i += 32 * 16, to += 32 * 16, source += 32 * 16) {
+  u32 to = shared_address(to_shared) + thread * 16;
+  const u8* source = static_cast<const u8*>(from) + thread * 16;
+  for (u32 i = thread * 16; i < bytes; i += 32 * 16, to += 32 * 16, source += 32 * 16) {
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to),
                  "l"(source), "l"(policy)
                  : "memory");
   }
-  // Arrives once this lane's copies so far have landed; noinc: it is one of the counted arrivals.
+  // Arrives once this thread's copies so far have landed; noinc: it is one of the counted arrivals.
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full))
                : "memory");
 #endif

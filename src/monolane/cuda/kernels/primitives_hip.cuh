@@ -54,7 +54,9 @@ DEVICE u64 time_ns() { return __builtin_amdgcn_s_memrealtime() * 10; }  // 100 M
 DEVICE void nap() { __builtin_amdgcn_s_sleep(16); }                     // 64 cycles each
 
 // ---- block and warp ----------------------------------------------------------------------------
-DEVICE u32 wave_lane() { return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0)); }
+DEVICE u32 wave_thread() {
+  return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0));
+}
 // Lanes of a wave run in lockstep and LDS keeps a wave's order; this is for the compiler.
 DEVICE void warp_barrier() {
   __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
@@ -83,27 +85,27 @@ DEVICE void named_barrier(u32 id, u32 threads) {
   if ((thread_index() & 31) == 0) {
     before = __hip_atomic_fetch_add(counter, 32u, __ATOMIC_RELEASE, WORKGROUP);
   }
-  before = __builtin_amdgcn_ds_bpermute((wave_lane() & 32) * 4, before);
+  before = __builtin_amdgcn_ds_bpermute((wave_thread() & 32) * 4, before);
   u32 target = (before / threads + 1) * threads;
   while (static_cast<i32>(__hip_atomic_load(counter, __ATOMIC_ACQUIRE, WORKGROUP) - target) < 0) {
     __builtin_amdgcn_s_sleep(1);
   }
 }
 
-DEVICE u32 shuffle_from(u32 value, u32 lane) {
-  return __builtin_amdgcn_ds_bpermute(((wave_lane() & 32) + (lane & 31)) * 4, value);
+DEVICE u32 shuffle_from(u32 value, u32 thread) {
+  return __builtin_amdgcn_ds_bpermute(((wave_thread() & 32) + (thread & 31)) * 4, value);
 }
-DEVICE u32 shuffle_xor(u32 value, u32 mask) { return shuffle_from(value, wave_lane() ^ mask); }
+DEVICE u32 shuffle_xor(u32 value, u32 mask) { return shuffle_from(value, wave_thread() ^ mask); }
 DEVICE float float_of_bits(u32 bits) { return __builtin_bit_cast(float, bits); }
 DEVICE u32 bits_of_float(float value) { return __builtin_bit_cast(u32, value); }
 DEVICE float shuffle_xor(float value, u32 mask) {
   return float_of_bits(shuffle_xor(bits_of_float(value), mask));
 }
-DEVICE float shuffle_from(float value, u32 lane) {
-  return float_of_bits(shuffle_from(bits_of_float(value), lane));
+DEVICE float shuffle_from(float value, u32 thread) {
+  return float_of_bits(shuffle_from(bits_of_float(value), thread));
 }
 DEVICE u32 warp_votes(bool here) {  // of this half of the wave
-  return static_cast<u32>(__builtin_amdgcn_ballot_w64(here) >> (wave_lane() & 32));
+  return static_cast<u32>(__builtin_amdgcn_ballot_w64(here) >> (wave_thread() & 32));
 }
 DEVICE bool warp_all(bool here) { return warp_votes(here) == ~0u; }
 DEVICE bool warp_any(bool here) { return warp_votes(here) != 0; }
@@ -214,12 +216,12 @@ DEVICE void copy_async_wait() {}
 // --------------------------------
 template <float (*DECODE)(u32)>
 DEVICE void mma(float (&c)[4], Vec4 a, u32 b0, u32 b1) {
-  u32 lane = thread_index() & 31, column = lane % 4 * 2;
+  u32 thread = thread_index() & 31, column = thread % 4 * 2;
 #pragma unroll
   for (u32 k = 0; k < 16; k += 2) {  // of the matrices: two in a word
     u32 quad = k % 8 / 2;
-    u32 top = shuffle_from(k < 8 ? a.x : a.z, lane / 4 * 4 + quad);
-    u32 bottom = shuffle_from(k < 8 ? a.y : a.w, lane / 4 * 4 + quad);
+    u32 top = shuffle_from(k < 8 ? a.x : a.z, thread / 4 * 4 + quad);
+    u32 bottom = shuffle_from(k < 8 ? a.y : a.w, thread / 4 * 4 + quad);
     u32 left = shuffle_from(k < 8 ? b0 : b1, column * 4 + quad);
     u32 right = shuffle_from(k < 8 ? b0 : b1, column * 4 + 4 + quad);
 #pragma unroll
@@ -334,10 +336,10 @@ DEVICE u64 policy_evict_first() { return 0; }  // the loads themselves are non-t
 constexpr u32 STREAM_ARRIVALS = 1;
 DEVICE void stream_chunk(void* to_shared, const void* from, u32 bytes, u64* full, u64) {
   constexpr u32 AHEAD = 8;
-  u32 lane = thread_index() & 31, vectors = bytes / 16;
+  u32 thread = thread_index() & 31, vectors = bytes / 16;
   const Vec4* source = static_cast<const Vec4*>(from);
   Vec4* to = static_cast<Vec4*>(to_shared);
-  u32 i = lane;
+  u32 i = thread;
   for (; i + (AHEAD - 1) * 32 < vectors; i += AHEAD * 32) {
     Vec4 v[AHEAD];
 #pragma unroll
@@ -347,5 +349,5 @@ DEVICE void stream_chunk(void* to_shared, const void* from, u32 bytes, u64* full
   }
   for (; i < vectors; i += 32) to[i] = load_once(source + i);
   warp_barrier();  // collects the lanes' stores for the arrival
-  if (lane == 0) barrier_arrive(full);
+  if (thread == 0) barrier_arrive(full);
 }

@@ -3,8 +3,8 @@
 // all of it and normalise it themselves: to do that B times costs less than one more wait.
 //
 // Event e of a pass is the e-th state of the stream: 0 the embedding, 1 + 2 i + m after module m
-// (0 attention, 1 MLP) of layer i. Two buffers take turns; why that is enough: see
-// docs/monokernel.md.
+// (0 attention, 1 MLP) of layer i. Buffers take turns; monolane.cuda._prove shows that they
+// suffice.
 #pragma once
 #include "weights.cuh"
 
@@ -14,10 +14,10 @@ constexpr u32 LAST_EVENT = 2 * LAYERS;
 DEVICE u32 event_after(u32 layer, Module module) { return 1 + 2 * layer + module; }
 
 DEVICE Word* stream_words(const Block& b, u32 event, u32 lane) {
-  return b.p.stream_words + static_cast<u64>(event % 2 * LANES + lane) * WIDTH * HIDDEN;
+  return b.p.stream_words + static_cast<u64>(event % STREAM_SLOTS * LANES + lane) * WIDTH * HIDDEN;
 }
 DEVICE Word* square_words(const Block& b, u32 event) {
-  return b.p.square_words + (event % 2 * LANES + b.lane) * WIDTH * even(BLOCKS);
+  return b.p.square_words + (event % STREAM_SLOTS * LANES + b.lane) * WIDTH * even(BLOCKS);
 }
 DEVICE Word* raw_words(const Block& b, u32 layer, Module module, u32 lane) {
   u32 slot = module == ATTENTION ? layer % ATTENTION_SLOTS : ATTENTION_SLOTS + layer % MLP_SLOTS;
@@ -33,7 +33,7 @@ DEVICE f32 warp_total(f32 value) {
 // After the own rows of an event have been published: the sum of their squares. The barrier
 // publishes all rows in shared memory to the warps that add them.
 DEVICE void publish_squares(const Block& b, u32 event, u32 rows) {
-  meet();
+  compute_barrier();
   for (u32 t = b.warp; t < b.state->width; t += WARPS) {
     f32 sum = 0;
     for (u32 r = b.index; r < rows; r += 32) sum += b.stream(t)[r] * b.stream(t)[r];
@@ -45,6 +45,7 @@ DEVICE void publish_squares(const Block& b, u32 event, u32 rows) {
   }
 }
 
+static_assert(is_proven(OP_EMBED, tell(AWAIT_STREAM), BARRIER, tell(AWAIT_SQUARES)));
 DEVICE void embed(const Block& b) {
   Share own = b.share(SHARE_O);
   u32 rows = own.end - own.begin;
@@ -84,7 +85,7 @@ DEVICE void add_lanes(const Block& b, const Elements& e, u32 begin, u32 layer, M
       pending |= (e.has(begin + k * THREADS) && lane != b.lane) << (k * LANES + lane);
     }
   }
-  Vigil vigil;
+  Patience patience;
   while (pending) {
 #pragma unroll
     for (u32 k = 0; k < BATCH; ++k) {
@@ -102,7 +103,7 @@ DEVICE void add_lanes(const Block& b, const Elements& e, u32 begin, u32 layer, M
         if (got[k][lane].stamp == stamp) pending &= ~(1u << (k * LANES + lane));
       }
     }
-    if (pending && give_up(b, vigil, AWAIT_LANES, layer * 2 + module)) break;
+    if (pending && give_up(b, patience, AWAIT_LANES, layer * 2 + module)) break;
   }
 #pragma unroll
   for (u32 k = 0; k < BATCH; ++k) {
@@ -120,6 +121,9 @@ DEVICE void add_lanes(const Block& b, const Elements& e, u32 begin, u32 layer, M
 
 // x += reduce(outputs), the outputs being the sums that the last product left; see
 // src/monolane/model/_reduce.py for the rule.
+static_assert(is_proven(OP_UPDATE, await(AWAIT_LANES, WHEN_LATE), tell(AWAIT_LANES, WHEN_READ),
+                        await(AWAIT_LANES, WHEN_NOW), tell(AWAIT_STREAM), BARRIER,
+                        tell(AWAIT_SQUARES)));
 template <u32 PARTS, u32 ROWS>
 DEVICE void update_stream(const Block& b, u32 layer, Module module) {
   const Share own = b.share(module == ATTENTION ? SHARE_O : SHARE_DOWN);
@@ -179,10 +183,13 @@ DEVICE void await_norm(const Block& b, u32 event, u32 t) {
 
 // The lane's stream after `event`, normalised, as the activations of the next product. The barrier
 // publishes the norms to all threads.
+static_assert(WIDE ? is_proven(OP_NORMALISE, await(AWAIT_SQUARES), BARRIER, await(AWAIT_STREAM),
+                               tell(AWAIT_ACTIVATIONS))
+                   : is_proven(OP_NORMALISE, await(AWAIT_SQUARES), BARRIER, await(AWAIT_STREAM)));
 DEVICE void normalise_stream(const Block& b, u32 event, const f32* scale) {
   const u32 tokens = b.prepared_tokens();
   for (u32 i = b.warp; i < tokens; i += WARPS) await_norm(b, event, b.prepared_token(i));
-  meet();
+  compute_barrier();
   const Word* words = stream_words(b, event, b.lane);
   await_pairs(
       b, tokens * (HIDDEN / 2), b.stamp(event), AWAIT_STREAM,
@@ -204,14 +211,14 @@ DEVICE void publish_joined(const Block& b) {
   Share own = b.share(SHARE_DOWN);
   u32 rows = own.end - own.begin;
   const f32* scale = b.p.final_norm + (FINAL_NORM_LANES > 1 ? b.lane * HIDDEN : 0);
-  if constexpr (HEAD != 2) {
+  if constexpr (HEAD != HEAD_SUM) {
     for (u32 t = b.warp; t < b.state->width; t += WARPS) await_norm(b, LAST_EVENT, t);
-    meet();  // publishes the norms to all threads
+    compute_barrier();  // publishes the norms to all threads
   }
   for (u32 i = b.thread; i < rows * b.state->width; i += THREADS) {
     u32 t = i / rows, r = i % rows;
     f32 x = b.stream(t)[r];
-    if constexpr (HEAD != 2) x = x * b.state->inverse_norm[t] * scale[own.begin + r];
+    if constexpr (HEAD != HEAD_SUM) x = x * b.state->inverse_norm[t] * scale[own.begin + r];
     publish(b.p.joined_words + static_cast<u64>(b.lane * WIDTH + t) * HIDDEN + own.begin + r,
             bits_of_float(x), b.stamp(LAST_EVENT));
   }
@@ -222,11 +229,11 @@ DEVICE void add_joined(const Block& b, u32 t, u32 c, f32& first, f32& second) {
   first = second = 0;
   for (u32 lane = 0; lane < LANES; ++lane) {
     const Word* at = b.p.joined_words + static_cast<u64>(lane * WIDTH + t) * HIDDEN + c;
-    Vigil vigil;
+    Patience patience;
     WordPair got = load_pair(at);
     u32 stamp = b.stamp(LAST_EVENT);
     while (got.a.stamp != stamp || got.b.stamp != stamp) {
-      if (give_up(b, vigil, AWAIT_JOINED, lane)) break;
+      if (give_up(b, patience, AWAIT_JOINED, lane)) break;
       got = load_pair(at);
     }
     first += float_of_bits(got.a.value);
@@ -270,9 +277,9 @@ DEVICE void join_sum(const Block& b) {
       square += first * first + second * second;
     }
     square = warp_total(square);
-    meet();  // guards the sums below against the readers of the previous token's
+    compute_barrier();  // guards the sums below against the readers of the previous token's
     if (b.index == 0) b.state->warp_sums[b.warp] = square;
-    meet();  // publishes the warps' sums
+    compute_barrier();  // publishes the warps' sums
     f32 sum = 0;
     for (u32 warp = 0; warp < WARPS; ++warp) sum += b.state->warp_sums[warp];
     f32 norm = divide(1.0f, square_root(sum / HIDDEN + NORM_EPS));
@@ -283,4 +290,18 @@ DEVICE void join_sum(const Block& b) {
                       second * norm * b.p.final_norm[c + 1]);
     }
   }
+}
+
+template <typename... Norms>
+DEVICE constexpr bool join_is_proven(Norms... norms) {
+  return WIDE ? is_proven(OP_JOIN, norms..., tell(AWAIT_JOINED), await(AWAIT_JOINED),
+                          tell(AWAIT_ACTIVATIONS))
+              : is_proven(OP_JOIN, norms..., tell(AWAIT_JOINED), await(AWAIT_JOINED));
+}
+static_assert(HEAD == HEAD_SUM ? join_is_proven() : join_is_proven(await(AWAIT_SQUARES), BARRIER));
+DEVICE void join(const Block& b) {
+  publish_joined(b);
+  if constexpr (HEAD == HEAD_MEAN) join_mean(b);
+  if constexpr (HEAD == HEAD_SUM) join_sum(b);
+  if constexpr (HEAD == HEAD_CONCAT) join_concat(b);
 }

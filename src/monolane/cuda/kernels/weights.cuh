@@ -1,5 +1,5 @@
 // The weights' way from memory into the matrix units: one warp copies the block's run into a ring
-// of shared-memory slots, always as far ahead as there is room, and the others multiply.
+// of shared-memory slots, always as far ahead as slots are free, and the others multiply.
 //
 // The producer knows nothing of waits: while the block waits for other blocks, the ring fills.
 //
@@ -11,10 +11,29 @@
 #pragma once
 #include "block.cuh"
 
-constexpr u32 PASS_SLOTS =
-    LAYERS * (QKV_TILES.rounds * QKV_TILES.steps + OUT_TILES.rounds * OUT_TILES.steps +
-              GATE_UP_TILES.rounds * GATE_UP_TILES.steps + DOWN_TILES.rounds * DOWN_TILES.steps) +
-    HEAD_TILES.rounds * HEAD_TILES.steps;
+// How the rows of a phase's product fall on warps; none where a phase has no product.
+template <PhaseKind KIND>
+DEVICE constexpr Tiling tiles_of() {
+  if constexpr (KIND == PHASE_QKV) return QKV_TILES;
+  if constexpr (KIND == PHASE_OUT) return OUT_TILES;
+  if constexpr (KIND == PHASE_GATE_UP) return GATE_UP_TILES;
+  if constexpr (KIND == PHASE_DOWN) return DOWN_TILES;
+  if constexpr (KIND == PHASE_HEAD) return HEAD_TILES;
+  return Tiling{};
+}
+// Ring slots that the program's steps FROM .. TO - 1 fill.
+template <u32 FROM, u32 TO>
+DEVICE constexpr u32 slots_of() {
+  if constexpr (FROM == TO) {
+    return 0;
+  } else {
+    return tiles_of<PROGRAM[FROM].kind>().rounds * tiles_of<PROGRAM[FROM].kind>().steps +
+           slots_of<FROM + 1, TO>();
+  }
+}
+constexpr u32 PASS_SLOTS = slots_of<0, FIRST_STEP>() +
+                           LAYERS * slots_of<FIRST_STEP, FIRST_STEP + LAYER_STEPS>() +
+                           slots_of<FIRST_STEP + LAYER_STEPS, STEPS>();
 
 struct Producer {
   const u8* from;
@@ -39,18 +58,26 @@ DEVICE bool produce_slots(Block& b, Producer& to, u32 count, u32 bytes) {
   return true;
 }
 
+// The weights of the program's steps FROM .. TO - 1.
+template <u32 FROM, u32 TO>
+DEVICE bool produce_steps(Block& b, Producer& to) {
+  if constexpr (FROM < TO) {
+    constexpr Tiling TILES = tiles_of<PROGRAM[FROM].kind>();
+    if constexpr (TILES.steps > 0) {
+      if (!produce_slots(b, to, TILES.rounds * TILES.steps, TILES.slot_bytes)) return false;
+    }
+    return produce_steps<FROM + 1, TO>(b, to);
+  } else {
+    return true;
+  }
+}
+
 DEVICE bool produce_pass(Block& b, Producer& to) {
   to.from = b.p.weights + b.worker * RUN_BYTES;
   for (u32 layer = 0; layer < LAYERS; ++layer) {
-    if (!produce_slots(b, to, QKV_TILES.rounds * QKV_TILES.steps, QKV_TILES.slot_bytes) ||
-        !produce_slots(b, to, OUT_TILES.rounds * OUT_TILES.steps, OUT_TILES.slot_bytes) ||
-        !produce_slots(b, to, GATE_UP_TILES.rounds * GATE_UP_TILES.steps,
-                       GATE_UP_TILES.slot_bytes) ||
-        !produce_slots(b, to, DOWN_TILES.rounds * DOWN_TILES.steps, DOWN_TILES.slot_bytes)) {
-      return false;
-    }
+    if (!produce_steps<FIRST_STEP, FIRST_STEP + LAYER_STEPS>(b, to)) return false;
   }
-  return produce_slots(b, to, HEAD_TILES.rounds * HEAD_TILES.steps, HEAD_TILES.slot_bytes);
+  return produce_steps<FIRST_STEP + LAYER_STEPS, STEPS>(b, to);
 }
 
 // Copies pass after pass until the launch is over, then waits for what is still on its way: a block
@@ -78,7 +105,7 @@ DEVICE void init_ring(Block& b) {
 // The 16 x 16 weights at `tile` times 8 tokens of each tile of tokens.
 DEVICE void multiply_tile(f32 (&sum)[TOKEN_TILES][4], const u8* tile, u32 index,
                           const u32 (&x)[TOKEN_TILES][2]) {
-  if constexpr (WEIGHTS == 2) {
+  if constexpr (WEIGHTS == F8) {
     const u32* bytes = reinterpret_cast<const u32*>(tile) + 2 * index;
     u32 low = bytes[0], high = bytes[1];  // row g, row g + 8: four columns each
     Vec4 a{f16x2_of_e4m3x2(low), f16x2_of_e4m3x2(high), f16x2_of_e4m3x2(low >> 16),
@@ -89,7 +116,7 @@ DEVICE void multiply_tile(f32 (&sum)[TOKEN_TILES][4], const u8* tile, u32 index,
     Vec4 a = reinterpret_cast<const Vec4*>(tile)[index];
 #pragma unroll
     for (u32 i = 0; i < TOKEN_TILES; ++i) {
-      if constexpr (WEIGHTS == 0) {
+      if constexpr (WEIGHTS == BF16) {
         mma_bf16(sum[i], a, x[i][0], x[i][1]);
       } else {
         mma_f16(sum[i], a, x[i][0], x[i][1]);
@@ -101,9 +128,9 @@ DEVICE void multiply_tile(f32 (&sum)[TOKEN_TILES][4], const u8* tile, u32 index,
 // ---- the consumers' side of the ring, by whole warps --------------------------------------------
 // Passing `full` makes the copied weights visible to the loads that follow.
 DEVICE void await_slot(Block& b, u32 step) {
-  Vigil vigil;
+  Patience patience;
   while (!warp_all(barrier_passed(b.full(b.slot), b.parity))) {
-    if (warp_any(give_up(b, vigil, AWAIT_WEIGHTS, step))) {
+    if (warp_any(give_up(b, patience, AWAIT_WEIGHTS, step))) {
       b.spoiled = true;
       break;
     }
@@ -138,8 +165,8 @@ DEVICE void keep_sums(const Block& b, const f32 (&sum)[GROUP][TOKEN_TILES][4], u
 }
 
 // Multiplies the phase's rows with the activations; leaves the parts' sums in `partial`,
-// [PARTS][T][ROWS]. A unit's products are added in ascending order of the columns, a lane's four
-// columns of a tile as the matrix instruction adds them.
+// [PARTS][T][ROWS]. A unit's products are added in ascending order of the columns, a thread's
+// four columns of a tile as the matrix instruction adds them.
 template <u32 GROUP, u32 PARTS, u32 ROUNDS, u32 STEP, u32 STEPS, u32 ROWS>
 DEVICE void multiply_rows(Block& b) {
   u32 row = b.index / 4, column = b.index % 4 * 4, width = b.state->width;
@@ -177,9 +204,9 @@ DEVICE void multiply_rows(Block& b) {
   }
 }
 
-// ---- wide passes: activations come from memory, a ring slot's columns at a time
-// ------------------ Where the 16-byte chunk c of a token's columns lies in its staged row: moved
-// about so that eight tokens' loads meet no bank conflict.
+// ---- wide passes: activations come from memory, a ring slot's columns at a time -----------------
+// Where the 16-byte chunk c of a token's columns lies in its staged row: moved about so that eight
+// tokens' loads have no bank conflict.
 template <u32 STEP>
 DEVICE u32 staged_chunk(u32 t, u32 c) {
   if constexpr (STEP % 4 == 0) return c ^ (t % 4 * 2);
@@ -214,7 +241,7 @@ DEVICE void multiply_rows_wide(Block& b) {
     for (u32 step = 0; step < STEPS; ++step) {
       copy_async_wait<0>();
       // Publishes the staged columns; guards the other buffer, which all warps have left.
-      meet();
+      compute_barrier();
       if (step + 1 < STEPS) stage_columns<PARTS, STEP, STEPS>(b, step + 1);
       await_slot(b, step);
       const u8* tiles = slot_tiles<GROUP, STEP>(b);
@@ -238,7 +265,7 @@ DEVICE void multiply_rows_wide(Block& b) {
       }
       leave_slot(b);
     }
-    meet();  // guards the staged columns: the sums may take their place
+    compute_barrier();  // guards the staged columns: the sums may take their place
     keep_sums<GROUP, ROWS>(b, sum, part, group, width);
   }
 }
@@ -250,7 +277,7 @@ DEVICE f32 row_total(const Block& b, u32 t, u32 row) {
   f32 total = partial[0];
 #pragma unroll
   for (u32 part = 1; part < PARTS; ++part) total += partial[part * WIDTH * ROWS];
-  if constexpr (WEIGHTS == 2) total *= b.scales()[row];
+  if constexpr (WEIGHTS == F8) total *= b.scales()[row];
   return total;
 }
 
@@ -261,7 +288,8 @@ DEVICE f32 row_total(const Block& b, u32 t, u32 row) {
 template <u32 ROWS, u32 FIRST_ROW>
 DEVICE void fetch_scales(const Block& b) {
   static_assert(ROWS % 4 == 0 && FIRST_ROW % 4 == 0, "copies of 16 bytes");
-  const u64 row = static_cast<u64>(b.worker) * SCALE_ROWS + b.phase / 5 * LAYER_ROWS + FIRST_ROW;
+  const u64 row =
+      static_cast<u64>(b.worker) * SCALE_ROWS + b.phase / LAYER_STEPS * LAYER_ROWS + FIRST_ROW;
 #pragma unroll 1
   for (u32 i = b.thread; i < ROWS / 4; i += THREADS) {
     copy_async16(b.scales() + 4 * i, b.p.row_scales + row + 4 * i);
@@ -270,21 +298,24 @@ DEVICE void fetch_scales(const Block& b) {
 }
 
 // After the activations have been put: multiplies, and leaves the sums to all threads.
+static_assert(WIDE ? is_proven(OP_MULTIPLY, BARRIER, tell(AWAIT_LANE), await(AWAIT_LANE), BARRIER,
+                               await(AWAIT_ACTIVATIONS), BARRIER)
+                   : is_proven(OP_MULTIPLY, BARRIER, BARRIER));
 template <u32 GROUP, u32 PARTS, u32 ROUNDS, u32 STEP, u32 STEPS, u32 ROWS, u32 FIRST_ROW>
 DEVICE void multiply(Block& b) {
   if constexpr (WIDE) {
     sync_lane(b);  // publishes the activations to the lane
     note(b, BEGUN);
-    if constexpr (WEIGHTS == 2) fetch_scales<ROWS, FIRST_ROW>(b);
+    if constexpr (WEIGHTS == F8) fetch_scales<ROWS, FIRST_ROW>(b);
     multiply_rows_wide<GROUP, PARTS, ROUNDS, STEP, STEPS, ROWS>(b);
   } else {
-    meet();  // publishes the activations to all warps
+    compute_barrier();  // publishes the activations to all warps
     note(b, BEGUN);
-    if constexpr (WEIGHTS == 2) fetch_scales<ROWS, FIRST_ROW>(b);
+    if constexpr (WEIGHTS == F8) fetch_scales<ROWS, FIRST_ROW>(b);
     multiply_rows<GROUP, PARTS, ROUNDS, STEP, STEPS, ROWS>(b);
   }
-  if constexpr (WEIGHTS == 2) copy_async_wait<0>();
-  meet();  // publishes the sums and the scales
+  if constexpr (WEIGHTS == F8) copy_async_wait<0>();
+  compute_barrier();  // publishes the sums and the scales
 }
 #define MULTIPLY(b, T)                            \
   (clear_padding<T.columns, T.padded_columns>(b), \

@@ -8,30 +8,32 @@ leaves for kernels that run.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from monolane.cuda._advance import Running
 from monolane.cuda._device import Device
-from monolane.cuda._faults import FAULT_WORDS
-from monolane.cuda._params import ADVANCE_DTYPE, BIAS_DTYPE, EPOCH_DTYPE, PROGRESS_DTYPE
+from monolane.cuda._faults import FAULT_NUMBERS
+from monolane.cuda._params import ADVANCE_DTYPE, EPOCH_DTYPE, PROGRESS_DTYPE
+from monolane.cuda._running import Running
 from monolane.cuda._specialise import EVENTS, MASKED, PARKED, mask_words
+from monolane.epoch import pack
 
 _EVENT_BYTES = 16  # two stamped words
 _CONTROL_BYTES = 64  # a line of its own
 
 
-class Desk:
-    """Room for ``width`` advances of a model with ``vocab`` tokens."""
+class Mailbox:
+    """Memory for ``width`` advances of a model with ``vocab`` tokens."""
 
     def __init__(self, device: Device, width: int, vocab: int) -> None:
         self._device = device
         down = [
             ("progress_out", PROGRESS_DTYPE, (width,)),
             ("epoch_out", EPOCH_DTYPE),
-            ("fault", "<u4", (FAULT_WORDS,)),
+            ("fault", "<u4", (FAULT_NUMBERS,)),
         ]
         up = [
             ("progress_between0", PROGRESS_DTYPE, (width,)),
@@ -46,14 +48,15 @@ class Desk:
         self._form = np.dtype([*down, *up])  # all of it goes up, so that all begins as zeros
         assert self._form.fields is not None
         self._offsets = {name: field[1] for name, field in self._form.fields.items()}
+        assert self._offsets["advances"] % 8 == 0, "seeds are read at once"
         self._results = device.pin(self._down.itemsize)
-        self._talk = device.pin(_CONTROL_BYTES + EVENTS * _EVENT_BYTES)
-        self._control = self._talk.array[:4].view(np.uint32)
-        # [EVENTS][2] words of 8 bytes, each read at once: the stamp in the upper half.
-        self._ring = self._talk.array[_CONTROL_BYTES:].view(np.uint64).reshape(EVENTS, 2)
-        # [width][1 + M] words: a Verdict, then the mask's; each with the stamp of its draw.
-        self._mail = device.pin(8 * width * (1 + mask_words(vocab)))
-        self._guides = self._mail.array.view(np.uint64).reshape(width, -1)
+        self._shared = device.pin(_CONTROL_BYTES + EVENTS * _EVENT_BYTES)
+        self._control = self._shared.array[:4].view(np.uint32)
+        # [EVENTS][2] stamped words, each read at once: the stamp in the upper half.
+        self._ring = self._shared.array[_CONTROL_BYTES:].view(np.uint64).reshape(EVENTS, 2)
+        # [width][1 + M] stamped words: a Verdict, then the mask; each with the stamp of its draw.
+        self._guide_memory = device.pin(8 * width * (1 + mask_words(vocab)))
+        self._guides = self._guide_memory.array.view(np.uint64).reshape(width, -1)
         self._grow(1 << 16)
 
     def write(
@@ -71,11 +74,15 @@ class Desk:
         first_guides   the stamp of each one's first guide
         epoch          fields of EPOCH that go on from the last launch
         """
-        tokens = [token for x in running for token in x.tokens]
-        stops = [sorted(x.advance.stop_ids) for x in running]
-        flat = [token for stop in stops for token in stop]
-        biases = np.array([y for x in running for y in sorted(x.advance.logit_bias)], BIAS_DTYPE)
-        nbytes = self._form.itemsize + 4 * (len(tokens) + len(flat)) + biases.nbytes
+        packed = pack(
+            [
+                replace(x.advance, token_ids=x.tokens, budget=budget)
+                for x, budget in zip(running, budgets, strict=True)
+            ]
+        )
+        lists = [packed.tokens, packed.stops, packed.biases]
+        sizes = [array.nbytes for array in lists]
+        nbytes = self._form.itemsize + sum(sizes)
         if nbytes > self._staging.array.nbytes:
             self._device.unpin(self._staging)
             self._device.free(self._address)
@@ -85,22 +92,16 @@ class Desk:
         form = array[: self._form.itemsize].view(self._form)[0]
         for name, value in epoch.items():
             form["epoch_in"][name] = value
-        fed = stopped = biased = 0
-        for i, x in enumerate(running):
-            form["progress_in"][i]["length"] = lengths[i]
-            row = form["advances"][i]
-            _fill(row, x, budgets[i], fed, stopped, len(stops[i]))
-            row["biases_begin"], row["biases_count"] = biased, len(x.advance.logit_bias)
-            row["first_guide"] = first_guides[i]
-            fed, stopped = fed + len(x.tokens), stopped + len(stops[i])
-            biased += len(x.advance.logit_bias)
-        words = array[self._form.itemsize : nbytes].view(np.uint32)
-        words[: len(tokens)] = tokens
-        words[len(tokens) : len(tokens) + len(flat)] = flat
-        words[len(tokens) + len(flat) :] = biases.view(np.uint32)
+        form["progress_in"]["length"][: len(running)] = lengths
+        records = form["advances"][: len(running)]
+        for name in packed.records.dtype.names or ():
+            records[name] = packed.records[name]
+        records["all_logits"] = [x.all_logits for x in running]
+        records["first_guide"] = first_guides
+        array[self._form.itemsize : nbytes] = np.concatenate([x.view(np.uint8) for x in lists])
         self._tokens = self._address + self._form.itemsize
-        self._stops = self._tokens + 4 * len(tokens)
-        self._biases = self._stops + 4 * len(flat)
+        self._stops = self._tokens + sizes[0]
+        self._biases = self._stops + sizes[1]
         self._guided = any(x.advance.guided for x in running)
         self._device.copy_in(self._address, self._staging, nbytes)
 
@@ -118,9 +119,9 @@ class Desk:
         params["fault"] = self._at("fault")
         params["tokens"], params["stops"] = self._tokens, self._stops
         params["biases"] = self._biases
-        params["guides"] = self._mail.address if self._guided else 0
-        params["control"] = self._talk.address
-        params["events"] = self._talk.address + _CONTROL_BYTES
+        params["guides"] = self._guide_memory.address if self._guided else 0
+        params["control"] = self._shared.address
+        params["events"] = self._shared.address + _CONTROL_BYTES
 
     def fetch(self) -> None:
         """Ask for the results, in the stream's order."""
@@ -138,7 +139,7 @@ class Desk:
 
     @property
     def fault(self) -> npt.NDArray[np.uint32]:
-        """What starved, once fetched; zeros if nothing did: [FAULT_WORDS]."""
+        """What starved, once fetched; zeros if nothing did: [FAULT_NUMBERS]."""
         return self._result("fault")
 
     def ask_to_end(self, wish: bool) -> None:
@@ -157,7 +158,7 @@ class Desk:
     def guide(self, index: int, stamp: int, mask: npt.NDArray[np.uint32] | None) -> None:
         """Leave a guide for a draw of advance ``index``: a mask, or the wish to have the row back.
 
-        The word that says so comes after the mask's own, and nobody reads these before.
+        What says so comes after the mask, and nobody reads the mask before.
         """
         row, high = self._guides[index], np.uint64(stamp << 32)
         if mask is not None:
@@ -182,19 +183,3 @@ class Desk:
     def _grow(self, nbytes: int) -> None:
         self._staging = self._device.pin(nbytes)
         self._address = self._device.allocate(nbytes)
-
-
-def _fill(
-    advance: np.void, running: Running, budget: int, fed: int, stopped: int, stops: int
-) -> None:
-    wish = running.advance
-    advance["slot"] = wish.slot
-    advance["tokens_begin"], advance["tokens_count"] = fed, len(running.tokens)
-    advance["stops_begin"], advance["stops_count"] = stopped, stops
-    advance["budget"] = budget
-    advance["seed_low"], advance["seed_high"] = wish.seed & 0xFFFFFFFF, wish.seed >> 32
-    advance["temperature"], advance["top_k"] = wish.temperature, wish.top_k
-    advance["top_p"], advance["min_p"] = wish.top_p, wish.min_p
-    advance["all_logits"] = running.all_logits
-    advance["record_logits"] = wish.logprobs is not None
-    advance["guided"] = wish.guided

@@ -1,0 +1,290 @@
+"""The program of a pass: the plan's phases as steps of operations, and what each one exchanges.
+
+The plan lets every worker keep a copy of its lanes' streams and add the modules' outputs itself.
+Here a row of the stream belongs to one block, which adds the outputs at the end of the phase that
+computes them and publishes the sum: so a phase's ``update`` moves from the phase that needs it to
+the one that makes it. Counts of finished phases become stamped words, which say by themselves that
+they are there. ``specialisation.h`` is printed from the program, so the kernel runs this sequence;
+``_prove.py`` shows that it keeps the plan's promises.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from monolane.errors import ConfigError
+from monolane.model import Head
+from monolane.plan import Buffer, Phase, PhaseKind, Plan
+
+
+class Exchange(IntEnum):
+    """What a block awaits from blocks; the number in a fault says which wait starved."""
+
+    WEIGHTS = 1  # its own, from memory
+    STREAM = 2
+    SQUARES = 3
+    QKV = 4
+    PARTIAL = 5
+    HIDDEN = 6
+    LANES = 7  # raw outputs of other lanes
+    JOINED = 8
+    CANDIDATES = 9
+    CONTROL = 10
+    LOGITS = 11
+    DECISION = 12
+    LANE = 13  # the counter of a lane's blocks
+    GUIDE = 14
+    ACTIVATIONS = 15  # rows in memory of a wide pass: not awaited, LANE says when they are there
+
+
+class Op(IntEnum):
+    """What a step is made of: a function of the kernel each."""
+
+    EMBED = 0
+    NORMALISE = 1
+    MULTIPLY = 2
+    PUBLISH_QKV = 3
+    ATTEND = 4
+    MERGE = 5
+    UPDATE = 6
+    PUBLISH_HIDDEN = 7
+    FETCH_HIDDEN = 8
+    JOIN = 9
+    SETTLE_GUIDES = 10
+    OFFER = 11
+    CHOOSE = 12
+    NEXT_PASS = 13
+
+
+class Verb(IntEnum):
+    """What a block does with an exchange; a barrier is its own threads' affair."""
+
+    BARRIER = 1
+    AWAIT = 2
+    PUBLISH = 3
+
+
+class When(IntEnum):
+    """Whether a touch happens: always, or as the layer's reduce rule or the requests have it."""
+
+    ALWAYS = 0
+    LATE = 1  # the rule adds other lanes' outputs of an earlier layer
+    READ = 2  # some lane reads these outputs
+    NOW = 3  # the rule adds other lanes' outputs of this layer
+    GUIDED = 4  # a constraint's mask is awaited
+    LIMITED = 5  # top-k, top-p or min-p
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """One step of an operation towards other blocks, or a block barrier."""
+
+    verb: Verb
+    what: Exchange | None = None
+    when: When = When.ALWAYS
+
+
+_BARRIER = Touch(Verb.BARRIER)
+
+
+def _await(what: Exchange, when: When = When.ALWAYS) -> Touch:
+    return Touch(Verb.AWAIT, what, when)
+
+
+def _publish(what: Exchange, when: When = When.ALWAYS) -> Touch:
+    return Touch(Verb.PUBLISH, what, when)
+
+
+def touches(op: Op, wide: bool, head: Head) -> tuple[Touch, ...]:
+    """Return what an operation exchanges, in its order; the kernel states the same beside it.
+
+    ATTEND takes its units one after the other; what is stated is the last of them, whose partial
+    sums others await behind those of the first.
+    """
+    x = Exchange
+    # A wide pass leaves activations in memory, for the lane.
+    kept = (_publish(x.ACTIVATIONS),) if wide else ()
+    match op:
+        case Op.EMBED:
+            return (_publish(x.STREAM), _BARRIER, _publish(x.SQUARES))
+        case Op.NORMALISE:
+            return (_await(x.SQUARES), _BARRIER, _await(x.STREAM), *kept)
+        case Op.MULTIPLY if wide:
+            sync = (_BARRIER, _publish(x.LANE), _await(x.LANE), _BARRIER)
+            return (*sync, _await(x.ACTIVATIONS), _BARRIER)
+        case Op.MULTIPLY:
+            return (_BARRIER, _BARRIER)
+        case Op.PUBLISH_QKV:
+            return (_publish(x.QKV),)
+        case Op.ATTEND:
+            return (_await(x.QKV), _BARRIER, _publish(x.PARTIAL), _BARRIER)
+        case Op.MERGE:
+            return (_await(x.PARTIAL), *kept)
+        case Op.UPDATE:
+            return (
+                _await(x.LANES, When.LATE),
+                _publish(x.LANES, When.READ),
+                _await(x.LANES, When.NOW),
+                _publish(x.STREAM),
+                _BARRIER,
+                _publish(x.SQUARES),
+            )
+        case Op.PUBLISH_HIDDEN:
+            return kept or (_publish(x.HIDDEN),)
+        case Op.FETCH_HIDDEN:
+            return () if wide else (_await(x.HIDDEN),)
+        case Op.JOIN:
+            norms = () if head is Head.SUM else (_await(x.SQUARES), _BARRIER)
+            return (*norms, _publish(x.JOINED), _await(x.JOINED), *kept)
+        case Op.SETTLE_GUIDES:
+            guided = _publish(x.GUIDE, When.GUIDED), _await(x.GUIDE, When.GUIDED)
+            return (*guided, Touch(Verb.BARRIER, None, When.GUIDED))
+        case Op.OFFER:
+            return (_publish(x.LOGITS, When.LIMITED), _BARRIER, _publish(x.CANDIDATES))
+        case Op.CHOOSE:
+            return (
+                _publish(x.CONTROL),
+                _BARRIER,
+                _await(x.CANDIDATES),
+                _BARRIER,
+                _await(x.CONTROL),
+                _await(x.LOGITS, When.LIMITED),
+                Touch(Verb.BARRIER, None, When.LIMITED),
+                _publish(x.DECISION, When.LIMITED),
+                _await(x.DECISION, When.LIMITED),
+                _BARRIER,
+            )
+        case Op.NEXT_PASS:
+            return (_BARRIER,)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How other lanes' outputs join a stream at the end of a phase."""
+
+    delay: int  # 0: now, -1: never
+    read: bool  # whether any lane ever reads these outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a block does between two notes of its trace: a phase, with what belongs to it."""
+
+    phases: tuple[Phase, ...]  # GATHER is part of HEAD's step
+    ops: tuple[Op, ...]
+    event: int  # state of the stream at its beginning, counted within the pass
+    rule: Rule | None = None  # of its UPDATE
+
+    @property
+    def kind(self) -> PhaseKind:
+        """Whose name it goes by."""
+        return self.phases[-1].kind
+
+    @property
+    def layer(self) -> int:
+        """The layer, or -1."""
+        return self.phases[-1].layer
+
+    @property
+    def name(self) -> str:
+        """Kind and layer."""
+        return self.phases[-1].name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slots:
+    """Copies of each buffer that takes turns; the others have one."""
+
+    stream: int = 2  # by the event, with the squares
+    choice: int = 2  # by the pass: candidates, control, decision
+    activations: int = 2  # by the sync of the lane
+    attention: int  # raw outputs, by the layer
+    mlp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A pass of the kernel that is compiled for a plan."""
+
+    plan: Plan
+    wide: bool
+    slots: Slots
+    steps: tuple[Step, ...]
+
+    def touches(self, op: Op) -> tuple[Touch, ...]:
+        """Return what an operation exchanges."""
+        return touches(op, self.wide, self.plan.config.head)
+
+    @property
+    def layer_steps(self) -> tuple[Step, ...]:
+        """The steps of one layer, the same for all; ConfigError if they are not."""
+        layers = range(self.plan.config.num_layers)
+        found = [tuple(s for s in self.steps if s.layer == layer) for layer in layers]
+        shapes = {tuple((s.kind, s.ops, s.event - 2 * s.layer) for s in steps) for steps in found}
+        if len(shapes) != 1:
+            raise ConfigError("cuda: expected the same phases in every layer")
+        return found[0]
+
+    def slot(self, what: Exchange, *, event: int, number: int, layer: int, module: int) -> int:
+        """Return the copy of a buffer that a touch means, in pass ``number``."""
+        if what in (Exchange.STREAM, Exchange.SQUARES):
+            return event % self.slots.stream
+        if what in (Exchange.CANDIDATES, Exchange.CONTROL, Exchange.DECISION):
+            return number % self.slots.choice
+        if what is Exchange.LANES:
+            attention = self.slots.attention
+            return layer % attention if module == 0 else attention + layer % self.slots.mlp
+        return 0
+
+
+# What a phase's reads and writes of shared buffers become.
+_READS = {
+    Buffer.QUERY: Op.ATTEND,
+    Buffer.ATTENTION: Op.MERGE,
+    Buffer.HIDDEN: Op.FETCH_HIDDEN,
+    Buffer.LOGITS: Op.CHOOSE,
+}
+_WRITES = {
+    Buffer.QUERY: (Op.PUBLISH_QKV,),
+    Buffer.ATTENTION_OUTPUT: (Op.UPDATE,),
+    Buffer.HIDDEN: (Op.PUBLISH_HIDDEN,),
+    Buffer.MLP_OUTPUT: (Op.UPDATE,),
+    Buffer.STREAM: (Op.JOIN,),
+    Buffer.LOGITS: (Op.SETTLE_GUIDES, Op.OFFER),
+}
+_NORMED = (PhaseKind.QKV, PhaseKind.GATE_UP, PhaseKind.HEAD)
+
+
+def rules_of(plan: Plan) -> dict[tuple[Buffer, int], Rule]:
+    """Return, by module and layer, how outputs join the streams: what the plan's updates say."""
+    updates = {(u.module, u.layer): u for phase in plan.phases if (u := phase.update) is not None}
+    delays = {key: u.reduce.delay for key, u in updates.items()}
+    read = {(module, layer - d) for (module, layer), d in delays.items() if d is not None}
+    return {key: Rule(-1 if d is None else d, key in read) for key, d in delays.items()}
+
+
+def lower(plan: Plan, wide: bool, slots: Slots) -> Program:
+    """Return the program of a plan, in the plan's order."""
+    rules = rules_of(plan)
+    steps: list[Step] = []
+    held: tuple[Phase, ...] = ()
+    event = 0
+    for phase in plan.phases:
+        held = (*held, phase)
+        if phase.kind is PhaseKind.GATHER:
+            continue
+        ops = tuple(op for part in held for op in _ops(part, plan))
+        rule = next((rules.get((write.buffer, phase.layer)) for write in phase.writes), None)
+        steps.append(Step(held, ops, event, rule))
+        event += Op.UPDATE in ops
+        held = ()
+    return Program(plan, wide, slots, tuple(steps))
+
+
+def _ops(phase: Phase, plan: Plan) -> list[Op]:
+    ops = [Op.EMBED] if phase.kind is PhaseKind.EMBED else []
+    if phase.kind in _NORMED and not (phase.kind is PhaseKind.HEAD and plan.shared_head):
+        ops.append(Op.NORMALISE)
+    ops += [_READS[access.buffer] for access in phase.reads if access.buffer in _READS]
+    ops += [Op.MULTIPLY] if phase.matrices else []
+    ops += [op for access in phase.writes for op in _WRITES.get(access.buffer, ())]
+    return [*ops, Op.NEXT_PASS] if phase.kind is PhaseKind.CHOOSE else ops

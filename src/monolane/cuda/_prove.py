@@ -1,0 +1,356 @@
+"""Proving the program of a pass sound, before it is compiled.
+
+Blocks exchange stamped words. A reader needs no leave: it polls until the stamp is the one that it
+awaits. A writer does: it must know that everybody has read what it is about to overwrite, and
+nobody counts readers. So three passes are walked touch by touch, and it is written down what each
+block knows of each other one: how far its threads have come at least. An awaited word brings what
+its publisher knew. Every overwriting must follow from that.
+
+Two ledgers, since a thread runs ahead of its block between two barriers. ``sure``: what all threads
+of a block know, and of all threads of the other. ``element``: what a thread knows of the thread
+that has the same element of the stream in another lane's block; raw outputs go from one to the
+other. Three lanes stand for more, which are alike.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from monolane.cuda._program import Exchange, Op, Program, Step, Touch, Verb, When
+from monolane.model import Role
+from monolane.plan import Buffer, Matrix, PhaseKind, Plan, PlanError, Share, validate
+
+Clock = npt.NDArray[np.int32]  # [W, W]: of each block (row), how far it knows each other to be
+Mask = npt.NDArray[np.bool_]
+
+_PASSES = 3  # what takes turns by the pass has two copies: the third overwrites the first
+_LANES = 3
+_ATTENTION, _MLP = 0, 1
+_NORMED = (PhaseKind.QKV, PhaseKind.GATE_UP, PhaseKind.HEAD)  # multiply the normalised stream
+# Exchanges whose words go from a thread to the one with the same element.
+_ELEMENTWISE = (Exchange.STREAM, Exchange.LANES)
+# The words in which a reader of a plan's buffer awaits it. Own outputs come with the stream, to
+# which the row's owner has added them; cached keys of earlier passes are the block's own.
+_WORDS = {
+    Buffer.QUERY: Exchange.QKV,
+    Buffer.KEY_VALUE: Exchange.QKV,
+    Buffer.ATTENTION: Exchange.PARTIAL,
+    Buffer.HIDDEN: Exchange.HIDDEN,
+    Buffer.STREAM: Exchange.JOINED,
+    Buffer.LOGITS: Exchange.CANDIDATES,
+}
+
+
+def prove(program: Program) -> None:
+    """Raise PlanError with every fault of a program and of its plan, if there are any."""
+    validate(program.plan)
+    if found := list(faults(program)):
+        raise PlanError("the kernel's program is unsound:\n  " + "\n  ".join(found))
+
+
+def faults(program: Program) -> Iterator[str]:
+    """Yield what is wrong with a program, each with the step in which it shows."""
+    wrong = [*_order(program), *_coverage(program)]
+    yield from wrong
+    if wrong:
+        return
+    seen = set()
+    for guards in (  # what requests ask for, pass by pass
+        [()] * _PASSES,
+        [(When.GUIDED,)] * _PASSES,
+        [(When.GUIDED,), (), (When.GUIDED,)],
+        [(When.LIMITED,)] * _PASSES,
+        [(When.LIMITED,), (), (When.LIMITED,)],
+    ):
+        for fault in _Walk(program).run(guards):
+            if fault not in seen:
+                seen.add(fault)
+                yield fault
+
+
+def _order(program: Program) -> Iterator[str]:
+    """Check that the steps are the plan's phases, each once, in the plan's order."""
+    lowered = [phase for step in program.steps for phase in step.phases]
+    if lowered != list(program.plan.phases):
+        names = [phase.name for phase in lowered]
+        wanted = [phase.name for phase in program.plan.phases]
+        at = next((i for i, (a, b) in enumerate(zip(names, wanted, strict=False)) if a != b), -1)
+        where = f"{names[at]} where the plan has {wanted[at]}" if at >= 0 else "other phases"
+        yield f"expected the plan's phases in its order, got {where}"
+
+
+def _coverage(program: Program) -> Iterator[str]:
+    """Check that whatever the plan lets a phase read of other blocks is awaited by its step.
+
+    Stated anew from the plan's reads and updates: what is awaited, and in which step.
+    """
+    awaited: dict[tuple[str, Exchange], set[When]] = {}
+    published = set()
+    for step in program.steps:
+        for op in step.ops:
+            for touch in program.touches(op):
+                if touch.verb is Verb.AWAIT and touch.what is not None:
+                    awaited.setdefault((step.name, touch.what), set()).add(touch.when)
+                elif touch.what is not None:
+                    published.add(touch.what)
+    for lost in sorted(published - {what for _, what in awaited}):
+        yield f"{lost.name} is published, and nobody awaits it"
+    makers = {
+        (write.buffer, write.layer): step
+        for step in program.steps
+        for phase in step.phases
+        for write in phase.writes
+    }
+    for step in program.steps:
+        for phase in step.phases:
+            for read in phase.reads:
+                what = _WORDS.get(read.buffer)
+                if what is Exchange.HIDDEN and program.wide:
+                    what = Exchange.LANE
+                if what is not None and (step.name, what) not in awaited:
+                    yield f"{step.name}: reads {read}, but awaits no {what.name}"
+            if phase.kind in _NORMED and step.phases[0].kind is not PhaseKind.GATHER:
+                for words in (Exchange.STREAM, Exchange.SQUARES):
+                    if (step.name, words) not in awaited:
+                        yield f"{step.name}: normalises the stream, but awaits no {words.name}"
+            update = phase.update
+            if update is None:
+                continue
+            maker = makers.get((update.module, update.layer))
+            delay = -1 if update.reduce.delay is None else update.reduce.delay
+            if maker is None or maker.rule is None or maker.rule.delay != delay:
+                yield f"{step.name}: expected a delay of {delay} in the step that updates for it"
+                continue
+            when = When.NOW if delay == 0 else When.LATE
+            if delay >= 0 and when not in awaited.get((maker.name, Exchange.LANES), ()):
+                yield f"{maker.name}: awaits no outputs of the other lanes"
+            source = makers.get((update.module, update.layer - delay))
+            if delay >= 0 and (source is None or source.rule is None or not source.rule.read):
+                yield f"{step.name}: nobody publishes what its update adds"
+
+
+# ---- who reads what of whom ----------------------------------------------------------------------
+def _matrix(plan: Plan, role: Role) -> Matrix:
+    return next(m for phase in plan.phases for m in phase.matrices if m.role is role)
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """The blocks of up to three lanes, and whose words each of them awaits."""
+
+    plan: Plan
+
+    @property
+    def lanes(self) -> int:
+        return min(self.plan.config.num_lanes, _LANES)
+
+    @property
+    def each(self) -> int:
+        return self.plan.groups.workers_each
+
+    @property
+    def count(self) -> int:
+        return self.lanes * self.each
+
+    def describe(self, worker: int) -> str:
+        return f"block {worker % self.each} of lane {worker // self.each}"
+
+    def sources(self) -> dict[Exchange, Mask]:
+        """Return, of each exchange, whether block [row] awaits words of block [column]."""
+        lane = np.arange(self.count) // self.each
+        member = np.arange(self.count) % self.each
+        same = lane[:, None] == lane[None, :]
+        everybody = np.ones_like(same)
+        stream = self._owners(_matrix(self.plan, Role.O).share)[member]
+        hidden = self._owners(_matrix(self.plan, Role.GATE).share)[member]
+        units = self.plan.find(PhaseKind.ATTEND, 0).units
+        assert units is not None
+        attends = self._owners(units)[member]
+        first = np.arange(self.count) == 0
+        return {
+            Exchange.STREAM: same & stream,
+            Exchange.SQUARES: same & stream,
+            Exchange.QKV: same & self._heads(units)[np.ix_(member, member)],
+            Exchange.PARTIAL: same & attends,
+            Exchange.HIDDEN: same & hidden,
+            Exchange.LANES: ~same & (member[:, None] == member[None, :]) & stream,
+            Exchange.JOINED: everybody & stream,
+            Exchange.CANDIDATES: everybody,
+            Exchange.CONTROL: everybody & first,
+            Exchange.GUIDE: everybody & first,
+            Exchange.LOGITS: everybody,
+            # Any block may choose for a row, and all chosen rows are awaited.
+            Exchange.DECISION: everybody,
+            Exchange.LANE: same,
+            Exchange.ACTIVATIONS: same,
+        }
+
+    def _owners(self, share: Share) -> Mask:
+        """Return which blocks of a lane have a share at all."""
+        return np.array([begin < end for begin, end in map(share.of, range(self.each))])
+
+    def _heads(self, units: Share) -> Mask:
+        """Return whose rows of Q, K and V a block's units of attention need: [B, B]."""
+        c, needs = self.plan.config, np.zeros((self.each, self.each), np.bool_)
+        group = c.num_heads // c.num_kv_heads
+        for role, heads in ((Role.Q, group), (Role.K, 1), (Role.V, 1)):
+            rows = heads * c.head_dim  # of a KV head
+            share = _matrix(self.plan, role).share
+            for reader in range(self.each):
+                for unit in range(*units.of(reader)):
+                    begin = unit // self.plan.splits * rows
+                    for writer in range(self.each):
+                        low, high = share.of(writer)
+                        needs[reader, writer] |= max(low, begin) < min(high, begin + rows)
+        return needs
+
+
+# ---- walking the passes --------------------------------------------------------------------------
+@dataclass(slots=True)
+class _Content:
+    """What lies in a copy of a buffer: when it was published and read, and what came with it."""
+
+    stamp: int
+    published: int
+    sure: Clock
+    element: Clock
+    reads: list[int] = field(default_factory=list)
+
+
+class _Walk:
+    """Three passes, touch by touch; ``now`` numbers the touches of all of them."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.blocks = program, _Blocks(program.plan)
+        self.sources = self.blocks.sources()
+        self.alike = {
+            x: np.unique(mask, axis=0, return_inverse=True) for x, mask in self.sources.items()
+        }
+        shape = self.blocks.count, self.blocks.count
+        self.sure = np.full(shape, -1, np.int32)  # of all threads, since the last barrier
+        self.pending = self.sure.copy()  # awaited since by some thread: sure at the next barrier
+        self.mine = self.sure.copy()  # `sure`, and what the element's own thread has awaited since
+        self.element = self.sure.copy()
+        self.content: dict[tuple[Exchange, int], _Content] = {}
+        self.now = 0
+        self.barrier = -1  # the last one: all threads have passed what came before
+        self.syncs = 0
+        self.place = ""
+
+    def run(self, guards: Iterable[tuple[When, ...]]) -> Iterator[str]:
+        """Yield faults."""
+        for number, asked in enumerate(guards):
+            for step in self.program.steps:
+                self.place = step.name
+                for op in step.ops:
+                    for touch in self.program.touches(op):
+                        if self._happens(touch, step, asked):
+                            yield from self._touch(touch, op, step, number)
+                            self.now += 1
+
+    def _happens(self, touch: Touch, step: Step, asked: tuple[When, ...]) -> bool:
+        if touch.when in (When.GUIDED, When.LIMITED):
+            return touch.when in asked
+        if touch.when is When.ALWAYS:
+            return True
+        if self.blocks.lanes == 1 or step.rule is None:
+            return False
+        delay = step.rule.delay
+        late, now = touch.when is When.LATE, touch.when is When.NOW
+        return (late and delay > 0) or (now and delay == 0) or (
+            touch.when is When.READ and step.rule.read
+        )  # fmt: skip
+
+    def _touch(self, touch: Touch, op: Op, step: Step, number: int) -> Iterator[str]:
+        what = touch.what
+        if touch.verb is Verb.BARRIER or what is None:
+            np.maximum(self.sure, self.pending, out=self.sure)
+            np.maximum(self.element, self.sure, out=self.element)
+            self.mine[...] = self.sure
+            self.barrier = self.now
+            return
+        publishes = touch.verb is Verb.PUBLISH
+        if what is Exchange.LANE and publishes:
+            self.syncs += 1
+        made = op in (Op.UPDATE, Op.PUBLISH_QKV, Op.ATTEND, Op.MERGE, Op.PUBLISH_HIDDEN)
+        event = step.event + (made or what is Exchange.HIDDEN)
+        layer = step.layer
+        if what is Exchange.LANES and not publishes and touch.when is When.LATE:
+            assert step.rule is not None
+            layer, event = layer - step.rule.delay, event - 2 * step.rule.delay
+        module = _ATTENTION if step.kind is PhaseKind.OUT else _MLP
+        slot = self.program.slot(what, event=event, number=number, layer=layer, module=module)
+        stamp = number * (2 * self.program.plan.config.num_layers + 2) + event
+        if what is Exchange.LANE:
+            stamp = self.syncs  # counted up
+        elif what is Exchange.ACTIVATIONS:
+            slot = (self.syncs - (not publishes)) % self.program.slots.activations
+            stamp = self.syncs + publishes
+        if publishes:
+            yield from self._publish(what, slot, stamp)
+        else:
+            yield from self._await(what, slot, stamp)
+
+    def _publish(self, what: Exchange, slot: int, stamp: int) -> Iterator[str]:
+        here, before = self.mine if what in _ELEMENTWISE else self.sure, self.content.get
+        old = before((what, slot))
+        # NOW and LATE in one step publish once; a wide step may fill its activations in parts.
+        if old is not None and old.stamp >= stamp and what is not Exchange.ACTIVATIONS:
+            yield f"{self.place}: {what.name}[{slot}] gets a stamp that it has had"
+        if old is not None and what is not Exchange.LANE and old.stamp != stamp:
+            yield from self._overwrite(what, slot, old, here)
+        sure, element = here.copy(), self.element.copy()
+        np.fill_diagonal(sure, self.barrier)
+        np.fill_diagonal(element, self.now)
+        self.content[what, slot] = _Content(stamp, self.now, sure, element)
+
+    def _overwrite(self, what: Exchange, slot: int, old: _Content, here: Clock) -> Iterator[str]:
+        """Check that every reader of what is overwritten is known to have read it."""
+        elementwise = what is Exchange.LANES
+        known = (self.element if elementwise else here).copy()
+        np.fill_diagonal(known, self.now if elementwise else self.barrier)
+        readers = self.sources[what].T  # [writer, reader]
+        for read in old.reads:
+            if (late := readers & (known < read)).any():
+                writer, reader = (int(i) for i in np.argwhere(late)[0])
+                name = self.blocks.describe
+                yield (
+                    f"{self.place}: {what.name}[{slot}] is overwritten by {name(writer)}, which "
+                    f"cannot know that {name(reader)} has read it"
+                )
+                return
+
+    def _await(self, what: Exchange, slot: int, stamp: int) -> Iterator[str]:
+        held = self.content.get((what, slot))
+        if held is None or held.stamp != stamp:
+            yield f"{self.place}: awaits {what.name}[{slot}], which nobody publishes before it"
+            return
+        held.reads.append(self.now)
+        if what is Exchange.ACTIVATIONS:  # ordinary memory: it does not say that it is there
+            known = self.sure.copy()
+            np.fill_diagonal(known, self.barrier)
+            if (self.sources[what] & (known < held.published)).any():
+                yield f"{self.place}: reads {what.name}[{slot}] before they are known to be there"
+            return
+        # In a wide pass a block reads the tokens that it prepares, of which there may be none.
+        if self.program.wide and what in (
+            Exchange.STREAM, Exchange.SQUARES, Exchange.PARTIAL, Exchange.JOINED,
+        ):  # fmt: skip
+            return
+        if what is Exchange.LOGITS:  # one block reads them; what it learns goes with its decision
+            return
+        elementwise = what is Exchange.LANES
+        told = self._told(what, held.sure)
+        np.maximum(self.pending, told, out=self.pending)
+        if elementwise:
+            np.maximum(self.mine, told, out=self.mine)
+            told = np.maximum(told, self._told(what, held.element))
+            np.maximum(self.element, told, out=self.element)
+
+    def _told(self, what: Exchange, clock: Clock) -> Clock:
+        """Return the furthest that each block hears from those whose words it awaits."""
+        rows, which = self.alike[what]
+        told: Clock = np.where(rows[:, :, None], clock, -1).max(axis=1)[which.reshape(-1)]
+        return told

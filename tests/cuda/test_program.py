@@ -1,0 +1,215 @@
+"""The program of a pass: lowered from the plan, and proven before anybody compiles it.
+
+What is broken here on purpose is broken for the emulated kernel too (test_monokernel_bugs.py); the
+proof says it without running anything.
+"""
+
+from dataclasses import replace
+
+import pytest
+from emulation import KERNELS
+from rig import tiny_config
+from schedules import CASES, GAPS, Case
+
+from monolane.cuda import _program
+from monolane.cuda._device import GpuInfo
+from monolane.cuda._layout import Layout, lay_out
+from monolane.cuda._machine import lay_out_widths
+from monolane.cuda._program import Exchange, Op, Program, Touch, Verb, When
+from monolane.cuda._prove import faults, prove
+from monolane.cuda._specialise import specialisation
+from monolane.errors import ConfigError
+from monolane.model import Head, LayerConfig, Reduce, Role
+from monolane.plan import (
+    Buffer,
+    Choice,
+    DeviceDescription,
+    Plan,
+    PlanError,
+    build,
+    named_config,
+    validate,
+)
+
+ALL = {**CASES, "gaps": GAPS}
+H200 = GpuInfo("H200", (9, 0), 132, 227 << 10, 1 << 37, 1 << 37)
+
+
+def layout_of(case: Case, wide: bool = False) -> Layout:
+    device = DeviceDescription(
+        name="t", workers=case.workers, bandwidth=1e9, compute=1e9, source="a test", chunk=16,
+        choice=Choice.EVERYONE,
+    )  # fmt: skip
+    plan = build(case.config, device, "bfloat16", max_width=8)
+    return lay_out(plan, warps=2, slot_bytes=4096, wide=wide)
+
+
+def with_slots(program: Program, **slots: int) -> Program:
+    return replace(program, slots=replace(program.slots, **slots))
+
+
+def told(program: Program) -> str:
+    return "\n".join(faults(program))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("name", ALL)
+def test_programs_are_sound(name: str, wide: bool) -> None:
+    prove(layout_of(ALL[name], wide).program)
+
+
+def test_the_2b_program_is_sound_at_every_width() -> None:
+    for layout in lay_out_widths(named_config("laneformer-2b"), H200, "bfloat16", 4096, (1, 64)):
+        prove(layout.program)
+
+
+def test_steps_are_the_plans_phases() -> None:
+    program = layout_of(CASES["uneven rows"]).program  # its head reads all lanes
+    steps = [(step.name, [op.name for op in step.ops]) for step in program.steps]
+    assert steps[:2] == [("EMBED", ["EMBED"]), ("QKV 0", ["NORMALISE", "MULTIPLY", "PUBLISH_QKV"])]
+    assert steps[-3:] == [
+        ("DOWN 1", ["FETCH_HIDDEN", "MULTIPLY", "UPDATE"]),
+        ("HEAD", ["JOIN", "MULTIPLY", "SETTLE_GUIDES", "OFFER"]),
+        ("CHOOSE", ["CHOOSE", "NEXT_PASS"]),
+    ]
+    assert [phase.name for phase in program.steps[-2].phases] == ["GATHER", "HEAD"]
+
+
+# ---- an order that is not the plan's -----------------------------------------------------------
+def swapped(plan: Plan, first: int) -> Plan:
+    phases = list(plan.phases)
+    phases[first : first + 2] = reversed(phases[first : first + 2])
+    return replace(plan, phases=tuple(phases))
+
+
+def test_a_plan_in_another_order_is_not_compiled() -> None:
+    layout = layout_of(CASES["batch of two"])
+    for first in range(len(layout.plan.phases) - 1):
+        other = replace(layout, plan=swapped(layout.plan, first))
+        with pytest.raises((PlanError, ConfigError)):
+            specialisation(other)
+
+
+def test_a_program_in_another_order_than_its_plan_is_not_compiled() -> None:
+    program = layout_of(CASES["batch of two"]).program
+    steps = list(program.steps)
+    steps[3], steps[4] = steps[4], steps[3]
+    with pytest.raises(PlanError, match="GATE_UP 0 where the plan has OUT 0"):
+        prove(replace(program, steps=tuple(steps)))
+    with pytest.raises(PlanError, match="other phases"):
+        prove(replace(program, steps=program.steps[:-1]))
+
+
+def test_a_delay_that_is_not_the_plans() -> None:
+    program = layout_of(CASES["late outputs"]).program
+    at = next(i for i, s in enumerate(program.steps) if s.name == "OUT 3")
+    steps = list(program.steps)
+    rule = steps[at].rule
+    assert rule is not None
+    steps[at] = replace(steps[at], rule=replace(rule, delay=0))
+    assert "GATE_UP 3: expected a delay of 1" in told(replace(program, steps=tuple(steps)))
+
+
+# ---- an exchange that is not there -------------------------------------------------------------
+TOUCHES = [
+    (op, wide, touch)
+    for wide in (False, True)
+    for op in Op
+    for touch in _program.touches(op, wide, Head.MEAN)
+    if touch.verb is not Verb.BARRIER
+]
+
+
+@pytest.mark.parametrize(
+    ("op", "wide", "touch"), TOUCHES,
+    ids=[f"{op.name}-{'wide-' * w}{t.verb.name}-{Exchange(t.what or 1).name}-{t.when.name}"
+         for op, w, t in TOUCHES],
+)  # fmt: skip
+def test_a_removed_exchange_is_seen(
+    monkeypatch: pytest.MonkeyPatch, op: Op, wide: bool, touch: Touch
+) -> None:
+    # Lanes that meet now, and a layer later, under a head that reads them all.
+    config = tiny_config(
+        head=Head.MEAN,
+        layers=(LayerConfig(Reduce(0), Reduce(0)),) + (LayerConfig(Reduce(1), Reduce(1)),) * 2,
+    )
+    case = replace(CASES["batch of two"], config=config)
+    program = layout_of(case, wide).program
+    whole = _program.touches
+
+    def without(of: Op, wide: bool, head: Head) -> tuple[Touch, ...]:
+        return tuple(t for t in whole(of, wide, head) if (of, t) != (op, touch))
+
+    monkeypatch.setattr(_program, "touches", without)
+    assert next(faults(program), "") or (op is Op.JOIN and touch.what is Exchange.SQUARES), (
+        "the norms of a joined head are not the plan's, but the kernel's own statement has them"
+    )
+
+
+def test_the_kernel_states_what_is_proven() -> None:
+    """Each operation has its statement, which the compiler compares."""
+    text = "".join(path.read_text() for path in [*KERNELS.glob("*.cuh"), KERNELS / "monokernel.cu"])
+    for op in Op:
+        assert f"is_proven(OP_{op.name}," in text or f"is_proven(OP_{op.name})" in text
+
+
+# ---- a ring that is too small ------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "slots", "fault"),
+    [
+        ("idle blocks", {"stream": 1}, r"DOWN 0: STREAM\[0\] is overwritten by block"),
+        ("lanes apart", {"choice": 1}, r"HEAD: CANDIDATES\[0\] is overwritten by block"),
+        ("lanes apart", {"choice": 1}, r"CHOOSE: CONTROL\[0\] is overwritten by block"),
+        ("late outputs", {"attention": 1}, r"OUT 2: LANES\[0\] is overwritten by block"),
+        ("late outputs", {"mlp": 1}, r"DOWN 1: LANES\[3\] is overwritten by block"),
+        ("gaps", {"attention": 3}, r"cannot know that block 0 of lane 1 has read it"),
+    ],
+)
+def test_a_ring_that_is_too_small_is_seen(name: str, slots: dict[str, int], fault: str) -> None:
+    with pytest.raises(PlanError, match=fault):
+        prove(with_slots(layout_of(ALL[name]).program, **slots))
+
+
+def test_a_single_buffer_of_a_wide_pass_is_seen() -> None:
+    program = layout_of(CASES["wide pass"], wide=True).program
+    assert "ACTIVATIONS[0] is overwritten" in told(with_slots(program, activations=1))
+
+
+def test_a_block_that_publishes_nothing_could_fall_behind_unseen() -> None:
+    """Why lay_out wants a row of the stream for each block."""
+    program = layout_of(CASES["idle blocks"]).program
+    # Block 3 has no row of anything, and does not attend.
+    bounds = {
+        Role.Q: (0, 8, 16, 16, 16),
+        Role.K: (0, 8, 8, 8, 8),
+        Role.V: (0, 3, 6, 8, 8),
+        Role.O: (0, 6, 11, 16, 16),
+        Role.DOWN: (0, 6, 11, 16, 16),
+    }
+    phases = []
+    for phase in program.plan.phases:
+        matrices = tuple(
+            replace(m, share=replace(m.share, bounds=bounds.get(m.role, m.share.bounds)))
+            for m in phase.matrices
+        )
+        units = phase.units and replace(phase.units, bounds=(0, 2, 3, 4, 4))
+        phases.append(replace(phase, matrices=matrices, units=units))
+    plan = replace(program.plan, phases=tuple(phases))
+    validate(plan)
+    assert "cannot know that block 3 of lane 0" in told(_program.lower(plan, False, program.slots))
+
+
+def test_a_plan_that_breaks_its_own_rules_is_not_compiled() -> None:
+    layout = layout_of(CASES["batch of two"])
+    phases = [
+        replace(p, reads=tuple(r for r in p.reads if r.buffer is not Buffer.HIDDEN))
+        for p in layout.plan.phases
+    ]
+    with pytest.raises(PlanError):
+        validate(replace(layout.plan, phases=tuple(phases)))
+    with pytest.raises(PlanError):
+        specialisation(replace(layout, plan=replace(layout.plan, phases=tuple(phases))))
+
+
+def test_what_requests_ask_for_is_proven_too() -> None:
+    assert {When.GUIDED, When.LIMITED} <= {t.when for _, _, t in TOUCHES}
