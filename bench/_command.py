@@ -1,6 +1,6 @@
 """The command that a results file names: one that anyone could give, at the repository's root.
 
-Of the standard library alone, so that a bench without monolane can use it too.
+Of the standard library alone: scripts on GPUs and on CPUs use it alike.
 """
 
 import shlex

@@ -19,8 +19,9 @@ from _command import shown_word
 from _document import publish
 
 from monolane.engine import Constraint, Engine, Guide, SamplingParams
-from monolane.serve._constraint import constraint_of
-from monolane.serve._requests import CompletionRequest
+from monolane.serve._api.prepare import constraint_of
+from monolane.serve._api.wire import CompletionRequest
+from monolane.serve._tools.grammar import answer_grammar
 
 PROMPT = "def f(x):\n"
 TEXT = {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 100_000}}
@@ -121,7 +122,7 @@ def make_cases(engine: Engine) -> dict[str, Callable[[], Constraint | None]]:
 
     def json_of(schema: dict[str, Any]) -> Callable[[], Constraint | None]:
         request = CompletionRequest.model_validate({"prompt": PROMPT, "guided_json": schema})
-        return lambda: constraint_of(request, engine)
+        return lambda: constraint_of(request, answer_grammar(request.structured(), None), engine)
 
     return {
         "no constraint": lambda: None,

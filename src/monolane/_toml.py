@@ -43,7 +43,7 @@ _EXPECTED = {
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def config(kind: type[T]) -> type[T]:
     """Make a frozen dataclass whose fields are checked; a wrong one is a ConfigError."""
-    made = dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))(kind)
+    made: Any = dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))(kind)
     check = made.__init__
 
     @wraps(check)
@@ -53,8 +53,9 @@ def config(kind: type[T]) -> type[T]:
         except ValidationError as error:
             raise _told(error, made, kind.__name__) from None
 
-    made.__init__ = init  # type: ignore[method-assign]
-    return made
+    made.__init__ = init
+    checked: type[T] = made
+    return checked
 
 
 def shipped_files(package: str, folder: str = "configs", suffix: str = ".toml") -> tuple[str, ...]:

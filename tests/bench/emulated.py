@@ -7,6 +7,7 @@ the host can talk to a running kernel. Times are the host's: only the flow and t
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,22 +19,33 @@ import numpy as np
 import numpy.typing as npt
 from emulation import Emulated
 
-from bench.gpu.probes import _compile
-from bench.gpu.probes._device import Buffer, Device, DeviceInfo, Launch, Pinned
-from bench.gpu.probes._errors import DeviceError, DeviceHangError
+from bench.gpu.probes._device import Box, ProbeDevice
+from bench.gpu.probes._kernels import KERNELS, SOURCES, Buffer, header
+from monolane.cuda._device import GpuInfo, Launch
+from monolane.errors import BackendError
 
-Kernels = dict[str, Emulated]  # by source file
 
+class Kernels:
+    """Each kernel file as a shared library in a folder, compiled when it is first asked for."""
 
-def build(folder: Path) -> Kernels:
-    """Compiles each kernel file into a shared library."""
-    _compile.write_header(folder)
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made: dict[str, Emulated] = {}
 
-    def one(source: str) -> Emulated:
-        return emulation.build(_compile.KERNELS / source, folder, includes=[folder], optimise="-O1")
+    def __getitem__(self, source: str) -> Emulated:
+        if source not in self._made:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            part = self._folder / f"params.h.{source}.{os.getpid()}"
+            part.write_text(header())
+            part.rename(self._folder / "params.h")
+            self._made[source] = emulation.build(
+                KERNELS / source, self._folder, includes=[self._folder], optimise="-O1"
+            )
+        return self._made[source]
 
-    with ThreadPoolExecutor(2) as pool:
-        return dict(zip(_compile.SOURCES, pool.map(one, _compile.SOURCES), strict=True))
+    def build_all(self) -> None:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(self.__getitem__, SOURCES))
 
 
 class Stream:
@@ -49,19 +61,17 @@ class Stream:
             try:
                 future.result(timeout=seconds)
             except TimeoutError:
-                raise DeviceHangError("the emulated device did not finish") from None
+                raise BackendError("the emulated device did not finish") from None
         self.pending = []
 
 
-class EmulatedDevice(Device):
+class EmulatedDevice(ProbeDevice):
     """Four SMs whose clusters are runs of consecutive blocks."""
 
     def __init__(
         self, kernels: Kernels, sms: int = 4, seed: int = 0, mood: str | None = None
     ) -> None:
-        self.info = DeviceInfo(
-            "Emulated", "none", sms, (9, 0), 1 << 20, 227 * 1024, 1 << 30, 1 << 30
-        )
+        self.info = GpuInfo("Emulated", (9, 0), sms, 227 * 1024, 1 << 30, 1 << 30, 1 << 20)
         self._kernels, self.seed, self._mood = kernels, seed, mood
         self._memory: dict[int, Any] = {}
         self._pinned: list[Any] = []
@@ -89,10 +99,10 @@ class EmulatedDevice(Device):
         view: npt.NDArray[np.uint8] = memory[start : start + buffer.nbytes]
         return view
 
-    def pinned(self, words: int) -> Pinned:
+    def pinned(self, words: int) -> Box:
         view = (ctypes.c_uint32 * words)()
         self._pinned.append(view)
-        return Pinned(ctypes.addressof(view), view)
+        return Box(ctypes.addressof(view), view)
 
     def upload(self, buffer: Buffer, array: npt.NDArray[Any]) -> None:
         self._default.drain(60)
@@ -121,19 +131,20 @@ class EmulatedDevice(Device):
 
     def launch(self, kernel: Any, shape: Launch, params: bytes, stream: Any = None) -> None:
         kernels, name = kernel
-        assert shape.shared <= self.info.shared_per_block
-        assert shape.grid % shape.cluster == 0
+        assert shape.shared_bytes <= self.info.shared_bytes
+        assert shape.blocks % shape.cluster == 0
         self.launches.append((name, shape))
         self._submit(stream, lambda: self._run(kernels, name, shape, params))
 
     def _run(self, kernels: Emulated, name: str, shape: Launch, params: bytes) -> None:
         self.seed += 1
         error = kernels.launch(
-            name, grid=shape.grid, block=shape.block, shared=shape.shared, cluster=shape.cluster,
-            params=params, sms=self.info.sm_count, seed=self.seed, mood=self._mood, host_time=True,
+            name, grid=shape.blocks, block=shape.threads, shared=shape.shared_bytes,
+            cluster=shape.cluster, params=params, sms=self.info.sms, seed=self.seed,
+            mood=self._mood, host_time=True,
         )  # fmt: skip
         if error:
-            raise DeviceError(f"{name}: {error}")
+            raise BackendError(f"{name}: {error}")
         if self.after_launch:
             self.after_launch(name)
 
@@ -172,7 +183,7 @@ class EmulatedDevice(Device):
             self._submit(stream, work)
 
     def max_active_clusters(self, kernel: Any, shape: Launch) -> int:
-        return self.info.sm_count // shape.cluster
+        return self.info.sms // shape.cluster
 
-    def blocks_per_sm(self, kernel: Any, threads: int, shared: int) -> int:
+    def blocks_per_sm(self, kernel: Any, shape: Launch) -> int:
         return 1

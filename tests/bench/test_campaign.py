@@ -1,4 +1,4 @@
-"""The run as a whole: order, budget, files that survive a kill, table, command line."""
+"""A run of the probes as a whole: budget, files that survive a kill, page, command line."""
 
 from __future__ import annotations
 
@@ -8,26 +8,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from emulated import EmulatedDevice
 
-from bench import _results
-from bench.gpu.probes import _child, _compile, run
-from bench.gpu.probes._campaign import Campaign
-from bench.gpu.probes._child import Outcome, child_main, read_lines, run_probe, spawn
-from bench.gpu.probes._context import Probe
-from bench.gpu.probes._errors import CompileError, DeviceError
-from bench.gpu.probes._registry import PROBES, probe
-from bench.gpu.probes._scale import TINY
-from bench.gpu.probes._table import table
-from bench.gpu.probes.run import chosen, compile_kernels, main, parse
+from bench.gpu._campaign import FIRST, Campaign, Part, chosen
+from bench.gpu._child import Outcome, run_child
+from bench.gpu.probes._page import render
+from bench.gpu.probes.run import PARTS, PROBES, RUN, main
+from monolane import _results
+from monolane._results import Record
 
-RUN = Path(__file__).resolve().parents[2] / "bench" / "gpu" / "probes" / "run.py"
-INFO = {"name": "NVIDIA H200", "driver": "CUDA 13.0", "sm_count": 132, "memory_bytes": 141 * 10**9,
-        "compute": [9, 0], "l2_bytes": 1, "shared_per_block": 2}  # fmt: skip
+INFO = {"name": "NVIDIA H200", "driver": "CUDA 13.0", "cores": 132, "memory_gb": 141.0}
 
 
 class Clock:
@@ -37,20 +31,26 @@ class Clock:
         return self.now
 
 
-def campaign(out: Path, runner: Any, clock: Clock, seconds: float = 480.0) -> Campaign:
-    return Campaign(PROBES, runner, seconds, "run.py", "abc", "nvcc", out, out.parent, clock)
+def campaign(
+    out: Path, runner: Callable[[Part, float, float], Outcome], clock: Clock, parts: Any = PROBES
+) -> Campaign:
+    return Campaign(
+        parts=parts, engine="probe", runner=runner, render=render, tell=lambda line: None,
+        seconds=480.0, command="run.py", commit="abc", out=out, what="probes", always=True,
+        clock=clock, device=dict(INFO),
+    )  # fmt: skip
 
 
-def test_slices_follow_the_weights_and_nothing_is_lost_silently(tmp_path: Path) -> None:
+def test_time_follows_the_weights_and_nothing_is_lost_silently(tmp_path: Path) -> None:
     clock, given = Clock(), {}
 
-    def runner(one: Probe, seconds: float) -> Outcome:
-        given[one.name] = seconds
-        clock.now += seconds * (2 if one.name == "read" else 1)  # one probe overstays
+    def runner(one: Part, soft: float, hard: float) -> Outcome:
+        given[one.name] = soft
+        assert hard == soft + 30
+        clock.now += soft * (2 if one.name == "read" else 1)  # one probe overstays
         return Outcome([{"name": one.name, "median": 1.0}], INFO)
 
-    made = campaign(tmp_path / "out.json", runner, clock)
-    made.run()
+    campaign(tmp_path / "out.json", runner, clock).run()
     total = sum(p.weight for p in PROBES)
     assert given["topology"] == pytest.approx(470 * PROBES[0].weight / total)
     assert given["read"] == pytest.approx(470 * 4 / total)
@@ -63,23 +63,23 @@ def test_slices_follow_the_weights_and_nothing_is_lost_silently(tmp_path: Path) 
 def test_a_spent_budget_leaves_a_record_per_probe(tmp_path: Path) -> None:
     clock = Clock()
 
-    def runner(one: Probe, seconds: float) -> Outcome:
+    def runner(one: Part, soft: float, hard: float) -> Outcome:
         clock.now += 1000
         return Outcome([{"name": one.name, "median": 1.0}], INFO)
 
     campaign(tmp_path / "out.json", runner, clock).run()
     records = json.loads((tmp_path / "out.json").read_text())["records"]
-    assert [r["name"] for r in records[1:]] == [f"{p.name}_probe" for p in PROBES[1:]]
-    assert all("was spent before this probe" in r["not_measured"] for r in records[1:])
+    assert [r["name"] for r in records[2:]] == [f"{p.name}_part" for p in PROBES[1:]]
+    assert all("was spent before this part" in r["not_measured"] for r in records[2:])
 
 
 def test_the_file_is_valid_after_every_probe(tmp_path: Path) -> None:
     out, lengths = tmp_path / "out.json", []
 
-    def runner(one: Probe, seconds: float) -> Outcome:
+    def runner(one: Part, soft: float, hard: float) -> Outcome:
         if out.exists():
             document = json.loads(out.read_text())
-            _results.validate(document)
+            _results.validate_document(document)
             lengths.append(len(document["records"]))
         if one.name == "mailbox":
             raise KeyboardInterrupt
@@ -87,160 +87,113 @@ def test_the_file_is_valid_after_every_probe(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         campaign(out, runner, Clock()).run()
-    assert lengths == [1, 2, 3, 4, 5]
+    assert lengths == [2, 4, 6, 8, 10]
     device = json.loads(out.read_text())["device"]
     assert device["read_bandwidth_gb_s"] == 4504.0
     assert (device["name"], device["cores"], device["memory_gb"]) == ("NVIDIA H200", 132, 141.0)
 
 
-def test_a_probe_without_records_is_an_error(tmp_path: Path) -> None:
-    made = campaign(tmp_path / "out.json", lambda one, seconds: Outcome([]), Clock())
-    made.run()
-    assert all("no record at all" in r["error"] for r in made.records)
-
-
 # ---- the process of one probe --------------------------------------------------------------------
-def child(tmp_path: Path, body: str) -> tuple[list[str], Path]:
+def child(tmp_path: Path, body: str, seconds: float) -> Outcome:
     records = tmp_path / "records.jsonl"
     code = f"import sys, time, os, signal; f = open({str(records)!r}, 'a')\n{body}"
-    return [sys.executable, "-c", code], records
+    command = [sys.executable, "-c", code]
+    return run_child("read", "probe", command, seconds, records, tmp_path / "log.txt", {"A": "b"})
 
 
-def test_a_hung_probe_is_ended_and_keeps_its_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_child, "GRACE_SECONDS", 1.0)
-    body = """
+def test_a_hung_probe_is_ended_and_keeps_its_records(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    outcome = child(tmp_path, """
 f.write('{"device_info": {"name": "G"}}\\n{"name": "a", "median": 1}\\n{"na')
 f.flush()
-time.sleep(60)"""
-    command, records = child(tmp_path, body)
-    begin = time.monotonic()
-    outcome = spawn("read", command, 0.5, records)
+time.sleep(60)""", 1.5)  # fmt: skip
     assert time.monotonic() - begin < 20
     assert outcome.device == {"name": "G"}
-    assert outcome.records[0] == {"name": "a", "median": 1}
+    assert outcome.records[0] == {"name": "a", "median": 1, "part": "read"}
     assert "did not end within" in outcome.records[1]["error"]
     assert len(outcome.records) == 2
 
 
-def test_a_crashed_probe_is_reported(tmp_path: Path) -> None:
-    command, records = child(tmp_path, "print('why', file=sys.stderr); os.kill(os.getpid(), 11)")
-    outcome = spawn("read", command, 5, records)
-    assert "exit status -11: why" in outcome.records[0]["error"]
+def test_a_crashed_probe_is_reported_with_its_last_words(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text("of another part\n")
+    body = "print(os.environ['A'] + '!', file=sys.stderr); os.kill(os.getpid(), 11)"
+    outcome = child(tmp_path, body, 5)
+    assert outcome.records[0]["error"] == "its process ended with status -11: b!"
+    assert "of another part\nb!\n-- read: " in (tmp_path / "log.txt").read_text()
 
 
-def test_the_child_writes_device_and_records(kernels: Path, tmp_path: Path,
-                                             monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    monkeypatch.setattr(_child, "run_probe", lambda p, d, s, emit: run_probe(p, d, s, emit, TINY))
-    path = tmp_path / "r.jsonl"
-    child_main(probe("topology"), lambda: EmulatedDevice(kernels), 100, path)
-    outcome = read_lines(path)
-    assert outcome.device is not None
-    assert outcome.device["name"] == "Emulated"
-    assert outcome.records[-1]["gpc_sizes"] == [4]
+def test_a_probe_without_records_is_an_error(tmp_path: Path) -> None:
+    (record,) = child(tmp_path, "", 5).records
+    assert record["error"] == "made no record at all"
 
 
-def test_a_child_without_a_device_says_so(tmp_path: Path) -> None:
-    def no_device() -> Any:
-        raise DeviceError("expected a GPU, got none")
-
-    child_main(probe("read"), no_device, 1, tmp_path / "r.jsonl")
-    (record,) = read_lines(tmp_path / "r.jsonl").records
-    assert record["error"] == "DeviceError: expected a GPU, got none"
-
-
-# ---- table and command line ----------------------------------------------------------------------
-def test_the_table_has_the_deciding_figures(measured: dict[str, list[dict[str, Any]]]) -> None:
+# ---- page and command line -----------------------------------------------------------------------
+def test_the_page_has_the_deciding_figures(measured: dict[str, list[Record]]) -> None:
     records = [record for of_probe in measured.values() for record in of_probe]
     records.append({"name": "x", "error": "CheckError: sum"})
-    text = table(records)
+    text = render(_results.build_document(INFO, "run.py", records, "abc"))
     for part in (
-        "read_bandwidth   bulk", "copy_bandwidth   driver", "bulk read by ring KB: 16: ",
-        "wait counter", "wait cooperative groups", "one-way flag, same GPC, idle",
-        "clusters of 2: 2", "GPC sizes: [4]", "kernel_boundary: dependent_launch True",
-        "mailbox: pattern pairs", "FAILED x: CheckError: sum", "variants not measured",
+        "| read_bandwidth | bulk |", "| copy_bandwidth | driver |", "## Bulk reads by ring",
+        "| counter |", "| cooperative groups |", "| same | idle |", "| 2 | 0 | 2 |",
+        "GPC sizes: [4]", "| kernel_boundary | dependent_launch True |",
+        "| mailbox | pattern pairs, stream False |", "- x: **failed**: CheckError: sum",
+        "not measured: ",
     ):  # fmt: skip
         assert part in text, part
 
 
+def test_many_left_out_variants_are_counted() -> None:
+    records: list[Record] = [{"name": "matvec", "not_measured": "no"} for _ in range(50)]
+    text = render(_results.build_document(INFO, "run.py", records, "abc"))
+    assert text.count("not measured: no") == 40
+    assert "- and 10 more not measured: see the JSON" in text
+
+
 def test_only_takes_names_in_the_usual_order() -> None:
-    assert [p.name for p in chosen("waits, read")] == ["read", "waits"]
-    assert chosen("") == list(PROBES)
-    assert parse([]).budget_seconds == 480.0
+    assert [p.name for p in chosen(PARTS, "waits, read")] == [FIRST, "read", "waits"]
+    assert chosen(PARTS, "") == PARTS
+
+
+def test_every_probe_has_a_function() -> None:
+    assert all(callable(part.function()) for part in PARTS)
 
 
 def test_an_unknown_probe_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--only", "reed", "--arch", "sm_90a"]) == 2
-    assert "expected one of topology, read" in capsys.readouterr().err
+    assert main(["--only", "reed"]) == 2
+    assert "expected some of build, topology, read" in capsys.readouterr().err
 
 
 def test_the_list_names_every_probe(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [p.name for p in PROBES]
+    assert [line.split()[0] for line in lines] == [p.name for p in PARTS]
 
 
-FAKE_NVCC = """#!/bin/sh
-[ "$1" = --version ] && { echo "Cuda compilation tools, release 13.0, V13.0.88"; exit 0; }
-while [ "$1" != -o ]; do shift; done
-printf 'cubin' > "$2"
-"""
-
-
-def fake_toolkit(tmp_path: Path) -> dict[str, str]:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "nvcc").write_text(FAKE_NVCC)
-    (tmp_path / "bin" / "nvcc").chmod(0o755)
-    return os.environ | {"CUDA_HOME": str(tmp_path)}
+def no_driver(tmp_path: Path) -> dict[str, str]:
+    """An environment whose driver's library is no library."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libcuda.so.1").write_text("no library")
+    return os.environ | {"LD_LIBRARY_PATH": str(tmp_path / "lib")}
 
 
 def test_without_a_gpu_the_command_ends_with_a_reason_and_a_valid_file(tmp_path: Path) -> None:
     out = tmp_path / "o.json"
     command = [sys.executable, str(RUN), "--only", "topology,read", "--out", str(out)]
     done = subprocess.run(
-        command, env=fake_toolkit(tmp_path), capture_output=True, text=True, timeout=60, check=False
+        command, env=no_driver(tmp_path), capture_output=True, text=True, timeout=60, check=False
     )
     document = json.loads(out.read_text())
-    _results.validate(document)
+    _results.validate_document(document)
     assert done.returncode == 1
     assert document["command"] == (
         "python bench/gpu/probes/run.py --only topology,read --out o.json"
     )
-    assert [r["name"] for r in document["records"]] == ["topology_probe", "read_probe", "clocks"]
-    assert "FAILED topology_probe: DeviceError" in done.stdout
-    assert document["compiler"] == "nvcc 13.0.88 sm_90a"
-
-
-def test_a_failing_nvcc_gives_way_to_nvrtc(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Compiler:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def compile(self, source: str, arch: str, folder: Path) -> _compile.Compiled:
-            if self.name == "nvcc":
-                raise CompileError("no host compiler")
-            return _compile.Compiled(source, b"cubin", "", self.name)
-
-    names = {"any": "nvcc", "nvrtc": "nvrtc"}
-    monkeypatch.setattr(_compile, "find_compiler", lambda prefer: Compiler(names[prefer]))
-    name, compiled = compile_kernels("sm_90a", tmp_path, "any")
-    assert (name, len(compiled)) == ("nvrtc", len(_compile.SOURCES))
-    assert "no host compiler" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("reading", "arch"),
-    [(None, "sm_90a"), ({"compute": 9.0}, "sm_90a"), ({"compute": 8.0}, "sm_80"),
-     ({"compute": 10.0}, "sm_100a"), ({"compute": None}, "sm_90a")],
-)  # fmt: skip
-def test_the_architecture_follows_the_device(
-    reading: Any, arch: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run, "query", lambda fields: reading)
-    assert run.device_arch() == arch
+    names = [r["name"] for r in document["records"]]
+    assert names == ["build_part", "part", "topology_part", "read_part", "clocks"]
+    why = "not measured: no NVIDIA driver (libcuda.so.1 is not there): install the driver of"
+    assert f"- build_part build: {why}" in done.stdout
+    assert "no device: see the first record" in done.stdout
+    assert out.with_suffix(".txt").exists()
 
 
 def test_a_signal_leaves_a_valid_file(tmp_path: Path) -> None:
@@ -249,29 +202,25 @@ def test_a_signal_leaves_a_valid_file(tmp_path: Path) -> None:
     driver.write_text(f"""
 import sys, time
 sys.path.insert(0, {str(RUN.parents[3])!r})
+from bench.gpu._child import Outcome
 from bench.gpu.probes import run
-from bench.gpu.probes._child import Outcome
-def slow(name, command, seconds, records):
+from bench.gpu import _script
+def slow(name, *rest):
     if name == "read":
         print("waiting", flush=True)
         time.sleep(60)
-    return Outcome([{{"name": name, "median": 1.0}}], None)
-run.spawn = slow
+    return Outcome([{{"name": name, "median": 1.0}}], {{"name": "G"}})
+_script.run_child = slow
 raise SystemExit(run.main(sys.argv[1:]))
 """)
     command = [sys.executable, str(driver), "--only", "topology,read", "--out", str(out)]
-    process = subprocess.Popen(
-        command,
-        env=fake_toolkit(tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    assert process.stdout.readline() == "waiting\n"
+    while process.stdout.readline() != "waiting\n":
+        pass
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=30)
     assert "stopped: signal 15" in err
     assert process.returncode == 1
     records = json.loads(out.read_text())["records"]
-    assert [r["name"] for r in records] == ["topology", "clocks"]
+    assert [r["name"] for r in records] == ["build", "part", "topology", "part", "clocks"]

@@ -1,22 +1,23 @@
 """The kernels' machine code: they compile for the GPU, nothing spills, and the instructions that
-the figures are about are there. Needs nvcc or the NVRTC wheel; disassembly also needs cuobjdump."""
+the figures are about are there. Needs NVRTC; disassembly also needs cuobjdump."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from test_primitives_compile import find_cuobjdump
 
-from bench.gpu.probes import _compile
-from bench.gpu.probes._compile import Compiled, find_compiler, usages
-from bench.gpu.probes._errors import CompileError
+from bench.gpu.probes._build import report
+from bench.gpu.probes._kernels import HOPPER_ONLY, SOURCES, compile_probe, toolkit_includes
+from monolane.cuda._compile import Compiled, compiler_version
+from monolane.errors import BackendError, MissingExtraError
 
-NO_COMPILER = "no CUDA compiler: pip install nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cccl"
 NO_CUOBJDUMP = "no cuobjdump: pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
 REGISTERS = 65536  # of an SM
 
@@ -24,26 +25,19 @@ Units = dict[str, Compiled]
 Sass = dict[str, Counter[str]]
 
 
-def compile_for(arch: str, sources: tuple[str, ...], folder: Path) -> Units:
+def compile_for(arch: str, sources: tuple[str, ...]) -> Units:
     try:
-        compiler = find_compiler()
-    except CompileError:
-        pytest.skip(NO_COMPILER)
-    results = _compile.compile_all(compiler, sources, arch, folder)
-    for result in results.values():
-        assert isinstance(result, Compiled), result
-    return {name: r for name, r in results.items() if isinstance(r, Compiled)}
+        compiler_version()
+    except MissingExtraError as error:
+        pytest.skip(str(error))
+    with ThreadPoolExecutor(4) as pool:
+        units = pool.map(lambda source: compile_probe(source, arch, use_cache=False), sources)
+        return dict(zip(sources, units, strict=True))
 
 
 @pytest.fixture(scope="module")
-def hopper(tmp_path_factory: pytest.TempPathFactory) -> Units:
-    return compile_for("sm_90a", _compile.SOURCES, tmp_path_factory.mktemp("sm_90a"))
-
-
-def find_cuobjdump() -> str | None:
-    roots = [r for r in (_compile.wheel_root(), _compile.toolkit_root()) if r]
-    candidates = [str(r / "bin" / "cuobjdump") for r in roots]
-    return next((c for c in candidates if Path(c).exists()), None) or shutil.which("cuobjdump")
+def hopper() -> Units:
+    return compile_for("sm_90a", SOURCES)
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +46,13 @@ def sass(hopper: Units, tmp_path_factory: pytest.TempPathFactory) -> Sass:
     tool = find_cuobjdump()
     if tool is None:
         pytest.skip(NO_CUOBJDUMP)
-    environment = os.environ | {"PATH": f"{Path(tool).parent}:{os.environ['PATH']}"}
+    environment = os.environ | {"PATH": f"{tool.parent}:{os.environ['PATH']}"}
     counts: Sass = {}
     for unit in hopper.values():
         path = tmp_path_factory.mktemp("sass") / "unit.cubin"
         path.write_bytes(unit.cubin)
         done = subprocess.run(
-            [tool, "-sass", str(path)], capture_output=True, text=True, check=True, env=environment
+            [tool, "-sass", path], capture_output=True, text=True, check=True, env=environment
         )
         counts |= opcodes(done.stdout)
     return counts
@@ -81,7 +75,7 @@ def has(counter: Counter[str], prefix: str) -> int:
 
 
 def test_nothing_spills_and_a_block_always_fits(hopper: Units) -> None:
-    seen = [use for unit in hopper.values() for use in usages(unit.log)]
+    seen = [use for unit in hopper.values() for use in unit.usages]
     assert len(seen) == 41
     assert [u for u in seen if u.spill_bytes or u.stack_bytes] == []
     for use in seen:
@@ -145,44 +139,33 @@ def test_fma_instructions(sass: Sass, kind: str, columns: int) -> None:
         assert has(ops, "HMMA") == 0
 
 
-@pytest.mark.parametrize("arch", ["sm_80", pytest.param("sm_100a", marks=pytest.mark.slow)])
-def test_what_is_not_hoppers_own_compiles_elsewhere(arch: str, tmp_path: Path) -> None:
-    sources = _compile.SOURCES if arch == "sm_100a" else tuple(
-        s for s in _compile.SOURCES if s not in _compile.HOPPER_ONLY
-    )  # fmt: skip
-    compile_for(arch, sources, tmp_path)
+@pytest.mark.parametrize("arch", ["sm_80", pytest.param("sm_100a", marks=pytest.mark.exhaustive)])
+def test_what_is_not_hoppers_own_compiles_elsewhere(arch: str) -> None:
+    own = () if arch == "sm_100a" else HOPPER_ONLY
+    assert compile_for(arch, tuple(source for source in SOURCES if source not in own))
 
 
-def test_a_compile_error_carries_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    try:
-        compiler = find_compiler()
-    except CompileError:
-        pytest.skip(NO_COMPILER)
-    monkeypatch.setattr(_compile, "KERNELS", tmp_path)
+def test_a_compile_error_carries_the_log(tmp_path: Path) -> None:
+    compile_for("sm_90a", ())
     (tmp_path / "bad.cu").write_text("int f() { return undeclared; }\n")
-    with pytest.raises(
-        CompileError, match=r"(?s)bad.cu for sm_90a: .* failed; its log.*undeclared"
-    ):
-        compiler.compile("bad.cu", "sm_90a", tmp_path)
+    message = r"(?s)bad.cu did not compile for sm_90a.*bad.cu\(1\): error.*undeclared"
+    with pytest.raises(BackendError, match=message):
+        compile_probe(str(tmp_path / "bad.cu"), "sm_90a")
 
 
-def test_usage_lines_of_both_compilers() -> None:
-    log = (
-        "ptxas info    : Function properties for a\n"
-        "    8 bytes stack frame, 4 bytes spill stores, 2 bytes spill loads\n"
-        "ptxas info    : Used 168 registers, used 2 barriers\n"
-        "ptxas info    : Function properties for b\n"
-        "ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
-        "ptxas info    : Used 8 registers, used 0 barriers\n"
-    )
-    assert [(u.kernel, u.registers, u.spill_bytes, u.stack_bytes) for u in usages(log)] == [
-        ("a", 168, 6, 8),
-        ("b", 8, 0, 0),
-    ]
+def test_registers_are_reported_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    compile_for("sm_90a", ())
+    assert report("sm_90a")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 41
+    assert re.match(r"waits.cu +waits +\d+ registers, 0 bytes spilled", lines[-1])
 
 
-def test_no_compiler_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_compile, "find_nvcc", lambda: None)
-    monkeypatch.setattr(_compile, "_find_nvrtc", lambda: None)
-    with pytest.raises(CompileError, match="pip install nvidia-cuda-nvrtc"):
-        find_compiler()
+def test_the_toolkit_is_found_where_it_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    include = tmp_path / "include"
+    (include / "cccl").mkdir(parents=True)
+    (include / "cooperative_groups.h").touch()
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    assert toolkit_includes() == [str(include), str(include / "cccl")]

@@ -10,38 +10,36 @@ from typing import Any
 import numpy as np
 import pytest
 from emulated import EmulatedDevice, Kernels
+from probing import context as make_context
+from probing import run_probe
 
-from bench import _results
-from bench._results import Record
-from bench.gpu.probes import _structs
-from bench.gpu.probes._budget import Budget
-from bench.gpu.probes._child import run_probe
-from bench.gpu.probes._context import Context
-from bench.gpu.probes._device import Launch
-from bench.gpu.probes._errors import CheckError, DeviceError, NotMeasuredError, WaitStarvedError
-from bench.gpu.probes._registry import PROBES, probe
+from bench.gpu._stage import CheckError, NotMeasuredError
+from bench.gpu.probes import _kernels
+from bench.gpu.probes._context import Context, WaitStarvedError
 from bench.gpu.probes._scale import TINY, Scale
 from bench.gpu.probes._test_data import TestData
 from bench.gpu.probes.bandwidth import Mover, copy_variants, read_variants
 from bench.gpu.probes.matvec import Phase, Runner
+from bench.gpu.probes.run import PROBES
 from bench.gpu.probes.waits import Rounds, Wait
+from monolane import _results
+from monolane._results import Record
+from monolane.errors import BackendError
 
-TINY_LAUNCH = Launch(1, 32)
 QUICK = dataclasses.replace(TINY, watchdog_cycles=200_000_000)  # 0.2 s: the emulated clock is in ns
 
 
 def run(
     name: str, device: EmulatedDevice, scale: Scale = TINY, seconds: float = 500
 ) -> list[Record]:
-    records: list[Record] = []
-    run_probe(probe(name), device, seconds, records.append, scale)
+    records = run_probe(name, device, scale, seconds)
     for record in records:
         _results.check_record(record)
     return records
 
 
 def context(device: EmulatedDevice, scale: Scale = QUICK) -> Context:
-    return Context(device, Budget(500), scale, lambda record: None)
+    return make_context(device, scale)
 
 
 def errors(records: list[Record]) -> list[str]:
@@ -128,7 +126,7 @@ def test_a_word_that_differs_refuses_every_read_and_copy(device: EmulatedDevice)
 def test_a_window_of_wrong_fill_is_seen_at_once(device: EmulatedDevice) -> None:
     device.after_launch = corrupting(device, 7)
     assert errors(run("read", device)) == [
-        "read_probe: CheckError: fill: granule 0 holds other words"
+        "read_part: CheckError: fill: granule 0 holds other words"
     ]
 
 
@@ -136,12 +134,12 @@ def test_unread_chunks_are_noticed(device: EmulatedDevice, monkeypatch: pytest.M
     ctx = context(device)
     mover = Mover(ctx, TestData(ctx, 1 << 20), None)
     variant = next(v for v in read_variants(ctx) if v.kernel == "read_bulk")
-    pack = _structs.ParamStruct.pack
+    pack = _kernels.ParamStruct.pack
 
     def fewer(self: Any, **values: int) -> bytes:
         return pack(self, **(values | {"chunks": values["chunks"] - 1}))
 
-    monkeypatch.setattr(_structs.ParamStruct, "pack", fewer)
+    monkeypatch.setattr(_kernels.ParamStruct, "pack", fewer)
     with pytest.raises(CheckError, match="sum of all words read"):
         mover.measure(variant)
 
@@ -259,7 +257,7 @@ def test_a_ring_whose_readers_do_not_divide_it_is_a_race(device: EmulatedDevice)
     mover = Mover(ctx, TestData(ctx, 1 << 20), None)
     variant = next(v for v in read_variants(ctx) if v.kernel == "read_bulk" and v.slots == 4)
     racing = dataclasses.replace(variant, threads=32 * 9)
-    with pytest.raises((CheckError, WaitStarvedError, DeviceError)):
+    with pytest.raises((CheckError, WaitStarvedError, BackendError)):
         [mover.measure(racing) for _ in range(5)]
 
 
@@ -267,19 +265,7 @@ def test_a_ring_whose_readers_do_not_divide_it_is_a_race(device: EmulatedDevice)
 def test_a_spent_budget_says_what_it_left_out(device: EmulatedDevice) -> None:
     records = run("read", device, seconds=0)
     assert records
-    assert all(r["not_measured"] == "the probe's 0 s were spent" for r in records)
-
-
-def test_a_bug_in_a_probe_keeps_its_earlier_records(
-    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from bench.gpu.probes import topology
-
-    monkeypatch.setattr(topology, "_map_figures", lambda ctx: 1 / 0)
-    records = run("topology", device)
-    assert len(records) == 5
-    assert "bug in the probe: ZeroDivisionError" in records[-1]["error"]
-    assert "max_active_clusters" in records[0]
+    assert all(r["not_measured"] == "this part's 0 s were spent" for r in records)
 
 
 def test_a_failing_call_costs_one_record_and_a_lost_device_ends_the_probe(
@@ -289,20 +275,20 @@ def test_a_failing_call_costs_one_record_and_a_lost_device_ends_the_probe(
 
     def refuse(kernel: Any, shape: Any) -> int:
         calls.append(shape.cluster)
-        raise DeviceError("out of resources")
+        raise BackendError("out of resources")
 
-    monkeypatch.setattr(device, "blocks_per_sm", lambda *a: refuse(a, TINY_LAUNCH))
+    monkeypatch.setattr(device, "blocks_per_sm", refuse)
     records = run("token", device)
     assert sum("out of resources" in r.get("error", "") for r in records) == 3  # the choices
     assert any(r["name"] == "host_round_trip" and "median" in r for r in records)
 
     def lost(seconds: float = 0) -> None:
-        raise DeviceError("the context is lost")
+        raise BackendError("the context is lost")
 
     monkeypatch.setattr(device, "synchronize", lost)
     records = run("token", device)
     assert len(records) == 2
-    assert records[-1]["error"] == "DeviceError: the context is lost"
+    assert records[-1]["error"] == "BackendError: the context is lost"
 
 
 def test_what_does_not_fit_is_said(device: EmulatedDevice) -> None:

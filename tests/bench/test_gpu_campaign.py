@@ -13,15 +13,22 @@ from typing import Any
 
 import pytest
 
-from bench import _results
-from bench._results import Record
-from bench.gpu.monokernel import _child
-from bench.gpu.monokernel._campaign import Campaign, complete, summary_line
-from bench.gpu.monokernel._markdown import render
-from bench.gpu.monokernel._parts import FIRST, Part, chosen, find_part, parts
-from bench.gpu.monokernel._stage import speed
-from bench.gpu.monokernel.run import main
-from bench.gpu.probes._child import Outcome
+from bench.gpu._campaign import (
+    FIRST,
+    Campaign,
+    Part,
+    chosen,
+    complete,
+    find_part,
+    summary_line,
+)
+from bench.gpu._child import Outcome
+from bench.gpu._stage import speed
+from bench.gpu.monokernel._page import render
+from bench.gpu.monokernel._parts import parts
+from bench.gpu.monokernel.run import SCRIPT, main
+from monolane import _results
+from monolane._results import Record
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = {"name": "NVIDIA H200", "driver": "CUDA 13.0", "cores": 132, "memory_gb": 141.0}
@@ -35,10 +42,13 @@ class Clock:
         return self.now
 
 
-def campaign(folder: Path, runner: Callable[[Part, float], Outcome], **wish: Any) -> Campaign:
+def campaign(
+    folder: Path, runner: Callable[[Part, float, float], Outcome], **wish: Any
+) -> Campaign:
     fields: dict[str, Any] = {
-        "parts": chosen("", False), "runner": runner, "render": render, "tell": lambda line: None,
-        "seconds": 600.0, "command": "run.py", "commit": "abc", "folder": folder,
+        "parts": chosen(parts(False), ""), "engine": "monolane", "runner": runner,
+        "render": render, "tell": lambda line: None,
+        "seconds": 600.0, "command": "run.py", "commit": "abc", "out": folder,
         "what": "monokernel", "always": False, "clock": Clock(),
     }  # fmt: skip
     return Campaign(**(fields | wish))
@@ -47,15 +57,16 @@ def campaign(folder: Path, runner: Callable[[Part, float], Outcome], **wish: Any
 def test_parts_get_their_time_until_none_is_left(tmp_path: Path) -> None:
     clock, given = Clock(), {}
 
-    def runner(part: Part, seconds: float) -> Outcome:
-        given[part.name] = seconds
-        clock.now += seconds  # every part overstays
-        assert clock.now <= 595
+    def runner(part: Part, soft: float, hard: float) -> Outcome:
+        given[part.name] = hard
+        assert soft == 0.75 * hard
+        clock.now += hard  # every part overstays
+        assert clock.now <= 590
         return Outcome([{"name": "decode", "engine": "monolane", **speed([1.0])}], DEVICE)
 
     made = campaign(tmp_path, runner, clock=clock)
     made.run()
-    assert given["decode"] == find_part("decode", False).seconds
+    assert given["decode"] == find_part(parts(False), "decode").seconds
     left_out = [r["part"] for r in made.records if "not_measured" in r]
     assert set(given) | set(left_out) == {p.name for p in made.parts}
     assert left_out[-1] == "hf-compile"
@@ -64,10 +75,10 @@ def test_parts_get_their_time_until_none_is_left(tmp_path: Path) -> None:
 def test_the_files_are_valid_after_every_part(tmp_path: Path) -> None:
     seen = []
 
-    def runner(part: Part, seconds: float) -> Outcome:
+    def runner(part: Part, soft: float, hard: float) -> Outcome:
         for path in tmp_path.glob("*.json"):
             document = json.loads(path.read_text())
-            _results.validate(document)
+            _results.validate_document(document)
             seen.append(len(document["records"]))
             assert path.with_suffix(".md").read_text().startswith("# The monokernel on NVIDIA H200")
         if part.name == "decode":
@@ -80,15 +91,15 @@ def test_the_files_are_valid_after_every_part(tmp_path: Path) -> None:
 
 
 def test_a_record_that_breaks_the_format_costs_itself_alone(tmp_path: Path) -> None:
-    def runner(part: Part, seconds: float) -> Outcome:
+    def runner(part: Part, soft: float, hard: float) -> Outcome:
         bad: Record = {"name": "decode", "engine": "monolane", "median": float("nan")}
         strange: Record = {"name": "prefill", "engine": "monolane", "tokens": None}
         return Outcome([bad, strange, {"name": "pass", "width": 1, **speed([2.0])}], DEVICE)
 
-    campaign(tmp_path, runner, parts=chosen("decode", False)).run()
+    campaign(tmp_path, runner, parts=chosen(parts(False), "decode")).run()
     (path,) = tmp_path.glob("*.json")
     records = json.loads(path.read_text())["records"]
-    assert "expected a finite number" in records[0]["error"]
+    assert "a finite number in 'median'" in records[0]["error"]
     assert records[2]["median"] == 2.0
     assert "The page could not be made: TypeError" in path.with_suffix(".md").read_text()
 
@@ -96,7 +107,7 @@ def test_a_record_that_breaks_the_format_costs_itself_alone(tmp_path: Path) -> N
 def test_without_a_device_nothing_else_is_tried(tmp_path: Path) -> None:
     run = []
 
-    def runner(part: Part, seconds: float) -> Outcome:
+    def runner(part: Part, soft: float, hard: float) -> Outcome:
         run.append(part.name)
         return Outcome([{"name": "build_part", "engine": "monolane", "not_measured": "no driver"}])
 
@@ -132,13 +143,13 @@ def test_one_line_tells_what_came_of_a_part() -> None:
 
 
 def test_names_choose_parts_and_families() -> None:
-    assert [p.name for p in chosen("decode, sanitizer", False)] == [
+    assert [p.name for p in chosen(parts(False), "decode, sanitizer")] == [
         FIRST, "decode", "sanitizer:memcheck", "sanitizer:synccheck", "sanitizer:racecheck",
     ]  # fmt: skip
-    assert "crash" not in [p.name for p in chosen("", False)]
-    assert [p.name for p in chosen("variant:4 warps", False)] == [FIRST, "variant:4 warps"]
+    assert "crash" not in [p.name for p in chosen(parts(False), "")]
+    assert [p.name for p in chosen(parts(False), "variant:4 warps")] == [FIRST, "variant:4 warps"]
     for part in parts(emulated=False):
-        if part.entry.partition(":")[0] != "peers":
+        if part.entry.partition(":")[0] != "monokernel.peers":
             assert callable(part.function()), part.name
 
 
@@ -155,25 +166,53 @@ def test_an_unknown_part_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
 def test_a_part_that_dies_keeps_its_records(
     name: str, seconds: float, why: str, tmp_path: Path
 ) -> None:
-    with (tmp_path / "log.txt").open("w") as log:
-        outcome = _child.run_part(find_part(name, True), seconds, tmp_path, True, log)
+    log = tmp_path / "log.txt"
+    part = find_part(parts(True), name)
+    outcome = SCRIPT.run_part(part, seconds, seconds, tmp_path, True, log)
     first, last = outcome.records
     assert (first["name"], first["tokens_drawn"], first["part"]) == (name, 1, name)
     assert why in last["error"]
 
 
-def test_a_bug_in_a_part_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def options(records: Path, work: Path) -> Any:
+    arguments = ["--rehearse", "--records", str(records), "--work", str(work)]
+    return SCRIPT.parser().parse_args(arguments)
+
+
+def test_a_bug_in_a_part_is_told_once(tmp_path: Path) -> None:
     records = tmp_path / "r.jsonl"
-    broken = Part("decode", "_nowhere:decode", 1.0, "")
-    monkeypatch.setattr(_child, "find_part", lambda name, emulated: broken)
+    missing = Part("decode", "monokernel._nowhere:decode", 1.0, "")
     with pytest.raises(ModuleNotFoundError, match="_nowhere"):
-        _child.child_main("decode", 1.0, records, tmp_path, True)
-    monkeypatch.setattr(
-        _child, "find_part", lambda name, emulated: replace(broken, entry="speed:nothing")
-    )
-    assert _child.child_main("decode", 1.0, records, tmp_path, True) == 1
+        SCRIPT.child(options(records, tmp_path), missing)
+    broken = Part("decode", "monokernel.speed:nothing", 1.0, "")
+    assert SCRIPT.child(options(records, tmp_path), broken) == 1
     (record,) = map(json.loads, records.read_text().splitlines())
     assert record["error"].startswith("AttributeError")
+
+
+def test_a_bug_in_a_part_keeps_its_earlier_records(tmp_path: Path) -> None:
+    """The process ends with status 1, and nothing is said twice."""
+    script = tmp_path / "run.py"
+    script.write_text(f"""
+import sys
+sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "src")!r}]
+from dataclasses import replace
+from pathlib import Path
+from bench.gpu._campaign import Part
+from bench.gpu.monokernel import soak
+from bench.gpu.monokernel.run import SCRIPT
+def broken(stage, job):
+    stage.emit({{"name": "a", "median": 1.0}})
+    1 / 0
+soak.soak = broken
+raise SystemExit(SCRIPT.main(sys.argv[1:]))
+""")
+    made = replace(SCRIPT, path=script)
+    part = find_part(parts(True), "soak")
+    outcome = made.run_part(part, 60.0, 60.0, tmp_path, True, tmp_path / "log.txt")
+    assert [r.get("median", r.get("error")) for r in outcome.records] == [
+        1.0, "ZeroDivisionError: division by zero",
+    ]  # fmt: skip
 
 
 def test_without_torch_the_peers_are_left_out(
@@ -191,7 +230,8 @@ def test_without_torch_the_peers_are_left_out(
 
     monkeypatch.setattr(sys, "meta_path", [NoTorch(), *sys.meta_path])
     records = tmp_path / "r.jsonl"
-    assert _child.child_main("cuda-graph", 1.0, records, tmp_path, True) == 0
+    part = find_part(parts(True), "cuda-graph")
+    assert SCRIPT.child(options(records, tmp_path), part) == 0
     assert json.loads(records.read_text())["not_measured"] == "torch is not installed here"
 
 
@@ -207,6 +247,8 @@ sys.meta_path.insert(0, Block())
 for name in ("run", "speed", "phases", "correctness", "soak", "variants", "sanitizer", "_build",
              "_trial"):
     importlib.import_module("bench.gpu.monokernel." + name)
+for name in ("run", "_build", "bandwidth", "choose", "launches", "mailbox", "matvec", "waits"):
+    importlib.import_module("bench.gpu.probes." + name)
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
@@ -220,7 +262,7 @@ def test_the_page_says_what_is_wrong_first() -> None:
          "max": 3.0, "us_per_token": 5e5, "mbu": 0.912, "ratio_to_best_peer": 1.41},
         {"name": "decode", "engine": "hf-compile", "context": 1024, "not_measured": "no time"},
     ]  # fmt: skip
-    page = render(_results.build(device=DEVICE, command="run.py", records=records, commit="abc"))
+    page = render(_results.build_document(DEVICE, "run.py", records, "abc"))
     assert "| **WRONG**: CheckError: other logits |" in page
     assert "right (100,000 tokens)" in page
     assert "| 1,024 | **2** (1 to 3) | 500,000.0 |  | 91.2% | 1.41 |" in page

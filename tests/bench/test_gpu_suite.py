@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import _results, table
-from bench._results import Record
-from bench.gpu.monokernel import _machine, sanitizer, variants
-from bench.gpu.monokernel._parts import chosen
+from bench import table
+from bench.gpu._campaign import chosen
+from bench.gpu._stage import Budget, CheckError, NotMeasuredError, Stage, expect, speed
+from bench.gpu.monokernel import sanitizer, variants
+from bench.gpu.monokernel._parts import parts
 from bench.gpu.monokernel._random_weights import (
     make_block,
     named_parts,
@@ -25,11 +26,10 @@ from bench.gpu.monokernel._random_weights import (
     read_block,
 )
 from bench.gpu.monokernel._scale import FULL, REHEARSAL
-from bench.gpu.monokernel._stage import CheckError, NotMeasuredError, Stage, expect, speed
 from bench.gpu.monokernel.correctness import check_choices, relative
 from bench.gpu.monokernel.phases import clock_step, tabulate
-from bench.gpu.probes._budget import Budget
-from bench.gpu.probes._errors import CompileError
+from monolane import _results
+from monolane._results import Record
 from monolane.cuda import GpuInfo
 from monolane.cuda._machine import lay_out_widths
 from monolane.errors import BackendError
@@ -41,7 +41,7 @@ H200 = GpuInfo("NVIDIA H200", (9, 0), 132, 227 << 10, 140 << 30, 141 << 30)
 
 
 def stage(work: Path, records: list[Record], seconds: float = 100.0) -> Stage:
-    return Stage(REHEARSAL, work, Budget(seconds), records.append)
+    return Stage(REHEARSAL, work, Budget(seconds), records.append, {"engine": "monolane"})
 
 
 # ---- weights -------------------------------------------------------------------------------------
@@ -164,30 +164,6 @@ def test_every_variant_fits_and_differs_where_it_says(variant: Any) -> None:
     assert same == (variant.name == "product")
 
 
-def test_the_bandwidth_kernels_compile_without_nvcc(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried = []
-
-    def find(prefer: str) -> Any:
-        tried.append(prefer)
-        if prefer == "nvcc":
-            raise CompileError("expected a CUDA compiler (nvcc), found none")
-        return prefer
-
-    def compile_all(compiler: Any, sources: Any, arch: str, folder: Path) -> dict[str, Any]:
-        return {source: object() for source in sources}
-
-    monkeypatch.setattr(_machine._compile, "find_compiler", find)
-    monkeypatch.setattr(_machine._compile, "compile_all", compile_all)
-    _machine.compile_probes("sm_90a", tmp_path)
-    assert tried == ["nvcc", "nvrtc"]
-    failed = {"memory.cu": CompileError("memory.cu: its log")}
-    monkeypatch.setattr(_machine._compile, "compile_all", lambda *_: failed)
-    with pytest.raises(NotMeasuredError, match=r"memory\.cu: its log"):
-        _machine.compile_probes("sm_90a", tmp_path)
-
-
 FAKE_SANITIZER = """#!/bin/sh
 [ "$2" = racecheck ] && { echo "========= Error: Device not supported"; exit 1; }
 [ "$2" = synccheck ] && { echo "========= ERROR SUMMARY: 3 errors"; exit 86; }
@@ -286,7 +262,7 @@ def test_torch_has_the_monokernels_weights(work: Path) -> None:
 
 
 # ---- the rehearsal -------------------------------------------------------------------------------
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_the_sanitizers_run(work: Path, tmp_path: Path) -> None:
     """On every width, the widest with activations in memory."""
     records: list[Record] = []
@@ -294,21 +270,21 @@ def test_what_the_sanitizers_run(work: Path, tmp_path: Path) -> None:
     assert records == [{"name": "small_model", "engine": "monolane", "tokens_drawn": 8}]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_rehearsal(tmp_path: Path) -> None:
     """The whole campaign: every part runs, and what it finds is right."""
     command = [sys.executable, str(RUN), "--rehearse", "--out", str(tmp_path), "--commit", "abc"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     (path,) = tmp_path.glob("*-emulated-monokernel.json")
     document = json.loads(path.read_text())
-    _results.validate(document)
+    _results.validate_document(document)
     shown = ["python", str(RUN.relative_to(RUN.parents[3])), "--rehearse", "--out", tmp_path.name]
     assert document["command"].startswith(" ".join(shown)), "no paths of this machine"
     records = document["records"]
     assert [r for r in records if "error" in r] == [], done.stdout + done.stderr
     assert done.returncode == 0
     ran = {r["part"] for r in records if r["name"] == "part"}
-    assert ran == {p.name for p in chosen("", emulated=True)}
+    assert ran == {p.name for p in chosen(parts(True), "")}
     contexts = {
         (r["engine"], r["context"]) for r in records if r["name"] == "decode" and "median" in r
     }

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from emulation import KERNELS as PRIMITIVES
 
-from bench.gpu.probes import _compile, _structs
-from bench.gpu.probes._budget import Budget, slices
+from bench.gpu._stage import Budget, distribution, summary
+from bench.gpu._telemetry import Sample, Telemetry, parse_line
+from bench.gpu.probes import _kernels
 from bench.gpu.probes._context import WAITS
-from bench.gpu.probes._philox import first_words, gumbel
-from bench.gpu.probes._stats import distribution, summary
-from bench.gpu.probes._telemetry import Sample, Telemetry, parse_line
 from bench.gpu.probes._test_data import test_words
 from bench.gpu.probes.topology import Partition
 from bench.gpu.probes.waits import IDLE, METHODS, gpc_ranks, pair_ranks
@@ -42,23 +41,19 @@ def test_budget_drops_repeats_before_it_is_exhausted() -> None:
     assert Budget(0).repeats(5, 1) == 1
 
 
-def test_slices_share_what_is_left() -> None:
-    assert slices(90.0, [1.0, 3.0, 5.0]) == 10.0
-    assert slices(80.0, [5.0]) == 80.0
-
-
 def test_structs_pack_exactly_their_fields() -> None:
-    packed = _structs.FILL.pack(words=1, granule_sums=2, granules=3, granule_words=4, seed=5)
+    packed = _kernels.FILL.pack(words=1, granule_sums=2, granules=3, granule_words=4, seed=5)
     assert np.frombuffer(packed, np.uint64)[:3].tolist() == [1, 2, 3]
     assert np.frombuffer(packed, np.uint32)[6:].tolist() == [4, 5]
     with pytest.raises(ValueError, match=r"missing \['seed'\], unknown \['sed'\]"):
-        _structs.FILL.pack(words=1, granule_sums=2, granules=3, granule_words=4, sed=5)
+        _kernels.FILL.pack(words=1, granule_sums=2, granules=3, granule_words=4, sed=5)
 
 
 def test_header_declares_every_struct_with_its_size() -> None:
-    header = _structs.header()
-    for struct in _structs.ALL:
-        assert f"static_assert(sizeof({struct.name}) == {struct.size}," in header
+    header = _kernels.header()
+    for struct in _kernels.ALL:
+        size = len(struct.pack(**dict.fromkeys(struct.names, 0)))
+        assert f"static_assert(sizeof({struct.name}) == {size});" in header
 
 
 def _enum(file: Path, name: str) -> dict[str, int]:
@@ -68,27 +63,12 @@ def _enum(file: Path, name: str) -> dict[str, int]:
 
 
 def test_enums_agree_with_the_kernels() -> None:
-    assert set(_enum(_compile.PRIMITIVES / "primitives.cuh", "Wait").values()) == WAITS.keys()
-    assert sorted(_enum(_compile.KERNELS / "waits.cu", "Method").values()) == sorted(
+    assert set(_enum(PRIMITIVES / "primitives.cuh", "Wait").values()) == WAITS.keys()
+    assert sorted(_enum(_kernels.KERNELS / "waits.cu", "Method").values()) == sorted(
         METHODS.values()
     )
-    noise = _enum(_compile.KERNELS / "token.cu", "Noise")
+    noise = _enum(_kernels.KERNELS / "token.cu", "Noise")
     assert noise == {"NO_NOISE": 0, "NOISE_FLOAT": 1, "NOISE_DOUBLE": 2}
-
-
-def test_philox_matches_the_published_vector() -> None:
-    # Random123's known answers: counter 0, key 0 begins 6627e8d5.
-    assert int(first_words(0, np.zeros(1, np.uint32), 0)[0]) == 0x6627E8D5
-    words = first_words(1 << 40 | 5, np.arange(4, dtype=np.uint32), 7)
-    assert len(set(words.tolist())) == 4
-
-
-def test_gumbel_noise_has_the_right_mean_and_variance() -> None:
-    g = gumbel(3, np.arange(200_000, dtype=np.uint32), 11).astype(np.float64)
-    # mean 0.5772, variance pi^2 / 6; five standard errors of each.
-    assert abs(g.mean() - 0.57722) < 5 * 1.283 / 200_000**0.5
-    assert abs(g.var() - np.pi**2 / 6) < 5 * 3.5 / 200_000**0.5
-    assert np.isfinite(g).all()
 
 
 def test_test_words_differ_and_use_the_high_index() -> None:

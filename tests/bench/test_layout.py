@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from bench.gpu.probes._errors import NotMeasuredError
+from bench.gpu._stage import NotMeasuredError
 from bench.gpu.probes._packing import (
     BITS,
     PhaseLayout,
@@ -22,7 +22,7 @@ from bench.gpu.probes._packing import (
 )
 from bench.gpu.probes._scale import FULL
 from bench.gpu.probes.bandwidth import MOST_READERS, bulk_readers, share
-from bench.gpu.probes.matvec import Phase, room_for
+from bench.gpu.probes.matvec import Phase, split_for
 
 LAYOUTS = [
     PhaseLayout(kind, fma, rows, columns)
@@ -100,20 +100,20 @@ def test_activations_keep_every_value_once() -> None:
 
 
 def test_every_phase_fits_an_h200_or_says_why() -> None:
-    without_room = []
+    without_place = []
     for layout, width in product(LAYOUTS, FULL.widths):
         if layout.fma and width not in (1, 4, 8):
             continue
         phase = Phase(layout.kind, layout.fma, layout.rows, layout.columns, width)
         try:
-            room = room_for(phase, H200_SHARED, FULL.wide_x_period)
+            split = split_for(phase, H200_SHARED, FULL.wide_x_period)
         except NotMeasuredError:
-            without_room.append((phase.kind, phase.rows, width))
+            without_place.append((phase.kind, phase.rows, width))
             continue
-        assert room.shared <= H200_SHARED
+        assert split.shared <= H200_SHARED
         # One block per SM: a second one must not fit.
-        assert room.slots >= 2
+        assert split.slots >= 2
         part = layout.columns // layout.column_parts
-        assert room.x_period % layout.piece_columns == 0
-        assert part % room.x_period == 0 or room.x_period % part == 0
-    assert without_room == []
+        assert split.x_period % layout.piece_columns == 0
+        assert part % split.x_period == 0 or split.x_period % part == 0
+    assert without_place == []

@@ -17,11 +17,11 @@ def run(*arguments: str | Path) -> Result:
 def test_the_floor_of_laneformer_2b_on_one_h200() -> None:
     result = run("show", "-m", "laneformer-2b", "-d", "h200", "--context", 1024)
     assert result.exit_code == 0
-    assert "h200: 8 groups of 1 lane x 16 workers · 4,800 GB/s" in result.stdout
+    assert "h200: 8 groups of 1 lane x 16 workers · 3,838 GB/s" in result.stdout
     assert "GATE_UP x 15  2,264.924" in result.stdout
     assert "15 group + 13 all" in result.stdout
     assert "4.538 GB per token" in result.stdout
-    assert "floor 945.4 us · 1,058 tokens/s" in result.stdout
+    assert "floor 1,182.5 us · 846 tokens/s" in result.stdout
 
 
 def test_json_adds_up() -> None:

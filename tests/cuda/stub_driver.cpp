@@ -9,8 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <functional>
 #include <map>
+#include <set>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -61,6 +64,10 @@ struct Schedule {
 int context, stream;
 thread_local bool entered = false;
 std::map<uint64_t, size_t> memory, pinned;
+std::set<void*> streams;
+using Work = std::vector<std::function<int()>>;
+Work* capture = nullptr;  // what the launches in `captured` are kept in meanwhile
+void* captured = nullptr;
 int broken = 0;  // sticky, as after a fault in a kernel
 uint64_t launches = 0, decodes = 0;
 
@@ -74,7 +81,29 @@ bool holds(const std::map<uint64_t, size_t>& blocks, uint64_t address, size_t by
   --after;
   return address + bytes <= after->first + after->second;
 }
+// The executor copies from and to pinned memory alone; a probe's copies are waited for at once.
+bool host(const void* at, size_t bytes) {
+  return setting("STUB_PAGEABLE", 0) || holds(pinned, reinterpret_cast<uint64_t>(at), bytes);
+}
 int state() { return broken ? broken : entered ? SUCCESS : INVALID_CONTEXT; }
+
+int emulate(Function& f, const Grid& grid) {
+  Schedule schedule{};
+  schedule.seed = ++launches;
+  schedule.sms = f.name == "monokernel" ? grid.blocks : setting("STUB_SMS", 4);
+  schedule.host_time = 1;
+  auto run = reinterpret_cast<const char* (*)(const Grid*, uint32_t, Schedule*)>(
+      dlsym(f.library, "emulate"));
+  decodes += f.name == "monokernel";
+  if (setting("STUB_FAULT_AT", 0) > 0 &&
+      decodes == static_cast<uint64_t>(setting("STUB_FAULT_AT", 0))) {
+    broken = LAUNCH_FAILED;
+  } else if (const char* error = run(&grid, 1, &schedule)) {
+    fprintf(stderr, "%s: %s\n", f.name.c_str(), error);
+    broken = LAUNCH_FAILED;
+  }
+  return state();
+}
 
 }  // namespace
 
@@ -91,6 +120,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
   *value = attribute == 16   ? setting("STUB_SMS", 4)
            : attribute == 75 ? setting("STUB_MAJOR", 9)
            : attribute == 76 ? 0
+           : attribute == 38 ? 50 << 20
            : attribute == 97 ? 227 << 10
                              : -1;
   return device == 7 && *value >= 0 ? 0 : INVALID_VALUE;
@@ -118,14 +148,19 @@ int cuGetErrorString(int status, const char** text) {
 int cuGetErrorName(int, const char** text) { return *text = "SOME_ERROR", 0; }
 
 int cuStreamCreate(void** out, unsigned flags) {
-  return *out = &stream, flags == 1 ? state() : INVALID_VALUE;
+  *out = streams.empty() ? &stream : malloc(1);
+  streams.insert(*out);
+  return flags == 1 ? state() : INVALID_VALUE;
 }
 int cuStreamDestroy_v2(void* s) { return s == &stream ? state() : INVALID_HANDLE; }
 int cuEventCreate(void** out, unsigned flags) {
-  return *out = malloc(8), flags == 2 ? state() : INVALID_VALUE;
+  return *out = malloc(8), flags == 2 || flags == 0 ? state() : INVALID_VALUE;
+}
+int cuEventElapsedTime_v2(float* ms, void* begin, void* end) {
+  return *ms = 2.5f, begin && end && begin != end ? state() : INVALID_HANDLE;
 }
 int cuEventDestroy_v2(void* event) { return free(event), 0; }
-int cuEventRecord(void*, void* s) { return s == &stream ? state() : INVALID_HANDLE; }
+int cuEventRecord(void*, void* s) { return streams.count(s) ? state() : INVALID_HANDLE; }
 int cuEventQuery(void*) {
   static int late = setting("STUB_LATE", 0);
   return state() ? state() : late-- > 0 ? 600 : 0;
@@ -160,18 +195,30 @@ int cuMemHostGetDevicePointer_v2(uint64_t* out, void* host, unsigned flags) {
   return flags ? INVALID_VALUE : state();
 }
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* s) {
-  bool known = holds(memory, to, bytes) && holds(pinned, reinterpret_cast<uint64_t>(from), bytes);
+  bool known = holds(memory, to, bytes) && host(from, bytes);
   if (!known || s != &stream) return INVALID_VALUE;
   return memcpy(reinterpret_cast<void*>(to), from, bytes), state();
 }
 int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* s) {
-  bool known = holds(memory, from, bytes) && holds(pinned, reinterpret_cast<uint64_t>(to), bytes);
+  bool known = holds(memory, from, bytes) && host(to, bytes);
   if (!known || s != &stream) return INVALID_VALUE;
   return memcpy(to, reinterpret_cast<void*>(from), bytes), state();
 }
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void* s) {
   if (!holds(memory, to, bytes) || s != &stream) return INVALID_VALUE;
   return memset(reinterpret_cast<void*>(to), value, bytes), state();
+}
+
+int cuMemsetD32Async(uint64_t to, unsigned value, size_t count, void* s) {
+  if (!holds(memory, to, 4 * count) || s != &stream) return INVALID_VALUE;
+  for (size_t i = 0; i < count; ++i) reinterpret_cast<unsigned*>(to)[i] = value;
+  return state();
+}
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* s) {
+  if (!holds(memory, to, bytes) || !holds(memory, from, bytes) || s != &stream) {
+    return INVALID_VALUE;
+  }
+  return memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes), state();
 }
 
 int cuModuleLoadData(void** out, const void* image) {
@@ -185,18 +232,30 @@ int cuModuleGetFunction(void** out, void* module, const char* name) {
   return state();
 }
 int cuFuncSetAttribute(void* function, int attribute, int value) {
+  if (attribute == 14) return value == 1 ? 0 : INVALID_VALUE;  // clusters of more than 8
   if (attribute != 8 || value > 227 << 10) return INVALID_VALUE;
   static_cast<Function*>(function)->shared = value;
   return state();
 }
 int cuLaunchKernelEx(const Config* c, void* handle, void** params, void** extra) {
   Function& f = *static_cast<Function*>(handle);
-  if (c->stream != &stream || extra || static_cast<int>(c->shared) > f.shared) return INVALID_VALUE;
-  bool cooperative = false;
-  for (unsigned i = 0; i < c->count; ++i) {
-    if (c->attributes[i].id != 2) return INVALID_VALUE;
-    cooperative = c->attributes[i].value.words[0] == 1;
+  if (!streams.count(c->stream) || extra || static_cast<int>(c->shared) > f.shared) {
+    return INVALID_VALUE;
   }
+  bool cooperative = false;
+  uint32_t cluster = 1;
+  for (unsigned i = 0; i < c->count; ++i) {
+    const unsigned* words = c->attributes[i].value.words;
+    int id = c->attributes[i].id;
+    if (id == 2) {
+      cooperative = words[0] == 1;
+    } else if (id == 4 && words[1] == 1 && words[2] == 1) {
+      cluster = words[0];
+    } else if (id != 6 || words[0] != 1) {
+      return INVALID_VALUE;
+    }
+  }
+  if (c->grid[0] % cluster) return INVALID_VALUE;
   if (f.name == "monokernel" && !cooperative) return INVALID_VALUE;
   if (cooperative && static_cast<int>(c->grid[0]) > setting("STUB_PLACES", 4)) return TOO_LARGE;
   if (state()) return state();
@@ -208,23 +267,38 @@ int cuLaunchKernelEx(const Config* c, void* handle, void** params, void** extra)
   uint32_t bytes = number("_params_size");
   void* copy = aligned_alloc(64, (bytes + 63) / 64 * 64);
   memcpy(copy, params[0], bytes);
-  Grid grid{dlsym(f.library, f.name.c_str()), copy, c->grid[0], c->block[0], c->shared, 1};
-  Schedule schedule{};
-  schedule.seed = ++launches;
-  schedule.sms = c->grid[0];
-  schedule.host_time = 1;
-  auto emulate = reinterpret_cast<const char* (*)(const Grid*, uint32_t, Schedule*)>(
-      dlsym(f.library, "emulate"));
-  decodes += f.name == "monokernel";
-  if (setting("STUB_FAULT_AT", 0) > 0 &&
-      decodes == static_cast<uint64_t>(setting("STUB_FAULT_AT", 0))) {
-    broken = LAUNCH_FAILED;
-  } else if (const char* error = emulate(&grid, 1, &schedule)) {
-    fprintf(stderr, "%s: %s\n", f.name.c_str(), error);
-    broken = LAUNCH_FAILED;
+  Grid grid{dlsym(f.library, f.name.c_str()), copy, c->grid[0], c->block[0], c->shared, cluster};
+  if (capture && c->stream == captured) {
+    capture->push_back([grid, &f] { return emulate(f, grid); });
+    return 0;
   }
+  emulate(f, grid);
   free(copy);
   return 0;  // what goes wrong in a kernel shows later
+}
+
+int cuStreamBeginCapture_v2(void* s, int mode) {
+  if (!streams.count(s) || mode != 2) return INVALID_VALUE;
+  return captured = s, capture = new Work, 0;
+}
+int cuStreamEndCapture(void* s, void** graph) {
+  if (s != captured) return INVALID_VALUE;
+  return *graph = capture, capture = nullptr, 0;
+}
+int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long long flags) {
+  return *executable = graph, flags ? INVALID_VALUE : 0;
+}
+int cuGraphLaunch(void* executable, void* s) {
+  if (!streams.count(s)) return INVALID_VALUE;
+  for (auto& launch : *static_cast<Work*>(executable)) launch();
+  return state();
+}
+int cuOccupancyMaxActiveClusters(int* count, void*, const Config* c) {
+  bool asked = c->count == 1 && c->attributes[0].id == 4;
+  return *count = asked ? 4 / c->attributes[0].value.words[0] : 0, asked ? 0 : INVALID_VALUE;
+}
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* count, void*, int threads, size_t shared) {
+  return *count = threads <= 1024 && shared <= 227 << 10, 0;
 }
 
 // How cuda.bindings finds all of the above: the newest version of a name.

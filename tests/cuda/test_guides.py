@@ -44,7 +44,7 @@ globals().update(
         if name.startswith("test_") and name != _BUSY
     }
 )
-test_guided_and_free_answers = pytest.mark.slow(getattr(_CONSTRAINTS, _BUSY))
+test_guided_and_free_answers = pytest.mark.exhaustive(getattr(_CONSTRAINTS, _BUSY))
 
 
 @pytest.fixture(scope="module")

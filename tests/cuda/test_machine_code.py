@@ -159,7 +159,7 @@ OTHERS = [
     for width in WIDTHS
 ]
 OTHERS = [kernel for kernel in OTHERS if kernel not in FIRST]
-KERNELS = [*FIRST, *(pytest.param(kernel, marks=pytest.mark.slow) for kernel in OTHERS)]
+KERNELS = [*FIRST, *(pytest.param(kernel, marks=pytest.mark.exhaustive) for kernel in OTHERS)]
 HOPPER = [k for k in KERNELS if (k if isinstance(k, Kernel) else k.values[0]).arch == "sm_90a"]
 
 

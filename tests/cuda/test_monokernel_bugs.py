@@ -266,7 +266,7 @@ def test_a_bug_shows(make_rig: MakeRig, tmp_path: Path, name: str) -> None:
     check(make_rig, tmp_path, name)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [name for name in BUGS if name not in ALWAYS])
 def test_another_bug_shows(make_rig: MakeRig, tmp_path: Path, name: str) -> None:
     check(make_rig, tmp_path, name)

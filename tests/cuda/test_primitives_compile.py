@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from emulation import KERNELS
+from emulation import KERNELS, PROBES
 from test_pack import layout_of, load
 
 from monolane.cuda._compile import Compiled, compile_kernel, compiler_version
@@ -45,7 +45,8 @@ def compiled(source: str, arch: str) -> Compiled:
     except MissingExtraError as error:
         pytest.skip(str(error))
     arch = newest() if arch == "newest" else arch
-    return compile_kernel(str(HERE / source), {}, arch, use_cache=False)
+    headers = {"ring.cuh": (PROBES / "ring.cuh").read_text()}
+    return compile_kernel(str(HERE / source), headers, arch, use_cache=False)
 
 
 @pytest.mark.parametrize("arch", architectures())
@@ -139,7 +140,7 @@ def compile_hip(source: Path, output: Path, *options: str) -> str:
     command = [
         clang, "-x", "hip", "--cuda-device-only", "--offload-arch=gfx942", "-nogpuinc",
         "-nogpulib", "-std=c++17", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror",
-        "-Wno-unknown-pragmas", "-Wno-pass-failed", f"-I{KERNELS}", *options, "-S",
+        "-Wno-unknown-pragmas", "-Wno-pass-failed", f"-I{KERNELS}", f"-I{PROBES}", *options, "-S",
         "-o", str(output), str(source),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -31,6 +31,13 @@ def test_released_sizes_are_the_defaults() -> None:
         ({"sliding_window_n_layers": 4}, [0, 1, 2, 3]),
         ({"sliding_window_n_layers": 2, "swa_layers": [0, 1]}, [0, 1]),
         ({"sliding_window": None}, []),
+        ({"swa_layers": [0, 1, 2], "unclamped_layers": [1, 3]}, [0, 2]),
+        ({"sliding_window_n_layers": 3, "unclamped_layers": [1]}, [0, 2]),
+        (
+            {"sliding_window_n_layers": 3, "swa_layers": [0, 2], "unclamped_layers": [1]},
+            [0, 2],
+        ),
+        ({"swa_layers": [1], "unclamped_layers": [1], "sliding_window": None}, []),
     ],
 )
 def test_windowed_layers(

@@ -145,10 +145,13 @@ def test_what_the_source_has_is_kept(source: Path, out: Path) -> None:
     kept = {
         "README.md": "# A model\n",
         "LICENSE": "terms",
+        "NOTICE": "attribution",
+        "THIRD_PARTY_LICENSES/LLAMA2_LICENSE": "other terms",
         "generation_config.json": '{"temperature": 0.8, "do_sample": true}',
         "chat_template.jinja": "{{ messages }}",
         "special_tokens_map.json": "{}",
     }
+    (source / "THIRD_PARTY_LICENSES").mkdir()
     for name, text in kept.items():
         (source / name).write_text(text)
     (source / "optimizer.pt").write_text("not for the Hub")

@@ -49,6 +49,7 @@ def figures(load: Load, **level: Any) -> dict[str, Any]:
     return record
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("chat", [False, True])
 @pytest.mark.parametrize("per_event", [1, 25])
 def test_tokens_are_counted_by_usage(plain: Callable[..., Any], chat: bool, per_event: int) -> None:
@@ -124,6 +125,7 @@ def test_kinds_of_failure(
     assert message in found.message
 
 
+@pytest.mark.alone
 def test_an_answer_that_takes_too_long(plain: Callable[..., Any]) -> None:
     load = make(plain(silent_after=1).url, max_tokens=100, timeout=0.4)
     messages = []
@@ -146,6 +148,7 @@ def test_a_port_where_nothing_listens() -> None:
     assert isinstance(ask_models(LoadTarget.parse(url)), Failure)
 
 
+@pytest.mark.alone
 def test_failures_stand_beside_the_figures_of_the_others(plain: Callable[..., Any]) -> None:
     speeds = []
     for _ in range(3):
@@ -165,6 +168,7 @@ def test_failures_stand_beside_the_figures_of_the_others(plain: Callable[..., An
     raise AssertionError(f"tokens/s: {speeds}")
 
 
+@pytest.mark.alone
 def test_so_many_at_once_and_no_more(plain: Callable[..., Any]) -> None:
     tried = []
     for _ in range(3):
@@ -181,6 +185,7 @@ def test_so_many_at_once_and_no_more(plain: Callable[..., Any]) -> None:
     raise AssertionError(f"answers at once, seconds, tokens/s: {tried}")
 
 
+@pytest.mark.alone
 def test_a_rate_does_not_wait_for_answers(plain: Callable[..., Any]) -> None:
     tried = []
     for _ in range(3):
@@ -197,6 +202,7 @@ def test_a_rate_does_not_wait_for_answers(plain: Callable[..., Any]) -> None:
     raise AssertionError(f"seconds of all answers, and from first to last request: {tried}")
 
 
+@pytest.mark.alone
 def test_time_bounds_it(plain: Callable[..., Any]) -> None:
     """A client has time for ten answers and the rest of one; all of them would take 50 s."""
     counts = []

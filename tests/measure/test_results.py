@@ -52,6 +52,7 @@ def test_a_document_says_machine_day_commit_and_command(tmp_path: Path) -> None:
         ({"records": [{}]}, "expected a record with a name"),
         ({"records": [{"name": "x", "error": "wrong", "median": 1}]}, "figures or one reason"),
         ({"records": [{"name": "x", "error": "a", "not_measured": "b"}]}, "figures or one reason"),
+        ({"records": [{"name": "x", "error": " "}]}, "figures or one reason"),
         ({"records": [{"name": "x", "mbu": float("nan")}]}, "a finite number in 'mbu'"),
         ({"records": [{"name": "x", "mbu": True}]}, "a finite number in 'mbu'"),
         ({"records": [{"name": "x", "min": 2, "median": 1, "max": 3}]}, "min <= median <= max"),

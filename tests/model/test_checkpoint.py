@@ -30,7 +30,7 @@ def test_shards_and_their_index(tmp_path: Path) -> None:
     checkpoint = Checkpoint.open(tmp_path)
     check_same(checkpoint)
     assert checkpoint.file_of("t4").name == "model-00003-of-00003.safetensors"
-    assert len(checkpoint.files) == 3
+    assert len({checkpoint.file_of(name) for name in checkpoint}) == 3
 
 
 def check_same(checkpoint: Checkpoint) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from monolane.errors import ConfigError
+from monolane.errors import BackendError, ConfigError
 from monolane.model import NEVER, NOW, Head, LayerConfig, ModelConfig, Reduce
 
 DENSE: dict[str, Any] = {
@@ -62,6 +62,15 @@ def test_faults_are_named(change: dict[str, Any], message: str) -> None:
 
 def test_odd_vocabulary_is_fine_where_lanes_share_the_head() -> None:
     assert ModelConfig(**DENSE | {"vocab_size": 47, "head": Head.MEAN}).vocab_size == 47
+
+
+def test_features_that_an_executor_lacks_are_refused_by_name() -> None:
+    plain, biased = ModelConfig(**DENSE), ModelConfig(**DENSE, qkv_bias=True)
+    assert (plain.features, biased.features) == ((), ("qkv_bias",))
+    plain.check_features("slide rule")
+    biased.check_features("cpu", "qkv_bias")
+    with pytest.raises(BackendError, match="qkv_bias: the slide rule backend does not compute it"):
+        biased.check_features("slide rule", "another")
 
 
 def test_a_reduce_tells_its_rule() -> None:

@@ -42,6 +42,14 @@ CONFIG: dict[str, Any] = {
     "broadcast_delay": 1,
     "torch_dtype": "bfloat16",
 }
+COPIED = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "LICENSE",
+    "NOTICE",
+    "THIRD_PARTY_LICENSES/LLAMA2_LICENSE",
+)
 BITS = pytest.mark.parametrize("bits", [8, 4])
 WQ = "model.layers.0.attention.wq"
 
@@ -57,7 +65,8 @@ def write_float(folder: Path, **changes: Any) -> Path:
         for spec in tensor_specs(parse_config(raw))
     ]
     write_checkpoint(folder, tensors)
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "LICENSE"):
+    (folder / "THIRD_PARTY_LICENSES").mkdir()
+    for name in COPIED:
         (folder / name).write_text(name)
     (folder / "README.md").write_text("---\ntags: [x]\n---\n\n# A model\n")
     (folder / "modeling_laneformer.py").write_text("raise SystemExit")

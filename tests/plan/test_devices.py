@@ -21,6 +21,15 @@ def test_names() -> None:
     assert all(device.source for device in (H200, MI300X, cpu(1)))
 
 
+def test_bandwidths_are_those_that_were_found_effective() -> None:
+    """Published ceilings of a 2 B model in 16 bits, 4 GB a token: 7,700 and 8,400 tokens/s."""
+    for name, ceiling in (("8xh200", 7_700), ("8xmi300x", 8_400)):
+        device = find_device(name)
+        assert device.total_bandwidth / 4e9 == pytest.approx(ceiling, rel=0.005)
+        assert "effective" in device.source
+        assert "datasheet" in device.source
+
+
 @pytest.mark.parametrize("name", ["", "gpu", "cpu:", "cpu:x", "xh200", "8x", "2xcpu", "h200:2"])
 def test_unknown_names(name: str) -> None:
     with pytest.raises(ConfigError, match=f"device: expected cpu, cpu:N, .* got '{name}'"):

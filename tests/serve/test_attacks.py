@@ -18,7 +18,7 @@ import pytest
 
 import monolane
 from monolane.serve import ServerOptions, Service, build_app
-from monolane.serve._page import page_files
+from monolane.serve._api.page import page_routes
 
 PACKAGE = Path(monolane.__file__).parent
 COMPLETIONS = "/v1/completions"
@@ -66,7 +66,7 @@ def all_paths() -> list[str]:
 
 
 def test_every_route_but_a_few_needs_a_key(keyed_server: Any) -> None:
-    open_paths = {"/health", "/ping", *(file.path for file in page_files())}
+    open_paths = {"/health", "/ping", *(route.path for route in page_routes())}
     closed = [path for path in all_paths() if path not in open_paths]
     assert {"/v1/models", COMPLETIONS, "/metrics", "/tokenize", "/version"} <= set(closed)
     closed += ["//v1/models", "/V1/models", "/v1/models/", "/nothing", "/docs", "/pause", "/load"]
@@ -452,7 +452,7 @@ def test_control_tokens_in_a_users_text_are_text(client: httpx.Client) -> None:
 
 
 def test_there_are_no_routes_for_administrators() -> None:
-    assert set(all_paths()) - {file.path for file in page_files()} == {
+    assert set(all_paths()) - {route.path for route in page_routes()} == {
         "/health",
         "/ping",
         "/version",

@@ -11,17 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monolane import Engine, SamplingParams
+from monolane.engine import Constraint
 from monolane.errors import RequestError
-from monolane.serve._constraint import constraint_of, grammars_of
-from monolane.serve._constraint_fields import (
-    MAX_CHOICES,
-    MAX_DEPTH,
-    MAX_PROPERTIES,
-    MAX_SOURCE,
-    wanted,
-)
-from monolane.serve._constraint_grammar import MAX_KEPT, Grammar
-from monolane.serve._requests import CompletionRequest
+from monolane.serve._api.prepare import constraint_of
+from monolane.serve._api.wire import CompletionRequest
+from monolane.serve._grammar.compiler import MAX_KEPT, Grammar, compiler_of
+from monolane.serve._grammar.structured import MAX_CHOICES, MAX_DEPTH, MAX_PROPERTIES, MAX_SOURCE
+from monolane.serve._tools.grammar import answer_grammar
 
 PERSON = {
     "type": "object",
@@ -45,10 +41,14 @@ def body(**fields: Any) -> CompletionRequest:
     return CompletionRequest(prompt="x", **fields)
 
 
+def constraint(request: CompletionRequest, engine: Engine) -> Constraint | None:
+    return constraint_of(request, answer_grammar(request.structured(), None), engine)
+
+
 def answer(engine: Engine, seed: int = 0, budget: int = 120, **fields: Any) -> tuple[str, str]:
     """Return (text, finish_reason) of a hot draw, which without a constraint is noise."""
     params = SamplingParams(max_tokens=budget, temperature=1.5, seed=seed)
-    got = engine.generate("def f(x):\n", params, constraint_of(body(**fields), engine))
+    got = engine.generate("def f(x):\n", params, constraint(body(**fields), engine))
     return got.text, got.finish_reason
 
 
@@ -119,9 +119,7 @@ def test_white_space_of_ones_own(engine: Engine) -> None:
 
 def test_a_grammar_never_gives_a_control_token(engine: Engine) -> None:
     """A text may spell one; it is written letter by letter."""
-    got = engine.generate(
-        "x", SamplingParams(), constraint_of(body(guided_choice=["</s>"]), engine)
-    )
+    got = engine.generate("x", SamplingParams(), constraint(body(guided_choice=["</s>"]), engine))
     assert got.text == "</s>"
     assert not set(got.token_ids) & engine.tokenizer.special_ids
 
@@ -174,7 +172,7 @@ def test_what_cannot_be_followed_is_named(
     engine: Engine, fields: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(RequestError, match=message) as caught:
-        constraint_of(body(**fields), engine)
+        constraint(body(**fields), engine)
     assert "\n" not in str(caught.value)
     assert answer(engine, guided_choice=["fine"]) == ("fine", "stop")
 
@@ -187,10 +185,10 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 def test_depth_has_a_bound() -> None:
-    assert wanted(body(guided_json=nested(MAX_DEPTH - 1)))
+    assert body(guided_json=nested(MAX_DEPTH - 1)).structured()
     for depth in (MAX_DEPTH, 10_000):
         with pytest.raises(RequestError, match="guided_json: expected at most 64 levels, got more"):
-            wanted(body(guided_json=nested(depth)))
+            body(guided_json=nested(depth)).structured()
 
 
 HARMFUL: dict[str, dict[str, Any]] = {
@@ -238,7 +236,7 @@ def test_harmful_grammars_are_bounded_in_time(engine: Engine, name: str) -> None
 def test_the_cache_is_bounded_and_keeps_what_is_used(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grammars, compiled = grammars_of(engine), []
+    grammars, compiled = compiler_of(engine), []
     compile_one = grammars._compile
 
     def counted(grammar: Grammar) -> Any:
@@ -248,14 +246,14 @@ def test_the_cache_is_bounded_and_keeps_what_is_used(
     monkeypatch.setattr(grammars, "_compile", counted)
     favourite = body(guided_choice=["favourite"])
     for i in range(3 * MAX_KEPT):
-        constraint_of(body(guided_json={"const": i}), engine)
-        constraint_of(favourite, engine)
-        assert len(grammars) <= MAX_KEPT
+        constraint(body(guided_json={"const": i}), engine)
+        constraint(favourite, engine)
+        assert len(grammars._kept) <= MAX_KEPT
     assert len(compiled) == len(set(compiled)) == 3 * MAX_KEPT + 1
 
 
 def test_answers_of_one_grammar_do_not_share_their_place(engine: Engine) -> None:
-    first, second = (constraint_of(body(guided_choice=["abcdefgh"]), engine) for _ in range(2))
+    first, second = (constraint(body(guided_choice=["abcdefgh"]), engine) for _ in range(2))
     assert first is not None
     assert second is not None
     assert first.step(None).forced == second.step(None).forced != ()
@@ -266,7 +264,7 @@ def test_a_model_without_tokenizer_says_so(golden: Any) -> None:
         Engine.load(golden) as engine,
         pytest.raises(RequestError, match="has no tokenizer, so its answers cannot be made"),
     ):
-        constraint_of(body(guided_choice=["a"]), engine)
+        constraint(body(guided_choice=["a"]), engine)
 
 
 names = st.text("abcxyz_", min_size=1, max_size=6)

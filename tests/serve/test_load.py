@@ -421,6 +421,7 @@ def test_a_thousand_killed_clients_leave_no_trace(
     raise AssertionError("memory goes on growing")
 
 
+@pytest.mark.alone
 def test_a_long_prompt_of_one_does_not_hold_up_another(
     paced: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from monolane.measure import Level, Load, LoadOptions, LoadTarget, Outcome, Prompts
 
+pytestmark = pytest.mark.alone
+
 
 def ask(server: Any, tokens: int) -> Outcome:
     (answer,) = ask_at_once(server, 1, tokens)

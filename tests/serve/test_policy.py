@@ -7,8 +7,8 @@ import pytest
 
 from monolane.errors import RequestError
 from monolane.serve._errors import ApiError
-from monolane.serve._policy import Policy
-from monolane.serve._scheduler import Scheduler, Turn, WithdrawnError
+from monolane.serve._options import Policy
+from monolane.serve._run.scheduler import Scheduler, Turn, WithdrawnError
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,16 @@ import pytest
 import tokenizers
 
 from monolane import Engine, SamplingParams
+from monolane.engine import Constraint
 from monolane.errors import RequestError
-from monolane.serve._constraint import constraint_of, grammars_of
-from monolane.serve._constraint_grammar import Grammar
-from monolane.serve._prepare import chat_ids
-from monolane.serve._requests import ChatRequest
-from monolane.serve._tools import text_parser, visible_ids
-from monolane.serve._tools_format import FORMATS, ToolFormat, format_of, mark_ids
-from monolane.serve._tools_grammar import strict_grammar
-from monolane.serve._tools_prompt import tool_prompt
-from monolane.serve._tools_request import tool_use
+from monolane.serve._api.prepare import chat_ids, constraint_of, prepare_chat
+from monolane.serve._api.wire import ChatRequest
+from monolane.serve._grammar.compiler import Grammar, compiler_of
+from monolane.serve._tools.format import FORMATS, ToolFormat, format_of, mark_ids
+from monolane.serve._tools.grammar import answer_grammar, strict_grammar
+from monolane.serve._tools.parser import ToolParser
+from monolane.serve._tools.prompt import tool_prompt
+from monolane.serve._tools.request import ToolUse, read_tools
 
 WEATHER = {
     "type": "function",
@@ -51,6 +52,15 @@ TEMPLATES = {
 def request(**fields: Any) -> ChatRequest:
     fields = {"messages": [{"role": "user", "content": "How is it?"}], "tools": TOOLS} | fields
     return ChatRequest(**fields)
+
+
+def tools_of(asked: ChatRequest, engine: Engine) -> ToolUse | None:
+    return read_tools(asked.tools, asked.tool_choice, asked.parallel_tool_calls, engine)
+
+
+def constraint(asked: ChatRequest, engine: Engine) -> Constraint | None:
+    grammar = answer_grammar(asked.structured(), tools_of(asked, engine))
+    return constraint_of(asked, grammar, engine)
 
 
 @pytest.fixture(scope="module", params=TEMPLATES)
@@ -85,19 +95,19 @@ def family(
 
 def answers(engine: Engine, asked: ChatRequest, seed: int) -> tuple[str, list[list[str]], str]:
     """Return (content, [[name, arguments], ...], finish_reason), parsed as it streams."""
-    params = SamplingParams(
-        max_tokens=300, temperature=1.0, seed=seed, visible_ids=visible_ids(asked, engine)
-    )
-    parser = text_parser(asked, engine)
-    assert parser is not None
+    tools = tools_of(asked, engine)
+    assert tools is not None
+    visible = sorted(tools.marks.values())
+    params = SamplingParams(max_tokens=300, temperature=1.0, seed=seed, visible_ids=visible)
+    parser = ToolParser(tools)
     content, calls = "", []
-    stream = engine.stream([5, 6], params, constraint_of(asked, engine))
+    stream = engine.stream([5, 6], params, constraint(asked, engine))
     for piece in stream:
-        delta = parser.push(piece.text)
+        deltas = [parser.push(piece.text)]
         if piece.finish_reason:
-            delta += parser.finish()
-        content += delta.content
-        for part in delta.tool_calls:
+            deltas.append(parser.finish())
+        content += "".join(delta.content for delta in deltas)
+        for part in (part for delta in deltas for part in delta.tool_calls):
             if part.name is not None:
                 assert part.id
                 calls.append([part.name, ""])
@@ -150,12 +160,31 @@ def test_a_schema_beside_tools_leaves_both_open(family: tuple[str, Engine]) -> N
 def test_no_tools_no_parser(family: tuple[str, Engine]) -> None:
     _, engine = family
     for asked in (request(tools=None), request(tools=[]), request(tool_choice="none")):
-        assert text_parser(asked, engine) is None
-        assert visible_ids(asked, engine) == ()
-        assert constraint_of(asked, engine) is None
-        assert "get_weather" not in engine.tokenizer.decode(chat_ids(asked, engine))
-    assert constraint_of(request(), engine) is None  # auto: nothing is imposed
-    assert text_parser(request(), engine) is not None
+        assert tools_of(asked, engine) is None
+        (choice,) = prepare_chat(asked, engine)
+        assert choice.parser is None
+        assert not choice.guided
+        assert "get_weather" not in engine.tokenizer.decode(list(choice.prompt_ids))
+    (choice,) = prepare_chat(request(), engine)
+    assert not choice.guided  # auto: nothing is imposed
+    assert choice.parser is not None
+
+
+def test_the_tools_of_a_request_are_read_once(family: tuple[str, Engine]) -> None:
+    """However many answers it asks for, and whatever is made from the tools."""
+
+    class Counted(dict[str, Any]):
+        read = 0
+
+        def get(self, key: str, default: Any = None) -> Any:
+            Counted.read += key == "function"
+            return super().get(key, default)
+
+    _, engine = family
+    asked = request(n=16, tool_choice="required")
+    asked.tools = [Counted(WEATHER)]
+    assert len(prepare_chat(asked, engine)) == 16
+    assert Counted.read == 1
 
 
 def test_the_model_is_told_of_tools_calls_and_results(family: tuple[str, Engine]) -> None:
@@ -172,7 +201,7 @@ def test_the_model_is_told_of_tools_calls_and_results(family: tuple[str, Engine]
         {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
         {"role": "tool", "tool_call_id": "call_2", "content": [{"type": "text", "text": "warm"}]},
     ]
-    told, tools = tool_prompt(request(messages=messages), messages, engine)
+    told, tools = tool_prompt(messages, TOOLS, tools_of(request(), engine), engine)
     if name != "generic":
         assert tools == TOOLS
         # Templates take arguments as objects, and render them themselves.
@@ -192,7 +221,7 @@ def test_the_model_is_told_of_tools_calls_and_results(family: tuple[str, Engine]
 
 def test_without_system_messages_the_user_tells_it() -> None:
     with Engine.load("demo") as engine:  # its template leaves system messages out
-        text = engine.tokenizer.decode(chat_ids(request(), engine))
+        text = engine.tokenizer.decode(chat_ids(request(), tools_of(request(), engine), engine))
     assert "get_weather" in text
     assert text.index("get_weather") < text.index("How is it?")
 
@@ -201,7 +230,7 @@ def test_arguments_that_are_no_json_are_told_as_they_are() -> None:
     call = {"id": "a", "function": {"name": "f", "arguments": "{oops"}}
     messages = [{"role": "assistant", "content": "", "tool_calls": [call]}]
     with Engine.load("demo") as engine:
-        told, _ = tool_prompt(request(messages=messages, tools=None), messages, engine)
+        told, _ = tool_prompt(messages, None, None, engine)
     assert '"arguments": "{oops"' in told[0]["content"]
 
 
@@ -238,14 +267,8 @@ def test_what_makes_no_sense_is_named(
     family: tuple[str, Engine], fields: dict[str, Any], message: str
 ) -> None:
     _, engine = family
-    asked = request(**fields)
-
-    def prepare() -> None:
-        tool_prompt(asked, asked.messages, engine)
-        constraint_of(asked, engine)
-
     with pytest.raises(RequestError, match=message):
-        prepare()
+        prepare_chat(request(**fields), engine)
 
 
 def test_many_tools_are_prepared_quickly(family: tuple[str, Engine]) -> None:
@@ -266,7 +289,7 @@ def test_many_tools_are_prepared_quickly(family: tuple[str, Engine]) -> None:
     ]
     _, engine = family
     asked = request(tools=tools, tool_choice="required")
-    assert len(tool_use(asked).callable) == 139
+    assert len(tools_of(asked, engine).callable) == 139
     _, calls, _ = answers(engine, asked, 0)
     assert calls[0][0].startswith("tool_")
 
@@ -299,9 +322,9 @@ def test_the_grammar_of_strict_tools(
 ) -> None:
     """Text is free, a call of a strict tool meets its schema, one of another is any object."""
     _, engine = family
-    use = tool_use(request(tools=[STRICT, TIME]))
     marks = mark_ids(tool_format, engine) if marked else {}
-    grammar = Grammar(strict_grammar(use, tool_format, marks), "tools")
+    use = replace(tools_of(request(tools=[STRICT, TIME]), engine), format=tool_format, marks=marks)
+    grammar = Grammar(strict_grammar(use), "tools")
 
     def call(name: str, arguments: str) -> str:
         text = f'{{"name": "{name}", "{tool_format.key}": {arguments}}}'
@@ -314,7 +337,7 @@ def test_the_grammar_of_strict_tools(
         for part in re.split("(" + "|".join(map(re.escape, marks or "\0")) + ")", text):
             encoded = engine.tokenizer.encode(part, add_special_tokens=False)
             ids += [marks[part]] if part in marks else encoded
-        return grammars_of(engine).walk(grammar)._matcher.validate_tokens(ids) == len(ids)
+        return compiler_of(engine).walk(grammar)._matcher.validate_tokens(ids) == len(ids)
 
     assert admits("Text, <tool_ca")
     assert admits(call("get_weather", GOOD))
@@ -333,4 +356,4 @@ def test_strict_is_true_or_false(family: tuple[str, Engine]) -> None:
     _, engine = family
     tool = {**TIME, "function": {**TIME["function"], "strict": "yes"}}
     with pytest.raises(RequestError, match=r"tools\[0\].function.strict: expected true or false"):
-        constraint_of(request(tools=[tool]), engine)
+        prepare_chat(request(tools=[tool]), engine)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monolane.serve._delta import Delta, ToolCallDelta
-from monolane.serve._tools_format import GENERIC, HERMES, LLAMA, MISTRAL, ToolFormat
-from monolane.serve._tools_found import call_id, short_id
-from monolane.serve._tools_parser import ToolParser
+from monolane.serve._tools.calls import Delta, ToolCallDelta, call_id, short_id
+from monolane.serve._tools.format import GENERIC, HERMES, LLAMA, MISTRAL, ToolFormat
+from monolane.serve._tools.parser import ToolParser
+from monolane.serve._tools.request import Tool, ToolUse
 
 WEATHER = {"city": {"type": "string"}, "days": {"type": "integer"}, "where": {"enum": ["7", 7]}}
 SCHEMAS = {"f": {"type": "object"}, "get_weather": {"properties": WEATHER}}
@@ -19,10 +19,15 @@ G = '{"arguments":{"city":"Zürich"},"name":"get_weather"}'
 FA, GA = '{"a": [1, "}", "\\"{"]}', '{"city":"Zürich"}'
 
 
+def tool_use(tool_format: ToolFormat, many: bool = True) -> ToolUse:
+    tools = tuple(Tool(name, "", schema) for name, schema in SCHEMAS.items())
+    return ToolUse(tools, tools, required=False, parallel=many, format=tool_format, marks={})
+
+
 def read(tool_format: ToolFormat, *texts: str, many: bool = True) -> tuple[str, list[list[str]]]:
     """Return (content, [[name, arguments], ...]) of an answer, checking the shape of its deltas."""
     numbers = count()
-    parser = ToolParser(tool_format, SCHEMAS, many=many, ids=lambda: f"id{next(numbers)}")
+    parser = ToolParser(tool_use(tool_format, many), ids=lambda: f"id{next(numbers)}")
     deltas = [*(parser.push(text) for text in texts), parser.finish()]
     calls: list[list[str]] = []
     for delta in deltas:
@@ -213,7 +218,7 @@ def test_without_parallel_calls_the_first_alone_is_told() -> None:
 
 
 def test_arguments_leave_while_they_are_written() -> None:
-    parser = ToolParser(HERMES, SCHEMAS)
+    parser = ToolParser(tool_use(HERMES))
     assert parser.push('<tool_call>{"name": "f",').tool_calls[0].name == "f"
     assert parser.push(' "arguments": {"a').tool_calls[0].arguments == '{"a'
     assert parser.push('": 1') == Delta(tool_calls=(ToolCallDelta(0, '": 1'),))
@@ -221,14 +226,14 @@ def test_arguments_leave_while_they_are_written() -> None:
 
 
 def test_content_leaves_at_once_but_for_what_may_be_a_mark() -> None:
-    parser = ToolParser(HERMES, SCHEMAS)
+    parser = ToolParser(tool_use(HERMES))
     assert parser.push("Hello <").content == "Hello"
     assert parser.push("b>").content == " <b>"
 
 
 def test_ids_are_new_and_of_the_families_length() -> None:
     assert len({call_id() for _ in range(100)}) == len({short_id() for _ in range(100)}) == 100
-    parser = ToolParser(MISTRAL, SCHEMAS)
+    parser = ToolParser(tool_use(MISTRAL))
     assert len(parser.push(f"[TOOL_CALLS][{F}]").tool_calls[0].id or "") == 9
 
 

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models
 
 from monolane.text import Detokenizer, Tokenizer
-from monolane.text._pieces import Pieces, read_rules
+from monolane.text._token_bytes import TokenBytes, read_rules
 
 IDS = st.lists(st.integers(0, 10_000))
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -116,7 +116,7 @@ def test_special_tokens_can_be_shown(llama: Tokenizer) -> None:
 class _Counting:
     """A stand-in for the pieces that counts the tokens asked for and the bytes handed out."""
 
-    def __init__(self, pieces: Pieces) -> None:
+    def __init__(self, pieces: TokenBytes) -> None:
         self.rules, self._pieces = pieces.rules, pieces
         self.asked = self.bytes = 0
 
@@ -161,7 +161,7 @@ def test_other_decoders_as_the_library(decoder: decoders.Decoder | None) -> None
     rules = read_rules(json.loads(library.to_str())["decoder"])
 
     class Named:
-        pieces = Pieces(dict(enumerate(tokens)), frozenset(), rules)
+        pieces = TokenBytes(dict(enumerate(tokens)), frozenset(), rules)
         special_ids: frozenset[int] = frozenset()
 
     for first in range(len(tokens)):

@@ -1,5 +1,6 @@
 """What templates may do, what they may not, and whose control tokens count."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -239,6 +240,12 @@ def test_the_clock_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("monolane.text._budget.SECONDS", -1.0)
     with pytest.raises(TextError, match=r"takes longer than -1\.0 seconds"):
         ChatTemplate().render(HI)
+
+
+def test_a_machine_that_stands_still_is_no_runaway(monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = itertools.count(step=3600)
+    monkeypatch.setattr("monolane.text._budget.time.monotonic", lambda: float(next(hours)))
+    assert ChatTemplate().render(HI)
 
 
 def test_long_chats_are_no_runaways() -> None:

@@ -16,7 +16,8 @@ DEMO = Path(monolane.__file__).parent / "demo"
 if find_spec("torch") and find_spec("transformers"):
     import torch
 
-    torch.set_num_threads(1)  # reproducible; tests of several packages may run at once
+    # Tests of several packages may run at once; one thread each is also the reproducible choice.
+    torch.set_num_threads(1)
 
     @pytest.fixture(autouse=True)
     def _seed() -> None:

@@ -8,12 +8,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from bench._results import Record
-from bench.gpu.monokernel._machine import ROOT, gpu_info
+from bench.gpu._child import ROOT
+from bench.gpu._device import compiler, device_line, gpu_info
+from bench.gpu._stage import Stage, expect
 from bench.gpu.monokernel._random_weights import make_block
-from bench.gpu.monokernel._stage import Stage, expect
 from bench.gpu.monokernel.correctness import full_context
 from bench.gpu.monokernel.variants import known
+from monolane._results import Record
 from monolane.cuda import CudaExecutor
 from monolane.cuda._compile import architecture, compile_kernel
 from monolane.cuda._layout import Layout
@@ -25,18 +26,19 @@ from monolane.model import read_config
 
 
 def build(stage: Stage, job: str) -> None:
-    """Weights, then kernels.
+    """What the device is, weights, then kernels.
 
     The emulated device compiles its own, when it first meets them: a rehearsal compiles one for a
     GPU, where it can.
     """
+    stage.emit(device_line(stage.scale.emulated))
     make_block(stage.scale.config, stage.work)
     stage.attempt("kernels", _compile_all, stage)
 
 
 def _compile_all(stage: Stage) -> Record:
     """Every kernel; what one of them takes of an SM, and which do not compile."""
-    begin, arch = time.monotonic(), architecture(*gpu_info(stage.scale).compute)
+    begin, arch = time.monotonic(), architecture(*gpu_info(stage.scale.emulated).compute)
     for source in ("pack.cu", "pack_float8.cu"):
         compile_kernel(source, {"pack_params.h": pack_header()}, arch)
     wanted = list(_layouts(stage))[: 1 if stage.scale.emulated else None]
@@ -45,7 +47,12 @@ def _compile_all(stage: Stage) -> Record:
     failed = [x for x in found if "error" in x]
     expect(not failed, f"{len(failed)} of {len(found)} kernels do not compile: {failed[:3]}")
     kept = [x for x in found if not x["kernel"].startswith("golden")]
-    return {"compiled": len(found), "seconds": time.monotonic() - begin, "kernels": kept}
+    return {
+        "compiled": len(found),
+        "compiler": compiler(arch),
+        "seconds": time.monotonic() - begin,
+        "kernels": kept,
+    }
 
 
 def _compile(name: str, layout: Layout, arch: str) -> Record:
@@ -68,7 +75,7 @@ def _compile(name: str, layout: Layout, arch: str) -> Record:
 
 def _layouts(stage: Stage) -> Iterator[tuple[str, Layout]]:
     """Of every kernel, what matters most first; the same that the parts will ask for."""
-    scale, info = stage.scale, gpu_info(stage.scale)
+    scale, info = stage.scale, gpu_info(stage.scale.emulated)
     usual = dict.fromkeys((*CudaExecutor.WIDTHS, *scale.checked_widths, *scale.widths))
     for widths in (CudaExecutor.WIDTHS, scale.checked_widths, scale.widths):
         for layout in lay_out_widths(scale.config, info, "bfloat16", scale.context, widths):

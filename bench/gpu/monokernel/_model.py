@@ -16,9 +16,9 @@ from unittest.mock import patch
 import numpy as np
 import numpy.typing as npt
 
-from bench.gpu.monokernel._machine import open_device
+from bench.gpu._device import open_device
+from bench.gpu._stage import Stage, expect
 from bench.gpu.monokernel._random_weights import random_weights
-from bench.gpu.monokernel._stage import Stage, expect
 from monolane.cuda import Advance, CudaExecutor, Device, Drawn, GpuInfo, _executor, _machine
 from monolane.cuda._layout import Layout, lay_out
 from monolane.model import ModelConfig, Weights
@@ -83,7 +83,7 @@ class Model:
         """`widths` None: the product's."""
         self.scale, self.dtype = stage.scale, dtype
         weights = weights or random_weights(stage.scale.config, stage.work)
-        self.device: Device = open_device(stage.scale, stage.work, sms)
+        self.device: Device = open_device(stage.scale.emulated, stage.work, sms)
         attributes: dict[str, Any] = {"HANG_SECONDS": 30.0}
         if widths is not None:
             attributes["WIDTHS"] = tuple(widths)

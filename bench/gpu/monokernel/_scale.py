@@ -5,26 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
+from bench.gpu.tiny import TINY
 from monolane.model import ModelConfig, parse_config
 from monolane.plan import named_config
-
-_TINY: dict[str, Any] = {
-    "model_type": "laneformer",
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 96,
-    "max_position_embeddings": 256,
-    "num_lanes": 2,
-    "broadcast_delay": 2,
-    "sliding_window": 16,
-    "swa_layers": [0, 1],
-    "torch_dtype": "bfloat16",
-}
 
 
 def _laneformer_2b() -> ModelConfig:
@@ -40,7 +24,6 @@ class Scale:
     model: str  # the name in the records
     make_config: Callable[[], ModelConfig]
     emulated: bool = False
-    sms: int | None = None  # of the emulated device
     context: int  # of the executors
     contexts: tuple[int, ...]  # behind which decoding is timed
     middle: int  # the one that variants and sampling are timed at
@@ -101,9 +84,8 @@ FULL = Scale(
 
 REHEARSAL = Scale(
     model="rehearsal",
-    make_config=lambda: parse_config(_TINY),
+    make_config=lambda: parse_config(TINY | {"torch_dtype": "bfloat16"}),
     emulated=True,
-    sms=4,
     context=200,
     contexts=(8, 40),
     middle=40,

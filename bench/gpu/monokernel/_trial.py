@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 
+from bench.gpu._stage import Stage
 from bench.gpu.monokernel._model import Model
-from bench.gpu.monokernel._stage import Stage
 from monolane.cuda import Advance
+
+_INNER = (
+    "python bench/gpu/monokernel/run.py --child profile --work WORK --records WORK/profile.jsonl"
+)
 
 
 def profile(stage: Stage, job: str) -> None:
@@ -30,3 +35,17 @@ def hang(stage: Stage, job: str) -> None:
     stage.emit({"name": "hang", "engine": "monolane", "tokens_drawn": 1})
     while True:
         time.sleep(60)
+
+
+def command_lines() -> list[str]:
+    """What to type for the profilers that are installed; WORK is a folder of `--work`."""
+    found = []
+    if shutil.which("ncu"):
+        # The last launch decodes eight tokens; the clocks stay as they are.
+        found.append(
+            "ncu --clock-control none --set full --kernel-name monokernel --launch-skip 1 "
+            f"--launch-count 1 -o monokernel {_INNER}"
+        )
+    if shutil.which("nsys"):
+        found.append(f"nsys profile --trace cuda,osrt -o monokernel {_INNER}")
+    return found

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench._results import Record
-from bench.gpu.monokernel._machine import ROOT
+from bench.gpu._child import ROOT
+from bench.gpu._stage import Stage, expect
 from bench.gpu.monokernel._model import Model, Tokens
 from bench.gpu.monokernel._random_weights import random_weights
 from bench.gpu.monokernel._scale import Scale
-from bench.gpu.monokernel._stage import Stage, expect
+from monolane._results import Record
 from monolane.cuda import Advance
 from monolane.cuda._pack import widened
 from monolane.model import Checkpoint, SafetensorsFile, Weights, read_config

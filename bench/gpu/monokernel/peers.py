@@ -20,11 +20,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bench._results import Record
-from bench.gpu.monokernel._machine import gpu_info
+from bench.gpu._device import gpu_info
+from bench.gpu._stage import NotMeasuredError, Stage, expect, speed
 from bench.gpu.monokernel._random_weights import named_parts, read_block
-from bench.gpu.monokernel._stage import NotMeasuredError, Stage, expect, speed
 from bench.gpu.monokernel.baseline import HfStep, PackedStep, Step, capture
+from monolane._results import Record
 from monolane.cuda._machine import lay_out_widths
 from monolane.model import render_config
 from monolane.plan import pass_cost
@@ -215,7 +215,7 @@ def _bytes(stage: Stage, length: int) -> int:
     """What a token must move: the same count as for the monokernel."""
     scale = stage.scale
     try:
-        info = gpu_info(scale)
+        info = gpu_info(scale.emulated)
     except NotMeasuredError:
         return 0
     (layout,) = lay_out_widths(scale.config, info, "bfloat16", scale.context, (1,))

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench._results import Record
+from bench.gpu._stage import NotMeasuredError, Stage, expect
 from bench.gpu.monokernel._model import Model, Times
-from bench.gpu.monokernel._stage import NotMeasuredError, Stage, expect
 from bench.gpu.monokernel.speed import GREEDY, Decode
+from monolane._results import Record
 from monolane.cuda import Advance
 from monolane.plan import PhaseKind, Plan, phase_cost
 

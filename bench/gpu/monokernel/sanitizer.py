@@ -9,15 +9,18 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from bench._results import Record
+from bench.gpu._child import inner_command
+from bench.gpu._stage import NotMeasuredError, Stage, expect
 from bench.gpu.monokernel._model import Model
 from bench.gpu.monokernel._random_weights import make_block
 from bench.gpu.monokernel._scale import REHEARSAL
-from bench.gpu.monokernel._stage import NotMeasuredError, Stage, expect
+from monolane._results import Record
 from monolane.cuda import Advance
 
+RUN = Path(__file__).resolve().parent / "run.py"
 TOOLS = ("memcheck", "synccheck", "racecheck")
 _FOUND = 86  # the exit status that says that the tool found something
 _SMS = 4
@@ -39,11 +42,9 @@ def _run(stage: Stage, tool: str) -> Record:
     sanitizer = find_sanitizer()
     if sanitizer is None:
         raise NotMeasuredError("compute-sanitizer is not installed here")
-    from bench.gpu.monokernel._child import child_command
-
     small = stage.work / f"sanitized-{tool}"
     small.mkdir(exist_ok=True)
-    inner = child_command("small-model", 600.0, small / "records.jsonl", small, rehearse=False)
+    inner = inner_command(RUN, "small-model", 600.0, small / "records.jsonl", small)
     command = [
         sanitizer, "--tool", tool, "--error-exitcode", str(_FOUND), "--print-limit", "20", *inner,
     ]  # fmt: skip
@@ -71,11 +72,7 @@ def _first_line(text: str, part: str) -> str:
 
 def small_model(stage: Stage, job: str) -> None:
     """What runs under the tool: every width, greedy and sampled, two sequences, on few blocks."""
-    scale = REHEARSAL
-    from dataclasses import replace
-
-    if not stage.scale.emulated:
-        scale = replace(scale, emulated=False)
+    scale = replace(REHEARSAL, emulated=stage.scale.emulated)
     stage = replace(stage, scale=scale)
     make_block(scale.config, stage.work)
     model = Model(stage, widths=(1, 8, 32), slots=2, sms=_SMS, watchdog=_WATCHDOG)

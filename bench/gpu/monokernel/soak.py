@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from bench._results import Record
+from bench.gpu._stage import Stage, expect
 from bench.gpu.monokernel._model import Model
-from bench.gpu.monokernel._stage import Stage, expect
+from monolane._results import Record
 from monolane.cuda import Advance
 
 _RESERVE = 0.9  # of the part's time: the rest is for the fixed prompt at the end

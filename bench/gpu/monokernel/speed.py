@@ -6,14 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench._results import Record
-from bench.gpu.monokernel._machine import open_probe_device
+from bench.gpu._stage import Stage, expect, speed
 from bench.gpu.monokernel._model import Model, Tokens
-from bench.gpu.monokernel._stage import Stage, expect, speed
-from bench.gpu.probes import _scale as probe_scale
-from bench.gpu.probes._context import Context
+from bench.gpu.probes._context import Context, make_stage
 from bench.gpu.probes._test_data import TestData
 from bench.gpu.probes.bandwidth import Mover, Variant, bulk_readers
+from monolane._results import Record
 from monolane.cuda import Advance
 from monolane.plan import MAX_WIDTH
 
@@ -27,12 +25,11 @@ Sampling = tuple[str, dict[str, float]]
 # ---- bandwidth -----------------------------------------------------------------------------------
 def bandwidth(stage: Stage, job: str) -> None:
     """The probes' read kernels over a buffer far beyond L2: the best of a few ways is the limit."""
-    device = open_probe_device(stage.scale, stage.work)
-    sizes = probe_scale.TINY if stage.scale.emulated else probe_scale.FULL
-    ctx = Context(device, stage.budget, sizes, lambda record: stage.emit(record))
-    nbytes = min(stage.scale.read_bytes, device.info.free_bytes // 4)
-    mover = Mover(ctx, TestData(ctx, nbytes), None)
-    sms = device.info.sm_count
+    ctx = make_stage(job, stage.scale.emulated, stage.work, stage.budget, stage.emit)
+    assert isinstance(ctx, Context)
+    info = ctx.device.info
+    mover = Mover(ctx, TestData(ctx, min(stage.scale.read_bytes, info.free_bytes // 4)), None)
+    sms = info.sms
     variants = [Variant("read_plain_8", 2 * sms, 512 if sms > 8 else 64, 0, 0, True)]
     variants[0] = replace(variants[0], chunk=variants[0].threads * 16 * 8)
     for ring, copy in stage.scale.rings:

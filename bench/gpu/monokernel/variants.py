@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bench._results import Record
+from bench.gpu._stage import Stage
 from bench.gpu.monokernel._model import Model, Variant
-from bench.gpu.monokernel._stage import Stage
 from bench.gpu.monokernel.speed import GREEDY, Decode
+from monolane._results import Record
 
 KB = 1 << 10
 # First what stands in the way of most, should time run out.

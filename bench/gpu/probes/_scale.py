@@ -12,6 +12,7 @@ KB = 1024
 class Scale:
     """Sizes; bytes unless said otherwise."""
 
+    emulated: bool = False
     read_bytes: int = 8 << 30
     copy_bytes: int = 4 << 30
     granule: int = 64 * KB
@@ -61,6 +62,7 @@ class Scale:
 FULL = Scale()
 
 TINY = Scale(
+    emulated=True,
     read_bytes=2 << 20,
     copy_bytes=1 << 20,
     granule=16 * KB,

@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from bench.gpu.probes import _structs
-from bench.gpu.probes._context import Context, expect, expect_equal
-from bench.gpu.probes._device import Buffer, Launch
+from bench.gpu._stage import expect, expect_equal
+from bench.gpu.probes._context import Context
+from bench.gpu.probes._kernels import FILL, Buffer
+from monolane.cuda._device import Launch
 
 Words = npt.NDArray[np.uint32]
 
@@ -44,17 +45,14 @@ class TestData:
         self._check_windows(sums)
 
     def _granule_sums(self, kernel: str, buffer: Buffer, nbytes: int) -> Words:
-        device, count = self._ctx.device, nbytes // self.granule
-        out = device.zeros(count * 4)
-        params = _structs.FILL.pack(
-            words=buffer.address, granule_sums=out.address, granules=count,
-            granule_words=self.granule // 4, seed=self._seed,
-        )  # fmt: skip
-        shape = Launch(min(device.info.sm_count * 4, count), 256, 16)
-        device.launch(device.kernel("memory.cu", kernel), shape, params)
-        device.synchronize()
-        sums: Words = device.download(out, np.uint32, count)
-        device.free(out)
+        ctx, count = self._ctx, nbytes // self.granule
+        with ctx.buffers(sums=4 * count) as b:
+            shape = Launch(min(ctx.device.info.sms * 4, count), 256, 16)
+            ctx.run(
+                "memory.cu", kernel, shape, FILL, words=buffer, granule_sums=b["sums"],
+                granules=count, granule_words=self.granule // 4, seed=self._seed,
+            )  # fmt: skip
+            sums: Words = ctx.device.download(b["sums"], np.uint32, count)
         return sums
 
     def _check_windows(self, sums: Words) -> None:
@@ -82,10 +80,6 @@ class TestData:
             wrong.size == 0,
             f"copy: {wrong.size} of {len(sums)} granules differ, first {wrong[:1].tolist()}",
         )
-
-    def free(self) -> None:
-        """Gives the memory back."""
-        self._ctx.device.free(self.buffer)
 
 
 def wrapped_sum(words: Words) -> int:

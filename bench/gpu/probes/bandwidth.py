@@ -13,13 +13,12 @@ from itertools import product
 
 import numpy as np
 
-from bench._results import Record
-from bench.gpu.probes import _structs
-from bench.gpu.probes._context import Context, Probe, expect_equal
-from bench.gpu.probes._device import Buffer, Launch
-from bench.gpu.probes._errors import NotMeasuredError
-from bench.gpu.probes._stats import summary
-from bench.gpu.probes._test_data import TestData
+from bench.gpu._stage import NotMeasuredError, expect_equal, summary
+from bench.gpu.probes._context import Context
+from bench.gpu.probes._kernels import BANDWIDTH, Buffer
+from bench.gpu.probes._test_data import TestData, wrapped_sum
+from monolane._results import Record
+from monolane.cuda._device import Launch
 
 MOST_READERS = 16
 ASYNC_GROUPS = 8
@@ -78,7 +77,7 @@ def _bulk(ring: int, copy: int, blocks: int, interleaved: bool, evict_first: boo
 
 
 def _block_counts(ctx: Context) -> list[int]:
-    sms = ctx.device.info.sm_count
+    sms = ctx.device.info.sms
     return sorted({min(b, sms) for b in ctx.scale.blocks} | {sms})
 
 
@@ -119,7 +118,7 @@ class Mover:
 
     def __init__(self, ctx: Context, data: TestData, target: Buffer | None) -> None:
         self._ctx, self._data, self._target = ctx, data, target
-        self._sums = ctx.device.zeros(2 * 4 * max(ctx.device.info.sm_count, 1024))
+        self._sums = ctx.device.zeros(2 * 4 * max(ctx.device.info.sms, 1024))
 
     def region(self, variant: Variant) -> int:
         """Bytes that the variant can move whole and whose sum is known."""
@@ -129,28 +128,28 @@ class Mover:
 
     def measure(self, variant: Variant) -> Record:
         """GB/s of the variant, after its check."""
-        ctx, device = self._ctx, self._ctx.device
-        kernel = device.kernel("bandwidth.cu", variant.kernel)
+        ctx = self._ctx
         shape = Launch(variant.blocks, variant.threads, variant.shared)
-        ctx.fits(kernel, shape, resident=False)
+        ctx.fits("bandwidth.cu", variant.kernel, shape, resident=False)
         nbytes = self.region(variant)
         if nbytes == 0:
             raise NotMeasuredError(f"the buffer holds no multiple of {variant.chunk} bytes")
-        params = _structs.BANDWIDTH.pack(
-            **{"from": self._data.buffer.address},
-            to=self._target.address if self._target else 0, sums=self._sums.address,
-            fault=ctx.fault.address, chunks=nbytes // variant.chunk,
-            watchdog_cycles=ctx.scale.watchdog_cycles, chunk_bytes=variant.chunk,
-            interleaved=int(variant.interleaved), slots=variant.slots,
-            evict_first=int(variant.evict_first),
+        launch = ctx.prepare(
+            "bandwidth.cu", variant.kernel, shape, BANDWIDTH, **{"from": self._data.buffer},
+            to=self._target or 0, sums=self._sums, chunks=nbytes // variant.chunk,
+            chunk_bytes=variant.chunk, interleaved=variant.interleaved, slots=variant.slots,
+            evict_first=variant.evict_first,
         )  # fmt: skip
-        times = self._timed(lambda: device.launch(kernel, shape, params), nbytes)
-        moved = nbytes * (2 if self._target else 1)
-        rates = [moved / ms / 1e6 for ms in times]
-        figures = summary(rates)
-        return figures | {"unit": "GB/s", "gb_per_s": figures["median"], "bytes_moved": moved}
+        return self._figures(launch, nbytes)
 
-    def _timed(self, launch: Callable[[], None], nbytes: int) -> list[float]:
+    def driver_copy(self) -> Record:
+        """The driver's own device-to-device copy, the figure others quote."""
+        target, data = self._target, self._data
+        assert target is not None
+        nbytes = min(target.nbytes, data.nbytes)
+        return self._figures(lambda: self._ctx.device.copy(target, data.buffer, nbytes), nbytes)
+
+    def _figures(self, launch: Callable[[], None], nbytes: int) -> Record:
         ctx = self._ctx
 
         def before() -> None:
@@ -165,45 +164,28 @@ class Mover:
             self._data.check_copy(self._target, nbytes)
         else:
             self._check_sum(nbytes)
-        return times
+        moved = nbytes * (2 if self._target else 1)
+        figures = summary([moved / ms / 1e6 for ms in times])
+        return figures | {"unit": "GB/s", "gb_per_s": figures["median"], "bytes_moved": moved}
 
     def _check_sum(self, nbytes: int) -> None:
-        count = self._sums.nbytes // 4
-        sums = self._ctx.device.download(self._sums, np.uint32, count)
-        got = int(sums.sum(dtype=np.uint64)) & 0xFFFFFFFF
-        expect_equal("sum of all words read", got, self._data.expected_sum(0, nbytes))
-
-    def driver_copy(self) -> Record:
-        """The driver's own device-to-device copy, the figure others quote."""
-        target, data = self._target, self._data
-        assert target is not None
-        nbytes = min(target.nbytes, data.nbytes)
-        device = self._ctx.device
-        times = self._timed(lambda: device.copy(target, data.buffer, nbytes), nbytes)
-        figures = summary([2 * nbytes / ms / 1e6 for ms in times])
-        return figures | {"unit": "GB/s", "gb_per_s": figures["median"], "bytes_moved": 2 * nbytes}
+        sums = self._ctx.device.download(self._sums, np.uint32, self._sums.nbytes // 4)
+        expect_equal("sum of all words read", wrapped_sum(sums), self._data.expected_sum(0, nbytes))
 
 
-class Bandwidth(Probe):
+def read(ctx: Context, job: str) -> None:
     """Reads, then copies."""
-
-    name = "read"
-    weight = 4.0
-
-    def run(self, ctx: Context) -> None:
-        """All variants of both."""
-        nbytes = min(ctx.scale.read_bytes, ctx.device.info.free_bytes // 4)
-        data = TestData(ctx, nbytes)
-        copies = list(copy_variants(ctx))
-        reads = list(read_variants(ctx))
-        total = len(reads) + len(copies)
-        reader = Mover(ctx, data, None)
-        for i, variant in enumerate(reads):
-            ctx.budget.progress = i / total
-            ctx.attempt("read_bandwidth", reader.measure, variant, **variant.labels())
-        target = ctx.device.allocate(min(ctx.scale.copy_bytes, data.nbytes))
-        copier = Mover(ctx, data, target)
-        ctx.attempt("copy_bandwidth", copier.driver_copy, mechanism="driver")
-        for i, variant in enumerate(copies):
-            ctx.budget.progress = (len(reads) + i) / total
-            ctx.attempt("copy_bandwidth", copier.measure, variant, **variant.labels())
+    nbytes = min(ctx.scale.read_bytes, ctx.device.info.free_bytes // 4)
+    data = TestData(ctx, nbytes)
+    copies, reads = list(copy_variants(ctx)), list(read_variants(ctx))
+    total = len(reads) + len(copies)
+    reader = Mover(ctx, data, None)
+    for i, variant in enumerate(reads):
+        ctx.budget.progress = i / total
+        ctx.attempt("read_bandwidth", reader.measure, variant, **variant.labels())
+    target = ctx.device.allocate(min(ctx.scale.copy_bytes, data.nbytes))
+    copier = Mover(ctx, data, target)
+    ctx.attempt("copy_bandwidth", copier.driver_copy, mechanism="driver")
+    for i, variant in enumerate(copies):
+        ctx.budget.progress = (len(reads) + i) / total
+        ctx.attempt("copy_bandwidth", copier.measure, variant, **variant.labels())

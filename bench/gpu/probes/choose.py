@@ -14,39 +14,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench._results import Record
-from bench.gpu.probes import _structs
-from bench.gpu.probes._context import (
-    Context,
-    Probe,
-    expect,
-    expect_equal,
-    free_all,
-    ns_per_cycle,
-)
-from bench.gpu.probes._device import Buffer, Launch
-from bench.gpu.probes._errors import DeviceHangError
-from bench.gpu.probes._philox import gumbel
-from bench.gpu.probes._stats import distribution, summary
+from bench.gpu._stage import distribution, expect, expect_equal, summary
+from bench.gpu.probes import _device
+from bench.gpu.probes._context import Context, ns_per_cycle, sentinels
+from bench.gpu.probes._kernels import TOKEN, Buffer
 from bench.gpu.probes.waits import round_figures
+from monolane._results import Record
+from monolane.cuda._device import Launch
+from monolane.errors import BackendError
+from monolane.reference import gumbel_noise
 
 SEED = 0x1234_5678_9ABC_DEF0
 POSITION = 17
 NOISES = {"none": 0, "float": 1, "double": 2}
-SENTINEL = 0xFFFFFFFF
 
 
-def token_params(ctx: Context, **values: int) -> bytes:
-    """TokenParams with zeros for what a kernel does not use."""
-    defaults = dict.fromkeys(
-        ("logits", "table", "candidates", "chosen", "log", "totals", "host_to_device",
-         "device_to_host", "vocabulary", "sets", "rounds", "noise", "unused"), 0,
-    )  # fmt: skip
-    defaults |= {
-        "fault": ctx.fault.address, "watchdog_cycles": ctx.scale.watchdog_cycles,
-        "seed": SEED, "position": POSITION,
-    }  # fmt: skip
-    return _structs.TOKEN.pack(**(defaults | values))
+def token_values(ctx: Context, **values: int | Buffer) -> dict[str, int | Buffer]:
+    """The fields of TokenParams, with zeros for what a kernel does not use."""
+    filled_in = {"fault", "watchdog_cycles"}
+    unused: dict[str, int | Buffer] = dict.fromkeys(TOKEN.names - filled_in, 0)
+    return unused | {"seed": SEED, "position": POSITION} | values
 
 
 def test_logits(sets: int, vocabulary: int) -> npt.NDArray[np.float32]:
@@ -72,7 +59,7 @@ def expected_tokens(
     for r in range(rounds):
         row = logits[r % len(logits)]
         if noise != "none":
-            row = row + gumbel(SEED, ids, POSITION + r)
+            row = row + gumbel_noise(SEED, POSITION + r, ids)
         top = np.partition(row, -2)[-2:]
         chosen.append(int(row.argmax()))
         gaps.append(float(top[1] - top[0]))
@@ -87,43 +74,27 @@ class Choose:
 
     def measure(self, vocabulary: int, noise: str) -> Record:
         """ns per choice over all SMs."""
-        ctx, device, scale = self._ctx, self._ctx.device, self._ctx.scale
-        n, rounds = device.info.sm_count, scale.choose_rounds
-        logits = test_logits(scale.logit_sets, vocabulary)
+        ctx, scale = self._ctx, self._ctx.scale
+        n, rounds, sets = ctx.device.info.sms, scale.choose_rounds, scale.logit_sets
+        logits = test_logits(sets, vocabulary)
         per_block = -(-vocabulary // n)
-        shape = Launch(n, 256, 256 // 32 * 8 + 16 + scale.logit_sets * per_block * 4)
-        kernel = device.kernel("token.cu", "choose")
-        ctx.fits(kernel, shape)
-        candidates = device.allocate(3 * n * 8)
-        device.fill(candidates, SENTINEL)
-        b = {
-            "logits": device.uploaded(logits),
-            "candidates": candidates,
-            "chosen": device.zeros(n * rounds * 4),
-            "log": device.zeros(n * rounds * 4),
-            "totals": device.zeros(n * 32),
-        }
-        try:
-            ctx.clear_fault()
-            addresses = {name: buffer.address for name, buffer in b.items()}
-            params = token_params(
-                ctx, vocabulary=vocabulary, sets=scale.logit_sets, rounds=rounds,
-                noise=NOISES[noise], **addresses,
-            )  # fmt: skip
-            device.launch(kernel, shape, params)
-            device.synchronize()
-            ctx.check_fault()
+        shape = Launch(n, 256, 256 // 32 * 8 + 16 + sets * per_block * 4)
+        ctx.fits("token.cu", "choose", shape)
+        with ctx.buffers(
+            logits=logits, candidates=sentinels(3 * n * 2), chosen=n * rounds * 4,
+            log=n * rounds * 4, totals=n * 32,
+        ) as b:  # fmt: skip
+            values = token_values(
+                ctx, vocabulary=vocabulary, sets=sets, rounds=rounds, noise=NOISES[noise], **b
+            )
+            ctx.run("token.cu", "choose", shape, TOKEN, **values)
             changed = self._check(b, logits, noise)
-            totals = device.download(b["totals"], np.uint64, n * 4).reshape(n, 4)
-            log = device.download(b["log"], np.uint32, n * rounds).reshape(n, rounds)
-            figures = round_figures(totals, log, 0)
+            figures = round_figures(ctx, b, n, rounds)
             return figures | {"choices_changed_by_float_noise": changed}
-        finally:
-            free_all(device, b.values())
 
     def _check(self, b: dict[str, Buffer], logits: npt.NDArray[np.float32], noise: str) -> int:
-        n, rounds = self._ctx.device.info.sm_count, self._ctx.scale.choose_rounds
-        got = self._ctx.device.download(b["chosen"], np.uint32, n * rounds).reshape(n, rounds)
+        n, rounds = self._ctx.device.info.sms, self._ctx.scale.choose_rounds
+        got = self._ctx.table(b["chosen"], np.uint32, n, rounds)
         expect(bool((got == got[0]).all()), "blocks disagree about a token")
         checked = min(rounds, 64 if noise != "none" else rounds)  # NumPy's noise is slow
         expected, gaps = expected_tokens(logits, checked, noise)
@@ -139,16 +110,13 @@ class Choose:
 
 def measure_noise(ctx: Context, vocabulary: int, noise: str) -> Record:
     """Time of a table of noise over all SMs, and its error against the definition."""
-    device = ctx.device
-    table = device.allocate(vocabulary * 4)
-    device.fill(table, SENTINEL)
-    kernel = device.kernel("token.cu", "gumbel_table")
-    params = token_params(ctx, table=table.address, vocabulary=vocabulary, noise=NOISES[noise])
-    shape = Launch(device.info.sm_count, 256)
-    times = ctx.time_ms(lambda: device.launch(kernel, shape, params), ctx.budget.repeats(20, 5))
-    got = device.download(table, np.float32, vocabulary)
-    device.free(table)
-    expected = gumbel(SEED, np.arange(vocabulary, dtype=np.uint32), POSITION)
+    shape = Launch(ctx.device.info.sms, 256)
+    with ctx.buffers(table=sentinels(vocabulary)) as b:
+        values = token_values(ctx, vocabulary=vocabulary, noise=NOISES[noise], **b)
+        launch = ctx.prepare("token.cu", "gumbel_table", shape, TOKEN, **values)
+        times = ctx.time_ms(launch, ctx.budget.repeats(20, 5))
+        got = ctx.device.download(b["table"], np.float32, vocabulary)
+    expected = gumbel_noise(SEED, POSITION, np.arange(vocabulary, dtype=np.uint32))
     expect(bool(np.isfinite(got).all()), "noise is not finite")
     error = np.abs(got.astype(np.float64) - expected)
     ulps = error / np.spacing(np.maximum(np.abs(expected), np.float32(2.0**-10)))
@@ -167,7 +135,7 @@ def poll_cost_ns(words: Any, loops: int = 20_000) -> float:
     """What one look at pinned memory costs the host loop itself."""
     begin = time.perf_counter_ns()
     for _ in range(loops):
-        if words[0] == SENTINEL:
+        if words[0] == SEED & 0xFFFFFFFF:
             break
     return (time.perf_counter_ns() - begin) / loops
 
@@ -182,21 +150,23 @@ class Ping:
         """ns of a trip device, host, device (as the device sees it), and as the host sees it."""
         ctx, device, rounds = self._ctx, self._ctx.device, self._ctx.scale.pings
         box = device.pinned(64)  # word 0: to the device; word 32: to the host, another cache line
-        log, totals = device.zeros(rounds * 4), device.zeros(32)
         poll = poll_cost_ns(box.words)
-        ctx.clear_fault()
-        params = token_params(
-            ctx, host_to_device=box.address, device_to_host=box.address + 128,
-            log=log.address, totals=totals.address, rounds=rounds,
-        )  # fmt: skip
-        device.launch(device.kernel("token.cu", "host_ping"), Launch(1, 32), params)
-        trips = self._play(box.words, rounds)
-        device.synchronize()
-        ctx.check_fault()
-        spans = device.download(totals, np.uint64, 4).reshape(1, 4)
-        scale = ns_per_cycle(spans)
-        cycles = device.download(log, np.uint32, rounds)[: rounds - 1]
-        free_all(device, (log, totals))
+        with ctx.buffers(log=rounds * 4, totals=32) as b:
+            values = token_values(
+                ctx,
+                host_to_device=box.address,
+                device_to_host=box.address + 128,
+                rounds=rounds,
+                **b,
+            )
+            launch = ctx.prepare("token.cu", "host_ping", Launch(1, 32), TOKEN, **values)
+            ctx.clear_fault()
+            launch()
+            trips = self._play(box.words, rounds)
+            device.synchronize()
+            ctx.check_fault()
+            scale = ns_per_cycle(ctx.table(b["totals"], np.uint64, 1, 4))
+            cycles = device.download(b["log"], np.uint32, rounds)[: rounds - 1]
         settled = cycles[rounds // 10 :].astype(np.float64) * scale
         return distribution(settled) | {
             "unit": "ns",
@@ -206,7 +176,7 @@ class Ping:
         }
 
     def _play(self, words: Any, rounds: int) -> Sequence[int]:
-        trips, deadline = [], time.monotonic() + 20.0
+        trips, deadline = [], time.monotonic() + _device.PATIENCE
         now = time.perf_counter_ns
         for r in range(1, rounds + 1):
             begin = now()
@@ -215,24 +185,18 @@ class Ping:
             while words[32] != r:
                 spins += 1
                 if spins % 4096 == 0 and time.monotonic() > deadline:
-                    raise DeviceHangError(f"the device did not answer ping {r} of {rounds}")
+                    raise BackendError(f"the device did not answer ping {r} of {rounds}")
             trips.append(now() - begin)
         expect_equal("last answer", int(words[32]), rounds)
         return trips
 
 
-class Token(Probe):
+def token(ctx: Context, job: str) -> None:
     """Choices, noise, pings."""
-
-    name = "token"
-    weight = 1.0
-
-    def run(self, ctx: Context) -> None:
-        """All three."""
-        choose, ping = Choose(ctx), Ping(ctx)
-        for vocabulary, noise in ctx.paced(list(product(ctx.scale.vocabularies, NOISES))):
-            labels = {"vocabulary": vocabulary, "noise": noise}
-            ctx.attempt("argmax", choose.measure, vocabulary, noise, **labels)
-            if noise != "none":
-                ctx.attempt("gumbel", measure_noise, ctx, vocabulary, noise, **labels)
-        ctx.attempt("host_round_trip", ping.measure)
+    choose, ping = Choose(ctx), Ping(ctx)
+    for vocabulary, noise in ctx.paced(list(product(ctx.scale.vocabularies, NOISES))):
+        labels = {"vocabulary": vocabulary, "noise": noise}
+        ctx.attempt("argmax", choose.measure, vocabulary, noise, **labels)
+        if noise != "none":
+            ctx.attempt("gumbel", measure_noise, ctx, vocabulary, noise, **labels)
+    ctx.attempt("host_round_trip", ping.measure)

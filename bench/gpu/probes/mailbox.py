@@ -11,13 +11,13 @@ from itertools import product
 
 import numpy as np
 
-from bench._results import Record
-from bench.gpu.probes import _structs
-from bench.gpu.probes._context import Context, Probe, expect_equal, free_all
-from bench.gpu.probes._device import Buffer, Launch
-from bench.gpu.probes._errors import NotMeasuredError
+from bench.gpu._stage import NotMeasuredError, expect_equal
+from bench.gpu.probes._context import Context, sentinels
+from bench.gpu.probes._kernels import MAILBOX, Buffer
 from bench.gpu.probes._test_data import TestData
-from bench.gpu.probes.waits import check_stream, round_figures
+from bench.gpu.probes.waits import check_stream, round_figures, stream_values
+from monolane._results import Record
+from monolane.cuda._device import Launch
 
 THREADS = 352
 STATE_BYTES = 32
@@ -51,58 +51,37 @@ class Mail:
         ctx, device, scale = self._ctx, self._ctx.device, self._ctx.scale
         kernels, blocks = scale.lanes // 2 * 2, scale.lane_blocks
         workers = kernels * blocks
-        if workers > device.info.sm_count:
+        if workers > device.info.sms:
             raise NotMeasuredError(
-                f"{workers} blocks need as many SMs, there are {device.info.sm_count}"
+                f"{workers} blocks need as many SMs, there are {device.info.sms}"
             )
         ring = scale.stream_slots * (scale.stream_copy + 16)
         shape = Launch(blocks, THREADS, ring + STATE_BYTES + scale.rounds * 4)
-        kernel = device.kernel("mailbox.cu", "exchange_mail")
-        ctx.fits(kernel, shape)
-        b = self._buffers(workers)
-        try:
+        ctx.fits("mailbox.cu", "exchange_mail", shape)
+        with ctx.buffers(
+            mail=sentinels(MAX_KERNELS * BUFFERS * MAX_KERNELS * scale.exchange_words),
+            started=4, log=workers * scale.rounds * 4, totals=workers * 32, results=8,
+            stream_sums=workers * 4, stream_chunks=workers * 4,
+        ) as b:  # fmt: skip
+            shared = stream_values(ctx, self._data, exchange.stream) | b
+            launches = [
+                ctx.prepare(
+                    "mailbox.cu", "exchange_mail", shape, MAILBOX, self._streams[k], own=k,
+                    kernels=kernels, blocks=blocks, words=scale.exchange_words,
+                    peers=exchange.peers(k, kernels), rounds=scale.rounds, **shared,
+                )
+                for k in range(kernels)
+            ]  # fmt: skip
             ctx.clear_fault()
             device.synchronize()
-            for k in range(kernels):
-                params = self._params(b, exchange, k, kernels)
-                device.launch(kernel, shape, params, self._streams[k])
+            for launch in launches:
+                launch()
             device.synchronize()
             ctx.check_fault()
             self._check(b, exchange, kernels, workers)
-            totals = device.download(b["totals"], np.uint64, workers * 4).reshape(workers, 4)
-            log = device.download(b["log"], np.uint32, workers * scale.rounds)
-            figures = round_figures(
-                totals,
-                log.reshape(workers, scale.rounds),
-                scale.stream_copy if exchange.stream else 0,
-            )
-            return figures | {"kernels": kernels, "blocks_each": blocks}
-        finally:
-            free_all(device, b.values())
-
-    def _buffers(self, workers: int) -> dict[str, Buffer]:
-        device, scale = self._ctx.device, self._ctx.scale
-        mail = device.allocate(MAX_KERNELS * BUFFERS * MAX_KERNELS * scale.exchange_words * 4)
-        device.fill(mail, 0xFFFFFFFF)  # the sentinel: nothing received yet
-        sizes = {
-            "started": 4, "log": workers * scale.rounds * 4, "totals": workers * 32, "results": 8,
-            "stream_sums": workers * 4, "stream_chunks": workers * 4,
-        }  # fmt: skip
-        return {"mail": mail} | {name: device.zeros(size) for name, size in sizes.items()}
-
-    def _params(self, b: dict[str, Buffer], exchange: Exchange, k: int, kernels: int) -> bytes:
-        scale = self._ctx.scale
-        return _structs.MAILBOX.pack(
-            stream_from=self._data.buffer.address, mail=b["mail"].address,
-            started=b["started"].address, log=b["log"].address, totals=b["totals"].address,
-            results=b["results"].address, stream_sums=b["stream_sums"].address,
-            stream_chunks=b["stream_chunks"].address, fault=self._ctx.fault.address,
-            watchdog_cycles=scale.watchdog_cycles, run_bytes=scale.stream_run,
-            warm_cycles=scale.warm_cycles, own=k, kernels=kernels, blocks=scale.lane_blocks,
-            words=scale.exchange_words, peers=exchange.peers(k, kernels), rounds=scale.rounds,
-            stream=int(exchange.stream), slots=scale.stream_slots, copy_bytes=scale.stream_copy,
-            unused=0,
-        )  # fmt: skip
+            stream_copy = scale.stream_copy if exchange.stream else 0
+            figures = round_figures(ctx, b, workers, scale.rounds, stream_copy)
+        return figures | {"kernels": kernels, "blocks_each": blocks}
 
     def _check(self, b: dict[str, Buffer], exchange: Exchange, kernels: int, workers: int) -> None:
         wrong, checked = self._ctx.device.download(b["results"], np.uint32, 2).tolist()
@@ -111,25 +90,12 @@ class Mail:
         expected = senders * self._ctx.scale.exchange_words * self._ctx.scale.rounds
         expect_equal("words checked", checked, expected & 0xFFFFFFFF)
         if exchange.stream:
-            check_stream(self._ctx, self._data, b["stream_sums"], b["stream_chunks"], workers)
+            check_stream(self._ctx, self._data, b, workers)
 
 
-class Mailbox(Probe):
+def mailbox(ctx: Context, job: str) -> None:
     """Pairs and all-to-all, idle and under the stream."""
-
-    name = "mailbox"
-    weight = 1.0
-
-    def run(self, ctx: Context) -> None:
-        """Four configurations."""
-        data = TestData(ctx, ctx.scale.stream_run * ctx.device.info.sm_count)
-        mail = Mail(ctx, data)
-        for pattern, stream in ctx.paced(list(product(("pairs", "all-to-all"), (False, True)))):
-            ctx.attempt(
-                "mailbox",
-                mail.measure,
-                Exchange(pattern, stream),
-                pattern=pattern,
-                stream=stream,
-                words=ctx.scale.exchange_words,
-            )
+    mail = Mail(ctx, TestData(ctx, ctx.scale.stream_run * ctx.device.info.sms))
+    for pattern, stream in ctx.paced(list(product(("pairs", "all-to-all"), (False, True)))):
+        labels = {"pattern": pattern, "stream": stream, "words": ctx.scale.exchange_words}
+        ctx.attempt("mailbox", mail.measure, Exchange(pattern, stream), **labels)

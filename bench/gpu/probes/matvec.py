@@ -14,18 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench._results import Record
-from bench.gpu.probes import _structs
-from bench.gpu.probes._context import (
-    Context,
-    Probe,
-    expect,
-    expect_equal,
-    free_all,
-    ns_per_cycle,
-)
-from bench.gpu.probes._device import Buffer, Launch
-from bench.gpu.probes._errors import NotMeasuredError
+from bench.gpu._stage import NotMeasuredError, expect, expect_equal, summary
+from bench.gpu.probes._context import Context, ns_per_cycle
+from bench.gpu.probes._kernels import MATVEC, REPEAT, Buffer
 from bench.gpu.probes._packing import (
     WARPS,
     PhaseLayout,
@@ -36,7 +27,8 @@ from bench.gpu.probes._packing import (
     unpack,
     values,
 )
-from bench.gpu.probes._stats import summary
+from monolane._results import Record
+from monolane.cuda._device import Launch
 
 THREADS = 32 * (WARPS + 1)
 FMA_WIDTHS = (1, 4, 8)
@@ -82,7 +74,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Room:
+class Split:
     """How a phase divides a block's shared memory."""
 
     slots: int
@@ -92,8 +84,8 @@ class Room:
     shared: int
 
 
-def room_for(phase: Phase, limit: int, wide_period: int, most_slots: int = 12) -> Room:
-    """The largest ring beside activations and partial sums; NotMeasuredError without room."""
+def split_for(phase: Phase, limit: int, wide_period: int, most_slots: int = 12) -> Split:
+    """The largest ring beside activations and partial sums; NotMeasuredError without split."""
     layout = phase.layout
     tokens = phase.width if phase.fma else phase.token_tiles * 8
     element = 4 if phase.fma else 2
@@ -109,7 +101,7 @@ def room_for(phase: Phase, limit: int, wide_period: int, most_slots: int = 12) -
         raise NotMeasuredError(
             f"activations and partial sums take {fixed} of {limit} bytes; no two slots fit beside"
         )
-    return Room(slots, period, x_bytes, buffers, fixed + slots * (layout.slot_bytes + 16))
+    return Split(slots, period, x_bytes, buffers, fixed + slots * (layout.slot_bytes + 16))
 
 
 @dataclass(frozen=True)
@@ -122,7 +114,7 @@ class Operands:
     x_device: npt.NDArray[Any]
 
 
-def operands(phase: Phase, room: Room, seed: int) -> Operands:
+def operands(phase: Phase, split: Split, seed: int) -> Operands:
     """Fresh random numbers for every phase; padded rows are random too."""
     rng = np.random.default_rng(seed)
     layout = phase.layout
@@ -132,11 +124,11 @@ def operands(phase: Phase, room: Room, seed: int) -> Operands:
     if phase.kind == "int4":
         scales = rng.uniform(0.5, 1.5, (shape[0], shape[1] // 128)).astype(np.float32)
     row_scales = rng.uniform(0.5, 1.5, shape[0]).astype(np.float32)
-    x, bits = _activations(phase.kind, phase.width, room.x_period, rng)
+    x, bits = _activations(phase.kind, phase.width, split.x_period, rng)
     if phase.fma:
         device: npt.NDArray[Any] = activations_fma(layout, x)
     else:
-        padded = np.zeros((phase.token_tiles * 8, room.x_period), np.uint16)
+        padded = np.zeros((phase.token_tiles * 8, split.x_period), np.uint16)
         padded[: phase.width] = bits
         device = activations_mma(padded)
     return Operands(pack(layout, codes, scales), row_scales, x, device)
@@ -198,19 +190,19 @@ class Runner:
         if problem := phase.layout.problem():
             raise NotMeasuredError(problem)
         ctx = self._ctx
-        room = room_for(phase, ctx.device.info.shared_per_block, ctx.scale.wide_x_period)
-        ops = operands(phase, room, seed=hash_seed(phase))
-        blocks = ctx.device.info.sm_count
+        split = split_for(phase, ctx.device.info.shared_bytes, ctx.scale.wide_x_period)
+        ops = operands(phase, split, seed=hash_seed(phase))
+        blocks = ctx.device.info.sms
         phases = self._weights.nbytes // blocks // phase.layout.phase_bytes
         phases = min(phases, ctx.scale.most_stream_phases)
         if phases < 2:
             raise NotMeasuredError("the weight buffer holds fewer than two phases per SM")
         self._spread(ops.stream, blocks * phases)
-        resident = self._run(phase, room, ops, phases=ctx.scale.resident_phases, resident=True)
-        stream = self._run(phase, room, ops, phases=phases, resident=False)
-        return self._figures(phase, room, resident, stream)
+        resident = self._run(phase, split, ops, phases=ctx.scale.resident_phases, resident=True)
+        stream = self._run(phase, split, ops, phases=phases, resident=False)
+        return self._figures(phase, split, resident, stream)
 
-    def _figures(self, phase: Phase, room: Room, resident: Record, stream: Record) -> Record:
+    def _figures(self, phase: Phase, split: Split, resident: Record, stream: Record) -> Record:
         record: Record = summary(resident["rates"]) | {
             "unit": "bytes per ns and SM, resident",
             "streamed": summary(stream["rates"]),
@@ -220,82 +212,65 @@ class Runner:
             "us_per_phase_streamed": stream["us_per_phase"],
             "phase_bytes": phase.layout.phase_bytes,
             "padded_rows": phase.layout.padded_rows,
-            "ring_slots": room.slots,
+            "ring_slots": split.slots,
             "slot_bytes": phase.layout.slot_bytes,
-            "max_error_over_tolerance": max(resident["error"], stream["error"]),
+            "max_error_over_tolerance": max(resident["error_ratio"], stream["error_ratio"]),
         }
-        if room.x_period < phase.columns:
+        if split.x_period < phase.columns:
             record["note"] = (
-                f"activations of width {phase.width} do not fit beside the ring: {room.x_period} "
+                f"activations of width {phase.width} do not fit beside the ring: {split.x_period} "
                 "columns of them are reused, their refill is not counted"
             )
         return record
 
     def _spread(self, stream: npt.NDArray[np.uint8], copies: int) -> None:
-        device = self._ctx.device
-        pattern = device.uploaded(stream)
-        params = _structs.REPEAT.pack(
-            to=self._weights.address, pattern=pattern.address,
-            vectors=stream.nbytes // 16 * copies, pattern_vectors=stream.nbytes // 16,
-        )  # fmt: skip
-        kernel = device.kernel("memory.cu", "repeat_pattern")
-        device.launch(kernel, Launch(device.info.sm_count * 8, 256), params)
-        device.synchronize()
-        device.free(pattern)
+        ctx = self._ctx
+        with ctx.buffers(pattern=stream) as b:
+            ctx.run(
+                "memory.cu", "repeat_pattern", Launch(ctx.device.info.sms * 8, 256), REPEAT,
+                to=self._weights, vectors=stream.nbytes // 16 * copies,
+                pattern_vectors=stream.nbytes // 16, **b,
+            )  # fmt: skip
 
-    def _run(self, phase: Phase, room: Room, ops: Operands, phases: int, resident: bool) -> Record:
-        ctx, device = self._ctx, self._ctx.device
-        blocks = device.info.sm_count
-        kernel = device.kernel("matvec.cu", phase.kernel)
-        shape = Launch(blocks, THREADS, room.shared)
-        ctx.fits(kernel, shape)
-        outputs = blocks * phase.layout.padded_rows * phase.width
-        buffers = {
-            "x": device.uploaded(ops.x_device),
-            "row_scales": device.uploaded(ops.row_scales),
-            "results": device.allocate(outputs * 4),
-            "check_words": device.allocate(outputs * 4),
-            "totals": device.allocate(blocks * 32),
-        }
-        params = self._params(phase, room, buffers, phases, resident)
+    def _run(
+        self, phase: Phase, split: Split, ops: Operands, phases: int, resident: bool
+    ) -> Record:
+        ctx, device, layout = self._ctx, self._ctx.device, phase.layout
+        blocks = device.info.sms
+        shape = Launch(blocks, THREADS, split.shared)
+        ctx.fits("matvec.cu", phase.kernel, shape)
+        outputs = blocks * layout.padded_rows * phase.width
+        with ctx.buffers(
+            x=ops.x_device, row_scales=ops.row_scales, results=outputs * 4,
+            check_words=outputs * 4, totals=blocks * 32,
+        ) as b:  # fmt: skip
+            launch = ctx.prepare(
+                "matvec.cu", phase.kernel, shape, MATVEC, weights=self._weights,
+                run_bytes=layout.phase_bytes * (1 if resident else phases),
+                rows=layout.padded_rows, columns=layout.columns, width=phase.width,
+                row_tiles=layout.row_tiles, column_parts=layout.column_parts, phases=phases,
+                untimed_phases=1, partial_buffers=split.partial_buffers,
+                x_vectors=split.x_bytes // 16, x_period=split.x_period, slots=split.slots,
+                slot_bytes=layout.slot_bytes, resident=int(resident), **b,
+            )  # fmt: skip
 
-        def before() -> None:
-            ctx.clear_fault()
-            device.fill(buffers["results"], POISON)
-            device.fill(buffers["check_words"], 0)
-            device.fill(buffers["totals"], 0)
+            def before() -> None:
+                ctx.clear_fault()
+                device.fill(b["results"], POISON)
+                device.fill(b["check_words"], 0)
+                device.fill(b["totals"], 0)
 
-        try:
             repeats = ctx.budget.repeats(min(3, ctx.scale.repeats), 1)
-            times = ctx.time_ms(lambda: device.launch(kernel, shape, params), repeats, before)
+            times = ctx.time_ms(launch, repeats, before)
             ctx.check_fault()
-            error = self._check(phase, room, ops, buffers, phases, resident)
-            return self._rates(phase, buffers, phases, times, resident) | {"error": error}
-        finally:
-            free_all(device, buffers.values())
-
-    def _params(
-        self, phase: Phase, room: Room, b: dict[str, Buffer], phases: int, resident: bool
-    ) -> bytes:
-        layout, ctx = phase.layout, self._ctx
-        one = layout.phase_bytes
-        return _structs.MATVEC.pack(
-            weights=self._weights.address, x=b["x"].address, row_scales=b["row_scales"].address,
-            results=b["results"].address, check_words=b["check_words"].address,
-            totals=b["totals"].address, fault=ctx.fault.address,
-            run_bytes=one if resident else one * phases, watchdog_cycles=ctx.scale.watchdog_cycles,
-            rows=layout.padded_rows, columns=layout.columns, width=phase.width,
-            row_tiles=layout.row_tiles, column_parts=layout.column_parts, phases=phases,
-            untimed_phases=1, partial_buffers=room.partial_buffers, x_vectors=room.x_bytes // 16,
-            x_period=room.x_period, slots=room.slots, slot_bytes=layout.slot_bytes,
-            resident=int(resident), unused=0,
-        )  # fmt: skip
+            error = self._check(phase, split, ops, b, phases, resident)
+            return self._rates(phase, b, phases, times, resident) | {"error_ratio": error}
 
     def _rates(
         self, phase: Phase, b: dict[str, Buffer], phases: int, times: list[float], resident: bool
     ) -> Record:
-        blocks = self._ctx.device.info.sm_count
-        totals = self._ctx.device.download(b["totals"], np.uint64, blocks * 4).reshape(blocks, 4)
+        blocks = self._ctx.device.info.sms
+        totals = self._ctx.table(b["totals"], np.uint64, blocks, 4)
         expect_equal("phases timed", set(totals[:, 2].tolist()), {phases - 1})
         phase_bytes = phase.layout.phase_bytes
         if resident:
@@ -310,14 +285,14 @@ class Runner:
         }
 
     def _check(
-        self, phase: Phase, room: Room, ops: Operands, b: dict[str, Buffer], phases: int,
+        self, phase: Phase, split: Split, ops: Operands, b: dict[str, Buffer], phases: int,
         resident: bool,
     ) -> float:  # fmt: skip
-        device, blocks, layout = self._ctx.device, self._ctx.device.info.sm_count, phase.layout
+        ctx, blocks, layout = self._ctx, self._ctx.device.info.sms, phase.layout
         count = layout.padded_rows * phase.width
-        got = device.download(b["results"], np.float32, blocks * count).reshape(blocks, count)
-        words = device.download(b["check_words"], np.uint32, blocks * count).reshape(blocks, count)
-        stream = resident_stream(layout, ops.stream, room.slots) if resident else ops.stream
+        got = ctx.table(b["results"], np.float32, blocks, count)
+        words = ctx.table(b["check_words"], np.uint32, blocks, count)
+        stream = resident_stream(layout, ops.stream, split.slots) if resident else ops.stream
         expected, absolute = (a.reshape(-1) for a in reference(phase, stream, ops))
         ratio = np.abs(got[0] - expected) / (absolute * tolerance(phase))
         expect(bool(np.isfinite(got).all()), "a result is not finite (or was never written)")
@@ -341,27 +316,20 @@ def hash_seed(phase: Phase) -> int:
     return ((phase.rows * 8192 + phase.columns) * 128 + phase.width) * 8 + kind * 2 + phase.fma
 
 
-class Matvec(Probe):
-    """All weights, shapes and widths."""
-
-    name = "matvec"
-    weight = 4.0
-
-    def run(self, ctx: Context) -> None:
-        """Measures, and says which combinations make no sense."""
-        runner = Runner(ctx)
-        combinations = list(
-            product(ctx.scale.phase_shapes, ctx.scale.widths, ("bf16", "fp8", "int8", "int4"))
-        )
-        for (rows, columns), width, kind in ctx.paced(combinations):
-            for fma in (True, False):
-                phase = Phase(kind, fma, rows, columns, width)
-                if fma and kind == "int4":
-                    why = "int4 is decoded as pre-shuffled fragments only: an FMA form would spend "
-                    why += "more issue slots on unpacking than the stream leaves"
-                    ctx.skip("matvec", why, **phase.labels())
-                elif fma and width not in FMA_WIDTHS:
-                    why = f"4 rows x {width} accumulators per thread: that is what mma is for"
-                    ctx.skip("matvec", why, **phase.labels())
-                else:
-                    ctx.attempt("matvec", runner.measure, phase, **phase.labels())
+def matvec(ctx: Context, job: str) -> None:
+    """All weights, shapes and widths; says which combinations make no sense."""
+    runner = Runner(ctx)
+    kinds = ("bf16", "fp8", "int8", "int4")
+    combinations = list(product(ctx.scale.phase_shapes, ctx.scale.widths, kinds))
+    for (rows, columns), width, kind in ctx.paced(combinations):
+        for fma in (True, False):
+            phase = Phase(kind, fma, rows, columns, width)
+            if fma and kind == "int4":
+                why = "int4 is decoded as pre-shuffled fragments only: an FMA form would spend "
+                why += "more issue slots on unpacking than the stream leaves"
+                ctx.skip("matvec", why, **phase.labels())
+            elif fma and width not in FMA_WIDTHS:
+                why = f"4 rows x {width} accumulators per thread: that is what mma is for"
+                ctx.skip("matvec", why, **phase.labels())
+            else:
+                ctx.attempt("matvec", runner.measure, phase, **phase.labels())

@@ -1,182 +1,69 @@
 """What one GPU can do, measured for the monokernel: `python bench/gpu/probes/run.py`.
 
-Compiles the probe kernels (nvcc or NVRTC), runs each probe in its own process within one budget,
-writes one JSON in the results format after each, and prints a short table last. Needs a driver, one
-of the two compilers and NumPy; `--compile-only` needs no GPU. It never changes the GPU's settings.
+Compiles the probe kernels, runs each probe in its own process within one budget, and writes one
+JSON in the results format, a page and a log, rewritten after each. Needs a driver and the packages
+of `monolane[cuda]`; `--compile-only` needs no GPU, `--rehearse` runs tiny sizes on an emulated one.
+It never changes the GPU's settings.
 """
 
 from __future__ import annotations
 
-import argparse
-import signal
 import sys
-import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+RUN = Path(__file__).resolve()
+ROOT = RUN.parents[3]
+for folder in (ROOT / "src", ROOT):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
 
-from bench import _results
-from bench._command import shown_command
-from bench.gpu.probes import _compile
-from bench.gpu.probes._campaign import Campaign
-from bench.gpu.probes._child import Outcome, child_main, spawn
-from bench.gpu.probes._context import Probe
-from bench.gpu.probes._cuda import CudaDevice
-from bench.gpu.probes._errors import CompileError, ProbeError
-from bench.gpu.probes._registry import PROBES, probe
-from bench.gpu.probes._table import table
-from bench.gpu.probes._telemetry import Telemetry, driver_version, query
+from bench.gpu._campaign import FIRST, Part  # noqa: E402
+from bench.gpu._script import Script  # noqa: E402
+from bench.gpu.probes._build import report  # noqa: E402
+from bench.gpu.probes._context import make_stage  # noqa: E402
+from bench.gpu.probes._page import render  # noqa: E402
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-
-
-def parse(arguments: list[str]) -> argparse.Namespace:
-    """The command line."""
-    p = argparse.ArgumentParser(prog="run.py", description=(__doc__ or "").split("\n\n")[0])
-    p.add_argument("--only", default="", help="comma-separated probe names")
-    p.add_argument("--out", type=Path, help="results file (default: bench/results/<name>.json)")
-    p.add_argument("--budget-seconds", type=float, default=480.0, help="wall time of the probes")
-    p.add_argument("--list", action="store_true", help="print the probes and stop")
-    p.add_argument("--compile-only", action="store_true", help="compile, report registers, stop")
-    p.add_argument("--arch", default="", help="such as sm_90a (default: the device's, else sm_90a)")
-    p.add_argument("--compiler", choices=("any", "nvcc", "nvrtc"), default="any")
-    p.add_argument("--commit", help="commit to record where the files are not in a git checkout")
-    p.add_argument("--child", help=argparse.SUPPRESS)
-    p.add_argument("--seconds", type=float, default=0.0, help=argparse.SUPPRESS)
-    p.add_argument("--records", type=Path, help=argparse.SUPPRESS)
-    p.add_argument("--cubins", type=Path, help=argparse.SUPPRESS)
-    return p.parse_args(arguments)
-
-
-def chosen(only: str) -> list[Probe]:
-    """The probes named on the command line, in their usual order; all of them for none."""
-    wanted = {probe(name.strip()).name for name in only.split(",") if name.strip()}
-    return [p for p in PROBES if not wanted or p.name in wanted]
-
-
-def device_arch() -> str:
-    """sm_90a for compute capability 9.0, and so on; sm_90a without an answer."""
-    reading = query({"compute": "compute_cap"}) or {}
-    capability = reading.get("compute")
-    if not isinstance(capability, float):
-        return "sm_90a"
-    return f"sm_{round(capability * 10)}{'a' if capability >= 9 else ''}"
-
-
-def compile_kernels(arch: str, folder: Path, prefer: str) -> tuple[str, list[_compile.Compiled]]:
-    """Compiles every source side by side; failures go to stderr and cost their probe only."""
-    compiler = _compile.find_compiler(prefer)
-    results = list(_compile.compile_all(compiler, _compile.SOURCES, arch, folder).values())
-    if prefer == "any" and all(isinstance(r, CompileError) for r in results):
-        # nvcc also needs a host compiler, which a machine with nvcc may lack; NVRTC needs none.
-        print(results[0], file=sys.stderr)
-        compiler = _compile.find_compiler("nvrtc")
-        results = list(_compile.compile_all(compiler, _compile.SOURCES, arch, folder).values())
-    for failure in (r for r in results if isinstance(r, CompileError)):
-        print(failure, file=sys.stderr)
-    return compiler.name, [r for r in results if isinstance(r, _compile.Compiled)]
-
-
-def report_usage(compiled: list[_compile.Compiled]) -> None:
-    """Registers and spills of every kernel."""
-    for unit in compiled:
-        for use in _compile.usages(unit.log):
-            print(
-                f"{unit.source:14} {use.kernel:28} {use.registers:3} registers, "
-                f"{use.spill_bytes} bytes spilled, {use.stack_bytes} bytes of stack"
-            )
-
-
-def child_command(
-    options: argparse.Namespace, name: str, seconds: float, cubins: Path, records: Path
-) -> list[str]:
-    """This script again, for one probe."""
-    return [
-        sys.executable, str(Path(__file__).resolve()), "--child", name, "--seconds", str(seconds),
-        "--records", str(records), "--cubins", str(cubins), "--arch", options.arch,
-    ]  # fmt: skip
-
-
-def run_all(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Compiles, runs, reports."""
-    with tempfile.TemporaryDirectory(prefix="probes-") as name:
-        folder = Path(name)
-        compiler, compiled = compile_kernels(options.arch, folder, options.compiler)
-        if options.compile_only:
-            report_usage(compiled)
-            return 0 if len(compiled) == len(_compile.SOURCES) else 1
-
-        def runner(one: Probe, seconds: float) -> Outcome:
-            print(f"{one.name}: up to {seconds:.0f} s ...", file=sys.stderr, flush=True)
-            records = folder / f"{one.name}.jsonl"
-            command = child_command(options, one.name, seconds, folder, records)
-            return spawn(one.name, command, seconds, records)
-
-        campaign = Campaign(
-            probes=chosen(options.only),
-            runner=runner,
-            seconds=options.budget_seconds,
-            command=shown_command([__file__, *arguments]),
-            commit=options.commit or _results.current_commit(REPOSITORY),
-            compiler=f"{compiler} {options.arch}",
-            out=options.out,
-            folder=REPOSITORY / "bench" / "results",
-            driver=driver_version(),
-        )
-        return finish(campaign)
-
-
-def finish(campaign: Campaign) -> int:
-    """Runs the campaign between two looks at the clocks; the table comes last, whatever happens."""
-    telemetry = Telemetry()
-    telemetry.start()
-    try:
-        campaign.run()
-    finally:  # also on a signal: what was measured is written
-        telemetry.stop()
-        campaign.records.append(telemetry.record())
-        campaign.write()
-        print(table(campaign.records))
-    measured = any("median" in r and r["name"] != "clocks" for r in campaign.records)
-    if campaign.device:
-        print(f"results: {campaign.path()}")
-    return 0 if measured and not any("error" in r for r in campaign.records) else 1
-
-
-def _interrupt(number: int, _frame: object) -> None:
-    raise KeyboardInterrupt(f"signal {number}")
+# What the design needs first comes first; with their shares of the time.
+PROBES = tuple(
+    Part(name, f"probes.{entry}", 600, tells, weight=weight)
+    for name, entry, weight, tells in (
+        ("topology", "topology:topology", 0.5, "clusters that fit, and which SMs share a GPC"),
+        ("read", "bandwidth:read", 4.0, "what the memory delivers, by mechanism"),
+        ("waits", "waits:waits", 2.0, "what a dependency among SMs costs"),
+        ("launch", "launches:launches", 0.5, "what a kernel boundary costs"),
+        ("token", "choose:token", 1.0, "choosing a token, and its way to the host and back"),
+        ("mailbox", "mailbox:mailbox", 1.0, "kernels that push words to each other"),
+        ("matvec", "matvec:matvec", 4.0, "can arithmetic keep up with the stream of weights?"),
+    )
+)
+PARTS = (Part(FIRST, "probes._build:build", 120, "every kernel compiled"), *PROBES)
+SCRIPT = Script(
+    path=RUN,
+    doc=__doc__ or "",
+    engine="probe",
+    what="probes",
+    minutes=8.0,
+    parts=lambda rehearse: PARTS,
+    stage=make_stage,
+    render=render,
+    # Eager loading: a lazily loaded kernel may wait for the running ones, which wait for it. And
+    # more queues than the default 8, or two of the mailbox probe's streams would share one.
+    environment={"CUDA_MODULE_LOADING": "EAGER", "CUDA_DEVICE_MAX_CONNECTIONS": "32"},
+)
 
 
 def main(arguments: list[str]) -> int:
     """Exit status 0: all measured; 1: something failed; 2: usage."""
-    options = parse(arguments)
-    if options.list:
-        for one in PROBES:
-            print(f"{one.name:10} {(type(one).__doc__ or '').strip()}")
-        return 0
-    options.arch = options.arch or device_arch()
-    if options.child:
-        child_main(
-            probe(options.child),
-            lambda: CudaDevice(options.cubins, options.arch),
-            options.seconds,
-            options.records,
-        )
-        return 0
-    signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        chosen(options.only)
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 2
-    try:
-        return run_all(options, arguments)
-    except ProbeError as error:
-        print(error, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as error:
-        print(f"stopped: {error or 'interrupted'}", file=sys.stderr)
-        return 1
+    parser = SCRIPT.parser()
+    parser.add_argument("--budget-seconds", type=float, help="instead of --minutes")
+    parser.add_argument("--compile-only", action="store_true", help="report registers, and stop")
+    parser.add_argument("--arch", default="sm_90a", help="of --compile-only; default: sm_90a")
+    options = parser.parse_args(arguments)
+    if options.compile_only:
+        return 0 if report(options.arch) else 1
+    if options.budget_seconds is not None:
+        options.minutes = options.budget_seconds / 60
+    return SCRIPT.main(arguments, options)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from bench._results import Record
-from bench.gpu.probes import _structs
-from bench.gpu.probes._context import Context, Probe, expect
-from bench.gpu.probes._device import Launch
-from bench.gpu.probes._errors import DeviceError, NotMeasuredError
+from bench.gpu._stage import NotMeasuredError, expect
+from bench.gpu.probes._context import Context, sentinels
+from bench.gpu.probes._kernels import TOPOLOGY
+from monolane._results import Record
+from monolane.cuda._device import Launch
+from monolane.errors import BackendError
 
 ONE_PER_SM = 120 * 1024  # more than half of an SM's shared memory
 
@@ -43,22 +44,19 @@ class Partition:
 
 
 def _one_per_sm(ctx: Context) -> int:
-    return min(ONE_PER_SM, ctx.device.info.shared_per_block)
+    return min(ONE_PER_SM, ctx.device.info.shared_bytes)
 
 
 def _run_clusters(ctx: Context, size: int, clusters: int) -> list[list[int]]:
     """One launch: the SMs of each cluster."""
-    device = ctx.device
-    kernel = device.kernel("topology.cu", "where_am_i")
-    out = device.allocate(size * clusters * 4)
-    device.fill(out, 0xFFFFFFFF)
-    params = _structs.TOPOLOGY.pack(sm_of_block=out.address, hold_cycles=ctx.scale.hold_cycles)
     shape = Launch(size * clusters, 32, _one_per_sm(ctx), cluster=size)
-    device.launch(kernel, shape, params)
-    device.synchronize()
-    sms = device.download(out, np.uint32, size * clusters).reshape(clusters, size)
-    device.free(out)
-    limit = device.info.sm_count
+    with ctx.buffers(out=sentinels(size * clusters)) as b:
+        ctx.run(
+            "topology.cu", "where_am_i", shape, TOPOLOGY, sm_of_block=b["out"],
+            hold_cycles=ctx.scale.hold_cycles,
+        )  # fmt: skip
+        sms = ctx.table(b["out"], np.uint32, clusters, size)
+    limit = ctx.device.info.sms
     expect(bool((sms < limit).all()), f"a block reported SM {sms.max()}, the device has {limit}")
     return [[int(v) for v in row] for row in sms]
 
@@ -71,12 +69,12 @@ def active_clusters(ctx: Context, size: int, shared: int) -> int:
 
 def gpc_sets(ctx: Context) -> list[list[int]]:
     """The SMs of each GPC, as far as clusters reveal them."""
-    partition = Partition(ctx.device.info.sm_count)
+    partition = Partition(ctx.device.info.sms)
     largest = max(ctx.scale.cluster_sizes)
     for size in [*range(2, min(largest, 8) + 1), *([16] if largest >= 16 else [])]:
         try:
             fit = active_clusters(ctx, size, _one_per_sm(ctx))
-        except DeviceError:
+        except BackendError:
             continue  # a size that this device refuses tells nothing
         for launch in range(ctx.scale.topology_launches if fit else 0):
             for cluster in _run_clusters(ctx, size, max(1, fit - launch % 3)):
@@ -88,7 +86,7 @@ def gpc_sets(ctx: Context) -> list[list[int]]:
 def _cluster_figures(ctx: Context, size: int, shared: int) -> Record:
     try:
         fit = active_clusters(ctx, size, shared)
-    except DeviceError as error:
+    except BackendError as error:
         raise NotMeasuredError(str(error)) from error
     if fit:
         seen = _run_clusters(ctx, size, fit)
@@ -102,27 +100,14 @@ def _cluster_figures(ctx: Context, size: int, shared: int) -> Record:
 def _map_figures(ctx: Context) -> Record:
     sets = gpc_sets(ctx)
     sizes = sorted((len(s) for s in sets), reverse=True)
-    expect(sum(sizes) == ctx.device.info.sm_count, f"the sets {sizes} do not cover all SMs")
+    expect(sum(sizes) == ctx.device.info.sms, f"the sets {sizes} do not cover all SMs")
     return {"gpc_sizes": sizes, "sms_of_gpc": sets, "alone": sum(1 for n in sizes if n == 1)}
 
 
-class Topology(Probe):
+def topology(ctx: Context, job: str) -> None:
     """Cluster occupancy, then the map."""
-
-    name = "topology"
-    weight = 0.5
-
-    def run(self, ctx: Context) -> None:
-        """Both."""
-        for size in ctx.scale.cluster_sizes:
-            for shared in (0, _one_per_sm(ctx)):
-                ctx.attempt(
-                    "max_active_clusters",
-                    _cluster_figures,
-                    ctx,
-                    size,
-                    shared,
-                    cluster=size,
-                    shared_bytes=shared,
-                )
-        ctx.attempt("gpc_map", _map_figures, ctx)
+    for size in ctx.scale.cluster_sizes:
+        for shared in (0, _one_per_sm(ctx)):
+            labels = {"cluster": size, "shared_bytes": shared}
+            ctx.attempt("max_active_clusters", _cluster_figures, ctx, size, shared, **labels)
+    ctx.attempt("gpc_map", _map_figures, ctx)

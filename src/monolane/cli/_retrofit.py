@@ -1,4 +1,4 @@
-"""``monolane retrofit``: convert an ordinary Llama into a Laneformer."""
+"""``monolane retrofit``: convert a dense model into a Laneformer."""
 
 import sys
 import tempfile
@@ -9,7 +9,7 @@ import typer
 
 
 def retrofit(
-    source: Annotated[str, typer.Argument(help="Folder of a Llama, or a Hub id.")],
+    source: Annotated[str, typer.Argument(help="Folder of a dense model, or a Hub id.")],
     out: Annotated[Path, typer.Argument(help="Model folder to write.")],
     lanes: Annotated[int, typer.Option("--lanes", help="Lanes to deal the heads out to.")] = 8,
     delay: Annotated[
@@ -44,7 +44,7 @@ def retrofit(
         bool, typer.Option("--overwrite", help="Replace OUT if it is there.")
     ] = False,
 ) -> None:
-    """Convert a Llama checkpoint into lanes: exact without a delay, a starting point with one.
+    """Convert a dense checkpoint into lanes: exact without a delay, a starting point with one.
 
     --distil trains the delayed model back towards its source on the text of a file or folder.
     """

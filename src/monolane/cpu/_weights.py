@@ -125,5 +125,6 @@ def _bytes(array: Array) -> Array:
 
 def check_config(config: ModelConfig) -> None:
     """Refuse what the kernels do not hold."""
+    config.check_features("cpu", "qkv_bias")
     if config.head_dim > 1024:
         raise BackendError(f"head_dim: the CPU backend holds at most 1024, got {config.head_dim}")

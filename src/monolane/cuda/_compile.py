@@ -10,7 +10,7 @@ import hashlib
 import io
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -70,21 +70,31 @@ def architecture(major: int, minor: int) -> str:
 
 
 def compile_kernel(
-    source: str, headers: Mapping[str, str], arch: str, *, use_cache: bool = True
+    source: str,
+    headers: Mapping[str, str],
+    arch: str,
+    *,
+    use_cache: bool = True,
+    fuse: bool = False,
+    folders: Sequence[str] = (),
 ) -> Compiled:
-    """Compile a file of the kernels folder; ``headers``: generated files that it includes.
+    """Compile a file of the kernels folder, or one of an absolute path.
+
+    headers  generated files that it includes
+    fuse     let the compiler make one rounding of a product and a sum
+    folders  where it finds other headers; their contents are not part of the cache's key
 
     BackendError with the compiler's log if it does not compile; MissingExtraError without NVRTC.
     """
     compiler_version()
     program_cache = _cache() if use_cache else None
     text = (KERNELS / source).read_text()
-    key = _key(source, text, headers, arch)
+    key = _key(source, text, headers, arch, (*folders, f"fuse={fuse}"))
     if program_cache is not None:
         cubin = program_cache.get(key)
         if cubin is not None and cubin.startswith(b"\x7fELF"):
             return Compiled(cubin, "")
-    compiled = _compile(source, text, headers, arch)
+    compiled = _compile(source, text, headers, arch, fuse, folders)
     if program_cache is not None:
         with suppress(OSError):  # a full disk costs the next start some seconds, not this one
             program_cache[key] = compiled.cubin
@@ -103,41 +113,52 @@ def compiler_version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _compile(source: str, text: str, headers: Mapping[str, str], arch: str) -> Compiled:
+def _compile(
+    source: str,
+    text: str,
+    headers: Mapping[str, str],
+    arch: str,
+    fuse: bool,
+    folders: Sequence[str],
+) -> Compiled:
     from cuda.core import Program
 
     log = io.StringIO()
     with tempfile.TemporaryDirectory(prefix="monolane-") as folder:
         for name, content in headers.items():
             (Path(folder) / name).write_text(content)
-        program = Program(text, "c++", _options(source, arch, [folder, str(KERNELS)]))
+        places = [folder, str(KERNELS), *folders]
+        program = Program(text, "c++", _options(source, arch, places, fuse))
         try:
             code = program.compile("cubin", logs=log)
         except Exception as error:  # cuda.core has classes of its own, and shows none of them
             raise BackendError(
-                f"cuda: {source} did not compile for {arch}. Is this compiler too old for the "
-                f"machine? pip install --upgrade 'monolane[cuda]'\n{error}"
+                f"cuda: {Path(source).name} did not compile for {arch}. Is this compiler too old "
+                f"for the machine? pip install --upgrade 'monolane[cuda]'\n{error}"
             ) from error
         finally:
             program.close()
     return Compiled(bytes(code.code), log.getvalue())
 
 
-def _options(source: str, arch: str, folders: list[str]) -> "ProgramOptions":
+def _options(source: str, arch: str, folders: list[str], fuse: bool = False) -> "ProgramOptions":
     from cuda.core import ProgramOptions
 
-    # No contraction: a*b + c is fused only where the kernel says so, as in the emulated build.
+    # No contraction of our own kernels: a*b + c is fused only where they say so, as in the emulated
+    # build.
     return ProgramOptions(
-        name=source,
+        name=Path(source).name,
         arch=arch,
         std="c++17",
-        fma=False,
+        fma=fuse,
         include_path=folders or None,
         ptxas_options="-v",
     )
 
 
-def _key(source: str, text: str, headers: Mapping[str, str], arch: str) -> bytes:
+def _key(
+    source: str, text: str, headers: Mapping[str, str], arch: str, choices: Sequence[str]
+) -> bytes:
     """Return the cache's key: everything that the cubin depends on, wherever the files lie."""
     from cuda.core.utils import make_program_cache_key
 
@@ -145,6 +166,7 @@ def _key(source: str, text: str, headers: Mapping[str, str], arch: str) -> bytes
     files = {path.name: path.read_text() for path in sorted(KERNELS.glob("*.cuh"))}
     for name, content in sorted({**files, **headers}.items()):
         digest.update(f"{name}\0{content}\0".encode())
+    digest.update("\0".join(choices).encode())
     options = _options(source, arch, [])
     key: bytes = make_program_cache_key(
         code=text,

@@ -29,16 +29,24 @@ class GpuInfo:
     shared_bytes: int  # that a block may use
     free_bytes: int
     total_bytes: int
+    l2_bytes: int = 0  # 0: not asked for
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The shape of a launch. ``cooperative``: all blocks must run at the same time."""
+    """The shape of a launch.
+
+    cooperative  all blocks must run at the same time
+    cluster      blocks of a cluster
+    overlap      it may begin before the launch in front of it has ended
+    """
 
     blocks: int
     threads: int
     shared_bytes: int = 0
     cooperative: bool = False
+    cluster: int = 1
+    overlap: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ _ADVICE = {
 }
 _POLL_SECONDS = 50e-6  # between two looks at a mark
 
+Stream = Any
+
 
 class CudaDevice:
     """The first GPU that CUDA_VISIBLE_DEVICES shows, through its primary context."""
@@ -65,31 +67,60 @@ class CudaDevice:
 
     def kernel(self, source: str, entry: str, headers: Mapping[str, str]) -> Kernel:
         """Compile a file of the kernels folder with generated headers; return an entry point."""
-        cubin = compile_kernel(source, headers, architecture(*self.info.compute)).cubin
+        return self.load(
+            compile_kernel(source, headers, architecture(*self.info.compute)).cubin, entry
+        )
+
+    def load(self, cubin: bytes, entry: str) -> Kernel:
+        """Return an entry point of compiled code."""
         if cubin not in self._modules:
             self._modules[cubin] = self._call("cuModuleLoadData", cubin)
         return self._call("cuModuleGetFunction", self._modules[cubin], entry.encode())
 
-    def launch(self, kernel: Kernel, shape: Launch, params: bytes) -> None:
-        """Launch with one structure as its parameter, in the stream's order."""
-        self._allow_shared(kernel, shape.shared_bytes)
-        config = self._driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = shape.blocks, 1, 1
-        config.blockDimX, config.blockDimY, config.blockDimZ = shape.threads, 1, 1
-        config.sharedMemBytes = shape.shared_bytes
-        config.hStream = self._stream
-        attributes = [self._cooperative()] if shape.cooperative else []
-        config.attrs, config.numAttrs = attributes, len(attributes)
+    def launch(
+        self, kernel: Kernel, shape: Launch, params: bytes, stream: Stream | None = None
+    ) -> None:
+        """Launch with one structure as its parameter, in the stream's order or another one's."""
+        config = self.configure(kernel, shape, stream)
         # The driver copies the structure before it returns.
         structure = ctypes.create_string_buffer(params, len(params))
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(structure))
         self._call("cuLaunchKernelEx", config, kernel, ctypes.addressof(pointers), 0)
 
-    def _cooperative(self) -> Any:
-        attribute = self._driver.CUlaunchAttribute()
-        attribute.id = self._driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-        attribute.value.cooperative = 1
-        return attribute
+    def configure(self, kernel: Kernel, shape: Launch, stream: Stream | None = None) -> Any:
+        """Return the driver's description of a launch, with all that the kernel needs allowed."""
+        self._allow_shared(kernel, shape.shared_bytes)
+        if shape.cluster > 8:  # more than every GPU with clusters has
+            kinds = self._driver.CUfunction_attribute
+            attribute = kinds.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            self._call("cuFuncSetAttribute", kernel, attribute, 1)
+        config = self._driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = shape.blocks, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = shape.threads, 1, 1
+        config.sharedMemBytes = shape.shared_bytes
+        config.hStream = self._stream if stream is None else stream
+        attributes = self._attributes(shape)
+        config.attrs, config.numAttrs = attributes, len(attributes)
+        return config
+
+    def _attributes(self, shape: Launch) -> list[Any]:
+        made = []
+
+        def add(name: str) -> Any:
+            attribute = self._driver.CUlaunchAttribute()
+            kinds = self._driver.CUlaunchAttributeID
+            attribute.id = getattr(kinds, f"CU_LAUNCH_ATTRIBUTE_{name}")
+            made.append(attribute)
+            return attribute.value
+
+        if shape.cooperative:
+            add("COOPERATIVE").cooperative = 1
+        if shape.cluster > 1:
+            size = add("CLUSTER_DIMENSION").clusterDim
+            size.x, size.y, size.z = shape.cluster, 1, 1
+        if shape.overlap:
+            add("PROGRAMMATIC_STREAM_SERIALIZATION").programmaticStreamSerializationAllowed = 1
+        return made
 
     def _allow_shared(self, kernel: Kernel, nbytes: int) -> None:
         if self._shared.get(int(kernel), 48 << 10) < nbytes:
@@ -142,11 +173,11 @@ class CudaDevice:
 
     # ---- order -----------------------------------------------------------------------------------
 
-    def mark(self) -> Mark:
-        """Return a mark at the stream's present end."""
+    def mark(self, stream: Stream | None = None) -> Mark:
+        """Return a mark at the present end of the stream, or of another one."""
         flags = self._driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
         event = self._call("cuEventCreate", int(flags))
-        self._call("cuEventRecord", event, self._stream)
+        self._call("cuEventRecord", event, self._stream if stream is None else stream)
         return _Event(self, event)
 
     def passed(self, mark: Mark) -> bool:
@@ -192,6 +223,7 @@ class CudaDevice:
             "major": "COMPUTE_CAPABILITY_MAJOR",
             "minor": "COMPUTE_CAPABILITY_MINOR",
             "shared": "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
+            "l2": "L2_CACHE_SIZE",
         }
         kinds = self._driver.CUdevice_attribute
         values = {}
@@ -206,6 +238,7 @@ class CudaDevice:
             shared_bytes=values["shared"],
             free_bytes=int(free),
             total_bytes=int(total),
+            l2_bytes=values["l2"],
         )
 
     def _enter(self) -> None:

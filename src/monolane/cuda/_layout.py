@@ -223,6 +223,7 @@ def lay_out(
 
 def _check(plan: Plan, warps: int) -> None:
     c, groups = plan.config, plan.groups
+    c.check_features("cuda", "qkv_bias")
     if groups.lanes_each != 1:
         raise ConfigError(
             f"cuda: expected a multiple of the {c.num_lanes} lanes as workers, got {groups.workers}"

@@ -18,7 +18,7 @@ OLDEST_DRIVER = (13, 0)  # of CUDA: what the packages of the extra are built for
 PACKAGES = ("cuda.core", "cuda.bindings")
 
 # CUdevice_attribute
-_SMS, _MAJOR, _MINOR, _SHARED = 16, 75, 76, 97
+_SMS, _L2, _MAJOR, _MINOR, _SHARED = 16, 38, 75, 76, 97
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +87,12 @@ def _first_gpu(lib: Any) -> GpuInfo:
     _call(lib, "cuDeviceGetName", name, 128, device)
     _call(lib, "cuDeviceTotalMem_v2", byref(total), device)
     values = []
-    for attribute in (_SMS, _MAJOR, _MINOR, _SHARED):
+    for attribute in (_SMS, _MAJOR, _MINOR, _SHARED, _L2):
         value = c_int()
         _call(lib, "cuDeviceGetAttribute", byref(value), attribute, device)
         values.append(value.value)
-    sms, major, minor, shared = values
-    return GpuInfo(name.value.decode(), (major, minor), sms, shared, 0, total.value)
+    sms, major, minor, shared, l2 = values
+    return GpuInfo(name.value.decode(), (major, minor), sms, shared, 0, total.value, l2)
 
 
 def _call(lib: Any, name: str, *arguments: Any) -> None:

@@ -5,12 +5,13 @@ import re
 from pathlib import Path
 
 from monolane.errors import ModelNotFoundError
+from monolane.model import LICENCE_FILES
 
 DEMO = "demo"
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 # What a model folder is made of; never a pickle, never code.
-_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "README.md", "LICENSE*"]
+_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "README.md", *LICENCE_FILES]
 
 
 def find_model(model: str | Path, with_code: bool = False) -> Path:

@@ -15,12 +15,13 @@ import numpy as np
 
 from monolane.errors import CheckpointError, ConfigError, ModelNotFoundError
 from monolane.hf._card import model_card
-from monolane.hf._text_files import write_text_files
+from monolane.hf._text_files import write_settings
 from monolane.model import (
     Checkpoint,
     ModelConfig,
     Weights,
     check_replaceable,
+    copy_beside,
     folder_aside,
     read_config,
     render_config,
@@ -58,10 +59,10 @@ def export_hub_layout(
         _write_json(folder / "config.json", render_config(config) | {"auto_map": AUTO_MAP})
         tensors = _tensors(config, checkpoint, convert=dtype is not None)
         write_checkpoint(folder, tensors, MAX_SHARD_BYTES)
-        write_text_files(source, folder, config)
+        copy_beside(source, folder)
+        write_settings(source, folder, config)
         _copy_or_write(source, folder, "generation_config.json", _generation_config(config))
         _copy_or_write(source, folder, "README.md", model_card(config, destination.name))
-        _copy_licences(source, folder)
         for name in CODE_FILES:
             shutil.copyfile(Path(__file__).with_name(name), folder / name)
     return destination
@@ -117,13 +118,6 @@ def _copy_or_write(source: Path, folder: Path, name: str, text: str) -> None:
         shutil.copyfile(source / name, folder / name)
     else:
         (folder / name).write_text(text, encoding="utf-8")
-
-
-def _copy_licences(source: Path, folder: Path) -> None:
-    for pattern in ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*"):
-        for path in sorted(source.glob(pattern)):
-            if path.is_file():
-                shutil.copyfile(path, folder / path.name)
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The tokenizer files of an exported folder.
+"""The tokenizer settings of an exported folder.
 
 tokenizer.json is the one description that every reader obeys. ``tokenizer_class`` must name the
 class that takes it as it is: given a Llama class, transformers 5 rebuilds normalizer and decoder
@@ -6,29 +6,17 @@ from that class and encodes some strings differently (seen in 5.5 and 5.23).
 """
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 from monolane.errors import TextError
 from monolane.model import ModelConfig, read_json_object
 
-# Copied where the source has them.
-PLAIN_FILES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-)
 SETTINGS = "tokenizer_config.json"
 
 
-def write_text_files(source: Path, folder: Path, config: ModelConfig) -> None:
-    """Copy what ``source`` has of tokenizer and chat template, with settings that fit them."""
-    for name in PLAIN_FILES:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, folder / name)
+def write_settings(source: Path, folder: Path, config: ModelConfig) -> None:
+    """Write the settings that fit the tokenizer of ``source``, if it has one."""
     fast = (source / "tokenizer.json").is_file()
     if (source / SETTINGS).is_file():
         settings = read_json_object(source / SETTINGS)

@@ -26,7 +26,8 @@ class LaneformerConfig(PretrainedConfig):
 
     The sizes default to the released 2B model; windows are given by ``sliding_window`` together
     with ``swa_layers`` (layer ids). ``use_comm``, ``sliding_window_n_layers`` (the first n layers,
-    or the last if negative) and ``rms_norm_eps`` are earlier spellings, translated on reading.
+    or the last if negative) and ``rms_norm_eps`` are earlier spellings, translated on reading, like
+    ``unclamped_layers``: layers of full attention whatever other fields say.
     """
 
     model_type = "laneformer"
@@ -88,7 +89,11 @@ class LaneformerConfig(PretrainedConfig):
         self.initializer_range = initializer_range
         self.use_cache = use_cache
         self._check_sizes()
-        self.swa_layers = self._windowed(swa_layers, kwargs.pop("sliding_window_n_layers", None))
+        self.swa_layers = self._windowed(
+            swa_layers,
+            kwargs.pop("sliding_window_n_layers", None),
+            kwargs.pop("unclamped_layers", None),
+        )
         self._check_options(tie_word_embeddings)
         self._check_fixed("head_dim", self.head_dim, kwargs.pop("head_dim", None))
         self._check_fixed("layer_types", self.layer_types, kwargs.pop("layer_types", None))
@@ -195,31 +200,43 @@ class LaneformerConfig(PretrainedConfig):
                 self.lm_head_type,
             )
 
-    def _windowed(self, swa_layers: Any, n_layers: Any) -> list[int]:
+    def _windowed(self, swa_layers: Any, n_layers: Any, unclamped_layers: Any) -> list[int]:
         """Return the ids of the windowed layers, whichever spelling named them."""
         window, layers = self.sliding_window, self.num_hidden_layers
         if n_layers is not None and (type(n_layers) is not int or abs(n_layers) > layers):
             raise _error(
                 "sliding_window_n_layers", f"an integer from -{layers} to {layers}", n_layers
             )
-        named = swa_layers
+        unclamped = self._layer_ids("unclamped_layers", unclamped_layers) or set()
+        named = self._layer_ids("swa_layers", swa_layers)
         if n_layers is not None:
-            ids = list(range(layers))
-            named = ids[:n_layers] if n_layers >= 0 else ids[n_layers:]
-            if swa_layers is not None and swa_layers != named:
-                raise _error("swa_layers", f"{named}, as sliding_window_n_layers says", swa_layers)
+            ids = range(layers)
+            counted = set(ids[:n_layers] if n_layers >= 0 else ids[n_layers:])
+            if named is not None and named - unclamped != counted - unclamped:
+                expected = sorted(counted - unclamped)
+                raise _error(
+                    "swa_layers", f"{expected}, as sliding_window_n_layers says", swa_layers
+                )
+            named = counted
         if named is None:
             if window is not None:
                 raise _error("swa_layers", f"layer ids for sliding_window = {window}", None)
             return []
-        if not isinstance(named, list | tuple) or not all(
-            type(layer) is int and 0 <= layer < layers for layer in named
-        ):
-            raise _error("swa_layers", f"a list of layer ids from 0 to {layers - 1}", named)
+        named -= unclamped
         # transformers' sliding cache keeps window - 1 keys, and with a window of 1 it keeps all.
         if named and (type(window) is not int or window < 2):
             raise _error("sliding_window", "an integer of at least 2, as layers use it", window)
-        return sorted(set(named))
+        return sorted(named)
+
+    def _layer_ids(self, name: str, ids: Any) -> set[int] | None:
+        layers = self.num_hidden_layers
+        if ids is None:
+            return None
+        if not isinstance(ids, list | tuple) or not all(
+            type(layer) is int and 0 <= layer < layers for layer in ids
+        ):
+            raise _error(name, f"a list of layer ids from 0 to {layers - 1}", ids)
+        return set(ids)
 
     def _check_fixed(self, name: str, value: Any, given: Any) -> None:
         """Refuse a field that the architecture, or the other fields, leave no choice in."""

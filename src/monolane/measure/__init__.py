@@ -5,6 +5,16 @@
 any size to measure. ``Load`` asks a server, ours or another, as clients would.
 """
 
+from monolane._results import (
+    SCHEMA,
+    Record,
+    ResultsError,
+    build_document,
+    current_commit,
+    result_name,
+    validate_document,
+    write_document,
+)
 from monolane.measure._bandwidth import ReadProbe
 from monolane.measure._bench import bench_records, memory_record, startup_record
 from monolane.measure._cases import Case, DecodeCase, LoadedModel, PrefillCase, run_rounds
@@ -18,16 +28,6 @@ from monolane.measure._load_target import LoadTarget
 from monolane.measure._machine import describe_machine, drop_from_page_cache, load_average
 from monolane.measure._neighbours import Neighbours
 from monolane.measure._paced import PacedExecutor, paced_engine
-from monolane.measure._results import (
-    SCHEMA,
-    Record,
-    ResultsError,
-    build_document,
-    current_commit,
-    result_name,
-    validate_document,
-    write_document,
-)
 from monolane.measure._samples import summary
 from monolane.measure._synthetic import SYNTHETIC, synthetic, synthetic_config
 from monolane.measure._trace import KindSummary, Trace, summarise, take_trace

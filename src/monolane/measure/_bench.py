@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from monolane._results import Record
 from monolane.measure._bandwidth import ReadProbe
 from monolane.measure._cases import DecodeCase, PrefillCase
 from monolane.measure._first_token import FirstToken
-from monolane.measure._results import Record
 from monolane.measure._samples import summary
 from monolane.plan import build, phase_cost
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from monolane._results import Record
 from monolane.errors import MissingExtraError, RequestError
-from monolane.measure._results import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from monolane._results import Record
 from monolane.measure._load import Load, Loaded
-from monolane.measure._results import Record
 from monolane.measure._samples import summary
 
 _NOTES = {

@@ -1,19 +1,14 @@
 """What a model is: its config, the names and shapes of its tensors, and its files.
 
-A leaf room: it imports no other. Executors read ``ModelConfig`` and ``Weights`` and need to know
+A leaf package: it imports no other. Executors read ``ModelConfig`` and ``Weights`` and need to know
 nothing of families, config.json or safetensors.
 """
 
 from monolane.model._aside import check_replaceable, folder_aside
+from monolane.model._beside import LICENCE_FILES, copy_beside
 from monolane.model._checkpoint import Checkpoint, write_checkpoint
 from monolane.model._config import Head, LayerConfig, ModelConfig
-from monolane.model._families import (
-    parse_config,
-    read_config,
-    read_json_object,
-    render_config,
-    tensor_specs,
-)
+from monolane.model._fields import read_json_object
 from monolane.model._formats import (
     ACTIVATIONS,
     FORMATS,
@@ -31,10 +26,12 @@ from monolane.model._rotary import Rotary, RotaryScaling
 from monolane.model._safetensors import PendingTensor, SafetensorsFile, write_safetensors
 from monolane.model._tensors import Part, Role, TensorSpec, lane_shape, layer_roles
 from monolane.model._weights import Weights
+from monolane.model.families import parse_config, read_config, render_config, tensor_specs
 
 __all__ = [
     "ACTIVATIONS",
     "FORMATS",
+    "LICENCE_FILES",
     "NEVER",
     "NOW",
     "STORED",
@@ -57,6 +54,7 @@ __all__ = [
     "WeightFormat",
     "Weights",
     "check_replaceable",
+    "copy_beside",
     "find_format",
     "folder_aside",
     "formats_header",

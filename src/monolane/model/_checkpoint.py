@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from monolane.errors import CheckpointError
-from monolane.model._families import read_json_object
+from monolane.model._fields import read_json_object
 from monolane.model._safetensors import (
     Array,
     PendingTensor,
@@ -57,11 +57,6 @@ class Checkpoint(Mapping[str, Array]):
     def file_of(self, name: str) -> Path:
         """Return the path of the file that holds a tensor."""
         return self._files[name].path
-
-    @property
-    def files(self) -> tuple[SafetensorsFile, ...]:
-        """The mapped files, each once."""
-        return tuple({file.path: file for file in self._files.values()}.values())
 
 
 def _open_shards(folder: Path) -> dict[str, SafetensorsFile]:

@@ -1,15 +1,15 @@
 """The one description of a decoder that every executor reads.
 
-A model family (Laneformer, later Llama, Qwen, ...) is a way to spell these fields in config.json
-and to name its tensors; it never brings a class of its own, so an executor that handles the fields
-handles every family. An ordinary dense model is one lane whose modules reduce ``NOW``.
+A model family (Laneformer, Llama, Qwen2, ...) is a way to spell these fields in config.json and to
+name its tensors; it never brings a class of its own, so an executor that handles the fields handles
+every family. An ordinary dense model is one lane whose modules reduce ``NOW``.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
-from monolane.errors import ConfigError
+from monolane.errors import BackendError, ConfigError
 from monolane.model._fields import MAX_SIZE
 from monolane.model._quantization import Quantization
 from monolane.model._reduce import Reduce
@@ -20,6 +20,11 @@ MAX_LAYERS = 1024
 
 WeightDtype = Literal["bfloat16", "float16", "float32"]
 WEIGHT_DTYPES: tuple[WeightDtype, ...] = ("bfloat16", "float16", "float32")
+
+
+def feature(default: Any) -> Any:
+    """Declare a field that asks executors for arithmetic of its own if it has another value."""
+    return field(default=default, metadata={"feature": True})
 
 
 class Head(StrEnum):
@@ -60,7 +65,7 @@ class ModelConfig:
     rotary: Rotary = field(default_factory=Rotary)
     norm_eps: float = 1e-5
     norm_scale_per_lane: bool = True  # RMSNorm scale [L, D]; otherwise [D], shared by the lanes
-    qkv_bias: bool = False
+    qkv_bias: bool = feature(False)
     tie_embeddings: bool = False  # the head's rows are the embedding's
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
@@ -106,6 +111,24 @@ class ModelConfig:
     def head_inputs(self) -> int:
         """Columns of the head's matrix: D, or L*D where it reads all lanes at once."""
         return self.hidden_size * (self.num_lanes if self.head is Head.CONCAT else 1)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the fields that ask for more arithmetic than every executor has."""
+        marked = [x for x in fields(self) if x.metadata.get("feature")]
+        return tuple(x.name for x in marked if getattr(self, x.name) != x.default)
+
+    def check_features(self, executor: str, *computed: str) -> None:
+        """Refuse a model with features that an executor does not compute.
+
+        So executors that lack a new feature need no change, and none of them ignores it.
+        """
+        for name in self.features:
+            if name not in computed:
+                raise BackendError(
+                    f"{name}: the {executor} backend does not compute it yet, and this "
+                    f"{self.family} model needs it; choose another backend"
+                )
 
     def _check_sizes(self) -> None:
         names = ("hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim")

@@ -4,7 +4,9 @@ Plain ``dict.get`` would let a string pass for a number and a typing mistake for
 library would hide which field of which file is at fault. Every message names both.
 """
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from monolane.errors import ConfigError
@@ -12,6 +14,21 @@ from monolane.errors import ConfigError
 # No dimension of a decoder comes near 2^24 (a vocabulary of 16 million): a larger number is a
 # damaged or hostile file, and refusing it here keeps every product of sizes far from overflow.
 MAX_SIZE = 1 << 24
+# The largest published config.json has some tens of kilobytes.
+MAX_JSON_BYTES = 1 << 20
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a small JSON file that must hold an object; ConfigError names the file."""
+    if path.stat().st_size > MAX_JSON_BYTES:
+        raise ConfigError(f"{path}: expected at most {MAX_JSON_BYTES} bytes of JSON")
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # also bad UTF-8
+        raise ConfigError(f"{path}: expected JSON in UTF-8, got: {error}") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: expected a JSON object, got {type(raw).__name__}")
+    return raw
 
 
 class Fields:
@@ -69,6 +86,23 @@ class Fields:
         if not isinstance(value, str) or value not in choices:
             raise self.fault(name, "one of " + ", ".join(map(repr, choices)))
         return value
+
+    def fixed(self, name: str, value: str | float, why: str = "") -> None:
+        """Refuse every value but this one, which a field that is not there means too."""
+        found = self.raw.get(name, value)
+        if isinstance(value, str):
+            self.choice(name, (value,), value)
+        elif found is not None and (isinstance(found, bool), found) != (type(value) is bool, value):
+            raise self.fault(name, json.dumps(value), f"; {why}" if why else "")
+
+    def layer_ids(self, name: str, count: int) -> set[int] | None:
+        """Read a list of layers, or None where the field is null or missing."""
+        if not self.has(name):
+            return None
+        value = self.raw[name]
+        if not isinstance(value, list) or not all(type(i) is int and 0 <= i < count for i in value):
+            raise self.fault(name, f"a list of layer ids from 0 to {count - 1}")
+        return set(value)
 
     def ids(self, name: str) -> tuple[int, ...]:
         """Read token ids: null, one integer, or a list of them."""

@@ -5,7 +5,6 @@ model's size. The folder appears complete or not at all.
 """
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,28 +13,16 @@ import numpy as np
 
 from monolane.errors import CheckpointError, ConfigError
 from monolane.model._aside import check_replaceable, folder_aside
+from monolane.model._beside import copy_beside
 from monolane.model._checkpoint import Checkpoint, write_checkpoint
 from monolane.model._config import ModelConfig
-from monolane.model._families import read_config, render_config, tensor_specs
 from monolane.model._quantization import Quantization
 from monolane.model._quantized import Quantized, quantize_matrix
 from monolane.model._safetensors import DTYPES, Array, PendingTensor
 from monolane.model._tensors import Part, Role, TensorSpec
 from monolane.model._weights import CODE_DTYPES, SCALE_DTYPES, Weights
+from monolane.model.families import read_config, render_config, tensor_specs
 
-# Copied as they are. Never modeling code: Transformers cannot read these weights.
-COPIED = (
-    "tokenizer*.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "generation_config.json",
-    "*.jinja",
-    "LICENSE*",
-    "LICENCE*",
-    "NOTICE*",
-    "USE_POLICY*",
-)
 CARD = "README.md"
 _NOTE = """
 ## Quantised weights
@@ -112,7 +99,7 @@ def quantize_folder(
             text = json.dumps(render_config(config), indent=2, sort_keys=True)
             (folder / "config.json").write_text(text + "\n", encoding="utf-8")
             write_checkpoint(folder, writer.tensors())
-            _copy_files(source, folder)
+            copy_beside(source, folder)
             _write_card(source, folder, config, destination.name)
     except OSError as error:
         reason = error.strerror or error
@@ -186,13 +173,6 @@ def _relative_error(matrix: Array, quantized: Quantized) -> float:
     size = float(np.linalg.norm(plain))
     missed = float(np.linalg.norm(quantized.widened() - plain))
     return missed / size if size else 0.0
-
-
-def _copy_files(source: Path, folder: Path) -> None:
-    for pattern in COPIED:
-        for path in sorted(source.glob(pattern)):
-            if path.is_file():
-                shutil.copyfile(path, folder / path.name)
 
 
 def _write_card(source: Path, folder: Path, config: ModelConfig, name: str) -> None:

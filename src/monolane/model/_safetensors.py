@@ -105,7 +105,9 @@ class SafetensorsFile(Mapping[str, Array]):
         self._check(length <= limit, f"expected a header of at most {limit} bytes, got {length}")
         data = 8 + length
         header = self._parse_header(self._mapping[8:data])
-        self.metadata = self._parse_metadata(header.pop("__metadata__", {}))
+        notes = self.metadata = header.pop("__metadata__", {})
+        plain = isinstance(notes, dict) and all(isinstance(text, str) for text in notes.values())
+        self._check(plain, "expected __metadata__ to map names to strings")
         entries = [self._parse_entry(name, raw, data, size) for name, raw in header.items()]
         self._check_cover(entries, data, size)
         return {entry.name: entry for entry in entries}
@@ -129,11 +131,6 @@ class SafetensorsFile(Mapping[str, Array]):
         self._check(isinstance(header, dict), "expected a JSON object as header")
         found: dict[str, Any] = header
         return found
-
-    def _parse_metadata(self, raw: Any) -> dict[str, str]:
-        plain = isinstance(raw, dict) and all(isinstance(value, str) for value in raw.values())
-        self._check(plain, "expected __metadata__ to map names to strings")
-        return dict(raw)
 
     def _parse_entry(self, name: str, raw: Any, data: int, size: int) -> Entry:
         at = f"tensor {name!r}: "
@@ -208,18 +205,14 @@ def as_pending(tensor: "tuple[str, Array] | PendingTensor") -> PendingTensor:
     return PendingTensor(name, array.dtype, array.shape, lambda: array)
 
 
-def write_safetensors(
-    path: Path,
-    tensors: Iterable[tuple[str, Array] | PendingTensor],
-    metadata: Mapping[str, str] | None = None,
-) -> None:
+def write_safetensors(path: Path, tensors: Iterable[tuple[str, Array] | PendingTensor]) -> None:
     """Write tensors to a file, without a second copy in memory; pending ones are made in turn.
 
     The header is padded so that the data begins on a 64-byte boundary of the file, and so of a
     mapping; the widest dtypes come first, so that every tensor is aligned to its elements.
     """
     pending = [as_pending(tensor) for tensor in tensors]
-    header: dict[str, Any] = {"__metadata__": dict(metadata or {"format": "pt"})}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     begins: dict[str, int] = {}
     at = 0
     for tensor in sorted(pending, key=lambda tensor: -tensor.dtype.itemsize):

@@ -1,5 +1,6 @@
 """What tensors a checkpoint must hold: name in the file, shape in the file, place in the model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
@@ -98,6 +99,26 @@ class TensorSpec:
     def size(self) -> int:
         """Number of elements."""
         return prod(self.shape)
+
+
+def list_specs(
+    config: ModelConfig, names: Mapping[Role, str], shared: frozenset[Role]
+) -> tuple[TensorSpec, ...]:
+    """Return a float checkpoint's tensors in the order in which a pass reads them.
+
+    ``{i}`` in a name stands for the layer. Files have no axis for the lanes in the tensors of
+    ``shared``, nor in the embedding.
+    """
+    places: list[tuple[Role, int | None]] = [(Role.EMBEDDING, None)]
+    places += [(role, i) for i in range(config.num_layers) for role in layer_roles(config)]
+    places += [(Role.FINAL_NORM, None)]
+    places += [] if config.tie_embeddings else [(Role.HEAD, None)]
+    specs = []
+    for role, layer in places:
+        shape = lane_shape(config, role)
+        in_file = shape[1:] if role in shared and role is not Role.EMBEDDING else shape
+        specs.append(TensorSpec(names[role].format(i=layer), in_file, role, layer))
+    return tuple(specs)
 
 
 def quantized_specs(config: ModelConfig, specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from monolane.errors import CheckpointError
 from monolane.model._checkpoint import Checkpoint
 from monolane.model._config import ModelConfig
-from monolane.model._families import tensor_specs
 from monolane.model._quantized import Quantized
 from monolane.model._safetensors import DTYPE_NAMES, DTYPES, Array
 from monolane.model._tensors import Part, Role, TensorSpec, lane_shape
+from monolane.model.families import find_family, tensor_specs
 
 # What a plain checkpoint may store; a quantised one says so in its config.
 WEIGHT_DTYPES = ("BF16", "F16", "F32")
@@ -38,7 +38,7 @@ class Weights:
         or of a dtype that is no weight's.
         """
         specs = tensor_specs(config)
-        _check_names(specs, checkpoint)
+        _check_names(config, specs, checkpoint)
         arrays = {
             (spec.role, spec.layer, spec.part): _checked(config, spec, checkpoint) for spec in specs
         }
@@ -64,7 +64,9 @@ class Weights:
         return Weights(self.config, outer, tuple(layers))
 
 
-def _check_names(specs: tuple[TensorSpec, ...], checkpoint: Checkpoint) -> None:
+def _check_names(
+    config: ModelConfig, specs: tuple[TensorSpec, ...], checkpoint: Checkpoint
+) -> None:
     expected = {spec.name for spec in specs}
     if missing := sorted(expected - checkpoint.keys()):
         raise CheckpointError(
@@ -72,7 +74,8 @@ def _check_names(specs: tuple[TensorSpec, ...], checkpoint: Checkpoint) -> None:
             f"{_first(missing)}; config.json and the weights are not of one model, or the "
             "download is incomplete"
         )
-    if extra := sorted(checkpoint.keys() - expected):
+    family = find_family(config)
+    if extra := sorted(x for x in checkpoint.keys() - expected if not family.surplus(config, x)):
         raise CheckpointError(
             f"{checkpoint.file_of(extra[0])}: expected {len(expected)} tensors, got {len(extra)} "
             f"more: {_first(extra)}; config.json and the weights are not of one model"

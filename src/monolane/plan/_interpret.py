@@ -66,6 +66,7 @@ class _Run:
 
     def __init__(self, plan: Plan, weights: Weights, passes: list[list[int]], draws: int) -> None:
         self.plan = plan
+        plan.config.check_features("interpreter", "qkv_bias")
         weights = weights.dequantized()
         self.outer = _float32(weights.outer)
         self.layers = [_float32(layer) for layer in weights.layers]

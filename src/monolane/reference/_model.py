@@ -28,6 +28,7 @@ class ReferenceModel:
     def __init__(self, weights: Weights) -> None:
         weights = weights.dequantized()
         self.config = weights.config
+        self.config.check_features("reference", "qkv_bias")
         self._outer = {role: _float32(array) for role, array in weights.outer.items()}
         self._layers = [
             {role: _float32(array) for role, array in layer.items()} for layer in weights.layers

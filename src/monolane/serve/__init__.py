@@ -4,9 +4,8 @@
 """
 
 from monolane.serve._keys import Keys, add_key
-from monolane.serve._options import ServerOptions
-from monolane.serve._policy import Policy
+from monolane.serve._options import Policy, ServerOptions
+from monolane.serve._run.service import Service
 from monolane.serve._server import build_app, serve
-from monolane.serve._service import Service
 
 __all__ = ["Keys", "Policy", "ServerOptions", "Service", "add_key", "build_app", "serve"]

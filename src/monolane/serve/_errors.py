@@ -1,13 +1,12 @@
-"""What a client is told when something fails: one table from our errors to HTTP, in vLLM's shape.
+"""Errors as clients see them: one table from our exceptions to HTTP, in vLLM's shape.
 
-``{"error": {"message", "type", "param", "code"}}`` with the HTTP status as ``code``: the official
-clients read it, and so does whatever was written for vLLM.
+A reply is ``{"error": {"message", "type", "param", "code"}}`` with the HTTP status as ``code``. The
+official clients read it, and so do those written for vLLM.
 """
 
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -19,7 +18,6 @@ from monolane.errors import (
     RequestError,
     TextError,
 )
-from monolane.serve._requests import ONE_OF
 
 _TYPES = {
     400: "BadRequestError",
@@ -34,16 +32,16 @@ _TYPES = {
     431: "HeaderFieldsTooLarge",
     500: "InternalServerError",
     501: "NotImplementedError",
-    503: "unavailable_error",  # llama-server's word, which clients wait on while a model loads
+    503: "unavailable_error",  # as llama-server says: clients wait on it while a model loads
     504: "DeadlineExceededError",
 }
-# What is the caller's to mend, and what is ours; any other error of ours is a 500.
-_STATUSES: tuple[tuple[type[MonolaneError], int], ...] = (
-    (RequestError, 400),
-    (TextError, 400),
-    (EngineClosedError, 503),
-    (BackendError, 500),
-)
+# Errors whose message the client sees. Of any other it sees only that there was one: 500.
+_STATUSES: dict[type[MonolaneError], int] = {
+    RequestError: 400,
+    TextError: 400,
+    EngineClosedError: 503,
+    BackendError: 500,
+}
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _LONGEST = 2000  # characters of a message
 
@@ -62,30 +60,27 @@ class ApiError(Exception):
         self.status, self.param = status, param
         self.headers = dict(headers or {})
 
-    def body(self) -> dict[str, Any]:
-        """Return the JSON object that says it."""
+    def json(self) -> bytes:
+        """Return the body of the reply."""
         message = _ADDRESS.sub("", str(self))[:_LONGEST]
         kind = _TYPES.get(self.status, "BadRequestError" if self.status < 500 else _TYPES[500])
-        return {
-            "error": {"message": message, "type": kind, "param": self.param, "code": self.status}
-        }
-
-    def json(self) -> bytes:
-        """Return ``body`` as JSON."""
-        return json.dumps(self.body(), ensure_ascii=False).encode()
+        error = {"message": message, "type": kind, "param": self.param, "code": self.status}
+        return json.dumps({"error": error}, ensure_ascii=False).encode()
 
 
 def api_error(error: BaseException) -> ApiError:
-    """Return what a client is told of an error: of one that we did not foresee, only that."""
+    """Return an error as the client sees it."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ValidationError):
         return _invalid(error)
     if isinstance(error, HTTPException):  # Starlette's own: no such path, or not by this method
         return ApiError(error.status_code, error.detail, headers=error.headers)
-    for kind, status in _STATUSES:
+    for kind, status in _STATUSES.items():
         if isinstance(error, kind):
-            return ApiError(status, str(error), _param(str(error)) if status == 400 else None)
+            # A message about a field begins with it: "temperature: expected ...".
+            field = re.match(r"([a-z_]{1,40}): ", str(error)) if status == 400 else None
+            return ApiError(status, str(error), field and field[1])
     return ApiError(500, "the server failed at this request; its log tells why")
 
 
@@ -93,16 +88,5 @@ def _invalid(error: ValidationError) -> ApiError:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     if not first["loc"]:
         return ApiError(400, f"the body is no JSON object of this route: {first['msg']}")
-    param = str(first["loc"][0])
-    if (
-        param in ONE_OF and first["type"] != "missing"
-    ):  # else the complaint would be about one of the forms, and not the one meant
-        return ApiError(400, f"{param}: expected {ONE_OF[param]}", param)
     place = ".".join(str(part) for part in first["loc"])
-    return ApiError(400, f"{place}: {first['msg']}", param)
-
-
-def _param(message: str) -> str | None:
-    """Return the field that a message of ours begins with: "temperature: expected ..."."""
-    found = re.match(r"([a-z_]{1,40}): ", message)
-    return found[1] if found else None
+    return ApiError(400, f"{place}: {first['msg']}", str(first["loc"][0]))

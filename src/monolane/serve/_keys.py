@@ -1,7 +1,7 @@
 """API keys: many bits of chance, kept as SHA-256 only, compared in constant time.
 
 A plain hash and no slow one: a key is made by us from 256 random bits, so nobody guesses it from
-its hash. A file of keys may be read by whoever reads backups without giving one away.
+its hash. Somebody who reads the file of keys, in a backup say, learns no key.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from pathlib import Path
 from monolane.errors import RequestError
 
 _LINE = re.compile(r"([A-Za-z0-9._-]{1,64})\s+sha256:([0-9a-f]{64})")
-_SHORTEST = 16  # characters of a key that somebody made up
+_SHORTEST = 16  # characters of a key that was not made by us
 
 
 @dataclass(frozen=True, slots=True)

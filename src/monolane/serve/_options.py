@@ -1,31 +1,62 @@
-"""How a server is set up; frozen, and checked when it is made."""
+"""How a server is set up: its options, and its policy of who may decode when."""
 
+import contextlib
 import ipaddress
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from monolane import _env
 from monolane.errors import RequestError
 from monolane.serve._keys import Keys
-from monolane.serve._policy import Policy
 
 HEAD_BYTES = 32 << 10  # of a request's first line and headers
+MAX_SHARED = 64  # sequences of one engine
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How many sequences advance together, and in which order the others wait; docs/mixed-load.md.
+
+    ``short_first``: by arrival plus what the answer is expected to take, so that a long one is
+    overtaken only by those that would be done before it would have begun. Else first come, first
+    served.
+    """
+
+    slots: int = 1
+    short_first: bool = False
+
+    @staticmethod
+    def parse(text: str) -> "Policy":
+        """Read "latency", "latency:short-first", "share:K" or "share:K:short-first"."""
+        found = re.fullmatch(r"(?:latency|share:(\d{1,3}))(:short-first)?", text)
+        slots = int(found[1] or 1) if found else 0
+        if not found or not 1 <= slots <= MAX_SHARED:
+            raise RequestError(
+                f"policy: expected 'latency' or 'share:K' with K from 1 to {MAX_SHARED}, either "
+                f"with ':short-first' behind it, got {text!r:.80}"
+            )
+        return Policy(slots, bool(found[2]))
+
+    def __str__(self) -> str:
+        name = "latency" if self.slots == 1 else f"share:{self.slots}"
+        return name + ":short-first" * self.short_first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """What ``monolane serve`` was asked for; RequestError on construction if it cannot be.
+    """What ``monolane serve`` was asked for; RequestError on construction for a wrong value.
 
     host, port        where to listen; port 0 takes a free one
     model_name        what the model goes by in the API
     policy            how requests share the engine
     tls_cert          PEM file of the certificate chain: the server speaks HTTPS, and only that
     tls_key           PEM file of its private key, if that is not in the same file
-    keys              who may ask; a host that others can reach needs at least one
-    allowed_hosts     names that a Host header may have, beside those of this machine's loopback
+    keys              of those who may ask; a host that others can reach needs at least one
+    allowed_hosts     names that a Host header may have, besides those of the loopback address
     allowed_origins   web pages of other origins that may ask, such as "https://chat.example"
     queue_limit       sequences that may wait
-    buffer_tokens     tokens that a slow client may be behind before its request is ended
+    buffer_tokens     tokens that a slow client may leave unread before its request ends
     deadline_seconds  from a request's arrival to its end
     stall_seconds     without a token of prompt or answer while something runs: /health says 503
     drain_seconds     from SIGTERM until what still runs is ended
@@ -77,12 +108,9 @@ class ServerOptions:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach the server."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        with contextlib.suppress(ValueError):
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        return False
 
 
 def _check(name: str, value: float, low: float, high: float) -> None:

@@ -16,14 +16,14 @@ from starlette.types import ASGIApp
 
 from monolane.engine import Engine
 from monolane.errors import BackendError
-from monolane.serve._guard import Guard
+from monolane.serve._api.guard import Guard
+from monolane.serve._api.page import page_routes
+from monolane.serve._api.protocol import LimitedProtocol
+from monolane.serve._api.routes import OPEN, routes
 from monolane.serve._options import HEAD_BYTES, ServerOptions
-from monolane.serve._page import page_files, page_route
-from monolane.serve._protocol import Protocol
-from monolane.serve._routes import OPEN, routes
-from monolane.serve._service import Service
+from monolane.serve._run.service import Service
 
-_GRACE = 5  # seconds for the last words to clients when the drain is over
+_GRACE = 5  # seconds to tell clients of the end when the drain is over
 _BACKLOG = 2048
 # Bytes that the kernel keeps for a client that does not read, where it would take megabytes: two
 # seconds of a fast stream.
@@ -40,15 +40,15 @@ def serve(
     """Serve until SIGTERM or Ctrl-C; what runs then may finish within ``drain_seconds``.
 
     ``load`` makes the engine while the port is open already and /health says 503; ``bandwidth``
-    measures bytes/s of the machine's memory for ``mbu``. ``announce`` is told the URL. Raises
-    BackendError if the address or the certificate cannot be used, and whatever ``load`` raises.
+    measures bytes/s of the machine's memory for ``mbu``. ``announce`` gets the URL. Raises
+    BackendError if the address or the certificate cannot be used, and what ``load`` raises.
     """
     _check_certificate(options)
     with _listen(options.host, options.port) as listener:
         service = Service(load, options, bandwidth)
         server = _Server(service, listener)
         announce(_url(options, listener))
-        server.run_until_told()
+        server.run_until_signal()
     if service.failure is not None:
         raise service.failure
 
@@ -61,21 +61,15 @@ def build_app(service: Service, stop: Callable[[], None] = lambda: None) -> ASGI
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Router) -> AsyncIterator[None]:
-        async def start() -> None:
-            await service.start()
-            if service.failure is not None:
-                stop()
-
-        loading = asyncio.create_task(start())
+        loading = asyncio.create_task(service.start())
+        loading.add_done_callback(lambda _: stop() if service.failure is not None else None)
         yield
         await loading
         await service.close()
 
-    files = page_files()
-    router = Router(
-        [*routes(service), *map(page_route, files)], redirect_slashes=False, lifespan=lifespan
-    )
-    return Guard(router, service.options, [*OPEN, *(file.path for file in files)])
+    page = page_routes()
+    router = Router([*routes(service), *page], redirect_slashes=False, lifespan=lifespan)
+    return Guard(router, service.options, [*OPEN, *(route.path for route in page)])
 
 
 class _Server(uvicorn.Server):
@@ -83,8 +77,8 @@ class _Server(uvicorn.Server):
         options = service.options
         config = uvicorn.Config(
             build_app(service, self._stop),
-            loop="asyncio",  # also where uvloop is installed: one loop is what is tested
-            http=Protocol.with_limit(options.send_seconds),
+            loop="asyncio",  # also where uvloop is installed: only this loop is tested
+            http=type("Protocol", (LimitedProtocol,), {"send_seconds": options.send_seconds}),
             ws="none",
             lifespan="on",
             log_config=None,
@@ -101,10 +95,10 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._service, self._listener = service, listener
 
-    def run_until_told(self) -> None:
-        """Run, and return after the end that a signal asked for."""
+    def run_until_signal(self) -> None:
+        """Run until a signal asks for the end, and return after it."""
         _allow_files(self._service.options.max_connections)
-        # uvicorn raises the signal again when it is done: an end that was asked for is no failure.
+        # uvicorn raises the signal again when it is done, but an end on request is no failure.
         signal.signal(signal.SIGTERM, lambda *_: None)
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         self.run(sockets=[self._listener])
@@ -115,10 +109,10 @@ class _Server(uvicorn.Server):
         if service.state == "ready":
             service.state = "draining"
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(service.options.drain_seconds, service.end_runs)
+        timer = loop.call_later(service.options.drain_seconds, service.end_requests)
         await super().shutdown(sockets)
         timer.cancel()
-        service.end_runs()  # whatever a second Ctrl-C has left: its thread would keep the process
+        service.end_requests()  # what a second Ctrl-C has left: its thread would keep the process
 
     def _stop(self) -> None:
         self.should_exit = True
@@ -131,7 +125,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)  # of its connections
     try:
         listener.bind((host, port))
-        listener.listen(_BACKLOG)  # before the address is announced: whoever is early waits
+        listener.listen(_BACKLOG)  # before the address is announced: an early client waits
     except OSError as error:
         listener.close()
         raise BackendError(

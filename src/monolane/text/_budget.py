@@ -1,11 +1,15 @@
 """What one rendering of a chat template may cost: steps, characters, seconds, size of a value.
 
 A time limit alone would make a prompt depend on the machine's load, and Python cannot stop a C
-call that has begun. So steps and sizes are counted, which is the same everywhere and checked
-*before* a value is made; the clock is only the last resort between two steps.
+call that has begun. So steps and sizes are counted, which is the same everywhere; the clock is
+only the last resort between two steps. Most operations give back no more than they were given, up
+to a small factor, and their result is weighed afterwards. Those with which a few characters of
+template make a gigabyte of text (``multiply`` to ``pad``) are checked *before* they run.
 """
 
+import re
 import time
+from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Any
 
@@ -15,8 +19,12 @@ STEPS = 300_000  # a loop turn, a call, a filter or a piece of output
 STEPS_PER_INPUT = 100  # more for each value in the messages: templates in use take about 3
 CHARS = 4_000_000  # and four times what the messages hold
 ELEMENTS = 200_000  # likewise, of lists and objects
-SECONDS = 5.0
+SECONDS = 5.0  # of the thread's own time: a busy machine is no fault of the template
 WIDEST = 10_000  # a number that says how wide, how deep or how often
+BITS = 4096  # of an integer
+# A width of five digits, one taken from an argument, or a field inside a field.
+_WIDE_FORMAT = re.compile(r"\d{5}|\*|\{[^{}]*\{")
+_FIELD = re.compile(r"[%{]")
 
 
 class LimitError(TemplateRuntimeError):
@@ -35,6 +43,7 @@ class Budget:
         self._steps = self._steps_left = STEPS + STEPS_PER_INPUT * elements
         self._chars_left = self.chars
         self._deadline = time.monotonic() + SECONDS
+        self._last_work = time.thread_time() + SECONDS
 
     def step(self, chars: int = 0) -> None:
         """Count a step that writes so many characters; LimitError past any limit."""
@@ -44,7 +53,8 @@ class Budget:
             raise LimitError(f"it takes more than {self._steps} steps; does a loop run away?")
         if self._chars_left < 0:
             raise LimitError(f"it writes more than {self.chars} characters")
-        if time.monotonic() > self._deadline:
+        # The thread's own clock costs a system call, so the other one is asked first.
+        if time.monotonic() > self._deadline and time.thread_time() > self._last_work:
             raise LimitError(f"it takes longer than {SECONDS} seconds")
 
     def allow(self, size: int) -> None:
@@ -75,6 +85,53 @@ class Budget:
         self.allow(chars)
         return chars
 
+    def narrow(self, *numbers: Any) -> None:
+        """Refuse a number that would make a value wide out of all proportion."""
+        for number in numbers:
+            if isinstance(number, int | float) and not -WIDEST <= number <= WIDEST:
+                raise LimitError(f"it asks for a width, depth or count of {number}, past {WIDEST}")
+
+    def multiply(self, left: Any, right: Any) -> None:
+        """Check ``left * right``: of text or a list and a count, or of two integers."""
+        if isinstance(left, int) and isinstance(right, int):
+            _check_bits(left.bit_length() + right.bit_length())
+        for value, count in ((left, right), (right, left)):
+            if isinstance(value, str | list | tuple) and isinstance(count, int):
+                self.allow(self.weigh(value) * max(count, 1))
+
+    def power(self, left: Any, right: Any) -> None:
+        """Check ``left ** right``."""
+        if isinstance(left, int) and isinstance(right, int):
+            _check_bits(left.bit_length() * abs(right))
+
+    def add(self, left: Any, right: Any) -> None:
+        """Check ``left + right``."""
+        if isinstance(left, str | list | tuple):
+            self.allow(self.weigh(left) + self.weigh(right))
+
+    def fill(self, text: Any, values: Iterable[Any]) -> None:
+        """Check ``%`` or ``str.format`` of a text: no wide fields, and each value once a field."""
+        if not isinstance(text, str):
+            return
+        if _WIDE_FORMAT.search(text):
+            raise LimitError(f"it formats with a wide or nested field: {text:.60}")
+        widest = WIDEST + sum(self.weigh(value) for value in values)
+        self.allow(len(text) + len(_FIELD.findall(text)) * widest)
+
+    def join(self, separator: Any, items: Iterable[Any]) -> list[Any]:
+        """Check a join and return its items, which a generator gives only once."""
+        found = list(items)
+        self.allow(self.weigh(found) + len(str(separator)) * len(found))
+        return found
+
+    def replace(self, text: str, old: Any, new: Any) -> None:
+        """Check a replacement of each ``old`` by ``new``."""
+        self.allow(len(text) + text.count(str(old)) * len(str(new)))
+
+    def pad(self, text: str, places: int, width: int) -> None:
+        """Check a padding of so many places of a text to a width."""
+        self.allow(len(text) + places * width)
+
     def _measure(self, value: Any) -> tuple[int, int]:
         """Return characters and elements of plain data, and note those of each container in it.
 
@@ -96,6 +153,11 @@ def _parts(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple | set | frozenset) else []
 
 
+def _check_bits(count: int) -> None:
+    if count > BITS:
+        raise LimitError(f"it makes an integer of {count} bits, more than {BITS}")
+
+
 _CURRENT: ContextVar[Budget] = ContextVar("budget")
 
 
@@ -107,10 +169,3 @@ def current() -> Budget:
 def start(data: Any) -> None:
     """Begin the budget of a rendering of this plain data, which must outlive it."""
     _CURRENT.set(Budget(data))
-
-
-def narrow(*numbers: Any) -> None:
-    """Refuse a number that would make a value wide out of all proportion."""
-    for number in numbers:
-        if isinstance(number, int | float) and not -WIDEST <= number <= WIDEST:
-            raise LimitError(f"it asks for a width, depth or count of {number}, past {WIDEST}")

@@ -11,12 +11,18 @@ the pieces are then what the generated ids add to the text of the prompt.
 
 import codecs
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from monolane.text._tokenizer import Tokenizer
+from monolane.text._token_bytes import TokenBytes
 
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}".encode()
+
+
+class Vocabulary(Protocol):
+    """What a detokenizer needs of a ``Tokenizer``, which itself decodes with one."""
+
+    pieces: TokenBytes
+    special_ids: frozenset[int]
 
 
 class Detokenizer:
@@ -30,7 +36,7 @@ class Detokenizer:
 
     def __init__(
         self,
-        tokenizer: "Tokenizer",
+        tokenizer: Vocabulary,
         *,
         context: Sequence[int] = (),
         skip_special_tokens: bool = True,

@@ -1,18 +1,21 @@
 """The Jinja environment that a model's chat template runs in: no Python, no files, bounded work.
 
 Jinja's immutable sandbox keeps a template from Python's internals, but not from looping for ever or
-from doubling a string forty times. Running it in another process could be killed, at the price of
-a start per request. Here the template's syntax tree is rewritten before it is compiled: each loop
-turn and macro counts a step, each container and concatenation is checked against the budget.
+from doubling a string forty times. So the template's syntax tree is rewritten before it is
+compiled: each loop turn and macro counts a step, each container and concatenation is checked
+against the budget. One C call on values within the budget is not bounded; it takes a fraction of a
+second.
 
-What is not bounded: one C call on values within the budget. It takes a fraction of a second.
+The alternatives: another process can be killed, but costs a start per request. Tracing each Python
+line costs ten times as much. minijinja, an engine in Rust that counts its instructions, does not
+bound memory, and other texts come of some templates: docs/serving.md has the figures.
 """
 
 import json
 from collections.abc import Callable
 from datetime import datetime
 from functools import wraps
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn
 
 from jinja2 import TemplateError, Undefined, nodes, pass_context
 from jinja2.exceptions import SecurityError
@@ -21,20 +24,24 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
 
-from monolane.text import _guards
-from monolane.text._budget import current, narrow
-from monolane.text._meter import Meter
+from monolane.text._budget import Budget, current
 
-# Reviewed: none writes files, reads the clock or draws random numbers, and those that can make
-# much of little have a guard.
+# Filters, and methods of text. Reviewed: none writes files, reads the clock or draws random
+# numbers, and those that can make much of little have a guard.
 _FILTERS = """
 abs batch capitalize count d default dictsort e escape first float format groupby indent int items
 join last length list lower map max min reject rejectattr replace reverse round safe select
 selectattr slice sort string sum title tojson trim truncate unique upper wordcount
 """
+_METHODS = """
+capitalize casefold center count endswith expandtabs find format format_map index isalnum isalpha
+isascii isdecimal isdigit islower isnumeric isspace istitle isupper join ljust lower lstrip
+partition removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split
+splitlines startswith strip swapcase title upper zfill
+"""
 _GLOBALS = ("cycler", "joiner", "range")
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class RefusedError(TemplateError):
@@ -55,8 +62,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
             extensions=[loopcontrols, _Generation],
         )
         self.filters["tojson"] = _tojson
-        names = _FILTERS.split()
-        self.filters = {name: _counted(name, self.filters[name]) for name in names}
+        self.filters = {name: _counted(name, self.filters[name]) for name in _FILTERS.split()}
+        self._methods = frozenset(_METHODS.split())
         kept = {name: self.globals[name] for name in _GLOBALS}
         self.globals.clear()
         self.globals.update(
@@ -78,20 +85,20 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return ""
 
     def weighed(self, value: Any) -> Any:
-        """Return a container that the template made, if it is within the budget."""
+        """Return a value that the template made, if it is within the budget."""
         current().weigh(value)
         return value
 
     def joined(self, *values: Any) -> str:
         """Return the values of ``a ~ b ~ c`` as one text."""
-        return "".join(_guards.join("", [_text(value) for value in values]))
+        return "".join(current().join("", [_text(value) for value in values]))
 
     # What the sandbox of Jinja asks.
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """Allow the reviewed methods of text, none of numbers and bytes, else as Jinja does."""
         if isinstance(obj, str):
-            return attr in _guards.TEXT_METHODS
+            return attr in self._methods
         if isinstance(obj, int | float | bytes | bytearray):
             return False
         return super().is_safe_attribute(obj, attr, value)
@@ -102,25 +109,22 @@ class Sandbox(ImmutableSandboxedEnvironment):
         budget.step()
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, str):
-            guard = _guards.TEXT_METHODS.get(obj.__name__)
-            if guard is not None:  # Jinja adds _loop_vars and _block_vars, and takes them off again
-                given = {key: value for key, value in kwargs.items() if key[:1] != "_"}
-                args = guard(owner, *args, **given) or args
-        result = super().call(context, obj, *args, **kwargs)
-        if isinstance(result, str | list | dict | tuple):
-            budget.weigh(result)
-        return result
+            # Jinja adds _loop_vars and _block_vars, and takes them off again.
+            given = [value for key, value in kwargs.items() if key[:1] != "_"]
+            args = _guard_method(budget, obj.__name__, owner, args, given)
+        return self.weighed(super().call(context, obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Check the four operators that can make large values, then apply them."""
-        if operator == "%" and isinstance(left, str):
-            _guards.form(left, right if isinstance(right, tuple) else (right,))
+        budget = current()
+        if operator == "%":
+            budget.fill(left, right if isinstance(right, tuple) else (right,))
         elif operator == "*":
-            _guards.multiply(left, right)
+            budget.multiply(left, right)
         elif operator == "**":
-            _guards.power(left, right)
+            budget.power(left, right)
         elif operator == "+":
-            _guards.add(left, right)
+            budget.add(left, right)
         return super().call_binop(context, operator, left, right)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
@@ -128,18 +132,17 @@ class Sandbox(ImmutableSandboxedEnvironment):
         wrapped = super().wrap_str_format(value)
         if wrapped is None:
             return None
-        made = wrapped
 
         def checked(*args: Any, **kwargs: Any) -> str:
-            _guards.form(value.__self__, (*args, *kwargs.values()))
-            return made(*args, **kwargs)
+            current().fill(value.__self__, (*args, *kwargs.values()))
+            return wrapped(*args, **kwargs)
 
         return checked
 
     def _generate(
         self, source: nodes.Template, name: Any, filename: Any, defer_init: bool = False
     ) -> str:
-        Meter().visit(source)
+        _Meter().visit(source)
         return super()._generate(source, name, filename, defer_init)
 
 
@@ -157,11 +160,11 @@ class _Generation(Extension):
 class _Namespace(Namespace):
     """Jinja's namespace without names that mean something to Python."""
 
-    def __init__(*args: Any, **kwargs: Any) -> None:
-        values = dict(*args[1:], **kwargs)
+    def __init__(self, /, *args: Any, **kwargs: Any) -> None:
+        values = dict(*args, **kwargs)
         for name in values:
             _check_public(name)
-        Namespace.__init__(args[0], values)
+        super().__init__(values)
 
     def __setitem__(self, name: str, value: Any) -> None:
         _check_public(name)
@@ -173,7 +176,7 @@ def _check_public(name: Any) -> None:
         raise SecurityError(f"a namespace cannot hold the name {name!r}")
 
 
-def _counted(name: str, function: _F) -> _F:
+def _counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the filter, counted, with its guard before it and its result weighed."""
     lead = 1 if getattr(function, "jinja_pass_arg", None) else 0
 
@@ -181,35 +184,47 @@ def _counted(name: str, function: _F) -> _F:
     def counted(*args: Any, **kwargs: Any) -> Any:
         budget = current()
         budget.step()
-        value = _guard_filter(name, args[lead], args[lead + 1 :], kwargs)
+        given = (*args[lead + 1 :], *kwargs.values())
+        value = _guard_filter(budget, name, args[lead], given)
         result = function(*args[:lead], value, *args[lead + 1 :], **kwargs)
-        if isinstance(result, str | list | dict | tuple):
-            budget.weigh(result)
+        budget.weigh(result)
         return result
 
-    return cast(_F, counted)
+    return counted
 
 
-def _guard_filter(name: str, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    given = (*args, *kwargs.values())
+def _guard_filter(budget: Budget, name: str, value: Any, given: tuple[Any, ...]) -> Any:
+    """Check a filter and return what it is to be applied to."""
     if name in ("batch", "slice", "indent", "round", "truncate", "tojson"):
-        narrow(*given)
+        budget.narrow(*given)
     if name == "indent":
-        _guard_indent(str(value), given)
+        width = max((len(w) if isinstance(w, str) else int(w) for w in given), default=4)
+        budget.pad(str(value), str(value).count("\n") + 1, width)
     elif name == "replace" and len(given) >= 2:
-        _guards.replace(value, given[0], given[1])
+        budget.replace(str(value), given[0], given[1])
     elif name == "format":
-        _guards.form(value, given)
+        budget.fill(value, given)
     elif name == "join" and not isinstance(value, Undefined):
-        return _guards.join(given[0] if given else "", value)
+        return budget.join(given[0] if given else "", value)
     elif name == "sum" and any(isinstance(start, list | tuple | dict) for start in given):
         raise SecurityError("sum of containers is not allowed; use a loop")
     return value
 
 
-def _guard_indent(text: str, given: tuple[Any, ...]) -> None:
-    width = max((len(str(w)) if isinstance(w, str) else int(w) for w in given), default=4)
-    current().allow(len(text) + (text.count("\n") + 1) * width)
+def _guard_method(
+    budget: Budget, name: str, text: str, args: tuple[Any, ...], named: list[Any]
+) -> tuple[Any, ...]:
+    """Check a method of a text and return the arguments that it is to be called with."""
+    given = (*args, *named)
+    if name in ("center", "expandtabs", "ljust", "rjust", "zfill"):
+        budget.narrow(*given)
+        width = max((value for value in given if isinstance(value, int)), default=8)
+        budget.pad(text, text.count("\t") + 1, width)
+    elif name == "join" and len(args) == 1:
+        return (budget.join(text, args[0]),)
+    elif name == "replace" and len(given) >= 2:
+        budget.replace(text, given[0], given[1])
+    return args
 
 
 @pass_context
@@ -251,3 +266,38 @@ def _refuse(message: Any) -> NoReturn:
 
 def _strftime_now(form: str) -> str:
     return datetime.now().strftime(str(form)[:100])
+
+
+_REPEATED = (nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block, nodes.AssignBlock)
+
+
+class _Meter(NodeTransformer):
+    """Adds calls of ``turn``, ``wrote``, ``joined`` and ``weighed``, methods of the sandbox.
+
+    Jinja lets a sandbox intercept calls and operators, but neither loops nor ``~`` nor the making
+    of lists.
+    """
+
+    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:
+        """Return the node, rewritten from its leaves up."""
+        self.generic_visit(node)
+        if isinstance(node, nodes.Concat):
+            return _call("joined", node.nodes, node)
+        if isinstance(node, nodes.List | nodes.Dict):
+            return _call("weighed", [node], node)
+        if isinstance(node, nodes.Tuple) and node.ctx == "load":
+            return _call("weighed", [node], node)
+        if isinstance(node, _REPEATED):
+            node.body.insert(0, nodes.ExprStmt(_call("turn", [], node), lineno=node.lineno))
+            if isinstance(node, nodes.For) and node.test is not None:
+                node.test = nodes.And(nodes.Not(_call("turn", [], node)), node.test)
+        elif isinstance(node, nodes.Output):
+            parts = [part for part in node.nodes if isinstance(part, nodes.TemplateData)]
+            if chars := sum(len(part.data) for part in parts):
+                node.nodes.insert(0, _call("wrote", [nodes.Const(chars)], node))
+        return node
+
+
+def _call(name: str, args: list[nodes.Expr], at: nodes.Node) -> nodes.Call:
+    method = nodes.EnvironmentAttribute(name, lineno=at.lineno)
+    return nodes.Call(method, args, [], None, None, lineno=at.lineno)

@@ -8,19 +8,19 @@ bytes a token holds, and lets a user's text spell control tokens.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import tokenizers
 
 from monolane.errors import TextError
 from monolane.text._detokenizer import Detokenizer
-from monolane.text._encode import encode_bare
 from monolane.text._files import named_token, read_object, read_settings
-from monolane.text._pieces import Pieces, read_rules
 from monolane.text._spellings import Spellings
-from monolane.text._twin import Twin
+from monolane.text._token_bytes import TokenBytes, read_rules
+from monolane.text._twin import Twin, encode_bare
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
 # Files that hold a vocabulary in a form that the tokenizers library does not read.
@@ -61,14 +61,12 @@ class Tokenizer:
                 f"{self._path}: expected control tokens of at most {_LONGEST} characters, "
                 f"got one of {longest}"
             )
-        try:
+        with _blaming(self._path):
             self.special_spellings = Spellings(special)
             self.control_spellings = Spellings(special | bracketed)
             self._twin = Twin(complete, self._library, self.control_spellings)
             rules = read_rules(complete.get("decoder"))
-        except BaseException as error:
-            _fail(self._path, error)
-        self.pieces = Pieces(tokens, frozenset(added), rules)
+        self.pieces = TokenBytes(tokens, frozenset(added), rules)
 
         self.bos_id, self.eos_id, self.unk_id, self.pad_id = (
             None if name is None else self.id_of(name) for name in named.values()
@@ -103,10 +101,8 @@ class Tokenizer:
         that UTF-8 cannot hold (a lone surrogate).
         """
         _check_text(text)
-        try:
-            ids = encode_bare(self._library, text) if parse_special else self._twin.plain(text)
-        except BaseException as error:
-            _fail(self._path, error)
+        with _blaming(self._path):
+            ids = self._parsed(text) if parse_special else self._twin.plain(text)
         return self._framed(ids) if add_special_tokens else ids
 
     def encode_rendered(self, text: str, marks: Mapping[str, str]) -> list[int]:
@@ -115,13 +111,9 @@ class Tokenizer:
         ``marks`` maps stand-in characters to what they stand for; a spelling with one in it is
         plain text, any other is its control token. TextError as for ``encode``.
         """
-        if not marks:
-            return self.encode(text, add_special_tokens=False, parse_special=True)
         _check_text(text)
-        try:
-            return self._twin.mixed(text, marks)
-        except BaseException as error:
-            _fail(self._path, error)
+        with _blaming(self._path):
+            return self._twin.mixed(text, marks) if marks else self._parsed(text)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of the ids; bytes that are no UTF-8 become U+FFFD.
@@ -148,6 +140,9 @@ class Tokenizer:
         """Return the id of the token with this spelling in tokenizer.json, or None."""
         return self._library.token_to_id(token)
 
+    def _parsed(self, text: str) -> list[int]:
+        return list(encode_bare(self._library, text).ids)
+
     def _framed(self, ids: list[int]) -> list[int]:
         before, after = self._before, self._after
         if before and tuple(ids[: len(before)]) == before:
@@ -169,14 +164,12 @@ class Tokenizer:
 
     def _probe(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return what the post-processor puts before and after a text, seen on a short one."""
-        try:
-            for text in ("a", "0", " a", ""):
+        for text in ("a", "0", " a", ""):
+            with _blaming(self._path):
                 bare = self._library.encode(text, add_special_tokens=False).ids
                 whole = self._library.encode(text, add_special_tokens=True).ids
-                if bare:
-                    break
-        except BaseException as error:
-            _fail(self._path, error)
+            if bare:
+                break
         for start in range(len(whole) - len(bare) + 1):
             if whole[start : start + len(bare)] == bare:
                 # With no text to see (a vocabulary without these letters) all is taken as before.
@@ -265,10 +258,8 @@ def _with_named(data: dict[str, Any], named: Iterable[str | None]) -> dict[str, 
 
 
 def _load(data: dict[str, Any], path: Path) -> tokenizers.Tokenizer:
-    try:
+    with _blaming(path):
         library = tokenizers.Tokenizer.from_str(json.dumps(data))
-    except BaseException as error:
-        _fail(path, error)
     # A file may ask for both; a prompt that is cut or padded in silence is a wrong answer.
     library.no_truncation()
     library.no_padding()
@@ -288,10 +279,17 @@ def _check_ids(
             )
 
 
-def _fail(path: Path, error: BaseException) -> NoReturn:
-    """Raise the TextError for whatever the library raised; a panic is no Exception there."""
-    if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError | GeneratorExit):
-        raise error
-    if isinstance(error, TextError):
+@contextmanager
+def _blaming(path: Path) -> Iterator[None]:
+    """Turn whatever the library raises into a TextError that names the file.
+
+    A panic of the library is no Exception, only a BaseException.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, MemoryError, GeneratorExit):
+        raise
+    except TextError as error:
         raise TextError(f"{path}: {error}") from None
-    raise TextError(f"{path}: the tokenizers library cannot use it: {error}") from None
+    except BaseException as error:
+        raise TextError(f"{path}: the tokenizers library cannot use it: {error}") from None

@@ -17,8 +17,22 @@ from typing import Any
 
 import tokenizers
 
-from monolane.text._encode import LONG, encode_bare
 from monolane.text._spellings import Spellings
+
+# Characters from which a text goes to the library as a batch of one: then it lets other threads of
+# Python run meanwhile, which ``encode`` does not in the second that a megabyte takes. A short text
+# is not worth the library's own threads.
+_LONG = 20_000
+
+
+def encode_bare(
+    tokenizer: tokenizers.Tokenizer, text: str, *, offsets: bool = False
+) -> tokenizers.Encoding:
+    """Return the encoding of a text, nothing added before or behind it; offsets if asked for."""
+    if len(text) < _LONG:
+        return tokenizer.encode(text, add_special_tokens=False)
+    encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
+    return encode([text], add_special_tokens=False)[0]
 
 
 class Twin:
@@ -42,7 +56,7 @@ class Twin:
 
     def plain(self, text: str) -> list[int]:
         """Encode the text; whatever it spells, no control token comes out."""
-        return encode_bare(self._tokenizer, text)
+        return list(encode_bare(self._tokenizer, text).ids)
 
     def mixed(self, text: str, marks: Mapping[str, str]) -> list[int]:
         """Encode the text with the control tokens that it spells without the help of a mark.
@@ -59,10 +73,7 @@ class Twin:
         The original is asked, rather than the text searched: whether a spelling counts also
         depends on its neighbours and on the normalizer.
         """
-        if len(text) < LONG:
-            seen = self._original.encode(text, add_special_tokens=False)
-        else:
-            (seen,) = self._original.encode_batch([text], add_special_tokens=False)
+        seen = encode_bare(self._original, text, offsets=True)
         parts, end = [], 0
         for token_id, (start, stop) in zip(seen.ids, seen.offsets, strict=True):
             spelling = self._spelling_of.get(token_id)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from monolane.errors import MissingExtraError
 from monolane.tune._chats import Chat, read_chats
-from monolane.tune._dense import HeadName
 from monolane.tune._encoded import ChatEncoder, EncodedChat
+from monolane.tune._lanes import HeadName
 from monolane.tune._marked import marked_template
 from monolane.tune._material import Material, chat_encoder, prepare_material
 from monolane.tune._recipe import LoraRecipe, SftRecipe, read_recipe, shipped_recipes

@@ -1,53 +1,116 @@
-"""Where each matrix of a dense decoder goes among the lanes; NumPy only, one tensor at a time.
+"""A dense decoder dealt out to lanes: its config, and its weights tensor by tensor; NumPy only.
 
-Three things change. Heads and inner units are dealt out to the lanes in order. Llama turns the
-pairs (x_i, x_i+E/2) of a head and a Laneformer (x_2i, x_2i+1), so the rows of queries and keys are
-put in the other order: their products, the scores, are sums of the same terms. And a norm's scale,
-which the lanes share, is given to each of them.
+A Laneformer whose lanes exchange at once computes what a dense decoder computes. Four things
+change. Heads and inner units are dealt out to the lanes in order. Where the dense model turns the
+pairs (x_i, x_i+E/2) of a head, the rows of queries and keys are put in the order of a Laneformer's
+pairs (x_2i, x_2i+1): the scores are sums of the same terms. A norm's scale is given to each lane.
+And KV heads are repeated where there are fewer of them than lanes: each query head reads a copy of
+its own, so that is exact; it costs cache and reads.
 
 Shape suffixes: L lanes, D hidden, H query heads, K KV heads, E head width, X rows.
 """
 
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from monolane.errors import CheckpointError
-from monolane.model import PendingTensor, Role, TensorSpec, tensor_specs
-from monolane.tune._dense import Dense
+from monolane.errors import CheckpointError, ConfigError
+from monolane.model import (
+    NEVER,
+    NOW,
+    Head,
+    ModelConfig,
+    PendingTensor,
+    Reduce,
+    Role,
+    TensorSpec,
+    Weights,
+    tensor_specs,
+)
 
-Array = npt.NDArray[np.generic]
-
-_NAMES = {
-    Role.EMBEDDING: "model.embed_tokens.weight",
-    Role.ATTENTION_NORM: "input_layernorm.weight",
-    Role.Q: "self_attn.q_proj.weight",
-    Role.K: "self_attn.k_proj.weight",
-    Role.V: "self_attn.v_proj.weight",
-    Role.O: "self_attn.o_proj.weight",
-    Role.MLP_NORM: "post_attention_layernorm.weight",
-    Role.GATE: "mlp.gate_proj.weight",
-    Role.UP: "mlp.up_proj.weight",
-    Role.DOWN: "mlp.down_proj.weight",
-    Role.FINAL_NORM: "model.norm.weight",
-    Role.HEAD: "lm_head.weight",
-}
+Array = npt.NDArray[Any]
+HeadName = Literal["auto", "vocab_parallel", "replicate"]
 
 
-def lane_tensors(dense: Dense) -> Iterator[PendingTensor]:
-    """Yield the Laneformer's tensors; CheckpointError if the source lacks one or has others."""
-    specs = tensor_specs(dense.config)
-    sources = {spec.name: _source(spec) for spec in specs}
-    _check_names(dense, set(sources.values()))
-    for spec in specs:
-        array = dense.checkpoint[sources[spec.name]]
-        if array.shape != (shape := _dense_shape(dense, spec.role)):
+def lane_config(
+    dense: ModelConfig, *, lanes: int, delay: int, early: bool = False, head: HeadName = "auto"
+) -> ModelConfig:
+    """Return the Laneformer that a dense model becomes; ConfigError says what does not fit.
+
+    ``delay`` is in layers; ``early`` lets the layers before it exchange at once. ``head`` is where
+    the lanes meet for the logits (auto: vocab_parallel where the vocabulary divides).
+    """
+    if dense.num_lanes != 1 or any(
+        rule != NOW for x in dense.layers for rule in (x.attention_reduce, x.mlp_reduce)
+    ):
+        raise ConfigError(
+            f"num_lanes: expected a dense model, got {dense.num_lanes} lanes: it is a Laneformer "
+            "already"
+        )
+    if dense.quantization is not None:
+        raise ConfigError(
+            "quantization_config: expected float weights, got quantised ones; convert the model "
+            "that they were made from"
+        )
+    if head == "auto":
+        head = "vocab_parallel" if dense.vocab_size % max(lanes, 1) == 0 else "replicate"
+    first, late = NOW if early else NEVER, Reduce(delay)
+    rules = [first if i < delay else late for i in range(dense.num_layers)]
+    return replace(
+        dense,
+        family="laneformer",
+        num_lanes=lanes,
+        num_kv_heads=_repeated_kv_heads(dense, lanes),
+        layers=tuple(
+            replace(layer, attention_reduce=rule, mlp_reduce=rule)
+            for layer, rule in zip(dense.layers, rules, strict=True)
+        ),
+        head=Head.VOCAB_PARALLEL if head == "vocab_parallel" else Head.MEAN,
+        rotary=replace(dense.rotary, style="interleaved"),
+        norm_scale_per_lane=True,
+        qkv_bias=False,
+    )
+
+
+def _repeated_kv_heads(dense: ModelConfig, lanes: int) -> int:
+    """KV heads that the lanes can share out evenly: those there are, or each of them repeated."""
+    heads, inner, kv_heads = dense.num_heads, dense.intermediate_size, dense.num_kv_heads
+    if lanes < 1 or heads % lanes or inner % lanes:
+        fitting = [n for n in range(1, heads + 1) if math.gcd(heads, inner) % n == 0]
+        raise ConfigError(
+            f"lanes: expected a number that divides num_attention_heads ({heads}) and "
+            f"intermediate_size ({inner}), one of {', '.join(map(str, fitting))}; got {lanes}"
+        )
+    repeated = math.lcm(kv_heads, lanes)
+    if heads % repeated:
+        raise ConfigError(
+            f"lanes: {kv_heads} KV heads for {heads} query heads cannot be shared out to {lanes} "
+            f"lanes, not even repeated; give a divisor of {kv_heads}"
+        )
+    return repeated
+
+
+def lane_tensors(dense: Weights, config: ModelConfig) -> Iterator[PendingTensor]:
+    """Yield the tensors of the Laneformer ``config`` that ``dense`` becomes."""
+    for spec in tensor_specs(config):
+        array = (dense.outer if spec.layer is None else dense.layers[spec.layer])[spec.role]
+        yield PendingTensor(spec.name, array.dtype, spec.shape, _maker(dense, config, spec, array))
+
+
+def check_biases(dense: Weights, source: str) -> None:
+    """Refuse biases, which a Laneformer lacks; those that are all zero are left out."""
+    for spec in tensor_specs(dense.config):
+        if spec.role not in (Role.Q_BIAS, Role.K_BIAS, Role.V_BIAS) or spec.layer is None:
+            continue
+        if np.any(dense.layers[spec.layer][spec.role]):
             raise CheckpointError(
-                f"{dense.checkpoint.file_of(sources[spec.name])}: tensor {sources[spec.name]!r}: "
-                f"expected shape {list(shape)}, as config.json says, got {list(array.shape)}"
+                f"{source}: tensor {spec.name!r}: a Laneformer has no biases, and these are not "
+                "zero; there is no exact conversion (Qwen2's queries, keys and values have biases)"
             )
-        yield PendingTensor(spec.name, array.dtype, spec.shape, _maker(dense, spec, array))
 
 
 def interleaved(rows_XD: Array, head_dim: int) -> Array:
@@ -56,62 +119,23 @@ def interleaved(rows_XD: Array, head_dim: int) -> Array:
     return rows_H2eD.swapaxes(1, 2).reshape(rows_XD.shape)
 
 
-def _source(spec: TensorSpec) -> str:
-    name = _NAMES[spec.role]
-    return name if spec.layer is None else f"model.layers.{spec.layer}.{name}"
-
-
-def _check_names(dense: Dense, wanted: set[str]) -> None:
-    missing = sorted(wanted - set(dense.checkpoint))
-    if missing:
-        raise CheckpointError(
-            f"{dense.folder}: tensor {missing[0]!r} is missing, with {len(missing) - 1} more; "
-            "expected the names that Transformers gives a Llama"
-        )
-    known = wanted | {_NAMES[Role.HEAD]}  # a tied model may store its head all the same
-    surplus = sorted(
-        name
-        for name in set(dense.checkpoint) - known
-        # Zero biases, which have been looked at, and frequencies that old files store.
-        if not name.endswith((".bias", "rotary_emb.inv_freq"))
-    )
-    if surplus:
-        raise CheckpointError(
-            f"{dense.folder}: tensor {surplus[0]!r}, with {len(surplus) - 1} more, has no place "
-            "in a Laneformer; expected an ordinary Llama"
-        )
-
-
-def _dense_shape(dense: Dense, role: Role) -> tuple[int, ...]:
-    c = dense.config
-    d, kv_rows = c.hidden_size, dense.num_kv_heads * c.head_dim
-    return {
-        Role.EMBEDDING: (c.vocab_size, d),
-        Role.HEAD: (c.vocab_size, d),
-        Role.Q: (d, d),
-        Role.O: (d, d),
-        Role.K: (kv_rows, d),
-        Role.V: (kv_rows, d),
-        Role.GATE: (c.intermediate_size, d),
-        Role.UP: (c.intermediate_size, d),
-        Role.DOWN: (d, c.intermediate_size),
-    }.get(role, (d,))
-
-
-def _maker(dense: Dense, spec: TensorSpec, array: Array) -> Callable[[], Array]:
-    c = dense.config
-    copies = c.num_kv_heads // dense.num_kv_heads
+def _maker(
+    dense: Weights, config: ModelConfig, spec: TensorSpec, array: Array
+) -> Callable[[], Array]:
+    copies = config.num_kv_heads // dense.config.num_kv_heads
 
     def make() -> Array:
-        values = array
-        if spec.role in (Role.Q, Role.K):
-            values = interleaved(values, c.head_dim)
+        if spec.role is Role.EMBEDDING:
+            return array
+        values = array[0]  # of the dense model's one lane
+        if spec.role in (Role.Q, Role.K) and dense.config.rotary.style == "half":
+            values = interleaved(values, config.head_dim)
         if spec.role in (Role.K, Role.V) and copies > 1:
-            heads_KED = values.reshape(dense.num_kv_heads, c.head_dim, -1)
+            heads_KED = values.reshape(dense.config.num_kv_heads, config.head_dim, -1)
             values = heads_KED.repeat(copies, axis=0)
         if spec.role in (Role.O, Role.DOWN):  # a lane owns columns: [D, X] -> [L, D, X / L]
-            return values.reshape(c.hidden_size, c.num_lanes, -1).swapaxes(0, 1)
-        if len(spec.shape) == 2 and values.ndim == 1:  # a scale for each lane
+            return values.reshape(config.hidden_size, config.num_lanes, -1).swapaxes(0, 1)
+        if values.ndim == 1:  # a scale for each lane
             return np.broadcast_to(values, spec.shape)
         return values.reshape(spec.shape)
 

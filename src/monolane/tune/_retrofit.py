@@ -1,16 +1,17 @@
-"""An ordinary Llama checkpoint becomes a Laneformer: exact at delay 0, a starting point above it.
+"""A dense checkpoint becomes a Laneformer: exact at delay 0, a starting point above it.
 
 With delay 0 every lane hears every other at once, all residual streams are equal, and the sums over
 lanes are the dense model's sums in another order: the same model, up to rounding. A delay above 0
 changes what is computed, and the model must then be trained back (``distil``).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
-from monolane.model import ModelConfig
-from monolane.tune._dense import Dense, HeadName
-from monolane.tune._lanes import lane_tensors
+from monolane.errors import ConfigError
+from monolane.model import Checkpoint, ModelConfig, Role, Weights, read_config, render_config
+from monolane.tune._lanes import HeadName, check_biases, lane_config, lane_tensors
 from monolane.tune._staging import licence_lines, publish
 
 
@@ -48,10 +49,19 @@ def retrofit_folder(
     mean) or auto: the first, where the vocabulary divides. ConfigError and CheckpointError say
     what of the source a Laneformer cannot compute.
     """
-    dense = Dense.open(source, lanes=lanes, delay=delay, early=early, head=head)
-    made = Retrofit(dense.config, dense.config.num_kv_heads // dense.num_kv_heads)
+    dense = read_config(source)
+    try:
+        config = lane_config(dense, lanes=lanes, delay=delay, early=early, head=head)
+        render_config(config)  # ConfigError for what a Laneformer's config.json has no word for
+    except ConfigError as error:
+        raise ConfigError(f"{source}, in {lanes} lanes: {error}") from None
+    weights = Weights.load(dense, Checkpoint.open(source))
+    check_biases(weights, str(source))
+    # The weights know their dtype better than the source's own field does.
+    config = replace(config, dtype=cast("Any", weights.outer[Role.EMBEDDING].dtype.name))
+    made = Retrofit(config, config.num_kv_heads // dense.num_kv_heads)
     card = _card(source, destination, made)
-    publish(source, destination, dense.config, lane_tensors(dense), card, overwrite)
+    publish(source, destination, config, lane_tensors(weights, config), card, overwrite)
     return made
 
 

@@ -6,7 +6,6 @@ disk, and taken away again.
 """
 
 import json
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from importlib import resources
@@ -22,22 +21,10 @@ from monolane.model import (
     ModelConfig,
     PendingTensor,
     check_replaceable,
+    copy_beside,
     render_config,
     tensor_specs,
     write_checkpoint,
-)
-
-# What travels from a model to one made of it: how it spells text, and under which terms it stands.
-_TEXT = (
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "generation_config.json",
-    "LICENSE*",
-    "LICENCE*",
-    "NOTICE*",
-    "USE_POLICY*",
 )
 
 
@@ -55,10 +42,7 @@ def publish(
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=parent, prefix=f".{destination.name}.staging-") as name:
         staging = Path(name)
-        for pattern in _TEXT:
-            for path in sorted(source.glob(pattern)):
-                if path.is_file():
-                    shutil.copyfile(path, staging / path.name)
+        copy_beside(source, staging)
         text = json.dumps(render_config(config), indent=2, sort_keys=True)
         (staging / "config.json").write_text(text + "\n", encoding="utf-8")
         (staging / "README.md").write_text(card, encoding="utf-8")

@@ -24,6 +24,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 KERNELS = ROOT / "src" / "monolane" / "cuda" / "kernels"
+PROBES = ROOT / "bench" / "gpu" / "probes" / "kernels"  # ring.cuh
 CONTEXT = HERE / "context.cpp"
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas")
 SMALL_FRAMES = "-Wframe-larger-than=8192"  # bytes, of a thread's stack of 40 KiB
@@ -77,7 +78,7 @@ def compile_library(
     """
     compiler = compiler or find_compiler()
     assert compiler, NO_COMPILER
-    folders = [*includes, KERNELS, HERE]
+    folders = [*includes, KERNELS, PROBES, HERE]
     options = [optimise, *FLAGS, *WARNINGS, *(SANITIZE if sanitize else (SMALL_FRAMES,))]
     options += ["-DMONOLANE_EMULATED", *(f"-D{k}={v}" for k, v in (defines or {}).items())]
     library = folder / f"{source.stem}-{_digest(compiler, options, source, folders)}.so"

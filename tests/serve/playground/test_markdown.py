@@ -31,19 +31,27 @@ CASES = {
     "# A\n## B ##\n###### C": "<h3>A</h3><h4>B</h4><h6>C</h6>",
     "#nothing": "<p>#nothing</p>",
     "**bold** and *italic* and ***both***": (
-        "<p><strong>bold</strong> and <em>italic</em> and <strong><em>both</em></strong></p>"
+        "<p><strong>bold</strong> and <em>italic</em> and <em><strong>both</strong></em></p>"
     ),
     "**a *b***": "<p><strong>a <em>b</em></strong></p>",
     "snake_case_name and 2 * 3 * 4": "<p>snake_case_name and 2 * 3 * 4</p>",
     "_so_ and __so__": "<p><em>so</em> and <strong>so</strong></p>",
     "**open": "<p>**open</p>",
-    "*a **b*": "<p><em>a **b</em></p>",
+    "~~gone~~": "<p><del>gone</del></p>",
     r"\*not\* and \\": "<p>*not* and \\</p>",
     "`a*b*` and ``c`d`` and `open": "<p><code>a*b*</code> and <code>c`d</code> and `open</p>",
     "- a\n- b\n  - c\n\n  d\n- e": (
-        "<ul><li>a</li><li>b<ul><li>c</li></ul><p>d</p></li><li>e</li></ul>"
+        "<ul><li><p>a</p></li><li><p>b</p><ul><li>c</li></ul><p>d</p></li><li><p>e</p></li></ul>"
     ),
-    "3. a\n4. b\n\n5. c": '<ol start="3"><li>a</li><li>b</li><li>c</li></ol>',
+    "3. a\n4. b\n5. c": '<ol start="3"><li>a</li><li>b</li><li>c</li></ol>',
+    "- [x] a\n- [ ] b": "<ul><li>☑ a</li><li>☐ b</li></ul>",
+    "a | b\n--|:-:\n*c* | d": (
+        '<table><thead><tr><th>a</th><th align="center">b</th></tr></thead>'
+        '<tbody><tr><td><em>c</em></td><td align="center">d</td></tr></tbody></table>'
+    ),
+    "A\n=\n\nB\n---": "<h3>A</h3><h4>B</h4>",
+    "a:\n\n    x = 1\n\nb": f"<p>a:</p>{code('x = 1')}<p>b</p>",
+    "a  \nb\\\nc": "<p>a<br>b<br>c</p>",
     "- a\nlazy\n\nafter": "<ul><li>a\nlazy</li></ul><p>after</p>",
     "> a\n> - b\n\nc": "<blockquote><p>a</p><ul><li>b</li></ul></blockquote><p>c</p>",
     "a\n\n---\n\nb": "<p>a</p><hr><p>b</p>",
@@ -53,13 +61,26 @@ CASES = {
     "1. a\n   ```\n     b\n   ```": f"<ol><li>a{code('  b')}</li></ol>",
     "a [b](https://c.de/f_(g)) h": '<p>a <a href="https://c.de/f_(g)">b</a> h</p>',
     "[a](relative) [b](//x.y) [c](ftp://x)": "<p>[a](relative) [b](//x.y) [c](ftp://x)</p>",
-    "![picture](https://a.b/c.png)": (
-        '<p>![picture](<a href="https://a.b/c.png">https://a.b/c.png</a>)</p>'
+    "![picture](https://a.b/c.png) ![](https://a.b/d.png)": (
+        '<p><a href="https://a.b/c.png">picture</a> '
+        '<a href="https://a.b/d.png">https://a.b/d.png</a></p>'
     ),
+    "[![p](https://a.b/c.png) **q**](https://d.e/)": (
+        '<p><a href="https://d.e/">p <strong>q</strong></a></p>'
+    ),
+    "![x](relative.png) ![y](data:image/png;base64,AA==)": (
+        "<p>![x](relative.png) ![y](data:image/png;base64,AA==)</p>"
+    ),
+    "[a][b]\n\n[b]: https://a.b/": (
+        '<p>[a][b]</p><p>[b]: <a href="https://a.b/">https://a.b/</a></p>'
+    ),
+    '[**a**](https://a.b/ "title")': '<p><a href="https://a.b/"><strong>a</strong></a></p>',
     "see https://a.b/c?d=1. Then": (
         '<p>see <a href="https://a.b/c?d=1">https://a.b/c?d=1</a>. Then</p>'
     ),
-    "<b>no</b> &amp; no": "<p>&lt;b&gt;no&lt;/b&gt; &amp;amp; no</p>",
+    "<b>no</b> &amp; &lt;b&gt; & no": "<p>&lt;b&gt;no&lt;/b&gt; &amp; &lt;b&gt; &amp; no</p>",
+    "<div>\n**a**\n</div>": "<p>&lt;div&gt;\n<strong>a</strong>\n&lt;/div&gt;</p>",
+    "<!-- a --> <script>b</script>": ("<p>&lt;!-- a --&gt; &lt;script&gt;b&lt;/script&gt;</p>"),
 }
 
 
@@ -84,7 +105,7 @@ LINKS = [
 
 @pytest.mark.parametrize("url", LINKS)
 def test_only_plain_web_addresses_become_links(workbench: Page, url: str) -> None:
-    made = 'async (url) => (await import("/markdown_inline.js")).safeUrl(url)'
+    made = 'async (url) => (await import("/markdown.js")).safeUrl(url)'
     assert workbench.evaluate(made, url) is None
     assert "<a" not in workbench.evaluate(RENDER, f"[label]({url})").replace("https://user", "")
 
@@ -186,6 +207,19 @@ HOSTILE = {
     "addresses": "https://" * 6_000,
     "backslashes": "\\" * 50_000,
     "blank lines": "- a\n" + "\n" * 50_000 + "b",
+    "underscores": "_a" * 25_000,
+    "short underscores": ("_a" * 1_300 + "\n\n") * 18,
+    "joined stars": "a**b" * 12_500,
+    "nested marks": "*_" * 12_000 + "a" + "_*" * 12_000,
+    "short nested marks": ("*_" * 450 + "a" + "_*" * 450 + "\n\n") * 27,
+    "wide table": "|a" * 10_000 + "\n" + "|-" * 10_000 + "\n" + "|b" * 5_000,
+    "long table": "|a|\n|-|\n" + "|cell six|\n" * 4_500,
+    "quoted lists": "> - " * 12_000,
+    "items": "- a\n" * 12_000,
+    "loose items": "- a\n\n" * 10_000,
+    "tags": "<a " * 16_000,
+    "images": "![a](" * 10_000,
+    "mail addresses": "a@" * 25_000,
 }
 
 

@@ -64,7 +64,6 @@ KERNEL(copy_plain, BandwidthParams, 1024) {
 
 // ---- cp.async: a ring of 8 groups; every thread reads back only what it copied itself, so
 // wait_group alone orders its loads after its copies and no block barrier is needed
-// -----------------
 constexpr int GROUPS = 8;
 
 DEVICE void async_group(const BandwidthParams& p, const Share& share, u64 k) {
@@ -110,7 +109,7 @@ KERNEL(copy_async, BandwidthParams, 128) {
 
 #if HOPPER
 // ---- bulk copies: warp 0 produces (one thread), the other warps take chunks in turn
-// --------------
+// ---------------
 KERNEL(read_bulk, BandwidthParams, 544) {
   u32 readers = block_threads() / 32 - 1;
   Ring ring = ring_at(dynamic_shared(), p.slots, p.chunk_bytes);

@@ -4,7 +4,7 @@
 // warps, so a slot is 8 pieces and a warp reads its own by 16-byte loads without conflicts.
 //
 // A unit is (row tile, part of the columns); warp w takes units w, w + 8, ...; partial results meet
-// in shared memory once per phase and are added in a fixed order. FMA units are 4 rows, one lane
+// in shared memory once per phase and are added in a fixed order. FMA units are 4 rows, one thread
 // per 8 (16-bit) or 16 (8-bit) columns; matrix-instruction units are 16 rows, pre-shuffled as
 // fragments.
 #include "params.h"
@@ -97,8 +97,8 @@ DEVICE void to_array(const Vec4& v, u32 (&out)[4]) {
   out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
 }
 
-// ---- FMA: 4 rows per unit; a piece is 4 rows x 32 lanes x 16 bytes
-// --------------------------------- Activations are float, [width][quad of the lane][vector][4], so
+// ---- FMA: 4 rows per unit; a piece is 4 rows x 32 threads x 16 bytes
+// ------------------------------ Activations are float, [width][quad of the thread][vector][4], so
 // that a warp's loads are contiguous.
 template <Kind KIND, int WIDTH>
 DEVICE bool fma_unit(const MatvecParams& p, Phase& ph, u32 unit, float* partial,
@@ -154,8 +154,8 @@ DEVICE bool fma_unit(const MatvecParams& p, Phase& ph, u32 unit, float* partial,
 }
 
 // ---- matrix instructions: 16 rows per unit
-// --------------------------------------------------------- Activations are 16-bit fragments, [pair
-// of 16-column tiles][8-token tile][lane][4 words].
+// ------------------------------------------------------- Activations are 16-bit fragments, [pair
+// of 16-column tiles][8-token tile][thread][4 words].
 template <Kind KIND>
 struct Piece {                                        // what one warp takes per step
   static constexpr u32 tiles = KIND == BF16 ? 4 : 8;  // 16-column tiles
@@ -249,7 +249,7 @@ DEVICE bool mma_unit(const MatvecParams& p, Phase& ph, u32 unit, float* partial,
 }
 
 // ---- one block: p.phases phases over its own run
-// ----------------------------------------------------
+// -------------------------------------------------
 DEVICE void reader_barrier() { named_barrier(1, WARPS * 32); }
 
 // Adds the column parts in order, applies the row's scale, writes the result and adds its bits to a

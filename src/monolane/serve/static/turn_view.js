@@ -8,6 +8,7 @@ import { count, duration, rate } from "./format.js";
 import { growingText } from "./growing_text.js";
 
 const SETTLE_MS = 100; // Markdown at most ten times per second
+const SETTLE_SHARE = 0.1; // of the time, where one block has grown so long that it costs more
 
 const ENDS = { length: "cut at the token limit", tool_calls: "calls a tool", stopped: "stopped", error: "failed" };
 
@@ -19,7 +20,7 @@ export class TurnView {
   #footer = document.createElement("footer");
   #stream;
   #asides;
-  #settled = 0; // ms, the last time Markdown was formatted
+  #next = 0; // ms, when Markdown is formatted again
   #dirty = false;
 
   /** `actions`: {regenerate(), edit(), withKey()}; the first two are offered on the last turn. */
@@ -47,9 +48,10 @@ export class TurnView {
 
   frame(now) {
     this.#asides.show();
-    if (!this.#dirty || now - this.#settled < SETTLE_MS) return;
+    if (!this.#dirty || now < this.#next) return;
+    const begin = performance.now();
     this.#stream.settle();
-    this.#settled = now;
+    this.#next = now + Math.max(SETTLE_MS, (performance.now() - begin) / SETTLE_SHARE);
     this.#dirty = false;
   }
 

@@ -1,0 +1,158 @@
+"""What both scripts of this folder do: read the command line, run a campaign, write and tell.
+
+A script gives its parts, its sizes and its page; it is also what each part's process runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench._command import shown_command
+from bench.gpu._campaign import Campaign, Part, chosen, find_part
+from bench.gpu._child import ROOT, Outcome, child_main, inner_command, run_child
+from bench.gpu._stage import Budget, Stage
+from bench.gpu._telemetry import Telemetry, driver_version
+from monolane._results import Document, Record, current_commit
+
+
+@dataclass(frozen=True)
+class Script:
+    """A campaign as a command."""
+
+    path: Path
+    doc: str
+    engine: str  # of its records
+    what: str  # the end of its files' names
+    minutes: float
+    parts: Callable[[bool], Sequence[Part]]  # of a rehearsal, or of a GPU
+    stage: Callable[..., Stage]  # (part, rehearse, work, budget, emit)
+    render: Callable[[Document], str]
+    epilogue: Callable[[], list[str]] = list
+    environment: Mapping[str, str] = field(default_factory=dict)  # of the parts' processes
+
+    def parser(self) -> argparse.ArgumentParser:
+        """The options of every script."""
+        p = argparse.ArgumentParser(prog="run.py", description=self.doc.split("\n\n")[0])
+        p.add_argument("--minutes", type=float, default=self.minutes, help="wall time of all")
+        p.add_argument("--only", default="", help="comma-separated parts; build always runs")
+        p.add_argument("--commit", help="commit to record where the files are in no git checkout")
+        p.add_argument("--out", type=Path, help="results file, or its folder: bench/results")
+        p.add_argument("--name", default=self.what, help="end of the results' file names")
+        p.add_argument("--rehearse", action="store_true",
+                       help="the same campaign with tiny sizes on an emulated GPU")  # fmt: skip
+        p.add_argument("--list", action="store_true", help="print the parts and stop")
+        p.add_argument("--work", type=Path, help="folder to keep compiled kernels in")
+        p.add_argument("--child", help=argparse.SUPPRESS)
+        p.add_argument("--seconds", type=float, default=60.0, help=argparse.SUPPRESS)
+        p.add_argument("--records", type=Path, help=argparse.SUPPRESS)
+        return p
+
+    def main(self, arguments: list[str], options: Any = None) -> int:
+        """Exit status 0: all right and measured; 1: something failed; 2: usage."""
+        options = options or self.parser().parse_args(arguments)
+        parts = self.parts(options.rehearse)
+        if options.list:
+            for part in parts:
+                time = f"share {part.weight:g}" if part.weight else f"{part.seconds:.0f} s"
+                print(f"{part.name:24} {time:>9}  {part.tells}")
+            return 0
+        if options.child:
+            return self.child(options, find_part(parts, options.child))
+        try:
+            wanted = chosen(parts, options.only)
+        except ValueError as error:
+            print(error, file=sys.stderr)
+            return 2
+        signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            with tempfile.TemporaryDirectory(prefix=f"{self.what}-") as scratch:
+                return self._run(options, wanted, arguments, Path(scratch))
+        except KeyboardInterrupt as error:
+            print(f"stopped: {error or 'interrupted'}", file=sys.stderr)
+            return 1
+
+    def child(self, options: Any, part: Part) -> int:
+        """Run one part here, in the process that was made for it."""
+
+        def body(emit: Callable[[Record], None]) -> None:
+            budget = Budget(options.seconds)
+            stage = self.stage(part.name, options.rehearse, options.work, budget, emit)
+            part.function()(stage, part.name)
+
+        return child_main(part.name, self.engine, body, options.records)
+
+    def run_part(
+        self, part: Part, soft: float, hard: float, work: Path, rehearse: bool, log: Path
+    ) -> Outcome:
+        """Run one part in a process of its own."""
+        records = work / f"{part.name.replace(':', '-').replace(' ', '-')}.jsonl"
+        more = ("--rehearse",) if rehearse else ()
+        command = inner_command(self.path, part.name, soft, records, work, *more)
+        # Compiled kernels are kept in the campaign's own folder: what the compiler says about them
+        # is told only when they are made.
+        environment = {"MONOLANE_CACHE": str(work / "cache"), **self.environment}
+        return run_child(part.name, self.engine, command, hard, records, log, environment)
+
+    def _run(
+        self, options: Any, wanted: Sequence[Part], arguments: list[str], scratch: Path
+    ) -> int:
+        work = (options.work or scratch).resolve()
+        work.mkdir(parents=True, exist_ok=True)
+        log = work / "log.txt"
+        # A rehearsal's figures mean nothing: they go among the results only if that is asked for.
+        usual = scratch / "results" if options.rehearse else ROOT / "bench" / "results"
+
+        def tell(line: str) -> None:
+            print(line, flush=True)
+            with log.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+        campaign = Campaign(
+            parts=wanted,
+            engine=self.engine,
+            runner=lambda part, soft, hard: self.run_part(
+                part, soft, hard, work, options.rehearse, log
+            ),
+            render=self.render,
+            tell=tell,
+            seconds=60 * options.minutes,
+            command=shown_command([str(self.path), *arguments]),
+            commit=options.commit or current_commit(ROOT),
+            out=options.out or usual,
+            what=options.name,
+            always=options.out is not None,
+            driver=None if options.rehearse else driver_version(),
+        )
+        return self._finish(campaign, options.rehearse, log)
+
+    def _finish(self, campaign: Campaign, rehearse: bool, log: Path) -> int:
+        """Run the campaign between looks at the clocks; the page comes last, whatever happens."""
+        telemetry = Telemetry()
+        telemetry.start()
+        try:
+            campaign.run()
+        finally:  # also on a signal: what was measured is written
+            telemetry.stop()
+            campaign.records.append(telemetry.record())
+            campaign.write()
+            print("\n" + campaign.page(campaign.document()))
+            for line in self.epilogue():
+                print(line)
+            if campaign.device or campaign.always:
+                path = campaign.path()
+                said = log.read_text(errors="replace") if log.exists() else ""
+                path.with_suffix(".txt").write_text(said)
+                note = " (a rehearsal: they mean nothing)" if rehearse else ""
+                print(f"results: {path}{note}")
+        return 0 if campaign.right else 1
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    raise KeyboardInterrupt(f"signal {number}")

@@ -1,0 +1,76 @@
+"""The families of models that are read, one file each, and whose words a config.json speaks.
+
+To add a family: a file that states a ``Family``, and its name in ``FAMILIES``. If the family brings
+arithmetic that no other has, that is a field of ``ModelConfig``, which executors read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from monolane.errors import ConfigError, ModelNotFoundError
+from monolane.model._config import ModelConfig
+from monolane.model._fields import Fields, read_json_object
+from monolane.model._quantization import parse_quantization, render_quantization
+from monolane.model._tensors import TensorSpec, list_specs, quantized_specs
+from monolane.model.families._family import Family
+from monolane.model.families.laneformer import LANEFORMER
+from monolane.model.families.llama import LLAMA
+from monolane.model.families.mistral import MISTRAL
+from monolane.model.families.qwen2 import QWEN2
+
+FAMILIES = (LANEFORMER, LLAMA, MISTRAL, QWEN2)
+_BY_NAME = {family.name: family for family in FAMILIES}
+_BY_MODEL_TYPE = {kind: family for family in FAMILIES for kind in family.model_types}
+# What stands in the way of families that users ask for.
+_REFUSED = {
+    "qwen3": "it norms queries and keys (q_norm, k_norm), which no executor does yet",
+    "gemma": "its norms, its MLP and its embedding scale differ from Llama's",
+    "mixtral": "it has experts, which no executor has yet",
+}
+
+
+def parse_config(raw: Mapping[str, Any], source: str = "config.json") -> ModelConfig:
+    """Read the object of a config.json; ConfigError says which field is missing or wrong."""
+    kind = raw.get("model_type")
+    if not isinstance(kind, str) or kind not in _BY_MODEL_TYPE:
+        known = ", ".join(map(repr, _BY_MODEL_TYPE))
+        why = f": {_REFUSED[kind]}" if isinstance(kind, str) and kind in _REFUSED else ""
+        raise ConfigError(f"{source}: model_type: expected one of {known}, got {kind!r}{why}")
+    fields = Fields(raw, source)
+    try:
+        config = _BY_MODEL_TYPE[kind].parse(fields)
+        return replace(config, quantization=parse_quantization(fields))
+    except ConfigError as error:
+        if str(error).startswith(source):
+            raise
+        raise ConfigError(f"{source}: {error}") from None
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """Read ``folder``/config.json."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ModelNotFoundError(f"{folder}: expected a model folder with a config.json in it")
+    return parse_config(read_json_object(path), str(path))
+
+
+def render_config(config: ModelConfig) -> dict[str, Any]:
+    """Write a config as the object of a config.json, in its family's spelling."""
+    raw = find_family(config).render(config)
+    if config.quantization is not None:
+        raw["quantization_config"] = render_quantization(config.quantization)
+    return raw
+
+
+def tensor_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
+    """Return every tensor that a checkpoint of this config holds."""
+    family = find_family(config)
+    specs = list_specs(config, family.names(config), family.shared(config))
+    return specs if config.quantization is None else quantized_specs(config, specs)
+
+
+def find_family(config: ModelConfig) -> Family:
+    """Return the family whose spelling a config is written in."""
+    return _BY_NAME[config.family]

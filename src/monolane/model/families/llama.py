@@ -1,0 +1,103 @@
+"""Llama 2 and 3, and what other dense families have of them: one lane that reduces at once."""
+
+from collections.abc import Callable
+from typing import Any
+
+from monolane.model._config import Head, LayerConfig, ModelConfig
+from monolane.model._fields import Fields
+from monolane.model._reduce import NOW
+from monolane.model._tensors import Role
+from monolane.model.families._family import (
+    COMMON,
+    Family,
+    Reader,
+    layer_count,
+    read_rotary,
+    render_common,
+)
+
+NAMES = {
+    Role.EMBEDDING: "model.embed_tokens.weight",
+    Role.ATTENTION_NORM: "model.layers.{i}.input_layernorm.weight",
+    Role.Q: "model.layers.{i}.self_attn.q_proj.weight",
+    Role.K: "model.layers.{i}.self_attn.k_proj.weight",
+    Role.V: "model.layers.{i}.self_attn.v_proj.weight",
+    Role.O: "model.layers.{i}.self_attn.o_proj.weight",
+    Role.MLP_NORM: "model.layers.{i}.post_attention_layernorm.weight",
+    Role.GATE: "model.layers.{i}.mlp.gate_proj.weight",
+    Role.UP: "model.layers.{i}.mlp.up_proj.weight",
+    Role.DOWN: "model.layers.{i}.mlp.down_proj.weight",
+    Role.FINAL_NORM: "model.norm.weight",
+    Role.HEAD: "lm_head.weight",
+    # Where the config has them.
+    Role.Q_BIAS: "model.layers.{i}.self_attn.q_proj.bias",
+    Role.K_BIAS: "model.layers.{i}.self_attn.k_proj.bias",
+    Role.V_BIAS: "model.layers.{i}.self_attn.v_proj.bias",
+}
+
+
+def read_layers(
+    fields: Fields, window: int | None = None, first: int = 0
+) -> tuple[LayerConfig, ...]:
+    """Return layers that reduce at once, with a window where ``layer_types`` says, or from first.
+
+    No layer has one where ``window`` is None.
+    """
+    count = layer_count(fields)
+    full = min(first, count)
+    kinds = fields.raw.get("layer_types")
+    if kinds is None:
+        kinds = ["full_attention"] * full + ["sliding_attention"] * (count - full)
+    if not isinstance(kinds, list) or len(kinds) != count:
+        raise fields.fault("layer_types", f"a list of {count} kinds of attention, one a layer")
+    return tuple(
+        LayerConfig(NOW, NOW, window if kind == "sliding_attention" else None) for kind in kinds
+    )
+
+
+DENSE: dict[str, Reader] = COMMON | {
+    "num_lanes": lambda f: 1,
+    "head": lambda f: Head.VOCAB_PARALLEL,
+    "layers": read_layers,
+    "rotary": lambda f: read_rotary(f, "half"),
+    "norm_eps": lambda f: f.number("rms_norm_eps", default=1e-6),
+}
+
+
+def surplus(config: ModelConfig, name: str) -> bool:
+    """Tell tensors that old files store: frequencies, and a tied head beside the embedding."""
+    tied_head = config.tie_embeddings and name == NAMES[Role.HEAD]
+    return tied_head or name.endswith("rotary_emb.inv_freq")
+
+
+def render_as(kind: str) -> Callable[[ModelConfig], dict[str, Any]]:
+    """Return how to write a config of the family that Transformers calls ``kind``."""
+
+    def render(config: ModelConfig) -> dict[str, Any]:
+        windows = [layer.window for layer in config.layers]
+        return render_common(config, f"{kind}ForCausalLM", kind.lower()) | {
+            "hidden_act": "silu",
+            "head_dim": config.head_dim,
+            "rms_norm_eps": config.norm_eps,
+            "sliding_window": max(filter(None, windows), default=None),
+            "use_sliding_window": any(windows),
+            "layer_types": ["sliding_attention" if x else "full_attention" for x in windows],
+        }
+
+    return render
+
+
+LLAMA = Family(
+    name="llama",
+    model_types=("llama",),
+    fields=DENSE,
+    fixed={
+        "hidden_act": ("silu", ""),
+        "attention_bias": (False, "executors add biases to queries, keys and values only"),
+        "mlp_bias": (False, "executors have no biases in the MLP"),
+    },
+    names=lambda config: NAMES,
+    shared=lambda config: frozenset(Role),  # no tensor has an axis for the one lane
+    surplus=surplus,
+    render=render_as("Llama"),
+)

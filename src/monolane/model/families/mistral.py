@@ -1,0 +1,23 @@
+"""Mistral: a Llama whose layers all have the window ``sliding_window``, which may be null."""
+
+from dataclasses import replace
+
+from monolane.model._config import LayerConfig
+from monolane.model._fields import Fields
+from monolane.model.families.llama import DENSE, LLAMA, read_layers, render_as
+
+DEFAULT_WINDOW = 4096  # of Transformers, where the field is not there; null means none
+
+
+def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
+    there = "sliding_window" in fields.raw
+    return read_layers(fields, fields.optional_size("sliding_window") if there else DEFAULT_WINDOW)
+
+
+MISTRAL = replace(
+    LLAMA,
+    name="mistral",
+    model_types=("mistral",),
+    fields=DENSE | {"layers": _layers},
+    render=render_as("Mistral"),
+)

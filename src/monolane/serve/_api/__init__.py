@@ -1,0 +1,1 @@
+"""HTTP: the types on the wire, the routes, the replies, and the checks before them."""

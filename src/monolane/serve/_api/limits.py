@@ -1,0 +1,89 @@
+"""How much one request may send and ask for, checked before it costs anything."""
+
+import asyncio
+
+from starlette.requests import ClientDisconnect, Request
+
+from monolane.engine import Engine
+from monolane.errors import RequestError
+from monolane.serve._errors import ApiError
+
+BODY_SECONDS = 30.0  # for a whole body
+MAX_CHOICES = 256  # answers of one request
+# Tokens drawn or scored, each alternative counted: what a whole reply may hold, about 100 MB.
+MAX_WEIGHT = 1 << 20
+# Longer texts are refused before seconds go into encoding them. The longest tokens in use are runs
+# of 128 spaces, and no normalizer in use makes less than half of a text.
+_CHARS_PER_TOKEN = 256
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """Return the body; ApiError 413 past ``limit`` bytes, 408 where it comes too slowly."""
+    # What is left of such a body is never read, so the connection cannot be used again.
+    close = {"Connection": "close"}
+    too_large = ApiError(
+        413,
+        f"expected a body of at most {limit} bytes; send less, or start the server with a larger "
+        "--max-body",
+        headers=close,
+    )
+    declared = request.headers.get("content-length", "0")
+    if not declared.isdecimal() or int(declared) > limit:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > limit:
+                    raise too_large
+    except TimeoutError:
+        raise ApiError(
+            408, f"expected the body within {BODY_SECONDS:.0f} s", headers=close
+        ) from None
+    except ClientDisconnect:
+        raise ApiError(400, "the client closed the connection amid its request") from None
+    return bytes(body)
+
+
+def check_length(name: str, chars: int, engine: Engine) -> None:
+    """Raise RequestError for a text of so many characters if it cannot fit into the context."""
+    context = engine.backend.context
+    if chars > _CHARS_PER_TOKEN * context:
+        raise RequestError(
+            f"{name}: expected at most {context} tokens, the context of this engine, got {chars} "
+            "characters, which cannot be so few; shorten it"
+        )
+
+
+def token_budget(wanted: int | None, least: int | None, prompt: int, engine: Engine) -> int:
+    """Return how many tokens may be drawn: what is wanted, cut to what the context still holds.
+
+    ``least`` is the request's ``min_tokens``, ``prompt`` the number of tokens of the prompt.
+    RequestError where they do not fit together.
+    """
+    context = engine.backend.context
+    if wanted is not None and not 1 <= wanted <= context:
+        raise RequestError(
+            f"max_tokens: expected 1 to {context}, the context of this model, got {wanted}"
+        )
+    free = max(1, context - prompt + 1)  # a prompt that does not fit is refused by the engine
+    budget = free if wanted is None else min(wanted, free)
+    if least is not None and least > budget:
+        raise RequestError(
+            f"min_tokens: expected at most {budget}, the tokens that this answer may have, "
+            f"got {least}"
+        )
+    return budget
+
+
+def check_size(choices: int, tokens: int, alternatives: int | None) -> None:
+    """Raise RequestError for a request whose whole reply would fill the memory."""
+    if choices > MAX_CHOICES:
+        raise RequestError(f"n: expected at most {MAX_CHOICES} answers in all, got {choices}")
+    weight = choices * tokens * (1 + (alternatives or 0))
+    if weight > MAX_WEIGHT:
+        raise RequestError(
+            f"max_tokens: expected at most {MAX_WEIGHT} tokens and alternatives over all answers, "
+            f"got {weight}; ask for fewer answers, tokens or logprobs"
+        )

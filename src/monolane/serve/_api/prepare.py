@@ -1,0 +1,162 @@
+"""From a parsed request to choices that are ready to run: all that takes time, on a thread.
+
+Rendering a template, encoding a long prompt and compiling a grammar can take a second each. Each
+step is done once for a request; only what belongs to one answer is made for each choice.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from monolane.engine import Constraint, Engine
+from monolane.errors import RequestError
+from monolane.serve._api.limits import check_length, check_size, token_budget
+from monolane.serve._api.wire import AnswerRequest, ChatRequest, CompletionRequest
+from monolane.serve._grammar.compiler import Grammar, compiler_of
+from monolane.serve._grammar.constraint import AtLeast
+from monolane.serve._run.choice import Choice
+from monolane.serve._tools.grammar import answer_grammar
+from monolane.serve._tools.parser import ToolParser
+from monolane.serve._tools.prompt import content_text, tool_prompt
+from monolane.serve._tools.request import ToolUse, read_tools
+
+# Template variables that a request may set: plain ones, and none that changes what is rendered.
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_RESERVED = frozenset(
+    ("add_generation_prompt", "continue_final", "tools", "documents", "messages", "tokenize")
+)
+
+
+def prepare_chat(request: ChatRequest, engine: Engine) -> list[Choice]:
+    """Return the choices of a chat request; RequestError or TextError if there can be none."""
+    request.check_supported()
+    check_length("messages", sum(len(content_text(m)) for m in request.messages), engine)
+    tools = read_tools(request.tools, request.tool_choice, request.parallel_tool_calls, engine)
+    ids = engine.prompt_ids(chat_ids(request, tools, engine))
+    wanted = request.max_completion_tokens
+    wanted = request.max_tokens if wanted is None else wanted
+    budget = token_budget(wanted, request.min_tokens, len(ids), engine)
+    check_size(request.choices, budget, request.alternatives)
+    grammar = answer_grammar(request.structured(), tools)
+    # Texts leave control tokens out, but the parser must see those that mark a call.
+    visible = tuple(sorted(tools.marks.values())) if tools else ()
+    seed = request.first_seed()
+    choices = []
+    for j in range(request.choices):
+        params = request.sampling(
+            seed + j, budget, logprobs=request.alternatives, visible_ids=visible
+        )
+        constraint = constraint_of(request, grammar, engine)
+        stream = engine.stream(ids, params, constraint)
+        parser = ToolParser(tools) if tools else None
+        choices.append(Choice(j, ids, stream, budget, parser, guided=constraint is not None))
+    return choices
+
+
+def prepare_completion(request: CompletionRequest, engine: Engine) -> list[Choice]:
+    """Return the choices of a completion request, prompt by prompt; RequestError, TextError."""
+    request.check_supported()
+    if request.max_tokens == 0 and not request.echo:
+        raise RequestError("max_tokens: expected at least 1 where the prompt is not echoed, got 0")
+    # The engine draws at least one token. Where only the prompt's scores are wanted, it is dropped.
+    discard = request.max_tokens == 0
+    grammar = answer_grammar(request.structured(), None)
+    seed = request.first_seed()
+    choices: list[Choice] = []
+    for prompt in request.prompts:
+        if isinstance(prompt, str):
+            check_length("prompt", len(prompt), engine)
+        ids = engine.prompt_ids(_prompt_ids(prompt, request, engine))
+        wanted = 1 if discard else request.max_tokens
+        budget = token_budget(wanted, request.min_tokens, len(ids), engine)
+        size = budget + len(ids) if request.echo else budget
+        check_size(len(request.prompts) * request.choices, size, request.alternatives)
+        echo = _text_of(prompt, engine) if request.echo else None
+        scored = request.logprobs if request.echo else None
+        for j in range(request.choices):
+            params = request.sampling(
+                seed + j, budget, logprobs=request.logprobs, prompt_logprobs=scored
+            )
+            constraint = constraint_of(request, grammar, engine)
+            stream = engine.stream(ids, params, constraint)
+            guided = constraint is not None
+            choices.append(Choice(len(choices), ids, stream, budget, None, echo, guided, discard))
+    return choices
+
+
+def constraint_of(
+    request: AnswerRequest, grammar: Grammar | None, engine: Engine
+) -> Constraint | None:
+    """Return the constraint of one choice; RequestError for a grammar that cannot be compiled."""
+    walk = None if grammar is None else compiler_of(engine).walk(grammar)
+    if not request.min_tokens:
+        return walk
+    ends = frozenset(request.stop_token_ids or ())
+    if not request.ignore_eos:
+        ends |= engine.eos_ids
+    return AtLeast(request.min_tokens, ends, engine.config.vocab_size, walk)
+
+
+def chat_ids(request: ChatRequest, tools: ToolUse | None, engine: Engine) -> list[int]:
+    """Return the token ids of the rendered messages.
+
+    A last message of the assistant's is continued, unless the request says otherwise.
+    """
+    messages: Sequence[Mapping[str, Any]] = request.messages
+    last = messages[-1]
+    continued = request.continue_final_message
+    if continued is None:
+        continued = last.get("role") == "assistant" and not request.add_generation_prompt
+        if continued and last.get("content") in ("", None) and not last.get("tool_calls"):
+            # There is nothing to continue. The generation prompt begins the assistant's turn.
+            messages, continued = messages[:-1], False
+        continued = continued and not last.get("tool_calls")
+    shown, template_tools = tool_prompt(messages, request.tools, tools, engine)
+    return render_ids(
+        shown,
+        engine,
+        add_generation_prompt=request.add_generation_prompt is not False,
+        continue_final=continued,
+        tools=template_tools,
+        **_variables(request.chat_template_kwargs or {}),
+    )
+
+
+def render_ids(messages: Sequence[Mapping[str, Any]], engine: Engine, **options: Any) -> list[int]:
+    """Return the ids of messages under the folder's template; RequestError without a tokenizer.
+
+    ``options`` are those of ``ChatTemplate.encode``.
+    """
+    if engine.tokenizer is None:
+        raise RequestError("messages: this model has no tokenizer; use /v1/completions with ids")
+    return engine.chat_template.encode(engine.tokenizer, messages, **options)
+
+
+def _prompt_ids(
+    prompt: str | list[int], request: CompletionRequest, engine: Engine
+) -> str | list[int]:
+    """Return a text as ids, in which control tokens may be spelled; anything else as it is.
+
+    The sender of a plain prompt wrote all of it: a rendered chat, say, or a harness's bos. A chat
+    has texts of others in it, and those never hold control tokens.
+    """
+    if isinstance(prompt, str) and engine.tokenizer is not None:
+        return engine.tokenizer.encode(prompt, parse_special=request.parse_special is not False)
+    return prompt
+
+
+def _text_of(prompt: str | list[int], engine: Engine) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return "" if engine.tokenizer is None else engine.tokenizer.decode(prompt)
+
+
+def _variables(given: Mapping[str, Any]) -> dict[str, Any]:
+    for name, value in given.items():
+        if name in _RESERVED or not _NAME.fullmatch(name):
+            raise RequestError(f"chat_template_kwargs: expected other names than {name!r:.80}")
+        if not isinstance(value, str | int | float | bool | None) or len(str(value)) > 1024:
+            raise RequestError(
+                f"chat_template_kwargs: expected short plain values, got that of {name!r:.80}"
+            )
+    return dict(given)

@@ -1,0 +1,85 @@
+"""uvicorn's HTTP/1.1 with the limits that it leaves to a proxy.
+
+No client holds a connection open by sending or by reading slowly. A head that is too long gets an
+error that says so.
+"""
+
+import asyncio
+import sys
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from monolane.serve._errors import ApiError
+from monolane.serve._options import HEAD_BYTES
+
+_HEAD_SECONDS = 10.0  # from a connection, or a request's first byte, to a whole head
+
+
+class LimitedProtocol(H11Protocol):
+    """One connection; a server takes a subclass with its own ``send_seconds``."""
+
+    send_seconds = 30.0  # that a client may leave unread what fills the buffers
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for a head."""
+        super().connection_made(transport)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._start_timer("head", _HEAD_SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timers."""
+        for name in list(self._timers):
+            self._stop_timer(name)
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        """Read what has come; stop the timer once that is a whole head."""
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before:
+            self._stop_timer("head")
+
+    def data_received(self, data: bytes) -> None:
+        """Begin to wait for a further head with its first byte."""
+        if self.cycle is not None and self.cycle.response_complete:
+            self._start_timer("head", _HEAD_SECONDS)
+        super().data_received(data)
+
+    def pause_writing(self) -> None:
+        """Begin to wait for a client that has stopped reading."""
+        super().pause_writing()
+        self._start_timer("send", self.send_seconds)
+
+    def resume_writing(self) -> None:
+        """Go on: the client reads again."""
+        self._stop_timer("send")
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, also one whose client never reads the end of its answer."""
+        super().timeout_keep_alive_handler()
+        self._stop_timer("send")
+        self._start_timer("send", self.send_seconds)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP with an error in our form."""
+        self._stop_timer("head")
+        cause = sys.exc_info()[1]
+        status = cause.error_status_hint if isinstance(cause, h11.RemoteProtocolError) else 400
+        known = {431: f"the head of a request may have {HEAD_BYTES} bytes"}
+        error = ApiError(status, known.get(status, "expected an HTTP/1.1 request"))
+        body = error.json()
+        head = f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\nconnection: close\r\n"
+        self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        self.transport.close()
+
+    def _start_timer(self, name: str, seconds: float) -> None:
+        """Cut the connection in so many seconds, unless this timer runs already."""
+        if name not in self._timers:
+            self._timers[name] = self.loop.call_later(seconds, self.transport.abort)
+
+    def _stop_timer(self, name: str) -> None:
+        if timer := self._timers.pop(name, None):
+            timer.cancel()

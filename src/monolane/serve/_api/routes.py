@@ -1,0 +1,153 @@
+"""The table of routes, and the short ones: models, tokens, health, metrics."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from monolane._version import __version__
+from monolane.errors import RequestError
+from monolane.serve._api.answers import Answers
+from monolane.serve._api.limits import read_body
+from monolane.serve._api.openapi import openapi
+from monolane.serve._api.prepare import render_ids
+from monolane.serve._api.wire import (
+    Body,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
+from monolane.serve._run.service import Service
+from monolane.text import DEFAULT_TEMPLATE, Tokenizer
+
+B = TypeVar("B", bound=Body)
+
+OPEN = ("/health", "/ping")  # need no key, like the page
+
+
+def routes(service: Service) -> list[Route]:
+    """Return all routes but the page's."""
+    handlers = _Handlers(service)
+    return [
+        Route("/health", handlers.health, methods=["GET"]),
+        Route("/ping", handlers.health, methods=["GET", "POST"]),
+        Route("/version", handlers.version, methods=["GET"]),
+        Route("/metrics", handlers.metrics, methods=["GET"]),
+        Route("/openapi.json", handlers.openapi, methods=["GET"]),
+        Route("/v1/models", handlers.models, methods=["GET"]),
+        Route("/v1/models/{name:path}", handlers.model, methods=["GET"]),
+        Route("/v1/chat/completions", Answers(service, ChatRequest), methods=["POST"]),
+        Route("/v1/completions", Answers(service, CompletionRequest), methods=["POST"]),
+        Route("/tokenize", handlers.tokenize, methods=["POST"]),
+        Route("/detokenize", handlers.detokenize, methods=["POST"]),
+    ]
+
+
+class _Handlers:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def health(self, _: Request) -> Response:
+        code, status = self._service.health()
+        return JSONResponse({"status": status}, code)
+
+    async def version(self, _: Request) -> Response:
+        return JSONResponse({"version": __version__})
+
+    async def metrics(self, _: Request) -> Response:
+        return Response(self._service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def openapi(self, _: Request) -> Response:
+        return JSONResponse(openapi())
+
+    async def models(self, _: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [self._card()]})
+
+    async def model(self, request: Request) -> Response:
+        self._service.check_model(request.path_params["name"])
+        return JSONResponse(self._card())
+
+    async def tokenize(self, request: Request) -> Response:
+        return await self._post(request, TokenizeRequest, self._tokenize)
+
+    async def detokenize(self, request: Request) -> Response:
+        return await self._post(request, DetokenizeRequest, self._detokenize)
+
+    async def _post(
+        self, request: Request, kind: type[B], answer: Callable[[B], dict[str, Any]]
+    ) -> Response:
+        """Read a body and answer it, on a thread."""
+        data = await read_body(request, self._service.options.max_body_bytes)
+
+        def work() -> dict[str, Any]:
+            body = kind.model_validate_json(data)
+            self._service.check_model(body.model)
+            return answer(body)
+
+        return JSONResponse(await self._service.prepare(work))
+
+    def _tokenizer(self) -> Tokenizer:
+        tokenizer = self._service.engine.tokenizer
+        if tokenizer is None:
+            raise RequestError("this model has no tokenizer")
+        return tokenizer
+
+    def _tokenize(self, body: TokenizeRequest) -> dict[str, Any]:
+        engine, tokenizer = self._service.engine, self._tokenizer()
+        if (body.prompt is None) == (body.messages is None):
+            raise RequestError("prompt: expected either prompt or messages")
+        if body.messages is not None:
+            ids = render_ids(
+                body.messages,
+                engine,
+                add_generation_prompt=body.add_generation_prompt is not False,
+                continue_final=bool(body.continue_final_message),
+            )
+        else:
+            ids = tokenizer.encode(
+                body.prompt or "",
+                add_special_tokens=body.add_special_tokens is not False,
+                parse_special=body.parse_special is not False,
+            )
+        texts = None
+        if body.return_token_strs:
+            texts = [tokenizer.token_bytes(i).decode("utf-8", "replace") for i in ids]
+        return {
+            "count": len(ids),
+            "max_model_len": engine.backend.context,
+            "tokens": ids,
+            "token_strs": texts,
+        }
+
+    def _detokenize(self, body: DetokenizeRequest) -> dict[str, Any]:
+        # As vLLM: bos and the like are part of the text.
+        return {"prompt": self._tokenizer().decode(body.tokens, skip_special_tokens=False)}
+
+    def _card(self) -> dict[str, Any]:
+        service, engine = self._service, self._service.engine
+        context, bandwidth = engine.backend.context, service.bandwidth
+        name = service.options.model_name
+        return {
+            "id": name,
+            "object": "model",
+            "created": service.created,
+            "owned_by": "monolane",
+            "root": name,
+            "parent": None,
+            "permission": [],
+            "max_model_len": context,
+            "monolane": {
+                "version": __version__,
+                "backend": engine.backend.name,
+                "dtype": engine.backend.dtype,
+                "context": context,
+                "max_tokens": context,
+                "slots": service.options.policy.slots,
+                "policy": str(service.options.policy),
+                "chat_template": engine.chat_template.source != DEFAULT_TEMPLATE,
+                "read_bandwidth_gb_s": None if bandwidth is None else round(bandwidth / 1e9, 1),
+            },
+        }

@@ -1,0 +1,229 @@
+"""The bodies of requests, as OpenAI and vLLM spell them; what we cannot do is refused, not ignored.
+
+Unknown fields are accepted, since clients send fields of many servers. Fields that would change the
+answer stand in ``_NEUTRAL`` with the values that change nothing; any other value is a 400.
+"""
+
+import secrets
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
+from pydantic_core import PydanticCustomError
+
+from monolane.engine import SamplingParams
+from monolane.errors import RequestError
+from monolane.serve._grammar.structured import Structured, read_structured
+
+MAX_N = 16  # answers to one prompt
+MAX_PROMPTS = 256  # prompts of one request
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "best_of": (1,),
+    "use_beam_search": (False,),
+    "suffix": ("",),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "prompt_logprobs": (),
+    "truncate_prompt_tokens": (),
+    "skip_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "functions": ([],),
+    "function_call": ("none",),
+    "audio": (),
+    "modalities": (["text"],),
+    "prompt_embeds": (),
+}
+
+
+def _one_of(forms: str) -> WrapValidator:
+    """Name all forms of a field where none fits: pydantic would complain about one of them."""
+
+    def check(value: Any, handler: Callable[[Any], Any]) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            raise PydanticCustomError("one_of", "expected {forms}", {"forms": forms}) from None
+
+    return WrapValidator(check)
+
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
+Count = Annotated[int, Field(ge=0, lt=1 << 31)]
+Messages = Annotated[list[dict[str, Any]], Field(min_length=1, max_length=10_000)]
+ParseSpecial = Annotated[
+    bool | None, Field(description="Control tokens spelled in a text prompt are those tokens")
+]
+Stop = Annotated[
+    str | Annotated[list[str], Field(max_length=64)],
+    _one_of("a text or a list of at most 64 texts"),
+]
+ToolChoice = Annotated[str | dict[str, Any], _one_of("'none', 'auto', 'required' or an object")]
+Prompt = Annotated[
+    str
+    | Annotated[list[TokenId], Field(min_length=1)]
+    | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
+    | Annotated[list[list[TokenId]], Field(min_length=1, max_length=MAX_PROMPTS)],
+    _one_of(f"text, token ids (integers from 0), or a list of 1 to {MAX_PROMPTS} of either"),
+]
+
+
+class Body(BaseModel):
+    """Any request: exact types, no NaN, unknown fields kept aside."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    model: str | None = Field(None, max_length=512, description="As in /v1/models; may be left out")
+
+
+class StreamOptions(BaseModel):
+    """What a stream has besides text."""
+
+    model_config = ConfigDict(strict=True)
+
+    include_usage: bool | None = Field(None, description="A last chunk with usage, no choices")
+    continuous_usage_stats: bool | None = Field(None, description="usage in every chunk")
+
+
+class AnswerRequest(Body):
+    """What chat and plain completions share."""
+
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_N)] | None = 1
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Probability | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = Field(None, description="-1, 0: all")
+    min_p: Probability | None = None
+    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = Field(
+        None, description="Equal seeds give equal answers; without one each draw is new"
+    )
+    stop: Stop | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
+    ignore_eos: bool | None = False
+    min_tokens: Count | None = Field(None, description="Before which no token ends the answer")
+    logit_bias: Annotated[dict[str, float], Field(max_length=1024)] | None = None
+    timings_per_token: bool | None = Field(False, description="timings and phase in every chunk")
+    deadline: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Seconds until this request is given up; at most the server's own"
+    )
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+
+    def check_supported(self) -> None:
+        """Raise RequestError for a field that asks for what we cannot do."""
+        extra = self.model_extra or {}
+        for name, neutral in _NEUTRAL.items():
+            value = extra.get(name)
+            if value is not None and value not in neutral:
+                allowed = ", ".join(["null", *map(repr, neutral)])
+                raise RequestError(f"{name}: not supported; expected {allowed}, got {value!r:.80}")
+
+    @property
+    def choices(self) -> int:
+        """Answers to each prompt."""
+        return self.n or 1
+
+    def structured(self) -> Structured | None:
+        """Return what the answer must look like; RequestError for values out of bounds."""
+        return read_structured(
+            self.response_format, self.structured_outputs, self.model_extra or {}
+        )
+
+    def first_seed(self) -> int:
+        """Return the seed of the first choice; each further one has the next."""
+        return secrets.randbits(62) if self.seed is None else self.seed
+
+    def sampling(self, seed: int, max_tokens: int | None, **more: Any) -> SamplingParams:
+        """Return the engine's parameters; RequestError for values outside their range."""
+        stop = self.stop or ()
+        return SamplingParams(
+            max_tokens=max_tokens,
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_k=max(0, self.top_k or 0),
+            top_p=1.0 if self.top_p is None else self.top_p,
+            min_p=self.min_p or 0.0,
+            seed=seed % (1 << 64),
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            stop_ids=tuple(self.stop_token_ids or ()),
+            ignore_eos=bool(self.ignore_eos),
+            logit_bias=_biases(self.logit_bias or {}),
+            **more,
+        )
+
+
+class ChatRequest(AnswerRequest):
+    """``POST /v1/chat/completions``."""
+
+    messages: Messages
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = False
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=512)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @property
+    def alternatives(self) -> int | None:
+        """None, or how many alternatives come with each token's log-probability."""
+        if not self.logprobs:
+            if self.top_logprobs:
+                raise RequestError("top_logprobs: expected logprobs to be true with it")
+            return None
+        return self.top_logprobs or 0
+
+
+class CompletionRequest(AnswerRequest):
+    """``POST /v1/completions``."""
+
+    prompt: Prompt
+    max_tokens: Count | None = 16
+    parse_special: ParseSpecial = True
+    echo: bool | None = False
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    @property
+    def alternatives(self) -> int | None:
+        """None, or how many alternatives come with each token's log-probability."""
+        return self.logprobs
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts, one or many."""
+        prompt = self.prompt
+        if isinstance(prompt, str) or isinstance(prompt[0], int):
+            return [prompt]
+        return list(prompt)
+
+
+class TokenizeRequest(Body):
+    """``POST /tokenize``: of a text, or of messages."""
+
+    prompt: str | None = None
+    messages: Messages | None = None
+    add_special_tokens: bool | None = True
+    add_generation_prompt: bool | None = True
+    continue_final_message: bool | None = False
+    parse_special: ParseSpecial = True
+    return_token_strs: bool | None = False
+
+
+class DetokenizeRequest(Body):
+    """``POST /detokenize``."""
+
+    tokens: Annotated[list[TokenId], Field(max_length=1 << 20)]
+
+
+def _biases(given: dict[str, float]) -> dict[int, float]:
+    for key in given:
+        if not key.isdecimal() or not key.isascii() or len(key) > 10:
+            raise RequestError(f"logit_bias: expected token ids as keys, got {key!r:.80}")
+    return {int(key): bias for key, bias in given.items()}

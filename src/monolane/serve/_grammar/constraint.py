@@ -1,0 +1,77 @@
+"""The constraints that answers of the server follow: a grammar, a least length, or both.
+
+Each is an engine's ``Constraint``: it keeps the place of one answer and takes one token at a time.
+"""
+
+from typing import NoReturn
+
+import llguidance
+import numpy as np
+import numpy.typing as npt
+
+from monolane.engine import Constraint, Guide
+from monolane.errors import RequestError
+
+
+class GrammarWalk:
+    """The place of one answer in its grammar; ``where`` is the field that asked for it."""
+
+    def __init__(self, matcher: llguidance.LLMatcher, where: str, vocab: int, forces: bool) -> None:
+        """``forces``: text that must come next is given as tokens, without a draw."""
+        self._matcher, self._where, self._forces = matcher, where, forces
+        self._words = -(-vocab // 32)
+
+    def step(self, token_id: int | None) -> Guide:
+        """Take the token drawn, None at first; return what may follow it."""
+        matcher = self._matcher
+        if token_id is not None:
+            matcher.consume_token(token_id)
+        forced = matcher.compute_ff_tokens() if self._forces else []
+        # No more than the grammar takes: the tokenizer alone decides how a text is cut.
+        forced = forced[: matcher.validate_tokens(forced)] if forced else []
+        if forced:
+            matcher.consume_tokens(forced)
+        bits = None if matcher.is_stopped() else matcher.compute_bitmask()
+        if matcher.is_error():
+            refuse(self._where, matcher.get_error())
+        mask = None if bits is None else np.frombuffer(bits, np.uint32)[: self._words]
+        return Guide(mask, tuple(forced))
+
+
+class AtLeast:
+    """``min_tokens``: no token that would end the answer before ``count`` have come.
+
+    ``inner`` is the answer's other constraint, if any. Where nothing but the end may follow, as
+    after the last brace of a JSON value, the answer ends: a grammar comes first.
+    """
+
+    def __init__(
+        self, count: int, ends: frozenset[int], vocab: int, inner: Constraint | None
+    ) -> None:
+        self._left, self._inner = count, inner
+        allowed = np.zeros(-(-vocab // 32) * 32, bool)
+        allowed[:vocab] = True
+        self._all = _mask(allowed)
+        allowed[[token for token in ends if token < vocab]] = False
+        self._on = _mask(allowed)  # all but the tokens that end the answer
+
+    def step(self, token_id: int | None) -> Guide:
+        """Take the token drawn, None at first; return what may follow it."""
+        self._left -= token_id is not None
+        guide = Guide(self._all) if self._inner is None else self._inner.step(token_id)
+        self._left -= len(guide.forced)
+        if guide.mask is None or self._left <= 0:
+            return guide
+        mask = guide.mask & self._on
+        return Guide(mask, guide.forced) if mask.any() else guide
+
+
+def _mask(allowed: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
+    return np.packbits(allowed, bitorder="little").view(np.uint32)
+
+
+def refuse(where: str, reason: str) -> NoReturn:
+    """Raise the RequestError of a grammar, on one line, without the library's own state."""
+    line = " ".join(reason.replace("<non-verbose/>", "").split())
+    line = line.replace("NoExtensionBias", "no text meets it")
+    raise RequestError(f"{where}: cannot be followed: {line:.400}")

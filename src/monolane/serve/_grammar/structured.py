@@ -1,0 +1,144 @@
+"""What a request wants its answer to look like, read from the many fields that say it.
+
+OpenAI's ``response_format``, vLLM's ``structured_outputs`` and its older ``guided_*`` fields say
+the same things. Sizes are checked here, before a compiler sees anything.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from monolane.errors import RequestError
+
+MAX_SOURCE = 1 << 17  # characters of one schema, regex or grammar
+MAX_DEPTH = 64  # of nested objects and lists in a schema
+MAX_PROPERTIES = 1000  # of one object: the compiler's time grows with their square
+MAX_CHOICES = 1000
+
+Kind = Literal["json", "regex", "grammar", "choice"]
+_KINDS: tuple[Kind, ...] = ("json", "regex", "grammar", "choice")
+# Fields of structured_outputs that do not ask for anything by themselves.
+_ASIDE = ("disable_fallback", "disable_any_whitespace", "disable_additional_properties")
+
+
+@dataclass(frozen=True, slots=True)
+class Structured:
+    """What an answer must be: a checked JSON schema, a regex, a grammar, or a list of choices."""
+
+    kind: Kind
+    source: Any
+    where: str  # the field, for messages
+    whitespace: str | None = None  # regex of the white space in JSON; None: as json.dumps writes
+
+
+def read_structured(
+    response_format: Mapping[str, Any] | None,
+    structured_outputs: Mapping[str, Any] | None,
+    extra: Mapping[str, Any],
+) -> Structured | None:
+    """Return what three places of a request want, None where any text will do.
+
+    ``extra`` may hold ``guided_*``. RequestError for a value out of bounds.
+    """
+    guided = _kinds(extra, "guided_", "guided_", extra.get("guided_whitespace_pattern"))
+    found = [*_response_format(response_format), *_structured(structured_outputs), *guided]
+    if len(found) > 1:
+        names = ", ".join(wanted.where for wanted in found)
+        raise RequestError(f"{names}: expected one of them, got {len(found)}")
+    return _checked(found[0]) if found else None
+
+
+def check_schema(schema: Any, where: str) -> None:
+    """Raise RequestError for a JSON schema that is none, or that is too large."""
+    if not isinstance(schema, dict | bool):
+        raise RequestError(f"{where}: expected a JSON schema, got {type(schema).__name__}")
+    level = [schema] if isinstance(schema, dict) else []
+    for _ in range(MAX_DEPTH):
+        level = [child for value in level for child in _children(value, where)]
+        if not level:
+            break
+    else:
+        raise RequestError(f"{where}: expected at most {MAX_DEPTH} levels, got more")
+    size = len(json.dumps(schema))
+    if size > MAX_SOURCE:
+        raise RequestError(f"{where}: expected at most {MAX_SOURCE} characters, got {size}")
+
+
+def _children(value: Any, where: str) -> list[Any]:
+    if isinstance(value, dict):
+        if len(value) > MAX_PROPERTIES:
+            raise RequestError(
+                f"{where}: expected at most {MAX_PROPERTIES} properties in an object, "
+                f"got {len(value)}"
+            )
+        value = list(value.values())
+    return [child for child in value if isinstance(child, dict | list)]
+
+
+def _response_format(value: Mapping[str, Any] | None) -> Iterator[Structured]:
+    where = "response_format"
+    given = value or {"type": "text"}
+    kind = given.get("type")
+    if kind == "json_object":
+        yield Structured("json", {"type": "object"}, where)
+    elif kind == "json_schema":
+        named = given.get("json_schema")
+        if not isinstance(named, dict) or "schema" not in named:
+            raise RequestError(f"{where}.json_schema: expected an object with name and schema")
+        yield Structured("json", named["schema"], f"{where}.json_schema.schema")
+    elif kind != "text":
+        raise RequestError(
+            f"{where}.type: expected text, json_object or json_schema, got {kind!r:.80}"
+        )
+
+
+def _structured(value: Mapping[str, Any] | None) -> Iterator[Structured]:
+    where = "structured_outputs"
+    given = {key: item for key, item in (value or {}).items() if item is not None}
+    whitespace = given.pop("whitespace_pattern", None)
+    if given.pop("json_object", False):
+        yield Structured("json", {"type": "object"}, f"{where}.json_object", whitespace)
+    yield from _kinds(given, "", f"{where}.", whitespace)
+    unknown = sorted(set(given).difference(_KINDS, _ASIDE))
+    if unknown:
+        raise RequestError(f"{where}: expected {', '.join(_KINDS)}, got {unknown[0]!r:.80}")
+
+
+def _kinds(
+    given: Mapping[str, Any], prefix: str, where: str, whitespace: Any
+) -> Iterator[Structured]:
+    for kind in _KINDS:
+        if (value := given.get(f"{prefix}{kind}")) is not None:
+            yield Structured(kind, value, f"{where}{kind}", whitespace)
+
+
+def _checked(wanted: Structured) -> Structured:
+    """Return it if it is within the limits; a schema that came as text is parsed."""
+    source, where = wanted.source, wanted.where
+    if wanted.whitespace is not None and not isinstance(wanted.whitespace, str):
+        raise RequestError(f"{where}: expected whitespace_pattern to be a regex")
+    if wanted.kind == "choice":
+        if not isinstance(source, list) or not 1 <= len(source) <= MAX_CHOICES:
+            raise RequestError(f"{where}: expected a list of 1 to {MAX_CHOICES} texts")
+        if not all(isinstance(text, str) and text for text in source):
+            raise RequestError(f"{where}: expected texts, none of them empty")
+        if sum(map(len, source)) > MAX_SOURCE:
+            raise RequestError(f"{where}: expected at most {MAX_SOURCE} characters in all")
+        return wanted
+    if wanted.kind != "json" or isinstance(source, str):
+        if not isinstance(source, str) or not source:
+            raise RequestError(f"{where}: expected text, got {type(source).__name__}")
+        if len(source) > MAX_SOURCE:
+            raise RequestError(
+                f"{where}: expected at most {MAX_SOURCE} characters, got {len(source)}"
+            )
+    if wanted.kind != "json":
+        return wanted
+    if isinstance(source, str):
+        try:
+            source = json.loads(source)
+        except (ValueError, RecursionError) as error:
+            raise RequestError(f"{where}: expected a JSON schema: {error!s:.200}") from None
+    check_schema(source, where)
+    return Structured(wanted.kind, source, where, wanted.whitespace)

@@ -1,0 +1,72 @@
+"""One answer to be made, and where its time went."""
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+from monolane.engine import Stream
+from monolane.serve._tools.parser import ToolParser
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """One answer of a request.
+
+    Its moments are time.perf_counter_ns(), 0 if they have not come. The decoding thread writes
+    them, others may read.
+    """
+
+    index: int
+    prompt_ids: tuple[int, ...]
+    stream: Stream
+    budget: int  # tokens that it may draw
+    parser: ToolParser | None = None
+    echo: str | None = None  # the text of the prompt, if it is to be part of the answer
+    guided: bool = False  # by a constraint
+    discard: bool = False  # only the prompt is wanted: what is drawn is left out
+    arrived: int = 0
+    admitted: int = 0
+    first: int = 0
+    times: "array[int]" = field(default_factory=lambda: array("q"))  # of each drawn token
+
+    @property
+    def last(self) -> int:
+        """When the last token was drawn."""
+        return self.times[-1] if self.times else 0
+
+    @property
+    def drawn(self) -> int:
+        """Tokens drawn so far."""
+        return len(self.times)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Decode speed: tokens after the first over the time they took; 0 until there are two."""
+        if self.drawn < 2 or self.last <= self.first:
+            return 0.0
+        return (self.drawn - 1) / (self.last - self.first) * 1e9
+
+    def timings(self, bytes_per_token: int | None, bandwidth: float | None) -> dict[str, Any]:
+        """Return the ``timings`` object of docs/serving.md; ``bandwidth`` in bytes/s."""
+        prompt_n, speed = len(self.prompt_ids), self.tokens_per_second
+        prompt_ns = max(0, self.first - self.admitted)
+        mbu = bytes_per_token * speed / bandwidth if bytes_per_token and bandwidth else None
+        return {
+            "prompt_n": prompt_n,
+            "prompt_ms": _ms(prompt_ns),
+            "prompt_per_second": round(prompt_n / prompt_ns * 1e9, 1) if prompt_ns else 0.0,
+            "predicted_n": self.drawn,
+            "predicted_ms": _ms(self.last - self.first),
+            "predicted_per_token_ms": round(1e3 / speed, 4) if speed else 0.0,
+            "predicted_per_second": round(speed, 1),
+            "cache_n": 0,
+            "draft_n": 0,
+            "draft_n_accepted": 0,
+            "queue_ms": _ms(max(0, self.admitted - self.arrived)),
+            "ttft_ms": _ms(max(0, self.first - self.arrived)),
+            "mbu": None if mbu is None else round(mbu, 4),
+        }
+
+
+def _ms(nanoseconds: int) -> float:
+    return round(nanoseconds / 1e6, 3)

@@ -1,0 +1,146 @@
+"""What all requests share: the engine, turns, threads, metrics; loaded once, closed once."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any, Literal, TypeVar
+
+from monolane.engine import Engine
+from monolane.serve._errors import ApiError
+from monolane.serve._options import ServerOptions
+from monolane.serve._run.choice import Choice
+from monolane.serve._run.metrics import Metrics
+from monolane.serve._run.scheduler import Scheduler
+
+_STEP = 64  # tokens of context, which add too few bytes to a token to matter
+_LOOKS = 8  # at what runs, within the seconds that count as a stall
+_PREPARE_THREADS = 2
+_PREPARE_WAITING = 64  # requests that may wait for one of these threads
+
+State = Literal["loading", "ready", "failed", "draining"]
+T = TypeVar("T")
+
+
+class Service:
+    """The engine behind the routes; ``load`` makes it, on a thread, while the port is open."""
+
+    def __init__(
+        self,
+        load: Callable[[], Engine],
+        options: ServerOptions,
+        bandwidth: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        self.options = options
+        self.state: State = "loading"
+        self.failure: Exception | None = None
+        self.bandwidth: float | None = None  # bytes/s that this machine reads; None: not measured
+        self.created = int(time.time())
+        self.scheduler = Scheduler(options.policy, options.queue_limit)
+        self.metrics = Metrics(options.model_name, self.scheduler)
+        # Each ends a request that runs or waits.
+        self.cancels: set[Callable[[Literal["shutdown"]], None]] = set()
+        self.decoders = ThreadPoolExecutor(options.policy.slots, thread_name_prefix="decode")
+        self._preparers = ThreadPoolExecutor(_PREPARE_THREADS, thread_name_prefix="prepare")
+        self._preparing = 0
+        self.running: set[Choice] = set()  # those that decode
+        self._progressed = time.monotonic()
+        self._watching: asyncio.Task[None] | None = None
+        self._load, self._measure = load, bandwidth
+        self._engine: Engine | None = None
+        # Walks the plan, a millisecond: once for each of a few lengths.
+        self._bytes_per_token = lru_cache(maxsize=4096)(
+            lambda length: self.engine.backend.bytes_per_token(length)
+        )
+
+    async def start(self) -> None:
+        """Load the model; afterwards ``state`` is "ready", or "failed" with a ``failure``."""
+        begin = time.monotonic()
+        try:
+            self._engine = await asyncio.to_thread(self._load)
+            self.bandwidth = await asyncio.to_thread(self._measure)
+        except Exception as error:
+            self.failure, self.state = error, "failed"
+            return
+        self.metrics.ready(self._engine, time.monotonic() - begin)
+        self._watching = asyncio.create_task(self._watch())
+        if self.state == "loading":
+            self.state = "ready"
+
+    @property
+    def engine(self) -> Engine:
+        """The engine; ApiError 503 while there is none."""
+        if self._engine is None or self.state == "loading":
+            raise ApiError(503, "Loading model")
+        return self._engine
+
+    def timings(self, choice: Choice) -> dict[str, Any]:
+        """Return the ``timings`` of a choice as of now."""
+        length = len(choice.prompt_ids) + choice.drawn // 2  # of the context, at half of its answer
+        place = min(max(1, length // _STEP * _STEP), self.engine.backend.context)
+        return choice.timings(self._bytes_per_token(place), self.bandwidth)
+
+    def check_model(self, name: str | None) -> None:
+        """Raise the 404 for a model that is not ours; None is ours."""
+        ours = self.options.model_name
+        if name is not None and name != ours:
+            raise ApiError(404, f"model: expected {ours!r}, got {name!r:.100}", "model")
+
+    def health(self) -> tuple[int, str]:
+        """Return the code and the status of /health."""
+        if self.state != "ready":
+            return 503, self.state
+        stalled = time.monotonic() - self._progressed > self.options.stall_seconds
+        return (503, "stalled") if self.running and stalled else (200, "ok")
+
+    def note_progress(self) -> None:
+        """Say that a token was drawn, or a sequence begun; from any thread."""
+        self._progressed = time.monotonic()
+
+    async def _watch(self) -> None:
+        """Note the progress of what runs, until cancelled.
+
+        Tokens alone do not tell it: a long prompt may take minutes until its first one. So the
+        places of the running sequences, in prompt or answer, are looked at too.
+        """
+        seen: dict[Choice, int] = {}
+        while True:
+            await asyncio.sleep(min(1.0, self.options.stall_seconds / _LOOKS))
+            places = {choice: choice.stream.position for choice in self.running}
+            if places != seen:
+                seen = places
+                self.note_progress()
+
+    async def prepare(self, work: Callable[[], T]) -> T:
+        """Return what ``work`` returns, on a thread: it may take seconds before an answer begins.
+
+        ApiError 429 where too many wait already.
+        """
+        if self._preparing >= _PREPARE_WAITING:
+            raise ApiError(
+                429,
+                f"{self._preparing} requests wait to be read; try again in 1 s",
+                headers={"Retry-After": "1"},
+            )
+        self._preparing += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._preparers, work)
+        finally:
+            self._preparing -= 1
+
+    def end_requests(self) -> None:
+        """Cancel what runs or waits, because the server ends."""
+        for cancel in list(self.cancels):
+            cancel("shutdown")
+
+    async def close(self) -> None:
+        """End all requests and give back threads and memory."""
+        self.state = "draining"
+        self.end_requests()
+        if self._watching is not None:
+            self._watching.cancel()
+        self._preparers.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self.decoders.shutdown)
+        if self._engine is not None:
+            self._engine.close()

@@ -1,0 +1,1 @@
+"""Tools: read from a request, shown to the model, found in its answer."""

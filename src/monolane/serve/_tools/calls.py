@@ -1,0 +1,109 @@
+"""The tool calls of an answer, and the deltas in which its text and its calls leave."""
+
+import secrets
+import string
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+_ALPHABET = string.ascii_letters + string.digits
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """Part of a tool call: the first of each call has ``id`` and ``name``."""
+
+    index: int  # of the call within the message
+    arguments: str  # JSON, the next part of it
+    id: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What the text of an answer adds to its message."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+
+    @staticmethod
+    def joined(deltas: "Iterable[Delta]") -> "Delta":
+        """Return several deltas as one, in which each tool call has one part."""
+        deltas = tuple(deltas)
+        calls: dict[int, ToolCallDelta] = {}  # call by call: those of one follow each other
+        texts: dict[int, list[str]] = {}
+        for part in (part for delta in deltas for part in delta.tool_calls):
+            calls.setdefault(part.index, part)
+            texts.setdefault(part.index, []).append(part.arguments)
+        return Delta(
+            "".join(delta.content for delta in deltas),
+            "".join(delta.reasoning for delta in deltas),
+            tuple(replace(call, arguments="".join(texts[i])) for i, call in calls.items()),
+        )
+
+
+class NotACallError(Exception):
+    """The text is no tool call after all."""
+
+
+class Calls:
+    """The calls found so far, and the parts of them not yet taken."""
+
+    def __init__(self, *, many: bool, ids: Callable[[], str], schemas: Mapping[str, Any]) -> None:
+        """``many``: False leaves out all calls but the first; ``ids`` makes their ids.
+
+        ``schemas``: of each tool's arguments, for spellings that do not tell a number from a text.
+        """
+        self.names: frozenset[str] | None = None  # that a call may have; None: any
+        self.schemas = schemas
+        self._many, self._ids = many, ids
+        self.count = 0  # of the calls
+        self._muted = False
+        self._new: list[ToolCallDelta] = []
+        self._text: list[str] = []  # further arguments of the last of them
+        self.inside = False  # a call has been opened and not closed
+        self.between = False  # a call has been closed, and the next has not begun
+
+    def open(self, name: str) -> None:
+        """Begin a call."""
+        self.inside, self.between = True, False
+        self._muted = self.count > 0 and not self._many
+        if not self._muted:
+            self._flush()
+            self._new.append(ToolCallDelta(self.count, "", self._ids(), name))
+            self.count += 1
+
+    def add(self, text: str) -> None:
+        """Add to the arguments of the open call."""
+        if not self._muted:
+            self._text.append(text)
+
+    def close(self) -> None:
+        """End the open call."""
+        self.inside, self.between = False, True
+
+    def take(self) -> tuple[ToolCallDelta, ...]:
+        """Return the parts that came since the last time, one for each call."""
+        self._flush()
+        new, self._new = self._new, []
+        return tuple(new)
+
+    def _flush(self) -> None:
+        text, self._text = "".join(self._text), []
+        if not text:
+            return
+        if self._new:
+            self._new[-1] = replace(self._new[-1], arguments=text)
+        else:
+            self._new.append(ToolCallDelta(self.count - 1, text))
+
+
+def call_id() -> str:
+    """Return a new id as OpenAI's are."""
+    return f"call_{secrets.token_hex(12)}"
+
+
+def short_id() -> str:
+    """Return a new id of nine letters and digits."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(9))
