@@ -67,6 +67,8 @@ enum class WeightRole : int32_t {
   kDown = 12,
   kFinalNorm = 13,
   kHead = 14,
+  kQNorm = 15,
+  kKNorm = 16,
 };
 
 enum class PlanHead : int32_t {

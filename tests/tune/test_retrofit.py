@@ -206,7 +206,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         "vocab_size: expected a multiple",
     ),
     ({"hidden_act": "gelu"}, {"lanes": 2}, "hidden_act: expected one of 'silu'"),
-    ({"kind": "Qwen3"}, {"lanes": 2}, "'qwen3': it norms queries and keys"),
+    ({"kind": "Qwen3", "head_dim": 8}, {"lanes": 2}, "qk_norm: expected a model without"),
     ({"head_dim": 16}, {"lanes": 2}, "head_dim: expected 8"),
 ]
 

@@ -66,6 +66,7 @@ class ModelConfig:
     norm_eps: float = 1e-5
     norm_scale_per_lane: bool = True  # RMSNorm scale [L, D]; otherwise [D], shared by the lanes
     qkv_bias: bool = feature(False)
+    qk_norm: bool = feature(False)  # each head of queries and keys is normed, before rotary
     tie_embeddings: bool = False  # the head's rows are the embedding's
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
@@ -98,7 +99,8 @@ class ModelConfig:
         final_norm = d * (lanes if self.final_norm_per_lane else 1)
         qkv_rows = (self.num_heads + 2 * self.num_kv_heads) * h
         attention = (qkv_rows + self.num_heads * h) * d + (qkv_rows if self.qkv_bias else 0)
-        layer = attention + 3 * self.intermediate_size * d + 2 * norm
+        qk_norms = 2 * h if self.qk_norm else 0
+        layer = attention + 3 * self.intermediate_size * d + 2 * norm + qk_norms
         head = 0 if self.tie_embeddings else self.vocab_size * self.head_inputs
         return self.vocab_size * d + self.num_layers * layer + final_norm + head
 

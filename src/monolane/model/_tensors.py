@@ -27,6 +27,8 @@ class Role(StrEnum):
     DOWN = "down"  # [L, D, F/L]
     FINAL_NORM = "final_norm"  # [L, D] or [1, D]
     HEAD = "head"  # [L, V/L, D] if vocabulary-parallel, else [1, V, D] or [1, V, L*D]
+    Q_NORM = "q_norm"  # [1, h]
+    K_NORM = "k_norm"  # [1, h]
 
 
 # What is quantised: matrices that meet activations. Embedding rows are looked up, one a token, and
@@ -64,6 +66,8 @@ def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tupl
         Role.Q_BIAS: (lanes, q_rows),
         Role.K_BIAS: (lanes, kv_rows),
         Role.V_BIAS: (lanes, kv_rows),
+        Role.Q_NORM: (1, config.head_dim),
+        Role.K_NORM: (1, config.head_dim),
         Role.O: (lanes, d, q_rows),
         Role.MLP_NORM: (norm_lanes, d),
         Role.GATE: (lanes, mlp_rows, d),
@@ -81,7 +85,8 @@ def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tupl
 def layer_roles(config: ModelConfig) -> tuple[Role, ...]:
     """Return the roles that every layer fills, in the order in which a pass reads them."""
     bias = (Role.Q_BIAS, Role.K_BIAS, Role.V_BIAS) if config.qkv_bias else ()
-    attention = (Role.ATTENTION_NORM, Role.Q, Role.K, Role.V, *bias, Role.O)
+    norms = (Role.Q_NORM, Role.K_NORM) if config.qk_norm else ()
+    attention = (Role.ATTENTION_NORM, Role.Q, Role.K, Role.V, *bias, *norms, Role.O)
     return (*attention, Role.MLP_NORM, Role.GATE, Role.UP, Role.DOWN)
 
 

@@ -28,7 +28,7 @@ class ReferenceModel:
     def __init__(self, weights: Weights) -> None:
         weights = weights.dequantized()
         self.config = weights.config
-        self.config.check_features("reference", "qkv_bias")
+        self.config.check_features("reference", "qkv_bias", "qk_norm")
         self._outer = {role: _float32(array) for role, array in weights.outer.items()}
         self._layers = [
             {role: _float32(array) for role, array in layer.items()} for layer in weights.layers
@@ -72,6 +72,9 @@ class ReferenceModel:
             )
         )
         q_LTHh, k_LTKh, v_LTKh = (y.reshape(lanes, width, -1, config.head_dim) for y in (q, k, v))
+        if config.qk_norm:
+            q_LTHh = rms_norm(q_LTHh, layer[Role.Q_NORM], config.norm_eps)
+            k_LTKh = rms_norm(k_LTKh, layer[Role.K_NORM], config.norm_eps)
         first = cache.length
         positions = np.arange(first, first + width)
         q_LTHh = rotate(q_LTHh, positions, self._frequencies, config.rotary.style)

@@ -19,13 +19,13 @@ from monolane.model.families.laneformer import LANEFORMER
 from monolane.model.families.llama import LLAMA
 from monolane.model.families.mistral import MISTRAL
 from monolane.model.families.qwen2 import QWEN2
+from monolane.model.families.qwen3 import QWEN3
 
-FAMILIES = (LANEFORMER, LLAMA, MISTRAL, QWEN2)
+FAMILIES = (LANEFORMER, LLAMA, MISTRAL, QWEN2, QWEN3)
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_MODEL_TYPE = {kind: family for family in FAMILIES for kind in family.model_types}
 # What stands in the way of families that users ask for.
 _REFUSED = {
-    "qwen3": "it norms queries and keys (q_norm, k_norm), which no executor does yet",
     "gemma": "its norms, its MLP and its embedding scale differ from Llama's",
     "mixtral": "it has experts, which no executor has yet",
 }

@@ -1,0 +1,22 @@
+"""Qwen3: Qwen2 without its biases, with norms of each head of queries and keys."""
+
+from dataclasses import replace
+
+from monolane.model._tensors import Role
+from monolane.model.families.llama import LLAMA, NAMES, render_as
+from monolane.model.families.qwen2 import QWEN2
+
+_NAMES = NAMES | {
+    Role.Q_NORM: "model.layers.{i}.self_attn.q_norm.weight",
+    Role.K_NORM: "model.layers.{i}.self_attn.k_norm.weight",
+}
+
+QWEN3 = replace(
+    QWEN2,
+    name="qwen3",
+    model_types=("qwen3",),
+    fields=QWEN2.fields | {"qkv_bias": lambda f: False, "qk_norm": lambda f: True},
+    fixed=LLAMA.fixed,
+    names=lambda config: _NAMES,
+    render=render_as("Qwen3"),
+)
