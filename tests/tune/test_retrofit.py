@@ -248,7 +248,7 @@ def test_qwen2_needs_its_biases_to_be_zero(llama: Make, tmp_path: Path) -> None:
         ({"attention_bias": True}, "attention_bias: expected false, got True"),
         (
             {"model_type": "gpt2"},
-            "model_type: expected one of .*'llama', 'mistral', 'qwen2', got 'gpt2'",
+            "model_type: expected one of .*'llama', 'mistral', 'qwen2', 'qwen3', got 'gpt2'",
         ),
         ({"intermediate_size": 104}, r"gate_proj.weight': expected shape \[104, 64\]"),
         ({"num_hidden_layers": 4}, "are missing: 'model.layers.3"),
