@@ -1,9 +1,12 @@
 """Requests and tokens across the border: both sides lay them out alike, and nothing is lost."""
 
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
 
+from monolane import SamplingParams
+from monolane._structs import CPP, CUDA
 from monolane.epoch import (
     ADVANCE,
     DRAW,
@@ -17,6 +20,7 @@ from monolane.epoch import (
     pack,
     unpack_tokens,
 )
+from monolane.epoch._border import numbers_of
 
 CSRC = Path(__file__).parents[2] / "csrc"
 
@@ -29,6 +33,22 @@ def test_every_parameter_of_a_draw_crosses() -> None:
     """A parameter that is not described would be dropped without a word."""
     named = {field.name for field in DRAW.fields} | {"logit_bias"}
     assert named == set(Draw.__dataclass_fields__)
+
+
+def test_a_new_parameter_crosses_by_being_a_field() -> None:
+    """What CONTRIBUTING.md promises of a sampling parameter."""
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class WiderDraw(Draw):
+        sigma: float = field(default=0.0, metadata={"kind": "f32", "meaning": "0: all tokens"})
+
+    struct = numbers_of(WiderDraw)
+    assert "float sigma;" in struct.declare(CPP)
+    assert "f32 sigma;" in struct.declare(CUDA)
+    assert struct.dtype.names == (*(DRAW.dtype.names or ()), "sigma")
+    # The engine fills it from the field of the same name of SamplingParams, or says which lacks.
+    names = {x.name for x in fields(SamplingParams)}
+    assert {x.name for x in fields(Draw)} <= names
 
 
 def test_advances_are_packed_with_their_lists() -> None:

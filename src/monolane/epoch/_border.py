@@ -17,11 +17,14 @@ from monolane.epoch._token import TokenEvent, TokenLogprob
 
 MAX_LOGPROBS = 20  # alternatives reported with a token at most, as in the OpenAI API
 
-# The numbers of Draw, as its fields describe them; its biases are a list of their own.
-DRAW = Struct(
-    "Draw",
-    tuple(Field(x.name, **x.metadata) for x in fields(Draw) if x.metadata),
-)
+
+# The numbers of Draw cross as its fields describe them; its biases are a list of their own.
+def numbers_of(draw: type[Draw]) -> Struct:
+    """Return the struct of a draw's numbers."""
+    return Struct("Draw", tuple(Field(x.name, **x.metadata) for x in fields(draw) if x.metadata))
+
+
+DRAW = numbers_of(Draw)
 BIAS = Struct(
     "LogitBias",
     (

@@ -15,7 +15,7 @@ QWEN3 = replace(
     QWEN2,
     name="qwen3",
     model_types=("qwen3",),
-    fields=QWEN2.fields | {"qkv_bias": lambda f: False, "qk_norm": lambda f: True},
+    fields={**QWEN2.fields, "qkv_bias": lambda f: False, "qk_norm": lambda f: True},
     fixed=LLAMA.fixed,
     names=lambda config: _NAMES,
     render=render_as("Qwen3"),
