@@ -114,8 +114,7 @@ def _read_bandwidth() -> float:
 
     probe = ReadProbe(len(os.sched_getaffinity(0)), _PROBE_BYTES)
     probe.warm_up()
-    probe.run()
-    return probe.samples[0]
+    return probe.measure()
 
 
 def _keys(path: Path | None) -> "Keys":
