@@ -26,36 +26,31 @@ def bench(
     synthetic: Annotated[
         str | None,
         typer.Option(
-            "--synthetic",
             help="Measure random weights of a shape instead: laneformer-2b (4.6 GB in the cache "
-            "folder), dense-2b, laneformer-tiny.",
+            "folder), dense-2b, laneformer-tiny."
         ),
     ] = None,
     dtype: Annotated[
-        list[str] | None, typer.Option("--dtype", help="Type of the weights in use; repeatable.")
+        list[str] | None, typer.Option(help="Type of the weights in use; repeatable.")
     ] = None,
     context: Annotated[
-        list[int] | None,
-        typer.Option("--context", help="Tokens before those timed; repeatable [default: 128]."),
+        list[int] | None, typer.Option(help="Tokens before those timed; repeatable [default: 128].")
     ] = None,
     prefill: Annotated[
-        list[int] | None,
-        typer.Option("--prefill", help="Length of a prompt; repeatable [default: 64]."),
+        list[int] | None, typer.Option(help="Length of a prompt; repeatable [default: 64].")
     ] = None,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="Rounds over all cases.")] = 5,
-    tokens: Annotated[int, typer.Option("--tokens", min=2, help="Tokens of one decode run.")] = 32,
+    runs: Annotated[int, typer.Option(min=1, help="Rounds over all cases.")] = 5,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens of one decode run.")] = 32,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Threads [default: one per core].")
+        int | None, typer.Option(min=1, help="Threads [default: one per core].")
     ] = None,
-    startup: Annotated[
-        int, typer.Option("--startup", min=0, help="Cold processes to time, per dtype.")
-    ] = 3,
+    startup: Annotated[int, typer.Option(min=0, help="Cold processes to time, per dtype.")] = 3,
     buffer: Annotated[
-        int, typer.Option("--buffer", min=1, help="MB read to find the memory's bandwidth.")
+        int, typer.Option(min=1, help="MB read to find the memory's bandwidth.")
     ] = 1024,
     as_json: options.Json = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Write the results to this file, or folder.")
+        Path | None, typer.Option(help="Write the results to this file, or folder.")
     ] = None,
 ) -> None:
     """Time decode and prefill, start-up and memory, beside what the memory gives at most.

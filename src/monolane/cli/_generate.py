@@ -23,7 +23,7 @@ def generate(
     min_p: options.MinP = 0.05,
     seed: options.Seed = 0,
     stop: Annotated[
-        list[str] | None, typer.Option("--stop", help="Text that ends the answer; repeatable.")
+        list[str] | None, typer.Option(help="Text that ends the answer; repeatable.")
     ] = None,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on past the end of sequence.")

@@ -21,8 +21,7 @@ def quantize(
     model: Annotated[str, typer.Argument(help="'demo', a model folder, or a Hub id.")],
     destination: Annotated[Path, typer.Argument(help="Folder to write.")],
     dtype: Annotated[
-        str,
-        typer.Option("--dtype", help="int8 (8.5 bits a weight, scales included) or int4 (4.5)."),
+        str, typer.Option(help="int8 (8.5 bits a weight, scales included) or int4 (4.5).")
     ],
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the destination if it is there.")

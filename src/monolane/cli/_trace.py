@@ -18,13 +18,13 @@ def trace(
     model: Annotated[
         str, typer.Argument(help="'demo', a model folder, or a Hub id (name/model@revision).")
     ] = "demo",
-    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens to trace.")] = 16,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens to trace.")] = 16,
     dtype: options.Dtype = "auto",
     context: Annotated[
-        int, typer.Option("--context", min=1, help="Tokens in the sequence before those traced.")
+        int, typer.Option(min=1, help="Tokens in the sequence before those traced.")
     ] = 128,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Threads [default: one per core].")
+        int | None, typer.Option(min=1, help="Threads [default: one per core].")
     ] = None,
 ) -> None:
     """Trace the decoding of some tokens on the CPU, for ui.perfetto.dev or chrome://tracing.

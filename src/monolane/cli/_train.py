@@ -47,34 +47,25 @@ def train(
             "--dry-run", help="Print parameters, memory per device, tokens and time; train nothing."
         ),
     ] = False,
-    world_size: Annotated[
-        int, typer.Option("--world-size", help="With --dry-run: number of devices.")
-    ] = 192,
+    world_size: Annotated[int, typer.Option(help="With --dry-run: number of devices.")] = 192,
     mfu: Annotated[
-        float,
-        typer.Option("--mfu", help="With --dry-run: share of the device's peak that is reached."),
+        float, typer.Option(help="With --dry-run: share of the device's peak that is reached.")
     ] = 0.25,
     device: Annotated[
-        str, typer.Option("--device", help="With --dry-run: the device, such as H100 or MI300X.")
+        str, typer.Option(help="With --dry-run: the device, such as H100 or MI300X.")
     ] = "H100",
-    minutes: Annotated[
-        float, typer.Option("--minutes", help="Demo: length of the run without --steps.")
-    ] = 60.0,
+    minutes: Annotated[float, typer.Option(help="Demo: length of the run without --steps.")] = 60.0,
     steps: Annotated[
-        int | None, typer.Option("--steps", help="Length of the run: --set schedule.steps=N.")
+        int | None, typer.Option(help="Length of the run: --set schedule.steps=N.")
     ] = None,
     seed: Annotated[
-        int,
-        typer.Option(
-            "--seed", help="Of the first weights and the order of the data: --set seed=N."
-        ),
+        int, typer.Option(help="Of the first weights and the order of the data: --set seed=N.")
     ] = 0,
     threads: Annotated[
-        int | None, typer.Option("--threads", help="CPU threads of torch: --set compute.threads=N.")
+        int | None, typer.Option(help="CPU threads of torch: --set compute.threads=N.")
     ] = None,
     compiled: Annotated[
-        bool,
-        typer.Option("--compile", help="Use torch.compile (on CPUs it needs a C++ compiler)."),
+        bool, typer.Option("--compile", help="Use torch.compile (on CPUs it needs a C++ compiler).")
     ] = False,
     begin_with: Annotated[
         str | None,

@@ -58,8 +58,7 @@ def verify(
         ),
     ] = False,
     tokens: Annotated[
-        int,
-        typer.Option("--tokens", help="Also compare on this many random tokens [0: not].", min=0),
+        int, typer.Option(help="Also compare on this many random tokens [0: not].", min=0)
     ] = 300,
     backend: options.BackendName = "auto",
     as_json: options.Json = False,
