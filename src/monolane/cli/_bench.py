@@ -20,9 +20,7 @@ _NOT_IDLE = 0.5  # programs that want a core: from here on figures are worth a w
 
 
 def bench(
-    model: Annotated[
-        str, typer.Argument(help="'demo', a model folder, or a Hub id (name/model@revision).")
-    ] = "demo",
+    model: options.ModelAtRevision = "demo",
     synthetic: Annotated[
         str | None,
         typer.Option(
@@ -41,17 +39,13 @@ def bench(
     ] = None,
     runs: Annotated[int, typer.Option(min=1, help="Rounds over all cases.")] = 5,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens of one decode run.")] = 32,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads [default: one per core].")
-    ] = None,
+    workers: options.Workers = None,
     startup: Annotated[int, typer.Option(min=0, help="Cold processes to time, per dtype.")] = 3,
     buffer: Annotated[
         int, typer.Option(min=1, help="MB read to find the memory's bandwidth.")
     ] = 1024,
     as_json: options.Json = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Write the results to this file, or folder.")
-    ] = None,
+    out: options.ResultsOut = None,
 ) -> None:
     """Time decode and prefill, start-up and memory, beside what the memory gives at most.
 

@@ -57,9 +57,7 @@ def bench_serve(
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Write the curves to this SVG file.")] = None,
     as_json: options.Json = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Write the results to this file, or folder.")
-    ] = None,
+    out: options.ResultsOut = None,
 ) -> None:
     """Load a server, and tell speed of one request, speed of all, and waits.
 

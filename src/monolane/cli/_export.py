@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from monolane.cli import _options as options
+
 
 def export(
     model: Annotated[
@@ -27,9 +29,7 @@ def export(
     step: Annotated[
         int | None, typer.Option(help="Of a training run: the checkpoint [default: the newest].")
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the destination if it is there.")
-    ] = False,
+    overwrite: options.ReplaceDestination = False,
 ) -> None:
     """Write a model in Hub layout: weights, config, tokenizer, card and modeling code."""
     from monolane.engine import find_model

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -91,10 +92,7 @@ def _print_json(engine: "Engine", stream: "Stream") -> None:
         "dtype": engine.backend.dtype,
         "timings": {
             "load_seconds": engine.load_seconds,
-            "prompt_tokens": timings.prompt_tokens,
-            "generated_tokens": timings.generated_tokens,
-            "time_to_first_token": timings.time_to_first_token,
-            "decode_seconds": timings.decode_seconds,
+            **asdict(timings),
             "tokens_per_second": timings.tokens_per_second,
         },
     }

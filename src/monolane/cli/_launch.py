@@ -5,16 +5,15 @@ from typing import Annotated
 
 import typer
 
+from monolane.cli import _options as options
+
 
 def launch(
     config: Annotated[
         str, typer.Argument(help="A run config: a TOML file, or the name of a shipped one.")
     ],
     out: Annotated[Path, typer.Argument(help="Folder of the run; an old one is continued.")],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="section.key=value over the config's; may be given again."),
-    ] = None,
+    settings: options.Settings = None,
     processes: Annotated[int, typer.Option(help="On this machine; on GPUs, one for each.")] = 1,
     nodes: Annotated[int, typer.Option(help="Machines that train together.")] = 1,
     node: Annotated[int, typer.Option(help="Which of them this is, from 0.")] = 0,

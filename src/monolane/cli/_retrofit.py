@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from monolane.cli import _options as options
+
 
 def retrofit(
     source: Annotated[str, typer.Argument(help="Folder of a dense model, or a Hub id.")],
@@ -31,9 +33,7 @@ def retrofit(
     rows: Annotated[int, typer.Option(help="Windows of a step.")] = 8,
     learning_rate: Annotated[float, typer.Option(help="Peak.")] = 1e-3,
     seed: Annotated[int, typer.Option(help="Of the order of the windows.")] = 0,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace OUT if it is there.")
-    ] = False,
+    overwrite: options.ReplaceOut = False,
 ) -> None:
     """Convert a dense checkpoint into lanes: exact without a delay, a starting point with one.
 

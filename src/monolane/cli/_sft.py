@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from monolane.cli import _options as options
+
 
 def sft(
-    model: Annotated[str, typer.Argument(help="'demo', a model folder, or a Hub id.")],
+    model: options.ModelArgument,
     data: Annotated[Path, typer.Argument(help="JSON lines, each with a list of messages.")],
     out: Annotated[Path, typer.Argument(help="Model folder to write; its run lies in OUT.run.")],
     recipe: Annotated[
@@ -26,12 +28,8 @@ def sft(
         int | None, typer.Option(help="Train low-rank updates of this rank only.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run of OUT from its last checkpoint.")
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace OUT if it is there.")
-    ] = False,
+    resume: options.Resume = False,
+    overwrite: options.ReplaceOut = False,
     save_every: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 50,
 ) -> None:
     """Fine-tune a model on chats: loss on the assistant's tokens, in the model's own template.

@@ -15,17 +15,13 @@ if TYPE_CHECKING:
 
 def trace(
     out: Annotated[Path, typer.Option("--out", "-o", help="Trace file to write (JSON).")],
-    model: Annotated[
-        str, typer.Argument(help="'demo', a model folder, or a Hub id (name/model@revision).")
-    ] = "demo",
+    model: options.ModelAtRevision = "demo",
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to trace.")] = 16,
     dtype: options.Dtype = "auto",
     context: Annotated[
         int, typer.Option(min=1, help="Tokens in the sequence before those traced.")
     ] = 128,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads [default: one per core].")
-    ] = None,
+    workers: options.Workers = None,
 ) -> None:
     """Trace the decoding of some tokens on the CPU, for ui.perfetto.dev or chrome://tracing.
 

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from monolane.cli import _options as options
+
 _FORECAST = ("world_size", "mfu", "device")  # options of --dry-run alone
 # Options that stand for a field of a run config.
 _FIELDS = {"steps": "schedule.steps", "seed": "seed", "threads": "compute.threads"}
@@ -34,13 +36,8 @@ def train(
         bool,
         typer.Option("--demo", help="'monolane train --demo OUT' is 'monolane train demo OUT'."),
     ] = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="section.key=value over the config's; may be given again."),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run of OUT from its last checkpoint.")
-    ] = False,
+    settings: options.Settings = None,
+    resume: options.Resume = False,
     dry_run: Annotated[
         bool,
         typer.Option(

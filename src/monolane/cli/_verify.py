@@ -48,7 +48,7 @@ class Comparison:
 
 
 def verify(
-    model: Annotated[str, typer.Argument(help="'demo', a model folder, or a Hub id.")],
+    model: options.ModelArgument,
     trust_remote_code: Annotated[
         bool,
         typer.Option(

@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 
 from monolane.engine._constraint import Constraint
 from monolane.engine._guidance import Guidance
@@ -58,12 +57,7 @@ class Stream(Iterator[Piece]):
     def __enter__(self) -> "Stream":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -103,20 +97,13 @@ class Stream(Iterator[Piece]):
 
     def result(self) -> Generation:
         """Run to the end and return the whole answer, from the next piece on."""
-        text: list[str] = []
-        token_ids: list[int] = []
-        logprobs: list[TokenLogprob] = []
-        for piece in self:
-            text.append(piece.text)
-            token_ids += piece.token_ids
-            logprobs += piece.logprobs
-        reason = self.finish_reason or "cancelled"
+        pieces = list(self)
         return Generation(
-            "".join(text),
-            tuple(token_ids),
-            reason,
+            "".join(piece.text for piece in pieces),
+            tuple(token for piece in pieces for token in piece.token_ids),
+            self.finish_reason or "cancelled",
             self.timings,
-            tuple(logprobs),
+            tuple(logprob for piece in pieces for logprob in piece.logprobs),
             self.prompt_logprobs,
         )
 

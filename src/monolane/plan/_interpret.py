@@ -200,12 +200,12 @@ class _Worker:
             for lane, rows in self._pieces(matrix):
                 y = self._product(None, matrix, lane, rows, self._own(normed, lane))
                 region = slice(lane * matrix.rows, (lane + 1) * matrix.rows)
-                self._store_logits(region, rows, y)
+                self._store(Buffer.LOGITS, (slice(None), region), rows, y)
             return
         joined = self._joined()
         for _, rows in _cut(*matrix.share.of(self.index), matrix.rows):
             y = self._product(None, matrix, 0, rows, joined)
-            self._store_logits(slice(0, matrix.rows), rows, y)
+            self._store(Buffer.LOGITS, (slice(None), slice(0, matrix.rows)), rows, y)
 
     def choose(self, phase: Phase) -> None:
         del phase
@@ -288,23 +288,14 @@ class _Worker:
         q = query.reshape(self.width, -1, config.head_dim)[:, heads]  # [T, a, h]
         keys = np.arange(end)
         keys = keys[keys // self.plan.device.chunk % self.plan.splits == split]
-        stored = [
-            self.memory.read(Buffer.KEY_VALUE, (phase.layer, i, lane, slice(end), kv_head))
+        k, v = (
+            self.memory.read(Buffer.KEY_VALUE, (phase.layer, i, lane, slice(end), kv_head))[keys]
             for i in (0, 1)
-        ]
-        partial = _partial_attention(
-            q,
-            stored[0][keys],
-            stored[1][keys],
-            _visible(keys, self.position, self.width, config.layers[phase.layer].window),
         )
-        self.memory.write(
-            Buffer.ATTENTION,
-            (lane,),
-            (split, slice(self.width), heads),
-            partial,
-            self.progress,
-        )
+        seen = _visible(keys, self.position, self.width, config.layers[phase.layer].window)
+        partial = _partial_attention(q, k, v, seen)
+        where = (split, slice(self.width), heads)
+        self.memory.write(Buffer.ATTENTION, (lane,), where, partial, self.progress)
 
     def _merged(self, lane: int) -> Floats:
         """Merge the splits of all heads of a lane: [T, H/L*h]."""
@@ -329,12 +320,10 @@ class _Worker:
             return mean
         return np.concatenate(list(streams), axis=-1)
 
-    def _store(self, buffer: Buffer, region: tuple[int, ...], rows: slice, y: Floats) -> None:
+    def _store(
+        self, buffer: Buffer, region: tuple[int | slice, ...], rows: slice, y: Floats
+    ) -> None:
         self.memory.write(buffer, region, (slice(self.width), rows), y, self.progress)
-
-    def _store_logits(self, region: slice, rows: slice, y: Floats) -> None:
-        where = (slice(None), region)
-        self.memory.write(Buffer.LOGITS, where, (slice(self.width), rows), y, self.progress)
 
     def _store_qkv(self, phase: Phase, role: Role, lane: int, rows: slice, y: Floats) -> None:
         if role is Role.Q:
