@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from monolane.engine._constraint import Constraint
+from monolane.engine._guidance import Constraint
 from monolane.engine._parameters import SamplingParams
 from monolane.engine._registry import find_backend
 from monolane.engine._result import Generation

@@ -5,8 +5,7 @@ import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
-from monolane.engine._constraint import Constraint
-from monolane.engine._guidance import Guidance
+from monolane.engine._guidance import Constraint, Guidance
 from monolane.engine._parameters import SamplingParams
 from monolane.engine._result import FinishReason, Generation, Piece, Timings
 from monolane.engine._score import score
