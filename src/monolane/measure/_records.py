@@ -48,57 +48,49 @@ def bench_records(
     prefills: Sequence[PrefillCase],
 ) -> list[Record]:
     """Return a record of the bandwidth and of each case, which must have been run."""
-    records = [_probe_record(probe)]
-    records += [_decode_record(model, case) for case in decodes]
-    records += [_prefill_record(model, case) for case in prefills]
-    return records
-
-
-def _probe_record(probe: ReadProbe) -> Record:
-    figures = summary([sample / 1e9 for sample in probe.samples], "GB/s")
-    more = {"width": 1, "gb_per_s": figures["median"]}
-    return (
-        _record("read_bandwidth", workers=probe.workers, buffer_bytes=probe.size) | figures | more
-    )
+    gigabytes = summary([sample / 1e9 for sample in probe.samples], "GB/s")
+    about = {"workers": probe.workers, "buffer_bytes": probe.size, "width": 1}
+    read = _record("read_bandwidth", **about) | gigabytes | {"gb_per_s": gigabytes["median"]}
+    return [
+        read,
+        *(_decode_record(model, case) for case in decodes),
+        *(_case_record("prefill", model, case, context=0) for case in prefills),
+    ]
 
 
 def _decode_record(model: str, case: DecodeCase) -> Record:
-    figures = summary(case.samples, "tokens/s")
-    moved, speed = case.bytes_per_token, figures["median"]
+    record = _case_record("decode", model, case, context=case.context, width=1)
     p50, p90, p99 = (float(value) for value in np.percentile(case.token_us, (50, 90, 99)))
-    return (
-        _record("decode", model, case.model.dtype, case.context, workers=case.model.workers)
-        | figures
-        | {
-            "width": 1,
-            "tokens": case.tokens,
-            "tokens_per_s": speed,
-            "us_per_token": 1e6 / speed,
-            "token_us": {"p50": p50, "p90": p90, "p99": p99},
-            "bytes_per_token": moved,
-            "gb_per_s": moved * speed / 1e9,
-            "mbu": statistics.median(case.shares),
-            "mbu_min": min(case.shares),
-            "mbu_max": max(case.shares),
-        }
-    )
+    return record | {
+        "token_us": {"p50": p50, "p90": p90, "p99": p99},
+        "bytes_per_token": case.bytes_per_token,
+        "gb_per_s": case.bytes_per_token * record["median"] / 1e9,
+        "mbu": statistics.median(case.shares),
+        "mbu_min": min(case.shares),
+        "mbu_max": max(case.shares),
+    }
 
 
-def _prefill_record(model: str, case: PrefillCase) -> Record:
-    figures = summary(case.samples, "tokens/s")
-    speed = figures["median"]
-    return (
-        _record("prefill", model, case.model.dtype, 0, workers=case.model.workers)
-        | figures
-        | {"tokens": case.tokens, "tokens_per_s": speed, "us_per_token": 1e6 / speed}
-    )
+def _case_record(name: str, model: str, case: DecodeCase | PrefillCase, **about: Any) -> Record:
+    dtype, workers = case.model.dtype, case.model.workers
+    record = _record(name, model=model, dtype=dtype, workers=workers, tokens=case.tokens, **about)
+    return record | _speed(case.samples, "tokens/s")
+
+
+def _speed(samples: Sequence[float], unit: str) -> dict[str, Any]:
+    figures = summary(samples, unit)
+    return figures | {"tokens_per_s": figures["median"], "us_per_token": 1e6 / figures["median"]}
 
 
 def startup_record(model: str, dtype: str, runs: Sequence[FirstToken]) -> Record:
     """Return the record of cold processes, the page cache being warm."""
     figures = summary([run.seconds for run in runs], "s")
     load = summary([run.load_seconds for run in runs], "s")["median"]
-    return _record("startup", model, dtype) | figures | {"load_s": load, "page_cache": "warm"}
+    return (
+        _record("startup", model=model, dtype=dtype)
+        | figures
+        | {"load_s": load, "page_cache": "warm"}
+    )
 
 
 def memory_record(model: str, decode: DecodeCase, run: FirstToken) -> Record:
@@ -114,7 +106,8 @@ def memory_record(model: str, decode: DecodeCase, run: FirstToken) -> Record:
     weights = sum(matrix.bytes for phase in whole.phases for matrix in phase.matrices)
     weights += decode.model.embedding_bytes
     keys_and_values = sum(phase_cost(whole, p).bytes for p in whole.phases if not p.matrices)
-    return _record("memory", model, decode.model.dtype, decode.context) | {
+    about = {"model": model, "dtype": decode.model.dtype, "context": decode.context}
+    return _record("memory", **about) | {
         "peak_bytes": run.peak_bytes,
         "anonymous_bytes": run.anonymous_bytes,
         "file_bytes": run.file_bytes,
@@ -124,16 +117,8 @@ def memory_record(model: str, decode: DecodeCase, run: FirstToken) -> Record:
     }
 
 
-def _record(
-    name: str,
-    model: str | None = None,
-    dtype: str | None = None,
-    context: int | None = None,
-    **more: Any,
-) -> Record:
-    described = {"model": model, "dtype": dtype, "context": context} | more
-    known = {key: value for key, value in described.items() if value is not None}
-    return {"name": name, "engine": "monolane"} | known
+def _record(name: str, **about: Any) -> Record:
+    return {"name": name, "engine": "monolane", **about}
 
 
 def serve_record(load: Load, loaded: Loaded, engine: str, label: str) -> Record:
@@ -198,6 +183,4 @@ def _figures(loaded: Loaded) -> dict[str, Any]:
     if not speeds:
         found["notes"].append("every answer came in one event: no speed can be told")
         return found
-    figures = summary(speeds, "tokens/s of one request")
-    speed = figures["median"]
-    return figures | {"tokens_per_s": speed, "us_per_token": 1e6 / speed} | found
+    return _speed(speeds, "tokens/s of one request") | found
