@@ -80,8 +80,6 @@ def bench_serve(
     lengths = prompt or [64]
     if min(lengths) < 1:
         raise typer.BadParameter("--prompt: expected 1 token or more")
-    if max_tokens < 2:
-        raise typer.BadParameter("--max-tokens: expected 2 or more")
     _announce(target, levels, lengths, max_tokens, yes)
     name, engine = _find_model(target, model, key_from)
     load = Load(

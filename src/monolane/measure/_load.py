@@ -6,7 +6,7 @@ rate is an open loop, whose requests come at random moments whether or not earli
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -218,7 +218,9 @@ class _Running:
         self._end = time.monotonic() + self._level.seconds
         if self._level.clients is not None:
             count = min(self._level.clients, self._level.requests)
-            await _all([self._client() for _ in range(count)])
+            async with asyncio.TaskGroup() as clients:
+                for _ in range(count):
+                    clients.create_task(self._client())
         else:
             await self._at_rate(self._level.rate or 0)
         return self._made
@@ -253,12 +255,6 @@ class _Running:
         self._held += made.size
         self._made.append(made)
         self._progress()
-
-
-async def _all(tasks: Sequence[Coroutine[Any, Any, None]]) -> None:
-    async with asyncio.TaskGroup() as group:
-        for task in tasks:
-            group.create_task(task)
 
 
 def ask_models(target: LoadTarget, seconds: float = 10.0) -> dict[str, Any] | Failure:
