@@ -25,12 +25,12 @@ _PASSES = 5  # of a sample, the best of which counts: an interruption only ever 
 class ReadProbe(Case):
     """A buffer far beyond the last-level cache, and pinned threads that each read a part of it."""
 
-    def __init__(self, workers: int, size: int, isa: str | None = None) -> None:
+    def __init__(self, workers: int, size: int) -> None:
         super().__init__()  # samples: bytes/s
         cores = sorted(os.sched_getaffinity(0))
         pinned = workers <= len(cores)  # as the executor does it
         self._cores: Sequence[int | None] = cores[:workers] if pinned else [None] * workers
-        self._isa = isa or kernels.best()
+        self._isa = kernels.best()
         rows = max(1, size // _BLOCK // workers)
         self.size = rows * workers * _BLOCK
         self._parts: list[npt.NDArray[np.uint8]] = [

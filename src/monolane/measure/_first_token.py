@@ -21,7 +21,7 @@ if wish["workers"] is not None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: wish["workers"]])
 import time
 from monolane.engine import Engine, SamplingParams
-engine = Engine.load(wish["folder"], "cpu", wish["dtype"], wish["context"])
+engine = Engine.load(wish["folder"], "cpu", wish["dtype"])
 params = SamplingParams(max_tokens=wish["tokens"], ignore_eos=True)
 prompt = [i * 7919 % engine.config.vocab_size for i in range(wish["prompt"])]
 first = None
@@ -52,7 +52,6 @@ def first_token(
     *,
     prompt: int = 16,
     tokens: int = 1,
-    context: int | None = None,
     workers: int | None = None,
 ) -> FirstToken:
     """Start a process that answers ``prompt`` tokens; BackendError if it fails."""
@@ -61,7 +60,6 @@ def first_token(
         "dtype": dtype,
         "prompt": prompt,
         "tokens": tokens,
-        "context": context,
         "workers": workers,
     }
     # perf_counter_ns is CLOCK_MONOTONIC on Linux: one clock for both processes.
