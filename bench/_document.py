@@ -8,33 +8,17 @@ from typing import Any
 
 from _command import ROOT, shown_command
 
-from monolane.measure import (
-    Record,
-    build_document,
-    current_commit,
-    describe_machine,
-    load_average,
-    result_name,
-    write_document,
-)
+from monolane.measure import Record, document_here, result_name, write_document
 
 
-def publish(
-    records: Sequence[Record], what: str, out: Path | None, timed: bool = True, **more: Any
-) -> None:
+def publish(records: Sequence[Record], what: str, out: Path | None, **more: Any) -> None:
     """Print a document of these records, or write it where ``out`` says, and say where that is.
 
     out    a file, if it ends in .json; else the folder of a file that is named after date, device
            and ``what``
-    timed  whether other programs' load changes the figures, so that it belongs beside them
-    more   fields of the document beside those that each has
+    more   as of ``document_here``
     """
-    if timed:
-        more["load_average"] = round(load_average(), 2)
-    bandwidth = next((r["median"] * 1e9 for r in records if r["name"] == "read_bandwidth"), None)
-    document = build_document(
-        describe_machine(bandwidth), shown_command(sys.argv), records, current_commit(ROOT), **more
-    )
+    document = document_here(records, shown_command(sys.argv), ROOT, **more)
     if out is None:
         print(json.dumps(document, indent=1))
         return

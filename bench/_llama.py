@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from monolane.measure import Case
+
 
 class PeerError(RuntimeError):
     """The peer could not be run, or said something that is not its format."""
 
 
 @dataclass
-class LlamaCase:
+class LlamaCase(Case):
     """One line of llama-bench: decode behind a context, or prefill of a prompt."""
 
     program: Path
@@ -25,24 +27,6 @@ class LlamaCase:
     samples: list[float] = field(default_factory=list)  # tokens/s
     build: str = ""  # commit of llama.cpp
 
-    @property
-    def name(self) -> str:
-        """What is measured."""
-        what = f"of {self.prompt:,}" if self.prompt else f"at {self.context:,}"
-        return f"llama.cpp {self.dtype} {what}"
-
-    def warm_up(self) -> None:
-        """Bring the file into the page cache; llama-bench warms itself up in each run."""
-        self._measure()
-
-    def run(self) -> None:
-        """Take one sample."""
-        self.samples.append(self._measure())
-
-    def forget(self) -> None:
-        """Take the last sample back."""
-        self.samples.pop()
-
     def command(self) -> list[str]:
         """Return the command line: one test, repeated once."""
         lengths = {"-p": self.prompt, "-n": self.tokens, "-d": self.context}
@@ -50,7 +34,8 @@ class LlamaCase:
         pairs = (common | lengths).items()
         return [str(self.program), *(str(part) for pair in pairs for part in pair)]
 
-    def _measure(self) -> float:
+    def measure(self) -> float:
+        """Run it once; llama-bench warms itself up each time."""
         command = self.command()
         try:
             told = subprocess.run(command, capture_output=True, text=True, check=False)

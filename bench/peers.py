@@ -24,11 +24,11 @@ from monolane.measure import (
     SYNTHETIC,
     Case,
     DecodeCase,
-    LoadedModel,
     Neighbours,
     PrefillCase,
     ReadProbe,
     Record,
+    bench_cases,
     bench_records,
     describe_machine,
     drop_from_page_cache,
@@ -57,7 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def measure(options: argparse.Namespace) -> list[Record]:
     """Run everything in turns; return the records of both, each of ours with its ratio."""
-    (probe, ours), theirs = _our_cases(options), _their_cases(options)
+    probe, decodes, prefills = _our_cases(options)
+    ours: list[DecodeCase | PrefillCase] = [*decodes, *prefills]
+    theirs = sorted(_their_cases(options), key=lambda case: case.prompt > 0)
     cases: list[Case] = [probe]
     for own, peer in zip(ours, theirs, strict=True):
         cases += [own, peer]
@@ -70,13 +72,8 @@ def measure(options: argparse.Namespace) -> list[Record]:
 
     disturbed = run_rounds(cases, options.runs, step, Neighbours(patience=60.0 * options.runs))
     sys.stderr.write(f"\n{disturbed} samples were taken while other programs ran\n")
-    decodes = [case for case in ours if isinstance(case, DecodeCase)]
-    prefills = [case for case in ours if isinstance(case, PrefillCase)]
     records = bench_records(f"synthetic-{options.model}", probe, decodes, prefills)
-    # In the order of bench_records: decode before prefill.
-    measured: list[DecodeCase | PrefillCase] = [*decodes, *prefills]
-    ordered = sorted(theirs, key=lambda case: case.prompt > 0)
-    for record, own, peer in zip(records[1:], measured, ordered, strict=True):
+    for record, own, peer in zip(records[1:], ours, theirs, strict=True):
         record |= ratio_figures(own.samples, peer.samples)
         records.append(_peer_record(options.model, peer))
     return records
@@ -93,23 +90,21 @@ def ratio_figures(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, f
     return {f"ratio_to_llama_cpp{end}": value for end, value in found.items()}
 
 
-def _our_cases(options: argparse.Namespace) -> tuple[ReadProbe, list[DecodeCase | PrefillCase]]:
+def _our_cases(
+    options: argparse.Namespace,
+) -> tuple[ReadProbe, list[DecodeCase], list[PrefillCase]]:
     folder = synthetic(options.model, lambda text: print(text, file=sys.stderr))
     for path in folder.glob("*.safetensors"):
         drop_from_page_cache(path)
-    longest = max(*(c + options.tokens for c in options.context), *options.prefill)
-    slots = len(options.context) + 1
-    models = [
-        LoadedModel(folder, OURS[dtype], context=longest, slots=slots, workers=options.threads)
-        for dtype in options.dtype
-    ]
-    probe = ReadProbe(models[0].workers, options.buffer << 20)
-    cases: list[DecodeCase | PrefillCase] = []
-    for model in models:
-        lengths = enumerate(options.context)
-        cases += [DecodeCase(model, i, c, options.tokens, probe) for i, c in lengths]
-        cases += [PrefillCase(model, slots - 1, length) for length in options.prefill]
-    return probe, cases
+    return bench_cases(
+        folder,
+        [OURS[dtype] for dtype in options.dtype],
+        contexts=options.context,
+        prompts=options.prefill,
+        tokens=options.tokens,
+        workers=options.threads,
+        buffer=options.buffer << 20,
+    )
 
 
 def _their_cases(options: argparse.Namespace) -> list[LlamaCase]:

@@ -23,7 +23,6 @@ from _document import publish
 from rich.console import Console
 from rich.progress import track
 
-from monolane.cpu import CpuExecutor
 from monolane.cuda._pack import widened
 from monolane.engine import Engine, find_backend
 from monolane.epoch import SharedExecutor
@@ -251,7 +250,7 @@ def golden_error(golden: Path, dtype: str) -> Record:
     ids, wanted = expected["input_ids"][0], expected["logits"][0]
     weights = Weights.load(read_config(golden), Checkpoint.open(golden))
     try:
-        executor = CpuExecutor(weights, dtype, context=len(ids), slots=1)
+        executor = find_backend("cpu")(weights, dtype, context=len(ids), slots=1)
     except ConfigError as error:
         return {"not_measured": str(error)}
     difference = executor.logits(0, ids) - wanted

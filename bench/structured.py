@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _command import shown_word
+from _command import ROOT
 from _document import publish
 
 from monolane.engine import Constraint, Engine, Guide, SamplingParams
+from monolane.measure import shown_word, summary
 from monolane.serve._api.prepare import constraint_of
 from monolane.serve._api.wire import CompletionRequest
 from monolane.serve._tools.grammar import answer_grammar
@@ -78,7 +79,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder for the results file")
     options = parser.parse_args()
     with Engine.load(options.model) as engine:
-        records = measure(engine, shown_word(options.model), options.tokens, options.runs)
+        records = measure(engine, shown_word(options.model, ROOT), options.tokens, options.runs)
     publish(records, "structured", options.out)
 
 
@@ -106,11 +107,7 @@ def measure(engine: Engine, model: str, tokens: int, runs: int) -> list[dict[str
             "model": model,
             "dtype": engine.backend.dtype,
             "tokens": tokens,
-            "runs": runs,
-            "unit": f"µs a token: {name}",
-            "min": min(found),
-            "median": statistics.median(found),
-            "max": max(found),
+            **summary(found, f"µs a token: {name}"),
             **more[name],
         }
         for name, found in samples.items()

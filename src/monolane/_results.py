@@ -123,6 +123,23 @@ def current_commit(folder: Path) -> str:
         return "unknown"
 
 
+def shown_word(word: str, root: Path | None = None) -> str:
+    """Return a word of a command line as others could give it, without places on this machine.
+
+    What leads to such a place is shown from ``root`` on, or by its last name outside it.
+    """
+    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+    path = Path(value)
+    if path.is_absolute() or ".." in path.parts:
+        value = shown_path(path.resolve(), root)
+    return option + equals + value
+
+
+def shown_path(path: Path, root: Path | None) -> str:
+    """Return an absolute path as seen from ``root``, or its last name outside it."""
+    return str(path.relative_to(root)) if root and path.is_relative_to(root) else path.name
+
+
 def result_name(document: Mapping[str, Any], what: str) -> str:
     """Return the file name that a document goes by: date, device and what was measured."""
     slug = re.sub(r"[^a-z0-9]+", "-", str(document["device"]["name"]).lower()).strip("-")

@@ -131,7 +131,7 @@ class _Memory(ReadProbe):
         super().__init__(1, 1 << 20)
         self.looks = 0
 
-    def read(self) -> float:
+    def measure(self) -> float:
         self.looks += 1
         return (2 * self.looks - 1) * 100e9
 

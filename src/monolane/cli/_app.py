@@ -1,16 +1,16 @@
 """The list of commands, and the one place where an error becomes a message and an exit code."""
 
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from monolane._version import __version__
 from monolane.cli._bench import bench
 from monolane.cli._bench_serve import bench_serve
 from monolane.cli._chat import chat
 from monolane.cli._data import data
-from monolane.cli._default_group import DefaultGroup
 from monolane.cli._doctor import doctor
 from monolane.cli._export import export
 from monolane.cli._generate import generate
@@ -27,6 +27,20 @@ from monolane.cli._verify import verify
 from monolane.errors import MonolaneError, RequestError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+
+class _DefaultGroup(TyperGroup):
+    """Runs its first command where the first word is no command's: ``bench demo``, ``bench -h``.
+
+    So that command may have arguments, and goes without its name.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the name of the first command in front of its arguments."""
+        if not args or args[0] not in self.commands:
+            args = [next(iter(self.commands)), *args]
+        return super().parse_args(ctx, args)
+
 
 app = typer.Typer(
     name="monolane",
@@ -53,7 +67,7 @@ for command in (
     app.command()(command)
 app.add_typer(plan, name="plan")
 app.add_typer(data, name="data")
-benches = typer.Typer(cls=DefaultGroup, help="Time a model on this machine, or a server.")
+benches = typer.Typer(cls=_DefaultGroup, help="Time a model on this machine, or a server.")
 benches.command("model")(bench)
 benches.command("serve")(bench_serve)
 app.add_typer(benches, name="bench")

@@ -14,49 +14,38 @@ from monolane.cli import _options as options
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from monolane.measure import Case, DecodeCase, PrefillCase, ReadProbe, Record
+    from monolane.measure import Case, DecodeCase, Record
 
 _NOT_IDLE = 0.5  # programs that want a core: from here on figures are worth a warning
 
 
 def bench(
-    model: Annotated[
-        str, typer.Argument(help="'demo', a model folder, or a Hub id (name/model@revision).")
-    ] = "demo",
+    model: options.ModelAtRevision = "demo",
     synthetic: Annotated[
         str | None,
         typer.Option(
-            "--synthetic",
             help="Measure random weights of a shape instead: laneformer-2b (4.6 GB in the cache "
-            "folder), dense-2b, laneformer-tiny.",
+            "folder), dense-2b, laneformer-tiny."
         ),
     ] = None,
     dtype: Annotated[
-        list[str] | None, typer.Option("--dtype", help="Type of the weights in use; repeatable.")
+        list[str] | None, typer.Option(help="Type of the weights in use; repeatable.")
     ] = None,
     context: Annotated[
-        list[int] | None,
-        typer.Option("--context", help="Tokens before those timed; repeatable [default: 128]."),
+        list[int] | None, typer.Option(help="Tokens before those timed; repeatable [default: 128].")
     ] = None,
     prefill: Annotated[
-        list[int] | None,
-        typer.Option("--prefill", help="Length of a prompt; repeatable [default: 64]."),
+        list[int] | None, typer.Option(help="Length of a prompt; repeatable [default: 64].")
     ] = None,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="Rounds over all cases.")] = 5,
-    tokens: Annotated[int, typer.Option("--tokens", min=2, help="Tokens of one decode run.")] = 32,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Threads [default: one per core].")
-    ] = None,
-    startup: Annotated[
-        int, typer.Option("--startup", min=0, help="Cold processes to time, per dtype.")
-    ] = 3,
+    runs: Annotated[int, typer.Option(min=1, help="Rounds over all cases.")] = 5,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens of one decode run.")] = 32,
+    workers: options.Workers = None,
+    startup: Annotated[int, typer.Option(min=0, help="Cold processes to time, per dtype.")] = 3,
     buffer: Annotated[
-        int, typer.Option("--buffer", min=1, help="MB read to find the memory's bandwidth.")
+        int, typer.Option(min=1, help="MB read to find the memory's bandwidth.")
     ] = 1024,
     as_json: options.Json = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Write the results to this file, or folder.")
-    ] = None,
+    out: options.ResultsOut = None,
 ) -> None:
     """Time decode and prefill, start-up and memory, beside what the memory gives at most.
 
@@ -65,12 +54,21 @@ def bench(
     Run it on an idle machine. 'monolane bench serve' measures a server instead.
     """
     from monolane.cli._report import print_note
-    from monolane.measure import Neighbours, bench_records, run_rounds
+    from monolane.measure import Neighbours, bench_cases, bench_records, run_rounds
 
     name, folder = _folder(model, synthetic)
-    warn_if_busy()
-    probe, decodes, prefills = _cases(
-        folder, dtype or ["auto"], context or [128], prefill or [64], tokens, workers, buffer << 20
+    _warn_if_busy()
+    contexts, prompts = context or [128], prefill or [64]
+    if min(*contexts, *prompts) < 1:
+        raise typer.BadParameter("--context and --prefill: expected 1 token or more")
+    probe, decodes, prefills = bench_cases(
+        folder,
+        dict.fromkeys(dtype or ["auto"]),
+        contexts=contexts,
+        prompts=prompts,
+        tokens=tokens,
+        workers=workers,
+        buffer=buffer << 20,
     )
     cases: list[Case] = [probe, *decodes, *prefills]
     with progress_bar("measuring", (runs + 1) * len(cases)) as step:
@@ -98,35 +96,6 @@ def _folder(model: str, synthetic: str | None) -> tuple[str, Path]:
     return f"synthetic-{synthetic}", make(synthetic, print_note)
 
 
-def _cases(
-    folder: Path,
-    dtypes: Sequence[str],
-    contexts: Sequence[int],
-    prompts: Sequence[int],
-    tokens: int,
-    workers: int | None,
-    buffer: int,
-) -> "tuple[ReadProbe, list[DecodeCase], list[PrefillCase]]":
-    from monolane.measure import DecodeCase, LoadedModel, PrefillCase, ReadProbe
-
-    if min(*contexts, *prompts) < 1:
-        raise typer.BadParameter("--context and --prefill: expected 1 token or more")
-    longest = max(max(contexts) + tokens, *prompts)
-    slots = len(contexts) + 1  # one for each context, one for all prompts
-    models = [
-        LoadedModel(folder, dtype, context=longest, slots=slots, workers=workers)
-        for dtype in dict.fromkeys(dtypes)
-    ]
-    probe = ReadProbe(models[0].workers, buffer)
-    decodes, prefills = [], []
-    for model in models:
-        decodes += [
-            DecodeCase(model, i, length, tokens, probe) for i, length in enumerate(contexts)
-        ]
-        prefills += [PrefillCase(model, slots - 1, length) for length in prompts]
-    return probe, decodes, prefills
-
-
 def _process_records(
     name: str, folder: Path, decodes: "Sequence[DecodeCase]", runs: int, workers: int | None
 ) -> "list[Record]":
@@ -149,7 +118,7 @@ def _process_records(
     return records
 
 
-def warn_if_busy() -> None:
+def _warn_if_busy() -> None:
     """Tell a person whose machine has other things to do that the figures will be low."""
     from monolane.cli._report import print_note
     from monolane.measure import load_average
@@ -180,23 +149,10 @@ def write_results(
     """Print a table, or the document as JSON, and write the document where ``out`` says."""
     import json
 
-    from monolane.measure import (
-        build_document,
-        current_commit,
-        describe_machine,
-        load_average,
-        result_name,
-        write_document,
-    )
+    from monolane.measure import document_here, result_name, shown_word, write_document
 
-    bandwidth = next((r["median"] * 1e9 for r in records if r["name"] == "read_bandwidth"), None)
-    document = build_document(
-        describe_machine(bandwidth),
-        shlex.join(["monolane", *map(_shown_word, sys.argv[1:])]),
-        records,
-        current_commit(Path(__file__).parent),
-        load_average=round(load_average(), 2),
-    )
+    command = shlex.join(["monolane", *map(shown_word, sys.argv[1:])])
+    document = document_here(records, command, Path(__file__).parent)
     if as_json:
         sys.stdout.write(json.dumps(document) + "\n")
     else:
@@ -205,15 +161,6 @@ def write_results(
         path = out / result_name(document, what) if out.is_dir() else out
         write_document(path, document)
         sys.stderr.write(f"written to {path}\n")
-
-
-def _shown_word(word: str) -> str:
-    """Return an argument as others could give it: of a place on this machine, its last name."""
-    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
-    path = Path(value)
-    if path.is_absolute() or ".." in path.parts:
-        value = path.resolve().name
-    return option + equals + value
 
 
 def _table(document: dict[str, Any]) -> list[str]:

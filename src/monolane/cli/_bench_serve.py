@@ -29,43 +29,35 @@ def bench_serve(
         typer.Option("--clients", "-c", help="Requests at once; repeatable [default: 1 2 4 8]."),
     ] = None,
     rate: Annotated[
-        list[float] | None,
-        typer.Option("--rate", help="Instead: requests/s, at random moments; repeatable."),
+        list[float] | None, typer.Option(help="Instead: requests/s, at random moments; repeatable.")
     ] = None,
     prompt: Annotated[
-        list[int] | None,
-        typer.Option("--prompt", help="Tokens of a prompt, about; repeatable [default: 64]."),
+        list[int] | None, typer.Option(help="Tokens of a prompt, about; repeatable [default: 64].")
     ] = None,
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", "-n", min=2, help="Tokens of an answer.")
     ] = 256,
-    requests: Annotated[
-        int, typer.Option("--requests", min=1, help="Of each client; of each rate.")
-    ] = 8,
+    requests: Annotated[int, typer.Option(min=1, help="Of each client; of each rate.")] = 8,
     seconds: Annotated[
-        float, typer.Option("--seconds", help="After these, a level begins no more requests.")
+        float, typer.Option(help="After these, a level begins no more requests.")
     ] = 60,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds of one request.")] = 120,
+    timeout: Annotated[float, typer.Option(help="Seconds of one request.")] = 120,
     chat: Annotated[bool, typer.Option("--chat", help="Ask /v1/chat/completions.")] = False,
     ignore_eos: Annotated[
         bool, typer.Option(help="Have answers go on to --max-tokens; servers may refuse the field.")
     ] = True,
     key_from: Annotated[
-        str, typer.Option("--key-from", help="Environment variable that holds the API key.")
+        str, typer.Option(help="Environment variable that holds the API key.")
     ] = _KEY,
     yes: Annotated[
         bool, typer.Option("--yes", help="Do it, though the server is not this machine.")
     ] = False,
     label: Annotated[
-        str | None, typer.Option("--label", help="Name in table and plot [default: the server's].")
+        str | None, typer.Option(help="Name in table and plot [default: the server's].")
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Write the curves to this SVG file.")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write the curves to this SVG file.")] = None,
     as_json: options.Json = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Write the results to this file, or folder.")
-    ] = None,
+    out: options.ResultsOut = None,
 ) -> None:
     """Load a server, and tell speed of one request, speed of all, and waits.
 
@@ -88,8 +80,6 @@ def bench_serve(
     lengths = prompt or [64]
     if min(lengths) < 1:
         raise typer.BadParameter("--prompt: expected 1 token or more")
-    if max_tokens < 2:
-        raise typer.BadParameter("--max-tokens: expected 2 or more")
     _announce(target, levels, lengths, max_tokens, yes)
     name, engine = _find_model(target, model, key_from)
     load = Load(

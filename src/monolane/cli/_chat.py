@@ -16,7 +16,7 @@ _HELP = "/reset forgets the conversation, /quit or Ctrl-D leaves, Ctrl-C stops a
 def chat(
     model: options.Model = "demo",
     system: Annotated[
-        str | None, typer.Option("--system", help="System message, where the template has one.")
+        str | None, typer.Option(help="System message, where the template has one.")
     ] = None,
     max_tokens: options.MaxTokens = 512,
     temperature: options.Temperature = 0.7,

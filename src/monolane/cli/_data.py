@@ -19,7 +19,7 @@ def prepare_corpus(
     recipe: Annotated[Path, typer.Argument(help="The recipe, in TOML; see docs/data.md.")],
     out: Annotated[Path, typer.Argument(help="Folder to write; until it is whole, OUT.partial.")],
     workers: Annotated[
-        int | None, typer.Option("--workers", help="Processes [default: one per processor].")
+        int | None, typer.Option(help="Processes [default: one per processor].")
     ] = None,
 ) -> None:
     """Read, filter, deduplicate and tokenize the sources of a recipe.
@@ -61,13 +61,13 @@ def report_corpus(
 @data.command("show")
 def show_rows(
     corpus: _Corpus,
-    row: Annotated[int, typer.Option("--row", min=0, help="The first row to show.")] = 0,
-    count: Annotated[int, typer.Option("--count", min=1, help="How many rows.")] = 1,
-    length: Annotated[int, typer.Option("--length", help="Tokens in a row.")] = 1024,
+    row: Annotated[int, typer.Option(min=0, help="The first row to show.")] = 0,
+    count: Annotated[int, typer.Option(min=1, help="How many rows.")] = 1,
+    length: Annotated[int, typer.Option(help="Tokens in a row.")] = 1024,
     stage: Annotated[
-        str | None, typer.Option("--stage", help="Mixture [default: the recipe's first, or even].")
+        str | None, typer.Option(help="Mixture [default: the recipe's first, or even].")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of the order of rows.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the order of rows.")] = 0,
 ) -> None:
     """Print rows as text, as training reads them, with the borders of documents."""
     from monolane.data import Corpus, show_row

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from monolane.cli import _options as options
+
 
 def export(
     model: Annotated[
@@ -22,16 +24,12 @@ def export(
         ),
     ] = True,
     dtype: Annotated[
-        str | None,
-        typer.Option("--dtype", help="bfloat16, float16 or float32 [default: as it is]."),
+        str | None, typer.Option(help="bfloat16, float16 or float32 [default: as it is].")
     ] = None,
     step: Annotated[
-        int | None,
-        typer.Option("--step", help="Of a training run: the checkpoint [default: the newest]."),
+        int | None, typer.Option(help="Of a training run: the checkpoint [default: the newest].")
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the destination if it is there.")
-    ] = False,
+    overwrite: options.ReplaceDestination = False,
 ) -> None:
     """Write a model in Hub layout: weights, config, tokenizer, card and modeling code."""
     from monolane.engine import find_model

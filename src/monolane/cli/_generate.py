@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,7 +24,7 @@ def generate(
     min_p: options.MinP = 0.05,
     seed: options.Seed = 0,
     stop: Annotated[
-        list[str] | None, typer.Option("--stop", help="Text that ends the answer; repeatable.")
+        list[str] | None, typer.Option(help="Text that ends the answer; repeatable.")
     ] = None,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on past the end of sequence.")
@@ -91,10 +92,7 @@ def _print_json(engine: "Engine", stream: "Stream") -> None:
         "dtype": engine.backend.dtype,
         "timings": {
             "load_seconds": engine.load_seconds,
-            "prompt_tokens": timings.prompt_tokens,
-            "generated_tokens": timings.generated_tokens,
-            "time_to_first_token": timings.time_to_first_token,
-            "decode_seconds": timings.decode_seconds,
+            **asdict(timings),
             "tokens_per_second": timings.tokens_per_second,
         },
     }

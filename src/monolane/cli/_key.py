@@ -9,7 +9,7 @@ import typer
 
 def key(
     file: Annotated[Path, typer.Argument(help="File of hashed keys, for serve --api-keys.")],
-    name: Annotated[str, typer.Option("--name", help="Whose key it is.")] = "default",
+    name: Annotated[str, typer.Option(help="Whose key it is.")] = "default",
 ) -> None:
     """Make an API key: print it once, and add its hash to a file."""
     from monolane.serve import add_key

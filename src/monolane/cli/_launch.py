@@ -5,29 +5,26 @@ from typing import Annotated
 
 import typer
 
+from monolane.cli import _options as options
+
 
 def launch(
     config: Annotated[
         str, typer.Argument(help="A run config: a TOML file, or the name of a shipped one.")
     ],
     out: Annotated[Path, typer.Argument(help="Folder of the run; an old one is continued.")],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="section.key=value over the config's; may be given again."),
-    ] = None,
-    processes: Annotated[
-        int, typer.Option("--processes", help="On this machine; on GPUs, one for each.")
-    ] = 1,
-    nodes: Annotated[int, typer.Option("--nodes", help="Machines that train together.")] = 1,
-    node: Annotated[int, typer.Option("--node", help="Which of them this is, from 0.")] = 0,
+    settings: options.Settings = None,
+    processes: Annotated[int, typer.Option(help="On this machine; on GPUs, one for each.")] = 1,
+    nodes: Annotated[int, typer.Option(help="Machines that train together.")] = 1,
+    node: Annotated[int, typer.Option(help="Which of them this is, from 0.")] = 0,
     address: Annotated[
-        str, typer.Option("--address", help="host:port of node 0, where there are several.")
+        str, typer.Option(help="host:port of node 0, where there are several.")
     ] = "",
     restarts: Annotated[
-        int, typer.Option("--restarts", help="In a row without a new checkpoint, then give up.")
+        int, typer.Option(help="In a row without a new checkpoint, then give up.")
     ] = 5,
     grace: Annotated[
-        float, typer.Option("--grace", help="Seconds to keep the state when asked to stop.")
+        float, typer.Option(help="Seconds to keep the state when asked to stop.")
     ] = 60.0,
 ) -> None:
     """Train as 'monolane train' does, with restarts, from a snapshot of code and config.

@@ -1,5 +1,6 @@
 """Options that several commands share, so that each is spelled and explained once."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,3 +36,20 @@ MinP = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Equal seeds give equal texts.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+ModelArgument = Annotated[str, typer.Argument(help="'demo', a model folder, or a Hub id.")]
+ModelAtRevision = Annotated[
+    str, typer.Argument(help="'demo', a model folder, or a Hub id (name/model@revision).")
+]
+Workers = Annotated[int | None, typer.Option(min=1, help="Threads [default: one per core].")]
+ReplaceOut = Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it is there.")]
+ReplaceDestination = Annotated[
+    bool, typer.Option("--overwrite", help="Replace the destination if it is there.")
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue the run of OUT from its last checkpoint.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="section.key=value over the config's; may be given again."),
+]
+ResultsOut = Annotated[Path | None, typer.Option(help="Write the results to this file, or folder.")]

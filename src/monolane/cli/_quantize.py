@@ -18,15 +18,12 @@ DTYPES = {"int8": 8, "int4": 4}
 
 
 def quantize(
-    model: Annotated[str, typer.Argument(help="'demo', a model folder, or a Hub id.")],
+    model: options.ModelArgument,
     destination: Annotated[Path, typer.Argument(help="Folder to write.")],
     dtype: Annotated[
-        str,
-        typer.Option("--dtype", help="int8 (8.5 bits a weight, scales included) or int4 (4.5)."),
+        str, typer.Option(help="int8 (8.5 bits a weight, scales included) or int4 (4.5).")
     ],
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the destination if it is there.")
-    ] = False,
+    overwrite: options.ReplaceDestination = False,
     as_json: options.Json = False,
 ) -> None:
     """Write a model with its matrices in groups of 32 integer codes and a float16 scale.

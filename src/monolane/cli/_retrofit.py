@@ -7,42 +7,33 @@ from typing import Annotated
 
 import typer
 
+from monolane.cli import _options as options
+
 
 def retrofit(
     source: Annotated[str, typer.Argument(help="Folder of a dense model, or a Hub id.")],
     out: Annotated[Path, typer.Argument(help="Model folder to write.")],
-    lanes: Annotated[int, typer.Option("--lanes", help="Lanes to deal the heads out to.")] = 8,
-    delay: Annotated[
-        int, typer.Option("--delay", help="Layers until lanes hear each other; 0 is exact.")
-    ] = 0,
+    lanes: Annotated[int, typer.Option(help="Lanes to deal the heads out to.")] = 8,
+    delay: Annotated[int, typer.Option(help="Layers until lanes hear each other; 0 is exact.")] = 0,
     early: Annotated[
         bool, typer.Option("--early", help="Let the layers before the delay exchange at once.")
     ] = False,
-    head: Annotated[
-        str, typer.Option("--head", help="auto, vocab_parallel or replicate.")
-    ] = "auto",
+    head: Annotated[str, typer.Option(help="auto, vocab_parallel or replicate.")] = "auto",
     distil: Annotated[
-        Path | None,
-        typer.Option("--distil", help="Text to train the delayed model back on."),
+        Path | None, typer.Option(help="Text to train the delayed model back on.")
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", help="Length of the training.")] = 500,
+    steps: Annotated[int, typer.Option(help="Length of the training.")] = 500,
     order: Annotated[
-        str,
-        typer.Option(
-            "--order", help="How the delay comes in: together, from_top, from_bottom, at_once."
-        ),
+        str, typer.Option(help="How the delay comes in: together, from_top, from_bottom, at_once.")
     ] = "together",
     objective: Annotated[
-        str,
-        typer.Option("--objective", help="distil (the source's logits) or finetune (the text)."),
+        str, typer.Option(help="distil (the source's logits) or finetune (the text).")
     ] = "distil",
-    context: Annotated[int, typer.Option("--context", help="Tokens of a window of text.")] = 256,
-    rows: Annotated[int, typer.Option("--rows", help="Windows of a step.")] = 8,
-    learning_rate: Annotated[float, typer.Option("--learning-rate", help="Peak.")] = 1e-3,
-    seed: Annotated[int, typer.Option("--seed", help="Of the order of the windows.")] = 0,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace OUT if it is there.")
-    ] = False,
+    context: Annotated[int, typer.Option(help="Tokens of a window of text.")] = 256,
+    rows: Annotated[int, typer.Option(help="Windows of a step.")] = 8,
+    learning_rate: Annotated[float, typer.Option(help="Peak.")] = 1e-3,
+    seed: Annotated[int, typer.Option(help="Of the order of the windows.")] = 0,
+    overwrite: options.ReplaceOut = False,
 ) -> None:
     """Convert a dense checkpoint into lanes: exact without a delay, a starting point with one.
 

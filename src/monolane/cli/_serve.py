@@ -16,52 +16,40 @@ if TYPE_CHECKING:
 
 def serve(
     model: options.Model = "demo",
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", help="0: any that is free.")] = 8000,
     name: Annotated[
-        str | None, typer.Option("--name", help="What the model goes by [default: --model].")
+        str | None, typer.Option(help="What the model goes by [default: --model].")
     ] = None,
     policy: Annotated[
         str,
         typer.Option(
-            "--policy",
             help="latency: one request at a time, at full speed; share:K: up to K together. "
-            "':short-first' behind it lets short requests overtake.",
+            "':short-first' behind it lets short requests overtake."
         ),
     ] = "latency",
-    queue: Annotated[int, typer.Option("--queue", help="Requests that may wait.")] = 64,
-    deadline: Annotated[
-        float, typer.Option("--deadline", help="Seconds that a request may take in all.")
-    ] = 600,
-    drain: Annotated[
-        float, typer.Option("--drain", help="Seconds to finish requests after SIGTERM.")
-    ] = 30,
+    queue: Annotated[int, typer.Option(help="Requests that may wait.")] = 64,
+    deadline: Annotated[float, typer.Option(help="Seconds that a request may take in all.")] = 600,
+    drain: Annotated[float, typer.Option(help="Seconds to finish requests after SIGTERM.")] = 30,
     stall: Annotated[
-        float,
-        typer.Option(
-            "--stall", help="Seconds without a token, read or drawn, until /health says 503."
-        ),
+        float, typer.Option(help="Seconds without a token, read or drawn, until /health says 503.")
     ] = 120,
     api_keys: Annotated[
-        Path | None,
-        typer.Option("--api-keys", help="File of hashed keys, as 'monolane key' writes it."),
+        Path | None, typer.Option(help="File of hashed keys, as 'monolane key' writes it.")
     ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option("--tls-cert", help="PEM certificate chain: HTTPS, and only that.")
+        Path | None, typer.Option(help="PEM certificate chain: HTTPS, and only that.")
     ] = None,
     tls_key: Annotated[
-        Path | None,
-        typer.Option("--tls-key", help="PEM key of it [default: in the certificate's file]."),
+        Path | None, typer.Option(help="PEM key of it [default: in the certificate's file].")
     ] = None,
     allow_host: Annotated[
-        list[str] | None,
-        typer.Option("--allow-host", help="Name that requests may address; repeatable."),
+        list[str] | None, typer.Option(help="Name that requests may address; repeatable.")
     ] = None,
     allow_origin: Annotated[
-        list[str] | None,
-        typer.Option("--allow-origin", help="Origin whose web pages may ask; repeatable."),
+        list[str] | None, typer.Option(help="Origin whose web pages may ask; repeatable.")
     ] = None,
-    max_body: Annotated[int, typer.Option("--max-body", help="Bytes of a request.")] = 8 << 20,
+    max_body: Annotated[int, typer.Option(help="Bytes of a request.")] = 8 << 20,
     bandwidth: Annotated[
         bool, typer.Option(help="Measure the memory's bandwidth at the start, for 'mbu'.")
     ] = True,
@@ -114,8 +102,7 @@ def _read_bandwidth() -> float:
 
     probe = ReadProbe(len(os.sched_getaffinity(0)), _PROBE_BYTES)
     probe.warm_up()
-    probe.run()
-    return probe.samples[0]
+    return probe.measure()
 
 
 def _keys(path: Path | None) -> "Keys":

@@ -7,35 +7,30 @@ from typing import Annotated, Any
 
 import typer
 
+from monolane.cli import _options as options
+
 
 def sft(
-    model: Annotated[str, typer.Argument(help="'demo', a model folder, or a Hub id.")],
+    model: options.ModelArgument,
     data: Annotated[Path, typer.Argument(help="JSON lines, each with a list of messages.")],
     out: Annotated[Path, typer.Argument(help="Model folder to write; its run lies in OUT.run.")],
     recipe: Annotated[
-        str | None,
-        typer.Option("--recipe", help="A TOML file or a shipped one, such as laneformer_2b_sft."),
+        str | None, typer.Option(help="A TOML file or a shipped one, such as laneformer_2b_sft.")
     ] = None,
-    steps: Annotated[int | None, typer.Option("--steps", help="Instead of the recipe's.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
     rows: Annotated[
-        int | None, typer.Option("--rows", help="Rows of a step, instead of the recipe's.")
+        int | None, typer.Option(help="Rows of a step, instead of the recipe's.")
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option("--learning-rate", help="Peak, instead of the recipe's.")
+        float | None, typer.Option(help="Peak, instead of the recipe's.")
     ] = None,
     lora: Annotated[
-        int | None, typer.Option("--lora", help="Train low-rank updates of this rank only.")
+        int | None, typer.Option(help="Train low-rank updates of this rank only.")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Instead of the recipe's.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run of OUT from its last checkpoint.")
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace OUT if it is there.")
-    ] = False,
-    save_every: Annotated[
-        int, typer.Option("--save-every", help="Steps between checkpoints.", min=1)
-    ] = 50,
+    seed: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
+    resume: options.Resume = False,
+    overwrite: options.ReplaceOut = False,
+    save_every: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 50,
 ) -> None:
     """Fine-tune a model on chats: loss on the assistant's tokens, in the model's own template.
 

@@ -15,17 +15,13 @@ if TYPE_CHECKING:
 
 def trace(
     out: Annotated[Path, typer.Option("--out", "-o", help="Trace file to write (JSON).")],
-    model: Annotated[
-        str, typer.Argument(help="'demo', a model folder, or a Hub id (name/model@revision).")
-    ] = "demo",
-    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens to trace.")] = 16,
+    model: options.ModelAtRevision = "demo",
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens to trace.")] = 16,
     dtype: options.Dtype = "auto",
     context: Annotated[
-        int, typer.Option("--context", min=1, help="Tokens in the sequence before those traced.")
+        int, typer.Option(min=1, help="Tokens in the sequence before those traced.")
     ] = 128,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Threads [default: one per core].")
-    ] = None,
+    workers: options.Workers = None,
 ) -> None:
     """Trace the decoding of some tokens on the CPU, for ui.perfetto.dev or chrome://tracing.
 
@@ -45,22 +41,21 @@ def trace(
 
 
 def _table(trace: "Trace", rows: "list[KindSummary]") -> list[str]:
+    from monolane.measure import KindSummary
+
     lines = [
         f"{trace.passes} tokens on {trace.workers} workers, per token:",
         f"{'phase':8} {'us':>10} {'MB':>10} {'GB/s':>8} {'waiting us':>11} {'waiting':>8}",
     ]
-    lines += [_row(row) for row in rows]
     busy = sum(row.busy_us for row in rows)
     waiting = sum(row.waiting_us for row in rows)
     moved = sum(row.bytes for row in rows)
-    share = waiting / max(busy + waiting, 1e-9)
-    rate = moved / max(busy, 1e-9) / 1e3
-    return [*lines, _line("total", busy, moved, rate, waiting, share)]
+    total = KindSummary("total", busy, waiting, moved, moved / max(busy, 1e-9) / 1e3)
+    return [*lines, *map(_line, [*rows, total])]
 
 
-def _row(row: "KindSummary") -> str:
-    return _line(row.kind, row.busy_us, row.bytes, row.gb_per_s, row.waiting_us, row.waiting_share)
-
-
-def _line(kind: str, busy: float, moved: float, rate: float, waiting: float, share: float) -> str:
-    return f"{kind:8} {busy:10,.1f} {moved / 1e6:10,.3f} {rate:8.2f} {waiting:11,.1f} {share:8.1%}"
+def _line(row: "KindSummary") -> str:
+    return (
+        f"{row.kind:8} {row.busy_us:10,.1f} {row.bytes / 1e6:10,.3f} {row.gb_per_s:8.2f} "
+        f"{row.waiting_us:11,.1f} {row.waiting_share:8.1%}"
+    )

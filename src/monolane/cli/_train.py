@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from monolane.cli import _options as options
+
 _FORECAST = ("world_size", "mfu", "device")  # options of --dry-run alone
 # Options that stand for a field of a run config.
 _FIELDS = {"steps": "schedule.steps", "seed": "seed", "threads": "compute.threads"}
@@ -34,47 +36,33 @@ def train(
         bool,
         typer.Option("--demo", help="'monolane train --demo OUT' is 'monolane train demo OUT'."),
     ] = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="section.key=value over the config's; may be given again."),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run of OUT from its last checkpoint.")
-    ] = False,
+    settings: options.Settings = None,
+    resume: options.Resume = False,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run", help="Print parameters, memory per device, tokens and time; train nothing."
         ),
     ] = False,
-    world_size: Annotated[
-        int, typer.Option("--world-size", help="With --dry-run: number of devices.")
-    ] = 192,
+    world_size: Annotated[int, typer.Option(help="With --dry-run: number of devices.")] = 192,
     mfu: Annotated[
-        float,
-        typer.Option("--mfu", help="With --dry-run: share of the device's peak that is reached."),
+        float, typer.Option(help="With --dry-run: share of the device's peak that is reached.")
     ] = 0.25,
     device: Annotated[
-        str, typer.Option("--device", help="With --dry-run: the device, such as H100 or MI300X.")
+        str, typer.Option(help="With --dry-run: the device, such as H100 or MI300X.")
     ] = "H100",
-    minutes: Annotated[
-        float, typer.Option("--minutes", help="Demo: length of the run without --steps.")
-    ] = 60.0,
+    minutes: Annotated[float, typer.Option(help="Demo: length of the run without --steps.")] = 60.0,
     steps: Annotated[
-        int | None, typer.Option("--steps", help="Length of the run: --set schedule.steps=N.")
+        int | None, typer.Option(help="Length of the run: --set schedule.steps=N.")
     ] = None,
     seed: Annotated[
-        int,
-        typer.Option(
-            "--seed", help="Of the first weights and the order of the data: --set seed=N."
-        ),
+        int, typer.Option(help="Of the first weights and the order of the data: --set seed=N.")
     ] = 0,
     threads: Annotated[
-        int | None, typer.Option("--threads", help="CPU threads of torch: --set compute.threads=N.")
+        int | None, typer.Option(help="CPU threads of torch: --set compute.threads=N.")
     ] = None,
     compiled: Annotated[
-        bool,
-        typer.Option("--compile", help="Use torch.compile (on CPUs it needs a C++ compiler)."),
+        bool, typer.Option("--compile", help="Use torch.compile (on CPUs it needs a C++ compiler).")
     ] = False,
     begin_with: Annotated[
         str | None,

@@ -48,7 +48,7 @@ class Comparison:
 
 
 def verify(
-    model: Annotated[str, typer.Argument(help="'demo', a model folder, or a Hub id.")],
+    model: options.ModelArgument,
     trust_remote_code: Annotated[
         bool,
         typer.Option(
@@ -58,8 +58,7 @@ def verify(
         ),
     ] = False,
     tokens: Annotated[
-        int,
-        typer.Option("--tokens", help="Also compare on this many random tokens [0: not].", min=0),
+        int, typer.Option(help="Also compare on this many random tokens [0: not].", min=0)
     ] = 300,
     backend: options.BackendName = "auto",
     as_json: options.Json = False,

@@ -1,7 +1,7 @@
 """The engine: sessions, slots, sampling parameters, and streams."""
 
-from monolane.engine._constraint import Constraint
 from monolane.engine._engine import Engine, Prompt
+from monolane.engine._guidance import Constraint
 from monolane.engine._parameters import MAX_LOGIT_BIASES, SamplingParams
 from monolane.engine._registry import BACKEND_NAMES, find_backend
 from monolane.engine._result import FinishReason, Generation, Piece, Timings

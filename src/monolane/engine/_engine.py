@@ -3,13 +3,12 @@
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
-from monolane.engine._constraint import Constraint
+from monolane.engine._guidance import Constraint
 from monolane.engine._parameters import SamplingParams
 from monolane.engine._registry import find_backend
 from monolane.engine._result import Generation
@@ -169,12 +168,7 @@ class Engine:
     def __enter__(self) -> "Engine":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _need_tokenizer(self, what: str) -> Tokenizer:

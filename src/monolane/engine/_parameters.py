@@ -49,9 +49,8 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):  # a frequent slip that would stop at each of its letters
             object.__setattr__(self, "stop", (self.stop,))
-        object.__setattr__(self, "stop", tuple(self.stop))
-        object.__setattr__(self, "stop_ids", tuple(self.stop_ids))
-        object.__setattr__(self, "visible_ids", tuple(self.visible_ids))
+        for name in ("stop", "stop_ids", "visible_ids"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         if self.max_tokens is not None:
             _check_integer("max_tokens", self.max_tokens, 1, _MOST)
         _check_number("temperature", self.temperature, 0, 100)
@@ -59,10 +58,9 @@ class SamplingParams:
         _check_number("top_p", self.top_p, 0, 1)
         _check_number("min_p", self.min_p, 0, 1)
         _check_integer("seed", self.seed, -(1 << 63), (1 << 64) - 1)
-        if self.logprobs is not None:
-            _check_integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
-        if self.prompt_logprobs is not None:
-            _check_integer("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS)
+        for name in ("logprobs", "prompt_logprobs"):
+            if (count := getattr(self, name)) is not None:
+                _check_integer(name, count, 0, MAX_LOGPROBS)
         self._check_stops()
         self._check_biases()
 
@@ -98,10 +96,9 @@ class SamplingParams:
                 raise RequestError(
                     f"stop: expected texts of 1 to {MAX_STOP_LENGTH} characters, got {text!r:.80}"
                 )
-        for token in self.stop_ids:
-            _check_integer("stop_ids", token, 0, _MOST)
-        for token in self.visible_ids:
-            _check_integer("visible_ids", token, 0, _MOST)
+        for name in ("stop_ids", "visible_ids"):
+            for token in getattr(self, name):
+                _check_integer(name, token, 0, _MOST)
 
 
 def _check_integer(name: str, value: object, low: int, high: int) -> None:

@@ -4,10 +4,8 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 
-from monolane.engine._constraint import Constraint
-from monolane.engine._guidance import Guidance
+from monolane.engine._guidance import Constraint, Guidance
 from monolane.engine._parameters import SamplingParams
 from monolane.engine._result import FinishReason, Generation, Piece, Timings
 from monolane.engine._score import score
@@ -58,12 +56,7 @@ class Stream(Iterator[Piece]):
     def __enter__(self) -> "Stream":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -103,20 +96,13 @@ class Stream(Iterator[Piece]):
 
     def result(self) -> Generation:
         """Run to the end and return the whole answer, from the next piece on."""
-        text: list[str] = []
-        token_ids: list[int] = []
-        logprobs: list[TokenLogprob] = []
-        for piece in self:
-            text.append(piece.text)
-            token_ids += piece.token_ids
-            logprobs += piece.logprobs
-        reason = self.finish_reason or "cancelled"
+        pieces = list(self)
         return Generation(
-            "".join(text),
-            tuple(token_ids),
-            reason,
+            "".join(piece.text for piece in pieces),
+            tuple(token for piece in pieces for token in piece.token_ids),
+            self.finish_reason or "cancelled",
             self.timings,
-            tuple(logprobs),
+            tuple(logprob for piece in pieces for logprob in piece.logprobs),
             self.prompt_logprobs,
         )
 

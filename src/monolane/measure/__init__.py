@@ -12,23 +12,41 @@ from monolane._results import (
     build_document,
     current_commit,
     result_name,
+    shown_word,
     validate_document,
     write_document,
 )
 from monolane.measure._bandwidth import ReadProbe
-from monolane.measure._bench import bench_records, memory_record, startup_record
-from monolane.measure._cases import Case, DecodeCase, LoadedModel, PrefillCase, run_rounds
+from monolane.measure._cases import DecodeCase, LoadedModel, PrefillCase, bench_cases
 from monolane.measure._first_token import FirstToken, first_token
-from monolane.measure._load import Level, Load, Loaded, LoadOptions, ask_models
+from monolane.measure._load import (
+    IdPrompts,
+    Level,
+    Load,
+    Loaded,
+    LoadOptions,
+    Prompts,
+    ask_models,
+)
+from monolane.measure._load_exchange import LoadTarget
 from monolane.measure._load_outcome import Failure, Outcome
 from monolane.measure._load_plot import plot_load, require_plot
-from monolane.measure._load_prompts import IdPrompts, Prompts
-from monolane.measure._load_records import percentiles, serve_record
-from monolane.measure._load_target import LoadTarget
-from monolane.measure._machine import describe_machine, drop_from_page_cache, load_average
-from monolane.measure._neighbours import Neighbours
+from monolane.measure._machine import (
+    describe_machine,
+    document_here,
+    drop_from_page_cache,
+    load_average,
+)
 from monolane.measure._paced import PacedExecutor, paced_engine
-from monolane.measure._samples import summary
+from monolane.measure._records import (
+    bench_records,
+    memory_record,
+    percentiles,
+    serve_record,
+    startup_record,
+    summary,
+)
+from monolane.measure._rounds import Case, Neighbours, run_rounds
 from monolane.measure._synthetic import SYNTHETIC, synthetic, synthetic_config
 from monolane.measure._trace import KindSummary, Trace, summarise, take_trace
 
@@ -57,10 +75,12 @@ __all__ = [
     "ResultsError",
     "Trace",
     "ask_models",
+    "bench_cases",
     "bench_records",
     "build_document",
     "current_commit",
     "describe_machine",
+    "document_here",
     "drop_from_page_cache",
     "first_token",
     "load_average",
@@ -72,6 +92,7 @@ __all__ = [
     "result_name",
     "run_rounds",
     "serve_record",
+    "shown_word",
     "startup_record",
     "summarise",
     "summary",

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane._core import kernels
+from monolane.measure._rounds import Case
 
 Action = Callable[[npt.NDArray[np.uint8]], object]
 
@@ -21,23 +22,21 @@ _BLOCK = 512  # bytes: what the kernel reads at a time
 _PASSES = 5  # of a sample, the best of which counts: an interruption only ever slows one down
 
 
-class ReadProbe:
+class ReadProbe(Case):
     """A buffer far beyond the last-level cache, and pinned threads that each read a part of it."""
 
-    name = "read_bandwidth"
-
-    def __init__(self, workers: int, size: int, isa: str | None = None) -> None:
+    def __init__(self, workers: int, size: int) -> None:
+        super().__init__()  # samples: bytes/s
         cores = sorted(os.sched_getaffinity(0))
         pinned = workers <= len(cores)  # as the executor does it
         self._cores: Sequence[int | None] = cores[:workers] if pinned else [None] * workers
-        self._isa = isa or kernels.best()
+        self._isa = kernels.best()
         rows = max(1, size // _BLOCK // workers)
         self.size = rows * workers * _BLOCK
         self._parts: list[npt.NDArray[np.uint8]] = [
             np.empty((rows, _BLOCK), np.uint8) for _ in range(workers)
         ]
         self._in_parallel(lambda part: part.fill(1))  # first touched by its reader
-        self.samples: list[float] = []  # bytes/s
 
     @property
     def workers(self) -> int:
@@ -48,17 +47,9 @@ class ReadProbe:
         """Read everything once."""
         self._pass()
 
-    def run(self) -> None:
-        """Take one sample and keep it."""
-        self.samples.append(self.read())
-
-    def read(self) -> float:
+    def measure(self) -> float:
         """Return the bytes/s of the best of several passes over the buffer."""
         return max(self._pass() for _ in range(_PASSES))
-
-    def forget(self) -> None:
-        """Take the last sample back."""
-        self.samples.pop()
 
     def _pass(self) -> float:
         spans = self._in_parallel(lambda part: kernels.read(self._isa, part))

@@ -1,9 +1,8 @@
-"""What is timed, one round after another, so that a machine that drifts drifts under all alike."""
+"""What 'monolane bench' times: the tokens of an epoch, and a prompt, driven without an engine."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -11,70 +10,11 @@ from monolane.engine import find_backend
 from monolane.epoch import Advance
 from monolane.errors import RequestError
 from monolane.measure._bandwidth import ReadProbe
-from monolane.measure._neighbours import Neighbours
+from monolane.measure._rounds import Case
 from monolane.model import Checkpoint, Role, Weights, read_config
 from monolane.plan import MAX_WIDTH, Plan, pass_cost
 
 _PATIENCE = 1.0  # seconds of one wait for tokens
-_ATTEMPTS = 3  # at a sample that nobody disturbs
-
-
-class Case(Protocol):
-    """Something to be timed; it keeps its own samples."""
-
-    @property
-    def name(self) -> str:
-        """What is measured."""
-
-    def warm_up(self) -> None:
-        """Touch everything once, untimed."""
-
-    def run(self) -> None:
-        """Take one sample."""
-
-    def forget(self) -> None:
-        """Take the last sample back."""
-
-
-def run_rounds(
-    cases: Sequence[Case],
-    rounds: int,
-    progress: Callable[[], None],
-    neighbours: Neighbours | None = None,
-) -> int:
-    """Warm up, then take a sample of every case in each round; return how many were disturbed.
-
-    Each round begins with another case, so that none always follows the same neighbour. With
-    ``neighbours``, a sample during which other programs ran is taken again, at most twice and while
-    there is patience; one that is disturbed even then counts. ``progress`` is called after every
-    step: (rounds + 1) * len(cases) times.
-    """
-    for case in cases:
-        case.warm_up()
-        progress()
-    disturbed = 0
-    for i in range(rounds):
-        first = i % len(cases)
-        for case in (*cases[first:], *cases[:first]):
-            disturbed += not _take(case, neighbours)
-            progress()
-    return disturbed
-
-
-def _take(case: Case, neighbours: Neighbours | None) -> bool:
-    """Take a sample; return whether nobody disturbed it."""
-    if neighbours is None:
-        case.run()
-        return True
-    for attempt in range(_ATTEMPTS):
-        neighbours.await_quiet()
-        case.run()
-        if neighbours.were_quiet():
-            return True
-        if neighbours.patience <= 0 or attempt == _ATTEMPTS - 1:
-            break
-        case.forget()
-    return False
 
 
 class LoadedModel:
@@ -136,7 +76,7 @@ class LoadedModel:
         return events[-1].token_id, [event.time_ns for event in events]
 
 
-class DecodeCase:
+class DecodeCase(Case):
     """Tokens of one epoch, behind ``context`` tokens that are there already.
 
     The memory is read right before and after each epoch: where it changes its speed from minute to
@@ -148,16 +88,11 @@ class DecodeCase:
     ) -> None:
         assert context >= 1
         assert tokens >= 2
+        super().__init__()  # samples: tokens/s of an epoch
         self.model, self.context, self.tokens = model, context, tokens
         self._slot, self._next, self._probe = slot, -1, probe
-        self.samples: list[float] = []  # tokens/s of an epoch
         self.shares: list[float] = []  # of the read bandwidth that an epoch came to: its MBU
         self.token_us: list[float] = []  # from token to token, of all epochs
-
-    @property
-    def name(self) -> str:
-        """What is measured."""
-        return f"decode {self.model.dtype} at {self.context:,}"
 
     @property
     def bytes_per_token(self) -> int:
@@ -169,20 +104,19 @@ class DecodeCase:
         self._fill()
         self._draw()
 
-    def run(self) -> None:
+    def measure(self) -> float:
         """Draw one epoch. The first token is not counted: its time holds the start of the epoch."""
-        before = self._probe.read()
+        before = self._probe.measure()
         times = self._draw()
-        bandwidth = (before + self._probe.read()) / 2
+        bandwidth = (before + self._probe.measure()) / 2
         speed = (len(times) - 1) / (times[-1] - times[0]) * 1e9
-        self.samples.append(speed)
         self.shares.append(self.bytes_per_token * speed / bandwidth)
-        deltas = np.diff(np.asarray(times, np.int64)) / 1e3
-        self.token_us += [float(delta) for delta in deltas]
+        self.token_us += (np.diff(np.asarray(times, np.int64)) / 1e3).tolist()
+        return speed
 
     def forget(self) -> None:
         """Take the last epoch back."""
-        self.samples.pop()
+        super().forget()
         self.shares.pop()
         del self.token_us[-(self.tokens - 1) :]
 
@@ -202,35 +136,43 @@ class DecodeCase:
         return times
 
 
-class PrefillCase:
+class PrefillCase(Case):
     """From a prompt to its first token."""
 
     def __init__(self, model: LoadedModel, slot: int, tokens: int) -> None:
         assert tokens >= 1
+        super().__init__()  # samples: tokens of the prompt per second, the head's time included
         self.model, self.tokens = model, tokens
         self._slot = slot
         self._prompt = model.random_tokens(tokens)
-        self.samples: list[float] = []  # tokens of the prompt per second, the head's time included
 
-    @property
-    def name(self) -> str:
-        """What is measured."""
-        return f"prefill {self.model.dtype} of {self.tokens:,}"
-
-    def warm_up(self) -> None:
-        """Do it once."""
-        self._prefill()
-
-    def run(self) -> None:
-        """Take one sample."""
-        self.samples.append(self._prefill())
-
-    def forget(self) -> None:
-        """Take the last sample back."""
-        self.samples.pop()
-
-    def _prefill(self) -> float:
+    def measure(self) -> float:
+        """Feed the prompt and draw once."""
         self.model.executor.truncate(self._slot, 0)
         begin = time.perf_counter_ns()
         _, times = self.model.epoch(self._slot, self._prompt, budget=1)
         return self.tokens / (times[-1] - begin) * 1e9
+
+
+def bench_cases(
+    folder: Path,
+    dtypes: Iterable[str],
+    *,
+    contexts: Sequence[int],
+    prompts: Sequence[int],
+    tokens: int,
+    workers: int | None,
+    buffer: int,
+) -> tuple[ReadProbe, list[DecodeCase], list[PrefillCase]]:
+    """Return a probe of ``buffer`` bytes, and a case for each context and prompt in each dtype."""
+    longest = max(max(contexts) + tokens, *prompts)
+    slots = len(contexts) + 1  # one for each context, one for all prompts
+    models = [
+        LoadedModel(folder, dtype, context=longest, slots=slots, workers=workers)
+        for dtype in dtypes
+    ]
+    probe = ReadProbe(models[0].workers, buffer)
+    lengths = list(enumerate(contexts))
+    decodes = [DecodeCase(m, i, length, tokens, probe) for m in models for i, length in lengths]
+    prefills = [PrefillCase(m, slots - 1, length) for m in models for length in prompts]
+    return probe, decodes, prefills

@@ -21,7 +21,7 @@ if wish["workers"] is not None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: wish["workers"]])
 import time
 from monolane.engine import Engine, SamplingParams
-engine = Engine.load(wish["folder"], "cpu", wish["dtype"], wish["context"])
+engine = Engine.load(wish["folder"], "cpu", wish["dtype"])
 params = SamplingParams(max_tokens=wish["tokens"], ignore_eos=True)
 prompt = [i * 7919 % engine.config.vocab_size for i in range(wish["prompt"])]
 first = None
@@ -29,8 +29,9 @@ for piece in engine.stream(prompt, params):
     first = first or time.perf_counter_ns()
 with open("/proc/self/status") as status:
     lines = dict(line.split(":", 1) for line in status)
-memory = {key: int(lines[key].split()[0]) * 1024 for key in ("VmHWM", "RssAnon", "RssFile")}
-print(json.dumps({"first": first, "load": engine.load_seconds, **memory}))
+fields = {"peak_bytes": "VmHWM", "anonymous_bytes": "RssAnon", "file_bytes": "RssFile"}
+memory = {name: int(lines[key].split()[0]) * 1024 for name, key in fields.items()}
+print(json.dumps({"first": first, "load_seconds": engine.load_seconds, **memory}))
 """
 
 
@@ -51,7 +52,6 @@ def first_token(
     *,
     prompt: int = 16,
     tokens: int = 1,
-    context: int | None = None,
     workers: int | None = None,
 ) -> FirstToken:
     """Start a process that answers ``prompt`` tokens; BackendError if it fails."""
@@ -60,7 +60,6 @@ def first_token(
         "dtype": dtype,
         "prompt": prompt,
         "tokens": tokens,
-        "context": context,
         "workers": workers,
     }
     # perf_counter_ns is CLOCK_MONOTONIC on Linux: one clock for both processes.
@@ -76,10 +75,4 @@ def first_token(
         last = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
         raise BackendError(f"the process whose start was to be measured failed: {last}")
     told = json.loads(child.stdout)
-    return FirstToken(
-        seconds=(told["first"] - begin) / 1e9,
-        load_seconds=told["load"],
-        peak_bytes=told["VmHWM"],
-        anonymous_bytes=told["RssAnon"],
-        file_bytes=told["RssFile"],
-    )
+    return FirstToken(seconds=(told.pop("first") - begin) / 1e9, **told)

@@ -6,23 +6,62 @@ rate is an open loop, whose requests come at random moments whether or not earli
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from monolane.errors import BackendError, RequestError
-from monolane.measure._load_exchange import Exchange, exchange
+from monolane.measure._load_exchange import Exchange, LoadTarget, exchange
 from monolane.measure._load_outcome import Failure, Outcome, read_json, read_stream
-from monolane.measure._load_prompts import Prompts, PromptSource
-from monolane.measure._load_target import LoadTarget
 
 MAX_OPEN = 512  # requests at once: a process has some thousand files
 MAX_HELD = 1 << 30  # bytes of answers, which are parsed when a level is over
 _CLOSE = 0.02  # of the wanted length of a prompt: near enough
 _ROUNDS = 4  # of finding it
+_NAMES = ("value", "index", "total", "line", "count", "name", "left", "right", "item", "size")
 _FEW = 4  # tokens of an answer that only tells the length of its prompt: one may have no text
+
+
+class PromptSource(Protocol):
+    """Where the requests of a load get prompts of which none begins as another: no cache helps."""
+
+    def take(self) -> str | list[int]:
+        """Return the next one: a text, or token ids for a completion."""
+
+
+class Prompts:
+    """Prompts of ``words`` words, for a server whose tokenizer is not at hand.
+
+    How many words make a prompt of so many tokens is found by asking (see ``Load.find_length``).
+    The same ones for the same ``seed``.
+    """
+
+    def __init__(self, words: int, seed: int = 0) -> None:
+        assert words >= 1
+        self.words = words
+        self._rng = np.random.default_rng(seed)
+
+    def take(self) -> str:
+        """Return the next one."""
+        first = f"x{int(self._rng.integers(1 << 30)):x}"
+        return " ".join(
+            [first, *(_NAMES[i] for i in self._rng.integers(len(_NAMES), size=self.words - 1))]
+        )
+
+
+class IdPrompts:
+    """Prompts of ``tokens`` token ids below ``vocab``, for a model that may have no tokenizer."""
+
+    def __init__(self, tokens: int, vocab: int, seed: int = 0) -> None:
+        assert tokens >= 1
+        self._tokens, self._vocab = tokens, vocab
+        self._rng = np.random.default_rng(seed)
+
+    def take(self) -> list[int]:
+        """Return the next one."""
+        return [int(token) for token in self._rng.integers(self._vocab, size=self._tokens)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +218,9 @@ class _Running:
         self._end = time.monotonic() + self._level.seconds
         if self._level.clients is not None:
             count = min(self._level.clients, self._level.requests)
-            await _all([self._client() for _ in range(count)])
+            async with asyncio.TaskGroup() as clients:
+                for _ in range(count):
+                    clients.create_task(self._client())
         else:
             await self._at_rate(self._level.rate or 0)
         return self._made
@@ -214,12 +255,6 @@ class _Running:
         self._held += made.size
         self._made.append(made)
         self._progress()
-
-
-async def _all(tasks: Sequence[Coroutine[Any, Any, None]]) -> None:
-    async with asyncio.TaskGroup() as group:
-        for task in tasks:
-            group.create_task(task)
 
 
 def ask_models(target: LoadTarget, seconds: float = 10.0) -> dict[str, Any] | Failure:

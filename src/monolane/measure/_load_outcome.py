@@ -78,63 +78,56 @@ def read_stream(made: Exchange) -> Outcome | Failure:
         return Failure(f"http_{status}", _error_text(b"".join(data for _, data in parts)))
     if not kind.startswith("text/event-stream"):
         return Failure("not_streamed", f"expected text/event-stream, got {kind!r:.80}")
-    return _Answer().read(made, parts)
+    return _read_events(made, parts)
 
 
-class _Answer:
-    def __init__(self) -> None:
-        self._times: list[int] = []  # of events with text
-        self._done_ns = 0
-        self._usage: dict[str, Any] = {}
-        self._timings: dict[str, Any] = {}
-
-    def read(self, made: Exchange, parts: list[tuple[int, bytes]]) -> Outcome | Failure:
-        for time_ns, line in _data_lines(parts):
-            if line == b"[DONE]":
-                self._done_ns = time_ns
-                continue
-            try:
-                chunk = json.loads(line)
-            except ValueError:
-                return Failure("broken", f"an event that is no JSON: {line[:100]!r}")
-            if not isinstance(chunk, dict):
-                return Failure("broken", f"an event that is no object: {line[:100]!r}")
-            if chunk.get("error"):
-                return Failure("error_event", _error_text(line))
-            self._add(time_ns, chunk)
-        if not self._done_ns:
-            kind, message = made.fault or ("broken", "the answer ended without [DONE]")
-            return Failure(kind, f"{message}, after {len(self._times)} events with text")
-        return self._outcome(made) if self._times else Failure("empty", "an answer without text")
-
-    def _add(self, time_ns: int, chunk: dict[str, Any]) -> None:
+def _read_events(made: Exchange, parts: list[tuple[int, bytes]]) -> Outcome | Failure:
+    times: list[int] = []  # of events with text
+    done_ns = 0
+    usage: dict[str, Any] = {}
+    timings: dict[str, Any] = {}
+    for time_ns, line in _data_lines(parts):
+        if line == b"[DONE]":
+            done_ns = time_ns
+            continue
+        try:
+            chunk = json.loads(line)
+        except ValueError:
+            return Failure("broken", f"an event that is no JSON: {line[:100]!r}")
+        if not isinstance(chunk, dict):
+            return Failure("broken", f"an event that is no object: {line[:100]!r}")
+        if chunk.get("error"):
+            return Failure("error_event", _error_text(line))
         if any(_has_text(choice) for choice in chunk.get("choices") or ()):
-            self._times.append(time_ns)
-        self._usage = chunk.get("usage") or self._usage
-        self._timings = chunk.get("timings") or self._timings
+            times.append(time_ns)
+        usage = chunk.get("usage") or usage
+        timings = chunk.get("timings") or timings
+    if not done_ns:
+        kind, message = made.fault or ("broken", "the answer ended without [DONE]")
+        return Failure(kind, f"{message}, after {len(times)} events with text")
+    if not times:
+        return Failure("empty", "an answer without text")
+    tokens, counted_by = _count(usage, timings, len(times))
+    return Outcome(
+        tokens=tokens,
+        counted_by=counted_by,
+        prompt_tokens=usage.get("prompt_tokens"),
+        first=(times[0] - made.sent_ns) / 1e9,
+        whole=(done_ns - made.sent_ns) / 1e9,
+        decode=(times[-1] - times[0]) / 1e9,
+        gaps=tuple((later - sooner) / 1e9 for sooner, later in itertools.pairwise(times)),
+        server_speed=timings.get("predicted_per_second") or None,
+        sent_ns=made.sent_ns,
+        done_ns=done_ns,
+    )
 
-    def _outcome(self, made: Exchange) -> Outcome:
-        tokens, counted_by = self._count()
-        times = self._times
-        return Outcome(
-            tokens=tokens,
-            counted_by=counted_by,
-            prompt_tokens=self._usage.get("prompt_tokens"),
-            first=(times[0] - made.sent_ns) / 1e9,
-            whole=(self._done_ns - made.sent_ns) / 1e9,
-            decode=(times[-1] - times[0]) / 1e9,
-            gaps=tuple((later - sooner) / 1e9 for sooner, later in itertools.pairwise(times)),
-            server_speed=self._timings.get("predicted_per_second") or None,
-            sent_ns=made.sent_ns,
-            done_ns=self._done_ns,
-        )
 
-    def _count(self) -> tuple[int, CountedBy]:
-        if isinstance(count := self._usage.get("completion_tokens"), int):
-            return count, "usage"
-        if isinstance(count := self._timings.get("predicted_n"), int):
-            return count, "timings"
-        return len(self._times), "events"
+def _count(usage: dict[str, Any], timings: dict[str, Any], events: int) -> tuple[int, CountedBy]:
+    if isinstance(count := usage.get("completion_tokens"), int):
+        return count, "usage"
+    if isinstance(count := timings.get("predicted_n"), int):
+        return count, "timings"
+    return events, "events"
 
 
 _Response = tuple[int, str, list[tuple[int, bytes]]]

@@ -1,9 +1,12 @@
-"""The machine that a result belongs to, as the results format wants it."""
+"""The machine that a result belongs to, and a document of what was just measured on it."""
 
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from monolane._results import Document, Record, build_document, current_commit
 
 
 def describe_machine(read_bandwidth: float | None = None) -> dict[str, Any]:
@@ -17,6 +20,21 @@ def describe_machine(read_bandwidth: float | None = None) -> dict[str, Any]:
         "memory_gb": round(memory / 1e9, 1),
         "read_bandwidth_gb_s": measured,
     }
+
+
+def document_here(
+    records: Sequence[Record], command: str, checkout: Path, *, timed: bool = True, **more: Any
+) -> Document:
+    """Return the document of records that were taken on this machine, with the code of a checkout.
+
+    timed  whether other programs' load changes the figures, so that it belongs beside them
+    more   fields of the document beside those that each has
+    """
+    if timed:
+        more["load_average"] = round(load_average(), 2)
+    bandwidth = next((r["median"] * 1e9 for r in records if r["name"] == "read_bandwidth"), None)
+    machine = describe_machine(bandwidth)
+    return build_document(machine, command, records, current_commit(checkout), **more)
 
 
 def drop_from_page_cache(path: Path) -> None:

@@ -122,33 +122,20 @@ def _summarise_kind(kind: str, pieces: list[Slice], trace: Trace) -> KindSummary
 
 
 def _track(worker: int) -> dict[str, Any]:
-    return {
-        "ph": "M",
-        "name": "thread_name",
-        "pid": 0,
-        "tid": worker,
-        "args": {"name": f"worker {worker}"},
-    }
+    named = {"name": f"worker {worker}"}
+    return {"ph": "M", "name": "thread_name", "pid": 0, "tid": worker, "args": named}
 
 
 def _events(piece: Slice, start: int) -> list[dict[str, Any]]:
     """Return the wait, if there was one, and the work; times in us from the first slice on."""
+    phase, moved = piece.phase, {"bytes": piece.bytes, "GB/s": round(piece.gb_per_s, 3)}
+    found = [(phase.name, phase.kind.name, piece.begun, piece.ended, moved)]
+    if piece.begun != piece.arrived:
+        found.insert(0, (f"wait for {phase.name}", "wait", piece.arrived, piece.begun, {}))
     common = {"ph": "X", "pid": 0, "tid": piece.worker}
-    waited, worked = piece.begun - piece.arrived, piece.ended - piece.begun
-    work = common | {
-        "name": piece.phase.name,
-        "cat": piece.phase.kind.name,
-        "ts": (piece.begun - start) / 1e3,
-        "dur": worked / 1e3,
-        "args": {"bytes": piece.bytes, "GB/s": round(piece.gb_per_s, 3)},
-    }
-    if waited == 0:
-        return [work]
-    wait = common | {
-        "name": f"wait for {piece.phase.name}",
-        "cat": "wait",
-        "ts": (piece.arrived - start) / 1e3,
-        "dur": waited / 1e3,
-        "args": {},
-    }
-    return [wait, work]
+    return [
+        common
+        | {"name": name, "cat": kind, "args": more}
+        | {"ts": (begin - start) / 1e3, "dur": (end - begin) / 1e3}
+        for name, kind, begin, end, more in found
+    ]

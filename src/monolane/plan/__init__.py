@@ -5,13 +5,18 @@
 native executors, ``phase_cost`` and ``pass_cost`` count its bytes and operations.
 """
 
-from monolane.plan._arrays import PlanArrays, to_arrays
+from monolane.plan._arrays import PlanArrays, c_header, to_arrays
 from monolane.plan._build import build
 from monolane.plan._cost import Cost, pass_cost, phase_cost
-from monolane.plan._device import Choice, DeviceDescription
-from monolane.plan._devices import H200, MI300X, cpu, find_device
+from monolane.plan._device import (
+    H200,
+    MI300X,
+    Choice,
+    DeviceDescription,
+    cpu,
+    find_device,
+)
 from monolane.plan._groups import Groups
-from monolane.plan._header import c_header
 from monolane.plan._interpret import Interpretation, interpret
 from monolane.plan._phase import Access, Buffer, Matrix, Phase, PhaseKind, Update, Wait
 from monolane.plan._plan import MAX_WIDTH, Plan

@@ -1,7 +1,8 @@
 """A plan as three flat arrays, laid out as the structs of csrc/plan_abi.h.
 
-The tables below are the only owner of names, order and meaning: _header.py declares the C++ structs
-from them, and a test compiles those and compares every size and offset.
+The tables below are the only owner of names, order and meaning: that header is printed from them,
+and a test compiles it and compares every size and offset. It is committed, so that a build needs no
+Python of ours; a test fails when it drifts.
 """
 
 from dataclasses import dataclass
@@ -9,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from monolane._structs import Field, Struct
+from monolane._structs import CPP, Field, Struct, declare_enum, members_of
 from monolane.model import Head, Role
 from monolane.plan._device import Choice
-from monolane.plan._phase import Phase
-from monolane.plan._plan import Plan
+from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._plan import MAX_WIDTH, Plan
 from monolane.plan._split import Scope, Share
 
 SCHEMA = 1
@@ -194,3 +195,51 @@ def _fill_phase(row: np.void, phase: Phase, plan: Plan, index: dict[Share, int])
     for entry, matrix in zip(row["matrices"], phase.matrices, strict=False):
         entry["role"], entry["share"] = ROLES.index(matrix.role), index[matrix.share]
         entry["rows"], entry["columns"] = matrix.rows, matrix.columns
+
+
+_TOP = """\
+// The plan of a pass as native executors read it. Generated: do not edit. To write it anew:
+//   scripts/headers
+// What it means is told in docs/plan.md.
+//
+// A plan is a PlanHeader, PlanPhase[phases] and PlanShare[share_tables][workers]. Every worker runs
+// all phases in order, each on its own share, and then counts it as finished. A wait of count c
+// holds until the workers in question have finished c phases of this pass, that is, until their
+// counters reach pass * phases + c; c <= 0 reaches back into the previous pass.
+// Rows of a matrix are those of the group's lanes, lane after lane: row r is row r % rows of lane
+// group * group_lanes + r / rows. Rows of a head that reads all lanes are numbered once.
+// Units of kAttend are (lane of the group, KV head of the lane, split), the last running fastest;
+// those of kGather are the elements (lane of the group, column).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "formats_abi.h"
+
+namespace monolane {
+"""
+
+
+def c_header() -> str:
+    """Return the whole of csrc/plan_abi.h."""
+    enums = (
+        ("PhaseKind", members_of(PhaseKind)),
+        ("PlanBuffer", [("none", -1), *members_of(Buffer)]),
+        ("WeightRole", [("none", -1), *((str(role), i) for i, role in enumerate(ROLES))]),
+        ("PlanHead", [(str(head), i) for i, head in enumerate(HEADS)]),
+        ("RotaryStyle", [(style, i) for i, style in enumerate(ROTARY_STYLES)]),
+    )
+    parts = [
+        _TOP,
+        f"constexpr int32_t kPlanSchema = {SCHEMA};",
+        "constexpr int32_t kNoWait = INT32_MIN;",
+        "constexpr int32_t kNever = -1;  // the delay of lanes that never exchange",
+        f"constexpr int32_t kPlanMaxWidth = {MAX_WIDTH};",
+        f"constexpr int32_t kPlanMaxMatrices = {MAX_MATRICES};",
+        "",
+        *(declare_enum(name, members, CPP) for name, members in enums),
+        *(struct.declare(CPP) for struct in (SHARE, MATRIX, PHASE, HEADER)),
+        "}  // namespace monolane\n",
+    ]
+    return "\n".join(parts)

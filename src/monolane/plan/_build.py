@@ -60,17 +60,13 @@ class _Builder:
         self.shares = self._shares()
 
     def plan(self, max_width: int, context: int, kv_bytes: int | None) -> Plan:
-        phases = [self._embed()]
-        for layer in range(self.config.num_layers):
-            phases += [
-                self._qkv(layer),
-                self._attend(layer),
-                self._out(layer),
-                self._gate_up(layer),
-                self._down(layer),
-            ]
-        phases += [self._gather()] if self.shared_head else []
-        phases += [self._head(), self._choose()]
+        phases = [
+            self._embed(),
+            *(phase for layer in range(self.config.num_layers) for phase in self._layer(layer)),
+            *([self._gather()] if self.shared_head else []),
+            self._head(),
+            self._choose(),
+        ]
         numbered = [replace(phase, index=i) for i, phase in enumerate(phases)]
         return Plan(
             config=self.config,
@@ -87,107 +83,79 @@ class _Builder:
 
     def _embed(self) -> Phase:
         # Where everyone chooses, everyone knows the tokens.
-        led = self.device.choice is Choice.LEADER
-        reads = (_shared(Buffer.TOKENS),) if led else ()
-        return Phase(index=0, kind=PhaseKind.EMBED, layer=-1, reads=reads)
+        return self._phase(PhaseKind.EMBED, reads=self._led_tokens())
 
-    def _qkv(self, layer: int) -> Phase:
-        update = self._update(Buffer.MLP_OUTPUT, layer - 1) if layer else None
-        return Phase(
-            index=0,
-            kind=PhaseKind.QKV,
-            layer=layer,
-            matrices=self._matrices(Role.Q, Role.K, Role.V),
-            update=update,
-            reads=self._update_reads(update),
-            writes=(_own(Buffer.QUERY, layer), _own(Buffer.KEY_VALUE, layer, slot=layer)),
+    def _layer(self, layer: int) -> tuple[Phase, ...]:
+        query, hidden = _own(Buffer.QUERY, layer), _own(Buffer.HIDDEN, layer)
+        keys, partial = _own(Buffer.KEY_VALUE, layer, layer), _own(Buffer.ATTENTION, layer)
+        attention, mlp = (
+            _own(module, layer, layer % self.slots[module])
+            for module in (Buffer.ATTENTION_OUTPUT, Buffer.MLP_OUTPUT)
         )
-
-    def _attend(self, layer: int) -> Phase:
-        return Phase(
-            index=0,
-            kind=PhaseKind.ATTEND,
-            layer=layer,
-            units=self._units(),
-            reads=(_own(Buffer.QUERY, layer), _own(Buffer.KEY_VALUE, layer, slot=layer)),
-            writes=(_own(Buffer.ATTENTION, layer),),
-        )
-
-    def _out(self, layer: int) -> Phase:
-        slot = layer % self.slots[Buffer.ATTENTION_OUTPUT]
-        return Phase(
-            index=0,
-            kind=PhaseKind.OUT,
-            layer=layer,
-            matrices=self._matrices(Role.O),
-            reads=(_own(Buffer.ATTENTION, layer),),
-            writes=(_own(Buffer.ATTENTION_OUTPUT, layer, slot),),
-        )
-
-    def _gate_up(self, layer: int) -> Phase:
-        update = self._update(Buffer.ATTENTION_OUTPUT, layer)
-        return Phase(
-            index=0,
-            kind=PhaseKind.GATE_UP,
-            layer=layer,
-            matrices=self._matrices(Role.GATE, Role.UP),
-            update=update,
-            reads=self._update_reads(update),
-            writes=(_own(Buffer.HIDDEN, layer),),
-        )
-
-    def _down(self, layer: int) -> Phase:
-        slot = layer % self.slots[Buffer.MLP_OUTPUT]
-        return Phase(
-            index=0,
-            kind=PhaseKind.DOWN,
-            layer=layer,
-            matrices=self._matrices(Role.DOWN),
-            reads=(_own(Buffer.HIDDEN, layer),),
-            writes=(_own(Buffer.MLP_OUTPUT, layer, slot),),
+        before = self._update(Buffer.MLP_OUTPUT, layer - 1) if layer else None
+        between = self._update(Buffer.ATTENTION_OUTPUT, layer)
+        attend, qkv = self._units(), (Role.Q, Role.K, Role.V)
+        return (
+            self._phase(PhaseKind.QKV, layer, *qkv, update=before, writes=(query, keys)),
+            self._phase(
+                PhaseKind.ATTEND, layer, units=attend, reads=(query, keys), writes=(partial,)
+            ),
+            self._phase(PhaseKind.OUT, layer, Role.O, reads=(partial,), writes=(attention,)),
+            self._phase(
+                PhaseKind.GATE_UP, layer, Role.GATE, Role.UP, update=between, writes=(hidden,)
+            ),
+            self._phase(PhaseKind.DOWN, layer, Role.DOWN, reads=(hidden,), writes=(mlp,)),
         )
 
     def _gather(self) -> Phase:
-        update = self._update(Buffer.MLP_OUTPUT, self.config.num_layers - 1)
         elements = self.groups.lanes_each * self.config.hidden_size
         workers = self.groups.workers_each
         bounds = split(elements, workers, choose_align(elements, workers))
-        return Phase(
-            index=0,
-            kind=PhaseKind.GATHER,
-            layer=-1,
+        return self._phase(
+            PhaseKind.GATHER,
             units=Share(Scope.GROUP, bounds),
-            update=update,
-            reads=self._update_reads(update),
+            update=self._last_update(),
             writes=(_own(Buffer.STREAM, -1),),
         )
 
     def _head(self) -> Phase:
-        update = None
-        reads: tuple[Access, ...] = (_shared(Buffer.STREAM),)
-        writes: tuple[Access, ...] = (_shared(Buffer.LOGITS),)
-        if not self.shared_head:
-            update = self._update(Buffer.MLP_OUTPUT, self.config.num_layers - 1)
-            reads, writes = self._update_reads(update), (_own(Buffer.LOGITS, -1),)
+        if self.shared_head:
+            reads, writes = (_shared(Buffer.STREAM),), (_shared(Buffer.LOGITS),)
+            return self._phase(PhaseKind.HEAD, -1, Role.HEAD, reads=reads, writes=writes)
+        update, writes = self._last_update(), (_own(Buffer.LOGITS, -1),)
+        return self._phase(PhaseKind.HEAD, -1, Role.HEAD, update=update, writes=writes)
+
+    def _choose(self) -> Phase:
+        reads = (_shared(Buffer.LOGITS),)
+        return self._phase(PhaseKind.CHOOSE, reads=reads, writes=self._led_tokens())
+
+    def _phase(
+        self,
+        kind: PhaseKind,
+        layer: int = -1,
+        *roles: Role,
+        units: Share | None = None,
+        update: Update | None = None,
+        reads: tuple[Access, ...] = (),
+        writes: tuple[Access, ...] = (),
+    ) -> Phase:
+        """Return a phase, to be numbered later, with the reads of its update before its own."""
         return Phase(
             index=0,
-            kind=PhaseKind.HEAD,
-            layer=-1,
-            matrices=self._matrices(Role.HEAD),
+            kind=kind,
+            layer=layer,
+            matrices=self._matrices(*roles),
+            units=units,
             update=update,
-            reads=reads,
+            reads=(*self._update_reads(update), *reads),
             writes=writes,
         )
 
-    def _choose(self) -> Phase:
-        led = self.device.choice is Choice.LEADER
-        return Phase(
-            index=0,
-            kind=PhaseKind.CHOOSE,
-            layer=-1,
-            reads=(_shared(Buffer.LOGITS),),
-            writes=(_shared(Buffer.TOKENS),) if led else (),
-        )
+    def _led_tokens(self) -> tuple[Access, ...]:
+        return (_shared(Buffer.TOKENS),) if self.device.choice is Choice.LEADER else ()
+
+    def _last_update(self) -> Update:
+        return self._update(Buffer.MLP_OUTPUT, self.config.num_layers - 1)
 
     def _update(self, module: Buffer, layer: int) -> Update:
         rules = self.config.layers[layer]

@@ -2,7 +2,10 @@
 
 Each worker takes whole phases; which of those that may begin one does so next, a seeded scheduler
 decides. It has favourites and changes them seldom, so some workers run ahead as far as the waits
-let them and others lag. A missing wait then shows as NaN (see _memory.py) or as other logits.
+let them and others lag. A missing wait then shows as NaN or as other logits: the buffers that
+workers share are NaN until written, and NaN again when the first worker begins to overwrite a slot.
+Sound plans never notice; in an unsound one a worker that still needed the old content, or that
+reads the new too early, reads NaN.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,12 +17,13 @@ import numpy.typing as npt
 
 from monolane.model import Head, Role, Weights
 from monolane.plan._device import Choice
-from monolane.plan._memory import Floats, Memory
 from monolane.plan._phase import Buffer, Matrix, Phase, PhaseKind, Update
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope
 from monolane.plan._validate import PlanError
 from monolane.reference import linear, rms_norm, rotate, silu
+
+Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,42 @@ def interpret(
     return Interpretation(np.concatenate(run.logits), tuple(run.drawn))
 
 
+class _Memory:
+    """Arrays as ``Plan.shape`` gives them; those without slots have none here either."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._arrays: dict[Buffer, Floats] = {
+            buffer: np.full(plan.shape(buffer), np.nan, np.float32)
+            for buffer in Buffer
+            if buffer is not Buffer.TOKENS
+        }
+        self._versions: dict[tuple[Buffer, str], int] = {}
+        self.tokens: list[int] = []  # TOKENS
+
+    def read(self, buffer: Buffer, where: tuple[int | slice, ...]) -> Floats:
+        """Return a part of a buffer; PlanError if some of it has not been written."""
+        part: Floats = self._arrays[buffer][where]
+        if np.isnan(part).any():
+            raise PlanError(f"reads {buffer.name} before it is written")
+        return part
+
+    def write(
+        self,
+        buffer: Buffer,
+        region: tuple[int | slice, ...],
+        part: tuple[int | slice, ...],
+        values: Floats,
+        version: int,
+    ) -> None:
+        """Write ``values`` into ``part`` of a region, which is poisoned once per version."""
+        array = self._arrays[buffer][region]
+        key = buffer, str(region)
+        if buffer is not Buffer.KEY_VALUE and self._versions.get(key) != version:
+            array[...] = np.nan
+            self._versions[key] = version
+        array[part] = values
+
+
 class _Run:
     """What all workers see: the plan, the weights, the shared memory, and the passes to make."""
 
@@ -71,7 +111,7 @@ class _Run:
         self.outer = _float32(weights.outer)
         self.layers = [_float32(layer) for layer in weights.layers]
         self.frequencies = plan.config.rotary.frequencies(plan.config.head_dim)
-        self.memory = Memory(plan)
+        self.memory = _Memory(plan)
         self.passes = passes
         self.count = len(passes) + draws - 1
         self.memory.tokens = list(passes[0])
@@ -200,12 +240,12 @@ class _Worker:
             for lane, rows in self._pieces(matrix):
                 y = self._product(None, matrix, lane, rows, self._own(normed, lane))
                 region = slice(lane * matrix.rows, (lane + 1) * matrix.rows)
-                self._store_logits(region, rows, y)
+                self._store(Buffer.LOGITS, (slice(None), region), rows, y)
             return
         joined = self._joined()
         for _, rows in _cut(*matrix.share.of(self.index), matrix.rows):
             y = self._product(None, matrix, 0, rows, joined)
-            self._store_logits(slice(0, matrix.rows), rows, y)
+            self._store(Buffer.LOGITS, (slice(None), slice(0, matrix.rows)), rows, y)
 
     def choose(self, phase: Phase) -> None:
         del phase
@@ -288,23 +328,14 @@ class _Worker:
         q = query.reshape(self.width, -1, config.head_dim)[:, heads]  # [T, a, h]
         keys = np.arange(end)
         keys = keys[keys // self.plan.device.chunk % self.plan.splits == split]
-        stored = [
-            self.memory.read(Buffer.KEY_VALUE, (phase.layer, i, lane, slice(end), kv_head))
+        k, v = (
+            self.memory.read(Buffer.KEY_VALUE, (phase.layer, i, lane, slice(end), kv_head))[keys]
             for i in (0, 1)
-        ]
-        partial = _partial_attention(
-            q,
-            stored[0][keys],
-            stored[1][keys],
-            _visible(keys, self.position, self.width, config.layers[phase.layer].window),
         )
-        self.memory.write(
-            Buffer.ATTENTION,
-            (lane,),
-            (split, slice(self.width), heads),
-            partial,
-            self.progress,
-        )
+        seen = _visible(keys, self.position, self.width, config.layers[phase.layer].window)
+        partial = _partial_attention(q, k, v, seen)
+        where = (split, slice(self.width), heads)
+        self.memory.write(Buffer.ATTENTION, (lane,), where, partial, self.progress)
 
     def _merged(self, lane: int) -> Floats:
         """Merge the splits of all heads of a lane: [T, H/L*h]."""
@@ -329,12 +360,10 @@ class _Worker:
             return mean
         return np.concatenate(list(streams), axis=-1)
 
-    def _store(self, buffer: Buffer, region: tuple[int, ...], rows: slice, y: Floats) -> None:
+    def _store(
+        self, buffer: Buffer, region: tuple[int | slice, ...], rows: slice, y: Floats
+    ) -> None:
         self.memory.write(buffer, region, (slice(self.width), rows), y, self.progress)
-
-    def _store_logits(self, region: slice, rows: slice, y: Floats) -> None:
-        where = (slice(None), region)
-        self.memory.write(Buffer.LOGITS, where, (slice(self.width), rows), y, self.progress)
 
     def _store_qkv(self, phase: Phase, role: Role, lane: int, rows: slice, y: Floats) -> None:
         if role is Role.Q:
