@@ -25,7 +25,6 @@ from monolane.text import Tokenizer
 
 TOKENIZER = "tokenizer.json"
 HELD_OUT_BYTES = "held_out.bytes"
-_CHUNK = 1 << 22  # bytes
 
 
 class HeldOutDocument(NamedTuple):
@@ -148,6 +147,5 @@ def digest_of(folder: Path, stem: str) -> str:
     state = hashlib.sha256()
     for suffix in (".ds", ".ds.index"):
         with (folder / f"{stem}{suffix}").open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                state.update(chunk)
+            hashlib.file_digest(file, lambda: state)
     return state.hexdigest()

@@ -42,6 +42,11 @@ class Half:
         return sum(part.tokens for part in self.parts)
 
     @property
+    def tokens_per_byte(self) -> float:
+        """How many tokens a byte takes; 0 for an empty half."""
+        return self.tokens / self.bytes if self.bytes else 0.0
+
+    @property
     def digest(self) -> str:
         """SHA-256 of the parts' digests, as hex."""
         return hashlib.sha256("".join(part.digest for part in self.parts).encode()).hexdigest()

@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 
 from monolane.data._corpus import HELD_OUT_BYTES, Corpus
-from monolane.data._disk import check_disk, disk_need
 from monolane.data._manifest import MANIFEST, Half, Manifest, Source
 from monolane.data._pool import Pool, progress_bars
 from monolane.data._recipe import CorpusRecipe, read_recipe
 from monolane.data._tally import SUMMARY, Summary, Tally
 from monolane.data._tokens import ENDS, Part
-from monolane.data._work import Work, plan_work
+from monolane.data._work import Work, check_disk, disk_need, plan_work
 from monolane.data._write import copy_tokenizer, start_manifest
 from monolane.errors import ConfigError, DataError, MissingExtraError
 

@@ -29,8 +29,7 @@ from monolane.data._duplicates import (
 )
 from monolane.data._filters import HASHES, filters_of, telling_ngrams
 from monolane.data._manifest import dtype_name, ids_type
-from monolane.data._sources import read_evaluation, read_file
-from monolane.data._split import is_held_out
+from monolane.data._sources import is_held_out, read_evaluation, read_file
 from monolane.data._tally import Tally
 from monolane.data._tokens import ENDS, Part, TokenFiles
 from monolane.data._vocabulary import train_vocabulary, write_vocabulary

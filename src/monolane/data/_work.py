@@ -7,18 +7,22 @@ its record is written when all else is, so a killed preparation repeats only unf
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from monolane._version import __version__
+from monolane.data._figures import human_size
 from monolane.data._recipe import CorpusRecipe
 from monolane.data._sources import list_files
 from monolane.errors import DataError
 
 _SHARD = 16_000_000  # bytes of files
 _SHARDS = 512  # of a source at most: finding duplicates opens a file of each at once
+_BYTES_PER_TOKEN = 4  # of text: what large vocabularies give on prose; small ones give more tokens
+_BYTES_PER_DOCUMENT = 2_000  # of text: for counting signatures, which are per document
 _PACKED = {".gz": 4, ".parquet": 3}  # bytes of text in a byte of file, about
 
 
@@ -108,6 +112,46 @@ def plan_work(recipe: CorpusRecipe, folder: Path) -> Work:
     begun.parent.mkdir(parents=True, exist_ok=True)
     begun.write_text(digest)
     return Work(recipe, folder, tuple(shards))
+
+
+@dataclass(frozen=True)
+class DiskNeed:
+    """Bytes, about: of text to read, on disk at the worst moment, and of the corpus in the end.
+
+    They follow from what the stages write: texts once more as JSONL, MinHash signatures, and tokens
+    twice while a shard is shuffled.
+    """
+
+    text: int
+    peak: int
+    corpus: int
+
+    def __str__(self) -> str:
+        return (
+            f"{human_size(self.text)} of text to read; about {human_size(self.peak)} of disk while "
+            f"it is prepared, {human_size(self.corpus)} for the corpus"
+        )
+
+
+def disk_need(work: Work) -> DiskNeed:
+    """Estimate what a preparation needs from the sizes of its files."""
+    text = sum(shard.bytes for shard in work.shards)
+    width = 4 if work.recipe.tokenizer.vocabulary > 1 << 16 or work.recipe.tokenizer.path else 2
+    corpus = text // _BYTES_PER_TOKEN * width
+    duplicates = work.recipe.duplicates
+    signature = duplicates.buckets * (8 * duplicates.hashes + 4) if duplicates.near else 0
+    signatures = text // _BYTES_PER_DOCUMENT * (signature + 14 * duplicates.exact)
+    return DiskNeed(text, text * 11 // 10 + signatures + corpus, corpus)
+
+
+def check_disk(need: DiskNeed, folder: Path) -> None:
+    """Raise DataError where the disk of ``folder`` cannot even hold the corpus."""
+    free = shutil.disk_usage(folder).free
+    if free < need.corpus:
+        raise DataError(
+            f"{folder}: expected {human_size(need.corpus)} free for the corpus alone, got "
+            f"{human_size(free)}; make room, or name a folder on another disk"
+        )
 
 
 def _shards(source: str, files: list[tuple[str, int]]) -> list[Shard]:
