@@ -57,31 +57,27 @@ class Annealing:
 
     def __init__(self, model: LaneformerForCausalLM, order: Order) -> None:
         self._order = order
-        self._model = model
-        self._layers: list[tuple[MixedReduce, MixedReduce]] = []
-        for layer in self._model_layers():
+        self._layers: list[Any] = list(model.model.layers)
+        for layer in self._layers:
             layer.attention_reduce = MixedReduce(layer.attention_reduce)
             layer.mlp_reduce = MixedReduce(layer.mlp_reduce)
-            self._layers.append((layer.attention_reduce, layer.mlp_reduce))
 
     def advance(self, progress: float) -> None:
         """Set the shares for ``progress``, 0 (the dense model) to 1 (the delayed one)."""
-        for i, pair in enumerate(self._layers):
-            for mixed in pair:
-                mixed.share = layer_share(self._order, i, len(self._layers), progress)
+        for i, layer in enumerate(self._layers):
+            share = layer_share(self._order, i, len(self._layers), progress)
+            layer.attention_reduce.share = layer.mlp_reduce.share = share
 
     def end(self) -> None:
         """Put the plain exchanges back."""
-        for layer, (attention, mlp) in zip(self._model_layers(), self._layers, strict=True):
-            layer.attention_reduce, layer.mlp_reduce = attention.rule, mlp.rule
-
-    def _model_layers(self) -> Any:
-        return self._model.model.layers
+        for layer in self._layers:
+            layer.attention_reduce = layer.attention_reduce.rule
+            layer.mlp_reduce = layer.mlp_reduce.rule
 
     @property
     def shares(self) -> tuple[float, ...]:
         """The share of each layer, first to last."""
-        return tuple(attention.share for attention, _ in self._layers)
+        return tuple(layer.attention_reduce.share for layer in self._layers)
 
 
 @contextmanager

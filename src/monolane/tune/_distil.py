@@ -17,14 +17,12 @@ from torch.nn import functional
 
 from monolane._schedule import Wsd
 from monolane._toml import Share, config
-from monolane.errors import TextError
 from monolane.hf import LaneformerForCausalLM
 from monolane.model import read_config
-from monolane.text import Tokenizer
 from monolane.tune._anneal import Order, annealed
 from monolane.tune._recipe import Context
 from monolane.tune._staging import publish, render_card, rounded_tensors
-from monolane.tune._windows import Windows, read_windows
+from monolane.tune._windows import Windows, open_tokenizer, read_windows
 
 Objective = Literal["distil", "finetune"]
 _EVALUATED_ROWS = 64  # held-out windows at most, the same ones every time
@@ -81,17 +79,13 @@ def distil_folder(
     ``data`` is text (see ``read_windows``). The result, a plain Laneformer, goes to
     ``destination``; ``report`` is told (step, loss, share) of each step.
     """
-    tokenizer = Tokenizer.open(delayed)
-    if tokenizer is None:
-        raise TextError(f"{delayed}: expected a tokenizer.json, to turn the text into tokens")
+    tokenizer = open_tokenizer(delayed, "the text")
     windows = read_windows(data, tokenizer, recipe.context, recipe.seed)
     teacher, student = _load(dense), _load(delayed)
     healed = heal(teacher, student, windows, recipe, report)
     shape = read_config(delayed)
-    state = student.state_dict()
-    tensors = rounded_tensors(shape, lambda name: state[name].numpy())
     card = render_card("distil_card", delayed, destination, recipe=recipe, healed=healed)
-    publish(delayed, destination, shape, tensors, card, overwrite)
+    publish(delayed, destination, shape, rounded_tensors(shape, student), card, overwrite)
     return healed
 
 

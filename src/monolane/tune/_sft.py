@@ -24,17 +24,19 @@ from transformers.trainer_callback import PrinterCallback
 from monolane._schedule import Wsd
 from monolane.errors import CheckpointError, ConfigError, MissingExtraError
 from monolane.hf import LaneformerForCausalLM
-from monolane.model import (
-    ModelConfig,
-    check_replaceable,
-    read_config,
-)
+from monolane.model import ModelConfig, check_replaceable, read_config
 from monolane.text import ChatTemplate
 from monolane.tune._lora import add_lora, merged
 from monolane.tune._marked import marked_template
-from monolane.tune._material import Material, chat_encoder, prepare_material, trained_context
+from monolane.tune._material import (
+    Material,
+    Row,
+    chat_encoder,
+    prepare_material,
+    row_arrays,
+    trained_context,
+)
 from monolane.tune._recipe import SftRecipe
-from monolane.tune._rows import Row, row_arrays
 from monolane.tune._staging import publish, render_card, rounded_tensors
 
 _RUN = "run.json"
@@ -76,10 +78,12 @@ def tune_folder(
     material = prepare_material(
         data, chat_encoder(source, config), trained_context(config, recipe), recipe
     )
-    schedule = _schedule(recipe, len(material.rows))
+    steps = recipe.steps or math.ceil(recipe.epochs * len(material.rows) / recipe.rows_per_step)
+    schedule = Wsd.of(steps, recipe.warmup_share, recipe.decay_share)
     run = out.with_name(f"{out.name}.run")
     last = _open_run(run, source, recipe, material, resume)
-    _keep_marked_template(source, run)
+    marked = marked_template(ChatTemplate.open(source).source)
+    (run / "chat_template.training.jinja").write_text(marked, encoding="utf-8")
     losses = _Losses(report)
     model = LaneformerForCausalLM.from_pretrained(source, dtype=torch.float32)
     torch.manual_seed(recipe.seed)  # LoRA's first values
@@ -92,14 +96,17 @@ def tune_folder(
         callbacks=[losses],
     )
     trainer.remove_callback(PrinterCallback)
-    _train(trainer, last)
+    with warnings.catch_warnings():
+        # Transformers 5.23 reads a checkpoint's config as a plain one, of which the field is not.
+        warnings.filterwarnings("ignore", message="`rope_scaling` is deprecated")
+        trainer.train(resume_from_checkpoint=last)
     adapter = None
     if recipe.lora is not None:
         adapter = run / "adapter"
         trained.save_pretrained(adapter)
         model = merged(trained)
     card = _card(source, out, recipe, material, schedule.steps, losses.values)
-    _publish(source, out, config, model, card, overwrite)
+    publish(source, out, config, rounded_tensors(config, model), card, overwrite)
     return Tuned(material, schedule.steps, tuple(losses.values), adapter)
 
 
@@ -111,11 +118,6 @@ def _tunable(source: Path) -> ModelConfig:
             "tune the folder that was quantised, and quantise the result"
         )
     return config
-
-
-def _schedule(recipe: SftRecipe, rows: int) -> Wsd:
-    steps = recipe.steps or math.ceil(recipe.epochs * rows / recipe.rows_per_step)
-    return Wsd.of(steps, recipe.warmup_share, recipe.decay_share)
 
 
 def _open_run(
@@ -165,11 +167,6 @@ def _weights_digest(source: Path) -> list[list[Any]]:
     """Sizes and names, not contents: reading 4 GB to resume would cost more than it tells."""
     files = sorted(source.glob("*.safetensors"))
     return [[path.name, path.stat().st_size] for path in files]
-
-
-def _keep_marked_template(source: Path, run: Path) -> None:
-    text = marked_template(ChatTemplate.open(source).source)
-    (run / "chat_template.training.jinja").write_text(text, encoding="utf-8")
 
 
 def _arguments(run: Path, recipe: SftRecipe, schedule: Wsd, save_every: int) -> TrainingArguments:
@@ -244,26 +241,6 @@ class _Losses(TrainerCallback):
             self.values.append(logs["loss"])
             if self._report is not None:
                 self._report(state.global_step, logs)
-
-
-def _train(trainer: Trainer, last: str | None) -> None:
-    with warnings.catch_warnings():
-        # Transformers 5.23 reads a checkpoint's config as a plain one, of which the field is not.
-        warnings.filterwarnings("ignore", message="`rope_scaling` is deprecated")
-        trainer.train(resume_from_checkpoint=last)
-
-
-def _publish(
-    source: Path,
-    out: Path,
-    config: ModelConfig,
-    model: LaneformerForCausalLM,
-    card: str,
-    overwrite: bool,
-) -> None:
-    state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
-    tensors = rounded_tensors(config, lambda name: state[name].float().numpy())
-    publish(source, out, config, tensors, card, overwrite)
 
 
 def _card(

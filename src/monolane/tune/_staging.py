@@ -50,17 +50,12 @@ def publish(
         export_hub_layout(staging, destination, overwrite=overwrite)
 
 
-def rounded_tensors(
-    config: ModelConfig, read: Callable[[str], npt.NDArray[np.float32]]
-) -> list[PendingTensor]:
-    """Return a model's tensors in its folder's dtype, each rounded once, to nearest even.
-
-    ``read`` gives the float32 weights of a name, when their turn to be written comes.
-    """
-    dtype = np.dtype(config.dtype)
+def rounded_tensors(config: ModelConfig, model: Any) -> list[PendingTensor]:
+    """Return a torch model's tensors in its folder's dtype, each rounded once, to nearest even."""
+    dtype, state = np.dtype(config.dtype), model.state_dict()
 
     def maker(name: str) -> Callable[[], npt.NDArray[Any]]:
-        return lambda: read(name).astype(dtype)
+        return lambda: state[name].cpu().float().numpy().astype(dtype)
 
     return [
         PendingTensor(spec.name, dtype, spec.shape, maker(spec.name))
@@ -75,11 +70,11 @@ def render_card(name: str, source: Path, destination: Path, **values: Any) -> st
     )
     template = resources.files("monolane.tune").joinpath("templates", f"{name}.md")
     card = environment.from_string(template.read_text("utf-8"))
-    values |= {"source": source.name, "licence": licence_lines(source), "name": destination.name}
+    values |= {"source": source.name, "licence": _licence_lines(source), "name": destination.name}
     return card.render(**values)
 
 
-def licence_lines(source: Path) -> str:
+def _licence_lines(source: Path) -> str:
     """Return the licence fields of a model card's front matter: they bind what is made of it."""
     path = source / "README.md"
     if not path.is_file():
