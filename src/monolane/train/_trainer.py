@@ -1,7 +1,8 @@
 """One optimizer step: read rows, add up gradients over passes, clip, update.
 
 Everything is summed over all processes and passes before it is divided, so the same rows give the
-same step however they are cut; what differs is the order of float32 additions.
+same step however they are cut; what differs is the order of float32 additions. A mean per pass
+would weigh a pass with few targets as much as one with many.
 """
 
 import math
@@ -21,9 +22,7 @@ from monolane.errors import ConfigError
 from monolane.hf import LaneformerForCausalLM
 from monolane.train._attention import document_masks
 from monolane.train._build import build_model, check_start, model_config
-from monolane.train._config import RunConfig
-from monolane.train._config_file import load_config
-from monolane.train._loss import summed_losses
+from monolane.train._config import RunConfig, load_config
 from monolane.train._optimiser import Optimiser
 from monolane.train._store import named_checkpoint, read_tensors
 from monolane.train._world import World
@@ -184,3 +183,17 @@ def uses_flex(config: RunConfig, device: torch.device) -> bool:
     """Say whether attention goes through flex_attention, which trains on GPUs only."""
     wanted = config.compute.attention
     return wanted == "flex" or (wanted == "auto" and device.type == "cuda")
+
+
+def summed_losses(logits_BTV: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """Return, summed over the targets that count: cross entropy in nats, and logsumexp squared.
+
+    The second is what the z-loss weighs (PaLM, 2022): it holds the normaliser near 1, so that
+    logits do not drift to where 16 bits are coarse.
+    """
+    counts_BT = targets_BT != IGNORED
+    logits_BTV = logits_BTV.float()
+    normaliser_BT = logits_BTV.logsumexp(-1)
+    target_BT = logits_BTV.gather(-1, targets_BT.clamp_min(0)[..., None])[..., 0]
+    nats = ((normaliser_BT - target_BT) * counts_BT).sum()
+    return nats, (normaliser_BT.square() * counts_BT).sum()

@@ -13,12 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from monolane.errors import ConfigError, TrainingError
-from monolane.train._config import RunConfig
-from monolane.train._config_file import load_config, write_config
+from monolane.train._config import RunConfig, load_config, write_config
 from monolane.train._launch.attempt import ATTEMPTS
-from monolane.train._launch.fleet import Fleet
 from monolane.train._launch.snapshot import SNAPSHOT, Snapshot, has_snapshot, take_snapshot
-from monolane.train._launch.supervisor import RestartPolicy, Supervisor
+from monolane.train._launch.supervisor import Fleet, RestartPolicy, Supervisor
 from monolane.train._terminal import Terminal
 
 _POLL = 0.25  # seconds between looks for the snapshot
