@@ -9,8 +9,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from monolane.errors import ConfigError
+from monolane.train._inputs import Document, Validator, choose_documents
 from monolane.train._tasks import Example, Task
-from monolane.train._validate import Document, Validator, choose_documents
 
 
 class Uniform(torch.nn.Module):

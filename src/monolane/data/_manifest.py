@@ -21,7 +21,6 @@ from monolane.errors import DataError
 MANIFEST = "corpus.json"
 FORMAT = "monolane-corpus"
 VERSION = 1
-_DTYPES: dict[str, np.dtype] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
 
 @dataclass(frozen=True)
@@ -131,4 +130,4 @@ def dtype_name(vocabulary_size: int) -> Literal["uint16", "uint32"]:
 
 def ids_type(name: str) -> np.dtype:
     """Return the little-endian type of a name that ``dtype_name`` gives."""
-    return _DTYPES[name]
+    return np.dtype(name).newbyteorder("<")

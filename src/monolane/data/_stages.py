@@ -107,7 +107,7 @@ def _filter(work: Work, rank: int) -> Record:
                         break
                 else:
                     out.write(json.dumps([found.name, found.text], ensure_ascii=False) + "\n")
-    return tally.to_dict()
+    return asdict(tally)
 
 
 def _exact(work: Work, rank: int) -> None:
@@ -161,7 +161,7 @@ def _encode(work: Work, rank: int) -> Record:
         half: _shuffle(work, writer.part(), dtype, sizes[half], seed)
         for half, writer in (("train", train), ("held_out", held_out))
     }
-    return {"tally": tally.to_dict(), **halves}
+    return {"tally": asdict(tally), **halves}
 
 
 def _shuffle(

@@ -9,7 +9,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ def plan_work(recipe: CorpusRecipe, folder: Path) -> Work:
     """
     shards: list[Shard] = []
     state = hashlib.sha256(__version__.encode())  # stages may differ from version to version
-    state.update(json.dumps(recipe.to_dict(), sort_keys=True).encode())
+    state.update(json.dumps(asdict(recipe), sort_keys=True).encode())
     for source in recipe.by_priority():
         sizes = []
         for path in list_files(source):

@@ -18,7 +18,7 @@ from pathlib import Path
 from monolane.data import Corpus
 from monolane.errors import CheckpointError, ConfigError, TrainingError
 from monolane.train._config import RunConfig, differences, load_config, write_config
-from monolane.train._flops import flops_per_token, peak_flops
+from monolane.train._forecast import flops_per_token, peak_flops
 from monolane.train._guard import SpikeGuard
 from monolane.train._inputs import make_validator, open_blend, open_corpus
 from monolane.train._interrupt import deferred_interrupt

@@ -59,7 +59,8 @@ class Trainer:
                 carried = {name: t for name, t in carried.items() if name.startswith("model.")}
             hint = "use the optimizer.name of that run, or set optimizer.moments to 'restart'"
             read_tensors(begun, carried, world.files, hint)
-        self._flex = uses_flex(config, world.device)
+        attention = config.compute.attention  # flex_attention trains on GPUs only
+        self._flex = attention == "flex" or (attention == "auto" and world.device.type == "cuda")
         if self._flex:
             self.model.config._attn_implementation = "flex_attention"
         self._losses = torch.compile(summed_losses) if config.compute.compile else summed_losses
@@ -177,12 +178,6 @@ def _begun(config: RunConfig) -> Path | None:
             f"{config.model.init_from or 'no folder'!r}; name a run, or set it to 'restart'"
         )
     return begun
-
-
-def uses_flex(config: RunConfig, device: torch.device) -> bool:
-    """Say whether attention goes through flex_attention, which trains on GPUs only."""
-    wanted = config.compute.attention
-    return wanted == "flex" or (wanted == "auto" and device.type == "cuda")
 
 
 def summed_losses(logits_BTV: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor]:

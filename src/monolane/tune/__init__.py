@@ -17,8 +17,14 @@ from monolane.tune._retrofit import retrofit_folder
 from monolane.tune._windows import Windows, read_windows
 
 if TYPE_CHECKING or (find_spec("torch") and find_spec("transformers")):
-    from monolane.tune._anneal import annealed, layer_share
-    from monolane.tune._distil import AnnealRecipe, distil_folder, heal, held_out_loss
+    from monolane.tune._distil import (
+        AnnealRecipe,
+        annealed,
+        distil_folder,
+        heal,
+        held_out_loss,
+        layer_share,
+    )
     from monolane.tune._lora import add_lora, merge_adapter
     from monolane.tune._sft import tune_folder
 else:
