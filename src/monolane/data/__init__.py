@@ -4,7 +4,7 @@ Reading needs nothing beside the base install, preparation ``pip install 'monola
 """
 
 from monolane.data._blend import IGNORED, NO_DOCUMENT, Blend, Rows
-from monolane.data._corpus import Corpus
+from monolane.data._corpus import Corpus, Encoded
 from monolane.data._figures import figures_of, render_page
 from monolane.data._prepare import prepare
 from monolane.data._recipe import (
@@ -19,7 +19,7 @@ from monolane.data._recipe import (
 from monolane.data._show import show_row
 from monolane.data._sources import is_held_out, library_texts
 from monolane.data._vocabulary import train_vocabulary, write_vocabulary
-from monolane.data._write import Encoded, write_corpus
+from monolane.data._write import write_corpus
 
 __all__ = [
     "IGNORED",

@@ -22,7 +22,7 @@ from monolane.data._pool import Pool, progress_bars
 from monolane.data._recipe import CorpusRecipe, read_recipe
 from monolane.data._tally import Summary, Tally
 from monolane.data._tokens import ENDS, Part
-from monolane.data._work import Work, check_disk, disk_need, plan_work
+from monolane.data._work import Work, check_disk, plan_work
 from monolane.data._write import copy_tokenizer, start_manifest
 from monolane.errors import ConfigError, DataError, MissingExtraError
 
@@ -67,9 +67,7 @@ def _make(
     from monolane.data._stages import stages  # and datatrove
 
     work = plan_work(recipe, partial)
-    need = disk_need(work)
-    say(f"{len(work.shards)} shards, {need}")
-    check_disk(need, partial)
+    check_disk(work, say)
     if recipe.tokenizer.path:
         copy_tokenizer(recipe.tokenizer, work.tokenizer)
     with Pool(work, min(workers, len(work.shards))) as pool, progress_bars(progress) as bars:

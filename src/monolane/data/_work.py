@@ -8,7 +8,7 @@ its record is written when all else is, so a killed preparation repeats only unf
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -114,42 +114,27 @@ def plan_work(recipe: CorpusRecipe, folder: Path) -> Work:
     return Work(recipe, folder, tuple(shards))
 
 
-@dataclass(frozen=True)
-class DiskNeed:
-    """Bytes, about: of text to read, on disk at the worst moment, and of the corpus in the end.
+def check_disk(work: Work, say: Callable[[str], object]) -> None:
+    """Say about how much disk a preparation takes; DataError where it cannot hold the corpus.
 
-    They follow from what the stages write: texts once more as JSONL, MinHash signatures, and tokens
-    twice while a shard is shuffled.
+    The sizes follow from what the stages write: texts once more as JSONL, MinHash signatures, and
+    tokens twice while a shard is shuffled.
     """
-
-    text: int
-    peak: int
-    corpus: int
-
-    def __str__(self) -> str:
-        return (
-            f"{human_size(self.text)} of text to read; about {human_size(self.peak)} of disk while "
-            f"it is prepared, {human_size(self.corpus)} for the corpus"
-        )
-
-
-def disk_need(work: Work) -> DiskNeed:
-    """Estimate what a preparation needs from the sizes of its files."""
     text = sum(shard.bytes for shard in work.shards)
     width = 4 if work.recipe.tokenizer.vocabulary > 1 << 16 or work.recipe.tokenizer.path else 2
     corpus = text // _BYTES_PER_TOKEN * width
     duplicates = work.recipe.duplicates
     signature = duplicates.buckets * (8 * duplicates.hashes + 4) if duplicates.near else 0
     signatures = text // _BYTES_PER_DOCUMENT * (signature + 14 * duplicates.exact)
-    return DiskNeed(text, text * 11 // 10 + signatures + corpus, corpus)
-
-
-def check_disk(need: DiskNeed, folder: Path) -> None:
-    """Raise DataError where the disk of ``folder`` cannot even hold the corpus."""
-    free = shutil.disk_usage(folder).free
-    if free < need.corpus:
+    peak = text * 11 // 10 + signatures + corpus  # at the worst moment
+    say(
+        f"{len(work.shards)} shards, {human_size(text)} of text to read; about {human_size(peak)} "
+        f"of disk while it is prepared, {human_size(corpus)} for the corpus"
+    )
+    free = shutil.disk_usage(work.folder).free
+    if free < corpus:
         raise DataError(
-            f"{folder}: expected {human_size(need.corpus)} free for the corpus alone, got "
+            f"{work.folder}: expected {human_size(corpus)} free for the corpus alone, got "
             f"{human_size(free)}; make room, or name a folder on another disk"
         )
 

@@ -9,18 +9,14 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from monolane.data import Blend, Corpus
+from monolane.data import Blend, Corpus, Encoded
 from monolane.errors import ConfigError
 from monolane.train._config import RunConfig
 from monolane.train._evaluate import ROWS, Score, score_documents
 from monolane.train._tasks import Task, centred_accuracy, load_task, score_tasks
-
-# Token ids [T], framed as in training, and the bytes of UTF-8 that they stand for.
-Document = tuple[np.ndarray, int]
 
 
 class Validator:
@@ -32,7 +28,7 @@ class Validator:
 
     def __init__(
         self,
-        held_out: Mapping[str, Sequence[Document]],
+        held_out: Mapping[str, Sequence[Encoded]],
         tasks: Sequence[Task] = (),
         tokenizer: Tokenizer | None = None,
         *,
@@ -141,18 +137,19 @@ def make_validator(config: RunConfig, corpus: Corpus) -> Validator | None:
     )
 
 
-def choose_documents(documents: Sequence[Document], context: int, rows: int) -> list[Document]:
+def choose_documents(documents: Sequence[Encoded], context: int, rows: int) -> list[Encoded]:
     """Return the first documents that together make at most ``rows`` windows, and at least one.
 
     One that is too long for what is left is passed over: cut short, its bytes would be unknown.
     """
-    chosen: list[Document] = []
+    chosen: list[Encoded] = []
     left = rows
-    for ids, size in documents:
+    for document in documents:
+        ids = document.ids
         windows = math.ceil(max(1, len(ids) - context // 2) / (context // 2))
         if len(ids) < 2 or windows > left:
             continue
-        chosen.append((ids, size))
+        chosen.append(document)
         left -= windows
         if not left:
             break
