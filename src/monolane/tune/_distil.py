@@ -29,7 +29,7 @@ from monolane._toml import Share, config
 from monolane.hf import LaneformerForCausalLM
 from monolane.model import read_config
 from monolane.tune._recipe import Context
-from monolane.tune._staging import publish, render_card, rounded_tensors
+from monolane.tune._staging import publish, rounded_tensors
 from monolane.tune._windows import Windows, open_tokenizer, read_windows
 
 Order = Literal["together", "from_top", "from_bottom", "at_once"]
@@ -164,8 +164,9 @@ def distil_folder(
     teacher, student = _load(dense), _load(delayed)
     healed = heal(teacher, student, windows, recipe, report)
     shape = read_config(delayed)
-    card = render_card("distil_card", delayed, destination, recipe=recipe, healed=healed)
-    publish(delayed, destination, shape, rounded_tensors(shape, student), card, overwrite)
+    tensors = rounded_tensors(shape, student)
+    values = {"recipe": recipe, "healed": healed}
+    publish(delayed, destination, shape, tensors, overwrite, "distil_card", **values)
     return healed
 
 

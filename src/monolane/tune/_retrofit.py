@@ -12,7 +12,7 @@ from typing import Any, cast
 from monolane.errors import ConfigError
 from monolane.model import Checkpoint, ModelConfig, Role, Weights, read_config, render_config
 from monolane.tune._lanes import HeadName, check_biases, lane_config, lane_tensors
-from monolane.tune._staging import publish, render_card
+from monolane.tune._staging import publish
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,14 @@ def retrofit_folder(
     config = replace(config, dtype=cast("Any", weights.outer[Role.EMBEDDING].dtype.name))
     made = Retrofit(config, config.num_kv_heads // dense.num_kv_heads)
     longest = max(layer.mlp_reduce.delay or 0 for layer in config.layers)
-    card = render_card("retrofit_card", source, destination, made=made, delay=longest)
-    publish(source, destination, config, lane_tensors(weights, config), card, overwrite)
+    publish(
+        source,
+        destination,
+        config,
+        lane_tensors(weights, config),
+        overwrite,
+        card="retrofit_card",
+        made=made,
+        delay=longest,
+    )
     return made

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ from monolane.tune._material import (
     trained_context,
 )
 from monolane.tune._recipe import SftRecipe
-from monolane.tune._staging import publish, render_card, rounded_tensors
+from monolane.tune._staging import publish, rounded_tensors
 
 _RUN = "run.json"
 _FORMAT = 1
@@ -105,8 +106,16 @@ def tune_folder(
         adapter = run / "adapter"
         trained.save_pretrained(adapter)
         model = merged(trained)
-    card = _card(source, out, recipe, material, schedule.steps, losses.values)
-    publish(source, out, config, rounded_tensors(config, model), card, overwrite)
+    kept, tenth = losses.values, max(1, len(losses.values) // 10)
+    values = {
+        "recipe": recipe,
+        "material": material,
+        "steps": schedule.steps,
+        # A run that was resumed at its end has no step of its own.
+        "first": fmean(kept[:tenth]) if kept else math.nan,
+        "last": fmean(kept[-tenth:]) if kept else math.nan,
+    }
+    publish(source, out, config, rounded_tensors(config, model), overwrite, "sft_card", **values)
     return Tuned(material, schedule.steps, tuple(losses.values), adapter)
 
 
@@ -241,22 +250,3 @@ class _Losses(TrainerCallback):
             self.values.append(logs["loss"])
             if self._report is not None:
                 self._report(state.global_step, logs)
-
-
-def _card(
-    source: Path, out: Path, recipe: SftRecipe, material: Material, steps: int, losses: list[float]
-) -> str:
-    """Return the model card: what was done, from the numbers of the run; no claims."""
-    tenth = max(1, len(losses) // 10)
-    first, last = losses[:tenth], losses[-tenth:]
-    return render_card(
-        "sft_card",
-        source,
-        out,
-        recipe=recipe,
-        material=material,
-        steps=steps,
-        # A run that was resumed at its end has no step of its own.
-        first=sum(first) / len(first) if first else math.nan,
-        last=sum(last) / len(last) if last else math.nan,
-    )
