@@ -6,10 +6,15 @@ import pytest
 import monolane
 from monolane.errors import CheckpointError
 from monolane.train import DemoRecipe, Measured
-from monolane.train._demo.baseline import Baseline, measure_baselines
-from monolane.train._demo.card import Half, describe_processor, write_card
-from monolane.train._demo.library import Document
-from monolane.train._demo.samples import Sample
+from monolane.train._demo.card import (
+    Baseline,
+    Half,
+    Sample,
+    describe_processor,
+    measure_baselines,
+    write_card,
+)
+from monolane.train._demo.material import Document
 from monolane.train._evaluate import Score
 
 

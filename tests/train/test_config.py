@@ -7,7 +7,7 @@ import pytest
 
 from monolane.errors import ConfigError
 from monolane.train import RunConfig, load_config, shipped_configs, write_config
-from monolane.train._config_file import differences
+from monolane.train._config import differences
 
 
 @pytest.mark.parametrize("name", shipped_configs())

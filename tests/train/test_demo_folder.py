@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 from monolane.hf import LaneformerConfig, LaneformerForCausalLM
 from monolane.model import parse_config, tensor_specs
 from monolane.train import DemoRecipe
+from monolane.train._demo.card import write_sample
 from monolane.train._demo.material import encode_documents
-from monolane.train._demo.samples import write_sample
 from monolane.train._evaluate import score_documents
 
 _FOLDER = Path(str(importlib.resources.files("monolane").joinpath("demo")))

@@ -14,8 +14,13 @@ from monolane.hf import LaneformerForCausalLM
 from monolane.train import forecast, load_config
 from monolane.train._attention import document_masks
 from monolane.train._build import empty_model, shard_model
-from monolane.train._flops import flops_per_token, matrix_weights, mean_keys, peak_of
-from monolane.train._forecast import activation_bytes
+from monolane.train._forecast import (
+    activation_bytes,
+    flops_per_token,
+    matrix_weights,
+    mean_keys,
+    peak_of,
+)
 from monolane.train._world import World, _mesh
 
 

@@ -7,8 +7,15 @@ import tokenizers
 from monolane.data import train_vocabulary
 from monolane.errors import DataError
 from monolane.train import DemoRecipe
-from monolane.train._demo.library import Document, Library, read_library
-from monolane.train._demo.material import BOS, EOS, encode_documents, prepare_material
+from monolane.train._demo.material import (
+    BOS,
+    EOS,
+    Document,
+    Library,
+    encode_documents,
+    prepare_material,
+    read_library,
+)
 
 
 def test_reading_and_splitting_are_deterministic(library: Path) -> None:

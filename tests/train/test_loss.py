@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from monolane.data import IGNORED
-from monolane.train._loss import summed_losses
+from monolane.train._trainer import summed_losses
 
 
 def test_sums_are_those_of_torch() -> None:

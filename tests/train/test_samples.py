@@ -5,8 +5,8 @@ import tokenizers
 import torch
 
 from monolane.data import train_vocabulary
+from monolane.train._demo.card import write_sample
 from monolane.train._demo.material import EOS
-from monolane.train._demo.samples import write_sample
 
 
 @pytest.fixture(scope="module")

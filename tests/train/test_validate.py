@@ -8,9 +8,10 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from monolane.data import Encoded
 from monolane.errors import ConfigError
+from monolane.train._inputs import Validator, choose_documents
 from monolane.train._tasks import Example, Task
-from monolane.train._validate import Document, Validator, choose_documents
 
 
 class Uniform(torch.nn.Module):
@@ -23,8 +24,8 @@ class Uniform(torch.nn.Module):
         return SimpleNamespace(logits=torch.zeros(*input_ids.shape, 8))
 
 
-def _document(tokens: int, size: int) -> Document:
-    return np.ones(tokens, dtype=np.uint16), size
+def _document(tokens: int, size: int) -> Encoded:
+    return Encoded(np.ones(tokens, dtype=np.uint16), size)
 
 
 def test_bits_of_each_source_and_of_all_bytes_together() -> None:

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monolane.tune._encoded import EncodedChat
-from monolane.tune._rows import make_rows, row_arrays
+from monolane.tune._material import make_rows, row_arrays
 
 
 def chat(length: int, first: int = 10) -> EncodedChat:

@@ -15,7 +15,7 @@ from monolane.errors import CheckpointError, ConfigError, MissingExtraError, Tex
 from monolane.hf import LaneformerForCausalLM
 from monolane.model import Checkpoint, Quantization, quantize_folder, read_config
 from monolane.tune import LoraRecipe, SftRecipe, _sft, chat_encoder, prepare_material, tune_folder
-from monolane.tune._rows import row_arrays
+from monolane.tune._material import row_arrays
 
 from .conftest import DEMO, write_chats
 

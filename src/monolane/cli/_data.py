@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from monolane.data import Blend, Corpus, Figures
+    from monolane.data import Blend, Corpus
 
 data = typer.Typer(no_args_is_help=True, help="Prepare a training corpus, and look into one.")
 
@@ -117,31 +117,20 @@ def _print_figures(corpus: "Corpus") -> None:
     columns = ("source", "read", "documents", "tokens", "bytes", "tokens/byte", "held out")
     for name in (*columns, "dropped"):
         table.add_column(name, justify="left" if name in ("source", "dropped") else "right")
-    for row in _rows(figures):
-        table.add_row(*row)
+    for source in figures.sources:
+        half = source.train
+        dropped = [f"{d.filter} {d.documents:,}" for d in source.dropped if d.documents]
+        numbers = (source.read, half.documents, half.tokens, half.bytes)
+        table.add_row(
+            source.name,
+            *(f"{number:,}" for number in numbers),
+            f"{half.tokens_per_byte:.3f}",
+            f"{source.held_out.documents:,}",
+            ", ".join(dropped) or "nothing",
+        )
     # Fixed where nobody looks: a pipe's width of 80 columns would cut numbers.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     console.print(table)
     for stage, shares in figures.stages.items():
         mixture = ", ".join(f"{s.source} {100 * float(s.share):.4g} %" for s in shares)
         console.print(f"stage {stage}: {mixture}", soft_wrap=True)
-
-
-def _rows(figures: "Figures") -> list[list[str]]:
-    from monolane.data import tokens_per_byte
-
-    rows = []
-    for source in figures.sources:
-        half = source.train
-        dropped = [f"{d.filter} {d.documents:,}" for d in source.dropped if d.documents]
-        numbers = (source.read, half.documents, half.tokens, half.bytes)
-        rows.append(
-            [
-                source.name,
-                *(f"{number:,}" for number in numbers),
-                f"{tokens_per_byte(half):.3f}",
-                f"{source.held_out.documents:,}",
-                ", ".join(dropped) or "nothing",
-            ]
-        )
-    return rows

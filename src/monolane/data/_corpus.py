@@ -25,17 +25,16 @@ from monolane.text import Tokenizer
 
 TOKENIZER = "tokenizer.json"
 HELD_OUT_BYTES = "held_out.bytes"
-_CHUNK = 1 << 22  # bytes
 
 
-class HeldOutDocument(NamedTuple):
-    """A document that training never sees: its ids [T], framed as in training, and its bytes."""
+class Encoded(NamedTuple):
+    """A document as ids [T] with its bos and eos, and the bytes of UTF-8 that they stand for."""
 
     ids: np.ndarray
     bytes: int
 
 
-class HeldOut(Sequence[HeldOutDocument]):
+class HeldOut(Sequence[Encoded]):
     """The held-out documents of one source, in their order on disk."""
 
     def __init__(self, tokens: TokenFiles, sizes: np.ndarray) -> None:
@@ -46,14 +45,14 @@ class HeldOut(Sequence[HeldOutDocument]):
         return self._tokens.documents
 
     @overload
-    def __getitem__(self, index: int) -> HeldOutDocument: ...
+    def __getitem__(self, index: int) -> Encoded: ...
     @overload
-    def __getitem__(self, index: slice) -> list[HeldOutDocument]: ...
-    def __getitem__(self, index: int | slice) -> HeldOutDocument | list[HeldOutDocument]:
+    def __getitem__(self, index: slice) -> list[Encoded]: ...
+    def __getitem__(self, index: int | slice) -> Encoded | list[Encoded]:
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
         number = range(len(self))[index]
-        return HeldOutDocument(self._tokens.document(number), int(self._sizes[number]))
+        return Encoded(self._tokens.document(number), int(self._sizes[number]))
 
 
 class Corpus:
@@ -148,6 +147,5 @@ def digest_of(folder: Path, stem: str) -> str:
     state = hashlib.sha256()
     for suffix in (".ds", ".ds.index"):
         with (folder / f"{stem}{suffix}").open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                state.update(chunk)
+            hashlib.file_digest(file, lambda: state)
     return state.hexdigest()

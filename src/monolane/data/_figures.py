@@ -1,14 +1,24 @@
-"""What a corpus holds, in the numbers that the terminal and the report page both show."""
+"""What a corpus holds, in the numbers that the terminal and the report page both show.
+
+The page is one HTML file that needs nothing else.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from importlib import resources
 from typing import Any
 
+from jinja2 import Environment, StrictUndefined
+
+from monolane._version import __version__
 from monolane.data._corpus import Corpus
 from monolane.data._manifest import Half, Source
-from monolane.data._tally import Summary
+from monolane.data._tally import Dropped, Summary
 from monolane.data._turns import Turns
+
+_HEIGHT = 60  # of a histogram's tallest bar, in SVG units; a bar is 22 wide on a pitch of 28
+_PITCH = 28
 
 
 @dataclass(frozen=True)
@@ -20,16 +30,12 @@ class Bin:
     documents: int
 
 
-@dataclass(frozen=True)
-class DroppedFigures:
+@dataclass
+class DroppedFigures(Dropped):
     """What one filter dropped of a source; ``bytes`` is 0 where the text could not be read."""
 
-    filter: str
-    documents: int
-    share: float  # of the documents read
-    bytes: int
-    reasons: Mapping[str, int]
-    examples: tuple[Mapping[str, str], ...]  # name, why, text
+    filter: str = ""
+    share: float = 0.0  # of the documents read
 
 
 @dataclass(frozen=True)
@@ -87,9 +93,14 @@ def figures_of(corpus: Corpus) -> Figures:
     )
 
 
-def tokens_per_byte(half: Half) -> float:
-    """Return how many tokens a byte takes; 0 for an empty half."""
-    return half.tokens / half.bytes if half.bytes else 0.0
+def render_page(corpus: Corpus) -> str:
+    """Return the page; texts of the corpus are escaped, for they may be anything."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters.update(count="{:,}".format, size=human_size, percent=_percent)
+    template = resources.files("monolane.data").joinpath("templates/report.html").read_text("utf-8")
+    return environment.from_string(template).render(
+        corpus=corpus, figures=figures_of(corpus), bars=_bars, version=__version__
+    )
 
 
 def human_size(count: float) -> str:
@@ -104,17 +115,9 @@ def human_size(count: float) -> str:
 def _source(source: Source, kind: str, summary: Mapping[str, Any]) -> SourceFigures:
     dropped = []
     for name, documents in source.dropped.items():
-        known = summary.get("dropped", {}).get(name, {})
-        dropped.append(
-            DroppedFigures(
-                name,
-                documents,
-                documents / source.read if source.read else 0.0,
-                known.get("bytes", 0),
-                known.get("reasons", {}),
-                tuple(known.get("examples", ())),
-            )
-        )
+        known = {**summary.get("dropped", {}).get(name, {}), "documents": documents}
+        share = documents / source.read if source.read else 0.0
+        dropped.append(DroppedFigures(**known, filter=name, share=share))
     lengths = _bins(summary.get("lengths", {}).get("train", []))
     return SourceFigures(
         source.name, kind, source.read, source.train, source.held_out, tuple(dropped), lengths
@@ -135,3 +138,31 @@ def _shares(corpus: Corpus, weights: Mapping[str, float]) -> tuple[Share, ...]:
         Share(name, share, int(corpus.sources[name].train.tokens / share))
         for name, share in Turns(weights).shares.items()
     )
+
+
+def _bars(bins: tuple[Bin, ...]) -> list[dict[str, Any]]:
+    """Return the rectangles of a histogram, from left to right."""
+    tallest = max(one.documents for one in bins)
+    return [
+        {
+            "x": place * _PITCH,
+            "y": _HEIGHT - round(_HEIGHT * one.documents / tallest, 1),
+            "height": round(_HEIGHT * one.documents / tallest, 1),
+            "label": short_count(one.low),
+            "title": f"{one.low:,} to {one.high:,} tokens: {one.documents:,} documents",
+        }
+        for place, one in enumerate(bins)
+    ]
+
+
+def short_count(count: float) -> str:
+    """Return a count in at most four signs or so: 1.23M, as the field writes tokens."""
+    for unit in ("", "k", "M", "B"):
+        if count < 999.5:
+            return f"{count:.3g}{unit}"
+        count /= 1000
+    return f"{count:.3g}T"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * float(value):.3g} %"

@@ -18,8 +18,8 @@ from datatrove.utils.hashing import HashConfig
 from datatrove.utils.text import TextNormConfig, ngrams, simplify_text
 from datatrove.utils.word_tokenizers import WordTokenizer
 
-from monolane.data._library import is_generated
 from monolane.data._recipe import SourceRecipe
+from monolane.data._sources import is_generated
 
 Filter = Callable[[str], str | None]
 

@@ -21,7 +21,6 @@ from monolane.errors import DataError
 MANIFEST = "corpus.json"
 FORMAT = "monolane-corpus"
 VERSION = 1
-_DTYPES: dict[str, np.dtype] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,11 @@ class Half:
     def tokens(self) -> int:
         """Tokens in all parts, with bos and eos."""
         return sum(part.tokens for part in self.parts)
+
+    @property
+    def tokens_per_byte(self) -> float:
+        """How many tokens a byte takes; 0 for an empty half."""
+        return self.tokens / self.bytes if self.bytes else 0.0
 
     @property
     def digest(self) -> str:
@@ -126,4 +130,4 @@ def dtype_name(vocabulary_size: int) -> Literal["uint16", "uint32"]:
 
 def ids_type(name: str) -> np.dtype:
     """Return the little-endian type of a name that ``dtype_name`` gives."""
-    return _DTYPES[name]
+    return np.dtype(name).newbyteorder("<")

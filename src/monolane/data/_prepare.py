@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 
 from monolane.data._corpus import HELD_OUT_BYTES, Corpus
-from monolane.data._disk import check_disk, disk_need
 from monolane.data._manifest import MANIFEST, Half, Manifest, Source
 from monolane.data._pool import Pool, progress_bars
 from monolane.data._recipe import CorpusRecipe, read_recipe
-from monolane.data._tally import SUMMARY, Summary, Tally
+from monolane.data._tally import Summary, Tally
 from monolane.data._tokens import ENDS, Part
-from monolane.data._work import Work, plan_work
+from monolane.data._work import Work, check_disk, plan_work
 from monolane.data._write import copy_tokenizer, start_manifest
 from monolane.errors import ConfigError, DataError, MissingExtraError
 
@@ -68,9 +67,7 @@ def _make(
     from monolane.data._stages import stages  # and datatrove
 
     work = plan_work(recipe, partial)
-    need = disk_need(work)
-    say(f"{len(work.shards)} shards, {need}")
-    check_disk(need, partial)
+    check_disk(work, say)
     if recipe.tokenizer.path:
         copy_tokenizer(recipe.tokenizer, work.tokenizer)
     with Pool(work, min(workers, len(work.shards))) as pool, progress_bars(progress) as bars:
@@ -82,7 +79,7 @@ def _make(
 def _check_whole(recipe: CorpusRecipe, partial: Path) -> None:
     """Check that a corpus that only lacks its name is that of the recipe."""
     # Through JSON on both sides, which makes lists of tuples.
-    if json.dumps(Manifest.read(partial).recipe) != json.dumps(recipe.to_dict()):
+    if json.dumps(Manifest.read(partial).recipe) != json.dumps(asdict(recipe)):
         raise DataError(
             f"{partial}: expected nothing, or this recipe half done, found a corpus of another; "
             "rename it to keep it, or remove it"
@@ -92,52 +89,47 @@ def _check_whole(recipe: CorpusRecipe, partial: Path) -> None:
 def _finish(work: Work) -> None:
     """Join what the tasks recorded into the manifest, which makes the folder a corpus."""
     manifest = start_manifest(
-        work.folder, work.tokenizer, recipe=work.recipe.to_dict(), stages=work.recipe.stages
+        work.folder, work.tokenizer, recipe=asdict(work.recipe), stages=work.recipe.stages
     )
+    sets = range(len(work.recipe.decontamination.sets))
+    summary = Summary(evaluation=[work.record("evaluation", index) for index in sets])
     sources = []
-    summary = Summary(evaluation=_evaluation(work))
     for recipe in work.recipe.sources:
-        tally, lengths = Tally(), {}
+        tally, encoded = Tally(), []
         for rank in work.of_source(recipe.name):
+            encoded.append(work.record("encode", rank))
             tally.join(work.record("filter", rank))
-            tally.join(work.record("encode", rank)["tally"])
-        halves = {half: _join(work, recipe.name, half) for half in ("train", "held_out")}
-        for half in halves:
-            lengths[half] = _lengths(work, recipe.name, half)
+            tally.join(encoded[-1]["tally"])
+        parts = {half: [record[half] for record in encoded] for half in ("train", "held_out")}
+        halves = {half: _join(work.folder, records) for half, records in parts.items()}
         _join_sizes(work, recipe.name, halves["held_out"])
         dropped = {name: one.documents for name, one in tally.dropped.items()}
         sources.append(Source(recipe.name, **halves, read=tally.read, dropped=dropped))
-        summary.add(recipe.name, tally, lengths)
+        lengths = {
+            half: np.sum([record["lengths"] for record in records], axis=0).tolist()
+            for half, records in parts.items()
+        }
+        summary.sources[recipe.name] = {**asdict(tally), "lengths": lengths}
     if not any(source.train.documents for source in sources):
         raise DataError(
             f"{work.folder}: expected documents to train on, got none: filters dropped "
             f"{sum(sum(source.dropped.values()) for source in sources):,} of "
             f"{sum(source.read for source in sources):,}; loosen them in the recipe"
         )
-    summary.write(work.folder / SUMMARY)
-    _write_manifest(manifest, tuple(sources), work.folder)
+    summary.write(work.folder)
+    replace(manifest, sources=tuple(sources)).write(work.scratch)
+    (work.scratch / MANIFEST).replace(work.folder / MANIFEST)  # in one step: what has one is whole
 
 
-def _write_manifest(manifest: Manifest, sources: tuple[Source, ...], folder: Path) -> None:
-    """Write the manifest in one step: what has one is whole."""
-    scratch = folder / "work"
-    replace(manifest, sources=sources).write(scratch)
-    (scratch / MANIFEST).replace(folder / MANIFEST)
-
-
-def _join(work: Work, source: str, half: str) -> Half:
+def _join(folder: Path, records: list[dict[str, Any]]) -> Half:
     """Return a half of a source; parts without documents are left out, and their files removed."""
-    size, parts = 0, []
-    for rank in work.of_source(source):
-        record = work.record("encode", rank)[half]
-        part = Part(**record["part"])
-        size += record["bytes"]
-        if part.documents:
-            parts.append(part)
-        else:
+    parts = [Part(**record["part"]) for record in records]
+    for part in parts:
+        if not part.documents:
             for suffix in (".ds", ".ds.index"):
-                (work.folder / f"{part.stem}{suffix}").unlink(missing_ok=True)
-    return Half(size, tuple(parts))
+                (folder / f"{part.stem}{suffix}").unlink(missing_ok=True)
+    size = sum(record["bytes"] for record in records)
+    return Half(size, tuple(part for part in parts if part.documents))
 
 
 def _join_sizes(work: Work, source: str, held_out: Half) -> None:
@@ -145,14 +137,3 @@ def _join_sizes(work: Work, source: str, held_out: Half) -> None:
     sizes = [np.fromfile(folder / f"{part.stem}.bytes", dtype=ENDS) for part in held_out.parts]
     joined = np.concatenate(sizes) if sizes else np.zeros(0, dtype=ENDS)
     joined.tofile(work.folder / source / HELD_OUT_BYTES)
-
-
-def _lengths(work: Work, source: str, half: str) -> list[int]:
-    bins = [work.record("encode", rank)[half]["lengths"] for rank in work.of_source(source)]
-    return [int(count) for count in np.sum(bins, axis=0)]
-
-
-def _evaluation(work: Work) -> list[dict[str, Any]]:
-    return [
-        work.record("evaluation", index) for index in range(len(work.recipe.decontamination.sets))
-    ]

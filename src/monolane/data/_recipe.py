@@ -4,9 +4,9 @@ A frozen value read from TOML; the corpus carries it, so that nobody needs to as
 """
 
 import re
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import PositiveInt
 
@@ -117,10 +117,6 @@ class CorpusRecipe:
         """Return the sources, those first whose copies are kept."""
         first = [self.source(name) for name in self.duplicates.priority]
         return (*first, *(source for source in self.sources if source not in first))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for a manifest."""
-        return asdict(self)
 
     def _check_sources(self) -> None:
         names = [source.name for source in self.sources]

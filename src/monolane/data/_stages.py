@@ -29,8 +29,7 @@ from monolane.data._duplicates import (
 )
 from monolane.data._filters import HASHES, filters_of, telling_ngrams
 from monolane.data._manifest import dtype_name, ids_type
-from monolane.data._sources import read_evaluation, read_file
-from monolane.data._split import is_held_out
+from monolane.data._sources import is_held_out, read_evaluation, read_file
 from monolane.data._tally import Tally
 from monolane.data._tokens import ENDS, Part, TokenFiles
 from monolane.data._vocabulary import train_vocabulary, write_vocabulary
@@ -108,7 +107,7 @@ def _filter(work: Work, rank: int) -> Record:
                         break
                 else:
                     out.write(json.dumps([found.name, found.text], ensure_ascii=False) + "\n")
-    return tally.to_dict()
+    return asdict(tally)
 
 
 def _exact(work: Work, rank: int) -> None:
@@ -162,7 +161,7 @@ def _encode(work: Work, rank: int) -> Record:
         half: _shuffle(work, writer.part(), dtype, sizes[half], seed)
         for half, writer in (("train", train), ("held_out", held_out))
     }
-    return {"tally": tally.to_dict(), **halves}
+    return {"tally": asdict(tally), **halves}
 
 
 def _shuffle(

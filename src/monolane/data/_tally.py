@@ -5,7 +5,6 @@ manifest does not need and a person wants to see. Beside the manifest, so that o
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,10 +67,6 @@ class Tally:
         """Return the record of one filter, which may be new."""
         return self.dropped.setdefault(name, Dropped())
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
     def join(self, other: dict[str, Any]) -> None:
         """Add another task's tally, as plain values."""
         self.read += other["read"]
@@ -82,24 +77,21 @@ class Tally:
 
 @dataclass
 class Summary:
-    """Per source: ``read_bytes``, ``dropped`` by filter, ``lengths`` by half, as plain values."""
+    """Per source: its tally and ``lengths``, as plain values.
+
+    ``lengths[half][k]`` counts documents of 2^k to 2^(k + 1) - 1 tokens.
+    """
 
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
     evaluation: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, source: str, tally: Tally, lengths: Mapping[str, list[int]]) -> None:
-        """Add a source; ``lengths[half][k]`` counts documents of 2^k to 2^(k + 1) - 1 tokens."""
-        self.sources[source] = {**tally.to_dict(), "lengths": dict(lengths)}
-
-    def write(self, path: Path) -> None:
-        """Write it."""
-        value = {"sources": self.sources, "evaluation": self.evaluation}
-        path.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    def write(self, folder: Path) -> None:
+        """Write a corpus's."""
+        text = json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n"
+        (folder / SUMMARY).write_text(text, encoding="utf-8")
 
     @staticmethod
     def read(folder: Path) -> "Summary":
         """Read a corpus's; empty where it was written from ids and has none."""
         path = folder / SUMMARY
-        return (
-            Summary(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else Summary()
-        )
+        return Summary(**json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {})

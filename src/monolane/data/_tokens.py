@@ -94,12 +94,11 @@ class TokenFiles:
 
     def lengths(self) -> np.ndarray:
         """Return the tokens of every document, int64 [documents]; reads the whole index."""
-        ends = [np.diff(self._map(index).ends, prepend=ENDS.type(0)) for index in self._indices]
+        ends = [
+            np.diff(self._map(index).ends, prepend=ENDS.type(0))
+            for index in range(len(self._parts))
+        ]
         return np.concatenate(ends).astype(np.int64) if ends else np.zeros(0, dtype=np.int64)
-
-    @property
-    def _indices(self) -> range:
-        return range(len(self._parts))
 
     def _map(self, index: int) -> _Mapped:
         mapped = self._mapped.get(index)

@@ -65,7 +65,12 @@ def write_vocabulary(tokenizer: Tokenizer, folder: Path, context: int | None = N
     """Write the tokenizer's files in Hub layout; ``context``: the model's, in tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
-    special = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+    special = {
+        "unk_token": "<unk>",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "additional_special_tokens": list(SPECIAL_TOKENS[3:]),
+    }
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **({} if context is None else {"model_max_length": context}),
@@ -73,14 +78,7 @@ def write_vocabulary(tokenizer: Tokenizer, folder: Path, context: int | None = N
         "add_eos_token": False,
         "clean_up_tokenization_spaces": False,
         **special,
-        "additional_special_tokens": list(SPECIAL_TOKENS[3:]),
     }
-    _write_json(folder / "tokenizer_config.json", config)
-    _write_json(
-        folder / "special_tokens_map.json",
-        {**special, "additional_special_tokens": list(SPECIAL_TOKENS[3:])},
-    )
-
-
-def _write_json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    for name, value in (("tokenizer_config", config), ("special_tokens_map", special)):
+        text = json.dumps(value, indent=2) + "\n"
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")

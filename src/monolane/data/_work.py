@@ -7,18 +7,22 @@ its record is written when all else is, so a killed preparation repeats only unf
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from monolane._version import __version__
+from monolane.data._figures import human_size
 from monolane.data._recipe import CorpusRecipe
 from monolane.data._sources import list_files
 from monolane.errors import DataError
 
 _SHARD = 16_000_000  # bytes of files
 _SHARDS = 512  # of a source at most: finding duplicates opens a file of each at once
+_BYTES_PER_TOKEN = 4  # of text: what large vocabularies give on prose; small ones give more tokens
+_BYTES_PER_DOCUMENT = 2_000  # of text: for counting signatures, which are per document
 _PACKED = {".gz": 4, ".parquet": 3}  # bytes of text in a byte of file, about
 
 
@@ -90,7 +94,7 @@ def plan_work(recipe: CorpusRecipe, folder: Path) -> Work:
     """
     shards: list[Shard] = []
     state = hashlib.sha256(__version__.encode())  # stages may differ from version to version
-    state.update(json.dumps(recipe.to_dict(), sort_keys=True).encode())
+    state.update(json.dumps(asdict(recipe), sort_keys=True).encode())
     for source in recipe.by_priority():
         sizes = []
         for path in list_files(source):
@@ -108,6 +112,31 @@ def plan_work(recipe: CorpusRecipe, folder: Path) -> Work:
     begun.parent.mkdir(parents=True, exist_ok=True)
     begun.write_text(digest)
     return Work(recipe, folder, tuple(shards))
+
+
+def check_disk(work: Work, say: Callable[[str], object]) -> None:
+    """Say about how much disk a preparation takes; DataError where it cannot hold the corpus.
+
+    The sizes follow from what the stages write: texts once more as JSONL, MinHash signatures, and
+    tokens twice while a shard is shuffled.
+    """
+    text = sum(shard.bytes for shard in work.shards)
+    width = 4 if work.recipe.tokenizer.vocabulary > 1 << 16 or work.recipe.tokenizer.path else 2
+    corpus = text // _BYTES_PER_TOKEN * width
+    duplicates = work.recipe.duplicates
+    signature = duplicates.buckets * (8 * duplicates.hashes + 4) if duplicates.near else 0
+    signatures = text // _BYTES_PER_DOCUMENT * (signature + 14 * duplicates.exact)
+    peak = text * 11 // 10 + signatures + corpus  # at the worst moment
+    say(
+        f"{len(work.shards)} shards, {human_size(text)} of text to read; about {human_size(peak)} "
+        f"of disk while it is prepared, {human_size(corpus)} for the corpus"
+    )
+    free = shutil.disk_usage(work.folder).free
+    if free < corpus:
+        raise DataError(
+            f"{work.folder}: expected {human_size(corpus)} free for the corpus alone, got "
+            f"{human_size(free)}; make room, or name a folder on another disk"
+        )
 
 
 def _shards(source: str, files: list[tuple[str, int]]) -> list[Shard]:

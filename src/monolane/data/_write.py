@@ -9,11 +9,11 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from monolane.data._corpus import HELD_OUT_BYTES, TOKENIZER, Corpus, digest_of
+from monolane.data._corpus import HELD_OUT_BYTES, TOKENIZER, Corpus, Encoded, digest_of
 from monolane.data._manifest import Half, Manifest, Source, dtype_name
 from monolane.data._recipe import TokenizerRecipe
 from monolane.data._tokens import ENDS, Part
@@ -21,13 +21,6 @@ from monolane.errors import DataError
 from monolane.text import Tokenizer
 
 _SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
-
-
-class Encoded(NamedTuple):
-    """A document as ids [T] with its bos and eos, and the bytes of UTF-8 that they stand for."""
-
-    ids: np.ndarray
-    bytes: int
 
 
 class PartWriter:

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING
 from monolane.errors import MissingExtraError
 
 if TYPE_CHECKING or all(map(find_spec, ("torch", "transformers", "tomli_w"))):
-    from monolane.train._config import RunConfig
-    from monolane.train._config_file import load_config, shipped_configs, write_config
+    from monolane.train._board import standard_listeners
+    from monolane.train._config import RunConfig, load_config, shipped_configs, write_config
     from monolane.train._convert import export_run, read_weights
     from monolane.train._demo.card import Measured
     from monolane.train._demo.recipe import DemoRecipe
     from monolane.train._demo.train import train_demo
-    from monolane.train._forecast import Forecast, forecast
-    from monolane.train._launch.fleet import Fleet
+    from monolane.train._forecast import forecast
     from monolane.train._launch.run import launch_run
-    from monolane.train._launch.supervisor import RestartPolicy
-    from monolane.train._listeners import standard_listeners
+    from monolane.train._launch.supervisor import Fleet, RestartPolicy
     from monolane.train._record import Observer, StepRecord
     from monolane.train._run import train_run
     from monolane.train._store import Progress
@@ -34,7 +32,6 @@ else:
 __all__ = [
     "DemoRecipe",
     "Fleet",
-    "Forecast",
     "Measured",
     "Observer",
     "Progress",

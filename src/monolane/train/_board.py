@@ -1,15 +1,19 @@
-"""Boards: TensorBoard always, Weights & Biases where it is asked for.
+"""Who listens to a run, as its config says: journal, terminal, TensorBoard, Weights & Biases.
 
-Both get the same names; a step that is done again after a restart or a rollback replaces what was
-shown of it.
+Both boards get the same names; a step that is done again after a restart or a rollback replaces
+what was shown of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from monolane.errors import MissingExtraError
-from monolane.train._record import StepRecord
+from monolane.train._config import RunConfig
+from monolane.train._journal import Journal
+from monolane.train._record import Listeners, Observer, StepRecord
+from monolane.train._terminal import Terminal
 
 BOARD = "board"  # folder below the run's: tensorboard --logdir RUN/board
 
@@ -86,6 +90,20 @@ class WandB:
     def close(self) -> None:
         """Write out what is pending."""
         self._run.finish()
+
+
+def standard_listeners(config: RunConfig, run: Path) -> Listeners:
+    """Return what makes the observers of a run in folder ``run``, given the steps it has done."""
+
+    def make(start: int) -> Sequence[Observer]:
+        made: list[Observer] = [Journal(run, start), Terminal(config.schedule.steps)]
+        if config.log.tensorboard:
+            made.append(TensorBoard(run, start))
+        if config.log.wandb:
+            made.append(WandB(run, config.log.wandb, asdict(config)))
+        return made
+
+    return make
 
 
 def _writer(folder: str, purge: int) -> Any:

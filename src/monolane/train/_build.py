@@ -172,9 +172,5 @@ def _stored(folder: Path, model: Model) -> Iterator[tuple[str, Tensor]]:
     check_start(folder, got, model)
     stored = Checkpoint.open(folder)
     for spec in tensor_specs(got):
-        yield spec.name, _as_tensor(stored[spec.name])
-
-
-def _as_tensor(array: np.ndarray) -> Tensor:
-    """Return a copy of a mapped array as float32, exact for the 16-bit types."""
-    return torch.from_numpy(array.astype(np.float32))
+        # float32 is exact for the 16-bit types.
+        yield spec.name, torch.from_numpy(stored[spec.name].astype(np.float32))

@@ -22,8 +22,7 @@ from monolane.errors import CheckpointError
 from monolane.hf import export_hub_layout
 from monolane.model import render_config, tensor_specs, write_checkpoint
 from monolane.train._build import model_config
-from monolane.train._config import RunConfig
-from monolane.train._config_file import load_config
+from monolane.train._config import RunConfig, load_config
 from monolane.train._run import CONFIG
 from monolane.train._store import checkpoint_folder, checkpoint_steps
 

@@ -2,19 +2,40 @@
 
 The model is built without storage, so its parameters are counted, not estimated. Memory is by the
 formulas below (eager PyTorch; torch.compile needs less, the allocator's gaps some percent more),
-and time is by the MFU that the caller states: nothing here was measured.
+and time is by the MFU that the caller states: nothing here was measured. That is a share of what a
+device could do, in model FLOPs only (PaLM, 2022): what the mathematics needs, not what activation
+checkpointing does again. A multiplication and an addition count as two.
 """
 
 from dataclasses import dataclass
+
+import torch
 
 from monolane.errors import ConfigError
 from monolane.hf import LaneformerConfig, LaneformerForCausalLM
 from monolane.train._build import empty_model
 from monolane.train._config import RunConfig
-from monolane.train._flops import PEAKS, flops_per_token, peak_of
 
 GIB = 1 << 30
 _DAY = 86400.0
+
+# Dense 16-bit tensor-core peaks from the vendors' data sheets, FLOP/s, without sparsity. The name
+# as torch.cuda.get_device_name() gives it must contain the key; longer keys are tried first.
+PEAKS = {
+    "B200": 2250e12,
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+    "A10": 125e12,
+    "MI355X": 2500e12,
+    "MI325X": 1307e12,
+    "MI300X": 1307e12,
+    "MI250X": 383e12,
+}
 
 # What was published of the 2B model's two phases: see the configs' own comments.
 _PUBLISHED_DEVICES = 192  # H100
@@ -159,6 +180,45 @@ def activation_bytes(shape: LaneformerConfig, config: RunConfig) -> float:
     sending = max(0, shape.num_hidden_layers - shape.broadcast_delay)
     kept = shape.num_hidden_layers + 2 * sending * (shape.broadcast_delay > 0)
     return width * stream * kept + layer
+
+
+def peak_flops(device: torch.device) -> float | None:
+    """Return a device's peak in FLOP/s for 16-bit products, or None where it is not known."""
+    return None if device.type != "cuda" else peak_of(torch.cuda.get_device_name(device))
+
+
+def peak_of(name: str) -> float | None:
+    """Return the peak of a device by its name, in FLOP/s, or None."""
+    keys = sorted(PEAKS, key=len, reverse=True)
+    return next((PEAKS[key] for key in keys if key.lower() in name.lower()), None)
+
+
+def matrix_weights(config: LaneformerConfig) -> int:
+    """Return the weights that every token is multiplied with: all but the embedding and norms."""
+    width, head = config.hidden_size, config.head_dim
+    attention = width * head * (2 * config.num_attention_heads + 2 * config.num_key_value_heads)
+    layer = attention + 3 * width * config.intermediate_size
+    inputs = width * (config.num_lanes if config.lm_head_type == "lane" else 1)
+    return config.num_hidden_layers * layer + config.vocab_size * inputs
+
+
+def flops_per_token(config: LaneformerConfig, length: int) -> float:
+    """Return the FLOPs of one trained token, forward and backward, in rows of ``length`` tokens.
+
+    Six per weight, and for attention twelve per channel and key seen: two products of two FLOPs,
+    three times. Keys are those that the causal mask and the window leave, of the whole row:
+    document masks leave fewer, so MFU with them is a little too high, never too low a cost.
+    """
+    keys = 0.0
+    for kind in config.layer_types:
+        window = config.sliding_window if kind == "sliding_attention" else length
+        keys += mean_keys(length, min(window or length, length))
+    return 6.0 * matrix_weights(config) + 12.0 * config.hidden_size * keys
+
+
+def mean_keys(length: int, window: int) -> float:
+    """Return how many keys a query sees on average in a row, itself included."""
+    return window - window * (window - 1) / (2 * length)
 
 
 def published(made: Forecast) -> list[str]:

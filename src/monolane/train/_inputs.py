@@ -1,15 +1,89 @@
-"""What a run reads: its corpus, the mixture, and what validation scores."""
+"""What a run reads: its corpus, the mixture, and the validation of what it learnt.
 
-from collections.abc import Mapping
+A validation gives held-out bits per byte of each source, and accuracy on small tasks. Every process
+calls it and gets the same numbers; they do not depend on how many processes there
+are (:mod:`monolane.train._evaluate`).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import torch
 from tokenizers import Tokenizer
 
-from monolane.data import Blend, Corpus
+from monolane.data import Blend, Corpus, Encoded
 from monolane.errors import ConfigError
 from monolane.train._config import RunConfig
-from monolane.train._tasks import load_task
-from monolane.train._validate import Validator
+from monolane.train._evaluate import ROWS, Score, score_documents
+from monolane.train._tasks import Task, centred_accuracy, load_task, score_tasks
+
+
+class Validator:
+    """Scores a model on held-out documents and tasks, chosen once for the whole run.
+
+    ``rows`` bounds the windows of ``context`` tokens that each source gives, ``per_pass`` those in
+    one forward pass: its logits take ``per_pass`` x ``context`` x vocabulary floats, twice.
+    """
+
+    def __init__(
+        self,
+        held_out: Mapping[str, Sequence[Encoded]],
+        tasks: Sequence[Task] = (),
+        tokenizer: Tokenizer | None = None,
+        *,
+        context: int,
+        rows: int = 64,
+        per_pass: int = ROWS,
+    ) -> None:
+        if tasks and tokenizer is None:
+            raise ConfigError(
+                "validation.tasks: expected a tokenizer for tasks, found none; give the corpus "
+                "one, or leave the tasks out"
+            )
+        self._held_out = {
+            name: choose_documents(documents, context, rows) for name, documents in held_out.items()
+        }
+        self._tasks = tuple(tasks)
+        self._tokenizer = tokenizer
+        self._context = context
+        self._per_pass = per_pass
+
+    def run(self, model: torch.nn.Module) -> dict[str, float]:
+        """Score ``model``: totals, and each source and task after a slash.
+
+        ``bits_per_byte`` is of all sources' documents together, ``centred_accuracy`` the mean of
+        the tasks. Weights do not change, nor does the model's training mode.
+        """
+        return {**self._bits(model), **self._accuracies(model)}
+
+    def _bits(self, model: torch.nn.Module) -> dict[str, float]:
+        scores = {
+            name: sum(
+                score_documents(
+                    model,
+                    [ids for ids, _ in documents],
+                    [size for _, size in documents],
+                    self._context,
+                    rows=self._per_pass,
+                ),
+                Score(0.0, 0, 0),
+            )
+            for name, documents in self._held_out.items()
+        }
+        if not scores:
+            return {}
+        total = sum(scores.values(), Score(0.0, 0, 0))
+        parts = {f"bits_per_byte/{name}": score.bits_per_byte for name, score in scores.items()}
+        return {"bits_per_byte": total.bits_per_byte, **parts}
+
+    def _accuracies(self, model: torch.nn.Module) -> dict[str, float]:
+        if not self._tasks:
+            return {}
+        assert self._tokenizer is not None
+        scores = score_tasks(model, self._tasks, self._tokenizer, self._context, self._per_pass)
+        parts = {f"centred_accuracy/{name}": score.centred for name, score in scores.items()}
+        return {"centred_accuracy": centred_accuracy(scores), **parts}
 
 
 def open_corpus(config: RunConfig) -> Corpus:
@@ -61,3 +135,27 @@ def make_validator(config: RunConfig, corpus: Corpus) -> Validator | None:
         rows=wanted.rows,
         per_pass=config.compute.rows_per_pass,
     )
+
+
+def choose_documents(documents: Sequence[Encoded], context: int, rows: int) -> list[Encoded]:
+    """Return the first documents that together make at most ``rows`` windows, and at least one.
+
+    One that is too long for what is left is passed over: cut short, its bytes would be unknown.
+    """
+    chosen: list[Encoded] = []
+    left = rows
+    for document in documents:
+        ids = document.ids
+        windows = math.ceil(max(1, len(ids) - context // 2) / (context // 2))
+        if len(ids) < 2 or windows > left:
+            continue
+        chosen.append(document)
+        left -= windows
+        if not left:
+            break
+    if not chosen:
+        raise ConfigError(
+            f"validation.rows: expected a held-out document of at most {rows} rows of {context} "
+            f"tokens, found none among {len(documents)}; raise rows or hold out more documents"
+        )
+    return chosen

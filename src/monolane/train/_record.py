@@ -5,7 +5,7 @@ decides over the run (:class:`~monolane.train._guard.SpikeGuard`) is no observer
 every rank.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,6 +43,9 @@ class Observer(Protocol):
     def close(self) -> None:
         """Write out what is pending. The run is over, or is about to fail."""
 
+
+# What listens to a run from a step on; asked for on the first process alone.
+Listeners = Callable[[int], Sequence[Observer]]
 
 EVENT_KINDS = ("start", "resume", "stage", "checkpoint", "spike", "rollback", "stop", "end")
 

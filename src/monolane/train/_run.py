@@ -11,19 +11,18 @@ number it reads the same rows in the same order, and sums in another order.
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from monolane.data import Corpus, Rows
+from monolane.data import Corpus
 from monolane.errors import CheckpointError, ConfigError, TrainingError
-from monolane.train._config import RunConfig
-from monolane.train._config_file import differences, load_config, write_config
-from monolane.train._flops import flops_per_token, peak_flops
+from monolane.train._config import RunConfig, differences, load_config, write_config
+from monolane.train._forecast import flops_per_token, peak_flops
 from monolane.train._guard import SpikeGuard
 from monolane.train._inputs import make_validator, open_blend, open_corpus
 from monolane.train._interrupt import deferred_interrupt
-from monolane.train._record import Observer, Observers, StepRecord
+from monolane.train._record import Listeners, Observers, StepRecord
 from monolane.train._store import Progress, Store, checkpoint_folder, checkpoint_steps
 from monolane.train._trainer import Outcome, Trainer
 from monolane.train._world import World, open_world
@@ -32,10 +31,6 @@ CONFIG = "config.toml"
 
 # What a resumed run may change: how the work is done and watched, not what is computed.
 _FREE = ("parallel.", "compute.", "checkpoint.", "validation.", "guard.", "log.", "data.corpus")
-
-
-# What listens to a run from a step on; asked for on the first process alone.
-Listeners = Callable[[int], Sequence[Observer]]
 
 
 def train_run(
@@ -48,9 +43,10 @@ def train_run(
     SIGTERM the step ends, the state is kept, and KeyboardInterrupt follows. Raises ConfigError,
     CheckpointError or DataError before the first step, TrainingError where the loss diverges.
     """
-    kept = _kept_config(run, resume)
-    if kept is not None:
-        _check_resumable(kept, config, run)
+    if resume:
+        _check_resumable(config, run)
+    else:
+        check_new(run)
     with open_world(config) as world:
         return Run(config, run, world, listeners).finish()
 
@@ -116,12 +112,14 @@ class Run:
     def _advance(self, asked: Callable[[], int]) -> None:
         """Do one step and all that is due after it."""
         began, now = time.monotonic(), self.progress
-        outcome = self.trainer.step(now.step, self._rows(), asked)
+        count, rank, size = self.config.data.rows_per_step, self.world.rank, self.world.size
+        rows = self.blend.rows(now.next_row, count, rank=rank, world=size)
+        outcome = self.trainer.step(now.step, rows, asked)
         seconds = time.monotonic() - began
         self.progress = replace(
             now,
             step=now.step + 1,
-            next_row=now.next_row + self.config.data.rows_per_step,
+            next_row=now.next_row + count,
             tokens=now.tokens + self.config.data.tokens_per_step,
             seconds=now.seconds + seconds,
         )
@@ -136,14 +134,6 @@ class Run:
             self._say_what_is_kept()
             self._observers.event(self.progress.step, "stop", "asked to stop; the state is kept")
             raise KeyboardInterrupt
-
-    def _rows(self) -> Rows:
-        return self.blend.rows(
-            self.progress.next_row,
-            self.config.data.rows_per_step,
-            rank=self.world.rank,
-            world=self.world.size,
-        )
 
     def _record(self, outcome: Outcome, seconds: float) -> StepRecord:
         rate = self.config.data.tokens_per_step / seconds
@@ -222,20 +212,13 @@ def check_new(run: Path) -> None:
         )
 
 
-def _kept_config(run: Path, resume: bool) -> RunConfig | None:
-    """Return the config of the run in ``run``, which must be there exactly if ``resume`` is set."""
-    if not resume:
-        check_new(run)
-        return None
+def _check_resumable(config: RunConfig, run: Path) -> None:
+    """Refuse a config under which the steps already done would have been others."""
     if not (run / CONFIG).is_file():
         raise CheckpointError(
             f"{run}: expected a run to continue, found none; start without --resume"
         )
-    return load_config(run / CONFIG)
-
-
-def _check_resumable(kept: RunConfig, config: RunConfig, run: Path) -> None:
-    """Refuse a config under which the steps already done would have been others."""
+    kept = load_config(run / CONFIG)
     done = max(checkpoint_steps(run), default=0)
     differing = {
         name: values

@@ -60,7 +60,10 @@ class Terminal:
         now = time.monotonic()
         if self._live is None and now - self._shown >= _QUIET_SECONDS:
             self._shown = now
-            self.say(f"{self._where(record)}  lr {record.learning_rate:.2e}")
+            self.say(
+                f"step {record.step}/{self._steps}  loss {record.loss:.3f}  "
+                f"{record.tokens_per_s:,.0f} tokens/s  lr {record.learning_rate:.2e}"
+            )
 
     def validation(self, step: int, scores: Mapping[str, float]) -> None:
         """Show the scores of a validation."""
@@ -90,12 +93,6 @@ class Terminal:
         except (OSError, SystemExit):  # rich would exit for a broken pipe: not in mid-run
             self._console.quiet = True
 
-    def _where(self, record: StepRecord) -> str:
-        return (
-            f"step {record.step}/{self._steps}  loss {record.loss:.3f}  "
-            f"{record.tokens_per_s:,.0f} tokens/s"
-        )
-
     def _view(self) -> RenderableType:
         """Build the live view; rich calls it from a thread of its own."""
         record = self._record
@@ -114,13 +111,16 @@ class Terminal:
         )
 
     def _figures(self, record: StepRecord) -> Table:
+        speed = f"{record.tokens_per_s:,.0f} tokens/s"
+        if record.mfu is not None:
+            speed += f", {record.mfu:.1%} of the device's peak"
         left = max(0, self._steps - record.step) * median(self._seconds)
         rows = [
             ("loss", f"{record.loss:.4f} nats/token"),
             ("gradient norm", f"{record.norm:.3f}"),
             ("learning rate", f"{record.learning_rate:.3e}"),
             ("tokens", f"{record.tokens:,}"),
-            ("speed", _speed(record)),
+            ("speed", speed),
             ("time left", _duration(left)),
             ("last checkpoint", "none yet" if self._checkpoint is None else f"{self._checkpoint}"),
         ]
@@ -148,11 +148,6 @@ def sparkline(values: Sequence[float], columns: int) -> str:
     return "".join(
         _BARS[round((mean - low) * scale)] if abs(mean) < float("inf") else "!" for mean in means
     )
-
-
-def _speed(record: StepRecord) -> str:
-    text = f"{record.tokens_per_s:,.0f} tokens/s"
-    return text if record.mfu is None else f"{text}, {record.mfu:.1%} of the device's peak"
 
 
 def _scores(scores: Mapping[str, float]) -> str:

@@ -1,7 +1,8 @@
 """One optimizer step: read rows, add up gradients over passes, clip, update.
 
 Everything is summed over all processes and passes before it is divided, so the same rows give the
-same step however they are cut; what differs is the order of float32 additions.
+same step however they are cut; what differs is the order of float32 additions. A mean per pass
+would weigh a pass with few targets as much as one with many.
 """
 
 import math
@@ -21,9 +22,7 @@ from monolane.errors import ConfigError
 from monolane.hf import LaneformerForCausalLM
 from monolane.train._attention import document_masks
 from monolane.train._build import build_model, check_start, model_config
-from monolane.train._config import RunConfig
-from monolane.train._config_file import load_config
-from monolane.train._loss import summed_losses
+from monolane.train._config import RunConfig, load_config
 from monolane.train._optimiser import Optimiser
 from monolane.train._store import named_checkpoint, read_tensors
 from monolane.train._world import World
@@ -60,7 +59,8 @@ class Trainer:
                 carried = {name: t for name, t in carried.items() if name.startswith("model.")}
             hint = "use the optimizer.name of that run, or set optimizer.moments to 'restart'"
             read_tensors(begun, carried, world.files, hint)
-        self._flex = uses_flex(config, world.device)
+        attention = config.compute.attention  # flex_attention trains on GPUs only
+        self._flex = attention == "flex" or (attention == "auto" and world.device.type == "cuda")
         if self._flex:
             self.model.config._attn_implementation = "flex_attention"
         self._losses = torch.compile(summed_losses) if config.compute.compile else summed_losses
@@ -180,7 +180,15 @@ def _begun(config: RunConfig) -> Path | None:
     return begun
 
 
-def uses_flex(config: RunConfig, device: torch.device) -> bool:
-    """Say whether attention goes through flex_attention, which trains on GPUs only."""
-    wanted = config.compute.attention
-    return wanted == "flex" or (wanted == "auto" and device.type == "cuda")
+def summed_losses(logits_BTV: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """Return, summed over the targets that count: cross entropy in nats, and logsumexp squared.
+
+    The second is what the z-loss weighs (PaLM, 2022): it holds the normaliser near 1, so that
+    logits do not drift to where 16 bits are coarse.
+    """
+    counts_BT = targets_BT != IGNORED
+    logits_BTV = logits_BTV.float()
+    normaliser_BT = logits_BTV.logsumexp(-1)
+    target_BT = logits_BTV.gather(-1, targets_BT.clamp_min(0)[..., None])[..., 0]
+    nats = ((normaliser_BT - target_BT) * counts_BT).sum()
+    return nats, (normaliser_BT.square() * counts_BT).sum()

@@ -8,21 +8,25 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from monolane.errors import MissingExtraError
-from monolane.tune._chats import Chat, read_chats
-from monolane.tune._encoded import ChatEncoder, EncodedChat
-from monolane.tune._lanes import HeadName
+from monolane.tune._encoded import ChatEncoder
 from monolane.tune._marked import marked_template
-from monolane.tune._material import Material, chat_encoder, prepare_material
+from monolane.tune._material import chat_encoder, prepare_material, read_chats
 from monolane.tune._recipe import LoraRecipe, SftRecipe, read_recipe, shipped_recipes
-from monolane.tune._requests import Request, library_requests, write_requests
-from monolane.tune._retrofit import Retrofit, retrofit_folder
+from monolane.tune._requests import library_requests, write_requests
+from monolane.tune._retrofit import retrofit_folder
 from monolane.tune._windows import Windows, read_windows
 
 if TYPE_CHECKING or (find_spec("torch") and find_spec("transformers")):
-    from monolane.tune._anneal import Annealing, MixedReduce, annealed, layer_share
-    from monolane.tune._distil import AnnealRecipe, Healed, distil_folder, heal, held_out_loss
-    from monolane.tune._lora import add_lora, merge_adapter, merged
-    from monolane.tune._sft import Tuned, tune_folder
+    from monolane.tune._distil import (
+        AnnealRecipe,
+        annealed,
+        distil_folder,
+        heal,
+        held_out_loss,
+        layer_share,
+    )
+    from monolane.tune._lora import add_lora, merge_adapter
+    from monolane.tune._sft import tune_folder
 else:
 
     def __getattr__(name: str) -> object:
@@ -33,19 +37,9 @@ else:
 
 __all__ = [
     "AnnealRecipe",
-    "Annealing",
-    "Chat",
     "ChatEncoder",
-    "EncodedChat",
-    "HeadName",
-    "Healed",
     "LoraRecipe",
-    "Material",
-    "MixedReduce",
-    "Request",
-    "Retrofit",
     "SftRecipe",
-    "Tuned",
     "Windows",
     "add_lora",
     "annealed",
@@ -57,7 +51,6 @@ __all__ = [
     "library_requests",
     "marked_template",
     "merge_adapter",
-    "merged",
     "prepare_material",
     "read_chats",
     "read_recipe",

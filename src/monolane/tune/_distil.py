@@ -1,31 +1,38 @@
-"""Training a converted model back to its source while the delay comes in.
+"""Training a converted model back to its source while the delay comes in, step by step.
+
+Switching the delay on at once breaks a trained model: every stream loses what the others said in
+the last layers. So each module's exchange is, for a while,
+
+    (1 - share) * (sum over all lanes, at once)  +  share * (what the delayed rule gives)
+
+with a share that goes from 0 to 1. At 0 the model is the dense one, at 1 the plain Laneformer with
+this delay: nothing of the mixing is left, and the weights are exported as they are.
 
 Teacher: the conversion without a delay, which is the source (one lane will do, and is the fastest).
 Student: the same weights with the delay, mixed in over the first part of the run. A plain loop and
 not the Trainer: two models and a share that changes every step are all of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from monolane._schedule import Wsd
 from monolane._toml import Share, config
-from monolane.errors import TextError
 from monolane.hf import LaneformerForCausalLM
 from monolane.model import read_config
-from monolane.text import Tokenizer
-from monolane.tune._anneal import Order, annealed
 from monolane.tune._recipe import Context
-from monolane.tune._staging import publish, render_card, rounded_tensors
-from monolane.tune._windows import Windows, read_windows
+from monolane.tune._staging import publish, rounded_tensors
+from monolane.tune._windows import Windows, open_tokenizer, read_windows
 
+Order = Literal["together", "from_top", "from_bottom", "at_once"]
 Objective = Literal["distil", "finetune"]
 _EVALUATED_ROWS = 64  # held-out windows at most, the same ones every time
 _ROWS_AT_ONCE = 8
@@ -66,6 +73,77 @@ class Healed:
     curve: tuple[tuple[int, float, float], ...]  # (step, training loss, share of the last layer)
 
 
+class MixedReduce(nn.Module):
+    """An exchange between "all at once" (share 0) and ``rule``, the delayed one (share 1)."""
+
+    def __init__(self, rule: nn.Module) -> None:
+        super().__init__()
+        self.rule = rule
+        self.share = 0.0
+
+    def forward(self, o_LBTD: Tensor, late_LBTD: Tensor | None) -> Tensor:
+        """Return what each lane adds to its stream, [L, B, T, D] or [1, B, T, D]."""
+        if self.share == 1:
+            return self.rule(o_LBTD, late_LBTD)
+        now_1BTD = o_LBTD.sum(0, keepdim=True)
+        if self.share == 0:
+            return now_1BTD
+        return now_1BTD.lerp(self.rule(o_LBTD, late_LBTD), self.share)
+
+
+class Annealing:
+    """The mixed exchanges of one model, and how far each has gone."""
+
+    def __init__(self, model: LaneformerForCausalLM, order: Order) -> None:
+        self._order = order
+        self._layers: list[Any] = list(model.model.layers)
+        for layer in self._layers:
+            layer.attention_reduce = MixedReduce(layer.attention_reduce)
+            layer.mlp_reduce = MixedReduce(layer.mlp_reduce)
+
+    def advance(self, progress: float) -> None:
+        """Set the shares for ``progress``, 0 (the dense model) to 1 (the delayed one)."""
+        for i, layer in enumerate(self._layers):
+            share = layer_share(self._order, i, len(self._layers), progress)
+            layer.attention_reduce.share = layer.mlp_reduce.share = share
+
+    def end(self) -> None:
+        """Put the plain exchanges back."""
+        for layer in self._layers:
+            layer.attention_reduce = layer.attention_reduce.rule
+            layer.mlp_reduce = layer.mlp_reduce.rule
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The share of each layer, first to last."""
+        return tuple(layer.attention_reduce.share for layer in self._layers)
+
+
+def layer_share(order: Order, layer: int, layers: int, progress: float) -> float:
+    """Return the share of one layer when ``progress``, 0 to 1, of the annealing is done.
+
+    ``together``: all layers alike. ``from_top``: one layer after the other, the last layer first;
+    ``from_bottom``: the first layer first. ``at_once``: every layer from the start.
+    """
+    if order == "at_once":
+        return 1.0
+    if order == "together":
+        return min(max(progress, 0.0), 1.0)
+    place = layers - 1 - layer if order == "from_top" else layer
+    return min(max(progress * layers - place, 0.0), 1.0)
+
+
+@contextmanager
+def annealed(model: LaneformerForCausalLM, order: Order) -> Iterator[Annealing]:
+    """Mix the exchanges of ``model`` inside the block; afterwards it is plain again."""
+    annealing = Annealing(model, order)
+    annealing.advance(0.0)
+    try:
+        yield annealing
+    finally:
+        annealing.end()
+
+
 def distil_folder(
     dense: Path,
     delayed: Path,
@@ -81,17 +159,14 @@ def distil_folder(
     ``data`` is text (see ``read_windows``). The result, a plain Laneformer, goes to
     ``destination``; ``report`` is told (step, loss, share) of each step.
     """
-    tokenizer = Tokenizer.open(delayed)
-    if tokenizer is None:
-        raise TextError(f"{delayed}: expected a tokenizer.json, to turn the text into tokens")
+    tokenizer = open_tokenizer(delayed, "the text")
     windows = read_windows(data, tokenizer, recipe.context, recipe.seed)
     teacher, student = _load(dense), _load(delayed)
     healed = heal(teacher, student, windows, recipe, report)
     shape = read_config(delayed)
-    state = student.state_dict()
-    tensors = rounded_tensors(shape, lambda name: state[name].numpy())
-    card = render_card("distil_card", delayed, destination, recipe=recipe, healed=healed)
-    publish(delayed, destination, shape, tensors, card, overwrite)
+    tensors = rounded_tensors(shape, student)
+    values = {"recipe": recipe, "healed": healed}
+    publish(delayed, destination, shape, tensors, overwrite, "distil_card", **values)
     return healed
 
 

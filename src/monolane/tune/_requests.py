@@ -64,16 +64,13 @@ def library_requests(root: Path | None = None) -> Iterator[Request]:
 def write_requests(folder: Path, root: Path | None = None) -> dict[str, int]:
     """Write train.jsonl and held_out.jsonl; return the number of lines of each."""
     folder.mkdir(parents=True, exist_ok=True)
-    counts = {"train": 0, "held_out": 0}
-    with (
-        (folder / "train.jsonl").open("w", encoding="utf-8") as train,
-        (folder / "held_out.jsonl").open("w", encoding="utf-8") as held_out,
-    ):
-        for request in library_requests(root):
-            file = held_out if request.held_out else train
-            file.write(json.dumps(request.row(), ensure_ascii=False) + "\n")
-            counts["held_out" if request.held_out else "train"] += 1
-    return counts
+    halves: dict[str, list[str]] = {"train": [], "held_out": []}
+    for request in library_requests(root):
+        line = json.dumps(request.row(), ensure_ascii=False) + "\n"
+        halves["held_out" if request.held_out else "train"].append(line)
+    for half, lines in halves.items():
+        (folder / f"{half}.jsonl").write_text("".join(lines), encoding="utf-8")
+    return {half: len(lines) for half, lines in halves.items()}
 
 
 def _file_requests(name: str, text: str) -> Iterator[Request]:

@@ -12,7 +12,7 @@ from typing import Any, cast
 from monolane.errors import ConfigError
 from monolane.model import Checkpoint, ModelConfig, Role, Weights, read_config, render_config
 from monolane.tune._lanes import HeadName, check_biases, lane_config, lane_tensors
-from monolane.tune._staging import licence_lines, publish
+from monolane.tune._staging import publish
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,39 +60,15 @@ def retrofit_folder(
     # The weights know their dtype better than the source's own field does.
     config = replace(config, dtype=cast("Any", weights.outer[Role.EMBEDDING].dtype.name))
     made = Retrofit(config, config.num_kv_heads // dense.num_kv_heads)
-    card = _card(source, destination, made)
-    publish(source, destination, config, lane_tensors(weights, config), card, overwrite)
-    return made
-
-
-_CARD = """---
-library_name: transformers
-pipeline_tag: text-generation
-base_model: {source}
-{licence}tags:
-- laneformer
-- custom_code
----
-
-# {name}
-
-`{source}` converted into a Laneformer of {lanes} lanes with a delay of {delay} layers by
-`monolane retrofit`. {quality}
-"""
-_EXACT = "All lanes exchange at once, so it computes what its source computes, up to rounding."
-_STARTING = (
-    "The delay changes what is computed, and the weights have not been trained for it: expect a "
-    "much worse model than its source, to be trained back."
-)
-
-
-def _card(source: Path, destination: Path, made: Retrofit) -> str:
-    delays = {layer.mlp_reduce.delay for layer in made.config.layers} - {None}
-    return _CARD.format(
-        source=source.name,
-        licence=licence_lines(source),
-        name=destination.name,
-        lanes=made.config.num_lanes,
-        delay=max((d for d in delays if d is not None), default=0),
-        quality=_EXACT if made.exact else _STARTING,
+    longest = max(layer.mlp_reduce.delay or 0 for layer in config.layers)
+    publish(
+        source,
+        destination,
+        config,
+        lane_tensors(weights, config),
+        overwrite,
+        card="retrofit_card",
+        made=made,
+        delay=longest,
     )
+    return made

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -24,18 +25,20 @@ from transformers.trainer_callback import PrinterCallback
 from monolane._schedule import Wsd
 from monolane.errors import CheckpointError, ConfigError, MissingExtraError
 from monolane.hf import LaneformerForCausalLM
-from monolane.model import (
-    ModelConfig,
-    check_replaceable,
-    read_config,
-)
+from monolane.model import ModelConfig, check_replaceable, read_config
 from monolane.text import ChatTemplate
 from monolane.tune._lora import add_lora, merged
 from monolane.tune._marked import marked_template
-from monolane.tune._material import Material, chat_encoder, prepare_material, trained_context
+from monolane.tune._material import (
+    Material,
+    Row,
+    chat_encoder,
+    prepare_material,
+    row_arrays,
+    trained_context,
+)
 from monolane.tune._recipe import SftRecipe
-from monolane.tune._rows import Row, row_arrays
-from monolane.tune._staging import publish, render_card, rounded_tensors
+from monolane.tune._staging import publish, rounded_tensors
 
 _RUN = "run.json"
 _FORMAT = 1
@@ -76,10 +79,12 @@ def tune_folder(
     material = prepare_material(
         data, chat_encoder(source, config), trained_context(config, recipe), recipe
     )
-    schedule = _schedule(recipe, len(material.rows))
+    steps = recipe.steps or math.ceil(recipe.epochs * len(material.rows) / recipe.rows_per_step)
+    schedule = Wsd.of(steps, recipe.warmup_share, recipe.decay_share)
     run = out.with_name(f"{out.name}.run")
     last = _open_run(run, source, recipe, material, resume)
-    _keep_marked_template(source, run)
+    marked = marked_template(ChatTemplate.open(source).source)
+    (run / "chat_template.training.jinja").write_text(marked, encoding="utf-8")
     losses = _Losses(report)
     model = LaneformerForCausalLM.from_pretrained(source, dtype=torch.float32)
     torch.manual_seed(recipe.seed)  # LoRA's first values
@@ -92,14 +97,25 @@ def tune_folder(
         callbacks=[losses],
     )
     trainer.remove_callback(PrinterCallback)
-    _train(trainer, last)
+    with warnings.catch_warnings():
+        # Transformers 5.23 reads a checkpoint's config as a plain one, of which the field is not.
+        warnings.filterwarnings("ignore", message="`rope_scaling` is deprecated")
+        trainer.train(resume_from_checkpoint=last)
     adapter = None
     if recipe.lora is not None:
         adapter = run / "adapter"
         trained.save_pretrained(adapter)
         model = merged(trained)
-    card = _card(source, out, recipe, material, schedule.steps, losses.values)
-    _publish(source, out, config, model, card, overwrite)
+    kept, tenth = losses.values, max(1, len(losses.values) // 10)
+    values = {
+        "recipe": recipe,
+        "material": material,
+        "steps": schedule.steps,
+        # A run that was resumed at its end has no step of its own.
+        "first": fmean(kept[:tenth]) if kept else math.nan,
+        "last": fmean(kept[-tenth:]) if kept else math.nan,
+    }
+    publish(source, out, config, rounded_tensors(config, model), overwrite, "sft_card", **values)
     return Tuned(material, schedule.steps, tuple(losses.values), adapter)
 
 
@@ -111,11 +127,6 @@ def _tunable(source: Path) -> ModelConfig:
             "tune the folder that was quantised, and quantise the result"
         )
     return config
-
-
-def _schedule(recipe: SftRecipe, rows: int) -> Wsd:
-    steps = recipe.steps or math.ceil(recipe.epochs * rows / recipe.rows_per_step)
-    return Wsd.of(steps, recipe.warmup_share, recipe.decay_share)
 
 
 def _open_run(
@@ -165,11 +176,6 @@ def _weights_digest(source: Path) -> list[list[Any]]:
     """Sizes and names, not contents: reading 4 GB to resume would cost more than it tells."""
     files = sorted(source.glob("*.safetensors"))
     return [[path.name, path.stat().st_size] for path in files]
-
-
-def _keep_marked_template(source: Path, run: Path) -> None:
-    text = marked_template(ChatTemplate.open(source).source)
-    (run / "chat_template.training.jinja").write_text(text, encoding="utf-8")
 
 
 def _arguments(run: Path, recipe: SftRecipe, schedule: Wsd, save_every: int) -> TrainingArguments:
@@ -244,42 +250,3 @@ class _Losses(TrainerCallback):
             self.values.append(logs["loss"])
             if self._report is not None:
                 self._report(state.global_step, logs)
-
-
-def _train(trainer: Trainer, last: str | None) -> None:
-    with warnings.catch_warnings():
-        # Transformers 5.23 reads a checkpoint's config as a plain one, of which the field is not.
-        warnings.filterwarnings("ignore", message="`rope_scaling` is deprecated")
-        trainer.train(resume_from_checkpoint=last)
-
-
-def _publish(
-    source: Path,
-    out: Path,
-    config: ModelConfig,
-    model: LaneformerForCausalLM,
-    card: str,
-    overwrite: bool,
-) -> None:
-    state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
-    tensors = rounded_tensors(config, lambda name: state[name].float().numpy())
-    publish(source, out, config, tensors, card, overwrite)
-
-
-def _card(
-    source: Path, out: Path, recipe: SftRecipe, material: Material, steps: int, losses: list[float]
-) -> str:
-    """Return the model card: what was done, from the numbers of the run; no claims."""
-    tenth = max(1, len(losses) // 10)
-    first, last = losses[:tenth], losses[-tenth:]
-    return render_card(
-        "sft_card",
-        source,
-        out,
-        recipe=recipe,
-        material=material,
-        steps=steps,
-        # A run that was resumed at its end has no step of its own.
-        first=sum(first) / len(first) if first else math.nan,
-        last=sum(last) / len(last) if last else math.nan,
-    )

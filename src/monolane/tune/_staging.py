@@ -8,13 +8,12 @@ disk, and taken away again.
 import json
 import tempfile
 from collections.abc import Callable, Iterable
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from monolane.hf import export_hub_layout
 from monolane.model import (
@@ -27,16 +26,28 @@ from monolane.model import (
     write_checkpoint,
 )
 
+_CARDS = Environment(
+    loader=PackageLoader("monolane.tune"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+
 
 def publish(
     source: Path,
     destination: Path,
     config: ModelConfig,
     tensors: Iterable[tuple[str, npt.NDArray[Any]] | PendingTensor],
-    card: str,
     overwrite: bool,
+    card: str,
+    **values: Any,
 ) -> None:
-    """Write the model made of ``source`` to ``destination``, with ``card`` as README.md."""
+    """Write the model made of ``source`` to ``destination``.
+
+    Its README.md is made of the package's template ``card`` and of ``values``.
+    """
     check_replaceable(source, destination, overwrite)
     parent = destination.resolve().parent
     parent.mkdir(parents=True, exist_ok=True)
@@ -45,22 +56,19 @@ def publish(
         copy_beside(source, staging)
         text = json.dumps(render_config(config), indent=2, sort_keys=True)
         (staging / "config.json").write_text(text + "\n", encoding="utf-8")
-        (staging / "README.md").write_text(card, encoding="utf-8")
+        values |= {"name": destination.name, "source": source.name}
+        readme = _CARDS.get_template(f"{card}.md").render(licence=_licence_lines(source), **values)
+        (staging / "README.md").write_text(readme, encoding="utf-8")
         write_checkpoint(staging, tensors)
         export_hub_layout(staging, destination, overwrite=overwrite)
 
 
-def rounded_tensors(
-    config: ModelConfig, read: Callable[[str], npt.NDArray[np.float32]]
-) -> list[PendingTensor]:
-    """Return a model's tensors in its folder's dtype, each rounded once, to nearest even.
-
-    ``read`` gives the float32 weights of a name, when their turn to be written comes.
-    """
-    dtype = np.dtype(config.dtype)
+def rounded_tensors(config: ModelConfig, model: Any) -> list[PendingTensor]:
+    """Return a torch model's tensors in its folder's dtype, each rounded once, to nearest even."""
+    dtype, state = np.dtype(config.dtype), model.state_dict()
 
     def maker(name: str) -> Callable[[], npt.NDArray[Any]]:
-        return lambda: read(name).astype(dtype)
+        return lambda: state[name].cpu().float().numpy().astype(dtype)
 
     return [
         PendingTensor(spec.name, dtype, spec.shape, maker(spec.name))
@@ -68,18 +76,7 @@ def rounded_tensors(
     ]
 
 
-def render_card(name: str, source: Path, destination: Path, **values: Any) -> str:
-    """Return the text of a card, from the package's template of that name."""
-    environment = Environment(
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    template = resources.files("monolane.tune").joinpath("templates", f"{name}.md")
-    card = environment.from_string(template.read_text("utf-8"))
-    values |= {"source": source.name, "licence": licence_lines(source), "name": destination.name}
-    return card.render(**values)
-
-
-def licence_lines(source: Path) -> str:
+def _licence_lines(source: Path) -> str:
     """Return the licence fields of a model card's front matter: they bind what is made of it."""
     path = source / "README.md"
     if not path.is_file():

@@ -44,6 +44,14 @@ class Windows:
         return np.random.default_rng((self._seed, epoch)).permutation(len(self.train_RC))
 
 
+def open_tokenizer(folder: Path, what: str) -> Tokenizer:
+    """Return the tokenizer of a model folder, which turns ``what`` into tokens."""
+    tokenizer = Tokenizer.open(folder)
+    if tokenizer is None:
+        raise TextError(f"{folder}: expected a tokenizer.json, to turn {what} into tokens")
+    return tokenizer
+
+
 def read_windows(path: Path, tokenizer: Tokenizer, context: int, seed: int) -> Windows:
     """Read a text file, a JSONL file with ``text``, or a folder of such files."""
     end = [] if tokenizer.eos_id is None else [tokenizer.eos_id]

@@ -1,28 +1,68 @@
-"""The model card: what was measured, said once, next to the weights.
+"""What is measured of a finished demo, and the model card that says it, next to the weights.
 
 Every figure comes from a :class:`Measured`, which the run also keeps as JSON, so the card can be
-written again without training again.
+written again without training again. For judgement there is a floor: what ordinary compressors need
+for the same held-out files. Like the model they see each file alone from its start, but unlike it
+they know nothing beforehand. And there is text that the model writes, for the eye: numbers do not
+show what it learnt.
 """
 
+import bz2
 import json
+import lzma
 import platform
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
+import torch
 from jinja2 import Environment, StrictUndefined
 from pydantic import TypeAdapter
+from rich.console import Console
+from rich.progress import Progress
+from tokenizers import Tokenizer
+from transformers.utils import logging
 
 from monolane.errors import CheckpointError
-from monolane.train._demo.baseline import Baseline
-from monolane.train._demo.library import Document
-from monolane.train._demo.recipe import DemoRecipe
-from monolane.train._demo.samples import Sample
-from monolane.train._evaluate import Score
+from monolane.hf import LaneformerForCausalLM
+from monolane.train._config import RunConfig
+from monolane.train._demo.material import EOS, Document, Material
+from monolane.train._demo.recipe import WEIGHTS, DemoRecipe
+from monolane.train._evaluate import Score, score_documents
 
 _NAME = "measured.json"
+# A prompt ends with a letter or a mark: a space at its end belongs to the token that follows.
+_PROMPTS = (
+    ("def main(", 0.0),
+    ("def fibonacci(n):\n", 0.8),
+    ("class Stack:\n", 0.8),
+    ("import unittest\n", 0.8),
+)
+_SAMPLE_TOKENS = 160
+_XZ: Callable[[bytes], bytes] = partial(lzma.compress, preset=9 | lzma.PRESET_EXTREME)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Bits per byte of one compressor over some documents."""
+
+    name: str
+    bits_per_byte: float
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A prompt and what the model wrote after it; temperature 0 is greedy."""
+
+    prompt: str
+    temperature: float
+    seed: int
+    text: str
 
 
 @dataclass(frozen=True)
@@ -82,13 +122,75 @@ class Measured:
         return TypeAdapter(cls).validate_json(path.read_text(encoding="utf-8"))
 
 
-def measure_half(documents: Sequence[Document], ids: Sequence[np.ndarray]) -> Half:
-    """Count one half of the corpus, as text and as ids."""
-    return Half(
-        files=len(documents),
-        bytes=sum(document.size for document in documents),
-        tokens=sum(len(document) for document in ids),
+def measure(
+    folder: Path, recipe: DemoRecipe, material: Material, config: RunConfig, seconds: float
+) -> Measured:
+    """Judge the folder as it ships: BF16 weights read back, arithmetic in float32."""
+    with _no_bar():
+        model = LaneformerForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    library, tests = _score(model, recipe, material)
+    documents = material.library
+    return Measured(
+        recipe=recipe,
+        python=platform.python_version(),
+        copyright=sys.copyright.partition("\n\n")[0].replace("\n", " "),
+        corpus=documents.digest,
+        train=_half(documents.train, material.train),
+        held_out=_half(documents.held_out, material.held_out),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        weight_bytes=(folder / WEIGHTS).stat().st_size,
+        steps=config.schedule.steps,
+        minutes=seconds / 60,
+        threads=torch.get_num_threads(),
+        processor=describe_processor(),
+        precision=config.compute.precision,
+        compiled=config.compute.compile,
+        library=library,
+        tests=tests,
+        baselines=measure_baselines(documents.held_out),
+        samples=tuple(
+            write_sample(model, material.tokenizer, prompt, tokens=_SAMPLE_TOKENS, temperature=heat)
+            for prompt, heat in _PROMPTS
+        ),
     )
+
+
+def measure_baselines(documents: Sequence[Document]) -> tuple[Baseline, ...]:
+    """Compress each document by itself with xz and bzip2 at their best level."""
+    size = sum(document.size for document in documents)
+    return tuple(
+        Baseline(name, sum(8 * len(compress(d.text.encode())) for d in documents) / size)
+        for name, compress in (("xz -9e", _XZ), ("bzip2 -9", bz2.compress))
+    )
+
+
+@torch.inference_mode()
+def write_sample(
+    model: torch.nn.Module,
+    tokenizer: Tokenizer,
+    prompt: str,
+    *,
+    tokens: int,
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> Sample:
+    """Let the model continue ``prompt`` by up to ``tokens`` tokens.
+
+    The whole prefix is computed again for every token. It is slower than a cache of keys and
+    values, but this package stays free of the engine, and a few hundred tokens of a small model
+    take seconds.
+    """
+    model.eval()
+    ids = list(tokenizer.encode(prompt).ids)
+    prompt_length = len(ids)
+    generator = torch.Generator().manual_seed(seed)
+    while len(ids) < prompt_length + tokens:
+        logits_V = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].float()
+        token = _choose(logits_V, temperature, generator)
+        if token == EOS:
+            break
+        ids.append(token)
+    return Sample(prompt, temperature, seed, tokenizer.decode(ids[prompt_length:]))
 
 
 def describe_processor() -> str:
@@ -118,3 +220,44 @@ def _fenced(sample: Sample) -> str:
     text = (sample.prompt + sample.text).rstrip("\n")
     ticks = "````" if "```" in text else "```"
     return f"{ticks}python\n{text}\n{ticks}"
+
+
+def _half(documents: Sequence[Document], ids: Sequence[np.ndarray]) -> Half:
+    return Half(len(documents), sum(d.size for d in documents), sum(map(len, ids)))
+
+
+@contextmanager
+def _no_bar() -> Iterator[None]:
+    """Keep Transformers' progress bar, of a file that loads at once, from between ours."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _score(model: torch.nn.Module, recipe: DemoRecipe, material: Material) -> tuple[Score, Score]:
+    """Score the held-out files: those of the library proper, and its tests."""
+    held_out = material.library.held_out
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("score held-out files", total=1.0)
+        scores = score_documents(
+            model,
+            material.held_out,
+            [document.size for document in held_out],
+            recipe.context,
+            lambda done: progress.update(task, completed=done),
+        )
+    halves = {True: Score(0.0, 0, 0), False: Score(0.0, 0, 0)}
+    for document, score in zip(held_out, scores, strict=True):
+        halves[document.is_test] += score
+    return halves[False], halves[True]
+
+
+def _choose(logits_V: torch.Tensor, temperature: float, generator: torch.Generator) -> int:
+    if temperature == 0:
+        return int(logits_V.argmax())
+    probabilities_V = torch.softmax(logits_V / temperature, dim=0)
+    return int(torch.multinomial(probabilities_V, 1, generator=generator))

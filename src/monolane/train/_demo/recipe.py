@@ -28,6 +28,7 @@ from monolane.train._config import (
 
 _NAME = "recipe.json"
 START = "start"  # in a run's folder, the model that it begins with
+WEIGHTS, VOCABULARY = "model.safetensors", "tokenizer.json"  # of a model's folder
 
 
 @config

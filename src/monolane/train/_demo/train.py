@@ -5,49 +5,28 @@ and a killed run goes on from its last checkpoint.
 """
 
 import hashlib
-import platform
+import json
 import shutil
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sysconfig
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
-from transformers.utils import logging
 
+from monolane.data import write_vocabulary
 from monolane.errors import BackendError, ConfigError
-from monolane.hf import LaneformerForCausalLM
-from monolane.train._config import RunConfig
-from monolane.train._config_file import load_config
+from monolane.train._board import standard_listeners
+from monolane.train._config import RunConfig, load_config
 from monolane.train._convert import read_weights
-from monolane.train._demo.baseline import measure_baselines
-from monolane.train._demo.card import (
-    Measured,
-    describe_processor,
-    measure_half,
-    write_card,
-)
-from monolane.train._demo.folder import VOCABULARY, WEIGHTS, write_model
-from monolane.train._demo.material import Material, prepare_corpus, prepare_material
+from monolane.train._demo.card import Measured, measure, write_card
+from monolane.train._demo.material import BOS, EOS, prepare_corpus, prepare_material
 from monolane.train._demo.pace import measure_pace
-from monolane.train._demo.recipe import START, DemoRecipe
-from monolane.train._demo.samples import Sample, write_sample
-from monolane.train._evaluate import Score, score_documents
-from monolane.train._listeners import standard_listeners
+from monolane.train._demo.recipe import START, VOCABULARY, WEIGHTS, DemoRecipe
 from monolane.train._run import CONFIG, check_new, train_run
 
-# A prompt ends with a letter or a mark: a space at its end belongs to the token that follows.
-_PROMPTS = (
-    ("def main(", 0.0),
-    ("def fibonacci(n):\n", 0.8),
-    ("class Stack:\n", 0.8),
-    ("import unittest\n", 0.8),
-)
-_SAMPLE_TOKENS = 160
 _COMPILERS = ("g++", "clang++")
 _BEGINNING = ("config.json", WEIGHTS, VOCABULARY)  # what a model must have to begin with
 
@@ -96,8 +75,8 @@ def train_demo(
         config = _planned(recipe, corpus, minutes, steps, compiled, checkpoint_minutes)
     progress = train_run(config, run, standard_listeners(config, run), resume=resume)
     finished = run / "model"
-    write_model(read_weights(run, progress.step), recipe, material.tokenizer, finished)
-    measured = _measure(finished, recipe, material, config, progress.seconds)
+    _write_model(read_weights(run, progress.step), recipe, material.tokenizer, finished)
+    measured = measure(finished, recipe, material, config, progress.seconds)
     measured.save(run)
     write_card(measured, finished)
     shutil.copytree(finished, out, dirs_exist_ok=True)
@@ -159,74 +138,32 @@ def _resumed(run: Path, recipe: DemoRecipe, steps: int | None, compiled: bool) -
     return replace(config, schedule=replace(other, warmup=kept.schedule.warmup))
 
 
-def _measure(
-    folder: Path,
-    recipe: DemoRecipe,
-    material: Material,
-    config: RunConfig,
-    seconds: float,
-) -> Measured:
-    """Judge the folder as it ships: BF16 weights read back, arithmetic in float32."""
-    with _no_bar():
-        model = LaneformerForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    library, tests = _score(model, recipe, material)
-    documents = material.library
-    return Measured(
-        recipe=recipe,
-        python=platform.python_version(),
-        copyright=sys.copyright.partition("\n\n")[0].replace("\n", " "),
-        corpus=documents.digest,
-        train=measure_half(documents.train, material.train),
-        held_out=measure_half(documents.held_out, material.held_out),
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        weight_bytes=(folder / "model.safetensors").stat().st_size,
-        steps=config.schedule.steps,
-        minutes=seconds / 60,
-        threads=torch.get_num_threads(),
-        processor=describe_processor(),
-        precision=config.compute.precision,
-        compiled=config.compute.compile,
-        library=library,
-        tests=tests,
-        baselines=measure_baselines(documents.held_out),
-        samples=_samples(model, material),
-    )
+def _write_model(
+    weights: dict[str, torch.Tensor], recipe: DemoRecipe, tokenizer: Tokenizer, folder: Path
+) -> None:
+    """Write a folder in Hub layout, all but the card: BF16 weights, config, tokenizer, licence.
+
+    ``config.json`` is written from the recipe, not by transformers: its spelling of the fields
+    changes between versions, and this folder ships.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rounded = {name: weight.bfloat16().contiguous() for name, weight in weights.items()}
+    save_file(rounded, folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / WEIGHTS).chmod(0o644)  # written for the owner alone; it is to be shared
+    config = {
+        "architectures": ["LaneformerForCausalLM"],
+        "model_type": "laneformer",
+        **recipe.config_fields(),
+        "torch_dtype": "bfloat16",
+    }
+    _write_json(folder / "config.json", config)
+    _write_json(folder / "generation_config.json", {"bos_token_id": BOS, "eos_token_id": EOS})
+    write_vocabulary(tokenizer, folder, recipe.context)
+    # Python's licence, which its terms want kept with derivatives; some builds lack it.
+    licence = Path(sysconfig.get_path("stdlib")) / "LICENSE.txt"
+    if licence.is_file():
+        shutil.copyfile(licence, folder / "LICENSE")
 
 
-@contextmanager
-def _no_bar() -> Iterator[None]:
-    """Keep Transformers' progress bar, of a file that loads at once, from between ours."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
-
-
-def _score(model: torch.nn.Module, recipe: DemoRecipe, material: Material) -> tuple[Score, Score]:
-    """Score the held-out files: those of the library proper, and its tests."""
-    held_out = material.library.held_out
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("score held-out files", total=1.0)
-        scores = score_documents(
-            model,
-            material.held_out,
-            [document.size for document in held_out],
-            recipe.context,
-            lambda done: progress.update(task, completed=done),
-        )
-    halves = {True: Score(0.0, 0, 0), False: Score(0.0, 0, 0)}
-    for document, score in zip(held_out, scores, strict=True):
-        halves[document.is_test] += score
-    return halves[False], halves[True]
-
-
-def _samples(model: torch.nn.Module, material: Material) -> tuple[Sample, ...]:
-    return tuple(
-        write_sample(
-            model, material.tokenizer, prompt, tokens=_SAMPLE_TOKENS, temperature=temperature
-        )
-        for prompt, temperature in _PROMPTS
-    )
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

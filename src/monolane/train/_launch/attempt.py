@@ -108,10 +108,6 @@ class Attempt:
                 os.waitpid(pid, 0)  # its own children are ours now: look again
         return status
 
-    def why(self, status: int) -> tuple[str, bool]:
-        """Return why it ended, in a line, and whether by an error raised on purpose."""
-        return explain(status, self.tail())
-
     def tail(self) -> str:
         """Return the end of what its processes wrote."""
         with self._log.open("rb") as file:
@@ -127,7 +123,7 @@ class Attempt:
 
 
 def explain(status: int, output: str) -> tuple[str, bool]:
-    """Make a reason of an exit status and the end of the output; see :meth:`Attempt.why`."""
+    """Return why an attempt ended, in a line, and whether by an error raised on purpose."""
     if status == 0:
         return "finished", False
     who, code = "the process", status

@@ -8,17 +8,15 @@ import fcntl
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from monolane.errors import ConfigError, TrainingError
-from monolane.train._config import RunConfig
-from monolane.train._config_file import load_config, write_config
+from monolane.train._config import RunConfig, load_config, write_config
 from monolane.train._launch.attempt import ATTEMPTS
-from monolane.train._launch.fleet import Fleet
 from monolane.train._launch.snapshot import SNAPSHOT, Snapshot, has_snapshot, take_snapshot
-from monolane.train._launch.supervisor import RestartPolicy, Supervisor
+from monolane.train._launch.supervisor import Fleet, RestartPolicy, Supervisor
 from monolane.train._terminal import Terminal
 
 _POLL = 0.25  # seconds between looks for the snapshot
@@ -65,7 +63,14 @@ def _snapshot(run: Path, config: RunConfig, fleet: Fleet) -> Snapshot:
     if not has_snapshot(run):
         if fleet.node == 0:
             return take_snapshot(run, write_config(config), sys.argv)
-        _wait_for(lambda: has_snapshot(run), run)
+        until = time.monotonic() + _SNAPSHOT_WAIT
+        while not has_snapshot(run):
+            if time.monotonic() > until:
+                raise TrainingError(
+                    f"{run}: expected a snapshot from node 0 within {_SNAPSHOT_WAIT:g} s, found "
+                    "none; is the folder on a disk that all nodes share, and is node 0 launched?"
+                )
+            time.sleep(_POLL)
     about = Snapshot.read(run)
     if load_config(run / SNAPSHOT / "config.toml") != config:
         raise ConfigError(
@@ -73,17 +78,6 @@ def _snapshot(run: Path, config: RunConfig, fleet: Fleet) -> Snapshot:
             f"{run / SNAPSHOT / 'config.toml'}, or use another folder"
         )
     return about
-
-
-def _wait_for(there: Callable[[], bool], run: Path) -> None:
-    until = time.monotonic() + _SNAPSHOT_WAIT
-    while not there():
-        if time.monotonic() > until:
-            raise TrainingError(
-                f"{run}: expected a snapshot from node 0 within {_SNAPSHOT_WAIT:g} s, found none; "
-                "is the folder on a disk that all nodes share, and is node 0 launched?"
-            )
-        time.sleep(_POLL)
 
 
 @contextmanager

@@ -110,7 +110,9 @@ def take_snapshot(run: Path, config: str, command: Sequence[str]) -> Snapshot:
     shutil.copytree(source, code / "monolane", ignore=_IGNORED)
     _copy_core(code / "monolane")
     (code / "sitecustomize.py").write_text(_SITE, encoding="utf-8")
-    _write_protect(code)
+    for path in code.rglob("*"):
+        if path.is_file():
+            path.chmod(0o444)
     (unfinished / "config.toml").write_text(config, encoding="utf-8")
     (unfinished / "packages.txt").write_text(_packages(), encoding="utf-8")
     tracked = bool(_git(source, "ls-files", "__init__.py"))  # else the repository is another's
@@ -156,12 +158,6 @@ def _copy_core(package: Path) -> None:
         target = package / Path(spec.origin).name
         if not target.exists():
             shutil.copyfile(spec.origin, target)
-
-
-def _write_protect(code: Path) -> None:
-    for path in code.rglob("*"):
-        if path.is_file():
-            path.chmod(0o444)
 
 
 def _packages() -> str:

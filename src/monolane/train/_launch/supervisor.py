@@ -10,21 +10,60 @@ attempt too, so that they need not wait for a collective to time out.
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from monolane.errors import TrainingError
+from monolane.errors import ConfigError, TrainingError
 from monolane.train._interrupt import deferred_interrupt
 from monolane.train._journal import Follower, last_checkpoint, last_step
-from monolane.train._launch.attempt import ATTEMPTS, Attempt, Ended, adopted_orphans
-from monolane.train._launch.fleet import Fleet
+from monolane.train._launch.attempt import ATTEMPTS, Attempt, Ended, adopted_orphans, explain
 from monolane.train._launch.snapshot import snapshot_environment
 from monolane.train._terminal import Terminal
 
 _POLL = 0.25  # seconds between looks at the processes
 _FAILED = "failed"  # below attempts/: touched by a node whose attempt failed
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The processes of a run: how many on this machine, and this machine among others."""
+
+    processes: int = 1  # on each node; on GPUs one each
+    nodes: int = 1
+    node: int = 0  # which one this is
+    address: str = ""  # host:port of node 0, which the others reach it by
+
+    def __post_init__(self) -> None:
+        if self.processes < 1 or self.nodes < 1 or not 0 <= self.node < self.nodes:
+            raise ConfigError(
+                "launch: expected processes and nodes of 1 or more and a node below nodes, got "
+                f"{self.processes}, {self.nodes} and {self.node}"
+            )
+        host, _, port = self.address.rpartition(":")
+        if self.nodes > 1 and not (host and port.isdigit()):
+            raise ConfigError(
+                f"launch: expected the host:port of node 0 for {self.nodes} nodes, got "
+                f"{self.address!r}; give --address"
+            )
+
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        """Return the command line that starts monolane's ``arguments`` in each process."""
+        if self.processes == self.nodes == 1:
+            return [sys.executable, "-m", "monolane", *arguments]
+        host, _, port = self.address.rpartition(":")
+        # Fixed ranks: after a restart each node has the rank, and so the rows, that it had.
+        where = ["--standalone"]
+        if self.nodes > 1:
+            where = ["--nnodes", f"{self.nodes}", "--node-rank", f"{self.node}"]
+            where += ["--master-addr", host, "--master-port", port]
+        return [
+            *(sys.executable, "-m", "torch.distributed.run", "--max-restarts", "0"),
+            *("--nproc-per-node", f"{self.processes}", *where),
+            *("-m", "monolane", *arguments),
+        ]
 
 
 @dataclass(frozen=True)
@@ -103,7 +142,7 @@ class Supervisor:
         reason = self._watch(attempt)
         status = attempt.end()
         self._follower.poll()
-        why, deliberate = attempt.why(status)
+        why, deliberate = explain(status, attempt.tail())
         ended = Ended(
             attempt=number,
             status=status,
