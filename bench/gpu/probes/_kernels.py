@@ -119,7 +119,8 @@ def header() -> str:
 
 def compile_probe(source: str, arch: str, *, use_cache: bool = True) -> Compiled:
     """A file of the kernels folder as machine code; BackendError with the log if it fails."""
-    headers = {"params.h": header(), "ring.cuh": (KERNELS / "ring.cuh").read_text()}
+    shared = {path.name: path.read_text() for path in KERNELS.glob("*.cuh")}
+    headers = {"params.h": header(), **shared}
     # Only the yardstick of cooperative groups includes anything of the toolkit.
     folders = toolkit_includes() if source == "grid_sync.cu" else []
     path = str(KERNELS / source)

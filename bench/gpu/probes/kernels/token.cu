@@ -1,9 +1,8 @@
 // Choosing a token: arg-max over the logits of all blocks with candidates exchanged as sentinel
 // words, Gumbel noise, and the way to the host and back through pinned memory.
 #include "params.h"
-#include "primitives.cuh"
+#include "rounds.cuh"
 
-constexpr u32 SENTINEL = 0xffffffffu;  // no candidate's word: keys and ids stay below it
 constexpr u32 THREADS = 256;
 
 enum Noise : u32 { NO_NOISE = 0, NOISE_FLOAT = 1, NOISE_DOUBLE = 2 };
@@ -108,7 +107,7 @@ KERNEL(choose, TokenParams, 256) {
   if (thread_index() == 0) *failed = 0;
   block_barrier();  // publishes the logits to all threads
   Watchdog dog = watchdog(p.fault, p.watchdog_cycles);
-  u64 begin_cycles = clock_cycles(), begin_ns = time_ns();
+  Clocks begin = read_clocks();
   for (u32 round = 0; round < p.rounds; ++round) {
     block_barrier();  // all threads start the round together
     u64 start = clock_cycles();
@@ -148,13 +147,7 @@ KERNEL(choose, TokenParams, 256) {
     }
     if (shared_peek(failed)) break;  // block_best's barriers have ordered the flag
   }
-  if (thread_index() == 0) {
-    u64* out = p.totals + static_cast<u64>(block_index()) * 4;
-    out[0] = clock_cycles() - begin_cycles;
-    out[1] = time_ns() - begin_ns;
-    out[2] = 0;
-    out[3] = sm_id();
-  }
+  if (thread_index() == 0) report_totals(p.totals, block_index(), begin, 0);
 }
 
 // The host writes n into host_to_device, the device answers n in device_to_host and measures until
@@ -163,7 +156,7 @@ KERNEL(host_ping, TokenParams, 32) {
   if (thread_index() != 0) return;
   Watchdog dog = watchdog(p.fault, p.watchdog_cycles);
   u64 sent = 0;
-  u64 begin_cycles = clock_cycles(), begin_ns = time_ns();
+  Clocks begin = read_clocks();
   for (u32 round = 1; round <= p.rounds; ++round) {
     while (load_relaxed_system(p.host_to_device) != round) {
       if (starved(dog, WAIT_HOST, round)) return;
@@ -173,6 +166,5 @@ KERNEL(host_ping, TokenParams, 32) {
     sent = now;
     store_relaxed_system(p.device_to_host, round);
   }
-  p.totals[0] = clock_cycles() - begin_cycles;
-  p.totals[1] = time_ns() - begin_ns;
+  report_totals(p.totals, 0, begin, 0);
 }
