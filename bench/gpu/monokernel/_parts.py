@@ -26,7 +26,7 @@ def parts(emulated: bool) -> tuple[Part, ...]:
         ("widths", "speed:widths", 45, "passes of 1 to 64 rows, batches"),
         *((f"variant:{x.name}", "variants:variants", 25, decode) for x in variants.known(emulated)),
         ("cuda-graph-compile", peers, 100, "packed PyTorch, compiled, one CUDA graph"),
-        ("decode-again", "speed:decode", 25, "has the machine drifted?"),
+        ("decode-again", "speed:decode_again", 25, "has the machine drifted?"),
         *((f"sanitizer:{x}", "sanitizer:sanitize", 40, tool) for x in TOOLS),
         ("soak", "soak:soak", 60, "many sequences, and the same bits at the end"),
         ("hf-compile", peers, 180, "monolane.hf compiled, one CUDA graph"),

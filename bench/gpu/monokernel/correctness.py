@@ -61,7 +61,7 @@ def golden(stage: Stage, name: str, dtype: str) -> Record:
             weights = widened(weights)
             oracle = ReferenceModel(weights)
             logits = oracle.forward(ids, oracle.new_cache(len(ids)))
-        found = _logits_by_width(model, tuple(ids), widths)
+        found = _logits_by_width(model, tuple(ids), widths, len(ids), widths[0])
         error = float(np.abs(found - logits).max())
         expect(
             error <= tolerance,
@@ -81,23 +81,25 @@ def golden(stage: Stage, name: str, dtype: str) -> Record:
     }
 
 
-def _logits_by_width(model: Model, ids: Tokens, widths: tuple[int, ...]) -> Floats:
-    """Logits of all tokens; CheckError unless every width and a second run give the same bits."""
-    first: Floats | None = None
-    for width in (*widths, widths[0]):
+def _logits_by_width(
+    model: Model, ids: Tokens, widths: tuple[int, ...], count: int, again: int
+) -> Floats:
+    """Logits of the last `count` tokens; CheckError unless every width and a second run of the
+    width `again` give the same bits."""
+    found: list[Floats] = []
+    for width in (*widths, again):
         with model.forced(width):
             model.empty(0)
-            found = model.logits(0, ids)
-        if first is None:
-            first = found
-        different = int((found.view(np.uint32) != first.view(np.uint32)).sum())
+            if ids[:-count]:
+                model.feed(0, ids[:-count])
+            found.append(model.logits(0, ids[-count:]))
+        different = int((found[-1].view(np.uint32) != found[0].view(np.uint32)).sum())
         expect(
             different == 0,
             f"width {width}: expected the bits of width {widths[0]}, got {different} other logits "
-            f"of {first.size}",
+            f"of {found[0].size}",
         )
-    assert first is not None
-    return first
+    return found[0]
 
 
 def _greedy(model: Model, prompt: Tokens, count: int) -> Tokens:
@@ -149,22 +151,10 @@ def full_model(stage: Stage) -> Record:
     others = min(7, max(widths) - 1)
     model = Model(stage, widths=widths, slots=1 + others, context=full_context(scale))
     prompt = model.random_tokens(scale.full_prompt)
-    found: list[Floats] = []
-    for width in (*widths, widths[-1]):
-        with model.forced(width):
-            model.empty(0)
-            if prompt[: -scale.compared]:
-                model.feed(0, prompt[: -scale.compared])
-            found.append(model.logits(0, prompt[-scale.compared :]))
-        different = int((found[-1].view(np.uint32) != found[0].view(np.uint32)).sum())
-        expect(
-            different == 0,
-            f"width {width}: expected the bits of width {widths[0]}, got {different} other logits "
-            f"of {found[0].size}",
-        )
-    expect(bool(np.isfinite(found[0]).all()), "logits: expected numbers, got some that are not")
+    found = _logits_by_width(model, prompt, widths, scale.compared, widths[-1])
+    expect(bool(np.isfinite(found).all()), "logits: expected numbers, got some that are not")
     drawn = _greedy(model, prompt, scale.full_drawn)
-    np.savez(stage.work / LEFT, prompt=prompt, drawn=drawn, logits=found[0])
+    np.savez(stage.work / LEFT, prompt=prompt, drawn=drawn, logits=found)
     _check_company(model, prompt, drawn, others)
     model.close()
     return {"widths": list(widths), "prompt": len(prompt), "tokens_drawn": len(drawn), "runs": 2}
