@@ -130,10 +130,7 @@ class Script:
             always=options.out is not None,
             driver=None if options.rehearse else driver_version(),
         )
-        return self._finish(campaign, options.rehearse, log)
-
-    def _finish(self, campaign: Campaign, rehearse: bool, log: Path) -> int:
-        """Run the campaign between looks at the clocks; the page comes last, whatever happens."""
+        # Between looks at the clocks; the page comes last, whatever happens.
         telemetry = Telemetry()
         telemetry.start()
         try:
@@ -149,7 +146,7 @@ class Script:
                 path = campaign.path()
                 said = log.read_text(errors="replace") if log.exists() else ""
                 path.with_suffix(".txt").write_text(said)
-                note = " (a rehearsal: they mean nothing)" if rehearse else ""
+                note = " (a rehearsal: they mean nothing)" if options.rehearse else ""
                 print(f"results: {path}{note}")
         return 0 if campaign.right else 1
 

@@ -17,7 +17,6 @@ from bench import table
 from bench.gpu._campaign import chosen
 from bench.gpu._stage import Budget, CheckError, NotMeasuredError, Stage, expect, speed
 from bench.gpu.monokernel import sanitizer, variants
-from bench.gpu.monokernel._parts import parts
 from bench.gpu.monokernel._random_weights import (
     make_block,
     named_parts,
@@ -28,6 +27,7 @@ from bench.gpu.monokernel._random_weights import (
 from bench.gpu.monokernel._scale import FULL, REHEARSAL
 from bench.gpu.monokernel.correctness import check_choices, relative
 from bench.gpu.monokernel.phases import clock_step, tabulate
+from bench.gpu.monokernel.run import parts
 from monolane import _results
 from monolane._results import Record
 from monolane.cuda import GpuInfo

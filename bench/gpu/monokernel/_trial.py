@@ -1,10 +1,8 @@
-"""Parts that are run by name only: a short decode for a profiler, and two that go wrong."""
+"""A part that is run by name only: a short decode for a profiler."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import time
 
 from bench.gpu._stage import Stage
 from bench.gpu.monokernel._model import Model
@@ -22,19 +20,6 @@ def profile(stage: Stage, job: str) -> None:
     drawn = model.run(Advance(slot=0, token_ids=(token,), budget=8))
     stage.emit({"name": "profile", "engine": "monolane", "tokens_drawn": len(drawn)})
     model.close()
-
-
-def crash(stage: Stage, job: str) -> None:
-    """Leaves a record, and dies as a process does after a memory fault."""
-    stage.emit({"name": "crash", "engine": "monolane", "tokens_drawn": 1})
-    os.abort()
-
-
-def hang(stage: Stage, job: str) -> None:
-    """Leaves a record, and never ends."""
-    stage.emit({"name": "hang", "engine": "monolane", "tokens_drawn": 1})
-    while True:
-        time.sleep(60)
 
 
 def command_lines() -> list[str]:

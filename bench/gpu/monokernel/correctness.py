@@ -69,7 +69,10 @@ def golden(stage: Stage, name: str, dtype: str) -> Record:
         )
         answer = [int(token) for token in expected["greedy_ids"][0]]
         drawn = _greedy(model, tuple(answer[:8]), len(answer) - 8)
-        equal = _check_greedy(ReferenceModel(weights), tuple(answer[:8]), drawn, tolerance)
+        # The reference behind the very tokens that were drawn, right or wrong.
+        oracle, ids = ReferenceModel(weights), [*answer[:8], *drawn]
+        behind = oracle.forward(ids, oracle.new_cache(len(ids)))[7:-1]
+        equal = check_choices(behind, drawn, tolerance)
     finally:
         model.close()
     return {
@@ -108,20 +111,11 @@ def _greedy(model: Model, prompt: Tokens, count: int) -> Tokens:
     return tuple(x.token_id for x in drawn)
 
 
-def _check_greedy(
-    reference: ReferenceModel, prompt: Tokens, drawn: Tokens, tolerance: float
-) -> int:
-    """Return how many tokens are the reference's own choice behind the same tokens.
+def check_choices(logits: Floats, drawn: Tokens, tolerance: float) -> int:
+    """How many of T tokens are the first choice of the logits [T, V] they were drawn from.
 
     CheckError if another one is further from it than errors of both logits explain.
     """
-    ids = (*prompt, *drawn)
-    logits = reference.forward(ids, reference.new_cache(len(ids)))
-    return check_choices(logits[len(prompt) - 1 : -1], drawn, tolerance)
-
-
-def check_choices(logits: Floats, drawn: Tokens, tolerance: float) -> int:
-    """The same for logits [T, V] that each of T tokens should have been drawn from."""
     best = logits.max(axis=1)
     chosen = logits[np.arange(len(drawn)), np.asarray(drawn)]
     worst = int(np.argmax(best - chosen))

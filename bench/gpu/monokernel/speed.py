@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from bench.gpu._stage import Stage, expect, speed
 from bench.gpu.monokernel._model import Model, Tokens
 from bench.gpu.probes._context import Context, make_stage
-from bench.gpu.probes._test_data import TestData
-from bench.gpu.probes.bandwidth import Mover, Variant, bulk_readers
+from bench.gpu.probes._test_data import KnownData
+from bench.gpu.probes.bandwidth import Mover, bulk, plain
 from monolane._results import Record
 from monolane.epoch import Advance, Draw
 from monolane.plan import MAX_WIDTH
@@ -28,17 +28,12 @@ def bandwidth(stage: Stage, job: str) -> None:
     ctx = make_stage(job, stage.scale.emulated, stage.work, stage.budget, stage.emit)
     assert isinstance(ctx, Context)
     info = ctx.device.info
-    mover = Mover(ctx, TestData(ctx, min(stage.scale.read_bytes, info.free_bytes // 4)), None)
+    mover = Mover(ctx, KnownData(ctx, min(stage.scale.read_bytes, info.free_bytes // 4)), None)
     sms = info.sms
-    variants = [Variant("read_plain_8", 2 * sms, 512 if sms > 8 else 64, 0, 0, True)]
-    variants[0] = replace(variants[0], chunk=variants[0].threads * 16 * 8)
+    variants = [plain(512 if sms > 8 else 64, 8, 2 * sms, True)]
     for ring, copy in stage.scale.rings:
         for blocks in sorted({sms, sms - sms % 8} - {0}, reverse=True):
-            slots = ring // copy
-            threads = 32 * (1 + bulk_readers(slots))
-            variants += [
-                Variant("read_bulk", blocks, threads, copy, slots, order) for order in (False, True)
-            ]
+            variants += [bulk(ring, copy, blocks, order) for order in (False, True)]
     for variant in variants:
         ctx.attempt("read_bandwidth", mover.measure, variant, **variant.labels())
 
@@ -110,32 +105,33 @@ def rounds(cases: Sequence[Decode], count: int, stage: Stage) -> None:
 
 def decode(stage: Stage, job: str) -> None:
     """Greedy behind every context, and sampled behind the middle one."""
-    scale = stage.scale
-    wishes = [(context, GREEDY) for context in scale.contexts]
-    if job == "decode":
-        wishes += [(scale.middle, TEMPERATURE), (scale.middle, TOP_P)]
-    else:
-        wishes = [(scale.middle, GREEDY)]  # again, after everything else: has the machine drifted?
-    model = Model(stage, slots=len(wishes))
-    cases = [
-        Decode(model, slot, context, scale.tokens, sampling)
-        for slot, (context, sampling) in enumerate(wishes)
-    ]
-    rounds(cases, scale.rounds, stage)
-    for case in cases:
-        name = case.sampling[0] if job == "decode" else "decode_again"
-        stage.attempt(name, case.record, context=case.context, dtype=model.dtype)
-    model.close()
+    middle = stage.scale.middle
+    _decode(stage, "bfloat16", [*_greedy(stage), (middle, TEMPERATURE), (middle, TOP_P)])
+
+
+def decode_again(stage: Stage, job: str) -> None:
+    """Greedy behind the middle context, after everything else: has the machine drifted?"""
+    _decode(stage, "bfloat16", [(stage.scale.middle, ("decode_again", GREEDY[1]))])
 
 
 def decode_float8(stage: Stage, job: str) -> None:
     """Greedy behind every context, weights rounded to float8 while they are loaded."""
-    scale = stage.scale
-    model = Model(stage, slots=len(scale.contexts), dtype="float8")
-    cases = [Decode(model, s, context, scale.tokens) for s, context in enumerate(scale.contexts)]
-    rounds(cases, scale.rounds, stage)
+    _decode(stage, "float8", [(x, ("decode_float8", GREEDY[1])) for x, _ in _greedy(stage)])
+
+
+def _greedy(stage: Stage) -> list[tuple[int, Sampling]]:
+    return [(context, GREEDY) for context in stage.scale.contexts]
+
+
+def _decode(stage: Stage, dtype: str, wishes: Sequence[tuple[int, Sampling]]) -> None:
+    model = Model(stage, slots=len(wishes), dtype=dtype)
+    cases = [
+        Decode(model, slot, context, stage.scale.tokens, sampling)
+        for slot, (context, sampling) in enumerate(wishes)
+    ]
+    rounds(cases, stage.scale.rounds, stage)
     for case in cases:
-        stage.attempt("decode_float8", case.record, context=case.context, dtype=model.dtype)
+        stage.attempt(case.sampling[0], case.record, context=case.context, dtype=dtype)
     model.close()
 
 

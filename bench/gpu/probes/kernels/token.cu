@@ -1,29 +1,12 @@
 // Choosing a token: arg-max over the logits of all blocks with candidates exchanged as sentinel
 // words, Gumbel noise, and the way to the host and back through pinned memory.
+#include "draws.cuh"
 #include "params.h"
 #include "rounds.cuh"
 
 constexpr u32 THREADS = 256;
 
 enum Noise : u32 { NO_NOISE = 0, NOISE_FLOAT = 1, NOISE_DOUBLE = 2 };
-
-// First word of Philox4x32-10(key = seed, counter = (token id, position, 0, 0)).
-DEVICE u32 philox_word(u64 seed, u32 token, u32 position) {
-  u32 c0 = token, c1 = position, c2 = 0, c3 = 0;
-  u32 k0 = static_cast<u32>(seed), k1 = static_cast<u32>(seed >> 32);
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    u32 h0 = multiply_high(0xd2511f53u, c0), l0 = 0xd2511f53u * c0;
-    u32 h1 = multiply_high(0xcd9e8d57u, c2), l1 = 0xcd9e8d57u * c2;
-    c0 = h1 ^ c1 ^ k0;
-    c1 = l1;
-    c2 = h0 ^ c3 ^ k1;
-    c3 = l0;
-    k0 += 0x9e3779b9u;
-    k1 += 0xbb67ae85u;
-  }
-  return c0;
-}
 
 // u = ((w >> 8) + 0.5) * 2^-24, g = -log(-log(u)): in double, rounded once.
 DEVICE float gumbel_double(u32 word) {
@@ -47,7 +30,7 @@ DEVICE float gumbel_float(u32 word) {
 
 DEVICE float gumbel(u32 noise, u64 seed, u32 token, u32 position) {
   if (noise == NO_NOISE) return 0.0f;
-  u32 word = philox_word(seed, token, position);
+  u32 word = philox_word(static_cast<u32>(seed), static_cast<u32>(seed >> 32), token, position);
   return noise == NOISE_DOUBLE ? gumbel_double(word) : gumbel_float(word);
 }
 
@@ -64,10 +47,6 @@ struct Candidate {
   u32 key;  // order-preserving bits of the logit
   u32 id;
 };
-DEVICE u32 ordered_key(float value) {
-  u32 bits = bits_of_float(value);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
 DEVICE Candidate better(Candidate a, Candidate b) {
   bool take_b = b.key > a.key || (b.key == a.key && b.id < a.id);
   return take_b ? b : a;
