@@ -242,8 +242,7 @@ class Block:
         if name.startswith("monolane._core"):
             raise ImportError(name)
 sys.meta_path.insert(0, Block())
-for name in ("run", "speed", "phases", "correctness", "soak", "variants", "sanitizer", "_build",
-             "_trial"):
+for name in ("run", "speed", "phases", "correctness", "soak", "sanitizer", "_build"):
     importlib.import_module("bench.gpu.monokernel." + name)
 for name in ("run", "_build", "bandwidth", "choose", "launches", "mailbox", "matvec", "waits"):
     importlib.import_module("bench.gpu.probes." + name)

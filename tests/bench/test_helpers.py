@@ -15,7 +15,7 @@ from bench.gpu.probes import _kernels
 from bench.gpu.probes._context import WAITS
 from bench.gpu.probes._test_data import known_words
 from bench.gpu.probes.topology import Partition
-from bench.gpu.probes.waits import IDLE, METHODS, gpc_ranks, pair_ranks
+from bench.gpu.probes.waits import IDLE, METHODS, gpc_ranks
 
 
 def test_summary_and_percentiles() -> None:
@@ -115,4 +115,4 @@ def test_ranks_stay_within_a_gpc() -> None:
         }
         assert len(gpcs) == 1
     assert gpc_ranks(sets, members=4, groups=2, sms=40).count(IDLE) == 32
-    assert pair_ranks(2, 0, 4) == (1, IDLE, 0, IDLE)
+    assert gpc_ranks([[2, 0]], members=2, groups=1, sms=4) == [1, IDLE, 0, IDLE], "a pair"

@@ -13,7 +13,7 @@ from bench.gpu._device import compiler, device_line, gpu_info
 from bench.gpu._stage import Stage, expect
 from bench.gpu.monokernel._random_weights import make_block
 from bench.gpu.monokernel.correctness import full_context
-from bench.gpu.monokernel.variants import known
+from bench.gpu.monokernel.speed import known_variants
 from monolane._results import Record
 from monolane.cuda import CudaExecutor
 from monolane.cuda._compile import architecture, compile_kernel
@@ -94,7 +94,7 @@ def _layouts(stage: Stage) -> Iterator[tuple[str, Layout]]:
             ):
                 yield f"golden {name} {dtype}", layout
     context = scale.middle + scale.tokens + 8
-    for variant in known(scale.emulated):
+    for variant in known_variants(scale.emulated):
         try:
             (layout,) = variant.layouts(scale.config, info, "bfloat16", context, (1,))
         except MonolaneError:

@@ -20,11 +20,10 @@ for folder in (ROOT / "src", ROOT):
 from bench.gpu._campaign import FIRST, Part  # noqa: E402
 from bench.gpu._script import Script  # noqa: E402
 from bench.gpu._stage import Budget, Stage  # noqa: E402
-from bench.gpu.monokernel import variants  # noqa: E402
 from bench.gpu.monokernel._page import render  # noqa: E402
 from bench.gpu.monokernel._scale import FULL, REHEARSAL  # noqa: E402
-from bench.gpu.monokernel._trial import command_lines  # noqa: E402
-from bench.gpu.monokernel.sanitizer import TOOLS  # noqa: E402
+from bench.gpu.monokernel.sanitizer import TOOLS, command_lines  # noqa: E402
+from bench.gpu.monokernel.speed import known_variants  # noqa: E402
 from monolane._results import Record  # noqa: E402
 
 
@@ -45,7 +44,7 @@ def parts(emulated: bool) -> tuple[Part, ...]:
         ("cuda-graph", peers, 60, "packed PyTorch in one CUDA graph"),
         ("hf-eager", peers, 45, "monolane.hf as it is"),
         ("widths", "speed:widths", 45, "passes of 1 to 64 rows, batches"),
-        *((f"variant:{x.name}", "variants:variants", 25, decode) for x in variants.known(emulated)),
+        *((f"variant:{x.name}", "speed:variant", 25, decode) for x in known_variants(emulated)),
         ("cuda-graph-compile", peers, 100, "packed PyTorch, compiled, one CUDA graph"),
         ("decode-again", "speed:decode_again", 25, "has the machine drifted?"),
         *((f"sanitizer:{x}", "sanitizer:sanitize", 40, tool) for x in TOOLS),
@@ -54,7 +53,7 @@ def parts(emulated: bool) -> tuple[Part, ...]:
     )
     hidden = (
         ("small-model", "sanitizer:small_model", 600, "what the sanitizer runs"),
-        ("profile", "_trial:profile", 120, "a short decode, for a profiler"),
+        ("profile", "sanitizer:profile", 120, "a short decode, for a profiler"),
     )
     return tuple(
         Part(name, f"monokernel.{entry}", seconds, tells, hidden=rows is hidden)

@@ -58,13 +58,6 @@ class Variant:
         }
 
 
-def share(block: int, blocks: int, chunks: int, interleaved: bool) -> range:
-    """The chunks of one block: the twin of `share_of` in bandwidth.cu."""
-    if interleaved:
-        return range(block, chunks, blocks)
-    return range(chunks * block // blocks, chunks * (block + 1) // blocks)
-
-
 def bulk_readers(slots: int) -> int:
     """Reading warps for a ring: they must divide the slots (see ring.cuh)."""
     return max(n for n in range(1, MOST_READERS + 1) if slots % n == 0)

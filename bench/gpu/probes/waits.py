@@ -195,13 +195,6 @@ def gpc_ranks(sets: Sequence[Sequence[int]], members: int, groups: int, sms: int
     return ranks
 
 
-def pair_ranks(a: int, b: int, sms: int) -> tuple[int, ...]:
-    """Two SMs exchange, all others stay out."""
-    ranks = [IDLE] * sms
-    ranks[a], ranks[b] = 0, 1
-    return tuple(ranks)
-
-
 def grid_sync(ctx: Context) -> Record:
     """ns per round over the whole device, by the barrier of cooperative groups."""
     n, rounds = ctx.device.info.sms, ctx.scale.rounds
@@ -302,7 +295,7 @@ def _distances(ctx: Context, rounds: Rounds, sets: list[list[int]]) -> None:
         for other in range(1, pairs + 1, step):
             wait = Wait(
                 "sentinel, re-arm after", 1, 2, 1, stream, ctx.scale.distance_rounds,
-                pair_ranks(0, other, sms), "pair",
+                tuple(gpc_ranks([[0, other]], 2, 1, sms)), "pair",
             )  # fmt: skip
             ctx.attempt(
                 "one_way_flag", rounds.measure, wait, sm_a=0, sm_b=other,
