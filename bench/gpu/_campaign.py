@@ -5,8 +5,6 @@ others, and a machine without it runs the rest. The first part says what the dev
 the kernels; without a device nothing else is tried.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Records go to a file, a JSON line each, as they are made; so a part that is ende
 What the child prints goes to the log.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

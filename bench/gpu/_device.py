@@ -1,7 +1,5 @@
 """The device of a child process: the GPU, or in a rehearsal the emulated one of the tests."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from importlib import import_module

@@ -3,8 +3,6 @@
 A script gives its parts, its sizes and its page; it is also what each part's process runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import signal

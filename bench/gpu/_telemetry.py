@@ -4,8 +4,6 @@ Samples come from nvidia-smi in its own process: nothing here touches the device
 machine without nvidia-smi only loses this record.
 """
 
-from __future__ import annotations
-
 import subprocess
 import threading
 import time

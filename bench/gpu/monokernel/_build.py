@@ -1,8 +1,6 @@
 """The first part: what the device is, weights, and every kernel that later parts need, compiled
 side by side into one cache, with what the compiler says about them."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """How much each part does: the full model on a GPU, and a tiny one under which the same campaign
 runs on the emulated device, so that no line of it waits for a GPU to run for the first time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

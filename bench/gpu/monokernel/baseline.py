@@ -9,8 +9,6 @@ Shape suffixes: L lanes, D hidden, H query heads, K KV heads, E head width, C ca
 R rows of packed matrices; one sequence, one token.
 """
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

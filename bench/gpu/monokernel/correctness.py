@@ -4,8 +4,6 @@ The full model runs first and leaves its tokens and logits in the folder; torch 
 them in another process, so that neither's trouble costs the other's records.
 """
 
-from __future__ import annotations
-
 import time
 from importlib.util import find_spec
 from typing import Any

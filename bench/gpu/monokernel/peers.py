@@ -9,8 +9,6 @@ The compiled ones are captured by hand: the graphs of `mode="max-autotune"` woul
 without a word where a step writes to its cache. The weights are the monokernel's, from its file.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

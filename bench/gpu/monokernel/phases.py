@@ -7,8 +7,6 @@ of a microsecond would hide a coarse clock; so times are summed over a pass and 
 first, and the medians are over passes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

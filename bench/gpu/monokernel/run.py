@@ -6,8 +6,6 @@ packages of `monolane[cuda]`; torch and transformers for the peers. It never cha
 settings. README.md tells how to read the page.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 The sanitizer runs this suite again for one small job; the status says whether it found something.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

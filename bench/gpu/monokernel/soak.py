@@ -1,8 +1,6 @@
 """Does it last? Sequences of all lengths begin and end, many at once, drawn in every way; a fixed
 prompt gives the same bits before and after."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """How fast? Bandwidth of the memory, decode, prefill, widths; everything in interleaved rounds."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@
 figure, and so does a watchdog.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Each kernel takes one struct by value. Its fields are written down here once; Py
 generates `params.h` from them, so that host and device cannot disagree about order or size.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ holds, for each warp, the piece that it takes then. Everything here is an array 
 that packing, unpacking and the reference share one definition.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cache, lru_cache

@@ -4,8 +4,6 @@ The fill kernel reports each granule's sum from registers; windows of the memory
 compared with the same hash in NumPy, so neither the kernel nor the memory vouches for itself.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

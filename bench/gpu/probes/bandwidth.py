@@ -4,8 +4,6 @@ The question behind it: how small may the ring be, and is one contiguous run per
 interleaved chunks? Every launch moves gigabytes, so L2 (60 MB on an H200) cannot help.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

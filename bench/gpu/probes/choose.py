@@ -4,8 +4,6 @@ Arg-max over all SMs with and without Gumbel noise, the noise's accuracy in floa
 definition in double, and the round trip of a flag through pinned memory.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from itertools import product

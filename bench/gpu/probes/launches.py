@@ -4,8 +4,6 @@ The boundary is the time per node less the work inside the node, so both an empt
 a fixed number of cycles of work are replayed.
 """
 
-from __future__ import annotations
-
 import time
 from functools import partial
 

@@ -4,8 +4,6 @@ This is the code path of eight GPUs with peer memory, run inside one GPU: system
 words into the peers' mailboxes. One-way latency comes from pairs, the all-to-all from everybody.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 from typing import Any

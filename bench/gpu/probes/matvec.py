@@ -5,8 +5,6 @@ the weights streamed from memory (what a phase really takes). Their ratio per SM
 ratio: how much faster than the stream a block works off what piled up during a wait.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import product
 from typing import Any

@@ -6,8 +6,6 @@ of `monolane[cuda]`; `--compile-only` needs no GPU, `--rehearse` runs tiny sizes
 It never changes the GPU's settings.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The blocks of a cluster run in one GPC, so joining the SMs of many clusters of s
 one set per GPC. Sizes that are not powers of two straddle the sets that the others leave.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from bench.gpu._stage import NotMeasuredError, expect

@@ -5,8 +5,6 @@ a barrier, with 192 words of 16 blocks (or 24 of 128) it is the 12 KB exchange o
 Rounds follow each other, so a block's time includes the skew of its peers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
