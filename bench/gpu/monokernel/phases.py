@@ -136,13 +136,9 @@ def clock_step(times: Times) -> int:
 
 
 def tabulate(times: Times, layers: int, blocks: int) -> list[Record]:
-    """Microseconds of a pass by kind of phase, in the kernel's order.
+    """Microseconds of a pass by kind of phase, in the kernel's order; README.md names the columns.
 
-    waiting     from arriving until what is awaited is there, activations prepared; mean of blocks
-    working     from then to the end
-    between     to the next phase's arrival; behind CHOOSE the next pass's layout and embedding
-    spread      last block of a lane to end less the first, summed over a pass
-    slowest     working of the lane's slowest block above the mean, summed
+    Waiting, working and between are means of blocks; spread and slowest are of each lane.
     """
     t = times.astype(np.int64)
     arrived, ended = t[..., 0], t[..., 2]

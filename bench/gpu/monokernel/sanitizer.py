@@ -57,7 +57,8 @@ def _run(stage: Stage, tool: str) -> Record:
     text = done.stdout + done.stderr
     print(text[-8000:], file=sys.stderr)
     if "Device not supported" in text or "not supported" in text.lower()[:2000]:
-        raise NotMeasuredError(f"{tool}: {_first_line(text, 'not supported')}")
+        said = (line.strip() for line in text.splitlines() if "not supported" in line.lower())
+        raise NotMeasuredError(f"{tool}: {next(said)}")
     summary = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (.*)", text)
     expect(
         done.returncode == 0,
@@ -65,10 +66,6 @@ def _run(stage: Stage, tool: str) -> Record:
         f"{summary[-1] if summary else text.strip()[-500:]}; the log has its report",
     )
     return {"tool": tool, "summary": summary[-1] if summary else "nothing was said"}
-
-
-def _first_line(text: str, part: str) -> str:
-    return next((line.strip() for line in text.splitlines() if part in line.lower()), part)
 
 
 def small_model(stage: Stage, job: str) -> None:

@@ -1,7 +1,7 @@
 """How fast? Bandwidth of the memory, decode, prefill, widths; everything in interleaved rounds."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bench.gpu._stage import Stage, expect, speed
@@ -248,8 +248,7 @@ def _pass_time(model: Model, count: int) -> Record:
 def _batch(model: Model, width: int, stage: Stage) -> Record:
     scale, samples = stage.scale, []
     context, tokens = scale.contexts[0], min(scale.tokens, 64)
-    make: Callable[[int], Tokens] = model.random_tokens
-    prompts = [make(context) for _ in range(width)]
+    prompts = [model.random_tokens(context) for _ in range(width)]
     for _ in range(3):
         for slot in range(width):
             model.empty(slot)
@@ -259,4 +258,5 @@ def _batch(model: Model, width: int, stage: Stage) -> Record:
         )
         times = [x.time_ns for x in drawn]
         samples.append((len(drawn) - width) / (times[-1] - times[width - 1]) * 1e9)
-    return speed(samples) | {"us_per_pass": 1e6 * width / speed(samples)["median"]}
+    figures = speed(samples)
+    return figures | {"us_per_pass": 1e6 * width / figures["median"]}

@@ -1,8 +1,4 @@
-"""What every probe shares while it runs: a stage with a device, and launches that are watched.
-
-`attempt` is the only way to a record: a check that fails inside it leaves an error record and no
-figure, and so does a watchdog.
-"""
+"""What every probe shares while it runs: a stage with a device, and launches that are watched."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
