@@ -46,9 +46,8 @@ DEVICE void leave_slot(Phase& ph) {
   }
 }
 
-// ---- decoding
-// ------------------------------------------------------------------------------------ Four weights
-// (quad q of a 16-byte vector) as floats.
+// ---- decoding ----------------------------------------------------------------------------------
+// Four weights (quad q of a 16-byte vector) as floats.
 template <Kind KIND>
 DEVICE void decode_quad(const u32 (&v)[4], int q, float (&out)[4]) {
   if constexpr (KIND == BF16) {
@@ -97,9 +96,9 @@ DEVICE void to_array(const Vec4& v, u32 (&out)[4]) {
   out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
 }
 
-// ---- FMA: 4 rows per unit; a piece is 4 rows x 32 threads x 16 bytes
-// ------------------------------ Activations are float, [width][quad of the thread][vector][4], so
-// that a warp's loads are contiguous.
+// ---- FMA: 4 rows per unit; a piece is 4 rows x 32 threads x 16 bytes ---------------------------
+// Activations are float, [width][quad of the thread][vector][4], so that a warp's loads are
+// contiguous.
 template <Kind KIND, int WIDTH>
 DEVICE bool fma_unit(const MatvecParams& p, Phase& ph, u32 unit, float* partial,
                      const Watchdog& dog) {
@@ -153,9 +152,8 @@ DEVICE bool fma_unit(const MatvecParams& p, Phase& ph, u32 unit, float* partial,
   return true;
 }
 
-// ---- matrix instructions: 16 rows per unit
-// ------------------------------------------------------- Activations are 16-bit fragments, [pair
-// of 16-column tiles][8-token tile][thread][4 words].
+// ---- matrix instructions: 16 rows per unit -----------------------------------------------------
+// Activations are 16-bit fragments, [pair of 16-column tiles][8-token tile][thread][4 words].
 template <Kind KIND>
 struct Piece {                                        // what one warp takes per step
   static constexpr u32 tiles = KIND == BF16 ? 4 : 8;  // 16-column tiles
@@ -248,8 +246,7 @@ DEVICE bool mma_unit(const MatvecParams& p, Phase& ph, u32 unit, float* partial,
   return true;
 }
 
-// ---- one block: p.phases phases over its own run
-// -------------------------------------------------
+// ---- one block: p.phases phases over its own run -----------------------------------------------
 DEVICE void reader_barrier() { named_barrier(1, WARPS * 32); }
 
 // Adds the column parts in order, applies the row's scale, writes the result and adds its bits to a
