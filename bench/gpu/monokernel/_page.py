@@ -1,8 +1,6 @@
 """The results of the monokernel's suite as a page: what is right, how fast, and where the remaining
 microseconds are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

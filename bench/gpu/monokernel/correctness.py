@@ -4,8 +4,6 @@ The full model runs first and leaves its tokens and logits in the folder; torch 
 them in another process, so that neither's trouble costs the other's records.
 """
 
-from __future__ import annotations
-
 import time
 from importlib.util import find_spec
 from typing import Any
@@ -61,7 +59,7 @@ def golden(stage: Stage, name: str, dtype: str) -> Record:
             weights = widened(weights)
             oracle = ReferenceModel(weights)
             logits = oracle.forward(ids, oracle.new_cache(len(ids)))
-        found = _logits_by_width(model, tuple(ids), widths)
+        found = _logits_by_width(model, tuple(ids), widths, len(ids), widths[0])
         error = float(np.abs(found - logits).max())
         expect(
             error <= tolerance,
@@ -69,7 +67,10 @@ def golden(stage: Stage, name: str, dtype: str) -> Record:
         )
         answer = [int(token) for token in expected["greedy_ids"][0]]
         drawn = _greedy(model, tuple(answer[:8]), len(answer) - 8)
-        equal = _check_greedy(ReferenceModel(weights), tuple(answer[:8]), drawn, tolerance)
+        # The reference behind the very tokens that were drawn, right or wrong.
+        oracle, ids = ReferenceModel(weights), [*answer[:8], *drawn]
+        behind = oracle.forward(ids, oracle.new_cache(len(ids)))[7:-1]
+        equal = check_choices(behind, drawn, tolerance)
     finally:
         model.close()
     return {
@@ -81,23 +82,25 @@ def golden(stage: Stage, name: str, dtype: str) -> Record:
     }
 
 
-def _logits_by_width(model: Model, ids: Tokens, widths: tuple[int, ...]) -> Floats:
-    """Logits of all tokens; CheckError unless every width and a second run give the same bits."""
-    first: Floats | None = None
-    for width in (*widths, widths[0]):
+def _logits_by_width(
+    model: Model, ids: Tokens, widths: tuple[int, ...], count: int, again: int
+) -> Floats:
+    """Logits of the last `count` tokens; CheckError unless every width and a second run of the
+    width `again` give the same bits."""
+    found: list[Floats] = []
+    for width in (*widths, again):
         with model.forced(width):
             model.empty(0)
-            found = model.logits(0, ids)
-        if first is None:
-            first = found
-        different = int((found.view(np.uint32) != first.view(np.uint32)).sum())
+            if ids[:-count]:
+                model.feed(0, ids[:-count])
+            found.append(model.logits(0, ids[-count:]))
+        different = int((found[-1].view(np.uint32) != found[0].view(np.uint32)).sum())
         expect(
             different == 0,
             f"width {width}: expected the bits of width {widths[0]}, got {different} other logits "
-            f"of {first.size}",
+            f"of {found[0].size}",
         )
-    assert first is not None
-    return first
+    return found[0]
 
 
 def _greedy(model: Model, prompt: Tokens, count: int) -> Tokens:
@@ -106,20 +109,11 @@ def _greedy(model: Model, prompt: Tokens, count: int) -> Tokens:
     return tuple(x.token_id for x in drawn)
 
 
-def _check_greedy(
-    reference: ReferenceModel, prompt: Tokens, drawn: Tokens, tolerance: float
-) -> int:
-    """Return how many tokens are the reference's own choice behind the same tokens.
+def check_choices(logits: Floats, drawn: Tokens, tolerance: float) -> int:
+    """How many of T tokens are the first choice of the logits [T, V] they were drawn from.
 
     CheckError if another one is further from it than errors of both logits explain.
     """
-    ids = (*prompt, *drawn)
-    logits = reference.forward(ids, reference.new_cache(len(ids)))
-    return check_choices(logits[len(prompt) - 1 : -1], drawn, tolerance)
-
-
-def check_choices(logits: Floats, drawn: Tokens, tolerance: float) -> int:
-    """The same for logits [T, V] that each of T tokens should have been drawn from."""
     best = logits.max(axis=1)
     chosen = logits[np.arange(len(drawn)), np.asarray(drawn)]
     worst = int(np.argmax(best - chosen))
@@ -149,22 +143,10 @@ def full_model(stage: Stage) -> Record:
     others = min(7, max(widths) - 1)
     model = Model(stage, widths=widths, slots=1 + others, context=full_context(scale))
     prompt = model.random_tokens(scale.full_prompt)
-    found: list[Floats] = []
-    for width in (*widths, widths[-1]):
-        with model.forced(width):
-            model.empty(0)
-            if prompt[: -scale.compared]:
-                model.feed(0, prompt[: -scale.compared])
-            found.append(model.logits(0, prompt[-scale.compared :]))
-        different = int((found[-1].view(np.uint32) != found[0].view(np.uint32)).sum())
-        expect(
-            different == 0,
-            f"width {width}: expected the bits of width {widths[0]}, got {different} other logits "
-            f"of {found[0].size}",
-        )
-    expect(bool(np.isfinite(found[0]).all()), "logits: expected numbers, got some that are not")
+    found = _logits_by_width(model, prompt, widths, scale.compared, widths[-1])
+    expect(bool(np.isfinite(found).all()), "logits: expected numbers, got some that are not")
     drawn = _greedy(model, prompt, scale.full_drawn)
-    np.savez(stage.work / LEFT, prompt=prompt, drawn=drawn, logits=found[0])
+    np.savez(stage.work / LEFT, prompt=prompt, drawn=drawn, logits=found)
     _check_company(model, prompt, drawn, others)
     model.close()
     return {"widths": list(widths), "prompt": len(prompt), "tokens_drawn": len(drawn), "runs": 2}

@@ -4,8 +4,6 @@ The blocks of a cluster run in one GPC, so joining the SMs of many clusters of s
 one set per GPC. Sizes that are not powers of two straddle the sets that the others leave.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from bench.gpu._stage import NotMeasuredError, expect
@@ -19,28 +17,19 @@ ONE_PER_SM = 120 * 1024  # more than half of an SM's shared memory
 
 
 class Partition:
-    """Union-find over SMs."""
+    """Sets of SMs, each named by one of them."""
 
     def __init__(self, count: int) -> None:
-        self._parent = list(range(count))
-
-    def root(self, sm: int) -> int:
-        """The representative of the SM's set."""
-        while self._parent[sm] != sm:
-            self._parent[sm] = self._parent[self._parent[sm]]
-            sm = self._parent[sm]
-        return sm
+        self._name = np.arange(count)
 
     def join(self, a: int, b: int) -> None:
         """Both SMs are in one GPC."""
-        self._parent[self.root(a)] = self.root(b)
+        self._name[self._name == self._name[a]] = self._name[b]
 
     def sets(self) -> list[list[int]]:
         """The sets, by their lowest SM."""
-        groups: dict[int, list[int]] = {}
-        for sm in range(len(self._parent)):
-            groups.setdefault(self.root(sm), []).append(sm)
-        return sorted(groups.values())
+        names = np.unique(self._name)
+        return sorted(np.flatnonzero(self._name == name).tolist() for name in names)
 
 
 def _one_per_sm(ctx: Context) -> int:
