@@ -98,7 +98,7 @@ BUGS = {
         TWO_BLOCKS,
     ),
     "scales read before they are there": Bug(
-        "weights.cuh", "  if constexpr (WEIGHTS == 2) copy_async_wait<0>();\n", "", "float8"
+        "weights.cuh", "  if constexpr (WEIGHTS == F8) copy_async_wait<0>();\n", "", "float8"
     ),
     "scales of the last product not guarded": Bug(
         "weights.cuh",
