@@ -103,7 +103,7 @@ BUGS = {
     "scales of the last product not guarded": Bug(
         "weights.cuh",
         "    compute_barrier();  // publishes the activations to all warps\n    note(b, BEGUN);\n"
-        "    if constexpr (WEIGHTS == 2) fetch_scales<ROWS, FIRST_ROW>(b);\n",
+        "    if constexpr (WEIGHTS == F8) fetch_scales<ROWS, FIRST_ROW>(b);\n",
         "    fetch_scales<ROWS, FIRST_ROW>(b);\n    compute_barrier();\n",
         "float8",
     ),
