@@ -5,6 +5,8 @@ others, and a machine without it runs the rest. The first part says what the dev
 the kernels; without a device nothing else is tried.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -194,11 +196,13 @@ def complete(record: Record, bandwidth: float | None, records: Sequence[Record])
     if bandwidth and record.get("bytes_per_token") and record.get("gb_per_s"):
         found["mbu"] = record["gb_per_s"] / bandwidth
     if record["name"] == "decode" and record.get("engine") == "monolane" and "median" in record:
-        decodes = [x for x in records if x["name"] == "decode" and "median" in x]
-        if peers := [
-            x["median"] for x in decodes
-            if x.get("engine") != "monolane" and x.get("context") == record.get("context")
-        ]:  # fmt: skip
+        peers = [
+            x["median"]
+            for x in records
+            if x["name"] == "decode" and x.get("engine") != "monolane" and "median" in x
+            and x.get("context") == record.get("context")
+        ]  # fmt: skip
+        if peers:
             found["ratio_to_best_peer"] = record["median"] / max(peers)
     return found
 
@@ -230,5 +234,9 @@ def _where(record: Record) -> str:
 
 
 def _counts(record: Record) -> str:
-    shown = [f"{key} {value:.4g}" for key, value in record.items() if type(value) in (int, float)]
-    return f"{record['name']} " + ", ".join(shown[:4])
+    shown = {
+        key: value
+        for key, value in record.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    return f"{record['name']} " + ", ".join(f"{k} {v:.4g}" for k, v in list(shown.items())[:4])

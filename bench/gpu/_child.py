@@ -4,16 +4,20 @@ Records go to a file, a JSON line each, as they are made; so a part that is ende
 What the child prints goes to the log.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from bench.gpu._stage import NotMeasuredError, record_of_error
 from monolane._results import Record
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +42,32 @@ def inner_command(
         sys.executable, str(script), "--child", name, "--seconds", f"{seconds:.1f}",
         "--records", str(records), "--work", str(work), *more,
     ]  # fmt: skip
+
+
+def child_main(
+    name: str, engine: str, body: Callable[[Callable[[Record], None]], None], records: Path
+) -> int:
+    """The child process: what `body` emits goes to a file, and what stops it as well."""
+    with records.open("a", encoding="utf-8") as file:
+
+        def emit(record: Record) -> None:
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+
+        label: Record = {"name": f"{name}_part", "engine": engine}
+        try:
+            body(emit)
+        except NotMeasuredError as why:
+            emit(label | {"not_measured": str(why)})
+        except ModuleNotFoundError as error:
+            if error.name not in OPTIONAL:
+                raise
+            emit(label | {"not_measured": f"{error.name} is not installed here"})
+        except Exception as error:  # a bug in a part, or a lost GPU: told, and only its own
+            traceback.print_exc()
+            emit(record_of_error(label, error))
+            return 1
+    return 0
 
 
 def read_lines(path: Path) -> Outcome:

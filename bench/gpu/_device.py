@@ -1,5 +1,7 @@
 """The device of a child process: the GPU, or in a rehearsal the emulated one of the tests."""
 
+from __future__ import annotations
+
 import sys
 from dataclasses import replace
 from importlib import import_module
@@ -21,7 +23,7 @@ def open_device(emulated: bool, work: Path, sms: int | None = None) -> Device:
     if not emulated:
         device: Device = CudaDevice()
     else:
-        device = emulator_module("emulated_gpu").EmulatedGpu(work / "kernels", sms=EMULATED_SMS)
+        device = test_module("emulated_gpu").EmulatedGpu(work / "kernels", sms=EMULATED_SMS)
     if sms is not None:
         device.info = replace(device.info, sms=min(sms, device.info.sms))
     return device
@@ -69,10 +71,13 @@ def compiler(arch: str) -> str:
         raise NotMeasuredError(str(error)) from error
 
 
-def emulator_module(name: str) -> Any:
+def test_module(name: str) -> Any:
     """A part of the tests' emulated device: the very kernels, compiled for this processor."""
     for folder in ("tests/cuda", "tests/bench"):
         path = str(ROOT / folder)
         if path not in sys.path:
             sys.path.insert(0, path)
     return import_module(name)
+
+
+test_module.__test__ = False  # type: ignore[attr-defined]  # not a pytest case

@@ -1,5 +1,7 @@
 """A campaign's results as a page: what both suites' pages have, and how tables are written."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

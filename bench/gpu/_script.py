@@ -3,12 +3,12 @@
 A script gives its parts, its sizes and its page; it is also what each part's process runs.
 """
 
+from __future__ import annotations
+
 import argparse
-import json
 import signal
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +16,8 @@ from typing import Any
 
 from bench._command import shown_command
 from bench.gpu._campaign import Campaign, Part, chosen, find_part
-from bench.gpu._child import OPTIONAL, ROOT, Outcome, inner_command, run_child
-from bench.gpu._stage import Budget, NotMeasuredError, Stage, record_of_error
+from bench.gpu._child import ROOT, Outcome, child_main, inner_command, run_child
+from bench.gpu._stage import Budget, Stage
 from bench.gpu._telemetry import Telemetry, driver_version
 from monolane._results import Document, Record, current_commit
 
@@ -79,30 +79,14 @@ class Script:
             return 1
 
     def child(self, options: Any, part: Part) -> int:
-        """Run one part here, in the process that was made for it: what it emits goes to a file, and
-        what stops it as well."""
-        with options.records.open("a", encoding="utf-8") as file:
+        """Run one part here, in the process that was made for it."""
 
-            def emit(record: Record) -> None:
-                file.write(json.dumps(record) + "\n")
-                file.flush()
+        def body(emit: Callable[[Record], None]) -> None:
+            budget = Budget(options.seconds)
+            stage = self.stage(part.name, options.rehearse, options.work, budget, emit)
+            part.function()(stage, part.name)
 
-            label: Record = {"name": f"{part.name}_part", "engine": self.engine}
-            try:
-                budget = Budget(options.seconds)
-                stage = self.stage(part.name, options.rehearse, options.work, budget, emit)
-                part.function()(stage, part.name)
-            except NotMeasuredError as why:
-                emit(label | {"not_measured": str(why)})
-            except ModuleNotFoundError as error:
-                if error.name not in OPTIONAL:
-                    raise
-                emit(label | {"not_measured": f"{error.name} is not installed here"})
-            except Exception as error:  # a bug in a part, or a lost GPU: told, and only its own
-                traceback.print_exc()
-                emit(record_of_error(label, error))
-                return 1
-        return 0
+        return child_main(part.name, self.engine, body, options.records)
 
     def run_part(
         self, part: Part, soft: float, hard: float, work: Path, rehearse: bool, log: Path
@@ -146,7 +130,10 @@ class Script:
             always=options.out is not None,
             driver=None if options.rehearse else driver_version(),
         )
-        # Between looks at the clocks; the page comes last, whatever happens.
+        return self._finish(campaign, options.rehearse, log)
+
+    def _finish(self, campaign: Campaign, rehearse: bool, log: Path) -> int:
+        """Run the campaign between looks at the clocks; the page comes last, whatever happens."""
         telemetry = Telemetry()
         telemetry.start()
         try:
@@ -162,7 +149,7 @@ class Script:
                 path = campaign.path()
                 said = log.read_text(errors="replace") if log.exists() else ""
                 path.with_suffix(".txt").write_text(said)
-                note = " (a rehearsal: they mean nothing)" if options.rehearse else ""
+                note = " (a rehearsal: they mean nothing)" if rehearse else ""
                 print(f"results: {path}{note}")
         return 0 if campaign.right else 1
 

@@ -3,6 +3,8 @@
 `attempt` is the way to a record: a check that fails inside it leaves an error and no figure.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -4,11 +4,12 @@ Samples come from nvidia-smi in its own process: nothing here touches the device
 machine without nvidia-smi only loses this record.
 """
 
+from __future__ import annotations
+
 import subprocess
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,22 +45,32 @@ def parse_line(line: str, names: Sequence[str]) -> dict[str, float | int | None]
     return out
 
 
-def ask(*fields: str) -> str | None:
-    """One reading of nvidia-smi as a csv line, or None where it does not answer."""
-    command = ["nvidia-smi", "-i", "0", f"--query-gpu={','.join(fields)}"]
+def query(fields: dict[str, str]) -> dict[str, float | int | None] | None:
+    """One reading, or None where nvidia-smi does not answer."""
+    command = ["nvidia-smi", "-i", "0", f"--query-gpu={','.join(fields.values())}"]
     try:
         done = subprocess.run(
             [*command, "--format=csv,noheader,nounits"],
-            capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+        return parse_line(done.stdout.strip().splitlines()[0], list(fields))
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
-    return done.stdout.strip().partition("\n")[0] or None
 
 
 def driver_version() -> str | None:
     """The driver's version as nvidia-smi prints it."""
-    return ask("driver_version")
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "-i", "0", "--query-gpu=driver_version", "--format=csv,noheader"],
+            capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
 
 
 @dataclass
@@ -83,10 +94,8 @@ class Telemetry:
         self._take()
 
     def _take(self) -> None:
-        if line := ask(*FIELDS.values()):
-            with suppress(ValueError):  # not a value for every field
-                values = parse_line(line, list(FIELDS))
-                self.samples.append(Sample(time.monotonic() - self._begin, values))
+        if values := query(FIELDS):
+            self.samples.append(Sample(time.monotonic() - self._begin, values))
 
     def _loop(self) -> None:
         while not self._stop.wait(self.interval):

@@ -17,7 +17,7 @@ from bench.gpu._stage import CheckError, NotMeasuredError
 from bench.gpu.probes import _kernels
 from bench.gpu.probes._context import Context, WaitStarvedError
 from bench.gpu.probes._scale import TINY, Scale
-from bench.gpu.probes._test_data import KnownData
+from bench.gpu.probes._test_data import TestData
 from bench.gpu.probes.bandwidth import Mover, copy_variants, read_variants
 from bench.gpu.probes.matvec import Phase, Runner
 from bench.gpu.probes.run import PROBES
@@ -84,7 +84,7 @@ def test_no_block_leaves_its_cluster_early(kernels: Kernels) -> None:
     # left.
     for seed in range(90, 97):
         ctx = context(EmulatedDevice(kernels, seed=seed * 100, mood="slow block"), TINY)
-        rounds = Rounds(ctx, KnownData(ctx, QUICK.stream_run * 4))
+        rounds = Rounds(ctx, TestData(ctx, QUICK.stream_run * 4))
         rounds.measure(Wait("cluster barrier", 1, 4, 12, False, 4))
 
 
@@ -92,7 +92,7 @@ def test_the_largest_ring_with_an_odd_number_of_slots(device: EmulatedDevice) ->
     # 208 KB in 16 KB copies: 13 slots for 13 warps.
     scale = dataclasses.replace(QUICK, rings=(208 * 1024, 208 * 1024), copies=(16 * 1024,) * 2)
     ctx = context(device, scale)
-    mover = Mover(ctx, KnownData(ctx, 4 << 20), None)
+    mover = Mover(ctx, TestData(ctx, 4 << 20), None)
     variants = [v for v in read_variants(ctx) if v.kernel == "read_bulk" and v.slots == 13]
     assert variants[0].threads == 32 * 14
     assert mover.measure(variants[0])["gb_per_s"] > 0
@@ -132,7 +132,7 @@ def test_a_window_of_wrong_fill_is_seen_at_once(device: EmulatedDevice) -> None:
 
 def test_unread_chunks_are_noticed(device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     ctx = context(device)
-    mover = Mover(ctx, KnownData(ctx, 1 << 20), None)
+    mover = Mover(ctx, TestData(ctx, 1 << 20), None)
     variant = next(v for v in read_variants(ctx) if v.kernel == "read_bulk")
     pack = _kernels.ParamStruct.pack
 
@@ -148,7 +148,7 @@ def test_a_copy_that_never_ran_is_noticed(
     device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ctx = context(device)
-    data = KnownData(ctx, 1 << 20)
+    data = TestData(ctx, 1 << 20)
     mover = Mover(ctx, data, device.allocate(1 << 20))
     launch = device.launch
 
@@ -195,10 +195,10 @@ def test_one_wrong_bit_in_every_copy_of_the_weights_is_noticed(
 def test_a_wrong_choice_is_noticed(device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     from bench.gpu.probes import choose
 
-    logits = choose.made_logits(2, 1000)
+    logits = choose.test_logits(2, 1000)
     other = logits.copy()
     other[0, 333] -= 2  # the maximum, whose twin at 998 then wins
-    monkeypatch.setattr(choose, "made_logits", lambda *shape: logits)
+    monkeypatch.setattr(choose, "test_logits", lambda *shape: logits)
     uploaded = device.uploaded
     monkeypatch.setattr(
         device, "uploaded", lambda a: uploaded(other if a.shape == other.shape else a)
@@ -221,7 +221,7 @@ def test_a_missing_peer_is_reported_and_not_waited_for(
     device: EmulatedDevice, method: str, wait: str, stream: bool
 ) -> None:
     ctx = context(device)
-    rounds = Rounds(ctx, KnownData(ctx, QUICK.stream_run * 4))
+    rounds = Rounds(ctx, TestData(ctx, QUICK.stream_run * 4))
     ranks = (0, 1, 2, 5)  # nobody has rank 3
     with pytest.raises(WaitStarvedError, match=f"waited in vain for {wait}"):
         rounds.measure(Wait(method, 1, 4, 1, stream, 8, ranks, "table"))
@@ -254,7 +254,7 @@ def test_mail_that_never_comes_is_reported(
 def test_a_ring_whose_readers_do_not_divide_it_is_a_race(device: EmulatedDevice) -> None:
     """The rule of ring.cuh, shown: with 4 slots and 8 readers a parity wait passes too early."""
     ctx = context(device)
-    mover = Mover(ctx, KnownData(ctx, 1 << 20), None)
+    mover = Mover(ctx, TestData(ctx, 1 << 20), None)
     variant = next(v for v in read_variants(ctx) if v.kernel == "read_bulk" and v.slots == 4)
     racing = dataclasses.replace(variant, threads=32 * 9)
     with pytest.raises((CheckError, WaitStarvedError, BackendError)):
@@ -293,7 +293,7 @@ def test_a_failing_call_costs_one_record_and_a_lost_device_ends_the_probe(
 
 def test_what_does_not_fit_is_said(device: EmulatedDevice) -> None:
     ctx = context(device)
-    rounds = Rounds(ctx, KnownData(ctx, QUICK.stream_run * 4))
+    rounds = Rounds(ctx, TestData(ctx, QUICK.stream_run * 4))
     with pytest.raises(NotMeasuredError, match="40 blocks, 4 SMs"):
         rounds.measure(Wait("counter", 10, 4, 1, False, 8))
     with pytest.raises(NotMeasuredError, match="more than 4096 words"):

@@ -23,10 +23,10 @@ from bench.gpu._campaign import (
     summary_line,
 )
 from bench.gpu._child import Outcome
-from bench.gpu._script import Script
 from bench.gpu._stage import speed
 from bench.gpu.monokernel._page import render
-from bench.gpu.monokernel.run import SCRIPT, main, parts
+from bench.gpu.monokernel._parts import parts
+from bench.gpu.monokernel.run import SCRIPT, main
 from monolane import _results
 from monolane._results import Record
 
@@ -146,7 +146,7 @@ def test_names_choose_parts_and_families() -> None:
     assert [p.name for p in chosen(parts(False), "decode, sanitizer")] == [
         FIRST, "decode", "sanitizer:memcheck", "sanitizer:synccheck", "sanitizer:racecheck",
     ]  # fmt: skip
-    assert "profile" not in [p.name for p in chosen(parts(False), "")]
+    assert "crash" not in [p.name for p in chosen(parts(False), "")]
     assert [p.name for p in chosen(parts(False), "variant:4 warps")] == [FIRST, "variant:4 warps"]
     for part in parts(emulated=False):
         if part.entry.partition(":")[0] != "monokernel.peers":
@@ -159,42 +159,19 @@ def test_an_unknown_part_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
 
 
 # ---- the process of one part ---------------------------------------------------------------------
-def script_with(tmp_path: Path, body: str) -> Script:
-    """The suite's script, whose soak does something else."""
-    path = tmp_path / "run.py"
-    path.write_text(f"""
-import os, sys, time
-sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "src")!r}]
-from dataclasses import replace
-from pathlib import Path
-from bench.gpu.monokernel import soak
-from bench.gpu.monokernel.run import SCRIPT
-def broken(stage, job):
-    stage.emit({{"name": "a", "median": 1.0}})
-    {body}
-soak.soak = broken
-raise SystemExit(SCRIPT.main(sys.argv[1:]))
-""")
-    return replace(SCRIPT, path=path)
-
-
 @pytest.mark.parametrize(
-    ("body", "seconds", "why"),
-    [
-        ("os.abort()", 60.0, "its process ended with status -6"),
-        ("time.sleep(600)", 3.0, "did not end within 3 s"),
-        ("1 / 0", 60.0, "ZeroDivisionError: division by zero"),
-    ],
+    ("name", "seconds", "why"),
+    [("crash", 60.0, "ended with status -6"), ("hang", 3.0, "did not end within 3 s")],
 )
 def test_a_part_that_dies_keeps_its_records(
-    body: str, seconds: float, why: str, tmp_path: Path
+    name: str, seconds: float, why: str, tmp_path: Path
 ) -> None:
-    """And what ended it is said once."""
-    part, log = find_part(parts(True), "soak"), tmp_path / "log.txt"
-    made = script_with(tmp_path, body)
-    first, last = made.run_part(part, seconds, seconds, tmp_path, True, log).records
-    assert (first["name"], first["median"], first["part"]) == ("a", 1.0, "soak")
-    assert last["error"].startswith(why)
+    log = tmp_path / "log.txt"
+    part = find_part(parts(True), name)
+    outcome = SCRIPT.run_part(part, seconds, seconds, tmp_path, True, log)
+    first, last = outcome.records
+    assert (first["name"], first["tokens_drawn"], first["part"]) == (name, 1, name)
+    assert why in last["error"]
 
 
 def options(records: Path, work: Path) -> Any:
@@ -211,6 +188,31 @@ def test_a_bug_in_a_part_is_told_once(tmp_path: Path) -> None:
     assert SCRIPT.child(options(records, tmp_path), broken) == 1
     (record,) = map(json.loads, records.read_text().splitlines())
     assert record["error"].startswith("AttributeError")
+
+
+def test_a_bug_in_a_part_keeps_its_earlier_records(tmp_path: Path) -> None:
+    """The process ends with status 1, and nothing is said twice."""
+    script = tmp_path / "run.py"
+    script.write_text(f"""
+import sys
+sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "src")!r}]
+from dataclasses import replace
+from pathlib import Path
+from bench.gpu._campaign import Part
+from bench.gpu.monokernel import soak
+from bench.gpu.monokernel.run import SCRIPT
+def broken(stage, job):
+    stage.emit({{"name": "a", "median": 1.0}})
+    1 / 0
+soak.soak = broken
+raise SystemExit(SCRIPT.main(sys.argv[1:]))
+""")
+    made = replace(SCRIPT, path=script)
+    part = find_part(parts(True), "soak")
+    outcome = made.run_part(part, 60.0, 60.0, tmp_path, True, tmp_path / "log.txt")
+    assert [r.get("median", r.get("error")) for r in outcome.records] == [
+        1.0, "ZeroDivisionError: division by zero",
+    ]  # fmt: skip
 
 
 def test_without_torch_the_peers_are_left_out(
@@ -242,7 +244,8 @@ class Block:
         if name.startswith("monolane._core"):
             raise ImportError(name)
 sys.meta_path.insert(0, Block())
-for name in ("run", "speed", "phases", "correctness", "soak", "sanitizer", "_build"):
+for name in ("run", "speed", "phases", "correctness", "soak", "variants", "sanitizer", "_build",
+             "_trial"):
     importlib.import_module("bench.gpu.monokernel." + name)
 for name in ("run", "_build", "bandwidth", "choose", "launches", "mailbox", "matvec", "waits"):
     importlib.import_module("bench.gpu.probes." + name)

@@ -16,7 +16,8 @@ import pytest
 from bench import table
 from bench.gpu._campaign import chosen
 from bench.gpu._stage import Budget, CheckError, NotMeasuredError, Stage, expect, speed
-from bench.gpu.monokernel import sanitizer
+from bench.gpu.monokernel import sanitizer, variants
+from bench.gpu.monokernel._parts import parts
 from bench.gpu.monokernel._random_weights import (
     make_block,
     named_parts,
@@ -27,8 +28,6 @@ from bench.gpu.monokernel._random_weights import (
 from bench.gpu.monokernel._scale import FULL, REHEARSAL
 from bench.gpu.monokernel.correctness import check_choices, relative
 from bench.gpu.monokernel.phases import clock_step, tabulate
-from bench.gpu.monokernel.run import parts
-from bench.gpu.monokernel.speed import VARIANTS
 from monolane import _results
 from monolane._results import Record
 from monolane.cuda import GpuInfo
@@ -145,7 +144,7 @@ def test_a_failed_check_leaves_no_figure(work: Path) -> None:
 
 
 # ---- variants and sanitizers ---------------------------------------------------------------------
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda x: x.name)
+@pytest.mark.parametrize("variant", variants.VARIANTS, ids=lambda x: x.name)
 def test_every_variant_fits_and_differs_where_it_says(variant: Any) -> None:
     config, context = FULL.config, 1300
     (usual,) = lay_out_widths(config, H200, "bfloat16", context, (1,))

@@ -13,9 +13,9 @@ from bench.gpu._stage import Budget, distribution, summary
 from bench.gpu._telemetry import Sample, Telemetry, parse_line
 from bench.gpu.probes import _kernels
 from bench.gpu.probes._context import WAITS
-from bench.gpu.probes._test_data import known_words
+from bench.gpu.probes._test_data import test_words
 from bench.gpu.probes.topology import Partition
-from bench.gpu.probes.waits import IDLE, METHODS, gpc_ranks
+from bench.gpu.probes.waits import IDLE, METHODS, gpc_ranks, pair_ranks
 
 
 def test_summary_and_percentiles() -> None:
@@ -72,9 +72,9 @@ def test_enums_agree_with_the_kernels() -> None:
 
 
 def test_test_words_differ_and_use_the_high_index() -> None:
-    words = known_words(0, 1 << 16, 1)
+    words = test_words(0, 1 << 16, 1)
     assert len(np.unique(words)) == 1 << 16
-    assert not np.array_equal(known_words(1 << 32, 16, 1), words[:16])
+    assert not np.array_equal(test_words(1 << 32, 16, 1), words[:16])
 
 
 def test_telemetry_lines() -> None:
@@ -115,4 +115,4 @@ def test_ranks_stay_within_a_gpc() -> None:
         }
         assert len(gpcs) == 1
     assert gpc_ranks(sets, members=4, groups=2, sms=40).count(IDLE) == 32
-    assert gpc_ranks([[2, 0]], members=2, groups=1, sms=4) == [1, IDLE, 0, IDLE], "a pair"
+    assert pair_ranks(2, 0, 4) == (1, IDLE, 0, IDLE)

@@ -21,7 +21,7 @@ from bench.gpu.probes._packing import (
     values,
 )
 from bench.gpu.probes._scale import FULL
-from bench.gpu.probes.bandwidth import MOST_READERS, bulk_readers
+from bench.gpu.probes.bandwidth import MOST_READERS, bulk_readers, share
 from bench.gpu.probes.matvec import Phase, split_for
 
 LAYOUTS = [
@@ -30,13 +30,6 @@ LAYOUTS = [
     if not (fma and kind == "int4")
 ]
 H200_SHARED = 232_448
-
-
-def share(block: int, blocks: int, chunks: int, interleaved: bool) -> range:
-    """The chunks of one block: the twin of `share_of` in bandwidth.cu."""
-    if interleaved:
-        return range(block, chunks, blocks)
-    return range(chunks * block // blocks, chunks * (block + 1) // blocks)
 
 
 @pytest.mark.parametrize("interleaved", [False, True])

@@ -1,6 +1,8 @@
 """The first part: what the device is, weights, and every kernel that later parts need, compiled
 side by side into one cache, with what the compiler says about them."""
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ from bench.gpu._device import compiler, device_line, gpu_info
 from bench.gpu._stage import Stage, expect
 from bench.gpu.monokernel._random_weights import make_block
 from bench.gpu.monokernel.correctness import full_context
-from bench.gpu.monokernel.speed import known_variants
+from bench.gpu.monokernel.variants import known
 from monolane._results import Record
 from monolane.cuda import CudaExecutor
 from monolane.cuda._compile import architecture, compile_kernel
@@ -92,7 +94,7 @@ def _layouts(stage: Stage) -> Iterator[tuple[str, Layout]]:
             ):
                 yield f"golden {name} {dtype}", layout
     context = scale.middle + scale.tokens + 8
-    for variant in known_variants(scale.emulated):
+    for variant in known(scale.emulated):
         try:
             (layout,) = variant.layouts(scale.config, info, "bfloat16", context, (1,))
         except MonolaneError:

@@ -5,6 +5,8 @@ name: other widths (a class attribute), other constants of the layout (the funct
 and a kernel of one width for everything (the chain of kernels of a launch).
 """
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,6 +1,8 @@
 """The results of the monokernel's suite as a page: what is right, how fast, and where the remaining
 microseconds are."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

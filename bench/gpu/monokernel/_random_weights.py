@@ -5,6 +5,8 @@ where a hash of its name says. So a model of 4.4 GB costs 0.25 GB of disk and a 
 tensor's rows are distinct, and nothing but addresses has to be agreed on.
 """
 
+from __future__ import annotations
+
 import math
 import zlib
 from dataclasses import dataclass

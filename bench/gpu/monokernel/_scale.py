@@ -1,6 +1,8 @@
 """How much each part does: the full model on a GPU, and a tiny one under which the same campaign
 runs on the emulated device, so that no line of it waits for a GPU to run for the first time."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -15,44 +17,33 @@ def _laneformer_2b() -> ModelConfig:
     return replace(named_config("laneformer-2b"), max_positions=8192)
 
 
-GOLDENS = (
-    "released_shape", "delay1_8lanes", "early_comm", "head_dim_96", "no_comm", "released_names",
-    "replicate_head", "shared_norm_scale",
-)  # fmt: skip
-KB = 1024
-
-
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Sizes of a campaign, in full by default; tokens unless said otherwise."""
+    """Sizes of a campaign; tokens unless said otherwise."""
 
-    model: str = "synthetic-laneformer-2b"  # the name in the records
-    make_config: Callable[[], ModelConfig] = _laneformer_2b
+    model: str  # the name in the records
+    make_config: Callable[[], ModelConfig]
     emulated: bool = False
-    context: int = 4608  # of the executors
-    contexts: tuple[int, ...] = (128, 1024, 4096)  # behind which decoding is timed
-    middle: int = 1024  # the one that variants and sampling are timed at
-    tokens: int = 192  # of one timed epoch
-    rounds: int = 5
-    prompts: tuple[int, ...] = (128, 1024, 4096)
-    widths: tuple[int, ...] = (1, 4, 8, 16, 64)  # that are timed
-    # Whose bits are compared; the first is the yardstick.
-    checked_widths: tuple[int, ...] = (1, 8, 64)
-    full_prompt: int = 2304  # beyond the sliding window
-    full_drawn: int = 128
-    compared: int = 64  # the last tokens of the prompt, whose logits are compared
-    reference_tokens: int = 12  # for NumPy alone
-    goldens: tuple[str, ...] = GOLDENS
-    golden_dtypes: tuple[str, ...] = ("bfloat16", "float16", "float8")
-    golden_widths: tuple[int, ...] = (1, 8, 64)
-    peer_tokens: int = 64  # of one timed run of a peer
-    peer_rounds: int = 5
-    soak_tokens: int = 100_000
-    read_bytes: int = 8 << 30
-    # Bytes of ring and copy of the bandwidth kernel.
-    rings: tuple[tuple[int, int], ...] = (
-        (192 * KB, 16 * KB), (192 * KB, 8 * KB), (128 * KB, 8 * KB), (208 * KB, 16 * KB),
-    )  # fmt: skip
+    context: int  # of the executors
+    contexts: tuple[int, ...]  # behind which decoding is timed
+    middle: int  # the one that variants and sampling are timed at
+    tokens: int  # of one timed epoch
+    rounds: int
+    prompts: tuple[int, ...]
+    widths: tuple[int, ...]  # that are timed
+    checked_widths: tuple[int, ...]  # whose bits are compared; the first is the yardstick
+    full_prompt: int  # beyond the sliding window
+    full_drawn: int
+    compared: int  # the last tokens of the prompt, whose logits are compared
+    reference_tokens: int  # for NumPy alone
+    goldens: tuple[str, ...]
+    golden_dtypes: tuple[str, ...]
+    golden_widths: tuple[int, ...]
+    peer_tokens: int  # of one timed run of a peer
+    peer_rounds: int
+    soak_tokens: int
+    read_bytes: int
+    rings: tuple[tuple[int, int], ...]  # bytes of ring and copy of the bandwidth kernel
 
     @property
     def config(self) -> ModelConfig:
@@ -60,7 +51,36 @@ class Scale:
         return self.make_config()
 
 
-FULL = Scale()
+GOLDENS = (
+    "released_shape", "delay1_8lanes", "early_comm", "head_dim_96", "no_comm", "released_names",
+    "replicate_head", "shared_norm_scale",
+)  # fmt: skip
+KB = 1024
+
+FULL = Scale(
+    model="synthetic-laneformer-2b",
+    make_config=_laneformer_2b,
+    context=4608,
+    contexts=(128, 1024, 4096),
+    middle=1024,
+    tokens=192,
+    rounds=5,
+    prompts=(128, 1024, 4096),
+    widths=(1, 4, 8, 16, 64),
+    checked_widths=(1, 8, 64),
+    full_prompt=2304,
+    full_drawn=128,
+    compared=64,
+    reference_tokens=12,
+    goldens=GOLDENS,
+    golden_dtypes=("bfloat16", "float16", "float8"),
+    golden_widths=(1, 8, 64),
+    peer_tokens=64,
+    peer_rounds=5,
+    soak_tokens=100_000,
+    read_bytes=8 << 30,
+    rings=((192 * KB, 16 * KB), (192 * KB, 8 * KB), (128 * KB, 8 * KB), (208 * KB, 16 * KB)),
+)
 
 REHEARSAL = Scale(
     model="rehearsal",

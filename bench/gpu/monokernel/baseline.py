@@ -9,6 +9,9 @@ Shape suffixes: L lanes, D hidden, H query heads, K KV heads, E head width, C ca
 R rows of packed matrices; one sequence, one token.
 """
 
+from __future__ import annotations
+
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -19,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from monolane.hf.modeling_laneformer import LaneReduce, _rotate, rotary_frequencies
+from monolane.hf.modeling_laneformer import rotary_frequencies
 
 _TRIALS = 20  # of each way to write something
 
@@ -55,8 +58,6 @@ class Step(ABC):
 
     Of a model of `monolane.hf`, whose weights it keeps.
     """
-
-    run: Callable[[], Any]  # the step as a peer runs it: replayed where there is a GPU
 
     def __init__(self, model: Any, capacity: int) -> None:
         weight = model.model.tok_embeddings.weight
@@ -140,8 +141,8 @@ class PackedStep(Step):
             torch.cat([x.feed_forward.w1.weight, x.feed_forward.w3.weight], 1) for x in layers
         ]
         self._down = [x.feed_forward.w2.weight for x in layers]
-        self._reduces = [
-            tuple(LaneReduce(config.reduce_rule(part, i)) for part in ("attention", "mlp"))
+        self._rules = [
+            (config.reduce_rule("attention", i), config.reduce_rule("mlp", i))
             for i in range(len(layers))
         ]
         frequency = rotary_frequencies(config, self.token.device)
@@ -170,16 +171,16 @@ class PackedStep(Step):
         cos, sin = self._cos[self.position], self._sin[self.position]
         attentions: list[Tensor] = []
         outputs: list[Tensor] = []
-        for i, (reduce_attention, reduce_mlp) in enumerate(self._reduces):
+        for i, (attention_rule, mlp_rule) in enumerate(self._rules):
             late = i - config.broadcast_delay
             norms = self._norms[i]
             a_LD = self._attention(i, self._norm(x_LD, norms[0]), cos, sin, masks)
             attentions.append(a_LD)
-            x_LD = x_LD + reduce_attention(a_LD, attentions[late] if late >= 0 else None)
+            x_LD = x_LD + reduce(a_LD, attentions[late] if late >= 0 else None, attention_rule)
             gate, up = self._product(self._gate_up[i], self._norm(x_LD, norms[1])).chunk(2, -1)
             m_LD = self._product(self._down[i], functional.silu(gate) * up)
             outputs.append(m_LD)
-            x_LD = x_LD + reduce_mlp(m_LD, outputs[late] if late >= 0 else None)
+            x_LD = x_LD + reduce(m_LD, outputs[late] if late >= 0 else None, mlp_rule)
         logits: Tensor = self._product(self._head_LRD, self._norm(x_LD, self._final)).flatten()
         return logits
 
@@ -202,7 +203,7 @@ class PackedStep(Step):
         lanes, width = config.num_lanes, config.head_dim
         heads, kv_heads = config.num_attention_heads // lanes, config.num_key_value_heads // lanes
         rows = self._product(self._qkv[i], x_LD).reshape(lanes, -1, width)  # [L, h + 2 k, E]
-        turned = _rotate(rows[:, : heads + kv_heads], (cos, sin))
+        turned = rotate(rows[:, : heads + kv_heads], cos, sin)
         q_KgE = turned[:, :heads].reshape(config.num_key_value_heads, -1, width)
         k_KE = turned[:, heads:].reshape(1, -1, 1, width)
         v_KE = rows[:, heads + kv_heads :].reshape(1, -1, 1, width)
@@ -216,6 +217,24 @@ class PackedStep(Step):
 def _scale(norm: Any) -> Tensor:
     found: Tensor = norm.scale if norm.per_lane else norm.weight
     return found
+
+
+def rotate(x_LhE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the pairs (x0, x1), (x2, x3), ... of each head, in at least float32."""
+    wide = x_LhE.to(torch.promote_types(x_LhE.dtype, torch.float32))
+    even, odd = wide[..., 0::2], wide[..., 1::2]
+    pairs = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1)
+    return pairs.flatten(-2).to(x_LhE.dtype)
+
+
+def reduce(o_LD: Tensor, late_LD: Tensor | None, rule: str) -> Tensor:
+    """What each lane adds to its stream."""
+    if rule == "now":
+        return o_LD.sum(0, keepdim=True)
+    if rule == "never":
+        return o_LD * math.sqrt(o_LD.shape[0])
+    assert late_LD is not None
+    return o_LD + (late_LD.sum(0, keepdim=True) - late_LD)
 
 
 # ---- the ways to write something -----------------------------------------------------------------

@@ -4,6 +4,8 @@ The full model runs first and leaves its tokens and logits in the folder; torch 
 them in another process, so that neither's trouble costs the other's records.
 """
 
+from __future__ import annotations
+
 import time
 from importlib.util import find_spec
 from typing import Any
@@ -59,7 +61,7 @@ def golden(stage: Stage, name: str, dtype: str) -> Record:
             weights = widened(weights)
             oracle = ReferenceModel(weights)
             logits = oracle.forward(ids, oracle.new_cache(len(ids)))
-        found = _logits_by_width(model, tuple(ids), widths, len(ids), widths[0])
+        found = _logits_by_width(model, tuple(ids), widths)
         error = float(np.abs(found - logits).max())
         expect(
             error <= tolerance,
@@ -67,10 +69,7 @@ def golden(stage: Stage, name: str, dtype: str) -> Record:
         )
         answer = [int(token) for token in expected["greedy_ids"][0]]
         drawn = _greedy(model, tuple(answer[:8]), len(answer) - 8)
-        # The reference behind the very tokens that were drawn, right or wrong.
-        oracle, ids = ReferenceModel(weights), [*answer[:8], *drawn]
-        behind = oracle.forward(ids, oracle.new_cache(len(ids)))[7:-1]
-        equal = check_choices(behind, drawn, tolerance)
+        equal = _check_greedy(ReferenceModel(weights), tuple(answer[:8]), drawn, tolerance)
     finally:
         model.close()
     return {
@@ -82,25 +81,23 @@ def golden(stage: Stage, name: str, dtype: str) -> Record:
     }
 
 
-def _logits_by_width(
-    model: Model, ids: Tokens, widths: tuple[int, ...], count: int, again: int
-) -> Floats:
-    """Logits of the last `count` tokens; CheckError unless every width and a second run of the
-    width `again` give the same bits."""
-    found: list[Floats] = []
-    for width in (*widths, again):
+def _logits_by_width(model: Model, ids: Tokens, widths: tuple[int, ...]) -> Floats:
+    """Logits of all tokens; CheckError unless every width and a second run give the same bits."""
+    first: Floats | None = None
+    for width in (*widths, widths[0]):
         with model.forced(width):
             model.empty(0)
-            if ids[:-count]:
-                model.feed(0, ids[:-count])
-            found.append(model.logits(0, ids[-count:]))
-        different = int((found[-1].view(np.uint32) != found[0].view(np.uint32)).sum())
+            found = model.logits(0, ids)
+        if first is None:
+            first = found
+        different = int((found.view(np.uint32) != first.view(np.uint32)).sum())
         expect(
             different == 0,
             f"width {width}: expected the bits of width {widths[0]}, got {different} other logits "
-            f"of {found[0].size}",
+            f"of {first.size}",
         )
-    return found[0]
+    assert first is not None
+    return first
 
 
 def _greedy(model: Model, prompt: Tokens, count: int) -> Tokens:
@@ -109,11 +106,20 @@ def _greedy(model: Model, prompt: Tokens, count: int) -> Tokens:
     return tuple(x.token_id for x in drawn)
 
 
-def check_choices(logits: Floats, drawn: Tokens, tolerance: float) -> int:
-    """How many of T tokens are the first choice of the logits [T, V] they were drawn from.
+def _check_greedy(
+    reference: ReferenceModel, prompt: Tokens, drawn: Tokens, tolerance: float
+) -> int:
+    """Return how many tokens are the reference's own choice behind the same tokens.
 
     CheckError if another one is further from it than errors of both logits explain.
     """
+    ids = (*prompt, *drawn)
+    logits = reference.forward(ids, reference.new_cache(len(ids)))
+    return check_choices(logits[len(prompt) - 1 : -1], drawn, tolerance)
+
+
+def check_choices(logits: Floats, drawn: Tokens, tolerance: float) -> int:
+    """The same for logits [T, V] that each of T tokens should have been drawn from."""
     best = logits.max(axis=1)
     chosen = logits[np.arange(len(drawn)), np.asarray(drawn)]
     worst = int(np.argmax(best - chosen))
@@ -143,10 +149,22 @@ def full_model(stage: Stage) -> Record:
     others = min(7, max(widths) - 1)
     model = Model(stage, widths=widths, slots=1 + others, context=full_context(scale))
     prompt = model.random_tokens(scale.full_prompt)
-    found = _logits_by_width(model, prompt, widths, scale.compared, widths[-1])
-    expect(bool(np.isfinite(found).all()), "logits: expected numbers, got some that are not")
+    found: list[Floats] = []
+    for width in (*widths, widths[-1]):
+        with model.forced(width):
+            model.empty(0)
+            if prompt[: -scale.compared]:
+                model.feed(0, prompt[: -scale.compared])
+            found.append(model.logits(0, prompt[-scale.compared :]))
+        different = int((found[-1].view(np.uint32) != found[0].view(np.uint32)).sum())
+        expect(
+            different == 0,
+            f"width {width}: expected the bits of width {widths[0]}, got {different} other logits "
+            f"of {found[0].size}",
+        )
+    expect(bool(np.isfinite(found[0]).all()), "logits: expected numbers, got some that are not")
     drawn = _greedy(model, prompt, scale.full_drawn)
-    np.savez(stage.work / LEFT, prompt=prompt, drawn=drawn, logits=found)
+    np.savez(stage.work / LEFT, prompt=prompt, drawn=drawn, logits=found[0])
     _check_company(model, prompt, drawn, others)
     model.close()
     return {"widths": list(widths), "prompt": len(prompt), "tokens_drawn": len(drawn), "runs": 2}

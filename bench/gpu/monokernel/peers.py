@@ -9,6 +9,8 @@ The compiled ones are captured by hand: the graphs of `mode="max-autotune"` woul
 without a word where a step writes to its cache. The weights are the monokernel's, from its file.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable
 from typing import Any
@@ -100,60 +102,59 @@ def reference_logits(
     return wide, logits()
 
 
-# ---- what is timed -------------------------------------------------------------------------------
-def _rates(stage: Stage, count: int, prepare: Callable[[], Callable[[], object]]) -> list[float]:
-    """Tokens/s of rounds of `count` steps, each behind a context that `prepare` makes."""
-    samples: list[float] = []
-    for i in range(stage.scale.peer_rounds + 1):
-        step = prepare()
-        _synchronize(where(stage))
+# ---- hf-eager ------------------------------------------------------------------------------------
+def _eager(stage: Stage, model: Any, job: str, context: int) -> Record:
+    scale, device, samples = stage.scale, where(stage), []
+    for i in range(scale.peer_rounds + 1):
+        ids = torch.randint(scale.config.vocab_size, (1, context), device=device)
+        output = model(ids, use_cache=True, logits_to_keep=1)
+        cache, token = output.past_key_values, output.logits[:, -1].argmax(-1, keepdim=True)
+        count = max(scale.peer_tokens // 2, 2)
+        _synchronize(device)
         begin = time.perf_counter()
         for _ in range(count):
-            step()
-        _synchronize(where(stage))
+            output = model(token, past_key_values=cache, use_cache=True)
+            token = output.logits[:, -1].argmax(-1, keepdim=True)
+        _synchronize(device)
         if i:  # the first warms up
             samples.append(count / (time.perf_counter() - begin))
         if i >= 2 and stage.budget.exhausted:
             break
-    return samples
-
-
-def _eager(stage: Stage, model: Any, job: str, context: int) -> Record:
-    count = max(stage.scale.peer_tokens // 2, 2)
-
-    def prepare() -> Callable[[], object]:
-        ids = torch.randint(stage.scale.config.vocab_size, (1, context), device=where(stage))
-        output = model(ids, use_cache=True, logits_to_keep=1)
-
-        def step() -> None:
-            nonlocal output
-            token = output.logits[:, -1].argmax(-1, keepdim=True)
-            output = model(token, past_key_values=output.past_key_values, use_cache=True)
-
-        return step
-
-    samples = _rates(stage, count, prepare)
     return speed(samples, _bytes(stage, context + count // 2)) | {"tokens": count}
 
 
+# ---- graphs --------------------------------------------------------------------------------------
 def _stepped(stage: Stage, model: Any, job: str, context: int) -> Record:
-    count = stage.scale.peer_tokens
-    step, build_seconds = _build(stage, model, job, _capacity(context + count))
+    scale = stage.scale
+    step, build_seconds = _build(stage, model, job, _capacity(context + scale.peer_tokens))
     error = _check(stage, model, step)
-
-    def prepare() -> Callable[[], object]:
+    samples = []
+    for i in range(scale.peer_rounds + 1):
         step.position.fill_(context)
-        return step.run
-
-    samples = _rates(stage, count, prepare)
-    return speed(samples, _bytes(stage, context + count // 2)) | {
-        "tokens": count,
+        _synchronize(where(stage))
+        begin = time.perf_counter()
+        for _ in range(scale.peer_tokens):
+            step.run()
+        _synchronize(where(stage))
+        if i:
+            samples.append(scale.peer_tokens / (time.perf_counter() - begin))
+    return speed(samples, _bytes(stage, context + scale.peer_tokens // 2)) | {
+        "tokens": scale.peer_tokens,
         "build_seconds": build_seconds,
         "relative_error": error,
     }
 
 
-def _build(stage: Stage, model: Any, job: str, capacity: int) -> tuple[Step, float]:
+class _Runner:
+    """A step, as it is run: replayed where there is a GPU."""
+
+    def __init__(self, step: Step, run: Callable[[], Any]) -> None:
+        self.token, self.position, self.logits, self.run = (
+            step.token, step.position, step.logits, run,
+        )  # fmt: skip
+
+
+def _build(stage: Stage, model: Any, job: str, capacity: int) -> tuple[_Runner, float]:
     begin = time.perf_counter()
     if job.startswith("hf"):
         step: Step = HfStep(model, capacity)
@@ -166,10 +167,10 @@ def _build(stage: Stage, model: Any, job: str, capacity: int) -> tuple[Step, flo
         work = _compiled(stage, step)
     work()  # compiles, outside of any capture
     _synchronize(where(stage))
-    step.run = work if stage.scale.emulated else capture(work).replay
-    step.run()
+    run = work if stage.scale.emulated else capture(work).replay
+    run()
     _synchronize(where(stage))
-    return step, time.perf_counter() - begin
+    return _Runner(step, run), time.perf_counter() - begin
 
 
 def _compiled(stage: Stage, step: Step) -> Callable[[], Any]:
@@ -183,7 +184,7 @@ def _compiled(stage: Stage, step: Step) -> Callable[[], Any]:
     return torch.compile(step.__call__, mode=mode, fullgraph=True, dynamic=False)
 
 
-def _check(stage: Stage, model: Any, step: Step) -> float:
+def _check(stage: Stage, model: Any, step: _Runner) -> float:
     """The error of the step's logits behind a few tokens beside the plain model's."""
     device = where(stage)
     ids = torch.randint(stage.scale.config.vocab_size, (CHECKED,), device=device)

@@ -7,6 +7,8 @@ of a microsecond would hide a coarse clock; so times are summed over a pass and 
 first, and the medians are over passes.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -136,9 +138,13 @@ def clock_step(times: Times) -> int:
 
 
 def tabulate(times: Times, layers: int, blocks: int) -> list[Record]:
-    """Microseconds of a pass by kind of phase, in the kernel's order; README.md names the columns.
+    """Microseconds of a pass by kind of phase, in the kernel's order.
 
-    Waiting, working and between are means of blocks; spread and slowest are of each lane.
+    waiting     from arriving until what is awaited is there, activations prepared; mean of blocks
+    working     from then to the end
+    between     to the next phase's arrival; behind CHOOSE the next pass's layout and embedding
+    spread      last block of a lane to end less the first, summed over a pass
+    slowest     working of the lane's slowest block above the mean, summed
     """
     t = times.astype(np.int64)
     arrived, ended = t[..., 0], t[..., 2]

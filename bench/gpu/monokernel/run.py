@@ -6,6 +6,8 @@ packages of `monolane[cuda]`; torch and transformers for the peers. It never cha
 settings. README.md tells how to read the page.
 """
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,49 +17,13 @@ for folder in (ROOT / "src", ROOT):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
-from bench.gpu._campaign import FIRST, Part  # noqa: E402
 from bench.gpu._script import Script  # noqa: E402
 from bench.gpu._stage import Budget, Stage  # noqa: E402
 from bench.gpu.monokernel._page import render  # noqa: E402
+from bench.gpu.monokernel._parts import parts  # noqa: E402
 from bench.gpu.monokernel._scale import FULL, REHEARSAL  # noqa: E402
-from bench.gpu.monokernel.sanitizer import TOOLS, command_lines  # noqa: E402
-from bench.gpu.monokernel.speed import known_variants  # noqa: E402
+from bench.gpu.monokernel._trial import command_lines  # noqa: E402
 from monolane._results import Record  # noqa: E402
-
-
-def parts(emulated: bool) -> tuple[Part, ...]:
-    """All of them, the most important first, and how long each may take."""
-    peers, decode = "peers:peers", "decode with other constants"
-    tool = "compute-sanitizer, a small model"
-    shown = (
-        (FIRST, "_build:build", 90, "weights, and every kernel compiled"),
-        ("goldens", "correctness:goldens", 60, "golden models, every dtype and width"),
-        ("full", "correctness:full", 45, "the full shape: bits of all widths, run twice"),
-        ("reference", "correctness:reference", 60, "the full shape beside torch or NumPy"),
-        ("bandwidth", "speed:bandwidth", 40, "what reading memory can reach"),
-        ("decode", "speed:decode", 60, "tokens/s of one sequence, greedy and sampled"),
-        ("decode-float8", "speed:decode_float8", 45, "the same with weights in float8"),
-        ("prefill", "speed:prefill", 45, "time to the first token"),
-        ("phases", "phases:phases", 45, "where the microseconds of a pass go"),
-        ("cuda-graph", peers, 60, "packed PyTorch in one CUDA graph"),
-        ("hf-eager", peers, 45, "monolane.hf as it is"),
-        ("widths", "speed:widths", 45, "passes of 1 to 64 rows, batches"),
-        *((f"variant:{x.name}", "speed:variant", 25, decode) for x in known_variants(emulated)),
-        ("cuda-graph-compile", peers, 100, "packed PyTorch, compiled, one CUDA graph"),
-        ("decode-again", "speed:decode_again", 25, "has the machine drifted?"),
-        *((f"sanitizer:{x}", "sanitizer:sanitize", 40, tool) for x in TOOLS),
-        ("soak", "soak:soak", 60, "many sequences, and the same bits at the end"),
-        ("hf-compile", peers, 180, "monolane.hf compiled, one CUDA graph"),
-    )
-    hidden = (
-        ("small-model", "sanitizer:small_model", 600, "what the sanitizer runs"),
-        ("profile", "sanitizer:profile", 120, "a short decode, for a profiler"),
-    )
-    return tuple(
-        Part(name, f"monokernel.{entry}", seconds, tells, hidden=rows is hidden)
-        for rows in (shown, hidden)
-        for name, entry, seconds, tells in rows
-    )
 
 
 def make_stage(

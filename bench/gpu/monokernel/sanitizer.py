@@ -1,7 +1,9 @@
-"""NVIDIA's tools: compute-sanitizer over a small model, and what to type for the profilers.
+"""NVIDIA's compute-sanitizer over a small model, where it is installed.
 
-The sanitizer runs this suite again for one small job; the status says whether it found something.
+It runs this suite again for one small job, whose status says whether something was found.
 """
+
+from __future__ import annotations
 
 import re
 import shutil
@@ -19,9 +21,6 @@ from monolane._results import Record
 from monolane.epoch import Advance, Draw
 
 RUN = Path(__file__).resolve().parent / "run.py"
-_INNER = (
-    "python bench/gpu/monokernel/run.py --child profile --work WORK --records WORK/profile.jsonl"
-)
 TOOLS = ("memcheck", "synccheck", "racecheck")
 _FOUND = 86  # the exit status that says that the tool found something
 _SMS = 4
@@ -57,8 +56,7 @@ def _run(stage: Stage, tool: str) -> Record:
     text = done.stdout + done.stderr
     print(text[-8000:], file=sys.stderr)
     if "Device not supported" in text or "not supported" in text.lower()[:2000]:
-        said = (line.strip() for line in text.splitlines() if "not supported" in line.lower())
-        raise NotMeasuredError(f"{tool}: {next(said)}")
+        raise NotMeasuredError(f"{tool}: {_first_line(text, 'not supported')}")
     summary = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (.*)", text)
     expect(
         done.returncode == 0,
@@ -66,6 +64,10 @@ def _run(stage: Stage, tool: str) -> Record:
         f"{summary[-1] if summary else text.strip()[-500:]}; the log has its report",
     )
     return {"tool": tool, "summary": summary[-1] if summary else "nothing was said"}
+
+
+def _first_line(text: str, part: str) -> str:
+    return next((line.strip() for line in text.splitlines() if part in line.lower()), part)
 
 
 def small_model(stage: Stage, job: str) -> None:
@@ -83,27 +85,3 @@ def small_model(stage: Stage, job: str) -> None:
     )
     stage.emit({"name": "small_model", "engine": "monolane", "tokens_drawn": 8})
     model.close()
-
-
-# ---- profilers ----------------------------------------------------------------------------------
-def profile(stage: Stage, job: str) -> None:
-    """A context, then one launch of a few tokens: the last kernel is the one to look at."""
-    model = Model(stage, widths=(1,))
-    token = model.feed(0, model.random_tokens(stage.scale.middle))
-    drawn = model.run(Advance(slot=0, token_ids=(token,), budget=8))
-    stage.emit({"name": "profile", "engine": "monolane", "tokens_drawn": len(drawn)})
-    model.close()
-
-
-def command_lines() -> list[str]:
-    """What to type for the profilers that are installed; WORK is a folder of `--work`."""
-    found = []
-    if shutil.which("ncu"):
-        # The last launch decodes eight tokens; the clocks stay as they are.
-        found.append(
-            "ncu --clock-control none --set full --kernel-name monokernel --launch-skip 1 "
-            f"--launch-count 1 -o monokernel {_INNER}"
-        )
-    if shutil.which("nsys"):
-        found.append(f"nsys profile --trace cuda,osrt -o monokernel {_INNER}")
-    return found

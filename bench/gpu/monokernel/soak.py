@@ -1,8 +1,10 @@
 """Does it last? Sequences of all lengths begin and end, many at once, drawn in every way; a fixed
 prompt gives the same bits before and after."""
 
+from __future__ import annotations
+
 import time
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +14,6 @@ from bench.gpu.monokernel._model import Model
 from monolane._results import Record
 from monolane.epoch import Advance, Draw
 
-# What is drawn how.
-WAYS: tuple[dict[str, Any], ...] = (
-    {}, {"temperature": 0.9}, {"temperature": 0.9, "top_p": 0.9}, {"temperature": 0.9, "top_k": 40},
-)  # fmt: skip
 _RESERVE = 0.9  # of the part's time: the rest is for the fixed prompt at the end
 
 
@@ -63,10 +61,18 @@ def _crowd(model: Model, rng: np.random.Generator, slots: int) -> list[Advance]:
     longest = min(scale.contexts[-1] // 4, 1024)
     for slot in range(int(rng.integers(1, slots + 1))):
         model.empty(slot)
-        prompt = model.random_tokens(int(rng.integers(1, longest // 2)))
-        budget = int(rng.integers(1, longest // 2))
-        draw = Draw(seed=int(rng.integers(1 << 31)), **WAYS[int(rng.integers(4))])
-        found.append(Advance(slot=slot, token_ids=prompt, budget=budget, draw=draw))
+        wish = Advance(
+            slot=slot,
+            token_ids=model.random_tokens(int(rng.integers(1, longest // 2))),
+            budget=int(rng.integers(1, longest // 2)),
+            draw=Draw(seed=int(rng.integers(1 << 31))),
+        )
+        kind = int(rng.integers(4))
+        if kind:
+            top_p, top_k = (1.0, 1.0, 0.9, 1.0)[kind], 40 if kind == 3 else 0
+            draw = replace(wish.draw, temperature=0.9, top_p=top_p, top_k=top_k)
+            wish = replace(wish, draw=draw)
+        found.append(wish)
     return found
 
 

@@ -1,14 +1,16 @@
 """How fast? Bandwidth of the memory, decode, prefill, widths; everything in interleaved rounds."""
 
+from __future__ import annotations
+
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from bench.gpu._stage import Stage, expect, speed
-from bench.gpu.monokernel._model import Model, Tokens, Variant
+from bench.gpu.monokernel._model import Model, Tokens
 from bench.gpu.probes._context import Context, make_stage
-from bench.gpu.probes._test_data import KnownData
-from bench.gpu.probes.bandwidth import Mover, bulk, plain
+from bench.gpu.probes._test_data import TestData
+from bench.gpu.probes.bandwidth import Mover, Variant, bulk_readers
 from monolane._results import Record
 from monolane.epoch import Advance, Draw
 from monolane.plan import MAX_WIDTH
@@ -17,7 +19,6 @@ from monolane.plan import MAX_WIDTH
 GREEDY = ("decode", {"temperature": 0.0})
 TEMPERATURE = ("decode_temperature", {"temperature": 0.8})
 TOP_P = ("decode_top_p", {"temperature": 0.8, "top_p": 0.95})
-KB = 1 << 10
 Sampling = tuple[str, dict[str, float]]
 
 
@@ -27,12 +28,17 @@ def bandwidth(stage: Stage, job: str) -> None:
     ctx = make_stage(job, stage.scale.emulated, stage.work, stage.budget, stage.emit)
     assert isinstance(ctx, Context)
     info = ctx.device.info
-    mover = Mover(ctx, KnownData(ctx, min(stage.scale.read_bytes, info.free_bytes // 4)), None)
+    mover = Mover(ctx, TestData(ctx, min(stage.scale.read_bytes, info.free_bytes // 4)), None)
     sms = info.sms
-    variants = [plain(512 if sms > 8 else 64, 8, 2 * sms, True)]
+    variants = [Variant("read_plain_8", 2 * sms, 512 if sms > 8 else 64, 0, 0, True)]
+    variants[0] = replace(variants[0], chunk=variants[0].threads * 16 * 8)
     for ring, copy in stage.scale.rings:
         for blocks in sorted({sms, sms - sms % 8} - {0}, reverse=True):
-            variants += [bulk(ring, copy, blocks, order) for order in (False, True)]
+            slots = ring // copy
+            threads = 32 * (1 + bulk_readers(slots))
+            variants += [
+                Variant("read_bulk", blocks, threads, copy, slots, order) for order in (False, True)
+            ]
     for variant in variants:
         ctx.attempt("read_bandwidth", mover.measure, variant, **variant.labels())
 
@@ -104,93 +110,33 @@ def rounds(cases: Sequence[Decode], count: int, stage: Stage) -> None:
 
 def decode(stage: Stage, job: str) -> None:
     """Greedy behind every context, and sampled behind the middle one."""
-    middle = stage.scale.middle
-    _decode(stage, "bfloat16", [*_greedy(stage), (middle, TEMPERATURE), (middle, TOP_P)])
-
-
-def decode_again(stage: Stage, job: str) -> None:
-    """Greedy behind the middle context, after everything else: has the machine drifted?"""
-    _decode(stage, "bfloat16", [(stage.scale.middle, ("decode_again", GREEDY[1]))])
+    scale = stage.scale
+    wishes = [(context, GREEDY) for context in scale.contexts]
+    if job == "decode":
+        wishes += [(scale.middle, TEMPERATURE), (scale.middle, TOP_P)]
+    else:
+        wishes = [(scale.middle, GREEDY)]  # again, after everything else: has the machine drifted?
+    model = Model(stage, slots=len(wishes))
+    cases = [
+        Decode(model, slot, context, scale.tokens, sampling)
+        for slot, (context, sampling) in enumerate(wishes)
+    ]
+    rounds(cases, scale.rounds, stage)
+    for case in cases:
+        name = case.sampling[0] if job == "decode" else "decode_again"
+        stage.attempt(name, case.record, context=case.context, dtype=model.dtype)
+    model.close()
 
 
 def decode_float8(stage: Stage, job: str) -> None:
     """Greedy behind every context, weights rounded to float8 while they are loaded."""
-    _decode(stage, "float8", [(x, ("decode_float8", GREEDY[1])) for x, _ in _greedy(stage)])
-
-
-def _greedy(stage: Stage) -> list[tuple[int, Sampling]]:
-    return [(context, GREEDY) for context in stage.scale.contexts]
-
-
-def _decode(stage: Stage, dtype: str, wishes: Sequence[tuple[int, Sampling]]) -> None:
-    model = Model(stage, slots=len(wishes), dtype=dtype)
-    cases = [
-        Decode(model, slot, context, stage.scale.tokens, sampling)
-        for slot, (context, sampling) in enumerate(wishes)
-    ]
-    rounds(cases, stage.scale.rounds, stage)
-    for case in cases:
-        stage.attempt(case.sampling[0], case.record, context=case.context, dtype=dtype)
-    model.close()
-
-
-# ---- the same by kernels with other constants, each in a process of its own ---------------------
-# First what stands in the way of most, should time run out.
-VARIANTS = (
-    Variant("product"),
-    Variant("ring 6 slots", ring_slots=6),
-    Variant("ring 4 slots", ring_slots=4),
-    Variant("slots 16 KB", slot_bytes=16 * KB),
-    Variant("slots 8 KB", slot_bytes=8 * KB),
-    Variant("slots 48 KB", slot_bytes=48 * KB),
-    Variant("4 warps", warps=4),
-    Variant("12 warps", warps=12, slot_bytes=36 * KB),
-    Variant("16 warps", warps=16, slot_bytes=24 * KB),
-    Variant("15 blocks a lane", blocks=15),
-    Variant("12 blocks a lane", blocks=12),
-    Variant("8 blocks a lane", blocks=8),
-    Variant("chunk 32", chunk=32),
-    Variant("chunk 64", chunk=64),
-)
-REHEARSED = (
-    Variant("product"),
-    Variant("other", warps=4, slot_bytes=4 * KB, ring_slots=3, blocks=1, chunk=32),
-)
-
-
-def variant(stage: Stage, job: str) -> None:
-    """One of them; `job` ends with its name."""
-    name = job.partition(":")[2]
-    (constants,) = (x for x in known_variants(stage.scale.emulated) if x.name == name)
-    stage.attempt(
-        "decode_variant", _decode_variant, stage, constants,
-        variant=name, context=stage.scale.middle, dtype="bfloat16",
-    )  # fmt: skip
-
-
-def known_variants(emulated: bool) -> tuple[Variant, ...]:
-    """All variants."""
-    return REHEARSED if emulated else VARIANTS
-
-
-def _decode_variant(stage: Stage, constants: Variant) -> Record:
     scale = stage.scale
-    model = Model(stage, widths=(1,), variant=constants, context=scale.middle + scale.tokens + 8)
-    case = Decode(model, 0, scale.middle, scale.tokens, GREEDY)
-    case.warm_up()
-    for _ in range(min(3, scale.rounds)):
-        case.run()
-    layout = model.layout
-    record = case.record() | {
-        "ring_slots": layout.ring_slots,
-        "slot_bytes": layout.slot_bytes,
-        "warps": layout.warps,
-        "blocks": layout.blocks,
-        "chunk": layout.plan.device.chunk,
-        "shared_bytes": layout.shared.total,
-    }
+    model = Model(stage, slots=len(scale.contexts), dtype="float8")
+    cases = [Decode(model, s, context, scale.tokens) for s, context in enumerate(scale.contexts)]
+    rounds(cases, scale.rounds, stage)
+    for case in cases:
+        stage.attempt("decode_float8", case.record, context=case.context, dtype=model.dtype)
     model.close()
-    return record
 
 
 # ---- prefill and widths --------------------------------------------------------------------------
@@ -248,7 +194,8 @@ def _pass_time(model: Model, count: int) -> Record:
 def _batch(model: Model, width: int, stage: Stage) -> Record:
     scale, samples = stage.scale, []
     context, tokens = scale.contexts[0], min(scale.tokens, 64)
-    prompts = [model.random_tokens(context) for _ in range(width)]
+    make: Callable[[int], Tokens] = model.random_tokens
+    prompts = [make(context) for _ in range(width)]
     for _ in range(3):
         for slot in range(width):
             model.empty(slot)
@@ -258,5 +205,4 @@ def _batch(model: Model, width: int, stage: Stage) -> Record:
         )
         times = [x.time_ns for x in drawn]
         samples.append((len(drawn) - width) / (times[-1] - times[width - 1]) * 1e9)
-    figures = speed(samples)
-    return figures | {"us_per_pass": 1e6 * width / figures["median"]}
+    return speed(samples) | {"us_per_pass": 1e6 * width / speed(samples)["median"]}

@@ -1,5 +1,7 @@
 """The first part: what the device is, and every probe kernel compiled into one cache."""
 
+from __future__ import annotations
+
 from concurrent.futures import ThreadPoolExecutor
 
 from bench.gpu._device import compiler, device_line, gpu_info

@@ -1,4 +1,10 @@
-"""What every probe shares while it runs: a stage with a device, and launches that are watched."""
+"""What every probe shares while it runs: a stage with a device, and launches that are watched.
+
+`attempt` is the only way to a record: a check that fails inside it leaves an error record and no
+figure, and so does a watchdog.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.gpu._campaign import FIRST
-from bench.gpu._device import emulator_module, open_device
+from bench.gpu._device import open_device, test_module
 from bench.gpu._stage import Budget, CheckError, NotMeasuredError, Stage, expect
 from bench.gpu.probes._device import ProbeDevice
 from bench.gpu.probes._kernels import Buffer, ParamStruct
@@ -69,14 +75,8 @@ class Context(Stage):
     ) -> None:
         """Launch once, to the end; WaitStarvedError when a spin ran into its deadline."""
         launch = self.prepare(source, entry, shape, struct, **values)
-        with self.watched():
-            launch()
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Launches to their end; WaitStarvedError when a spin ran into its deadline."""
         self.clear_fault()
-        yield
+        launch()
         self.device.synchronize()
         self.check_fault()
 
@@ -157,7 +157,7 @@ def open_probe_device(rehearse: bool, work: Path) -> ProbeDevice:
     if not rehearse:
         gpu: Any = open_device(rehearse, work)
         return ProbeDevice(gpu)
-    emulated = emulator_module("emulated")
+    emulated = test_module("emulated")
     device: ProbeDevice = emulated.EmulatedDevice(emulated.Kernels(work / "probes"))
     return device
 

@@ -4,6 +4,8 @@ timing events, graphs, occupancy. The device itself is the package's.
 The tests have another one in host memory, which runs the same kernels emulated.
 """
 
+from __future__ import annotations
+
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,6 +4,8 @@ Each kernel takes one struct by value. Its fields are written down here once; Py
 generates `params.h` from them, so that host and device cannot disagree about order or size.
 """
 
+from __future__ import annotations
+
 import os
 import shutil
 from dataclasses import dataclass
@@ -117,8 +119,7 @@ def header() -> str:
 
 def compile_probe(source: str, arch: str, *, use_cache: bool = True) -> Compiled:
     """A file of the kernels folder as machine code; BackendError with the log if it fails."""
-    shared = {path.name: path.read_text() for path in KERNELS.glob("*.cuh")}
-    headers = {"params.h": header(), **shared}
+    headers = {"params.h": header(), "ring.cuh": (KERNELS / "ring.cuh").read_text()}
     # Only the yardstick of cooperative groups includes anything of the toolkit.
     folders = toolkit_includes() if source == "grid_sync.cu" else []
     path = str(KERNELS / source)

@@ -5,6 +5,8 @@ holds, for each warp, the piece that it takes then. Everything here is an array 
 that packing, unpacking and the reference share one definition.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -140,12 +142,18 @@ def scale_positions(layout: PhaseLayout) -> Array:
 
 def pack(layout: PhaseLayout, codes: Array, scales: Array | None = None) -> npt.NDArray[np.uint8]:
     """The phase's bytes: `codes` [padded rows, columns] are the stored bit patterns."""
-    elements = np.zeros(layout.phase_bytes * 8 // BITS[layout.kind], codes.dtype)
-    elements[positions(layout)] = codes
-    if layout.kind != "int4":
-        return elements.view(np.uint8)
-    out: npt.NDArray[np.uint8] = elements[0::2] | elements[1::2] << 4
-    out.view(np.float32)[scale_positions(layout)] = scales
+    out = np.zeros(layout.phase_bytes, np.uint8)
+    at = positions(layout)
+    if layout.kind == "bf16":
+        out.view(np.uint16)[at] = codes
+    elif layout.kind == "int4":
+        nibbles = np.zeros(layout.phase_bytes * 2, np.uint8)
+        nibbles[at] = codes
+        out |= nibbles[0::2] | nibbles[1::2] << 4
+        assert scales is not None
+        out.view(np.float32)[scale_positions(layout)] = scales
+    else:
+        out[at] = codes
     return out
 
 

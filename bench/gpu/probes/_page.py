@@ -1,5 +1,7 @@
 """The results of the probes as a page: the figures that decide something, a line each."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

@@ -1,6 +1,8 @@
 """How much each probe does: the full sizes for a GPU, and small ones under which the tests run the
 whole flow on the emulated device."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 KB = 1024

@@ -4,6 +4,8 @@ The fill kernel reports each granule's sum from registers; windows of the memory
 compared with the same hash in NumPy, so neither the kernel nor the memory vouches for itself.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,7 +17,7 @@ from monolane.cuda._device import Launch
 Words = npt.NDArray[np.uint32]
 
 
-def known_words(first: int, count: int, seed: int) -> Words:
+def test_words(first: int, count: int, seed: int) -> Words:
     """`test_word` of primitives.cuh for indices first .. first + count - 1."""
     index = np.arange(first, first + count, dtype=np.uint64)
     low, high = index.astype(np.uint32), (index >> np.uint64(32)).astype(np.uint32)
@@ -26,8 +28,13 @@ def known_words(first: int, count: int, seed: int) -> Words:
     return out
 
 
-class KnownData:
+test_words.__test__ = False  # type: ignore[attr-defined]  # not a pytest case
+
+
+class TestData:
     """`nbytes` (a multiple of the granule) of test words on the device."""
+
+    __test__ = False
 
     def __init__(self, ctx: Context, nbytes: int, seed: int = 1) -> None:
         self._ctx, self._seed, self.granule = ctx, seed, ctx.scale.granule
@@ -52,7 +59,7 @@ class KnownData:
         count, words = len(sums), self.granule // 4
         for g in sorted({0, count // 3, count // 2, count - 1}):
             got = self._ctx.device.download(self.buffer, np.uint32, words, g * self.granule)
-            expected = known_words(g * words, words, self._seed)
+            expected = test_words(g * words, words, self._seed)
             expect(bool(np.array_equal(got, expected)), f"fill: granule {g} holds other words")
             expect_equal(f"fill: sum of granule {g}", int(sums[g]), wrapped_sum(expected))
 

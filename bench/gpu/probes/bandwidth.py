@@ -4,6 +4,8 @@ The question behind it: how small may the ring be, and is one contiguous run per
 interleaved chunks? Every launch moves gigabytes, so L2 (60 MB on an H200) cannot help.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ import numpy as np
 from bench.gpu._stage import NotMeasuredError, expect_equal, summary
 from bench.gpu.probes._context import Context
 from bench.gpu.probes._kernels import BANDWIDTH, Buffer
-from bench.gpu.probes._test_data import KnownData, wrapped_sum
+from bench.gpu.probes._test_data import TestData, wrapped_sum
 from monolane._results import Record
 from monolane.cuda._device import Launch
 
@@ -56,22 +58,22 @@ class Variant:
         }
 
 
+def share(block: int, blocks: int, chunks: int, interleaved: bool) -> range:
+    """The chunks of one block: the twin of `share_of` in bandwidth.cu."""
+    if interleaved:
+        return range(block, chunks, blocks)
+    return range(chunks * block // blocks, chunks * (block + 1) // blocks)
+
+
 def bulk_readers(slots: int) -> int:
     """Reading warps for a ring: they must divide the slots (see ring.cuh)."""
     return max(n for n in range(1, MOST_READERS + 1) if slots % n == 0)
 
 
-def bulk(ring: int, copy: int, blocks: int, interleaved: bool, evict_first: bool = True) -> Variant:
-    """Bulk copies of `copy` bytes into a ring of `ring` bytes."""
+def _bulk(ring: int, copy: int, blocks: int, interleaved: bool, evict_first: bool) -> Variant:
     slots = ring // copy
     threads = 32 * (1 + bulk_readers(slots))
     return Variant("read_bulk", blocks, threads, copy, slots, interleaved, evict_first)
-
-
-def plain(threads: int, unroll: int, blocks: int, interleaved: bool) -> Variant:
-    """Plain loads, so many in flight per thread."""
-    chunk = threads * 16 * unroll
-    return Variant(f"read_plain_{unroll}", blocks, threads, chunk, 0, interleaved)
 
 
 def _block_counts(ctx: Context) -> list[int]:
@@ -86,17 +88,18 @@ def read_variants(ctx: Context) -> Iterator[Variant]:
         scale.plain_shapes, [*counts, 2 * counts[-1]], (False, True)
     ):
         if blocks * threads <= counts[-1] * 2048:
-            yield plain(threads, unroll, blocks, order)
+            chunk = threads * 16 * unroll
+            yield Variant(f"read_plain_{unroll}", blocks, threads, chunk, 0, order)
     for ring, blocks, order in product(scale.rings, counts, (False, True)):
         yield Variant(
             "read_async", blocks, ASYNC_THREADS, ring // ASYNC_GROUPS, ASYNC_GROUPS, order
         )
     for ring, copy, blocks, order in product(scale.rings, scale.copies, counts, (False, True)):
         if ring // copy >= 2:
-            yield bulk(ring, copy, blocks, order)
+            yield _bulk(ring, copy, blocks, order, evict_first=True)
     ring, copy = scale.rings[-2], scale.copies[-2]
     for order in (False, True):
-        yield bulk(ring, copy, counts[-1], order, evict_first=False)
+        yield _bulk(ring, copy, counts[-1], order, evict_first=False)
 
 
 def copy_variants(ctx: Context) -> Iterator[Variant]:
@@ -113,7 +116,7 @@ def copy_variants(ctx: Context) -> Iterator[Variant]:
 class Mover:
     """Launches one variant over the test data and checks what it did."""
 
-    def __init__(self, ctx: Context, data: KnownData, target: Buffer | None) -> None:
+    def __init__(self, ctx: Context, data: TestData, target: Buffer | None) -> None:
         self._ctx, self._data, self._target = ctx, data, target
         self._sums = ctx.device.zeros(2 * 4 * max(ctx.device.info.sms, 1024))
 
@@ -173,7 +176,7 @@ class Mover:
 def read(ctx: Context, job: str) -> None:
     """Reads, then copies."""
     nbytes = min(ctx.scale.read_bytes, ctx.device.info.free_bytes // 4)
-    data = KnownData(ctx, nbytes)
+    data = TestData(ctx, nbytes)
     copies, reads = list(copy_variants(ctx)), list(read_variants(ctx))
     total = len(reads) + len(copies)
     reader = Mover(ctx, data, None)

@@ -4,8 +4,9 @@ The boundary is the time per node less the work inside the node, so both an empt
 a fixed number of cycles of work are replayed.
 """
 
+from __future__ import annotations
+
 import time
-from functools import partial
 
 import numpy as np
 
@@ -15,8 +16,6 @@ from bench.gpu.probes._kernels import LAUNCH, Buffer
 from monolane._results import Record
 from monolane.cuda._device import Launch
 from monolane.errors import BackendError
-
-PLAIN, DEPENDENT = "chain_step", "chain_step_dependent"
 
 
 def check_counts(ctx: Context, counts: Buffer, expected: int) -> None:
@@ -55,45 +54,48 @@ def call_to_flag(ctx: Context) -> Record:
     }
 
 
-def time_chain(
-    ctx: Context, count: int, kernel: str, work_cycles: int, repeats: int, graph: bool
-) -> Record:
-    """ns per kernel of a chain of `count`: launched one by one, or as the nodes of a graph."""
-    device, sms = ctx.device, ctx.device.info.sms
-    shape = Launch(sms, 128, overlap=kernel == DEPENDENT)
-    stream = device.stream() if graph else None
+def back_to_back(ctx: Context) -> Record:
+    """ns per kernel of a chain of plain launches, whose calls overlap the kernels."""
+    n, sms = ctx.scale.launches, ctx.device.info.sms
+    with ctx.buffers(counts=4 * sms) as b:
+        launch = ctx.prepare(
+            "launch.cu", "chain_step", Launch(sms, 128), LAUNCH, counts=b["counts"], work_cycles=0,
+            flag_value=0,
+        )  # fmt: skip
+
+        def chain() -> None:
+            for _ in range(n):
+                launch()
+
+        times = ctx.time_ms(chain, ctx.budget.repeats(5))
+        check_counts(ctx, b["counts"], n * (len(times) + 1))
+    return summary([ms * 1e6 / n for ms in times]) | {
+        "unit": "ns",
+        "note": "bounded by the host's calls if they are slower",
+    }
+
+
+def graph_nodes(ctx: Context, dependent: bool, work_cycles: int) -> Record:
+    """ns per node of a replayed graph."""
+    device, n, sms = ctx.device, ctx.scale.graph_nodes, ctx.device.info.sms
+    kernel = "chain_step_dependent" if dependent else "chain_step"
+    shape, stream = Launch(sms, 128, overlap=dependent), device.stream()
     with ctx.buffers(counts=4 * sms) as b:
         launch = ctx.prepare(
             "launch.cu", kernel, shape, LAUNCH, stream, counts=b["counts"],
             work_cycles=work_cycles, flag_value=0,
         )  # fmt: skip
+        device.synchronize()
 
         def chain() -> None:
-            for _ in range(count):
+            for _ in range(n):
                 launch()
 
-        work = chain
-        if graph:
-            device.synchronize()
-            nodes = device.capture(stream, chain)
-            work = partial(device.replay, nodes, stream)
-        times = ctx.time_ms(work, repeats, stream=stream)
-        check_counts(ctx, b["counts"], count * (repeats + 1))
-    return summary([ms * 1e6 / count for ms in times]) | {"unit": "ns"}
-
-
-def back_to_back(ctx: Context) -> Record:
-    """ns per kernel of a chain of plain launches, whose calls overlap the kernels."""
-    repeats = ctx.budget.repeats(5)
-    figures = time_chain(ctx, ctx.scale.launches, PLAIN, 0, repeats, graph=False)
-    return figures | {"note": "bounded by the host's calls if they are slower"}
-
-
-def graph_nodes(ctx: Context, dependent: bool, work_cycles: int) -> Record:
-    """ns per node of a replayed graph."""
-    n, kernel = ctx.scale.graph_nodes, DEPENDENT if dependent else PLAIN
-    repeats = ctx.budget.repeats(10, 3)
-    return time_chain(ctx, n, kernel, work_cycles, repeats, graph=True) | {"nodes": n}
+        graph = device.capture(stream, chain)
+        repeats = ctx.budget.repeats(10, 3)
+        times = ctx.time_ms(lambda: device.replay(graph, stream), repeats, stream=stream)
+        check_counts(ctx, b["counts"], n * (repeats + 1))
+    return summary([ms * 1e6 / n for ms in times]) | {"unit": "ns", "nodes": n}
 
 
 def launches(ctx: Context, job: str) -> None:

@@ -5,6 +5,8 @@ the weights streamed from memory (what a phase really takes). Their ratio per SM
 ratio: how much faster than the stream a block works off what piled up during a wait.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -16,7 +18,6 @@ from bench.gpu._stage import NotMeasuredError, expect, expect_equal, summary
 from bench.gpu.probes._context import Context, ns_per_cycle
 from bench.gpu.probes._kernels import MATVEC, REPEAT, Buffer
 from bench.gpu.probes._packing import (
-    BITS,
     WARPS,
     PhaseLayout,
     activations_fma,
@@ -199,6 +200,9 @@ class Runner:
         self._spread(ops.stream, blocks * phases)
         resident = self._run(phase, split, ops, phases=ctx.scale.resident_phases, resident=True)
         stream = self._run(phase, split, ops, phases=phases, resident=False)
+        return self._figures(phase, split, resident, stream)
+
+    def _figures(self, phase: Phase, split: Split, resident: Record, stream: Record) -> Record:
         record: Record = summary(resident["rates"]) | {
             "unit": "bytes per ns and SM, resident",
             "streamed": summary(stream["rates"]),
@@ -308,14 +312,15 @@ class Runner:
 
 def hash_seed(phase: Phase) -> int:
     """A seed per phase, the same in every run."""
-    kind = sorted(BITS).index(phase.kind)
+    kind = sorted(("bf16", "fp8", "int8", "int4")).index(phase.kind)
     return ((phase.rows * 8192 + phase.columns) * 128 + phase.width) * 8 + kind * 2 + phase.fma
 
 
 def matvec(ctx: Context, job: str) -> None:
     """All weights, shapes and widths; says which combinations make no sense."""
     runner = Runner(ctx)
-    combinations = list(product(ctx.scale.phase_shapes, ctx.scale.widths, BITS))
+    kinds = ("bf16", "fp8", "int8", "int4")
+    combinations = list(product(ctx.scale.phase_shapes, ctx.scale.widths, kinds))
     for (rows, columns), width, kind in ctx.paced(combinations):
         for fma in (True, False):
             phase = Phase(kind, fma, rows, columns, width)

@@ -6,6 +6,8 @@ of `monolane[cuda]`; `--compile-only` needs no GPU, `--rehearse` runs tiny sizes
 It never changes the GPU's settings.
 """
 
+from __future__ import annotations
+
 import sys
 from pathlib import Path
 
@@ -53,11 +55,14 @@ SCRIPT = Script(
 def main(arguments: list[str]) -> int:
     """Exit status 0: all measured; 1: something failed; 2: usage."""
     parser = SCRIPT.parser()
+    parser.add_argument("--budget-seconds", type=float, help="instead of --minutes")
     parser.add_argument("--compile-only", action="store_true", help="report registers, and stop")
     parser.add_argument("--arch", default="sm_90a", help="of --compile-only; default: sm_90a")
     options = parser.parse_args(arguments)
     if options.compile_only:
         return 0 if report(options.arch) else 1
+    if options.budget_seconds is not None:
+        options.minutes = options.budget_seconds / 60
     return SCRIPT.main(arguments, options)
 
 

@@ -4,6 +4,8 @@ The blocks of a cluster run in one GPC, so joining the SMs of many clusters of s
 one set per GPC. Sizes that are not powers of two straddle the sets that the others leave.
 """
 
+from __future__ import annotations
+
 import numpy as np
 
 from bench.gpu._stage import NotMeasuredError, expect
@@ -17,19 +19,28 @@ ONE_PER_SM = 120 * 1024  # more than half of an SM's shared memory
 
 
 class Partition:
-    """Sets of SMs, each named by one of them."""
+    """Union-find over SMs."""
 
     def __init__(self, count: int) -> None:
-        self._name = np.arange(count)
+        self._parent = list(range(count))
+
+    def root(self, sm: int) -> int:
+        """The representative of the SM's set."""
+        while self._parent[sm] != sm:
+            self._parent[sm] = self._parent[self._parent[sm]]
+            sm = self._parent[sm]
+        return sm
 
     def join(self, a: int, b: int) -> None:
         """Both SMs are in one GPC."""
-        self._name[self._name == self._name[a]] = self._name[b]
+        self._parent[self.root(a)] = self.root(b)
 
     def sets(self) -> list[list[int]]:
         """The sets, by their lowest SM."""
-        names = np.unique(self._name)
-        return sorted(np.flatnonzero(self._name == name).tolist() for name in names)
+        groups: dict[int, list[int]] = {}
+        for sm in range(len(self._parent)):
+            groups.setdefault(self.root(sm), []).append(sm)
+        return sorted(groups.values())
 
 
 def _one_per_sm(ctx: Context) -> int:

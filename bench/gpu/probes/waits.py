@@ -5,6 +5,8 @@ a barrier, with 192 words of 16 blocks (or 24 of 128) it is the 12 KB exchange o
 Rounds follow each other, so a block's time includes the skew of its peers.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -21,7 +23,7 @@ from bench.gpu._stage import (
 from bench.gpu.probes._context import Context, ns_per_cycle, sentinels
 from bench.gpu.probes._kernels import GRID_SYNC, WAITS, Buffer
 from bench.gpu.probes._scale import Scale
-from bench.gpu.probes._test_data import KnownData
+from bench.gpu.probes._test_data import TestData
 from bench.gpu.probes.topology import active_clusters, gpc_sets
 from monolane._results import Record
 from monolane.cuda._device import Launch
@@ -87,7 +89,7 @@ def shared_bytes(ctx: Context, wait: Wait) -> int:
 class Rounds:
     """Launches one configuration and checks everything that it reports."""
 
-    def __init__(self, ctx: Context, data: KnownData) -> None:
+    def __init__(self, ctx: Context, data: TestData) -> None:
         self._ctx, self._data = ctx, data
 
     def measure(self, wait: Wait) -> Record:
@@ -126,12 +128,15 @@ class Rounds:
         expect(
             bool((claims == 1).all()), f"ranks were taken {claims.tolist()} times, not once each"
         )
-        check_words(self._ctx, b, n * wait.rounds * wait.members * wait.words)
+        wrong, checked = device.download(b["results"], np.uint32, 2).tolist()
+        expect_equal("wrong words", wrong, 0)
+        expected = n * wait.rounds * wait.members * wait.words
+        expect_equal("words checked (modulo 2^32)", checked, expected & 0xFFFFFFFF)
         if wait.stream:
             check_stream(self._ctx, self._data, b, grid)
 
 
-def stream_values(ctx: Context, data: KnownData, stream: bool) -> dict[str, int | Buffer]:
+def stream_values(ctx: Context, data: TestData, stream: bool) -> dict[str, int | Buffer]:
     """The fields of the background stream, in the params of a kernel that has one."""
     scale = ctx.scale
     return {
@@ -141,14 +146,7 @@ def stream_values(ctx: Context, data: KnownData, stream: bool) -> dict[str, int 
     }  # fmt: skip
 
 
-def check_words(ctx: Context, b: dict[str, Buffer], expected: int) -> None:
-    """The kernel compared so many words with their formula, and none was wrong."""
-    wrong, checked = ctx.device.download(b["results"], np.uint32, 2).tolist()
-    expect_equal("wrong words", wrong, 0)
-    expect_equal("words checked (modulo 2^32)", checked, expected & 0xFFFFFFFF)
-
-
-def check_stream(ctx: Context, data: KnownData, b: dict[str, Buffer], blocks: int) -> None:
+def check_stream(ctx: Context, data: TestData, b: dict[str, Buffer], blocks: int) -> None:
     """Every block's background stream read whole passes of its own run, and every word of them."""
     run, copy = ctx.scale.stream_run, ctx.scale.stream_copy
     got = ctx.device.download(b["stream_sums"], np.uint32, blocks)
@@ -193,6 +191,13 @@ def gpc_ranks(sets: Sequence[Sequence[int]], members: int, groups: int, sms: int
     return ranks
 
 
+def pair_ranks(a: int, b: int, sms: int) -> tuple[int, ...]:
+    """Two SMs exchange, all others stay out."""
+    ranks = [IDLE] * sms
+    ranks[a], ranks[b] = 0, 1
+    return tuple(ranks)
+
+
 def grid_sync(ctx: Context) -> Record:
     """ns per round over the whole device, by the barrier of cooperative groups."""
     n, rounds = ctx.device.info.sms, ctx.scale.rounds
@@ -203,14 +208,16 @@ def grid_sync(ctx: Context) -> Record:
         raise NotMeasuredError(f"grid_sync.cu needs the toolkit's headers: {error}") from error
     with ctx.buffers(words=n * 8, log=n * rounds * 4, totals=n * 32, results=8) as b:
         ctx.run("grid_sync.cu", "grid_sync", shape, GRID_SYNC, rounds=rounds, **b)
-        check_words(ctx, b, n * n * rounds)
+        wrong, checked = ctx.device.download(b["results"], np.uint32, 2).tolist()
+        expect_equal("wrong words", wrong, 0)
+        expect_equal("words checked", checked, n * n * rounds)
         return round_figures(ctx, b, n, rounds)
 
 
 def waits(ctx: Context, job: str) -> None:
     """Groups of a lane's size, the whole device, pairs at different distances."""
     sms = ctx.device.info.sms
-    rounds = Rounds(ctx, KnownData(ctx, ctx.scale.stream_run * sms))
+    rounds = Rounds(ctx, TestData(ctx, ctx.scale.stream_run * sms))
     sets = _sets(ctx)
     for wait in ctx.paced([*_configurations(ctx, sets), *_cluster_configurations(ctx)]):
         ctx.attempt("wait", rounds.measure, wait, **wait.labels())
@@ -293,7 +300,7 @@ def _distances(ctx: Context, rounds: Rounds, sets: list[list[int]]) -> None:
         for other in range(1, pairs + 1, step):
             wait = Wait(
                 "sentinel, re-arm after", 1, 2, 1, stream, ctx.scale.distance_rounds,
-                tuple(gpc_ranks([[0, other]], 2, 1, sms)), "pair",
+                pair_ranks(0, other, sms), "pair",
             )  # fmt: skip
             ctx.attempt(
                 "one_way_flag", rounds.measure, wait, sm_a=0, sm_b=other,

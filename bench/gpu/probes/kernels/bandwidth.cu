@@ -21,42 +21,45 @@ DEVICE void report_sum(u32* sums, u32 sum) {
   if (warp_thread() == 0) add_relaxed(sums + block_index(), sum);
 }
 
-// Where the k-th chunk of a share begins.
-DEVICE u64 offset_of(const BandwidthParams& p, const Share& share, u64 k) {
-  return (share.first + k * share.step) * p.chunk_bytes;
-}
-
 // ---- plain loads: UNROLL independent 16-byte loads per thread before the first use --------------
-// `use` takes each vector, and the byte at which it lies.
-template <int UNROLL, typename Use>
-DEVICE void each_plain(const BandwidthParams& p, Use use) {
+template <int UNROLL>
+DEVICE void read_plain(const BandwidthParams& p) {
   Share share = share_of(p.chunks, p.interleaved);
+  u32 sum = 0;
   for (u64 k = 0; k < share.count; ++k) {
-    u64 at = offset_of(p, share, k) + thread_index() * 16;
+    const u8* chunk = p.from + (share.first + k * share.step) * p.chunk_bytes;
+    const Vec4* at = reinterpret_cast<const Vec4*>(chunk) + thread_index();
     for (u32 i = 0; i < p.chunk_bytes; i += block_threads() * 16 * UNROLL) {
       Vec4 v[UNROLL];
 #pragma unroll
-      for (int j = 0; j < UNROLL; ++j) {
-        v[j] = load_once(reinterpret_cast<const Vec4*>(p.from + at) + j * block_threads());
-      }
+      for (int j = 0; j < UNROLL; ++j) v[j] = load_once(at + j * block_threads());
 #pragma unroll
-      for (int j = 0; j < UNROLL; ++j) use(v[j], at + j * block_threads() * 16);
-      at += block_threads() * 16 * UNROLL;
+      for (int j = 0; j < UNROLL; ++j) sum += v[j].x + v[j].y + v[j].z + v[j].w;
+      at += block_threads() * UNROLL;
     }
   }
-}
-template <int UNROLL>
-DEVICE void read_plain(const BandwidthParams& p) {
-  u32 sum = 0;
-  each_plain<UNROLL>(p, [&](const Vec4& v, u64) { sum += v.x + v.y + v.z + v.w; });
   report_sum(p.sums, sum);
 }
 KERNEL(read_plain_4, BandwidthParams, 1024) { read_plain<4>(p); }
 KERNEL(read_plain_8, BandwidthParams, 1024) { read_plain<8>(p); }
 
 KERNEL(copy_plain, BandwidthParams, 1024) {
-  each_plain<4>(p,
-                [&](const Vec4& v, u64 at) { store_once(reinterpret_cast<Vec4*>(p.to + at), v); });
+  constexpr int UNROLL = 4;
+  Share share = share_of(p.chunks, p.interleaved);
+  for (u64 k = 0; k < share.count; ++k) {
+    u64 offset = (share.first + k * share.step) * p.chunk_bytes;
+    const Vec4* from = reinterpret_cast<const Vec4*>(p.from + offset) + thread_index();
+    Vec4* to = reinterpret_cast<Vec4*>(p.to + offset) + thread_index();
+    for (u32 i = 0; i < p.chunk_bytes; i += block_threads() * 16 * UNROLL) {
+      Vec4 v[UNROLL];
+#pragma unroll
+      for (int j = 0; j < UNROLL; ++j) v[j] = load_once(from + j * block_threads());
+#pragma unroll
+      for (int j = 0; j < UNROLL; ++j) store_once(to + j * block_threads(), v[j]);
+      from += block_threads() * UNROLL;
+      to += block_threads() * UNROLL;
+    }
+  }
 }
 
 // ---- cp.async: a ring of 8 groups; every thread reads back only what it copied itself, so
@@ -65,7 +68,7 @@ constexpr int GROUPS = 8;
 
 DEVICE void async_group(const BandwidthParams& p, const Share& share, u64 k) {
   if (k < share.count) {
-    const u8* from = p.from + offset_of(p, share, k);
+    const u8* from = p.from + (share.first + k * share.step) * p.chunk_bytes;
     u8* to = dynamic_shared() + (k % GROUPS) * p.chunk_bytes;
     for (u32 i = thread_index() * 16; i < p.chunk_bytes; i += block_threads() * 16) {
       copy_async16(to + i, from + i);
@@ -74,33 +77,39 @@ DEVICE void async_group(const BandwidthParams& p, const Share& share, u64 k) {
   copy_async_commit();  // an empty group at the end keeps the count of pending groups constant
 }
 
-template <typename Use>
-DEVICE void each_async(const BandwidthParams& p, Use use) {
+KERNEL(read_async, BandwidthParams, 128) {
+  Share share = share_of(p.chunks, p.interleaved);
+  u32 sum = 0;
+  for (u64 k = 0; k + 1 < GROUPS; ++k) async_group(p, share, k);
+  for (u64 k = 0; k < share.count; ++k) {
+    async_group(p, share, k + GROUPS - 1);
+    copy_async_wait<GROUPS - 1>();  // group k has landed
+    const u8* slot = dynamic_shared() + (k % GROUPS) * p.chunk_bytes;
+    for (u32 i = thread_index() * 16; i < p.chunk_bytes; i += block_threads() * 16) {
+      Vec4 v = *reinterpret_cast<const Vec4*>(slot + i);
+      sum += v.x + v.y + v.z + v.w;
+    }
+  }
+  report_sum(p.sums, sum);
+}
+
+KERNEL(copy_async, BandwidthParams, 128) {
   Share share = share_of(p.chunks, p.interleaved);
   for (u64 k = 0; k + 1 < GROUPS; ++k) async_group(p, share, k);
   for (u64 k = 0; k < share.count; ++k) {
     async_group(p, share, k + GROUPS - 1);
     copy_async_wait<GROUPS - 1>();  // group k has landed
     const u8* slot = dynamic_shared() + (k % GROUPS) * p.chunk_bytes;
-    u64 at = offset_of(p, share, k);
+    u8* to = p.to + (share.first + k * share.step) * p.chunk_bytes;
     for (u32 i = thread_index() * 16; i < p.chunk_bytes; i += block_threads() * 16) {
-      use(*reinterpret_cast<const Vec4*>(slot + i), at + i);
+      store_once(reinterpret_cast<Vec4*>(to + i), *reinterpret_cast<const Vec4*>(slot + i));
     }
   }
 }
 
-KERNEL(read_async, BandwidthParams, 128) {
-  u32 sum = 0;
-  each_async(p, [&](const Vec4& v, u64) { sum += v.x + v.y + v.z + v.w; });
-  report_sum(p.sums, sum);
-}
-
-KERNEL(copy_async, BandwidthParams, 128) {
-  each_async(p, [&](const Vec4& v, u64 at) { store_once(reinterpret_cast<Vec4*>(p.to + at), v); });
-}
-
 #if HOPPER
-// ---- bulk copies: warp 0 produces (one thread), the other warps take chunks in turn -------------
+// ---- bulk copies: warp 0 produces (one thread), the other warps take chunks in turn
+// ---------------
 KERNEL(read_bulk, BandwidthParams, 544) {
   u32 readers = block_threads() / 32 - 1;
   Ring ring = ring_at(dynamic_shared(), p.slots, p.chunk_bytes);
@@ -110,8 +119,15 @@ KERNEL(read_bulk, BandwidthParams, 544) {
   Watchdog dog = watchdog(p.fault, p.watchdog_cycles);
   if (warp_index() == 0) {
     if (warp_thread() != 0) return;
-    ring_produce(ring, p.from + offset_of(p, share, 0), share.step * p.chunk_bytes, share.count,
-                 p.evict_first != 0, dog);
+    u64 policy = policy_evict_first();
+    RingCursor at{0, 0};
+    u64 issued = 0;
+    for (; issued < share.count; ++issued) {
+      const u8* from = p.from + (share.first + issued * share.step) * p.chunk_bytes;
+      if (!ring_fill(ring, at, from, p.evict_first != 0, policy, dog)) break;
+      ring_advance(at, ring, 1);
+    }
+    ring_drain(ring, issued);
     return;
   }
   u32 reader = warp_index() - 1;
@@ -143,7 +159,8 @@ KERNEL(copy_bulk, BandwidthParams, 32) {
       if (k >= SLOTS) bulk_wait_read<AHEAD - 1>();
       u32 slot = static_cast<u32>(k % SLOTS);
       barrier_expect(ring.full + slot, p.chunk_bytes);
-      bulk_load(ring.slots + slot * p.chunk_bytes, p.from + offset_of(p, share, k), p.chunk_bytes,
+      bulk_load(ring.slots + slot * p.chunk_bytes,
+                p.from + (share.first + k * share.step) * p.chunk_bytes, p.chunk_bytes,
                 ring.full + slot, policy);
     }
     if (k < AHEAD) continue;
@@ -155,7 +172,8 @@ KERNEL(copy_bulk, BandwidthParams, 32) {
     }
     // Both sides of the slot are the copy engine's: the wait on `full` orders the store after the
     // load, and no generic access comes between, so no proxy fence is needed.
-    bulk_store(p.to + offset_of(p, share, j), ring.slots + at.slot * p.chunk_bytes, p.chunk_bytes);
+    bulk_store(p.to + (share.first + j * share.step) * p.chunk_bytes,
+               ring.slots + at.slot * p.chunk_bytes, p.chunk_bytes);
     bulk_commit();
   }
   bulk_wait_all();  // the stores have reached memory before the kernel ends

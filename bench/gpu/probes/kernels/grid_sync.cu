@@ -4,7 +4,7 @@
 #include <cooperative_groups.h>
 #endif
 #include "params.h"
-#include "rounds.cuh"
+#include "primitives.cuh"
 
 DEVICE void whole_grid_barrier() {
 #ifdef MONOLANE_EMULATED
@@ -17,7 +17,7 @@ DEVICE void whole_grid_barrier() {
 // Each block publishes one word a round; thread t reads that of block t.
 KERNEL(grid_sync, GridSyncParams, 256) {
   u32 wrong = 0, checked = 0;
-  Clocks begin = read_clocks();
+  u64 begin_cycles = clock_cycles(), begin_ns = time_ns();
   for (u32 round = 0; round < p.rounds; ++round) {
     u32* now = p.words + (round & 1) * block_count();
     block_barrier();  // the block starts the round together
@@ -35,6 +35,16 @@ KERNEL(grid_sync, GridSyncParams, 256) {
       wrong += got != test_word(round, thread_index());
     }
   }
-  if (thread_index() == 0) report_totals(p.totals, block_index(), begin, 0);
-  report_checks(p.results, wrong, checked);
+  if (thread_index() == 0) {
+    p.totals[block_index() * 4 + 0] = clock_cycles() - begin_cycles;
+    p.totals[block_index() * 4 + 1] = time_ns() - begin_ns;
+    p.totals[block_index() * 4 + 2] = 0;
+    p.totals[block_index() * 4 + 3] = sm_id();
+  }
+  wrong = warp_sum(wrong);
+  checked = warp_sum(checked);
+  if (warp_thread() == 0) {
+    add_relaxed(p.results + 0, wrong);
+    add_relaxed(p.results + 1, checked);
+  }
 }

@@ -8,7 +8,7 @@
 // per 8 (16-bit) or 16 (8-bit) columns; matrix-instruction units are 16 rows, pre-shuffled as
 // fragments.
 #include "params.h"
-#include "rounds.cuh"
+#include "ring.cuh"
 
 constexpr u32 WARPS = 8;
 constexpr u32 THREADS = (WARPS + 1) * 32;
@@ -46,8 +46,9 @@ DEVICE void leave_slot(Phase& ph) {
   }
 }
 
-// ---- decoding ----------------------------------------------------------------------------------
-// Four weights (quad q of a 16-byte vector) as floats.
+// ---- decoding
+// ------------------------------------------------------------------------------------ Four weights
+// (quad q of a 16-byte vector) as floats.
 template <Kind KIND>
 DEVICE void decode_quad(const u32 (&v)[4], int q, float (&out)[4]) {
   if constexpr (KIND == BF16) {
@@ -96,9 +97,9 @@ DEVICE void to_array(const Vec4& v, u32 (&out)[4]) {
   out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
 }
 
-// ---- FMA: 4 rows per unit; a piece is 4 rows x 32 threads x 16 bytes ---------------------------
-// Activations are float, [width][quad of the thread][vector][4], so that a warp's loads are
-// contiguous.
+// ---- FMA: 4 rows per unit; a piece is 4 rows x 32 threads x 16 bytes
+// ------------------------------ Activations are float, [width][quad of the thread][vector][4], so
+// that a warp's loads are contiguous.
 template <Kind KIND, int WIDTH>
 DEVICE bool fma_unit(const MatvecParams& p, Phase& ph, u32 unit, float* partial,
                      const Watchdog& dog) {
@@ -152,8 +153,9 @@ DEVICE bool fma_unit(const MatvecParams& p, Phase& ph, u32 unit, float* partial,
   return true;
 }
 
-// ---- matrix instructions: 16 rows per unit -----------------------------------------------------
-// Activations are 16-bit fragments, [pair of 16-column tiles][8-token tile][thread][4 words].
+// ---- matrix instructions: 16 rows per unit
+// ------------------------------------------------------- Activations are 16-bit fragments, [pair
+// of 16-column tiles][8-token tile][thread][4 words].
 template <Kind KIND>
 struct Piece {                                        // what one warp takes per step
   static constexpr u32 tiles = KIND == BF16 ? 4 : 8;  // 16-column tiles
@@ -246,7 +248,8 @@ DEVICE bool mma_unit(const MatvecParams& p, Phase& ph, u32 unit, float* partial,
   return true;
 }
 
-// ---- one block: p.phases phases over its own run -----------------------------------------------
+// ---- one block: p.phases phases over its own run
+// -------------------------------------------------
 DEVICE void reader_barrier() { named_barrier(1, WARPS * 32); }
 
 // Adds the column parts in order, applies the row's scale, writes the result and adds its bits to a
@@ -288,12 +291,23 @@ DEVICE void run_phases(const MatvecParams& p, Unit compute) {
   if (warp_index() == WARPS) {
     if (warp_thread() != 0) return;
     u64 chunks = ph.resident ? p.slots : p.run_bytes / p.slot_bytes;
-    ring_produce(ph.ring, run, p.slot_bytes, chunks, true, dog);
+    u64 policy = policy_evict_first();
+    RingCursor at{0, 0};
+    u64 issued = 0;
+    while (issued < chunks &&
+           ring_fill(ph.ring, at, run + issued * p.slot_bytes, true, policy, dog)) {
+      ring_advance(at, ph.ring, 1);
+      ++issued;
+    }
+    ring_drain(ph.ring, issued);
     return;
   }
-  Clocks begin{0, 0};
+  u64 begin_cycles = 0, begin_ns = 0;
   for (u32 phase = 0; phase < p.phases; ++phase) {
-    if (phase == p.untimed_phases) begin = read_clocks();
+    if (phase == p.untimed_phases) {
+      begin_cycles = clock_cycles();
+      begin_ns = time_ns();
+    }
     if (ph.resident) ph.at.slot = 0;  // step s of every phase reads slot s % slots
     // With two partial buffers the barrier of phase n + 1 lies between the reads of phase n and the
     // writes of phase n + 2, so one barrier per phase is enough.
@@ -310,24 +324,47 @@ DEVICE void run_phases(const MatvecParams& p, Unit compute) {
     if (p.partial_buffers == 1) reader_barrier();  // guards those reads against the next phase
   }
   if (thread_index() == 0) {
-    report_totals(p.totals, block_index(), begin, p.phases - p.untimed_phases);
+    u64* out = p.totals + static_cast<u64>(block_index()) * 4;
+    out[0] = clock_cycles() - begin_cycles;
+    out[1] = time_ns() - begin_ns;
+    out[2] = p.phases - p.untimed_phases;
+    out[3] = sm_id();
   }
 }
 
-#define MATVEC(kind, unit, SIZE)                                                                   \
-  KERNEL(matvec_##kind##_##unit##_##SIZE, MatvecParams, THREADS) {                                 \
-    run_phases(p,                                                                                  \
-               [](const MatvecParams& q, Phase& ph, u32 at, float* partial, const Watchdog& dog) { \
-                 return unit##_unit<kind, SIZE>(q, ph, at, partial, dog);                          \
-               });                                                                                 \
+#define MATVEC_FMA(kind, WIDTH)                                                                  \
+  KERNEL(matvec_##kind##_fma_##WIDTH, MatvecParams, THREADS) {                                   \
+    run_phases(                                                                                  \
+        p, [](const MatvecParams& q, Phase& ph, u32 unit, float* partial, const Watchdog& dog) { \
+          return fma_unit<kind, WIDTH>(q, ph, unit, partial, dog);                               \
+        });                                                                                      \
   }
-#define MATVEC_FMA(kind) MATVEC(kind, fma, 1) MATVEC(kind, fma, 4) MATVEC(kind, fma, 8)
-#define MATVEC_MMA(kind) MATVEC(kind, mma, 1) MATVEC(kind, mma, 2) MATVEC(kind, mma, 8)
+#define MATVEC_MMA(kind, TOKEN_TILES)                                                            \
+  KERNEL(matvec_##kind##_mma_##TOKEN_TILES, MatvecParams, THREADS) {                             \
+    run_phases(                                                                                  \
+        p, [](const MatvecParams& q, Phase& ph, u32 unit, float* partial, const Watchdog& dog) { \
+          return mma_unit<kind, TOKEN_TILES>(q, ph, unit, partial, dog);                         \
+        });                                                                                      \
+  }
 
-MATVEC_FMA(BF16)
-MATVEC_FMA(FP8)
-MATVEC_FMA(INT8)
-MATVEC_MMA(BF16)
-MATVEC_MMA(FP8)
-MATVEC_MMA(INT8)
-MATVEC_MMA(INT4)
+MATVEC_FMA(BF16, 1)
+MATVEC_FMA(BF16, 4)
+MATVEC_FMA(BF16, 8)
+MATVEC_FMA(FP8, 1)
+MATVEC_FMA(FP8, 4)
+MATVEC_FMA(FP8, 8)
+MATVEC_FMA(INT8, 1)
+MATVEC_FMA(INT8, 4)
+MATVEC_FMA(INT8, 8)
+MATVEC_MMA(BF16, 1)
+MATVEC_MMA(BF16, 2)
+MATVEC_MMA(BF16, 8)
+MATVEC_MMA(FP8, 1)
+MATVEC_MMA(FP8, 2)
+MATVEC_MMA(FP8, 8)
+MATVEC_MMA(INT8, 1)
+MATVEC_MMA(INT8, 2)
+MATVEC_MMA(INT8, 8)
+MATVEC_MMA(INT4, 1)
+MATVEC_MMA(INT4, 2)
+MATVEC_MMA(INT4, 8)

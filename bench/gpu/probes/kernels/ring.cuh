@@ -92,19 +92,6 @@ DEVICE void ring_drain(const Ring& ring, u64 issued) {
     }
   }
 }
-
-// By one thread: `count` chunks that begin `stride` bytes after each other, to the end.
-DEVICE void ring_produce(const Ring& ring, const u8* from, u64 stride, u64 count, bool evict_first,
-                         const Watchdog& dog) {
-  u64 policy = policy_evict_first();
-  RingCursor at{0, 0};
-  u64 issued = 0;
-  while (issued < count && ring_fill(ring, at, from + issued * stride, evict_first, policy, dog)) {
-    ring_advance(at, ring, 1);
-    ++issued;
-  }
-  ring_drain(ring, issued);
-}
 #endif
 
 // Reader: passing `full` makes the copy engine's writes of this slot visible to the loads after it.

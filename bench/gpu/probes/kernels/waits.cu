@@ -3,10 +3,13 @@
 // without the stream the first five warps leave at once. Every received word is compared with its
 // formula.
 #include "params.h"
-#include "rounds.cuh"
+#include "ring.cuh"
 
+constexpr u32 READERS = 4;
+constexpr u32 FIRST_ROUND_WARP = 1 + READERS;
 constexpr u32 ROUND_THREADS = 256;
 constexpr u32 MAX_VECTORS = 4;  // per thread: 4 * 4 * 256 words, enough for the 12 KB exchange
+constexpr u32 SENTINEL = 0xffffffffu;  // a NaN that arithmetic never produces
 
 enum Method : u32 {
   SENTINEL_REARM_BEFORE = 0,  // three buffers: re-arm, fence, publish
@@ -19,11 +22,14 @@ enum Method : u32 {
 DEVICE void round_barrier() { named_barrier(1, ROUND_THREADS); }
 
 DEVICE u32 round_word(u32 round, u32 member, u32 index, u32 group) {
-  return published_word((static_cast<u64>(round) << 32) | (member << 16) | index, group);
+  u32 word = test_word((static_cast<u64>(round) << 32) | (member << 16) | index, group);
+  return word == SENTINEL ? 0 : word;
 }
 
-struct WaitState {  // shared memory, behind the ring
-  RoundState round;
+struct RoundState {  // shared memory, behind the ring
+  StreamControl stream;
+  u32 failed;
+  u32 pad[3];
   u64 arrivals;  // mbarrier of the remote method
   u64 pad_arrivals;
 };
@@ -67,17 +73,15 @@ DEVICE bool poll_sentinels(const WaitsParams& p, Round& r, const u32* words, con
   return true;
 }
 
-// Takes this thread's words from where `word(i)` and, beyond one per block, `vector(i)` find them.
-template <typename One, typename Four>
-DEVICE void take_words(const WaitsParams& p, Round& r, One word, Four vector) {
+DEVICE void load_words(const WaitsParams& p, Round& r, const u32* words) {
   if (p.words == 1) {
-    if (r.thread < r.total) r.got[0].x = word(r.thread);
+    if (r.thread < r.total) r.got[0].x = load_relaxed(words + r.thread);
     return;
   }
 #pragma unroll
   for (u32 j = 0; j < MAX_VECTORS; ++j) {
     u32 i = r.thread + j * ROUND_THREADS;
-    if (i * 4 < r.total) r.got[j] = vector(i);
+    if (i * 4 < r.total) r.got[j] = load_relaxed(reinterpret_cast<const Vec4*>(words) + i);
   }
 }
 
@@ -113,7 +117,7 @@ DEVICE bool exchange_sentinel(const WaitsParams& p, Round& r, u32 round, bool be
   return poll_sentinels(p, r, now, dog);
 }
 
-DEVICE bool exchange_counter(const WaitsParams& p, Round& r, WaitState* state, u32 round,
+DEVICE bool exchange_counter(const WaitsParams& p, Round& r, RoundState* state, u32 round,
                              const Watchdog& dog) {
   u32* now = p.words_base + (static_cast<u64>(r.group) * 4 + (round & 1)) * r.total;
   u32* counter = p.counters + r.group * 32;  // one cache line each
@@ -124,17 +128,14 @@ DEVICE bool exchange_counter(const WaitsParams& p, Round& r, WaitState* state, u
     u32 target = (round + 1) * p.members;
     while (load_acquire(counter) < target) {
       if (starved(dog, WAIT_COUNTER, round)) {
-        shared_poke(&state->round.failed, 1);
+        shared_poke(&state->failed, 1);
         break;
       }
     }
   }
   round_barrier();  // hands thread 0's acquire to the others; guards the loads below
-  if (shared_peek(&state->round.failed)) return false;
-  const Vec4* vectors = reinterpret_cast<const Vec4*>(now);
-  take_words(
-      p, r, [&](u32 i) { return load_relaxed(now + i); },
-      [&](u32 i) { return load_relaxed(vectors + i); });
+  if (shared_peek(&state->failed)) return false;
+  load_words(p, r, now);
   return true;
 }
 
@@ -144,17 +145,23 @@ DEVICE bool exchange_cluster(const WaitsParams& p, Round& r, u32* own, u32 round
     now[i] = round_word(round, r.member, i, r.group);
   }
   cluster_barrier();  // publishes every block's words; guards the peers' loads below
-  take_words(
-      p, r, [&](u32 i) { return peer_load(peer_address(now, i)); },
-      [&](u32 i) {
-        SharedAddress from = peer_address(now + i * 4 % p.words, i * 4 / p.words);
-        return Vec4{peer_load(from), peer_load(from + 4), peer_load(from + 8),
-                    peer_load(from + 12)};
-      });
+  if (p.words == 1) {
+    if (r.thread < r.total) r.got[0].x = peer_load(peer_address(now, r.thread));
+    return true;
+  }
+#pragma unroll
+  for (u32 j = 0; j < MAX_VECTORS; ++j) {
+    u32 i = (r.thread + j * ROUND_THREADS) * 4;
+    if (i < r.total) {
+      SharedAddress from = peer_address(now + i % p.words, i / p.words);
+      r.got[j] =
+          Vec4{peer_load(from), peer_load(from + 4), peer_load(from + 8), peer_load(from + 12)};
+    }
+  }
   return true;
 }
 
-DEVICE bool exchange_remote(const WaitsParams& p, Round& r, WaitState* state, u32* own, u32 round,
+DEVICE bool exchange_remote(const WaitsParams& p, Round& r, RoundState* state, u32* own, u32 round,
                             const Watchdog& dog) {
   u32* now = own + (round & 1) * r.total;
   for (u32 i = r.thread; i < p.words * p.members; i += ROUND_THREADS) {
@@ -167,8 +174,15 @@ DEVICE bool exchange_remote(const WaitsParams& p, Round& r, WaitState* state, u3
   while (!barrier_passed_cluster(&state->arrivals, round & 1)) {
     if (starved(dog, WAIT_REMOTE_BARRIER, round)) return false;
   }
-  const Vec4* vectors = reinterpret_cast<const Vec4*>(now);
-  take_words(p, r, [&](u32 i) { return now[i]; }, [&](u32 i) { return vectors[i]; });
+  if (p.words == 1) {
+    if (r.thread < r.total) r.got[0].x = now[r.thread];
+    return true;
+  }
+#pragma unroll
+  for (u32 j = 0; j < MAX_VECTORS; ++j) {
+    u32 i = r.thread + j * ROUND_THREADS;
+    if (i * 4 < r.total) r.got[j] = reinterpret_cast<const Vec4*>(now)[i];
+  }
   return true;
 }
 
@@ -203,7 +217,7 @@ DEVICE void wait_for_participants(const WaitsParams& p, const Watchdog& dog) {
   }
 }
 
-DEVICE void run_rounds(const WaitsParams& p, u32 rank, WaitState* state, u32* own, u32* log,
+DEVICE void run_rounds(const WaitsParams& p, u32 rank, RoundState* state, u32* own, u32* log,
                        const Watchdog& dog) {
   Round r;
   r.group = rank / p.members;
@@ -211,7 +225,12 @@ DEVICE void run_rounds(const WaitsParams& p, u32 rank, WaitState* state, u32* ow
   r.thread = thread_index() - FIRST_ROUND_WARP * 32;
   r.total = p.members * p.words;
   u32 wrong = 0, checked = 0;
-  RoundsBegin begin = begin_rounds(p, &state->round);
+  if (p.stream) {  // let the stream reach its full rate first
+    u64 begin = clock_cycles();
+    while (clock_cycles() - begin < p.warm_cycles) nap();
+  }
+  u32 chunks_begin = shared_peek(&state->stream.chunks);
+  u64 begin_cycles = clock_cycles(), begin_ns = time_ns();
   for (u32 round = 0; round < p.rounds; ++round) {
     bool ok = true;
     round_barrier();  // all round warps start together; guards the words' reuse by `publish`
@@ -225,26 +244,45 @@ DEVICE void run_rounds(const WaitsParams& p, u32 rank, WaitState* state, u32* ow
     } else {
       ok = exchange_remote(p, r, state, own, round, dog);
     }
-    if (!ok) shared_poke(&state->round.failed, 1);
+    if (!ok) shared_poke(&state->failed, 1);
     round_barrier();  // every thread has its words (or has failed); guards the read of `failed`
     if (r.thread == 0) log[round] = static_cast<u32>(clock_cycles() - start);
-    if (shared_peek(&state->round.failed)) break;
+    if (shared_peek(&state->failed)) break;
     check_round(p, r, round, wrong, checked);
   }
-  end_rounds<ROUND_THREADS>(p, rank, &state->round, log, begin, wrong, checked);
+  if (r.thread == 0) {
+    u64* out = p.totals + static_cast<u64>(rank) * 4;
+    out[0] = clock_cycles() - begin_cycles;
+    out[1] = time_ns() - begin_ns;
+    out[2] = shared_peek(&state->stream.chunks) - chunks_begin;
+    out[3] = sm_id();
+    shared_poke(&state->stream.stop, 1);
+  }
+  round_barrier();  // the log is complete; guards its copy to global memory
+  for (u32 i = r.thread; i < p.rounds; i += ROUND_THREADS) {
+    p.log[static_cast<u64>(rank) * p.rounds + i] = log[i];
+  }
+  wrong = warp_sum(wrong);
+  checked = warp_sum(checked);
+  if (warp_thread() == 0) {
+    add_relaxed(p.results + 0, wrong);
+    add_relaxed(p.results + 1, checked);
+  }
   if (r.thread == 0) add_relaxed(p.finished, 1);
 }
 
 KERNEL(waits, WaitsParams, 416) {
   u8* shared = dynamic_shared();
   Ring ring = ring_at(shared, p.slots, p.copy_bytes);
-  WaitState* state = reinterpret_cast<WaitState*>(shared + ring_footprint(p.slots, p.copy_bytes));
+  RoundState* state = reinterpret_cast<RoundState*>(shared + ring_footprint(p.slots, p.copy_bytes));
   u32* log = reinterpret_cast<u32*>(state + 1);  // [rounds], a multiple of 4
   u32* own = log + p.rounds;                     // [2][members * words], cluster methods only
   u32 rank = p.rank_of_sm ? p.rank_of_sm[sm_id()] : block_index();
   bool takes_part = rank < p.groups * p.members;
   if (thread_index() == 0) {
-    round_init(ring, &state->round);
+    ring_init(ring, 1);
+    stream_init(&state->stream);
+    state->failed = 0;
     barrier_init(&state->arrivals, p.members);
     barrier_init_fence();
     if (takes_part) add_relaxed(p.claims + rank, 1);
@@ -254,13 +292,19 @@ KERNEL(waits, WaitsParams, 416) {
   Watchdog dog = watchdog(p.fault, p.watchdog_cycles);
   const u8* run = p.stream_from + static_cast<u64>(block_index()) * p.run_bytes;
   u32 sum = 0;
-  if (warp_index() < FIRST_ROUND_WARP) {
-    sum = stream_beside(p, ring, &state->round, run, dog);
+  if (warp_index() == 0) {
+    if (p.stream && warp_thread() == 0) {
+      stream_produce(ring, &state->stream, run, static_cast<u32>(p.run_bytes / p.copy_bytes),
+                     patient(dog));
+    }
+  } else if (warp_index() < FIRST_ROUND_WARP) {
+    if (p.stream)
+      sum = stream_consume(ring, &state->stream, warp_index() - 1, READERS, patient(dog));
   } else if (takes_part) {
     run_rounds(p, rank, state, own, log, dog);
   } else {
     if (p.stream) wait_for_participants(p, patient(dog));
-    if (thread_index() == FIRST_ROUND_WARP * 32) shared_poke(&state->round.stream.stop, 1);
+    if (thread_index() == FIRST_ROUND_WARP * 32) shared_poke(&state->stream.stop, 1);
   }
   if (p.method == CLUSTER_BARRIER) {
     // barrier.cluster counts every thread that has not left, so the other warps leave first; the
@@ -268,8 +312,10 @@ KERNEL(waits, WaitsParams, 416) {
     if (warp_index() >= FIRST_ROUND_WARP) cluster_barrier();
     return;
   }
-  report_stream_sum(p, block_index(), sum);
+  sum = warp_sum(sum);
+  if (warp_thread() == 0) add_relaxed(p.stream_sums + block_index(), sum);
   if (p.method == REMOTE_BARRIER)
     cluster_barrier();  // no block leaves while a peer may arrive on it
-  report_stream_chunks(p, block_index(), &state->round);
+  block_barrier();      // the producer's last count is final; guards the read below
+  if (thread_index() == 0 && p.stream) p.stream_chunks[block_index()] = state->stream.last;
 }

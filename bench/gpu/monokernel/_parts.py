@@ -1,0 +1,44 @@
+"""The parts of the suite, the most important first, and how long each may take."""
+
+from __future__ import annotations
+
+from bench.gpu._campaign import FIRST, Part
+from bench.gpu.monokernel import variants
+from bench.gpu.monokernel.sanitizer import TOOLS
+
+
+def parts(emulated: bool) -> tuple[Part, ...]:
+    """All of them, in order."""
+    peers, decode = "peers:peers", "decode with other constants"
+    tool = "compute-sanitizer, a small model"
+    shown = (
+        (FIRST, "_build:build", 90, "weights, and every kernel compiled"),
+        ("goldens", "correctness:goldens", 60, "golden models, every dtype and width"),
+        ("full", "correctness:full", 45, "the full shape: bits of all widths, run twice"),
+        ("reference", "correctness:reference", 60, "the full shape beside torch or NumPy"),
+        ("bandwidth", "speed:bandwidth", 40, "what reading memory can reach"),
+        ("decode", "speed:decode", 60, "tokens/s of one sequence, greedy and sampled"),
+        ("decode-float8", "speed:decode_float8", 45, "the same with weights in float8"),
+        ("prefill", "speed:prefill", 45, "time to the first token"),
+        ("phases", "phases:phases", 45, "where the microseconds of a pass go"),
+        ("cuda-graph", peers, 60, "packed PyTorch in one CUDA graph"),
+        ("hf-eager", peers, 45, "monolane.hf as it is"),
+        ("widths", "speed:widths", 45, "passes of 1 to 64 rows, batches"),
+        *((f"variant:{x.name}", "variants:variants", 25, decode) for x in variants.known(emulated)),
+        ("cuda-graph-compile", peers, 100, "packed PyTorch, compiled, one CUDA graph"),
+        ("decode-again", "speed:decode", 25, "has the machine drifted?"),
+        *((f"sanitizer:{x}", "sanitizer:sanitize", 40, tool) for x in TOOLS),
+        ("soak", "soak:soak", 60, "many sequences, and the same bits at the end"),
+        ("hf-compile", peers, 180, "monolane.hf compiled, one CUDA graph"),
+    )
+    hidden = (
+        ("small-model", "sanitizer:small_model", 600, "what the sanitizer runs"),
+        ("profile", "_trial:profile", 120, "a short decode, for a profiler"),
+        ("crash", "_trial:crash", 20, "a process that dies"),
+        ("hang", "_trial:hang", 3, "a process that never ends"),
+    )
+    return tuple(
+        Part(name, f"monokernel.{entry}", seconds, tells, hidden=row in hidden)
+        for row in (*shown, *hidden)
+        for name, entry, seconds, tells in (row,)
+    )
