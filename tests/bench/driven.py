@@ -8,7 +8,6 @@ The probes' kernels are compiled for this processor; everything else is what run
 import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -23,9 +22,6 @@ from monolane.cuda import CudaDevice  # noqa: E402
 from monolane.cuda._compile import Compiled  # noqa: E402
 
 kernels = Kernels(Path(sys.argv[1]))
-# 0.2 s for the ping that nobody answers. Elsewhere a wait ends well: its patience must outlast
-# whatever else runs on this machine.
-QUICK = replace(TINY, watchdog_cycles=200_000_000)
 
 
 def compile_for_the_stub(source: str, arch: str) -> Compiled:
@@ -37,5 +33,5 @@ _device.compile_probe = compile_for_the_stub  # type: ignore[assignment]
 _device.PATIENCE = float(os.environ.get("PROBE_PATIENCE", "20"))
 device = _device.ProbeDevice(CudaDevice())
 for probe in sys.argv[2:]:
-    for record in run_probe(probe, device, QUICK if probe in ("waits", "token") else TINY):
+    for record in run_probe(probe, device, TINY):
         sys.stdout.write(json.dumps(record) + "\n")
