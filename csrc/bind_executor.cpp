@@ -262,8 +262,14 @@ void bind_executor(nb::module_& m) {
       .def(
           "read",
           [](BoundExecutor& e, int milliseconds) {
-            nb::gil_scoped_release unlocked;
-            return e.executor.read(e.kept, milliseconds);
+            std::vector<TokenEvent> found;  // empty: a read waits, whatever is kept already
+            bool over;
+            {
+              nb::gil_scoped_release unlocked;
+              over = e.executor.read(found, milliseconds);
+            }
+            e.kept.insert(e.kept.end(), found.begin(), found.end());
+            return over;
           },
           "milliseconds"_a, "Wait for tokens, and keep them; return whether the epoch is over.")
       .def(

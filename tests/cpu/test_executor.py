@@ -1,5 +1,6 @@
 """The native executor: against the goldens, against the oracle, and against itself, bit by bit."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -351,6 +352,24 @@ def test_forced_tokens_cost_one_wide_pass() -> None:
     passes = spans["width"][(spans["worker"] == 0) & (spans["phase"] == 0)].tolist()
     # The prompt, the first token drawn, the run, and the token drawn behind it.
     assert passes == [5, 1, 40, 1]
+
+
+def test_a_read_waits_though_tokens_are_kept() -> None:
+    """Else a reader that takes them at the end polls without a pause, and costs decode a core."""
+    executor = CpuExecutor(random_weights(), "float32", context=600, slots=1, workers=2)
+    executor.start([sampled(0, np.arange(5), 9, guided=True)])
+    executor.guide(0, Guide(np.full(3, 0xFFFFFFFF, np.uint32)))
+    while not (kept := executor.take()):
+        executor.read(1.0)
+    executor.guide(0, Guide(np.full(3, 0xFFFFFFFF, np.uint32)))
+    executor.read(1.0)  # the second token, which stays; the third waits for its guide
+    begin = time.monotonic()
+    assert not executor.read(0.2)
+    assert time.monotonic() - begin > 0.15
+    executor.interrupt()
+    while not executor.read(1.0):
+        pass
+    assert len(kept) + len(executor.take()) == 2
 
 
 @pytest.mark.parametrize(

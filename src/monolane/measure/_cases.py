@@ -70,9 +70,10 @@ class LoadedModel:
         """Feed tokens and draw ``budget`` greedily; return the last token and all times in ns."""
         executor = self.executor
         executor.start([Advance(slot=slot, token_ids=tuple(token_ids), budget=budget)])
-        while not executor.read(_PATIENCE):
-            pass
-        events = executor.take()
+        over, events = False, []
+        while not over:
+            over = executor.read(_PATIENCE)
+            events += executor.take()
         return events[-1].token_id, [event.time_ns for event in events]
 
 
