@@ -6,7 +6,7 @@ a field, a code or an offset by hand on the other side of a border.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -52,48 +52,43 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A struct; ``parts`` are the structs that occur in it, by name."""
+    """A struct; ``parts`` are the structs that occur in it."""
 
     name: str
     fields: tuple[Field, ...]
     parts: tuple["Struct", ...] = ()
+    # As NumPy sees it; a pointer is an address, an enum its code. Made once: each reading of tokens
+    # asks for one, and making it takes 10 us.
+    dtype: "np.dtype[np.void]" = field(init=False, repr=False, compare=False)
 
-    @property
-    def dtype(self) -> "np.dtype[np.void]":
-        """The struct as NumPy sees it; a pointer is an address, an enum its code."""
-        parts = {part.name: part for part in self.parts}
+    def __post_init__(self) -> None:
+        parts = {part.name: part.dtype for part in self.parts}
 
-        def form(field: Field) -> tuple[Any, ...]:
-            if field.kind in parts:
-                kind: Any = parts[field.kind].dtype
-            elif field.kind.endswith("*"):
-                kind = "<u8"
-            else:
-                kind = _NUMPY.get(field.kind, "<i4")
-            return (field.name, kind, (field.length,)) if field.length else (field.name, kind)
+        def form(x: Field) -> tuple[Any, ...]:
+            kind = "<u8" if x.kind.endswith("*") else parts.get(x.kind, _NUMPY.get(x.kind, "<i4"))
+            return (x.name, kind, (x.length,)) if x.length else (x.name, kind)
 
-        return np.dtype([form(field) for field in self.fields], align=True)
+        object.__setattr__(self, "dtype", np.dtype([form(x) for x in self.fields], align=True))
 
     def declare(self, language: Language) -> str:
         """Return the declaration, whose compiler checks size and offsets."""
         declared = []
-        for field in self.fields:
-            array = f"[{field.length}]" if field.length else ""
-            kind = language.types.get(field.kind, field.kind)
-            declared.append((f"{kind} {field.name}{array};", field.meaning))
+        for x in self.fields:
+            array = f"[{x.length}]" if x.length else ""
+            kind = language.types.get(x.kind, x.kind)
+            declared.append((f"{kind} {x.name}{array};", x.meaning))
         width = max(len(text) for text, _ in declared)
         lines = [f"struct {self.name} {{"]
         lines += [
             f"  {text:{width}}  // {meaning}" if meaning else f"  {text}"
             for text, meaning in declared
         ]
-        dtype = self.dtype
-        lines += ["};", f"static_assert(sizeof({self.name}) == {dtype.itemsize});"]
+        lines += ["};", f"static_assert(sizeof({self.name}) == {self.dtype.itemsize});"]
         if language is CPP:  # CUDA has no <cstddef> at run-time compilation: there the size must do
-            assert dtype.fields is not None
+            assert self.dtype.fields is not None
             lines += [
                 f"static_assert(offsetof({self.name}, {name}) == {where[1]});"
-                for name, where in dtype.fields.items()
+                for name, where in self.dtype.fields.items()
             ]
         return "\n".join(lines) + "\n"
 

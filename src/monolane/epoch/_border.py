@@ -128,16 +128,16 @@ def pack(advances: Sequence[Advance]) -> PackedAdvances:
 
 def unpack_tokens(records: npt.NDArray[np.void]) -> list[TokenEvent]:
     """Return the events of TOKEN records."""
+    columns = (records[name].tolist() for name in ("slot", "token", "time_ns", "logprob"))
     events = []
-    for record in records:
-        token, logprob = int(record["token"]), float(record["logprob"])
+    for i, (slot, token, time_ns, logprob) in enumerate(zip(*columns, strict=True)):
         described = None
         if logprob == logprob:  # NaN where nothing was asked for
-            count = int(record["top_count"])
-            ids, logprobs = record["top_token"].tolist(), record["top_logprob"].tolist()
-            top = tuple(zip(ids[:count], logprobs[:count], strict=True))
+            count = int(records["top_count"][i])
+            ids, logprobs = (records[name][i, :count] for name in ("top_token", "top_logprob"))
+            top = tuple(zip(ids.tolist(), logprobs.tolist(), strict=True))
             described = TokenLogprob(token, logprob, top)
-        events.append(TokenEvent(int(record["slot"]), token, int(record["time_ns"]), described))
+        events.append(TokenEvent(slot, token, time_ns, described))
     return events
 
 
