@@ -117,6 +117,18 @@ def test_decode_stands_at_its_context_in_every_run(model: LoadedModel, tokens: i
     assert len(case.token_us) == 2 * (tokens - 1)
 
 
+def test_any_executor_can_be_timed(tiny_model: Path) -> None:
+    """By its name, through the contract alone; without a plan there are no bytes to count."""
+    loaded = LoadedModel(tiny_model, "auto", context=96, slots=2, workers=None, backend="reference")
+    assert (loaded.dtype, loaded.workers) == ("float32", 1)
+    case = PrefillCase(loaded, 1, 33)
+    run_rounds([case], 2, lambda: None)
+    assert loaded.executor.length(1) == 33
+    assert len(case.samples) == 2
+    with pytest.raises(RequestError, match="expected one that runs a plan, got 'reference'"):
+        loaded.bytes_per_token(10)
+
+
 def test_prefill_feeds_its_prompt(model: LoadedModel) -> None:
     case = PrefillCase(model, 1, 33)
     run_rounds([case], 2, lambda: None)
