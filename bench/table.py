@@ -152,12 +152,13 @@ def _figure(record: Record) -> str:
 
 
 def _ratio(record: Record) -> str:
-    """Return how many times the peer's speed that is, round by round."""
-    ratio, low, high = (record.get(f"ratio_to_llama_cpp{end}") for end in ("", "_min", "_max"))
-    if ratio is None:
-        return ""
-    inside = "" if low is None else f" ({low:.2f} to {high:.2f})"
-    return f"; **{ratio:.2f}** times llama.cpp{inside}"
+    """Return how many times the speed of a peer, or of another version, that is, pair by pair."""
+    for key, peer in (("llama_cpp", "llama.cpp"), ("other", record.get("other"))):
+        ratio, low, high = (record.get(f"ratio_to_{key}{end}") for end in ("", "_min", "_max"))
+        if ratio is not None:
+            inside = "" if low is None else f" ({low:.2f} to {high:.2f})"
+            return f"; **{ratio:.2f}** times {peer}{inside}"
+    return ""
 
 
 def _is_figure(key: str, value: object) -> bool:
