@@ -7,7 +7,7 @@ nothing of families, config.json or safetensors.
 from monolane.model._aside import check_replaceable, folder_aside
 from monolane.model._beside import LICENCE_FILES, copy_beside
 from monolane.model._checkpoint import Checkpoint, write_checkpoint
-from monolane.model._config import Head, LayerConfig, ModelConfig
+from monolane.model._config import Activation, Head, LayerConfig, LayerRotary, ModelConfig, QkNorm
 from monolane.model._fields import read_json_object
 from monolane.model._formats import (
     ACTIVATIONS,
@@ -22,7 +22,13 @@ from monolane.model._quantization import Quantization
 from monolane.model._quantize import MatrixError, QuantizeReport, quantize_folder
 from monolane.model._quantized import Quantized, quantize_matrix
 from monolane.model._reduce import NEVER, NOW, Reduce
-from monolane.model._rotary import Rotary, RotaryScaling
+from monolane.model._rotary import (
+    LinearScaling,
+    Llama3Scaling,
+    Rotary,
+    RotaryScaling,
+    YarnScaling,
+)
 from monolane.model._safetensors import PendingTensor, SafetensorsFile, write_safetensors
 from monolane.model._tensors import Part, Role, TensorSpec, lane_shape, layer_roles
 from monolane.model._weights import Weights
@@ -35,13 +41,18 @@ __all__ = [
     "NEVER",
     "NOW",
     "STORED",
+    "Activation",
     "Checkpoint",
     "Head",
     "LayerConfig",
+    "LayerRotary",
+    "LinearScaling",
+    "Llama3Scaling",
     "MatrixError",
     "ModelConfig",
     "Part",
     "PendingTensor",
+    "QkNorm",
     "Quantization",
     "QuantizeReport",
     "Quantized",
@@ -53,6 +64,7 @@ __all__ = [
     "TensorSpec",
     "WeightFormat",
     "Weights",
+    "YarnScaling",
     "check_replaceable",
     "copy_beside",
     "find_format",
