@@ -12,20 +12,24 @@ from monolane._core import Executor, WeightTable
 from monolane.cpu._arithmetic import Arithmetic
 from monolane.cpu._pages import release_pages
 from monolane.errors import BackendError, CheckpointError
-from monolane.model import STORED, ModelConfig, Quantized, Role, Weights, find_format
+from monolane.model import NORMS, STORED, ModelConfig, Quantized, Role, Weights, find_format
 from monolane.plan import Plan
 
 ROLES = tuple(Role)
 _FREQUENCIES = -1  # no tensor of the checkpoint: computed from the config
-_VECTORS = frozenset(
-    (
-        Role.ATTENTION_NORM,
-        Role.MLP_NORM,
-        Role.FINAL_NORM,
-        Role.Q_BIAS,
-        Role.K_BIAS,
-        Role.V_BIAS,
-    )
+_VECTORS = NORMS | {Role.Q_BIAS, Role.K_BIAS, Role.V_BIAS}
+_COMPUTED = (  # of ModelConfig.features
+    "qkv_bias",
+    "qk_norm",
+    "local_rotary",
+    "layers.rotary",
+    "rotary.amplitude",
+    "norm_offset",
+    "norm_before",
+    "norm_after",
+    "query_scale",
+    "activation",
+    "embedding_scale",
 )
 
 Array = npt.NDArray[Any]
@@ -43,14 +47,20 @@ def hand_over(weights: Weights, arithmetic: Arithmetic) -> Handover:
     """Describe a model's weights to the core; BackendError if a format cannot hold a matrix."""
     config = weights.config
     found = Handover(WeightTable(config.num_layers), {})
-    for role, array in weights.outer.items():
-        _set(found, role, 0, array, arithmetic)
-    for i, layer in enumerate(weights.layers):
-        for role, array in layer.items():
-            _set(found, role, i, array, arithmetic)
+    places = [(role, 0, array) for role, array in weights.outer.items()]
+    places += [(role, i, x) for i, layer in enumerate(weights.layers) for role, x in layer.items()]
+    for role, index, array in places:
+        if role in _VECTORS:
+            # The core knows no offset: it is in the float32 scales that it reads.
+            offset = np.float32(config.norm_offset if role in NORMS else 0)
+            _set_vector(found.table, role, index, array, offset)
+        else:
+            _set(found, role, index, array, arithmetic)
     for (role, place), matrix in weights.quantized.items():
         _set_quantized(found.table, role, place or 0, matrix)
-    found.table.set_vector(_FREQUENCIES, 0, config.rotary.frequencies(config.head_dim))
+    for i, rotary in enumerate((config.rotary, config.local_rotary)):  # PlanRotary
+        if rotary is not None:
+            found.table.set_vector(_FREQUENCIES, i, rotary.frequencies(config.head_dim))
     return found
 
 
@@ -72,11 +82,14 @@ def convert(core: Executor, plan: Plan, sources: Mapping[tuple[Role, int], Array
             release_pages(source)
 
 
+def _set_vector(
+    table: WeightTable, role: Role, layer: int, array: Array, offset: np.float32
+) -> None:
+    vector = np.ascontiguousarray(array, np.float32).reshape(-1)
+    table.set_vector(ROLES.index(role), layer, vector + offset if offset else vector)
+
+
 def _set(found: Handover, role: Role, layer: int, array: Array, arithmetic: Arithmetic) -> None:
-    index, table = ROLES.index(role), found.table
-    if role in _VECTORS:
-        table.set_vector(index, layer, np.ascontiguousarray(array, np.float32).reshape(-1))
-        return
     matrix = array.reshape(-1, array.shape[-1])  # lanes one below the other
     rows, columns = matrix.shape
     stored = STORED[matrix.dtype]
@@ -89,8 +102,8 @@ def _set(found: Handover, role: Role, layer: int, array: Array, arithmetic: Arit
             f"dtype: {wanted.short} needs rows of a multiple of {wanted.group} columns, got "
             f"{columns} in {role.value}; use bfloat16 or float32 for this model"
         )
-    table.set_matrix(
-        role=index,
+    found.table.set_matrix(
+        role=ROLES.index(role),
         layer=layer,
         values=_bytes(matrix),
         scales=None,
@@ -125,6 +138,6 @@ def _bytes(array: Array) -> Array:
 
 def check_config(config: ModelConfig) -> None:
     """Refuse what the kernels do not hold."""
-    config.check_features("cpu", "qkv_bias")
+    config.check_features("cpu", *_COMPUTED)
     if config.head_dim > 1024:
         raise BackendError(f"head_dim: the CPU backend holds at most 1024, got {config.head_dim}")
