@@ -39,6 +39,28 @@ class Quantized:
         return found
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """One matrix in blocks as a GGUF file holds them: data uint8 [.., bytes of a row]."""
+
+    format: str  # name of a row of the table of formats
+    data: Array
+    columns: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the matrix that is meant: [.., columns]."""
+        return (*self.data.shape[:-1], self.columns)
+
+    def widened(self) -> npt.NDArray[np.float32]:
+        """Return what the blocks mean: float32 [.., columns], exactly as llama.cpp widens them."""
+        from gguf import GGMLQuantizationType
+        from gguf.quants import dequantize
+
+        found = dequantize(self.data, GGMLQuantizationType[self.format.upper()])
+        return found.astype(np.float32, copy=False).reshape(self.shape)
+
+
 def quantize_matrix(matrix: Array, quantization: Quantization) -> Quantized:
     """Quantise a float matrix [.., K], K a multiple of 32.
 

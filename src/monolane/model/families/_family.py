@@ -14,6 +14,7 @@ from monolane.model._config import MAX_LAYERS, WEIGHT_DTYPES, ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._rotary import Llama3Scaling, PairStyle, Rotary
 from monolane.model._tensors import Role
+from monolane.model.families._gguf import GgufSpelling
 
 Reader = Callable[[Fields], Any]
 
@@ -34,6 +35,7 @@ class Family:
     # Names of tensors that a checkpoint may hold besides, and that say nothing.
     surplus: Callable[[ModelConfig, str], bool] = lambda config, name: False
     render: Callable[[ModelConfig], dict[str, Any]]
+    gguf: GgufSpelling | None = None  # how GGUF files spell it, where there are such
 
     def parse(self, fields: Fields) -> ModelConfig:
         """Read a config.json; ConfigError names the field that is missing or wrong."""
