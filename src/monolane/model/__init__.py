@@ -20,7 +20,7 @@ from monolane.model._formats import (
 )
 from monolane.model._quantization import Quantization
 from monolane.model._quantize import MatrixError, QuantizeReport, quantize_folder
-from monolane.model._quantized import Quantized, quantize_matrix
+from monolane.model._quantized import Blocks, Quantized, quantize_matrix
 from monolane.model._reduce import NEVER, NOW, Reduce
 from monolane.model._rotary import Rotary, RotaryScaling
 from monolane.model._safetensors import PendingTensor, SafetensorsFile, write_safetensors
@@ -35,6 +35,7 @@ __all__ = [
     "NEVER",
     "NOW",
     "STORED",
+    "Blocks",
     "Checkpoint",
     "Head",
     "LayerConfig",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from monolane.errors import CheckpointError
 from monolane.model._checkpoint import Checkpoint
 from monolane.model._config import ModelConfig
-from monolane.model._quantized import Quantized
+from monolane.model._quantized import Blocks, Quantized
 from monolane.model._safetensors import DTYPE_NAMES, DTYPES, Array
 from monolane.model._tensors import Part, Role, TensorSpec, lane_shape
 from monolane.model.families import find_family, tensor_specs
@@ -28,7 +28,7 @@ class Weights:
     config: ModelConfig
     outer: Mapping[Role, Array]
     layers: tuple[Mapping[Role, Array], ...]
-    quantized: Mapping[tuple[Role, int | None], Quantized] = field(default_factory=dict)
+    quantized: Mapping[tuple[Role, int | None], Quantized | Blocks] = field(default_factory=dict)
 
     @classmethod
     def load(cls, config: ModelConfig, checkpoint: Checkpoint) -> "Weights":
@@ -47,7 +47,7 @@ class Weights:
             arrays[Role.HEAD, None, Part.WHOLE] = embedding.reshape(lane_shape(config, Role.HEAD))
         outer: dict[Role, Array] = {}
         layers: list[dict[Role, Array]] = [{} for _ in config.layers]
-        quantized: dict[tuple[Role, int | None], Quantized] = {}
+        quantized: dict[tuple[Role, int | None], Quantized | Blocks] = {}
         for (role, layer, part), array in arrays.items():
             if part is Part.WHOLE:
                 (outer if layer is None else layers[layer])[role] = array
