@@ -31,7 +31,7 @@ class Weights:
     config: ModelConfig
     outer: Mapping[Role, Array]
     layers: tuple[Mapping[Role, Array], ...]
-    quantized: Mapping[tuple[Role, int | None], "Quantized | Blocks"] = field(default_factory=dict)
+    quantized: Mapping[tuple[Role, int | None], Quantized | Blocks] = field(default_factory=dict)
 
     @classmethod
     def load(cls, config: ModelConfig, checkpoint: Checkpoint) -> "Weights":
