@@ -142,17 +142,15 @@ class GgufText:
             "decoder": {**byte_level, "use_regex": False},
         }
 
-    def _merges(self) -> list[list[str]]:
-        merges, vocab = [], self._vocab
-        for i, merge in enumerate(self._texts("merges")):
-            space = merge.find(" ", 1)  # a token may be a space, where the alphabet has one
-            left, right = merge[:space], merge[space + 1 :]
-            if space < 0 or not (left in vocab and right in vocab and left + right in vocab):
-                raise self._fault(
-                    "merges",
-                    f"item {i}: expected two tokens that make a third, got {merge!r:.80}",
-                )
-            merges.append([left, right])
+    def _merges(self) -> list[str]:
+        """Return the merges as they are, "left right": the library checks them against tokens."""
+        merges = self._texts("merges")
+        wrong = next((i for i, merge in enumerate(merges) if merge.count(" ") != 1), None)
+        if wrong is not None:
+            raise self._fault(
+                "merges",
+                f"item {wrong}: expected two tokens with a space between, got {merges[wrong]!r:.80}",
+            )
         return merges
 
     def _sentence_piece(self) -> dict[str, Any]:
