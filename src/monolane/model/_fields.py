@@ -94,8 +94,8 @@ class Fields:
             raise self.fault(name, "one of " + ", ".join(map(repr, choices)))
         return value
 
-    def fixed(self, name: str, value: str | float, why: str = "") -> None:
-        """Refuse every value but this one, which a field that is not there means too."""
+    def fixed(self, name: str, value: str | float | None, why: str = "") -> None:
+        """Refuse every value but this one, which null or a field that is not there means too."""
         found = self.raw.get(name, value)
         if isinstance(value, str):
             self.choice(name, (value,), value)

@@ -6,7 +6,7 @@ rules stand in one place, and a message names the field of the file. The keys ar
 src/models of llama.cpp).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,8 +25,8 @@ class GgufSpelling:
     style: PairStyle  # of the rotary pairs; "interleaved" where the converter reorders q and k
     # Key of metadata behind "ARCHITECTURE." -> field of config.json, besides the common ones.
     keys: Mapping[str, str] = field(default_factory=dict)
-    # Fields of config.json that the file does not say.
-    given: Mapping[str, Any] = field(default_factory=dict)
+    # Fields of config.json that the file leaves to its readers, from those that it says.
+    given: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda fields: {}
     # Fields of ModelConfig that the converter has worked into the weights.
     folded: Mapping[str, Any] = field(default_factory=dict)
 
@@ -104,8 +104,8 @@ def gguf_fields(
                 f"{source}: {prefix}{key}: this field of the metadata is not known here, so the "
                 f"model may compute something else than executors do; got {value!r:.80}"
             )
-    raw = {"model_type": spelling.architecture, **spelling.given}
-    raw |= {keys[key]: x for key, x in said.items() if key in keys} | given
+    raw: dict[str, Any] = {keys[key]: x for key, x in said.items() if key in keys} | dict(given)
+    raw |= spelling.given(raw)
     raw |= {place: _token_ids(metadata, names) for place, names in _IDS.items()}
     tokens = metadata.get("tokenizer.ggml.tokens")
     if tokens is not None:

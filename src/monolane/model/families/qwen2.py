@@ -13,9 +13,8 @@ def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
     there = fields.flag("use_sliding_window", False)
     # The layers *before* this one have full attention, whatever the field's name suggests.
     first = fields.size("max_window_layers", 28, minimum=0)
-    return read_layers(
-        fields, fields.size("sliding_window", DEFAULT_WINDOW) if there else None, first
-    )
+    window = fields.size("sliding_window", DEFAULT_WINDOW) if there else None
+    return read_layers(fields, window, lambda i: i >= first)
 
 
 QWEN2 = replace(
