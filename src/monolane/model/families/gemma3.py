@@ -142,7 +142,7 @@ def _render_nested(config: ModelConfig) -> dict[str, Any]:
 
 
 def _unsaid(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a GGUF file leaves to its readers, as llama.cpp's src/models/gemma3.cpp has it."""
+    """Return what a GGUF file leaves to its readers: src/models/gemma3.cpp of llama.cpp."""
     given: dict[str, Any] = {"hidden_activation": "gelu_pytorch_tanh"}
     if "sliding_window" not in fields:
         given["sliding_window_pattern"] = 1  # no layer has a window
