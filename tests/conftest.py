@@ -176,12 +176,16 @@ def write_gguf() -> Callable[..., Path]:
 
 
 @pytest.fixture
-def llama_gguf(tmp_path: Path, write_gguf: Callable[..., Path]) -> Path:
+def llama_gguf(
+    tmp_path: Path,
+    tiny_llama: tuple[dict[str, Any], dict[str, Any]],
+    write_gguf: Callable[..., Path],
+) -> Path:
     """A random Llama of two layers in a GGUF file, with the tokens <0x00> to <0xFF>."""
-    fields, tensors = tiny_llama()
-    return write_gguf(tmp_path / "llama.gguf", fields, tensors)
+    return write_gguf(tmp_path / "llama.gguf", *tiny_llama)
 
 
+@pytest.fixture
 def tiny_llama() -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the metadata and the tensors of a small Llama with byte tokens alone."""
     rng = np.random.default_rng(0)
