@@ -13,6 +13,7 @@ from typing import Any
 from monolane.model._config import MAX_LAYERS, WEIGHT_DTYPES, ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._tensors import Role
+from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families._rotary import write_rotary
 
 Reader = Callable[[Fields], Any]
@@ -34,6 +35,7 @@ class Family:
     # Names of tensors that a checkpoint may hold besides, and that say nothing.
     surplus: Callable[[ModelConfig, str], bool] = lambda config, name: False
     render: Callable[[ModelConfig], dict[str, Any]]
+    gguf: GgufSpelling | None = None  # how GGUF files spell it, where there are such
     # Where in config.json the decoder's fields are, with what they mean where they are not there.
     view: Callable[[Fields], Fields] = lambda fields: fields
 

@@ -9,6 +9,7 @@ name little more than their sizes.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from monolane.model._config import LayerConfig, ModelConfig, QkNorm
 from monolane.model._fields import Fields
 from monolane.model._tensors import Role
 from monolane.model.families._family import render_common
+from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families._rotary import FULL, WINDOWED, read_layer_rotary, write_stretch
 from monolane.model.families.llama import DENSE, LLAMA, NAMES, read_layers
 
@@ -54,6 +56,7 @@ _NAMES = NAMES | {
     Role.MLP_NORM: "model.layers.{i}.pre_feedforward_layernorm.weight",
     Role.POST_MLP_NORM: "model.layers.{i}.post_feedforward_layernorm.weight",
 }
+_LAYERS_27B = 62  # the one model whose scores are scaled by another width than a head's
 _SQUARE_ROOTS = {
     "bfloat16": ml_dtypes.bfloat16,
     "float16": np.float16,
@@ -63,7 +66,7 @@ _SQUARE_ROOTS = {
 
 def _view(fields: Fields) -> Fields:
     there = {name: value for name, value in fields.raw.items() if value is not None}
-    return Fields(_DEFAULTS | there, fields.source)
+    return Fields(_DEFAULTS | there, fields.source, fields.spelled)
 
 
 def _nested_view(fields: Fields) -> Fields:
@@ -139,6 +142,17 @@ def _render_nested(config: ModelConfig) -> dict[str, Any]:
     }
 
 
+def _unsaid(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a GGUF file leaves to its readers: src/models/gemma3.cpp of llama.cpp."""
+    given: dict[str, Any] = {"hidden_activation": "gelu_pytorch_tanh"}
+    if "sliding_window" not in fields:
+        given["sliding_window_pattern"] = 1  # no layer has a window
+    heads, hidden = fields.get("num_attention_heads"), fields.get("hidden_size")
+    if fields.get("num_hidden_layers") == _LAYERS_27B and type(heads) is type(hidden) is int:
+        return given | {"query_pre_attn_scalar": max(1, hidden // max(1, heads))}
+    return given | {"query_pre_attn_scalar": fields.get("head_dim")}
+
+
 GEMMA3_TEXT = replace(
     LLAMA,
     name="gemma3_text",
@@ -167,12 +181,24 @@ GEMMA3_TEXT = replace(
     names=lambda config: _NAMES,
     render=_render,
     view=_view,
+    gguf=GgufSpelling(
+        architecture="gemma3",
+        style="half",
+        keys={
+            "attention.sliding_window": "sliding_window",
+            "attention.sliding_window_pattern": "sliding_window_pattern",
+            "rope.freq_base_swa": "rope_local_base_freq",
+        },
+        given=_unsaid,
+        folded={"norm_offset": 0.0},  # the converter adds the 1 to the scales
+    ),
 )
 GEMMA3 = replace(
     GEMMA3_TEXT,
     name="gemma3",
     model_types=("gemma3",),
     names=lambda config: {role: _TEXT + name for role, name in _NAMES.items()},
+    gguf=None,
     surplus=lambda config, name: (
         name.startswith(_OTHERS) or GEMMA3_TEXT.surplus(config, name.removeprefix(_TEXT))
     ),

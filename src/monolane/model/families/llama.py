@@ -14,6 +14,7 @@ from monolane.model.families._family import (
     layer_count,
     render_common,
 )
+from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families._rotary import FULL, WINDOWED, read_rotary
 
 NAMES = {
@@ -101,4 +102,5 @@ LLAMA = Family(
     shared=lambda config: frozenset(Role),  # no tensor has an axis for the one lane
     surplus=surplus,
     render=render_as("Llama"),
+    gguf=GgufSpelling(architecture="llama", style="interleaved"),
 )

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from monolane.model._config import QkNorm
 from monolane.model._tensors import Role
+from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families.llama import DENSE, LLAMA, NAMES, render_as
 
 _NAMES = NAMES | {
@@ -26,4 +27,5 @@ OLMO2 = replace(
     },
     names=lambda config: _NAMES,
     render=render_as("Olmo2"),
+    gguf=GgufSpelling(architecture="olmo2", style="half"),
 )

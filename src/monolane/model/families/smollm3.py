@@ -6,6 +6,7 @@ from typing import Any
 from monolane.model._config import LayerConfig, ModelConfig
 from monolane.model._fields import Fields
 from monolane.model.families._family import layer_count
+from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families._rotary import FULL, WINDOWED, read_rotary
 from monolane.model.families.llama import DENSE, LLAMA, read_layers, render_as
 
@@ -56,4 +57,5 @@ SMOLLM3 = replace(
         "tie_embeddings": lambda f: f.flag("tie_word_embeddings", True),
     },
     render=_render,
+    gguf=GgufSpelling(architecture="smollm3", style="interleaved"),
 )
