@@ -155,9 +155,14 @@ class Executor {
   void choose_tokens();
 
   void update(Worker& w, const PlanPhase& phase);
-  void read_stream(Worker& w, const float* scale);
+  void read_stream(Worker& w, const PlanPhase& phase, const float* scale);
   void store_key_or_value(const PlanPhase& phase, bool key, int64_t t, int64_t row, const float* y,
                           int64_t count);
+  void pack(const Worker& w, const PlanPhase& phase, const float* x, int64_t columns, int64_t lane,
+            int64_t width) const;
+  Activation activation_of(const Matrix& matrix) const {
+    return activation_for(matrix.format, activation_);
+  }
   void attend_group(Worker& w, const PlanPhase& phase, int64_t lane, int64_t kv_head, int64_t split,
                     int64_t t, bool more_heads);
   void merge_splits(Worker& w, int64_t lane);
@@ -176,7 +181,7 @@ class Executor {
   const Plan plan_;
   const ModelWeights weights_;
   const Kernels& kernels_;
-  const Activation activation_;
+  const Activation activation_;  // where a matrix's format takes it
   void (*const gate_times_)(const float* gate, const float* up, int64_t count, float* out);
   KvCache cache_;
   // Tokens of each slot. The leader writes them; length() may look on while it does.
