@@ -12,7 +12,15 @@ from monolane._core import Executor, WeightTable
 from monolane.cpu._arithmetic import Arithmetic
 from monolane.cpu._pages import release_pages
 from monolane.errors import BackendError, CheckpointError
-from monolane.model import STORED, ModelConfig, Quantized, Role, Weights, find_format
+from monolane.model import (
+    STORED,
+    ModelConfig,
+    Quantized,
+    Role,
+    WeightFormat,
+    Weights,
+    find_format,
+)
 from monolane.plan import Plan
 
 ROLES = tuple(Role)
@@ -43,11 +51,12 @@ def hand_over(weights: Weights, arithmetic: Arithmetic) -> Handover:
     """Describe a model's weights to the core; BackendError if a format cannot hold a matrix."""
     config = weights.config
     found = Handover(WeightTable(config.num_layers), {})
+    wanted = _wanted(config, arithmetic)
     for role, array in weights.outer.items():
-        _set(found, role, 0, array, arithmetic)
+        _set(found, role, 0, array, wanted)
     for i, layer in enumerate(weights.layers):
         for role, array in layer.items():
-            _set(found, role, i, array, arithmetic)
+            _set(found, role, i, array, wanted)
     for (role, place), matrix in weights.quantized.items():
         _set_quantized(found.table, role, place or 0, matrix)
     found.table.set_vector(_FREQUENCIES, 0, config.rotary.frequencies(config.head_dim))
@@ -72,7 +81,21 @@ def convert(core: Executor, plan: Plan, sources: Mapping[tuple[Role, int], Array
             release_pages(source)
 
 
-def _set(found: Handover, role: Role, layer: int, array: Array, arithmetic: Arithmetic) -> None:
+def _wanted(config: ModelConfig, arithmetic: Arithmetic) -> WeightFormat | None:
+    """Return the format of matrices that are stored as floats; None: as they are stored.
+
+    Where a quantised model says which of its matrices are floats, they lose as little as the
+    activations do, which are int8 then; in int4 the head of a model would lose more than all else.
+    """
+    scheme = config.quantization
+    if scheme is not None and (scheme.ignore or scheme.packing is not None):
+        return find_format("int8")
+    return arithmetic.weights
+
+
+def _set(
+    found: Handover, role: Role, layer: int, array: Array, wanted: WeightFormat | None
+) -> None:
     index, table = ROLES.index(role), found.table
     if role in _VECTORS:
         table.set_vector(index, layer, np.ascontiguousarray(array, np.float32).reshape(-1))
@@ -81,7 +104,6 @@ def _set(found: Handover, role: Role, layer: int, array: Array, arithmetic: Arit
     rows, columns = matrix.shape
     stored = STORED[matrix.dtype]
     # Embedding rows are looked up, not multiplied: one row a token, whatever its format.
-    wanted = arithmetic.weights
     if role is Role.EMBEDDING or wanted is None:
         wanted = stored
     if wanted.coded and columns % wanted.group:
