@@ -1,7 +1,9 @@
 """Dense families from their own folders: the logits and the tokens that Transformers computes."""
 
+import functools
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,12 @@ import pytest
 
 from monolane import Engine, SamplingParams
 from monolane.errors import BackendError, ConfigError
-from monolane.model import Quantization, quantize_folder, read_config
+from monolane.model import Quantization, quantize_folder, read_config, render_config
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-VOCAB, TOKENS = 96, 40
+TOKENS, PROMPT, DRAWN = 40, 12, 12  # longer than every window, and than YaRN's trained context
 Make = Callable[..., Path]
 LLAMA3 = {
     "rope_type": "llama3",
@@ -24,6 +26,21 @@ LLAMA3 = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,  # of 40 tokens
+}
+# Nothing is a multiple of what it need not be: heads apart from hidden / heads, an odd vocabulary.
+ODD = {
+    "hidden_size": 60,
+    "intermediate_size": 74,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 14,
+    "vocab_size": 97,
 }
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama 2": ("Llama", {"num_key_value_heads": 8}),
@@ -39,69 +56,187 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "Qwen3": ("Qwen3", {"head_dim": 12}),
     "Qwen2.5, tied": ("Qwen2", {"tie_word_embeddings": True}),
+    "Llama, odd sizes": ("Llama", ODD),
+    "linear stretch": ("Llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0}}),
+    "YaRN": ("Llama", ODD | {"rope_parameters": YARN}),
+    "YaRN, all options": (
+        "Qwen2",
+        ODD
+        | {
+            "rope_parameters": YARN
+            | {"beta_fast": 4.0, "beta_slow": 0.5, "truncate": False}
+            | {"mscale": 2.0, "mscale_all_dim": 0.5}
+        },
+    ),
+    "YaRN, amplitude given": (
+        "Qwen3",
+        ODD | {"rope_parameters": YARN | {"attention_factor": 0.75}},
+    ),
+    "SmolLM3": ("SmolLM3", ODD | {"no_rope_layers": [1, 0, 1]}),
+    "SmolLM3, windows, YaRN": (
+        "SmolLM3",
+        ODD
+        | {
+            "no_rope_layer_interval": 2,
+            "use_sliding_window": True,
+            "sliding_window": 9,
+            "rope_parameters": YARN,
+        },
+    ),
+    "OLMo 2": ("Olmo2", ODD),
+    "OLMo 2, YaRN": ("Olmo2", ODD | {"rope_parameters": YARN, "num_key_value_heads": 3}),
+    "Gemma 3": (
+        "Gemma3",
+        ODD | {"sliding_window": 9, "sliding_window_pattern": 2, "query_pre_attn_scalar": 10},
+    ),
+    "Gemma 3, stretched, tied": (
+        "Gemma3",
+        ODD
+        | {
+            "sliding_window": 7,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e3},
+                "sliding_attention": YARN,
+            },
+            "num_key_value_heads": 1,
+            "query_pre_attn_scalar": 14,
+            "tie_word_embeddings": True,
+        },
+    ),
 }
+# Features that the models above have and a backend refuses, by the names of fields.
+LACKING = {
+    "reference": set[str](),
+    "cpu": {
+        "qk_norm",
+        "layers.rotary",
+        "local_rotary",
+        "rotary.amplitude",
+        "norm_before",
+        "norm_after",
+        "norm_offset",
+        "query_scale",
+        "activation",
+        "embedding_scale",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """A folder that Transformers wrote, and what it computes of it."""
+
+    folder: Path
+    ids: np.ndarray[Any, Any]  # [TOKENS]
+    logits: np.ndarray[Any, Any]  # [TOKENS, V]
+    tokens: list[int]  # greedily behind the first PROMPT ids
+    rendered: np.ndarray[Any, Any]  # logits of the same weights behind the config that we write
+
+
+def write(folder: Path, kind: str = "Llama", **changes: Any) -> Any:
+    """Write a small random model as Transformers saves it; return it."""
+    torch.manual_seed(0)
+    fields: dict[str, Any] = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": 96,
+        "max_position_embeddings": 64,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.15,  # large enough for softmax and silu to bend
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": None,
+    }
+    kinds = {"Gemma3": "Gemma3Text"}
+    config = getattr(transformers, f"{kinds.get(kind, kind)}Config")(**fields | changes)
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name or name.endswith("bias"):  # off one and zero, so that they show
+                parameter += 0.3 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    return model
+
+
+def compute(model: Any, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return what Transformers computes: float32 [len(ids), V]."""
+    with torch.no_grad():
+        logits: np.ndarray[Any, Any] = model(torch.from_numpy(ids)[None]).logits[0].numpy()
+    return logits
 
 
 @pytest.fixture
 def dense(tmp_path: Path) -> Make:
-    """Writes a small random model as Transformers saves it."""
+    """Writes a small random model."""
 
     def make(kind: str = "Llama", **changes: Any) -> Path:
-        torch.manual_seed(0)
-        fields: dict[str, Any] = {
-            "hidden_size": 64,
-            "intermediate_size": 96,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 8,
-            "num_key_value_heads": 4,
-            "vocab_size": VOCAB,
-            "max_position_embeddings": 64,
-            "tie_word_embeddings": False,
-            "initializer_range": 0.15,  # large enough for softmax and silu to bend
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-        }
-        config = getattr(transformers, f"{kind}Config")(**fields | changes)
-        model = getattr(transformers, f"{kind}ForCausalLM")(config)
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if "norm" in name or name.endswith("bias"):  # off one and zero, so that they show
-                    parameter += 0.3 * torch.randn_like(parameter)
-        model.save_pretrained(tmp_path / "dense")
+        write(tmp_path / "dense", kind, **changes)
         return tmp_path / "dense"
 
     return make
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
-@pytest.mark.parametrize("case", CASES)
-def test_logits_and_tokens_are_those_of_transformers(case: str, backend: str, dense: Make) -> None:
-    kind, changes = CASES[case]
-    if kind == "Qwen3" and backend == "cpu":
-        with pytest.raises(BackendError, match="qk_norm: the cpu backend does not compute it"):
-            Engine.load(dense(kind, **changes), backend, "float32")
-        return
-    folder = dense(kind, **changes)
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    ids = np.random.default_rng(0).integers(VOCAB, size=TOKENS)
-    prompt = torch.from_numpy(ids[:4])[None]
-    with torch.no_grad():
-        wanted = theirs(torch.from_numpy(ids)[None]).logits[0].numpy()
-        tokens = theirs.generate(
-            prompt, max_new_tokens=20, min_new_tokens=20, do_sample=False, pad_token_id=0
-        )[0, 4:].tolist()
-    with Engine.load(folder, backend, "float32") as engine:
-        found = engine.logits(ids.tolist())
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Theirs]:
+    """Computes a case with Transformers, once for all backends."""
+
+    @functools.cache
+    def make(case: str) -> Theirs:
+        kind, changes = CASES[case]
+        folder = tmp_path_factory.mktemp("dense")
+        model = write(folder, kind, **changes)
+        ids = np.random.default_rng(0).integers(model.config.vocab_size, size=TOKENS)
+        logits = compute(model, ids)
         # ``min_new_tokens`` never chooses the end of the text, 2.
-        params = SamplingParams(max_tokens=20, logit_bias={2: -np.inf})
-        answer = engine.generate(ids[:4].tolist(), params)
+        length = {"max_new_tokens": DRAWN, "min_new_tokens": DRAWN}
+        prompt = torch.from_numpy(ids[:PROMPT])[None]
+        drawn = model.generate(prompt, **length, do_sample=False, pad_token_id=0)[0, PROMPT:]
+        raw = render_config(read_config(folder))
+        again = type(model)(type(model.config).from_dict(raw)).eval()
+        again.load_state_dict(model.state_dict())
+        return Theirs(folder, ids, logits, drawn.tolist(), compute(again, ids))
+
+    return make
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("backend", LACKING)
+def test_logits_and_tokens_are_those_of_transformers(
+    case: str, backend: str, theirs: Callable[[str], Theirs]
+) -> None:
+    it = theirs(case)
+    if missing := [x for x in read_config(it.folder).features if x in LACKING[backend]]:
+        with pytest.raises(BackendError, match=f"{missing[0]}: the {backend} backend does not"):
+            Engine.load(it.folder, backend, "float32")
+        return
+    with Engine.load(it.folder, backend, "float32") as engine:
+        at_once = engine.logits(it.ids.tolist())
+        engine.backend.truncate(0, 0)
+        begin = [engine.backend.logits(0, it.ids[:PROMPT].tolist())]
+        by_token = [engine.backend.logits(0, [token]) for token in it.ids[PROMPT:].tolist()]
+        params = SamplingParams(max_tokens=DRAWN, logit_bias={2: -np.inf})
+        answer = engine.generate(it.ids[:PROMPT].tolist(), params)
     # As in tests/tune/test_retrofit.py: 13 products in a row whose sums have at most 96 terms, each
     # off by sqrt(96) 2^-24, in two evaluations, 6 times that for the largest of all logits; and
     # angles that are rounded differently, 3 units of up to 40 radians in each of 3 layers.
     sums, angles = 6 * np.sqrt(2 * 13 * 96), 6 * 3 * TOKENS * np.sqrt(3)
-    assert np.abs(found - wanted).max() < (sums + angles) * 2.0**-24 * wanted.std()
-    assert wanted.std() > 0.5  # logits near zero would agree whatever the model did
-    assert list(answer.token_ids) == tokens
+    bound = (sums + angles) * 2.0**-24 * it.logits.std()  # 9.2e-5 of the logits' size
+    assert np.abs(at_once - it.logits).max() < bound
+    assert np.abs(np.concatenate([*begin, *by_token]) - it.logits).max() < bound
+    assert it.logits.std() > 0.5  # logits near zero would agree whatever the model did
+    assert list(answer.token_ids) == it.tokens
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_written_says_the_same_to_transformers(
+    case: str, theirs: Callable[[str], Theirs]
+) -> None:
+    # YaRN's amplitude is written as a number where Transformers may have multiplied it out.
+    np.testing.assert_allclose(theirs(case).rendered, theirs(case).logits, rtol=0, atol=1e-6)
 
 
 def test_quantised_dense_models_run(dense: Make, tmp_path: Path) -> None:
@@ -120,7 +255,7 @@ def test_quantised_dense_models_run(dense: Make, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type: expected one of"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type: expected one"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor: expected 1"),
         ({"attention_bias": True}, "attention_bias: expected false, got True"),
         ({"mlp_bias": True}, "mlp_bias: expected false, got True"),

@@ -1,12 +1,27 @@
 """Every family: what it reads it writes, and its names are those of a checkpoint, each once."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from monolane.errors import ConfigError
-from monolane.model import NOW, Head, Role, parse_config, render_config, tensor_specs
+from monolane.model import (
+    NOW,
+    Head,
+    LayerConfig,
+    LinearScaling,
+    Llama3Scaling,
+    ModelConfig,
+    QkNorm,
+    Role,
+    Rotary,
+    YarnScaling,
+    parse_config,
+    render_config,
+    tensor_specs,
+)
 from monolane.model.families import FAMILIES
 
 SIZES: dict[str, Any] = {
@@ -19,14 +34,27 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 128,
 }
 LANES = {"num_lanes": 2, "broadcast_delay": 1}  # which dense families do not look at
-DENSE = [family.name for family in FAMILIES if family.name != "laneformer"]
+KINDS = [kind for family in FAMILIES for kind in family.model_types]
+DENSE = [kind for kind in KINDS if not kind.startswith("laneformer")]
 
 
-@pytest.mark.parametrize("kind", [kind for family in FAMILIES for kind in family.model_types])
+def spelled(kind: str, **fields: Any) -> dict[str, Any]:
+    """Return a config.json of a family: ``SIZES`` and ``fields``, where the family has them."""
+    if kind == "gemma3":
+        return {"model_type": kind, "text_config": SIZES | fields}
+    return SIZES | {"model_type": kind} | (LANES if kind.startswith("laneformer") else {}) | fields
+
+
+def round_trip(config: ModelConfig) -> ModelConfig:
+    """Return what a config becomes that is written and read."""
+    return parse_config(render_config(config))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tied", [False, True])
 def test_what_a_family_reads_it_writes(kind: str, tied: bool) -> None:
-    config = parse_config(SIZES | LANES | {"model_type": kind, "tie_word_embeddings": tied})
-    assert parse_config(render_config(config)) == config
+    config = parse_config(spelled(kind, tie_word_embeddings=tied))
+    assert round_trip(config) == config
     specs = tensor_specs(config)
     assert len({spec.name for spec in specs}) == len(specs)
     assert config.num_parameters == sum(spec.size for spec in specs)
@@ -35,11 +63,38 @@ def test_what_a_family_reads_it_writes(kind: str, tied: bool) -> None:
 
 @pytest.mark.parametrize("kind", DENSE)
 def test_dense_families_are_one_lane_that_reduces_at_once(kind: str) -> None:
-    config = parse_config(SIZES | {"model_type": kind, "head_dim": 12})
+    config = parse_config(spelled(kind, head_dim=12))
     assert (config.num_lanes, config.head, config.head_dim) == (1, Head.VOCAB_PARALLEL, 12)
     assert {x.attention_reduce for x in config.layers} == {NOW}
-    assert (config.rotary.style, config.norm_eps) == ("half", 1e-6)
+    assert config.rotary.style == "half"
+    assert config.norm_eps == (1e-5 if kind == "olmo2" else 1e-6)
     assert config.qkv_bias is (kind == "qwen2")
+
+
+FEATURES = {
+    "llama": (),
+    "mistral": (),
+    "qwen2": ("qkv_bias",),
+    "qwen3": ("qk_norm",),
+    "smollm3": ("layers.rotary",),
+    "olmo2": ("norm_before", "norm_after", "qk_norm"),
+    "gemma3_text": (
+        "local_rotary",
+        "norm_offset",
+        "norm_after",
+        "qk_norm",
+        "activation",
+        "embedding_scale",
+        "layers.rotary",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DENSE)
+def test_what_a_family_asks_of_executors(kind: str) -> None:
+    layers = {"num_hidden_layers": 6}  # the first with rotary only, or without, is the fourth
+    expected = FEATURES.get(kind, FEATURES["gemma3_text"])
+    assert parse_config(spelled(kind, **layers)).features == expected
 
 
 @pytest.mark.parametrize(
@@ -69,19 +124,41 @@ def test_dense_families_are_one_lane_that_reduces_at_once(kind: str) -> None:
             },
             [9, None, 9],
         ),
+        ({"model_type": "smollm3", "sliding_window": 9}, [None, None, None]),
+        (
+            {
+                "model_type": "smollm3",
+                "use_sliding_window": True,
+                "sliding_window": 9,
+                "no_rope_layer_interval": 2,
+            },
+            [None, 9, None],
+        ),
+        ({"model_type": "gemma3_text"}, [4096, 4096, 4096]),
+        ({"model_type": "gemma3_text", "sliding_window_pattern": 2}, [4096, None, 4096]),
+        (
+            {
+                "model_type": "gemma3_text",
+                "sliding_window": 9,
+                "sliding_window_pattern": 2,  # which layer_types overrules
+                "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            },
+            [None, 9, None],
+        ),
+        ({"model_type": "olmo2", "sliding_window": 9}, [None, None, None]),
     ],
 )
 def test_windows(fields: dict[str, Any], windows: list[int | None]) -> None:
     config = parse_config(SIZES | fields)
     assert [layer.window for layer in config.layers] == windows
-    assert parse_config(render_config(config)) == config
+    assert round_trip(config) == config
 
 
 @pytest.mark.parametrize("kind", DENSE)
 def test_layer_types_that_are_none(kind: str) -> None:
-    for wrong in ("full_attention", ["full_attention"] * 2):
+    for wrong in ("full_attention", ["full_attention"] * 2, ["chunked_attention"] * 3, [1, 2, 3]):
         with pytest.raises(ConfigError, match="layer_types: expected a list of 3 kinds"):
-            parse_config(SIZES | {"model_type": kind, "layer_types": wrong})
+            parse_config(spelled(kind, layer_types=wrong))
 
 
 def test_a_dense_config_is_not_written_as_a_laneformer() -> None:
@@ -90,3 +167,310 @@ def test_a_dense_config_is_not_written_as_a_laneformer() -> None:
         render_config(replace(dense, family="laneformer"))
     with pytest.raises(ConfigError, match="rotary pairs: expected interleaved"):
         render_config(replace(dense, family="laneformer", qkv_bias=False))
+
+
+# config.json of HuggingFaceTB/SmolLM3-3B, allenai/OLMo-2-1124-7B, google/gemma-3-1b-it and
+# google/gemma-3-4b-it, without what says nothing of the decoder.
+SMOLLM3: dict[str, Any] = {
+    "model_type": "smollm3",
+    "attention_bias": False,
+    "bos_token_id": 128000,
+    "eos_token_id": 128012,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "intermediate_size": 11008,
+    "layer_types": ["full_attention"] * 36,
+    "max_position_embeddings": 65536,
+    "max_window_layers": 28,
+    "mlp_bias": False,
+    "no_rope_layer_interval": 4,
+    "no_rope_layers": [1, 1, 1, 0] * 9,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 36,
+    "num_key_value_heads": 4,
+    "pad_token_id": 128004,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 5000000.0,
+    "sliding_window": None,
+    "torch_dtype": "bfloat16",
+    "use_sliding_window": False,
+    "vocab_size": 128256,
+}
+OLMO2: dict[str, Any] = {
+    "model_type": "olmo2",
+    "attention_bias": False,
+    "eos_token_id": 100257,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "max_position_embeddings": 4096,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 32,
+    "pad_token_id": 100277,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 500000,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+    "vocab_size": 100352,
+}
+GEMMA3_1B: dict[str, Any] = {
+    "model_type": "gemma3_text",
+    "attention_bias": False,
+    "attn_logit_softcapping": None,
+    "bos_token_id": 2,
+    "cache_implementation": "hybrid",
+    "eos_token_id": [1, 106],
+    "final_logit_softcapping": None,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 1152,
+    "intermediate_size": 6912,
+    "max_position_embeddings": 32768,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 26,
+    "num_key_value_heads": 1,
+    "pad_token_id": 0,
+    "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-06,
+    "rope_local_base_freq": 10000,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": 512,
+    "sliding_window_pattern": 6,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 262144,
+}
+GEMMA3_4B: dict[str, Any] = {
+    "model_type": "gemma3",
+    "boi_token_index": 255999,
+    "eos_token_id": [1, 106],
+    "mm_tokens_per_image": 256,
+    "text_config": {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    },
+    "torch_dtype": "bfloat16",
+    "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
+}
+
+
+def test_smollm3_as_published() -> None:
+    config = parse_config(SMOLLM3)
+    turned = ["main", "main", "main", "none"] * 9
+    assert [layer.rotary for layer in config.layers] == turned
+    assert {layer.window for layer in config.layers} == {None}
+    assert config.rotary == Rotary(5e6, "half")
+    assert (config.head_dim, config.tie_embeddings) == (128, True)
+    assert config.num_parameters == 3_075_098_624
+    implied = parse_config(SMOLLM3 | {"no_rope_layers": None, "rope_theta": None})
+    assert [layer.rotary for layer in implied.layers] == turned
+    assert implied.rotary.theta == 2e6
+    assert round_trip(config) == config
+
+
+def test_olmo2_as_published() -> None:
+    config = parse_config(OLMO2)
+    assert (config.norm_before, config.norm_after, config.qk_norm) == (False, True, QkNorm.ALL)
+    assert config.num_parameters == 7_298_617_344
+    names = {spec.role: (spec.name, spec.shape) for spec in tensor_specs(config) if spec.layer == 1}
+    layer = "model.layers.1."
+    assert names[Role.Q_NORM] == (layer + "self_attn.q_norm.weight", (4096,))
+    assert names[Role.POST_ATTENTION_NORM] == (layer + "post_attention_layernorm.weight", (4096,))
+    assert names[Role.POST_MLP_NORM] == (layer + "post_feedforward_layernorm.weight", (4096,))
+    assert Role.ATTENTION_NORM not in names
+    assert Role.MLP_NORM not in names
+
+
+def test_gemma3_as_published() -> None:
+    config = parse_config(GEMMA3_1B)
+    kinds = [(layer.rotary, layer.window) for layer in config.layers]
+    assert kinds[:7] == [("local", 512)] * 5 + [("main", None), ("local", 512)]
+    assert (config.rotary, config.local_rotary) == (Rotary(1e6, "half"), Rotary(1e4, "half"))
+    assert config.embedding_scale == 34.0  # the root of 1152 is 33.94; bfloat16 has 8 bits
+    assert (config.query_scale, config.tie_embeddings) == (None, True)
+    assert config.num_parameters == 999_885_952
+    assert config.eos_ids == (1, 106)
+
+
+def test_gemma3_with_a_vision_tower() -> None:
+    config = parse_config(GEMMA3_4B)
+    assert (config.num_heads, config.num_kv_heads, config.head_dim) == (8, 4, 256)
+    assert (config.vocab_size, config.max_positions) == (262208, 131072)
+    assert config.rotary == Rotary(1e6, "half", LinearScaling(8.0))
+    assert config.local_rotary == Rotary(1e4, "half")
+    assert (config.eos_ids, config.dtype) == ((1, 106), "bfloat16")
+    assert {layer.window for layer in config.layers} == {1024, None}
+    assert config.num_parameters == 3_880_263_168
+    assert {spec.name.split(".")[0] for spec in tensor_specs(config)} == {"language_model"}
+    assert round_trip(config) == config
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in DENSE if not kind.startswith("gemma3")])
+@pytest.mark.parametrize("newer", [False, True])
+@pytest.mark.parametrize(
+    ("stretch", "expected"),
+    [
+        ({"rope_type": "default"}, None),
+        ({"type": "linear", "factor": 8}, LinearScaling(8.0)),
+        (LLAMA3, Llama3Scaling(4.0, 1.0, 4.0, 32)),
+        (YARN, YarnScaling(4.0, 32, 0.1 * math.log(4) + 1)),
+        (
+            {"type": "yarn", "factor": 4.0, "beta_fast": 16, "beta_slow": 2, "truncate": False},
+            YarnScaling(4.0, 128, 0.1 * math.log(4) + 1, 16.0, 2.0, False),
+        ),
+        (YARN | {"attention_factor": 0.75}, YarnScaling(4.0, 32, 0.75)),
+        (YARN | {"factor": 0.5}, YarnScaling(0.5, 32, 1.0)),
+        (YARN | {"factor": None}, YarnScaling(4.0, 32, 0.1 * math.log(4) + 1)),
+        (YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}, YarnScaling(4.0, 32, 1.0)),
+        (
+            YARN | {"mscale": 2.0, "mscale_all_dim": 1.0},
+            YarnScaling(4.0, 32, (0.2 * math.log(4) + 1) / (0.1 * math.log(4) + 1)),
+        ),
+        (
+            YARN | {"mscale": 2.0, "mscale_all_dim": 0},
+            YarnScaling(4.0, 32, 0.1 * math.log(4) + 1),
+        ),
+    ],
+)
+def test_rotary_in_both_spellings(
+    kind: str, newer: bool, stretch: dict[str, Any], expected: Any
+) -> None:
+    if newer:
+        fields: dict[str, Any] = {"rope_parameters": stretch | {"rope_theta": 5e5}}
+    else:
+        fields = {"rope_theta": 5e5, "rope_scaling": stretch}
+    config = parse_config(spelled(kind, **fields))
+    assert config.rotary == Rotary(5e5, "half", expected)
+    assert round_trip(config) == config
+
+
+@pytest.mark.parametrize("kind", ["gemma3_text", "gemma3"])
+def test_rotary_of_each_kind_of_layer(kind: str) -> None:
+    linear, yarn = {"rope_type": "linear", "factor": 8.0}, YARN | {"rope_theta": 100.0}
+    stretched = Rotary(1e6, "half", LinearScaling(8.0))
+    local = Rotary(100.0, "half", YarnScaling(4.0, 32, 0.1 * math.log(4) + 1))
+    for fields, both in (
+        ({}, (Rotary(1e6, "half"), Rotary(1e4, "half"))),
+        ({"rope_scaling": linear}, (stretched, Rotary(1e4, "half"))),
+        (
+            {"rope_theta": 7.0, "rope_local_base_freq": 5.0},
+            (Rotary(7.0, "half"), Rotary(5.0, "half")),
+        ),
+        ({"rope_parameters": {"full_attention": linear}}, (stretched, Rotary(1e4, "half"))),
+        ({"rope_parameters": {"sliding_attention": yarn}}, (Rotary(1e6, "half"), local)),
+        (
+            {"rope_parameters": {"full_attention": linear, "sliding_attention": yarn}},
+            (stretched, local),
+        ),
+    ):
+        config = parse_config(spelled(kind, **fields))
+        assert (config.rotary, config.local_rotary) == both
+        assert round_trip(config) == config
+        assert ("rotary.amplitude" in config.features) is (local in both)
+
+
+@pytest.mark.parametrize("width", [256, 168, 24.5, 12])
+def test_query_scale_is_read_and_written(width: float) -> None:
+    config = parse_config(spelled("gemma3_text", head_dim=12, query_pre_attn_scalar=width))
+    assert config.query_scale == (None if width == 12 else width**-0.5)
+    assert round_trip(config) == config
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        ("llama", {"rope_parameters": {"factor": 2.0, "rope_type": "dynamic"}}, "'yarn', got 'dyn"),
+        ("llama", {"rope_scaling": {"type": "linear"}}, "rope_scaling: factor: expected a number"),
+        ("llama", {"rope_scaling": {"type": "yarn"}}, "rope_scaling: factor: expected a number"),
+        ("llama", {"rope_scaling": YARN, "rope_parameters": YARN}, "rope_scaling: expected null"),
+        (
+            "llama",
+            {"rope_scaling": YARN | {"beta_fast": 0.5}},
+            "beta_fast to be at least beta_slow",
+        ),
+        ("llama", {"rope_scaling": YARN, "rope_theta": 1.0}, "rope_theta above 1 with YaRN, got 1"),
+        ("llama", {"rope_scaling": YARN | {"truncate": 1}}, "truncate: expected true or false"),
+        ("llama", {"rope_scaling": YARN | {"mscale": -1}}, "mscale: expected a number above zero"),
+        ("llama", {"rope_scaling": LLAMA3 | {"factor": "4"}}, "factor: expected a number"),
+        ("llama", {"rope_parameters": {"full_attention": YARN}}, "all layers of this family turn"),
+        ("laneformer", {"rope_scaling": YARN}, "'default', 'llama3', got 'yarn'"),
+        ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers: expected a list of 3 numbers"),
+        ("smollm3", {"no_rope_layers": [1, 0, 2]}, "1 with rotary, 0 without"),
+        ("smollm3", {"no_rope_layers": [True] * 3}, "1 with rotary, 0 without"),
+        ("smollm3", {"no_rope_layers": 3}, "1 with rotary, 0 without"),
+        ("smollm3", {"no_rope_layer_interval": 0}, "no_rope_layer_interval: expected an integer"),
+        ("smollm3", {"layer_types": ["sliding_attention"] * 3}, "or set use_sliding_window"),
+        ("smollm3", {"attention_bias": True}, "attention_bias: expected false"),
+        ("smollm3", {"mlp_bias": True}, "mlp_bias: expected false"),
+        ("olmo2", {"attention_bias": True}, "attention_bias: expected false"),
+        ("olmo2", {"hidden_act": "gelu"}, "hidden_act: expected one of 'silu'"),
+        (
+            "gemma3_text",
+            {"final_logit_softcapping": 30.0},
+            "final_logit_softcapping: expected null",
+        ),
+        ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: expected null"),
+        ("gemma3_text", {"hidden_activation": "silu"}, "one of 'gelu_pytorch_tanh', got 'silu'"),
+        ("gemma3_text", {"attention_bias": True}, "attention_bias: expected false"),
+        ("gemma3_text", {"use_bidirectional_attention": True}, "sees what came before only"),
+        ("gemma3_text", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar: expected a number"),
+        ("gemma3_text", {"sliding_window_pattern": 0}, "sliding_window_pattern: expected an"),
+        ("gemma3_text", {"rope_parameters": YARN}, "objects 'full_attention' and 'sliding_att"),
+        (
+            "gemma3_text",
+            {"rope_scaling": YARN, "rope_parameters": {"full_attention": YARN}},
+            "rope_scaling: expected null beside rope_parameters: full_attention",
+        ),
+        (
+            "gemma3",
+            {"rope_local_base_freq": "1e4"},
+            "text_config: rope_local_base_freq: expected a",
+        ),
+    ],
+)
+def test_what_is_refused(kind: str, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_config(spelled(kind, **fields))
+
+
+def test_a_vision_model_without_its_text_is_refused() -> None:
+    for wrong in ({}, {"text_config": None}, {"text_config": 3}):
+        with pytest.raises(ConfigError, match="text_config: expected an object"):
+            parse_config({"model_type": "gemma3", **wrong})
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"norm_after": True}, "norm_after"),
+        ({"qk_norm": QkNorm.HEAD}, "qk_norm"),
+        ({"activation": "gelu_tanh"}, "activation"),
+        ({"embedding_scale": 8.0}, "embedding_scale"),
+        ({"query_scale": 0.5}, "query_scale"),
+        ({"norm_offset": 1.0}, "norm_offset"),
+        ({"local_rotary": Rotary(style="half")}, "local_rotary"),
+        ({"layers": (LayerConfig(NOW, NOW, rotary="none"),) * 3}, "layers"),
+        ({"head": Head.MEAN}, "head"),
+    ],
+)
+def test_what_a_family_has_no_word_for_is_not_written(change: dict[str, Any], name: str) -> None:
+    llama = parse_config(spelled("llama"))
+    with pytest.raises(ConfigError, match=f"{name}: expected what a config.json of llama can say"):
+        render_config(replace(llama, **change))

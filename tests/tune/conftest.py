@@ -138,9 +138,10 @@ def llama(tmp_path: Path) -> Callable[..., Path]:
             "initializer_range": 0.15,  # large enough for softmax and silu to bend
             "bos_token_id": 1,
             "eos_token_id": 2,
+            "pad_token_id": None,
         }
         config = getattr(transformers, f"{kind}Config")(**fields | changes)
-        model = getattr(transformers, f"{kind}ForCausalLM")(config)
+        model = getattr(transformers, f"{kind.removesuffix('Text')}ForCausalLM")(config)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if "norm" in name:  # off one, so that a scale in the wrong place shows

@@ -26,6 +26,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 TOKENS = 40
 Make = Callable[..., Path]
 # Changes to the Llama, and the options of the conversion.
@@ -208,6 +209,21 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"hidden_act": "gelu"}, {"lanes": 2}, "hidden_act: expected one of 'silu'"),
     ({"kind": "Qwen3", "head_dim": 8}, {"lanes": 2}, "qk_norm: expected a model without"),
     ({"head_dim": 16}, {"lanes": 2}, "head_dim: expected 8"),
+    ({"kind": "SmolLM3", "no_rope_layer_interval": 2}, {"lanes": 2}, "layers.rotary: expected a"),
+    ({"kind": "Olmo2"}, {"lanes": 1}, "norm_before: expected a model without"),
+    ({"kind": "Olmo2"}, {"lanes": 2}, "qk_norm: expected one lane"),
+    ({"kind": "Gemma3Text", "head_dim": 8}, {"lanes": 2}, "local_rotary: expected a model without"),
+    ({"rope_parameters": YARN}, {"lanes": 2}, "rotary.amplitude: expected a model without"),
+    (
+        {"rope_parameters": YARN | {"attention_factor": 1.0}},
+        {"lanes": 2},
+        "rope_type: expected one of 'default', 'llama3', got 'yarn'",
+    ),
+    (
+        {"rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+        {"lanes": 2},
+        "rope_type: expected one of 'default', 'llama3', got 'linear'",
+    ),
 ]
 
 
@@ -248,7 +264,7 @@ def test_qwen2_needs_its_biases_to_be_zero(llama: Make, tmp_path: Path) -> None:
         ({"attention_bias": True}, "attention_bias: expected false, got True"),
         (
             {"model_type": "gpt2"},
-            "model_type: expected one of .*'llama', 'mistral', 'qwen2', 'qwen3', got 'gpt2'",
+            "model_type: expected one of .*'llama', 'mistral', 'qwen2', 'qwen3', .*got 'gpt2'",
         ),
         ({"intermediate_size": 104}, r"gate_proj.weight': expected shape \[104, 64\]"),
         ({"num_hidden_layers": 4}, "are missing: 'model.layers.3"),

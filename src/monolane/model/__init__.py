@@ -18,13 +18,16 @@ from monolane.model._formats import (
     formats_header,
     formats_of,
 )
+from monolane.model._gguf import GgufFile
+from monolane.model._gguf_model import GgufModel, is_gguf, read_config
 from monolane.model._quantization import Quantization
 from monolane.model._quantize import MatrixError, QuantizeReport, quantize_folder, repack_folder
-from monolane.model._quantized import Quantized, quantize_matrix
+from monolane.model._quantized import Blocks, Quantized, quantize_matrix
 from monolane.model._reduce import NEVER, NOW, Reduce
 from monolane.model._rotary import (
     LinearScaling,
     Llama3Scaling,
+    PairScaling,
     Rotary,
     RotaryScaling,
     YarnScaling,
@@ -32,7 +35,7 @@ from monolane.model._rotary import (
 from monolane.model._safetensors import PendingTensor, SafetensorsFile, write_safetensors
 from monolane.model._tensors import Part, Role, TensorSpec, lane_shape, layer_roles
 from monolane.model._weights import Weights
-from monolane.model.families import parse_config, read_config, render_config, tensor_specs
+from monolane.model.families import parse_config, render_config, tensor_specs
 
 __all__ = [
     "ACTIVATIONS",
@@ -42,7 +45,10 @@ __all__ = [
     "NOW",
     "STORED",
     "Activation",
+    "Blocks",
     "Checkpoint",
+    "GgufFile",
+    "GgufModel",
     "Head",
     "LayerConfig",
     "LayerRotary",
@@ -50,6 +56,7 @@ __all__ = [
     "Llama3Scaling",
     "MatrixError",
     "ModelConfig",
+    "PairScaling",
     "Part",
     "PendingTensor",
     "QkNorm",
@@ -71,6 +78,7 @@ __all__ = [
     "folder_aside",
     "formats_header",
     "formats_of",
+    "is_gguf",
     "lane_shape",
     "layer_roles",
     "parse_config",

@@ -111,6 +111,30 @@ class YarnScaling(RotaryScaling):
 
 
 @dataclass(frozen=True, slots=True)
+class PairScaling(RotaryScaling):
+    """A stretch that was worked out beforehand: pair i turns slower by ``divisors[i]``.
+
+    GGUF files of Llama 3 hold its stretch so, in the tensor rope_freqs.weight.
+    """
+
+    divisors: tuple[float, ...]  # [head_dim / 2]
+
+    def __post_init__(self) -> None:
+        if not all(0 < x < math.inf for x in self.divisors):
+            raise ConfigError("rotary scaling: expected divisors of pairs that are above zero")
+
+    def stretch(self, frequency: Frequencies, theta: float) -> Frequencies:
+        """Divide each pair's frequency; ConfigError if there is not one divisor for each."""
+        if len(self.divisors) != len(frequency):
+            raise ConfigError(
+                f"rotary scaling: expected {len(frequency)} divisors, one for each pair of a head, "
+                f"got {len(self.divisors)}"
+            )
+        found: Frequencies = frequency / np.array(self.divisors)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class Rotary:
     """Base frequency, pairing and stretch of the rotary embedding."""
 

@@ -5,7 +5,7 @@ arithmetic that no other has, that is a field of ``ModelConfig``, which executor
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,27 @@ from monolane.errors import ConfigError, ModelNotFoundError
 from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields, read_json_object
 from monolane.model._quantization import parse_quantization, render_quantization
-from monolane.model._tensors import TensorSpec, list_specs, quantized_specs
+from monolane.model._tensors import Role, TensorSpec, list_specs, quantized_specs
 from monolane.model.families._family import Family
+from monolane.model.families._gguf import GGUF_NAMES, as_stored, gguf_fields
+from monolane.model.families.gemma3 import GEMMA3, GEMMA3_TEXT
 from monolane.model.families.laneformer import LANEFORMER
 from monolane.model.families.llama import LLAMA
 from monolane.model.families.mistral import MISTRAL
+from monolane.model.families.olmo2 import OLMO2
 from monolane.model.families.qwen2 import QWEN2
 from monolane.model.families.qwen3 import QWEN3
+from monolane.model.families.smollm3 import SMOLLM3
 
-FAMILIES = (LANEFORMER, LLAMA, MISTRAL, QWEN2, QWEN3)
+FAMILIES = (LANEFORMER, LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3, OLMO2, GEMMA3_TEXT, GEMMA3)
 _BY_NAME = {family.name: family for family in FAMILIES}
+_BY_ARCHITECTURE = {f.gguf.architecture: f for f in FAMILIES if f.gguf is not None}
 _BY_MODEL_TYPE = {kind: family for family in FAMILIES for kind in family.model_types}
 # What stands in the way of families that users ask for.
 _REFUSED = {
-    "gemma": "its norms, its MLP and its embedding scale differ from Llama's",
+    "gemma": "its norms and its embedding scale are Gemma 3's, its layers are Llama's",
+    "gemma2": "it caps scores and logits, which no executor does",
+    "olmo": "its norms have no scales",
     "mixtral": "it has experts, which no executor has yet",
 }
 
@@ -38,14 +45,46 @@ def parse_config(raw: Mapping[str, Any], source: str = "config.json") -> ModelCo
         known = ", ".join(map(repr, _BY_MODEL_TYPE))
         why = f": {_REFUSED[kind]}" if isinstance(kind, str) and kind in _REFUSED else ""
         raise ConfigError(f"{source}: model_type: expected one of {known}, got {kind!r}{why}")
-    fields = Fields(raw, source)
+    read = Fields(raw, source)
     try:
-        config = _BY_MODEL_TYPE[kind].parse(fields)
-        return replace(config, quantization=parse_quantization(fields))
+        config = _BY_MODEL_TYPE[kind].parse(read)
+        return replace(config, quantization=parse_quantization(read))
     except ConfigError as error:
         if str(error).startswith(source):
             raise
         raise ConfigError(f"{source}: {error}") from None
+
+
+def parse_gguf(
+    metadata: Mapping[str, Any],
+    given: Mapping[str, Any],
+    divisors: tuple[float, ...] | None,
+    source: str,
+) -> ModelConfig:
+    """Read the metadata of a GGUF file; ConfigError says which field is missing or wrong.
+
+    ``given`` are fields of config.json that the tensors say; ``divisors`` those of rope_freqs.
+    """
+    kind = metadata.get("general.architecture")
+    if not isinstance(kind, str) or kind not in _BY_ARCHITECTURE:
+        known = ", ".join(map(repr, _BY_ARCHITECTURE))
+        raise ConfigError(
+            f"{source}: general.architecture: expected one of {known}, got {kind!r:.80}"
+        )
+    family = _BY_ARCHITECTURE[kind]
+    assert family.gguf is not None
+    try:
+        config = family.parse(gguf_fields(family.gguf, metadata, given, source))
+        return as_stored(family.gguf, config, divisors)
+    except ConfigError as error:
+        if str(error).startswith(source):
+            raise
+        raise ConfigError(f"{source}: {error}") from None
+
+
+def gguf_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
+    """Return every tensor that a GGUF file of this config holds."""
+    return list_specs(config, GGUF_NAMES, frozenset(Role))
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -57,10 +96,20 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def render_config(config: ModelConfig) -> dict[str, Any]:
-    """Write a config as the object of a config.json, in its family's spelling."""
+    """Write a config as the object of a config.json, in its family's spelling.
+
+    ConfigError if the family has no word for a field's value: what is written is read again.
+    """
     raw = find_family(config).render(config)
     if config.quantization is not None:
         raw["quantization_config"] = render_quantization(config.quantization)
+    again = parse_config(raw, f"config.json of {config.family}")
+    for name in (field.name for field in fields(config)):
+        if getattr(again, name) != getattr(config, name):
+            raise ConfigError(
+                f"{name}: expected what a config.json of {config.family} can say, such as "
+                f"{getattr(again, name)}, got {getattr(config, name)}"
+            )
     return raw
 
 

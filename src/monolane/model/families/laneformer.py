@@ -23,9 +23,9 @@ from monolane.model.families._family import (
     COMMON,
     Family,
     layer_count,
-    read_rotary,
     render_common,
 )
+from monolane.model.families._rotary import read_rotary
 
 _NAMES = {
     Role.EMBEDDING: "model.tok_embeddings.weight",
@@ -208,7 +208,7 @@ LANEFORMER = Family(
         "num_lanes": lambda f: f.size("num_lanes"),
         "layers": _layers,
         "head": _head,
-        "rotary": lambda f: read_rotary(f, "interleaved"),
+        "rotary": lambda f: read_rotary(f, "interleaved", stretches=("llama3",)),
         "norm_eps": lambda f: f.number(f.first("norm_eps", "rms_norm_eps"), default=1e-5),
         "norm_scale_per_lane": lambda f: not f.flag("replicated_rmsn_scale", False),
     },

@@ -12,9 +12,10 @@ from monolane.model.families._family import (
     Family,
     Reader,
     layer_count,
-    read_rotary,
     render_common,
 )
+from monolane.model.families._gguf import GgufSpelling
+from monolane.model.families._rotary import FULL, WINDOWED, read_rotary
 
 NAMES = {
     Role.EMBEDDING: "model.embed_tokens.weight",
@@ -37,22 +38,23 @@ NAMES = {
 
 
 def read_layers(
-    fields: Fields, window: int | None = None, first: int = 0
+    fields: Fields,
+    window: int | None = None,
+    windowed: Callable[[int], bool] = lambda layer: True,
 ) -> tuple[LayerConfig, ...]:
-    """Return layers that reduce at once, with a window where ``layer_types`` says, or from first.
+    """Return layers that reduce at once, with a window where ``layer_types`` says.
 
-    No layer has one where ``window`` is None.
+    Without that field those that ``windowed`` names have one. None has where ``window`` is None.
     """
     count = layer_count(fields)
-    full = min(first, count)
     kinds = fields.raw.get("layer_types")
     if kinds is None:
-        kinds = ["full_attention"] * full + ["sliding_attention"] * (count - full)
-    if not isinstance(kinds, list) or len(kinds) != count:
-        raise fields.fault("layer_types", f"a list of {count} kinds of attention, one a layer")
-    return tuple(
-        LayerConfig(NOW, NOW, window if kind == "sliding_attention" else None) for kind in kinds
-    )
+        kinds = [WINDOWED if windowed(i) else FULL for i in range(count)]
+    known = isinstance(kinds, list) and all(kind in (FULL, WINDOWED) for kind in kinds)
+    if not known or len(kinds) != count:
+        expected = f"a list of {count} kinds of attention, one a layer: {FULL!r} or {WINDOWED!r}"
+        raise fields.fault("layer_types", expected)
+    return tuple(LayerConfig(NOW, NOW, window if kind == WINDOWED else None) for kind in kinds)
 
 
 DENSE: dict[str, Reader] = COMMON | {
@@ -81,7 +83,7 @@ def render_as(kind: str) -> Callable[[ModelConfig], dict[str, Any]]:
             "rms_norm_eps": config.norm_eps,
             "sliding_window": max(filter(None, windows), default=None),
             "use_sliding_window": any(windows),
-            "layer_types": ["sliding_attention" if x else "full_attention" for x in windows],
+            "layer_types": [WINDOWED if x else FULL for x in windows],
         }
 
     return render
@@ -100,4 +102,5 @@ LLAMA = Family(
     shared=lambda config: frozenset(Role),  # no tensor has an axis for the one lane
     surplus=surplus,
     render=render_as("Llama"),
+    gguf=GgufSpelling(architecture="llama", style="interleaved"),
 )

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from monolane.model._config import LayerConfig
 from monolane.model._fields import Fields
+from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families.llama import DENSE, LLAMA, read_layers, render_as
 from monolane.model.families.mistral import DEFAULT_WINDOW
 
@@ -12,9 +13,8 @@ def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
     there = fields.flag("use_sliding_window", False)
     # The layers *before* this one have full attention, whatever the field's name suggests.
     first = fields.size("max_window_layers", 28, minimum=0)
-    return read_layers(
-        fields, fields.size("sliding_window", DEFAULT_WINDOW) if there else None, first
-    )
+    window = fields.size("sliding_window", DEFAULT_WINDOW) if there else None
+    return read_layers(fields, window, lambda i: i >= first)
 
 
 QWEN2 = replace(
@@ -24,4 +24,5 @@ QWEN2 = replace(
     fields=DENSE | {"layers": _layers, "qkv_bias": lambda f: True},
     fixed={"hidden_act": ("silu", "")},
     render=render_as("Qwen2"),
+    gguf=GgufSpelling(architecture="qwen2", style="half"),
 )

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from monolane.model._config import QkNorm
 from monolane.model._tensors import Role
+from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families.llama import LLAMA, NAMES, render_as
 from monolane.model.families.qwen2 import QWEN2
 
@@ -20,4 +21,5 @@ QWEN3 = replace(
     fixed=LLAMA.fixed,
     names=lambda config: _NAMES,
     render=render_as("Qwen3"),
+    gguf=GgufSpelling(architecture="qwen3", style="half"),
 )

@@ -1,0 +1,183 @@
+"""How config.json spells the rotary embedding: in two places, and with four kinds of stretch.
+
+    earlier   rope_theta, and rope_scaling with the stretch
+    newer     rope_parameters with both (Transformers 5), in Gemma 3 one for each kind of layer
+
+What Transformers takes for a field that is not there is taken here too.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from monolane.errors import ConfigError
+from monolane.model._fields import Fields
+from monolane.model._rotary import (
+    LinearScaling,
+    Llama3Scaling,
+    PairStyle,
+    Rotary,
+    RotaryScaling,
+    YarnScaling,
+)
+
+FULL, WINDOWED = "full_attention", "sliding_attention"  # the kinds of layers that have names
+THETA = 10000.0  # of Transformers, where no family says otherwise
+
+# Field of Llama3Scaling -> field of config.json.
+_LLAMA3 = {
+    "factor": "factor",
+    "low_frequency_factor": "low_freq_factor",
+    "high_frequency_factor": "high_freq_factor",
+}
+
+
+def read_rotary(
+    fields: Fields, style: PairStyle, theta: float = THETA, stretches: tuple[str, ...] = ()
+) -> Rotary:
+    """Read the rotary of a model whose layers all turn alike.
+
+    ``theta`` is the base where none is given; ``stretches`` are the kinds that the family may have,
+    by default all. ConfigError names the field that is missing, wrong or not computed.
+    """
+    inner = fields.nested(_one_of(fields, "rope_parameters", "rope_scaling"))
+    for kind in (FULL, WINDOWED):
+        if inner is not None and inner.has(kind):
+            raise inner.fault(kind, "null: all layers of this family turn alike")
+    return make_rotary(fields, inner, style, fields.number("rope_theta", theta), stretches)
+
+
+def read_layer_rotary(fields: Fields, kind: str, style: PairStyle, theta: float) -> Rotary:
+    """Read the rotary of the layers that are called ``kind``; rope_scaling is of the full ones."""
+    both = fields.nested("rope_parameters")
+    if both is not None and both.raw and not (both.has(FULL) or both.has(WINDOWED)):
+        raise fields.fault("rope_parameters", f"objects {FULL!r} and {WINDOWED!r} in it")
+    inner = None if both is None else both.nested(kind)
+    if kind == FULL and fields.has("rope_scaling"):
+        if inner is not None:
+            raise fields.fault("rope_scaling", f"null beside rope_parameters: {FULL}")
+        inner = fields.nested("rope_scaling")
+    return make_rotary(fields, inner, style, theta)
+
+
+def make_rotary(
+    fields: Fields,
+    inner: Fields | None,
+    style: PairStyle,
+    theta: float,
+    stretches: tuple[str, ...] = (),
+) -> Rotary:
+    """Make a rotary of the object ``inner``, which may say another base than ``theta``."""
+    fields.fixed("partial_rotary_factor", 1, "all of a head turns")
+    if inner is None:
+        return Rotary(theta, style)
+    inner.fixed("partial_rotary_factor", 1, "all of a head turns")
+    kind = inner.choice(
+        inner.first("rope_type", "type"), ("default", *(stretches or _READERS)), "default"
+    )
+    theta = inner.number("rope_theta", theta)
+    try:
+        return Rotary(theta, style, None if kind == "default" else _READERS[kind](fields, inner))
+    except ConfigError as error:
+        if str(error).startswith(inner.source):
+            raise
+        raise ConfigError(f"{inner.source}: {error}") from None
+
+
+def write_rotary(rotary: Rotary) -> dict[str, Any]:
+    """Write base and stretch in the earlier spelling, which all Transformers read."""
+    raw: dict[str, Any] = {"rope_theta": rotary.theta}
+    return raw if rotary.scaling is None else raw | {"rope_scaling": write_stretch(rotary.scaling)}
+
+
+def write_stretch(scaling: RotaryScaling | None) -> dict[str, Any]:
+    """Write a stretch as the object that ``make_rotary`` reads."""
+    match scaling:
+        case None:
+            return {"rope_type": "default"}
+        case LinearScaling(factor):
+            return {"rope_type": "linear", "factor": factor}
+        case Llama3Scaling():
+            return {
+                "rope_type": "llama3",
+                **{name: getattr(scaling, place) for place, name in _LLAMA3.items()},
+                "original_max_position_embeddings": scaling.original_context,
+            }
+        case YarnScaling():
+            return {
+                "rope_type": "yarn",
+                "factor": scaling.factor,
+                "original_max_position_embeddings": scaling.original_context,
+                "attention_factor": scaling.amplitude,
+                "beta_fast": scaling.beta_fast,
+                "beta_slow": scaling.beta_slow,
+                "truncate": scaling.truncate,
+            }
+    raise ConfigError(f"rotary scaling: expected one that config.json can say, got {scaling}")
+
+
+def _one_of(fields: Fields, *names: str) -> str:
+    """Return the one name that is set: two would have to be weighed against each other."""
+    there = [name for name in names if fields.has(name)]
+    if len(there) > 1:
+        raise fields.fault(there[1], f"null, since {there[0]} is there too", "; remove one of them")
+    return there[0] if there else names[0]
+
+
+def _linear(fields: Fields, inner: Fields) -> LinearScaling:
+    return LinearScaling(inner.number("factor"))
+
+
+def _llama3(fields: Fields, inner: Fields) -> Llama3Scaling:
+    numbers = {place: inner.number(name) for place, name in _LLAMA3.items()}
+    return Llama3Scaling(original_context=_context(fields, inner), **numbers)
+
+
+def _yarn(fields: Fields, inner: Fields) -> YarnScaling:
+    context = _context(fields, inner)
+    if inner.raw.get("factor", 1) is None:  # as DeepSeek's files say it
+        factor = fields.size("max_position_embeddings") / context
+    else:
+        factor = inner.number("factor")
+    return YarnScaling(
+        factor,
+        context,
+        amplitude=_amplitude(inner, factor),
+        beta_fast=inner.number("beta_fast", 32.0),
+        beta_slow=inner.number("beta_slow", 1.0),
+        truncate=inner.flag("truncate", True),
+    )
+
+
+def _context(fields: Fields, inner: Fields) -> int:
+    """Return the trained context, in tokens."""
+    name = "original_max_position_embeddings"
+    return next(
+        (place.size(name) for place in (fields, inner) if place.has(name)),
+        fields.size("max_position_embeddings"),
+    )
+
+
+def _amplitude(inner: Fields, factor: float) -> float:
+    """Return YaRN's factor of cosine and sine: given, of two scales, or of the stretch alone."""
+    if inner.has("attention_factor"):
+        return inner.number("attention_factor")
+    above, below = (
+        0.0 if inner.raw.get(name) == 0 else inner.number(name, 0.0)
+        for name in ("mscale", "mscale_all_dim")
+    )
+    if above and below:
+        return _sharpening(factor, above) / _sharpening(factor, below)
+    return _sharpening(factor, 1.0)
+
+
+def _sharpening(factor: float, scale: float) -> float:
+    """Return the square root of 1/t of YaRN's paper (arXiv:2309.00071, equation 22)."""
+    return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+_READERS: Mapping[str, Callable[[Fields, Fields], RotaryScaling]] = {
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+}
