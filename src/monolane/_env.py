@@ -50,6 +50,16 @@ def _backend(text: str) -> str:
     return text
 
 
+def _switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("expected 0 or 1")
+    return text == "1"
+
+
+def _hub_switch(text: str) -> bool:
+    return text.upper() in ("1", "ON", "YES", "TRUE")  # as huggingface_hub reads its own
+
+
 def _folder(text: str) -> Path:
     if not text:
         raise ValueError("expected a folder")
@@ -59,7 +69,7 @@ def _folder(text: str) -> Path:
 BACKEND = Variable("MONOLANE_BACKEND", "backend that 'auto' stands for", "auto", _backend)
 CACHE = Variable(
     "MONOLANE_CACHE",
-    "folder of compiled kernels and other things that can be made again",
+    "folder of compiled kernels, fetched models and other things that can be made again",
     Path("~/.cache/monolane").expanduser(),
     _folder,
 )
@@ -67,8 +77,21 @@ API_KEY = Variable(
     "MONOLANE_API_KEY", "key that requests to 'monolane serve' need", Secret(), Secret
 )
 
-VARIABLES: tuple[Variable[str] | Variable[Path] | Variable[Secret], ...] = (
+OFFLINE = Variable("MONOLANE_OFFLINE", "1: nothing is downloaded", False, _switch)
+HUB_OFFLINE = Variable("HF_HUB_OFFLINE", "the Hub's own word for that", False, _hub_switch)
+
+VARIABLES: tuple[
+    Variable[str] | Variable[Path] | Variable[Secret] | Variable[bool],
+    ...,
+] = (
     BACKEND,
     CACHE,
     API_KEY,
+    OFFLINE,
+    HUB_OFFLINE,
 )
+
+
+def forbids_downloads() -> str:
+    """Return the name of the variable that forbids downloads; "" if none does."""
+    return next((x.name for x in (OFFLINE, HUB_OFFLINE) if x.get()), "")

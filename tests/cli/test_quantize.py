@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from monolane.engine import Engine
@@ -46,6 +47,42 @@ def source(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
     return folder
 
 
+def test_what_another_tool_quantised_is_repacked(source: Path, tmp_path: Path) -> None:
+    """As compressed-tensors writes it: one int8 matrix with a scale a row; all else floats."""
+    from monolane.model import Checkpoint, write_checkpoint
+
+    packed, name = tmp_path / "packed", "model.layers.0.attention.wo"
+    packed.mkdir()
+    for path in source.glob("*.json"):
+        (packed / path.name).write_bytes(path.read_bytes())
+    weights = {"num_bits": 8, "strategy": "channel"}
+    scheme = {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "config_groups": {"group_0": {"weights": weights}},
+    }
+    raw = json.loads((source / "config.json").read_text()) | {"quantization_config": scheme}
+    (packed / "config.json").write_text(json.dumps(raw))
+    tensors = dict(Checkpoint.open(source))
+    shape = tensors[f"{name}.weight"].shape[1:]
+    codes = np.random.default_rng(0).integers(-128, 128, shape)
+    tensors[f"{name}.weight"] = codes.astype(np.int8)
+    tensors[f"{name}.weight_scale"] = np.full((shape[0], 1), 2.0**-9, np.float32)
+    write_checkpoint(packed, tensors.items())
+    result = run(packed, tmp_path / "q", "--dtype", "auto")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"{tmp_path / 'q'}\n"
+    assert "the same numbers as before, in another order" in result.stderr
+    answers = []
+    for folder in (packed, tmp_path / "q"):
+        with Engine.load(folder) as engine:
+            answers.append(engine.logits(list(range(9))))
+    np.testing.assert_array_equal(*answers)
+    refused = run(source, tmp_path / "r", "--dtype", "auto")
+    assert refused.returncode == 1
+    assert "dtype auto: expected a model that another tool quantised" in refused.stderr
+
+
 def test_the_folder_is_the_answer(source: Path, tmp_path: Path) -> None:
     result = run(source, tmp_path / "q", "--dtype", "int8")
     assert result.returncode == 0, result.stderr
@@ -84,7 +121,7 @@ def test_overwriting_is_asked_for(source: Path, tmp_path: Path) -> None:
     [
         (["{source}", "{out}"], 2, "Missing option '--dtype'"),
         (["{source}", "--dtype", "int8"], 2, "Missing argument"),
-        (["{source}", "{out}", "--dtype", "fp8"], 2, "expected one of int8, int4, got 'fp8'"),
+        (["{source}", "{out}", "--dtype", "fp8"], 2, "expected one of int8, int4, auto, got"),
         (["/no/such", "{out}", "--dtype", "int8"], 1, "expected 'demo', a folder on this machine"),
         (["{tiny}", "{out}", "--dtype", "int8"], 1, "columns are a multiple of 32"),
     ],

@@ -312,8 +312,11 @@ def test_sources_and_destinations_that_are_refused(source: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("scheme", "message"),
     [
-        ({"quant_method": "awq", "bits": 4}, "quant_method: expected 'monolane', got 'awq'; other"),
-        ({"bits": 4}, "quant_method: expected 'monolane', it is missing"),
+        ({"bits": 4}, "quant_method: expected one of 'monolane', .*, it is missing"),
+        (
+            {"quant_method": "monolane", "bits": 8, "ignore": "lm_head"},
+            "ignore: expected a list of names such as 'lm_head', got 'lm_head'",
+        ),
         ({"quant_method": "monolane"}, "quantization_config: bits: expected an integer"),
         (
             {"quant_method": "monolane", "bits": 3},

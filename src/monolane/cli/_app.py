@@ -13,6 +13,7 @@ from monolane.cli._chat import chat
 from monolane.cli._data import data
 from monolane.cli._doctor import doctor
 from monolane.cli._export import export
+from monolane.cli._fetch import fetch
 from monolane.cli._generate import generate
 from monolane.cli._key import key
 from monolane.cli._launch import launch
@@ -53,6 +54,7 @@ for command in (
     generate,
     chat,
     serve,
+    fetch,
     key,
     verify,
     export,

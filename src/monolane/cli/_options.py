@@ -8,7 +8,9 @@ import typer
 Model = Annotated[
     str,
     typer.Option(
-        "--model", "-m", help="'demo', a model folder, or a Hub id (name/model@revision)."
+        "--model",
+        "-m",
+        help="'demo', 'smollm2', a model folder, a .gguf file, or a Hub id (name/model@revision).",
     ),
 ]
 BackendName = Annotated[
@@ -36,9 +38,14 @@ MinP = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Equal seeds give equal texts.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-ModelArgument = Annotated[str, typer.Argument(help="'demo', a model folder, or a Hub id.")]
+ModelArgument = Annotated[
+    str, typer.Argument(help="'demo', 'smollm2', a model folder, a .gguf file, or a Hub id.")
+]
 ModelAtRevision = Annotated[
-    str, typer.Argument(help="'demo', a model folder, or a Hub id (name/model@revision).")
+    str,
+    typer.Argument(
+        help="'demo', 'smollm2', a model folder, a .gguf file, or a Hub id (name/model@revision)."
+    ),
 ]
 Workers = Annotated[int | None, typer.Option(min=1, help="Threads [default: one per core].")]
 ReplaceOut = Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it is there.")]

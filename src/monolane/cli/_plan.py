@@ -20,7 +20,9 @@ def show(
     model: Annotated[
         str,
         typer.Option(
-            "--model", "-m", help="'demo', a model folder, a Hub id, or a shape: laneformer-2b."
+            "--model",
+            "-m",
+            help="'demo', 'smollm2', a model folder, a Hub id, or a shape: laneformer-2b.",
         ),
     ] = "demo",
     device: Annotated[

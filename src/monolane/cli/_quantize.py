@@ -1,4 +1,4 @@
-"""``monolane quantize``: write a model folder whose matrices are int8 or int4."""
+"""``monolane quantize``: write a model folder whose matrices are int8 or int4, or repack one."""
 
 import json
 import sys
@@ -15,13 +15,18 @@ if TYPE_CHECKING:
     from monolane.model import QuantizeReport
 
 DTYPES = {"int8": 8, "int4": 4}
+AS_IT_IS = "auto"
 
 
 def quantize(
     model: options.ModelArgument,
     destination: Annotated[Path, typer.Argument(help="Folder to write.")],
     dtype: Annotated[
-        str, typer.Option(help="int8 (8.5 bits a weight, scales included) or int4 (4.5).")
+        str,
+        typer.Option(
+            help="int8 (8.5 bits a weight, scales included) or int4 (4.5); auto: as MODEL has "
+            "them, which another tool quantised."
+        ),
     ],
     overwrite: options.ReplaceDestination = False,
     as_json: options.Json = False,
@@ -30,17 +35,25 @@ def quantize(
 
     Embedding and norms stay as they are. The folder loads wherever a model does; Transformers does
     not read it. What it costs in accuracy: docs/quantization.md.
+
+    A folder of compressed-tensors, GPTQ or AWQ is repacked with --dtype auto: the same numbers, in
+    the order in which monolane reads them, so that nothing is to be repacked at each load.
     """
     from monolane.engine import find_model
-    from monolane.model import Quantization, quantize_folder
+    from monolane.model import Quantization, quantize_folder, repack_folder
 
-    if dtype not in DTYPES:
-        raise typer.BadParameter(f"--dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
+    if dtype not in (*DTYPES, AS_IT_IS):
+        known = ", ".join((*DTYPES, AS_IT_IS))
+        raise typer.BadParameter(f"--dtype: expected one of {known}, got {dtype!r}")
     source = find_model(model)
     with _progress_bar(shown=not as_json) as progress:
-        report = quantize_folder(
-            source, destination, Quantization(DTYPES[dtype]), overwrite=overwrite, progress=progress
-        )
+        if dtype == AS_IT_IS:
+            report = repack_folder(source, destination, overwrite=overwrite, progress=progress)
+        else:
+            scheme = Quantization(DTYPES[dtype])
+            report = quantize_folder(
+                source, destination, scheme, overwrite=overwrite, progress=progress
+            )
     if as_json:
         sys.stdout.write(json.dumps(_record(report)) + "\n")
         return
@@ -72,8 +85,10 @@ def _progress_bar(shown: bool) -> Iterator[Callable[[str, int, int], None]]:
 
 def _table(report: "QuantizeReport") -> list[str]:
     before, after = report.bytes_before, report.bytes_after
-    lines = [
-        f"weights {before / 1e6:,.1f} MB -> {after / 1e6:,.1f} MB ({after / before:.1%})",
+    lines = [f"weights {before / 1e6:,.1f} MB -> {after / 1e6:,.1f} MB ({after / before:.1%})"]
+    if not report.matrices:
+        return [*lines, "the same numbers as before, in another order"]
+    lines += [
         "",
         f"{'matrix':8} {'worst error':>11}  of",
     ]

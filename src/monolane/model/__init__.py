@@ -21,7 +21,7 @@ from monolane.model._formats import (
 from monolane.model._gguf import GgufFile
 from monolane.model._gguf_model import GgufModel, is_gguf, read_config
 from monolane.model._quantization import Quantization
-from monolane.model._quantize import MatrixError, QuantizeReport, quantize_folder
+from monolane.model._quantize import MatrixError, QuantizeReport, quantize_folder, repack_folder
 from monolane.model._quantized import Blocks, Quantized, quantize_matrix
 from monolane.model._reduce import NEVER, NOW, Reduce
 from monolane.model._rotary import (
@@ -88,6 +88,7 @@ __all__ = [
     "read_config",
     "read_json_object",
     "render_config",
+    "repack_folder",
     "tensor_specs",
     "write_checkpoint",
     "write_safetensors",

