@@ -3,6 +3,17 @@
 from monolane.text._detokenizer import Detokenizer
 from monolane.text._stop import StopStrings
 from monolane.text._template import DEFAULT_TEMPLATE, ChatTemplate
+from monolane.text._thinking import Thinking, ThinkingSplit, find_thinking, thinking_switch
 from monolane.text._tokenizer import Tokenizer
 
-__all__ = ["DEFAULT_TEMPLATE", "ChatTemplate", "Detokenizer", "StopStrings", "Tokenizer"]
+__all__ = [
+    "DEFAULT_TEMPLATE",
+    "ChatTemplate",
+    "Detokenizer",
+    "StopStrings",
+    "Thinking",
+    "ThinkingSplit",
+    "Tokenizer",
+    "find_thinking",
+    "thinking_switch",
+]
