@@ -93,14 +93,14 @@ class ThinkingSplit:
             return "", self._content(text)
         text, self._held = self._held + text, ""
         if not self.begun:
-            lead = text.lstrip()
-            if self._may_begin(text, lead):
-                self._held = text
-                return "", ""
-            if not lead.startswith(self._marks.begin):
+            lead, begin = text.lstrip(), self._marks.begin
+            if len(text) - len(lead) > _LEAD or not begin.startswith(lead[: len(begin)]):
                 self.over, self._silent = True, False
                 return "", text
-            self.begun, text = True, lead[len(self._marks.begin) :]
+            if len(lead) < len(begin):
+                self._held = text
+                return "", ""
+            self.begun, text = True, lead[len(begin) :]
         thought, mark, rest = text.partition(self._marks.end)
         if not mark:
             certain = thought[: len(thought) - _overlap(thought, self._marks.end)].rstrip()
@@ -116,11 +116,6 @@ class ThinkingSplit:
         if self.over or not self.begun:
             return "", held
         return self._thought(held if held.strip() else ""), ""
-
-    def _may_begin(self, text: str, lead: str) -> bool:
-        begin = self._marks.begin
-        short = len(text) - len(lead) <= _LEAD and len(lead) < len(begin)
-        return short and begin.startswith(lead)
 
     def _thought(self, text: str) -> str:
         if self._silent:
