@@ -33,8 +33,8 @@ static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activa
       return run(GroupDot<Int8>{static_cast<const Int8*>(w.data), w.cols, w.scales});
     case Format::kI4:
       return run(GroupDot<Int4>{static_cast<const Int4*>(w.data), w.cols, w.scales});
-    case Format::kF8:
-      return;  // refused before it comes here: kFormats says that no CPU multiplies by it
+    default:
+      return;  // refused before it comes here
   }
 }
 

@@ -69,6 +69,8 @@ enum class WeightRole : int32_t {
   kHead = 14,
   kQNorm = 15,
   kKNorm = 16,
+  kPostAttentionNorm = 17,
+  kPostMlpNorm = 18,
 };
 
 enum class PlanHead : int32_t {

@@ -117,8 +117,8 @@ static void widen(const Matrix& w, int64_t row, float* out) {
     case Format::kI4:
       widen_groups(reinterpret_cast<const Int4*>(data), scales, 16, w.cols, out);
       break;
-    case Format::kF8:
-      break;  // refused before it comes here: kFormats says that no CPU multiplies by it
+    default:
+      break;  // refused before it comes here
   }
 }
 

@@ -2,10 +2,20 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from monolane.errors import ConfigError
-from monolane.model import ACTIVATIONS, FORMATS, STORED, WeightFormat, find_format, formats_header
+from monolane.errors import CheckpointError, ConfigError
+from monolane.model import (
+    ACTIVATIONS,
+    FORMATS,
+    STORED,
+    Blocks,
+    WeightFormat,
+    find_format,
+    formats_header,
+)
 
 CSRC = Path(__file__).parents[2] / "csrc"
 
@@ -23,11 +33,26 @@ def test_bytes_of_a_row_count_its_scales() -> None:
         "int8": 1 + 2 / 32,
         "int4": 0.5 + 2 / 32,
         "float8": 1 + 4 / 3072,
+        "q8_0": 34 / 32,
+        "q4_0": 18 / 32,
+        "q4_1": 20 / 32,
+        "q5_0": 22 / 32,
+        "q5_1": 24 / 32,
+        "q4_k": 144 / 256,
+        "q5_k": 176 / 256,
+        "q6_k": 210 / 256,
+        "q4_1_planes": 20 / 32,
+        "q5_0_planes": 22 / 32,
+        "q5_1_planes": 24 / 32,
+        "q4_k_planes": 148 / 256,
+        "q5_k_planes": 180 / 256,
+        "q6_k_planes": 210 / 256,
     }
-    assert [row.code for row in FORMATS.values()] == [0, 1, 2, 3, 4, 5]
+    assert [row.code for row in FORMATS.values()] == list(range(len(FORMATS)))
     assert {row.short for row in STORED.values()} == {"f32", "bf16", "f16"}
     assert all(row.activation in ACTIVATIONS for row in FORMATS.values())
-    assert {name for name, row in FORMATS.items() if row.coded} == {"int8", "int4"}
+    coded = {name for name, row in FORMATS.items() if row.coded and row.named}
+    assert coded == {"int8", "int4"}
     keys = {name: row.key_format.name for name, row in FORMATS.items()}
     assert keys["int8"] == keys["int4"] == "bfloat16"
     assert keys["float8"] == "float16"
@@ -62,3 +87,38 @@ def test_formats_that_cannot_be() -> None:
         find_format("fp8")
     with pytest.raises(ConfigError, match="multiple of 32, which share a scale, got 40"):
         find_format("int4").row_bytes(40)
+
+
+@pytest.mark.parametrize("name", [name for name, row in FORMATS.items() if row.repacked])
+def test_blocks_have_the_sizes_that_gguf_says(name: str) -> None:
+    columns, size = GGML_QUANT_SIZES[GGMLQuantizationType[name.upper()]]
+    row = FORMATS[name]
+    assert (row.super_block or row.group, row.row_bytes(columns)) == (columns, size)
+    assert row.multiplied.row_bytes(256) <= 1.03 * row.row_bytes(256)
+    assert not row.named
+    assert row.multiplied.multiplied is row.multiplied
+
+
+def test_blocks_of_another_size_or_type_are_refused() -> None:
+    good = np.zeros((2, 3, 2 * 144), np.uint8)
+    assert Blocks("q4_k", good, 512).shape == (2, 3, 512)
+    with pytest.raises(CheckpointError, match="expected rows of 288 bytes .* got 287"):
+        Blocks("q4_k", good[..., 1:], 512)
+    with pytest.raises(CheckpointError, match=r"got 288 \(int8\)"):
+        Blocks("q4_k", good.view(np.int8), 512)
+    with pytest.raises(ConfigError, match="multiple of 256"):
+        Blocks("q4_k", good, 500)
+    for name in ("int4", "q4_k_planes"):
+        with pytest.raises(CheckpointError, match=f"expected one of q8_0, .*, q6_k, got '{name}'"):
+            Blocks(name, good, 512)
+
+
+def test_blocks_widen_as_llama_cpp_does() -> None:
+    """Q4_1 by hand: code * scale + minimum, codes c and c + 16 in one byte."""
+    block = np.zeros(20, np.uint8)
+    block[:4] = np.array([0.5, -3.0], np.float16).view(np.uint8)
+    block[4:] = np.arange(16) | (15 - np.arange(16)) << 4
+    codes = np.concatenate([np.arange(16), 15 - np.arange(16)])
+    found = Blocks("q4_1", block[None], 32).widened()
+    np.testing.assert_array_equal(found, [0.5 * codes - 3.0])
+    assert found.dtype == np.float32

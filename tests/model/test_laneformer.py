@@ -13,9 +13,9 @@ from monolane.model import (
     NOW,
     Head,
     LayerConfig,
+    Llama3Scaling,
     ModelConfig,
     Reduce,
-    RotaryScaling,
     parse_config,
     read_config,
     render_config,
@@ -162,7 +162,7 @@ def test_rotary_scaling_is_read_in_both_forms() -> None:
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 4096,
     }
-    expected = RotaryScaling(8.0, 1.0, 4.0, 4096)
+    expected = Llama3Scaling(8.0, 1.0, 4.0, 4096)
     without_theta = {name: value for name, value in RELEASED.items() if name != "rope_theta"}
     old = parse_config(without_theta | {"rope_scaling": scaling, "rope_theta": 5e5})
     new = parse_config(without_theta | {"rope_parameters": scaling | {"rope_theta": 5e5}})

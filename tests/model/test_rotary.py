@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from monolane.errors import ConfigError
-from monolane.model import Rotary, RotaryScaling
+from monolane.model import Llama3Scaling, Rotary
 
 
 def test_frequencies_are_powers_of_theta() -> None:
@@ -13,7 +13,7 @@ def test_frequencies_are_powers_of_theta() -> None:
 
 
 def test_scaling_keeps_short_waves_and_stretches_long_ones() -> None:
-    scaling = RotaryScaling(8.0, 1.0, 4.0, 4096)
+    scaling = Llama3Scaling(8.0, 1.0, 4.0, 4096)
     plain = Rotary(5e5).frequencies(128)
     scaled = Rotary(5e5, scaling=scaling).frequencies(128)
     wavelength = 2 * math.pi / plain
@@ -29,4 +29,4 @@ def test_scaling_keeps_short_waves_and_stretches_long_ones() -> None:
 
 def test_scaling_needs_a_band() -> None:
     with pytest.raises(ConfigError, match="expected high_freq_factor above low_freq_factor"):
-        RotaryScaling(8.0, 4.0, 4.0, 4096)
+        Llama3Scaling(8.0, 4.0, 4.0, 4096)

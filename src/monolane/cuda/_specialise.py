@@ -39,7 +39,7 @@ def specialisation(layout: Layout) -> str:
         "// comment says so.",
         "#pragma once",
         "",
-        declare_enum("Format", [(x.short, x.code) for x in FORMATS.values()], CUDA),
+        declare_enum("Format", [(x.short, x.code) for x in FORMATS.values() if x.named], CUDA),
         declare_enum("HeadKind", [(f"HEAD_{x.name}", i) for i, x in enumerate(_HEADS)], CUDA),
         *_constants(layout),
         "",

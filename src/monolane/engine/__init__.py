@@ -1,6 +1,7 @@
 """The engine: sessions, slots, sampling parameters, and streams."""
 
 from monolane.engine._engine import Engine, Prompt
+from monolane.engine._files import ModelFiles
 from monolane.engine._guidance import Constraint
 from monolane.engine._parameters import MAX_LOGIT_BIASES, SamplingParams
 from monolane.engine._registry import BACKEND_NAMES, find_backend
@@ -18,6 +19,7 @@ __all__ = [
     "FinishReason",
     "Generation",
     "Guide",
+    "ModelFiles",
     "Piece",
     "Prompt",
     "SamplingParams",

@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+from monolane.engine._files import ModelFiles
 from monolane.engine._guidance import Constraint
 from monolane.engine._parameters import SamplingParams
 from monolane.engine._registry import find_backend
@@ -16,8 +17,8 @@ from monolane.engine._slots import SlotPool
 from monolane.engine._source import find_model
 from monolane.engine._stream import Job, Stream
 from monolane.epoch import Executor, SharedExecutor
-from monolane.errors import ConfigError, EngineClosedError, RequestError
-from monolane.model import Checkpoint, ModelConfig, Weights, read_config, read_json_object
+from monolane.errors import EngineClosedError, RequestError
+from monolane.model import ModelConfig
 from monolane.text import ChatTemplate, Tokenizer
 
 # Text, token ids, or chat messages such as {"role": "user", "content": "..."}.
@@ -32,18 +33,18 @@ class Engine:
 
     def __init__(
         self,
-        folder: Path,
-        config: ModelConfig,
+        files: ModelFiles,
         executor: Executor,
         tokenizer: Tokenizer | None,
         load_seconds: float,
     ) -> None:
-        self.folder = folder
-        self.config = config
+        self.folder = files.path
+        self.config = files.config
         self.tokenizer = tokenizer
         self.backend = SharedExecutor(executor)
         self.load_seconds = load_seconds
-        self.eos_ids = _eos_ids(folder, config, tokenizer)
+        self.eos_ids = files.eos_ids(tokenizer)
+        self._files = files
         self._chat_template: ChatTemplate | None = None
         self._slots = SlotPool(executor.slots)
         self._closed = False
@@ -59,7 +60,8 @@ class Engine:
     ) -> "Engine":
         """Load a model.
 
-        model           "demo", a folder in Hub layout, or a Hub id such as "name/model@revision"
+        model           "demo", a folder in Hub layout, a .gguf file (of several parts the first),
+                        or a Hub id such as "name/model@revision"
         backend         "auto", "cuda", "cpu" or "reference"; see ``monolane doctor``
         dtype           "auto" (as the model is stored), "float32", "bfloat16", "float16", "int8"
                         or "int4"; on a GPU "bfloat16", "float16" or "float8"; docs/cpu.md and
@@ -72,15 +74,14 @@ class Engine:
         """
         begin = time.perf_counter()
         make = find_backend(backend)
-        folder = find_model(model)
-        config = read_config(folder)
-        size = _check_context(context, config)
+        files = ModelFiles.open(find_model(model))
+        size = _check_context(context, files.config)
         if type(max_sequences) is not int or not 1 <= max_sequences <= 64:
             raise RequestError(f"max_sequences: expected 1 to 64, got {max_sequences!r}")
-        weights = Weights.load(config, Checkpoint.open(folder))
-        tokenizer = Tokenizer.open(folder)
+        weights = files.weights()
+        tokenizer = files.tokenizer()
         executor = make(weights, dtype, context=size, slots=max_sequences)
-        return cls(folder, config, executor, tokenizer, time.perf_counter() - begin)
+        return cls(files, executor, tokenizer, time.perf_counter() - begin)
 
     def generate(
         self,
@@ -154,9 +155,9 @@ class Engine:
 
     @property
     def chat_template(self) -> ChatTemplate:
-        """The folder's chat template, or the default one; read when first used."""
+        """The model's chat template, or the default one; read when first used."""
         if self._chat_template is None:
-            self._chat_template = ChatTemplate.open(self.folder)
+            self._chat_template = self._files.chat_template()
         return self._chat_template
 
     def close(self) -> None:
@@ -217,22 +218,3 @@ def _check_context(context: int | None, config: ModelConfig) -> int:
             f"was trained, got {context!r}"
         )
     return context
-
-
-def _eos_ids(folder: Path, config: ModelConfig, tokenizer: Tokenizer | None) -> frozenset[int]:
-    """Return the tokens that end an answer: generation_config.json's, config.json's, the text's."""
-    path = folder / "generation_config.json"
-    if path.is_file():
-        eos = read_json_object(path).get("eos_token_id")
-        ids = eos if isinstance(eos, list) else [eos] if eos is not None else []
-        if not all(type(i) is int and 0 <= i < config.vocab_size for i in ids):
-            raise ConfigError(
-                f"{path}: eos_token_id: expected token ids below {config.vocab_size}, "
-                f"got {eos!r:.80}"
-            )
-        if ids:
-            return frozenset(ids)
-    if config.eos_ids:
-        return frozenset(config.eos_ids)
-    eos_id = tokenizer.eos_id if tokenizer else None
-    return frozenset() if eos_id is None else frozenset((eos_id,))

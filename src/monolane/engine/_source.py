@@ -1,11 +1,11 @@
-"""Where a model comes from: the demo in the package, a folder, or the Hub."""
+"""Where a model comes from: the demo in the package, a folder, a file, or the Hub."""
 
 import json
 import re
 from pathlib import Path
 
 from monolane.errors import ModelNotFoundError
-from monolane.model import LICENCE_FILES
+from monolane.model import LICENCE_FILES, is_gguf
 
 DEMO = "demo"
 
@@ -15,7 +15,7 @@ _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "README.md", *LICENCE_FILES]
 
 
 def find_model(model: str | Path, with_code: bool = False) -> Path:
-    """Return the folder of a model: "demo", a folder, or a Hub id such as "name/model@revision".
+    """Return where a model is: "demo", a folder, a .gguf file, or a Hub id "name/model@revision".
 
     A Hub id is fetched into the Hub's own cache, where later calls find it without network, and
     with its modeling code only if ``with_code`` says so. ModelNotFoundError says what was tried.
@@ -25,13 +25,17 @@ def find_model(model: str | Path, with_code: bool = False) -> Path:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
+    if folder.exists() and is_gguf(folder):
+        return folder
     if folder.exists():
-        raise ModelNotFoundError(f"{folder}: expected the folder of a model, got a file")
+        raise ModelNotFoundError(
+            f"{folder}: expected the folder of a model, or a file NAME.gguf, got another file"
+        )
     if isinstance(model, str) and _HUB_ID.fullmatch(model):
         return _fetch(model, [*_PATTERNS, "*.py"] if with_code else _PATTERNS)
     raise ModelNotFoundError(
-        f"{model}: expected 'demo', a folder on this machine, or a Hub id such as "
-        "'kogai/laneformer-2b-it'; there is no such folder"
+        f"{model}: expected 'demo', a folder or a .gguf file on this machine, or a Hub id such as "
+        "'kogai/laneformer-2b-it'; there is no such folder or file"
     )
 
 

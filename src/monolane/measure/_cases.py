@@ -11,10 +11,17 @@ from monolane.epoch import Advance
 from monolane.errors import RequestError
 from monolane.measure._bandwidth import ReadProbe
 from monolane.measure._rounds import Case
-from monolane.model import Checkpoint, Role, Weights, read_config
+from monolane.model import Blocks, Role, Weights
 from monolane.plan import MAX_WIDTH, Plan, pass_cost
 
 _PATIENCE = 1.0  # seconds of one wait for tokens
+
+
+def _embedding_bytes(weights: Weights) -> int:
+    blocks = weights.quantized.get((Role.EMBEDDING, None))
+    if isinstance(blocks, Blocks):
+        return blocks.data.nbytes
+    return weights.outer[Role.EMBEDDING].nbytes
 
 
 class LoadedModel:
@@ -30,21 +37,20 @@ class LoadedModel:
         workers: int | None,
         backend: str = "cpu",
     ) -> None:
-        config = read_config(folder)
+        begin = time.perf_counter()
+        weights = Weights.open(folder)
+        config = weights.config
         if context > config.max_positions:
             raise RequestError(
                 f"context: expected at most {config.max_positions} tokens, the model's context, "
                 f"got {context} with the tokens to be drawn; measure at a smaller one"
             )
         make = find_backend(backend)
-        begin = time.perf_counter()
-        weights = Weights.load(config, Checkpoint.open(folder))
         self.executor = make(weights, dtype, context=context, slots=slots, workers=workers)
         self.load_seconds = time.perf_counter() - begin
         self.config = config
         # Rows are looked up, not streamed: the plan does not count them. A tied one is the head's.
-        embedding = weights.outer[Role.EMBEDDING]
-        self.embedding_bytes = 0 if config.tie_embeddings else embedding.nbytes
+        self.embedding_bytes = 0 if config.tie_embeddings else _embedding_bytes(weights)
         self.dtype = self.executor.dtype
         self.workers = self.executor.workers
         self._rng = np.random.default_rng(0)

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from monolane.engine import Engine, find_model
+from monolane.engine import Engine, ModelFiles, find_model
 from monolane.epoch import Advance, Executor, Guide, TokenEvent
 from monolane.errors import BackendError
-from monolane.model import read_config
-from monolane.text import Tokenizer
 
 
 @dataclass(slots=True)
@@ -132,17 +130,17 @@ def paced_engine(
 ) -> Engine:
     """Return an engine with the demo model's tokenizer and a paced executor."""
     begin = time.perf_counter()
-    folder = find_model("demo")
-    config, tokenizer = read_config(folder), Tokenizer.open(folder)
+    files = ModelFiles.open(find_model("demo"))
+    tokenizer = files.tokenizer()
     assert tokenizer is not None
     text = "def mean(values):\n    return sum(values) / len(values)\n\n\n"
     ids = tokenizer.encode(text, add_special_tokens=False)
     executor = PacedExecutor(
-        config.vocab_size,
+        files.config.vocab_size,
         ids,
         tokens_per_second,
         prefill=prefill,
         context=context,
         slots=slots,
     )
-    return Engine(folder, config, executor, tokenizer, time.perf_counter() - begin)
+    return Engine(files, executor, tokenizer, time.perf_counter() - begin)

@@ -7,7 +7,7 @@ nothing of families, config.json or safetensors.
 from monolane.model._aside import check_replaceable, folder_aside
 from monolane.model._beside import LICENCE_FILES, copy_beside
 from monolane.model._checkpoint import Checkpoint, write_checkpoint
-from monolane.model._config import Head, LayerConfig, ModelConfig
+from monolane.model._config import Activation, Head, LayerConfig, LayerRotary, ModelConfig, QkNorm
 from monolane.model._fields import read_json_object
 from monolane.model._formats import (
     ACTIVATIONS,
@@ -18,15 +18,24 @@ from monolane.model._formats import (
     formats_header,
     formats_of,
 )
+from monolane.model._gguf import GgufFile
+from monolane.model._gguf_model import GgufModel, is_gguf, read_config
 from monolane.model._quantization import Quantization
 from monolane.model._quantize import MatrixError, QuantizeReport, quantize_folder
-from monolane.model._quantized import Quantized, quantize_matrix
+from monolane.model._quantized import Blocks, Quantized, quantize_matrix
 from monolane.model._reduce import NEVER, NOW, Reduce
-from monolane.model._rotary import Rotary, RotaryScaling
+from monolane.model._rotary import (
+    LinearScaling,
+    Llama3Scaling,
+    PairScaling,
+    Rotary,
+    RotaryScaling,
+    YarnScaling,
+)
 from monolane.model._safetensors import PendingTensor, SafetensorsFile, write_safetensors
 from monolane.model._tensors import Part, Role, TensorSpec, lane_shape, layer_roles
 from monolane.model._weights import Weights
-from monolane.model.families import parse_config, read_config, render_config, tensor_specs
+from monolane.model.families import parse_config, render_config, tensor_specs
 
 __all__ = [
     "ACTIVATIONS",
@@ -35,13 +44,22 @@ __all__ = [
     "NEVER",
     "NOW",
     "STORED",
+    "Activation",
+    "Blocks",
     "Checkpoint",
+    "GgufFile",
+    "GgufModel",
     "Head",
     "LayerConfig",
+    "LayerRotary",
+    "LinearScaling",
+    "Llama3Scaling",
     "MatrixError",
     "ModelConfig",
+    "PairScaling",
     "Part",
     "PendingTensor",
+    "QkNorm",
     "Quantization",
     "QuantizeReport",
     "Quantized",
@@ -53,12 +71,14 @@ __all__ = [
     "TensorSpec",
     "WeightFormat",
     "Weights",
+    "YarnScaling",
     "check_replaceable",
     "copy_beside",
     "find_format",
     "folder_aside",
     "formats_header",
     "formats_of",
+    "is_gguf",
     "lane_shape",
     "layer_roles",
     "parse_config",

@@ -29,6 +29,11 @@ class Checkpoint(Mapping[str, Array]):
     @classmethod
     def open(cls, folder: Path) -> "Checkpoint":
         """Map the weights of a folder in Hub layout; CheckpointError names file and tensor."""
+        if folder.is_file():
+            raise CheckpointError(
+                f"{folder}: expected a folder in Hub layout here, got a file; a .gguf file is run "
+                "as it is, by generate, chat, serve and bench"
+            )
         if (folder / SINGLE).is_file():
             file = SafetensorsFile(folder / SINGLE)
             return cls(folder, dict.fromkeys(file, file))

@@ -5,6 +5,7 @@ name its tensors; it never brings a class of its own, so an executor that handle
 every family. An ordinary dense model is one lane whose modules reduce ``NOW``.
 """
 
+import math
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Literal
@@ -18,6 +19,8 @@ from monolane.model._rotary import Rotary
 # Deeper than any published decoder; bounds what a hostile config.json can make us allocate.
 MAX_LAYERS = 1024
 
+LayerRotary = Literal["main", "local", "none"]
+Activation = Literal["silu", "gelu_tanh"]
 WeightDtype = Literal["bfloat16", "float16", "float32"]
 WEIGHT_DTYPES: tuple[WeightDtype, ...] = ("bfloat16", "float16", "float32")
 
@@ -25,6 +28,13 @@ WEIGHT_DTYPES: tuple[WeightDtype, ...] = ("bfloat16", "float16", "float32")
 def feature(default: Any) -> Any:
     """Declare a field that asks executors for arithmetic of its own if it has another value."""
     return field(default=default, metadata={"feature": True})
+
+
+class QkNorm(StrEnum):
+    """Over what the norm of queries and keys goes, before they are turned."""
+
+    HEAD = "head"  # each head by itself, all with one scale [h]
+    ALL = "all"  # all heads of a token at once, scales [H*h] and [K*h]; one lane only
 
 
 class Head(StrEnum):
@@ -45,6 +55,7 @@ class LayerConfig:
     attention_reduce: Reduce
     mlp_reduce: Reduce
     window: int | None = None  # keys visible to a query, itself included; None: all before it
+    rotary: LayerRotary = "main"  # which of the config's rotaries turns queries and keys, if any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +74,17 @@ class ModelConfig:
     layers: tuple[LayerConfig, ...]
     head: Head
     rotary: Rotary = field(default_factory=Rotary)
+    local_rotary: Rotary | None = feature(None)  # of the layers whose rotary is "local"
     norm_eps: float = 1e-5
+    norm_offset: float = feature(0.0)  # added to every norm's scale, also of queries and keys
+    norm_before: bool = feature(True)  # what a module reads is normed
+    norm_after: bool = feature(False)  # what the stream gains from a module, reduced, is normed
     norm_scale_per_lane: bool = True  # RMSNorm scale [L, D]; otherwise [D], shared by the lanes
     qkv_bias: bool = feature(False)
-    qk_norm: bool = feature(False)  # each head of queries and keys is normed, before rotary
+    qk_norm: QkNorm | None = feature(None)
+    query_scale: float | None = feature(None)  # of the scores; None: 1 / sqrt(head_dim)
+    activation: Activation = feature("silu")  # of the gate; "gelu_tanh": by GELU's tanh formula
+    embedding_scale: float = feature(1.0)  # of embedded tokens; a tied head reads rows unscaled
     tie_embeddings: bool = False  # the head's rows are the embedding's
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
@@ -99,8 +117,9 @@ class ModelConfig:
         final_norm = d * (lanes if self.final_norm_per_lane else 1)
         qkv_rows = (self.num_heads + 2 * self.num_kv_heads) * h
         attention = (qkv_rows + self.num_heads * h) * d + (qkv_rows if self.qkv_bias else 0)
-        qk_norms = 2 * h if self.qk_norm else 0
-        layer = attention + 3 * self.intermediate_size * d + 2 * norm + qk_norms
+        qk_norms = {None: 0, QkNorm.HEAD: 2, QkNorm.ALL: self.num_heads + self.num_kv_heads}
+        norms = 2 * norm * (self.norm_before + self.norm_after) + h * qk_norms[self.qk_norm]
+        layer = attention + 3 * self.intermediate_size * d + norms
         head = 0 if self.tie_embeddings else self.vocab_size * self.head_inputs
         return self.vocab_size * d + self.num_layers * layer + final_norm + head
 
@@ -117,20 +136,34 @@ class ModelConfig:
     @property
     def features(self) -> tuple[str, ...]:
         """Names of the fields that ask for more arithmetic than every executor has."""
-        marked = [x for x in fields(self) if x.metadata.get("feature")]
-        return tuple(x.name for x in marked if getattr(self, x.name) != x.default)
+        return tuple(self._features())
 
     def check_features(self, executor: str, *computed: str) -> None:
         """Refuse a model with features that an executor does not compute.
 
-        So executors that lack a new feature need no change, and none of them ignores it.
+        So executors that lack a new feature need no change, and none of them ignores it. What an
+        executor computes is a field, ``"qk_norm"``, or one value of it, ``"qk_norm=head"``.
         """
-        for name in self.features:
-            if name not in computed:
+        for name, value in self._features().items():
+            if name not in computed and f"{name}={value}" not in computed:
                 raise BackendError(
-                    f"{name}: the {executor} backend does not compute it yet, and this "
+                    f"{name}: the {executor} backend does not compute it yet ({value}), and this "
                     f"{self.family} model needs it; choose another backend"
                 )
+
+    def _features(self) -> dict[str, Any]:
+        """Return the features that are not as in every model, and their values."""
+        marked = [x for x in fields(self) if x.metadata.get("feature")]
+        found = {x.name: getattr(self, x.name) for x in marked}
+        found = {x.name: found[x.name] for x in marked if found[x.name] != x.default}
+        # Parts of fields that every executor knows.
+        turned = sorted({layer.rotary for layer in self.layers} - {"main"})
+        if turned:
+            found["layers.rotary"] = ", ".join(turned)
+        amplitudes = {x.amplitude for x in (self.rotary, self.local_rotary) if x is not None}
+        if amplitudes != {1.0}:
+            found["rotary.amplitude"] = max(amplitudes)
+        return found
 
     def _check_sizes(self) -> None:
         names = ("hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim")
@@ -151,6 +184,13 @@ class ModelConfig:
             )
         if not 0 < self.norm_eps < 1:
             raise ConfigError(f"norm_eps: expected a number between 0 and 1, got {self.norm_eps}")
+        if not 0 < (1.0 if self.query_scale is None else self.query_scale) < math.inf:
+            raise ConfigError(f"query_scale: expected a number above 0, got {self.query_scale}")
+        if not (self.norm_before or self.norm_after):
+            raise ConfigError(
+                "norm_after: expected true where norm_before is false: a module without any norm "
+                "is in no family"
+            )
         if self.dtype not in WEIGHT_DTYPES:
             raise ConfigError(
                 f"dtype: expected one of {', '.join(WEIGHT_DTYPES)}, got {self.dtype!r}"
@@ -167,6 +207,11 @@ class ModelConfig:
                     f"{name}: expected a multiple of the number of lanes ({self.num_lanes}), so "
                     f"that each lane owns an equal slice, got {value}"
                 )
+        if self.qk_norm is QkNorm.ALL and self.num_lanes > 1:
+            raise ConfigError(
+                f"qk_norm: expected one lane where all heads are normed at once, since a lane "
+                f"knows its own heads only, got {self.num_lanes}"
+            )
         if self.tie_embeddings and self.head is Head.CONCAT:
             raise ConfigError(
                 f"tie_embeddings: expected false with a head over all lanes: the embedding has "
@@ -186,6 +231,14 @@ class ModelConfig:
                 raise ConfigError(
                     f"layer {i}: window: expected None or 1 and more, got {layer.window}"
                 )
+
+            if layer.rotary == "local" and self.local_rotary is None:
+                raise ConfigError(f"layer {i}: rotary: expected local_rotary with a local layer")
+        if self.local_rotary is not None and self.local_rotary.style != self.rotary.style:
+            raise ConfigError(
+                f"local_rotary: expected {self.rotary.style} pairs as in rotary, got "
+                f"{self.local_rotary.style} ones"
+            )
 
     def _check_token_ids(self) -> None:
         single = (("bos_id", self.bos_id), ("pad_id", self.pad_id))

@@ -32,16 +32,23 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 class Fields:
-    """The fields of one JSON object; ``source`` names it in messages."""
+    """The fields of one JSON object; ``source`` names it in messages.
 
-    def __init__(self, raw: Mapping[str, Any], source: str) -> None:
+    ``spelled`` says what fields are called where they come from, if not as they are called here.
+    """
+
+    def __init__(
+        self, raw: Mapping[str, Any], source: str, spelled: Mapping[str, str] | None = None
+    ) -> None:
         self.raw = raw
         self.source = source
+        self.spelled = spelled or {}
 
     def fault(self, name: str, expected: str, advice: str = "") -> ConfigError:
         """Return the error of one field: expected, got and, where it is not plain, what to do."""
         found = f"got {_short(self.raw[name])}" if name in self.raw else "it is missing"
-        return ConfigError(f"{self.source}: {name}: expected {expected}, {found}{advice}")
+        called = self.spelled.get(name, name)
+        return ConfigError(f"{self.source}: {called}: expected {expected}, {found}{advice}")
 
     def has(self, name: str) -> bool:
         """Tell whether a field is there and not null: the Hub writes null for 'not set'."""
@@ -121,7 +128,7 @@ class Fields:
         value = self.raw[name]
         if not isinstance(value, dict):
             raise self.fault(name, "an object or null")
-        return Fields(value, f"{self.source}: {name}")
+        return Fields(value, f"{self.source}: {self.spelled.get(name, name)}", self.spelled)
 
     def first(self, *names: str) -> str:
         """Return the first name that is set, or names[0]: for fields with two spellings."""

@@ -35,6 +35,8 @@ class WeightFormat:
     minimum_bits: int = 0  # of one minimum; 0: the codes are symmetric
     super_block: int = 0  # columns whose group scales share a scale of their own; 0: none do
     super_bits: int = 0  # of what a super-block adds: its scale, and that of its minima
+    repacked: str = ""  # format that the CPU's workers make of it once, to multiply by; "": none
+    named: bool = True  # whether it is a dtype; False: a model's file alone asks for it
     keys: str = ""  # format of the keys and values beside it; "": its own
     activation: str = "f32"  # the type of activations beside it on a CPU; csrc/kernels.h
     executors: frozenset[str] = frozenset()  # which multiply by it, besides ``reference``
@@ -48,6 +50,11 @@ class WeightFormat:
     def key_format(self) -> "WeightFormat":
         """The format of the keys and values that go with it."""
         return find_format(self.keys) if self.keys else self
+
+    @property
+    def multiplied(self) -> "WeightFormat":
+        """The format in which a CPU multiplies by a matrix that is stored in this one."""
+        return find_format(self.repacked) if self.repacked else self
 
     def row_bytes(self, columns: int) -> int:
         """Bytes of one row of a matrix with its scales; ConfigError if it cannot be stored."""
@@ -74,6 +81,41 @@ ACTIVATIONS = ("f32", "bf16", "i8")
 
 _BOTH = frozenset(("cpu", "cuda"))
 _CPU = frozenset(("cpu",))
+
+
+def _blocks(
+    name: str, code: int, *, bits: int, repacked: str, minimum: bool = False
+) -> WeightFormat:
+    """Return GGUF's blocks of 32 columns, codes behind the scale that they share."""
+    return WeightFormat(
+        name=name, short=name, code=code, bits=bits, group=32, scale_bits=16,
+        minimum_bits=16 * minimum, keys="bfloat16", activation="i8", repacked=repacked,
+        named=False, executors=_CPU,
+    )  # fmt: skip
+
+
+def _super_blocks(
+    name: str, code: int, *, bits: int, scale_bits: int, repacked: str = "", group: int = 32
+) -> WeightFormat:
+    """Return GGUF's super-blocks of 256 columns, or what is made of them; minima beside 32."""
+    minimum = group == 32
+    return WeightFormat(
+        name=name, short=name.removesuffix("_planes") + "p" * (not repacked), code=code, bits=bits,
+        group=group, scale_bits=scale_bits, minimum_bits=scale_bits * minimum, super_block=256,
+        super_bits=16 + 16 * minimum, keys="bfloat16", activation="i8", repacked=repacked,
+        named=False, executors=_CPU,
+    )  # fmt: skip
+
+
+def _planes(name: str, code: int, *, bits: int, minimum: bool = False) -> WeightFormat:
+    """Return what is made of blocks of 32: the same bits, those of a kind side by side in a row."""
+    return WeightFormat(
+        name=name, short=name.removesuffix("_planes") + "p", code=code, bits=bits, group=32,
+        scale_bits=16, minimum_bits=16 * minimum, keys="bfloat16", activation="i8", named=False,
+        executors=_CPU,
+    )  # fmt: skip
+
+
 _ROWS = (
     WeightFormat(
         name="float32", short="f32", code=0, bits=32, dtype=np.dtype(np.float32), executors=_CPU
@@ -99,6 +141,23 @@ _ROWS = (
         name="float8", short="f8", code=5, bits=8, group=-1, scale_bits=32, keys="float16",
         executors=frozenset(("cuda",)),
     ),
+    # GGUF's blocks, as files hold them. Q8_0 and Q4_0 are int8 and int4 with each scale among its
+    # codes. Of the others the workers make planes of the same size, but for the scales of Q4_K and
+    # Q5_K: 8 bits where the file packs 6, hence 2.8 % and 2.3 % more bytes (docs/cpu.md says why).
+    _blocks("q8_0", 6, bits=8, repacked="int8"),
+    _blocks("q4_0", 7, bits=4, repacked="int4"),
+    _blocks("q4_1", 8, bits=4, minimum=True, repacked="q4_1_planes"),
+    _blocks("q5_0", 9, bits=5, repacked="q5_0_planes"),
+    _blocks("q5_1", 10, bits=5, minimum=True, repacked="q5_1_planes"),
+    _super_blocks("q4_k", 11, bits=4, scale_bits=6, repacked="q4_k_planes"),
+    _super_blocks("q5_k", 12, bits=5, scale_bits=6, repacked="q5_k_planes"),
+    _super_blocks("q6_k", 13, bits=6, scale_bits=8, group=16, repacked="q6_k_planes"),
+    _planes("q4_1_planes", 14, bits=4, minimum=True),
+    _planes("q5_0_planes", 15, bits=5),
+    _planes("q5_1_planes", 16, bits=5, minimum=True),
+    _super_blocks("q4_k_planes", 17, bits=4, scale_bits=8),
+    _super_blocks("q5_k_planes", 18, bits=5, scale_bits=8),
+    _super_blocks("q6_k_planes", 19, bits=6, scale_bits=8, group=16),
 )  # fmt: skip
 FORMATS = {row.name: row for row in _ROWS}
 # Formats in which a checkpoint may store plain numbers, by their NumPy dtype.
@@ -116,30 +175,46 @@ namespace monolane {
 
 
 def find_format(dtype: str) -> WeightFormat:
-    """Return the format of that name; ConfigError lists the known ones."""
+    """Return the format of that name; ConfigError lists those that are dtypes."""
     if dtype not in FORMATS:
-        raise ConfigError(f"dtype: expected one of {', '.join(FORMATS)}, got {dtype!r}")
+        named = ", ".join(row.name for row in _ROWS if row.named)
+        raise ConfigError(f"dtype: expected one of {named}, got {dtype!r}")
     return FORMATS[dtype]
 
 
 def formats_of(executor: str) -> tuple[str, ...]:
-    """Return the names of the formats that an executor multiplies by."""
-    return tuple(row.name for row in _ROWS if executor in row.executors)
+    """Return the names of the dtypes that an executor computes in."""
+    return tuple(row.name for row in _ROWS if row.named and executor in row.executors)
+
+
+def _block(row: WeightFormat) -> str:
+    """Return the columns and the bytes of a block of a format whose scales lie among its codes."""
+    if row.named:
+        return "0, 0"
+    columns = row.super_block or row.group
+    return f"{columns}, {row.row_bytes(columns)}"
+
+
+def _code(name: str) -> int:
+    return find_format(name).code if name else -1
 
 
 def formats_header() -> str:
     """Return the whole of csrc/formats_abi.h."""
     rows = [
-        f'{{"{row.short}", {row.bits}, {max(row.group, 0)}, '
-        f"{str('cpu' in row.executors).lower()}}},"
+        f'{{"{row.short}", {row.bits}, {max(row.group, 0)}, {_block(row)}, '
+        f"{_code(row.repacked)}, {str('cpu' in row.executors).lower()}}},"
         for row in _ROWS
     ]
     table = [
         "struct FormatRow {",
         "  const char* name;",
-        "  int32_t bits;   // of one number, or of one code",
-        "  int32_t group;  // columns of a row that share a scale; 0: none do",
-        "  bool on_cpu;    // whether the kernels of this library multiply by it",
+        "  int32_t bits;         // of one number, or of one code",
+        "  int32_t group;        // columns of a row that share a scale; 0: none do",
+        "  int32_t block;        // columns of a block that has its scales in it; 0: none has",
+        "  int32_t block_bytes;  // scales included",
+        "  int32_t repacked;     // code of the format made of it to multiply by; -1: none",
+        "  bool on_cpu;          // whether this library takes it",
         "};",
         "",
         "// clang-format off",

@@ -10,7 +10,7 @@ from monolane.model._formats import FORMATS, find_format
 
 METHOD = "monolane"
 GROUP = find_format("int8").group  # columns of a row that share one float16 scale
-BITS = tuple(sorted(row.bits for row in FORMATS.values() if row.coded))
+BITS = tuple(sorted(row.bits for row in FORMATS.values() if row.coded and row.named))
 
 
 @dataclass(frozen=True, slots=True)

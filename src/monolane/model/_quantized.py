@@ -1,8 +1,9 @@
 """One quantised matrix: integer codes and the scales of their groups, and what they mean.
 
-The codes lie in the file as the kernels read them (csrc/kernels.h), so loading is mapping. Of a
-group of 32 columns, int8 has a byte for each; int4 has 16 bytes, code c (stored as c + 8) in the
-low half of byte c for c < 16 and in the high half of byte c - 16 otherwise.
+``Quantized`` is ours: the codes lie in the file as the kernels read them (csrc/kernels.h), so
+loading is mapping. Of a group of 32 columns, int8 has a byte for each; int4 has 16 bytes, code c
+(stored as c + 8) in the low half of byte c for c < 16 and in the high half of byte c - 16 otherwise.
+``Blocks`` is GGUF's, scales among codes: executors bring it into an order of their own.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.errors import CheckpointError
-from monolane.model._formats import STORED, find_format
+from monolane.model._formats import FORMATS, STORED, find_format
 from monolane.model._quantization import GROUP, Quantization
 from monolane.model._safetensors import Array
 
@@ -37,6 +38,46 @@ class Quantized:
         meant = groups.astype(np.float32) * self.scales.astype(np.float32)[..., None]
         found: npt.NDArray[np.float32] = meant.reshape(self.shape)
         return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """Rows as a GGUF file holds them: blocks of codes with their scales, uint8 [.., row's bytes].
+
+    ``format`` names a row of the table of formats, as "q4_k"; ``columns`` is K. ConfigError where
+    K is no multiple of the format's block; CheckpointError where a row has another size.
+    """
+
+    format: str
+    data: Array
+    columns: int
+
+    def __post_init__(self) -> None:
+        row = find_format(self.format)
+        if not row.repacked:
+            known = ", ".join(x.name for x in FORMATS.values() if x.repacked)
+            raise CheckpointError(f"format: expected one of {known}, got {self.format!r}")
+        expected, got = row.row_bytes(self.columns), self.data.shape[-1]
+        if self.data.dtype != np.uint8 or got != expected:
+            raise CheckpointError(
+                f"{self.format}: expected rows of {expected} bytes (uint8) for {self.columns} "
+                f"columns, got {got} ({self.data.dtype})"
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the matrix that is meant: [.., K]."""
+        return (*self.data.shape[:-1], self.columns)
+
+    def widened(self) -> npt.NDArray[np.float32]:
+        """Return the numbers that are meant, float32 [.., K], as llama.cpp dequantises them."""
+        from gguf import GGMLQuantizationType  # only here: the package takes 50 ms to import
+        from gguf.quants import dequantize
+
+        kind = GGMLQuantizationType[self.format.upper()]
+        with np.errstate(invalid="ignore"):  # a hostile file's infinite scale times a zero
+            found: npt.NDArray[np.float32] = dequantize(np.ascontiguousarray(self.data), kind)
+        return found.reshape(self.shape)
 
 
 def quantize_matrix(matrix: Array, quantization: Quantization) -> Quantized:

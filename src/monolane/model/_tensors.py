@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
 
-from monolane.model._config import Head, ModelConfig
+from monolane.model._config import Head, ModelConfig, QkNorm
 from monolane.model._quantization import Quantization
 
 
@@ -27,8 +27,10 @@ class Role(StrEnum):
     DOWN = "down"  # [L, D, F/L]
     FINAL_NORM = "final_norm"  # [L, D] or [1, D]
     HEAD = "head"  # [L, V/L, D] if vocabulary-parallel, else [1, V, D] or [1, V, L*D]
-    Q_NORM = "q_norm"  # [1, h]
-    K_NORM = "k_norm"  # [1, h]
+    Q_NORM = "q_norm"  # [1, h], or [1, H*h] where all heads are normed at once
+    K_NORM = "k_norm"  # [1, h] or [1, K*h]
+    POST_ATTENTION_NORM = "post_attention_norm"  # as ATTENTION_NORM
+    POST_MLP_NORM = "post_mlp_norm"  # as ATTENTION_NORM
 
 
 # What is quantised: matrices that meet activations. Embedding rows are looked up, one a token, and
@@ -66,8 +68,10 @@ def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tupl
         Role.Q_BIAS: (lanes, q_rows),
         Role.K_BIAS: (lanes, kv_rows),
         Role.V_BIAS: (lanes, kv_rows),
-        Role.Q_NORM: (1, config.head_dim),
-        Role.K_NORM: (1, config.head_dim),
+        Role.Q_NORM: (1, q_rows if config.qk_norm is QkNorm.ALL else config.head_dim),
+        Role.K_NORM: (1, kv_rows if config.qk_norm is QkNorm.ALL else config.head_dim),
+        Role.POST_ATTENTION_NORM: (norm_lanes, d),
+        Role.POST_MLP_NORM: (norm_lanes, d),
         Role.O: (lanes, d, q_rows),
         Role.MLP_NORM: (norm_lanes, d),
         Role.GATE: (lanes, mlp_rows, d),
@@ -84,10 +88,25 @@ def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tupl
 
 def layer_roles(config: ModelConfig) -> tuple[Role, ...]:
     """Return the roles that every layer fills, in the order in which a pass reads them."""
-    bias = (Role.Q_BIAS, Role.K_BIAS, Role.V_BIAS) if config.qkv_bias else ()
-    norms = (Role.Q_NORM, Role.K_NORM) if config.qk_norm else ()
-    attention = (Role.ATTENTION_NORM, Role.Q, Role.K, Role.V, *bias, *norms, Role.O)
-    return (*attention, Role.MLP_NORM, Role.GATE, Role.UP, Role.DOWN)
+    there = {
+        Role.ATTENTION_NORM: config.norm_before,
+        Role.Q: True,
+        Role.K: True,
+        Role.V: True,
+        Role.Q_BIAS: config.qkv_bias,
+        Role.K_BIAS: config.qkv_bias,
+        Role.V_BIAS: config.qkv_bias,
+        Role.Q_NORM: config.qk_norm is not None,
+        Role.K_NORM: config.qk_norm is not None,
+        Role.O: True,
+        Role.POST_ATTENTION_NORM: config.norm_after,
+        Role.MLP_NORM: config.norm_before,
+        Role.GATE: True,
+        Role.UP: True,
+        Role.DOWN: True,
+        Role.POST_MLP_NORM: config.norm_after,
+    }
+    return tuple(role for role, is_there in there.items() if is_there)
 
 
 @dataclass(frozen=True, slots=True)

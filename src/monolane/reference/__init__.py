@@ -16,6 +16,7 @@ from monolane.reference._model import ReferenceModel
 from monolane.reference._noise import gumbel_noise, philox
 from monolane.reference._operations import (
     attend,
+    gelu_tanh,
     linear,
     reduce,
     rms_norm,
@@ -31,6 +32,7 @@ __all__ = [
     "allowed_tokens",
     "attend",
     "choose",
+    "gelu_tanh",
     "gumbel_noise",
     "limited",
     "linear",

@@ -7,11 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.errors import RequestError
-from monolane.model import Head, Role, Weights
+from monolane.model import Head, LayerRotary, QkNorm, Role, Weights
 from monolane.reference._cache import Cache
 from monolane.reference._operations import (
     Floats,
     attend,
+    gelu_tanh,
     linear,
     reduce,
     rms_norm,
@@ -20,6 +21,20 @@ from monolane.reference._operations import (
 )
 
 Layer = dict[Role, Floats]
+_COMPUTED = (
+    "qkv_bias",
+    "qk_norm",
+    "local_rotary",
+    "layers.rotary",
+    "rotary.amplitude",
+    "norm_offset",
+    "norm_before",
+    "norm_after",
+    "query_scale",
+    "activation",
+    "embedding_scale",
+)
+_ACTIVATIONS = {"silu": silu, "gelu_tanh": gelu_tanh}
 
 
 class ReferenceModel:
@@ -28,12 +43,11 @@ class ReferenceModel:
     def __init__(self, weights: Weights) -> None:
         weights = weights.dequantized()
         self.config = weights.config
-        self.config.check_features("reference", "qkv_bias", "qk_norm")
+        self.config.check_features("reference", *_COMPUTED)
         self._outer = {role: _float32(array) for role, array in weights.outer.items()}
         self._layers = [
             {role: _float32(array) for role, array in layer.items()} for layer in weights.layers
         ]
-        self._frequencies = self.config.rotary.frequencies(self.config.head_dim)
 
     def new_cache(self, capacity: int | None = None) -> Cache:
         """Return an empty cache, by default for the model's whole context."""
@@ -46,22 +60,30 @@ class ReferenceModel:
         """
         ids_T = self._check(np.asarray(token_ids, np.int64), cache)
         config = self.config
-        embedded_TD = self._outer[Role.EMBEDDING][ids_T]
+        embedded_TD = self._outer[Role.EMBEDDING][ids_T] * np.float32(config.embedding_scale)
         x_LTD = np.repeat(embedded_TD[None], config.num_lanes, axis=0)
         attention_outputs: list[Floats] = []
         mlp_outputs: list[Floats] = []
         for i, (rules, layer) in enumerate(zip(config.layers, self._layers, strict=True)):
-            normed = rms_norm(x_LTD, layer[Role.ATTENTION_NORM], config.norm_eps)
-            attention_outputs.append(self._attention(i, layer, normed, cache))
-            x_LTD = x_LTD + reduce(rules.attention_reduce, attention_outputs)
-            normed = rms_norm(x_LTD, layer[Role.MLP_NORM], config.norm_eps)
-            mlp_outputs.append(_mlp(layer, normed))
-            x_LTD = x_LTD + reduce(rules.mlp_reduce, mlp_outputs)
+            read = self._norm_if(config.norm_before, x_LTD, layer, Role.ATTENTION_NORM)
+            attention_outputs.append(self._attention(i, layer, read, cache))
+            gain = reduce(rules.attention_reduce, attention_outputs)
+            x_LTD += self._norm_if(config.norm_after, gain, layer, Role.POST_ATTENTION_NORM)
+            read = self._norm_if(config.norm_before, x_LTD, layer, Role.MLP_NORM)
+            mlp_outputs.append(self._mlp(layer, read))
+            gain = reduce(rules.mlp_reduce, mlp_outputs)
+            x_LTD += self._norm_if(config.norm_after, gain, layer, Role.POST_MLP_NORM)
         cache.advance(len(ids_T))
         return self._head(x_LTD)
 
+    def _norm_if(self, there: bool, x_LTD: Floats, layer: Layer, role: Role) -> Floats:
+        return self._norm(x_LTD, layer[role]) if there else x_LTD
+
+    def _norm(self, x: Floats, scale: Floats) -> Floats:
+        return rms_norm(x, scale + np.float32(self.config.norm_offset), self.config.norm_eps)
+
     def _attention(self, i: int, layer: Layer, x_LTD: Floats, cache: Cache) -> Floats:
-        config = self.config
+        config, rules = self.config, self.config.layers[i]
         lanes, width, _ = x_LTD.shape
         q, k, v = (
             linear(x_LTD, layer[weight]) + (layer[bias][:, None] if config.qkv_bias else 0)
@@ -71,23 +93,38 @@ class ReferenceModel:
                 (Role.V, Role.V_BIAS),
             )
         )
+        if config.qk_norm is QkNorm.ALL:
+            q, k = self._norm(q, layer[Role.Q_NORM]), self._norm(k, layer[Role.K_NORM])
         q_LTHh, k_LTKh, v_LTKh = (y.reshape(lanes, width, -1, config.head_dim) for y in (q, k, v))
-        if config.qk_norm:
-            q_LTHh = rms_norm(q_LTHh, layer[Role.Q_NORM], config.norm_eps)
-            k_LTKh = rms_norm(k_LTKh, layer[Role.K_NORM], config.norm_eps)
+        if config.qk_norm is QkNorm.HEAD:
+            q_LTHh = self._norm(q_LTHh, layer[Role.Q_NORM])
+            k_LTKh = self._norm(k_LTKh, layer[Role.K_NORM])
         first = cache.length
         positions = np.arange(first, first + width)
-        q_LTHh = rotate(q_LTHh, positions, self._frequencies, config.rotary.style)
-        k_LTKh = rotate(k_LTKh, positions, self._frequencies, config.rotary.style)
+        q_LTHh, k_LTKh = (self._turn(y, positions, rules.rotary) for y in (q_LTHh, k_LTKh))
         keys, values = cache.append(i, k_LTKh, v_LTKh)
-        heads = attend(q_LTHh, keys, values, first, config.layers[i].window)
+        heads = attend(q_LTHh, keys, values, first, rules.window, config.query_scale)
         return linear(heads, layer[Role.O])
+
+    def _turn(
+        self, x_LTHh: Floats, positions_T: npt.NDArray[np.int64], which: LayerRotary
+    ) -> Floats:
+        if which == "none":
+            return x_LTHh
+        rotary = self.config.rotary if which == "main" else self.config.local_rotary
+        assert rotary is not None
+        frequencies = rotary.frequencies(self.config.head_dim)
+        return rotate(x_LTHh, positions_T, frequencies, rotary.style, rotary.amplitude)
+
+    def _mlp(self, layer: Layer, x_LTD: Floats) -> Floats:
+        gate, up = linear(x_LTD, layer[Role.GATE]), linear(x_LTD, layer[Role.UP])
+        return linear(_ACTIVATIONS[self.config.activation](gate) * up, layer[Role.DOWN])
 
     def _head(self, x_LTD: Floats) -> Floats:
         kind, scale = self.config.head, self._outer[Role.FINAL_NORM]
         if kind is Head.SUM:
             x_LTD = x_LTD.sum(axis=0, keepdims=True)
-        y_LTD = rms_norm(x_LTD, scale, self.config.norm_eps)
+        y_LTD = self._norm(x_LTD, scale)
         if kind is Head.MEAN:
             y_LTD = y_LTD.mean(axis=0, keepdims=True)
         if kind is Head.CONCAT:
@@ -110,11 +147,6 @@ class ReferenceModel:
                 f"cache and {ids_T.size} more"
             )
         return ids_T
-
-
-def _mlp(layer: Layer, x_LTD: Floats) -> Floats:
-    gate, up = linear(x_LTD, layer[Role.GATE]), linear(x_LTD, layer[Role.UP])
-    return linear(silu(gate) * up, layer[Role.DOWN])
 
 
 def _float32(array: npt.NDArray[np.generic]) -> Floats:

@@ -26,11 +26,20 @@ def linear(x_LTD: Floats, weight_LRD: Floats) -> Floats:
 
 
 def rotate(
-    x_LTHh: Floats, positions_T: npt.NDArray[np.int64], frequencies: Floats, style: str
+    x_LTHh: Floats,
+    positions_T: npt.NDArray[np.int64],
+    frequencies: Floats,
+    style: str,
+    amplitude: float = 1.0,
 ) -> Floats:
-    """Turn each pair of a head by position * frequency; the style says which elements pair up."""
+    """Turn each pair of a head by position * frequency, and stretch it by ``amplitude``.
+
+    ``style`` says which elements pair up.
+    """
     angle = positions_T.astype(np.float32)[:, None] * frequencies  # [T, h/2]
-    cos, sin = np.cos(angle)[:, None, :], np.sin(angle)[:, None, :]  # [T, 1, h/2]
+    cos, sin = (
+        np.float32(amplitude) * f(angle)[:, None, :] for f in (np.cos, np.sin)
+    )  # [T, 1, h/2]
     if style == "interleaved":
         first, second = x_LTHh[..., 0::2], x_LTHh[..., 1::2]
         pairs = [first * cos - second * sin, second * cos + first * sin]
@@ -40,18 +49,24 @@ def rotate(
 
 
 def attend(
-    q_LTHh: Floats, k_LSKh: Floats, v_LSKh: Floats, first_position: int, window: int | None
+    q_LTHh: Floats,
+    k_LSKh: Floats,
+    v_LSKh: Floats,
+    first_position: int,
+    window: int | None,
+    scale: float | None = None,
 ) -> Floats:
     """Causal attention of T queries, from ``first_position`` on, over all S = first + T keys.
 
-    Query i sees key j iff j <= i and, in a windowed layer, j > i - window. Returns [L, T, H*h].
+    Query i sees key j iff j <= i and, in a windowed layer, j > i - window. Scores are multiplied by
+    ``scale``, by default 1 / sqrt(h). Returns [L, T, H*h].
     """
     lanes, width, heads, head_dim = q_LTHh.shape
     group = heads // k_LSKh.shape[2]  # query heads per KV head
     k_LSHh = np.repeat(k_LSKh, group, axis=2)
     v_LSHh = np.repeat(v_LSKh, group, axis=2)
     scores = np.einsum("lthc,lshc->lhts", q_LTHh, k_LSHh, optimize=True)
-    scores *= np.float32(head_dim**-0.5)
+    scores *= np.float32(head_dim**-0.5 if scale is None else scale)
     query = np.arange(first_position, first_position + width)[:, None]
     key = np.arange(k_LSKh.shape[1])[None, :]
     hidden = key > query
@@ -75,6 +90,12 @@ def silu(x: Floats) -> Floats:
     e = np.exp(-np.abs(x))
     sigmoid: Floats = np.where(x >= 0, 1, e) / (1 + e)
     return x * sigmoid
+
+
+def gelu_tanh(x: Floats) -> Floats:
+    """GELU by the formula with tanh (arXiv:1606.08415, section 2)."""
+    bent: Floats = np.tanh(np.float32((2 / np.pi) ** 0.5) * (x + np.float32(0.044715) * x**3))
+    return np.float32(0.5) * x * (1 + bent)
 
 
 def reduce(rule: Reduce, outputs: list[Floats]) -> Floats:

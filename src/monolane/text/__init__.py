@@ -1,8 +1,16 @@
 """Text: tokenizer, chat template, incremental detokenizing, stop strings. No torch, no network."""
 
 from monolane.text._detokenizer import Detokenizer
+from monolane.text._gguf import GgufText
 from monolane.text._stop import StopStrings
 from monolane.text._template import DEFAULT_TEMPLATE, ChatTemplate
 from monolane.text._tokenizer import Tokenizer
 
-__all__ = ["DEFAULT_TEMPLATE", "ChatTemplate", "Detokenizer", "StopStrings", "Tokenizer"]
+__all__ = [
+    "DEFAULT_TEMPLATE",
+    "ChatTemplate",
+    "Detokenizer",
+    "GgufText",
+    "StopStrings",
+    "Tokenizer",
+]

@@ -15,6 +15,7 @@ from jinja2 import Template, TemplateSyntaxError
 from monolane.errors import TextError
 from monolane.text._budget import start_budget
 from monolane.text._files import named_token, read_settings, read_text
+from monolane.text._gguf import GgufText
 from monolane.text._marks import Marks
 from monolane.text._messages import plain, plain_messages
 from monolane.text._sandbox import RefusedError, Sandbox
@@ -82,6 +83,17 @@ class ChatTemplate:
         if source is None:
             return ChatTemplate(special_tokens=tokens)
         return ChatTemplate(source, special_tokens=tokens, name="tokenizer_config.json")
+
+    @staticmethod
+    def of_gguf(text: GgufText) -> "ChatTemplate":
+        """Return the template in a GGUF file's metadata, or the default where it has none."""
+        found = ((key, text.settings.get(key)) for key in _TOKENS)
+        tokens = {key: token for key, token in found if token is not None}
+        source = text.settings["chat_template"]
+        if source is None:
+            return ChatTemplate(special_tokens=tokens)
+        name = f"{text.path.name}: tokenizer.chat_template"
+        return ChatTemplate(source, special_tokens=tokens, name=name)
 
     def render(
         self,

@@ -18,6 +18,7 @@ import tokenizers
 from monolane.errors import TextError
 from monolane.text._detokenizer import Detokenizer
 from monolane.text._files import named_token, read_object, read_settings
+from monolane.text._gguf import GgufText
 from monolane.text._spellings import Spellings
 from monolane.text._token_bytes import TokenBytes, read_rules
 from monolane.text._twin import Twin, encode_bare
@@ -41,9 +42,18 @@ class Tokenizer:
     ``pieces`` are the bytes of the tokens, for a ``Detokenizer``.
     """
 
-    def __init__(self, data: Mapping[str, Any], settings: Mapping[str, Any], folder: Path) -> None:
-        """Build from the parsed files; ``open`` reads them. TextError names the file at fault."""
-        self._path = folder / "tokenizer.json"
+    def __init__(
+        self,
+        data: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        folder: Path,
+        name: str = "tokenizer.json",
+    ) -> None:
+        """Build from the parsed files; ``open`` reads them. TextError names the file at fault.
+
+        ``name`` is that of the file with the vocabulary.
+        """
+        self._path = folder / name
         named = {key: named_token(dict(settings), key, folder) for key in _NAMED}
         complete = _with_named(_checked(data, self._path), named.values())
         self._library = _load(complete, self._path)
@@ -94,6 +104,11 @@ class Tokenizer:
                 "import AutoTokenizer as T; T.from_pretrained('FOLDER').save_pretrained('FOLDER')\""
             )
         return None
+
+    @staticmethod
+    def of_gguf(text: GgufText) -> "Tokenizer":
+        """Return the tokenizer in a GGUF file's metadata."""
+        return Tokenizer(text.data, text.settings, text.path.parent, text.path.name)
 
     def encode(
         self, text: str, *, add_special_tokens: bool = True, parse_special: bool = False

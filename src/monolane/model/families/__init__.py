@@ -13,8 +13,9 @@ from monolane.errors import ConfigError, ModelNotFoundError
 from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields, read_json_object
 from monolane.model._quantization import parse_quantization, render_quantization
-from monolane.model._tensors import TensorSpec, list_specs, quantized_specs
+from monolane.model._tensors import Role, TensorSpec, list_specs, quantized_specs
 from monolane.model.families._family import Family
+from monolane.model.families._gguf import GGUF_NAMES, as_stored, gguf_fields
 from monolane.model.families.laneformer import LANEFORMER
 from monolane.model.families.llama import LLAMA
 from monolane.model.families.mistral import MISTRAL
@@ -23,6 +24,7 @@ from monolane.model.families.qwen3 import QWEN3
 
 FAMILIES = (LANEFORMER, LLAMA, MISTRAL, QWEN2, QWEN3)
 _BY_NAME = {family.name: family for family in FAMILIES}
+_BY_ARCHITECTURE = {f.gguf.architecture: f for f in FAMILIES if f.gguf is not None}
 _BY_MODEL_TYPE = {kind: family for family in FAMILIES for kind in family.model_types}
 # What stands in the way of families that users ask for.
 _REFUSED = {
@@ -46,6 +48,38 @@ def parse_config(raw: Mapping[str, Any], source: str = "config.json") -> ModelCo
         if str(error).startswith(source):
             raise
         raise ConfigError(f"{source}: {error}") from None
+
+
+def parse_gguf(
+    metadata: Mapping[str, Any],
+    given: Mapping[str, Any],
+    divisors: tuple[float, ...] | None,
+    source: str,
+) -> ModelConfig:
+    """Read the metadata of a GGUF file; ConfigError says which field is missing or wrong.
+
+    ``given`` are fields of config.json that the tensors say; ``divisors`` those of rope_freqs.
+    """
+    kind = metadata.get("general.architecture")
+    if not isinstance(kind, str) or kind not in _BY_ARCHITECTURE:
+        known = ", ".join(map(repr, _BY_ARCHITECTURE))
+        raise ConfigError(
+            f"{source}: general.architecture: expected one of {known}, got {kind!r:.80}"
+        )
+    family = _BY_ARCHITECTURE[kind]
+    assert family.gguf is not None
+    try:
+        config = family.parse(gguf_fields(family.gguf, metadata, given, source))
+        return as_stored(family.gguf, config, divisors)
+    except ConfigError as error:
+        if str(error).startswith(source):
+            raise
+        raise ConfigError(f"{source}: {error}") from None
+
+
+def gguf_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
+    """Return every tensor that a GGUF file of this config holds."""
+    return list_specs(config, GGUF_NAMES, frozenset(Role))
 
 
 def read_config(folder: Path) -> ModelConfig:

@@ -12,8 +12,9 @@ from typing import Any
 
 from monolane.model._config import MAX_LAYERS, WEIGHT_DTYPES, ModelConfig
 from monolane.model._fields import Fields
-from monolane.model._rotary import PairStyle, Rotary, RotaryScaling
+from monolane.model._rotary import Llama3Scaling, PairStyle, Rotary
 from monolane.model._tensors import Role
+from monolane.model.families._gguf import GgufSpelling
 
 Reader = Callable[[Fields], Any]
 
@@ -34,6 +35,7 @@ class Family:
     # Names of tensors that a checkpoint may hold besides, and that say nothing.
     surplus: Callable[[ModelConfig, str], bool] = lambda config, name: False
     render: Callable[[ModelConfig], dict[str, Any]]
+    gguf: GgufSpelling | None = None  # how GGUF files spell it, where there are such
 
     def parse(self, fields: Fields) -> ModelConfig:
         """Read a config.json; ConfigError names the field that is missing or wrong."""
@@ -52,7 +54,7 @@ def layer_count(fields: Fields) -> int:
     return count
 
 
-# Field of RotaryScaling -> field of rope_scaling.
+# Field of Llama3Scaling -> field of rope_scaling.
 SCALING = {
     "factor": "factor",
     "low_frequency_factor": "low_freq_factor",
@@ -75,7 +77,7 @@ def read_rotary(fields: Fields, style: PairStyle) -> Rotary:
         return Rotary(theta, style)
     numbers = {place: scaling.number(name) for place, name in SCALING.items()}
     context = scaling.size("original_max_position_embeddings")
-    return Rotary(theta, style, RotaryScaling(original_context=context, **numbers))
+    return Rotary(theta, style, Llama3Scaling(original_context=context, **numbers))
 
 
 # What all families spell alike: field of ModelConfig -> field of config.json, or how to read it.
@@ -116,7 +118,7 @@ def render_common(config: ModelConfig, architecture: str, model_type: str) -> di
         "pad_token_id": config.pad_id,
         "torch_dtype": config.dtype,
     }
-    if (scaling := config.rotary.scaling) is not None:
+    if isinstance(scaling := config.rotary.scaling, Llama3Scaling):
         raw["rope_scaling"] = {
             "rope_type": "llama3",
             **{name: getattr(scaling, place) for place, name in SCALING.items()},

@@ -15,6 +15,7 @@ from monolane.model.families._family import (
     read_rotary,
     render_common,
 )
+from monolane.model.families._gguf import GgufSpelling
 
 NAMES = {
     Role.EMBEDDING: "model.embed_tokens.weight",
@@ -100,4 +101,5 @@ LLAMA = Family(
     shared=lambda config: frozenset(Role),  # no tensor has an axis for the one lane
     surplus=surplus,
     render=render_as("Llama"),
+    gguf=GgufSpelling(architecture="llama", style="interleaved"),
 )

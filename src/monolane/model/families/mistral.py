@@ -20,4 +20,5 @@ MISTRAL = replace(
     model_types=("mistral",),
     fields=DENSE | {"layers": _layers},
     render=render_as("Mistral"),
+    gguf=None,  # in GGUF files it calls itself a Llama, and has no windows
 )

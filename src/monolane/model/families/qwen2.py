@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from monolane.model._config import LayerConfig
 from monolane.model._fields import Fields
+from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families.llama import DENSE, LLAMA, read_layers, render_as
 from monolane.model.families.mistral import DEFAULT_WINDOW
 
@@ -24,4 +25,5 @@ QWEN2 = replace(
     fields=DENSE | {"layers": _layers, "qkv_bias": lambda f: True},
     fixed={"hidden_act": ("silu", "")},
     render=render_as("Qwen2"),
+    gguf=GgufSpelling(architecture="qwen2", style="half"),
 )

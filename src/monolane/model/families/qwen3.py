@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+from monolane.model._config import QkNorm
 from monolane.model._tensors import Role
+from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families.llama import LLAMA, NAMES, render_as
 from monolane.model.families.qwen2 import QWEN2
 
@@ -15,8 +17,9 @@ QWEN3 = replace(
     QWEN2,
     name="qwen3",
     model_types=("qwen3",),
-    fields={**QWEN2.fields, "qkv_bias": lambda f: False, "qk_norm": lambda f: True},
+    fields={**QWEN2.fields, "qkv_bias": lambda f: False, "qk_norm": lambda f: QkNorm.HEAD},
     fixed=LLAMA.fixed,
     names=lambda config: _NAMES,
     render=render_as("Qwen3"),
+    gguf=GgufSpelling(architecture="qwen3", style="half"),
 )

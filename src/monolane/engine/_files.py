@@ -1,0 +1,109 @@
+"""What a model's files give an engine, be they a folder in Hub layout or one .gguf file."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from monolane.errors import ConfigError
+from monolane.model import (
+    Checkpoint,
+    GgufModel,
+    ModelConfig,
+    Weights,
+    is_gguf,
+    read_config,
+    read_json_object,
+)
+from monolane.text import ChatTemplate, GgufText, Tokenizer
+
+
+class ModelFiles(ABC):
+    """A model on disk, its config read; ``open`` makes one."""
+
+    path: Path
+    config: ModelConfig
+
+    @staticmethod
+    def open(path: Path) -> "ModelFiles":
+        """Read the config of what is at ``path``; ConfigError or CheckpointError."""
+        return GgufFiles(path) if is_gguf(path) else FolderFiles(path)
+
+    @abstractmethod
+    def weights(self) -> Weights:
+        """Map the weights; CheckpointError."""
+
+    @abstractmethod
+    def tokenizer(self) -> Tokenizer | None:
+        """Return the tokenizer, or None where there is none; TextError."""
+
+    @abstractmethod
+    def chat_template(self) -> ChatTemplate:
+        """Return the chat template, or the default one; TextError."""
+
+    @abstractmethod
+    def eos_ids(self, tokenizer: Tokenizer | None) -> frozenset[int]:
+        """Return the tokens that end an answer."""
+
+
+class FolderFiles(ModelFiles):
+    """A folder in Hub layout."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = read_config(path)
+
+    def weights(self) -> Weights:
+        """Map the weights; CheckpointError."""
+        return Weights.load(self.config, Checkpoint.open(self.path))
+
+    def tokenizer(self) -> Tokenizer | None:
+        """Return the folder's tokenizer.json, or None where there is none; TextError."""
+        return Tokenizer.open(self.path)
+
+    def chat_template(self) -> ChatTemplate:
+        """Return the folder's chat template, or the default one; TextError."""
+        return ChatTemplate.open(self.path)
+
+    def eos_ids(self, tokenizer: Tokenizer | None) -> frozenset[int]:
+        """Return what generation_config.json says, else config.json, else the tokenizer."""
+        path, config = self.path / "generation_config.json", self.config
+        if path.is_file():
+            eos = read_json_object(path).get("eos_token_id")
+            ids = eos if isinstance(eos, list) else [eos] if eos is not None else []
+            if not all(type(i) is int and 0 <= i < config.vocab_size for i in ids):
+                raise ConfigError(
+                    f"{path}: eos_token_id: expected token ids below {config.vocab_size}, "
+                    f"got {eos!r:.80}"
+                )
+            if ids:
+                return frozenset(ids)
+        if config.eos_ids:
+            return frozenset(config.eos_ids)
+        eos_id = tokenizer.eos_id if tokenizer else None
+        return frozenset() if eos_id is None else frozenset((eos_id,))
+
+
+class GgufFiles(ModelFiles):
+    """A .gguf file, or the first of its parts: everything is in its metadata."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._model = GgufModel(path)
+        self.config = self._model.config
+        self._text = GgufText.open(self._model.metadata, path)
+
+    def weights(self) -> Weights:
+        """View the weights; CheckpointError."""
+        return Weights.of_gguf(self._model)
+
+    def tokenizer(self) -> Tokenizer | None:
+        """Return the tokenizer of the metadata, or None where there is none; TextError."""
+        return None if self._text is None else Tokenizer.of_gguf(self._text)
+
+    def chat_template(self) -> ChatTemplate:
+        """Return the chat template of the metadata, or the default one; TextError."""
+        return ChatTemplate() if self._text is None else ChatTemplate.of_gguf(self._text)
+
+    def eos_ids(self, tokenizer: Tokenizer | None) -> frozenset[int]:
+        """Return the ids that the metadata name, and control tokens known to end a turn."""
+        known = () if self._text is None else self._text.ending_ids
+        return frozenset((*self.config.eos_ids, *known))

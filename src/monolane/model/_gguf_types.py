@@ -1,0 +1,48 @@
+"""The types of tensors in a GGUF file: what is read, and the names of what is not.
+
+Numbers and block sizes are those of ggml (``GGMLQuantizationType`` and ``GGML_QUANT_SIZES`` of the
+``gguf`` package, which the tests compare).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class GgmlType:
+    """One type: plain numbers of ``dtype``, or blocks in the ``format`` of that name."""
+
+    name: str
+    block: int  # columns that are stored together
+    bytes: int  # of such a block
+    dtype: "np.dtype[Any] | None" = None
+
+    @property
+    def format(self) -> str:
+        """Name of its row in the table of weight formats."""
+        return self.name.lower()
+
+
+GGML_TYPES = {
+    0: GgmlType("F32", 1, 4, np.dtype("<f4")),
+    1: GgmlType("F16", 1, 2, np.dtype("<f2")),
+    30: GgmlType("BF16", 1, 2, np.dtype(ml_dtypes.bfloat16)),
+    2: GgmlType("Q4_0", 32, 18),
+    3: GgmlType("Q4_1", 32, 20),
+    6: GgmlType("Q5_0", 32, 22),
+    7: GgmlType("Q5_1", 32, 24),
+    8: GgmlType("Q8_0", 32, 34),
+    12: GgmlType("Q4_K", 256, 144),
+    13: GgmlType("Q5_K", 256, 176),
+    14: GgmlType("Q6_K", 256, 210),
+}
+# Refused by name. A file of 2 or 3 bits, or of codebooks, has siblings of the types above.
+UNREAD_TYPES = {
+    9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS",
+    19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16",
+    26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+    40: "NVFP4", 41: "Q1_0",
+}  # fmt: skip

@@ -1,0 +1,168 @@
+"""How families spell a decoder in the metadata of a GGUF file, and the names of its tensors there.
+
+A file's metadata is turned into the object of a config.json, which the family then reads: so its
+rules stand in one place, and a message names the field of the file. The keys are llama.cpp's
+(``Keys`` and ``MODEL_TENSORS`` of the ``gguf`` package; what an architecture does with them:
+src/models of llama.cpp).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from monolane.errors import ConfigError
+from monolane.model._config import ModelConfig
+from monolane.model._fields import Fields
+from monolane.model._rotary import PairScaling, PairStyle, Rotary
+from monolane.model._tensors import Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufSpelling:
+    """What one architecture's files say otherwise than the family's config.json."""
+
+    architecture: str
+    style: PairStyle  # of the rotary pairs; "interleaved" where the converter reorders q and k
+    # Key of metadata behind "ARCHITECTURE." -> field of config.json, besides the common ones.
+    keys: Mapping[str, str] = field(default_factory=dict)
+    # Fields of config.json that the file does not say.
+    given: Mapping[str, Any] = field(default_factory=dict)
+    # Fields of ModelConfig that the converter has worked into the weights.
+    folded: Mapping[str, Any] = field(default_factory=dict)
+
+
+# Key behind "ARCHITECTURE." -> field of config.json, in all architectures.
+_KEYS = {
+    "block_count": "num_hidden_layers",
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "rope.freq_base": "rope_theta",
+    "vocab_size": "vocab_size",
+}
+# The same of a stretch of the rotary embedding: field of rope_scaling.
+_SCALING = {
+    "rope.scaling.type": "rope_type",
+    "rope.scaling.factor": "factor",
+    "rope.scaling.original_context_length": "original_max_position_embeddings",
+    "rope.scaling.yarn_beta_fast": "beta_fast",
+    "rope.scaling.yarn_beta_slow": "beta_slow",
+}
+_OLD_LINEAR = "rope.scale_linear"  # before 2023-11 the only stretch, with no type
+# Said twice, or to others than executors.
+_CHECKED = ("attention.value_length", "rope.dimension_count")
+_SILENT = frozenset(("rope.scaling.finetuned", "tensor_data_layout", _OLD_LINEAR, *_CHECKED))
+# Ids of tokens: field of config.json <- the keys that say it.
+_IDS = {
+    "bos_token_id": ("bos_token_id",),
+    "eos_token_id": ("eos_token_id", "eot_token_id", "eom_token_id"),
+    "pad_token_id": ("padding_token_id",),
+}
+
+GGUF_NAMES = {
+    Role.EMBEDDING: "token_embd.weight",
+    Role.ATTENTION_NORM: "blk.{i}.attn_norm.weight",
+    Role.Q: "blk.{i}.attn_q.weight",
+    Role.K: "blk.{i}.attn_k.weight",
+    Role.V: "blk.{i}.attn_v.weight",
+    Role.Q_BIAS: "blk.{i}.attn_q.bias",
+    Role.K_BIAS: "blk.{i}.attn_k.bias",
+    Role.V_BIAS: "blk.{i}.attn_v.bias",
+    Role.Q_NORM: "blk.{i}.attn_q_norm.weight",
+    Role.K_NORM: "blk.{i}.attn_k_norm.weight",
+    Role.O: "blk.{i}.attn_output.weight",
+    Role.POST_ATTENTION_NORM: "blk.{i}.post_attention_norm.weight",
+    Role.MLP_NORM: "blk.{i}.ffn_norm.weight",
+    Role.GATE: "blk.{i}.ffn_gate.weight",
+    Role.UP: "blk.{i}.ffn_up.weight",
+    Role.DOWN: "blk.{i}.ffn_down.weight",
+    Role.POST_MLP_NORM: "blk.{i}.post_ffw_norm.weight",
+    Role.FINAL_NORM: "output_norm.weight",
+    Role.HEAD: "output.weight",
+}
+ROPE_DIVISORS = "rope_freqs.weight"  # one for each pair of a head
+
+
+def gguf_fields(
+    spelling: GgufSpelling, metadata: Mapping[str, Any], given: Mapping[str, Any], source: str
+) -> Fields:
+    """Return metadata as the fields of a config.json; ConfigError names a key that is not known.
+
+    ``given`` are fields that the tensors say.
+    """
+    prefix = f"{spelling.architecture}."
+    said = {key.removeprefix(prefix): x for key, x in metadata.items() if key.startswith(prefix)}
+    keys = {**_KEYS, **spelling.keys}
+    for key, value in said.items():
+        # Whatever is not known may change the arithmetic. Zero and false mean "not at all".
+        if key not in keys and key not in _SCALING and key not in _SILENT and not _is_zero(value):
+            raise ConfigError(
+                f"{source}: {prefix}{key}: this field of the metadata is not known here, so the "
+                f"model may compute something else than executors do; got {value!r:.80}"
+            )
+    raw = {"model_type": spelling.architecture, **spelling.given}
+    raw |= {keys[key]: x for key, x in said.items() if key in keys} | given
+    raw |= {place: _token_ids(metadata, names) for place, names in _IDS.items()}
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    if tokens is not None:
+        raw["vocab_size"] = len(tokens)
+    if (scaling := _scaling(said)) is not None:
+        raw["rope_scaling"] = scaling
+    spelled = {place: f"{prefix}{key}" for key, place in (*keys.items(), *_SCALING.items())}
+    ids = {place: f"tokenizer.ggml.{names[0]}" for place, names in _IDS.items()}
+    fields = Fields(raw, source, {**spelled, **ids, "rope_scaling": f"{prefix}rope.scaling"})
+    _check_head(fields, said, prefix)
+    return fields
+
+
+def as_stored(
+    spelling: GgufSpelling, config: ModelConfig, divisors: tuple[float, ...] | None
+) -> ModelConfig:
+    """Return the config of the weights as they lie in the file: pairs, folded and worked-out."""
+    changes: dict[str, Any] = dict(spelling.folded)
+    for place in ("rotary", "local_rotary"):
+        rotary: Rotary | None = getattr(config, place)
+        if rotary is not None:
+            changes[place] = replace(rotary, style=spelling.style)
+    if divisors is not None:
+        if config.rotary.scaling is not None:
+            raise ConfigError(
+                f"{ROPE_DIVISORS}: expected this tensor or a rope.scaling.type, got both"
+            )
+        changes["rotary"] = replace(changes["rotary"], scaling=PairScaling(divisors))
+        config.rotary.frequencies(config.head_dim)
+    return replace(config, **changes)
+
+
+def _scaling(said: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what rope_scaling would hold, or None where nothing is stretched."""
+    found = {place: said[key] for key, place in _SCALING.items() if key in said}
+    kind = found.get("rope_type")
+    if kind is None and said.get(_OLD_LINEAR, 1.0) != 1.0:
+        return {"rope_type": "linear", "factor": said[_OLD_LINEAR]}
+    return None if kind in (None, "none") else found
+
+
+def _token_ids(metadata: Mapping[str, Any], names: tuple[str, ...]) -> list[Any]:
+    found = (metadata.get(f"tokenizer.ggml.{name}") for name in names)
+    return list(dict.fromkeys(token for token in found if token is not None))
+
+
+def _check_head(fields: Fields, said: Mapping[str, Any], prefix: str) -> None:
+    """Check what the file says twice: the width of a head, and how much of it turns."""
+    heads, hidden = fields.size("num_attention_heads"), fields.size("hidden_size")
+    head_dim = fields.size("head_dim", max(1, hidden // heads))
+    for key in _CHECKED:
+        if key in said and said[key] != head_dim:
+            raise ConfigError(
+                f"{fields.source}: {prefix}{key}: expected {head_dim}, the width of a head's keys, "
+                f"got {said[key]!r:.80}"
+            )
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, int | float) and value == 0

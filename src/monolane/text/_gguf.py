@@ -1,0 +1,241 @@
+"""The tokenizer in a GGUF file's metadata, put into the words of tokenizer.json.
+
+So there is one tokenizer in this package, and what it promises (a stranger's text spells no control
+token, streams equal their whole) holds for GGUF files too. What fields mean is llama.cpp's reading
+(src/llama-vocab.cpp): models "gpt2" (byte-level BPE) and "llama" (SentencePiece's BPE, where the
+score of a piece says when it is merged).
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from monolane.errors import TextError
+from monolane.text._pre_tokenizers import PRE_TOKENIZERS
+
+log = logging.getLogger("monolane.text")
+
+_PREFIX = "tokenizer.ggml."
+# Types of tokens (``TokenType`` of the ``gguf`` package).
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
+# Models of tokenizers that llama.cpp has besides.
+_OTHERS = "expected 'gpt2' (byte-level BPE) or 'llama' (SentencePiece BPE)"
+_NAMED = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
+# Ids that llama.cpp takes where a file of that model names none.
+_DEFAULT_IDS = {"llama": {"bos": 1, "eos": 2, "unk": 0}, "gpt2": {}}
+# Tokens that end an answer, whatever ids the metadata name: older files name one of several.
+_ENDINGS = (
+    "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
+    "<|end_of_text|>", "<EOT>", "<｜end▁of▁sentence｜>", "</s>", "<eos>",
+)  # fmt: skip
+_SPACE = "▁"
+
+
+class GgufText:
+    """What the metadata say of text: tokenizer, chat template, and the tokens that end an answer.
+
+    ``data`` and ``settings`` are what tokenizer.json and tokenizer_config.json would hold.
+    TextError names the field at fault.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any], path: Path) -> None:
+        self._metadata, self.path = metadata, path
+        self.kind = self._get("model", str)
+        if self.kind not in _DEFAULT_IDS:
+            raise self._fault("model", f"{_OTHERS}, got {self.kind!r:.80}")
+        self._tokens = self._read_tokens()
+        self._vocab = {token: place for place, token in enumerate(self._tokens)}
+        self._types = self._numbers("token_type", np.integer, _NORMAL)
+        make = self._byte_level if self.kind == "gpt2" else self._sentence_piece
+        self.data: dict[str, Any] = {**make(), "added_tokens": self._added()}
+        self.settings = self._read_settings()
+
+    @staticmethod
+    def open(metadata: Mapping[str, Any], path: Path) -> "GgufText | None":
+        """Return what the metadata say, or None if they hold no tokenizer."""
+        if metadata.get(f"{_PREFIX}model", "none") in ("none", "no_vocab"):
+            return None
+        return GgufText(metadata, path)
+
+    @property
+    def ending_ids(self) -> tuple[int, ...]:
+        """Ids of control tokens that are known to end a turn or a text."""
+        special = (_CONTROL, _UNKNOWN)
+        found = ((token, place) for place, token in enumerate(self._tokens) if token in _ENDINGS)
+        return tuple(place for _, place in found if self._types[place] in special)
+
+    def _fault(self, name: str, message: str) -> TextError:
+        return TextError(f"{self.path}: {_PREFIX}{name}: {message}")
+
+    def _get(self, name: str, kind: type, default: Any = None) -> Any:
+        value = self._metadata.get(f"{_PREFIX}{name}", default)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            got = "nothing" if value is None else f"{value!r:.80}"
+            raise self._fault(name, f"expected {kind.__name__}, got {got}")
+        return value
+
+    def _texts(self, name: str) -> list[str]:
+        value = self._metadata.get(f"{_PREFIX}{name}")
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            got = "nothing" if value is None else f"{value!r:.80}"
+            raise self._fault(name, f"expected a list of texts, got {got}")
+        return list(value)
+
+    def _numbers(self, name: str, kind: type[np.generic], default: float) -> list[Any]:
+        """Return one number for each token."""
+        value = self._metadata.get(f"{_PREFIX}{name}")
+        if value is None:
+            return [default] * len(self._tokens)
+        right = isinstance(value, np.ndarray) and np.issubdtype(value.dtype, kind)
+        if not right or len(value) != len(self._tokens):
+            raise self._fault(
+                name, f"expected {len(self._tokens)} numbers, one a token, got {value!r:.80}"
+            )
+        numbers: list[Any] = value.tolist()
+        return numbers
+
+    def _read_tokens(self) -> list[str]:
+        # An empty token would be lost: it gets llama.cpp's name for it.
+        listed = enumerate(self._texts("tokens"))
+        tokens = [token or f"[EMPTY_{place}]" for place, token in listed]
+        if not tokens:
+            raise self._fault("tokens", "expected at least one token, got none")
+        if len(set(tokens)) < len(tokens):
+            seen: set[str] = set()
+            twice = next(token for token in tokens if token in seen or seen.add(token))  # type: ignore[func-returns-value]
+            raise self._fault("tokens", f"expected different tokens, got {twice!r:.80} twice")
+        return tokens
+
+    def _byte_level(self) -> dict[str, Any]:
+        name = self._get("pre", str, "")
+        if not name:
+            log.warning(
+                "%s: %spre is missing, as in files of before May 2024: texts are cut as by "
+                "'default', which may not be how this model was trained; take a newer file",
+                self.path,
+                _PREFIX,
+            )
+        cut = PRE_TOKENIZERS.get(name or "default")
+        if cut is None:
+            known = ", ".join(sorted(PRE_TOKENIZERS))
+            raise self._fault("pre", f"expected one of {known}, got {name!r:.80}")
+        model = {
+            "type": "BPE",
+            "vocab": self._vocab,
+            "merges": self._merges(),
+            "ignore_merges": cut.ignore_merges,
+        }
+        splits = [
+            {"type": "Split", "pattern": {"Regex": x}, "behavior": "Isolated", "invert": False}
+            for x in cut.patterns
+        ]
+        byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+        return {
+            "model": model,
+            "pre_tokenizer": {
+                "type": "Sequence",
+                "pretokenizers": [*splits, {**byte_level, "use_regex": False}],
+            },
+            "decoder": {**byte_level, "use_regex": False},
+        }
+
+    def _merges(self) -> list[list[str]]:
+        merges, vocab = [], self._vocab
+        for i, merge in enumerate(self._texts("merges")):
+            space = merge.find(" ", 1)  # a token may be a space, where the alphabet has one
+            left, right = merge[:space], merge[space + 1 :]
+            if space < 0 or not (left in vocab and right in vocab and left + right in vocab):
+                raise self._fault(
+                    "merges",
+                    f"item {i}: expected two tokens that make a third, got {merge!r:.80}",
+                )
+            merges.append([left, right])
+        return merges
+
+    def _sentence_piece(self) -> dict[str, Any]:
+        prefix = self._get("add_space_prefix", bool, True)
+        to_mark = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
+        to_space = {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}
+        unk = self._id("unk")
+        return {
+            "model": {
+                "type": "BPE",
+                "vocab": self._vocab,
+                "merges": self._scored_merges(),
+                "unk_token": None if unk is None else self._tokens[unk],
+                "fuse_unk": True,
+                "byte_fallback": _BYTE in self._types,
+            },
+            "normalizer": {
+                "type": "Sequence",
+                "normalizers": [{"type": "Prepend", "prepend": _SPACE}] * prefix + [to_mark],
+            },
+            "decoder": {
+                "type": "Sequence",
+                "decoders": [
+                    to_space,
+                    {"type": "ByteFallback"},
+                    {"type": "Fuse"},
+                    *[{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * prefix,
+                ],
+            },
+        }
+
+    def _scored_merges(self) -> list[list[str]]:
+        """Return every pair of pieces that makes a piece, best score first, as SentencePiece has.
+
+        Of two pairs with one score, SentencePiece takes that which stands first in the text; here
+        it is that whose piece has the lower id.
+        """
+        scores = self._numbers("scores", np.number, 0.0)
+        found: list[tuple[float, int, str, str]] = []
+        # Pieces of these types are never made by merging.
+        apart = (_CONTROL, _UNKNOWN, _BYTE)
+        vocab = {t: i for i, t in enumerate(self._tokens) if self._types[i] not in apart}
+        for token, place in vocab.items():
+            for cut in range(1, len(token)):
+                left, right = token[:cut], token[cut:]
+                if left in vocab and right in vocab:
+                    found.append((-scores[place], place, left, right))
+        found.sort(key=lambda entry: entry[:2])
+        return [[left, right] for _, _, left, right in found]
+
+    def _added(self) -> list[dict[str, Any]]:
+        """Return the tokens that are found before anything is merged; control tokens as special."""
+        plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        return [
+            {"id": i, "content": self._tokens[i], "special": kind != _USER_DEFINED, **plain}
+            for i, kind in enumerate(self._types)
+            if kind in (_CONTROL, _USER_DEFINED, _UNKNOWN)
+        ]
+
+    def _id(self, name: str) -> int | None:
+        key = f"{_NAMED[name]}_token_id"
+        value = self._metadata.get(_PREFIX + key, _DEFAULT_IDS[self.kind].get(name))
+        if value is None:
+            return None
+        if type(value) is not int or not 0 <= value < len(self._tokens):
+            raise self._fault(key, f"expected an id below {len(self._tokens)}, got {value!r:.80}")
+        return value
+
+    def _read_settings(self) -> dict[str, Any]:
+        ids = {name: self._id(name) for name in _NAMED}
+        settings: dict[str, Any] = {
+            f"{name}_token": self._tokens[place] for name, place in ids.items() if place is not None
+        }
+        pre = PRE_TOKENIZERS.get(self._metadata.get(f"{_PREFIX}pre", ""))
+        bos = self.kind == "llama" or (pre is not None and pre.add_bos)
+        for name, usual in (("bos", bos and ids["bos"] is not None), ("eos", False)):
+            wanted = settings[f"add_{name}_token"] = self._get(f"add_{name}_token", bool, usual)
+            if wanted and ids[name] is None:
+                raise self._fault(f"add_{name}_token", f"expected {name}_token_id with it")
+        template = self._metadata.get("tokenizer.chat_template")
+        if template is not None and not isinstance(template, str):
+            raise TextError(
+                f"{self.path}: tokenizer.chat_template: expected a text, got {template!r:.80}"
+            )
+        settings["chat_template"] = template
+        return settings
