@@ -90,7 +90,7 @@ def measure(options: argparse.Namespace, name: str, path: Path) -> list[Record]:
         done += 1
         sys.stderr.write(f"\r{name}: {done} of {(options.runs + 1) * len(cases)} steps")
 
-    disturbed = run_rounds(cases, options.runs, step, Neighbours(patience=60.0 * options.runs))
+    disturbed = run_rounds(cases, options.runs, step, Neighbours(options.patience * options.runs))
     sys.stderr.write(f"\n{disturbed} samples were taken while other programs ran\n")
     records = bench_records(path.stem, probe, decodes, prefills)
     for record, pairing in zip(records[1:], pairings, strict=True):
@@ -190,6 +190,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--prefill", type=int, nargs="+", default=[512])
     parser.add_argument("--tokens", type=int, default=32, help="of one decode run")
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument(
+        "--patience", type=float, default=60, help="seconds a round to wait for other programs"
+    )
     parser.add_argument("--threads", type=int, help="of all [default: one per core]")
     parser.add_argument("--buffer", type=int, default=1024, help="MB read to find the bandwidth")
     parser.add_argument(
