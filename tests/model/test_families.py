@@ -459,6 +459,20 @@ def test_what_is_refused(kind: str, fields: dict[str, Any], message: str) -> Non
         parse_config(spelled(kind, **fields))
 
 
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("gemma", "Gemma 3 is read"),
+        ("gemma2", "it caps scores and logits"),
+        ("olmo", "its norms have no scales"),
+        ("mixtral", "it has experts"),
+    ],
+)
+def test_families_that_are_refused_with_a_reason(kind: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"model_type: .* got '{kind}': {why}"):
+        parse_config(SIZES | {"model_type": kind})
+
+
 def test_a_vision_model_without_its_text_is_refused() -> None:
     for wrong in ({}, {"text_config": None}, {"text_config": 3}):
         with pytest.raises(ConfigError, match="text_config: expected an object"):
