@@ -127,7 +127,8 @@ def _width(config: ModelConfig) -> float:
     if config.query_scale is None:
         return config.head_dim
     width = config.query_scale**-2
-    return round(width) if round(width) ** -0.5 == config.query_scale else width
+    whole = max(round(width), 1)
+    return whole if whole**-0.5 == config.query_scale else width
 
 
 def _render_nested(config: ModelConfig) -> dict[str, Any]:
