@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from monolane import Engine, SamplingParams
-from monolane.errors import CheckpointError, ModelNotFoundError
-from monolane.model import PairScaling
+from monolane.engine import _registry
+from monolane.errors import BackendError, CheckpointError, ModelNotFoundError
+from monolane.model import PairScaling, Weights
 from monolane.model._gguf_types import GGML_TYPES
 
 torch = pytest.importorskip("torch")
@@ -256,6 +257,26 @@ def test_the_cpu_multiplies_by_blocks_as_they_are(
     # Activations of 8 bits in groups of 32 are off by at most half a 127th of the group's largest:
     # some hundredths of the spread behind two layers. A tensor in a wrong place gives all of it.
     assert 0 < error.mean() < 0.05 * logits["reference"].std()
+
+
+def test_a_gpu_is_left_alone_by_blocks(
+    caplog: pytest.LogCaptureFixture,
+    tiny_llama: tuple[dict[str, Any], dict[str, Any]],
+    write_gguf: Write,
+    tmp_path: Path,
+) -> None:
+    fields, arrays = tiny_llama
+    array = arrays["blk.0.attn_q.weight"]
+    packed = gguf.quants.quantize(array, gguf.GGMLQuantizationType.Q8_0)
+    arrays["blk.0.attn_q.weight"] = ("Q8_0", packed)
+    path = write_gguf(tmp_path / "x.gguf", fields, arrays)
+    wanted = "cuda: expected a model of plain numbers, got blocks of Q8_0; use backend='cpu'"
+    with pytest.raises(BackendError, match=wanted):
+        Engine.load(path, "cuda")
+    executor = _registry._open_best(Weights.open(path), "auto", context=8, slots=1)
+    assert executor.name == "cpu"
+    assert wanted in caplog.text
+    executor.close()
 
 
 def test_text_comes_from_the_files_own_tokenizer(llama_gguf: Path) -> None:
