@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from typer.testing import CliRunner, Result
 from monolane.cli import app
 from monolane.cli._verify import compare
 from monolane.model import (
+    ModelConfig,
     SafetensorsFile,
     read_config,
     tensor_specs,
@@ -95,3 +97,31 @@ def test_float16_checkpoints_are_verified_too(tiny_model: Path, tmp_path: Path) 
     (tmp_path / "m/model.safetensors").unlink()
     write_safetensors(tmp_path / "m/model.safetensors", tensors)
     assert invoke("verify", tmp_path / "m", "--tokens", 40).exit_code == 0
+
+
+@pytest.mark.parametrize("kind", ["Llama", "SmolLM3", "Olmo2", "Gemma3"])
+def test_dense_models_are_held_against_transformers_itself(kind: str, tmp_path: Path) -> None:
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 60, "intermediate_size": 74, "num_attention_heads": 6, "head_dim": 10}
+    sizes |= {"num_hidden_layers": 6, "num_key_value_heads": 2, "vocab_size": 97}
+    sizes |= {"max_position_embeddings": 400, "sliding_window": 50, "initializer_range": 0.1}
+    text = "Text" if kind == "Gemma3" else ""
+    config = getattr(transformers, f"{kind}{text}Config")(
+        **sizes, pad_token_id=None, bos_token_id=1, eos_token_id=2
+    )
+    model = getattr(transformers, f"{kind}ForCausalLM")(config)
+    model.to(torch.bfloat16).save_pretrained(tmp_path / "m")
+    result = invoke("verify", tmp_path / "m", "--backend", "reference")
+    assert result.exit_code == 0, result.output
+    assert "the implementations agree" in result.stdout
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("monolane.engine._engine.read_config", _another_model)
+        result = invoke("verify", tmp_path / "m", "--backend", "reference")
+    assert result.exit_code == 1, result.output
+
+
+def _another_model(folder: Path) -> ModelConfig:
+    return replace(read_config(folder), norm_eps=1e-3)

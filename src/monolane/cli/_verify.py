@@ -65,13 +65,15 @@ def verify(
 ) -> None:
     """Compare the engine's logits with the Transformers implementation, in float32.
 
+    Transformers' own for a dense model; monolane's for a Laneformer, or that in its folder.
+
     Exit code 0 if they agree within the rounding error of float32, 1 if they do not.
     """
     from monolane.engine import Engine, find_model
 
     folder = find_model(model, with_code=trust_remote_code)
     with Engine.load(folder, backend, "float32") as engine:
-        theirs = _transformers_logits(folder, trust_remote_code)
+        theirs = _transformers_logits(folder, engine.config, trust_remote_code)
         rows = []
         for name, ids in _prompts(engine, tokens):
             rows.append(compare(name, engine.config, engine.logits(ids), theirs(ids)))
@@ -132,7 +134,7 @@ def _prompts(engine: "Engine", tokens: int) -> list[tuple[str, Sequence[int]]]:
 
 
 def _transformers_logits(
-    folder: Path, trust_remote_code: bool
+    folder: Path, config: "ModelConfig", trust_remote_code: bool
 ) -> Callable[[Sequence[int]], "Logits"]:
     from monolane.errors import ConfigError, MissingExtraError
     from monolane.model import read_json_object
@@ -142,7 +144,11 @@ def _transformers_logits(
         from transformers import AutoModelForCausalLM
     except ImportError:
         raise MissingExtraError("monolane verify", "hf") from None
-    if not trust_remote_code:
+    if config.family != "laneformer":
+        # An embedding scale is rounded to the checkpoint's dtype: Transformers does so on loading.
+        dtype = getattr(torch, config.dtype) if config.embedding_scale != 1 else torch.float32
+        loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).float()
+    elif not trust_remote_code:
         from monolane.hf import LaneformerForCausalLM
 
         loaded = LaneformerForCausalLM.from_pretrained(folder, dtype=torch.float32)

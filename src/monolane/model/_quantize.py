@@ -119,7 +119,8 @@ class _Writer:
     ) -> None:
         self.config, self.checkpoint = config, checkpoint
         self.report, self._progress = report, progress
-        self._total = sum(array.nbytes for array in checkpoint.values())
+        floats = tensor_specs(replace(config, quantization=None))
+        self._total = sum(checkpoint[spec.name].nbytes for spec in floats)  # a file may hold more
         self._last: tuple[str, Quantized] | None = None
 
     def tensors(self) -> Iterator[PendingTensor]:

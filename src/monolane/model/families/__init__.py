@@ -31,7 +31,7 @@ _BY_ARCHITECTURE = {f.gguf.architecture: f for f in FAMILIES if f.gguf is not No
 _BY_MODEL_TYPE = {kind: family for family in FAMILIES for kind in family.model_types}
 # What stands in the way of families that users ask for.
 _REFUSED = {
-    "gemma": "its norms and its embedding scale are Gemma 3's, its layers are Llama's",
+    "gemma": "Gemma 3 is read, the first one is not yet",
     "gemma2": "it caps scores and logits, which no executor does",
     "olmo": "its norms have no scales",
     "mixtral": "it has experts, which no executor has yet",

@@ -116,12 +116,16 @@ def write_stretch(scaling: RotaryScaling | None) -> dict[str, Any]:
     raise ConfigError(f"rotary scaling: expected one that config.json can say, got {scaling}")
 
 
-def _one_of(fields: Fields, *names: str) -> str:
-    """Return the one name that is set: two would have to be weighed against each other."""
-    there = [name for name in names if fields.has(name)]
-    if len(there) > 1:
-        raise fields.fault(there[1], f"null, since {there[0]} is there too", "; remove one of them")
-    return there[0] if there else names[0]
+def _one_of(fields: Fields, newer: str, earlier: str) -> str:
+    """Return the name that is set, or one of two that say the same; others would be weighed."""
+    if not (fields.has(newer) and fields.has(earlier)):
+        return fields.first(newer, earlier)
+    both = [fields.nested(name) for name in (newer, earlier)]
+    said = [{k: v for k, v in x.raw.items() if k != "rope_theta"} for x in both if x is not None]
+    if said[0] != said[1]:
+        advice = "; remove one of them"
+        raise fields.fault(earlier, f"null or what {newer} says, which is there too", advice)
+    return newer
 
 
 def _linear(fields: Fields, inner: Fields) -> LinearScaling:
