@@ -27,6 +27,7 @@ struct FloatDot {
   static constexpr int kWideTokens = kRegisters == 32 ? 6 : 2;
   static constexpr int kRowTokens = 1;     // up to which one row at a time is faster than two
   static constexpr int64_t kShortRow = 0;  // columns up to which two are faster for a single token
+  static constexpr bool kMinima = false;
   using Left = Floats;
 
   const W* rows;
@@ -56,6 +57,7 @@ struct PairDot {
   static constexpr int kWideTokens = 6;
   static constexpr int kRowTokens = 5;
   static constexpr int64_t kShortRow = 0;
+  static constexpr bool kMinima = false;
   using Left = Pairs;
 
   const Bf16* rows;
@@ -82,6 +84,7 @@ struct PairDot {
 // A token is packed in blocks of four vectors: columns 0..15 of each group; columns 16..31 of each
 // group; each group's scale in four elements; and, per element, -8 times the sum of its
 // eight activations, from which the sets with unsigned codes start their sums to cancel the bias.
+// Behind the blocks lie the sums of the groups, scaled: what minima are multiplied with.
 template <class W>
 struct GroupDot {
   static constexpr int kVector = kElements * 4;   // bytes of a vector
@@ -95,6 +98,7 @@ struct GroupDot {
   static constexpr int kWideTokens = kRegisters == 32 ? 3 : 4;
   static constexpr int kRowTokens = std::is_same_v<W, Int4> ? 1 : 2;
   static constexpr int64_t kShortRow = 1536;
+  static constexpr bool kMinima = false;
   struct Left {
     Codes codes;
     Floats scale;
@@ -104,8 +108,9 @@ struct GroupDot {
   int64_t cols;
   const uint16_t* scales;
 
+  static int64_t sums_at(int64_t cols) { return (cols + kStep - 1) / kStep * 4 * kVector; }
   static int64_t token_bytes(int64_t cols) {
-    return odd_lines((cols + kStep - 1) / kStep * 4 * kVector / 64);
+    return odd_lines((sums_at(cols) + cols / kGroup * 4 + 63) / 64);  // whole vectors of sums
   }
   const char* row(int64_t r) const {
     return reinterpret_cast<const char*>(rows + r * row_stride());

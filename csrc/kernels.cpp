@@ -22,6 +22,16 @@ static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activa
   const auto run = [&](const auto& dot) {
     multiply_by(dot, row_begin, row_end, packed, width, {y, y_stride});
   };
+  // At one token the scales are what costs: those of a super-block at once, where that is a step of
+  // more than one block of the token. The sums are the same, in the same order.
+  constexpr int kSuperBlocks = kElements == 16 ? 2 : 1;
+  const auto run_one = [&](const auto& dot) {
+    if constexpr (kElements == 16) {
+      multiply_one(dot, row_begin, row_end, static_cast<const char*>(packed), {y, y_stride});
+    } else {
+      run(dot);
+    }
+  };
   switch (w.format) {
     case Format::kF32:
       return run(float_dot<float>(w));
@@ -41,8 +51,10 @@ static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activa
     case Format::kQ51p:
       return run(PlaneDot<Format::kQ51p>(w));
     case Format::kQ4Kp:
+      if (width == 1) return run_one(PlaneDot<Format::kQ4Kp, kSuperBlocks>(w));
       return run(PlaneDot<Format::kQ4Kp>(w));
     case Format::kQ5Kp:
+      if (width == 1) return run_one(PlaneDot<Format::kQ5Kp, kSuperBlocks>(w));
       return run(PlaneDot<Format::kQ5Kp>(w));
     case Format::kQ6Kp:
       return run(PlaneDot<Format::kQ6Kp>(w));

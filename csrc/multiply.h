@@ -52,6 +52,25 @@ static inline void last_step(const Dot& dot, int64_t row, const char* tokens, in
   multiply_add<Dot, R, T>(left, tokens, token_stride, k, acc);
 }
 
+// What minima add: for all groups of a row at once, an element each, instead of step by step. It
+// costs a quarter of what it would there.
+template <class Dot, int R, int T>
+static inline void add_minima(const Dot& dot, int64_t row, const char* tokens, int64_t token_stride,
+                              Floats (&acc)[R][T]) {
+  const char* sums = tokens + Dot::sums_at(dot.cols);
+  for (int64_t g = 0; g < dot.cols / kGroup; g += kElements, sums += sizeof(Floats)) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const Floats minima = dot.minima(row + r, g);
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) {
+        const char* token = sums + t * token_stride;
+        acc[r][t] = fma(minima, load(reinterpret_cast<const float*>(token)), acc[r][t]);
+      }
+    }
+  }
+}
+
 template <int R, int T>
 static inline void reduce(const Floats (&acc)[R][T], Output out) {
 #pragma GCC unroll 8
@@ -163,6 +182,7 @@ static inline void tile(const Dot& dot, int64_t row, const char* tokens, int64_t
     if (columns.end < dot.cols) return put_aside<R, T>(acc, aside);
   }
   if (k < dot.cols) last_step<Dot, R, T>(dot, row, tokens, token_stride, k, acc);
+  if constexpr (Dot::kMinima) add_minima<Dot, R, T>(dot, row, tokens, token_stride, acc);
   reduce<R, T>(acc, out);
 }
 
@@ -230,6 +250,17 @@ static inline void rows(const Dot& dot, int64_t begin, int64_t end, const char* 
   }
 }
 
+// One token.
+template <class Dot>
+static void multiply_one(const Dot& dot, int64_t begin, int64_t end, const char* tokens,
+                         Output out) {
+  constexpr Fetch kFetch = Dot::kLight ? Fetch::kNone : Fetch::kAhead;
+  if (dot.cols <= Dot::kShortRow) {
+    return rows<Dot, 2, 1, kFetch, 0>(dot, begin, end, tokens, 1, out);
+  }
+  rows<Dot, 1, 1, kFetch, 0>(dot, begin, end, tokens, 1, out);
+}
+
 // Up to kFew tokens, where memory is the limit: one row, or two, at a time, since few sequential
 // streams are what it serves best. Two short rows share the cost of their ends. Narrower vectors
 // need four to hide the latency of their longer chains.
@@ -240,11 +271,7 @@ static void multiply_few(const Dot& dot, int64_t begin, int64_t end, const char*
     rows<Dot, Dot::kWideRows, Dot::kWideTokens, Fetch::kAhead, 0>(dot, begin, end, tokens, width,
                                                                   out);
   } else if (width == 1) {
-    constexpr Fetch kFetch = Dot::kLight ? Fetch::kNone : Fetch::kAhead;
-    if (dot.cols <= Dot::kShortRow) {
-      return rows<Dot, 2, 1, kFetch, 0>(dot, begin, end, tokens, 1, out);
-    }
-    rows<Dot, 1, 1, kFetch, 0>(dot, begin, end, tokens, 1, out);
+    multiply_one(dot, begin, end, tokens, out);
   } else if (block_columns<Dot>(dot.cols, width) < dot.cols) {
     rows<Dot, 2, 8, Fetch::kNext, 8>(dot, begin, end, tokens, width, out);
   } else if (width <= Dot::kRowTokens) {

@@ -74,6 +74,9 @@ static inline void put_starts(int8_t* block) {
 static inline void pack_i8(const float* x, int64_t cols, void* packed) {
   using Dot = GroupDot<Int8>;
   int8_t* block = static_cast<int8_t*>(packed);
+  const int64_t sums_at = Dot::sums_at(cols);
+  float* sums = reinterpret_cast<float*>(block + sums_at);
+  std::memset(sums, 0, static_cast<size_t>(Dot::token_bytes(cols) - sums_at));
   for (int64_t k = 0; k < cols; k += Dot::kStep, block += 4 * Dot::kVector) {
     const int64_t groups = std::min<int64_t>((cols - k) / kGroup, Dot::kGroups);
     if (groups < Dot::kGroups) std::memset(block, 0, 3 * Dot::kVector);
@@ -81,6 +84,9 @@ static inline void pack_i8(const float* x, int64_t cols, void* packed) {
       int8_t codes[kGroup];
       const float scale = quantise_group(x + k + g * kGroup, codes);
       const float four[4] = {scale, scale, scale, scale};
+      int32_t sum = 0;
+      for (const int8_t code : codes) sum += code;
+      *sums++ = scale * static_cast<float>(sum);
       std::memcpy(block + g * 16, codes, 16);
       std::memcpy(block + Dot::kVector + g * 16, codes + 16, 16);
       std::memcpy(block + 2 * Dot::kVector + g * 16, four, 16);

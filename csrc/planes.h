@@ -6,8 +6,9 @@
 //   high bits  of 5-bit codes 4 bytes a group: bit i of byte j is column 4 i + j; of 6-bit codes 8:
 //              the bit pairs 0 to 3 of byte j are columns j, j + 4, j + 16, j + 20, of byte j + 4
 //              the columns 8 later. One shift for each word of a vector puts them in place.
-//   scales     a group's scale and minimum, or the scales of its two halves, side by side
-//   supers     of 256 columns: the float16 scales of the scales before
+//   scales     one a group, or of 6-bit codes two, those of columns 0..15 and 16..31
+//   minima     one a group, to be added
+//   supers     of 256 columns: the float16 scale of the scales, and then those of the minima
 //
 // A row is one stretch of memory, so the prefetches of multiply.h cover all of it. It takes the
 // bytes of the blocks, but for q4_k and q5_k: their scales have 6 bits in the file and a byte here,
@@ -21,11 +22,11 @@
 namespace monolane {
 
 struct Planes {
-  int64_t high;   // bytes of high bits a group: 0, 4 or 8
-  int64_t scale;  // bytes of scales (and minima) a group
-  int64_t super;  // bytes that 256 columns add
-  int bias;       // which codes have too much
-  int minimum;    // 1: added; -1: subtracted; 0: there is none
+  int64_t high;     // bytes of high bits a group: 0, 4 or 8
+  int64_t scale;    // bytes of scales a group
+  int64_t minimum;  // bytes of its minimum: 0, 1 or 2
+  int64_t super;    // bytes of a float16 of 256 columns: 0 or 2; twice, where there are minima
+  int bias;         // which codes have too much
 };
 
 constexpr int64_t kSuper = 256;  // columns of a super-block
@@ -33,17 +34,17 @@ constexpr int64_t kSuper = 256;  // columns of a super-block
 constexpr Planes planes_of(Format format) {
   switch (format) {
     case Format::kQ41p:
-      return {0, 4, 0, 0, 1};  // scale: float16 scale and minimum
+      return {0, 2, 2, 0, 0};
     case Format::kQ50p:
-      return {4, 2, 0, 16, 0};  // float16 scale
+      return {4, 2, 0, 0, 16};
     case Format::kQ51p:
-      return {4, 4, 0, 0, 1};
+      return {4, 2, 2, 0, 0};
     case Format::kQ4Kp:
-      return {0, 2, 4, 0, -1};  // bytes of scale and minimum; float16 of scales and of minima
+      return {0, 1, 1, 2, 0};
     case Format::kQ5Kp:
-      return {4, 2, 4, 0, -1};
+      return {4, 1, 1, 2, 0};
     case Format::kQ6Kp:
-      return {8, 2, 2, 32, 0};  // int8 scales of 16 columns; float16 of scales
+      return {8, 2, 0, 2, 32};
     default:
       return {};
   }
@@ -53,12 +54,14 @@ constexpr bool is_planes(Format format) { return planes_of(format).scale > 0; }
 
 // Where the planes of a row begin, in bytes.
 struct PlaneStarts {
-  int64_t high, scale, super;
+  int64_t high, scale, minimum, super, super_minimum;
 };
 constexpr PlaneStarts plane_starts(Format format, int64_t cols) {
   const Planes p = planes_of(format);
-  const int64_t groups = cols / kGroup;
-  return {groups * 16, groups * (16 + p.high), groups * (16 + p.high + p.scale)};
+  const int64_t groups = cols / kGroup, supers = cols / kSuper;
+  const int64_t scale = groups * (16 + p.high), minimum = scale + groups * p.scale;
+  const int64_t super = minimum + groups * p.minimum;
+  return {groups * 16, scale, minimum, super, super + supers * p.super};
 }
 
 }  // namespace monolane

@@ -122,35 +122,34 @@ static void widen_planes(const Matrix& w, int64_t row, float* out) {
   const Planes planes = planes_of(w.format);
   const PlaneStarts starts = plane_starts(w.format, w.cols);
   const uint8_t* low = static_cast<const uint8_t*>(w.data) + row * row_bytes(w.format, w.cols);
-  const uint8_t *high = low + starts.high, *scale = low + starts.scale, *super = low + starts.super;
+  const uint8_t *high = low + starts.high, *scale = low + starts.scale;
+  const uint8_t *minimum = low + starts.minimum, *super = low + starts.super;
+  const uint8_t* super_minimum = low + starts.super_minimum;
   const auto half = [](const uint8_t* p) {
     uint16_t bits;
     std::memcpy(&bits, p, sizeof bits);
     return f16_to_float(bits);
   };
   for (int64_t g = 0; g < w.cols / kGroup; ++g, low += 16, high += planes.high, out += kGroup) {
-    float first, second = 0.0f;  // of the halves of the group; or scale and minimum
+    float scales[2], added = 0.0f;  // scales of the group's halves
     if (planes.super == 0) {
-      first = half(scale);
-      if (planes.minimum != 0) second = half(scale + 2);
-    } else if (planes.minimum != 0) {
-      first = half(super) * static_cast<float>(scale[0]);
-      second = half(super + 2) * static_cast<float>(scale[1]);
+      scales[0] = scales[1] = half(scale);
+      if (planes.minimum > 0) added = half(minimum);
+    } else if (planes.minimum > 0) {
+      scales[0] = scales[1] = half(super) * static_cast<float>(scale[0]);
+      added = half(super_minimum) * static_cast<float>(minimum[0]);
     } else {
-      first = half(super) * static_cast<float>(static_cast<int8_t>(scale[0]));
-      second = half(super) * static_cast<float>(static_cast<int8_t>(scale[1]));
+      scales[0] = half(super) * static_cast<float>(static_cast<int8_t>(scale[0]));
+      scales[1] = half(super) * static_cast<float>(static_cast<int8_t>(scale[1]));
     }
     for (int c = 0; c < kGroup; ++c) {
       const int bits = (c < 16 ? low[c] & 15 : low[c - 16] >> 4) | high_bits(high, planes.high, c);
-      const float number = static_cast<float>(bits - planes.bias);
-      if (planes.minimum != 0) {
-        out[c] = planes.minimum > 0 ? first * number + second : first * number - second;
-      } else {
-        out[c] = number * (planes.super > 0 && c >= 16 ? second : first);
-      }
+      out[c] = scales[c / 16] * static_cast<float>(bits - planes.bias);
+      if (planes.minimum > 0) out[c] += added;
     }
     scale += planes.scale;
-    if ((g + 1) % (kSuper / kGroup) == 0) super += planes.super;
+    minimum += planes.minimum;
+    if ((g + 1) % (kSuper / kGroup) == 0) super += planes.super, super_minimum += planes.super;
   }
 }
 

@@ -17,13 +17,18 @@ namespace {
 
 // Where the next group of each plane goes.
 struct Cursor {
-  uint8_t *low, *high, *scale, *super;
+  uint8_t *low, *high, *scale, *minimum, *super, *super_minimum;
 };
 
 Cursor cursor_of(Format to, int64_t cols, void* row) {
   uint8_t* base = static_cast<uint8_t*>(row);
   const PlaneStarts starts = plane_starts(to, cols);
-  return {base, base + starts.high, base + starts.scale, base + starts.super};
+  return {base,
+          base + starts.high,
+          base + starts.scale,
+          base + starts.minimum,
+          base + starts.super,
+          base + starts.super_minimum};
 }
 
 MONOLANE_PART void copy(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
@@ -62,7 +67,8 @@ MONOLANE_CLONES void repack_q4_0(const uint8_t* block, int64_t groups, uint8_t* 
 
 MONOLANE_CLONES void repack_q4_1(const uint8_t* block, int64_t groups, Cursor to) {
   for (int64_t g = 0; g < groups; ++g, block += 20) {
-    copy(to.scale + g * 4, block, 4);
+    copy(to.scale + g * 2, block, 2);
+    copy(to.minimum + g * 2, block + 2, 2);
     copy(to.low + g * 16, block + 4, 16);
   }
 }
@@ -70,7 +76,8 @@ MONOLANE_CLONES void repack_q4_1(const uint8_t* block, int64_t groups, Cursor to
 // Q5_0 and Q5_1: `scale` bytes of scale (and minimum), 32 high bits, low bits.
 MONOLANE_CLONES void repack_q5(const uint8_t* block, int64_t groups, int64_t scale, Cursor to) {
   for (int64_t g = 0; g < groups; ++g, block += scale + 20) {
-    for (int64_t i = 0; i < scale; ++i) to.scale[g * scale + i] = block[i];
+    copy(to.scale + g * 2, block, 2);
+    if (scale == 4) copy(to.minimum + g * 2, block + 2, 2);
     const uint32_t bits = transpose(word(block + scale));
     copy(to.high + g * 4, &bits, 4);
     copy(to.low + g * 16, block + scale + 4, 16);
@@ -86,20 +93,28 @@ MONOLANE_PART void repack_low(const uint8_t* pair, uint8_t* low) {
 }
 
 // The 6-bit scales and minima of 8 groups in 12 bytes, to bytes side by side.
-MONOLANE_PART void repack_scales(const uint8_t* packed, uint8_t* pairs) {
+MONOLANE_PART void repack_scales(const uint8_t* packed, uint8_t* scales, uint8_t* minima) {
   for (int i = 0; i < 4; ++i) {
     const uint8_t scale = packed[i], minimum = packed[i + 4], last = packed[i + 8];
-    pairs[2 * i] = scale & 63;
-    pairs[2 * i + 1] = minimum & 63;
-    pairs[2 * i + 8] = static_cast<uint8_t>((last & 15) | (scale >> 6) << 4);
-    pairs[2 * i + 9] = static_cast<uint8_t>(last >> 4 | (minimum >> 6) << 4);
+    scales[i] = scale & 63;
+    minima[i] = minimum & 63;
+    scales[i + 4] = static_cast<uint8_t>((last & 15) | (scale >> 6) << 4);
+    minima[i + 4] = static_cast<uint8_t>(last >> 4 | (minimum >> 6) << 4);
   }
+}
+
+// What q4_k and q5_k begin with: the super-block's scale; that of its minima, which are subtracted
+// there and added here; the scales and minima themselves.
+MONOLANE_PART void repack_head(const uint8_t* block, int64_t super, const Cursor& to) {
+  copy(to.super + super * 2, block, 2);
+  to.super_minimum[super * 2] = block[2];
+  to.super_minimum[super * 2 + 1] = block[3] ^ 0x80;
+  repack_scales(block + 4, to.scale + super * 8, to.minimum + super * 8);
 }
 
 MONOLANE_CLONES void repack_q4_k(const uint8_t* block, int64_t supers, Cursor to) {
   for (int64_t s = 0; s < supers; ++s, block += 144) {
-    copy(to.super + s * 4, block, 4);
-    repack_scales(block + 4, to.scale + s * 16);
+    repack_head(block, s, to);
     for (int j = 0; j < 4; ++j) repack_low(block + 16 + 32 * j, to.low + s * 128 + 32 * j);
   }
 }
@@ -107,8 +122,7 @@ MONOLANE_CLONES void repack_q4_k(const uint8_t* block, int64_t supers, Cursor to
 // Bit g of byte c of 32 is the fifth bit of column c of group g.
 MONOLANE_CLONES void repack_q5_k(const uint8_t* block, int64_t supers, Cursor to) {
   for (int64_t s = 0; s < supers; ++s, block += 176) {
-    copy(to.super + s * 4, block, 4);
-    repack_scales(block + 4, to.scale + s * 16);
+    repack_head(block, s, to);
     for (int g = 0; g < 8; ++g) {
       uint32_t bits = 0;
       for (int i = 0; i < 8; ++i) bits |= (word(block + 16 + 4 * i) >> g & 0x01010101u) << i;

@@ -109,34 +109,39 @@ static inline Floats spread(const uint16_t* scales) {
   const __m256 pair = _mm256_castps128_ps256(_mm_cvtph_ps(_mm_cvtsi32_si128(two)));
   return _mm256_permutevar8x32_ps(pair, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
 }
-// Two numbers of each group, each in the group's elements.
-struct Twos {
-  Floats first, second;
-};
-static inline Twos spread(__m128 twos) {
-  const __m256 all = _mm256_castps128_ps256(twos);
-  return {_mm256_permutevar8x32_ps(all, _mm256_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2)),
-          _mm256_permutevar8x32_ps(all, _mm256_setr_epi32(1, 1, 1, 1, 3, 3, 3, 3))};
-}
-static inline Twos spread_halves(const void* twos) {
-  return spread(_mm_cvtph_ps(_mm_loadu_si64(twos)));
-}
-// Unsigned bytes, times the float16 of the firsts and that of the seconds.
-static inline Twos spread_bytes(const uint8_t* twos, const void* super) {
-  int32_t four, both;
-  std::memcpy(&four, twos, sizeof four);
-  std::memcpy(&both, super, sizeof both);
-  const __m128 bytes = _mm_cvtepi32_ps(_mm_cvtepu8_epi32(_mm_cvtsi32_si128(four)));
-  return spread(_mm_mul_ps(bytes, _mm_cvtph_ps(_mm_set1_epi32(both))));
-}
-// Signed bytes, times one float16.
-static inline Twos spread_bytes(const int8_t* twos, const void* super) {
-  int32_t four;
+// Bytes of a block's groups, times one float16; each in its group's elements.
+static inline Floats take(__m128i bytes, const void* super, __m256i places) {
   int16_t one;
-  std::memcpy(&four, twos, sizeof four);
   std::memcpy(&one, super, sizeof one);
-  const __m128 bytes = _mm_cvtepi32_ps(_mm_cvtepi8_epi32(_mm_cvtsi32_si128(four)));
-  return spread(_mm_mul_ps(bytes, _mm_cvtph_ps(_mm_set1_epi16(one))));
+  const __m128 all = _mm_mul_ps(_mm_cvtepi32_ps(bytes), _mm_cvtph_ps(_mm_set1_epi16(one)));
+  return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(all), places);
+}
+static inline void spread_bytes(const uint8_t* bytes, const void* super, Floats (&out)[1]) {
+  int16_t two;
+  std::memcpy(&two, bytes, sizeof two);
+  out[0] = take(_mm_cvtepu8_epi32(_mm_cvtsi32_si128(two)), super,
+                _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+}
+// Signed bytes of the halves of groups: the first ones, and the second ones.
+static inline void spread_halves(const int8_t* bytes, const void* super, Floats (&out)[2]) {
+  int32_t four;
+  std::memcpy(&four, bytes, sizeof four);
+  const __m128i signs = _mm_cvtepi8_epi32(_mm_cvtsi32_si128(four));
+  out[0] = take(signs, super, _mm256_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2));
+  out[1] = take(signs, super, _mm256_setr_epi32(1, 1, 1, 1, 3, 3, 3, 3));
+}
+// The minima of up to 8 groups, an element each: float16, or bytes times a float16 for all 8.
+static inline Floats load_minima(const void* halves, int64_t groups) {
+  if (groups >= 8) return load(static_cast<const F16*>(halves));
+  alignas(16) uint16_t first[8] = {};
+  std::memcpy(first, halves, static_cast<size_t>(groups) * 2);
+  return load(reinterpret_cast<const F16*>(first));
+}
+static inline Floats load_minima(const uint8_t* bytes, const void* super, int64_t) {
+  int16_t one;
+  std::memcpy(&one, super, sizeof one);
+  const __m256 minima = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadu_si64(bytes)));
+  return _mm256_mul_ps(minima, _mm256_cvtph_ps(_mm_set1_epi16(one)));
 }
 static inline Ints none() { return _mm256_setzero_si256(); }
 static inline Ints every(char byte) { return _mm256_set1_epi8(byte); }

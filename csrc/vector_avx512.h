@@ -125,32 +125,49 @@ static inline Floats spread(const uint16_t* scales) {
   const __m512i groups = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
   return _mm512_permutexvar_ps(groups, _mm512_castps128_ps512(four));
 }
-// Two numbers of each group, each in the group's elements.
-struct Twos {
-  Floats first, second;
-};
-static inline Twos spread(__m256 twos) {
-  const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
-  const __m512i second = _mm512_setr_epi32(1, 1, 1, 1, 3, 3, 3, 3, 5, 5, 5, 5, 7, 7, 7, 7);
-  const __m512 all = _mm512_castps256_ps512(twos);
-  return {_mm512_permutexvar_ps(first, all), _mm512_permutexvar_ps(second, all)};
-}
-static inline Twos spread_halves(const void* twos) {
-  return spread(_mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(twos))));
-}
-// Unsigned bytes, times the float16 of the firsts and that of the seconds.
-static inline Twos spread_bytes(const uint8_t* twos, const void* super) {
-  const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadu_si64(twos));
-  int32_t both;
-  std::memcpy(&both, super, sizeof both);
-  return spread(_mm256_mul_ps(_mm256_cvtepi32_ps(bytes), _mm256_cvtph_ps(_mm_set1_epi32(both))));
-}
-// Signed bytes, times one float16.
-static inline Twos spread_bytes(const int8_t* twos, const void* super) {
-  const __m256i bytes = _mm256_cvtepi8_epi32(_mm_loadu_si64(twos));
+// Bytes of the groups of one and of two blocks, times one float16; each in its group's elements.
+static inline __m256 times_half(__m256i bytes, const void* super) {
   int16_t one;
   std::memcpy(&one, super, sizeof one);
-  return spread(_mm256_mul_ps(_mm256_cvtepi32_ps(bytes), _mm256_cvtph_ps(_mm_set1_epi16(one))));
+  return _mm256_mul_ps(_mm256_cvtepi32_ps(bytes), _mm256_cvtph_ps(_mm_set1_epi16(one)));
+}
+static inline Floats take(__m256 eight, int first, int step) {
+  const __m512i groups = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+  const __m512i places = _mm512_add_epi32(_mm512_mullo_epi32(groups, _mm512_set1_epi32(step)),
+                                          _mm512_set1_epi32(first));
+  return _mm512_permutexvar_ps(places, _mm512_castps256_ps512(eight));
+}
+static inline void spread_bytes(const uint8_t* bytes, const void* super, Floats (&out)[1]) {
+  int32_t four;
+  std::memcpy(&four, bytes, sizeof four);
+  out[0] = take(times_half(_mm256_cvtepu8_epi32(_mm_cvtsi32_si128(four)), super), 0, 1);
+}
+static inline void spread_bytes(const uint8_t* bytes, const void* super, Floats (&out)[2]) {
+  const __m256 eight = times_half(_mm256_cvtepu8_epi32(_mm_loadu_si64(bytes)), super);
+  out[0] = take(eight, 0, 1);
+  out[1] = take(eight, 4, 1);
+}
+// Signed bytes of the halves of groups: the first ones, and the second ones.
+static inline void spread_halves(const int8_t* bytes, const void* super, Floats (&out)[2]) {
+  const __m256 eight = times_half(_mm256_cvtepi8_epi32(_mm_loadu_si64(bytes)), super);
+  out[0] = take(eight, 0, 2);
+  out[1] = take(eight, 1, 2);
+}
+// The minima of up to 16 groups, an element each: float16, or bytes times a float16 for every 8.
+static inline Floats load_minima(const void* halves, int64_t groups) {
+  if (groups >= 16) return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(halves)));
+  const __mmask16 first = static_cast<__mmask16>((1u << groups) - 1);
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first, halves));
+}
+static inline Floats load_minima(const uint8_t* bytes, const void* supers, int64_t groups) {
+  int32_t two = 0;
+  std::memcpy(&two, supers, groups >= 16 ? 4 : 2);
+  const __m128i minima = groups >= 16 ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes))
+                                      : _mm_loadu_si64(bytes);
+  const __m512i eights = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+  const __m128 scales = _mm_cvtph_ps(_mm_cvtsi32_si128(two));
+  return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(minima)),
+                       _mm512_permutexvar_ps(eights, _mm512_castps128_ps512(scales)));
 }
 static inline Ints none() { return _mm512_setzero_si512(); }
 static inline Ints every(char byte) { return _mm512_set1_epi8(byte); }

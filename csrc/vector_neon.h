@@ -86,28 +86,34 @@ static inline Codes add_upper_bits(Codes codes, const void* p) {
 static inline Floats spread(const uint16_t* scales) {
   return vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(scales[0])));
 }
-// Two numbers of a group, each in all elements.
-struct Twos {
-  Floats first, second;
-};
-static inline Twos spread_halves(const void* twos) {
-  uint16_t halves[2];
-  std::memcpy(halves, twos, sizeof halves);
-  return {splat(f16_to_float(halves[0])), splat(f16_to_float(halves[1]))};
+// Bytes of a group times one float16, in all elements.
+static inline float read_half(const void* p) {
+  uint16_t bits;
+  std::memcpy(&bits, p, sizeof bits);
+  return f16_to_float(bits);
 }
-// Unsigned bytes, times the float16 of the first and that of the second.
-static inline Twos spread_bytes(const uint8_t* twos, const void* super) {
-  uint16_t halves[2];
-  std::memcpy(halves, super, sizeof halves);
-  return {splat(f16_to_float(halves[0]) * static_cast<float>(twos[0])),
-          splat(f16_to_float(halves[1]) * static_cast<float>(twos[1]))};
+static inline void spread_bytes(const uint8_t* bytes, const void* super, Floats (&out)[1]) {
+  out[0] = splat(read_half(super) * static_cast<float>(bytes[0]));
 }
-// Signed bytes, times one float16.
-static inline Twos spread_bytes(const int8_t* twos, const void* super) {
-  uint16_t half;
-  std::memcpy(&half, super, sizeof half);
-  const float scale = f16_to_float(half);
-  return {splat(scale * static_cast<float>(twos[0])), splat(scale * static_cast<float>(twos[1]))};
+// Signed bytes of the halves of a group.
+static inline void spread_halves(const int8_t* bytes, const void* super, Floats (&out)[2]) {
+  const float scale = read_half(super);
+  out[0] = splat(scale * static_cast<float>(bytes[0]));
+  out[1] = splat(scale * static_cast<float>(bytes[1]));
+}
+// The minima of up to 4 groups, an element each: float16, or bytes times a float16 for all 4.
+static inline Floats load_minima(const void* halves, int64_t groups) {
+  float found[4] = {};
+  for (int64_t g = 0; g < 4 && g < groups; ++g) {
+    found[g] = read_half(static_cast<const char*>(halves) + 2 * g);
+  }
+  return load(found);
+}
+static inline Floats load_minima(const uint8_t* bytes, const void* super, int64_t) {
+  const float scale = read_half(super);
+  float found[4];
+  for (int g = 0; g < 4; ++g) found[g] = scale * static_cast<float>(bytes[g]);
+  return load(found);
 }
 static inline Ints none() { return vdupq_n_s32(0); }
 static inline Bytes every(int8_t byte) { return vdupq_n_s8(byte); }

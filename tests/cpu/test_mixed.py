@@ -212,7 +212,7 @@ def test_generation_is_greedy_over_the_logits() -> None:
     executor.start([Advance(slot=0, token_ids=tuple(int(x) for x in IDS[:10]), budget=1)])
     while not executor.read(1.0):
         pass
-    assert [event.token for event in executor.take()] == [first]
+    assert [event.token_id for event in executor.take()] == [first]
 
 
 @pytest.mark.parametrize("dtype", ["int4", "bfloat16", "q4_k", "fp8"])

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from monolane import Engine, SamplingParams
-from monolane.errors import CheckpointError, ModelNotFoundError
-from monolane.model import PairScaling
+from monolane.engine import _registry
+from monolane.errors import BackendError, CheckpointError, ModelNotFoundError
+from monolane.model import PairScaling, Weights
 from monolane.model._gguf_types import GGML_TYPES
 
 torch = pytest.importorskip("torch")
@@ -159,9 +160,12 @@ def divisors(model: Any) -> np.ndarray:
     return (plain / model.model.rotary_emb.inv_freq.double().numpy()).astype(np.float32)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "backend"),
+    [*((case, "reference") for case in CASES), ("Llama 3.2, tied", "cpu"), ("Qwen2", "cpu")],
+)
 def test_logits_and_tokens_are_those_of_transformers(
-    case: str, write_gguf: Write, tmp_path: Path
+    case: str, backend: str, write_gguf: Write, tmp_path: Path
 ) -> None:
     kind, architecture, changes = CASES[case]
     theirs = random_model(kind, **changes)
@@ -174,7 +178,7 @@ def test_logits_and_tokens_are_those_of_transformers(
         tokens = theirs.generate(
             torch.from_numpy(ids[:4])[None], max_new_tokens=20, min_new_tokens=20, do_sample=False
         )[0, 4:].tolist()
-    with Engine.load(path, "reference", "float32") as engine:
+    with Engine.load(path, backend, "float32") as engine:
         found = engine.logits(ids.tolist())
         params = SamplingParams(max_tokens=20, logit_bias={2: -np.inf})
         answer = engine.generate(ids[:4].tolist(), params)
@@ -229,6 +233,50 @@ def test_blocks_compute_as_the_numbers_they_mean(
             logits[name] = engine.logits(ids)
     np.testing.assert_array_equal(logits["blocks"], logits["plain"])
     assert logits["plain"].std() > 0
+
+
+def test_the_cpu_multiplies_by_blocks_as_they_are(
+    tiny_llama: tuple[dict[str, Any], dict[str, Any]], write_gguf: Write, tmp_path: Path
+) -> None:
+    """The arithmetic is proved in tests/cpu; here, that tensors come into their places."""
+    fields, arrays = tiny_llama
+    kinds = {"attn": "Q5_1", "ffn_": "Q4_1", "toke": "Q8_0"}  # mixed, as llama.cpp mixes them
+    stored: dict[str, Any] = dict(arrays)
+    for name, array in arrays.items():
+        if array.ndim == 2:
+            kind = kinds[name.removeprefix("blk.0.").removeprefix("blk.1.")[:4]]
+            packed = gguf.quants.quantize(array, gguf.GGMLQuantizationType[kind])
+            stored[name] = (kind, packed)
+    path = write_gguf(tmp_path / "x.gguf", fields, stored)
+    ids = list(range(3, 43))
+    logits = {}
+    for backend in ("reference", "cpu"):
+        with Engine.load(path, backend) as engine:
+            logits[backend] = engine.logits(ids)
+    error = np.abs(logits["cpu"] - logits["reference"])
+    # Activations of 8 bits in groups of 32 are off by at most half a 127th of the group's largest:
+    # some hundredths of the spread behind two layers. A tensor in a wrong place gives all of it.
+    assert 0 < error.mean() < 0.05 * logits["reference"].std()
+
+
+def test_a_gpu_is_left_alone_by_blocks(
+    caplog: pytest.LogCaptureFixture,
+    tiny_llama: tuple[dict[str, Any], dict[str, Any]],
+    write_gguf: Write,
+    tmp_path: Path,
+) -> None:
+    fields, arrays = tiny_llama
+    array = arrays["blk.0.attn_q.weight"]
+    packed = gguf.quants.quantize(array, gguf.GGMLQuantizationType.Q8_0)
+    arrays["blk.0.attn_q.weight"] = ("Q8_0", packed)
+    path = write_gguf(tmp_path / "x.gguf", fields, arrays)
+    wanted = "cuda: expected a model of plain numbers, got blocks of Q8_0; use backend='cpu'"
+    with pytest.raises(BackendError, match=wanted):
+        Engine.load(path, "cuda")
+    executor = _registry._open_best(Weights.open(path), "auto", context=8, slots=1)
+    assert executor.name == "cpu"
+    assert wanted in caplog.text
+    executor.close()
 
 
 def test_text_comes_from_the_files_own_tokenizer(llama_gguf: Path) -> None:

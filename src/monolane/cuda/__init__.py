@@ -8,7 +8,7 @@ from monolane.cuda._device import Device, GpuInfo
 from monolane.cuda._driver import CudaDevice
 from monolane.cuda._executor import CudaExecutor
 from monolane.cuda._fit import check_fit
-from monolane.cuda._formats import DTYPES
+from monolane.cuda._formats import DTYPES, check_weights
 from monolane.cuda._probe import DRIVER, Lack, Machine, examine
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Lack",
     "Machine",
     "check_fit",
+    "check_weights",
     "compiler_version",
     "examine",
 ]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from monolane.cuda._device import Device
 from monolane.cuda._driver import CudaDevice
 from monolane.cuda._epoch import Epoch, Limits
-from monolane.cuda._formats import find_dtype
+from monolane.cuda._formats import check_weights, find_dtype
 from monolane.cuda._layout import Layout
 from monolane.cuda._machine import WIDTHS, lay_out_widths
 from monolane.cuda._resident import Resident
@@ -47,6 +47,7 @@ class CudaExecutor(Executor):
     ) -> None:
         if workers is not None:
             raise BackendError(f"workers: the plan of a GPU says how many, got {workers!r}")
+        check_weights(weights)
         device = device or CudaDevice()
         try:
             self.dtype = find_dtype(dtype, weights.config)

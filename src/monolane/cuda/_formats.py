@@ -2,9 +2,19 @@
 
 from monolane.cuda._pack import HALVES, STORED
 from monolane.errors import BackendError
-from monolane.model import ModelConfig
+from monolane.model import Blocks, ModelConfig, Weights
 
 DTYPES = ("auto", *HALVES)
+
+
+def check_weights(weights: Weights) -> None:
+    """Refuse weights that the kernels do not multiply by; BackendError names their formats."""
+    held = {x.format.upper() for x in weights.quantized.values() if isinstance(x, Blocks)}
+    if held:
+        raise BackendError(
+            f"cuda: expected a model of plain numbers, got blocks of "
+            f"{', '.join(sorted(held))}; use backend='cpu', or a BF16 or F16 file of this model"
+        )
 
 
 def find_dtype(dtype: str, config: ModelConfig) -> str:

@@ -50,9 +50,10 @@ def _open_best(
     What goes wrong on a GPU that could is raised: only what is known beforehand falls back.
     """
     from monolane.cpu import CpuExecutor
-    from monolane.cuda import CudaDevice, CudaExecutor, check_fit, compiler_version
+    from monolane.cuda import CudaDevice, CudaExecutor, check_fit, check_weights, compiler_version
 
     try:
+        check_weights(weights)
         compiler_version()
         device = CudaDevice()
         try:
