@@ -69,16 +69,17 @@ struct WeightTable {
                   int64_t columns, int format, int wanted) {
     const Format stored = format_of(format), used = format_of(wanted);
     const Bytes data = nb::cast<Bytes>(values);
-    if (rows < 1 || columns < 1 ||
-        ((is_coded(stored) || is_coded(used)) && columns % kGroup != 0)) {
-      refuse("columns: integer formats need a multiple of 32, got " + std::to_string(columns));
+    const int64_t step = std::max(column_step(stored), column_step(used));
+    if (rows < 1 || columns < 1 || columns % step != 0) {
+      refuse("columns: expected a multiple of " + std::to_string(step) + ", got " +
+             std::to_string(columns));
     }
     if (static_cast<int64_t>(data.nbytes()) != rows * row_bytes(stored, columns)) {
       refuse("values: expected " + std::to_string(rows * row_bytes(stored, columns)) +
              " bytes, got " + std::to_string(data.nbytes()));
     }
     const uint16_t* scale = nullptr;
-    if (is_coded(stored)) {
+    if (scales_apart(stored)) {
       const Bytes bytes = nb::cast<Bytes>(scales);
       if (static_cast<int64_t>(bytes.nbytes()) != rows * columns / kGroup * 2) {
         refuse("scales: expected " + std::to_string(rows * columns / kGroup * 2) + " bytes, got " +

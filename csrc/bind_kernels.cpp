@@ -75,9 +75,10 @@ Matrix matrix_of(const std::string& format, const Bytes& values,
                  const std::optional<Scales>& scales, int64_t cols) {
   const Format f = format_of(format);
   const auto rows = static_cast<int64_t>(values.shape(0));
-  const bool groups = is_coded(f);
+  const bool groups = scales_apart(f);
   expect(cols >= 1, "K >= 1", cols);
-  expect(!groups || cols % kGroup == 0, "K a multiple of 32 for " + format, cols);
+  expect(cols % column_step(f) == 0,
+         "K a multiple of " + std::to_string(column_step(f)) + " for " + format, cols);
   expect(static_cast<int64_t>(values.shape(1)) == row_bytes(f, cols),
          "rows of " + std::to_string(row_bytes(f, cols)) + " bytes",
          static_cast<int64_t>(values.shape(1)));
@@ -136,7 +137,7 @@ Array<float, nb::ndim<2>> multiply(const std::string& isa, const std::string& fo
   expect(row_end <= w.rows, "row_end <= " + std::to_string(w.rows), row_end);
   if (!accepts(w.format, kind)) {
     throw nb::value_error(
-        ("expected f32 activations for f32, bf16 or f16, bf16 for bf16, i8 for i8 or i4; got " +
+        ("expected f32 activations for f32, bf16 or f16, bf16 for bf16, i8 for codes; got " +
          activation + " for " + format)
             .c_str());
   }
@@ -151,7 +152,7 @@ Array<float, nb::ndim<2>> multiply(const std::string& isa, const std::string& fo
 nb::tuple quantize(const std::string& to, const std::string& from, const Bytes& values) {
   const Format target = format_of(to);
   const Format source = float_format_of(from);
-  if (!is_coded(target)) throw nb::value_error(("expected i8 or i4, got " + to).c_str());
+  if (!scales_apart(target)) throw nb::value_error(("expected i8 or i4, got " + to).c_str());
   const auto rows = static_cast<int64_t>(values.shape(0));
   const auto bytes = static_cast<int64_t>(values.shape(1));
   const int64_t cols = bytes / row_bytes(source, 1);
@@ -160,6 +161,24 @@ nb::tuple quantize(const std::string& to, const std::string& from, const Bytes& 
   auto scales = make<uint16_t>(rows, cols / kGroup);
   quantize_rows(target, source, values.data(), rows, cols, codes.data(), scales.data());
   return nb::make_tuple(codes, scales);
+}
+
+nb::tuple repack(const std::string& from, const Bytes& blocks) {
+  const Format source = format_of(from);
+  if (!is_blocks(source)) throw nb::value_error(("expected blocks, got " + from).c_str());
+  const Format to = static_cast<Format>(row_of(source).repacked);
+  const auto rows = static_cast<int64_t>(blocks.shape(0));
+  const auto bytes = static_cast<int64_t>(blocks.shape(1));
+  const int64_t cols = bytes / row_of(source).block_bytes * row_of(source).block;
+  expect(bytes == row_bytes(source, cols), "rows of whole blocks", bytes);
+  auto values = make<uint8_t>(rows, row_bytes(to, cols));
+  auto scales = make<uint16_t>(rows, scales_apart(to) ? cols / kGroup : 0);
+  {
+    nb::gil_scoped_release unlocked;
+    repack_rows(source, blocks.data(), rows, cols, values.data(), scales.data());
+  }
+  if (!scales_apart(to)) return nb::make_tuple(row_of(to).name, values, nb::none());
+  return nb::make_tuple(row_of(to).name, values, scales);
 }
 
 Array<float, nb::ndim<2>> rms_norm(const std::string& isa, const Floats2& x, const Floats1& scale,
@@ -251,8 +270,8 @@ void bind_kernels(nb::module_& parent) {
   nb::module_ m = parent.def_submodule(
       "kernels",
       "The CPU kernels one by one, for tests and benchmarks. `isa` names an instruction set of "
-      "supported(); formats are f32, bf16, f16, i8, i4; rows of weights are uint8 [R, bytes] and "
-      "scales float16 bits [R, K / 32].");
+      "supported(); formats are the short names of monolane.model's table; rows of weights are "
+      "uint8 [R, bytes] and scales float16 bits [R, K / 32].");
   m.def("supported", &supported_names, "Names of the instruction sets of this machine and build.");
   m.def("best", [] { return isa_name(best_isa()); }, "The set that the engine uses by default.");
   m.def("multiply", &multiply, arg("isa"), arg("format"), arg("values"), arg("scales").none(),
@@ -260,6 +279,9 @@ void bind_kernels(nb::module_& parent) {
         "Pack x [T, K] and return its products with the rows, float32 [T, row_end - row_begin].");
   m.def("quantize", &quantize, arg("to"), arg("from_"), arg("values"),
         "Codes, uint8 [R, bytes], and scales, uint16 [R, K / 32], of float rows.");
+  m.def("repack", &repack, arg("from_"), arg("blocks"),
+        "What products read instead of blocks, uint8 [R, bytes]: the format, its rows, and scales, "
+        "uint16 [R, K / 32], or None where they are among the values.");
   m.def("rms_norm", &rms_norm, arg("isa"), arg("x"), arg("scale"), arg("eps"),
         "x [T, K] over the root of its mean square + eps, times scale [K].");
   m.def("silu_times", &silu_times, arg("isa"), arg("gate"), arg("up"),

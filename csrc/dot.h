@@ -118,9 +118,9 @@ struct GroupDot {
   Left left_first(int64_t r, int64_t k) const {
     const int64_t group = (r * cols + k) / kGroup;
     const int64_t count = (cols - k) / kGroup;
-    const Padded<W, kGroups * kGroupBytes> codes(rows + group * kGroupBytes, count * kGroupBytes);
-    const Padded<uint16_t, kGroups> scale(scales + group, count);
-    return {load_codes(codes.values), spread(scale.values)};
+    const PaddedGroups<kGroupBytes, kGroups> codes(rows + group * kGroupBytes, count);
+    const PaddedGroups<2, kGroups> scale(scales + group, count);
+    return {load_codes(codes.template as<W>()), spread(scale.template as<uint16_t>())};
   }
   static Floats accumulate(const Left& w, const char* token, int64_t k, Floats acc) {
     const char* block = token + k / kStep * (4 * kVector);

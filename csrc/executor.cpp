@@ -56,13 +56,26 @@ struct Executor::Worker {
     const int64_t concat = h.head == PlanHead::kConcat ? int64_t{h.lanes} * h.hidden : 0;
     int64_t columns = std::max<int64_t>(
         {h.hidden, concat, h.intermediate / h.lanes, int64_t{h.heads} / h.lanes * h.head_dim});
-    token_bytes = kernels.packed_bytes(activation, columns);
+    // The kinds in which activations are packed: one, unless formats are mixed.
+    int64_t packed_bytes = 0;
+    for (const PlanPhase& phase : plan.phases) {
+      for (int32_t i = 0; i < phase.num_matrices; ++i) {
+        const Weight& weight = weights.weight(phase.matrices[i].role, phase.layer);
+        token_bytes[static_cast<int>(activation_for(weight.format, activation))] = 1;
+      }
+    }
+    for (int kind = 0; kind < kKinds; ++kind) {
+      if (token_bytes[kind] == 0) continue;
+      first_byte[kind] = packed_bytes;
+      token_bytes[kind] = kernels.packed_bytes(static_cast<Activation>(kind), columns);
+      packed_bytes += lanes * width * token_bytes[kind];
+    }
     int64_t rows = 0;  // of the largest share of any phase
     for (const PlanShare& part : plan.shares) rows = std::max<int64_t>(rows, part.end - part.begin);
 
     x = std::make_unique<Arena>(floats(lanes * width * h.hidden));
     normed = std::make_unique<Arena>(floats(width * std::max<int64_t>(columns, h.hidden)));
-    packed = std::make_unique<Arena>(static_cast<size_t>(lanes * width * token_bytes));
+    packed = std::make_unique<Arena>(static_cast<size_t>(packed_bytes));
     product = std::make_unique<Arena>(floats(2 * width * std::max<int64_t>(rows, 1)));
     sum = std::make_unique<Arena>(floats(h.hidden));
     const int64_t group = h.heads / h.kv_heads;
@@ -73,21 +86,24 @@ struct Executor::Worker {
     sine = std::make_unique<Arena>(floats(width * h.head_dim / 2));
   }
 
-  void* packed_lane(int64_t lane, int64_t width) const {
-    return packed->as<char>() + lane * width * token_bytes;
+  void* packed_lane(Activation activation, int64_t lane, int64_t width) const {
+    const int kind = static_cast<int>(activation);
+    return packed->as<char>() + first_byte[kind] + lane * width * token_bytes[kind];
   }
 
   int index;
   int group;
   int64_t first_lane, first_worker;
   WorkerRows weights;
-  int64_t token_bytes;                  // of one packed token
+  static constexpr int kKinds = 3;      // of Activation
+  int64_t token_bytes[kKinds] = {};     // of one packed token; 0: no matrix is of that kind
+  int64_t first_byte[kKinds] = {};      // of a kind within `packed`
   uint32_t passes = 0;                  // laid out since construction, empty ones included
   uint32_t finished = 0;                // phases since construction
   uint32_t base = 0;                    // `finished` of everybody at the beginning of this pass
   std::unique_ptr<Arena> x;             // [lanes, T, D] residual streams
   std::unique_ptr<Arena> normed;        // [T, columns]
-  std::unique_ptr<Arena> packed;        // [lanes, T, packed]
+  std::unique_ptr<Arena> packed;        // of each kind [lanes, T, packed]
   std::unique_ptr<Arena> product;       // [T, rows], twice
   std::unique_ptr<Arena> sum;           // [D]
   std::unique_ptr<Arena> scores;        // [min(H/K, kAttendHeads), chunk]
@@ -529,7 +545,21 @@ void Executor::update(Worker& w, const PlanPhase& phase) {
   }
 }
 
-void Executor::norm_and_pack(Worker& w, const float* scale, bool per_lane) {
+// Packs the inputs of a phase, [T, columns] of a lane, in each kind that its matrices take. A kind
+// that an earlier matrix takes too is there already.
+void Executor::pack(const Worker& w, const PlanPhase& phase, const float* x, int64_t columns,
+                    int64_t lane, int64_t width) const {
+  uint32_t packed = 0;
+  for (int32_t i = 0; i < phase.num_matrices; ++i) {
+    const Activation kind = activation_of(rows(w, phase, i));
+    const uint32_t bit = 1u << static_cast<int>(kind);
+    if ((packed & bit) == 0)
+      kernels_.pack(kind, x, columns, width, w.packed_lane(kind, lane, width));
+    packed |= bit;
+  }
+}
+
+void Executor::norm_and_pack(Worker& w, const PlanPhase& phase, const float* scale, bool per_lane) {
   const PlanHeader& h = plan_.header;
   const int64_t width = pass_.width, hidden = h.hidden;
   for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
@@ -537,7 +567,7 @@ void Executor::norm_and_pack(Worker& w, const float* scale, bool per_lane) {
     float* normed = w.normed->as<float>();
     kernels_.rms_norm(w.x->as<float>() + lane * width * hidden, hidden, lane_scale, h.norm_eps,
                       hidden, width, normed, hidden);
-    kernels_.pack(activation_, normed, hidden, width, w.packed_lane(lane, width));
+    pack(w, phase, normed, hidden, lane, width);
   }
 }
 
@@ -548,12 +578,13 @@ void Executor::multiply(Worker& w, const PlanPhase& phase, int64_t index, Store 
   const PlanMatrix& part = phase.matrices[index];
   const Matrix& matrix = rows(w, phase, index);
   const PlanShare own = share(w, part.share);
+  const Activation kind = activation_of(matrix);
   for (int64_t row = own.begin; row < own.end;) {
     const int64_t lane = row / part.rows, first = row % part.rows;
     const int64_t count = std::min<int64_t>(own.end - row, part.rows - first);
     const int64_t begin = row - own.begin;
     float* y = w.product->as<float>();
-    kernels_.multiply(matrix, begin, begin + count, activation_, w.packed_lane(lane, pass_.width),
+    kernels_.multiply(matrix, begin, begin + count, kind, w.packed_lane(kind, lane, pass_.width),
                       pass_.width, y, count);
     store(lane, first, count, y);
     row += count;
@@ -564,7 +595,7 @@ void Executor::project_qkv(Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = plan_.header;
   const LayerWeights& layer = weights_.layers[phase.layer];
   update(w, phase);
-  norm_and_pack(w, layer.attention_norm, h.norm_per_lane);
+  norm_and_pack(w, phase, layer.attention_norm, h.norm_per_lane);
   const int64_t width = pass_.width;
 
   const auto add_bias = [&](float* y, const float* bias, int64_t first, int64_t count) {
@@ -733,8 +764,7 @@ void Executor::project_out(Worker& w, const PlanPhase& phase) {
   for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
     if (rows.begin >= (lane + 1) * part.rows || rows.end <= lane * part.rows) continue;
     merge_splits(w, lane);
-    kernels_.pack(activation_, w.normed->as<float>(), part.columns, width,
-                  w.packed_lane(lane, width));
+    pack(w, phase, w.normed->as<float>(), part.columns, lane, width);
   }
   multiply(w, phase, 0, [&](int64_t lane, int64_t first, int64_t count, float* y) {
     float* out = output(PlanBuffer::kAttentionOutput, phase.write_slot, w.first_lane + lane);
@@ -748,16 +778,17 @@ void Executor::gate_up(Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = plan_.header;
   const LayerWeights& layer = weights_.layers[phase.layer];
   update(w, phase);
-  norm_and_pack(w, layer.mlp_norm, h.norm_per_lane);
+  norm_and_pack(w, phase, layer.mlp_norm, h.norm_per_lane);
   const int64_t width = pass_.width, inner = h.intermediate / h.lanes;
   const PlanMatrix& part = phase.matrices[0];  // UP has the same rows and the same share
   const Matrix& up_rows = rows(w, phase, 1);
+  const Activation up_kind = activation_of(up_rows);
   const PlanShare own = share(w, part.share);
   multiply(w, phase, 0, [&](int64_t lane, int64_t first, int64_t count, float* gate) {
     float* up = gate + width * count;
     const int64_t begin = lane * part.rows + first - own.begin;
-    kernels_.multiply(up_rows, begin, begin + count, activation_, w.packed_lane(lane, width), width,
-                      up, count);
+    kernels_.multiply(up_rows, begin, begin + count, up_kind, w.packed_lane(up_kind, lane, width),
+                      width, up, count);
     for (int64_t t = 0; t < width; ++t) {
       float* hidden =
           hidden_->as<float>() + ((w.first_lane + lane) * h.max_width + t) * inner + first;
@@ -774,7 +805,7 @@ void Executor::project_down(Worker& w, const PlanPhase& phase) {
   for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
     if (rows.begin >= (lane + 1) * part.rows || rows.end <= lane * part.rows) continue;
     const float* hidden = hidden_->as<float>() + (w.first_lane + lane) * h.max_width * inner;
-    kernels_.pack(activation_, hidden, inner, width, w.packed_lane(lane, width));
+    pack(w, phase, hidden, inner, lane, width);
   }
   multiply(w, phase, 0, [&](int64_t lane, int64_t first, int64_t count, float* y) {
     float* out = output(PlanBuffer::kMlpOutput, phase.write_slot, w.first_lane + lane);
@@ -835,11 +866,12 @@ void Executor::project_head(Worker& w, const PlanPhase& phase) {
       kernels_.rms_norm(w.x->as<float>() + (lane * pass_.width + t) * hidden, hidden,
                         weights_.final_norm + scale, h.norm_eps, hidden, 1, row, hidden);
     }
-    void* packed = w.packed_lane(0, wanted);
-    kernels_.pack(activation_, normed, part.columns, wanted, packed);
+    pack(w, phase, normed, part.columns, 0, wanted);
+    const Matrix& matrix = rows(w, phase, 0);
+    const Activation kind = activation_of(matrix);
     const int64_t first = lane * part.rows + begin - own.begin;
-    kernels_.multiply(rows(w, phase, 0), first, first + end - begin, activation_, packed, wanted,
-                      logits + owner * part.rows + begin, h.vocab);
+    kernels_.multiply(matrix, first, first + end - begin, kind, w.packed_lane(kind, 0, wanted),
+                      wanted, logits + owner * part.rows + begin, h.vocab);
   }
 }
 

@@ -154,7 +154,12 @@ class Executor {
   void choose_tokens();
 
   void update(Worker& w, const PlanPhase& phase);
-  void norm_and_pack(Worker& w, const float* scale, bool per_lane);
+  void norm_and_pack(Worker& w, const PlanPhase& phase, const float* scale, bool per_lane);
+  void pack(const Worker& w, const PlanPhase& phase, const float* x, int64_t columns, int64_t lane,
+            int64_t width) const;
+  Activation activation_of(const Matrix& matrix) const {
+    return activation_for(matrix.format, activation_);
+  }
   void attend_group(Worker& w, const PlanPhase& phase, int64_t lane, int64_t kv_head, int64_t split,
                     int64_t t, bool more_heads);
   void merge_splits(Worker& w, int64_t lane);
@@ -172,7 +177,7 @@ class Executor {
   const Plan plan_;
   const ModelWeights weights_;
   const Kernels& kernels_;
-  const Activation activation_;
+  const Activation activation_;  // where a matrix's format takes it
   KvCache cache_;
   // Tokens of each slot. The leader writes them; length() may look on while it does.
   std::vector<std::atomic<int64_t>> lengths_;

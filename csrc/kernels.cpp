@@ -7,6 +7,7 @@
 #include "attend.h"
 #include "multiply.h"
 #include "pack.h"
+#include "plane_dot.h"
 #include "pointwise.h"
 
 namespace monolane::MONOLANE_ISA {
@@ -33,6 +34,18 @@ static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activa
       return run(GroupDot<Int8>{static_cast<const Int8*>(w.data), w.cols, w.scales});
     case Format::kI4:
       return run(GroupDot<Int4>{static_cast<const Int4*>(w.data), w.cols, w.scales});
+    case Format::kQ41p:
+      return run(PlaneDot<Format::kQ41p>(w));
+    case Format::kQ50p:
+      return run(PlaneDot<Format::kQ50p>(w));
+    case Format::kQ51p:
+      return run(PlaneDot<Format::kQ51p>(w));
+    case Format::kQ4Kp:
+      return run(PlaneDot<Format::kQ4Kp>(w));
+    case Format::kQ5Kp:
+      return run(PlaneDot<Format::kQ5Kp>(w));
+    case Format::kQ6Kp:
+      return run(PlaneDot<Format::kQ6Kp>(w));
     default:
       return;  // refused before it comes here
   }

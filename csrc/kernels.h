@@ -16,10 +16,10 @@
 
 namespace monolane {
 
-// `Format` says how a weight matrix is stored, row-major [R, K]: no set needs another order than
-// the file's, so weights are mapped, not repacked. Code c of a group: I8 byte c; I4 the low nibble
-// of byte c for c < 16 (value + 8), the high nibble of byte c - 16 otherwise. One float16 scale a
-// group.
+// `Format` says how a weight matrix is stored, row-major [R, K]. Of our own formats no set needs
+// another order than the file's, so weights are mapped, not repacked. Code c of a group: I8 byte c;
+// I4 the low nibble of byte c for c < 16 (value + 8), the high nibble of byte c - 16 otherwise. One
+// float16 scale a group. GGUF's blocks are repacked once, by `repack_rows`.
 //
 // `Activation` is the type in which activations are multiplied: kF32 is exact, any format of plain
 // numbers is widened; kBf16 is rounded, for BF16 weights, accumulated in float; kI8 is quantised
@@ -32,9 +32,9 @@ constexpr int64_t kAttendHeads = 4;  // that attention takes through their keys 
 
 struct Matrix {
   const void* data;        // values of row 0
-  const uint16_t* scales;  // float16 [R, K / kGroup], or null for float formats
+  const uint16_t* scales;  // float16 [R, K / kGroup] where `scales_apart`, else null
   int64_t rows;            // R
-  int64_t cols;            // K; any for float formats, a multiple of kGroup for integer ones
+  int64_t cols;            // K; any for float formats, a multiple of the block of all others
   Format format;
 };
 
@@ -43,8 +43,24 @@ constexpr const FormatRow& row_of(Format format) { return kFormats[static_cast<i
 // Whether a matrix holds codes, which mean something only with the scales of their groups.
 constexpr bool is_coded(Format format) { return row_of(format).group > 0; }
 
-// Bytes of one row of values (without scales).
-constexpr int64_t row_bytes(Format format, int64_t cols) { return cols * row_of(format).bits / 8; }
+// Whether the scales of a coded format are an array of their own, not among its codes.
+constexpr bool scales_apart(Format format) { return is_coded(format) && row_of(format).block == 0; }
+
+// Whether a format is one that files have and no product reads: `repack_rows` makes of it the one
+// that is multiplied by.
+constexpr bool is_blocks(Format format) { return row_of(format).repacked >= 0; }
+
+// Columns that a row of a format has a multiple of.
+constexpr int64_t column_step(Format format) {
+  const FormatRow& row = row_of(format);
+  return row.block > 0 ? row.block : row.group > 0 ? row.group : 1;
+}
+
+// Bytes of one row of values, and of its scales where they are not apart.
+constexpr int64_t row_bytes(Format format, int64_t cols) {
+  const FormatRow& row = row_of(format);
+  return row.block > 0 ? cols / row.block * row.block_bytes : cols * row.bits / 8;
+}
 
 // Whether activations of a kind may be multiplied with weights of a format.
 constexpr bool accepts(Format format, Activation kind) {
@@ -54,9 +70,16 @@ constexpr bool accepts(Format format, Activation kind) {
     case Activation::kBf16:
       return format == Format::kBf16;
     case Activation::kI8:
-      return is_coded(format);
+      return is_coded(format) && !is_blocks(format);
   }
   return false;
+}
+
+// The kind for a matrix of a model whose arithmetic has `wanted`: that, or where it does not fit
+// the format, the one that does.
+constexpr Activation activation_for(Format format, Activation wanted) {
+  if (accepts(format, wanted)) return wanted;
+  return is_coded(format) ? Activation::kI8 : Activation::kF32;
 }
 
 // Symmetric quantisation of rows [R, K], K a multiple of kGroup, from a float format to kI8 or kI4.
@@ -66,6 +89,12 @@ constexpr bool accepts(Format format, Activation kind) {
 // scale would not be finite.
 void quantize_rows(Format to, Format from, const void* x, int64_t rows, int64_t cols, void* values,
                    uint16_t* scales);
+
+// Rows of blocks [R, K] in the format that is multiplied by, bit for bit the same numbers: `values`
+// [R, row_bytes of that format] and, where they are apart, `scales` [R, K / kGroup].
+// is_blocks(from).
+void repack_rows(Format from, const void* x, int64_t rows, int64_t cols, void* values,
+                 uint16_t* scales);
 
 // One instruction set's functions. Bits may differ between sets, never within one.
 struct Kernels {

@@ -212,13 +212,15 @@ static inline void rows(const Dot& dot, int64_t begin, int64_t end, const char* 
   const int64_t step =
       kTokens == 0 ? dot.cols : block_columns<Dot>(dot.cols, std::min<int64_t>(width, T));
   const int64_t block_bytes = kBlockRows * dot.row_stride();
-  Stream stream{dot.row(begin) + (kFetch == Fetch::kAhead ? kAhead : block_bytes), 0};
+  Stream stream{nullptr, 0};
   if constexpr (kFetch == Fetch::kParts) {
     const int64_t tiles = (width / T + 1) * (kBlockRows / R) * ((dot.cols + step - 1) / step);
     stream.part = block_bytes / tiles / 64 * 64;
   }
   for (int64_t r = begin; r < end; r += kBlockRows) {
-    if constexpr (kFetch == Fetch::kParts) stream.next = dot.row(r) + block_bytes;
+    // Anew for each block: a step may use a fraction of a byte, and columns beyond the last whole
+    // steps are not fetched, so the stream would drift.
+    stream.next = dot.row(r) + (kFetch == Fetch::kAhead ? kAhead : block_bytes);
     const int64_t last = std::min(end, r + kBlockRows);
     for (int64_t k = 0; k < dot.cols; k += step) {
       const Columns columns{k, std::min(dot.cols, k + step)};

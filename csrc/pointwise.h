@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels.h"
+#include "planes.h"
 #include "vector.h"
 
 namespace monolane::MONOLANE_ISA {
@@ -98,7 +99,69 @@ static inline void widen_groups(const W* row, const uint16_t* scales, int64_t gr
   }
 }
 
+// The high bits of column c of a group, by the layout of planes.h.
+static inline int high_bits(const uint8_t* high, int64_t bytes, int c) {
+  if (bytes == 0) return 0;
+  if (bytes == 4) return (high[c % 4] >> c / 4 & 1) << 4;
+  return (high[c % 16 / 8 * 4 + c % 4] >> (c / 4 % 2 + c / 16 * 2) * 2 & 3) << 4;
+}
+
+// In the order of llama.cpp's own arithmetic: scales of super-blocks times those of groups, times
+// the code, and then the minimum.
+static void widen_planes(const Matrix& w, int64_t row, float* out) {
+  const Planes planes = planes_of(w.format);
+  const PlaneStarts starts = plane_starts(w.format, w.cols);
+  const uint8_t* low = static_cast<const uint8_t*>(w.data) + row * row_bytes(w.format, w.cols);
+  const uint8_t *high = low + starts.high, *scale = low + starts.scale, *super = low + starts.super;
+  const auto half = [](const uint8_t* p) {
+    uint16_t bits;
+    std::memcpy(&bits, p, sizeof bits);
+    return f16_to_float(bits);
+  };
+  for (int64_t g = 0; g < w.cols / kGroup; ++g, low += 16, high += planes.high, out += kGroup) {
+    float first, second = 0.0f;  // of the halves of the group; or scale and minimum
+    if (planes.super == 0) {
+      first = half(scale);
+      if (planes.minimum != 0) second = half(scale + 2);
+    } else if (planes.minimum != 0) {
+      first = half(super) * static_cast<float>(scale[0]);
+      second = half(super + 2) * static_cast<float>(scale[1]);
+    } else {
+      first = half(super) * static_cast<float>(static_cast<int8_t>(scale[0]));
+      second = half(super) * static_cast<float>(static_cast<int8_t>(scale[1]));
+    }
+    for (int c = 0; c < kGroup; ++c) {
+      const int bits = (c < 16 ? low[c] & 15 : low[c - 16] >> 4) | high_bits(high, planes.high, c);
+      const float number = static_cast<float>(bits - planes.bias);
+      if (planes.minimum != 0) {
+        out[c] = planes.minimum > 0 ? first * number + second : first * number - second;
+      } else {
+        out[c] = number * (planes.super > 0 && c >= 16 ? second : first);
+      }
+    }
+    scale += planes.scale;
+    if ((g + 1) % (kSuper / kGroup) == 0) super += planes.super;
+  }
+}
+
+static void widen(const Matrix& w, int64_t row, float* out);
+
+// In place, a block after the other: brought into the order that is multiplied by, then widened.
+static void widen_blocks(const Matrix& w, int64_t row, float* out) {
+  const FormatRow& blocks = row_of(w.format);
+  const char* block = static_cast<const char*>(w.data) + row * row_bytes(w.format, w.cols);
+  char values[kSuper];
+  uint16_t scale;
+  const Matrix one{values, &scale, 1, blocks.block, static_cast<Format>(blocks.repacked)};
+  for (int64_t k = 0; k < w.cols; k += blocks.block, block += blocks.block_bytes) {
+    repack_rows(w.format, block, 1, blocks.block, values, &scale);
+    widen(one, 0, out + k);
+  }
+}
+
 static void widen(const Matrix& w, int64_t row, float* out) {
+  if (is_blocks(w.format)) return widen_blocks(w, row, out);
+  if (is_planes(w.format)) return widen_planes(w, row, out);
   const char* data = static_cast<const char*>(w.data) + row * row_bytes(w.format, w.cols);
   const uint16_t* scales = w.scales ? w.scales + row * (w.cols / kGroup) : nullptr;
   switch (w.format) {

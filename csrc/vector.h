@@ -48,6 +48,23 @@ struct Padded {
   }
 };
 
+// The same for the first n groups of N, in copies of a fixed size: a call of memcpy for each row
+// costs as much as the row, where it has a few hundred columns.
+template <int kBytes, int N>
+struct PaddedGroups {
+  alignas(64) char values[kBytes * N];
+  PaddedGroups(const void* p, int64_t n) {
+    std::memset(values, 0, sizeof values);
+    for (int64_t g = 0; g < n; ++g) {
+      std::memcpy(values + g * kBytes, static_cast<const char*>(p) + g * kBytes, kBytes);
+    }
+  }
+  template <class W>
+  const W* as() const {
+    return reinterpret_cast<const W*>(values);
+  }
+};
+
 template <class W>
 static inline Floats load_first(const W* p, int64_t n) {
   return load(Padded<W, kElements>(p, n).values);

@@ -75,16 +75,76 @@ static inline Codes load_codes(const Int8* p) {
   return {_mm256_permute2x128_si256(first, second, 0x20),
           _mm256_permute2x128_si256(first, second, 0x31)};
 }
-static inline Codes load_codes(const Int4* p) {
+static inline Codes load_nibbles(const void* p) {
   const __m256i packed = load_bytes(p);
   const __m256i nibble = _mm256_set1_epi8(15);
   return {_mm256_and_si256(packed, nibble), _mm256_and_si256(_mm256_srli_epi16(packed, 4), nibble)};
+}
+static inline Codes load_codes(const Int4* p) { return load_nibbles(p); }
+// The high bits of planes.h, shifted to their places; what comes in from other bytes is masked.
+static inline __m256i join(__m256i low, __m256i high, char mask) {
+  return _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(mask)));
+}
+static inline Codes add_fifth_bits(Codes codes, const void* p) {
+  const __m256i words = _mm256_castsi128_si256(_mm_loadu_si64(p));
+  const __m256i lanes = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
+  const __m256i bits = _mm256_permutevar8x32_epi32(words, lanes);
+  const __m256i left = _mm256_setr_epi32(4, 3, 2, 1, 4, 3, 2, 1);
+  const __m256i right = _mm256_setr_epi32(0, 1, 2, 3, 0, 1, 2, 3);
+  return {join(codes.low, _mm256_sllv_epi32(bits, left), 0x10),
+          join(codes.high, _mm256_srlv_epi32(bits, right), 0x10)};
+}
+static inline Codes add_upper_bits(Codes codes, const void* p) {
+  const __m128i words = _mm_loadu_si128(static_cast<const __m128i*>(p));
+  const __m256i lanes = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+  const __m256i bits = _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(words), lanes);
+  const __m256i left = _mm256_setr_epi32(4, 2, 4, 2, 4, 2, 4, 2);
+  const __m256i right = _mm256_setr_epi32(0, 2, 0, 2, 0, 2, 0, 2);
+  return {join(codes.low, _mm256_sllv_epi32(bits, left), 0x30),
+          join(codes.high, _mm256_srlv_epi32(bits, right), 0x30)};
 }
 static inline Floats spread(const uint16_t* scales) {
   int32_t two;
   std::memcpy(&two, scales, sizeof two);
   const __m256 pair = _mm256_castps128_ps256(_mm_cvtph_ps(_mm_cvtsi32_si128(two)));
   return _mm256_permutevar8x32_ps(pair, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+}
+// Two numbers of each group, each in the group's elements.
+struct Twos {
+  Floats first, second;
+};
+static inline Twos spread(__m128 twos) {
+  const __m256 all = _mm256_castps128_ps256(twos);
+  return {_mm256_permutevar8x32_ps(all, _mm256_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2)),
+          _mm256_permutevar8x32_ps(all, _mm256_setr_epi32(1, 1, 1, 1, 3, 3, 3, 3))};
+}
+static inline Twos spread_halves(const void* twos) {
+  return spread(_mm_cvtph_ps(_mm_loadu_si64(twos)));
+}
+// Unsigned bytes, times the float16 of the firsts and that of the seconds.
+static inline Twos spread_bytes(const uint8_t* twos, const void* super) {
+  int32_t four, both;
+  std::memcpy(&four, twos, sizeof four);
+  std::memcpy(&both, super, sizeof both);
+  const __m128 bytes = _mm_cvtepi32_ps(_mm_cvtepu8_epi32(_mm_cvtsi32_si128(four)));
+  return spread(_mm_mul_ps(bytes, _mm_cvtph_ps(_mm_set1_epi32(both))));
+}
+// Signed bytes, times one float16.
+static inline Twos spread_bytes(const int8_t* twos, const void* super) {
+  int32_t four;
+  int16_t one;
+  std::memcpy(&four, twos, sizeof four);
+  std::memcpy(&one, super, sizeof one);
+  const __m128 bytes = _mm_cvtepi32_ps(_mm_cvtepi8_epi32(_mm_cvtsi32_si128(four)));
+  return spread(_mm_mul_ps(bytes, _mm_cvtph_ps(_mm_set1_epi16(one))));
+}
+static inline Ints none() { return _mm256_setzero_si256(); }
+static inline Ints every(char byte) { return _mm256_set1_epi8(byte); }
+static inline Ints add(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
+static inline Ints sub(Ints a, Ints b) { return _mm256_sub_epi32(a, b); }
+template <int kBits>
+static inline Ints doubled(Ints x) {
+  return _mm256_slli_epi32(x, kBits);
 }
 template <class W>
 static inline Ints start(Ints minus_8_sums);

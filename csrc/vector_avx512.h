@@ -92,15 +92,73 @@ static inline Codes load_codes(const Int8* p) {
   return {_mm512_xor_si512(_mm512_shuffle_i64x2(first, second, 0x88), bias),
           _mm512_xor_si512(_mm512_shuffle_i64x2(first, second, 0xDD), bias)};
 }
-static inline Codes load_codes(const Int4* p) {
+static inline Codes load_nibbles(const void* p) {
   const __m512i packed = load_bytes(p);
   const __m512i nibble = _mm512_set1_epi8(15);
   return {_mm512_and_si512(packed, nibble), _mm512_and_si512(_mm512_srli_epi16(packed, 4), nibble)};
+}
+static inline Codes load_codes(const Int4* p) { return load_nibbles(p); }
+// The high bits of planes.h, shifted to their places; what comes in from other bytes is masked.
+static inline __m512i join(__m512i low, __m512i high, int mask) {  // low | (high & mask)
+  return _mm512_ternarylogic_epi32(low, high, _mm512_set1_epi8(static_cast<char>(mask)), 0xF8);
+}
+static inline Codes add_fifth_bits(Codes codes, const void* p) {
+  const __m128i words = _mm_loadu_si128(static_cast<const __m128i*>(p));
+  const __m512i lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+  const __m512i bits = _mm512_permutexvar_epi32(lanes, _mm512_castsi128_si512(words));
+  const __m512i left = _mm512_broadcast_i32x4(_mm_setr_epi32(4, 3, 2, 1));
+  const __m512i right = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 1, 2, 3));
+  return {join(codes.low, _mm512_sllv_epi32(bits, left), 0x10),
+          join(codes.high, _mm512_srlv_epi32(bits, right), 0x10)};
+}
+static inline Codes add_upper_bits(Codes codes, const void* p) {
+  const __m256i words = _mm256_loadu_si256(static_cast<const __m256i*>(p));
+  const __m512i lanes = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+  const __m512i bits = _mm512_permutexvar_epi32(lanes, _mm512_castsi256_si512(words));
+  const __m512i left = _mm512_broadcast_i32x4(_mm_setr_epi32(4, 2, 4, 2));
+  const __m512i right = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 2, 0, 2));
+  return {join(codes.low, _mm512_sllv_epi32(bits, left), 0x30),
+          join(codes.high, _mm512_srlv_epi32(bits, right), 0x30)};
 }
 static inline Floats spread(const uint16_t* scales) {
   const __m128 four = _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales)));
   const __m512i groups = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
   return _mm512_permutexvar_ps(groups, _mm512_castps128_ps512(four));
+}
+// Two numbers of each group, each in the group's elements.
+struct Twos {
+  Floats first, second;
+};
+static inline Twos spread(__m256 twos) {
+  const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
+  const __m512i second = _mm512_setr_epi32(1, 1, 1, 1, 3, 3, 3, 3, 5, 5, 5, 5, 7, 7, 7, 7);
+  const __m512 all = _mm512_castps256_ps512(twos);
+  return {_mm512_permutexvar_ps(first, all), _mm512_permutexvar_ps(second, all)};
+}
+static inline Twos spread_halves(const void* twos) {
+  return spread(_mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(twos))));
+}
+// Unsigned bytes, times the float16 of the firsts and that of the seconds.
+static inline Twos spread_bytes(const uint8_t* twos, const void* super) {
+  const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadu_si64(twos));
+  int32_t both;
+  std::memcpy(&both, super, sizeof both);
+  return spread(_mm256_mul_ps(_mm256_cvtepi32_ps(bytes), _mm256_cvtph_ps(_mm_set1_epi32(both))));
+}
+// Signed bytes, times one float16.
+static inline Twos spread_bytes(const int8_t* twos, const void* super) {
+  const __m256i bytes = _mm256_cvtepi8_epi32(_mm_loadu_si64(twos));
+  int16_t one;
+  std::memcpy(&one, super, sizeof one);
+  return spread(_mm256_mul_ps(_mm256_cvtepi32_ps(bytes), _mm256_cvtph_ps(_mm_set1_epi16(one))));
+}
+static inline Ints none() { return _mm512_setzero_si512(); }
+static inline Ints every(char byte) { return _mm512_set1_epi8(byte); }
+static inline Ints add(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
+static inline Ints sub(Ints a, Ints b) { return _mm512_sub_epi32(a, b); }
+template <int kBits>
+static inline Ints doubled(Ints x) {
+  return _mm512_slli_epi32(x, kBits);
 }
 template <class W>
 static inline Ints start(Ints minus_8_sums);

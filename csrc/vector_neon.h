@@ -54,14 +54,68 @@ struct Codes {
 static inline Bytes load_bytes(const void* p) { return vld1q_s8(static_cast<const int8_t*>(p)); }
 static inline Ints load_ints(const int32_t* p) { return vld1q_s32(p); }
 static inline Codes load_codes(const Int8* p) { return {load_bytes(p), load_bytes(p + 16)}; }
+static inline Codes load_nibbles(const void* p) {
+  const uint8x16_t packed = vld1q_u8(static_cast<const uint8_t*>(p));
+  return {vreinterpretq_s8_u8(vandq_u8(packed, vdupq_n_u8(15))),
+          vreinterpretq_s8_u8(vshrq_n_u8(packed, 4))};
+}
 static inline Codes load_codes(const Int4* p) {
-  const uint8x16_t packed = vld1q_u8(reinterpret_cast<const uint8_t*>(p));
-  const int8x16_t bias = vdupq_n_s8(8);
-  return {vsubq_s8(vreinterpretq_s8_u8(vandq_u8(packed, vdupq_n_u8(15))), bias),
-          vsubq_s8(vreinterpretq_s8_u8(vshrq_n_u8(packed, 4)), bias)};
+  const Codes biased = load_nibbles(p);
+  return {vsubq_s8(biased.low, vdupq_n_s8(8)), vsubq_s8(biased.high, vdupq_n_s8(8))};
+}
+// The high bits of planes.h, shifted to their places; what comes in from other bytes is masked.
+static inline int8x16_t join(int8x16_t low, uint32x4_t high, int8_t mask) {
+  return vorrq_s8(low, vandq_s8(vreinterpretq_s8_u32(high), vdupq_n_s8(mask)));
+}
+static inline Codes add_fifth_bits(Codes codes, const void* p) {
+  uint32_t word;
+  std::memcpy(&word, p, sizeof word);
+  const int32_t left[4] = {4, 3, 2, 1}, right[4] = {0, -1, -2, -3};
+  const uint32x4_t bits = vdupq_n_u32(word);
+  return {join(codes.low, vshlq_u32(bits, vld1q_s32(left)), 0x10),
+          join(codes.high, vshlq_u32(bits, vld1q_s32(right)), 0x10)};
+}
+static inline Codes add_upper_bits(Codes codes, const void* p) {
+  uint32_t words[2];
+  std::memcpy(words, p, sizeof words);
+  const int32_t left[4] = {4, 2, 4, 2}, right[4] = {0, -2, 0, -2};
+  const uint32x4_t bits = vcombine_u32(vdup_n_u32(words[0]), vdup_n_u32(words[1]));
+  return {join(codes.low, vshlq_u32(bits, vld1q_s32(left)), 0x30),
+          join(codes.high, vshlq_u32(bits, vld1q_s32(right)), 0x30)};
 }
 static inline Floats spread(const uint16_t* scales) {
   return vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(scales[0])));
+}
+// Two numbers of a group, each in all elements.
+struct Twos {
+  Floats first, second;
+};
+static inline Twos spread_halves(const void* twos) {
+  uint16_t halves[2];
+  std::memcpy(halves, twos, sizeof halves);
+  return {splat(f16_to_float(halves[0])), splat(f16_to_float(halves[1]))};
+}
+// Unsigned bytes, times the float16 of the first and that of the second.
+static inline Twos spread_bytes(const uint8_t* twos, const void* super) {
+  uint16_t halves[2];
+  std::memcpy(halves, super, sizeof halves);
+  return {splat(f16_to_float(halves[0]) * static_cast<float>(twos[0])),
+          splat(f16_to_float(halves[1]) * static_cast<float>(twos[1]))};
+}
+// Signed bytes, times one float16.
+static inline Twos spread_bytes(const int8_t* twos, const void* super) {
+  uint16_t half;
+  std::memcpy(&half, super, sizeof half);
+  const float scale = f16_to_float(half);
+  return {splat(scale * static_cast<float>(twos[0])), splat(scale * static_cast<float>(twos[1]))};
+}
+static inline Ints none() { return vdupq_n_s32(0); }
+static inline Bytes every(int8_t byte) { return vdupq_n_s8(byte); }
+static inline Ints add(Ints a, Ints b) { return vaddq_s32(a, b); }
+static inline Ints sub(Ints a, Ints b) { return vsubq_s32(a, b); }
+template <int kBits>
+static inline Ints doubled(Ints x) {
+  return vshlq_n_s32(x, kBits);
 }
 // Signed codes need no correction for a bias.
 template <class W>

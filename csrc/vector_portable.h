@@ -86,14 +86,68 @@ static inline Ints load_ints(const int32_t* p) {
   return x;
 }
 static inline Codes load_codes(const Int8* p) { return {load_bytes(p), load_bytes(p + 16)}; }
-static inline Codes load_codes(const Int4* p) {
+static inline Codes load_nibbles(const void* p) {
   typedef uint8_t Unsigned __attribute__((vector_size(16)));
   Unsigned packed;
   std::memcpy(&packed, p, sizeof packed);
-  return {__builtin_convertvector(packed & 15, Bytes) - 8,
-          __builtin_convertvector(packed >> 4, Bytes) - 8};
+  return {__builtin_convertvector(packed & 15, Bytes), __builtin_convertvector(packed >> 4, Bytes)};
+}
+static inline Codes load_codes(const Int4* p) {
+  const Codes biased = load_nibbles(p);
+  return {biased.low - 8, biased.high - 8};
+}
+// The high bits of planes.h, shifted to their places; what comes in from other bytes is masked.
+static inline Bytes join(Bytes low, Words high, int8_t mask) {
+  Bytes bits;
+  std::memcpy(&bits, &high, sizeof bits);
+  return low | (bits & mask);
+}
+static inline Codes add_fifth_bits(Codes codes, const void* p) {
+  uint32_t word;
+  std::memcpy(&word, p, sizeof word);
+  const Words bits{word, word, word, word};
+  return {join(codes.low, bits << Words{4, 3, 2, 1}, 0x10),
+          join(codes.high, bits >> Words{0, 1, 2, 3}, 0x10)};
+}
+static inline Codes add_upper_bits(Codes codes, const void* p) {
+  uint32_t words[2];
+  std::memcpy(words, p, sizeof words);
+  const Words bits{words[0], words[0], words[1], words[1]};
+  return {join(codes.low, bits << Words{4, 2, 4, 2}, 0x30),
+          join(codes.high, bits >> Words{0, 2, 0, 2}, 0x30)};
 }
 static inline Floats spread(const uint16_t* scales) { return splat(f16_to_float(scales[0])); }
+// Two numbers of a group, each in all elements.
+struct Twos {
+  Floats first, second;
+};
+static inline Twos spread_halves(const void* twos) {
+  uint16_t halves[2];
+  std::memcpy(halves, twos, sizeof halves);
+  return {splat(f16_to_float(halves[0])), splat(f16_to_float(halves[1]))};
+}
+// Unsigned bytes, times the float16 of the first and that of the second.
+static inline Twos spread_bytes(const uint8_t* twos, const void* super) {
+  uint16_t halves[2];
+  std::memcpy(halves, super, sizeof halves);
+  return {splat(f16_to_float(halves[0]) * static_cast<float>(twos[0])),
+          splat(f16_to_float(halves[1]) * static_cast<float>(twos[1]))};
+}
+// Signed bytes, times one float16.
+static inline Twos spread_bytes(const int8_t* twos, const void* super) {
+  uint16_t half;
+  std::memcpy(&half, super, sizeof half);
+  const float scale = f16_to_float(half);
+  return {splat(scale * static_cast<float>(twos[0])), splat(scale * static_cast<float>(twos[1]))};
+}
+static inline Ints none() { return Ints{}; }
+static inline Bytes every(int8_t byte) { return Bytes{} + byte; }
+static inline Ints add(Ints a, Ints b) { return a + b; }
+static inline Ints sub(Ints a, Ints b) { return a - b; }
+template <int kBits>
+static inline Ints doubled(Ints x) {
+  return x << kBits;
+}
 // Signed codes need no correction for a bias.
 template <class W>
 static inline Ints start(Ints) {

@@ -26,7 +26,12 @@ void check(const PlanMatrix& part, const Weight& weight, int64_t end) {
                                 std::to_string(stored.rows));
   }
   const bool converted = stored.format != weight.format;
-  if (converted && (is_coded(stored.format) || (is_coded(weight.format) && stored.cols % kGroup))) {
+  if (is_blocks(stored.format)) {
+    if (static_cast<Format>(row_of(stored.format).repacked) != weight.format) {
+      throw std::invalid_argument("weights: expected blocks to be repacked into their own format");
+    }
+  } else if (converted &&
+             (is_coded(stored.format) || (is_coded(weight.format) && stored.cols % kGroup))) {
     throw std::invalid_argument(
         "weights: expected a float matrix to convert, with a multiple of 32 columns for codes");
   }
@@ -62,7 +67,7 @@ WorkerRows::WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t wo
       part.stored = part.used;
       part.used = {nullptr, nullptr, count, matrix.columns, weight.format};
       const size_t values = reserve(count * row_bytes(weight.format, matrix.columns));
-      const size_t scales = is_coded(weight.format) ? count * (matrix.columns / kGroup) * 2 : 0;
+      const size_t scales = scales_apart(weight.format) ? count * (matrix.columns / kGroup) * 2 : 0;
       places.push_back({&part, values, reserve(scales)});
     }
   }
@@ -71,7 +76,7 @@ WorkerRows::WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t wo
   for (const Place& place : places) {
     Part& part = *place.part;
     part.used.data = part.values = arena_->as<char>() + place.values;
-    if (!is_coded(part.used.format)) continue;
+    if (!scales_apart(part.used.format)) continue;
     part.scales = reinterpret_cast<uint16_t*>(arena_->as<char>() + place.scales);
     part.used.scales = part.scales;
   }
@@ -82,7 +87,9 @@ void WorkerRows::convert(const Kernels& kernels, int64_t phase, int64_t matrix) 
   if (part.stored.data == nullptr) return;
   const Matrix stored = part.stored;
   const Format to = part.used.format;
-  if (is_coded(to)) {
+  if (is_blocks(stored.format)) {
+    repack_rows(stored.format, stored.data, stored.rows, stored.cols, part.values, part.scales);
+  } else if (is_coded(to)) {
     quantize_rows(to, stored.format, stored.data, stored.rows, stored.cols, part.values,
                   part.scales);
   } else {

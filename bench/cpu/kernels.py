@@ -28,9 +28,16 @@ FORMATS = {  # name: (weights, activations, bytes per weight, scales included)
     "bf16 x f32": ("bf16", "f32", 2.0),
     "f16 x f32": ("f16", "f32", 2.0),
     "f32 x f32": ("f32", "f32", 4.0),
-    "i8 x i8": ("i8", "i8", 1.0625),
-    "i4 x i8": ("i4", "i8", 0.5625),
+    "i8 x i8": ("i8", "i8", 1.0625),  # what Q8_0 becomes
+    "i4 x i8": ("i4", "i8", 0.5625),  # what Q4_0 becomes
+    "q4_1 x i8": ("q4_1p", "i8", 20 / 32),
+    "q5_0 x i8": ("q5_0p", "i8", 22 / 32),
+    "q5_1 x i8": ("q5_1p", "i8", 24 / 32),
+    "q4_k x i8": ("q4_kp", "i8", 148 / 256),
+    "q5_k x i8": ("q5_kp", "i8", 180 / 256),
+    "q6_k x i8": ("q6_kp", "i8", 210 / 256),
 }
+APART = {"i8": 1.0, "i4": 0.5}  # bytes per weight of values whose scales are an array of their own
 SLICE = 8 << 20  # bytes of one timing
 BUFFER = 384 << 20  # bytes per thread: far more than any cache
 
@@ -64,11 +71,11 @@ class Worker:
 
     def multiply(self, name: str, rows: int, x: np.ndarray) -> float:
         """Multiply `rows` rows; rows/s."""
-        fmt, activation, _ = FORMATS[name]
-        row = {"f32": 4.0, "bf16": 2.0, "f16": 2.0, "i8": 1.0, "i4": 0.5}[fmt] * self.cols
+        fmt, activation, size = FORMATS[name]
+        row = APART.get(fmt, size) * self.cols
         values = self.take(int(rows * row)).reshape(rows, -1)
         scales = None
-        if fmt in ("i8", "i4"):
+        if fmt in APART:
             first = self.position // 64
             scales = self.scales[first : first + rows * self.cols // 32].reshape(rows, -1)
         start = time.perf_counter()
@@ -119,7 +126,10 @@ def main() -> None:
     parser.add_argument("--cols", type=int, default=3072)
     parser.add_argument("--pages", choices=("small", "huge"), default="small")
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--formats", nargs="+", default=list(FORMATS), choices=list(FORMATS))
     options = parser.parse_args()
+    for name in FORMATS.keys() - set(options.formats):
+        del FORMATS[name]
     workers = [Worker(options.isa, options.cols, options.pages) for _ in range(options.threads)]
     x = np.ones((1, options.cols), np.float32)
     rows = {name: int(SLICE / size / options.cols) for name, (_, _, size) in FORMATS.items()}

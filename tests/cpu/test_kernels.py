@@ -429,7 +429,7 @@ SCALES = np.zeros((4, 2), np.uint16)
     ("change", "message"),
     [
         ({"isa": "sse9"}, "expected one of portable, avx2"),
-        ({"fmt": "f64"}, "expected one of f32, bf16, f16, i8, i4, got f64"),
+        ({"fmt": "f64"}, "expected one of f32, bf16, f16, i8, i4, q8_0, .*, got f64"),
         ({"activation": "f64"}, "expected f32, bf16 or i8, got f64"),
         ({"activation": "i8"}, "expected f32 activations for f32"),
         ({"x": X[32]}, "expected rows of 128 bytes, got 64"),

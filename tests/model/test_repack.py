@@ -261,7 +261,10 @@ def test_a_packed_model_is_the_float_model_that_is_meant(
     assert packed.config.stored_dtype == f"int{bits}"
     wanted = oracle(plain, IDS)
     np.testing.assert_array_equal(oracle(packed, IDS), wanted)
-    found = CpuExecutor(packed, context=64, slots=1).logits(0, IDS.tolist())
+    executor = CpuExecutor(packed, context=64, slots=1)
+    assert executor.converted_bytes == 0  # the float head is read as it is stored
+    assert dict(executor.plan.formats) == {(Role.HEAD, None): "float16"}
+    found = executor.logits(0, IDS.tolist())
     # As derived in tests/cpu/test_quantized.py: activations on a grid of max |x| / 127 per group,
     # keys and values in bfloat16, through the 4N + 1 products along the depth.
     share = np.sqrt((4 * 2 + 1) * 32 / 254**2 / 3 + 2 * (2.0**-9) ** 2 / 3)

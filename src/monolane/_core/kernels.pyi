@@ -1,5 +1,5 @@
 """
-The CPU kernels one by one, for tests and benchmarks. `isa` names an instruction set of supported(); formats are f32, bf16, f16, i8, i4; rows of weights are uint8 [R, bytes] and scales float16 bits [R, K / 32].
+The CPU kernels one by one, for tests and benchmarks. `isa` names an instruction set of supported(); formats are the short names of monolane.model's table; rows of weights are uint8 [R, bytes] and scales float16 bits [R, K / 32].
 """
 
 from typing import Annotated
@@ -22,6 +22,11 @@ def multiply(isa: str, format: str, values: Annotated[NDArray[numpy.uint8], dict
 def quantize(to: str, from_: str, values: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> tuple:
     """
     Codes, uint8 [R, bytes], and scales, uint16 [R, K / 32], of float rows.
+    """
+
+def repack(from_: str, blocks: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> tuple:
+    """
+    What products read instead of blocks, uint8 [R, bytes]: the format, its rows, and scales, uint16 [R, K / 32], or None where they are among the values.
     """
 
 def rms_norm(isa: str, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], scale: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], eps: float) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]:

@@ -1,5 +1,6 @@
 """What a dtype means on a CPU: how weights are stored, and the type of the activations."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from monolane.errors import BackendError
@@ -14,15 +15,26 @@ class Arithmetic:
 
     name: str
     weights: WeightFormat | None
-    activation: str  # one of monolane.model.ACTIVATIONS
+    activation: str  # of monolane.model.ACTIVATIONS; where a format takes none such, its own
     keys: WeightFormat  # of the cache
 
 
-def find_arithmetic(dtype: str, stored: str) -> Arithmetic:
-    """Return what a dtype means; "auto" is the dtype in which the model's matrices are stored."""
+def find_arithmetic(dtype: str, stored: str, blocks: Sequence[str] = ()) -> Arithmetic:
+    """Return what a dtype means; "auto" is the dtype in which the model's matrices are stored.
+
+    ``blocks`` are the formats of matrices that a GGUF file holds, the one with the most bytes
+    first. Beside them each matrix keeps its own format, and activations follow it.
+    """
+    if blocks:
+        if dtype != "auto":
+            raise BackendError(
+                f"dtype: expected auto, since this model's matrices are stored in "
+                f"{', '.join(blocks)}, got {dtype!r}; load the unquantised model for that"
+            )
+        return Arithmetic(blocks[0], None, "bf16", find_format(blocks[0]).key_format)
     name = stored if dtype == "auto" else dtype
     if name not in DTYPES or name == "auto":
-        if name in FORMATS:
+        if name in FORMATS and FORMATS[name].named:
             raise BackendError(
                 f"dtype: {name} is for GPUs: expected backend='cuda', or one of "
                 f"{', '.join(DTYPES)} on the cpu backend, got {name!r}; int8 is as small"

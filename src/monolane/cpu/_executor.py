@@ -10,7 +10,7 @@ import numpy.typing as npt
 from monolane._core import Executor as NativeExecutor
 from monolane._core import kernels
 from monolane.cpu._arithmetic import Arithmetic, find_arithmetic
-from monolane.cpu._weights import check_config, convert, hand_over
+from monolane.cpu._weights import block_formats, check_config, convert, hand_over, keeps_floats
 from monolane.epoch import (
     SPAN,
     TOKEN,
@@ -29,7 +29,8 @@ from monolane.plan import build, cpu, pass_cost, to_arrays
 class CpuExecutor(Executor):
     """A model on this machine's cores: C++ threads, pinned, on a static plan.
 
-    dtype     "auto" (as stored), "float32", "bfloat16", "float16", "int8" or "int4"
+    dtype     "auto" (as stored), "float32", "bfloat16", "float16", "int8" or "int4"; "auto" alone
+              where matrices are stored as GGUF's blocks
     workers   threads; None: one for each core that this process may use
     isa       instruction set; None: the best that this machine has
     """
@@ -51,19 +52,21 @@ class CpuExecutor(Executor):
         self.workers = len(cores) if workers is None else workers
         if type(self.workers) is not int or not 1 <= self.workers <= 1024:
             raise BackendError(f"workers: expected 1 to 1024, got {workers!r}")
-        arithmetic: Arithmetic = find_arithmetic(dtype, weights.config.stored_dtype)
+        blocks = block_formats(weights)
+        arithmetic: Arithmetic = find_arithmetic(dtype, weights.config.stored_dtype, blocks)
         self.dtype = arithmetic.name
         self.isa = _find_isa(isa)
         self.context, self.slots = context, slots
+        handover = hand_over(weights, arithmetic)
         self.plan = build(
             weights.config,
             cpu(self.workers),
-            weights.config.dtype if dtype == "float32" else self.dtype,
+            weights.config.dtype if dtype == "float32" or blocks else self.dtype,
             context=context,
             kv_bytes=arithmetic.keys.bits // 8,
+            formats=handover.formats if blocks or keeps_floats(weights.config) else None,
         )
         arrays = to_arrays(self.plan)
-        handover = hand_over(weights, arithmetic)
         self._core = NativeExecutor(
             header=arrays.header.tobytes(),
             phases=arrays.phases.tobytes(),

@@ -1,5 +1,6 @@
 """Hands the weights of a model to the core: in place where the format fits, converted if not."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -14,6 +15,7 @@ from monolane.cpu._pages import release_pages
 from monolane.errors import BackendError, CheckpointError
 from monolane.model import (
     STORED,
+    Blocks,
     ModelConfig,
     Quantized,
     Role,
@@ -41,24 +43,28 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """The table that the core reads, and the matrices that it is to convert, by role and layer."""
+    """The table that the core reads, and what is to be known of the matrices, by role and layer."""
 
     table: WeightTable
-    sources: dict[tuple[Role, int], Array]
+    sources: dict[tuple[Role, int], Array]  # those that the core is to convert
+    formats: dict[tuple[Role, int | None], str]  # what products read
 
 
 def hand_over(weights: Weights, arithmetic: Arithmetic) -> Handover:
     """Describe a model's weights to the core; BackendError if a format cannot hold a matrix."""
     config = weights.config
-    found = Handover(WeightTable(config.num_layers), {})
-    wanted = _wanted(config, arithmetic)
+    found = Handover(WeightTable(config.num_layers), {}, {})
+    wanted = None if keeps_floats(config) else arithmetic.weights
     for role, array in weights.outer.items():
         _set(found, role, 0, array, wanted)
     for i, layer in enumerate(weights.layers):
         for role, array in layer.items():
             _set(found, role, i, array, wanted)
     for (role, place), matrix in weights.quantized.items():
-        _set_quantized(found.table, role, place or 0, matrix)
+        if isinstance(matrix, Blocks):
+            _set_blocks(found, role, place, matrix)
+        else:
+            _set_quantized(found.table, role, place or 0, matrix)
     found.table.set_vector(_FREQUENCIES, 0, config.rotary.frequencies(config.head_dim))
     return found
 
@@ -81,16 +87,13 @@ def convert(core: Executor, plan: Plan, sources: Mapping[tuple[Role, int], Array
             release_pages(source)
 
 
-def _wanted(config: ModelConfig, arithmetic: Arithmetic) -> WeightFormat | None:
-    """Return the format of matrices that are stored as floats; None: as they are stored.
+def keeps_floats(config: ModelConfig) -> bool:
+    """Tell whether a quantised model says which of its matrices are floats: they stay as stored.
 
-    Where a quantised model says which of its matrices are floats, they lose as little as the
-    activations do, which are int8 then; in int4 the head of a model would lose more than all else.
+    Of one that does not, only a tied head is: the embedding, which is quantised as all the others.
     """
     scheme = config.quantization
-    if scheme is not None and (scheme.ignore or scheme.packing is not None):
-        return find_format("int8")
-    return arithmetic.weights
+    return scheme is not None and (bool(scheme.ignore) or scheme.packing is not None)
 
 
 def _set(
@@ -123,6 +126,36 @@ def _set(
     )
     if wanted is not stored:
         found.sources[role, layer] = matrix
+    if role is not Role.EMBEDDING:
+        found.formats[role, None if role is Role.HEAD else layer] = wanted.name
+
+
+def _set_blocks(found: Handover, role: Role, place: int | None, matrix: Blocks) -> None:
+    """Hand over blocks: embedding rows are looked up in them, of others the workers make planes."""
+    stored = find_format(matrix.format)
+    looked_up = role is Role.EMBEDDING
+    found.table.set_matrix(
+        role=ROLES.index(role),
+        layer=place or 0,
+        values=_bytes(matrix.data),
+        scales=None,
+        rows=prod(matrix.shape[:-1]),
+        columns=matrix.columns,
+        format=stored.code,
+        wanted=stored.code if looked_up else stored.multiplied.code,
+    )
+    if not looked_up:
+        found.formats[role, place] = stored.multiplied.name
+        found.sources[role, place or 0] = matrix.data
+
+
+def block_formats(weights: Weights) -> tuple[str, ...]:
+    """Return the formats of the blocks that a model is stored in, that of the most bytes first."""
+    sizes: Counter[str] = Counter()
+    for matrix in weights.quantized.values():
+        if isinstance(matrix, Blocks):
+            sizes[matrix.format] += matrix.data.nbytes
+    return tuple(name for name, _ in sizes.most_common())
 
 
 def _set_quantized(table: WeightTable, role: Role, layer: int, matrix: Quantized) -> None:

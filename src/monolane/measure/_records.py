@@ -102,7 +102,13 @@ def memory_record(model: str, decode: DecodeCase, run: FirstToken) -> Record:
     share.
     """
     plan = decode.model.plan
-    whole = build(plan.config, plan.device, plan.dtype, kv_bytes=plan.kv_bytes)
+    whole = build(
+        plan.config,
+        plan.device,
+        plan.dtype,
+        kv_bytes=plan.kv_bytes,
+        formats=dict(plan.formats),
+    )
     weights = sum(matrix.bytes for phase in whole.phases for matrix in phase.matrices)
     weights += decode.model.embedding_bytes
     keys_and_values = sum(phase_cost(whole, p).bytes for p in whole.phases if not p.matrices)

@@ -1,5 +1,6 @@
 """From a model config and a device description to the plan."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from monolane.errors import ConfigError
@@ -7,7 +8,7 @@ from monolane.model import Head, ModelConfig, Reduce, Role, find_format, lane_sh
 from monolane.plan._device import Choice, DeviceDescription
 from monolane.plan._groups import Groups
 from monolane.plan._phase import Access, Buffer, Matrix, Phase, PhaseKind, Update
-from monolane.plan._plan import MAX_WIDTH, Plan
+from monolane.plan._plan import MAX_WIDTH, Place, Plan
 from monolane.plan._split import Scope, Share, choose_align, split
 from monolane.plan._waits import with_waits
 
@@ -21,6 +22,7 @@ def build(
     context: int | None = None,
     ring_slots: int | None = None,
     kv_bytes: int | None = None,
+    formats: Mapping[Place, str] | None = None,
 ) -> Plan:
     """Return the plan of a model on a device; ConfigError says which wish cannot be met.
 
@@ -28,6 +30,7 @@ def build(
     ring_slots   slots for the module outputs that lanes exchange, at least delay + 1; by default
                  2 * delay + 1, from which on reusing a slot needs no wait of its own
     kv_bytes     of one cached key or value element; None: as goes with the weights' format
+    formats      those of matrices that are not stored in ``dtype``, by role and layer
     """
     if type(max_width) is not int or not 1 <= max_width <= MAX_WIDTH:
         raise ConfigError(f"max_width: expected 1 to {MAX_WIDTH}, got {max_width!r}")
@@ -37,18 +40,25 @@ def build(
             f"context: expected None or 1 to {config.max_positions} tokens, on which the model "
             f"was trained, got {context!r}"
         )
-    return _Builder(config, device, dtype, ring_slots).plan(max_width, length, kv_bytes)
+    builder = _Builder(config, device, dtype, ring_slots, formats or {})
+    return builder.plan(max_width, length, kv_bytes)
 
 
 class _Builder:
     """What the phases of one plan have in common."""
 
     def __init__(
-        self, config: ModelConfig, device: DeviceDescription, dtype: str, ring_slots: int | None
+        self,
+        config: ModelConfig,
+        device: DeviceDescription,
+        dtype: str,
+        ring_slots: int | None,
+        formats: Mapping[Place, str],
     ) -> None:
         self.config = config
         self.device = device
         self.format = find_format(dtype)
+        self.formats = {place: find_format(name) for place, name in formats.items()}
         self.groups = Groups(config.num_lanes, device.total_workers)
         self.slots = {
             Buffer.ATTENTION_OUTPUT: _ring([x.attention_reduce for x in config.layers], ring_slots),
@@ -79,6 +89,7 @@ class _Builder:
             splits=self.splits,
             kv_bytes=self.format.key_format.bits // 8 if kv_bytes is None else kv_bytes,
             phases=with_waits(numbered, self.groups),
+            formats=tuple((place, row.name) for place, row in self.formats.items()),
         )
 
     def _embed(self) -> Phase:
@@ -144,7 +155,7 @@ class _Builder:
             index=0,
             kind=kind,
             layer=layer,
-            matrices=self._matrices(*roles),
+            matrices=self._matrices(layer, *roles),
             units=units,
             update=update,
             reads=(*self._update_reads(update), *reads),
@@ -177,11 +188,12 @@ class _Builder:
         others = Access(module, update.other_slot, update.layer - delay, Scope.ALL)
         return (own, others) if delay else (others,)
 
-    def _matrices(self, *roles: Role) -> tuple[Matrix, ...]:
+    def _matrices(self, layer: int, *roles: Role) -> tuple[Matrix, ...]:
         found = []
         for role in roles:
             lanes, rows, columns = lane_shape(self.config, role)
-            row_bytes = self.format.row_bytes(columns)
+            stored = self.formats.get((role, None if layer < 0 else layer), self.format)
+            row_bytes = stored.row_bytes(columns)
             found.append(Matrix(role, lanes, rows, columns, row_bytes, self.shares[role]))
         return tuple(found)
 

@@ -6,11 +6,14 @@ made at run time would be the same decision made each time, on the critical path
 
 from dataclasses import dataclass
 
-from monolane.model import Head, ModelConfig, WeightFormat, find_format
+from monolane.model import Head, ModelConfig, Role, WeightFormat, find_format
 from monolane.plan._device import DeviceDescription
 from monolane.plan._groups import Groups
 from monolane.plan._phase import Buffer, Phase, PhaseKind
 from monolane.plan._split import Share
+
+# Where a matrix is: its role, and its layer or None outside the layers.
+Place = tuple[Role, int | None]
 
 # Token positions of one pass at most: what the kernels keep in registers and fast memory.
 MAX_WIDTH = 64
@@ -30,6 +33,7 @@ class Plan:
     splits: int  # S: parts into which the keys of one KV head are cut
     kv_bytes: int  # of one cached key or value element
     phases: tuple[Phase, ...]
+    formats: tuple[tuple[Place, str], ...] = ()  # of the matrices that are not stored in ``dtype``
 
     @property
     def groups(self) -> Groups:
@@ -38,7 +42,7 @@ class Plan:
 
     @property
     def format(self) -> WeightFormat:
-        """Storage of the weights."""
+        """Storage of the weights, but for the matrices of ``formats``."""
         return find_format(self.dtype)
 
     @property

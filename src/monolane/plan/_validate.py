@@ -8,7 +8,7 @@ would agree. It looks at every pair of accesses of a slot in two consecutive pas
 from collections.abc import Iterable, Iterator
 from enum import Enum
 
-from monolane.model import Role, lane_shape
+from monolane.model import Role, find_format, lane_shape
 from monolane.plan._device import Choice
 from monolane.plan._phase import Access, Buffer, Matrix, Phase, PhaseKind, Update
 from monolane.plan._plan import Plan
@@ -87,19 +87,21 @@ def _weights(plan: Plan, phase: Phase) -> Iterator[str]:
     if found != expected:
         yield f"expected the weights {_names(expected)}, got {_names(found)}"
         return
+    layer = None if phase.layer < 0 else phase.layer
     for matrix in phase.matrices:
-        yield from (f"{matrix.role}: {fault}" for fault in _matrix(plan, matrix))
+        yield from (f"{matrix.role}: {fault}" for fault in _matrix(plan, matrix, layer))
     if phase.kind is PhaseKind.GATE_UP and phase.matrices[0].share != phase.matrices[1].share:
         yield "expected gate and up to be shared out alike: silu(gate) * up needs both of a row"
 
 
-def _matrix(plan: Plan, matrix: Matrix) -> Iterator[str]:
+def _matrix(plan: Plan, matrix: Matrix, layer: int | None) -> Iterator[str]:
     shape = lane_shape(plan.config, matrix.role)
     found = (matrix.lanes, matrix.rows, matrix.columns)
     if found != shape:
         yield f"expected shape {list(shape)}, got {list(found)}"
-    if matrix.row_bytes != plan.format.row_bytes(shape[2]):
-        yield f"expected {plan.format.row_bytes(shape[2])} bytes a row, got {matrix.row_bytes}"
+    stored = find_format(dict(plan.formats).get((matrix.role, layer), plan.dtype))
+    if matrix.row_bytes != stored.row_bytes(shape[2]):
+        yield f"expected {stored.row_bytes(shape[2])} bytes a row, got {matrix.row_bytes}"
     once = matrix.role is Role.HEAD and plan.shared_head
     lanes = 1 if once else plan.groups.lanes_each
     yield from _share(plan, matrix.share, lanes * shape[1], Scope.ALL if once else Scope.GROUP)

@@ -1,0 +1,194 @@
+"""Products with GGUF's blocks: what is made of them once, and its kernels on every instruction set.
+
+The oracle is ``gguf.quants.dequantize``, which llama.cpp's own arithmetic was compared with there.
+Blocks are random bytes with scales of usual sizes, so every code, every 6-bit scale and every sign
+occurs. u is float32's unit roundoff, 2^-24; gamma(n) = n u / (1 - n u).
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.quants import dequantize
+
+from monolane._core import kernels
+from monolane.model import FORMATS
+
+ISAS = kernels.supported()
+LANES = {"portable": 4, "neon": 4, "avx2": 8, "avx512": 16, "avx512bf16": 16}
+NAMES = [name for name, row in FORMATS.items() if row.repacked]
+# Bytes of the float16 numbers of a block, and the range of what they hold.
+HALVES = {
+    "q8_0": {0: (-0.01, 0.01)},
+    "q4_0": {0: (-0.1, 0.1)},
+    "q4_1": {0: (-0.1, 0.1), 2: (-1.0, 1.0)},
+    "q5_0": {0: (-0.1, 0.1)},
+    "q5_1": {0: (-0.1, 0.1), 2: (-1.0, 1.0)},
+    "q4_k": {0: (-0.01, 0.01), 2: (-0.1, 0.1)},
+    "q5_k": {0: (-0.01, 0.01), 2: (-0.1, 0.1)},
+    "q6_k": {208: (-0.001, 0.001)},
+}
+# Bytes of codes of a block; what is left with all of them zero is the minimum.
+CODES = {"q4_1": (4, 20), "q5_1": (4, 24), "q4_k": (16, 144), "q5_k": (16, 176)}
+U = 2.0**-24
+every_isa = pytest.mark.parametrize("isa", ISAS)
+every_format = pytest.mark.parametrize("name", NAMES)
+
+
+def kind(name):
+    return GGMLQuantizationType[name.upper()]
+
+
+def random_blocks(rng, name, rows, cols):
+    """Rows of random blocks, uint8 [R, bytes]."""
+    columns, size = GGML_QUANT_SIZES[kind(name)]
+    found = rng.integers(0, 256, (rows * (cols // columns), size), dtype=np.uint8)
+    for at, (low, high) in HALVES[name].items():
+        halves = rng.uniform(low, high, len(found)).astype(np.float16)
+        found[:, at : at + 2] = halves[:, None].view(np.uint8)
+    return found.reshape(rows, -1)
+
+
+def meaning(name, blocks):
+    return dequantize(blocks, kind(name))
+
+
+def sizes(name, blocks):
+    """|code * scale| + |minimum|: where they cancel, rounding errors are of this size."""
+    if name not in CODES:
+        return np.abs(meaning(name, blocks).astype(np.float64))
+    bare = blocks.reshape(-1, GGML_QUANT_SIZES[kind(name)][1]).copy()
+    bare[:, slice(*CODES[name])] = 0
+    minimum = meaning(name, bare.reshape(blocks.shape)).astype(np.float64)
+    return np.abs(meaning(name, blocks) - minimum) + np.abs(minimum)
+
+
+def multiply(isa, name, blocks, x, begin=0, end=None):
+    fmt, values, scales = kernels.repack(name, blocks)
+    end = len(blocks) if end is None else end
+    return kernels.multiply(isa, fmt, values, scales, "i8", x, begin, end)
+
+
+def rounded(x):
+    """What activations become before they meet codes, in float64."""
+    groups = x.reshape(len(x), -1, 32)
+    top = np.abs(groups).max(axis=-1, keepdims=True)
+    factor = np.float32(127) / np.where(top == 0, np.float32(1), top)
+    nearest = np.rint(groups * factor).astype(np.float64)
+    return (nearest * (top / np.float32(127)).astype(np.float64)).reshape(x.shape)
+
+
+def columns_of(name):
+    """Columns that end in every possible part of a step, where a block is that small."""
+    return (256, 768, 4096) if name.endswith("_k") else (32, 64, 96, 160, 576, 3072, 4128)
+
+
+@every_isa
+@every_format
+def test_widen_reads_a_row_in_place(isa, name):
+    blocks = random_blocks(np.random.default_rng(0), name, 3, 768)
+    wanted = meaning(name, blocks)
+    for row in range(3):
+        found = kernels.widen(isa, name, blocks, None, 768, row)
+        np.testing.assert_array_equal(found, wanted[row])
+
+
+@every_isa
+@every_format
+def test_repacking_keeps_every_number(isa, name):
+    blocks = random_blocks(np.random.default_rng(1), name, 5, 768)
+    fmt, values, scales = kernels.repack(name, blocks)
+    assert fmt == FORMATS[name].multiplied.short
+    stored = values.nbytes + (0 if scales is None else scales.nbytes)
+    assert stored == 5 * FORMATS[name].multiplied.row_bytes(768) <= 1.03 * blocks.nbytes
+    wanted = meaning(name, blocks)
+    for row in range(5):
+        found = kernels.widen(isa, fmt, values, scales, 768, row)
+        np.testing.assert_array_equal(found, wanted[row])
+
+
+def assert_products(isa, name, blocks, x):
+    """Integers are exact within a group. A lane adds cols / (8 lanes) terms, the tree log2(lanes)
+    more; a term's own scale, minimum and product with the activations' scale round five times. A
+    token's scales are `rounded`'s, bit by bit.
+    """
+    exact = rounded(x)
+    chain = math.ceil(x.shape[1] / (8 * LANES[isa])) + math.log2(LANES[isa]) + 5
+    bound = chain * U / (1 - chain * U) * (np.abs(exact) @ sizes(name, blocks).T)
+    y = multiply(isa, name, blocks, x)
+    assert np.all(np.abs(y - exact @ meaning(name, blocks).astype(np.float64).T) <= bound)
+
+
+@every_isa
+@every_format
+def test_products(isa, name):
+    for cols in columns_of(name):
+        rng = np.random.default_rng(cols)
+        blocks = random_blocks(rng, name, 17, cols)
+        x = rng.standard_normal((9, cols)).astype(np.float32)
+        assert_products(isa, name, blocks, x)
+
+
+@every_isa
+@every_format
+def test_bits_depend_on_row_and_token_alone(isa, name):
+    # All widths on each side of a tile, odd numbers of rows, and columns that are cut into blocks.
+    for cols in columns_of(name)[-3:]:
+        rng = np.random.default_rng(cols + 1)
+        blocks = random_blocks(rng, name, 37, cols)
+        x = rng.standard_normal((64, cols)).astype(np.float32)
+        whole = multiply(isa, name, blocks, x)
+        for width in (*range(1, 14), 33, 63):
+            np.testing.assert_array_equal(multiply(isa, name, blocks, x[:width]), whole[:width])
+        for t in (0, 7, 63):
+            np.testing.assert_array_equal(multiply(isa, name, blocks, x[t : t + 1])[0], whole[t])
+        for begin, end in itertools.pairwise((0, 1, 4, 11, 36, 37)):
+            part = multiply(isa, name, blocks, x, begin, end)
+            np.testing.assert_array_equal(part, whole[:, begin:end])
+            few = multiply(isa, name, blocks, x[:3], begin, end)
+            np.testing.assert_array_equal(few, whole[:3, begin:end])
+
+
+@every_isa
+@every_format
+def test_extremes_do_not_saturate(isa, name):
+    """All codes at one end and activations at either: a sum that saturates misses by far."""
+    columns, size = GGML_QUANT_SIZES[kind(name)]
+    for byte in (0x00, 0xFF, 0x80, 0x7F):
+        blocks = np.full((1, 512 // columns, size), byte, np.uint8)
+        for at in HALVES[name]:
+            blocks[..., at : at + 2] = np.array([2.0**-4], np.float16).view(np.uint8)
+        blocks = blocks.reshape(1, -1)
+        x = np.stack([np.full(512, 127.0), np.full(512, -127.0)]).astype(np.float32)
+        assert_products(isa, name, blocks, x)
+
+
+@every_format
+def test_scales_of_a_hostile_file_stay_where_they_are(name):
+    """An infinite or missing scale spoils its own row, and no other."""
+    blocks = random_blocks(np.random.default_rng(2), name, 4, 512)
+    good = multiply(kernels.best(), name, blocks, np.ones((1, 512), np.float32))
+    at = min(HALVES[name])
+    blocks[2, at : at + 2] = np.array([np.nan], np.float16).view(np.uint8)
+    found = multiply(kernels.best(), name, blocks, np.ones((1, 512), np.float32))
+    assert np.isnan(found[0, 2])
+    np.testing.assert_array_equal(np.delete(found, 2), np.delete(good, 2))
+
+
+def test_refusals():
+    blocks = np.zeros((2, 144), np.uint8)
+    x = np.zeros((1, 256), np.float32)
+    with pytest.raises(ValueError, match="i8 for codes; got i8 for q4_k"):
+        kernels.multiply("portable", "q4_k", blocks, None, "i8", x, 0, 2)
+    with pytest.raises(ValueError, match="expected rows of 148 bytes, got 144"):
+        kernels.multiply("portable", "q4_kp", blocks, None, "i8", x, 0, 2)
+    with pytest.raises(ValueError, match="expected blocks, got i4"):
+        kernels.repack("i4", blocks)
+    with pytest.raises(ValueError, match="expected rows of whole blocks, got 143"):
+        kernels.repack("q4_k", blocks[:, 1:].copy())
+    with pytest.raises(ValueError, match="expected K a multiple of 256 for q4_k, got 128"):
+        kernels.widen("portable", "q4_k", blocks, None, 128, 0)
+    with pytest.raises(ValueError, match="expected scales only for i8 and i4"):
+        kernels.widen("portable", "q4_k", blocks, np.zeros((2, 8), np.uint16), 256, 0)
