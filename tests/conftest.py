@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -140,3 +141,101 @@ def _write_tiny_tokenizer(folder: Path) -> None:
         "add_bos_token": True,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+@pytest.fixture
+def write_gguf() -> Callable[..., Path]:
+    """Writes a GGUF file with the gguf package: fields, and arrays or (type, blocks) by name."""
+    import gguf
+
+    def write(
+        path: Path,
+        fields: dict[str, Any],
+        tensors: dict[str, Any],
+        bfloat16: dict[str, Any] | None = None,
+    ) -> Path:
+        architecture = fields.get("general.architecture", "none")
+        writer = gguf.GGUFWriter(path, architecture)
+        for key, value in fields.items():
+            if key == "general.architecture":
+                continue
+            if isinstance(value, bool):
+                writer.add_bool(key, value)
+            elif isinstance(value, int):
+                writer.add_int32(key, value) if value < 0 else writer.add_uint32(key, value)
+            elif isinstance(value, float):
+                writer.add_float32(key, value)
+            elif isinstance(value, str):
+                writer.add_string(key, value)
+            else:
+                writer.add_array(key, value)
+        for name, tensor in tensors.items():
+            if isinstance(tensor, tuple):
+                kind, blocks = tensor
+                writer.add_tensor(name, blocks, raw_dtype=gguf.GGMLQuantizationType[kind])
+            else:
+                writer.add_tensor(name, tensor)
+        for name, tensor in (bfloat16 or {}).items():
+            kind = gguf.GGMLQuantizationType.BF16
+            writer.add_tensor(name, tensor.view(np.uint8), raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    return write
+
+
+@pytest.fixture
+def llama_gguf(
+    tmp_path: Path,
+    tiny_llama: tuple[dict[str, Any], dict[str, Any]],
+    write_gguf: Callable[..., Path],
+) -> Path:
+    """A random Llama of two layers in a GGUF file, with the tokens <0x00> to <0xFF>."""
+    return write_gguf(tmp_path / "llama.gguf", *tiny_llama)
+
+
+@pytest.fixture
+def tiny_llama() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the metadata and the tensors of a small Llama with byte tokens alone."""
+    rng = np.random.default_rng(0)
+    hidden, heads, kv_heads, inner, vocab = 64, 4, 2, 96, 260
+    tokens = ["<unk>", "<s>", "</s>", "▁", *(f"<0x{i:02X}>" for i in range(256))]
+    fields = {
+        "general.architecture": "llama",
+        "llama.block_count": 2,
+        "llama.context_length": 128,
+        "llama.embedding_length": hidden,
+        "llama.feed_forward_length": inner,
+        "llama.attention.head_count": heads,
+        "llama.attention.head_count_kv": kv_heads,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.rope.dimension_count": hidden // heads,
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": [0.0] * len(tokens),
+        "tokenizer.ggml.token_type": [2, 3, 3, 1, *[6] * 256],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+    }
+    kv = hidden // heads * kv_heads
+    shapes = {
+        "attn_q": (hidden, hidden),
+        "attn_k": (kv, hidden),
+        "attn_v": (kv, hidden),
+        "attn_output": (hidden, hidden),
+        "ffn_gate": (inner, hidden),
+        "ffn_up": (inner, hidden),
+        "ffn_down": (hidden, inner),
+        "attn_norm": (hidden,),
+        "ffn_norm": (hidden,),
+    }
+    named = {f"blk.{i}.{name}.weight": shape for i in range(2) for name, shape in shapes.items()}
+    named |= {"token_embd.weight": (vocab, hidden), "output_norm.weight": (hidden,)}
+    tensors = {
+        name: (0.15 * rng.standard_normal(shape) + ("norm" in name)).astype(np.float32)
+        for name, shape in named.items()
+    }
+    return fields, tensors

@@ -1,11 +1,22 @@
 import dataclasses
+import math
 import re
 from typing import Any
 
 import pytest
 
 from monolane.errors import BackendError, ConfigError
-from monolane.model import NEVER, NOW, Head, LayerConfig, ModelConfig, Reduce
+from monolane.model import (
+    NEVER,
+    NOW,
+    Head,
+    LayerConfig,
+    ModelConfig,
+    QkNorm,
+    Reduce,
+    Rotary,
+    YarnScaling,
+)
 
 DENSE: dict[str, Any] = {
     "family": "laneformer",
@@ -52,6 +63,19 @@ def test_a_config_is_a_value() -> None:
         ({"layers": (LayerConfig(NOW, NOW, window=0),)}, "window: expected None or 1 and more"),
         ({"bos_id": 48}, "bos_id: expected a token id below vocab_size (48), got 48"),
         ({"eos_ids": (1, 99)}, "eos_ids: expected a token id below vocab_size (48), got 99"),
+        ({"qk_norm": QkNorm.ALL}, "qk_norm: expected one lane where all heads are normed at once"),
+        ({"norm_before": False}, "norm_after: expected true where norm_before is false"),
+        ({"query_scale": 0.0}, "query_scale: expected a number above 0, got 0.0"),
+        ({"query_scale": math.inf}, "query_scale: expected a number above 0, got inf"),
+        ({"embedding_scale": math.nan}, "embedding_scale: expected a number above 0, got nan"),
+        (
+            {"layers": (LayerConfig(NOW, NOW, rotary="local"),)},
+            "layer 0: rotary: expected local_rotary",
+        ),
+        (
+            {"local_rotary": Rotary(style="half")},
+            "local_rotary: expected interleaved pairs as in rotary, got half ones",
+        ),
         ({"head": Head.CONCAT, "tie_embeddings": True}, "tie_embeddings: expected false"),
     ],
 )
@@ -71,6 +95,43 @@ def test_features_that_an_executor_lacks_are_refused_by_name() -> None:
     biased.check_features("cpu", "qkv_bias")
     with pytest.raises(BackendError, match="qkv_bias: the slide rule backend does not compute it"):
         biased.check_features("slide rule", "another")
+
+
+def test_an_executor_may_compute_some_values_of_a_field() -> None:
+    config = ModelConfig(**DENSE, qk_norm=QkNorm.HEAD)
+    config.check_features("cpu", "qk_norm")
+    config.check_features("cpu", "qk_norm=head")
+    with pytest.raises(BackendError, match=r"qk_norm: .* does not compute it yet \(head\)"):
+        config.check_features("cpu", "qk_norm=all")
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "value"),
+    [
+        ({"layers": (LayerConfig(NOW, NOW, rotary="none"),)}, "layers.rotary", "none"),
+        ({"rotary": Rotary(scaling=YarnScaling(4.0, 32, 1.25))}, "rotary.amplitude", "1.25"),
+        ({"rotary": Rotary(scaling=YarnScaling(4.0, 32, 0.75))}, "rotary.amplitude", "0.75"),
+        ({"norm_after": True}, "norm_after", "True"),
+        ({"norm_before": False, "norm_after": True}, "norm_before", "False"),
+        ({"norm_offset": 1.0}, "norm_offset", "1.0"),
+        ({"query_scale": 0.25}, "query_scale", "0.25"),
+        ({"activation": "gelu_tanh"}, "activation", "gelu_tanh"),
+        ({"embedding_scale": 8.0}, "embedding_scale", "8.0"),
+    ],
+)
+def test_features_of_the_dense_families(change: dict[str, Any], name: str, value: str) -> None:
+    config = ModelConfig(**DENSE | change)
+    assert name in config.features
+    known = [x for x in config.features if x != name]
+    with pytest.raises(BackendError, match=re.escape(f"{name}: the abacus backend does not")):
+        config.check_features("abacus", *known)
+    config.check_features("abacus", f"{name}={value}", *known)
+
+
+def test_a_local_rotary_is_a_feature_and_so_is_its_amplitude() -> None:
+    local = Rotary(scaling=YarnScaling(4.0, 32, 1.25))
+    config = ModelConfig(**DENSE | {"local_rotary": local})
+    assert config.features == ("local_rotary", "rotary.amplitude")
 
 
 def test_a_reduce_tells_its_rule() -> None:

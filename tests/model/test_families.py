@@ -4,7 +4,10 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from monolane.errors import ConfigError
 from monolane.model import (
@@ -405,6 +408,7 @@ def test_query_scale_is_read_and_written(width: float) -> None:
             {"rope_scaling": YARN | {"beta_fast": 0.5}},
             "beta_fast to be at least beta_slow",
         ),
+        ("llama", {"rope_scaling": YARN | {"beta_slow": 1e-7}}, "beta_slow from 1e-6 to 1e6 turns"),
         ("llama", {"rope_scaling": YARN, "rope_theta": 1.0}, "rope_theta above 1 with YaRN, got 1"),
         ("llama", {"rope_scaling": YARN | {"truncate": 1}}, "truncate: expected true or false"),
         ("llama", {"rope_scaling": YARN | {"mscale": -1}}, "mscale: expected a number above zero"),
@@ -416,7 +420,12 @@ def test_query_scale_is_read_and_written(width: float) -> None:
         ("smollm3", {"no_rope_layers": [True] * 3}, "1 with rotary, 0 without"),
         ("smollm3", {"no_rope_layers": 3}, "1 with rotary, 0 without"),
         ("smollm3", {"no_rope_layer_interval": 0}, "no_rope_layer_interval: expected an integer"),
-        ("smollm3", {"layer_types": ["sliding_attention"] * 3}, "or set use_sliding_window"),
+        (
+            "smollm3",
+            {"layer_types": ["sliding_attention"] * 3, "sliding_window": 9},
+            "or set use_sliding_window",
+        ),
+        ("smollm3", {"layer_types": 3}, "layer_types: expected a list of 3 kinds"),
         ("smollm3", {"attention_bias": True}, "attention_bias: expected false"),
         ("smollm3", {"mlp_bias": True}, "mlp_bias: expected false"),
         ("olmo2", {"attention_bias": True}, "attention_bias: expected false"),
@@ -474,3 +483,42 @@ def test_what_a_family_has_no_word_for_is_not_written(change: dict[str, Any], na
     llama = parse_config(spelled("llama"))
     with pytest.raises(ConfigError, match=f"{name}: expected what a config.json of llama can say"):
         render_config(replace(llama, **change))
+
+
+JSON_VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+STRETCHES = st.dictionaries(
+    st.sampled_from([*LLAMA3, *YARN, "beta_fast", "beta_slow", "mscale", "truncate", "rope_theta"]),
+    st.sampled_from(["linear", "llama3", "yarn"]) | st.floats(0, 10) | JSON_VALUES,
+)
+FIELDS = (
+    *{name: None for fields in (SIZES, SMOLLM3, OLMO2, GEMMA3_1B) for name in fields},
+    "rope_parameters",
+    "text_config",
+)
+
+
+@given(
+    kind=st.sampled_from(DENSE),
+    changes=st.dictionaries(
+        st.sampled_from([name for name in FIELDS if name != "model_type"]),
+        st.integers(-1, 9)
+        | JSON_VALUES
+        | STRETCHES
+        | st.fixed_dictionaries({"full_attention": STRETCHES})
+        | st.lists(st.sampled_from([0, 1, "full_attention", "sliding_attention"]), min_size=3),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_fuzzed_configs_are_read_and_written_or_refused(kind: str, changes: dict[str, Any]) -> None:
+    try:
+        config = parse_config(spelled(kind, **changes))
+    except ConfigError:
+        return
+    with np.errstate(all="ignore"):  # what a base of 1e-30 makes of a model is its own affair
+        config.rotary.frequencies(config.head_dim)
+    assert round_trip(config) == config

@@ -1,5 +1,6 @@
 """Limits of the reference model, and the fields that no Laneformer uses, against Transformers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from monolane.model import (
     Head,
     LayerConfig,
     ModelConfig,
+    QkNorm,
     Role,
     Rotary,
     Weights,
@@ -125,6 +127,46 @@ def test_one_lane_that_reduces_now_is_qwen2() -> None:
     model = ReferenceModel(weights)
     ours = model.forward(ids, model.new_cache())
     assert np.abs(ours - wanted).max() < 1e-4 * np.abs(wanted).max()
+
+
+def test_two_lanes_that_reduce_now_are_one() -> None:
+    """Norms behind modules are of what the lanes sum up to, so that lanes do not show."""
+    one = ModelConfig(
+        family="gemma3_text",
+        hidden_size=16,
+        intermediate_size=24,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=6,
+        vocab_size=12,
+        max_positions=16,
+        num_lanes=1,
+        layers=(LayerConfig(NOW, NOW), LayerConfig(NOW, NOW, 3, "local"), LayerConfig(NOW, NOW)),
+        head=Head.MEAN,
+        local_rotary=Rotary(100.0),
+        norm_offset=1.0,
+        norm_after=True,
+        norm_scale_per_lane=False,
+        qk_norm=QkNorm.HEAD,
+        query_scale=0.3,
+        activation="gelu_tanh",
+        embedding_scale=4.0,
+    )
+    weights = random_weights(one)
+
+    def cut(role: Role, array: np.ndarray) -> np.ndarray:
+        shape = lane_shape(two, role)
+        if role in (Role.O, Role.DOWN):  # a lane owns columns
+            return array.reshape(shape[1], 2, shape[2]).swapaxes(0, 1)
+        return array.reshape(shape)
+
+    two = replace(one, num_lanes=2)
+    layers = tuple({role: cut(role, x) for role, x in layer.items()} for layer in weights.layers)
+    models = [ReferenceModel(weights), ReferenceModel(Weights(two, weights.outer, layers))]
+    ids = np.arange(12)
+    alone, apart = (model.forward(ids, model.new_cache()) for model in models)
+    # Sums of at most 24 terms in another order, 13 products in a row, of logits of size one.
+    np.testing.assert_allclose(apart, alone, rtol=0, atol=1e-4 * alone.std())
 
 
 @pytest.mark.parametrize("head", list(Head))

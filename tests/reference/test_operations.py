@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from monolane.model import NEVER, NOW, Reduce
-from monolane.reference import attend, reduce, rms_norm, rotate, silu, softmax
+from monolane.reference import attend, gelu_tanh, reduce, rms_norm, rotate, silu, softmax
 
 rng = np.random.default_rng(0)
 
@@ -67,6 +67,12 @@ def test_silu_without_overflow() -> None:
     np.testing.assert_allclose(silu(x), [0, -0.26894143, 0, 0.7310586, 1e4], rtol=1e-6, atol=0)
 
 
+def test_gelu_tanh() -> None:
+    # GELU itself, x Phi(x), is 0.841345 at 1: the formula with tanh is apart from it at digit 4.
+    x = np.array([-1e4, -1, 0, 1, 1e4], np.float32)
+    np.testing.assert_allclose(gelu_tanh(x), [0, -0.15880801, 0, 0.841192, 1e4], rtol=1e-6, atol=0)
+
+
 def test_reduce_rules() -> None:
     outputs = [normal(4, 2, 3) for _ in range(3)]
     own = outputs[-1]
@@ -77,3 +83,21 @@ def test_reduce_rules() -> None:
     for lane in range(4):
         others = sum(outputs[0][j] for j in range(4) if j != lane)
         np.testing.assert_allclose(late[lane], own[lane] + others, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("style", ["interleaved", "half"])
+def test_an_amplitude_stretches_pairs(style: str) -> None:
+    x, frequencies = normal(1, 2, 1, 6), np.array([1.0, 0.5, 0.1], np.float32)
+    positions = np.array([3, 7])
+    stretched = rotate(x, positions, frequencies, style, amplitude=1.25)
+    np.testing.assert_allclose(
+        stretched, 1.25 * rotate(x, positions, frequencies, style), rtol=1e-5
+    )
+
+
+def test_attend_scales_scores() -> None:
+    q, k, v = normal(1, 3, 2, 6), normal(1, 3, 2, 6), normal(1, 3, 2, 6)
+    given = attend(q, k, v, 0, None, scale=0.3)
+    np.testing.assert_allclose(
+        given, attend(q * np.float32(0.3 * np.sqrt(6)), k, v, 0, None), rtol=1e-5
+    )

@@ -160,9 +160,9 @@ class ModelConfig:
         turned = sorted({layer.rotary for layer in self.layers} - {"main"})
         if turned:
             found["layers.rotary"] = ", ".join(turned)
-        amplitudes = {x.amplitude for x in (self.rotary, self.local_rotary) if x is not None}
-        if amplitudes != {1.0}:
-            found["rotary.amplitude"] = max(amplitudes)
+        rotaries = [x for x in (self.rotary, self.local_rotary) if x is not None]
+        if amplitudes := [x.amplitude for x in rotaries if x.amplitude != 1]:
+            found["rotary.amplitude"] = amplitudes[0]
         return found
 
     def _check_sizes(self) -> None:
@@ -184,8 +184,10 @@ class ModelConfig:
             )
         if not 0 < self.norm_eps < 1:
             raise ConfigError(f"norm_eps: expected a number between 0 and 1, got {self.norm_eps}")
-        if not 0 < (1.0 if self.query_scale is None else self.query_scale) < math.inf:
-            raise ConfigError(f"query_scale: expected a number above 0, got {self.query_scale}")
+        for name in ("query_scale", "embedding_scale"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{name}: expected a number above 0, got {value}")
         if not (self.norm_before or self.norm_after):
             raise ConfigError(
                 "norm_after: expected true where norm_before is false: a module without any norm "

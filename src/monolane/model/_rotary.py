@@ -85,6 +85,12 @@ class YarnScaling(RotaryScaling):
     truncate: bool = True  # the blend begins and ends at whole pairs
 
     def __post_init__(self) -> None:
+        for name in ("beta_fast", "beta_slow"):
+            if not 1e-6 <= getattr(self, name) <= 1e6:
+                raise ConfigError(
+                    f"rotary scaling: expected {name} from 1e-6 to 1e6 turns, got "
+                    f"{getattr(self, name)}"
+                )
         if self.beta_fast < self.beta_slow:
             raise ConfigError(
                 "rotary scaling: expected beta_fast to be at least beta_slow, got "

@@ -48,7 +48,7 @@ class GgufText:
             raise self._fault("model", f"{_OTHERS}, got {self.kind!r:.80}")
         self._tokens = self._read_tokens()
         self._vocab = {token: place for place, token in enumerate(self._tokens)}
-        self._types = self._numbers("token_type", np.integer, _NORMAL)
+        self._types = self._numbers("token_type", "iu", _NORMAL)
         make = self._byte_level if self.kind == "gpt2" else self._sentence_piece
         self.data: dict[str, Any] = {**make(), "added_tokens": self._added()}
         self.settings = self._read_settings()
@@ -84,12 +84,12 @@ class GgufText:
             raise self._fault(name, f"expected a list of texts, got {got}")
         return list(value)
 
-    def _numbers(self, name: str, kind: type[np.generic], default: float) -> list[Any]:
-        """Return one number for each token."""
+    def _numbers(self, name: str, kinds: str, default: float) -> list[Any]:
+        """Return one number for each token; ``kinds`` are NumPy's letters of types."""
         value = self._metadata.get(f"{_PREFIX}{name}")
         if value is None:
             return [default] * len(self._tokens)
-        right = isinstance(value, np.ndarray) and np.issubdtype(value.dtype, kind)
+        right = isinstance(value, np.ndarray) and value.dtype.kind in kinds
         if not right or len(value) != len(self._tokens):
             raise self._fault(
                 name, f"expected {len(self._tokens)} numbers, one a token, got {value!r:.80}"
@@ -149,7 +149,7 @@ class GgufText:
         if wrong is not None:
             raise self._fault(
                 "merges",
-                f"item {wrong}: expected two tokens with a space between, got {merges[wrong]!r:.80}",
+                f"item {wrong}: expected two tokens and a space, got {merges[wrong]!r:.80}",
             )
         return merges
 
@@ -188,7 +188,7 @@ class GgufText:
         Of two pairs with one score, SentencePiece takes that which stands first in the text; here
         it is that whose piece has the lower id.
         """
-        scores = self._numbers("scores", np.number, 0.0)
+        scores = self._numbers("scores", "iuf", 0.0)
         found: list[tuple[float, int, str, str]] = []
         # Pieces of these types are never made by merging.
         apart = (_CONTROL, _UNKNOWN, _BYTE)

@@ -56,6 +56,9 @@ def lane_config(
             "quantization_config: expected float weights, got quantised ones; convert the model "
             "that they were made from"
         )
+    for name in dense.features:
+        if name != "qkv_bias":  # which may be zero: see check_biases
+            raise ConfigError(f"{name}: expected a model without, as Laneformers are")
     if head == "auto":
         head = "vocab_parallel" if dense.vocab_size % max(lanes, 1) == 0 else "replicate"
     first, late = NOW if early else NEVER, Reduce(delay)

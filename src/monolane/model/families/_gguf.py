@@ -134,7 +134,7 @@ def as_stored(
                 f"{ROPE_DIVISORS}: expected this tensor or a rope.scaling.type, got both"
             )
         changes["rotary"] = replace(changes["rotary"], scaling=PairScaling(divisors))
-        config.rotary.frequencies(config.head_dim)
+        changes["rotary"].frequencies(config.head_dim)  # ConfigError if their number is wrong
     return replace(config, **changes)
 
 

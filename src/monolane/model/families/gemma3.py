@@ -127,7 +127,8 @@ def _width(config: ModelConfig) -> float:
     if config.query_scale is None:
         return config.head_dim
     width = config.query_scale**-2
-    return round(width) if round(width) ** -0.5 == config.query_scale else width
+    whole = max(round(width), 1)
+    return whole if whole**-0.5 == config.query_scale else width
 
 
 def _render_nested(config: ModelConfig) -> dict[str, Any]:
@@ -142,7 +143,7 @@ def _render_nested(config: ModelConfig) -> dict[str, Any]:
 
 
 def _unsaid(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a GGUF file leaves to its readers, as llama.cpp's src/models/gemma3.cpp has it."""
+    """Return what a GGUF file leaves to its readers: src/models/gemma3.cpp of llama.cpp."""
     given: dict[str, Any] = {"hidden_activation": "gelu_pytorch_tanh"}
     if "sliding_window" not in fields:
         given["sliding_window_pattern"] = 1  # no layer has a window

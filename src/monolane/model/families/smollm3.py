@@ -7,7 +7,7 @@ from monolane.model._config import LayerConfig, ModelConfig
 from monolane.model._fields import Fields
 from monolane.model.families._family import layer_count
 from monolane.model.families._gguf import GgufSpelling
-from monolane.model.families._rotary import WINDOWED, read_rotary
+from monolane.model.families._rotary import FULL, WINDOWED, read_rotary
 from monolane.model.families.llama import DENSE, LLAMA, read_layers, render_as
 
 _THETA = 2e6  # this and the tied head are what Transformers takes where the fields are not there
@@ -16,12 +16,12 @@ _THETA = 2e6  # this and the tied head are what Transformers takes where the fie
 def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
     turned = _turned(fields)
     window = fields.optional_size("sliding_window")
-    if not fields.flag("use_sliding_window", False):
-        if WINDOWED in (fields.raw.get("layer_types") or ()):
-            advice = f"; remove {WINDOWED!r} or set use_sliding_window"
-            raise fields.fault("layer_types", "full attention only without windows", advice)
-        window = None
-    layers = read_layers(fields, window, lambda i: not turned[i])
+    there = window is not None and fields.flag("use_sliding_window", False)
+    layers = read_layers(fields, window, lambda i: there and not turned[i])
+    if not there and any(layer.window is not None for layer in layers):
+        # Transformers would hide keys by the one field, and not by the other.
+        advice = f"; remove {WINDOWED!r} or set use_sliding_window"
+        raise fields.fault("layer_types", f"{FULL!r} only without use_sliding_window", advice)
     return tuple(
         replace(layer, rotary="main" if turns else "none")
         for layer, turns in zip(layers, turned, strict=True)

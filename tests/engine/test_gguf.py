@@ -1,0 +1,291 @@
+"""GGUF files through the engine: what Transformers computes of the same weights, and the text."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from monolane import Engine, SamplingParams
+from monolane.errors import CheckpointError, ModelNotFoundError
+from monolane.model import PairScaling
+from monolane.model._gguf_types import GGML_TYPES
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+VOCAB, TOKENS = 96, 40
+Write = Callable[..., Path]
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 100.0,  # eight-wide heads: pairs that are kept, blended and stretched
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0}
+GEMMA = {
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    }
+}
+# Case: class of Transformers, architecture in the file, changes of the config.
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "Llama 2": ("Llama", "llama", {"num_key_value_heads": 8}),
+    "Llama 3": ("Llama", "llama", {"rope_parameters": LLAMA3}),
+    "Llama 3.2, tied": ("Llama", "llama", {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
+    "linear": ("Llama", "llama", {"rope_parameters": YARN | {"rope_type": "linear"}}),
+    "heads wider than hidden / heads": ("Llama", "llama", {"head_dim": 12}),
+    "Mistral": ("Mistral", "llama", {"sliding_window": None}),
+    "Qwen2": ("Qwen2", "qwen2", {}),
+    "Qwen2.5, YaRN": (
+        "Qwen2",
+        "qwen2",
+        {"rope_parameters": YARN | {"original_max_position_embeddings": 16}},
+    ),
+    "Qwen3": ("Qwen3", "qwen3", {"head_dim": 12}),
+    "SmolLM3": ("SmolLM3", "smollm3", {"num_hidden_layers": 5, "use_sliding_window": False}),
+    "OLMo 2": ("Olmo2", "olmo2", {}),
+    "Gemma 3": (
+        "Gemma3Text",
+        "gemma3",
+        {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 9, "num_hidden_layers": 7}
+        | GEMMA,
+    ),
+}
+
+
+def random_model(kind: str, **changes: Any) -> Any:
+    """A small random model of Transformers, with norms and biases off one and zero."""
+    torch.manual_seed(0)
+    fields: dict[str, Any] = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": VOCAB,
+        "max_position_embeddings": 64,
+        "tie_word_embeddings": kind == "Gemma3Text",
+        "initializer_range": 0.15,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+    }
+    config = getattr(
+        transformers, f"{kind.removesuffix('Text')}{'Text' * kind.endswith('Text')}Config"
+    )
+    model_class = getattr(transformers, f"{kind.removesuffix('Text')}ForCausalLM")
+    model = model_class(config(**fields | changes)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name or name.endswith("bias"):
+                parameter += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+def metadata(config: Any, architecture: str) -> dict[str, Any]:
+    """What llama.cpp's convert_hf_to_gguf.py writes of a config."""
+    rope = config.rope_parameters
+    full = rope.get("full_attention", rope)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    said: dict[str, Any] = {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "rope.freq_base": float(full["rope_theta"]),
+    }
+    if architecture == "gemma3":
+        said["attention.sliding_window"] = config.sliding_window
+        said["rope.freq_base_swa"] = rope["sliding_attention"]["rope_theta"]
+    elif architecture in ("llama", "smollm3"):
+        said["rope.dimension_count"] = head_dim
+    if full["rope_type"] in ("linear", "yarn"):
+        said["rope.scaling.type"] = full["rope_type"]
+        said["rope.scaling.factor"] = full["factor"]
+    if full["rope_type"] == "yarn":
+        context = full["original_max_position_embeddings"]
+        said["rope.scaling.original_context_length"] = context
+    found = {f"{architecture}.{key}": value for key, value in said.items()}
+    ids = {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
+    return {"general.architecture": architecture, **found, **ids}
+
+
+def interleaved(rows: np.ndarray, heads: int) -> np.ndarray:
+    """Reorder a projection's rows as the converter does: pairs that turn together side by side."""
+    halves = rows.reshape(heads, 2, -1, *rows.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
+
+
+def tensors(model: Any, architecture: str) -> dict[str, np.ndarray]:
+    """The model's tensors as the converter stores them, under the names that the package has."""
+    config = model.config
+    place = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(place, config.num_hidden_layers)
+    found = {}
+    for name, parameter in model.state_dict().items():
+        array = parameter.float().numpy()
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        if architecture in ("llama", "smollm3") and ".q_proj" in name:
+            array = interleaved(array, config.num_attention_heads)
+        if architecture in ("llama", "smollm3") and ".k_proj" in name:
+            array = interleaved(array, config.num_key_value_heads)
+        if architecture == "gemma3" and name.endswith("norm.weight"):
+            array = array + 1
+        stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert stored is not None, name
+        found[stored] = array
+    if config.rope_parameters.get("rope_type") == "llama3":
+        found["rope_freqs.weight"] = divisors(model)
+    return found
+
+
+def divisors(model: Any) -> np.ndarray:
+    """By how much each pair turns slower than without Llama 3's stretch."""
+    head_dim = model.config.hidden_size // model.config.num_attention_heads
+    base = model.config.rope_parameters["rope_theta"]
+    plain = base ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    return (plain / model.model.rotary_emb.inv_freq.double().numpy()).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("case", "backend"),
+    [*((case, "reference") for case in CASES), ("Llama 3.2, tied", "cpu"), ("Qwen2", "cpu")],
+)
+def test_logits_and_tokens_are_those_of_transformers(
+    case: str, backend: str, write_gguf: Write, tmp_path: Path
+) -> None:
+    kind, architecture, changes = CASES[case]
+    theirs = random_model(kind, **changes)
+    path = write_gguf(
+        tmp_path / "x.gguf", metadata(theirs.config, architecture), tensors(theirs, architecture)
+    )
+    ids = np.random.default_rng(0).integers(VOCAB, size=TOKENS)
+    with torch.no_grad():
+        wanted = theirs(torch.from_numpy(ids)[None]).logits[0].numpy()
+        tokens = theirs.generate(
+            torch.from_numpy(ids[:4])[None], max_new_tokens=20, min_new_tokens=20, do_sample=False
+        )[0, 4:].tolist()
+    with Engine.load(path, backend, "float32") as engine:
+        found = engine.logits(ids.tolist())
+        params = SamplingParams(max_tokens=20, logit_bias={2: -np.inf})
+        answer = engine.generate(ids[:4].tolist(), params)
+        if "Llama 3" in case:
+            assert isinstance(engine.config.rotary.scaling, PairScaling)
+    # As in tests/engine/test_dense.py, for at most 7 layers: products in a row whose sums have at
+    # most 96 terms, in two evaluations; angles of up to 40 radians that are rounded differently.
+    layers = theirs.config.num_hidden_layers
+    products = 4 * layers + 1
+    sums, angles = 6 * np.sqrt(2 * products * 96), 6 * layers * TOKENS * np.sqrt(3)
+    assert np.abs(found - wanted).max() < (sums + angles) * 2.0**-24 * wanted.std()
+    assert wanted.std() > 0.5  # logits near zero would agree whatever the model did
+    assert list(answer.token_ids) == tokens
+
+
+def blocks(kind: str, shape: tuple[int, int]) -> np.ndarray:
+    """Random blocks of a type, with scales of some hundredths: bytes uint8 [rows, row's bytes]."""
+    row = next(row for row in GGML_TYPES.values() if row.name == kind)
+    rng = np.random.default_rng(0)
+    count = shape[0] * shape[1] // row.block
+    raw = rng.integers(256, size=(count, row.bytes), dtype=np.uint8)
+    # Where the float16 numbers of a block lie (``ggml-common.h``): its scale, and what is added.
+    super_block = row.block == 256
+    starts = {"Q6_K": (208,), "Q4_0": (0,), "Q5_0": (0,), "Q8_0": (0,)}.get(kind, (0, 2))
+    for i, start in enumerate(starts):
+        size = 1e-3 if super_block else 1e-2
+        size = size / 40 if kind in ("Q8_0", "Q6_K") else size
+        scales = (rng.uniform(0.5, 1, count) * size * (-4) ** i).astype(np.float16)
+        raw[:, start : start + 2] = scales.view(np.uint8).reshape(-1, 2)
+    return raw.reshape(shape[0], -1)
+
+
+@pytest.mark.parametrize("kind", [row.name for row in GGML_TYPES.values() if row.dtype is None])
+def test_blocks_compute_as_the_numbers_they_mean(
+    kind: str, write_gguf: Write, tmp_path: Path
+) -> None:
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 32}
+    model = random_model("Llama", num_hidden_layers=2, **sizes)
+    stored: dict[str, Any] = tensors(model, "llama")
+    plain = dict(stored)
+    for name, array in stored.items():
+        if array.ndim == 2:
+            packed = blocks(kind, array.shape)
+            stored[name] = (kind, packed)
+            plain[name] = gguf.quants.dequantize(packed, gguf.GGMLQuantizationType[kind])
+            assert 0.005 < plain[name].std() < 0.5
+    said = metadata(model.config, "llama")
+    ids = np.random.default_rng(0).integers(VOCAB, size=TOKENS).tolist()
+    logits = {}
+    for name, held in (("blocks", stored), ("plain", plain)):
+        with Engine.load(write_gguf(tmp_path / f"{name}.gguf", said, held), "reference") as engine:
+            logits[name] = engine.logits(ids)
+    np.testing.assert_array_equal(logits["blocks"], logits["plain"])
+    assert logits["plain"].std() > 0
+
+
+def test_the_cpu_multiplies_by_blocks_as_they_are(
+    tiny_llama: tuple[dict[str, Any], dict[str, Any]], write_gguf: Write, tmp_path: Path
+) -> None:
+    """The arithmetic is proved in tests/cpu; here, that tensors come into their places."""
+    fields, arrays = tiny_llama
+    kinds = {"attn": "Q5_1", "ffn_": "Q4_1", "toke": "Q8_0"}  # mixed, as llama.cpp mixes them
+    stored: dict[str, Any] = dict(arrays)
+    for name, array in arrays.items():
+        if array.ndim == 2:
+            kind = kinds[name.removeprefix("blk.0.").removeprefix("blk.1.")[:4]]
+            packed = gguf.quants.quantize(array, gguf.GGMLQuantizationType[kind])
+            stored[name] = (kind, packed)
+    path = write_gguf(tmp_path / "x.gguf", fields, stored)
+    ids = list(range(3, 43))
+    logits = {}
+    for backend in ("reference", "cpu"):
+        with Engine.load(path, backend) as engine:
+            logits[backend] = engine.logits(ids)
+    error = np.abs(logits["cpu"] - logits["reference"])
+    # Activations of 8 bits in groups of 32 are off by at most half a 127th of the group's largest:
+    # some hundredths of the spread behind two layers. A tensor in a wrong place gives all of it.
+    assert 0 < error.mean() < 0.05 * logits["reference"].std()
+
+
+def test_text_comes_from_the_files_own_tokenizer(llama_gguf: Path) -> None:
+    with Engine.load(llama_gguf, "reference") as engine:
+        assert engine.prompt_ids("aé") == (1, 3, 4 + 0x61, 4 + 0xC3, 4 + 0xA9)
+        assert engine.eos_ids == {2}
+        answer = engine.generate("a", SamplingParams(max_tokens=8, ignore_eos=True))
+        assert len(answer.token_ids) == 8
+        assert engine.tokenizer is not None
+        assert answer.text == engine.tokenizer.decode(answer.token_ids)
+        assert engine.prompt_ids([{"role": "user", "content": "Hi"}])
+
+
+def test_a_file_without_tokenizer_takes_ids(
+    tiny_llama: tuple[dict[str, Any], dict[str, Any]], write_gguf: Write, tmp_path: Path
+) -> None:
+    fields, arrays = tiny_llama
+    kept = {key: value for key, value in fields.items() if not key.startswith("tokenizer.")}
+    with Engine.load(write_gguf(tmp_path / "x.gguf", kept, arrays), "reference") as engine:
+        assert engine.tokenizer is None
+        answer = engine.generate([5, 6], SamplingParams(max_tokens=4))
+        assert len(answer.token_ids) == 4
+
+
+def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.gguf").write_bytes(b"GGML" + b"\0" * 99)
+    with pytest.raises(CheckpointError, match="expected a GGUF file, which begins with b'GGUF'"):
+        Engine.load(tmp_path / "x.gguf", "reference")
+    (tmp_path / "x.bin").write_bytes(b"GGUF")
+    with pytest.raises(ModelNotFoundError, match=r"or a file NAME.gguf, got another file"):
+        Engine.load(tmp_path / "x.bin", "reference")
+    with pytest.raises(ModelNotFoundError, match="a folder or a .gguf file on this machine"):
+        Engine.load(str(tmp_path / "none.gguf"), "reference")

@@ -1,0 +1,375 @@
+"""A GGUF file as a model: config from metadata, tensors by role, parts, and what is no model."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from monolane.errors import CheckpointError, ConfigError, ModelNotFoundError
+from monolane.model import (
+    Blocks,
+    Checkpoint,
+    GgufModel,
+    LinearScaling,
+    ModelConfig,
+    PairScaling,
+    QkNorm,
+    Role,
+    Rotary,
+    Weights,
+    YarnScaling,
+    read_config,
+)
+from monolane.model.families import FAMILIES, parse_gguf
+from monolane.model.families._gguf import _KEYS, _OLD_LINEAR, _SCALING, _SILENT, GGUF_NAMES
+
+Write = Callable[..., Path]
+Tiny = tuple[dict[str, Any], dict[str, Any]]
+
+
+def metadata(architecture: str = "llama", **changes: Any) -> dict[str, Any]:
+    """Metadata of a small model; ``None`` takes a field away."""
+    said = {
+        "block_count": 12,
+        "context_length": 4096,
+        "embedding_length": 64,
+        "feed_forward_length": 96,
+        "attention.head_count": 8,
+        "attention.head_count_kv": 4,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+    } | {name.replace("__", "."): value for name, value in changes.items()}
+    found = {f"{architecture}.{key}": x for key, x in said.items() if x is not None}
+    return {"general.architecture": architecture, **found}
+
+
+def parse(raw: dict[str, Any], divisors: tuple[float, ...] | None = None) -> ModelConfig:
+    return parse_gguf(raw, {"vocab_size": 96, "tie_word_embeddings": True}, divisors, "x.gguf")
+
+
+def test_names_and_keys_are_those_of_the_package() -> None:
+    spellings = [family.gguf for family in FAMILIES if family.gguf is not None]
+    architectures = [spelling.architecture for spelling in spellings]
+    assert len(set(architectures)) == len(architectures)  # one family for each
+    theirs = {name: place for place, name in gguf.MODEL_ARCH_NAMES.items()}
+    stems = {name.format(i="{bid}").rpartition(".")[0] for name in GGUF_NAMES.values()}
+    assert stems <= set(gguf.TENSOR_NAMES.values())
+    for spelling in spellings:
+        kinds = gguf.MODEL_TENSORS[theirs[spelling.architecture]]
+        used = {gguf.TENSOR_NAMES[kind] for kind in kinds}
+        # Every tensor of the architecture has a role, but for frequencies and whole QKV.
+        left = {name.format(bid="{i}") for name in used - stems}
+        assert left <= {"rope_freqs", "blk.{i}.attn_rot_embd", "blk.{i}.attn_qkv", *_EXPERTS}
+    known = {
+        value
+        for place in (gguf.Keys.LLM, gguf.Keys.Attention, gguf.Keys.Rope)
+        for value in vars(place).values()
+        if isinstance(value, str)
+    }
+    ours = {*_KEYS, *_SCALING, *_SILENT} - {_OLD_LINEAR}  # which the package has forgotten
+    for spelling in spellings:
+        ours |= set(spelling.keys)
+    assert {f"{{arch}}.{key}" for key in ours} - known == set()
+
+
+_EXPERTS = {f"blk.{{i}}.ffn_{x}" for x in ("gate_inp", "gate_exps", "down_exps", "up_exps")}
+
+
+def test_a_llamas_fields() -> None:
+    config = parse(metadata(attention__key_length=16, rope__freq_base=5e5, vocab_size=96))
+    assert (config.family, config.num_layers, config.num_lanes) == ("llama", 12, 1)
+    assert (config.hidden_size, config.intermediate_size, config.head_dim) == (64, 96, 16)
+    assert (config.num_heads, config.num_kv_heads, config.max_positions) == (8, 4, 4096)
+    assert (config.norm_eps, config.tie_embeddings) == (1e-5, True)
+    # llama.cpp's converter reorders the rows of q and k, so that neighbours turn together.
+    assert config.rotary == Rotary(5e5, "interleaved")
+
+
+def test_the_vocabulary_is_as_long_as_its_tokens() -> None:
+    raw = metadata(vocab_size=96) | {
+        "tokenizer.ggml.tokens": ["x"] * 90,
+        "tokenizer.ggml.bos_token_id": 3,
+        "tokenizer.ggml.eos_token_id": 4,
+        "tokenizer.ggml.eot_token_id": 5,
+        "tokenizer.ggml.eom_token_id": 4,
+        "tokenizer.ggml.padding_token_id": 6,
+    }
+    config = parse(raw)
+    assert config.vocab_size == 90
+    assert (config.bos_id, config.eos_ids, config.pad_id) == (3, (4, 5), 6)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "style"),
+    # The list of architectures with LLAMA_ROPE_TYPE_NORM in src/llama-model.cpp of llama.cpp.
+    [
+        ("llama", "interleaved"),
+        ("smollm3", "interleaved"),
+        ("qwen2", "half"),
+        ("qwen3", "half"),
+        ("olmo2", "half"),
+        ("gemma3", "half"),
+    ],
+)
+def test_which_pairs_turn_together(architecture: str, style: str) -> None:
+    config = parse(metadata(architecture))
+    assert config.rotary.style == style
+    if config.local_rotary is not None:
+        assert config.local_rotary.style == style
+
+
+def test_families_have_their_own_arithmetic() -> None:
+    assert parse(metadata("qwen2")).qkv_bias
+    assert parse(metadata("qwen3")).qk_norm is QkNorm.HEAD
+    assert [x.rotary for x in parse(metadata("smollm3")).layers[:4]] == ["main"] * 3 + ["none"]
+    olmo = parse(metadata("olmo2"))
+    assert (olmo.norm_before, olmo.norm_after, olmo.qk_norm) == (False, True, QkNorm.ALL)
+
+
+def test_gemma_is_read_as_its_weights_were_written() -> None:
+    gemma = parse(
+        metadata(
+            "gemma3",
+            attention__key_length=16,
+            attention__sliding_window=512,
+            rope__freq_base=1e6,
+            rope__scaling__type="linear",
+            rope__scaling__factor=8.0,
+        )
+    )
+    assert gemma.norm_offset == 0.0  # the converter has added the 1
+    assert (gemma.activation, gemma.qk_norm, gemma.norm_after) == ("gelu_tanh", QkNorm.HEAD, True)
+    assert [x.window for x in gemma.layers] == ([512] * 5 + [None]) * 2
+    assert gemma.local_rotary == Rotary(1e4, "half")
+    assert gemma.rotary == Rotary(1e6, "half", LinearScaling(8.0))
+    assert gemma.query_scale is None  # by the width of a head
+    assert gemma.embedding_scale == 8.0
+    whole = parse(metadata("gemma3", attention__key_length=16))
+    assert [x.window for x in whole.layers] == [None] * 12
+    # Of the model with 62 layers, llama.cpp knows that another width scales the scores.
+    largest = parse(metadata("gemma3", attention__key_length=16, block_count=62))
+    assert largest.query_scale == (64 // 8) ** -0.5
+
+
+def test_stretches_of_the_rotary() -> None:
+    linear = parse(metadata(rope__scaling__type="linear", rope__scaling__factor=4.0))
+    assert linear.rotary.scaling == LinearScaling(4.0)
+    old = parse(metadata(rope__scale_linear=2.0))
+    assert old.rotary.scaling == LinearScaling(2.0)
+    none = parse(metadata(rope__scaling__type="none", rope__scale_linear=1.0))
+    assert none.rotary.scaling is None
+    yarn = parse(
+        metadata(
+            "qwen2",
+            rope__scaling__type="yarn",
+            rope__scaling__factor=4.0,
+            rope__scaling__original_context_length=1024,
+        )
+    ).rotary.scaling
+    assert isinstance(yarn, YarnScaling)
+    assert (yarn.factor, yarn.original_context) == (4.0, 1024)
+    assert yarn.amplitude == pytest.approx(0.1 * np.log(4.0) + 1)
+    divided = parse(metadata(), divisors=(1.0, 2.0, 4.0, 8.0))
+    assert divided.rotary.scaling == PairScaling((1.0, 2.0, 4.0, 8.0))
+    plain = Rotary(10000.0, "interleaved").frequencies(8)
+    np.testing.assert_array_equal(divided.rotary.frequencies(8), plain / [1, 2, 4, 8])
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({}, "x.gguf: general.architecture: expected one of 'llama', .* got None"),
+        ({"general.architecture": "mamba"}, "architecture: expected one of .* got 'mamba'"),
+        (metadata(block_count=None), "x.gguf: llama.block_count: expected an integer .* missing"),
+        (metadata(block_count="12"), "llama.block_count: expected an integer .* got '12'"),
+        (metadata(block_count=1 << 20), "llama.block_count: expected at most 1024 layers"),
+        (metadata(embedding_length=1 << 40), "llama.embedding_length: expected an integer"),
+        (
+            metadata(feed_forward_length=np.array([96, 48])),
+            r"llama.feed_forward_length: expected an integer .* got array\(\[96, 48\]\)",
+        ),
+        (metadata(attention__head_count=6), "num_heads: expected a multiple of num_kv_heads"),
+        (metadata(attention__value_length=4), "value_length: expected 8, the width of a head's"),
+        (metadata(rope__dimension_count=4), "rope.dimension_count: expected 8"),
+        (metadata(expert_count=8), "llama.expert_count: this field of the metadata is not known"),
+        (
+            metadata("olmo2", attention__sliding_window=9),
+            "olmo2.attention.sliding_window: this field of the metadata is not known",
+        ),
+        (metadata(rope__scaling__type="longrope"), "scaling: llama.rope.scaling.type: expected"),
+        (
+            metadata(rope__scaling__type="linear"),
+            "llama.rope.scaling: llama.rope.scaling.factor: expected a number above zero",
+        ),
+        (
+            metadata() | {"tokenizer.ggml.eos_token_id": -1},
+            "tokenizer.ggml.eos_token_id: expected a token id",
+        ),
+    ],
+)
+def test_what_is_missing_wrong_or_unknown_is_named(raw: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(raw)
+
+
+def test_fields_of_no_effect_are_left_alone() -> None:
+    plain = parse(metadata())
+    assert parse(metadata(expert_count=0, tensor_data_layout="Meta AI original pth")) == plain
+
+
+def test_divisors_must_fit_the_head() -> None:
+    with pytest.raises(
+        ConfigError, match="expected 4 divisors, one for each pair of a head, got 2"
+    ):
+        parse(metadata(), divisors=(1.0, 2.0))
+    with pytest.raises(ConfigError, match="divisors of pairs that are above zero"):
+        parse(metadata(), divisors=(0.0, 1.0, 1.0, 1.0))
+    with pytest.raises(ConfigError, match="rope_freqs.weight: expected this tensor or a rope.scal"):
+        parse(metadata(rope__scaling__type="linear", rope__scaling__factor=2.0), (1.0,) * 4)
+
+
+def test_weights_are_views_by_role(tiny_llama: Tiny, write_gguf: Write, tmp_path: Path) -> None:
+    fields, tensors = tiny_llama
+    half = tensors["blk.1.ffn_up.weight"].astype(np.float16)
+    q8 = gguf.quants.quantize(tensors["token_embd.weight"], gguf.GGMLQuantizationType.Q8_0)
+    mixed = tensors | {"blk.1.ffn_up.weight": half, "token_embd.weight": ("Q8_0", q8)}
+    path = write_gguf(tmp_path / "x.gguf", fields, mixed)
+    weights = Weights.open(path)
+    assert weights.config == read_config(path)
+    assert weights.layers[1][Role.UP].dtype == np.float16
+    np.testing.assert_array_equal(weights.layers[1][Role.UP][0], half)
+    q_0 = weights.layers[0][Role.Q]
+    np.testing.assert_array_equal(q_0[0], tensors["blk.0.attn_q.weight"])
+    assert not q_0.flags.owndata
+    embedding, head = (weights.quantized[role, None] for role in (Role.EMBEDDING, Role.HEAD))
+    assert isinstance(embedding, Blocks)
+    assert isinstance(head, Blocks)
+    assert embedding.shape == (260, 64)
+    assert head.shape == (1, 260, 64)
+    assert np.shares_memory(embedding.data, head.data)  # the tied head is the same bytes
+    assert Role.EMBEDDING not in weights.outer
+    widened = weights.dequantized().outer
+    np.testing.assert_array_equal(widened[Role.HEAD][0], widened[Role.EMBEDDING])
+    theirs = gguf.quants.dequantize(q8, gguf.GGMLQuantizationType.Q8_0)
+    np.testing.assert_array_equal(widened[Role.EMBEDDING], theirs)
+
+
+def test_a_head_of_its_own_is_widened_by_itself(
+    tiny_llama: Tiny, write_gguf: Write, tmp_path: Path
+) -> None:
+    fields, tensors = tiny_llama
+    head = -tensors["token_embd.weight"]
+    kind = gguf.GGMLQuantizationType.Q8_0
+    blocks = {
+        name: ("Q8_0", gguf.quants.quantize(array, kind))
+        for name, array in (("token_embd.weight", -head), ("output.weight", head))
+    }
+    weights = Weights.open(write_gguf(tmp_path / "x.gguf", fields, tensors | blocks))
+    assert not weights.config.tie_embeddings
+    outer = weights.dequantized().outer
+    np.testing.assert_array_equal(outer[Role.HEAD][0], -outer[Role.EMBEDDING])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"blk.1.ffn_up.weight": None},
+            "expected 20 tensors, 1 are missing: 'blk.1.ffn_up.weight'",
+        ),
+        ({"blk.0.attn_q.bias": np.zeros(64, np.float32)}, "got 1 more: 'blk.0.attn_q.bias'"),
+        ({"blk.0.ffn_up.weight": np.zeros((9, 64), np.float32)}, r"expected shape \[96, 64\] from"),
+        (
+            {"blk.0.attn_norm.weight": ("Q8_0", np.zeros(68, np.uint8))},
+            "'blk.0.attn_norm.weight': expected one of BF16, F16, F32, got Q8_0",
+        ),
+        (
+            {"rope_freqs.weight": np.zeros(8, np.float16)},
+            "'rope_freqs.weight': expected a list of F",
+        ),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(
+    changes: dict[str, Any], message: str, tiny_llama: Tiny, write_gguf: Write, tmp_path: Path
+) -> None:
+    fields, tensors = tiny_llama
+    kept = {name: x for name, x in (tensors | changes).items() if x is not None}
+    with pytest.raises(CheckpointError, match=message):
+        Weights.open(write_gguf(tmp_path / "x.gguf", fields, kept))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"},
+            "general.type: expected a model, got a LoRA adapter; merge it",
+        ),
+        (
+            {"general.architecture": "clip", "general.type": "mmproj"},
+            "got the image or sound encod",
+        ),
+        ({"general.architecture": "clip"}, "general.architecture: expected a model, got the image"),
+    ],
+)
+def test_files_that_hold_no_model_say_what_they_are(
+    fields: dict[str, Any], message: str, write_gguf: Write, tmp_path: Path
+) -> None:
+    tensors = {"v.blk.0.attn_q.weight": np.zeros((4, 4), np.float32)}
+    with pytest.raises(CheckpointError, match=message):
+        GgufModel(write_gguf(tmp_path / "mmproj.gguf", fields, tensors))
+
+
+def parts(tiny: Tiny, write: Write, folder: Path, **changes: Any) -> list[Path]:
+    """Write a model in three parts, as llama-gguf-split does."""
+    fields, tensors = tiny
+    names, count = list(tensors), 3
+    paths = []
+    for i in range(count):
+        said = {"split.no": i, "split.count": count, "split.tensors.count": len(names)} | changes
+        held = {name: tensors[name] for name in names[i::count]}
+        path = folder / f"x-{i + 1:05}-of-{count:05}.gguf"
+        paths.append(write(path, (fields if i == 0 else {}) | said, held))
+    return paths
+
+
+def test_parts_are_found_beside_the_first(
+    tiny_llama: Tiny, write_gguf: Write, tmp_path: Path
+) -> None:
+    weights = Weights.open(parts(tiny_llama, write_gguf, tmp_path)[0])
+    whole = Weights.open(write_gguf(tmp_path / "x.gguf", *tiny_llama))
+    assert weights.config == whole.config
+    for found, wanted in zip(weights.layers, whole.layers, strict=True):
+        assert found.keys() == wanted.keys()
+        for role, array in wanted.items():
+            np.testing.assert_array_equal(found[role], array)
+
+
+def test_parts_that_are_not_whole_are_refused(
+    tiny_llama: Tiny, write_gguf: Write, tmp_path: Path
+) -> None:
+    first, second, third = parts(tiny_llama, write_gguf, tmp_path)
+    with pytest.raises(CheckpointError, match=r"got part 00002; pass x-00001-of-00003.gguf"):
+        GgufModel(second)
+    kept = third.read_bytes()
+    third.unlink()
+    with pytest.raises(ModelNotFoundError, match=r"x-00003-of-00003.gguf: expected 3 parts, this"):
+        GgufModel(first)
+    third.write_bytes(second.read_bytes())
+    with pytest.raises(CheckpointError, match=r"split.count: expected 2, 3, got 1, 3; the parts"):
+        GgufModel(first)
+    third.write_bytes(kept)
+    renamed = first.rename(tmp_path / "y.gguf")
+    with pytest.raises(CheckpointError, match=r"expected the name of a part, NAME-00001-of-00003"):
+        GgufModel(renamed)
+    # A count that the tensors do not have: a part of another model.
+    again = parts(tiny_llama, write_gguf, tmp_path, **{"split.tensors.count": 99})[0]
+    with pytest.raises(CheckpointError, match=r"split.tensors.count: expected 99 tensors in all"):
+        GgufModel(again)
+
+
+def test_a_folder_is_asked_for_where_a_file_does_not_do(llama_gguf: Path) -> None:
+    with pytest.raises(CheckpointError, match="expected a folder in Hub layout here, got a file"):
+        Checkpoint.open(llama_gguf)
