@@ -260,8 +260,11 @@ def test_the_command(index: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_smollm2_answers_in_english(backend: str, smollm2: Path) -> None:
+def test_smollm2_answers_in_english(
+    backend: str, smollm2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The real model, from the package index of this machine."""
+    monkeypatch.setenv("MONOLANE_CACHE", str(smollm2.parents[2]))  # the session's, if it had one
     assert smollm2.stat().st_size == 98_362_432
     assert hashlib.sha256(smollm2.read_bytes()).hexdigest() == packaged.PACKAGED["smollm2"].sha256
     assert "Apache License 2.0" in (smollm2.parent / "NOTICE").read_text()

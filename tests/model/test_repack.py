@@ -598,3 +598,32 @@ def test_against_the_library_compressed_tensors() -> None:
         np.testing.assert_array_equal(packed, words(codes.astype(int) + half, bits))
         rows = helpers.pack_to_int32(torch.from_numpy(codes), bits, packed_dim=0).numpy()
         np.testing.assert_array_equal(rows, words(codes.T.astype(int) + half, bits).T)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:You passed `quantization_config`:UserWarning")
+@pytest.mark.parametrize("name", [x for x in SCHEMES if x.startswith("ct ")])
+def test_transformers_reads_the_same_from_these_folders(name: str, tmp_path: Path) -> None:
+    """With the library compressed-tensors, which loads what is written here as its own."""
+    pytest.importorskip("compressed_tensors")
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    write_folder(tmp_path / "m", SCHEMES[name])
+    scales = {  # in float32, since the library rounds each weight to the dtype of its scale
+        key: array.astype(np.float32)
+        for key, array in SafetensorsFile(tmp_path / "m" / "model.safetensors").items()
+        if key.endswith("weight_scale")
+    }
+    rewrite(tmp_path / "m", **scales)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "m",
+        dtype=torch.float32,
+        quantization_config=transformers.CompressedTensorsConfig(dequantize=True),
+    ).eval()
+    with torch.no_grad():
+        wanted = theirs(torch.from_numpy(IDS)[None]).logits[0].numpy()
+    found = oracle(load(tmp_path / "m"), IDS)
+    # As in tests/engine/test_dense.py: 9 products in a row whose sums have at most 192 terms, in
+    # two evaluations, 6 times that for the largest; angles of up to 40 radians in 2 layers.
+    sums, angles = 6 * np.sqrt(2 * 9 * 192), 6 * 3 * len(IDS) * np.sqrt(2)
+    assert np.abs(found - wanted).max() < (sums + angles) * 2.0**-24 * wanted.std()
