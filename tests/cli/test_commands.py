@@ -62,14 +62,14 @@ def test_the_prompt_may_come_from_stdin(tiny_model: Path) -> None:
         (
             ["generate", "x", "-m", "/no/such/folder"],
             1,
-            "expected 'demo', a folder on this machine",
+            "expected 'demo', 'smollm2', a folder or a .gguf file",
         ),
         (
             ["generate", "x", "--backend", "gpu"],
             1,
             "backend: expected one of auto, cuda, cpu, reference",
         ),
-        (["verify", "/no/such/folder"], 1, "expected 'demo', a folder on this machine"),
+        (["verify", "/no/such/folder"], 1, "expected 'demo', 'smollm2', a folder or a .gguf file"),
     ],
 )
 def test_wrong_usage_and_failures(arguments: list[str], code: int, message: str) -> None:

@@ -122,7 +122,11 @@ def test_overwriting_is_asked_for(source: Path, tmp_path: Path) -> None:
         (["{source}", "{out}"], 2, "Missing option '--dtype'"),
         (["{source}", "--dtype", "int8"], 2, "Missing argument"),
         (["{source}", "{out}", "--dtype", "fp8"], 2, "expected one of int8, int4, auto, got"),
-        (["/no/such", "{out}", "--dtype", "int8"], 1, "expected 'demo', a folder on this machine"),
+        (
+            ["/no/such", "{out}", "--dtype", "int8"],
+            1,
+            "expected 'demo', 'smollm2', a folder or a .gguf file",
+        ),
         (["{tiny}", "{out}", "--dtype", "int8"], 1, "columns are a multiple of 32"),
     ],
 )

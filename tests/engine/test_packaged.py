@@ -259,12 +259,16 @@ def test_the_command(index: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_smollm2_answers_in_english(smollm2: Path) -> None:
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_smollm2_answers_in_english(
+    backend: str, smollm2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The real model, from the package index of this machine."""
+    monkeypatch.setenv("MONOLANE_CACHE", str(smollm2.parents[2]))  # the session's, if it had one
     assert smollm2.stat().st_size == 98_362_432
     assert hashlib.sha256(smollm2.read_bytes()).hexdigest() == packaged.PACKAGED["smollm2"].sha256
     assert "Apache License 2.0" in (smollm2.parent / "NOTICE").read_text()
-    with Engine.load("smollm2", "reference", context=128) as engine:
+    with Engine.load("smollm2", backend, context=128) as engine:
         asked = [{"role": "user", "content": "What is the capital of France? In one sentence."}]
         answer = engine.generate(asked, SamplingParams(max_tokens=16, temperature=0.0))
     assert answer.text == "The capital of France is Paris."

@@ -235,6 +235,13 @@ def load(folder: Path) -> Weights:
     return Weights.load(read_config(folder), Checkpoint.open(folder))
 
 
+def codes_of(weights: Weights) -> dict[tuple[Role, int | None], Quantized]:
+    """The quantised matrices, which are ours: none is in a GGUF file's blocks."""
+    found = {at: x for at, x in weights.quantized.items() if isinstance(x, Quantized)}
+    assert len(found) == len(weights.quantized)
+    return found
+
+
 def oracle(weights: Weights, ids: np.ndarray) -> np.ndarray:
     model = ReferenceModel(weights)
     return model.forward(ids, model.new_cache())
@@ -252,16 +259,18 @@ def test_a_packed_model_is_the_float_model_that_is_meant(
     meant = write_folder(tmp_path / "packed", SCHEMES[name])
     packed, plain = load(tmp_path / "packed"), load(write_float(tmp_path / "float", meant))
     assert len(packed.quantized) == 2 * 7
-    for (role, layer), matrix in packed.quantized.items():
+    for (role, layer), matrix in codes_of(packed).items():
         assert layer is not None
-        assert isinstance(matrix, Quantized)
         np.testing.assert_array_equal(matrix.widened(), plain.layers[layer][role], strict=True)
     assert packed.outer[Role.HEAD].dtype == np.float16
     bits = 8 if name in COSTLY or "8" in name or "awq" in name else 4
     assert packed.config.stored_dtype == f"int{bits}"
     wanted = oracle(plain, IDS)
     np.testing.assert_array_equal(oracle(packed, IDS), wanted)
-    found = CpuExecutor(packed, context=64, slots=1).logits(0, IDS.tolist())
+    executor = CpuExecutor(packed, context=64, slots=1)
+    assert executor.converted_bytes == 0  # the float head is read as it is stored
+    assert dict(executor.plan.formats) == {(Role.HEAD, None): "float16"}
+    found = executor.logits(0, IDS.tolist())
     # As derived in tests/cpu/test_quantized.py: activations on a grid of max |x| / 127 per group,
     # keys and values in bfloat16, through the 4N + 1 products along the depth.
     share = np.sqrt((4 * 2 + 1) * 32 / 254**2 / 3 + 2 * (2.0**-9) ** 2 / 3)
@@ -275,10 +284,10 @@ def test_a_repacked_folder_loads_from_the_mapping(name: str, tmp_path: Path) -> 
     report = repack_folder(tmp_path / "packed", tmp_path / "ours")
     found = load(tmp_path / "ours")
     assert found.config.quantization == Quantization(
-        load(tmp_path / "packed").quantized[Role.Q, 0].bits, ignore=("lm_head",)
+        codes_of(load(tmp_path / "packed"))[Role.Q, 0].bits, ignore=("lm_head",)
     )
-    for (role, layer), matrix in load(tmp_path / "packed").quantized.items():
-        ours = found.quantized[role, layer]
+    for at, matrix in codes_of(load(tmp_path / "packed")).items():
+        ours = codes_of(found)[at]
         np.testing.assert_array_equal(ours.codes, matrix.codes, strict=True)
         np.testing.assert_array_equal(ours.scales, matrix.scales, strict=True)
         assert not ours.codes.flags.owndata
@@ -564,7 +573,7 @@ def test_a_matrix_is_repacked_a_few_rows_at_a_time(tmp_path: Path) -> None:
     config = parse_config(CONFIG | big | {"quantization_config": GPTQ})
     down = next(x for x in tensor_specs(config) if x.role is Role.DOWN)
     name = down.name.removesuffix("weight")
-    tensors = [
+    tensors: list[tuple[str, np.ndarray]] = [
         (name + "qweight", np.full((8192 // 8, 2048), 0x12345678, np.int32)),
         (name + "qzeros", np.full((8192 // 64, 2048 // 8), 0x77777777, np.int32)),
         (name + "scales", np.ones((8192 // 64, 2048), np.float16)),
@@ -595,3 +604,32 @@ def test_against_the_library_compressed_tensors() -> None:
         np.testing.assert_array_equal(packed, words(codes.astype(int) + half, bits))
         rows = helpers.pack_to_int32(torch.from_numpy(codes), bits, packed_dim=0).numpy()
         np.testing.assert_array_equal(rows, words(codes.T.astype(int) + half, bits).T)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:You passed `quantization_config`:UserWarning")
+@pytest.mark.parametrize("name", [x for x in SCHEMES if x.startswith("ct ")])
+def test_transformers_reads_the_same_from_these_folders(name: str, tmp_path: Path) -> None:
+    """With the library compressed-tensors, which loads what is written here as its own."""
+    pytest.importorskip("compressed_tensors")
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    write_folder(tmp_path / "m", SCHEMES[name])
+    scales = {  # in float32, since the library rounds each weight to the dtype of its scale
+        key: array.astype(np.float32)
+        for key, array in SafetensorsFile(tmp_path / "m" / "model.safetensors").items()
+        if key.endswith("weight_scale")
+    }
+    rewrite(tmp_path / "m", **scales)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "m",
+        dtype=torch.float32,
+        quantization_config=transformers.CompressedTensorsConfig(dequantize=True),
+    ).eval()
+    with torch.no_grad():
+        wanted = theirs(torch.from_numpy(IDS)[None]).logits[0].numpy()
+    found = oracle(load(tmp_path / "m"), IDS)
+    # As in tests/engine/test_dense.py: 9 products in a row whose sums have at most 192 terms, in
+    # two evaluations, 6 times that for the largest; angles of up to 40 radians in 2 layers.
+    sums, angles = 6 * np.sqrt(2 * 9 * 192), 6 * 3 * len(IDS) * np.sqrt(2)
+    assert np.abs(found - wanted).max() < (sums + angles) * 2.0**-24 * wanted.std()

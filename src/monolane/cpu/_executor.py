@@ -10,7 +10,7 @@ import numpy.typing as npt
 from monolane._core import Executor as NativeExecutor
 from monolane._core import kernels
 from monolane.cpu._arithmetic import Arithmetic, find_arithmetic
-from monolane.cpu._weights import block_formats, check_config, convert, hand_over
+from monolane.cpu._weights import block_formats, check_config, convert, hand_over, keeps_floats
 from monolane.epoch import (
     SPAN,
     TOKEN,
@@ -64,7 +64,7 @@ class CpuExecutor(Executor):
             weights.config.dtype if dtype == "float32" or blocks else self.dtype,
             context=context,
             kv_bytes=arithmetic.keys.bits // 8,
-            formats=handover.formats if blocks else None,
+            formats=handover.formats if blocks or keeps_floats(weights.config) else None,
         )
         arrays = to_arrays(self.plan)
         self._core = NativeExecutor(

@@ -59,7 +59,7 @@ def hand_over(weights: Weights, arithmetic: Arithmetic) -> Handover:
     """Describe a model's weights to the core; BackendError if a format cannot hold a matrix."""
     config = weights.config
     found = Handover(WeightTable(config.num_layers), {}, {})
-    wanted = _wanted(config, arithmetic)
+    wanted = None if keeps_floats(config) else arithmetic.weights
     places = [(role, 0, array) for role, array in weights.outer.items()]
     places += [(role, i, x) for i, layer in enumerate(weights.layers) for role, x in layer.items()]
     for role, index, array in places:
@@ -98,15 +98,13 @@ def convert(core: Executor, plan: Plan, sources: Mapping[tuple[Role, int], Array
             release_pages(source)
 
 
-def _wanted(config: ModelConfig, arithmetic: Arithmetic) -> WeightFormat | None:
-    """Return the format of matrices that are stored as floats; None: as they are stored.
+def keeps_floats(config: ModelConfig) -> bool:
+    """Tell whether a quantised model says which of its matrices are floats: they stay as stored.
 
-    Where another program quantised a model, it says which matrices stay floats.
+    Of one that does not, only a tied head is: the embedding, which is quantised as all the others.
     """
     scheme = config.quantization
-    if scheme is not None and (scheme.ignore or scheme.packing is not None):
-        return None
-    return arithmetic.weights
+    return scheme is not None and (bool(scheme.ignore) or scheme.packing is not None)
 
 
 def _set_vector(
