@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from monolane import Engine
 from monolane.errors import RequestError
+from monolane.serve import ServerOptions, serve
 from monolane.serve._api.prepare import chat_prompt, prepare_chat
 from monolane.serve._api.wire import ChatRequest
 from monolane.serve._tools.calls import Delta
@@ -247,3 +248,8 @@ def test_an_empty_list_of_calls_is_none(engines: dict[str, Engine]) -> None:
     said = {"role": "assistant", "content": "Well.", "tool_calls": []}
     ids, _ = chat_prompt(ask(messages=[USER, said, USER]), None, engines["llama3.1"])
     assert "Well." in engines["llama3.1"].tokenizer.decode(ids)
+
+
+def test_a_format_that_is_none_ends_the_server_before_it_listens() -> None:
+    with pytest.raises(RequestError, match="tool_format: expected one of auto, .* got 'lama'"):
+        serve(lambda: pytest.fail("not to be loaded"), ServerOptions(tool_format="lama"))
