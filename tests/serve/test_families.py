@@ -22,7 +22,7 @@ from monolane.serve._tools.request import ToolUse, read_tools
 from monolane.serve._tools.shown import Shown, shown_by
 from monolane.text import ChatTemplate, ThinkingSplit, find_thinking
 
-from .families import FAMILIES, Family, write_family
+from .families import FAMILIES, TEMPLATES, Family, write_family
 
 PROPERTIES: dict[str, Any] = {
     "city": {"type": "string", "description": "Where"},
@@ -253,3 +253,30 @@ def test_an_empty_list_of_calls_is_none(engines: dict[str, Engine]) -> None:
 def test_a_format_that_is_none_ends_the_server_before_it_listens() -> None:
     with pytest.raises(RequestError, match="tool_format: expected one of auto, .* got 'lama'"):
         serve(lambda: pytest.fail("not to be loaded"), ServerOptions(tool_format="lama"))
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_template_of_its_own_for_tools(tmp_path: Path, listed: bool) -> None:
+    """As in the folders of Hermes models: ChatML, and "tool_use" beside it."""
+    folder = write_family(tmp_path, FAMILIES["hermes"])
+    first = TEMPLATES / f"{FAMILIES['smollm2'].file}.jinja"
+    tool_use = (folder / "chat_template.jinja").read_text()
+    if listed:
+        (folder / "chat_template.jinja").unlink()
+        path = folder / "tokenizer_config.json"
+        both = (("default", first.read_text()), ("tool_use", tool_use))
+        named = [{"name": name, "template": template} for name, template in both]
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": named}))
+    else:
+        (folder / "chat_template.jinja").write_text(first.read_text())
+        (folder / "additional_chat_templates").mkdir()
+        (folder / "additional_chat_templates" / "tool_use.jinja").write_text(tool_use)
+    with Engine.load(folder) as engine:
+        assert format_of(engine).name == "hermes"
+        texts = []
+        for use in (None, use_of(engine)):
+            ids, _ = chat_prompt(ask(tools=use and TOOLS), use, engine)
+            texts.append(engine.tokenizer.decode(ids, skip_special_tokens=False))
+    assert "named SmolLM" in texts[0]
+    assert "You are a function calling AI model" in texts[1]
+    assert "get_weather" in texts[1]
