@@ -251,8 +251,12 @@ def test_an_empty_list_of_calls_is_none(engines: dict[str, Engine]) -> None:
 
 
 def test_a_format_that_is_none_ends_the_server_before_it_listens() -> None:
+
+    def load() -> Engine:
+        raise AssertionError("not to be loaded")
+
     with pytest.raises(RequestError, match="tool_format: expected one of auto, .* got 'lama'"):
-        serve(lambda: pytest.fail("not to be loaded"), ServerOptions(tool_format="lama"))
+        serve(load, ServerOptions(port=0, tool_format="lama"))
 
 
 @pytest.mark.parametrize("listed", [True, False])
