@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,16 +11,18 @@ from hypothesis import strategies as st
 
 from monolane import Engine
 from monolane.errors import RequestError
-from monolane.serve._api.prepare import prepare_chat
+from monolane.serve import ServerOptions, serve
+from monolane.serve._api.prepare import chat_prompt, prepare_chat
 from monolane.serve._api.wire import ChatRequest
 from monolane.serve._tools.calls import Delta
 from monolane.serve._tools.format import FORMATS, format_of
 from monolane.serve._tools.parser import ToolParser
 from monolane.serve._tools.prompt import tool_prompt
 from monolane.serve._tools.request import ToolUse, read_tools
-from monolane.text import ThinkingSplit, find_thinking
+from monolane.serve._tools.shown import Shown, shown_by
+from monolane.text import ChatTemplate, ThinkingSplit, find_thinking
 
-from .families import FAMILIES, Family, write_family
+from .families import FAMILIES, TEMPLATES, Family, write_family
 
 PROPERTIES: dict[str, Any] = {
     "city": {"type": "string", "description": "Where"},
@@ -185,3 +188,99 @@ def test_forced_calls_are_as_the_template_shows_them(engines: dict[str, Engine],
         text = text.replace(', "id": "call00000"', "").replace(', "id": "call00001"', "")
         ids = engine.tokenizer.encode(text, add_special_tokens=False, parse_special=True)
     assert walk._matcher.validate_tokens(ids) == len(ids), text
+
+
+TURN = "{{ m.role }}:{{ m.content }};"
+CALLS = "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ ARGUMENTS }};{% endfor %}"
+LOOP = "{% for t in tools or [] %}{{ t }}{% endfor %}{% for m in messages %}BODY{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (TURN + CALLS.replace("ARGUMENTS", "c.function.arguments | tojson"), Shown(True, True)),
+        (
+            TURN + CALLS.replace("ARGUMENTS", "'' + c.function.arguments"),
+            Shown(True, True, objects=False),
+        ),
+        (
+            "{{ m.content + '' }}" + CALLS.replace("ARGUMENTS", "c.function.arguments"),
+            Shown(True, True, null=False),
+        ),
+        (
+            "{% if (m.tool_calls or []) | length > 1 %}{{ raise_exception('one') }}{% endif %}"
+            + TURN
+            + CALLS.replace("ARGUMENTS", "c.function.arguments"),
+            Shown(True, True, many=False),
+        ),
+        (TURN, Shown(results=True)),
+        ("{% if m.role != 'tool' %}" + TURN + "{% endif %}", Shown()),
+    ],
+)
+def test_what_a_template_shows_is_found_by_trying(
+    engines: dict[str, Engine], tmp_path: Path, body: str, shown: Shown
+) -> None:
+    """And a history in any of these forms holds what was called and seen."""
+    assert shown_by(ChatTemplate(LOOP.replace("BODY", body))) == shown
+    folder = write_family(tmp_path, FAMILIES["qwen2.5"])
+    (folder / "chat_template.jinja").write_text(LOOP.replace("BODY", body))
+    calls = [("get_weather", {"city": "Bern"}), ("now", {"city": "Chur"})]
+    message = calls_message(calls, None)
+    results = [
+        {"role": "tool", "tool_call_id": call["id"], "content": f"seen-{i}"}
+        for i, call in enumerate(message["tool_calls"])
+    ]
+    with Engine.load(folder) as engine:
+        told, _ = tool_prompt([USER, message, *results], TOOLS, use_of(engine), engine)
+        text = engine.chat_template.render(told)
+    for word in ("get_weather", "Bern", "seen-0", "now", "Chur", "seen-1"):
+        assert text.count(word) == 1, text
+    if not shown.calls:
+        assert '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bern"}}' in text
+    if not shown.results:
+        assert "user:<tool_response>\nseen-0\n</tool_response>" in text
+    if not shown.many:  # each result behind its call
+        assert text.index("seen-0") < text.index("Chur") < text.index("seen-1")
+
+
+def test_an_empty_list_of_calls_is_none(engines: dict[str, Engine]) -> None:
+    """Llama 3's template refuses a message with a list of any other length than one."""
+    said = {"role": "assistant", "content": "Well.", "tool_calls": []}
+    ids, _ = chat_prompt(ask(messages=[USER, said, USER]), None, engines["llama3.1"])
+    assert "Well." in engines["llama3.1"].tokenizer.decode(ids)
+
+
+def test_a_format_that_is_none_ends_the_server_before_it_listens() -> None:
+
+    def load() -> Engine:
+        raise AssertionError("not to be loaded")
+
+    with pytest.raises(RequestError, match="tool_format: expected one of auto, .* got 'lama'"):
+        serve(load, ServerOptions(port=0, tool_format="lama"))
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_template_of_its_own_for_tools(tmp_path: Path, listed: bool) -> None:
+    """As in the folders of Hermes models: ChatML, and "tool_use" beside it."""
+    folder = write_family(tmp_path, FAMILIES["hermes"])
+    first = TEMPLATES / f"{FAMILIES['smollm2'].file}.jinja"
+    tool_use = (folder / "chat_template.jinja").read_text()
+    if listed:
+        (folder / "chat_template.jinja").unlink()
+        path = folder / "tokenizer_config.json"
+        both = (("default", first.read_text()), ("tool_use", tool_use))
+        named = [{"name": name, "template": template} for name, template in both]
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": named}))
+    else:
+        (folder / "chat_template.jinja").write_text(first.read_text())
+        (folder / "additional_chat_templates").mkdir()
+        (folder / "additional_chat_templates" / "tool_use.jinja").write_text(tool_use)
+    with Engine.load(folder) as engine:
+        assert format_of(engine).name == "hermes"
+        texts = []
+        for use in (None, use_of(engine)):
+            ids, _ = chat_prompt(ask(tools=use and TOOLS), use, engine)
+            texts.append(engine.tokenizer.decode(ids, skip_special_tokens=False))
+    assert "named SmolLM" in texts[0]
+    assert "You are a function calling AI model" in texts[1]
+    assert "get_weather" in texts[1]

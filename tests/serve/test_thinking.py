@@ -16,7 +16,7 @@ from monolane.serve._api.wire import ChatRequest
 from monolane.serve._run.request import _update
 from monolane.serve._tools.calls import Delta
 
-from .families import CALL, FAMILIES, Says, write_family
+from .families import CALL, CHATML, FAMILIES, THINK, Says, write_family
 
 USER = {"role": "user", "content": "How is it?"}
 TOOLS = [{"type": "function", "function": {"name": "now", "description": "The time"}}]
@@ -34,6 +34,7 @@ FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Engine]]:
     families = {name: FAMILIES[name] for name in NAMES}
     families["spelled"] = replace(FAMILIES["qwen3.5"], plain=CALL)  # marks letter by letter
+    families["special"] = replace(FAMILIES["qwen3.5"], special=CHATML + THINK, plain=CALL)
     loaded: dict[str, Engine] = {}
     for name, family in families.items():
         loaded[name] = Engine.load(write_family(tmp_path_factory.mktemp("thinking"), family))
@@ -117,7 +118,7 @@ def test_effort_goes_to_the_templates_own_variable(
 
 
 @pytest.mark.parametrize("logprobs", [False, True])  # True: the tokens come one by one
-@pytest.mark.parametrize("name", ["qwen3", "qwen3.5", "deepseek-r1", "spelled"])
+@pytest.mark.parametrize("name", ["qwen3", "qwen3.5", "deepseek-r1", "spelled", "special"])
 def test_an_answer_that_thinks(engines: dict[str, Engine], name: str, logprobs: bool) -> None:
     engine = engines[name]
     thought = "\nHm, a < b.\n\nSo </thin> it is.\n</think>"

@@ -35,7 +35,7 @@ def chat_stream(
         )
     if tokenizer is None:
         return engine.stream(messages, params)  # which says what is missing
-    variables = {} if thinking is None or switch is None else {switch: thinking}
+    variables: dict[str, Any] = {} if thinking is None or switch is None else {switch: thinking}
     ids = template.encode(tokenizer, messages, **variables)
     return engine.stream(ids, replace(params, thinking=find_thinking(template, tokenizer, ids)))
 

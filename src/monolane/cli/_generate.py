@@ -3,7 +3,7 @@
 import json
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -80,9 +80,8 @@ def generate(
 def _print_json(engine: "Engine", stream: "Stream", chat: bool) -> None:
     answer = stream.result()
     timings = answer.timings
-    record = {
+    record: dict[str, Any] = {
         "text": answer.text,
-        **({"thinking": answer.thinking} if chat else {}),
         "token_ids": answer.token_ids,
         "finish_reason": answer.finish_reason,
         "backend": engine.backend.name,
@@ -93,4 +92,6 @@ def _print_json(engine: "Engine", stream: "Stream", chat: bool) -> None:
             "tokens_per_second": timings.tokens_per_second,
         },
     }
+    if chat:
+        record["thinking"] = answer.thinking
     sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")

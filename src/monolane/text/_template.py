@@ -54,15 +54,18 @@ class ChatTemplate:
         *,
         special_tokens: Mapping[str, str] = MappingProxyType({}),
         name: str = "chat template",
+        tool_use: "ChatTemplate | None" = None,
     ) -> None:
         """Compile the template; TextError when it is no Jinja.
 
         ``special_tokens`` are what ``bos_token`` and the like stand for; ``name`` is for messages.
-        ``variables`` are the names that the template reads and that a caller may set.
+        ``variables`` are the names that the template reads and that a caller may set. ``for_tools``
+        is the template of chats with tools: ``tool_use``, or this one.
         """
         if len(source) > _LONGEST:
             raise TextError(f"{name}: expected at most {_LONGEST} characters, got {len(source)}")
         self.source = source
+        self.for_tools: ChatTemplate = tool_use or self
         self._name = name
         self._special_tokens = dict(special_tokens)
         self._compiled, self.variables = _compile(source, name)
@@ -72,18 +75,27 @@ class ChatTemplate:
         """Return the folder's template, or the default where it has none.
 
         chat_template.jinja comes before ``chat_template`` of tokenizer_config.json, of which a
-        list gives its template "default". TextError names a file that is malformed.
+        list gives its template "default". One for chats with tools is named "tool_use" there, or
+        stands in additional_chat_templates. TextError names a file that is malformed.
         """
         settings = read_settings(folder)
         found = ((key, named_token(settings, key, folder)) for key in _TOKENS)
         tokens = {key: token for key, token in found if token is not None}
         path = folder / "chat_template.jinja"
+        more = folder / "additional_chat_templates" / "tool_use.jinja"
         if path.is_file():
-            return ChatTemplate(read_text(path), special_tokens=tokens, name=path.name)
-        source = _listed(settings.get("chat_template"), folder)
-        if source is None:
+            tools = None
+            if more.is_file():
+                tools = ChatTemplate(read_text(more), special_tokens=tokens, name=more.name)
+            source = read_text(path)
+            return ChatTemplate(source, special_tokens=tokens, name=path.name, tool_use=tools)
+        named = _listed(settings.get("chat_template"), folder)
+        if named is None:
             return ChatTemplate(special_tokens=tokens)
-        return ChatTemplate(source, special_tokens=tokens, name="tokenizer_config.json")
+        name, tools, second = "tokenizer_config.json", None, named.get("tool_use")
+        if isinstance(second, str):
+            tools = ChatTemplate(second, special_tokens=tokens, name=f"{name}, tool_use")
+        return ChatTemplate(named["default"], special_tokens=tokens, name=name, tool_use=tools)
 
     @staticmethod
     def of_gguf(text: GgufText) -> "ChatTemplate":
@@ -199,10 +211,12 @@ def _compile(source: str, name: str) -> tuple[Template, frozenset[str]]:
         ) from None
 
 
-def _listed(value: Any, folder: Path) -> str | None:
-    """Return the template in tokenizer_config.json: a string, or the default of a list."""
-    if value is None or isinstance(value, str):
-        return value
+def _listed(value: Any, folder: Path) -> dict[str, Any] | None:
+    """Return the templates in tokenizer_config.json by name; a string is the default."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return {"default": value}
     named = {}
     if isinstance(value, list) and all(isinstance(entry, dict) for entry in value):
         named = {str(entry.get("name")): entry.get("template") for entry in value}
@@ -213,7 +227,7 @@ def _listed(value: Any, folder: Path) -> str | None:
             f"of templates with one named 'default'; got {type(value).__name__} "
             f"{sorted(named)!r:.200}"
         )
-    return found
+    return named
 
 
 def _opened(message: dict[str, Any], place: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from monolane.serve._run.choice import Choice
 from monolane.serve._tools.format import AUTO
 from monolane.serve._tools.grammar import answer_grammar
 from monolane.serve._tools.parser import ToolParser
-from monolane.serve._tools.prompt import content_text, tool_prompt
+from monolane.serve._tools.prompt import content_text, template_for, tool_prompt
 from monolane.serve._tools.request import ToolUse, read_tools
 from monolane.text import ChatTemplate, Thinking, find_thinking, thinking_switch
 
@@ -129,10 +129,12 @@ def chat_prompt(
             messages, continued = messages[:-1], False
         continued = continued and not last.get("tool_calls")
     shown, template_tools = tool_prompt(messages, request.tools, tools, engine, tool_format)
-    effort = _effort(request.reasoning_effort, engine.chat_template)
+    template = template_for(tools, engine)
+    effort = _effort(request.reasoning_effort, template)
     ids = render_ids(
         shown,
         engine,
+        template,
         add_generation_prompt=request.add_generation_prompt is not False,
         continue_final=continued,
         tools=template_tools,
@@ -140,17 +142,23 @@ def chat_prompt(
     )
     assert engine.tokenizer is not None  # messages were rendered
     text = content_text(shown[-1]) if continued else None
-    return ids, find_thinking(engine.chat_template, engine.tokenizer, ids, text)
+    return ids, find_thinking(template, engine.tokenizer, ids, text)
 
 
-def render_ids(messages: Sequence[Mapping[str, Any]], engine: Engine, **options: Any) -> list[int]:
+def render_ids(
+    messages: Sequence[Mapping[str, Any]],
+    engine: Engine,
+    template: ChatTemplate | None = None,
+    **options: Any,
+) -> list[int]:
     """Return the ids of messages under the folder's template; RequestError without a tokenizer.
 
+    ``template`` is to be used in place of the folder's first.
     ``options`` are those of ``ChatTemplate.encode``.
     """
     if engine.tokenizer is None:
         raise RequestError("messages: this model has no tokenizer; use /v1/completions with ids")
-    return engine.chat_template.encode(engine.tokenizer, messages, **options)
+    return (template or engine.chat_template).encode(engine.tokenizer, messages, **options)
 
 
 def _prompt_ids(

@@ -129,7 +129,7 @@ def format_of(engine: Engine, name: str = AUTO) -> ToolFormat:
     """
     if name != AUTO:
         return format_named(name)
-    source = engine.chat_template.source
+    source = engine.chat_template.for_tools.source
     for tool_format in FORMATS:
         if tool_format.shown and all(mark in source for mark in tool_format.shown):
             return tool_format

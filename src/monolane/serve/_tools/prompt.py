@@ -18,6 +18,7 @@ from monolane.errors import RequestError, TextError
 from monolane.serve._tools.format import AUTO, ToolFormat, format_of
 from monolane.serve._tools.request import ToolUse
 from monolane.serve._tools.shown import Shown, shown_by
+from monolane.text import ChatTemplate
 
 Message = dict[str, Any]
 _KNOWS_TOOLS = re.compile(r"\btools\b")
@@ -49,12 +50,18 @@ def tool_prompt(
     """
     chat = [_parsed(message, f"messages[{i}]") for i, message in enumerate(messages)]
     form = format_of(engine, format_name) if use is None else use.format
-    if not _KNOWS_TOOLS.search(engine.chat_template.source):
+    template = template_for(use, engine)
+    if not _KNOWS_TOOLS.search(template.source):
         spelled = _with_results_as_text(_with_calls_as_text(chat, form))
         return (spelled if use is None else _instructed(spelled, use, engine)), None
     if any(message.get("tool_calls") or message.get("role") == "tool" for message in chat):
-        chat = _adapted(chat, form, shown_by(engine.chat_template))
+        chat = _adapted(chat, form, shown_by(template))
     return chat, given if use else None
+
+
+def template_for(use: ToolUse | None, engine: Engine) -> ChatTemplate:
+    """Return the template of a chat, which may be another where there are tools to call."""
+    return engine.chat_template if use is None else engine.chat_template.for_tools
 
 
 def _parsed(message: Mapping[str, Any], where: str) -> Message:
@@ -183,7 +190,7 @@ def _instructed(messages: list[Message], use: ToolUse, engine: Engine) -> list[M
     call = use.format.spell([("function name", {"argument name": "value"})])
     where = "within these tags" if use.format.end else "like this"
     text = INSTRUCTIONS.format(tools=lines, where=where, call=call)
-    role = "system" if _shows_system(engine) else "user"
+    role = "system" if _shows_system(engine.chat_template.for_tools) else "user"
     for place, message in enumerate(messages):
         if message.get("role") == role:
             content = message.get("content")
@@ -194,10 +201,10 @@ def _instructed(messages: list[Message], use: ToolUse, engine: Engine) -> list[M
     return [{"role": role, "content": text}, *messages]
 
 
-def _shows_system(engine: Engine) -> bool:
+def _shows_system(template: ChatTemplate) -> bool:
     chat = [{"role": "system", "content": _PROBE}, {"role": "user", "content": "x"}]
     try:
-        return _PROBE in engine.chat_template.render(chat)
+        return _PROBE in template.render(chat)
     except TextError:
         return False
 
