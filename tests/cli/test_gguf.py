@@ -1,4 +1,4 @@
-"""A .gguf file on the command line: commands that run a model take it, others say what they take."""
+"""A .gguf file on the command line: commands that run models take it, others say what they take."""
 
 import json
 import subprocess
