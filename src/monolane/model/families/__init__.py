@@ -91,7 +91,12 @@ def read_config(folder: Path) -> ModelConfig:
     """Read ``folder``/config.json."""
     path = folder / "config.json"
     if not path.is_file():
-        raise ModelNotFoundError(f"{folder}: expected a model folder with a config.json in it")
+        got = (
+            "; got a file: generate, chat, serve and bench run a .gguf file as it is"
+            if folder.is_file()
+            else ""
+        )
+        raise ModelNotFoundError(f"{folder}: expected a model folder with a config.json in it{got}")
     return parse_config(read_json_object(path), str(path))
 
 
