@@ -85,7 +85,8 @@ def random_rows(kind: Kind, columns: int, rng: np.random.Generator) -> npt.NDArr
     if kind in _PLAIN:
         values = rng.standard_normal((_ROWS, columns), np.float32) * columns**-0.5
         if kind is Kind.BF16:
-            return gguf.quants.quantize(values, kind)
+            words: npt.NDArray[Any] = gguf.quants.quantize(values, kind)
+            return words
         return values.astype(_PLAIN[kind])
     per_block, size = gguf.GGML_QUANT_SIZES[kind]
     blocks = rng.integers(0, 256, (_ROWS * columns // per_block, size), np.uint8)

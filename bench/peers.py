@@ -73,9 +73,10 @@ def measure(options: argparse.Namespace, name: str, path: Path) -> list[Record]:
         buffer=options.buffer << 20,
     )
 
-    def peers(**case: int) -> tuple[LlamaCase, ...]:
+    def peers(prompt: int = 0, context: int = 0, tokens: int = 0) -> tuple[LlamaCase, ...]:
         return tuple(
-            LlamaCase(peer, program, path, name, threads, **case) for peer, program in options.peer
+            LlamaCase(peer, program, path, name, threads, prompt, context, tokens)
+            for peer, program in options.peer
         )
 
     pairings = [Pairing(case, peers(context=case.context, tokens=case.tokens)) for case in decodes]
