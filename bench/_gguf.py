@@ -87,7 +87,8 @@ def random_rows(kind: Kind, columns: int, rng: np.random.Generator) -> npt.NDArr
         if kind is Kind.BF16:
             words: npt.NDArray[Any] = gguf.quants.quantize(values, kind)
             return words
-        return values.astype(_PLAIN[kind])
+        plain: npt.NDArray[Any] = values.astype(_PLAIN[kind])
+        return plain
     per_block, size = gguf.GGML_QUANT_SIZES[kind]
     blocks = rng.integers(0, 256, (_ROWS * columns // per_block, size), np.uint8)
     _set_scale(blocks, kind, 1.0)
