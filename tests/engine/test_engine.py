@@ -187,14 +187,14 @@ def test_wrong_options_are_named(
 
 
 def test_models_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match="expected 'demo', a folder on this machine"):
+    with pytest.raises(ModelNotFoundError, match="expected 'demo', a folder or a .gguf file"):
         Engine.load("no such thing")
     with pytest.raises(ModelNotFoundError, match="nobody/nothing: not a folder here, not in the"):
         Engine.load("nobody/nothing")
     with pytest.raises(ModelNotFoundError, match="expected a model folder with a config.json"):
         Engine.load(tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(ModelNotFoundError, match="expected the folder of a model, got a file"):
+    with pytest.raises(ModelNotFoundError, match="expected the folder .*, got another file"):
         Engine.load(tmp_path / "file")
 
 
