@@ -1,103 +1,160 @@
-"""A GGUF of random weights in the shape of a config, with the architecture "llama".
+"""GGUF files of random weights in the shape of a Llama, in any type that llama.cpp computes.
 
-Not a Laneformer: llama.cpp has none. The same sizes make the same bytes and operations per token,
-which is what a peer's speed depends on. Needs the `gguf` package of llama.cpp.
+The sizes make the bytes and operations of a token, on which speed depends; what the weights say
+does not. Needs the `gguf` package of llama.cpp, which also says how large a type's blocks are.
 """
 
 import os
-import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import numpy.typing as npt
+from gguf import GGMLQuantizationType as Kind
 
-from monolane.model import ModelConfig
-
-FORMATS = ("BF16", "Q8_0", "Q4_0")
-_VERSION = 1  # of what is written below
-
-
-def import_gguf(folder: Path | None) -> Any:
-    """Return the gguf package, from llama.cpp's gguf-py folder if one is named."""
-    if folder is not None:
-        sys.path.insert(0, str(folder))
-    try:
-        import gguf
-    except ImportError:
-        raise SystemExit(
-            "peers: expected the gguf package, which writes llama.cpp's model files: "
-            "pip install gguf, or pass --gguf-py LLAMA_CPP/gguf-py"
-        ) from None
-    return gguf
+_VERSION = 2  # of what is written below: a new one makes new files
+_ROWS = 256  # random rows of one width, repeated: seconds instead of minutes
 
 
-def random_gguf(gguf: Any, home: Path, name: str, config: ModelConfig, dtype: str) -> Path:
-    """Return the file of a shape in a format, written if it is not there."""
-    path = home / f"{name}-{dtype}-v{_VERSION}.gguf"
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a Llama."""
+
+    layers: int
+    hidden: int
+    inner: int
+    heads: int
+    kv_heads: int
+    vocab: int
+    context: int = 8192
+
+
+SHAPES = {
+    "llama-1.7b": Shape(24, 2048, 8192, 32, 32, 49152),  # as SmolLM2 1.7B, its head not tied
+    "llama-tiny": Shape(2, 256, 512, 8, 4, 512),
+}
+# Byte of a block's float16 scale, and of what is added to all of its numbers (negated in K types).
+_SCALES = {
+    Kind.Q8_0: (0, None), Kind.Q4_0: (0, None), Kind.Q4_1: (0, 2), Kind.Q5_0: (0, None),
+    Kind.Q5_1: (0, 2), Kind.Q4_K: (0, 2), Kind.Q5_K: (0, 2), Kind.Q6_K: (208, None),
+}  # fmt: skip
+_PLAIN = {Kind.F32: np.float32, Kind.F16: np.float16, Kind.BF16: np.uint16}
+# Half of the largest code: the minimum that puts the mean of random codes near zero.
+_MIDDLE = {Kind.Q4_1: -7.5, Kind.Q5_1: -15.5, Kind.Q4_K: 7.5, Kind.Q5_K: 15.5}
+MIXES = ("Q4_K_M", "Q5_K_M")
+TYPES = (*MIXES, *(kind.name for kind in (*_PLAIN, *_SCALES)))
+
+
+def random_gguf(home: Path, shape: str, kind: str) -> Path:
+    """Return the file of a shape in a type of TYPES, written if it is not there."""
+    path = home / f"{shape}-{kind}-v{_VERSION}.gguf"
     if path.is_file():
         return path
     home.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        _write(gguf, aside, config, dtype)
+        _write(aside, SHAPES[shape], kind)
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
     return path
 
 
-def _write(gguf: Any, path: Path, config: ModelConfig, dtype: str) -> None:
+def kind_of(mix: str, tensor: str, layer: int, layers: int) -> Kind:
+    """Return the type of a matrix in a mix: llama.cpp's src/llama-quant.cpp, Q4_K_M and Q5_K_M.
+
+    The head, and values and down projections of the first and last eighth of the layers and of each
+    third one between, have six bits.
+    """
+    if mix not in MIXES:
+        return Kind[mix]
+    eighth = layers // 8
+    more = layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
+    six = tensor == "output" or (tensor in ("attn_v", "ffn_down") and more)
+    return Kind.Q6_K if six else Kind[mix.removesuffix("_M")]
+
+
+def random_rows(kind: Kind, columns: int, rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Return rows of random numbers with a mean near 0 and a deviation of columns**-0.5.
+
+    As a file holds them: [_ROWS, bytes of a row] of uint8, or floats [_ROWS, columns].
+    """
+    if kind in _PLAIN:
+        values = rng.standard_normal((_ROWS, columns), np.float32) * columns**-0.5
+        if kind is Kind.BF16:
+            return gguf.quants.quantize(values, kind)
+        return values.astype(_PLAIN[kind])
+    per_block, size = gguf.GGML_QUANT_SIZES[kind]
+    blocks = rng.integers(0, 256, (_ROWS * columns // per_block, size), np.uint8)
+    _set_scale(blocks, kind, 1.0)
+    spread = float(gguf.quants.dequantize(blocks, kind).std())
+    _set_scale(blocks, kind, columns**-0.5 / spread)
+    return blocks.reshape(_ROWS, -1)
+
+
+def _set_scale(blocks: npt.NDArray[np.uint8], kind: Kind, scale: float) -> None:
+    at, minimum_at = _SCALES[kind]
+    places = [(at, scale)]
+    if minimum_at is not None:
+        places.append((minimum_at, scale * _MIDDLE[kind]))
+    for byte, value in places:
+        blocks[:, byte : byte + 2] = np.frombuffer(np.float16(value).tobytes(), np.uint8)
+
+
+def _write(path: Path, shape: Shape, mix: str) -> None:
     writer = gguf.GGUFWriter(path, "llama", use_temp_file=False)
-    _add_fields(writer, config)
-    kind = gguf.GGMLQuantizationType[dtype]
+    _add_fields(writer, shape)
     rng = np.random.default_rng(0)
-    # One block of random rows, quantised once and repeated: seconds instead of minutes.
-    blocks: dict[int, npt.NDArray[Any]] = {}
-    for name, rows, columns in _matrices(config):
-        if columns not in blocks:
-            values = rng.standard_normal((256, columns), np.float32) * config.hidden_size**-0.5
-            blocks[columns] = gguf.quants.quantize(values, kind)
-        repeated = np.resize(blocks[columns], (rows, blocks[columns].shape[1]))
-        writer.add_tensor(name, repeated, raw_dtype=kind)
-    for name in _norms(config):
-        writer.add_tensor(name, np.ones(config.hidden_size, np.float32))
+    made: dict[tuple[Kind, int], npt.NDArray[Any]] = {}
+    for name, layer, rows, columns in _matrices(shape):
+        kind = kind_of(mix, name, layer, shape.layers)
+        if (kind, columns) not in made:
+            made[kind, columns] = random_rows(kind, columns, rng)
+        block = made[kind, columns]
+        place = name if layer < 0 else f"blk.{layer}.{name}"
+        writer.add_tensor(
+            f"{place}.weight", np.resize(block, (rows, block.shape[1])), raw_dtype=kind
+        )
+    for name in _norms(shape):
+        writer.add_tensor(name, np.ones(shape.hidden, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def _add_fields(writer: Any, config: ModelConfig) -> None:
-    writer.add_context_length(config.max_positions)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_heads)
-    writer.add_head_count_kv(config.num_kv_heads)
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_rope_freq_base(config.rotary.theta)
-    writer.add_layer_norm_rms_eps(config.norm_eps)
-    writer.add_vocab_size(config.vocab_size)
+def _add_fields(writer: Any, shape: Shape) -> None:
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.hidden)
+    writer.add_block_count(shape.layers)
+    writer.add_feed_forward_length(shape.inner)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_rope_dimension_count(shape.hidden // shape.heads)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(shape.vocab)
     writer.add_tokenizer_model("no_vocab")
 
 
-def _matrices(config: ModelConfig) -> Iterator[tuple[str, int, int]]:
-    """Yield (name, rows, columns) of every matrix."""
-    d, f, v = config.hidden_size, config.intermediate_size, config.vocab_size
-    q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    yield "token_embd.weight", v, d
-    yield "output.weight", v, d
-    for i in range(config.num_layers):
-        shapes = {"attn_q": (q, d), "attn_k": (kv, d), "attn_v": (kv, d), "attn_output": (d, q)}
+def _matrices(shape: Shape) -> Iterator[tuple[str, int, int, int]]:
+    """Yield (name, layer or -1, rows, columns) of every matrix."""
+    d, f = shape.hidden, shape.inner
+    kv = d // shape.heads * shape.kv_heads
+    yield "token_embd", -1, shape.vocab, d
+    yield "output", -1, shape.vocab, d
+    for i in range(shape.layers):
+        shapes = {"attn_q": (d, d), "attn_k": (kv, d), "attn_v": (kv, d), "attn_output": (d, d)}
         shapes |= {"ffn_gate": (f, d), "ffn_up": (f, d), "ffn_down": (d, f)}
         for part, (rows, columns) in shapes.items():
-            yield f"blk.{i}.{part}.weight", rows, columns
+            yield part, i, rows, columns
 
 
-def _norms(config: ModelConfig) -> Iterator[str]:
+def _norms(shape: Shape) -> Iterator[str]:
     yield "output_norm.weight"
-    for i in range(config.num_layers):
+    for i in range(shape.layers):
         yield f"blk.{i}.attn_norm.weight"
         yield f"blk.{i}.ffn_norm.weight"

@@ -1,4 +1,4 @@
-"""llama.cpp's own llama-bench as a case of ours, so that both take turns in one run."""
+"""llama-bench, llama.cpp's own or ik_llama.cpp's, as a case of ours: all take turns in one run."""
 
 import json
 import subprocess
@@ -17,9 +17,10 @@ class PeerError(RuntimeError):
 class LlamaCase(Case):
     """One line of llama-bench: decode behind a context, or prefill of a prompt."""
 
+    name: str  # of the peer: llama.cpp, or a program that keeps its llama-bench
     program: Path
     model: Path
-    dtype: str  # of the GGUF: BF16, Q8_0, Q4_0
+    dtype: str  # of the GGUF: Q4_K_M, Q8_0, BF16, ...
     threads: int
     prompt: int = 0  # tokens; 0: decode
     context: int = 0

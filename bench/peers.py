@@ -1,32 +1,30 @@
-"""monolane beside llama.cpp: the same sizes, the same machine, in turns.
+"""monolane beside llama.cpp and what descends from it: one file, one machine, in turns.
 
-    python bench/peers.py --llama-bench LLAMA_CPP/build/bin/llama-bench
+    python bench/peers.py --peer llama.cpp=LLAMA_CPP/build/bin/llama-bench --type Q4_K_M Q8_0 BF16
+    python bench/peers.py --peer llama.cpp=... --peer ik_llama.cpp=... --gguf MODEL.gguf
 
-Both measure decode behind a context and prefill of a prompt, in BF16, 8 and 4 bits, round after
-round, so that a machine that drifts drifts under both. llama.cpp runs a Llama of Laneformer 2B's
-sizes with random weights, monolane a Laneformer of those sizes with random weights.
+All measure decode behind a context and prefill of a prompt, of the same GGUF file, round after
+round, so that a machine that drifts drifts under all. Without --gguf the files hold random weights
+in the shape --shape, which are written to the cache folder once.
 """
 
 import argparse
 import statistics
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from _document import publish
-from _gguf import FORMATS, import_gguf, random_gguf
 from _llama import LlamaCase, PeerError
 
 from monolane import _env
 from monolane.errors import MonolaneError
 from monolane.measure import (
-    SYNTHETIC,
     Case,
     DecodeCase,
     Neighbours,
     PrefillCase,
-    ReadProbe,
     Record,
     bench_cases,
     bench_records,
@@ -34,18 +32,24 @@ from monolane.measure import (
     drop_from_page_cache,
     run_rounds,
     summary,
-    synthetic,
-    synthetic_config,
 )
 
-OURS = {"BF16": "bfloat16", "Q8_0": "int8", "Q4_0": "int4"}
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """A case of ours and the same case of each peer."""
+
+    own: DecodeCase | PrefillCase
+    peers: tuple[LlamaCase, ...]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print the ratios, and write the results; return the exit code."""
     options = _options(arguments)
     try:
-        records = measure(options)
+        files = _files(options)
+        # One file after the other: each is to be in memory alone.
+        records = [record for name, path in files for record in measure(options, name, path)]
     except (PeerError, MonolaneError) as error:
         sys.stderr.write(f"peers: {error}\n")
         return 1
@@ -55,83 +59,69 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def measure(options: argparse.Namespace) -> list[Record]:
-    """Run everything in turns; return the records of both, each of ours with its ratio."""
-    probe, decodes, prefills = _our_cases(options)
-    ours: list[DecodeCase | PrefillCase] = [*decodes, *prefills]
-    theirs = sorted(_their_cases(options), key=lambda case: case.prompt > 0)
+def measure(options: argparse.Namespace, name: str, path: Path) -> list[Record]:
+    """Run everything on one file, in turns; return our records, with ratios, and the peers'."""
+    drop_from_page_cache(path)
+    threads = options.threads or describe_machine()["cores"]
+    probe, decodes, prefills = bench_cases(
+        path,
+        ["auto"],
+        contexts=options.context,
+        prompts=options.prefill,
+        tokens=options.tokens,
+        workers=threads,
+        buffer=options.buffer << 20,
+    )
+
+    def peers(**case: int) -> tuple[LlamaCase, ...]:
+        return tuple(
+            LlamaCase(peer, program, path, name, threads, **case) for peer, program in options.peer
+        )
+
+    pairings = [Pairing(case, peers(context=case.context, tokens=case.tokens)) for case in decodes]
+    pairings += [Pairing(case, peers(prompt=case.tokens)) for case in prefills]
     cases: list[Case] = [probe]
-    for own, peer in zip(ours, theirs, strict=True):
-        cases += [own, peer]
+    for pairing in pairings:
+        cases += [pairing.own, *pairing.peers]
     done = 0
 
     def step() -> None:
         nonlocal done
         done += 1
-        sys.stderr.write(f"\r{done} of {(options.runs + 1) * len(cases)} steps")
+        sys.stderr.write(f"\r{name}: {done} of {(options.runs + 1) * len(cases)} steps")
 
-    disturbed = run_rounds(cases, options.runs, step, Neighbours(patience=60.0 * options.runs))
+    disturbed = run_rounds(cases, options.runs, step, Neighbours(options.patience * options.runs))
     sys.stderr.write(f"\n{disturbed} samples were taken while other programs ran\n")
-    records = bench_records(f"synthetic-{options.model}", probe, decodes, prefills)
-    for record, own, peer in zip(records[1:], ours, theirs, strict=True):
-        record |= ratio_figures(own.samples, peer.samples)
-        records.append(_peer_record(options.model, peer))
+    records = bench_records(path.stem, probe, decodes, prefills)
+    for record, pairing in zip(records[1:], pairings, strict=True):
+        record["dtype"] = name
+        for peer in pairing.peers:
+            record |= ratio_figures(peer.name, pairing.own.samples, peer.samples)
+            records.append(_peer_record(path.stem, peer))
     return records
 
 
-def ratio_figures(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
+def ratio_figures(peer: str, ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
     """Return the median, least and largest ratio of the two samples of a round.
 
     They were taken one right after the other, so a machine whose memory changes its speed from
     minute to minute changes it under both; the medians of all rounds may be of other minutes.
     """
-    ratios = [own / peer for own, peer in zip(ours, theirs, strict=True)]
+    ratios = [own / other for own, other in zip(ours, theirs, strict=True)]
     found = {"": statistics.median(ratios), "_min": min(ratios), "_max": max(ratios)}
-    return {f"ratio_to_llama_cpp{end}": value for end, value in found.items()}
+    return {f"ratio_to_{_key(peer)}{end}": value for end, value in found.items()}
 
 
-def _our_cases(
-    options: argparse.Namespace,
-) -> tuple[ReadProbe, list[DecodeCase], list[PrefillCase]]:
-    folder = synthetic(options.model, lambda text: print(text, file=sys.stderr))
-    for path in folder.glob("*.safetensors"):
-        drop_from_page_cache(path)
-    return bench_cases(
-        folder,
-        [OURS[dtype] for dtype in options.dtype],
-        contexts=options.context,
-        prompts=options.prefill,
-        tokens=options.tokens,
-        workers=options.threads,
-        buffer=options.buffer << 20,
-    )
-
-
-def _their_cases(options: argparse.Namespace) -> list[LlamaCase]:
-    config = synthetic_config(options.model)
-    threads = options.threads or describe_machine()["cores"]
-    cases = []
-    for dtype in options.dtype:
-        path = options.gguf
-        if path is None:
-            gguf = import_gguf(options.gguf_py)
-            home = _env.CACHE.get() / "synthetic"
-            path = random_gguf(gguf, home, f"llama-{options.model}", config, dtype)
-        if path.is_file():
-            drop_from_page_cache(path)
-        common: dict[str, Any] = {"program": options.llama_bench, "model": path, "dtype": dtype}
-        common["threads"] = threads
-        cases += [LlamaCase(**common, context=c, tokens=options.tokens) for c in options.context]
-        cases += [LlamaCase(**common, prompt=length) for length in options.prefill]
-    return cases
+def _key(peer: str) -> str:
+    return peer.replace(".", "_")
 
 
 def _peer_record(model: str, case: LlamaCase) -> Record:
     figures = summary(case.samples, "tokens/s")
     record = {
         "name": "prefill" if case.prompt else "decode",
-        "engine": "llama.cpp",
-        "model": f"llama with the sizes of {model}",
+        "engine": case.name,
+        "model": model,
         "dtype": case.dtype,
         "context": case.context,
         "tokens": case.prompt or case.tokens,
@@ -142,35 +132,68 @@ def _peer_record(model: str, case: LlamaCase) -> Record:
 
 
 def ratio_table(records: Sequence[Record]) -> list[str]:
-    """Return what a person reads: ours, theirs, and the one by the other."""
-    ours = [record for record in records if "ratio_to_llama_cpp" in record]
-    theirs = [record for record in records if record["engine"] == "llama.cpp"]
-    head = f"{'':8} {'dtype':9} {'tokens':>7} {'monolane':>10} {'llama.cpp':>10}"
-    lines = [f"{head} {'ratio':>6} {'MBU':>5}"]
-    for own, peer in zip(ours, theirs, strict=True):
+    """Return what a person reads: our speed, each peer's, and the one by the other."""
+    theirs = {(r["engine"], *_case(r)): r for r in records if "build" in r}
+    peers = list(dict.fromkeys(engine for engine, *_ in theirs))
+    head = f"{'':8} {'type':9} {'tokens':>7} {'monolane':>10} {'MBU':>5}"
+    lines = [head + "".join(f" {peer:>14} {'ratio':>6}" for peer in peers)]
+    for own in records:
+        if own["engine"] != "monolane" or own["name"] == "read_bandwidth":
+            continue
         tokens = own["context"] if own["name"] == "decode" else own["tokens"]
         mbu = f"{own['mbu']:5.0%}" if "mbu" in own else ""
-        lines.append(
-            f"{own['name']:8} {own['dtype']:9} {tokens:7,} {own['median']:10,.2f} "
-            f"{peer['median']:10,.2f} {own['ratio_to_llama_cpp']:6.2f} {mbu}".rstrip()
-        )
+        line = f"{own['name']:8} {own['dtype']:9} {tokens:7,} {own['median']:10,.2f} {mbu:>5}"
+        for peer in peers:
+            median = theirs[peer, *_case(own)]["median"]
+            line += f" {median:14,.2f} {own[f'ratio_to_{_key(peer)}']:6.2f}"
+        lines.append(line)
     return lines
+
+
+def _case(record: Record) -> tuple[str, str, int, int]:
+    return record["name"], record["dtype"], record.get("context", 0), record["tokens"]
+
+
+def _files(options: argparse.Namespace) -> list[tuple[str, Path]]:
+    """Return (name of the type, file): those that were named, or random ones."""
+    if options.gguf:
+        return [(path.stem.rpartition(".")[2], path) for path in options.gguf]
+    try:
+        from _gguf import SHAPES, TYPES, random_gguf
+    except ImportError:
+        raise PeerError("expected the gguf package, or --gguf FILE: pip install gguf") from None
+    if options.shape not in SHAPES or (wrong := set(options.type) - set(TYPES)):
+        said = options.shape if options.shape not in SHAPES else sorted(wrong)
+        raise PeerError(
+            f"expected --shape of {', '.join(SHAPES)} and --type of {', '.join(TYPES)}, got {said}"
+        )
+    home = _env.CACHE.get() / "synthetic"
+    return [(kind, random_gguf(home, options.shape, kind)) for kind in options.type]
+
+
+def _peer(text: str) -> tuple[str, Path]:
+    name, _, program = text.partition("=")
+    if not name or not program:
+        raise argparse.ArgumentTypeError(f"expected NAME=PATH of a llama-bench, got {text!r}")
+    return name, Path(program)
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--llama-bench", type=Path, required=True, help="llama.cpp's program")
     parser.add_argument(
-        "--gguf-py", type=Path, help="llama.cpp's gguf-py, if gguf is not installed"
+        "--peer", type=_peer, action="append", required=True, help="NAME=PATH of a llama-bench"
     )
-    parser.add_argument("--gguf", type=Path, help="a GGUF to use instead of a random one")
-    parser.add_argument("--model", choices=SYNTHETIC, default="laneformer-2b")
-    parser.add_argument("--dtype", choices=FORMATS, nargs="+", default=list(FORMATS))
-    parser.add_argument("--context", type=int, nargs="+", default=[128, 1024])
-    parser.add_argument("--prefill", type=int, nargs="+", default=[64, 512])
+    parser.add_argument("--gguf", type=Path, nargs="+", help="files to use instead of random ones")
+    parser.add_argument("--shape", default="llama-1.7b", help="of the random weights")
+    parser.add_argument("--type", nargs="+", default=["Q4_K_M", "Q8_0", "BF16"])
+    parser.add_argument("--context", type=int, nargs="+", default=[128, 4096])
+    parser.add_argument("--prefill", type=int, nargs="+", default=[512])
     parser.add_argument("--tokens", type=int, default=32, help="of one decode run")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--threads", type=int, help="of both [default: one per core]")
+    parser.add_argument(
+        "--patience", type=float, default=60, help="seconds a round to wait for other programs"
+    )
+    parser.add_argument("--threads", type=int, help="of all [default: one per core]")
     parser.add_argument("--buffer", type=int, default=1024, help="MB read to find the bandwidth")
     parser.add_argument(
         "--out", type=Path, default=Path(__file__).parent / "results", help=".json file, or folder"

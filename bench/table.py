@@ -47,6 +47,8 @@ HEAD = (
 )
 
 Record = Mapping[str, Any]
+# Who a ratio is to, by its key; the "other" version is named in its record.
+PEERS = {"llama_cpp": "llama.cpp", "ik_llama_cpp": "ik_llama.cpp", "other": "other"}
 _STEADY = 1.25  # largest by least read bandwidth, up to which speeds of one run compare
 
 
@@ -152,12 +154,14 @@ def _figure(record: Record) -> str:
 
 
 def _ratio(record: Record) -> str:
-    """Return how many times the peer's speed that is, round by round."""
-    ratio, low, high = (record.get(f"ratio_to_llama_cpp{end}") for end in ("", "_min", "_max"))
-    if ratio is None:
-        return ""
-    inside = "" if low is None else f" ({low:.2f} to {high:.2f})"
-    return f"; **{ratio:.2f}** times llama.cpp{inside}"
+    """Return how many times the speed of each peer, or other version, that is, pair by pair."""
+    text = ""
+    for key, peer in PEERS.items():
+        ratio, low, high = (record.get(f"ratio_to_{key}{end}") for end in ("", "_min", "_max"))
+        if ratio is not None:
+            inside = "" if low is None else f" ({low:.2f} to {high:.2f})"
+            text += f"; **{ratio:.2f}** times {record.get(key, peer)}{inside}"
+    return text
 
 
 def _is_figure(key: str, value: object) -> bool:

@@ -49,11 +49,20 @@ struct WeightTable {
       case WeightRole::kFinalNorm:
         return weights.final_norm;
       case WeightRole::kNone:
-        return weights.frequencies;
+        if (index < 0 || index >= kPlanRotaries) refuse("frequencies: expected a PlanRotary");
+        return weights.frequencies[index];
       case WeightRole::kAttentionNorm:
         return layer(index).attention_norm;
       case WeightRole::kMlpNorm:
         return layer(index).mlp_norm;
+      case WeightRole::kPostAttentionNorm:
+        return layer(index).post_attention_norm;
+      case WeightRole::kPostMlpNorm:
+        return layer(index).post_mlp_norm;
+      case WeightRole::kQNorm:
+        return layer(index).q_norm;
+      case WeightRole::kKNorm:
+        return layer(index).k_norm;
       case WeightRole::kQBias:
         return layer(index).q_bias;
       case WeightRole::kKBias:

@@ -192,14 +192,24 @@ Array<float, nb::ndim<2>> rms_norm(const std::string& isa, const Floats2& x, con
   return out;
 }
 
-Array<float, nb::ndim<1>> silu_times(const std::string& isa, const Floats1& gate,
-                                     const Floats1& up) {
+Array<float, nb::ndim<1>> gate_times(const Floats1& gate, const Floats1& up,
+                                     decltype(Kernels::silu_times) times) {
   const auto count = static_cast<int64_t>(gate.shape(0));
   expect(static_cast<int64_t>(up.shape(0)) == count, "as many ups as gates",
          static_cast<int64_t>(up.shape(0)));
   auto out = make<float>(count);
-  kernels_of(isa).silu_times(gate.data(), up.data(), count, out.data());
+  times(gate.data(), up.data(), count, out.data());
   return out;
+}
+
+Array<float, nb::ndim<1>> silu_times(const std::string& isa, const Floats1& gate,
+                                     const Floats1& up) {
+  return gate_times(gate, up, kernels_of(isa).silu_times);
+}
+
+Array<float, nb::ndim<1>> gelu_tanh_times(const std::string& isa, const Floats1& gate,
+                                          const Floats1& up) {
+  return gate_times(gate, up, kernels_of(isa).gelu_tanh_times);
 }
 
 Array<float, nb::ndim<2>> attend(const std::string& isa, const Floats2& q,
@@ -286,6 +296,8 @@ void bind_kernels(nb::module_& parent) {
         "x [T, K] over the root of its mean square + eps, times scale [K].");
   m.def("silu_times", &silu_times, arg("isa"), arg("gate"), arg("up"),
         "gate / (1 + exp(-gate)) * up, each [N].");
+  m.def("gelu_tanh_times", &gelu_tanh_times, arg("isa"), arg("gate"), arg("up"),
+        "GELU of the gate, by its tanh formula, * up, each [N].");
   m.def("attend", &attend, arg("isa"), arg("q"), arg("format"), arg("keys"), arg("values"),
         arg("scale"),
         "Heads q [H, h] over keys and values, uint8 [J, bytes]: for each the unnormalised sum, the "

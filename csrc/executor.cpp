@@ -82,8 +82,8 @@ struct Executor::Worker {
     scores = std::make_unique<Arena>(
         floats(std::min(group, kAttendHeads) * std::max<int64_t>(h.chunk, 1)));
     partial = std::make_unique<Arena>(floats(group * (h.head_dim + 2)));
-    cosine = std::make_unique<Arena>(floats(width * h.head_dim / 2));
-    sine = std::make_unique<Arena>(floats(width * h.head_dim / 2));
+    cosine = std::make_unique<Arena>(floats(kPlanRotaries * width * h.head_dim / 2));
+    sine = std::make_unique<Arena>(floats(kPlanRotaries * width * h.head_dim / 2));
   }
 
   void* packed_lane(Activation activation, int64_t lane, int64_t width) const {
@@ -108,7 +108,7 @@ struct Executor::Worker {
   std::unique_ptr<Arena> sum;           // [D]
   std::unique_ptr<Arena> scores;        // [min(H/K, kAttendHeads), chunk]
   std::unique_ptr<Arena> partial;       // [H/K, h + 2]
-  std::unique_ptr<Arena> cosine, sine;  // [T, h/2]
+  std::unique_ptr<Arena> cosine, sine;  // [PlanRotary, max_width, h/2], times the amplitude
   std::vector<Span> spans;
 };
 
@@ -126,6 +126,8 @@ Executor::Executor(Plan plan, ModelWeights weights, const Kernels& kernels, Acti
       weights_(std::move(weights)),
       kernels_(kernels),
       activation_(activation),
+      gate_times_(plan_.header.activation == GateActivation::kGeluTanh ? kernels.gelu_tanh_times
+                                                                       : kernels.silu_times),
       cache_(windows_of(plan_), plan_.header.kv_heads, plan_.header.head_dim, plan_.header.context,
              slots, kv_format),
       lengths_(slots),
@@ -143,6 +145,8 @@ Executor::Executor(Plan plan, ModelWeights weights, const Kernels& kernels, Acti
   }
   const int64_t lanes = h.lanes, width = h.max_width, hidden = h.hidden;
   query_ = std::make_unique<Arena>(floats(width * h.heads * h.head_dim));
+  const int64_t unnormed = h.qk_norm == QkNorm::kAll ? int64_t{h.heads} + h.kv_heads : 0;
+  unnormed_ = std::make_unique<Arena>(floats(width * unnormed * h.head_dim));
   attention_ = std::make_unique<Arena>(floats(h.splits * width * h.heads * (h.head_dim + 2)));
   attention_output_ = std::make_unique<Arena>(floats(h.attention_slots * lanes * width * hidden));
   hidden_ = std::make_unique<Arena>(floats(width * h.intermediate));
@@ -381,6 +385,8 @@ void Executor::run(Worker& w, const PlanPhase& phase) {
       return embed(w);
     case PhaseKind::kQkv:
       return project_qkv(w, phase);
+    case PhaseKind::kNormQk:
+      return norm_qk(w, phase);
     case PhaseKind::kAttend:
       return attend(w, phase);
     case PhaseKind::kOut:
@@ -503,43 +509,67 @@ void Executor::emit(Running& running, int32_t token, const float* logits) {
 
 void Executor::embed(Worker& w) {
   const PlanHeader& h = plan_.header;
+  const int64_t pairs = h.head_dim / 2;
   float* x = w.x->as<float>();
   for (int64_t t = 0; t < pass_.width; ++t) {
     kernels_.widen(weights_.embedding, pass_.rows[t].token, x + t * h.hidden);
+    if (h.embedding_scale != 1.0f) scale_by(x + t * h.hidden, h.embedding_scale, h.hidden);
     for (int64_t lane = 1; lane < h.group_lanes; ++lane) {
       std::memcpy(x + (lane * pass_.width + t) * h.hidden, x + t * h.hidden, floats(h.hidden));
     }
-    const int64_t pairs = h.head_dim / 2;
-    for (int64_t i = 0; i < pairs; ++i) {
-      const float angle = static_cast<float>(pass_.rows[t].position) * weights_.frequencies[i];
-      w.cosine->as<float>()[t * pairs + i] = std::cos(angle);
-      w.sine->as<float>()[t * pairs + i] = std::sin(angle);
+    for (int64_t rotary = 0; rotary < kPlanRotaries; ++rotary) {
+      const float* frequencies = weights_.frequencies[rotary];
+      if (frequencies == nullptr) continue;
+      float* cosine = w.cosine->as<float>() + (rotary * h.max_width + t) * pairs;
+      float* sine = w.sine->as<float>() + (rotary * h.max_width + t) * pairs;
+      for (int64_t i = 0; i < pairs; ++i) {
+        const float angle = static_cast<float>(pass_.rows[t].position) * frequencies[i];
+        cosine[i] = h.amplitude[rotary] * std::cos(angle);
+        sine[i] = h.amplitude[rotary] * std::sin(angle);
+      }
     }
   }
 }
 
-// x_l += reduce(outputs of a module); the rule is told in src/monolane/model/_reduce.py.
+// x_l += reduce(outputs of a module), or its norm; the rule is told in
+// src/monolane/model/_reduce.py.
 void Executor::update(Worker& w, const PlanPhase& phase) {
   if (phase.update == PlanBuffer::kNone) return;
   const PlanHeader& h = plan_.header;
   const int64_t count = pass_.width * h.hidden;
+  const float alone = std::sqrt(static_cast<float>(h.lanes));  // gain of a lane that never reduces
+  const float* scale = nullptr;                                // of the norm of what is added
+  if (h.norm_after) {
+    const LayerWeights& layer = weights_.layers[phase.update_layer];
+    scale = phase.update == PlanBuffer::kAttentionOutput ? layer.post_attention_norm
+                                                         : layer.post_mlp_norm;
+  }
   for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
     float* x = w.x->as<float>() + lane * count;
     const int64_t own_lane = w.first_lane + lane;
     const float* own = output(phase.update, phase.update_own_slot, own_lane);
-    if (phase.update_delay == kNever) {
-      add_scaled_to(x, own, std::sqrt(static_cast<float>(h.lanes)), count);
+    if (phase.update_delay == kNever && scale == nullptr) {
+      add_scaled_to(x, own, alone, count);
       continue;
     }
+    const float* lane_scale =
+        scale == nullptr || !h.norm_per_lane ? scale : scale + own_lane * h.hidden;
     // Token by token, so that the sum stays in the first-level cache.
     for (int64_t t = 0; t < pass_.width; ++t) {
       float* sum = w.sum->as<float>();
       std::fill_n(sum, h.hidden, 0.0f);
-      for (int64_t j = 0; j < h.lanes; ++j) {
-        if (j == own_lane && phase.update_delay > 0) continue;
-        add_to(sum, output(phase.update, phase.update_other_slot, j) + t * h.hidden, h.hidden);
+      if (phase.update_delay == kNever) {
+        add_scaled_to(sum, own + t * h.hidden, alone, h.hidden);
+      } else {
+        for (int64_t j = 0; j < h.lanes; ++j) {
+          if (j == own_lane && phase.update_delay > 0) continue;
+          add_to(sum, output(phase.update, phase.update_other_slot, j) + t * h.hidden, h.hidden);
+        }
+        if (phase.update_delay > 0) add_to(sum, own + t * h.hidden, h.hidden);
       }
-      if (phase.update_delay > 0) add_to(sum, own + t * h.hidden, h.hidden);
+      if (lane_scale != nullptr) {
+        kernels_.rms_norm(sum, h.hidden, lane_scale, h.norm_eps, h.hidden, 1, sum, h.hidden);
+      }
       add_to(x + t * h.hidden, sum, h.hidden);
     }
   }
@@ -559,15 +589,19 @@ void Executor::pack(const Worker& w, const PlanPhase& phase, const float* x, int
   }
 }
 
-void Executor::norm_and_pack(Worker& w, const PlanPhase& phase, const float* scale, bool per_lane) {
+// Packs what a module reads: the streams of the group's lanes, normed if the model norms them.
+void Executor::read_stream(Worker& w, const PlanPhase& phase, const float* scale) {
   const PlanHeader& h = plan_.header;
   const int64_t width = pass_.width, hidden = h.hidden;
   for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
-    const float* lane_scale = scale + (per_lane ? (w.first_lane + lane) * hidden : 0);
-    float* normed = w.normed->as<float>();
-    kernels_.rms_norm(w.x->as<float>() + lane * width * hidden, hidden, lane_scale, h.norm_eps,
-                      hidden, width, normed, hidden);
-    pack(w, phase, normed, hidden, lane, width);
+    const float* x = w.x->as<float>() + lane * width * hidden;
+    if (h.norm_before) {
+      const float* lane_scale = scale + (h.norm_per_lane ? (w.first_lane + lane) * hidden : 0);
+      float* normed = w.normed->as<float>();
+      kernels_.rms_norm(x, hidden, lane_scale, h.norm_eps, hidden, width, normed, hidden);
+      x = normed;
+    }
+    pack(w, phase, x, hidden, lane, width);
   }
 }
 
@@ -595,22 +629,42 @@ void Executor::project_qkv(Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = plan_.header;
   const LayerWeights& layer = weights_.layers[phase.layer];
   update(w, phase);
-  norm_and_pack(w, phase, layer.attention_norm, h.norm_per_lane);
-  const int64_t width = pass_.width;
+  read_stream(w, phase, layer.attention_norm);
+  const int64_t width = pass_.width, both = int64_t{h.heads + h.kv_heads} * h.head_dim;
+  const bool late = h.qk_norm == QkNorm::kAll;  // kNormQk goes on with queries and keys
 
   const auto add_bias = [&](float* y, const float* bias, int64_t first, int64_t count) {
     if (bias == nullptr) return;
     for (int64_t t = 0; t < width; ++t) add_to(y + t * count, bias + first, count);
   };
+  // Of whole heads, where they are normed each by itself; their rows are then shared out whole.
+  const auto norm_heads = [&](float* y, const float* scale, int64_t count) {
+    if (h.qk_norm != QkNorm::kHead) return;
+    kernels_.rms_norm(y, h.head_dim, scale, h.norm_eps, h.head_dim, width * count / h.head_dim, y,
+                      h.head_dim);
+  };
   for (int32_t i = 0; i < phase.num_matrices; ++i) {
     const PlanMatrix& part = phase.matrices[i];
     const int64_t rows = part.rows;
+    if (late && part.role != WeightRole::kV) {
+      const bool query = part.role == WeightRole::kQ;
+      const int64_t before = query ? 0 : int64_t{h.heads} * h.head_dim;
+      multiply(w, phase, i, [&](int64_t, int64_t first, int64_t count, float* y) {
+        add_bias(y, query ? layer.q_bias : layer.k_bias, first, count);
+        for (int64_t t = 0; t < width; ++t) {
+          float* out = unnormed_->as<float>() + t * both + before + first;
+          std::memcpy(out, y + t * count, floats(count));
+        }
+      });
+      continue;
+    }
     if (part.role == WeightRole::kQ) {
       multiply(w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
         const int64_t owner = w.first_lane + lane;
         add_bias(y, layer.q_bias, owner * rows + first, count);
+        norm_heads(y, layer.q_norm, count);
         for (int64_t t = 0; t < width; ++t) {
-          rotate(w, y + t * count, t, first, count);
+          rotate(w, phase.rotary, y + t * count, t, first, count);
           float* q = query_->as<float>() + (owner * h.max_width + t) * rows + first;
           std::memcpy(q, y + t * count, floats(count));
         }
@@ -622,31 +676,74 @@ void Executor::project_qkv(Worker& w, const PlanPhase& phase) {
     multiply(w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
       const int64_t owner = w.first_lane + lane;
       add_bias(y, bias, owner * rows + first, count);
+      if (key) norm_heads(y, layer.k_norm, count);
       for (int64_t t = 0; t < width; ++t) {
         float* row = y + t * count;
-        if (key) rotate(w, row, t, first, count);
-        // Head by head: a share may begin and end amid one.
-        for (int64_t r = 0; r < count;) {
-          const int64_t head = (owner * rows + first + r) / h.head_dim;
-          const int64_t c = (first + r) % h.head_dim;
-          const int64_t n = std::min<int64_t>(count - r, h.head_dim - c);
-          const Row& token = pass_.rows[t];
-          char* base =
-              static_cast<char*>(key ? cache_.key(token.slot, phase.layer, head, token.position)
-                                     : cache_.value(token.slot, phase.layer, head, token.position));
-          kernels_.store_kv(row + r, n, cache_.format(), base + row_bytes(cache_.format(), c));
-          r += n;
-        }
+        if (key) rotate(w, phase.rotary, row, t, first, count);
+        store_key_or_value(phase, key, t, owner * rows + first, row, count);
       }
     });
   }
 }
 
+// Puts rows first .. first + count - 1 of all lanes' keys or values of a token into the cache, head
+// by head: a share may begin and end amid one.
+void Executor::store_key_or_value(const PlanPhase& phase, bool key, int64_t t, int64_t first,
+                                  const float* y, int64_t count) {
+  const int64_t dim = plan_.header.head_dim;
+  const Row& token = pass_.rows[t];
+  for (int64_t r = 0; r < count;) {
+    const int64_t head = (first + r) / dim, c = (first + r) % dim;
+    const int64_t n = std::min<int64_t>(count - r, dim - c);
+    char* base =
+        static_cast<char*>(key ? cache_.key(token.slot, phase.layer, head, token.position)
+                               : cache_.value(token.slot, phase.layer, head, token.position));
+    kernels_.store_kv(y + r, n, cache_.format(), base + row_bytes(cache_.format(), c));
+    r += n;
+  }
+}
+
+// Norms the queries and the keys of each token, each over all their heads, and turns and stores the
+// own heads. Every worker sums the squares of all, in the same order: adding them up again takes
+// less than a second wait would. One lane.
+void Executor::norm_qk(Worker& w, const PlanPhase& phase) {
+  const PlanHeader& h = plan_.header;
+  const LayerWeights& layer = weights_.layers[phase.layer];
+  const PlanShare units = share(w, phase.units);  // heads, of Q and then of K
+  const int64_t dim = h.head_dim, heads = h.heads, kv_heads = h.kv_heads;
+  const auto finish = [&](const float* x, const float* scale, int64_t all, int64_t begin,
+                          int64_t end, int64_t t, auto store) {
+    if (begin >= end) return;
+    float* normed = w.normed->as<float>();
+    kernels_.rms_norm(x, all * dim, scale, h.norm_eps, all * dim, 1, normed, all * dim);
+    float* own = normed + begin * dim;
+    rotate(w, phase.rotary, own, t, begin * dim, (end - begin) * dim);
+    store(own, begin * dim, (end - begin) * dim);
+  };
+  for (int64_t t = 0; t < pass_.width; ++t) {
+    const float* x = unnormed_->as<float>() + t * (heads + kv_heads) * dim;
+    finish(x, layer.q_norm, heads, std::min<int64_t>(units.begin, heads),
+           std::min<int64_t>(units.end, heads), t,
+           [&](const float* y, int64_t first, int64_t count) {
+             float* q = query_->as<float>() + t * heads * dim + first;
+             std::memcpy(q, y, floats(count));
+           });
+    finish(x + heads * dim, layer.k_norm, kv_heads, std::max<int64_t>(units.begin - heads, 0),
+           std::max<int64_t>(units.end - heads, 0), t,
+           [&](const float* y, int64_t first, int64_t count) {
+             store_key_or_value(phase, true, t, first, y, count);
+           });
+  }
+}
+
 // Turns rows first .. first + count - 1 of a lane, which hold whole rotary pairs.
-void Executor::rotate(const Worker& w, float* y, int64_t t, int64_t first, int64_t count) const {
+void Executor::rotate(const Worker& w, PlanRotary rotary, float* y, int64_t t, int64_t first,
+                      int64_t count) const {
+  if (rotary == PlanRotary::kNone) return;
   const int64_t h = plan_.header.head_dim, pairs = h / 2;
-  const float* cosine = w.cosine->as<float>() + t * pairs;
-  const float* sine = w.sine->as<float>() + t * pairs;
+  const int64_t table = static_cast<int64_t>(rotary) * plan_.header.max_width + t;
+  const float* cosine = w.cosine->as<float>() + table * pairs;
+  const float* sine = w.sine->as<float>() + table * pairs;
   if (plan_.header.rotary == RotaryStyle::kInterleaved) {
     for (int64_t r = 0; r < count; r += 2) {
       const int64_t i = (first + r) % h / 2;
@@ -688,7 +785,6 @@ void Executor::attend_group(Worker& w, const PlanPhase& phase, int64_t lane, int
   const Row& row = pass_.rows[t];
   const int64_t end = row.position + 1;
   const int64_t begin = phase.window > 0 ? std::max<int64_t>(0, end - phase.window) : 0;
-  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
   const int64_t first = kv_head * group, stride = dim + 2;
   const float* q = query_->as<float>() + ((lane * h.max_width + t) * heads + first) * dim;
   float* out = attention_->as<float>() +
@@ -716,7 +812,7 @@ void Executor::attend_group(Worker& w, const PlanPhase& phase, int64_t lane, int
     }
     kernels_.attend(q, group, key(cached_head, chunk),
                     cache_.value(row.slot, phase.layer, cached_head, from), cache_.format(), dim,
-                    count, dim, scale, next, w.scores->as<float>(), partial);
+                    count, dim, h.query_scale, next, w.scores->as<float>(), partial);
     for (int64_t head = 0; head < group; ++head) {
       float* sum = out + head * stride;
       const float* added = partial + head * stride;
@@ -778,7 +874,7 @@ void Executor::gate_up(Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = plan_.header;
   const LayerWeights& layer = weights_.layers[phase.layer];
   update(w, phase);
-  norm_and_pack(w, phase, layer.mlp_norm, h.norm_per_lane);
+  read_stream(w, phase, layer.mlp_norm);
   const int64_t width = pass_.width, inner = h.intermediate / h.lanes;
   const PlanMatrix& part = phase.matrices[0];  // UP has the same rows and the same share
   const Matrix& up_rows = rows(w, phase, 1);
@@ -792,7 +888,7 @@ void Executor::gate_up(Worker& w, const PlanPhase& phase) {
     for (int64_t t = 0; t < width; ++t) {
       float* hidden =
           hidden_->as<float>() + ((w.first_lane + lane) * h.max_width + t) * inner + first;
-      kernels_.silu_times(gate + t * count, up + t * count, count, hidden);
+      gate_times_(gate + t * count, up + t * count, count, hidden);
     }
   });
 }

@@ -145,6 +145,7 @@ class Executor {
 
   void embed(Worker& w);
   void project_qkv(Worker& w, const PlanPhase& phase);
+  void norm_qk(Worker& w, const PlanPhase& phase);
   void attend(Worker& w, const PlanPhase& phase);
   void project_out(Worker& w, const PlanPhase& phase);
   void gate_up(Worker& w, const PlanPhase& phase);
@@ -154,7 +155,9 @@ class Executor {
   void choose_tokens();
 
   void update(Worker& w, const PlanPhase& phase);
-  void norm_and_pack(Worker& w, const PlanPhase& phase, const float* scale, bool per_lane);
+  void read_stream(Worker& w, const PlanPhase& phase, const float* scale);
+  void store_key_or_value(const PlanPhase& phase, bool key, int64_t t, int64_t row, const float* y,
+                          int64_t count);
   void pack(const Worker& w, const PlanPhase& phase, const float* x, int64_t columns, int64_t lane,
             int64_t width) const;
   Activation activation_of(const Matrix& matrix) const {
@@ -163,7 +166,8 @@ class Executor {
   void attend_group(Worker& w, const PlanPhase& phase, int64_t lane, int64_t kv_head, int64_t split,
                     int64_t t, bool more_heads);
   void merge_splits(Worker& w, int64_t lane);
-  void rotate(const Worker& w, float* y, int64_t t, int64_t first_row, int64_t count) const;
+  void rotate(const Worker& w, PlanRotary rotary, float* y, int64_t t, int64_t first_row,
+              int64_t count) const;
   template <typename Store>
   void multiply(Worker& w, const PlanPhase& phase, int64_t index, Store store);
 
@@ -178,6 +182,7 @@ class Executor {
   const ModelWeights weights_;
   const Kernels& kernels_;
   const Activation activation_;  // where a matrix's format takes it
+  void (*const gate_times_)(const float* gate, const float* up, int64_t count, float* out);
   KvCache cache_;
   // Tokens of each slot. The leader writes them; length() may look on while it does.
   std::vector<std::atomic<int64_t>> lengths_;
@@ -185,6 +190,7 @@ class Executor {
 
   // Shared by the workers; who may touch what when is the plan's business.
   std::unique_ptr<Arena> query_;             // [L, T, H/L*h]
+  std::unique_ptr<Arena> unnormed_;          // [T, (H+K)*h], where kNormQk reads it
   std::unique_ptr<Arena> attention_;         // [L, S, T, H/L, h + 2]
   std::unique_ptr<Arena> attention_output_;  // [slots, L, T, D]
   std::unique_ptr<Arena> hidden_;            // [L, T, F/L]

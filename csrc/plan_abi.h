@@ -9,7 +9,8 @@
 // Rows of a matrix are those of the group's lanes, lane after lane: row r is row r % rows of lane
 // group * group_lanes + r / rows. Rows of a head that reads all lanes are numbered once.
 // Units of kAttend are (lane of the group, KV head of the lane, split), the last running fastest;
-// those of kGather are the elements (lane of the group, column).
+// those of kGather are the elements (lane of the group, column), and those of kNormQk the heads, of
+// Q and then of K.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +25,7 @@ constexpr int32_t kNoWait = INT32_MIN;
 constexpr int32_t kNever = -1;  // the delay of lanes that never exchange
 constexpr int32_t kPlanMaxWidth = 64;
 constexpr int32_t kPlanMaxMatrices = 3;
+constexpr int32_t kPlanRotaries = 2;
 
 enum class PhaseKind : int32_t {
   kEmbed = 0,
@@ -35,6 +37,7 @@ enum class PhaseKind : int32_t {
   kGather = 6,
   kHead = 7,
   kChoose = 8,
+  kNormQk = 9,
 };
 
 enum class PlanBuffer : int32_t {
@@ -48,6 +51,7 @@ enum class PlanBuffer : int32_t {
   kMlpOutput = 6,
   kStream = 7,
   kLogits = 8,
+  kUnnormed = 9,
 };
 
 enum class WeightRole : int32_t {
@@ -85,6 +89,23 @@ enum class RotaryStyle : int32_t {
   kHalf = 1,
 };
 
+enum class PlanRotary : int32_t {
+  kNone = -1,
+  kMain = 0,
+  kLocal = 1,
+};
+
+enum class QkNorm : int32_t {
+  kNone = 0,
+  kHead = 1,
+  kAll = 2,
+};
+
+enum class GateActivation : int32_t {
+  kSilu = 0,
+  kGeluTanh = 1,
+};
+
 struct PlanShare {
   int32_t begin;  // first row
   int32_t end;    // one past the last; begin if there are none
@@ -110,7 +131,7 @@ struct PlanPhase {
   int32_t layer;              // -1 outside the layers
   int32_t wait_group;         // kNoWait, or what all of the own group must have finished
   int32_t wait_all;           // kNoWait, or what all workers must have finished
-  int32_t units;              // table of shares of kAttend and kGather; -1: none
+  int32_t units;              // table of shares of kAttend, kGather and kNormQk; -1: none
   PlanBuffer update;          // kNone, kAttentionOutput or kMlpOutput
   int32_t update_layer;       // whose module; -1: no update
   int32_t update_delay;       // kNever, 0 (now) or layers; kNever if there is no update
@@ -118,10 +139,11 @@ struct PlanPhase {
   int32_t update_other_slot;  // ring slot of the other lanes' outputs; -1: no update
   int32_t write_slot;         // ring slot that kOut or kDown writes; -1 in other phases
   int32_t window;             // keys visible to a query in this layer, itself included; 0: all
+  PlanRotary rotary;          // what turns this layer's queries and keys; kNone: nothing
   int32_t num_matrices;       // used entries of `matrices`
   PlanMatrix matrices[3];     // used from the front
 };
-static_assert(sizeof(PlanPhase) == 100);
+static_assert(sizeof(PlanPhase) == 104);
 static_assert(offsetof(PlanPhase, kind) == 0);
 static_assert(offsetof(PlanPhase, layer) == 4);
 static_assert(offsetof(PlanPhase, wait_group) == 8);
@@ -134,8 +156,9 @@ static_assert(offsetof(PlanPhase, update_own_slot) == 32);
 static_assert(offsetof(PlanPhase, update_other_slot) == 36);
 static_assert(offsetof(PlanPhase, write_slot) == 40);
 static_assert(offsetof(PlanPhase, window) == 44);
-static_assert(offsetof(PlanPhase, num_matrices) == 48);
-static_assert(offsetof(PlanPhase, matrices) == 52);
+static_assert(offsetof(PlanPhase, rotary) == 48);
+static_assert(offsetof(PlanPhase, num_matrices) == 52);
+static_assert(offsetof(PlanPhase, matrices) == 56);
 
 struct PlanHeader {
   int32_t schema;               // kPlanSchema
@@ -165,10 +188,17 @@ struct PlanHeader {
   int32_t norm_per_lane;        // 1: norm scales are [L, D]; 0: [1, D]
   int32_t final_norm_per_lane;  // the same of the last norm
   int32_t qkv_bias;             // 1: Q, K and V have biases
+  QkNorm qk_norm;               // what of Q and K is normed, before rotary
+  int32_t norm_before;          // 1: what a module reads is normed
+  int32_t norm_after;           // 1: what a stream gains from a module, reduced, is normed
+  GateActivation activation;    // of the gate
   int32_t leader;               // 1: worker 0 chooses tokens; 0: every worker does, alike
   float norm_eps;               // of every norm
+  float embedding_scale;        // of embedded tokens
+  float query_scale;            // of the scores
+  float amplitude[2];           // of cosine and sine, by PlanRotary
 };
-static_assert(sizeof(PlanHeader) == 116);
+static_assert(sizeof(PlanHeader) == 148);
 static_assert(offsetof(PlanHeader, schema) == 0);
 static_assert(offsetof(PlanHeader, phases) == 4);
 static_assert(offsetof(PlanHeader, share_tables) == 8);
@@ -196,7 +226,14 @@ static_assert(offsetof(PlanHeader, rotary) == 92);
 static_assert(offsetof(PlanHeader, norm_per_lane) == 96);
 static_assert(offsetof(PlanHeader, final_norm_per_lane) == 100);
 static_assert(offsetof(PlanHeader, qkv_bias) == 104);
-static_assert(offsetof(PlanHeader, leader) == 108);
-static_assert(offsetof(PlanHeader, norm_eps) == 112);
+static_assert(offsetof(PlanHeader, qk_norm) == 108);
+static_assert(offsetof(PlanHeader, norm_before) == 112);
+static_assert(offsetof(PlanHeader, norm_after) == 116);
+static_assert(offsetof(PlanHeader, activation) == 120);
+static_assert(offsetof(PlanHeader, leader) == 124);
+static_assert(offsetof(PlanHeader, norm_eps) == 128);
+static_assert(offsetof(PlanHeader, embedding_scale) == 132);
+static_assert(offsetof(PlanHeader, query_scale) == 136);
+static_assert(offsetof(PlanHeader, amplitude) == 140);
 
 }  // namespace monolane

@@ -44,13 +44,23 @@ static inline Floats silu(Floats x) {
   return div(x, add(splat(1.0f), e));
 }
 
-static void silu_times(const float* gate, const float* up, int64_t count, float* out) {
+// x / 2 * (1 + tanh(u)), u = sqrt(2 / pi) * (x + 0.044715 x^3): GELU's tanh formula
+// (arXiv:1606.08415). Since (1 + tanh(u)) / 2 = 1 / (1 + e^-2u), it is x / (1 + e^-2u): the two
+// constants are 2 * sqrt(2 / pi), and that times 0.044715.
+static inline Floats gelu_tanh(Floats x) {
+  const Floats slope = fma(mul(x, x), splat(0.0713548162726f), splat(1.59576912160573f));
+  const Floats e = exp(sub(zero(), mul(x, slope)));
+  return div(x, add(splat(1.0f), e));
+}
+
+template <Floats (*Function)(Floats)>
+static void gate_times(const float* gate, const float* up, int64_t count, float* out) {
   int64_t i = 0;
   for (; i + kElements <= count; i += kElements)
-    store(out + i, mul(silu(load(gate + i)), load(up + i)));
+    store(out + i, mul(Function(load(gate + i)), load(up + i)));
   if (i < count) {
     const int64_t n = count - i;
-    store_first(out + i, mul(silu(load_first(gate + i, n)), load_first(up + i, n)), n);
+    store_first(out + i, mul(Function(load_first(gate + i, n)), load_first(up + i, n)), n);
   }
 }
 

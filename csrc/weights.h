@@ -22,19 +22,22 @@ struct Weight {
 
 // The weights of a layer, all lanes of a matrix one below the other: row = lane * rows + r.
 struct LayerWeights {
-  Weight q, k, v;                          // [H*h, D], [K*h, D], [K*h, D]
-  Weight o;                                // [L*D, H*h/L]
-  Weight gate, up;                         // [F, D]
-  Weight down;                             // [L*D, F/L]
-  const float *attention_norm, *mlp_norm;  // [L, D] or [D]
-  const float *q_bias, *k_bias, *v_bias;   // [H*h], [K*h], [K*h], or null
+  Weight q, k, v;   // [H*h, D], [K*h, D], [K*h, D]
+  Weight o;         // [L*D, H*h/L]
+  Weight gate, up;  // [F, D]
+  Weight down;      // [L*D, F/L]
+  // Those that a model does not have are null; the header says which it has.
+  const float *attention_norm, *mlp_norm;            // [L, D] or [D], of what a module reads
+  const float *post_attention_norm, *post_mlp_norm;  // the same of what a stream gains from it
+  const float *q_bias, *k_bias, *v_bias;             // [H*h], [K*h], [K*h]
+  const float *q_norm, *k_norm;                      // [h]; over all heads: [H*h], [K*h]
 };
 
 struct ModelWeights {
-  Matrix embedding;          // [V, D]; rows are looked up, whatever their format
-  Weight head;               // [V, D] or, on the concatenated lanes, [V, L*D]
-  const float* final_norm;   // [L, D] or [D]
-  const float* frequencies;  // [h/2], radians per position
+  Matrix embedding;                         // [V, D]; rows are looked up, whatever their format
+  Weight head;                              // [V, D] or, on the concatenated lanes, [V, L*D]
+  const float* final_norm;                  // [L, D] or [D]
+  const float* frequencies[kPlanRotaries];  // [h/2] each, radians per position; null: not used
   std::vector<LayerWeights> layers;
 
   // The matrix of that role that products are made with; a layer's, or the head.

@@ -5,6 +5,7 @@
 //   executor_test CASES           runs everything; exit code 0 if all holds
 //   executor_test CASES FAULT     with a fault put in, which the sanitizer must report:
 //     wait      a phase no longer waits for what it reads (a race)
+//     norm      the same of the norm over all heads
 //     weights   a matrix is one row shorter than its plan says (a read beyond a buffer)
 //     ring      a phase writes one slot beyond its ring (a write beyond an arena)
 //
@@ -57,10 +58,15 @@ class Blobs {
   std::ifstream file_;
 };
 
+struct Tensor {
+  int32_t columns;
+  std::vector<float> values;
+};
+
 struct Tensors {
-  std::vector<int32_t> sizes;  // layers, H*h, K*h, columns of the head
-  std::vector<float> frequencies, embedding, final_norm, head;
-  std::vector<std::vector<float>> layers;  // nine a layer
+  std::vector<float> frequencies[kPlanRotaries], final_norm;
+  Tensor embedding, head;
+  std::vector<std::map<WeightRole, Tensor>> layers;
 };
 
 struct NamedPlan {
@@ -87,34 +93,42 @@ class StoredWeights {
  public:
   StoredWeights(const Tensors& t, Format format, Format used, bool cut)
       : format_(format), used_(used), cut_(cut) {
-    const int64_t hidden = t.layers[0].size() == 0 ? 0 : columns_of(t);
-    table.embedding = store(t.embedding, hidden, Format::kF32);
-    table.head = {store(t.head, t.sizes[3], format), used};
+    table.embedding = store(t.embedding.values, t.embedding.columns, Format::kF32);
+    table.head = {store(t.head.values, t.head.columns, format), used};
     table.final_norm = t.final_norm.data();
-    table.frequencies = t.frequencies.data();
-    for (int32_t i = 0; i < t.sizes[0]; ++i) table.layers.push_back(layer(t, i, hidden));
+    for (int i = 0; i < kPlanRotaries; ++i) {
+      table.frequencies[i] = t.frequencies[i].empty() ? nullptr : t.frequencies[i].data();
+    }
+    for (size_t i = 0; i < t.layers.size(); ++i) table.layers.push_back(layer(t, i));
   }
 
   ModelWeights table;
 
  private:
-  static int64_t columns_of(const Tensors& t) {
-    return static_cast<int64_t>(t.layers[1].size()) / t.sizes[1];
-  }
-
-  LayerWeights layer(const Tensors& t, int32_t index, int64_t hidden) {
-    const std::vector<float>* at = &t.layers[index * 9];
+  LayerWeights layer(const Tensors& t, size_t index) {
+    const std::map<WeightRole, Tensor>& tensors = t.layers[index];
+    const auto vector = [&](WeightRole role) -> const float* {
+      const auto found = tensors.find(role);
+      return found == tensors.end() ? nullptr : found->second.values.data();
+    };
+    const auto matrix = [&](WeightRole role, int64_t missing = 0) {
+      const Tensor& found = tensors.at(role);
+      return Weight{store(found.values, found.columns, format_, missing), used_};
+    };
     LayerWeights w{};
-    const int64_t lanes = static_cast<int64_t>(at[0].size()) / hidden;
-    w.attention_norm = at[0].data();
-    w.q = {store(at[1], hidden, format_), used_};
-    w.k = {store(at[2], hidden, format_), used_};
-    w.v = {store(at[3], hidden, format_), used_};
-    w.o = {store(at[4], t.sizes[1] / lanes, format_), used_};
-    w.mlp_norm = at[5].data();
-    w.gate = {store(at[6], hidden, format_), used_};
-    w.up = {store(at[7], hidden, format_, cut_ && index == 0 ? 1 : 0), used_};
-    w.down = {store(at[8], static_cast<int64_t>(at[8].size()) / (lanes * hidden), format_), used_};
+    w.attention_norm = vector(WeightRole::kAttentionNorm);
+    w.q = matrix(WeightRole::kQ);
+    w.k = matrix(WeightRole::kK);
+    w.v = matrix(WeightRole::kV);
+    w.q_norm = vector(WeightRole::kQNorm);
+    w.k_norm = vector(WeightRole::kKNorm);
+    w.o = matrix(WeightRole::kO);
+    w.post_attention_norm = vector(WeightRole::kPostAttentionNorm);
+    w.mlp_norm = vector(WeightRole::kMlpNorm);
+    w.gate = matrix(WeightRole::kGate);
+    w.up = matrix(WeightRole::kUp, cut_ && index == 0 ? 1 : 0);
+    w.down = matrix(WeightRole::kDown);
+    w.post_mlp_norm = vector(WeightRole::kPostMlpNorm);
     return w;
   }
 
@@ -392,6 +406,9 @@ void spoil(Plan& plan, const std::string& fault) {
     if (fault == "wait" && phase.kind == PhaseKind::kGateUp && phase.layer == 1) {
       phase.wait_group = phase.wait_all = kNoWait;
     }
+    if (fault == "norm" && phase.kind == PhaseKind::kNormQk && phase.layer == 1) {
+      phase.wait_group = kNoWait;
+    }
     if (fault == "ring" && phase.kind == PhaseKind::kOut) {
       phase.write_slot = plan.header.attention_slots;
     }
@@ -400,10 +417,22 @@ void spoil(Plan& plan, const std::string& fault) {
 
 Tensors read_tensors(Blobs& blobs) {
   Tensors t;
-  t.sizes = blobs.next<int32_t>();
-  for (auto* one : {&t.frequencies, &t.embedding, &t.final_norm, &t.head})
-    *one = blobs.next<float>();
-  for (int32_t i = 0; i < t.sizes[0] * 9; ++i) t.layers.push_back(blobs.next<float>());
+  const std::vector<int32_t> counts = blobs.next<int32_t>();
+  for (std::vector<float>& frequencies : t.frequencies) frequencies = blobs.next<float>();
+  t.final_norm = blobs.next<float>();
+  const auto tensor = [&] {
+    const int32_t columns = static_cast<int32_t>(blobs.number());
+    return Tensor{columns, blobs.next<float>()};
+  };
+  t.embedding = tensor();
+  t.head = tensor();
+  for (int32_t i = 0; i < counts.at(0); ++i) {
+    std::map<WeightRole, Tensor>& layer = t.layers.emplace_back();
+    for (int32_t j = 0; j < counts.at(1); ++j) {
+      const auto role = static_cast<WeightRole>(blobs.number());
+      layer.emplace(role, tensor());
+    }
+  }
   return t;
 }
 
@@ -446,7 +475,7 @@ int run(const char* path, const std::string& fault) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "expected: executor_test CASES [wait | weights | ring]\n");
+    std::fprintf(stderr, "expected: executor_test CASES [wait | norm | weights | ring]\n");
     return 2;
   }
   return monolane::run(argv[1], argc > 2 ? argv[2] : "");

@@ -3,15 +3,16 @@
     python write_cases.py cases.bin
 
 The file is a row of blobs, each an int64 length and as many bytes, all little-endian:
-    number of models, then of each: sizes int32 [layers, heads * head_dim, kv_heads * head_dim,
-    head_columns]; frequencies, embedding, final norm, head; of each layer attention norm, q, k, v,
-    o, mlp norm, gate, up, down (all float32); number of plans, then of each: dtype name, header,
-    phases, shares.
+    number of models, then of each: counts int32 [layers, tensors of a layer]; frequencies of both
+    rotaries, final norm; embedding and head, each with the number of its columns before it; of each
+    layer each tensor, with its WeightRole and the number of its columns before it (all float32);
+    number of plans, then of each: dtype name, header, phases, shares.
 """
 
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +22,10 @@ from monolane.model import (
     Head,
     LayerConfig,
     ModelConfig,
+    QkNorm,
     Reduce,
     Role,
+    Rotary,
     lane_shape,
     layer_roles,
 )
@@ -32,11 +35,16 @@ from monolane.plan import build, cpu, to_arrays
 # keys that are split. All on any number of cores: a wait that only works on idle ones must show.
 # Waits do not depend on the dtype, so one dtype has every number of workers.
 WORKERS = {"float32": (1, 5), "bfloat16": (1, 2, 5, 8), "int8": (1, 5), "int4": (1, 5)}
+DENSE_WORKERS = {"bfloat16": (1, 5)}
 CONTEXT = 600  # beyond two chunks of attention
 
 
 def models() -> tuple[ModelConfig, ...]:
-    """Return a Laneformer with every rule and a window, and one whose head reads all lanes."""
+    """Return models that go through all of the executor.
+
+    A dense one whose heads are normed all at once; one with four norms a layer, two rotaries and
+    GELU; a Laneformer with every rule and a window; and one whose head reads all lanes.
+    """
     mixed = (
         LayerConfig(NEVER, NEVER, 24),
         LayerConfig(NOW, Reduce(1)),
@@ -44,12 +52,31 @@ def models() -> tuple[ModelConfig, ...]:
         LayerConfig(Reduce(2), NOW),
     )
     return (
+        _config(
+            num_lanes=1,
+            layers=(LayerConfig(NOW, NOW), LayerConfig(NOW, NOW, rotary="none")),
+            head=Head.MEAN,
+            qk_norm=QkNorm.ALL,
+            norm_before=False,
+            norm_after=True,
+        ),
+        _config(
+            num_lanes=1,
+            layers=(LayerConfig(NOW, NOW, 24, "local"), LayerConfig(NOW, NOW)),
+            head=Head.MEAN,
+            rotary=Rotary(style="half"),
+            local_rotary=Rotary(theta=100.0, style="half"),
+            qk_norm=QkNorm.HEAD,
+            norm_after=True,
+            activation="gelu_tanh",
+            embedding_scale=8.0,
+        ),
         _config(num_lanes=4, layers=mixed, head=Head.VOCAB_PARALLEL),
         _config(num_lanes=2, layers=(LayerConfig(NOW, NOW),) * 2, head=Head.MEAN),
     )
 
 
-def _config(num_lanes: int, layers: tuple[LayerConfig, ...], head: Head) -> ModelConfig:
+def _config(**fields: Any) -> ModelConfig:
     return ModelConfig(
         family="laneformer",
         hidden_size=64,
@@ -59,9 +86,7 @@ def _config(num_lanes: int, layers: tuple[LayerConfig, ...], head: Head) -> Mode
         head_dim=16,
         vocab_size=96,
         max_positions=CONTEXT,
-        num_lanes=num_lanes,
-        layers=layers,
-        head=head,
+        **fields,
     )
 
 
@@ -70,21 +95,30 @@ def blobs() -> Iterator[bytes]:
     rng = np.random.default_rng(0)
     yield _int(len(models()))
     for config in models():
-        h = config.head_dim
-        sizes = [config.num_layers, config.num_heads * h, config.num_kv_heads * h]
-        yield np.array([*sizes, config.head_inputs], np.int32).tobytes()
-        yield config.rotary.frequencies(h).astype(np.float32).tobytes()
-        outer = (Role.EMBEDDING, Role.FINAL_NORM, Role.HEAD)
-        inner = layer_roles(config) * config.num_layers
-        for role in (*outer, *inner):
-            scale = 1.0 if "norm" in role else 0.15
-            yield rng.normal(scale=scale, size=lane_shape(config, role)).astype("<f4").tobytes()
-        cases = [(dtype, count) for dtype, counts in WORKERS.items() for count in counts]
+        roles = layer_roles(config)
+        yield np.array([config.num_layers, len(roles)], np.int32).tobytes()
+        for rotary in (config.rotary, config.local_rotary):
+            yield b"" if rotary is None else rotary.frequencies(config.head_dim).tobytes()
+        yield _random(config, Role.FINAL_NORM, rng)[-1]
+        for role in (Role.EMBEDDING, Role.HEAD):
+            yield from _random(config, role, rng)
+        for role in roles * config.num_layers:
+            yield _int(tuple(Role).index(role))
+            yield from _random(config, role, rng)
+        chosen = DENSE_WORKERS if config.num_lanes == 1 else WORKERS
+        cases = [(dtype, count) for dtype, counts in chosen.items() for count in counts]
         yield _int(len(cases))
         for dtype, workers in cases:
             arrays = to_arrays(build(config, cpu(workers), dtype, context=CONTEXT))
             yield dtype.encode()
             yield from (a.tobytes() for a in (arrays.header, arrays.phases, arrays.shares))
+
+
+def _random(config: ModelConfig, role: Role, rng: np.random.Generator) -> tuple[bytes, bytes]:
+    """Return the number of columns of a tensor, and its values."""
+    shape = lane_shape(config, role)
+    values = rng.normal(scale=1.0 if "norm" in role else 0.15, size=shape).astype("<f4")
+    return _int(shape[-1]), values.tobytes()
 
 
 def _int(value: int) -> bytes:

@@ -128,7 +128,10 @@ def shown_word(word: str, root: Path | None = None) -> str:
 
     What leads to such a place is shown from ``root`` on, or by its last name outside it.
     """
-    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+    # "--option=PATH" and "NAME=PATH"; in a path itself an equals sign says nothing.
+    option, equals, value = word.partition("=")
+    if not equals or os.sep in option:
+        option, equals, value = "", "", word
     path = Path(value)
     if path.is_absolute() or ".." in path.parts:
         value = shown_path(path.resolve(), root)

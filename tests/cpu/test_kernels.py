@@ -251,6 +251,31 @@ def test_silu_times(isa, count):
 
 
 @every_isa
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 1000])
+def test_gelu_tanh_times(isa, count):
+    # As silu, of another exponent: two constants, a square, a sum and a product err by 5 u of it,
+    # which is the relative error of its exponential. Below -89 the result is 0, as there.
+    rng = np.random.default_rng(count)
+    gate = rng.uniform(-12, 12, count).astype(np.float32)
+    up = rng.standard_normal(count).astype(np.float32)
+    x = gate.astype(np.float64)
+    inner = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
+    exact = x / (1 + np.exp(-2 * inner)) * up
+    assert np.allclose(exact, 0.5 * x * (1 + np.tanh(inner)) * up, rtol=0, atol=1e-15 * 12 * 4)
+    out = kernels.gelu_tanh_times(isa, gate, up)
+    relative = gamma(7) + 2.0**-24 * 5 * np.abs(2 * inner) * 1.01
+    tiny = 3e-36 * np.abs(up) + 2.0**-149
+    assert np.all(np.abs(out - exact) <= relative * np.abs(exact) + tiny)
+
+
+@every_isa
+def test_gelu_tanh_far_out(isa):
+    far = np.array([-3e38, -1e20, -50, 0, 50, 1e20, 3e38], np.float32)
+    out = kernels.gelu_tanh_times(isa, far, np.ones(7, np.float32))
+    assert out.tolist() == [0, 0, 0, 0, *far[4:].tolist()]
+
+
+@every_isa
 @pytest.mark.parametrize("kv", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize(("count", "head_dim"), [(1, 64), (7, 96), (33, 128), (500, 20), (9, 200)])
 def test_attend(isa, kv, count, head_dim):
@@ -470,6 +495,8 @@ def test_the_other_kernels_refuse():
         kernels.rms_norm("portable", two[None], one, 1e-5)
     with pytest.raises(ValueError, match="expected as many ups as gates, got 1"):
         kernels.silu_times("portable", two, one)
+    with pytest.raises(ValueError, match="expected as many ups as gates, got 1"):
+        kernels.gelu_tanh_times("portable", two, one)
     with pytest.raises(ValueError, match="expected two arrays of one size, got 1"):
         kernels.add("portable", two, one)
     with pytest.raises(ValueError, match="expected at least one key, got 0"):

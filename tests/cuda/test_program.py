@@ -18,8 +18,8 @@ from monolane.cuda._machine import lay_out_widths
 from monolane.cuda._program import Exchange, Op, Program, Touch, Verb, When
 from monolane.cuda._prove import faults, prove
 from monolane.cuda._specialise import specialisation
-from monolane.errors import ConfigError
-from monolane.model import Head, LayerConfig, Reduce, Role
+from monolane.errors import BackendError, ConfigError
+from monolane.model import NOW, Head, LayerConfig, QkNorm, Reduce, Role, Rotary, YarnScaling
 from monolane.plan import (
     Buffer,
     Choice,
@@ -209,6 +209,30 @@ def test_a_plan_that_breaks_its_own_rules_is_not_compiled() -> None:
         validate(replace(layout.plan, phases=tuple(phases)))
     with pytest.raises(PlanError):
         specialisation(replace(layout, plan=replace(layout.plan, phases=tuple(phases))))
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("qk_norm", {"qk_norm": QkNorm.ALL, "num_lanes": 1}),
+        ("norm_before", {"norm_before": False, "norm_after": True}),
+        ("norm_after", {"norm_after": True}),
+        ("norm_offset", {"norm_offset": 1.0}),
+        ("activation", {"activation": "gelu_tanh"}),
+        ("embedding_scale", {"embedding_scale": 2.0}),
+        ("query_scale", {"query_scale": 0.5}),
+        ("layers.rotary", {"layers": (LayerConfig(NOW, NOW, rotary="none"),)}),
+        ("local_rotary", {"local_rotary": Rotary()}),
+        ("rotary.amplitude", {"rotary": Rotary(scaling=YarnScaling(2.0, 32, 1.1))}),
+    ],
+)
+def test_fields_that_the_kernels_lack_are_refused_by_name(
+    name: str, fields: dict[str, object]
+) -> None:
+    case = CASES["batch of two"]
+    config = replace(case.config, **fields)  # type: ignore[arg-type]
+    with pytest.raises(BackendError, match=f"{name}: the cuda backend does not compute it"):
+        lay_out_widths(config, H200, "bfloat16", 64, (1, 8))
 
 
 def test_what_requests_ask_for_is_proven_too() -> None:

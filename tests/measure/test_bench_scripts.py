@@ -65,6 +65,10 @@ def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
         (["x", "--out=/home/me/results"], "python x --out=results"),
         (["x", "--out=/home/me/a=b"], "python x --out=a=b"),
         (["x", "/home/me=you/model"], "python x model"),
+        (
+            ["x", "--peer", "llama.cpp=/home/me/llama-bench"],
+            "python x --peer llama.cpp=llama-bench",
+        ),
         (["x", "../../me/model", "{root}/.."], "python x model {parent}"),
         (["x", "name/model", "share:8", "-1"], "python x name/model share:8 -1"),
         (["x", "/home/me/two words"], "python x 'two words'"),

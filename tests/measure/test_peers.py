@@ -1,14 +1,16 @@
-"""bench/peers.py with a llama-bench that only pretends; the real one is not needed to test ours."""
+"""bench/peers.py beside a llama-bench that only pretends; the real one is not needed to test it."""
 
-import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 
-from monolane.measure import synthetic_config, validate_document
+from monolane.measure import validate_document
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -35,8 +37,6 @@ def fake(folder: Path, off: int = 0, code: int = 0) -> Path:
 
 
 def run(cache: Path, *arguments: str | Path | int) -> subprocess.CompletedProcess[str]:
-    import os
-
     return subprocess.run(
         [sys.executable, "-W", "error", str(BENCH / "peers.py"), *map(str, arguments)],
         capture_output=True,
@@ -46,29 +46,31 @@ def run(cache: Path, *arguments: str | Path | int) -> subprocess.CompletedProces
     )
 
 
-SMALL = ("--model", "laneformer-tiny", "--context", 4, "--prefill", 8, "--tokens", 3)
-SMALL = (*SMALL, "--runs", 2, "--buffer", 1, "--threads", 2, "--dtype", "BF16")
+SMALL = ("--shape", "llama-tiny", "--context", 4, "--prefill", 8, "--tokens", 3)
+SMALL = (*SMALL, "--runs", 2, "--buffer", 1, "--threads", 2, "--type", "BF16")
+SMALL = (*SMALL, "--patience", 0)  # other tests run beside this one
 
 
-def test_both_take_turns_and_the_ratio_is_ours_by_theirs(tmp_path: Path) -> None:
+def test_all_take_turns_and_a_ratio_is_ours_by_theirs(tmp_path: Path) -> None:
     out = tmp_path / "peers.json"
-    wish = ["--llama-bench", fake(tmp_path), "--gguf", "any.gguf", *SMALL, "--out", out]
-    result = run(tmp_path, *wish)
+    two = ["--peer", f"llama.cpp={fake(tmp_path)}", "--peer", f"ik_llama.cpp={fake(tmp_path)}"]
+    result = run(tmp_path, *two, *SMALL, "--out", out)
     assert result.returncode == 0, result.stderr
     document = json.loads(out.read_text())
     validate_document(document)
     assert str(tmp_path) not in out.read_text()
-    read, decode, prefill, their_decode, their_prefill = document["records"]
+    read, decode, prefill, *theirs = document["records"]
     assert read["name"] == "read_bandwidth"
-    for ours, theirs in ((decode, their_decode), (prefill, their_prefill)):
-        assert theirs["engine"] == "llama.cpp"
-        assert theirs["build"] == "abc1234"
-        assert ours["name"] == theirs["name"]
-        assert ours["tokens"] == theirs["tokens"]
-        assert (theirs["runs"], theirs["median"], theirs["dtype"]) == (2, 10.0, "BF16")
-        assert ours["ratio_to_llama_cpp"] == pytest.approx(ours["median"] / 10)
-        assert ours["ratio_to_llama_cpp_min"] == pytest.approx(ours["min"] / 10)
-        assert ours["ratio_to_llama_cpp_max"] == pytest.approx(ours["max"] / 10)
+    assert [peer["engine"] for peer in theirs] == ["llama.cpp", "ik_llama.cpp"] * 2
+    for ours, peers in ((decode, theirs[:2]), (prefill, theirs[2:])):
+        assert (ours["engine"], ours["dtype"]) == ("monolane", "BF16")
+        for peer, key in zip(peers, ("llama_cpp", "ik_llama_cpp"), strict=True):
+            assert peer["build"] == "abc1234"
+            assert (ours["name"], ours["tokens"]) == (peer["name"], peer["tokens"])
+            assert (peer["runs"], peer["median"], peer["dtype"]) == (2, 10.0, "BF16")
+            assert ours[f"ratio_to_{key}"] == pytest.approx(ours["median"] / 10)
+            assert ours[f"ratio_to_{key}_min"] == pytest.approx(ours["min"] / 10)
+            assert ours[f"ratio_to_{key}_max"] == pytest.approx(ours["max"] / 10)
     assert [line.split()[0] for line in result.stdout.splitlines()[1:]] == ["decode", "prefill"]
 
 
@@ -77,7 +79,7 @@ def test_a_ratio_is_of_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
     from peers import ratio_figures
 
-    found = ratio_figures([20.0, 10.0, 20.0], [16.0, 8.0, 8.0])
+    found = ratio_figures("llama.cpp", [20.0, 10.0, 20.0], [16.0, 8.0, 8.0])
     assert found == {
         "ratio_to_llama_cpp": 1.25,  # that of the medians is 2.5
         "ratio_to_llama_cpp_min": 1.25,
@@ -96,37 +98,61 @@ def test_a_peer_that_does_something_else(
     tmp_path: Path, options: dict[str, int], message: str
 ) -> None:
     program = fake(tmp_path, **options)
-    result = run(tmp_path, "--llama-bench", program, "--gguf", "any.gguf", *SMALL)
+    result = run(tmp_path, "--peer", f"llama.cpp={program}", *SMALL)
     assert result.returncode == 1
     assert message in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    result = run(tmp_path, "--llama-bench", tmp_path / "none", "--gguf", "any.gguf", *SMALL)
-    assert "none: cannot be run: No such file" in result.stderr
-    if importlib.util.find_spec("gguf") is None:
-        result = run(tmp_path, "--llama-bench", fake(tmp_path), *SMALL)
-        assert "pip install gguf, or pass --gguf-py" in result.stderr
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--peer", "llama.cpp=/none/llama-bench"], "llama-bench: cannot be run: No such file"),
+        (["--peer", "llama.cpp"], "expected NAME=PATH of a llama-bench, got 'llama.cpp'"),
+        (["--peer", "a=b", "--type", "Q9"], "--type of Q4_K_M, "),
+        (["--peer", "a=b", "--shape", "round"], "expected --shape of llama-1.7b, "),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, arguments: list[str], message: str) -> None:
+    result = run(tmp_path, *SMALL, *arguments)
+    assert result.returncode in (1, 2)
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("dtype", ["BF16", "Q8_0", "Q4_0"])
-def test_the_random_gguf_has_the_sizes_of_the_config(
-    tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gguf = pytest.importorskip("gguf", reason="needs llama.cpp's gguf package")
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
-    from _gguf import random_gguf
 
-    config = synthetic_config("laneformer-tiny")
-    path = random_gguf(gguf, tmp_path, "tiny", config, dtype)
-    assert random_gguf(gguf, tmp_path, "tiny", config, dtype) == path
+
+@pytest.mark.usefixtures("bench")
+def test_a_random_file_has_the_sizes_of_its_shape(tmp_path: Path) -> None:
+    from _gguf import SHAPES, random_gguf
+
+    shape = SHAPES["llama-tiny"]
+    path = random_gguf(tmp_path, "llama-tiny", "Q4_K_M")
+    assert random_gguf(tmp_path, "llama-tiny", "Q4_K_M") == path
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
     reader = gguf.GGUFReader(path)
     shapes = {tensor.name: tuple(map(int, tensor.shape)) for tensor in reader.tensors}
-    assert len(shapes) == 3 + 9 * config.num_layers
-    assert shapes["blk.3.ffn_down.weight"] == (512, 256)  # columns first
-    assert shapes["token_embd.weight"] == (256, 2048)
-    kinds = {tensor.tensor_type.name for tensor in reader.tensors if "norm" not in tensor.name}
-    assert kinds == {dtype}
-    assert reader.fields["llama.attention.head_count_kv"].parts[-1][0] == 8
+    assert len(shapes) == 3 + 9 * shape.layers
+    assert shapes["blk.1.ffn_down.weight"] == (512, 256)  # columns first
+    assert shapes["token_embd.weight"] == (256, 512)
+    kinds = {tensor.name: tensor.tensor_type.name for tensor in reader.tensors}
+    assert kinds["output.weight"] == kinds["blk.1.ffn_down.weight"] == "Q6_K"
+    assert kinds["blk.1.attn_q.weight"] == kinds["token_embd.weight"] == "Q4_K"
+    assert reader.fields["llama.attention.head_count_kv"].parts[-1][0] == 4
+
+
+@pytest.mark.usefixtures("bench")
+def test_random_weights_are_of_the_size_that_a_model_has() -> None:
+    """No type gives infinities, or numbers that a processor treats as a case of their own."""
+    from _gguf import MIXES, TYPES, random_rows
+
+    for name in set(TYPES) - set(MIXES):
+        kind = gguf.GGMLQuantizationType[name]
+        rows = random_rows(kind, 512, np.random.default_rng(0))
+        values = gguf.quants.dequantize(rows, kind)
+        assert values.shape == (256, 512), name
+        assert values.std() == pytest.approx(512**-0.5, rel=0.01), name
+        assert abs(values.mean()) < 0.2 * 512**-0.5, name  # Q4_0: codes from -8 to 7

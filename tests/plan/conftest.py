@@ -15,10 +15,12 @@ from monolane.model import (
     Head,
     LayerConfig,
     ModelConfig,
+    QkNorm,
     Reduce,
     Role,
     Rotary,
     Weights,
+    YarnScaling,
     lane_shape,
     layer_roles,
     read_config,
@@ -27,6 +29,7 @@ from monolane.plan import Choice, DeviceDescription, cpu
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LATE = Reduce(2)
+DENSE = (LayerConfig(NOW, NOW),)
 
 
 def _config(**changes: Any) -> ModelConfig:
@@ -63,6 +66,32 @@ CONFIGS = {
         ),
     ),
     "mlp_only": _config(layers=(*[LayerConfig(NEVER, NEVER)] * 2, *[LayerConfig(NEVER, LATE)] * 5)),
+    "head_norms": _config(num_lanes=2, qk_norm=QkNorm.HEAD, norm_offset=1.0),
+    "late_norms": _config(  # one lane, as all heads are normed at once
+        num_lanes=1,
+        qk_norm=QkNorm.ALL,
+        qkv_bias=True,
+        norm_before=False,
+        norm_after=True,
+        rotary=Rotary(style="half", scaling=YarnScaling(4.0, 16, 1.2)),
+        layers=(LayerConfig(NOW, NOW), LayerConfig(NOW, NOW, rotary="none"), *DENSE),
+    ),
+    "both_norms": _config(
+        norm_after=True,
+        norm_offset=1.0,
+        qk_norm=QkNorm.HEAD,
+        activation="gelu_tanh",
+        embedding_scale=5.5,
+        query_scale=0.3,
+        rotary=Rotary(theta=50.0),
+        local_rotary=Rotary(theta=7.0),
+        layers=(
+            LayerConfig(NOW, NEVER, 5, "local"),
+            LayerConfig(NEVER, Reduce(1)),
+            LayerConfig(LATE, NOW, rotary="none"),
+            LayerConfig(Reduce(1), LATE, 5, "local"),
+        ),
+    ),
     "tied": _config(tie_embeddings=True, norm_scale_per_lane=False),
 }
 CONFIGS |= {path.name: read_config(path) for path in sorted(GOLDEN.iterdir()) if path.is_dir()}

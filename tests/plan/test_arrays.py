@@ -87,8 +87,9 @@ def test_arrays_say_what_the_plan_says(config: ModelConfig) -> None:
 
 def test_the_plan_of_laneformer_2b_in_numbers() -> None:
     arrays = to_arrays(build(named_config("laneformer-2b"), H200, "int8", context=2048))
-    header = {name: arrays.header[name].item() for name in HEADER.dtype.names or ()}
+    header = {name: arrays.header[name].tolist() for name in HEADER.dtype.names or ()}
     assert header.pop("norm_eps") == pytest.approx(1e-5)
+    assert header.pop("query_scale") == np.float32(96**-0.5)
     assert header == {
         "schema": 1,
         "phases": 78,
@@ -117,7 +118,13 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
         "norm_per_lane": 1,
         "final_norm_per_lane": 1,
         "qkv_bias": 0,
+        "qk_norm": 0,
+        "norm_before": 1,
+        "norm_after": 0,
+        "activation": 0,
         "leader": 0,
+        "embedding_scale": 1.0,
+        "amplitude": [1.0, 1.0],
     }
     gate_up = arrays.phases[4 + 5 * 7]  # of layer 7
     assert gate_up["kind"] == PhaseKind.GATE_UP
@@ -130,6 +137,23 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
     assert (never["update"], never["update_delay"]) == (Buffer.ATTENTION_OUTPUT, -1)
     full = arrays.phases[2 + 5 * 14]
     assert (full["kind"], full["window"], full["write_slot"]) == (PhaseKind.ATTEND, 0, -1)
+
+
+def test_fields_of_dense_families_in_numbers(configs: dict[str, ModelConfig]) -> None:
+    both = to_arrays(build(configs["both_norms"], cpu(3), "float32"))
+    names = ("qk_norm", "norm_before", "norm_after", "activation", "embedding_scale")
+    assert [both.header[name].item() for name in names] == [1, 1, 1, 1, 5.5]
+    assert both.header["query_scale"] == np.float32(0.3)
+    turned = both.phases["rotary"][both.phases["kind"] == PhaseKind.QKV]
+    assert turned.tolist() == [1, 0, -1, 1]  # local, main, none, local
+    assert both.phases["rotary"][0] == -1  # EMBED is of no layer
+    late = to_arrays(build(configs["late_norms"], cpu(3), "float32"))
+    assert [late.header[name].item() for name in names] == [2, 0, 1, 0, 1.0]
+    assert late.header["amplitude"].tolist() == [np.float32(1.2), 1.0]
+    norms = late.phases[late.phases["kind"] == PhaseKind.NORM_QK]
+    assert norms["layer"].tolist() == [0, 1, 2]
+    assert norms["rotary"].tolist() == [0, -1, 0]
+    assert late.shares[norms["units"][0]].tolist() == [(0, 4), (4, 8), (8, 12)]  # 8 + 4 heads
 
 
 def test_arrays_cannot_be_changed() -> None:

@@ -165,6 +165,7 @@ def test_shapes_of_the_buffers() -> None:
         Buffer.MLP_OUTPUT: (5, 8, 4, 3072),
         Buffer.STREAM: (8, 4, 3072),
         Buffer.LOGITS: (4, 32000),
+        Buffer.UNNORMED: (8, 4, 0),
     }
 
 

@@ -91,6 +91,8 @@ def test_short_rings_are_sound_too(weights_of: WeightsOf, device_of: DeviceOf) -
         ("mixed", 4, Choice.EVERYONE, 5),
         ("dense", 3, Choice.LEADER, None),
         ("sum_head", 6, Choice.EVERYONE, None),
+        ("late_norms", 3, Choice.LEADER, None),
+        ("both_norms", 8, Choice.EVERYONE, None),
     ],
 )
 def test_a_removed_wait_shows(

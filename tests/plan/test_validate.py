@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monolane.model import NEVER, Head, LayerConfig, ModelConfig, Reduce, Rotary
+from monolane.model import NEVER, Head, LayerConfig, ModelConfig, QkNorm, Reduce, Rotary
 from monolane.plan import (
     H200,
     MI300X,
@@ -102,6 +102,8 @@ def plans(draw: st.DrawFn) -> Plan:
         head=draw(st.sampled_from(Head)),
         rotary=Rotary(style=draw(st.sampled_from(["interleaved", "half"]))),
     )
+    norms = [None, QkNorm.HEAD] + [QkNorm.ALL] * (lanes == 1)
+    config = replace(config, qk_norm=draw(st.sampled_from(norms)))
     device = replace(cpu(draw(st.integers(1, 9))), choice=draw(st.sampled_from(Choice)))
     delays = [r.delay or 0 for x in config.layers for r in (x.attention_reduce, x.mlp_reduce)]
     slots = draw(st.one_of(st.none(), st.integers(max(delays) + 1, 8)))
@@ -226,6 +228,39 @@ def test_rows_that_are_not_streamed_exactly_once(
     q, k, v = phase.matrices
     broken = replace(q, share=Share(Scope.GROUP, bounds))
     assert seen(changed(plan, phase.index, matrices=(broken, k, v)), "QKV 2: q", message)
+
+
+def test_a_head_that_is_normed_is_not_cut(
+    configs: dict[str, ModelConfig], device_of: DeviceOf
+) -> None:
+    plan = build(configs["head_norms"], device_of(4), "float32")
+    phase = plan.find(PhaseKind.QKV, 0)
+    q, k, v = phase.matrices
+    cut = replace(k, share=Share(Scope.GROUP, (0, 8, 12)))  # pairs of two rows, heads of six
+    broken = changed(plan, phase.index, matrices=(q, cut, v))
+    assert seen(broken, "QKV 0: k: a head that is normed is cut at row 8")
+    assert not seen(broken, "a rotary pair is cut")
+
+
+def test_a_norm_over_all_heads_that_is_left_out_or_incomplete(
+    configs: dict[str, ModelConfig], device_of: DeviceOf
+) -> None:
+    plan = build(configs["late_norms"], device_of(3), "float32")
+    phase = plan.find(PhaseKind.NORM_QK, 1)
+    rest = tuple(x for x in plan.phases if x is not phase)
+    assert seen(replace(plan, phases=rest), f"they differ from phase {phase.index} on")
+    blind = changed(plan, phase.index, reads=())
+    assert seen(blind, "NORM_QK 1: expected to read UNNORMED, got nothing")
+    mute = changed(plan, phase.index, writes=phase.writes[:1])
+    assert seen(mute, "NORM_QK 1: expected to write QUERY, KEY_VALUE, got QUERY")
+    few = changed(plan, phase.index, units=Share(Scope.GROUP, (0, 4, 8, 8)))
+    assert seen(few, "NORM_QK 1: expected 12 rows to be shared out, got 8")
+    early = changed(plan, phase.index, waits=())
+    assert seen(early, "NORM_QK 1: UNNORMED[0] of layer 1", "is read without a wait")
+    direct = plan.find(PhaseKind.QKV, 1)
+    written = (Access(Buffer.QUERY, 0, 1, Scope.GROUP), direct.writes[1])
+    broken = changed(plan, direct.index, writes=written)
+    assert seen(broken, "QKV 1: expected to write UNNORMED, KEY_VALUE, got QUERY, KEY_VALUE")
 
 
 def test_gate_and_up_apart(plan: Plan) -> None:

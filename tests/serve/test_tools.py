@@ -13,10 +13,10 @@ import tokenizers
 from monolane import Engine, SamplingParams
 from monolane.engine import Constraint
 from monolane.errors import RequestError
-from monolane.serve._api.prepare import chat_ids, constraint_of, prepare_chat
+from monolane.serve._api.prepare import chat_prompt, constraint_of, prepare_chat
 from monolane.serve._api.wire import ChatRequest
 from monolane.serve._grammar.compiler import Grammar, compiler_of
-from monolane.serve._tools.format import FORMATS, ToolFormat, format_of, mark_ids
+from monolane.serve._tools.format import FORMATS, LLAMA, ToolFormat, format_of, mark_ids
 from monolane.serve._tools.grammar import answer_grammar, strict_grammar
 from monolane.serve._tools.parser import ToolParser
 from monolane.serve._tools.prompt import tool_prompt
@@ -206,6 +206,12 @@ def test_the_model_is_told_of_tools_calls_and_results(family: tuple[str, Engine]
         assert tools == TOOLS
         # Templates take arguments as objects, and render them themselves.
         assert told[2]["tool_calls"][0]["function"]["arguments"] == {"city": "Bern", "days": 1}
+        if name == "mistral":  # ids of nine letters and digits, equal ones for equal ones
+            ids = [told[2]["tool_calls"][0]["id"], *(told[i].pop("tool_call_id") for i in (3, 4))]
+            assert ids[0] == ids[1] != ids[2]
+            assert all(re.fullmatch("[a-zA-Z0-9]{9}", one) for one in ids)
+            for message in messages[3:]:
+                del message["tool_call_id"]
         assert told[3:] == messages[3:]
         return
     assert tools is None
@@ -221,7 +227,9 @@ def test_the_model_is_told_of_tools_calls_and_results(family: tuple[str, Engine]
 
 def test_without_system_messages_the_user_tells_it() -> None:
     with Engine.load("demo") as engine:  # its template leaves system messages out
-        text = engine.tokenizer.decode(chat_ids(request(), tools_of(request(), engine), engine))
+        ids, thinking = chat_prompt(request(), tools_of(request(), engine), engine)
+        text = engine.tokenizer.decode(ids)
+    assert thinking is None
     assert "get_weather" in text
     assert text.index("get_weather") < text.index("How is it?")
 
@@ -327,10 +335,7 @@ def test_the_grammar_of_strict_tools(
     grammar = Grammar(strict_grammar(use), "tools")
 
     def call(name: str, arguments: str) -> str:
-        text = f'{{"name": "{name}", "{tool_format.key}": {arguments}}}'
-        if tool_format.listed:
-            return f"{tool_format.begin} [{text}]"
-        return f"{tool_format.begin}\n{text}\n{tool_format.end}" if tool_format.end else text
+        return tool_format.spell([(name, json.loads(arguments))])
 
     def admits(text: str) -> bool:
         ids: list[int] = []
@@ -345,7 +350,7 @@ def test_the_grammar_of_strict_tools(
     assert admits(call("now", BAD))
     assert not admits(call("unknown", "{}"))
     assert admits(GOOD) != tool_format.bare
-    if tool_format.end or tool_format.listed:
+    if tool_format is not LLAMA:
         assert admits("Let me see. " + call("get_weather", GOOD))
         assert not admits("Let me see. " + call("get_weather", BAD))
     elif not marks:

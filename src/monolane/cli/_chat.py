@@ -24,11 +24,16 @@ def chat(
     top_p: options.TopP = 1.0,
     min_p: options.MinP = 0.05,
     seed: options.Seed = 0,
+    thinking: options.Thinking = None,
     backend: options.BackendName = "auto",
     dtype: options.Dtype = "auto",
     context: options.Context = None,
 ) -> None:
-    """Talk to a model, line by line. Answers go to stdout, speed and timings to stderr."""
+    """Talk to a model, line by line. Answers go to stdout, speed and timings to stderr.
+
+    What a model thinks before it answers is shown dimmed on a terminal (stderr), and never on
+    stdout.
+    """
     from monolane.cli._report import print_note
     from monolane.engine import DEMO, Engine, SamplingParams
 
@@ -47,14 +52,20 @@ def chat(
                 "was never taught to converse. For that, pass --model."
             )
         print_note(_HELP)
-        _Conversation(engine, params, system).run()
+        _Conversation(engine, params, system, thinking).run()
 
 
 class _Conversation:
     """The messages so far, cut from the front when the context is full."""
 
-    def __init__(self, engine: "Engine", params: "SamplingParams", system: str | None) -> None:
-        self._engine, self._params = engine, params
+    def __init__(
+        self,
+        engine: "Engine",
+        params: "SamplingParams",
+        system: str | None,
+        thinking: bool | None,
+    ) -> None:
+        self._engine, self._params, self._thinking = engine, params, thinking
         self._head = [] if system is None else [{"role": "system", "content": system}]
         self._messages: list[dict[str, str]] = []
 
@@ -72,23 +83,20 @@ class _Conversation:
                 self._answer(line)
 
     def _answer(self, line: str) -> None:
+        from monolane.cli._answer import chat_stream, print_answer
         from monolane.cli._report import print_note, print_report
 
         self._messages.append({"role": "user", "content": line})
         if dropped := self._make_room():
             print_note(f"the context is full: forgot the {dropped} oldest messages")
-        pieces: list[str] = []
-        stream = self._engine.stream(self._head + self._messages, self._params)
-        try:
-            for piece in stream:
-                pieces.append(piece.text)
-                sys.stdout.write(piece.text)
-                sys.stdout.flush()
-        except KeyboardInterrupt:
-            stream.close()
+        chat = self._head + self._messages
+        stream = chat_stream(self._engine, chat, self._params, self._thinking)
+        text, thought, _ = print_answer(stream)
         sys.stdout.write("\n")
         sys.stdout.flush()
-        self._messages.append({"role": "assistant", "content": "".join(pieces)})
+        message = {"role": "assistant", "content": text}
+        # Templates that show a model its thoughts again read them there.
+        self._messages.append(message | ({"reasoning_content": thought} if thought else {}))
         print_report(self._engine, stream.timings)
 
     def _make_room(self) -> int:

@@ -1,7 +1,6 @@
 """``monolane generate``: complete one prompt, streaming."""
 
 import json
-import os
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -32,15 +31,24 @@ def generate(
     chat: Annotated[
         bool, typer.Option("--chat", help="Put the prompt through the model's chat template.")
     ] = False,
+    thinking: options.Thinking = None,
     backend: options.BackendName = "auto",
     dtype: options.Dtype = "auto",
     context: options.Context = None,
     as_json: options.Json = False,
 ) -> None:
-    """Continue a text. The text goes to stdout as it is drawn, speed and timings to stderr."""
+    """Continue a text. The text goes to stdout as it is drawn, speed and timings to stderr.
+
+    With --chat, what a model thinks before it answers is shown dimmed on a terminal (stderr), and
+    never on stdout.
+    """
+    from monolane.cli._answer import chat_stream, print_answer
     from monolane.cli._report import echo_prompt, print_report
     from monolane.engine import Engine, SamplingParams
+    from monolane.errors import RequestError
 
+    if thinking is not None and not chat:
+        raise RequestError("--thinking, --no-thinking: expected --chat with it")
     text = sys.stdin.read() if prompt == "-" else prompt
     params = SamplingParams(
         max_tokens=max_tokens,
@@ -53,39 +61,28 @@ def generate(
         ignore_eos=ignore_eos,
     )
     with Engine.load(model, backend, dtype, context) as engine:
-        stream = engine.stream([{"role": "user", "content": text}] if chat else text, params)
+        if chat:
+            stream = chat_stream(engine, [{"role": "user", "content": text}], params, thinking)
+        else:
+            stream = engine.stream(text, params)
         if as_json:
-            _print_json(engine, stream)
+            _print_json(engine, stream, chat)
             return
         if not chat:
             echo_prompt(text)
-        interrupted = print_stream(stream)
+        _, _, interrupted = print_answer(stream)
         sys.stdout.write("\n")
         print_report(engine, stream.timings)
     if interrupted:
         raise KeyboardInterrupt
 
 
-def print_stream(stream: "Stream") -> bool:
-    """Print the pieces of an answer as they come; return whether Ctrl-C ended it early."""
-    try:
-        for piece in stream:
-            sys.stdout.write(piece.text)
-            sys.stdout.flush()
-    except KeyboardInterrupt:
-        stream.close()
-        return True
-    except BrokenPipeError:  # the reader has seen enough, as `head` does: stop decoding, no failure
-        stream.close()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return False
-
-
-def _print_json(engine: "Engine", stream: "Stream") -> None:
+def _print_json(engine: "Engine", stream: "Stream", chat: bool) -> None:
     answer = stream.result()
     timings = answer.timings
     record = {
         "text": answer.text,
+        **({"thinking": answer.thinking} if chat else {}),
         "token_ids": answer.token_ids,
         "finish_reason": answer.finish_reason,
         "backend": engine.backend.name,

@@ -37,6 +37,14 @@ MinP = Annotated[
     float, typer.Option("--min-p", help="Then those this share as probable as the first.")
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Equal seeds give equal texts.")]
+Thinking = Annotated[
+    bool | None,
+    typer.Option(
+        "--thinking/--no-thinking",
+        help="Have the model think first, or not, where its chat template has a switch for it "
+        "[default: as the template does].",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 ModelArgument = Annotated[
     str, typer.Argument(help="'demo', 'smollm2', a model folder, a .gguf file, or a Hub id.")

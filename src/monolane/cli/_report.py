@@ -15,22 +15,23 @@ def print_report(engine: Engine, timings: Timings) -> None:
         parts.append(f"first after {timings.time_to_first_token * 1e3:,.0f} ms")
     parts.append(f"loaded in {engine.load_seconds:,.2f} s")
     parts.append(f"{engine.backend.name} {engine.backend.dtype}")
-    sys.stderr.write(_dim(" · ".join(parts)) + "\n")
+    sys.stderr.write(dim(" · ".join(parts)) + "\n")
     sys.stderr.flush()
 
 
 def print_note(text: str) -> None:
     """Print a line for people on stderr."""
-    sys.stderr.write(_dim(text) + "\n")
+    sys.stderr.write(dim(text) + "\n")
     sys.stderr.flush()
 
 
 def echo_prompt(text: str) -> None:
     """Show a person the prompt before its completion; a program that reads stdout gets none."""
     if sys.stdout.isatty() and sys.stderr.isatty():
-        sys.stderr.write(_dim(text))
+        sys.stderr.write(dim(text))
         sys.stderr.flush()
 
 
-def _dim(text: str) -> str:
+def dim(text: str) -> str:
+    """Return a text for stderr, dimmed if that is a terminal."""
     return f"\x1b[2m{text}\x1b[0m" if sys.stderr.isatty() else text

@@ -21,6 +21,13 @@ def serve(
     name: Annotated[
         str | None, typer.Option(help="What the model goes by [default: --model].")
     ] = None,
+    tool_format: Annotated[
+        str,
+        typer.Option(
+            help="How the model spells tool calls: auto (as its chat template shows), hermes, xml, "
+            "llama, mistral, mistral-named, smollm or generic."
+        ),
+    ] = "auto",
     policy: Annotated[
         str,
         typer.Option(
@@ -69,6 +76,7 @@ def serve(
         host=host,
         port=port,
         model_name=name or model,
+        tool_format=tool_format,
         policy=Policy.parse(policy),
         tls_cert=tls_cert,
         tls_key=tls_key,

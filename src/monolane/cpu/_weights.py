@@ -14,6 +14,7 @@ from monolane.cpu._arithmetic import Arithmetic
 from monolane.cpu._pages import release_pages
 from monolane.errors import BackendError, CheckpointError
 from monolane.model import (
+    NORMS,
     STORED,
     Blocks,
     ModelConfig,
@@ -27,15 +28,19 @@ from monolane.plan import Plan
 
 ROLES = tuple(Role)
 _FREQUENCIES = -1  # no tensor of the checkpoint: computed from the config
-_VECTORS = frozenset(
-    (
-        Role.ATTENTION_NORM,
-        Role.MLP_NORM,
-        Role.FINAL_NORM,
-        Role.Q_BIAS,
-        Role.K_BIAS,
-        Role.V_BIAS,
-    )
+_VECTORS = NORMS | {Role.Q_BIAS, Role.K_BIAS, Role.V_BIAS}
+_COMPUTED = (  # of ModelConfig.features
+    "qkv_bias",
+    "qk_norm",
+    "local_rotary",
+    "layers.rotary",
+    "rotary.amplitude",
+    "norm_offset",
+    "norm_before",
+    "norm_after",
+    "query_scale",
+    "activation",
+    "embedding_scale",
 )
 
 Array = npt.NDArray[Any]
@@ -55,17 +60,23 @@ def hand_over(weights: Weights, arithmetic: Arithmetic) -> Handover:
     config = weights.config
     found = Handover(WeightTable(config.num_layers), {}, {})
     wanted = None if keeps_floats(config) else arithmetic.weights
-    for role, array in weights.outer.items():
-        _set(found, role, 0, array, wanted)
-    for i, layer in enumerate(weights.layers):
-        for role, array in layer.items():
-            _set(found, role, i, array, wanted)
+    places = [(role, 0, array) for role, array in weights.outer.items()]
+    places += [(role, i, x) for i, layer in enumerate(weights.layers) for role, x in layer.items()]
+    for role, index, array in places:
+        if role in _VECTORS:
+            # The core knows no offset: it is in the float32 scales that it reads.
+            offset = np.float32(config.norm_offset if role in NORMS else 0)
+            _set_vector(found.table, role, index, array, offset)
+        else:
+            _set(found, role, index, array, wanted)
     for (role, place), matrix in weights.quantized.items():
         if isinstance(matrix, Blocks):
             _set_blocks(found, role, place, matrix)
         else:
             _set_quantized(found.table, role, place or 0, matrix)
-    found.table.set_vector(_FREQUENCIES, 0, config.rotary.frequencies(config.head_dim))
+    for i, rotary in enumerate((config.rotary, config.local_rotary)):  # PlanRotary
+        if rotary is not None:
+            found.table.set_vector(_FREQUENCIES, i, rotary.frequencies(config.head_dim))
     return found
 
 
@@ -96,13 +107,16 @@ def keeps_floats(config: ModelConfig) -> bool:
     return scheme is not None and (bool(scheme.ignore) or scheme.packing is not None)
 
 
+def _set_vector(
+    table: WeightTable, role: Role, layer: int, array: Array, offset: np.float32
+) -> None:
+    vector = np.ascontiguousarray(array, np.float32).reshape(-1)
+    table.set_vector(ROLES.index(role), layer, vector + offset if offset else vector)
+
+
 def _set(
     found: Handover, role: Role, layer: int, array: Array, wanted: WeightFormat | None
 ) -> None:
-    index, table = ROLES.index(role), found.table
-    if role in _VECTORS:
-        table.set_vector(index, layer, np.ascontiguousarray(array, np.float32).reshape(-1))
-        return
     matrix = array.reshape(-1, array.shape[-1])  # lanes one below the other
     rows, columns = matrix.shape
     stored = STORED[matrix.dtype]
@@ -114,8 +128,8 @@ def _set(
             f"dtype: {wanted.short} needs rows of a multiple of {wanted.group} columns, got "
             f"{columns} in {role.value}; use bfloat16 or float32 for this model"
         )
-    table.set_matrix(
-        role=index,
+    found.table.set_matrix(
+        role=ROLES.index(role),
         layer=layer,
         values=_bytes(matrix),
         scales=None,
@@ -180,6 +194,6 @@ def _bytes(array: Array) -> Array:
 
 def check_config(config: ModelConfig) -> None:
     """Refuse what the kernels do not hold."""
-    config.check_features("cpu", "qkv_bias")
+    config.check_features("cpu", *_COMPUTED)
     if config.head_dim > 1024:
         raise BackendError(f"head_dim: the CPU backend holds at most 1024, got {config.head_dim}")

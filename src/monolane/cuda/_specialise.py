@@ -26,6 +26,7 @@ TRACE_PASSES = 64
 FREE, MASKED, PARKED = 0, 1, 2
 PARKED_TOKEN = 0xFFFFFFFF
 _TOUCH_VERB, _TOUCH_WHEN = 256, 32  # how a touch becomes a number
+_KINDS = frozenset(PhaseKind) - {PhaseKind.NORM_QK}  # that the kernel has
 _HEADS = (Head.VOCAB_PARALLEL, Head.MEAN, Head.SUM, Head.CONCAT)
 
 
@@ -169,13 +170,13 @@ def _program(program: Program) -> list[str]:
     return [
         "// ---- the program of a pass, lowered from the plan, proven by monolane.cuda._prove ----",
         *(
-            declare_enum(name, [(f"{prefix}_{x}", code) for x, code in members_of(kind)], CUDA)
-            for name, prefix, kind in (
-                ("PhaseKind", "PHASE", PhaseKind),
-                ("Op", "OP", Op),
-                ("Verb", "VERB", Verb),
-                ("When", "WHEN", When),
-                ("Awaited", "AWAIT", Exchange),
+            declare_enum(name, [(f"{prefix}_{x}", code) for x, code in members], CUDA)
+            for name, prefix, members in (
+                ("PhaseKind", "PHASE", [x for x in members_of(PhaseKind) if x[1] in _KINDS]),
+                ("Op", "OP", members_of(Op)),
+                ("Verb", "VERB", members_of(Verb)),
+                ("When", "WHEN", members_of(When)),
+                ("Awaited", "AWAIT", members_of(Exchange)),
             )
         ),
         f"constexpr u32 FIRST_STEP = {first};  // of a layer",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 
 from monolane.epoch import MAX_LOGPROBS, Draw
 from monolane.errors import RequestError
+from monolane.text import Thinking
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024  # characters of one stop string
@@ -29,6 +30,7 @@ class SamplingParams:
     logprobs      None, or how many alternatives to report with each token's log-probability
     prompt_logprobs   the same of the tokens of the prompt behind its first
     visible_ids   special tokens that the text is to show, as they are spelled
+    thinking      marks of the part to be told apart from the text; stop texts count behind it
     logit_bias    token id -> what its logit gains, -100 to 100, or -inf: never; at most 1,024 ids
     """
 
@@ -44,6 +46,7 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     visible_ids: Sequence[int] = ()
+    thinking: Thinking | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:

@@ -32,6 +32,7 @@ class Piece:
     """Part of an answer: the text that has become certain and the tokens drawn since the last one.
 
     Text may lag behind its tokens: half a UTF-8 character and the beginning of a stop text wait.
+    ``thinking`` comes before all text; there is none unless ``SamplingParams.thinking`` is set.
     """
 
     text: str
@@ -39,6 +40,7 @@ class Piece:
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None  # set on the last piece
     times_ns: tuple[int, ...] = ()  # time.perf_counter_ns() of each token, when it was drawn
+    thinking: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +53,4 @@ class Generation:
     timings: Timings
     logprobs: tuple[TokenLogprob, ...] = ()  # one per token, if asked for
     prompt_logprobs: tuple[TokenLogprob, ...] = ()  # of prompt_ids[1:], if asked for
+    thinking: str = ""  # what came before the text, if it is told apart

@@ -11,7 +11,7 @@ from monolane.engine._result import FinishReason, Generation, Piece, Timings
 from monolane.engine._score import score
 from monolane.engine._slots import SlotPool
 from monolane.epoch import Advance, Request, SharedExecutor, TokenEvent, TokenLogprob
-from monolane.text import Detokenizer, StopStrings, Tokenizer
+from monolane.text import Detokenizer, StopStrings, ThinkingSplit, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,11 @@ class Stream(Iterator[Piece]):
         return 0 if slot is None else self._backend.length(slot)
 
     @property
+    def thinking_tokens(self) -> int:
+        """Tokens drawn so far that the thinking part is made of, marks included."""
+        return self._text.thinking_tokens
+
+    @property
     def timings(self) -> Timings:
         """Timings so far; of the whole answer once it has ended."""
         return Timings(
@@ -104,6 +109,7 @@ class Stream(Iterator[Piece]):
             self.timings,
             tuple(logprob for piece in pieces for logprob in piece.logprobs),
             self.prompt_logprobs,
+            "".join(piece.thinking for piece in pieces),
         )
 
     def _run(self) -> Generator[Piece, None, None]:
@@ -177,7 +183,7 @@ class Stream(Iterator[Piece]):
             self._first_ns = events[0].time_ns
         # Tokens that were drawn behind a stop text, before the decode could be stopped, are not
         # part of the answer.
-        text, used, reason = self._text.take(
+        thinking, text, used, reason = self._text.take(
             [event.token_id for event in events], self._token_count, over
         )
         events = events[:used]
@@ -191,6 +197,7 @@ class Stream(Iterator[Piece]):
             logprobs,
             reason,
             tuple(event.time_ns for event in events),
+            thinking,
         )
 
 
@@ -199,47 +206,75 @@ class _Text:
 
     def __init__(self, tokenizer: Tokenizer | None, job: Job) -> None:
         self._job = job
+        thinking = None if tokenizer is None else job.params.thinking
+        self._thinking = None if thinking is None else ThinkingSplit(thinking)
+        self.thinking_tokens = 0
+        self._undecided = 0  # tokens that may be the beginning of a thinking part
+        visible = set(job.params.visible_ids)
+        if tokenizer is not None and thinking is not None:
+            marks = (tokenizer.id_of(mark) for mark in (thinking.begin, thinking.end))
+            visible.update(token for token in marks if token is not None)
         self._detokenizer = (
             None
             if tokenizer is None
-            else Detokenizer(tokenizer, context=job.prompt_ids, visible_ids=job.params.visible_ids)
+            else Detokenizer(tokenizer, context=job.prompt_ids, visible_ids=visible)
         )
         self._stops = StopStrings(job.params.stop)
 
     def take(
         self, token_ids: list[int], count: int, over: bool
-    ) -> tuple[str, int, FinishReason | None]:
-        """Return (text, how many of the tokens belong to the answer, why it ends or None).
+    ) -> tuple[str, str, int, FinishReason | None]:
+        """Return (thinking, text, how many tokens belong to the answer, why it ends or None).
 
         ``count`` tokens were taken before; ``over``: nothing may follow the last. Goes token by
         token, so that the answer ends with the same token however many arrive at once.
         """
+        thoughts: list[str] = []
         pieces: list[str] = []
+        used = 0
+        reason: FinishReason | None = None
         for used, token in enumerate(token_ids, 1):
-            reason: FinishReason | None = None
             if token in self._job.stop_ids:
                 reason = "stop"
             else:
-                text, stopped = self._push(token)
+                thought, text, stopped = self._push(token)
+                thoughts.append(thought)
                 pieces.append(text)
                 if stopped:
-                    return "".join(pieces), used, "stop"
+                    reason = "stop"
+                    break
                 if over and used == len(token_ids):
                     reason = "stop"
                 elif count + used == self._job.budget:
                     reason = "length"
             if reason is not None:
-                text, stopped = self._finish()
-                return "".join((*pieces, text)), used, "stop" if stopped else reason
-        return "".join(pieces), len(token_ids), None
+                thought, text, stopped = self._finish()
+                thoughts.append(thought)
+                pieces.append(text)
+                reason = "stop" if stopped else reason
+                break
+        return "".join(thoughts), "".join(pieces), used, reason
 
-    def _push(self, token: int) -> tuple[str, bool]:
+    def _push(self, token: int) -> tuple[str, str, bool]:
         if self._detokenizer is None:
-            return "", False
-        return self._stops.push(self._detokenizer.push((token,)))
+            return "", "", False
+        text = self._detokenizer.push((token,))
+        thought = ""
+        if (split := self._thinking) is not None:
+            self._undecided += not split.over
+            thought, text = split.push(text)
+            if split.begun:
+                self.thinking_tokens += self._undecided
+                self._undecided = 0
+        return (thought, *self._stops.push(text))
 
-    def _finish(self) -> tuple[str, bool]:
+    def _finish(self) -> tuple[str, str, bool]:
         if self._detokenizer is None:
-            return "", False
-        text, stopped = self._stops.push(self._detokenizer.finish())
-        return (text, True) if stopped else (text + self._stops.finish(), False)
+            return "", "", False
+        text, thought = self._detokenizer.finish(), ""
+        if self._thinking is not None:
+            thought, text = self._thinking.push(text)
+            last, held = self._thinking.finish()
+            thought, text = thought + last, text + held
+        text, stopped = self._stops.push(text)
+        return thought, text if stopped else text + self._stops.finish(), stopped

@@ -83,18 +83,17 @@ def run_rounds(
 ) -> int:
     """Warm up, then take a sample of every case in each round; return how many were disturbed.
 
-    Each round begins with another case, so that none always follows the same neighbour. With
-    ``neighbours``, a sample during which other programs ran is taken again, at most twice and while
-    there is patience; one that is disturbed even then counts. ``progress`` is called after every
-    step: (rounds + 1) * len(cases) times.
+    Every other round goes backwards, so that of two cases neither always comes first, and two that
+    are compared stay one right after the other. With ``neighbours``, a sample during which other
+    programs ran is taken again, at most twice and while there is patience; one that is disturbed
+    even then counts. ``progress`` is called after every step: (rounds + 1) * len(cases) times.
     """
     for case in cases:
         case.warm_up()
         progress()
     disturbed = 0
     for i in range(rounds):
-        first = i % len(cases)
-        for case in (*cases[first:], *cases[:first]):
+        for case in reversed(cases) if i % 2 else cases:
             disturbed += not _take(case, neighbours)
             progress()
     return disturbed

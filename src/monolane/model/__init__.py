@@ -33,7 +33,7 @@ from monolane.model._rotary import (
     YarnScaling,
 )
 from monolane.model._safetensors import PendingTensor, SafetensorsFile, write_safetensors
-from monolane.model._tensors import Part, Role, TensorSpec, lane_shape, layer_roles
+from monolane.model._tensors import NORMS, Part, Role, TensorSpec, lane_shape, layer_roles
 from monolane.model._weights import Weights
 from monolane.model.families import parse_config, render_config, tensor_specs
 
@@ -42,6 +42,7 @@ __all__ = [
     "FORMATS",
     "LICENCE_FILES",
     "NEVER",
+    "NORMS",
     "NOW",
     "STORED",
     "Activation",

@@ -40,6 +40,20 @@ MATRICES = frozenset(
 )
 
 
+# Scales of norms, to which the config's ``norm_offset`` is added.
+NORMS = frozenset(
+    (
+        Role.ATTENTION_NORM,
+        Role.MLP_NORM,
+        Role.POST_ATTENTION_NORM,
+        Role.POST_MLP_NORM,
+        Role.Q_NORM,
+        Role.K_NORM,
+        Role.FINAL_NORM,
+    )
+)
+
+
 class Part(StrEnum):
     """What of a tensor one entry of a file holds; K are the tensor's columns."""
 

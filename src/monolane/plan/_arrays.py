@@ -5,13 +5,14 @@ and a test compiles it and compares every size and offset. It is committed, so t
 Python of ours; a test fails when it drifts.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from monolane._structs import CPP, Field, Struct, declare_enum, members_of
-from monolane.model import Head, Role
+from monolane.model import Head, LayerConfig, ModelConfig, QkNorm, Role
 from monolane.plan._device import Choice
 from monolane.plan._phase import Buffer, Phase, PhaseKind
 from monolane.plan._plan import MAX_WIDTH, Plan
@@ -22,6 +23,9 @@ NO_WAIT = -(1 << 31)
 MAX_MATRICES = 3
 HEADS = (Head.VOCAB_PARALLEL, Head.MEAN, Head.SUM, Head.CONCAT)
 ROTARY_STYLES = ("interleaved", "half")
+ROTARIES = ("main", "local")  # of the config; a layer's is one of them, or none
+QK_NORMS = (None, QkNorm.HEAD, QkNorm.ALL)
+ACTIVATIONS = ("silu", "gelu_tanh")
 ROLES = tuple(Role)
 
 SHARE = Struct(
@@ -61,8 +65,15 @@ HEADER = Struct(
         Field("norm_per_lane", "i32", "1: norm scales are [L, D]; 0: [1, D]"),
         Field("final_norm_per_lane", "i32", "the same of the last norm"),
         Field("qkv_bias", "i32", "1: Q, K and V have biases"),
+        Field("qk_norm", "QkNorm", "what of Q and K is normed, before rotary"),
+        Field("norm_before", "i32", "1: what a module reads is normed"),
+        Field("norm_after", "i32", "1: what a stream gains from a module, reduced, is normed"),
+        Field("activation", "GateActivation", "of the gate"),
         Field("leader", "i32", "1: worker 0 chooses tokens; 0: every worker does, alike"),
         Field("norm_eps", "f32", "of every norm"),
+        Field("embedding_scale", "f32", "of embedded tokens"),
+        Field("query_scale", "f32", "of the scores"),
+        Field("amplitude", "f32", "of cosine and sine, by PlanRotary", length=len(ROTARIES)),
     ),
 )
 
@@ -83,7 +94,7 @@ PHASE = Struct(
         Field("layer", "i32", "-1 outside the layers"),
         Field("wait_group", "i32", "kNoWait, or what all of the own group must have finished"),
         Field("wait_all", "i32", "kNoWait, or what all workers must have finished"),
-        Field("units", "i32", "table of shares of kAttend and kGather; -1: none"),
+        Field("units", "i32", "table of shares of kAttend, kGather and kNormQk; -1: none"),
         Field("update", "PlanBuffer", "kNone, kAttentionOutput or kMlpOutput"),
         Field("update_layer", "i32", "whose module; -1: no update"),
         Field("update_delay", "i32", "kNever, 0 (now) or layers; kNever if there is no update"),
@@ -91,6 +102,7 @@ PHASE = Struct(
         Field("update_other_slot", "i32", "ring slot of the other lanes' outputs; -1: no update"),
         Field("write_slot", "i32", "ring slot that kOut or kDown writes; -1 in other phases"),
         Field("window", "i32", "keys visible to a query in this layer, itself included; 0: all"),
+        Field("rotary", "PlanRotary", "what turns this layer's queries and keys; kNone: nothing"),
         Field("num_matrices", "i32", "used entries of `matrices`"),
         Field("matrices", "PlanMatrix", "used from the front", length=MAX_MATRICES),
     ),
@@ -152,8 +164,18 @@ def _header(plan: Plan, tables: int) -> npt.NDArray[np.void]:
         "norm_per_lane": config.norm_scale_per_lane,
         "final_norm_per_lane": config.final_norm_per_lane,
         "qkv_bias": config.qkv_bias,
+        "qk_norm": QK_NORMS.index(config.qk_norm),
+        "norm_before": config.norm_before,
+        "norm_after": config.norm_after,
+        "activation": ACTIVATIONS.index(config.activation),
         "leader": plan.device.choice is Choice.LEADER,
         "norm_eps": config.norm_eps,
+        "embedding_scale": config.embedding_scale,
+        "query_scale": _query_scale(config),
+        "amplitude": [
+            1.0 if rotary is None else rotary.amplitude
+            for rotary in (config.rotary, config.local_rotary)
+        ],
     }
     header = np.zeros((), HEADER.dtype)
     for name, value in values.items():
@@ -161,9 +183,19 @@ def _header(plan: Plan, tables: int) -> npt.NDArray[np.void]:
     return header
 
 
+def _rotary_code(rules: LayerConfig | None) -> int:
+    return -1 if rules is None or rules.rotary == "none" else ROTARIES.index(rules.rotary)
+
+
+def _query_scale(config: ModelConfig) -> float:
+    scale = config.query_scale
+    return 1.0 / math.sqrt(config.head_dim) if scale is None else scale
+
+
 def _fill_phase(row: np.void, phase: Phase, plan: Plan, index: dict[Share, int]) -> None:
     group, everybody = phase.wait(Scope.GROUP), phase.wait(Scope.ALL)
     update = phase.update
+    rules = None if phase.layer < 0 else plan.config.layers[phase.layer]
     ring = next((a.slot for a in phase.writes if a.buffer.name.endswith("_OUTPUT")), -1)
     values = {
         "kind": phase.kind,
@@ -177,7 +209,8 @@ def _fill_phase(row: np.void, phase: Phase, plan: Plan, index: dict[Share, int])
         "update_own_slot": -1,
         "update_other_slot": -1,
         "write_slot": ring,
-        "window": 0 if phase.layer < 0 else plan.config.layers[phase.layer].window or 0,
+        "window": 0 if rules is None else rules.window or 0,
+        "rotary": _rotary_code(rules),
         "num_matrices": len(phase.matrices),
     }
     if update is not None:
@@ -209,7 +242,8 @@ _TOP = """\
 // Rows of a matrix are those of the group's lanes, lane after lane: row r is row r % rows of lane
 // group * group_lanes + r / rows. Rows of a head that reads all lanes are numbered once.
 // Units of kAttend are (lane of the group, KV head of the lane, split), the last running fastest;
-// those of kGather are the elements (lane of the group, column).
+// those of kGather are the elements (lane of the group, column), and those of kNormQk the heads, of
+// Q and then of K.
 #pragma once
 
 #include <cstddef>
@@ -229,6 +263,9 @@ def c_header() -> str:
         ("WeightRole", [("none", -1), *((str(role), i) for i, role in enumerate(ROLES))]),
         ("PlanHead", [(str(head), i) for i, head in enumerate(HEADS)]),
         ("RotaryStyle", [(style, i) for i, style in enumerate(ROTARY_STYLES)]),
+        ("PlanRotary", [("none", -1), *((name, i) for i, name in enumerate(ROTARIES))]),
+        ("QkNorm", [(str(norm or "none"), i) for i, norm in enumerate(QK_NORMS)]),
+        ("GateActivation", [(name, i) for i, name in enumerate(ACTIVATIONS)]),
     )
     parts = [
         _TOP,
@@ -237,6 +274,7 @@ def c_header() -> str:
         "constexpr int32_t kNever = -1;  // the delay of lanes that never exchange",
         f"constexpr int32_t kPlanMaxWidth = {MAX_WIDTH};",
         f"constexpr int32_t kPlanMaxMatrices = {MAX_MATRICES};",
+        f"constexpr int32_t kPlanRotaries = {len(ROTARIES)};",
         "",
         *(declare_enum(name, members, CPP) for name, members in enums),
         *(struct.declare(CPP) for struct in (SHARE, MATRIX, PHASE, HEADER)),

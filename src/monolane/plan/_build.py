@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from monolane.errors import ConfigError
-from monolane.model import Head, ModelConfig, Reduce, Role, find_format, lane_shape
+from monolane.model import Head, ModelConfig, QkNorm, Reduce, Role, find_format, lane_shape
 from monolane.plan._device import Choice, DeviceDescription
 from monolane.plan._groups import Groups
 from monolane.plan._phase import Access, Buffer, Matrix, Phase, PhaseKind, Update
@@ -99,6 +99,7 @@ class _Builder:
     def _layer(self, layer: int) -> tuple[Phase, ...]:
         query, hidden = _own(Buffer.QUERY, layer), _own(Buffer.HIDDEN, layer)
         keys, partial = _own(Buffer.KEY_VALUE, layer, layer), _own(Buffer.ATTENTION, layer)
+        unnormed = _own(Buffer.UNNORMED, layer)
         attention, mlp = (
             _own(module, layer, layer % self.slots[module])
             for module in (Buffer.ATTENTION_OUTPUT, Buffer.MLP_OUTPUT)
@@ -106,8 +107,11 @@ class _Builder:
         before = self._update(Buffer.MLP_OUTPUT, layer - 1) if layer else None
         between = self._update(Buffer.ATTENTION_OUTPUT, layer)
         attend, qkv = self._units(), (Role.Q, Role.K, Role.V)
+        late = self.config.qk_norm is QkNorm.ALL
+        first = unnormed if late else query
         return (
-            self._phase(PhaseKind.QKV, layer, *qkv, update=before, writes=(query, keys)),
+            self._phase(PhaseKind.QKV, layer, *qkv, update=before, writes=(first, keys)),
+            *([self._norm_qk(layer, unnormed, query, keys)] if late else []),
             self._phase(
                 PhaseKind.ATTEND, layer, units=attend, reads=(query, keys), writes=(partial,)
             ),
@@ -117,6 +121,12 @@ class _Builder:
             ),
             self._phase(PhaseKind.DOWN, layer, Role.DOWN, reads=(hidden,), writes=(mlp,)),
         )
+
+    def _norm_qk(self, layer: int, unnormed: Access, *writes: Access) -> Phase:
+        """Share out whole heads, of Q and then of K; every worker sums the squares of all."""
+        heads = self.config.num_heads + self.config.num_kv_heads
+        units = Share(Scope.GROUP, split(heads, self.groups.workers_each))
+        return self._phase(PhaseKind.NORM_QK, layer, units=units, reads=(unnormed,), writes=writes)
 
     def _gather(self) -> Phase:
         elements = self.groups.lanes_each * self.config.hidden_size
@@ -205,15 +215,14 @@ class _Builder:
 
     def _shares(self) -> dict[Role, Share]:
         """Share out each matrix; what is left over goes to other workers from one to the next."""
-        interleaved = self.config.rotary.style == "interleaved"
-        pair = 2 if interleaved else self.config.head_dim  # rows that rotary turns together
+        together = _rows_together(self.config)
         shares: dict[Role, Share] = {}
         for roles in ((Role.Q, Role.K, Role.V), (Role.O,), (Role.GATE,), (Role.DOWN,)):
             first = 0
             for role in roles:
-                minimum = pair if role in (Role.Q, Role.K) else 1
+                minimum = together if role in (Role.Q, Role.K) else 1
                 shares[role], first = self._share(role, minimum, first)
-        shares[Role.UP] = shares[Role.GATE]  # silu(gate) * up needs both of a row
+        shares[Role.UP] = shares[Role.GATE]  # activation(gate) * up needs both of a row
         shares[Role.HEAD], _ = self._share(Role.HEAD, 1, 0)
         return shares
 
@@ -227,6 +236,14 @@ class _Builder:
         align = choose_align(total, workers, minimum)
         bounds = split(total, workers, align, first)
         return Share(scope, bounds), (first + -(-total // align)) % workers
+
+
+def _rows_together(config: ModelConfig) -> int:
+    """Return how many rows of Q and K one worker must have from their product to their end."""
+    if config.qk_norm is QkNorm.ALL:  # NORM_QK shares them out anew
+        return 1
+    whole = config.qk_norm is QkNorm.HEAD or config.rotary.style == "half"
+    return config.head_dim if whole else 2
 
 
 def _ring(rules: list[Reduce], wish: int | None) -> int:

@@ -15,15 +15,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from monolane.model import Head, Role, Weights
+from monolane.model import NORMS, Head, QkNorm, Role, Weights
 from monolane.plan._device import Choice
+from monolane.plan._memory import Floats, SharedMemory
 from monolane.plan._phase import Buffer, Matrix, Phase, PhaseKind, Update
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope
 from monolane.plan._validate import PlanError
-from monolane.reference import linear, rms_norm, rotate, silu
+from monolane.reference import gelu_tanh, linear, rms_norm, rotate, silu
 
-Floats = npt.NDArray[np.float32]
+_COMPUTED = (  # of ModelConfig.features
+    "qkv_bias",
+    "qk_norm",
+    "local_rotary",
+    "layers.rotary",
+    "rotary.amplitude",
+    "norm_offset",
+    "norm_before",
+    "norm_after",
+    "query_scale",
+    "activation",
+    "embedding_scale",
+)
+_GATES = {"silu": silu, "gelu_tanh": gelu_tanh}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,53 +79,17 @@ def interpret(
     return Interpretation(np.concatenate(run.logits), tuple(run.drawn))
 
 
-class _Memory:
-    """Arrays as ``Plan.shape`` gives them; those without slots have none here either."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._arrays: dict[Buffer, Floats] = {
-            buffer: np.full(plan.shape(buffer), np.nan, np.float32)
-            for buffer in Buffer
-            if buffer is not Buffer.TOKENS
-        }
-        self._versions: dict[tuple[Buffer, str], int] = {}
-        self.tokens: list[int] = []  # TOKENS
-
-    def read(self, buffer: Buffer, where: tuple[int | slice, ...]) -> Floats:
-        """Return a part of a buffer; PlanError if some of it has not been written."""
-        part: Floats = self._arrays[buffer][where]
-        if np.isnan(part).any():
-            raise PlanError(f"reads {buffer.name} before it is written")
-        return part
-
-    def write(
-        self,
-        buffer: Buffer,
-        region: tuple[int | slice, ...],
-        part: tuple[int | slice, ...],
-        values: Floats,
-        version: int,
-    ) -> None:
-        """Write ``values`` into ``part`` of a region, which is poisoned once per version."""
-        array = self._arrays[buffer][region]
-        key = buffer, str(region)
-        if buffer is not Buffer.KEY_VALUE and self._versions.get(key) != version:
-            array[...] = np.nan
-            self._versions[key] = version
-        array[part] = values
-
-
 class _Run:
     """What all workers see: the plan, the weights, the shared memory, and the passes to make."""
 
     def __init__(self, plan: Plan, weights: Weights, passes: list[list[int]], draws: int) -> None:
         self.plan = plan
-        plan.config.check_features("interpreter", "qkv_bias")
+        plan.config.check_features("interpreter", *_COMPUTED)
         weights = weights.dequantized()
-        self.outer = _float32(weights.outer)
-        self.layers = [_float32(layer) for layer in weights.layers]
-        self.frequencies = plan.config.rotary.frequencies(plan.config.head_dim)
-        self.memory = _Memory(plan)
+        offset = np.float32(plan.config.norm_offset)
+        self.outer = _float32(weights.outer, offset)
+        self.layers = [_float32(layer, offset) for layer in weights.layers]
+        self.memory = SharedMemory(plan)
         self.passes = passes
         self.count = len(passes) + draws - 1
         self.memory.tokens = list(passes[0])
@@ -180,20 +158,45 @@ class _Worker:
         if self.plan.device.choice is Choice.LEADER:
             self.tokens = list(self.memory.tokens)
         embedded = self.run.outer[Role.EMBEDDING][self.tokens]  # [T, D]
+        embedded = embedded * np.float32(self.plan.config.embedding_scale)
         self.x = np.repeat(embedded[None], len(self.lanes), axis=0)
 
     def qkv(self, phase: Phase) -> None:
-        normed = self._norm(phase.layer, Role.ATTENTION_NORM)
+        read = self._read_stream(phase.layer, Role.ATTENTION_NORM)
         for matrix, bias in zip(
             phase.matrices, (Role.Q_BIAS, Role.K_BIAS, Role.V_BIAS), strict=True
         ):
             for lane, rows in self._pieces(matrix):
-                y = self._product(phase.layer, matrix, lane, rows, self._own(normed, lane))
+                y = self._product(phase.layer, matrix, lane, rows, self._own(read, lane))
                 if self.plan.config.qkv_bias:
                     y = y + self.run.layers[phase.layer][bias][lane, rows]
-                if matrix.role is not Role.V:
-                    y = self._rotate(y, rows, matrix.rows)
-                self._store_qkv(phase, matrix.role, lane, rows, y)
+                if matrix.role is Role.V:
+                    self._store_qkv(phase, Role.V, lane, rows, y)
+                elif self.plan.config.qk_norm is QkNorm.ALL:
+                    before = phase.matrices[0].rows if matrix.role is Role.K else 0
+                    where = slice(before + rows.start, before + rows.stop)
+                    self._store(Buffer.UNNORMED, (lane,), where, y)
+                else:
+                    y = self._finished(phase.layer, matrix.role, rows, matrix.rows, y)
+                    self._store_qkv(phase, matrix.role, lane, rows, y)
+
+    def norm_qk(self, phase: Phase) -> None:
+        assert phase.units is not None
+        config, (lane,) = self.plan.config, self.lanes
+        both = self.memory.read(Buffer.UNNORMED, (lane, slice(self.width)))
+        q, k = np.split(both, [config.num_heads * config.head_dim], axis=-1)
+        begin, end = phase.units.of(self.index)
+        for role, scale, x, first in (
+            (Role.Q, Role.Q_NORM, q, 0),
+            (Role.K, Role.K_NORM, k, config.num_heads),
+        ):
+            count = x.shape[-1]
+            normed = rms_norm(x[None], self.run.layers[phase.layer][scale], config.norm_eps)[0]
+            heads = [min(max(i - first, 0) * config.head_dim, count) for i in (begin, end)]
+            rows = slice(*heads)
+            if heads[0] < heads[1]:
+                turned = self._rotate(phase.layer, rows, count, normed[:, rows])
+                self._store_qkv(phase, role, lane, rows, turned)
 
     def attend(self, phase: Phase) -> None:
         assert phase.units is not None
@@ -211,11 +214,12 @@ class _Worker:
             self._store(Buffer.ATTENTION_OUTPUT, (phase.writes[0].slot, lane), rows, y)
 
     def gate_up(self, phase: Phase) -> None:
-        normed = self._norm(phase.layer, Role.MLP_NORM)
+        config = self.plan.config
+        read, activation = self._read_stream(phase.layer, Role.MLP_NORM), _GATES[config.activation]
         gate, up = phase.matrices
         for lane, rows in self._pieces(gate):
-            x = self._own(normed, lane)
-            left = silu(self._product(phase.layer, gate, lane, rows, x))
+            x = self._own(read, lane)
+            left = activation(self._product(phase.layer, gate, lane, rows, x))
             right = self._product(phase.layer, up, lane, rows, x)
             self._store(Buffer.HIDDEN, (lane,), rows, left * right)
 
@@ -267,8 +271,10 @@ class _Worker:
 
     def _update(self, update: Update) -> None:
         """x_l += reduce(...), summing over lanes in ascending order, as all executors do."""
-        count, delay = self.plan.config.num_lanes, update.reduce.delay
-        width = slice(self.width)
+        config, delay = self.plan.config, update.reduce.delay
+        count, width = config.num_lanes, slice(self.width)
+        attention = update.module is Buffer.ATTENTION_OUTPUT
+        role = Role.POST_ATTENTION_NORM if attention else Role.POST_MLP_NORM
         for i, lane in enumerate(self.lanes):
             if delay == 0:
                 summed = range(count)
@@ -281,7 +287,16 @@ class _Worker:
             for j in summed:
                 if j != lane or delay == 0:
                     others += self.memory.read(update.module, (update.other_slot, j, width))
-            self.x[i] += gain + others
+            gain = gain + others
+            if config.norm_after:
+                scale = self.run.layers[update.layer][role]
+                own = scale[lane : lane + 1] if len(scale) > 1 else scale
+                gain = rms_norm(gain[None], own, config.norm_eps)[0]
+            self.x[i] += gain
+
+    def _read_stream(self, layer: int, role: Role) -> Floats:
+        """Return what a module reads of the own lanes' streams: [own lanes, T, D]."""
+        return self._norm(layer, role) if self.plan.config.norm_before else self.x
 
     def _norm(self, layer: int | None, role: Role) -> Floats:
         """Norm the own lanes' streams: [own lanes, T, D]."""
@@ -309,16 +324,35 @@ class _Worker:
         for lane, rows in _cut(*matrix.share.of(self.index), matrix.rows):
             yield self.lanes[lane], rows
 
-    def _rotate(self, y: Floats, rows: slice, count: int) -> Floats:
+    def _finished(self, layer: int, role: Role, rows: slice, count: int, y: Floats) -> Floats:
+        """Norm and turn some rows of a lane's heads; a head of which rows are missing is wrong."""
+        config = self.plan.config
+        if config.qk_norm is QkNorm.HEAD:
+            scale = self.run.layers[layer][Role.Q_NORM if role is Role.Q else Role.K_NORM]
+            normed = rms_norm(self._heads(rows, count, y), scale, config.norm_eps)
+            y = normed.reshape(self.width, count)[:, rows]
+        return self._rotate(layer, rows, count, y)
+
+    def _rotate(self, layer: int, rows: slice, count: int, y: Floats) -> Floats:
         """Turn some rows of the heads; a pair of which one row is missing comes out wrong."""
         config = self.plan.config
-        whole = np.zeros((1, self.width, count), np.float32)
-        whole[0, :, rows] = y
+        which = config.layers[layer].rotary
+        if which == "none":
+            return y
+        rotary = config.rotary if which == "main" else config.local_rotary
+        assert rotary is not None
         positions = np.arange(self.position, self.position + self.width)
-        heads = whole.reshape(1, self.width, -1, config.head_dim)
-        turned = rotate(heads, positions, self.run.frequencies, config.rotary.style)
-        part: Floats = turned.reshape(whole.shape)[0, :, rows]
+        frequencies = rotary.frequencies(config.head_dim)
+        heads = self._heads(rows, count, y)
+        turned = rotate(heads, positions, frequencies, rotary.style, rotary.amplitude)
+        part: Floats = turned.reshape(self.width, count)[:, rows]
         return part
+
+    def _heads(self, rows: slice, count: int, y: Floats) -> Floats:
+        """Put rows among zeros in their places of a lane's heads: [1, T, heads, h]."""
+        whole = np.zeros((self.width, count), np.float32)
+        whole[:, rows] = y
+        return whole.reshape(1, self.width, -1, self.plan.config.head_dim)
 
     def _attend_unit(self, phase: Phase, lane: int, kv_head: int, split: int) -> None:
         config, end = self.plan.config, self.position + self.width
@@ -333,7 +367,8 @@ class _Worker:
             for i in (0, 1)
         )
         seen = _visible(keys, self.position, self.width, config.layers[phase.layer].window)
-        partial = _partial_attention(q, k, v, seen)
+        scale = config.head_dim**-0.5 if config.query_scale is None else config.query_scale
+        partial = _partial_attention(q, k, v, seen, np.float32(scale))
         where = (split, slice(self.width), heads)
         self.memory.write(Buffer.ATTENTION, (lane,), where, partial, self.progress)
 
@@ -382,6 +417,7 @@ class _Worker:
 _ACTIONS = {
     PhaseKind.EMBED: _Worker.embed,
     PhaseKind.QKV: _Worker.qkv,
+    PhaseKind.NORM_QK: _Worker.norm_qk,
     PhaseKind.ATTEND: _Worker.attend,
     PhaseKind.OUT: _Worker.out,
     PhaseKind.GATE_UP: _Worker.gate_up,
@@ -412,12 +448,14 @@ def _visible(
     return seen
 
 
-def _partial_attention(q: Floats, k: Floats, v: Floats, seen: npt.NDArray[np.bool_]) -> Floats:
+def _partial_attention(
+    q: Floats, k: Floats, v: Floats, seen: npt.NDArray[np.bool_], scale: np.float32
+) -> Floats:
     """Attend to some keys: sum of e * v, then the peak of the scores and the total of e.
 
     q [T, a, h], k and v [S, h], seen [T, S] -> [T, a, h + 2]. Nothing seen: peak -inf, total 0.
     """
-    scores = np.einsum("tah,sh->tas", q, k) * np.float32(q.shape[-1] ** -0.5)
+    scores = np.einsum("tah,sh->tas", q, k) * scale
     scores = np.where(seen[:, None, :], scores, np.float32(-np.inf))
     peak = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     e = np.exp(scores - np.where(np.isfinite(peak), peak, 0))
@@ -425,5 +463,7 @@ def _partial_attention(q: Floats, k: Floats, v: Floats, seen: npt.NDArray[np.boo
     return np.concatenate([np.einsum("tas,sh->tah", e, v), peak, total], -1, dtype=np.float32)
 
 
-def _float32(arrays: Mapping[Role, npt.NDArray[Any]]) -> dict[Role, Floats]:
-    return {role: np.asarray(array, np.float32) for role, array in arrays.items()}
+def _float32(arrays: Mapping[Role, npt.NDArray[Any]], offset: np.float32) -> dict[Role, Floats]:
+    """Widen the arrays; scales of norms with their offset."""
+    found = {role: np.asarray(array, np.float32) for role, array in arrays.items()}
+    return {role: x + offset if role in NORMS else x for role, x in found.items()}

@@ -14,14 +14,15 @@ class PhaseKind(IntEnum):
     """What a phase does. "Update" is what its ``update`` says, if it has one."""
 
     EMBED = 0  # x = embedding of the tokens, in every lane
-    QKV = 1  # update, norm, three products, rotary; append to the KV cache
+    QKV = 1  # update, norm, three products, norm of heads, rotary; append to the KV cache
     ATTEND = 2  # partial attention of the own units
     OUT = 3  # merge the partials, product
-    GATE_UP = 4  # update, norm, two products, silu(gate) * up
+    GATE_UP = 4  # update, norm, two products, activation(gate) * up
     DOWN = 5  # product
     GATHER = 6  # update (and norm): offer the lanes' streams to a head that reads them all
     HEAD = 7  # update, norm, product: logits
     CHOOSE = 8  # the next token
+    NORM_QK = 9  # where a norm goes over all heads of Q and of K: it, and what QKV does behind it
 
 
 class Buffer(IntEnum):
@@ -36,6 +37,7 @@ class Buffer(IntEnum):
     MLP_OUTPUT = 6  # [slots, L, T, D]
     STREAM = 7  # [L, T, D]
     LOGITS = 8  # [T, V], and candidates taken from them
+    UNNORMED = 9  # [T, (H+K)*h]: products of Q, then of K, if NORM_QK norms them; one lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """x_l += reduce(outputs of one module), applied by each worker to its own copy of its lanes."""
+    """x_l += reduce(outputs of one module), applied by each worker to its own copy of its lanes.
+
+    Where the model norms what a stream gains, each worker norms it before it adds.
+    """
 
     module: Buffer  # ATTENTION_OUTPUT or MLP_OUTPUT
     layer: int  # whose module
@@ -103,7 +108,7 @@ class Phase:
     kind: PhaseKind
     layer: int  # -1 outside the layers
     matrices: tuple[Matrix, ...] = ()
-    units: Share | None = None  # work that is not rows: attention units, elements to gather
+    units: Share | None = None  # work that is not rows: attention units, heads, elements to gather
     update: Update | None = None
     reads: tuple[Access, ...] = ()
     writes: tuple[Access, ...] = ()

@@ -6,7 +6,7 @@ made at run time would be the same decision made each time, on the critical path
 
 from dataclasses import dataclass
 
-from monolane.model import Head, ModelConfig, Role, WeightFormat, find_format
+from monolane.model import Head, ModelConfig, QkNorm, Role, WeightFormat, find_format
 from monolane.plan._device import DeviceDescription
 from monolane.plan._groups import Groups
 from monolane.plan._phase import Buffer, Phase, PhaseKind
@@ -61,6 +61,7 @@ class Plan:
         """Return the shape of a shared buffer, slots first; KEY_VALUE is that of one sequence."""
         c, lanes, width = self.config, self.config.num_lanes, self.max_width
         heads, kv_heads = c.num_heads // lanes, c.num_kv_heads // lanes
+        unnormed = (heads + kv_heads) * c.head_dim if c.qk_norm is QkNorm.ALL else 0
         shapes: dict[Buffer, tuple[int, ...]] = {
             Buffer.TOKENS: (width,),
             Buffer.QUERY: (lanes, width, heads * c.head_dim),
@@ -71,6 +72,7 @@ class Plan:
             Buffer.MLP_OUTPUT: (self.mlp_slots, lanes, width, c.hidden_size),
             Buffer.STREAM: (lanes, width, c.hidden_size),
             Buffer.LOGITS: (width, c.vocab_size),
+            Buffer.UNNORMED: (lanes, width, unnormed),
         }
         return shapes[buffer]
 

@@ -8,13 +8,14 @@ would agree. It looks at every pair of accesses of a slot in two consecutive pas
 from collections.abc import Iterable, Iterator
 from enum import Enum
 
-from monolane.model import Role, find_format, lane_shape
+from monolane.model import QkNorm, Role, find_format, lane_shape
 from monolane.plan._device import Choice
 from monolane.plan._phase import Access, Buffer, Matrix, Phase, PhaseKind, Update
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope, Share
 
 _LAYER = (PhaseKind.QKV, PhaseKind.ATTEND, PhaseKind.OUT, PhaseKind.GATE_UP, PhaseKind.DOWN)
+_LATE_NORM_LAYER = (PhaseKind.QKV, PhaseKind.NORM_QK, *_LAYER[1:])
 _ROLES = {
     PhaseKind.QKV: (Role.Q, Role.K, Role.V),
     PhaseKind.OUT: (Role.O,),
@@ -26,6 +27,7 @@ _ROLES = {
 _TOUCHES: dict[PhaseKind, tuple[tuple[Buffer, ...], tuple[Buffer, ...]]] = {
     PhaseKind.EMBED: ((), ()),
     PhaseKind.QKV: ((), (Buffer.QUERY, Buffer.KEY_VALUE)),
+    PhaseKind.NORM_QK: ((Buffer.UNNORMED,), (Buffer.QUERY, Buffer.KEY_VALUE)),
     PhaseKind.ATTEND: ((Buffer.QUERY, Buffer.KEY_VALUE), (Buffer.ATTENTION,)),
     PhaseKind.OUT: ((Buffer.ATTENTION,), (Buffer.ATTENTION_OUTPUT,)),
     PhaseKind.GATE_UP: ((), (Buffer.HIDDEN,)),
@@ -65,7 +67,8 @@ def faults(plan: Plan) -> Iterator[str]:
 
 def _order(plan: Plan) -> Iterator[str]:
     layers = range(plan.config.num_layers)
-    expected = [(PhaseKind.EMBED, -1), *((kind, i) for i in layers for kind in _LAYER)]
+    layer = _LATE_NORM_LAYER if plan.config.qk_norm is QkNorm.ALL else _LAYER
+    expected = [(PhaseKind.EMBED, -1), *((kind, i) for i in layers for kind in layer)]
     expected += [(PhaseKind.GATHER, -1)] if plan.shared_head else []
     expected += [(PhaseKind.HEAD, -1), (PhaseKind.CHOOSE, -1)]
     found = [(phase.kind, phase.layer) for phase in plan.phases]
@@ -91,7 +94,7 @@ def _weights(plan: Plan, phase: Phase) -> Iterator[str]:
     for matrix in phase.matrices:
         yield from (f"{matrix.role}: {fault}" for fault in _matrix(plan, matrix, layer))
     if phase.kind is PhaseKind.GATE_UP and phase.matrices[0].share != phase.matrices[1].share:
-        yield "expected gate and up to be shared out alike: silu(gate) * up needs both of a row"
+        yield "expected gate and up to be shared out alike: each row of up is multiplied by gate's"
 
 
 def _matrix(plan: Plan, matrix: Matrix, layer: int | None) -> Iterator[str]:
@@ -105,10 +108,14 @@ def _matrix(plan: Plan, matrix: Matrix, layer: int | None) -> Iterator[str]:
     once = matrix.role is Role.HEAD and plan.shared_head
     lanes = 1 if once else plan.groups.lanes_each
     yield from _share(plan, matrix.share, lanes * shape[1], Scope.ALL if once else Scope.GROUP)
-    if matrix.role in (Role.Q, Role.K):
-        pair = 2 if plan.config.rotary.style == "interleaved" else plan.config.head_dim
-        if cut := [bound for bound in matrix.share.bounds if bound % pair]:
+    if matrix.role in (Role.Q, Role.K) and plan.config.qk_norm is not QkNorm.ALL:
+        interleaved, bounds = plan.config.rotary.style == "interleaved", matrix.share.bounds
+        pair = 2 if interleaved else plan.config.head_dim
+        if cut := [bound for bound in bounds if bound % pair]:
             yield f"a rotary pair is cut at row {cut[0]}"
+        heads = plan.config.head_dim if plan.config.qk_norm is QkNorm.HEAD else 1
+        if cut := [bound for bound in bounds if bound % heads]:
+            yield f"a head that is normed is cut at row {cut[0]}"
 
 
 def _share(plan: Plan, share: Share, total: int, scope: Scope) -> Iterator[str]:
@@ -135,6 +142,7 @@ def _units(plan: Plan, phase: Phase) -> Iterator[str]:
     totals = {
         PhaseKind.ATTEND: lanes * config.num_kv_heads // config.num_lanes * plan.splits,
         PhaseKind.GATHER: lanes * config.hidden_size,
+        PhaseKind.NORM_QK: config.num_heads + config.num_kv_heads,
     }
     if (phase.units is not None) != (phase.kind in totals):
         yield f"expected units in {_names(totals)} only"
@@ -147,6 +155,8 @@ def _touches(plan: Plan, phase: Phase) -> Iterator[str]:
     reads, writes = _TOUCHES[phase.kind]
     if phase.kind is PhaseKind.HEAD and plan.shared_head:
         reads = (Buffer.STREAM,)
+    if phase.kind is PhaseKind.QKV and plan.config.qk_norm is QkNorm.ALL:
+        writes = (Buffer.UNNORMED, Buffer.KEY_VALUE)  # values alone; keys follow when normed
     if plan.device.choice is Choice.LEADER:
         reads += (Buffer.TOKENS,) if phase.kind is PhaseKind.EMBED else ()
         writes += (Buffer.TOKENS,) if phase.kind is PhaseKind.CHOOSE else ()

@@ -49,6 +49,7 @@ class ServerOptions:
 
     host, port        where to listen; port 0 takes a free one
     model_name        what the model goes by in the API
+    tool_format       how it spells tool calls; "auto": as its chat template shows
     policy            how requests share the engine
     tls_cert          PEM file of the certificate chain: the server speaks HTTPS, and only that
     tls_key           PEM file of its private key, if that is not in the same file
@@ -67,6 +68,7 @@ class ServerOptions:
     host: str = "127.0.0.1"
     port: int = 8000
     model_name: str = "demo"
+    tool_format: str = "auto"
     policy: Policy = field(default_factory=Policy)
     tls_cert: Path | None = None
     tls_key: Path | None = None

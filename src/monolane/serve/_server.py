@@ -22,6 +22,7 @@ from monolane.serve._api.protocol import LimitedProtocol
 from monolane.serve._api.routes import OPEN, routes
 from monolane.serve._options import HEAD_BYTES, ServerOptions
 from monolane.serve._run.service import Service
+from monolane.serve._tools.format import AUTO, format_named
 
 _GRACE = 5  # seconds to tell clients of the end when the drain is over
 _BACKLOG = 2048
@@ -41,8 +42,11 @@ def serve(
 
     ``load`` makes the engine while the port is open already and /health says 503; ``bandwidth``
     measures bytes/s of the machine's memory for ``mbu``. ``announce`` gets the URL. Raises
-    BackendError if the address or the certificate cannot be used, and what ``load`` raises.
+    BackendError if the address or the certificate cannot be used, RequestError for a
+    ``tool_format`` that is none, and what ``load`` raises.
     """
+    if options.tool_format != AUTO:
+        format_named(options.tool_format)
     _check_certificate(options)
     with _listen(options.host, options.port) as listener:
         service = Service(load, options, bandwidth)

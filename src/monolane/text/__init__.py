@@ -4,6 +4,7 @@ from monolane.text._detokenizer import Detokenizer
 from monolane.text._gguf import GgufText
 from monolane.text._stop import StopStrings
 from monolane.text._template import DEFAULT_TEMPLATE, ChatTemplate
+from monolane.text._thinking import Thinking, ThinkingSplit, find_thinking, thinking_switch
 from monolane.text._tokenizer import Tokenizer
 
 __all__ = [
@@ -12,5 +13,9 @@ __all__ = [
     "Detokenizer",
     "GgufText",
     "StopStrings",
+    "Thinking",
+    "ThinkingSplit",
     "Tokenizer",
+    "find_thinking",
+    "thinking_switch",
 ]

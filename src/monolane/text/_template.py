@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from jinja2 import Template, TemplateSyntaxError
+from jinja2 import Template, TemplateSyntaxError, meta
 
 from monolane.errors import TextError
 from monolane.text._budget import start_budget
@@ -58,13 +58,14 @@ class ChatTemplate:
         """Compile the template; TextError when it is no Jinja.
 
         ``special_tokens`` are what ``bos_token`` and the like stand for; ``name`` is for messages.
+        ``variables`` are the names that the template reads and that a caller may set.
         """
         if len(source) > _LONGEST:
             raise TextError(f"{name}: expected at most {_LONGEST} characters, got {len(source)}")
         self.source = source
         self._name = name
         self._special_tokens = dict(special_tokens)
-        self._compiled = _compile(source, name)
+        self._compiled, self.variables = _compile(source, name)
 
     @staticmethod
     def open(folder: Path) -> "ChatTemplate":
@@ -182,9 +183,14 @@ class ChatTemplate:
         return _cut(text, self._name) if continue_final else text
 
 
-def _compile(source: str, name: str) -> Template:
+def _compile(source: str, name: str) -> tuple[Template, frozenset[str]]:
+    """Return the template and the names it reads; those that it sets in one branch are among them.
+
+    TextError when it is no Jinja.
+    """
     try:
-        return Sandbox().from_string(source)
+        template = Sandbox().from_string(source)
+        return template, frozenset(meta.find_undeclared_variables(Sandbox().parse(source)))
     except TemplateSyntaxError as error:
         raise TextError(f"{name}, line {error.lineno}: no valid Jinja: {error!s:.500}") from None
     except Exception as error:  # the parser recurses, and Python's compiler has limits of its own

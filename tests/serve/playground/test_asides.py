@@ -41,6 +41,20 @@ def test_reasoning_and_calls_are_shown_and_survive_a_reload(
         page.wait_for_selector("#state[data-state=ready]")
 
 
+def test_the_model_is_told_its_thoughts_again(stand_in_page: Page, stand_in: Any) -> None:
+    stand_in.deltas = [{"reasoning_content": "Hm."}]
+    ask(stand_in_page)
+    expect(stand_in_page.locator(".turn .answer")).to_have_text("Hello.")
+    stand_in.deltas = []
+    ask(stand_in_page)
+    expect(stand_in_page.locator(".turn .answer")).to_have_text(["Hello.", "Hello."])
+    ask(stand_in_page)
+    expect(stand_in_page.locator(".turn .answer")).to_have_text(["Hello.", "Hello.", "Hello."])
+    told = stand_in.requests[2]["messages"]
+    assert told[1] == {"role": "assistant", "content": "Hello.", "reasoning_content": "Hm."}
+    assert told[3] == {"role": "assistant", "content": "Hello."}
+
+
 def test_a_plain_answer_shows_neither(stand_in_page: Page) -> None:
     ask(stand_in_page)
     expect(stand_in_page.locator(".turn .answer")).to_have_text("Hello.")

@@ -68,7 +68,7 @@ class Answers:
         request = self._kind.model_validate_json(body)
         self._service.check_model(request.model)
         if isinstance(request, ChatRequest):
-            return request, prepare_chat(request, engine)
+            return request, prepare_chat(request, engine, self._service.options.tool_format)
         return request, prepare_completion(request, engine)
 
 

@@ -14,11 +14,14 @@ from monolane.serve._api.limits import check_length, check_size, token_budget
 from monolane.serve._api.wire import AnswerRequest, ChatRequest, CompletionRequest
 from monolane.serve._grammar.compiler import Grammar, compiler_of
 from monolane.serve._grammar.constraint import AtLeast
+from monolane.serve._grammar.thinking import after_thinking
 from monolane.serve._run.choice import Choice
+from monolane.serve._tools.format import AUTO
 from monolane.serve._tools.grammar import answer_grammar
 from monolane.serve._tools.parser import ToolParser
 from monolane.serve._tools.prompt import content_text, tool_prompt
 from monolane.serve._tools.request import ToolUse, read_tools
+from monolane.text import ChatTemplate, Thinking, find_thinking, thinking_switch
 
 # Template variables that a request may set: plain ones, and none that changes what is rendered.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -27,24 +30,36 @@ _RESERVED = frozenset(
 )
 
 
-def prepare_chat(request: ChatRequest, engine: Engine) -> list[Choice]:
-    """Return the choices of a chat request; RequestError or TextError if there can be none."""
+def prepare_chat(request: ChatRequest, engine: Engine, tool_format: str = AUTO) -> list[Choice]:
+    """Return the choices of a chat request; RequestError or TextError if there can be none.
+
+    ``tool_format`` is the server's ``--tool-format``.
+    """
     request.check_supported()
     check_length("messages", sum(len(content_text(m)) for m in request.messages), engine)
-    tools = read_tools(request.tools, request.tool_choice, request.parallel_tool_calls, engine)
-    ids = engine.prompt_ids(chat_ids(request, tools, engine))
+    tools = read_tools(
+        request.tools, request.tool_choice, request.parallel_tool_calls, engine, tool_format
+    )
+    rendered, thinking = chat_prompt(request, tools, engine, tool_format)
+    ids = engine.prompt_ids(rendered)
     wanted = request.max_completion_tokens
     wanted = request.max_tokens if wanted is None else wanted
     budget = token_budget(wanted, request.min_tokens, len(ids), engine)
     check_size(request.choices, budget, request.alternatives)
     grammar = answer_grammar(request.structured(), tools)
+    if grammar is not None and thinking is not None and engine.tokenizer is not None:
+        grammar = after_thinking(grammar, thinking, engine.tokenizer)
     # Texts leave control tokens out, but the parser must see those that mark a call.
     visible = tuple(sorted(tools.marks.values())) if tools else ()
     seed = request.first_seed()
     choices = []
     for j in range(request.choices):
         params = request.sampling(
-            seed + j, budget, logprobs=request.alternatives, visible_ids=visible
+            seed + j,
+            budget,
+            logprobs=request.alternatives,
+            visible_ids=visible,
+            thinking=thinking,
         )
         constraint = constraint_of(request, grammar, engine)
         stream = engine.stream(ids, params, constraint)
@@ -97,8 +112,10 @@ def constraint_of(
     return AtLeast(request.min_tokens, ends, engine.config.vocab_size, walk)
 
 
-def chat_ids(request: ChatRequest, tools: ToolUse | None, engine: Engine) -> list[int]:
-    """Return the token ids of the rendered messages.
+def chat_prompt(
+    request: ChatRequest, tools: ToolUse | None, engine: Engine, tool_format: str = AUTO
+) -> tuple[list[int], Thinking | None]:
+    """Return the token ids of the rendered messages, and how the answer to them may think.
 
     A last message of the assistant's is continued, unless the request says otherwise.
     """
@@ -111,15 +128,19 @@ def chat_ids(request: ChatRequest, tools: ToolUse | None, engine: Engine) -> lis
             # There is nothing to continue. The generation prompt begins the assistant's turn.
             messages, continued = messages[:-1], False
         continued = continued and not last.get("tool_calls")
-    shown, template_tools = tool_prompt(messages, request.tools, tools, engine)
-    return render_ids(
+    shown, template_tools = tool_prompt(messages, request.tools, tools, engine, tool_format)
+    effort = _effort(request.reasoning_effort, engine.chat_template)
+    ids = render_ids(
         shown,
         engine,
         add_generation_prompt=request.add_generation_prompt is not False,
         continue_final=continued,
         tools=template_tools,
-        **_variables(request.chat_template_kwargs or {}),
+        **effort | _variables(request.chat_template_kwargs or {}),
     )
+    assert engine.tokenizer is not None  # messages were rendered
+    text = content_text(shown[-1]) if continued else None
+    return ids, find_thinking(engine.chat_template, engine.tokenizer, ids, text)
 
 
 def render_ids(messages: Sequence[Mapping[str, Any]], engine: Engine, **options: Any) -> list[int]:
@@ -149,6 +170,22 @@ def _text_of(prompt: str | list[int], engine: Engine) -> str:
     if isinstance(prompt, str):
         return prompt
     return "" if engine.tokenizer is None else engine.tokenizer.decode(prompt)
+
+
+def _effort(effort: str | None, template: ChatTemplate) -> dict[str, Any]:
+    """Return the variable of a template that ``reasoning_effort`` sets."""
+    if effort is None:
+        return {}
+    if "reasoning_effort" in template.variables:
+        return {"reasoning_effort": effort}
+    if (switch := thinking_switch(template)) is not None:
+        return {switch: effort != "none"}
+    if effort == "none":
+        return {}
+    raise RequestError(
+        "reasoning_effort: expected none or null, since this model's chat template has no such "
+        f"setting, got {effort!r}"
+    )
 
 
 def _variables(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,12 +113,16 @@ class Reply:
         choices = self.served.choices
         prompts = sum(len(choice.prompt_ids) for choice in choices) // self.request.choices
         drawn = sum(choice.drawn for choice in choices if not choice.discard)
-        return {
+        usage: Json = {
             "prompt_tokens": prompts,
             "completion_tokens": drawn,
             "total_tokens": prompts + drawn,
             "prompt_tokens_details": {"cached_tokens": 0},
         }
+        if self.is_chat:
+            thought = sum(choice.stream.thinking_tokens for choice in choices)
+            usage["completion_tokens_details"] = {"reasoning_tokens": thought}
+        return usage
 
     def whole(self) -> bytes:
         """Return the reply to a request that is over and did not fail, as JSON.

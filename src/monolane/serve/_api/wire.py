@@ -6,7 +6,7 @@ answer stand in ``_NEUTRAL`` with the values that change nothing; any other valu
 
 import secrets
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
 from pydantic_core import PydanticCustomError
@@ -62,6 +62,7 @@ Stop = Annotated[
     str | Annotated[list[str], Field(max_length=64)],
     _one_of("a text or a list of at most 64 texts"),
 ]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 ToolChoice = Annotated[str | dict[str, Any], _one_of("'none', 'auto', 'required' or an object")]
 Prompt = Annotated[
     str
@@ -169,7 +170,12 @@ class ChatRequest(AnswerRequest):
     parallel_tool_calls: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="Variables of the chat template, such as enable_thinking"
+    )
+    reasoning_effort: ReasoningEffort | None = Field(
+        None, description="How much to think, where the chat template lets one say"
+    )
 
     @property
     def alternatives(self) -> int | None:

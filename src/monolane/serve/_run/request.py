@@ -171,9 +171,9 @@ def _update(choice: Choice, piece: Piece) -> Update:
         return Update(choice, tokens, finish_reason=reason and "length")
     update = Update(choice, tokens, logprobs=list(piece.logprobs), finish_reason=reason)
     if choice.parser is None:
-        update.deltas = [Delta(piece.text)]
+        update.deltas = [Delta(piece.text, piece.thinking)]
         return update
-    update.deltas = [choice.parser.push(piece.text)]
+    update.deltas = [Delta(reasoning=piece.thinking), choice.parser.push(piece.text)]
     if reason is not None:
         update.deltas.append(choice.parser.finish())
         # A call that was cut off is none to be made: that answer ends with "length".

@@ -1,49 +1,152 @@
-"""How a model spells a tool call: one row for each family of spellings, found by its template."""
+"""How a model spells tool calls: one row for each family of spellings, and how a model shows it.
 
-from dataclasses import dataclass
+The spelling is the model's, so it cannot be chosen freely: a model that was trained on one writes
+another badly. What it was trained on stands in its chat template, or in its vocabulary.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from monolane.engine import Engine
+from monolane.errors import RequestError
+
+AUTO = "auto"  # the format that the model shows
 
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """One spelling: ``begin`` call ``end``.
+    """One spelling of the calls of an answer: ``before``, calls with ``between``, ``after``.
 
-    A call is ``{"name": ..., "arguments": ...}``. In every family ``parameters`` is read as
-    ``arguments``, and calls may stand in a list. ``bare``: an answer may be a call without
-    ``begin``.
+    A call is spelled in one of three shapes:
+
+        object   {"name": NAME, KEY: ARGUMENTS}
+        named    NAME[ARGS]ARGUMENTS
+        xml      <function=NAME>, <parameter=KEY>, a value, </parameter>, ..., </function>
+
+    That is what an enforced call and the history look like. Reading is more generous: a call begins
+    with ``begin``, ``arguments`` and ``parameters`` mean the same, calls may stand in a list, and
+    formats with ``end`` read objects and XML.
     """
 
     name: str
     begin: str
     end: str = ""
-    key: str = "arguments"  # as this family's models write it
-    listed: bool = False  # calls stand in one list
-    bare: bool = False
-    named: bool = False  # also: begin, the name, [ARGS], the arguments
+    shape: Literal["object", "named", "xml"] = "object"
+    key: str = "arguments"
+    before: str = ""
+    between: str = ""
+    after: str = ""
+    shown: tuple[str, ...] = ()  # a template with all of these shows this format
+    spaced: bool = False  # an enforced call may have a space behind ``begin``
+    bare: bool = False  # an answer may be a call without ``begin``
+    named: bool = False  # calls of shape "named" are read
     many: bool = True  # several calls in one answer
     short_ids: bool = False  # templates of this family take ids of nine letters and digits only
 
+    def spell(self, calls: Sequence[tuple[str, Any]]) -> str:
+        """Return the text of calls, (name, arguments) each."""
+        return self.before + self.between.join(self._call(*call) for call in calls) + self.after
 
-HERMES = ToolFormat("hermes", "<tool_call>", "</tool_call>")
-LLAMA = ToolFormat("llama", "<|python_tag|>", key="parameters", bare=True, many=False)
-MISTRAL = ToolFormat("mistral", "[TOOL_CALLS]", listed=True, named=True, short_ids=True)
-# Where the folder says nothing: what Hermes models write, and plain JSON.
-GENERIC = ToolFormat("generic", "<tool_call>", "</tool_call>", bare=True)
-FORMATS = (HERMES, LLAMA, MISTRAL, GENERIC)
+    def _call(self, name: str, arguments: Any) -> str:
+        if self.shape == "xml" and isinstance(arguments, Mapping):
+            values = "".join(
+                f"<parameter={key}>\n{value if isinstance(value, str) else _json(value)}\n"
+                "</parameter>\n"
+                for key, value in arguments.items()
+            )
+            return f"<function={name}>\n{values}</function>"
+        if self.shape == "named":
+            return f"{name}[ARGS]{_json(arguments)}"
+        return _json({"name": name, self.key: arguments})
 
 
-def format_of(engine: Engine) -> ToolFormat:
-    """Return the format that the folder's chat template shows, else the generic one."""
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+HERMES = ToolFormat(
+    "hermes",
+    "<tool_call>",
+    "</tool_call>",
+    before="<tool_call>\n",
+    between="\n</tool_call>\n<tool_call>\n",
+    after="\n</tool_call>",
+    shown=("<tool_call>",),
+)
+XML = replace(HERMES, name="xml", shape="xml", shown=("<tool_call>", "<function="))
+MISTRAL = ToolFormat(
+    "mistral",
+    "[TOOL_CALLS]",
+    before="[TOOL_CALLS][",
+    between=", ",
+    after="]",
+    shown=("[TOOL_CALLS]",),
+    spaced=True,
+    named=True,
+    short_ids=True,
+)
+MISTRAL_NAMED = replace(
+    MISTRAL,
+    name="mistral-named",
+    shape="named",
+    before="[TOOL_CALLS]",
+    between="[TOOL_CALLS]",
+    after="",
+    shown=("[TOOL_CALLS]", "[ARGS]"),
+    spaced=False,
+)
+LLAMA = ToolFormat(
+    "llama",
+    "<|python_tag|>",
+    key="parameters",
+    between="; ",
+    shown=("<|python_tag|>",),
+    bare=True,
+    many=False,
+)
+# SmolLM2 was trained on lists; its template knows no tools, but names the model.
+SMOLLM = replace(
+    HERMES,
+    name="smollm",
+    before="<tool_call>[",
+    between=", ",
+    after="]</tool_call>",
+    shown=("named SmolLM, trained by Hugging Face<|im_end|>",),
+)
+# Where the model shows nothing: what Hermes models write, and plain JSON.
+GENERIC = replace(HERMES, name="generic", shown=(), bare=True)
+FORMATS = (XML, HERMES, MISTRAL_NAMED, MISTRAL, LLAMA, SMOLLM, GENERIC)  # the first that fits
+# Special tokens that show a format where a template knows tools and spells none of its marks.
+_TOKENS = (LLAMA,)
+
+
+def format_of(engine: Engine, name: str = AUTO) -> ToolFormat:
+    """Return the format of this name; "auto": the one that template or vocabulary shows.
+
+    RequestError for a name that is none.
+    """
+    if name != AUTO:
+        return format_named(name)
     source = engine.chat_template.source
-    if HERMES.begin in source:
-        return HERMES
-    if MISTRAL.begin in source:
-        return MISTRAL
-    tagged = engine.tokenizer is not None and engine.tokenizer.id_of(LLAMA.begin) is not None
-    if LLAMA.begin in source or (tagged and "tools" in source):
-        return LLAMA
+    for tool_format in FORMATS:
+        if tool_format.shown and all(mark in source for mark in tool_format.shown):
+            return tool_format
+    if engine.tokenizer is not None and "tools" in source:
+        for tool_format in _TOKENS:
+            if engine.tokenizer.id_of(tool_format.begin) is not None:
+                return tool_format
     return GENERIC
+
+
+def format_named(name: str) -> ToolFormat:
+    """Return the format of this name; RequestError names those that there are."""
+    for tool_format in FORMATS:
+        if tool_format.name == name:
+            return tool_format
+    names = ", ".join((AUTO, *(tool_format.name for tool_format in FORMATS)))
+    raise RequestError(f"tool_format: expected one of {names}, got {name!r:.80}")
 
 
 def mark_ids(tool_format: ToolFormat, engine: Engine) -> dict[str, int]:

@@ -2,15 +2,21 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from monolane.errors import RequestError
 from monolane.serve._grammar.compiler import Grammar, grammar_of, json_rule, schema_rule
 from monolane.serve._grammar.structured import Structured
+from monolane.serve._tools.format import ToolFormat
 from monolane.serve._tools.request import Tool, ToolUse
 
 _ANY = {"type": "object"}  # arguments of a tool that is not strict
+_ID = "/[a-zA-Z0-9]{9}/"  # of a call, where the model writes one itself
+# Keywords of a schema that do not narrow a text, so that it may stand in XML without quotes.
+_NOTES = frozenset(("type", "description", "title", "default", "examples"))
+_PLAIN_TYPES = frozenset(("integer", "number", "boolean", "object", "array"))
 
 
 def answer_grammar(wanted: Structured | None, tools: ToolUse | None) -> Grammar | None:
@@ -36,11 +42,11 @@ def answer_grammar(wanted: Structured | None, tools: ToolUse | None) -> Grammar 
 
 def calls_grammar(use: ToolUse, answer: str | None = None) -> str:
     """Return the Lark grammar of one or more calls, or of the rule ``answer``."""
-    begin, rest = _calls(use)
+    mark = _literal(_mark(use.format), use.marks)
     lines = [
         f"start: {'calls' if answer is None else 'calls | answer'}",
-        f"calls: {' '.join(filter(None, (begin, rest)))}",
-        *_tools(use.callable, use.format.key),
+        f"calls: {mark} {_calls(use)}",
+        *_tools(use, use.callable),
     ]
     return "\n".join(lines if answer is None else [*lines, f"answer: {answer}"])
 
@@ -51,37 +57,119 @@ def strict_grammar(use: ToolUse) -> str:
     Where a call needs no mark, an answer that begins with a brace or a bracket is a call.
     """
     tools = tuple(tool if tool.strict else replace(tool, parameters=_ANY) for tool in use.callable)
-    begin, rest = _calls(use)
-    text = r"([^\s{\[](.|\n)*)?" if use.format.bare else r"(.|\n)*"
-    mark = re.escape(use.format.begin).replace("/", r"\/")
-    spelled = use.format.begin not in use.marks  # letter by letter: text must not come to it
+    form = use.format
+    marked = bool(_mark(form))
+    text = r"([^\s{\[](.|\n)*)?" if form.bare else r"(.|\n)*"
+    mark = re.escape(form.begin).replace("/", r"\/")
+    spelled = form.begin not in use.marks  # letter by letter: text must not come to it
     lines = [f"TEXT: /{text}/" + (rf" & ~/(.|\n)*{mark}(.|\n)*/" if spelled else "")]
-    if begin and spelled:  # a text may end with a part of the mark: one token for the lexer
+    if marked and spelled:  # a text may end with a part of the mark: one token for the lexer
         lines += ["start: TEXT | lead rest", f"lead[lazy]: /{text}{mark}/"]
+    elif marked:
+        lines += [f"start: TEXT | TEXT {_literal(form.begin, use.marks)} rest"]
     else:
-        lines += [f"start: TEXT | {f'TEXT {begin} rest' if begin else 'rest'}"]
-    return "\n".join([*lines, f"rest: {rest}", *_tools(tools, use.format.key)])
+        lines += ["start: TEXT | rest"]
+    return "\n".join([*lines, f"rest: {_calls(use)}", *_tools(use, tools)])
 
 
-def _calls(use: ToolUse) -> tuple[str, str]:
-    """Return the mark that calls begin with, "" for none, and what follows it."""
-    begin, end = (
-        f"<[{use.marks[mark]}]>" if mark in use.marks else json.dumps(mark)
-        for mark in (use.format.begin, use.format.end)
-    )
-    many = use.parallel and use.format.many
-    if use.format.listed:
-        return begin, '" [" call (", " call)* "]"' if many else '" [" call "]"'
-    if not use.format.end:
-        return "", "call"  # the family's models write it without its mark
-    one = f'"\\n" call "\\n" {end}'
-    return begin, f'{one} ("\\n" {begin} {one})*' if many else one
+def _mark(form: ToolFormat) -> str:
+    """Return the mark that calls begin with; empty where models leave it out."""
+    return form.begin if form.before.startswith(form.begin) else ""
 
 
-def _tools(tools: Sequence[Tool], key: str) -> list[str]:
-    """Return the rules of the calls of each tool; their arguments stand under ``key``."""
+def _calls(use: ToolUse) -> str:
+    """Return the right side of a rule for the calls of an answer, behind the mark."""
+    form, marks = use.format, use.marks
+    before = _literal(form.before.removeprefix(_mark(form)), marks)
+    further = f"({_literal(form.between, marks)} call)*" if use.parallel and form.many else ""
+    space = '" "?' if form.spaced else ""
+    return f"{space} {before} call {further} {_literal(form.after, marks)}".strip()
+
+
+def _literal(text: str, marks: Mapping[str, int]) -> str:
+    """Return the rule of a fixed text, in which marks that are control tokens are those tokens."""
+    cuts = "|".join(map(re.escape, marks)) or "(?!)"
+    parts = filter(None, re.split(f"({cuts})", text))
+    return " ".join(f"<[{marks[part]}]>" if part in marks else json.dumps(part) for part in parts)
+
+
+def _tools(use: ToolUse, tools: Sequence[Tool]) -> list[str]:
+    """Return the rules of the calls of each tool."""
     lines = ["call: " + " | ".join(f"call_{i}" for i in range(len(tools)))]
+    if use.format.shape == "xml":
+        # To the first end tag, wherever a token cuts it.
+        lines += ['text_value: lines "\\n"', r"lines[lazy]: /\n(.|\n)*<\/parameter>/"]
     for i, tool in enumerate(tools):
-        head = json.dumps(f'{{"name": {json.dumps(tool.name)}, "{key}": ')
-        lines += [f'call_{i}: {head} args_{i} "}}"', f"args_{i}: {schema_rule(tool.parameters)}"]
+        lines += _call(i, tool, use)
     return lines
+
+
+def _call(i: int, tool: Tool, use: ToolUse) -> Iterator[str]:
+    """Yield the rules of one tool's call."""
+    if use.format.shape == "xml" and _fits_xml(tool.parameters):
+        yield from _xml_call(i, tool)
+        return
+    if use.format.shape == "named":
+        own_id = f"(<[{use.marks['[CALL_ID]']}]> {_ID})?" if "[CALL_ID]" in use.marks else ""
+        mark = _literal("[ARGS]", use.marks)
+        yield f"call_{i}: {json.dumps(tool.name)} {own_id} {mark} args_{i}"
+    else:
+        head = json.dumps(f'{{"name": {json.dumps(tool.name)}, "{use.format.key}": ')
+        yield f'call_{i}: {head} args_{i} "}}"'
+    yield f"args_{i}: {schema_rule(tool.parameters)}"
+
+
+def _fits_xml(schema: Any) -> bool:
+    """Tell whether arguments of this schema can be written in XML, value by value.
+
+    A value stands there as plain text, so it must be clear from its schema whether it is a text,
+    and a text must not be narrowed but by a list of the allowed ones.
+    """
+    known = {"type", "properties", "required", "additionalProperties", "description", "title"}
+    if not isinstance(schema, Mapping) or not known.issuperset(schema):
+        return False
+    properties = schema.get("properties", {})
+    return isinstance(properties, Mapping) and all(
+        re.fullmatch(r"[\w.-]+", key) and _kind(properties[key]) for key in properties
+    )
+
+
+def _kind(schema: Any) -> str | None:
+    """Return how a value is written in XML: as "json", "text" or one of "texts"; None: unclear."""
+    if not isinstance(schema, Mapping):
+        return None
+    if schema.get("type") in _PLAIN_TYPES:
+        return "json"
+    allowed = schema.get("enum")
+    if allowed is None:
+        return "text" if schema.get("type") == "string" and _NOTES.issuperset(schema) else None
+    if not _NOTES.issuperset(schema.keys() - {"enum"}) or not isinstance(allowed, list):
+        return None
+    if all(isinstance(value, str) and value.strip() for value in allowed):
+        return "texts"
+    return None if any(isinstance(value, str) for value in allowed) else "json"
+
+
+def _xml_call(i: int, tool: Tool) -> Iterator[str]:
+    """Yield the rules of one tool's call in XML."""
+    schema = tool.parameters
+    required, names = schema.get("required") or (), []
+    for j, (key, value) in enumerate(schema.get("properties", {}).items()):
+        name = f"value_{i}_{j}"
+        names.append(name if key in required else f"{name}?")
+        yield f"{name}: {json.dumps(f'<parameter={key}>')} {_xml_value(value)}"
+    if not names and schema.get("additionalProperties") is not False:
+        names = [f"any_{i}*"]
+        yield rf'any_{i}: "<parameter=" /[\w.-]+/ ">" {_xml_value({"type": "string"})}'
+    head = json.dumps(f"<function={tool.name}>\n")
+    yield f'call_{i}: {" ".join((head, *names))} "</function>"'
+
+
+def _xml_value(schema: Mapping[str, Any]) -> str:
+    """Return the rule of a value, to the line break behind its tag."""
+    kind = _kind(schema)
+    if kind == "text":
+        return "text_value"
+    texts = (json.dumps(text, ensure_ascii=False) for text in schema.get("enum", ()))
+    value = schema_rule(schema) if kind == "json" else f"({' | '.join(texts)})"
+    return f'"\\n" {value} "\\n</parameter>\\n"'

@@ -1,34 +1,37 @@
 """Shows tools to a model, and the calls and results so far.
 
-A chat template that knows tools does it. Where it does not, a text says the same, in the spelling
-of Hermes models, which many others have seen in training.
+A chat template that knows tools does it. Where it does not, or drops calls, a text says the same in
+the spelling of the model's family: what the model reads of its calls is what it is to write.
 """
 
 import contextlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from itertools import groupby
 from typing import Any
 
 from monolane.engine import Engine
 from monolane.errors import RequestError, TextError
-from monolane.serve._tools.format import GENERIC
+from monolane.serve._tools.format import AUTO, ToolFormat, format_of
 from monolane.serve._tools.request import ToolUse
+from monolane.serve._tools.shown import Shown, shown_by
 
 Message = dict[str, Any]
 _KNOWS_TOOLS = re.compile(r"\btools\b")
 _PROBE = "how may I help you"
+_SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
+_ID_CHARS = string.ascii_letters + string.digits
 
 INSTRUCTIONS = """\
 You may call functions to help with the user's request. Their signatures, one JSON object a line:
 <tools>
 {tools}
 </tools>
-To call one, answer with its name and arguments within these tags:
-<tool_call>
-{{"name": "function name", "arguments": {{"argument name": "value"}}}}
-</tool_call>
+To call one, answer with its name and arguments {where}:
+{call}
 What it gives comes within <tool_response> tags."""
 
 
@@ -37,23 +40,28 @@ def tool_prompt(
     given: Sequence[Mapping[str, Any]] | None,
     use: ToolUse | None,
     engine: Engine,
+    format_name: str = AUTO,
 ) -> tuple[list[Message], Sequence[Mapping[str, Any]] | None]:
     """Return the messages and tools for the template; RequestError for calls that are none.
 
     ``given`` are the tools as the client spelled them, ``use`` what was read from them.
+    ``format_name`` is the server's ``--tool-format``.
     """
-    parsed = [_parsed(message, f"messages[{i}]") for i, message in enumerate(messages)]
-    if _KNOWS_TOOLS.search(engine.chat_template.source):
-        return parsed, given if use else None
-    spelled = _spelled(parsed)
-    return (spelled if use is None else _instructed(spelled, use, engine)), None
+    chat = [_parsed(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    form = format_of(engine, format_name) if use is None else use.format
+    if not _KNOWS_TOOLS.search(engine.chat_template.source):
+        spelled = _with_results_as_text(_with_calls_as_text(chat, form))
+        return (spelled if use is None else _instructed(spelled, use, engine)), None
+    if any(message.get("tool_calls") or message.get("role") == "tool" for message in chat):
+        chat = _adapted(chat, form, shown_by(engine.chat_template))
+    return chat, given if use else None
 
 
 def _parsed(message: Mapping[str, Any], where: str) -> Message:
-    """Return a message whose calls have their arguments as objects, which templates expect."""
+    """Return a message whose calls have their arguments as objects, and which has no empty list."""
     calls = message.get("tool_calls")
     if not calls:
-        return dict(message)
+        return {key: value for key, value in message.items() if key != "tool_calls"}
     if not isinstance(calls, list):
         raise RequestError(f"{where}.tool_calls: expected a list")
     return {**message, "tool_calls": [_call(call, where) for call in calls]}
@@ -71,27 +79,98 @@ def _call(call: Any, where: str) -> Message:
     return {**call, "function": {**function, "arguments": {} if arguments is None else arguments}}
 
 
-def _spelled(messages: list[Message]) -> list[Message]:
-    """Return the messages with calls and their results as text."""
-    spelled: list[Message] = []
-    for are_results, group in groupby(messages, lambda message: message.get("role") == "tool"):
-        if are_results:
-            texts = [f"<tool_response>\n{content_text(m)}\n</tool_response>" for m in group]
-            spelled.append({"role": "user", "content": "\n".join(texts)})
+def _adapted(chat: list[Message], form: ToolFormat, shown: Shown) -> list[Message]:
+    """Return the messages in the form that a template takes, which knows tools."""
+    if not shown.calls:
+        chat = _with_calls_as_text(chat, form)
+        return chat if shown.results else _with_results_as_text(chat)
+    if form.short_ids:
+        chat = [_with_short_ids(message) for message in chat]
+    if not shown.many:
+        chat = list(_one_by_one(chat))
+    return [_in_form(message, shown) for message in chat]
+
+
+def _in_form(message: Message, shown: Shown) -> Message:
+    if not (calls := message.get("tool_calls")):
+        return message
+    if message.get("content") is None:
+        message = {**message, "content": None if shown.null else ""}
+    return message if shown.objects else {**message, "tool_calls": [*map(_as_text, calls)]}
+
+
+def _as_text(call: Message) -> Message:
+    function, arguments = call["function"], call["function"]["arguments"]
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {**call, "function": {**function, "arguments": text}}
+
+
+def _one_by_one(chat: list[Message]) -> Iterator[Message]:
+    """Yield messages of one call each, every one with its result behind it."""
+    results = {m.get("tool_call_id"): m for m in chat if m.get("role") == "tool"}
+    placed: set[int] = set()
+    for message in chat:
+        calls = message.get("tool_calls") or ()
+        if len(calls) < 2:
+            if id(message) not in placed:
+                yield message
             continue
-        for message in group:
-            if calls := message.get("tool_calls"):
-                lines = [content_text(message), *map(_spelled_call, calls)]
-                message = {**message, "content": "\n".join(line for line in lines if line)}
-                del message["tool_calls"]
-            spelled.append(message)
+        for i, call in enumerate(calls):
+            yield {
+                **message,
+                "tool_calls": [call],
+                "content": None if i else message.get("content"),
+            }
+            result = results.get(call.get("id"))
+            if result is not None and id(result) not in placed:
+                placed.add(id(result))
+                yield result
+
+
+def _with_short_ids(message: Message) -> Message:
+    """Return a message with ids of nine letters and digits, equal ones for equal ones."""
+    if message.get("role") == "tool" and isinstance(message.get("tool_call_id"), str):
+        return {**message, "tool_call_id": _short_id(message["tool_call_id"])}
+    if calls := message.get("tool_calls"):
+        short = [
+            {**call, "id": _short_id(call["id"])} if isinstance(call.get("id"), str) else call
+            for call in calls
+        ]
+        return {**message, "tool_calls": short}
+    return message
+
+
+def _short_id(text: str) -> str:
+    if _SHORT_ID.fullmatch(text):
+        return text
+    digest = sha256(text.encode("utf-8", "replace")).digest()
+    return "".join(_ID_CHARS[byte % len(_ID_CHARS)] for byte in digest[:9])
+
+
+def _with_calls_as_text(chat: list[Message], form: ToolFormat) -> list[Message]:
+    """Return the messages with calls as part of their text."""
+    spelled = []
+    for message in chat:
+        if calls := message.get("tool_calls"):
+            functions = (call["function"] for call in calls)
+            text = form.spell([(f["name"], f["arguments"]) for f in functions])
+            lines = (content_text(message), text)
+            message = {**message, "content": "\n".join(line for line in lines if line)}
+            del message["tool_calls"]
+        spelled.append(message)
     return spelled
 
 
-def _spelled_call(call: Message) -> str:
-    function = call["function"]
-    body = {"name": function["name"], "arguments": function["arguments"]}
-    return f"{GENERIC.begin}\n{json.dumps(body, ensure_ascii=False)}\n{GENERIC.end}"
+def _with_results_as_text(chat: list[Message]) -> list[Message]:
+    """Return the messages with the results of calls as a user's text."""
+    spelled: list[Message] = []
+    for are_results, group in groupby(chat, lambda message: message.get("role") == "tool"):
+        if not are_results:
+            spelled += group
+            continue
+        texts = [f"<tool_response>\n{content_text(m)}\n</tool_response>" for m in group]
+        spelled.append({"role": "user", "content": "\n".join(texts)})
+    return spelled
 
 
 def _instructed(messages: list[Message], use: ToolUse, engine: Engine) -> list[Message]:
@@ -101,7 +180,9 @@ def _instructed(messages: list[Message], use: ToolUse, engine: Engine) -> list[M
         for tool in use.tools
     )
     lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-    text = INSTRUCTIONS.format(tools=lines)
+    call = use.format.spell([("function name", {"argument name": "value"})])
+    where = "within these tags" if use.format.end else "like this"
+    text = INSTRUCTIONS.format(tools=lines, where=where, call=call)
     role = "system" if _shows_system(engine) else "user"
     for place, message in enumerate(messages):
         if message.get("role") == role:

@@ -9,7 +9,7 @@ from typing import Any
 from monolane.engine import Engine
 from monolane.errors import RequestError
 from monolane.serve._grammar.structured import check_schema
-from monolane.serve._tools.format import ToolFormat, format_of, mark_ids
+from monolane.serve._tools.format import AUTO, ToolFormat, format_of, mark_ids
 
 MAX_TOOLS_SOURCE = 1 << 19  # characters of all tools
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
@@ -38,11 +38,16 @@ class ToolUse:
 
 
 def read_tools(
-    tools: Sequence[Any] | None, choice: Any, parallel: bool | None, engine: Engine
+    tools: Sequence[Any] | None,
+    choice: Any,
+    parallel: bool | None,
+    engine: Engine,
+    format_name: str = AUTO,
 ) -> ToolUse | None:
     """Return how the answer may call tools, None if not; RequestError for what makes no sense.
 
     ``choice`` is the request's ``tool_choice``, ``parallel`` its ``parallel_tool_calls``.
+    ``format_name`` is the server's ``--tool-format``.
     """
     found = tuple(_tool(value, f"tools[{i}]") for i, value in enumerate(tools or ()))
     if len(names := {tool.name for tool in found}) < len(found):
@@ -52,7 +57,7 @@ def read_tools(
     mode, name = _choice(choice, names)
     if not found or mode == "none":
         return None
-    tool_format = format_of(engine)
+    tool_format = format_of(engine, format_name)
     return ToolUse(
         found,
         tuple(tool for tool in found if name in (None, tool.name)),

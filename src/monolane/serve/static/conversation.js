@@ -66,7 +66,10 @@ export class Conversation {
     const messages = system.trim() === "" ? [] : [{ role: "system", content: system }];
     for (const turn of this.turns.filter((turn) => turn.mode === "chat")) {
       messages.push({ role: "user", content: turn.prompt });
-      if (turn.answer !== "") messages.push({ role: "assistant", content: turn.answer });
+      if (turn.answer === "") continue;
+      // Templates that show a model its thoughts again read them there.
+      const thought = turn.reasoning === "" ? {} : { reasoning_content: turn.reasoning };
+      messages.push({ role: "assistant", content: turn.answer, ...thought });
     }
     return messages;
   }

@@ -1,0 +1,35 @@
+"""Puts a thinking part before a grammar: the model thinks as it likes, then the grammar begins.
+
+Not a constraint that waits for the mark's token: a mark may be spelled letter by letter, and the
+token that ends it may have the first letters of the answer in it. Within the grammar, the lexer
+cuts such a token. And the end of sequence is not allowed before the answer is whole.
+"""
+
+import json
+
+from monolane.serve._grammar.compiler import Grammar
+from monolane.text import Thinking, Tokenizer
+
+_SPACE = r"/[ \t\r\n]{1,4}/"  # between the mark and the answer
+
+
+def after_thinking(grammar: Grammar, thinking: Thinking, tokenizer: Tokenizer) -> Grammar:
+    """Return the grammar of an answer that may think, and must where the prompt has begun to."""
+    begin, end = (_token(mark, tokenizer) for mark in (thinking.begin, thinking.end))
+    if end is None:
+        mark = thinking.end.replace("/", r"\/").replace("[", r"\[").replace("]", r"\]")
+        lines = [rf"thought[lazy]: /(.|\n)*{mark}/"]
+    else:
+        lines = [f"thought: TEXT {end}", r"TEXT: /(.|\n)*/"]
+    part = "thought" if thinking.opened else f"({begin or json.dumps(thinking.begin)} thought)?"
+    head = "\n".join([f"start: {part} SPACE? @answer", f"SPACE: {_SPACE}", *lines])
+    text = grammar.text
+    rest = json.loads(text)["grammars"] if text.startswith("{") else [{"lark_grammar": text}]
+    grammars = [{"lark_grammar": head}, {**rest[0], "name": "answer"}, *rest[1:]]
+    return Grammar(json.dumps({"grammars": grammars}), grammar.where)
+
+
+def _token(mark: str, tokenizer: Tokenizer) -> str | None:
+    """Return the rule of a mark that is a control token, else None."""
+    token = tokenizer.id_of(mark) if mark in tokenizer.control_spellings.all else None
+    return None if token is None else f"<[{token}]>"
