@@ -118,7 +118,7 @@ def test_dense_models_are_held_against_transformers_itself(kind: str, tmp_path: 
     assert result.exit_code == 0, result.output
     assert "the implementations agree" in result.stdout
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("monolane.engine._engine.read_config", _another_model)
+        patch.setattr("monolane.engine._files.read_config", _another_model)
         result = invoke("verify", tmp_path / "m", "--backend", "reference")
     assert result.exit_code == 1, result.output
 

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from monolane import Engine, SamplingParams
+from monolane.engine._files import ModelFiles
 from monolane.epoch import Advance, Executor, Guide, TokenEvent
 from monolane.errors import BackendError
-from monolane.model import read_config
 from monolane.text import Tokenizer
 
 
@@ -59,9 +59,8 @@ class ScriptedExecutor(Executor):
 
 
 def play(folder: Path, groups: list[list[int] | Exception]) -> Engine:
-    return Engine(
-        folder, read_config(folder), ScriptedExecutor(groups), Tokenizer.open(folder), 0.0
-    )
+    files = ModelFiles.open(folder)
+    return Engine(files, ScriptedExecutor(groups), files.tokenizer(), 0.0)
 
 
 def scripted(engine: Engine) -> ScriptedExecutor:

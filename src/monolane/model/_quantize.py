@@ -163,8 +163,8 @@ class _Writer:
     ) -> None:
         self.config, self.checkpoint, self.packed = config, checkpoint, packed
         self.report, self._progress = report, progress
-        floats = tensor_specs(replace(config, quantization=None))
-        self._total = sum(checkpoint[spec.name].nbytes for spec in floats)  # a file may hold more
+        whole = tensor_specs(replace(config, quantization=None))
+        self._total = sum(self._source(spec.name).nbytes for spec in whole)  # a file may hold more
         self._last: tuple[str, Quantized] | None = None
 
     def tensors(self) -> Iterator[PendingTensor]:
@@ -187,11 +187,13 @@ class _Writer:
         found = self._part(spec, original)
         self.report.bytes_after += found.nbytes
         if spec.part is not Part.SCALES:  # whose source has been counted with the codes
-            packed = self.packed.get(original)
-            source = self.checkpoint[original] if packed is None else packed
-            self.report.bytes_before += source.nbytes
+            self.report.bytes_before += self._source(original).nbytes
             self._progress(spec.name, self.report.bytes_before, self._total)
         return found
+
+    def _source(self, original: str) -> Array | PackedMatrix:
+        packed = self.packed.get(original)
+        return self.checkpoint[original] if packed is None else packed
 
     def _part(self, spec: TensorSpec, original: str) -> Array:
         if spec.part is Part.WHOLE:
