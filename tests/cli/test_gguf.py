@@ -5,6 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from monolane.cpu import CpuExecutor
+from monolane.model import Weights
+
 PROGRAM = [sys.executable, "-W", "error", "-c", "from monolane.cli import main; main()"]
 
 
@@ -19,6 +24,22 @@ def test_generate_and_plan_take_a_file(llama_gguf: Path) -> None:
     assert len(json.loads(made.stdout)["token_ids"]) == 8
     plan = run("plan", "show", "--model", llama_gguf, "--json")
     assert plan.returncode == 0, plan.stderr
+
+
+def test_a_plan_counts_the_bytes_of_each_matrix_as_it_is_multiplied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "bench"))
+    from _gguf import random_gguf
+
+    path = random_gguf(tmp_path, "llama-tiny", "Q4_K_M")
+    asked = ("plan", "show", "--model", path, "--context", 8, "--device", "cpu:1")
+    told = run(*asked)
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.split(" · ")[1] == "q4_k, q6_k"
+    executor = CpuExecutor(Weights.open(path), context=8, slots=1, workers=1)
+    counted = json.loads(run(*asked, "--json").stdout)["total"]["bytes"]
+    assert counted == executor.bytes_per_token(8)
 
 
 def test_bench_takes_a_file(llama_gguf: Path) -> None:

@@ -10,7 +10,7 @@ from monolane.cli import _options as options
 
 if TYPE_CHECKING:
     from monolane.model import ModelConfig
-    from monolane.plan import Cost, DeviceDescription, Phase, Plan
+    from monolane.plan import Cost, DeviceDescription, Phase, Place, Plan
 
 plan = typer.Typer(help="Show the static decode plan of a model on a device.", no_args_is_help=True)
 
@@ -48,13 +48,14 @@ def show(
     """
     from monolane.plan import build
 
-    config = _config(model)
+    config, formats = _model(model)
     made = build(
         config,
         _device(device, bandwidth),
         config.stored_dtype if dtype == "auto" else dtype,
         max_width=width,
         context=context,
+        formats=formats if dtype == "auto" else None,
     )
     if made.context < width:
         raise typer.BadParameter(
@@ -76,12 +77,23 @@ def header() -> None:
     sys.stdout.write(c_header())
 
 
-def _config(model: str) -> "ModelConfig":
+def _model(model: str) -> "tuple[ModelConfig, dict[Place, str] | None]":
+    """Return a model's config, and the formats of its matrices where they are stored as blocks."""
     from monolane.engine import find_model
-    from monolane.model import read_config
+    from monolane.model import Blocks, Role, Weights, find_format, is_gguf, read_config
     from monolane.plan import NAMES, named_config
 
-    return named_config(model) if model in NAMES else read_config(find_model(model))
+    if model in NAMES:
+        return named_config(model), None
+    path = find_model(model)
+    if not is_gguf(path):
+        return read_config(path), None
+    weights = Weights.open(path)
+    return weights.config, {
+        place: find_format(matrix.format).multiplied.name
+        for place, matrix in weights.quantized.items()
+        if isinstance(matrix, Blocks) and place[0] is not Role.EMBEDDING
+    }
 
 
 def _device(name: str, bandwidth: float | None) -> "DeviceDescription":
@@ -100,8 +112,10 @@ def _title(model: str, made: "Plan", width: int) -> list[str]:
         f"{groups.lanes_each} lane{'s' * (groups.lanes_each > 1)} x "
         f"{groups.workers_each} worker{'s' * (groups.workers_each > 1)}"
     )
+    dtypes = dict.fromkeys(name.removesuffix("_planes") for _, name in made.formats)
+    stored = ", ".join(dtypes) or made.dtype
     return [
-        f"{model} · {made.dtype} · {made.context:,} tokens in the sequence · {width} in the pass",
+        f"{model} · {stored} · {made.context:,} tokens in the sequence · {width} in the pass",
         f"{device.name}: {shape} · {device.total_bandwidth / 1e9:,.0f} GB/s",
         f"figures: {device.source}",
     ]

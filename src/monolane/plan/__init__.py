@@ -19,7 +19,7 @@ from monolane.plan._device import (
 from monolane.plan._groups import Groups
 from monolane.plan._interpret import Interpretation, interpret
 from monolane.plan._phase import Access, Buffer, Matrix, Phase, PhaseKind, Update, Wait
-from monolane.plan._plan import MAX_WIDTH, Plan
+from monolane.plan._plan import MAX_WIDTH, Place, Plan
 from monolane.plan._shapes import NAMES, named_config
 from monolane.plan._split import Scope, Share, split
 from monolane.plan._validate import PlanError, faults, validate
@@ -39,6 +39,7 @@ __all__ = [
     "Matrix",
     "Phase",
     "PhaseKind",
+    "Place",
     "Plan",
     "PlanArrays",
     "PlanError",
