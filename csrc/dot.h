@@ -26,6 +26,7 @@ struct FloatDot {
   static constexpr int kWideRows = 4;             // the tile of large widths
   static constexpr int kWideTokens = kRegisters == 32 ? 6 : 2;
   static constexpr int kRowTokens = 1;     // up to which one row at a time is faster than two
+  static constexpr bool kFewTiles = true;  // for each number of tokens, and for few of them
   static constexpr int64_t kShortRow = 0;  // columns up to which two are faster for a single token
   static constexpr bool kMinima = false;
   using Left = Floats;
@@ -56,6 +57,7 @@ struct PairDot {
   static constexpr int kWideRows = 4;
   static constexpr int kWideTokens = 6;
   static constexpr int kRowTokens = 5;
+  static constexpr bool kFewTiles = true;
   static constexpr int64_t kShortRow = 0;
   static constexpr bool kMinima = false;
   using Left = Pairs;
@@ -97,6 +99,7 @@ struct GroupDot {
   static constexpr int kWideRows = kRegisters == 32 ? 4 : 1;
   static constexpr int kWideTokens = kRegisters == 32 ? 3 : 4;
   static constexpr int kRowTokens = std::is_same_v<W, Int4> ? 1 : 2;
+  static constexpr bool kFewTiles = true;
   static constexpr int64_t kShortRow = 1536;
   static constexpr bool kMinima = false;
   struct Left {

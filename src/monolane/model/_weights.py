@@ -104,7 +104,8 @@ class Weights:
     def dequantized(self) -> "Weights":
         """Return the weights with every matrix that is quantised widened to float32."""
         outer, layers = dict(self.outer), [dict(layer) for layer in self.layers]
-        tied = self.config.tie_embeddings
+        # The embedding's blocks are the head's too.
+        tied = self.config.tie_embeddings and (Role.EMBEDDING, None) in self.quantized
         for (role, layer), matrix in self.quantized.items():
             if not (tied and role is Role.HEAD):
                 (outer if layer is None else layers[layer])[role] = matrix.widened()
