@@ -7,6 +7,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <iterator>
 #include <memory>
 #include <new>
@@ -70,17 +71,20 @@ Activation activation_of(const std::string& name) {
   throw nb::value_error(("expected f32, bf16 or i8, got " + name).c_str());
 }
 
-// Rows of a format with K columns, each exactly as long as K says, and their scales.
+// Rows of a format with K columns, each exactly as long as K says, and their scales; or panels of
+// rows.
 Matrix matrix_of(const std::string& format, const Bytes& values,
                  const std::optional<Scales>& scales, int64_t cols) {
   const Format f = format_of(format);
-  const auto rows = static_cast<int64_t>(values.shape(0));
+  const int64_t together = is_panels(f) ? kPanelRows : 1;
+  const auto rows = static_cast<int64_t>(values.shape(0)) * together;
+  const int64_t bytes = together * row_bytes(f, cols);
   const bool groups = scales_apart(f);
   expect(cols >= 1, "K >= 1", cols);
   expect(cols % column_step(f) == 0,
          "K a multiple of " + std::to_string(column_step(f)) + " for " + format, cols);
-  expect(static_cast<int64_t>(values.shape(1)) == row_bytes(f, cols),
-         "rows of " + std::to_string(row_bytes(f, cols)) + " bytes",
+  expect(static_cast<int64_t>(values.shape(1)) == bytes,
+         (is_panels(f) ? "panels of " : "rows of ") + std::to_string(bytes) + " bytes",
          static_cast<int64_t>(values.shape(1)));
   if (groups != scales.has_value()) {
     throw nb::value_error(groups ? "expected scales [R, K / 32] for i8 and i4, got None"
@@ -101,8 +105,12 @@ auto make(Sizes... sizes) {
   const size_t shape[] = {static_cast<size_t>(sizes)...};
   size_t count = 1;
   for (const size_t size : shape) count *= size;
-  T* data = new T[count ? count : 1]();
-  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+  // As the kernels want panels of weights.
+  constexpr std::align_val_t kAlignment{64};
+  const size_t bytes = (count ? count : 1) * sizeof(T);
+  T* data = static_cast<T*>(::operator new(bytes, kAlignment));
+  std::memset(data, 0, bytes);
+  nb::capsule owner(data, [](void* p) noexcept { ::operator delete(p, kAlignment); });
   return Array<T, nb::ndim<sizeof...(sizes)>>(data, sizeof...(sizes), shape, owner);
 }
 
@@ -163,22 +171,18 @@ nb::tuple quantize(const std::string& to, const std::string& from, const Bytes& 
   return nb::make_tuple(codes, scales);
 }
 
-nb::tuple repack(const std::string& from, const Bytes& blocks) {
-  const Format source = format_of(from);
-  if (!is_blocks(source)) throw nb::value_error(("expected blocks, got " + from).c_str());
-  const Format to = static_cast<Format>(row_of(source).repacked);
-  const auto rows = static_cast<int64_t>(blocks.shape(0));
-  const auto bytes = static_cast<int64_t>(blocks.shape(1));
-  const int64_t cols = bytes / row_of(source).block_bytes * row_of(source).block;
-  expect(bytes == row_bytes(source, cols), "rows of whole blocks", bytes);
-  auto values = make<uint8_t>(rows, row_bytes(to, cols));
-  auto scales = make<uint16_t>(rows, scales_apart(to) ? cols / kGroup : 0);
+nb::tuple repack(const std::string& from, const Bytes& values, const std::optional<Scales>& scales,
+                 int64_t cols) {
+  const Matrix w = matrix_of(from, values, scales, cols);
+  if (!is_repacked(w.format)) throw nb::value_error(("expected codes, got " + from).c_str());
+  const Format to = repacked_of(w.format);
+  const int64_t bytes = kPanelRows * row_bytes(to, cols);
+  auto panels = make<uint8_t>((w.rows + kPanelRows - 1) / kPanelRows, bytes);
   {
     nb::gil_scoped_release unlocked;
-    repack_rows(source, blocks.data(), rows, cols, values.data(), scales.data());
+    repack_rows(w, panels.data());
   }
-  if (!scales_apart(to)) return nb::make_tuple(row_of(to).name, values, nb::none());
-  return nb::make_tuple(row_of(to).name, values, scales);
+  return nb::make_tuple(row_of(to).name, panels);
 }
 
 Array<float, nb::ndim<2>> rms_norm(const std::string& isa, const Floats2& x, const Floats1& scale,
@@ -281,7 +285,8 @@ void bind_kernels(nb::module_& parent) {
       "kernels",
       "The CPU kernels one by one, for tests and benchmarks. `isa` names an instruction set of "
       "supported(); formats are the short names of monolane.model's table; rows of weights are "
-      "uint8 [R, bytes] and scales float16 bits [R, K / 32].");
+      "uint8 [R, bytes], panels of 16 rows uint8 [R / 16, bytes], scales float16 bits [R, K / "
+      "32].");
   m.def("supported", &supported_names, "Names of the instruction sets of this machine and build.");
   m.def("best", [] { return isa_name(best_isa()); }, "The set that the engine uses by default.");
   m.def("multiply", &multiply, arg("isa"), arg("format"), arg("values"), arg("scales").none(),
@@ -289,9 +294,9 @@ void bind_kernels(nb::module_& parent) {
         "Pack x [T, K] and return its products with the rows, float32 [T, row_end - row_begin].");
   m.def("quantize", &quantize, arg("to"), arg("from_"), arg("values"),
         "Codes, uint8 [R, bytes], and scales, uint16 [R, K / 32], of float rows.");
-  m.def("repack", &repack, arg("from_"), arg("blocks"),
-        "What products read instead of blocks, uint8 [R, bytes]: the format, its rows, and scales, "
-        "uint16 [R, K / 32], or None where they are among the values.");
+  m.def("repack", &repack, arg("from_"), arg("values"), arg("scales").none(), arg("cols"),
+        "What products read instead of rows of codes: the format, and panels of 16 rows, uint8 "
+        "[ceil(R / 16), bytes].");
   m.def("rms_norm", &rms_norm, arg("isa"), arg("x"), arg("scale"), arg("eps"),
         "x [T, K] over the root of its mean square + eps, times scale [K].");
   m.def("silu_times", &silu_times, arg("isa"), arg("gate"), arg("up"),

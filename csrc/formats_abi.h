@@ -27,6 +27,8 @@ enum class Format : int32_t {
   kQ4Kp = 17,
   kQ5Kp = 18,
   kQ6Kp = 19,
+  kQ80p = 20,
+  kQ40p = 21,
 };
 
 enum class Activation : int32_t {
@@ -50,11 +52,11 @@ constexpr FormatRow kFormats[] = {
     {"f32", 32, 0, 0, 0, -1, true},
     {"bf16", 16, 0, 0, 0, -1, true},
     {"f16", 16, 0, 0, 0, -1, true},
-    {"i8", 8, 32, 0, 0, -1, true},
-    {"i4", 4, 32, 0, 0, -1, true},
+    {"i8", 8, 32, 0, 0, 20, true},
+    {"i4", 4, 32, 0, 0, 21, true},
     {"f8", 8, 0, 0, 0, -1, false},
-    {"q8_0", 8, 32, 32, 34, 3, true},
-    {"q4_0", 4, 32, 32, 18, 4, true},
+    {"q8_0", 8, 32, 32, 34, 20, true},
+    {"q4_0", 4, 32, 32, 18, 21, true},
     {"q4_1", 4, 32, 32, 20, 14, true},
     {"q5_0", 5, 32, 32, 22, 15, true},
     {"q5_1", 5, 32, 32, 24, 16, true},
@@ -67,6 +69,8 @@ constexpr FormatRow kFormats[] = {
     {"q4_kp", 4, 32, 256, 148, -1, true},
     {"q5_kp", 5, 32, 256, 180, -1, true},
     {"q6_kp", 6, 16, 256, 210, -1, true},
+    {"q8_0p", 8, 32, 32, 34, -1, true},
+    {"q4_0p", 4, 32, 32, 18, -1, true},
 };
 // clang-format on
 

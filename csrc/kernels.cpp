@@ -7,7 +7,7 @@
 #include "attend.h"
 #include "multiply.h"
 #include "pack.h"
-#include "plane_dot.h"
+#include "panel_dot.h"
 #include "pointwise.h"
 
 #ifdef __AVX512BF16__
@@ -40,15 +40,8 @@ static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activa
   const auto run = [&](const auto& dot) {
     multiply_by(dot, row_begin, row_end, packed, width, {y, y_stride});
   };
-  // At one token the scales are what costs: those of a super-block at once, where that is a step of
-  // more than one block of the token. The sums are the same, in the same order.
-  constexpr int kSuperBlocks = kElements == 16 ? 2 : 1;
-  const auto run_one = [&](const auto& dot) {
-    if constexpr (kElements == 16) {
-      multiply_one(dot, row_begin, row_end, static_cast<const char*>(packed), {y, y_stride});
-    } else {
-      run(dot);
-    }
+  const auto run_panels = [&](const auto& dot) {
+    multiply_panels(dot, row_begin, row_end, packed, width, {y, y_stride});
   };
   switch (w.format) {
     case Format::kF32:
@@ -58,24 +51,22 @@ static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activa
     case Format::kBf16:
       if (kind == Activation::kF32) return run(float_dot<Bf16>(w));
       return run(Bf16Dot{static_cast<const Bf16*>(w.data), w.cols, w.cols});
-    case Format::kI8:
-      return run(GroupDot<Int8>{static_cast<const Int8*>(w.data), w.cols, w.scales});
-    case Format::kI4:
-      return run(GroupDot<Int4>{static_cast<const Int4*>(w.data), w.cols, w.scales});
+    case Format::kQ80p:
+      return run_panels(PanelDot<Format::kQ80p>(w));
+    case Format::kQ40p:
+      return run_panels(PanelDot<Format::kQ40p>(w));
     case Format::kQ41p:
-      return run(PlaneDot<Format::kQ41p>(w));
+      return run_panels(PanelDot<Format::kQ41p>(w));
     case Format::kQ50p:
-      return run(PlaneDot<Format::kQ50p>(w));
+      return run_panels(PanelDot<Format::kQ50p>(w));
     case Format::kQ51p:
-      return run(PlaneDot<Format::kQ51p>(w));
+      return run_panels(PanelDot<Format::kQ51p>(w));
     case Format::kQ4Kp:
-      if (width == 1) return run_one(PlaneDot<Format::kQ4Kp, kSuperBlocks>(w));
-      return run(PlaneDot<Format::kQ4Kp>(w));
+      return run_panels(PanelDot<Format::kQ4Kp>(w));
     case Format::kQ5Kp:
-      if (width == 1) return run_one(PlaneDot<Format::kQ5Kp, kSuperBlocks>(w));
-      return run(PlaneDot<Format::kQ5Kp>(w));
+      return run_panels(PanelDot<Format::kQ5Kp>(w));
     case Format::kQ6Kp:
-      return run(PlaneDot<Format::kQ6Kp>(w));
+      return run_panels(PanelDot<Format::kQ6Kp>(w));
     default:
       return;  // refused before it comes here
   }

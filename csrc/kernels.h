@@ -16,22 +16,23 @@
 
 namespace monolane {
 
-// `Format` says how a weight matrix is stored, row-major [R, K]. Of our own formats no set needs
-// another order than the file's, so weights are mapped, not repacked. Code c of a group: I8 byte c;
-// I4 the low nibble of byte c for c < 16 (value + 8), the high nibble of byte c - 16 otherwise. One
-// float16 scale a group. GGUF's blocks are repacked once, by `repack_rows`.
+// `Format` says how a weight matrix is stored. Plain numbers are row-major [R, K] and multiplied as
+// the file has them, mapped. Codes are repacked once, by `repack_rows`, into panels of 16 rows
+// (panels.h). Before that, code c of a group: I8 byte c; I4 the low nibble of byte c for c < 16
+// (value + 8), the high nibble of byte c - 16 otherwise; one float16 scale a group.
 //
 // `Activation` is the type in which activations are multiplied: kF32 is exact, any format of plain
 // numbers is widened; kBf16 is rounded, for BF16 weights, accumulated in float; kI8 is quantised
 // per group of 32 with a float scale, for weights that are codes.
 
-constexpr int kGroup = 32;     // columns that share a scale, in every format that has codes here
+constexpr int kGroup = 32;  // columns that share a scale, in every format that has codes here
+constexpr int64_t kPanelRows = 16;
 constexpr int kMaxWidth = 64;  // tokens of one pass
 constexpr int kMaxHeadDim = 1024;
 constexpr int64_t kAttendHeads = 4;  // that attention takes through their keys together, at most
 
 struct Matrix {
-  const void* data;        // values of row 0
+  const void* data;        // values of row 0; panels are 64-byte aligned
   const uint16_t* scales;  // float16 [R, K / kGroup] where `scales_apart`, else null
   int64_t rows;            // R
   int64_t cols;            // K; any for float formats, a multiple of the block of all others
@@ -46,9 +47,13 @@ constexpr bool is_coded(Format format) { return row_of(format).group > 0; }
 // Whether the scales of a coded format are an array of their own, not among its codes.
 constexpr bool scales_apart(Format format) { return is_coded(format) && row_of(format).block == 0; }
 
-// Whether a format is one that files have and no product reads: `repack_rows` makes of it the one
-// that is multiplied by.
-constexpr bool is_blocks(Format format) { return row_of(format).repacked >= 0; }
+// Whether a format is one that no product reads: `repack_rows` makes of it the one that is
+// multiplied by, `repacked_of`.
+constexpr bool is_repacked(Format format) { return row_of(format).repacked >= 0; }
+constexpr Format repacked_of(Format format) { return static_cast<Format>(row_of(format).repacked); }
+
+// Whether a format is one of panels of rows.
+constexpr bool is_panels(Format format) { return is_coded(format) && !is_repacked(format); }
 
 // Columns that a row of a format has a multiple of.
 constexpr int64_t column_step(Format format) {
@@ -56,7 +61,7 @@ constexpr int64_t column_step(Format format) {
   return row.block > 0 ? row.block : row.group > 0 ? row.group : 1;
 }
 
-// Bytes of one row of values, and of its scales where they are not apart.
+// Bytes of one row of values, and of its scales where they are not apart; of panels on average.
 constexpr int64_t row_bytes(Format format, int64_t cols) {
   const FormatRow& row = row_of(format);
   return row.block > 0 ? cols / row.block * row.block_bytes : cols * row.bits / 8;
@@ -70,7 +75,7 @@ constexpr bool accepts(Format format, Activation kind) {
     case Activation::kBf16:
       return format == Format::kBf16;
     case Activation::kI8:
-      return is_coded(format) && !is_blocks(format);
+      return is_panels(format);
   }
   return false;
 }
@@ -90,11 +95,17 @@ constexpr Activation activation_for(Format format, Activation wanted) {
 void quantize_rows(Format to, Format from, const void* x, int64_t rows, int64_t cols, void* values,
                    uint16_t* scales);
 
-// Rows of blocks [R, K] in the format that is multiplied by, bit for bit the same numbers: `values`
-// [R, row_bytes of that format] and, where they are apart, `scales` [R, K / kGroup].
-// is_blocks(from).
-void repack_rows(Format from, const void* x, int64_t rows, int64_t cols, void* values,
-                 uint16_t* scales);
+// Bytes that R rows take as panels: the last one is whole.
+constexpr int64_t panels_bytes(Format format, int64_t rows, int64_t cols) {
+  return (rows + kPanelRows - 1) / kPanelRows * kPanelRows * row_bytes(format, cols);
+}
+
+// Rows of codes [R, K] as panels of `repacked_of`, bit for bit the same numbers: `panels` has
+// panels_bytes. is_repacked(from.format).
+void repack_rows(const Matrix& from, void* panels);
+
+// One row of codes as float [K]; is_repacked(w.format).
+void widen_row(const Matrix& w, int64_t row, float* out);
 
 // One instruction set's functions. Bits may differ between sets, never within one.
 struct Kernels {

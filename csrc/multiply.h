@@ -52,26 +52,6 @@ static inline void last_step(const Dot& dot, int64_t row, const char* tokens, in
   multiply_add<Dot, R, T>(left, tokens, token_stride, k, acc);
 }
 
-// What minima add: for all groups of a row at once, an element each, instead of step by step, which
-// costs four times as much. First, so that it overlaps the row before: last, it was up to 5 %
-// slower.
-template <class Dot, int R, int T>
-static inline void add_minima(const Dot& dot, int64_t row, const char* tokens, int64_t token_stride,
-                              Floats (&acc)[R][T]) {
-  const char* sums = tokens + Dot::sums_at(dot.cols);
-  for (int64_t g = 0; g < dot.cols / kGroup; g += kElements, sums += sizeof(Floats)) {
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const Floats minima = dot.minima(row + r, g);
-#pragma GCC unroll 8
-      for (int t = 0; t < T; ++t) {
-        const char* token = sums + t * token_stride;
-        acc[r][t] = fma(minima, load(reinterpret_cast<const float*>(token)), acc[r][t]);
-      }
-    }
-  }
-}
-
 template <int R, int T>
 static inline void reduce(const Floats (&acc)[R][T], Output out) {
 #pragma GCC unroll 8
@@ -160,7 +140,6 @@ static inline void tile(const Dot& dot, int64_t row, const char* tokens, int64_t
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) acc[r][t] = zero();
     }
-    if constexpr (Dot::kMinima) add_minima<Dot, R, T>(dot, row, tokens, token_stride, acc);
   } else {
     take_up<R, T>(aside, acc);
   }
@@ -209,9 +188,8 @@ static inline void block(const Dot& dot, int64_t begin, int64_t end, const char*
       aside += T * kBlockRows * kElements;
     }
     if (width > 0) {
-      constexpr int kFewer = Dot::kFewTiles ? T - 1 : T / 2;
-      block<Dot, R, kFewer, kFetch, kCut>(dot, begin, end, tokens, width, columns, stream, aside,
-                                          out);
+      block<Dot, R, T - 1, kFetch, kCut>(dot, begin, end, tokens, width, columns, stream, aside,
+                                         out);
     }
   }
 }
@@ -257,9 +235,6 @@ template <class Dot>
 static void multiply_one(const Dot& dot, int64_t begin, int64_t end, const char* tokens,
                          Output out) {
   constexpr Fetch kFetch = Dot::kLight ? Fetch::kNone : Fetch::kAhead;
-  if (dot.cols <= Dot::kShortRow) {
-    return rows<Dot, 2, 1, kFetch, 0>(dot, begin, end, tokens, 1, out);
-  }
   rows<Dot, 1, 1, kFetch, 0>(dot, begin, end, tokens, 1, out);
 }
 
@@ -274,9 +249,6 @@ static void multiply_few(const Dot& dot, int64_t begin, int64_t end, const char*
                                                                   out);
   } else if (width == 1) {
     multiply_one(dot, begin, end, tokens, out);
-  } else if constexpr (!Dot::kFewTiles) {
-    rows<Dot, Dot::kWideRows, Dot::kWideTokens, Fetch::kParts, kMaxWidth>(dot, begin, end, tokens,
-                                                                          width, out);
   } else if (block_columns<Dot>(dot.cols, width) < dot.cols) {
     rows<Dot, 2, 8, Fetch::kNext, 8>(dot, begin, end, tokens, width, out);
   } else if (width <= Dot::kRowTokens) {

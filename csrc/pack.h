@@ -3,6 +3,7 @@
 #pragma once
 
 #include "dot.h"
+#include "panels.h"
 
 namespace monolane::MONOLANE_ISA {
 
@@ -19,7 +20,7 @@ static inline int64_t packed_bytes(Activation kind, int64_t cols) {
     case Activation::kBf16:
       return Bf16Dot::token_bytes(cols);
     case Activation::kI8:
-      return GroupDot<Int8>::token_bytes(cols);
+      return panel_token_bytes(cols);
   }
   return 0;
 }
@@ -56,42 +57,17 @@ static inline float quantise_group(const float* x, int8_t* codes) {
   return top < 0x1p-100f ? 0.0f : top / 127.0f;
 }
 
-// The last vector of a block, from the first two: per element -8 times the sum of its activations.
-static inline void put_starts(int8_t* block) {
-  using Dot = GroupDot<Int8>;
-  alignas(64) int8_t eights[Dot::kVector];
-  alignas(64) int32_t sums[kElements] = {};
-  std::memset(eights, 8, sizeof eights);
-  Ints sum = load_ints(sums);
-  sum = dot<Int4>(sum, load_bytes(eights), load_bytes(block));
-  sum = dot<Int4>(sum, load_bytes(eights), load_bytes(block + Dot::kVector));
-  std::memcpy(sums, &sum, sizeof sums);
-  for (int32_t& each : sums) each = -each;
-  std::memcpy(block + 3 * Dot::kVector, sums, sizeof sums);
-}
-
-// One token, by blocks: the layout is described at GroupDot.
+// One token, a group after the other.
 static inline void pack_i8(const float* x, int64_t cols, void* packed) {
-  using Dot = GroupDot<Int8>;
-  int8_t* block = static_cast<int8_t*>(packed);
-  const int64_t sums_at = Dot::sums_at(cols);
-  float* sums = reinterpret_cast<float*>(block + sums_at);
-  std::memset(sums, 0, static_cast<size_t>(Dot::token_bytes(cols) - sums_at));
-  for (int64_t k = 0; k < cols; k += Dot::kStep, block += 4 * Dot::kVector) {
-    const int64_t groups = std::min<int64_t>((cols - k) / kGroup, Dot::kGroups);
-    if (groups < Dot::kGroups) std::memset(block, 0, 3 * Dot::kVector);
-    for (int64_t g = 0; g < groups; ++g) {
-      int8_t codes[kGroup];
-      const float scale = quantise_group(x + k + g * kGroup, codes);
-      const float four[4] = {scale, scale, scale, scale};
-      int32_t sum = 0;
-      for (const int8_t code : codes) sum += code;
-      *sums++ = scale * static_cast<float>(sum);
-      std::memcpy(block + g * 16, codes, 16);
-      std::memcpy(block + Dot::kVector + g * 16, codes + 16, 16);
-      std::memcpy(block + 2 * Dot::kVector + g * 16, four, 16);
-    }
-    put_starts(block);
+  auto* out = static_cast<TokenGroup*>(packed);
+  for (int64_t k = 0; k < cols; k += kGroup, ++out) {
+    out->scale = quantise_group(x + k, out->codes);
+    int32_t sums[2] = {};
+    for (int c = 0; c < kGroup; ++c) sums[c / 16] += out->codes[c];
+    out->sum = out->scale * static_cast<float>(sums[0] + sums[1]);
+    out->starts = -8 * (sums[0] + sums[1]);
+    out->halves[0] = -8 * sums[0];
+    out->halves[1] = -8 * sums[1];
   }
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "kernels.h"
-#include "planes.h"
 #include "vector.h"
 
 namespace monolane::MONOLANE_ISA {
@@ -92,87 +91,9 @@ static inline void widen_as(const W* row, int64_t cols, float* out) {
   if (k < cols) store_first(out + k, load_first(row + k, cols - k), cols - k);
 }
 
-static inline int code(const Int8* group, int column) { return group[column].code; }
-static inline int code(const Int4* group, int column) {
-  const int both = group[column % 16].codes;
-  return (column < 16 ? both & 15 : both >> 4) - 8;
-}
-
-template <class W>
-static inline void widen_groups(const W* row, const uint16_t* scales, int64_t group_codes,
-                                int64_t cols, float* out) {
-  for (int64_t g = 0; g < cols / kGroup; ++g) {
-    const float scale = f16_to_float(scales[g]);
-    for (int i = 0; i < kGroup; ++i) {
-      out[g * kGroup + i] = scale * static_cast<float>(code(row + g * group_codes, i));
-    }
-  }
-}
-
-// The high bits of column c of a group, by the layout of planes.h.
-static inline int high_bits(const uint8_t* high, int64_t bytes, int c) {
-  if (bytes == 0) return 0;
-  if (bytes == 4) return (high[c % 4] >> c / 4 & 1) << 4;
-  return (high[c % 16 / 8 * 4 + c % 4] >> (c / 4 % 2 + c / 16 * 2) * 2 & 3) << 4;
-}
-
-// In the order of llama.cpp's own arithmetic: scales of super-blocks times those of groups, times
-// the code, and then the minimum.
-static void widen_planes(const Matrix& w, int64_t row, float* out) {
-  const Planes planes = planes_of(w.format);
-  const PlaneStarts starts = plane_starts(w.format, w.cols);
-  const uint8_t* low = static_cast<const uint8_t*>(w.data) + row * row_bytes(w.format, w.cols);
-  const uint8_t *high = low + starts.high, *scale = low + starts.scale;
-  const uint8_t *minimum = low + starts.minimum, *super = low + starts.super;
-  const uint8_t* super_minimum = low + starts.super_minimum;
-  const auto half = [](const uint8_t* p) {
-    uint16_t bits;
-    std::memcpy(&bits, p, sizeof bits);
-    return f16_to_float(bits);
-  };
-  for (int64_t g = 0; g < w.cols / kGroup; ++g, low += 16, high += planes.high, out += kGroup) {
-    float scales[2], added = 0.0f;  // scales of the group's halves
-    if (planes.super == 0) {
-      scales[0] = scales[1] = half(scale);
-      if (planes.minimum > 0) added = half(minimum);
-    } else if (planes.minimum > 0) {
-      scales[0] = scales[1] = half(super) * static_cast<float>(scale[0]);
-      added = half(super_minimum) * static_cast<float>(minimum[0]);
-    } else {
-      scales[0] = half(super) * static_cast<float>(static_cast<int8_t>(scale[0]));
-      scales[1] = half(super) * static_cast<float>(static_cast<int8_t>(scale[1]));
-    }
-    for (int c = 0; c < kGroup; ++c) {
-      const int bits = (c < 16 ? low[c] & 15 : low[c - 16] >> 4) | high_bits(high, planes.high, c);
-      out[c] = scales[c / 16] * static_cast<float>(bits - planes.bias);
-      if (planes.minimum > 0) out[c] += added;
-    }
-    scale += planes.scale;
-    minimum += planes.minimum;
-    if ((g + 1) % (kSuper / kGroup) == 0) super += planes.super, super_minimum += planes.super;
-  }
-}
-
-static void widen(const Matrix& w, int64_t row, float* out);
-
-// In place, a block after the other: brought into the order that is multiplied by, then widened.
-static void widen_blocks(const Matrix& w, int64_t row, float* out) {
-  const FormatRow& blocks = row_of(w.format);
-  const char* block = static_cast<const char*>(w.data) + row * row_bytes(w.format, w.cols);
-  char values[kSuper];
-  uint16_t scale;
-  const Matrix one{values, &scale, 1, blocks.block, static_cast<Format>(blocks.repacked)};
-  for (int64_t k = 0; k < w.cols; k += blocks.block, block += blocks.block_bytes) {
-    repack_rows(w.format, block, 1, blocks.block, values, &scale);
-    widen(one, 0, out + k);
-  }
-}
-
 static void widen(const Matrix& w, int64_t row, float* out) {
-  if (is_blocks(w.format)) return widen_blocks(w, row, out);
-  if (is_planes(w.format)) return widen_planes(w, row, out);
+  if (is_repacked(w.format)) return widen_row(w, row, out);
   const char* data = static_cast<const char*>(w.data) + row * row_bytes(w.format, w.cols);
-  const uint16_t* scales = w.scales ? w.scales + row * (w.cols / kGroup) : nullptr;
   switch (w.format) {
     case Format::kF32:
       widen_as(reinterpret_cast<const float*>(data), w.cols, out);
@@ -182,12 +103,6 @@ static void widen(const Matrix& w, int64_t row, float* out) {
       break;
     case Format::kF16:
       widen_as(reinterpret_cast<const F16*>(data), w.cols, out);
-      break;
-    case Format::kI8:
-      widen_groups(reinterpret_cast<const Int8*>(data), scales, 32, w.cols, out);
-      break;
-    case Format::kI4:
-      widen_groups(reinterpret_cast<const Int4*>(data), scales, 16, w.cols, out);
       break;
     default:
       break;  // refused before it comes here

@@ -1,14 +1,16 @@
-// GGUF's blocks into the rows that `multiply` reads: planes.h, or the int8 and int4 of our own, of
-// which Q8_0 and Q4_0 hold the very codes. Exact: bits change their places, and no number is
-// rounded. Plain loops that compilers vectorise, as in quantize.cpp, since this runs once per load.
+// Rows of codes, our own or GGUF's blocks, into the panels that `multiply` reads: panels.h. Exact:
+// bits change their places, and no number is rounded. Plain loops that compilers vectorise, as in
+// quantize.cpp, since this runs once per load.
 //
 // Layouts of blocks: ggml's ggml-common.h, and gguf.quants of the Python package.
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "clones.h"
 #include "half.h"
 #include "kernels.h"
-#include "planes.h"
+#include "panels.h"
 
 #define MONOLANE_PART static inline __attribute__((always_inline))
 
@@ -49,19 +51,26 @@ MONOLANE_PART uint32_t transpose(uint32_t bits) {
   return found;
 }
 
-MONOLANE_CLONES void repack_q8_0(const uint8_t* block, int64_t groups, uint8_t* codes,
-                                 uint16_t* scales) {
+// Codes of 8 bits get a bias of 128.
+MONOLANE_PART void copy_biased(uint8_t* to, const uint8_t* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; ++i) to[i] = from[i] ^ 0x80;
+}
+
+MONOLANE_CLONES void repack_i8(const uint8_t* codes, int64_t groups, uint8_t* low) {
+  copy_biased(low, codes, groups * 32);
+}
+
+MONOLANE_CLONES void repack_q8_0(const uint8_t* block, int64_t groups, Cursor to) {
   for (int64_t g = 0; g < groups; ++g, block += 34) {
-    copy(scales + g, block, 2);
-    copy(codes + g * 32, block + 2, 32);
+    copy(to.scale + g * 2, block, 2);
+    copy_biased(to.low + g * 32, block + 2, 32);
   }
 }
 
-MONOLANE_CLONES void repack_q4_0(const uint8_t* block, int64_t groups, uint8_t* codes,
-                                 uint16_t* scales) {
+MONOLANE_CLONES void repack_q4_0(const uint8_t* block, int64_t groups, Cursor to) {
   for (int64_t g = 0; g < groups; ++g, block += 18) {
-    copy(scales + g, block, 2);
-    copy(codes + g * 16, block + 2, 16);
+    copy(to.scale + g * 2, block, 2);
+    copy(to.low + g * 16, block + 2, 16);
   }
 }
 
@@ -159,45 +168,131 @@ MONOLANE_CLONES void repack_q6_k(const uint8_t* block, int64_t supers, Cursor to
   }
 }
 
-}  // namespace
+// One row into planes.
+void make_planes(const Matrix& from, int64_t row, uint8_t* planes) {
+  const int64_t cols = from.cols, groups = cols / kGroup, supers = cols / kSuper;
+  const auto* x = static_cast<const uint8_t*>(from.data) + row * row_bytes(from.format, cols);
+  const Cursor to = cursor_of(repacked_of(from.format), cols, planes);
+  if (scales_apart(from.format)) copy(to.scale, from.scales + row * groups, groups * 2);
+  switch (from.format) {
+    case Format::kI8:
+      return repack_i8(x, groups, to.low);
+    case Format::kI4:
+      return copy(to.low, x, groups * 16);
+    case Format::kQ80:
+      return repack_q8_0(x, groups, to);
+    case Format::kQ40:
+      return repack_q4_0(x, groups, to);
+    case Format::kQ41:
+      return repack_q4_1(x, groups, to);
+    case Format::kQ50:
+      return repack_q5(x, groups, 2, to);
+    case Format::kQ51:
+      return repack_q5(x, groups, 4, to);
+    case Format::kQ4K:
+      return repack_q4_k(x, supers, to);
+    case Format::kQ5K:
+      return repack_q5_k(x, supers, to);
+    case Format::kQ6K:
+      return repack_q6_k(x, supers, to);
+    default:
+      return;  // nothing to repack
+  }
+}
 
-void repack_rows(Format from, const void* x, int64_t rows, int64_t cols, void* values,
-                 uint16_t* scales) {
-  const Format to = static_cast<Format>(row_of(from).repacked);
-  const int64_t groups = cols / kGroup, supers = cols / kSuper;
-  const uint8_t* row = static_cast<const uint8_t*>(x);
-  uint8_t* out = static_cast<uint8_t*>(values);
-  for (int64_t r = 0; r < rows; ++r, row += row_bytes(from, cols), out += row_bytes(to, cols)) {
-    const Cursor cursor = cursor_of(to, cols, out);
-    switch (from) {
-      case Format::kQ80:
-        repack_q8_0(row, groups, out, scales + r * groups);
-        break;
-      case Format::kQ40:
-        repack_q4_0(row, groups, out, scales + r * groups);
-        break;
-      case Format::kQ41:
-        repack_q4_1(row, groups, cursor);
-        break;
-      case Format::kQ50:
-        repack_q5(row, groups, 2, cursor);
-        break;
-      case Format::kQ51:
-        repack_q5(row, groups, 4, cursor);
-        break;
-      case Format::kQ4K:
-        repack_q4_k(row, supers, cursor);
-        break;
-      case Format::kQ5K:
-        repack_q5_k(row, supers, cursor);
-        break;
-      case Format::kQ6K:
-        repack_q6_k(row, supers, cursor);
-        break;
-      default:
-        break;  // no blocks
+// Numbers of kPanelRows rows [kPanelRows, stride bytes], `count` of each, to [count, kPanelRows].
+template <class Number>
+MONOLANE_PART void interleave(const uint8_t* rows, int64_t stride, int64_t count, uint8_t* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t r = 0; r < kPanelRows; ++r) {
+      copy(out, rows + r * stride + i * sizeof(Number), sizeof(Number));
+      out += sizeof(Number);
     }
   }
+}
+
+MONOLANE_CLONES void make_panel(Format format, int64_t cols, const uint8_t* rows, uint8_t* panel) {
+  const Planes planes = planes_of(format);
+  const PlaneStarts starts = plane_starts(format, cols);
+  const int64_t stride = row_bytes(format, cols);
+  interleave<uint32_t>(rows, stride, starts.scale / 4, panel);
+  const uint8_t* rest = rows + starts.scale;
+  uint8_t* out = panel + kPanelRows * starts.scale;
+  if (planes.super == 0) {
+    interleave<uint16_t>(rest, stride, (stride - starts.scale) / 2, out);
+  } else {
+    const int64_t bytes = starts.super - starts.scale;
+    interleave<uint8_t>(rest, stride, bytes, out);
+    interleave<uint16_t>(rest + bytes, stride, (stride - starts.super) / 2,
+                         out + kPanelRows * bytes);
+  }
+}
+
+// The high bits of column c of a group, by the layout of planes.
+int high_bits(const uint8_t* high, int64_t bytes, int c) {
+  if (bytes == 0) return 0;
+  if (bytes == 4) return (high[c % 4] >> c / 4 & 1) << 4;
+  return (high[c % 16 / 8 * 4 + c % 4] >> (c / 4 % 2 + c / 16 * 2) * 2 & 3) << 4;
+}
+
+float half(const uint8_t* p) {
+  uint16_t bits;
+  std::memcpy(&bits, p, sizeof bits);
+  return f16_to_float(bits);
+}
+
+// In the order of llama.cpp's own arithmetic: scales of super-blocks times those of groups, times
+// the code, and then the minimum.
+void widen_planes(Format format, int64_t cols, const uint8_t* low, float* out) {
+  const Planes planes = planes_of(format);
+  const PlaneStarts starts = plane_starts(format, cols);
+  const uint8_t *high = low + starts.high, *scale = low + starts.scale;
+  const uint8_t *minimum = low + starts.minimum, *super = low + starts.super;
+  const uint8_t* super_minimum = low + starts.super_minimum;
+  for (int64_t g = 0; g < cols / kGroup; ++g, out += kGroup) {
+    float scales[2], added = 0.0f;  // scales of the group's halves
+    if (planes.super == 0) {
+      scales[0] = scales[1] = half(scale);
+      if (planes.minimum > 0) added = half(minimum);
+    } else if (planes.minimum > 0) {
+      scales[0] = scales[1] = half(super) * static_cast<float>(scale[0]);
+      added = half(super_minimum) * static_cast<float>(minimum[0]);
+    } else {
+      scales[0] = half(super) * static_cast<float>(static_cast<int8_t>(scale[0]));
+      scales[1] = half(super) * static_cast<float>(static_cast<int8_t>(scale[1]));
+    }
+    for (int c = 0; c < kGroup; ++c) {
+      const int nibble = c < 16 ? low[c] & 15 : low[c - 16] >> 4;
+      const int bits = planes.low == 32 ? low[c] : nibble | high_bits(high, planes.high, c);
+      out[c] = scales[c / 16] * static_cast<float>(bits - planes.bias);
+      if (planes.minimum > 0) out[c] += added;
+    }
+    low += planes.low, high += planes.high, scale += planes.scale, minimum += planes.minimum;
+    if ((g + 1) % (kSuper / kGroup) == 0) super += planes.super, super_minimum += planes.super;
+  }
+}
+
+}  // namespace
+
+void repack_rows(const Matrix& from, void* panels) {
+  const Format to = repacked_of(from.format);
+  const int64_t stride = row_bytes(to, from.cols);
+  std::vector<uint8_t> rows(kPanelRows * stride);
+  uint8_t* out = static_cast<uint8_t*>(panels);
+  for (int64_t first = 0; first < from.rows; first += kPanelRows, out += kPanelRows * stride) {
+    const int64_t count = std::min(kPanelRows, from.rows - first);
+    for (int64_t r = 0; r < count; ++r) make_planes(from, first + r, rows.data() + r * stride);
+    // Rows beyond the last: no product of them is kept, but none may meet an infinity in vain.
+    std::fill(rows.begin() + count * stride, rows.end(), uint8_t{0});
+    make_panel(to, from.cols, rows.data(), out);
+  }
+}
+
+void widen_row(const Matrix& w, int64_t row, float* out) {
+  const Format to = repacked_of(w.format);
+  std::vector<uint8_t> planes(row_bytes(to, w.cols));
+  make_planes(w, row, planes.data());
+  widen_planes(to, w.cols, planes.data(), out);
 }
 
 }  // namespace monolane

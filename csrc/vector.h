@@ -8,19 +8,12 @@
 
 namespace monolane {
 
-// How stored numbers are told apart in overloads; each is as large as its storage. An Int4 is a
-// byte of two codes: columns c and c + 16 of a group of 32, low and high nibble, value + 8.
+// How stored numbers are told apart in overloads; each is as large as its storage.
 struct Bf16 {
   uint16_t bits;
 };
 struct F16 {
   uint16_t bits;
-};
-struct Int8 {
-  int8_t code;
-};
-struct Int4 {
-  uint8_t codes;
 };
 
 }  // namespace monolane
@@ -45,23 +38,6 @@ struct Padded {
   Padded(const W* p, int64_t n) {
     std::memset(static_cast<void*>(values), 0, sizeof values);
     std::memcpy(static_cast<void*>(values), p, static_cast<size_t>(n) * sizeof(W));
-  }
-};
-
-// The same for the first n groups of N, in copies of a fixed size: a call of memcpy for each row
-// costs as much as the row, where it has a few hundred columns.
-template <int kBytes, int N>
-struct PaddedGroups {
-  alignas(64) char values[kBytes * N];
-  PaddedGroups(const void* p, int64_t n) {
-    std::memset(values, 0, sizeof values);
-    for (int64_t g = 0; g < n; ++g) {
-      std::memcpy(values + g * kBytes, static_cast<const char*>(p) + g * kBytes, kBytes);
-    }
-  }
-  template <class W>
-  const W* as() const {
-    return reinterpret_cast<const W*>(values);
   }
 };
 

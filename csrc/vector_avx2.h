@@ -61,118 +61,40 @@ static inline void sum4(Floats a, Floats b, Floats c, Floats d, float* out) {
   _mm_storeu_ps(out, _mm256_castps256_ps128(x));
 }
 
-// Integer dots: a vector holds 16 columns, low or high half, of each of two groups.
-struct Codes {
-  Bytes low, high;
-};
+// Integer dots: each element is a row, its four bytes are four columns (panels.h).
+constexpr bool kSignedBytes = true;  // `dot` takes the bias of codes of 8 bits away
 static inline Bytes load_bytes(const void* p) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(p));
 }
-static inline Ints load_ints(const int32_t* p) { return load_bytes(p); }
-static inline Codes load_codes(const Int8* p) {
-  const __m256i first = load_bytes(p);
-  const __m256i second = load_bytes(p + 32);
-  return {_mm256_permute2x128_si256(first, second, 0x20),
-          _mm256_permute2x128_si256(first, second, 0x31)};
+static inline Bytes low_nibbles(Bytes x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
+static inline Bytes high_nibbles(Bytes x) { return low_nibbles(_mm256_srli_epi16(x, 4)); }
+// codes | (high << kShift & kMask); a negative shift is to the right.
+template <int kShift, int kMask>
+static inline Bytes join(Bytes codes, Bytes high) {
+  const Bytes placed =
+      kShift >= 0 ? _mm256_slli_epi32(high, kShift) : _mm256_srli_epi32(high, -kShift);
+  return _mm256_or_si256(codes, _mm256_and_si256(placed, _mm256_set1_epi8(kMask)));
 }
-static inline Codes load_nibbles(const void* p) {
-  const __m256i packed = load_bytes(p);
-  const __m256i nibble = _mm256_set1_epi8(15);
-  return {_mm256_and_si256(packed, nibble), _mm256_and_si256(_mm256_srli_epi16(packed, 4), nibble)};
+static inline Floats load_bytes_as_floats(const uint8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadu_si64(p)));
 }
-static inline Codes load_codes(const Int4* p) { return load_nibbles(p); }
-// The high bits of planes.h, shifted to their places; what comes in from other bytes is masked.
-static inline __m256i join(__m256i low, __m256i high, char mask) {
-  return _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(mask)));
+static inline Floats load_bytes_as_floats(const int8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadu_si64(p)));
 }
-static inline Codes add_fifth_bits(Codes codes, const void* p) {
-  const __m256i words = _mm256_castsi128_si256(_mm_loadu_si64(p));
-  const __m256i lanes = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
-  const __m256i bits = _mm256_permutevar8x32_epi32(words, lanes);
-  const __m256i left = _mm256_setr_epi32(4, 3, 2, 1, 4, 3, 2, 1);
-  const __m256i right = _mm256_setr_epi32(0, 1, 2, 3, 0, 1, 2, 3);
-  return {join(codes.low, _mm256_sllv_epi32(bits, left), 0x10),
-          join(codes.high, _mm256_srlv_epi32(bits, right), 0x10)};
-}
-static inline Codes add_upper_bits(Codes codes, const void* p) {
-  const __m128i words = _mm_loadu_si128(static_cast<const __m128i*>(p));
-  const __m256i lanes = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
-  const __m256i bits = _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(words), lanes);
-  const __m256i left = _mm256_setr_epi32(4, 2, 4, 2, 4, 2, 4, 2);
-  const __m256i right = _mm256_setr_epi32(0, 2, 0, 2, 0, 2, 0, 2);
-  return {join(codes.low, _mm256_sllv_epi32(bits, left), 0x30),
-          join(codes.high, _mm256_srlv_epi32(bits, right), 0x30)};
-}
-static inline Floats spread(const uint16_t* scales) {
-  int32_t two;
-  std::memcpy(&two, scales, sizeof two);
-  const __m256 pair = _mm256_castps128_ps256(_mm_cvtph_ps(_mm_cvtsi32_si128(two)));
-  return _mm256_permutevar8x32_ps(pair, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
-}
-// Bytes of a block's groups, times one float16; each in its group's elements.
-static inline Floats take(__m128i bytes, const void* super, __m256i places) {
-  int16_t one;
-  std::memcpy(&one, super, sizeof one);
-  const __m128 all = _mm_mul_ps(_mm_cvtepi32_ps(bytes), _mm_cvtph_ps(_mm_set1_epi16(one)));
-  return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(all), places);
-}
-static inline void spread_bytes(const uint8_t* bytes, const void* super, Floats (&out)[1]) {
-  int16_t two;
-  std::memcpy(&two, bytes, sizeof two);
-  out[0] = take(_mm_cvtepu8_epi32(_mm_cvtsi32_si128(two)), super,
-                _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
-}
-// Signed bytes of the halves of groups: the first ones, and the second ones.
-static inline void spread_halves(const int8_t* bytes, const void* super, Floats (&out)[2]) {
-  int32_t four;
-  std::memcpy(&four, bytes, sizeof four);
-  const __m128i signs = _mm_cvtepi8_epi32(_mm_cvtsi32_si128(four));
-  out[0] = take(signs, super, _mm256_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2));
-  out[1] = take(signs, super, _mm256_setr_epi32(1, 1, 1, 1, 3, 3, 3, 3));
-}
-// The minima of up to 8 groups, an element each: float16, or bytes times a float16 for all 8.
-static inline Floats load_minima(const void* halves, int64_t groups) {
-  if (groups >= 8) return load(static_cast<const F16*>(halves));
-  alignas(16) uint16_t first[8] = {};
-  std::memcpy(first, halves, static_cast<size_t>(groups) * 2);
-  return load(reinterpret_cast<const F16*>(first));
-}
-static inline Floats load_minima(const uint8_t* bytes, const void* super, int64_t) {
-  int16_t one;
-  std::memcpy(&one, super, sizeof one);
-  const __m256 minima = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadu_si64(bytes)));
-  return _mm256_mul_ps(minima, _mm256_cvtph_ps(_mm_set1_epi16(one)));
-}
-static inline Ints none() { return _mm256_setzero_si256(); }
-static inline Ints every(char byte) { return _mm256_set1_epi8(byte); }
-static inline Ints add(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
-static inline Ints sub(Ints a, Ints b) { return _mm256_sub_epi32(a, b); }
-template <int kBits>
-static inline Ints doubled(Ints x) {
-  return _mm256_slli_epi32(x, kBits);
-}
-template <class W>
-static inline Ints start(Ints minus_8_sums);
-template <>
-inline Ints start<Int8>(Ints) {
-  return _mm256_setzero_si256();
-}
-template <>
-inline Ints start<Int4>(Ints minus_8_sums) {
-  return minus_8_sums;
-}
-// vpmaddubsw takes unsigned times signed and saturates at 16 bits. Int8: |w| times x with w's sign,
-// at most 2 * 128 * 127 = 32512. Int4: the biased code, at most 2 * 15 * 127.
-template <class W>
-static inline Ints dot(Ints acc, Bytes w, Bytes x);
-template <>
-inline Ints dot<Int8>(Ints acc, Bytes w, Bytes x) {
-  const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
-  return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-}
-template <>
-inline Ints dot<Int4>(Ints acc, Bytes w, Bytes x) {
-  const __m256i pairs = _mm256_maddubs_epi16(w, x);
+static inline Ints splat(int32_t x) { return _mm256_set1_epi32(x); }
+// vpmaddubsw takes unsigned times signed and saturates at 16 bits. Codes of 8 bits: |w| times x
+// with w's sign, at most 2 * 128 * 127 = 32512. Others are at most 63: 2 * 63 * 127.
+template <bool kBytes>
+static inline Ints dot(Ints acc, Bytes codes, const int8_t* four) {
+  int32_t word;
+  std::memcpy(&word, four, sizeof word);
+  __m256i x = _mm256_set1_epi32(word);
+  if constexpr (kBytes) {
+    const __m256i w = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
+    x = _mm256_sign_epi8(x, w);
+    codes = _mm256_abs_epi8(w);
+  }
+  const __m256i pairs = _mm256_maddubs_epi16(codes, x);
   return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 static inline Floats to_float(Ints x) { return _mm256_cvtepi32_ps(x); }

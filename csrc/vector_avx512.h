@@ -77,119 +77,32 @@ static inline Floats dot_pairs(Pairs w, Pairs x, Floats acc) {
 }
 #endif
 
-// Integer dots: a vector holds 16 columns, low or high half, of each of four groups.
-struct Codes {
-  Bytes low, high;
-};
+// Integer dots: each element is a row, its four bytes are four columns (panels.h).
+constexpr bool kSignedBytes = false;  // vpdpbusd takes unsigned codes of 8 bits as they are stored
 static inline Bytes load_bytes(const void* p) { return _mm512_loadu_si512(p); }
-static inline Ints load_ints(const int32_t* p) { return _mm512_loadu_si512(p); }
-// vpdpbusd takes unsigned times signed: int8 codes are biased by 128 here, int4 ones by 8 as
-// stored.
-static inline Codes load_codes(const Int8* p) {
-  const __m512i first = load_bytes(p);
-  const __m512i second = load_bytes(p + 64);
-  const __m512i bias = _mm512_set1_epi8(-128);
-  return {_mm512_xor_si512(_mm512_shuffle_i64x2(first, second, 0x88), bias),
-          _mm512_xor_si512(_mm512_shuffle_i64x2(first, second, 0xDD), bias)};
+static inline Bytes low_nibbles(Bytes x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
+static inline Bytes high_nibbles(Bytes x) { return low_nibbles(_mm512_srli_epi16(x, 4)); }
+// codes | (high << kShift & kMask); a negative shift is to the right.
+template <int kShift, int kMask>
+static inline Bytes join(Bytes codes, Bytes high) {
+  const Bytes placed =
+      kShift >= 0 ? _mm512_slli_epi32(high, kShift) : _mm512_srli_epi32(high, -kShift);
+  return _mm512_ternarylogic_epi32(codes, placed, _mm512_set1_epi8(kMask), 0xF8);
 }
-static inline Codes load_nibbles(const void* p) {
-  const __m512i packed = load_bytes(p);
-  const __m512i nibble = _mm512_set1_epi8(15);
-  return {_mm512_and_si512(packed, nibble), _mm512_and_si512(_mm512_srli_epi16(packed, 4), nibble)};
+static inline Floats load_bytes_as_floats(const uint8_t* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
 }
-static inline Codes load_codes(const Int4* p) { return load_nibbles(p); }
-// The high bits of planes.h, shifted to their places; what comes in from other bytes is masked.
-static inline __m512i join(__m512i low, __m512i high, int mask) {  // low | (high & mask)
-  return _mm512_ternarylogic_epi32(low, high, _mm512_set1_epi8(static_cast<char>(mask)), 0xF8);
+static inline Floats load_bytes_as_floats(const int8_t* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
 }
-static inline Codes add_fifth_bits(Codes codes, const void* p) {
-  const __m128i words = _mm_loadu_si128(static_cast<const __m128i*>(p));
-  const __m512i lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-  const __m512i bits = _mm512_permutexvar_epi32(lanes, _mm512_castsi128_si512(words));
-  const __m512i left = _mm512_broadcast_i32x4(_mm_setr_epi32(4, 3, 2, 1));
-  const __m512i right = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 1, 2, 3));
-  return {join(codes.low, _mm512_sllv_epi32(bits, left), 0x10),
-          join(codes.high, _mm512_srlv_epi32(bits, right), 0x10)};
-}
-static inline Codes add_upper_bits(Codes codes, const void* p) {
-  const __m256i words = _mm256_loadu_si256(static_cast<const __m256i*>(p));
-  const __m512i lanes = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-  const __m512i bits = _mm512_permutexvar_epi32(lanes, _mm512_castsi256_si512(words));
-  const __m512i left = _mm512_broadcast_i32x4(_mm_setr_epi32(4, 2, 4, 2));
-  const __m512i right = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 2, 0, 2));
-  return {join(codes.low, _mm512_sllv_epi32(bits, left), 0x30),
-          join(codes.high, _mm512_srlv_epi32(bits, right), 0x30)};
-}
-static inline Floats spread(const uint16_t* scales) {
-  const __m128 four = _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales)));
-  const __m512i groups = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-  return _mm512_permutexvar_ps(groups, _mm512_castps128_ps512(four));
-}
-// Bytes of the groups of one and of two blocks, times one float16; each in its group's elements.
-static inline __m256 times_half(__m256i bytes, const void* super) {
-  int16_t one;
-  std::memcpy(&one, super, sizeof one);
-  return _mm256_mul_ps(_mm256_cvtepi32_ps(bytes), _mm256_cvtph_ps(_mm_set1_epi16(one)));
-}
-static inline Floats take(__m256 eight, int first, int step) {
-  const __m512i groups = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-  const __m512i places = _mm512_add_epi32(_mm512_mullo_epi32(groups, _mm512_set1_epi32(step)),
-                                          _mm512_set1_epi32(first));
-  return _mm512_permutexvar_ps(places, _mm512_castps256_ps512(eight));
-}
-static inline void spread_bytes(const uint8_t* bytes, const void* super, Floats (&out)[1]) {
-  int32_t four;
-  std::memcpy(&four, bytes, sizeof four);
-  out[0] = take(times_half(_mm256_cvtepu8_epi32(_mm_cvtsi32_si128(four)), super), 0, 1);
-}
-static inline void spread_bytes(const uint8_t* bytes, const void* super, Floats (&out)[2]) {
-  const __m256 eight = times_half(_mm256_cvtepu8_epi32(_mm_loadu_si64(bytes)), super);
-  out[0] = take(eight, 0, 1);
-  out[1] = take(eight, 4, 1);
-}
-// Signed bytes of the halves of groups: the first ones, and the second ones.
-static inline void spread_halves(const int8_t* bytes, const void* super, Floats (&out)[2]) {
-  const __m256 eight = times_half(_mm256_cvtepi8_epi32(_mm_loadu_si64(bytes)), super);
-  out[0] = take(eight, 0, 2);
-  out[1] = take(eight, 1, 2);
-}
-// The minima of up to 16 groups, an element each: float16, or bytes times a float16 for every 8.
-static inline Floats load_minima(const void* halves, int64_t groups) {
-  if (groups >= 16) return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(halves)));
-  const __mmask16 first = static_cast<__mmask16>((1u << groups) - 1);
-  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first, halves));
-}
-static inline Floats load_minima(const uint8_t* bytes, const void* supers, int64_t groups) {
-  int32_t two = 0;
-  std::memcpy(&two, supers, groups >= 16 ? 4 : 2);
-  const __m128i minima = groups >= 16 ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes))
-                                      : _mm_loadu_si64(bytes);
-  const __m512i eights = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-  const __m128 scales = _mm_cvtph_ps(_mm_cvtsi32_si128(two));
-  return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(minima)),
-                       _mm512_permutexvar_ps(eights, _mm512_castps128_ps512(scales)));
-}
-static inline Ints none() { return _mm512_setzero_si512(); }
-static inline Ints every(char byte) { return _mm512_set1_epi8(byte); }
-static inline Ints add(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
-static inline Ints sub(Ints a, Ints b) { return _mm512_sub_epi32(a, b); }
-template <int kBits>
-static inline Ints doubled(Ints x) {
-  return _mm512_slli_epi32(x, kBits);
-}
-template <class W>
-static inline Ints start(Ints minus_8_sums);
-template <>
-inline Ints start<Int8>(Ints minus_8_sums) {
-  return _mm512_slli_epi32(minus_8_sums, 4);
-}
-template <>
-inline Ints start<Int4>(Ints minus_8_sums) {
-  return minus_8_sums;
-}
-template <class W>
-static inline Ints dot(Ints acc, Bytes w, Bytes x) {
-  return _mm512_dpbusd_epi32(acc, w, x);
+static inline Ints splat(int32_t x) { return _mm512_set1_epi32(x); }
+template <bool kBytes>
+static inline Ints dot(Ints acc, Bytes codes, const int8_t* four) {
+  int32_t x;
+  std::memcpy(&x, four, sizeof x);
+  return _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(x));
 }
 static inline Floats to_float(Ints x) { return _mm512_cvtepi32_ps(x); }
 

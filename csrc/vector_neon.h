@@ -47,92 +47,41 @@ static inline void sum4(Floats a, Floats b, Floats c, Floats d, float* out) {
   out[0] = sum(a), out[1] = sum(b), out[2] = sum(c), out[3] = sum(d);
 }
 
-// Integer dots: a vector holds 16 columns of one group, low or high half.
-struct Codes {
-  Bytes low, high;
-};
+// Integer dots: each element is a row, its four bytes are four columns (panels.h).
+constexpr bool kSignedBytes = true;  // `dot` takes the bias of codes of 8 bits away
 static inline Bytes load_bytes(const void* p) { return vld1q_s8(static_cast<const int8_t*>(p)); }
-static inline Ints load_ints(const int32_t* p) { return vld1q_s32(p); }
-static inline Codes load_codes(const Int8* p) { return {load_bytes(p), load_bytes(p + 16)}; }
-static inline Codes load_nibbles(const void* p) {
-  const uint8x16_t packed = vld1q_u8(static_cast<const uint8_t*>(p));
-  return {vreinterpretq_s8_u8(vandq_u8(packed, vdupq_n_u8(15))),
-          vreinterpretq_s8_u8(vshrq_n_u8(packed, 4))};
+static inline Bytes low_nibbles(Bytes x) { return vandq_s8(x, vdupq_n_s8(15)); }
+static inline Bytes high_nibbles(Bytes x) {
+  return vreinterpretq_s8_u8(vshrq_n_u8(vreinterpretq_u8_s8(x), 4));
 }
-static inline Codes load_codes(const Int4* p) {
-  const Codes biased = load_nibbles(p);
-  return {vsubq_s8(biased.low, vdupq_n_s8(8)), vsubq_s8(biased.high, vdupq_n_s8(8))};
+// codes | (high << kShift & kMask); a negative shift is to the right.
+template <int kShift, int kMask>
+static inline Bytes join(Bytes codes, Bytes high) {
+  const uint32x4_t placed = vshlq_u32(vreinterpretq_u32_s8(high), vdupq_n_s32(kShift));
+  return vorrq_s8(codes, vandq_s8(vreinterpretq_s8_u32(placed), vdupq_n_s8(kMask)));
 }
-// The high bits of planes.h, shifted to their places; what comes in from other bytes is masked.
-static inline int8x16_t join(int8x16_t low, uint32x4_t high, int8_t mask) {
-  return vorrq_s8(low, vandq_s8(vreinterpretq_s8_u32(high), vdupq_n_s8(mask)));
+static inline Floats load_bytes_as_floats(const uint8_t* p) {
+  uint32_t four;
+  std::memcpy(&four, p, sizeof four);
+  const uint16x8_t wide = vmovl_u8(vcreate_u8(four));
+  return vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide)));
 }
-static inline Codes add_fifth_bits(Codes codes, const void* p) {
-  uint32_t word;
-  std::memcpy(&word, p, sizeof word);
-  const int32_t left[4] = {4, 3, 2, 1}, right[4] = {0, -1, -2, -3};
-  const uint32x4_t bits = vdupq_n_u32(word);
-  return {join(codes.low, vshlq_u32(bits, vld1q_s32(left)), 0x10),
-          join(codes.high, vshlq_u32(bits, vld1q_s32(right)), 0x10)};
+static inline Floats load_bytes_as_floats(const int8_t* p) {
+  uint32_t four;
+  std::memcpy(&four, p, sizeof four);
+  const int16x8_t wide = vmovl_s8(vcreate_s8(four));
+  return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
 }
-static inline Codes add_upper_bits(Codes codes, const void* p) {
-  uint32_t words[2];
-  std::memcpy(words, p, sizeof words);
-  const int32_t left[4] = {4, 2, 4, 2}, right[4] = {0, -2, 0, -2};
-  const uint32x4_t bits = vcombine_u32(vdup_n_u32(words[0]), vdup_n_u32(words[1]));
-  return {join(codes.low, vshlq_u32(bits, vld1q_s32(left)), 0x30),
-          join(codes.high, vshlq_u32(bits, vld1q_s32(right)), 0x30)};
-}
-static inline Floats spread(const uint16_t* scales) {
-  return vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(scales[0])));
-}
-// Bytes of a group times one float16, in all elements.
-static inline float read_half(const void* p) {
-  uint16_t bits;
-  std::memcpy(&bits, p, sizeof bits);
-  return f16_to_float(bits);
-}
-static inline void spread_bytes(const uint8_t* bytes, const void* super, Floats (&out)[1]) {
-  out[0] = splat(read_half(super) * static_cast<float>(bytes[0]));
-}
-// Signed bytes of the halves of a group.
-static inline void spread_halves(const int8_t* bytes, const void* super, Floats (&out)[2]) {
-  const float scale = read_half(super);
-  out[0] = splat(scale * static_cast<float>(bytes[0]));
-  out[1] = splat(scale * static_cast<float>(bytes[1]));
-}
-// The minima of up to 4 groups, an element each: float16, or bytes times a float16 for all 4.
-static inline Floats load_minima(const void* halves, int64_t groups) {
-  float found[4] = {};
-  for (int64_t g = 0; g < 4 && g < groups; ++g) {
-    found[g] = read_half(static_cast<const char*>(halves) + 2 * g);
-  }
-  return load(found);
-}
-static inline Floats load_minima(const uint8_t* bytes, const void* super, int64_t) {
-  const float scale = read_half(super);
-  float found[4];
-  for (int g = 0; g < 4; ++g) found[g] = scale * static_cast<float>(bytes[g]);
-  return load(found);
-}
-static inline Ints none() { return vdupq_n_s32(0); }
-static inline Bytes every(int8_t byte) { return vdupq_n_s8(byte); }
-static inline Ints add(Ints a, Ints b) { return vaddq_s32(a, b); }
-static inline Ints sub(Ints a, Ints b) { return vsubq_s32(a, b); }
-template <int kBits>
-static inline Ints doubled(Ints x) {
-  return vshlq_n_s32(x, kBits);
-}
-// Signed codes need no correction for a bias.
-template <class W>
-static inline Ints start(Ints) {
-  return vdupq_n_s32(0);
-}
-template <class W>
-static inline Ints dot(Ints acc, Bytes w, Bytes x) {
+static inline Ints splat(int32_t x) { return vdupq_n_s32(x); }
+template <bool kBytes>
+static inline Ints dot(Ints acc, Bytes codes, const int8_t* four) {
+  int32_t word;
+  std::memcpy(&word, four, sizeof word);
+  const int8x16_t x = vreinterpretq_s8_s32(vdupq_n_s32(word));
+  if constexpr (kBytes) codes = veorq_s8(codes, vdupq_n_s8(-128));
   // |w * x| <= 128 * 127, so two products fit in 16 bits.
-  const int16x8_t low = vmull_s8(vget_low_s8(w), vget_low_s8(x));
-  return vpadalq_s16(acc, vmlal_high_s8(low, w, x));
+  const int16x8_t low = vmull_s8(vget_low_s8(codes), vget_low_s8(x));
+  return vpadalq_s16(acc, vpaddq_s16(low, vmull_high_s8(codes, x)));
 }
 static inline Floats to_float(Ints x) { return vcvtq_f32_s32(x); }
 

@@ -71,108 +71,38 @@ static inline void sum4(Floats a, Floats b, Floats c, Floats d, float* out) {
   out[0] = sum(a), out[1] = sum(b), out[2] = sum(c), out[3] = sum(d);
 }
 
-// Integer dots: a vector holds 16 columns of one group, low or high half.
-struct Codes {
-  Bytes low, high;
-};
+// Integer dots: each element is a row, its four bytes are four columns (panels.h).
+constexpr bool kSignedBytes = true;  // `dot` takes the bias of codes of 8 bits away
 static inline Bytes load_bytes(const void* p) {
   Bytes x;
   std::memcpy(&x, p, sizeof x);
   return x;
 }
-static inline Ints load_ints(const int32_t* p) {
-  Ints x;
-  std::memcpy(&x, p, sizeof x);
-  return x;
-}
-static inline Codes load_codes(const Int8* p) { return {load_bytes(p), load_bytes(p + 16)}; }
-static inline Codes load_nibbles(const void* p) {
-  typedef uint8_t Unsigned __attribute__((vector_size(16)));
-  Unsigned packed;
-  std::memcpy(&packed, p, sizeof packed);
-  return {__builtin_convertvector(packed & 15, Bytes), __builtin_convertvector(packed >> 4, Bytes)};
-}
-static inline Codes load_codes(const Int4* p) {
-  const Codes biased = load_nibbles(p);
-  return {biased.low - 8, biased.high - 8};
-}
-// The high bits of planes.h, shifted to their places; what comes in from other bytes is masked.
-static inline Bytes join(Bytes low, Words high, int8_t mask) {
-  Bytes bits;
+static inline Bytes low_nibbles(Bytes x) { return x & static_cast<int8_t>(15); }
+static inline Bytes high_nibbles(Bytes x) { return x >> 4 & static_cast<int8_t>(15); }
+// codes | (high << kShift & kMask); a negative shift is to the right.
+template <int kShift, int kMask>
+static inline Bytes join(Bytes codes, Bytes high) {
+  Words bits;
   std::memcpy(&bits, &high, sizeof bits);
-  return low | (bits & mask);
+  const Words placed = kShift >= 0 ? bits << (kShift & 31) : bits >> (-kShift & 31);
+  std::memcpy(&high, &placed, sizeof high);
+  return codes | (high & static_cast<int8_t>(kMask));
 }
-static inline Codes add_fifth_bits(Codes codes, const void* p) {
-  uint32_t word;
-  std::memcpy(&word, p, sizeof word);
-  const Words bits{word, word, word, word};
-  return {join(codes.low, bits << Words{4, 3, 2, 1}, 0x10),
-          join(codes.high, bits >> Words{0, 1, 2, 3}, 0x10)};
+template <class Byte>
+static inline Floats load_bytes_as_floats(const Byte* p) {
+  return Floats{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),
+                static_cast<float>(p[3])};
 }
-static inline Codes add_upper_bits(Codes codes, const void* p) {
-  uint32_t words[2];
-  std::memcpy(words, p, sizeof words);
-  const Words bits{words[0], words[0], words[1], words[1]};
-  return {join(codes.low, bits << Words{4, 2, 4, 2}, 0x30),
-          join(codes.high, bits >> Words{0, 2, 0, 2}, 0x30)};
-}
-static inline Floats spread(const uint16_t* scales) { return splat(f16_to_float(scales[0])); }
-// Bytes of a group times one float16, in all elements.
-static inline float read_half(const void* p) {
-  uint16_t bits;
-  std::memcpy(&bits, p, sizeof bits);
-  return f16_to_float(bits);
-}
-static inline void spread_bytes(const uint8_t* bytes, const void* super, Floats (&out)[1]) {
-  out[0] = splat(read_half(super) * static_cast<float>(bytes[0]));
-}
-// Signed bytes of the halves of a group.
-static inline void spread_halves(const int8_t* bytes, const void* super, Floats (&out)[2]) {
-  const float scale = read_half(super);
-  out[0] = splat(scale * static_cast<float>(bytes[0]));
-  out[1] = splat(scale * static_cast<float>(bytes[1]));
-}
-// The minima of up to 4 groups, an element each: float16, or bytes times a float16 for all 4.
-static inline Floats load_minima(const void* halves, int64_t groups) {
-  float found[4] = {};
-  for (int64_t g = 0; g < 4 && g < groups; ++g) {
-    found[g] = read_half(static_cast<const char*>(halves) + 2 * g);
+static inline Ints splat(int32_t x) { return Ints{x, x, x, x}; }
+template <bool kBytes>
+static inline Ints dot(Ints acc, Bytes codes, const int8_t* four) {
+  if constexpr (kBytes) codes ^= static_cast<int8_t>(-128);
+  for (int c = 0; c < 4; ++c) {
+    const Ints column{codes[c], codes[4 + c], codes[8 + c], codes[12 + c]};
+    acc += column * static_cast<int32_t>(four[c]);
   }
-  return load(found);
-}
-static inline Floats load_minima(const uint8_t* bytes, const void* super, int64_t) {
-  const float scale = read_half(super);
-  float found[4];
-  for (int g = 0; g < 4; ++g) found[g] = scale * static_cast<float>(bytes[g]);
-  return load(found);
-}
-static inline Ints none() { return Ints{}; }
-static inline Bytes every(int8_t byte) { return Bytes{} + byte; }
-static inline Ints add(Ints a, Ints b) { return a + b; }
-static inline Ints sub(Ints a, Ints b) { return a - b; }
-template <int kBits>
-static inline Ints doubled(Ints x) {
-  return x << kBits;
-}
-// Signed codes need no correction for a bias.
-template <class W>
-static inline Ints start(Ints) {
-  return Ints{};
-}
-template <class W>
-static inline Ints dot(Ints acc, Bytes w, Bytes x) {
-  typedef int8_t Eight __attribute__((vector_size(8)));
-  typedef int16_t Wide __attribute__((vector_size(16)));
-  const auto half = [](Bytes v, int i) {
-    Eight part;
-    std::memcpy(&part, reinterpret_cast<const char*>(&v) + 8 * i, sizeof part);
-    return __builtin_convertvector(part, Wide);
-  };
-  // |w * x| <= 128 * 127, so two products fit in 16 bits.
-  const Wide products = half(w, 0) * half(x, 0) + half(w, 1) * half(x, 1);
-  Ints pairs;
-  std::memcpy(&pairs, &products, sizeof pairs);
-  return acc + ((pairs << 16) >> 16) + (pairs >> 16);
+  return acc;
 }
 static inline Floats to_float(Ints x) { return __builtin_convertvector(x, Floats); }
 

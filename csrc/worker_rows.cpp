@@ -1,5 +1,6 @@
 #include "worker_rows.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -17,6 +18,10 @@ Matrix slice(const Matrix& whole, int64_t begin, int64_t count) {
   return {data, scales, count, whole.cols, whole.format};
 }
 
+// Whether codes of a format are made of floats here, and which: those of int8 or int4.
+bool is_made(Format format) { return format == Format::kQ80p || format == Format::kQ40p; }
+Format codes_of(Format format) { return format == Format::kQ80p ? Format::kI8 : Format::kI4; }
+
 void check(const PlanMatrix& part, const Weight& weight, int64_t end) {
   const Matrix& stored = weight.stored;
   if (stored.cols != part.columns || stored.rows < end) {
@@ -25,15 +30,30 @@ void check(const PlanMatrix& part, const Weight& weight, int64_t end) {
                                 std::to_string(stored.cols) + " and " +
                                 std::to_string(stored.rows));
   }
-  const bool converted = stored.format != weight.format;
-  if (is_blocks(stored.format)) {
-    if (static_cast<Format>(row_of(stored.format).repacked) != weight.format) {
-      throw std::invalid_argument("weights: expected blocks to be repacked into their own format");
+  if (is_repacked(stored.format)) {
+    if (repacked_of(stored.format) != weight.format) {
+      throw std::invalid_argument("weights: expected codes to be repacked into their own format");
     }
-  } else if (converted &&
-             (is_coded(stored.format) || (is_coded(weight.format) && stored.cols % kGroup))) {
+  } else if (is_coded(stored.format) ||
+             (is_coded(weight.format) && (stored.cols % kGroup || !is_made(weight.format)))) {
     throw std::invalid_argument(
         "weights: expected a float matrix to convert, with a multiple of 32 columns for codes");
+  }
+}
+
+// Float rows to panels, a panel's rows at a time.
+void quantize_panels(const Matrix& from, Format to, void* panels) {
+  const Format codes = codes_of(to);
+  const int64_t cols = from.cols, step = kPanelRows * row_bytes(from.format, cols);
+  std::vector<char> values(kPanelRows * row_bytes(codes, cols));
+  std::vector<uint16_t> scales(kPanelRows * (cols / kGroup));
+  const char* rows = static_cast<const char*>(from.data);
+  char* out = static_cast<char*>(panels);
+  for (int64_t r = 0; r < from.rows; r += kPanelRows, rows += step) {
+    const int64_t count = std::min(kPanelRows, from.rows - r);
+    quantize_rows(codes, from.format, rows, count, cols, values.data(), scales.data());
+    repack_rows({values.data(), scales.data(), count, cols, codes}, out);
+    out += kPanelRows * row_bytes(to, cols);
   }
 }
 
@@ -49,7 +69,7 @@ WorkerRows::WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t wo
   };
   struct Place {
     Part* part;
-    size_t values, scales;
+    size_t values;
   };
   std::vector<Place> places;
   for (size_t p = 0; p < plan.phases.size(); ++p) {
@@ -66,19 +86,17 @@ WorkerRows::WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t wo
       if (weight.format == weight.stored.format) continue;
       part.stored = part.used;
       part.used = {nullptr, nullptr, count, matrix.columns, weight.format};
-      const size_t values = reserve(count * row_bytes(weight.format, matrix.columns));
-      const size_t scales = scales_apart(weight.format) ? count * (matrix.columns / kGroup) * 2 : 0;
-      places.push_back({&part, values, reserve(scales)});
+      const int64_t size = is_panels(weight.format)
+                               ? panels_bytes(weight.format, count, matrix.columns)
+                               : count * row_bytes(weight.format, matrix.columns);
+      places.push_back({&part, reserve(size)});
     }
   }
   if (bytes == 0) return;
   arena_ = std::make_unique<Arena>(bytes);
   for (const Place& place : places) {
-    Part& part = *place.part;
-    part.used.data = part.values = arena_->as<char>() + place.values;
-    if (!scales_apart(part.used.format)) continue;
-    part.scales = reinterpret_cast<uint16_t*>(arena_->as<char>() + place.scales);
-    part.used.scales = part.scales;
+    place.part->values = arena_->as<char>() + place.values;
+    place.part->used.data = place.part->values;
   }
 }
 
@@ -87,11 +105,10 @@ void WorkerRows::convert(const Kernels& kernels, int64_t phase, int64_t matrix) 
   if (part.stored.data == nullptr) return;
   const Matrix stored = part.stored;
   const Format to = part.used.format;
-  if (is_blocks(stored.format)) {
-    repack_rows(stored.format, stored.data, stored.rows, stored.cols, part.values, part.scales);
-  } else if (is_coded(to)) {
-    quantize_rows(to, stored.format, stored.data, stored.rows, stored.cols, part.values,
-                  part.scales);
+  if (is_repacked(stored.format)) {
+    repack_rows(stored, part.values);
+  } else if (is_panels(to)) {
+    quantize_panels(stored, to, part.values);
   } else {
     std::vector<float> row(stored.cols);
     char* out = static_cast<char*>(part.values);

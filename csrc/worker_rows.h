@@ -38,7 +38,6 @@ class WorkerRows {
     Matrix stored;  // data null where there is nothing to convert, or no longer
     Matrix used;
     void* values = nullptr;  // what `used` reads, in the arena
-    uint16_t* scales = nullptr;
   };
   const Part& part(int64_t phase, int64_t matrix) const {
     return parts_[static_cast<size_t>(phase) * kPlanMaxMatrices + matrix];

@@ -88,6 +88,15 @@ Arithmetic arithmetic_of(const std::string& dtype) {
   return {Format::kI4, Activation::kI8, Format::kBf16};
 }
 
+// In which matrices of a format are multiplied.
+Format used_of(Format format) { return is_repacked(format) ? repacked_of(format) : format; }
+
+void convert_all(Executor& executor) {
+  for (size_t p = 0; p < executor.plan().phases.size(); ++p) {
+    for (int32_t i = 0; i < executor.plan().phases[p].num_matrices; ++i) executor.convert(p, i);
+  }
+}
+
 // A model's weights in one format, in buffers exactly as long as they need be, to be used in one.
 class StoredWeights {
  public:
@@ -364,7 +373,7 @@ void test_trace(Executor& executor, const Plan& plan) {
 // Workers that convert float weights themselves draw what those draw that were given the result.
 void test_convert(const NamedPlan& named, const Tensors& tensors, Isa isa, const Drawn& expected) {
   const Arithmetic arithmetic = arithmetic_of(named.dtype);
-  const StoredWeights weights(tensors, Format::kF32, arithmetic.weights, false);
+  const StoredWeights weights(tensors, Format::kF32, used_of(arithmetic.weights), false);
   Executor executor(named.plan, weights.table, select_kernels(isa), arithmetic.activation,
                     arithmetic.kv, kSlots, {});
   bool refused = false;
@@ -374,18 +383,18 @@ void test_convert(const NamedPlan& named, const Tensors& tensors, Isa isa, const
     refused = true;
   }
   EXPECT(refused);
-  for (size_t p = 0; p < named.plan.phases.size(); ++p) {
-    for (int32_t i = 0; i < named.plan.phases[p].num_matrices; ++i) executor.convert(p, i);
-  }
+  convert_all(executor);
   EXPECT(test_batch(executor) == expected);
 }
 
 // Returns what test_batch drew.
 Drawn test_all(const NamedPlan& named, const Tensors& tensors, Isa isa, const std::string& fault) {
   const Arithmetic arithmetic = arithmetic_of(named.dtype);
-  const StoredWeights weights(tensors, arithmetic.weights, arithmetic.weights, fault == "weights");
+  const StoredWeights weights(tensors, arithmetic.weights, used_of(arithmetic.weights),
+                              fault == "weights");
   Executor executor(named.plan, weights.table, select_kernels(isa), arithmetic.activation,
                     arithmetic.kv, kSlots, {});
+  convert_all(executor);
   const Drawn drawn = test_batch(executor);
   test_yield(executor);
   test_guides(executor, named.plan.header.vocab);

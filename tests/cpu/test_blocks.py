@@ -6,7 +6,6 @@ occurs. u is float32's unit roundoff, 2^-24; gamma(n) = n u / (1 - n u).
 """
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -17,8 +16,7 @@ from monolane._core import kernels
 from monolane.model import FORMATS
 
 ISAS = kernels.supported()
-LANES = {"portable": 4, "neon": 4, "avx2": 8, "avx512": 16, "avx512bf16": 16}
-NAMES = [name for name, row in FORMATS.items() if row.repacked]
+NAMES = [name for name, row in FORMATS.items() if row.in_blocks]
 # Bytes of the float16 numbers of a block, and the range of what they hold.
 HALVES = {
     "q8_0": {0: (-0.01, 0.01)},
@@ -66,9 +64,9 @@ def sizes(name, blocks):
 
 
 def multiply(isa, name, blocks, x, begin=0, end=None):
-    fmt, values, scales = kernels.repack(name, blocks)
+    fmt, panels = kernels.repack(name, blocks, None, x.shape[1])
     end = len(blocks) if end is None else end
-    return kernels.multiply(isa, fmt, values, scales, "i8", x, begin, end)
+    return kernels.multiply(isa, fmt, panels, None, "i8", x, begin, end)
 
 
 def rounded(x):
@@ -95,27 +93,39 @@ def test_widen_reads_a_row_in_place(isa, name):
         np.testing.assert_array_equal(found, wanted[row])
 
 
+@every_format
+def test_panels_take_the_bytes_of_their_rows(name):
+    blocks = random_blocks(np.random.default_rng(1), name, 37, 768)
+    fmt, panels = kernels.repack(name, blocks, None, 768)
+    assert fmt == FORMATS[name].multiplied.short
+    assert panels.shape == (3, 16 * FORMATS[name].multiplied.row_bytes(768))
+    assert panels.nbytes <= 1.03 * 48 * blocks.shape[1]
+
+
 @every_isa
 @every_format
 def test_repacking_keeps_every_number(isa, name):
-    blocks = random_blocks(np.random.default_rng(1), name, 5, 768)
-    fmt, values, scales = kernels.repack(name, blocks)
-    assert fmt == FORMATS[name].multiplied.short
-    stored = values.nbytes + (0 if scales is None else scales.nbytes)
-    assert stored == 5 * FORMATS[name].multiplied.row_bytes(768) <= 1.03 * blocks.nbytes
-    wanted = meaning(name, blocks)
-    for row in range(5):
-        found = kernels.widen(isa, fmt, values, scales, 768, row)
-        np.testing.assert_array_equal(found, wanted[row])
+    """A token with one 1 gives a column: its code is 127 and its scale 1 / 127, so that with the
+    weight's own scale and minimum, rounded as ``widen`` rounds them, five roundings are between.
+    """
+    blocks = random_blocks(np.random.default_rng(1), name, 21, 768)
+    wanted, size = meaning(name, blocks), sizes(name, blocks)
+    for first in range(0, 768, 64):
+        x = np.eye(64, 768, first, dtype=np.float32)
+        found = multiply(isa, name, blocks, x)
+        columns = slice(first, first + 64)
+        assert np.all(
+            np.abs(found - wanted[:, columns].T) <= 5 * U / (1 - 5 * U) * size[:, columns].T
+        )
 
 
 def assert_products(isa, name, blocks, x):
-    """Integers are exact within a group. A lane adds cols / (8 lanes) terms, the tree log2(lanes)
-    more; a term's own scale, minimum and product with the activations' scale round five times. A
-    token's scales are `rounded`'s, bit by bit.
+    """Integers are exact within a group. The cols / 32 sums are added one after the other,
+    and their minima in between; a term's own scale, minimum and product with the token's scale
+    round five times. A token's scales are `rounded`'s, bit by bit.
     """
     exact = rounded(x)
-    chain = math.ceil(x.shape[1] / (8 * LANES[isa])) + math.log2(LANES[isa]) + 5
+    chain = 2 * (x.shape[1] // 32) + 5
     bound = chain * U / (1 - chain * U) * (np.abs(exact) @ sizes(name, blocks).T)
     y = multiply(isa, name, blocks, x)
     assert np.all(np.abs(y - exact @ meaning(name, blocks).astype(np.float64).T) <= bound)
@@ -182,12 +192,12 @@ def test_refusals():
     x = np.zeros((1, 256), np.float32)
     with pytest.raises(ValueError, match="i8 for codes; got i8 for q4_k"):
         kernels.multiply("portable", "q4_k", blocks, None, "i8", x, 0, 2)
-    with pytest.raises(ValueError, match="expected rows of 148 bytes, got 144"):
+    with pytest.raises(ValueError, match="expected panels of 2368 bytes, got 144"):
         kernels.multiply("portable", "q4_kp", blocks, None, "i8", x, 0, 2)
-    with pytest.raises(ValueError, match="expected blocks, got i4"):
-        kernels.repack("i4", blocks)
-    with pytest.raises(ValueError, match="expected rows of whole blocks, got 143"):
-        kernels.repack("q4_k", blocks[:, 1:].copy())
+    with pytest.raises(ValueError, match="expected codes, got f32"):
+        kernels.repack("f32", blocks, None, 36)
+    with pytest.raises(ValueError, match="expected rows of 144 bytes, got 143"):
+        kernels.repack("q4_k", blocks[:, 1:].copy(), None, 256)
     with pytest.raises(ValueError, match="expected K a multiple of 256 for q4_k, got 128"):
         kernels.widen("portable", "q4_k", blocks, None, 128, 0)
     with pytest.raises(ValueError, match="expected scales only for i8 and i4"):

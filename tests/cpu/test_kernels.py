@@ -36,6 +36,14 @@ def gamma(n):
     return n * U / (1 - n * U)
 
 
+def multiply(isa, fmt, values, scales, activation, x, begin, end):
+    """Products with rows as a file has them: codes are brought into panels."""
+    if scales is not None:
+        fmt, values = kernels.repack(fmt, values, scales, x.shape[1])
+        scales = None
+    return kernels.multiply(isa, fmt, values, scales, activation, x, begin, end)
+
+
 def as_bytes(x):
     return np.ascontiguousarray(x).view(np.uint8).reshape(x.shape[0], -1)
 
@@ -107,7 +115,7 @@ def test_bits_depend_on_row_and_token_alone(isa, fmt, activation):
         x = rng.standard_normal((width, cols)).astype(np.float32)
 
         def run(tokens, begin, end):
-            return kernels.multiply(isa, fmt, values, scales, activation, tokens, begin, end)
+            return multiply(isa, fmt, values, scales, activation, tokens, begin, end)
 
         whole = run(x, 0, rows)
         for first, last in pieces(token_cuts, width):
@@ -130,14 +138,14 @@ def test_bits_where_columns_are_cut_into_blocks(isa, fmt, activation):
     rng = np.random.default_rng(7)
     values, scales, _ = weights(rng, fmt, 70, 4128)
     x = rng.standard_normal((64, 4128)).astype(np.float32)
-    alone = [kernels.multiply(isa, fmt, values, scales, activation, x[t : t + 1], 0, 70)[0]
+    alone = [multiply(isa, fmt, values, scales, activation, x[t : t + 1], 0, 70)[0]
              for t in range(13)]  # fmt: skip
-    whole = kernels.multiply(isa, fmt, values, scales, activation, x, 0, 70)
+    whole = multiply(isa, fmt, values, scales, activation, x, 0, 70)
     assert np.array_equal(whole[:13], alone)
     for width in range(2, 14):
-        part = kernels.multiply(isa, fmt, values, scales, activation, x[:width].copy(), 0, 70)
+        part = multiply(isa, fmt, values, scales, activation, x[:width].copy(), 0, 70)
         assert np.array_equal(part, whole[:width])
-        odd = kernels.multiply(isa, fmt, values, scales, activation, x[:width].copy(), 3, 68)
+        odd = multiply(isa, fmt, values, scales, activation, x[:width].copy(), 3, 68)
         assert np.array_equal(odd, whole[:width, 3:68])
 
 
@@ -147,17 +155,17 @@ def test_bits_where_columns_are_cut_into_blocks(isa, fmt, activation):
 def test_products(isa, fmt, activation, cols):
     # A lane adds cols / lanes terms, the tree log2(lanes) more; one more rounding for a product
     # that is not fused. Pairs of bfloat16: 2 additions for every 32 columns and lane, cols / 16.
-    # Integers: exact within a block of 8 * lanes columns; then the product of the scales, the
-    # fused addition, and the scales' own float32 rounding (x * factor may tie the other way, but
-    # `rounded` repeats it bit by bit).
+    # Integers: exact within a group of 32 columns, whose sums are then added one after the other;
+    # the product of the scales, the fused addition, and the scales' own float32 rounding
+    # (x * factor may tie the other way, but `rounded` repeats it bit by bit).
     rng = np.random.default_rng(cols)
     values, scales, w = weights(rng, fmt, 17, cols)
     x = rng.standard_normal((9, cols)).astype(np.float32)
     exact = rounded(x, activation)
-    y = kernels.multiply(isa, fmt, values, scales, activation, x, 0, 17)
+    y = multiply(isa, fmt, values, scales, activation, x, 0, 17)
     lanes = LANES[isa]
-    chain = math.ceil(cols / (8 * lanes if activation == "i8" else lanes))
-    bound = gamma(chain + math.log2(lanes) + 3) * (np.abs(exact) @ np.abs(w).T)
+    chain = cols // 32 if activation == "i8" else math.ceil(cols / lanes) + math.log2(lanes)
+    bound = gamma(chain + 3) * (np.abs(exact) @ np.abs(w).T)
     assert np.all(np.abs(y - exact @ w.T) <= bound)
 
 
@@ -169,7 +177,7 @@ def test_integer_extremes_do_not_saturate(isa):
         values = np.array([[low] * size, [high] * size], np.uint8)
         scales = np.full((2, 12), np.float16(1).view(np.uint16))
         x = np.stack([np.full(384, 127.0), np.full(384, -127.0)]).astype(np.float32)
-        y = kernels.multiply(isa, fmt, values, scales, "i8", x, 0, 2)
+        y = multiply(isa, fmt, values, scales, "i8", x, 0, 2)
         assert np.array_equal(y, x @ codes(fmt, values).astype(np.float32).T)
 
 
@@ -179,7 +187,7 @@ def test_zero_and_tiny_groups_quantise_to_zero(isa):
     values, scales, _ = weights(rng, "i8", 3, 64)
     x = np.zeros((2, 64), np.float32)
     x[1] = 1e-38
-    assert not kernels.multiply(isa, "i8", values, scales, "i8", x, 0, 3).any()
+    assert not multiply(isa, "i8", values, scales, "i8", x, 0, 3).any()
 
 
 @every_isa
@@ -187,7 +195,7 @@ def test_bf16_activations_round_to_nearest_even(isa):
     # 1 + 2^-8 lies between 1 and 1 + 2^-7: to the even 1; 1 + 3 * 2^-8 to 1 + 2^-6.
     x = np.array([[1 + 2**-8, 1 + 3 * 2**-8]], np.float32)
     w = as_bytes(np.eye(2, dtype=ml_dtypes.bfloat16))
-    y = kernels.multiply(isa, "bf16", w, None, "bf16", x, 0, 2)
+    y = multiply(isa, "bf16", w, None, "bf16", x, 0, 2)
     assert y.tolist() == [[1.0, 1 + 2**-6]]
 
 
@@ -439,6 +447,7 @@ SCALES = np.zeros((4, 2), np.uint16)
         ({"begin": 3, "end": 2}, "expected 0 <= row_begin <= row_end, got 3"),
         ({"end": 5}, "expected row_end <= 4, got 5"),
         ({"scales": SCALES}, "expected scales only for i8 and i4"),
+        ({"fmt": "q8_0p", "activation": "i8", "x": X[32]}, "expected panels of 544 bytes, got 64"),
         ({"fmt": "i8", "activation": "i8", "x": X[64]}, "expected scales \\[R, K / 32\\]"),
         (
             {"fmt": "i8", "activation": "i8", "x": X[64], "scales": SCALES[:3]},

@@ -44,7 +44,7 @@ CONFIG = ModelConfig(
     layers=(LayerConfig(NOW, NOW),) * 3,
     head=Head.VOCAB_PARALLEL,
 )
-BLOCKS = [name for name, row in FORMATS.items() if row.repacked]
+BLOCKS = [name for name, row in FORMATS.items() if row.in_blocks]
 FLOATS: dict[str, Any] = {"float32": "f4", "float16": "f2", "bfloat16": ml_dtypes.bfloat16}
 # Matrices of one phase with activations of three kinds, and every format in some place.
 MIXED = (*BLOCKS, *FLOATS)
@@ -194,8 +194,8 @@ def test_the_plan_counts_what_is_read() -> None:
 
 
 def test_a_plan_of_mixed_formats_is_validated() -> None:
-    formats = {(Role.V, 1): "q6_k_planes", (Role.HEAD, None): "int8"}
-    plan = build(CONFIG, cpu(2), "q4_k_planes", formats=formats)
+    formats = {(Role.V, 1): "q6_k_panels", (Role.HEAD, None): "int8"}
+    plan = build(CONFIG, cpu(2), "q4_k_panels", formats=formats)
     validate(plan)
     qkv = next(p for p in plan.phases if p.layer == 1 and len(p.matrices) == 3)
     assert [m.row_bytes for m in qkv.matrices] == [148, 148, 210]
@@ -224,6 +224,6 @@ def test_blocks_have_no_other_dtype(dtype: str) -> None:
 
 def test_a_model_of_plain_numbers_cannot_ask_for_blocks() -> None:
     weights = make(("float16",))
-    for name in ("q4_k", "q4_k_planes"):
+    for name in ("q4_k", "q4_k_panels"):
         with pytest.raises(BackendError, match=f"dtype: expected one of auto, .* '{name}'"):
             CpuExecutor(weights, name, context=9, slots=1)

@@ -41,12 +41,12 @@ def test_bytes_of_a_row_count_its_scales() -> None:
         "q4_k": 144 / 256,
         "q5_k": 176 / 256,
         "q6_k": 210 / 256,
-        "q4_1_planes": 20 / 32,
-        "q5_0_planes": 22 / 32,
-        "q5_1_planes": 24 / 32,
-        "q4_k_planes": 148 / 256,
-        "q5_k_planes": 180 / 256,
-        "q6_k_planes": 210 / 256,
+        "q4_1_panels": 20 / 32,
+        "q5_0_panels": 22 / 32,
+        "q5_1_panels": 24 / 32,
+        "q4_k_panels": 148 / 256,
+        "q5_k_panels": 180 / 256,
+        "q6_k_panels": 210 / 256,
     }
     assert [row.code for row in FORMATS.values()] == list(range(len(FORMATS)))
     assert {row.short for row in STORED.values()} == {"f32", "bf16", "f16"}
@@ -89,7 +89,7 @@ def test_formats_that_cannot_be() -> None:
         find_format("int4").row_bytes(40)
 
 
-@pytest.mark.parametrize("name", [name for name, row in FORMATS.items() if row.repacked])
+@pytest.mark.parametrize("name", [name for name, row in FORMATS.items() if row.in_blocks])
 def test_blocks_have_the_sizes_that_gguf_says(name: str) -> None:
     columns, size = GGML_QUANT_SIZES[GGMLQuantizationType[name.upper()]]
     row = FORMATS[name]
@@ -108,7 +108,7 @@ def test_blocks_of_another_size_or_type_are_refused() -> None:
         Blocks("q4_k", good.view(np.int8), 512)
     with pytest.raises(ConfigError, match="multiple of 256"):
         Blocks("q4_k", good, 500)
-    for name in ("int4", "q4_k_planes"):
+    for name in ("int4", "q4_k_panels"):
         with pytest.raises(CheckpointError, match=f"expected one of q8_0, .*, q6_k, got '{name}'"):
             Blocks(name, good, 512)
 

@@ -112,7 +112,7 @@ def _title(model: str, made: "Plan", width: int) -> list[str]:
         f"{groups.lanes_each} lane{'s' * (groups.lanes_each > 1)} x "
         f"{groups.workers_each} worker{'s' * (groups.workers_each > 1)}"
     )
-    dtypes = dict.fromkeys(name.removesuffix("_planes") for _, name in made.formats)
+    dtypes = dict.fromkeys(name.removesuffix("_panels") for _, name in made.formats)
     stored = ", ".join(dtypes) or made.dtype
     return [
         f"{model} · {stored} · {made.context:,} tokens in the sequence · {width} in the pass",

@@ -1,4 +1,4 @@
-"""Hands the weights of a model to the core: in place where the format fits, converted if not."""
+"""Hands the weights of a model to the core: floats in place if they fit, all else converted."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -73,7 +73,7 @@ def hand_over(weights: Weights, arithmetic: Arithmetic) -> Handover:
         if isinstance(matrix, Blocks):
             _set_blocks(found, role, place, matrix)
         else:
-            _set_quantized(found.table, role, place or 0, matrix)
+            _set_quantized(found, role, place or 0, matrix)
     for i, rotary in enumerate((config.rotary, config.local_rotary)):  # PlanRotary
         if rotary is not None:
             found.table.set_vector(_FREQUENCIES, i, rotary.frequencies(config.head_dim))
@@ -136,7 +136,7 @@ def _set(
         rows=rows,
         columns=columns,
         format=stored.code,
-        wanted=wanted.code,
+        wanted=wanted.multiplied.code,
     )
     if wanted is not stored:
         found.sources[role, layer] = matrix
@@ -145,7 +145,7 @@ def _set(
 
 
 def _set_blocks(found: Handover, role: Role, place: int | None, matrix: Blocks) -> None:
-    """Hand over blocks: embedding rows are looked up in them, of others the workers make planes."""
+    """Hand over blocks: embedding rows are looked up in them, of others the workers make panels."""
     stored = find_format(matrix.format)
     looked_up = role is Role.EMBEDDING
     found.table.set_matrix(
@@ -172,20 +172,23 @@ def block_formats(weights: Weights) -> tuple[str, ...]:
     return tuple(name for name, _ in sizes.most_common())
 
 
-def _set_quantized(table: WeightTable, role: Role, layer: int, matrix: Quantized) -> None:
+def _set_quantized(found: Handover, role: Role, layer: int, matrix: Quantized) -> None:
     """Hand over codes and scales as they lie in memory: mapped, if they came from a file."""
     *outer, columns = matrix.shape
-    code = find_format(f"int{matrix.bits}").code
-    table.set_matrix(
+    stored = find_format(f"int{matrix.bits}")
+    looked_up = role is Role.EMBEDDING
+    found.table.set_matrix(
         role=ROLES.index(role),
         layer=layer,
         values=_bytes(matrix.codes),
         scales=_bytes(matrix.scales),
         rows=prod(outer),
         columns=columns,
-        format=code,
-        wanted=code,
+        format=stored.code,
+        wanted=stored.code if looked_up else stored.multiplied.code,
     )
+    if not looked_up:
+        found.sources[role, layer] = matrix.codes
 
 
 def _bytes(array: Array) -> Array:

@@ -47,6 +47,11 @@ class WeightFormat:
         return self.group > 0
 
     @property
+    def in_blocks(self) -> bool:
+        """Whether its scales lie among its codes, as in a GGUF file."""
+        return bool(self.repacked) and not self.named
+
+    @property
     def key_format(self) -> "WeightFormat":
         """The format of the keys and values that go with it."""
         return find_format(self.keys) if self.keys else self
@@ -100,17 +105,17 @@ def _super_blocks(
     """Return GGUF's super-blocks of 256 columns, or what is made of them; minima beside 32."""
     minimum = group == 32
     return WeightFormat(
-        name=name, short=name.removesuffix("_planes") + "p" * (not repacked), code=code, bits=bits,
+        name=name, short=name.removesuffix("_panels") + "p" * (not repacked), code=code, bits=bits,
         group=group, scale_bits=scale_bits, minimum_bits=scale_bits * minimum, super_block=256,
         super_bits=16 + 16 * minimum, keys="bfloat16", activation="i8", repacked=repacked,
         named=False, executors=_CPU,
     )  # fmt: skip
 
 
-def _planes(name: str, code: int, *, bits: int, minimum: bool = False) -> WeightFormat:
-    """Return what is made of blocks of 32: the same bits, those of a kind side by side in a row."""
+def _panels(name: str, code: int, *, bits: int, minimum: bool = False) -> WeightFormat:
+    """Return what is made of codes in groups of 32: the same bits, in panels of 16 rows."""
     return WeightFormat(
-        name=name, short=name.removesuffix("_planes") + "p", code=code, bits=bits, group=32,
+        name=name, short=name.removesuffix("_panels") + "p", code=code, bits=bits, group=32,
         scale_bits=16, minimum_bits=16 * minimum, keys="bfloat16", activation="i8", named=False,
         executors=_CPU,
     )  # fmt: skip
@@ -129,11 +134,11 @@ _ROWS = (
     ),
     WeightFormat(
         name="int8", short="i8", code=3, bits=8, group=32, scale_bits=16, keys="bfloat16",
-        activation="i8", executors=_CPU,
+        activation="i8", repacked="q8_0_panels", executors=_CPU,
     ),
     WeightFormat(
         name="int4", short="i4", code=4, bits=4, group=32, scale_bits=16, keys="bfloat16",
-        activation="i8", executors=_CPU,
+        activation="i8", repacked="q4_0_panels", executors=_CPU,
     ),
     # e4m3. Its exponent does what groups do for integers: a float32 scale for a row is enough.
     # Keys and values are float16, which holds every e4m3 and has an instruction that widens to it.
@@ -142,22 +147,25 @@ _ROWS = (
         executors=frozenset(("cuda",)),
     ),
     # GGUF's blocks, as files hold them. Q8_0 and Q4_0 are int8 and int4 with each scale among its
-    # codes. Of the others the workers make planes of the same size, but for the scales of Q4_K and
-    # Q5_K: 8 bits where the file packs 6, hence 2.8 % and 2.3 % more bytes (docs/cpu.md says why).
-    _blocks("q8_0", 6, bits=8, repacked="int8"),
-    _blocks("q4_0", 7, bits=4, repacked="int4"),
-    _blocks("q4_1", 8, bits=4, minimum=True, repacked="q4_1_planes"),
-    _blocks("q5_0", 9, bits=5, repacked="q5_0_planes"),
-    _blocks("q5_1", 10, bits=5, minimum=True, repacked="q5_1_planes"),
-    _super_blocks("q4_k", 11, bits=4, scale_bits=6, repacked="q4_k_planes"),
-    _super_blocks("q5_k", 12, bits=5, scale_bits=6, repacked="q5_k_planes"),
-    _super_blocks("q6_k", 13, bits=6, scale_bits=8, group=16, repacked="q6_k_planes"),
-    _planes("q4_1_planes", 14, bits=4, minimum=True),
-    _planes("q5_0_planes", 15, bits=5),
-    _planes("q5_1_planes", 16, bits=5, minimum=True),
-    _super_blocks("q4_k_planes", 17, bits=4, scale_bits=8),
-    _super_blocks("q5_k_planes", 18, bits=5, scale_bits=8),
-    _super_blocks("q6_k_planes", 19, bits=6, scale_bits=8, group=16),
+    # codes. Of all that holds codes the workers make panels of 16 rows (csrc/panels.h), of the same
+    # size but for the scales of Q4_K and Q5_K: 8 bits where the file packs 6, hence 2.8 % and 2.3 %
+    # more bytes (docs/cpu.md says why).
+    _blocks("q8_0", 6, bits=8, repacked="q8_0_panels"),
+    _blocks("q4_0", 7, bits=4, repacked="q4_0_panels"),
+    _blocks("q4_1", 8, bits=4, minimum=True, repacked="q4_1_panels"),
+    _blocks("q5_0", 9, bits=5, repacked="q5_0_panels"),
+    _blocks("q5_1", 10, bits=5, minimum=True, repacked="q5_1_panels"),
+    _super_blocks("q4_k", 11, bits=4, scale_bits=6, repacked="q4_k_panels"),
+    _super_blocks("q5_k", 12, bits=5, scale_bits=6, repacked="q5_k_panels"),
+    _super_blocks("q6_k", 13, bits=6, scale_bits=8, group=16, repacked="q6_k_panels"),
+    _panels("q4_1_panels", 14, bits=4, minimum=True),
+    _panels("q5_0_panels", 15, bits=5),
+    _panels("q5_1_panels", 16, bits=5, minimum=True),
+    _super_blocks("q4_k_panels", 17, bits=4, scale_bits=8),
+    _super_blocks("q5_k_panels", 18, bits=5, scale_bits=8),
+    _super_blocks("q6_k_panels", 19, bits=6, scale_bits=8, group=16),
+    _panels("q8_0_panels", 20, bits=8),
+    _panels("q4_0_panels", 21, bits=4),
 )  # fmt: skip
 FORMATS = {row.name: row for row in _ROWS}
 # Formats in which a checkpoint may store plain numbers, by their NumPy dtype.

@@ -54,8 +54,8 @@ class Blocks:
 
     def __post_init__(self) -> None:
         row = find_format(self.format)
-        if not row.repacked:
-            known = ", ".join(x.name for x in FORMATS.values() if x.repacked)
+        if not row.in_blocks:
+            known = ", ".join(x.name for x in FORMATS.values() if x.in_blocks)
             raise CheckpointError(f"format: expected one of {known}, got {self.format!r}")
         expected, got = row.row_bytes(self.columns), self.data.shape[-1]
         if self.data.dtype != np.uint8 or got != expected:

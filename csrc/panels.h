@@ -1,0 +1,86 @@
+// What the workers make of coded rows to multiply by them: panels of 16 rows, whose numbers lie
+// beside each other so that an element of a vector is a row. A vector then holds four columns of 16
+// rows, which meet the same four activations; a group's sum stays in its element from its first
+// column to its last, and its scale is applied once: 11 vector operations for 512 products where
+// columns side by side in a vector take 20, and no sum across a vector at the end of a row.
+//
+// First each row is brought into planes, which hold numbers of a kind:
+//
+//   low bits   16 bytes a group of 32 columns: columns c and c + 16 in byte c, low and high nibble;
+//              of 8-bit codes 32 bytes, a column each
+//   high bits  of 5-bit codes 4 bytes a group: bit i of byte j is column 4 i + j; of 6-bit codes 8:
+//              the bit pairs 0 to 3 of byte j are columns j, j + 4, j + 16, j + 20, of byte j + 4
+//              the columns 8 later
+//   scales     one a group, or of 6-bit codes two, those of columns 0..15 and 16..31
+//   minima     one a group, to be added
+//   supers     of 256 columns: the float16 scale of the scales, and then those of the minima
+//
+// Then 16 rows are interleaved: of bits four bytes of each row in turn, of the others one number.
+// Planes stay where they are, at 16 times their place in a row; a panel is one stretch of memory,
+// so the prefetches of multiply.h cover all of it. It takes the bytes of its rows in the file, but
+// for q4_k and q5_k: their scales have 6 bits there and a byte here, which is 4 bytes of 144 more.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels.h"
+
+namespace monolane {
+
+struct Planes {
+  int64_t low;      // bytes of low bits a group
+  int64_t high;     // bytes of high bits a group: 0, 4 or 8
+  int64_t scale;    // bytes of scales a group
+  int64_t minimum;  // bytes of its minimum: 0, 1 or 2
+  int64_t super;    // bytes of a float16 of 256 columns: 0 or 2; twice, where there are minima
+  int bias;         // which codes have too much
+};
+
+constexpr int64_t kSuper = 256;  // columns of a super-block
+
+constexpr Planes planes_of(Format format) {
+  switch (format) {
+    case Format::kQ80p:
+      return {32, 0, 2, 0, 0, 128};
+    case Format::kQ40p:
+      return {16, 0, 2, 0, 0, 8};
+    case Format::kQ41p:
+      return {16, 0, 2, 2, 0, 0};
+    case Format::kQ50p:
+      return {16, 4, 2, 0, 0, 16};
+    case Format::kQ51p:
+      return {16, 4, 2, 2, 0, 0};
+    case Format::kQ4Kp:
+      return {16, 0, 1, 1, 2, 0};
+    case Format::kQ5Kp:
+      return {16, 4, 1, 1, 2, 0};
+    case Format::kQ6Kp:
+      return {16, 8, 2, 0, 2, 32};
+    default:
+      return {};
+  }
+}
+
+// Where the planes of a row begin, in bytes; in a panel, times its rows.
+struct PlaneStarts {
+  int64_t high, scale, minimum, super, super_minimum;
+};
+constexpr PlaneStarts plane_starts(Format format, int64_t cols) {
+  const Planes p = planes_of(format);
+  const int64_t groups = cols / kGroup, supers = cols / kSuper;
+  const int64_t high = groups * p.low, scale = high + groups * p.high;
+  const int64_t minimum = scale + groups * p.scale, super = minimum + groups * p.minimum;
+  return {high, scale, minimum, super, super + supers * p.super};
+}
+
+// Activations beside them, quantised to int8: a cache line for a group of columns.
+struct alignas(64) TokenGroup {
+  int8_t codes[kGroup];
+  float scale;
+  float sum;          // of the activations that the codes mean: what minima are multiplied with
+  int32_t starts;     // -8 times the sum of the codes: where sums begin, to cancel a bias of 8
+  int32_t halves[2];  // the same of columns 0..15 and of columns 16..31
+};
+static_assert(sizeof(TokenGroup) == 64);
+
+}  // namespace monolane
