@@ -28,8 +28,8 @@ FORMATS = {  # name: (weights, activations, bytes per weight, scales included)
     "bf16 x f32": ("bf16", "f32", 2.0),
     "f16 x f32": ("f16", "f32", 2.0),
     "f32 x f32": ("f32", "f32", 4.0),
-    "i8 x i8": ("i8", "i8", 1.0625),  # what Q8_0 becomes
-    "i4 x i8": ("i4", "i8", 0.5625),  # what Q4_0 becomes
+    "i8 x i8": ("q8_0p", "i8", 34 / 32),
+    "i4 x i8": ("q4_0p", "i8", 18 / 32),
     "q4_1 x i8": ("q4_1p", "i8", 20 / 32),
     "q5_0 x i8": ("q5_0p", "i8", 22 / 32),
     "q5_1 x i8": ("q5_1p", "i8", 24 / 32),
@@ -37,7 +37,7 @@ FORMATS = {  # name: (weights, activations, bytes per weight, scales included)
     "q5_k x i8": ("q5_kp", "i8", 180 / 256),
     "q6_k x i8": ("q6_kp", "i8", 210 / 256),
 }
-APART = {"i8": 1.0, "i4": 0.5}  # bytes per weight of values whose scales are an array of their own
+PANEL = 16  # rows that codes have together
 SLICE = 8 << 20  # bytes of one timing
 BUFFER = 384 << 20  # bytes per thread: far more than any cache
 
@@ -51,7 +51,6 @@ class Worker:
         memory.madvise(mmap.MADV_HUGEPAGE if pages == "huge" else mmap.MADV_NOHUGEPAGE)
         self.data = np.frombuffer(memory, np.uint8)
         self.data[:] = 0x3C  # 0.01 as float32 or bfloat16: subnormal numbers would be slow
-        self.scales = np.full(BUFFER // 32, 0x1000, np.uint16)
         self.position = 0
 
     def take(self, size: int) -> np.ndarray:
@@ -70,16 +69,12 @@ class Worker:
         return SLICE / (time.perf_counter() - start)
 
     def multiply(self, name: str, rows: int, x: np.ndarray) -> float:
-        """Multiply `rows` rows; rows/s."""
+        """Multiply `rows` rows, whole panels of codes; rows/s."""
         fmt, activation, size = FORMATS[name]
-        row = APART.get(fmt, size) * self.cols
-        values = self.take(int(rows * row)).reshape(rows, -1)
-        scales = None
-        if fmt in APART:
-            first = self.position // 64
-            scales = self.scales[first : first + rows * self.cols // 32].reshape(rows, -1)
+        together = PANEL if activation == "i8" else 1
+        values = self.take(int(rows * size * self.cols)).reshape(rows // together, -1)
         start = time.perf_counter()
-        kernels.multiply(self.isa, fmt, values, scales, activation, x, 0, rows)
+        kernels.multiply(self.isa, fmt, values, None, activation, x, 0, rows)
         return rows / (time.perf_counter() - start)
 
 
@@ -132,7 +127,10 @@ def main() -> None:
         del FORMATS[name]
     workers = [Worker(options.isa, options.cols, options.pages) for _ in range(options.threads)]
     x = np.ones((1, options.cols), np.float32)
-    rows = {name: int(SLICE / size / options.cols) for name, (_, _, size) in FORMATS.items()}
+    rows = {
+        name: int(SLICE / size / options.cols) // PANEL * PANEL
+        for name, (_, _, size) in FORMATS.items()
+    }
 
     def multiply(name: str, worker: Worker) -> float:  # bytes/s
         row: float = FORMATS[name][2] * options.cols
