@@ -65,9 +65,11 @@ static inline void pack_i8(const float* x, int64_t cols, void* packed) {
     int32_t sums[2] = {};
     for (int c = 0; c < kGroup; ++c) sums[c / 16] += out->codes[c];
     out->sum = out->scale * static_cast<float>(sums[0] + sums[1]);
-    out->starts = -8 * (sums[0] + sums[1]);
-    out->halves[0] = -8 * sums[0];
-    out->halves[1] = -8 * sums[1];
+    out->minus_8 = -8 * (sums[0] + sums[1]);
+    out->minus_16 = 2 * out->minus_8;
+    out->minus_128 = 16 * out->minus_8;
+    out->minus_32[0] = -32 * sums[0];
+    out->minus_32[1] = -32 * sums[1];
   }
 }
 

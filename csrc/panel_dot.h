@@ -25,6 +25,7 @@ struct PanelDot {
   static constexpr bool kSupers = kPlanes.super > 0;
   static constexpr bool kHalfScales = kSupers && !kMinima;  // scales of 16 columns
   static constexpr bool kBytes = kPlanes.low == 32;         // codes of 8 bits
+  static_assert(!kHalfScales || kPlanes.bias == 32);
   static constexpr int64_t kSuperGroups = kSupers ? kSuper / kGroup : 1;
   static constexpr int64_t kGroupBytes =  // of a unit, without supers
       kElements * (kPlanes.low + kPlanes.high + kPlanes.scale + kPlanes.minimum);
@@ -89,15 +90,12 @@ struct PanelDot {
   static Floats accumulate(const Left& w, const TokenGroup& x, Floats acc) {
     const Floats scale = splat(x.scale);
     if constexpr (kHalfScales) {
-      const Ints first = dots<0, kQuads / 2>(w.codes, x, splat(x.halves[0] * (kPlanes.bias / 8)));
-      const Ints second =
-          dots<kQuads / 2, kQuads>(w.codes, x, splat(x.halves[1] * (kPlanes.bias / 8)));
+      const Ints first = dots<0, kQuads / 2>(w.codes, x, splat(x.minus_32[0]));
+      const Ints second = dots<kQuads / 2, kQuads>(w.codes, x, splat(x.minus_32[1]));
       const Floats both = fma(to_float(first), w.scales[0], mul(to_float(second), w.scales[1]));
       return fma(both, scale, acc);
     } else {
-      constexpr bool kBiased = kPlanes.bias > 0 && !(kBytes && kSignedBytes);
-      Ints sum = kBiased ? splat(x.starts * (kPlanes.bias / 8)) : splat(int32_t{0});
-      sum = dots<0, kQuads>(w.codes, x, sum);
+      const Ints sum = dots<0, kQuads>(w.codes, x, start(x));
       acc = fma(to_float(sum), mul(w.scales[0], scale), acc);
       if constexpr (kMinima) acc = fma(w.minimum, splat(x.sum), acc);
       return acc;
@@ -105,6 +103,20 @@ struct PanelDot {
   }
 
  private:
+  static Ints start(const TokenGroup& x) {
+    if constexpr (kBytes && kSignedBytes) return splat(int32_t{0});
+    switch (kPlanes.bias) {
+      case 8:
+        return splat(x.minus_8);
+      case 16:
+        return splat(x.minus_16);
+      case 128:
+        return splat(x.minus_128);
+      default:
+        return splat(int32_t{0});
+    }
+  }
+
   template <int kBegin, int kEnd>
   static Ints dots(const Bytes (&codes)[kQuads], const TokenGroup& x, Ints sum) {
 #pragma GCC unroll 8

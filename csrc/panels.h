@@ -77,9 +77,10 @@ constexpr PlaneStarts plane_starts(Format format, int64_t cols) {
 struct alignas(64) TokenGroup {
   int8_t codes[kGroup];
   float scale;
-  float sum;          // of the activations that the codes mean: what minima are multiplied with
-  int32_t starts;     // -8 times the sum of the codes: where sums begin, to cancel a bias of 8
-  int32_t halves[2];  // the same of columns 0..15 and of columns 16..31
+  float sum;  // of the activations that the codes mean: what minima are multiplied with
+  // Where sums begin, to cancel a bias: that many times the sum of the codes; for q6_k the sums of
+  // columns 0..15 and of 16..31.
+  int32_t minus_8, minus_16, minus_128, minus_32[2];
 };
 static_assert(sizeof(TokenGroup) == 64);
 
