@@ -16,6 +16,7 @@ from tolerance import limits, oracle
 
 from monolane import Engine, SamplingParams
 from monolane.cuda import CudaExecutor
+from monolane.cuda._pack import widened
 from monolane.engine import _engine
 from monolane.model import (
     NEVER,
@@ -133,6 +134,15 @@ def check(rig: Rig) -> None:
 def test_families(make_rig: MakeRig, case: str) -> None:
     weights = random_weights(config_of(case))
     check(make_rig(weights, workers=BLOCKS, widths=(3,), dtype="float16"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", FAMILIES)
+def test_families_in_float8(make_rig: MakeRig, case: str) -> None:
+    weights = random_weights(config_of(case))
+    rig = make_rig(weights, workers=BLOCKS, widths=(3,), dtype="float8")
+    rig.weights = widened(weights)  # what the oracle gets
+    check(rig)
 
 
 # What lanes and families make of each other: norms of heads over lanes that meet late, pairs side

@@ -95,8 +95,7 @@ DEVICE void publish_row(const Block& b, const QkvWork& work, u32 t, u32 r, f32 g
         b.p.rotary + (static_cast<u64>(b.state->position[t]) * (HEAD_DIM / 2) + angle) * 2;
     value = second ? value * turn[0] + other * turn[1] : value * turn[0] - other * turn[1];
   }
-  publish(qkv_words(b, t) + at.row, query ? bits_of_float(value) : pack16(value, 0.0f),
-          work.stamp);
+  publish(qkv_words(b, t) + at.row, query ? bits_of_float(value) : pack16(value, 0.0f), work.stamp);
 }
 
 // The first rows of the block's list, queries and keys, where each head is normed by itself: a warp
