@@ -47,7 +47,7 @@ BUGS = {
         TWO_BLOCKS,
     ),
     "queries stamped one event too early": Bug(
-        "attend.cuh",
+        "qkv.cuh",
         "b.stamp(event_after(layer, ATTENTION))};",
         "b.stamp(event_after(layer, MLP) - 2)};",
         TWO_BLOCKS,
