@@ -35,6 +35,7 @@ from monolane.cuda._tables import make_tables
 from monolane.epoch import Advance, Draw
 from monolane.epoch import pack as pack_advances
 from monolane.model import (
+    NORMS,
     NOW,
     Checkpoint,
     Head,
@@ -93,7 +94,7 @@ def random_weights(config: ModelConfig, seed: int = 0) -> Weights:
 
     def make(role: Role) -> Floats:
         shape = lane_shape(config, role)
-        if role in (Role.ATTENTION_NORM, Role.MLP_NORM, Role.FINAL_NORM):
+        if role in NORMS:
             values = rng.uniform(0.5, 1.5, size=shape)
         else:
             scale = 1.0 if role is Role.EMBEDDING else shape[-1] ** -0.5
@@ -103,6 +104,8 @@ def random_weights(config: ModelConfig, seed: int = 0) -> Weights:
         return values.astype(ml_dtypes.bfloat16).astype(np.float32)
 
     outer = {role: make(role) for role in (Role.EMBEDDING, Role.FINAL_NORM, Role.HEAD)}
+    if config.tie_embeddings:
+        outer[Role.HEAD] = outer[Role.EMBEDDING].reshape(lane_shape(config, Role.HEAD))
     layers = tuple({role: make(role) for role in layer_roles(config)} for _ in config.layers)
     return Weights(config, outer, layers)
 

@@ -24,7 +24,7 @@ from monolane.cuda._machine import lay_out_widths
 from monolane.cuda._specialise import specialisation
 from monolane.errors import MissingExtraError
 from monolane.measure import synthetic_config
-from monolane.model import ModelConfig, read_config
+from monolane.model import ModelConfig, parse_config, read_config
 from monolane.plan import named_config
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,28 @@ WIDTHS = CudaExecutor.WIDTHS  # as shipped: a fixture here takes the widest away
 # A register too few by one value that is read twice a pass, in a small model's widest kernel.
 # And two that are read once a phase, where the sums of 64 tokens and the codes being widened fill
 # 168 registers: in a pass for prompts, which memory does not limit.
-SPILLS = {("sm_80", "demo", "bfloat16", 64): 8, ("sm_90a", "laneformer-2b", "float8", 64): 20}
+# And eleven words of heads of 128: attention's running sums alone are 64 of the 168 registers. They
+# are stored and loaded a few times a phase, none of them in a loop of products. Llama's have them
+# too: norms of heads add none.
+SPILLS = {
+    ("sm_80", "demo", "bfloat16", 64): 8,
+    ("sm_90a", "laneformer-2b", "float8", 64): 20,
+    ("sm_90a", "qwen3-1.7b", "bfloat16", 1): 44,
+}
+# https://huggingface.co/Qwen/Qwen3-1.7B/blob/main/config.json
+QWEN3 = {
+    "model_type": "qwen3",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1000000,
+    "tie_word_embeddings": True,
+}
 PRODUCTS = 5  # QKV, OUT, GATE_UP, DOWN, HEAD
 
 
@@ -57,6 +78,8 @@ class Kernel:
 
 
 def config_of(model: str) -> ModelConfig:
+    if model == "qwen3-1.7b":
+        return parse_config(QWEN3)
     if model == "demo":
         return read_config(ROOT / "src" / "monolane" / "demo")
     return synthetic_config(model) if model.startswith("dense") else named_config(model)
@@ -159,7 +182,12 @@ OTHERS = [
     for width in WIDTHS
 ]
 OTHERS = [kernel for kernel in OTHERS if kernel not in FIRST]
-KERNELS = [*FIRST, *(pytest.param(kernel, marks=pytest.mark.exhaustive) for kernel in OTHERS)]
+DENSE = pytest.param(Kernel("sm_90a", "qwen3-1.7b", "bfloat16", 1), marks=pytest.mark.slow)
+KERNELS = [
+    *FIRST,
+    DENSE,
+    *(pytest.param(kernel, marks=pytest.mark.exhaustive) for kernel in OTHERS),
+]
 HOPPER = [k for k in KERNELS if (k if isinstance(k, Kernel) else k.values[0]).arch == "sm_90a"]
 
 
@@ -219,7 +247,9 @@ def test_loops_of_products_do_nothing_else(kernel: Kernel) -> None:
         if count(body, WIDENING if kernel.dtype == "float8" else "LDS.128")
         and count(body, "SYNCS.ARRIVE.TRANS64.A1T0") == (0 if wide else 1)
     ]
-    assert len(products) >= PRODUCTS
+    # NVRTC unrolls four steps whole: OUT of a lane with 2048 columns of heads.
+    looped = sum(tiling.steps > 4 for tiling in layout.tilings.values())
+    assert len(products) >= looped >= PRODUCTS - (kernel.model == "qwen3-1.7b")
     for body in products:
         seen = Counter(i.opcode for i in body)
         assert count(body, "CALL", "MUFU", "I2F", "F2I", "LDL", "STL", "DADD", "DFMA") == 0, seen

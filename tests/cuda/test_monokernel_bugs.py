@@ -47,9 +47,9 @@ BUGS = {
         TWO_BLOCKS,
     ),
     "queries stamped one event too early": Bug(
-        "attend.cuh",
-        "u32 stamp = b.stamp(event_after(layer, ATTENTION));\n  for (u32 i = b.thread; i < rows",
-        "u32 stamp = b.stamp(event_after(layer, MLP) - 2);\n  for (u32 i = b.thread; i < rows",
+        "qkv.cuh",
+        "b.stamp(event_after(layer, ATTENTION))};",
+        "b.stamp(event_after(layer, MLP) - 2)};",
         TWO_BLOCKS,
     ),
     "one stamp of a pair checked": Bug(

@@ -4,14 +4,15 @@ What is broken here on purpose is broken for the emulated kernel too (test_monok
 proof says it without running anything.
 """
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from emulation import KERNELS
 from rig import tiny_config
 from schedules import CASES, GAPS, Case
 
-from monolane.cuda import _program
+from monolane.cuda import _layout, _program, check_fit
 from monolane.cuda._device import GpuInfo
 from monolane.cuda._layout import Layout, lay_out
 from monolane.cuda._machine import lay_out_widths
@@ -19,7 +20,18 @@ from monolane.cuda._program import Exchange, Op, Program, Touch, Verb, When
 from monolane.cuda._prove import faults, prove
 from monolane.cuda._specialise import specialisation
 from monolane.errors import BackendError, ConfigError
-from monolane.model import NOW, Head, LayerConfig, QkNorm, Reduce, Role, Rotary, YarnScaling
+from monolane.model import (
+    NOW,
+    Head,
+    LayerConfig,
+    ModelConfig,
+    QkNorm,
+    Reduce,
+    Role,
+    Rotary,
+    YarnScaling,
+    parse_config,
+)
 from monolane.plan import (
     Buffer,
     Choice,
@@ -211,28 +223,63 @@ def test_a_plan_that_breaks_its_own_rules_is_not_compiled() -> None:
         specialisation(replace(layout, plan=replace(layout.plan, phases=tuple(phases))))
 
 
-@pytest.mark.parametrize(
-    ("name", "fields"),
-    [
-        ("qk_norm", {"qk_norm": QkNorm.ALL, "num_lanes": 1}),
-        ("norm_before", {"norm_before": False, "norm_after": True}),
-        ("norm_after", {"norm_after": True}),
-        ("norm_offset", {"norm_offset": 1.0}),
-        ("activation", {"activation": "gelu_tanh"}),
-        ("embedding_scale", {"embedding_scale": 2.0}),
-        ("query_scale", {"query_scale": 0.5}),
-        ("layers.rotary", {"layers": (LayerConfig(NOW, NOW, rotary="none"),)}),
-        ("local_rotary", {"local_rotary": Rotary()}),
-        ("rotary.amplitude", {"rotary": Rotary(scaling=YarnScaling(2.0, 32, 1.1))}),
-    ],
-)
+REFUSED: dict[str, dict[str, Any]] = {
+    "qk_norm": {"qk_norm": QkNorm.ALL, "num_lanes": 1},
+    "norm_before": {"norm_before": False, "norm_after": True},
+    "norm_after": {"norm_after": True},
+    "norm_offset": {"norm_offset": 1.0},
+    "activation": {"activation": "gelu_tanh"},
+    "embedding_scale": {"embedding_scale": 2.0},
+    "local_rotary": {"local_rotary": Rotary()},
+    "layers.rotary": {
+        "local_rotary": Rotary(),
+        "layers": (LayerConfig(NOW, NOW, rotary="local"),),
+    },
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
 def test_fields_that_the_kernels_lack_are_refused_by_name(
-    name: str, fields: dict[str, object]
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = CASES["batch of two"]
-    config = replace(case.config, **fields)  # type: ignore[arg-type]
-    with pytest.raises(BackendError, match=f"{name}: the cuda backend does not compute it"):
+    if name == "layers.rotary":  # whose values hang on a field that is refused before it
+        monkeypatch.setattr(_layout, "_COMPUTED", (*_layout._COMPUTED, "local_rotary"))
+    config = replace(CASES["batch of two"].config, **REFUSED[name])
+    with pytest.raises(BackendError, match=f"^{name}: the cuda backend does not compute it"):
         lay_out_widths(config, H200, "bfloat16", 64, (1, 8))
+
+
+COMPUTED: dict[str, dict[str, Any]] = {
+    "qkv_bias": {"qkv_bias": True},
+    "qk_norm": {"qk_norm": QkNorm.HEAD},
+    "query_scale": {"query_scale": 0.5},
+    "layers.rotary": {"layers": (LayerConfig(NOW, NOW, rotary="none"),)},
+    "rotary.amplitude": {"rotary": Rotary(scaling=YarnScaling(2.0, 32, 1.1))},
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_fields_that_the_kernels_have_are_laid_out(name: str) -> None:
+    config = replace(CASES["batch of two"].config, **COMPUTED[name])
+    assert config.features == (name,)
+    for layout in lay_out_widths(config, H200, "bfloat16", 64, (1, 8)):
+        assert "PROGRAM" in specialisation(layout)
+
+
+def test_every_field_is_computed_or_refused() -> None:
+    marked = {x.name for x in fields(ModelConfig) if x.metadata.get("feature")}
+    assert REFUSED.keys() | COMPUTED.keys() == marked | {"layers.rotary", "rotary.amplitude"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("olmo2", "norm_before"), ("gemma3_text", "local_rotary")]
+)
+def test_families_with_such_fields_are_refused(kind: str, name: str) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "vocab_size": 96}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8}
+    config = parse_config({"model_type": kind, "max_position_embeddings": 64} | sizes | heads)
+    with pytest.raises(BackendError, match=f"^{name}: the cuda backend does not compute it"):
+        check_fit(config, "auto", H200, context=64, slots=1)
 
 
 def test_what_requests_ask_for_is_proven_too() -> None:

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 from monolane.cuda._tables import make_tables, rotary_table, share_tables
-from monolane.model import Checkpoint, Head, Role, Rotary, Weights, read_config
+from monolane.model import (
+    Checkpoint,
+    Head,
+    QkNorm,
+    Role,
+    Rotary,
+    Weights,
+    YarnScaling,
+    read_config,
+)
 from monolane.plan import DeviceDescription, Plan, build, named_config
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -62,7 +71,7 @@ def test_norms_and_embedding_are_shaped_by_lane() -> None:
         np.testing.assert_array_equal(tables.mlp_norm[1], weights.layers[1][Role.MLP_NORM])
         embedding = weights.outer[Role.EMBEDDING].astype(ml_dtypes.bfloat16)
         np.testing.assert_array_equal(tables.embedding, embedding)
-        assert tables.qkv_bias is None
+        assert tables.qkv_bias is tables.qk_norm is None
 
 
 def test_biases_follow_the_rows_of_a_lane() -> None:
@@ -88,6 +97,31 @@ def test_biases_follow_the_rows_of_a_lane() -> None:
     assert bias.shape == (config.num_layers, lanes, sum(rows.values()) * h // lanes)
     wanted = [layers[1][role][2] for role in (Role.Q_BIAS, Role.K_BIAS, Role.V_BIAS)]
     np.testing.assert_array_equal(bias[1, 2], np.concatenate(wanted))
+
+
+def test_scales_of_heads_are_queries_then_keys() -> None:
+    weights = load("released_shape")
+    h = weights.config.head_dim
+    layers = tuple(
+        {**layer, Role.Q_NORM: np.full((1, h), 2.0 * i), Role.K_NORM: np.full((1, h), 2.0 * i + 1)}
+        for i, layer in enumerate(weights.layers)
+    )
+    config = replace(weights.config, qk_norm=QkNorm.HEAD)
+    normed = Weights(config, weights.outer, layers)
+    found = make_tables(plan_of(normed), normed).qk_norm
+    assert found is not None
+    assert found.dtype == np.float32
+    wanted = np.arange(2 * config.num_layers).reshape(config.num_layers, 2, 1)
+    np.testing.assert_array_equal(found, np.broadcast_to(wanted, (config.num_layers, 2, h)))
+
+
+def test_amplitude_is_in_the_rotary_table() -> None:
+    config = named_config("laneformer-2b")
+    plain, large = (
+        rotary_table(replace(config, rotary=Rotary(scaling=YarnScaling(2.0, 64, x))), 96)
+        for x in (1.0, 1.25)
+    )
+    np.testing.assert_allclose(large, 1.25 * plain, rtol=2.0**-23)  # each rounded once
 
 
 @pytest.mark.parametrize("name", ["released_shape", "replicate_head"])

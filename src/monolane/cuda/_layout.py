@@ -20,6 +20,8 @@ TILE_BYTES = {name: TILE * TILE * FORMATS[name].bits // 8 for name in formats_of
 ROW_SCALED = tuple(name for name in TILE_BYTES if FORMATS[name].group < 0)
 # Roles whose rows are shared out; the kernel's tables of shares come in this order.
 SHARED_ROLES = (Role.Q, Role.K, Role.V, Role.O, Role.GATE, Role.DOWN, Role.HEAD)
+# Fields of a model's config that the kernels compute beyond what every executor does.
+_COMPUTED = ("qkv_bias", "qk_norm=head", "query_scale", "layers.rotary=none", "rotary.amplitude")
 _BANKS = 128  # bytes: shared memory serves 32 words at a time
 
 
@@ -232,7 +234,7 @@ def lay_out(
 
 def _check(plan: Plan, warps: int) -> None:
     c, groups = plan.config, plan.groups
-    c.check_features("cuda", "qkv_bias")
+    c.check_features("cuda", *_COMPUTED)
     if groups.lanes_each != 1:
         raise ConfigError(
             f"cuda: expected a multiple of the {c.num_lanes} lanes as workers, got {groups.workers}"

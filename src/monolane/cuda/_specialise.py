@@ -15,7 +15,7 @@ from monolane.cuda._params import STRUCTS
 from monolane.cuda._program import Exchange, Op, Program, Touch, Verb, When
 from monolane.cuda._prove import prove
 from monolane.cuda._tiling import Tiling
-from monolane.model import FORMATS, Head
+from monolane.model import FORMATS, Head, ModelConfig, QkNorm
 from monolane.plan import PhaseKind
 
 # Tokens that may wait for the host; an epoch never draws more.
@@ -103,6 +103,8 @@ def _constants(layout: Layout) -> list[str]:
         "NORM_LANES": (lanes if c.norm_scale_per_lane else 1, "scales of a norm"),
         "FINAL_NORM_LANES": (lanes if c.final_norm_per_lane else 1, ""),
         "QKV_BIAS": (int(c.qkv_bias), ""),
+        "QK_NORM": (int(c.qk_norm is QkNorm.HEAD), "1: of each head of queries and keys"),
+        "ALL_TURN": (int(all(_turns(c))), "0: some layers have no rotary embedding"),
     }
     lines = [
         f"constexpr u32 {name} = {value};" + (f"  // {meaning}" if meaning else "")
@@ -112,7 +114,8 @@ def _constants(layout: Layout) -> list[str]:
     lines.append(f"constexpr u32 SCALE_ROWS = {layout.scale_rows};  // of a block's run")
     lines.append(f"constexpr u32 LAYER_ROWS = {layout.row_offsets[4]};  // of them, of a layer")
     lines.append(f"constexpr u64 KV_BYTES = {layout.kv_bytes}ull;")
-    lines.append(f"constexpr f32 SCORE_SCALE = {_float(c.head_dim**-0.5)};")
+    scale = c.head_dim**-0.5 if c.query_scale is None else c.query_scale
+    lines.append(f"constexpr f32 SCORE_SCALE = {_float(scale)};")
     lines.append(f"constexpr f32 NORM_EPS = {_float(c.norm_eps)};")
     for field in fields(layout.shared):
         lines.append(
@@ -152,7 +155,14 @@ def _layers(layout: Layout) -> str:
             f"{{{x.attention.delay}, {x.mlp.delay}}}, "
             f"{{{int(x.attention.read)}, {int(x.mlp.read)}}}}},"
         )
-    return "\n".join([*lines, "};", ""])
+    turns = ", ".join(str(int(x)) for x in _turns(layout.plan.config))
+    lines += ["};", f"CONSTANT u32 LAYER_TURNS[LAYERS] = {{{turns}}};  // 1: queries and keys turn"]
+    return "\n".join([*lines, ""])
+
+
+def _turns(config: ModelConfig) -> list[bool]:
+    """Return which layers turn queries and keys."""
+    return [layer.rotary != "none" for layer in config.layers]
 
 
 def _program(program: Program) -> list[str]:

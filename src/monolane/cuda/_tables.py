@@ -8,24 +8,26 @@ import numpy.typing as npt
 
 from monolane.cuda._layout import PRODUCTS, SHARED_ROLES
 from monolane.cuda._pack import HALVES
-from monolane.model import ModelConfig, Role, Weights
+from monolane.model import ModelConfig, QkNorm, Role, Weights
 from monolane.plan import PhaseKind, Plan
 
 Floats = npt.NDArray[np.float32]
 Words = npt.NDArray[np.uint32]
 
 _BIASES = (Role.Q_BIAS, Role.K_BIAS, Role.V_BIAS)
+_HEAD_NORMS = (Role.Q_NORM, Role.K_NORM)
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What the kernel reads besides tiles, as Params names it; a bias that is not there is None."""
+    """What the kernel reads besides tiles, as Params names it; what a model lacks is None."""
 
     embedding: npt.NDArray[Any]  # 16-bit [V, D]
     attention_norm: Floats  # [N, L or 1, D]
     mlp_norm: Floats  # [N, L or 1, D]
     final_norm: Floats  # [L or 1, D]
     qkv_bias: Floats | None  # [N, L, (H + 2 K) / L * h]
+    qk_norm: Floats | None  # [N, 2, h]
     rotary: Floats  # [context, h / 2, 2]
     shares: Words  # [tables, W, 2]
 
@@ -33,23 +35,27 @@ class Tables:
 def make_tables(plan: Plan, weights: Weights) -> Tables:
     """Return the tables of a model; what is stored in the wanted format is viewed, not copied."""
     layers = weights.layers
-    bias = None
+    bias = head_norm = None
     if plan.config.qkv_bias:
         parts = [[layer[role] for role in _BIASES] for layer in layers]
         bias = np.stack([np.concatenate(part, axis=1) for part in parts]).astype(np.float32)
+    if plan.config.qk_norm is QkNorm.HEAD:
+        parts = [[layer[role] for role in _HEAD_NORMS] for layer in layers]
+        head_norm = np.stack([np.concatenate(part) for part in parts]).astype(np.float32)
     return Tables(
         embedding=weights.outer[Role.EMBEDDING].astype(HALVES[plan.dtype], copy=False),
         attention_norm=_stack(weights, Role.ATTENTION_NORM),
         mlp_norm=_stack(weights, Role.MLP_NORM),
         final_norm=weights.outer[Role.FINAL_NORM].astype(np.float32),
         qkv_bias=bias,
+        qk_norm=head_norm,
         rotary=rotary_table(plan.config, plan.context),
         shares=share_tables(plan),
     )
 
 
 def rotary_table(config: ModelConfig, context: int) -> Floats:
-    """Return cosine and sine of each position and pair: [context, h / 2, 2].
+    """Return cosine and sine of each position and pair, times amplitude: [context, h / 2, 2].
 
     The angle is a float32 product, as in the CPU executor; its cosine is taken in float64 and
     rounded once, which is what a correctly rounded float32 cosine gives on any machine.
@@ -57,7 +63,8 @@ def rotary_table(config: ModelConfig, context: int) -> Floats:
     frequency = config.rotary.frequencies(config.head_dim)
     angle = np.arange(context, dtype=np.float32)[:, None] * frequency
     wide = angle.astype(np.float64)
-    return np.stack([np.cos(wide), np.sin(wide)], axis=-1).astype(np.float32)
+    table = config.rotary.amplitude * np.stack([np.cos(wide), np.sin(wide)], axis=-1)
+    return table.astype(np.float32)
 
 
 def share_tables(plan: Plan) -> Words:

@@ -1,4 +1,4 @@
-// QKV and attention. A block attends for its units, (KV head, split); split s holds the chunks of
+// Attention. A block attends for its units, (KV head, split); split s holds the chunks of
 // keys c with c % SPLITS == s, so a block reads only cached keys that it wrote itself, and nothing
 // of the cache ever crosses blocks.
 //
@@ -7,7 +7,7 @@
 // running maximum and sums; the warps' results are merged at the end, in a fixed order. So a
 // query's sums depend on its position alone, whatever the width of the pass.
 #pragma once
-#include "stream.cuh"
+#include "qkv.cuh"
 
 constexpr u32 KEY_TILE = 16;
 constexpr u32 QUERY_ROWS = 16;                   // of a matrix product
@@ -16,11 +16,7 @@ constexpr u32 HEAD_TILES_OUT = KV_ELEMENTS / 8;  // and across it
 constexpr u32 PARTIAL = even(HEAD_DIM + 2);      // words of a query's partial result
 constexpr f32 NOTHING = -3.402823466e+38f;       // the maximum of no scores: below any other
 static_assert(CHUNK % KEY_TILE == 0, "a chunk is whole tiles of keys");
-static_assert(HEAD_DIM % 2 == 0, "words are read in pairs");
 
-DEVICE Word* qkv_words(const Block& b, u32 t) {
-  return b.p.qkv_words + static_cast<u64>(b.lane * WIDTH + t) * QKV_ROWS;
-}
 DEVICE Word* partial_words(const Block& b, u32 split, u32 t, u32 head) {
   return b.p.partial_words +
          (static_cast<u64>((b.lane * SPLITS + split) * WIDTH + t) * HEADS + head) * PARTIAL;
@@ -37,55 +33,6 @@ DEVICE u8* cached_tile(const Block& b, u32 layer, u32 kv_head, u32 value, u32 sl
 }
 // Where key k of a tile lies in a row of values: keys 2q, 2q + 1, 2q + 8, 2q + 9 side by side.
 DEVICE u32 value_place(u32 k) { return k % 8 / 2 * 4 + k / 8 * 2 + k % 2; }
-
-// A row of the block's QKV list: where it lies among the lane's query, key and value rows.
-struct QkvRow {
-  u32 row;        // of the lane: queries, then keys, then values
-  u32 dimension;  // within its head
-  bool turns;     // queries and keys
-};
-DEVICE QkvRow qkv_row(const Share (&shares)[3], u32 r) {
-  u32 base = 0;
-  for (u32 part = 0; part < 3; ++part) {
-    u32 count = shares[part].end - shares[part].begin;
-    if (r < count || part == 2) {
-      u32 row = shares[part].begin + r;
-      return QkvRow{base + row, row % HEAD_DIM, part < 2};
-    }
-    r -= count;
-    base += (part == 0 ? HEADS : KV_HEADS) * HEAD_DIM;
-  }
-  return QkvRow{0, 0, false};
-}
-
-// Biases, rotary embedding, and out to the lane: queries as floats, keys and values rounded as the
-// cache holds them. Both rows of a rotary pair are this block's: the plan never cuts them apart.
-static_assert(is_proven(OP_PUBLISH_QKV, tell(AWAIT_QKV)));
-DEVICE void publish_qkv(const Block& b, u32 layer) {
-  const Share shares[3] = {b.share(SHARE_Q), b.share(SHARE_K), b.share(SHARE_V)};
-  u32 rows = 0;
-  for (u32 part = 0; part < 3; ++part) rows += shares[part].end - shares[part].begin;
-  const f32* bias = b.p.qkv_bias + (layer * LANES + b.lane) * QKV_ROWS;
-  u32 stamp = b.stamp(event_after(layer, ATTENTION));
-  for (u32 i = b.thread; i < rows * b.state->width; i += THREADS) {
-    u32 t = i / rows, r = i % rows;
-    QkvRow at = qkv_row(shares, r);
-    f32 value = ROW_TOTAL(b, QKV_TILES, t, r);
-    if constexpr (QKV_BIAS) value += bias[at.row];
-    if (at.turns) {
-      constexpr u32 APART = ROTARY_INTERLEAVED ? 1 : HEAD_DIM / 2;
-      bool second = ROTARY_INTERLEAVED ? at.dimension % 2 : at.dimension >= APART;
-      u32 angle = ROTARY_INTERLEAVED ? at.dimension / 2 : at.dimension % APART;
-      f32 other = ROW_TOTAL(b, QKV_TILES, t, second ? r - APART : r + APART);
-      if constexpr (QKV_BIAS) other += bias[second ? at.row - APART : at.row + APART];
-      const f32* turn =
-          b.p.rotary + (static_cast<u64>(b.state->position[t]) * (HEAD_DIM / 2) + angle) * 2;
-      value = second ? value * turn[0] + other * turn[1] : value * turn[0] - other * turn[1];
-    }
-    bool query = at.row < HEADS * HEAD_DIM;
-    publish(qkv_words(b, t) + at.row, query ? bits_of_float(value) : pack16(value, 0.0f), stamp);
-  }
-}
 
 // Fetches the queries of a KV head's group, of all rows of the pass, into shared memory, rounded to
 // 16 bits; writes the keys and values of this split's chunks into the cache.
