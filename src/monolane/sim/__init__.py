@@ -6,7 +6,7 @@ interval; ``seeds_report`` recomputes published figures.
 """
 
 from monolane.sim._back_solve import back_solve
-from monolane.sim._constants import Constant, Timing, timings
+from monolane.sim._constants import NAMES, Constant, Timing, timings
 from monolane.sim._draw import draw_sweep, draw_timeline
 from monolane.sim._forecast import EPOCH_TOKENS, PARTS, Forecast, Uncertainty, forecast
 from monolane.sim._machine import Machine, find_machine, find_processor
@@ -20,6 +20,7 @@ from monolane.sim._variant import with_lanes, with_reduce
 __all__ = [
     "CONTEXT",
     "EPOCH_TOKENS",
+    "NAMES",
     "PARTS",
     "SWEEPS",
     "Constant",

@@ -9,7 +9,7 @@ from monolane.sim._forecast import EPOCH_TOKENS
 from monolane.sim._machine import Machine
 from monolane.sim._simulate import Simulation
 
-_STEPS = 40  # halvings: from milliseconds to femtoseconds
+_STEPS = 26  # halvings: from 10 ms to a tenth of a nanosecond
 _MOST_US = 1e4
 
 

@@ -44,23 +44,22 @@ def draw_timeline(made: Forecast, path: Path, model: str) -> None:
 
 
 def _draw_rows(axes: "Axes", made: Forecast) -> None:
-    groups, seen = made.plan.groups, set()
+    groups = made.plan.groups
+    bars: dict[tuple[str, str], dict[int, list[tuple[float, float]]]] = {}
     start = min(float(step.arrived.min()) for step in made.run.steps)
     for step in made.run.steps:
         times = [(t - start) * 1e6 for t in (step.arrived, step.begun, step.multiplied, step.ended)]
         kind = step.phase.kind
-        pieces = ((_WAIT, "wait"), (_CHAIN, "chain"), (_COLORS.get(kind, _REST), kind.name))
-        for i, (color, label) in enumerate(pieces):
+        looks = (("wait", _WAIT), ("chain", _CHAIN), (kind.name, _COLORS.get(kind, _REST)))
+        for look, begun, ended in zip(looks, times, times[1:], strict=False):
             for group in range(groups.count):
-                worker = groups.workers_of(group)[0]
-                begin, end = float(times[i][worker]), float(times[i + 1][worker])
-                if end <= begin:
-                    continue
-                named = label if label not in seen else None
-                seen.add(label)
-                axes.broken_barh(
-                    [(begin, end - begin)], (group - 0.4, 0.8), color=color, label=named
-                )
+                begin, end = (float(t[groups.workers_of(group)[0]]) for t in (begun, ended))
+                if end > begin:
+                    bars.setdefault(look, {}).setdefault(group, []).append((begin, end - begin))
+    for (label, color), rows in bars.items():
+        for group, spans in rows.items():
+            named = label if group == min(rows) else None
+            axes.broken_barh(spans, (group - 0.4, 0.8), color=color, linewidth=0, label=named)
 
 
 def draw_sweep(swept: Sweep, path: Path) -> None:

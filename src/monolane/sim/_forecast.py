@@ -117,19 +117,22 @@ def forecast(
     """
     simulation = Simulation(plan, width)
 
-    def seconds(levels: dict[str, Level]) -> tuple[float, Run]:
-        rates = machine.timing.rates(plan.dtype, levels)
-        run = simulation.run(rates)
-        return run.seconds + rates.launch / epoch_tokens, run
+    rates = machine.timing.rates(plan.dtype)
+    run = simulation.run(rates)
+    mean = run.seconds + rates.launch / epoch_tokens
 
-    mean, run = seconds({})
+    def seconds(levels: dict[str, Level]) -> float:
+        other = machine.timing.rates(plan.dtype, levels)
+        if other == rates:  # a constant without an interval
+            return mean
+        return simulation.run(other).seconds + other.launch / epoch_tokens
+
     found, better, worse = [], 0.0, 0.0
     for name in NAMES:
-        both = [seconds({name: "low"})[0], seconds({name: "high"})[0]]
+        both = [seconds({name: "low"}), seconds({name: "high"})]
         fast, slow = min(*both, mean), max(*both, mean)
         better, worse = hypot(better, mean - fast), hypot(worse, slow - mean)
         found.append(Uncertainty(name, width / slow, width / fast))
-    rates = machine.timing.rates(plan.dtype)
     return Forecast(
         machine,
         plan,

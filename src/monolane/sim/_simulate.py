@@ -56,13 +56,21 @@ class Simulation:
         self.bytes = [
             worker_bytes(plan, phase, width, length).astype(np.float64) for phase in plan.phases
         ]
-        costs = [phase_cost(plan, phase, width, length) for phase in plan.phases]
-        self.operations = [cost.operations for cost in costs]
+        self.computing = [self._computing(phase, length) for phase in plan.phases]  # seconds, [W]
         self.sent = [_sent(plan, phase, width) for phase in plan.phases]
 
     def run(self, rates: Rates) -> Run:
         """Return a pass in a row of equal ones."""
         return _Clock(self, rates).run()
+
+    def _computing(self, phase: Phase, length: int | None) -> Times:
+        """Share out the operations as the bytes are."""
+        moved, device = self.bytes[phase.index], self.plan.device
+        operations = phase_cost(self.plan, phase, self.width, length).operations
+        seconds: Times = (
+            operations * moved / max(1.0, moved.sum()) * device.workers / device.compute
+        )
+        return seconds
 
 
 class _Clock:
@@ -71,7 +79,6 @@ class _Clock:
     def __init__(self, work: Simulation, rates: Rates) -> None:
         self.work, self.plan, self.rates = work, work.plan, rates
         self.rate = rates.bandwidth / self.plan.device.workers
-        self.compute = self.plan.device.compute / self.plan.device.workers
         self.teams = {scope: _Team(self.plan, rates, scope) for scope in Scope}
         self.now = np.zeros(self.plan.groups.workers)
         self.ready = np.zeros(self.plan.groups.workers)  # bytes in the rings
@@ -103,7 +110,7 @@ class _Clock:
                 continue  # before the first pass
             sent = self.work.sent[index % len(self.plan.phases)]
             seen = np.maximum(begun, self.teams[wait.scope].seen(self.ended[index], sent))
-            if float((seen - begun).mean()) > 0:
+            if seen.sum() > begun.sum():
                 longest = wait.scope
             begun = seen
         return begun, longest
@@ -113,20 +120,14 @@ class _Clock:
 
     def _product(self, phase: Phase, moved: Times) -> Times:
         """Return how long it takes, and leave in the rings what arrives meanwhile."""
-        computing = self._computing(phase, moved)
+        computing = self.work.computing[phase.index]
         if phase.kind is PhaseKind.ATTEND:  # keys come past the ring, and have the bandwidth
             return np.maximum(moved / self.rate, computing)
         late = (moved - self.ready) / self.rate
         multiplying = moved / (self.rate * max(self.rates.catch_up, 1.0))
         seconds: Times = np.maximum.reduce([late, multiplying, computing])
         left = self.ready + self.rate * seconds - moved
-        self.ready = np.clip(left, 0.0, self.rates.ring)
-        return seconds
-
-    def _computing(self, phase: Phase, moved: Times) -> Times:
-        total = float(moved.sum())
-        share = moved / total if total else np.zeros_like(moved)
-        seconds: Times = self.work.operations[phase.index] * share / self.compute
+        self.ready = np.minimum(np.maximum(left, 0.0), self.rates.ring)
         return seconds
 
 
@@ -152,16 +153,18 @@ class _Team:
         change = (np.diff(group) != 0) | (np.diff(device) != 0)
         self._first = np.concatenate([[0], 1 + np.flatnonzero(change)])
         self._cell = np.concatenate([[0], np.cumsum(change)])  # of a worker
-        self._together = group[self._first][:, None] == group[self._first][None, :]
+        together = group[self._first][:, None] == group[self._first][None, :]
         sizes = np.diff(np.append(self._first, len(workers)))
         wide = (sizes == plan.device.workers) | (scope is Scope.ALL)
-        self._sync = np.where(wide, rates.all_sync, rates.group_sync) * (sizes > 1)
+        sync = np.where(wide, rates.all_sync, rates.group_sync) * (sizes > 1)
+        hop = rates.link_latency + rates.skew
+        self._delay_CC = np.where(together, hop, -np.inf)
+        np.fill_diagonal(self._delay_CC, sync)
+        self._far_CC = ~np.eye(len(sizes), dtype=bool)  # what is sent takes time only there
 
     def seen(self, ended: Times, sent: float) -> Times:
         """Return when each worker knows that all of its team have ended, [W]."""
         last_C = np.maximum.reduceat(ended, self._first)
-        hop = self._rates.link_latency + self._rates.skew + sent / self._rates.link_bandwidth
-        delay_CC = np.where(self._together, hop, -np.inf)
-        np.fill_diagonal(delay_CC, self._sync)
+        delay_CC = self._delay_CC + self._far_CC * (sent / self._rates.link_bandwidth)
         seen: Times = (last_C[None, :] + delay_CC).max(axis=1)[self._cell]
         return seen

@@ -38,7 +38,7 @@ _AXES = {
     "lanes": Axis(
         "lanes", (1, 2, 4, 8, 16), lambda s, v: replace(s, lanes=int(v), reduce=_no_lane(s, v))
     ),
-    "link": Axis("link latency, us", (0, 1, 2, 5, 10, 20, 30, 40, 60, 80, 100), _link),
+    "link": Axis("link latency, us", (0, 2, 5, 10, 20, 40, 60, 100), _link),
     "width": Axis("tokens in a pass", (1, 2, 4, 8, 16, 32), lambda s, v: replace(s, width=int(v))),
     "context": Axis(
         "tokens in the sequence",
