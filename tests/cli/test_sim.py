@@ -96,3 +96,13 @@ def test_wishes_that_cannot_be_met(arguments: list[str], message: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 1
     assert message in str(result.exception)
+
+
+def test_the_page_shows_what_the_command_says() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "simulator.md").read_text()
+    said = run("-m", "laneformer-2b", "-d", "8xh200", "--reduce", "after:2", "--context", 1024)
+    assert said.stdout.rstrip() in page
+    (speed,) = (line for line in said.stdout.splitlines() if line.endswith("139.2 us"))
+    picture = (root / "docs" / "images" / "sim-8xh200.svg").read_text()
+    assert speed.split(" · ")[0] in picture

@@ -62,7 +62,10 @@ def sim(
         Path | None, typer.Option(help="Write a pass as a trace for ui.perfetto.dev (JSON).")
     ] = None,
     svg: Annotated[
-        Path | None, typer.Option(help="Draw a pass, or the sweep, as SVG (needs the extra plot).")
+        Path | None,
+        typer.Option(
+            help="Draw three layers of a pass, or the sweep, as SVG (needs the extra plot)."
+        ),
     ] = None,
     report: Annotated[
         str | None, typer.Option(help="'seeds': published figures of this field, recomputed.")

@@ -22,13 +22,15 @@ _COLORS = {
     PhaseKind.HEAD: "#7d5a9b",
     PhaseKind.CHOOSE: "#b5524a",
 }
+_LAYERS = 3  # of a pass, from its middle: more cannot be read
 _WAIT, _CHAIN, _REST = "#f0c2bd", "#d5d9dd", "#8a949c"
 
 
 def draw_timeline(made: Forecast, path: Path, model: str) -> None:
-    """Write one pass as SVG: a row for each group of workers; MissingExtraError without matplotlib.
+    """Write three layers of a pass as SVG, a row for each group of workers.
 
-    A row has waits, chains and products of one worker of the group.
+    A row has waits, chains and products of one worker of the group. MissingExtraError without
+    matplotlib.
     """
     low, high = made.interval
     title = (
@@ -37,7 +39,7 @@ def draw_timeline(made: Forecast, path: Path, model: str) -> None:
     )
     with _axes((11.0, 1.6 + 0.32 * made.plan.groups.count), path, title) as axes:
         _draw_rows(axes, made)
-        axes.set_xlabel("us")
+        axes.set_xlabel(f"us, {_LAYERS} layers from the middle of the pass")
         axes.set_ylabel("group")
         axes.invert_yaxis()
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
@@ -46,8 +48,10 @@ def draw_timeline(made: Forecast, path: Path, model: str) -> None:
 def _draw_rows(axes: "Axes", made: Forecast) -> None:
     groups = made.plan.groups
     bars: dict[tuple[str, str], dict[int, list[tuple[float, float]]]] = {}
-    start = min(float(step.arrived.min()) for step in made.run.steps)
-    for step in made.run.steps:
+    middle = made.plan.config.num_layers // 2
+    steps = [s for s in made.run.steps if abs(s.phase.layer - middle) <= _LAYERS // 2]
+    start = min(float(step.arrived.min()) for step in steps)
+    for step in steps:
         times = [(t - start) * 1e6 for t in (step.arrived, step.begun, step.multiplied, step.ended)]
         kind = step.phase.kind
         looks = (("wait", _WAIT), ("chain", _CHAIN), (kind.name, _COLORS.get(kind, _REST)))
