@@ -44,6 +44,30 @@ def test_stated_figures_and_a_model_folder(tiny_model: Path) -> None:
     assert slow - fast == pytest.approx(links * 50, rel=0.01)
 
 
+def test_this_processor_counts_at_the_bandwidth_that_it_reads(
+    monkeypatch: pytest.MonkeyPatch, tiny_model: Path
+) -> None:
+    from monolane import measure
+
+    class Probe:
+        def __init__(self, workers: int, size: int) -> None:
+            assert size > 1 << 28  # beyond every cache
+
+        def warm_up(self) -> None:
+            pass
+
+        def measure(self) -> float:
+            return 20e9
+
+    monkeypatch.setattr(measure, "ReadProbe", Probe)
+    monkeypatch.setattr(measure, "describe_machine", lambda: {"name": "AMD EPYC"})
+    base = ("-m", tiny_model, "--dtype", "bfloat16", "--context", 32, "--json")
+    here = json.loads(run(*base, "-d", "here").stdout)
+    assert here["device"].startswith("amd-epyc:")
+    said = json.loads(run(*base, "-d", here["device"], "--bandwidth", 20).stdout)
+    assert here == said
+
+
 def test_a_trace_has_a_track_for_each_group(tmp_path: Path) -> None:
     out = tmp_path / "trace.json"
     result = run("-d", "8xh200", "--trace", out)
