@@ -32,6 +32,7 @@ WIDTH, HEIGHT, STEP = 140, 62, 118  # of a box; from row to row
 # Package -> (centre x, row, colours). `cli`, which may import all, is the bar on top.
 PLACES = {
     "measure": (600, 1, RUNS),
+    "sim": (390, 1, RUNS),
     "serve": (175, 1, RUNS),
     "train": (770, 1, TRAINS),
     "tune": (940, 1, TRAINS),

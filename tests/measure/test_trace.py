@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from monolane.measure import LoadedModel, Trace, summarise, take_trace
-from monolane.plan import phase_cost
+from monolane.measure import LoadedModel, take_trace
+from monolane.plan import Trace, phase_cost, summarise
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from monolane.plan import (
     named_config,
     pass_cost,
     phase_cost,
+    worker_bytes,
 )
 
 LANEFORMER = named_config("laneformer-2b")
@@ -78,3 +79,15 @@ def test_the_floor_is_the_longer_of_streaming_and_computing() -> None:
     assert narrow.seconds == narrow.bytes / 45e9
     assert wide.seconds == wide.operations / (2 * 512e9)
     assert pass_cost(plan, 64).seconds == sum(phase_cost(plan, p, 64).seconds for p in plan.phases)
+
+
+@pytest.mark.parametrize("workers", [1, 3, 16, 24])
+def test_workers_share_what_a_phase_streams(workers: int) -> None:
+    plan = build(LANEFORMER, cpu(workers), "int8", context=512)
+    for phase in plan.phases:
+        shared, whole = worker_bytes(plan, phase, length=300), phase_cost(plan, phase, 1, 300).bytes
+        assert shared.shape == (workers,)
+        assert whole - workers < shared.sum() <= whole  # keys are rounded down to a byte
+        if phase.matrices:
+            begin, end = phase.matrices[0].share.of(workers - 1)
+            assert shared[-1] >= (end - begin) * phase.matrices[0].row_bytes

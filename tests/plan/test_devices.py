@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from monolane.errors import ConfigError
-from monolane.plan import H200, MI300X, Choice, cpu, find_device
+from monolane.plan import B200, H100, H200, MI300X, MI350X, Choice, cpu, find_device
 
 
 def test_names() -> None:
     assert find_device("h200") is H200
     assert find_device("MI300X") is MI300X
+    assert [find_device(n) for n in ("h100", "b200", "mi350x")] == [H100, B200, MI350X]
     eight = find_device("8xh200")
     assert (eight.name, eight.devices, eight.total_workers) == ("8xh200", 8, 1024)
     assert eight.total_bandwidth == 8 * H200.bandwidth
@@ -18,7 +19,7 @@ def test_names() -> None:
     assert find_device("cpu:3") == cpu(3)
     assert find_device("cpu").workers >= 1
     assert cpu(2).choice is Choice.LEADER
-    assert all(device.source for device in (H200, MI300X, cpu(1)))
+    assert all(device.source for device in (H100, H200, B200, MI300X, MI350X, cpu(1)))
 
 
 def test_bandwidths_are_those_that_were_found_effective() -> None:
@@ -45,7 +46,7 @@ def test_unknown_names(name: str) -> None:
         ({"devices": 64}, "expected at most 4096 workers on all devices, got 64 x 128"),
         ({"bandwidth": 0}, "bandwidth: expected a number above zero, got 0"),
         ({"compute": float("nan")}, "compute: expected a number above zero, got nan"),
-        ({"link_latency": -1}, "link_latency: expected zero or more, got -1"),
+        ({"cache_bytes": -1}, "cache_bytes: expected zero or more, got -1"),
         ({"chunk": 0}, "chunk: expected 1 to 4096, got 0"),
     ],
 )

@@ -22,6 +22,7 @@ from monolane.cli._quantize import quantize
 from monolane.cli._retrofit import retrofit
 from monolane.cli._serve import serve
 from monolane.cli._sft import sft
+from monolane.cli._sim import sim
 from monolane.cli._trace import trace
 from monolane.cli._train import train
 from monolane.cli._verify import verify
@@ -63,6 +64,7 @@ for command in (
     launch,
     sft,
     retrofit,
+    sim,
     trace,
     doctor,
 ):

@@ -7,26 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from monolane.cli import _options as options
+from monolane.cli._planned import PlannedModel, planned_model
 
 if TYPE_CHECKING:
-    from monolane.model import ModelConfig
-    from monolane.plan import Cost, DeviceDescription, Phase, Place, Plan
+    from monolane.plan import Cost, DeviceDescription, Phase, Plan
 
 plan = typer.Typer(help="Show the static decode plan of a model on a device.", no_args_is_help=True)
 
 
 @plan.command()
 def show(
-    model: Annotated[
+    model: PlannedModel = "demo",
+    device: Annotated[
         str,
         typer.Option(
-            "--model",
-            "-m",
-            help="'demo', 'smollm2', a model folder, a Hub id, or a shape: laneformer-2b.",
+            "--device",
+            "-d",
+            help="cpu, cpu:N, h100, h200, b200, mi300x, mi350x, or several: 8xh200.",
         ),
-    ] = "demo",
-    device: Annotated[
-        str, typer.Option("--device", "-d", help="cpu, cpu:N, h200, mi300x, or several: 8xh200.")
     ] = "cpu",
     dtype: Annotated[
         str, typer.Option(help="bfloat16, float16, float32, int8, int4, or auto.")
@@ -48,7 +46,7 @@ def show(
     """
     from monolane.plan import build
 
-    config, formats = _model(model)
+    config, formats = planned_model(model)
     made = build(
         config,
         _device(device, bandwidth),
@@ -75,25 +73,6 @@ def header() -> None:
     from monolane.plan import c_header
 
     sys.stdout.write(c_header())
-
-
-def _model(model: str) -> "tuple[ModelConfig, dict[Place, str] | None]":
-    """Return a model's config, and the formats of its matrices where they are stored as blocks."""
-    from monolane.engine import find_model
-    from monolane.model import Blocks, Role, Weights, find_format, is_gguf, read_config
-    from monolane.plan import NAMES, named_config
-
-    if model in NAMES:
-        return named_config(model), None
-    path = find_model(model)
-    if not is_gguf(path):
-        return read_config(path), None
-    weights = Weights.open(path)
-    return weights.config, {
-        place: find_format(matrix.format).multiplied.name
-        for place, matrix in weights.quantized.items()
-        if isinstance(matrix, Blocks) and place[0] is not Role.EMBEDDING
-    }
 
 
 def _device(name: str, bandwidth: float | None) -> "DeviceDescription":

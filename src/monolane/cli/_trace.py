@@ -10,7 +10,7 @@ import typer
 from monolane.cli import _options as options
 
 if TYPE_CHECKING:
-    from monolane.measure import KindSummary, Trace
+    from monolane.plan import KindSummary, Trace
 
 
 def trace(
@@ -29,7 +29,8 @@ def trace(
     up per kind of phase: per token, and averaged over the workers.
     """
     from monolane.engine import find_model
-    from monolane.measure import LoadedModel, summarise, take_trace
+    from monolane.measure import LoadedModel, take_trace
+    from monolane.plan import summarise
 
     loaded = LoadedModel(
         find_model(model), dtype, context=context + tokens, slots=1, workers=workers
@@ -41,7 +42,7 @@ def trace(
 
 
 def _table(trace: "Trace", rows: "list[KindSummary]") -> list[str]:
-    from monolane.measure import KindSummary
+    from monolane.plan import KindSummary
 
     lines = [
         f"{trace.passes} tokens on {trace.workers} workers, per token:",

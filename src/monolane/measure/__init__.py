@@ -48,7 +48,7 @@ from monolane.measure._records import (
 )
 from monolane.measure._rounds import Case, Neighbours, run_rounds
 from monolane.measure._synthetic import SYNTHETIC, synthetic, synthetic_config
-from monolane.measure._trace import KindSummary, Trace, summarise, take_trace
+from monolane.measure._trace import take_trace
 
 __all__ = [
     "SCHEMA",
@@ -58,7 +58,6 @@ __all__ = [
     "Failure",
     "FirstToken",
     "IdPrompts",
-    "KindSummary",
     "Level",
     "Load",
     "LoadOptions",
@@ -73,7 +72,6 @@ __all__ = [
     "ReadProbe",
     "Record",
     "ResultsError",
-    "Trace",
     "ask_models",
     "bench_cases",
     "bench_records",
@@ -94,7 +92,6 @@ __all__ = [
     "serve_record",
     "shown_word",
     "startup_record",
-    "summarise",
     "summary",
     "synthetic",
     "synthetic_config",

@@ -1,64 +1,12 @@
 """One epoch, phase by phase and worker by worker, from the executor's own clock."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from monolane.measure._cases import LoadedModel
-from monolane.plan import Phase, Plan, phase_cost
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """A worker in a phase: it waits from ``arrived`` to ``begun``, works until ``ended`` (ns)."""
-
-    worker: int
-    phase: Phase
-    arrived: int
-    begun: int
-    ended: int
-    bytes: int  # streamed by this worker
-
-    @property
-    def gb_per_s(self) -> float:
-        """Bytes by the time at work."""
-        return self.bytes / max(1, self.ended - self.begun)
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """The slices of the passes of one epoch, each of one token."""
-
-    workers: int
-    passes: int
-    slices: tuple[Slice, ...]
-
-    def chrome(self) -> dict[str, Any]:
-        """Return it as Chrome's trace event format, which Perfetto reads: a track per worker."""
-        start = min((piece.arrived for piece in self.slices), default=0)
-        events = [_track(worker) for worker in range(self.workers)]
-        for piece in self.slices:
-            events += _events(piece, start)
-        return {"displayTimeUnit": "ns", "traceEvents": events}
-
-
-@dataclass(frozen=True, slots=True)
-class KindSummary:
-    """All phases of one kind, per token; times are means over the workers."""
-
-    kind: str
-    busy_us: float
-    waiting_us: float
-    bytes: float  # of all workers
-    gb_per_s: float  # while at work
-
-    @property
-    def waiting_share(self) -> float:
-        """Part of the time that goes by in waits."""
-        return self.waiting_us / max(self.waiting_us + self.busy_us, 1e-9)
+from monolane.plan import Plan, Slice, Trace, worker_bytes
 
 
 def take_trace(model: LoadedModel, *, context: int, tokens: int) -> Trace:
@@ -87,55 +35,5 @@ def _slices(plan: Plan, spans: npt.NDArray[np.void], context: int) -> Iterable[S
             arrived=int(span["arrived_ns"]),
             begun=int(span["begun_ns"]),
             ended=int(span["ended_ns"]),
-            bytes=_worker_bytes(plan, phase, worker, context + number),
+            bytes=int(worker_bytes(plan, phase, 1, context + number)[worker]),
         )
-
-
-def _worker_bytes(plan: Plan, phase: Phase, worker: int, length: int) -> int:
-    """Return the bytes of a worker's share of a phase; of keys and values, by units."""
-    moved = 0
-    for matrix in phase.matrices:
-        begin, end = matrix.share.of(worker)
-        moved += (end - begin) * matrix.row_bytes
-    if phase.units is not None:
-        attended = phase_cost(plan, phase, 1, length).bytes
-        begin, end = phase.units.of(worker)
-        units = sum(e - b for b, e in map(phase.units.of, range(plan.groups.workers)))
-        moved += attended * (end - begin) // units
-    return moved
-
-
-def summarise(trace: Trace) -> list[KindSummary]:
-    """Return a row per kind of phase, in the order of a pass."""
-    rows: dict[str, list[Slice]] = {}
-    for piece in sorted(trace.slices, key=lambda piece: piece.phase.index):
-        rows.setdefault(piece.phase.kind.name, []).append(piece)
-    return [_summarise_kind(kind, pieces, trace) for kind, pieces in rows.items()]
-
-
-def _summarise_kind(kind: str, pieces: list[Slice], trace: Trace) -> KindSummary:
-    shares = trace.workers * trace.passes * 1e3  # from ns of all to us of each per token
-    busy = sum(piece.ended - piece.begun for piece in pieces) / shares
-    waiting = sum(piece.begun - piece.arrived for piece in pieces) / shares
-    moved = sum(piece.bytes for piece in pieces) / trace.passes
-    return KindSummary(kind, busy, waiting, moved, moved / max(busy, 1e-9) / 1e3)
-
-
-def _track(worker: int) -> dict[str, Any]:
-    named = {"name": f"worker {worker}"}
-    return {"ph": "M", "name": "thread_name", "pid": 0, "tid": worker, "args": named}
-
-
-def _events(piece: Slice, start: int) -> list[dict[str, Any]]:
-    """Return the wait, if there was one, and the work; times in us from the first slice on."""
-    phase, moved = piece.phase, {"bytes": piece.bytes, "GB/s": round(piece.gb_per_s, 3)}
-    found = [(phase.name, phase.kind.name, piece.begun, piece.ended, moved)]
-    if piece.begun != piece.arrived:
-        found.insert(0, (f"wait for {phase.name}", "wait", piece.arrived, piece.begun, {}))
-    common = {"ph": "X", "pid": 0, "tid": piece.worker}
-    return [
-        common
-        | {"name": name, "cat": kind, "args": more}
-        | {"ts": (begin - start) / 1e3, "dur": (end - begin) / 1e3}
-        for name, kind, begin, end, more in found
-    ]

@@ -7,10 +7,13 @@ native executors, ``phase_cost`` and ``pass_cost`` count its bytes and operation
 
 from monolane.plan._arrays import PlanArrays, c_header, to_arrays
 from monolane.plan._build import build
-from monolane.plan._cost import Cost, pass_cost, phase_cost
+from monolane.plan._cost import Cost, pass_cost, phase_cost, worker_bytes
 from monolane.plan._device import (
+    B200,
+    H100,
     H200,
     MI300X,
+    MI350X,
     Choice,
     DeviceDescription,
     cpu,
@@ -22,12 +25,16 @@ from monolane.plan._phase import Access, Buffer, Matrix, Phase, PhaseKind, Updat
 from monolane.plan._plan import MAX_WIDTH, Place, Plan
 from monolane.plan._shapes import NAMES, named_config
 from monolane.plan._split import Scope, Share, split
+from monolane.plan._trace import KindSummary, Slice, Trace, summarise
 from monolane.plan._validate import PlanError, faults, validate
 
 __all__ = [
+    "B200",
+    "H100",
     "H200",
     "MAX_WIDTH",
     "MI300X",
+    "MI350X",
     "NAMES",
     "Access",
     "Buffer",
@@ -36,6 +43,7 @@ __all__ = [
     "DeviceDescription",
     "Groups",
     "Interpretation",
+    "KindSummary",
     "Matrix",
     "Phase",
     "PhaseKind",
@@ -45,6 +53,8 @@ __all__ = [
     "PlanError",
     "Scope",
     "Share",
+    "Slice",
+    "Trace",
     "Update",
     "Wait",
     "build",
@@ -57,6 +67,8 @@ __all__ = [
     "pass_cost",
     "phase_cost",
     "split",
+    "summarise",
     "to_arrays",
     "validate",
+    "worker_bytes",
 ]

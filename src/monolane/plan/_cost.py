@@ -7,6 +7,9 @@ are left out: together less than a thousandth of what any model of interest stre
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from monolane.plan._phase import Phase, PhaseKind
 from monolane.plan._plan import Plan
 
@@ -53,3 +56,16 @@ def pass_cost(plan: Plan, width: int = 1, length: int | None = None) -> Cost:
     """Return the cost of a whole pass."""
     costs = [phase_cost(plan, phase, width, length) for phase in plan.phases]
     return sum(costs, Cost(0, 0, 0.0))
+
+
+def worker_bytes(
+    plan: Plan, phase: Phase, width: int = 1, length: int | None = None
+) -> npt.NDArray[np.int64]:
+    """Return what each worker streams of a phase's bytes, [W]: by rows; of keys, by units."""
+    moved = np.zeros(plan.groups.workers, np.int64)
+    for matrix in phase.matrices:
+        moved += np.resize(np.diff(matrix.share.bounds), moved.shape) * matrix.row_bytes
+    if phase.units is not None and phase.units.total:
+        units = np.resize(np.diff(phase.units.bounds), moved.shape)
+        moved += phase_cost(plan, phase, width, length).bytes * units // units.sum()
+    return moved

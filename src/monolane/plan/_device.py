@@ -1,9 +1,10 @@
 """What a plan and its cost need to know of a machine, and ready descriptions of some.
 
-Measured figures where there are any, else the datasheet's.
+Measured figures where there are any, else the datasheet's. What waits and links cost is no part of
+a plan; `monolane.sim` knows it.
 The bandwidths are those that the makers of the released model found effective on eight GPUs, as
 their post on 3,000 tokens/s gives them; datasheets promise 4.8 TB/s for an H200 and 5.3 for an
-MI300X. Nobody here has measured compute, caches or links: those are datasheet figures.
+MI300X. Nobody here has measured compute or caches: those are datasheet figures.
 """
 
 import os
@@ -40,10 +41,6 @@ class DeviceDescription:
     devices: int = 1
     cache_bytes: int = 0  # last-level cache, shared
     worker_bytes: int = 0  # fast memory of one worker
-    group_sync: float = 0.0  # seconds for one wait among the workers of a lane group
-    all_sync: float = 0.0  # seconds for one wait among all workers of a device
-    link_latency: float = 0.0  # seconds for a flag to reach another device
-    link_bandwidth: float = 0.0  # bytes/s from one device to the others
     choice: Choice = Choice.EVERYONE
     chunk: int = 64  # keys that one worker attends to in a row where a head's keys are split
 
@@ -58,8 +55,7 @@ class DeviceDescription:
                 f"got {self.devices} x {self.workers}"
             )
         above = ("bandwidth", "compute")
-        names = ("cache_bytes", "worker_bytes", "group_sync", "all_sync", "link_latency")
-        for name in (*above, *names, "link_bandwidth"):
+        for name in (*above, "cache_bytes", "worker_bytes"):
             value, positive = getattr(self, name), name in above
             if not 0 <= value < float("inf") or (positive and value == 0):
                 wanted = "a number above zero" if positive else "zero or more"
@@ -86,14 +82,10 @@ H200 = DeviceDescription(
     workers=128,  # of 132 SMs: 8 lanes x 16; the four others idle
     bandwidth=30.7e12 / 8,
     compute=989e12,  # dense BF16
-    source="bandwidth: 30.7 TB/s effective on eight, published by Kog; latencies: public "
-    "measurements; the rest: NVIDIA H200 SXM datasheet; to be measured here",
+    source="bandwidth: 30.7 TB/s effective on eight, published by Kog; "
+    "the rest: NVIDIA H200 SXM datasheet; to be measured here",
     cache_bytes=50 << 20,
     worker_bytes=227 << 10,  # shared memory that one block may use
-    group_sync=0.8e-6,
-    all_sync=1.4e-6,
-    link_latency=0.82e-6,  # idle; about 2 us under load
-    link_bandwidth=450e9,  # NVLink 4, one direction
 )
 
 MI300X = DeviceDescription(
@@ -101,15 +93,39 @@ MI300X = DeviceDescription(
     workers=304,  # CUs: 8 XCDs x 38
     bandwidth=33.6e12 / 8,
     compute=1307e12,  # dense BF16
-    source="bandwidth: 33.6 TB/s effective on eight, published by Kog; latencies: public "
-    "measurements; the rest: AMD Instinct MI300X datasheet",
+    source="bandwidth: 33.6 TB/s effective on eight, published by Kog; "
+    "the rest: AMD Instinct MI300X datasheet",
     cache_bytes=256 << 20,
     worker_bytes=64 << 10,  # LDS
-    group_sync=0.4e-6,  # one XCD
-    all_sync=0.9e-6,
-    link_latency=1.2e-6,
-    link_bandwidth=448e9,  # seven links of 64 GB/s, one direction
 )
+
+H100 = replace(
+    H200,
+    name="h100",
+    bandwidth=3.35e12,
+    source="NVIDIA H100 SXM datasheet; nobody has told us an effective bandwidth",
+)
+
+B200 = DeviceDescription(
+    name="b200",
+    workers=144,  # of 148 SMs: 8 lanes x 18; the four others idle
+    bandwidth=8e12,
+    compute=2250e12,  # dense BF16
+    source="NVIDIA B200 datasheet; nobody has told us an effective bandwidth",
+    cache_bytes=126 << 20,
+    worker_bytes=227 << 10,
+)
+
+MI350X = DeviceDescription(
+    name="mi350x",
+    workers=256,  # CUs: 8 XCDs x 32
+    bandwidth=8e12,
+    compute=2300e12,  # dense BF16
+    source="AMD Instinct MI350X datasheet; nobody has told us an effective bandwidth",
+    cache_bytes=256 << 20,
+    worker_bytes=160 << 10,  # LDS
+)
+_GPUS = {device.name: device for device in (H100, H200, B200, MI300X, MI350X)}
 
 
 def cpu(workers: int, bandwidth: float = 45e9) -> DeviceDescription:
@@ -125,24 +141,23 @@ def cpu(workers: int, bandwidth: float = 45e9) -> DeviceDescription:
         source="stated, not measured: 44 to 49 GB/s were read on two cores of a Zen 5 machine",
         cache_bytes=32 << 20,
         worker_bytes=1 << 20,
-        group_sync=0.2e-6,
-        all_sync=0.2e-6,
         choice=Choice.LEADER,
         chunk=256,
     )
 
 
 def find_device(name: str) -> DeviceDescription:
-    """Return the description that a name stands for: cpu, cpu:N, h200, mi300x, or NxNAME."""
-    match = re.fullmatch(r"(?:(\d{1,4})x)?(h200|mi300x)|cpu(?::(\d{1,4}))?", name.lower())
-    if match is None:
-        raise ConfigError(
-            f"device: expected cpu, cpu:N, h200, mi300x, or several as in 8xh200, got {name!r}"
-        )
-    count, model, threads = match.groups()
-    if model is None:
+    """Return the description that a name stands for: cpu, cpu:N, a GPU such as h200, or NxGPU."""
+    match = re.fullmatch(r"(?:(\d{1,4})x)?([a-z]\w*)|cpu(?::(\d{1,4}))", name.lower())
+    count, model, threads = match.groups() if match is not None else (None, "", None)
+    if threads is not None or (model == "cpu" and count is None):
         return cpu(int(threads) if threads is not None else _cores())
-    one = {"h200": H200, "mi300x": MI300X}[model]
+    if model not in _GPUS:
+        raise ConfigError(
+            f"device: expected cpu, cpu:N, {', '.join(_GPUS)}, or several as in 8xh200, got "
+            f"{name!r}"
+        )
+    one = _GPUS[model]
     return one if count is None else replace(one, name=f"{count}x{model}", devices=int(count))
 
 

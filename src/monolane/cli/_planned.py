@@ -1,0 +1,37 @@
+"""A model as a plan needs it: its config, without its weights."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from monolane.model import ModelConfig
+    from monolane.plan import Place
+
+PlannedModel = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        help="'demo', 'smollm2', a model folder, a Hub id, or a shape: laneformer-2b.",
+    ),
+]
+
+
+def planned_model(model: str) -> "tuple[ModelConfig, dict[Place, str] | None]":
+    """Return a model's config, and the formats of its matrices where they are stored as blocks."""
+    from monolane.engine import find_model
+    from monolane.model import Blocks, Role, Weights, find_format, is_gguf, read_config
+    from monolane.plan import NAMES, named_config
+
+    if model in NAMES:
+        return named_config(model), None
+    path = find_model(model)
+    if not is_gguf(path):
+        return read_config(path), None
+    weights = Weights.open(path)
+    return weights.config, {
+        place: find_format(matrix.format).multiplied.name
+        for place, matrix in weights.quantized.items()
+        if isinstance(matrix, Blocks) and place[0] is not Role.EMBEDDING
+    }

@@ -1,0 +1,198 @@
+"""``monolane sim``: what a model would do on a machine, before anybody runs it there."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from monolane.cli import _options as options
+from monolane.cli._planned import PlannedModel, planned_model
+
+if TYPE_CHECKING:
+    from monolane.sim import Forecast, Machine, Scenario
+
+_PARTS = {
+    "streaming": "weights and keys, while nothing waits",
+    "chain": "from the last awaited word to the first product",
+    "wait_group": "waits inside a group of workers",
+    "wait_all": "waits for other groups or devices",
+    "choose": "the choice of the token",
+    "launch": "an epoch's launch, by its tokens",
+}
+
+
+def sim(
+    model: PlannedModel = "laneformer-2b",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            "-d",
+            help="h100, h200, b200, mi300x, mi350x, several as in 8xh200, cpu:N, or 'here': this "
+            "processor, whose read bandwidth is then measured.",
+        ),
+    ] = "8xh200",
+    reduce: Annotated[
+        str | None, typer.Option(help="now, never or after:D [default: the model's].")
+    ] = None,
+    lanes: Annotated[
+        int | None, typer.Option(min=1, help="Cut the model into so many lanes.")
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(help="bfloat16, float16, float32, float8, int8, int4, or auto.")
+    ] = "auto",
+    context: Annotated[int | None, typer.Option(help="Tokens in the sequence [1024].")] = None,
+    width: Annotated[int, typer.Option(help="Tokens that a pass carries.")] = 1,
+    bandwidth: Annotated[
+        float | None, typer.Option(help="GB/s of a device, if you measured it.")
+    ] = None,
+    link_latency: Annotated[
+        float | None, typer.Option(help="us for a word to reach another device.")
+    ] = None,
+    link_bandwidth: Annotated[
+        float | None, typer.Option(help="GB/s out of a device to all others.")
+    ] = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option(help="Vary one thing: delay, lanes, link, width, context or bandwidth."),
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a pass as a trace for ui.perfetto.dev (JSON).")
+    ] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw three layers of a pass, or the sweep, as SVG (needs the extra plot)."
+        ),
+    ] = None,
+    report: Annotated[
+        str | None, typer.Option(help="'seeds': published figures of this field, recomputed.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Predict tokens/s of a plan on a machine, with an interval and where the time goes.
+
+    The very plan that executors run is timed, worker by worker. Every constant has its source in
+    sim/configs/devices.toml; what has never been run is marked as predicted.
+    """
+    from monolane.sim import Scenario, run_scenario
+
+    if report is not None:
+        _report(report, as_json)
+        return
+    config, formats = planned_model(model)
+    scenario = Scenario(
+        model=model,
+        config=config,
+        machine=_machine(device, bandwidth, link_latency, link_bandwidth),
+        dtype=dtype,
+        formats=formats,
+        reduce=reduce,
+        lanes=lanes,
+        context=context,
+        width=width,
+    )
+    if sweep is not None:
+        _sweep(scenario, sweep, svg, as_json)
+        return
+    made = run_scenario(scenario)
+    if as_json:
+        sys.stdout.write(json.dumps({"model": model} | made.record()) + "\n")
+    else:
+        sys.stdout.write("\n".join(_lines(model, made)) + "\n")
+    if trace is not None:
+        _write_trace(trace, made)
+    if svg is not None:
+        from monolane.sim import draw_timeline
+
+        draw_timeline(made, svg, model)
+        sys.stderr.write(f"written to {svg}\n")
+
+
+def _machine(
+    name: str, bandwidth: float | None, latency: float | None, rate: float | None
+) -> "Machine":
+    from monolane.sim import find_machine
+
+    if name != "here":
+        found = find_machine(name)
+    else:
+        found, measured = _here()
+        bandwidth = measured if bandwidth is None else bandwidth
+    return found.stated(bandwidth=bandwidth, link_latency=latency, link_bandwidth=rate)
+
+
+def _here() -> "tuple[Machine, float]":
+    """Return this processor and its read bandwidth, GB/s, which takes a second or two."""
+    import os
+
+    from monolane.measure import ReadProbe, describe_machine
+    from monolane.sim import find_processor
+
+    cores = len(os.sched_getaffinity(0))
+    probe = ReadProbe(cores, 1 << 29)
+    probe.warm_up()
+    return find_processor(str(describe_machine()["name"]), cores), probe.measure() / 1e9
+
+
+def _lines(model: str, made: "Forecast") -> list[str]:
+    low, high = made.interval
+    groups, plan = made.plan.groups, made.plan
+    rules = dict.fromkeys(str(layer.mlp_reduce) for layer in plan.config.layers)
+    total = sum(made.parts.values())
+    shape = (
+        f"{groups.count} group{'s' * (groups.count > 1)} of "
+        f"{groups.lanes_each} lane{'s' * (groups.lanes_each > 1)} x "
+        f"{groups.workers_each} worker{'s' * (groups.workers_each > 1)}"
+    )
+    speed = f"{made.speed:,.4g} tokens/s ({low:,.4g} to {high:,.4g})"
+    lines = [
+        f"{model} · {plan.dtype} · {plan.context:,} tokens in the sequence · {made.width} a pass",
+        f"{made.machine.name}: {shape} · reduce: {', '.join(rules)}",
+        made.machine.standing,
+        "",
+        f"{speed} · {made.seconds * 1e6:,.1f} us a pass · floor {made.floor * 1e6:,.1f} us",
+        "",
+    ]
+    for name, seconds in made.parts.items():
+        share = seconds / total
+        lines.append(f"{name:11} {seconds * 1e6:10,.2f} us {share:6.1%}  {_PARTS[name]}")
+    lines += ["", "largest uncertainties, tokens/s at the bounds of a constant:"]
+    for one in made.uncertainties[:3]:
+        lines.append(f"{one.name:15} {one.slow:,.4g} to {one.fast:,.4g}")
+    return lines
+
+
+def _write_trace(path: Path, made: "Forecast") -> None:
+    about = {"device": made.machine.name, "standing": made.machine.standing}
+    document: dict[str, Any] = made.trace().chrome() | {"otherData": about}
+    path.write_text(json.dumps(document), encoding="utf-8")
+    sys.stderr.write(f"written to {path}: open it in ui.perfetto.dev\n")
+
+
+def _sweep(scenario: "Scenario", name: str, svg: Path | None, as_json: bool) -> None:
+    from monolane.sim import draw_sweep, run_sweep
+
+    swept = run_sweep(scenario, name)
+    if as_json:
+        sys.stdout.write(json.dumps(swept.record()) + "\n")
+    else:
+        sys.stdout.write("\n".join(swept.lines()) + "\n")
+    if svg is not None:
+        draw_sweep(swept, svg)
+        sys.stderr.write(f"written to {svg}\n")
+
+
+def _report(name: str, as_json: bool) -> None:
+    from monolane.errors import RequestError
+    from monolane.sim import seeds_report
+
+    if name != "seeds":
+        raise RequestError(f"report: expected seeds, got {name!r}")
+    tables = seeds_report()
+    if as_json:
+        sys.stdout.write(json.dumps([table.record() for table in tables]) + "\n")
+    else:
+        sys.stdout.write("\n\n".join("\n".join(table.lines()) for table in tables) + "\n")

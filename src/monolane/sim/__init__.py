@@ -1,0 +1,52 @@
+"""How long a plan takes on a machine, before anybody runs it there.
+
+``find_machine`` knows devices by name, each constant with its interval and source; ``Simulation``
+times the plan that executors run, worker by worker; ``forecast`` makes of it a speed with an
+interval; ``seeds_report`` recomputes published figures.
+"""
+
+from monolane.sim._back_solve import back_solve
+from monolane.sim._constants import NAMES, Constant, Timing, timings
+from monolane.sim._draw import draw_sweep, draw_timeline
+from monolane.sim._forecast import EPOCH_TOKENS, PARTS, Forecast, Uncertainty, forecast
+from monolane.sim._machine import Machine, find_machine, find_processor
+from monolane.sim._rates import Rates
+from monolane.sim._scenario import CONTEXT, Scenario, run_scenario
+from monolane.sim._seeds import Row, Table, seeds_report
+from monolane.sim._simulate import Run, Simulation, Step
+from monolane.sim._sweep import SWEEPS, Point, Sweep, run_sweep
+from monolane.sim._variant import with_lanes, with_reduce
+
+__all__ = [
+    "CONTEXT",
+    "EPOCH_TOKENS",
+    "NAMES",
+    "PARTS",
+    "SWEEPS",
+    "Constant",
+    "Forecast",
+    "Machine",
+    "Point",
+    "Rates",
+    "Row",
+    "Run",
+    "Scenario",
+    "Simulation",
+    "Step",
+    "Sweep",
+    "Table",
+    "Timing",
+    "Uncertainty",
+    "back_solve",
+    "draw_sweep",
+    "draw_timeline",
+    "find_machine",
+    "find_processor",
+    "forecast",
+    "run_scenario",
+    "run_sweep",
+    "seeds_report",
+    "timings",
+    "with_lanes",
+    "with_reduce",
+]

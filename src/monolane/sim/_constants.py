@@ -1,0 +1,124 @@
+"""What is known of a device's timing: constants with an interval and a source each.
+
+Read from configs/devices.toml, whose rows are data and not code, so that a measurement changes one
+line, and so that a person with another machine can hand in a file of their own.
+"""
+
+from dataclasses import replace
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from monolane._toml import config, load_table, read_table
+from monolane.errors import ConfigError
+from monolane.plan import PhaseKind
+from monolane.sim._rates import Rates
+
+Level = Literal["low", "value", "high"]
+Basis = Literal["measured", "datasheet", "published", "estimated", "back-solved"]
+Positive = Annotated[float, Field(ge=0)]
+OTHER = "other"  # of the formats or kinds of phase that a table does not name
+
+# Constants that vary together, since one cause moves them: all chains by how loaded L2 is.
+NAMES = (
+    "bandwidth_gb_s",
+    "share",
+    "ring_kb",
+    "catch_up",
+    "group_sync_us",
+    "all_sync_us",
+    "chain_us",
+    "link_us",
+    "link_gb_s",
+    "skew_us",
+    "launch_us",
+)
+
+
+@config
+class Constant:
+    """A number, between what bounds we would still believe it, and why."""
+
+    value: Positive
+    low: Positive
+    high: Positive
+    basis: Basis
+    source: str
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.value <= self.high:
+            raise ValueError(
+                f"expected low <= value <= high, got {self.low:g}, {self.value:g}, {self.high:g}"
+            )
+
+    def at(self, level: Level) -> float:
+        """Return the value, or one of its bounds."""
+        return {"low": self.low, "value": self.value, "high": self.high}[level]
+
+
+@config
+class Timing:
+    """The constants of one device; the names say their units."""
+
+    bandwidth_gb_s: Constant
+    share: dict[str, Constant]  # of the bandwidth, by weight format
+    ring_kb: Constant  # of one worker
+    catch_up: Constant
+    group_sync_us: Constant
+    all_sync_us: Constant
+    link_us: Constant
+    link_gb_s: Constant
+    skew_us: Constant
+    launch_us: Constant
+    chain_us: dict[str, Constant]  # by kind of phase
+    executed: bool  # whether a decode of ours has ever run on such a device
+    processor: str = ""  # the name under which results know it
+
+    def rates(self, dtype: str, levels: dict[str, Level] | None = None) -> Rates:
+        """Return the numbers for weights of a format; ``levels`` names constants at a bound."""
+
+        def at(name: str, constant: Constant) -> float:
+            return constant.at((levels or {}).get(name, "value"))
+
+        share = self.share.get(dtype) or self.share[OTHER]
+        return Rates(
+            bandwidth=at("bandwidth_gb_s", self.bandwidth_gb_s) * 1e9 * at("share", share),
+            ring=at("ring_kb", self.ring_kb) * 1024,
+            catch_up=at("catch_up", self.catch_up),
+            group_sync=at("group_sync_us", self.group_sync_us) / 1e6,
+            all_sync=at("all_sync_us", self.all_sync_us) / 1e6,
+            link_latency=at("link_us", self.link_us) / 1e6,
+            link_bandwidth=at("link_gb_s", self.link_gb_s) * 1e9,
+            skew=at("skew_us", self.skew_us) / 1e6,
+            chain={kind: at("chain_us", self._chain(kind)) / 1e6 for kind in PhaseKind},
+            launch=at("launch_us", self.launch_us) / 1e6,
+        )
+
+    def _chain(self, kind: PhaseKind) -> Constant:
+        return self.chain_us.get(kind.name) or self.chain_us.get(OTHER) or _NOTHING
+
+    def stated(self, name: str, value: float) -> "Timing":
+        """Return it with one constant that the caller states, hence without an interval."""
+        if not 0 <= value < float("inf"):
+            raise ConfigError(f"{name}: expected a number of zero or more, got {value:g}")
+        said = Constant(value=value, low=value, high=value, basis="measured", source="stated")
+        changes: dict[str, Any] = {name: said}
+        return replace(self, **changes)
+
+
+_NOTHING = Constant(value=0, low=0, high=0, basis="estimated", source="a phase without a chain")
+
+
+@cache
+def timings() -> dict[str, Timing]:
+    """Return the shipped devices by name."""
+    table, origin = load_table("devices", "monolane.sim")
+    return {name: read_table(Timing, _whole(table, name), f"{origin}: [{name}]") for name in table}
+
+
+def _whole(table: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a table's constants, those of the one that it is like included."""
+    own = dict(table[name])
+    like = own.pop("like", None)
+    return own if like is None else _whole(table, like) | own

@@ -1,0 +1,149 @@
+"""What a forecast says of itself: parts that add up, bounds that hold, and what it is worth."""
+
+from dataclasses import replace
+
+import pytest
+
+from monolane.errors import ConfigError
+from monolane.plan import named_config
+from monolane.sim import (
+    NAMES,
+    Constant,
+    Forecast,
+    Scenario,
+    find_machine,
+    find_processor,
+    run_scenario,
+    timings,
+    with_lanes,
+    with_reduce,
+)
+
+MODEL = named_config("laneformer-2b")
+
+
+def run(device: str, **more: object) -> Forecast:
+    machine = find_machine(device)
+    return run_scenario(Scenario(model="laneformer-2b", config=MODEL, machine=machine, **more))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("device", "rule"),
+    [("h200", None), ("8xh200", "now"), ("8xmi300x", "after:2"), ("cpu:2", None)],
+)
+def test_the_parts_are_the_whole(device: str, rule: str | None) -> None:
+    made = run(device, reduce=rule)
+    assert sum(made.parts.values()) == pytest.approx(made.seconds, rel=1e-6)
+    assert all(part >= 0 for part in made.parts.values())
+    assert made.seconds >= made.floor
+
+
+def test_the_interval_holds_every_single_bound() -> None:
+    made = run("8xh200")
+    low, high = made.interval
+    for one in made.uncertainties:
+        assert low <= one.slow * (1 + 1e-9)
+        assert one.fast <= high * (1 + 1e-9)
+    spans = [one.span for one in made.uncertainties]
+    assert spans == sorted(spans, reverse=True)
+
+
+def test_one_uncertain_constant_alone_makes_the_interval() -> None:
+    machine = find_machine("h200")
+    timing = machine.timing
+    for name in NAMES:
+        if name not in ("share", "chain_us", "bandwidth_gb_s"):
+            timing = timing.stated(name, getattr(timing, name).value)
+    sure = {k: replace(c, low=c.value, high=c.value) for k, c in timing.chain_us.items()}
+    share = {k: replace(c, low=c.value, high=c.value) for k, c in timing.share.items()}
+    machine = replace(machine, timing=replace(timing, chain_us=sure, share=share))
+    made = run_scenario(Scenario(model="", config=MODEL, machine=machine))
+    assert [one.name for one in made.uncertainties] == ["bandwidth_gb_s"]
+    assert made.interval == pytest.approx((made.uncertainties[0].slow, made.uncertainties[0].fast))
+
+
+def test_a_stated_figure_has_no_interval() -> None:
+    machine = find_machine("8xh200").stated(bandwidth=4000, link_latency=3, link_bandwidth=400)
+    made = run_scenario(Scenario(model="", config=MODEL, machine=machine))
+    named = {one.name for one in made.uncertainties}
+    assert not named & {"bandwidth_gb_s", "link_us", "link_gb_s"}
+
+
+def test_more_bandwidth_a_shorter_link_and_fewer_tokens_never_slow_it() -> None:
+    base = run("8xh200", reduce="now").speed
+    assert run("8xh200", reduce="now", context=128).speed > base
+    faster = find_machine("8xh200").stated(bandwidth=5000, link_latency=0.1)
+    made = run_scenario(Scenario(model="", config=MODEL, machine=faster, reduce="now"))
+    assert made.speed > base
+
+
+def test_a_traced_pass_is_as_long_as_it_says() -> None:
+    made = run("8xh200")
+    trace = made.trace()
+    slices = [one for one in trace.slices if one.worker == 0]
+    assert [one.phase.index for one in slices] == list(range(len(made.plan.phases)))
+    whole = slices[-1].ended - slices[0].arrived
+    assert whole == pytest.approx((made.seconds - made.parts["launch"]) * 1e9, rel=1e-3)
+    assert {one.worker for one in trace.slices} == set(range(0, 1024, 128))
+
+
+@pytest.mark.parametrize(
+    ("device", "word"),
+    [
+        ("h100", "predicted"),
+        ("8xb200", "predicted"),
+        ("8xh200-kog", "predicted"),
+        ("cpu:2", "other processors"),
+        ("amd-epyc:2", "measured on such"),
+        ("8xcpu:1", "a processor of its own"),
+    ],
+)
+def test_what_a_forecast_is_worth(device: str, word: str) -> None:
+    assert word in find_machine(device).standing
+
+
+def test_processors_by_the_name_that_results_have() -> None:
+    assert find_processor("AMD EPYC", 2).name == "amd-epyc:2"
+    assert find_processor("Something else", 3).name == "cpu:3"
+
+
+@pytest.mark.parametrize("name", ["", "gpu", "h200:2", "xh200", "0xh200", "cpu:0", "8x"])
+def test_unknown_machines(name: str) -> None:
+    with pytest.raises(ConfigError, match="device"):
+        find_machine(name)
+
+
+def test_rules_and_lanes() -> None:
+    now = with_reduce(MODEL, "now")
+    assert {str(layer.mlp_reduce) for layer in now.layers} == {"now"}
+    after = with_reduce(MODEL, "after:4")
+    rules = [str(layer.attention_reduce) for layer in after.layers]
+    assert rules == ["never"] * 4 + ["after 4"] * 11
+    assert [layer.window for layer in after.layers] == [layer.window for layer in MODEL.layers]
+    assert with_reduce(MODEL, "after:2") == MODEL  # what the model was trained with
+    for wrong in ("", "later", "after:0", "after:x"):
+        with pytest.raises(ConfigError, match="reduce: expected now, never or after:D"):
+            with_reduce(MODEL, wrong)
+    with pytest.raises(ConfigError, match="expected a model of several lanes, got one"):
+        with_reduce(with_lanes(MODEL, 1), "now")
+    with pytest.raises(ConfigError):
+        with_lanes(MODEL, 5)
+
+
+def test_every_constant_has_a_source_and_sane_bounds() -> None:
+    seen = 0
+    for timing in timings().values():
+        for name in NAMES:
+            held = getattr(timing, name)
+            for constant in held.values() if isinstance(held, dict) else (held,):
+                assert constant.low <= constant.value <= constant.high
+                assert len(constant.source) >= len("as QKV")
+                seen += 1
+    assert seen > 100
+
+
+def test_a_constant_outside_its_bounds() -> None:
+    with pytest.raises(ConfigError, match="expected low <= value <= high, got 2, 1, 3"):
+        Constant(value=1, low=2, high=3, basis="measured", source="here")
+    with pytest.raises(ConfigError, match="expected at least 0, got -1"):
+        Constant(value=-1, low=-1, high=0, basis="measured", source="here")
