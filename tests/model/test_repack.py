@@ -75,7 +75,6 @@ def test_a_packed_model_is_the_float_model_that_is_meant(
     wanted = oracle(plain, IDS)
     np.testing.assert_array_equal(oracle(packed, IDS), wanted)
     executor = CpuExecutor(packed, context=64, slots=1)
-    assert executor.converted_bytes == 0  # the float head is read as it is stored
     assert dict(executor.plan.formats) == {(Role.HEAD, None): "float16"}
     found = executor.logits(0, IDS.tolist())
     # As derived in tests/cpu/test_quantized.py: activations on a grid of max |x| / 127 per group,

@@ -1,5 +1,5 @@
 """
-The CPU kernels one by one, for tests and benchmarks. `isa` names an instruction set of supported(); formats are the short names of monolane.model's table; rows of weights are uint8 [R, bytes] and scales float16 bits [R, K / 32].
+The CPU kernels one by one, for tests and benchmarks. `isa` names an instruction set of supported(); formats are the short names of monolane.model's table; rows of weights are uint8 [R, bytes], panels of 16 rows uint8 [R / 16, bytes], scales float16 bits [R, K / 32].
 """
 
 from typing import Annotated
@@ -24,9 +24,9 @@ def quantize(to: str, from_: str, values: Annotated[NDArray[numpy.uint8], dict(s
     Codes, uint8 [R, bytes], and scales, uint16 [R, K / 32], of float rows.
     """
 
-def repack(from_: str, blocks: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> tuple:
+def repack(from_: str, values: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], scales: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None, cols: int) -> tuple:
     """
-    What products read instead of blocks, uint8 [R, bytes]: the format, its rows, and scales, uint16 [R, K / 32], or None where they are among the values.
+    What products read instead of rows of codes: the format, and panels of 16 rows, uint8 [ceil(R / 16), bytes].
     """
 
 def rms_norm(isa: str, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], scale: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], eps: float) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]:
