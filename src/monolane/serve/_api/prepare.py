@@ -10,6 +10,7 @@ from typing import Any
 
 from monolane.engine import Constraint, Engine
 from monolane.errors import RequestError
+from monolane.serve._api.legacy import modern
 from monolane.serve._api.limits import check_length, check_size, token_budget
 from monolane.serve._api.wire import AnswerRequest, ChatRequest, CompletionRequest
 from monolane.serve._grammar.compiler import Grammar, compiler_of
@@ -36,15 +37,14 @@ def prepare_chat(request: ChatRequest, engine: Engine, tool_format: str = AUTO) 
     ``tool_format`` is the server's ``--tool-format``.
     """
     request.check_supported()
+    request = modern(request)
     check_length("messages", sum(len(content_text(m)) for m in request.messages), engine)
     tools = read_tools(
         request.tools, request.tool_choice, request.parallel_tool_calls, engine, tool_format
     )
     rendered, thinking = chat_prompt(request, tools, engine, tool_format)
     ids = engine.prompt_ids(rendered)
-    wanted = request.max_completion_tokens
-    wanted = request.max_tokens if wanted is None else wanted
-    budget = token_budget(wanted, request.min_tokens, len(ids), engine)
+    budget = token_budget(request.wanted_tokens, request.min_tokens, len(ids), engine)
     check_size(request.choices, budget, request.alternatives)
     grammar = answer_grammar(request.structured(), tools)
     if grammar is not None and thinking is not None and engine.tokenizer is not None:
@@ -71,10 +71,11 @@ def prepare_chat(request: ChatRequest, engine: Engine, tool_format: str = AUTO) 
 def prepare_completion(request: CompletionRequest, engine: Engine) -> list[Choice]:
     """Return the choices of a completion request, prompt by prompt; RequestError, TextError."""
     request.check_supported()
-    if request.max_tokens == 0 and not request.echo:
+    tokens = request.wanted_tokens
+    if tokens == 0 and not request.echo:
         raise RequestError("max_tokens: expected at least 1 where the prompt is not echoed, got 0")
     # The engine draws at least one token. Where only the prompt's scores are wanted, it is dropped.
-    discard = request.max_tokens == 0
+    discard = tokens == 0
     grammar = answer_grammar(request.structured(), None)
     seed = request.first_seed()
     choices: list[Choice] = []
@@ -82,15 +83,15 @@ def prepare_completion(request: CompletionRequest, engine: Engine) -> list[Choic
         if isinstance(prompt, str):
             check_length("prompt", len(prompt), engine)
         ids = engine.prompt_ids(_prompt_ids(prompt, request, engine))
-        wanted = 1 if discard else request.max_tokens
+        wanted = 1 if discard else tokens
         budget = token_budget(wanted, request.min_tokens, len(ids), engine)
         size = budget + len(ids) if request.echo else budget
         check_size(len(request.prompts) * request.choices, size, request.alternatives)
         echo = _text_of(prompt, engine) if request.echo else None
-        scored = request.logprobs if request.echo else None
+        scored = request.alternatives if request.echo else None
         for j in range(request.choices):
             params = request.sampling(
-                seed + j, budget, logprobs=request.logprobs, prompt_logprobs=scored
+                seed + j, budget, logprobs=request.alternatives, prompt_logprobs=scored
             )
             constraint = constraint_of(request, grammar, engine)
             stream = engine.stream(ids, params, constraint)
@@ -170,7 +171,11 @@ def _prompt_ids(
     has texts of others in it, and those never hold control tokens.
     """
     if isinstance(prompt, str) and engine.tokenizer is not None:
-        return engine.tokenizer.encode(prompt, parse_special=request.parse_special is not False)
+        return engine.tokenizer.encode(
+            prompt,
+            add_special_tokens=request.add_special_tokens is not False,
+            parse_special=request.parse_special is not False,
+        )
     return prompt
 
 
