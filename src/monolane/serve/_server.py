@@ -82,7 +82,14 @@ class _Server(uvicorn.Server):
         config = uvicorn.Config(
             build_app(service, self._stop),
             loop="asyncio",  # also where uvloop is installed: only this loop is tested
-            http=type("Protocol", (LimitedProtocol,), {"send_seconds": options.send_seconds}),
+            http=type(
+                "Protocol",
+                (LimitedProtocol,),
+                {
+                    "send_seconds": options.send_seconds,
+                    "max_connections": options.max_connections,
+                },
+            ),
             ws="none",
             lifespan="on",
             log_config=None,
@@ -90,7 +97,6 @@ class _Server(uvicorn.Server):
             proxy_headers=False,
             server_header=False,
             h11_max_incomplete_event_size=HEAD_BYTES,
-            limit_concurrency=options.max_connections,
             backlog=_BACKLOG,
             ssl_certfile=options.tls_cert,
             ssl_keyfile=options.tls_key,

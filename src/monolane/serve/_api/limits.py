@@ -1,12 +1,13 @@
 """How much one request may send and ask for, checked before it costs anything."""
 
 import asyncio
+from collections.abc import Sequence
 
 from starlette.requests import ClientDisconnect, Request
 
 from monolane.engine import Engine
 from monolane.errors import RequestError
-from monolane.serve._errors import ApiError
+from monolane.serve._errors import ApiError, ContextError
 
 BODY_SECONDS = 30.0  # for a whole body
 MAX_CHOICES = 256  # answers of one request
@@ -47,13 +48,17 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 def check_length(name: str, chars: int, engine: Engine) -> None:
-    """Raise RequestError for a text of so many characters if it cannot fit into the context."""
+    """Raise ContextError for a text of so many characters if it cannot fit into the context."""
     context = engine.backend.context
     if chars > _CHARS_PER_TOKEN * context:
-        raise RequestError(
-            f"{name}: expected at most {context} tokens, the context of this engine, got {chars} "
-            "characters, which cannot be so few; shorten it"
-        )
+        raise ContextError(name, context, f"{chars} characters, which cannot be so few")
+
+
+def check_prompt(name: str, ids: Sequence[int], engine: Engine) -> None:
+    """Raise ContextError for token ids that do not fit into the context."""
+    context = engine.backend.context
+    if len(ids) > context:
+        raise ContextError(name, context, f"{len(ids)} tokens")
 
 
 def token_budget(wanted: int | None, least: int | None, prompt: int, engine: Engine) -> int:
@@ -67,7 +72,7 @@ def token_budget(wanted: int | None, least: int | None, prompt: int, engine: Eng
         raise RequestError(
             f"max_tokens: expected 1 to {context}, the context of this model, got {wanted}"
         )
-    free = max(1, context - prompt + 1)  # a prompt that does not fit is refused by the engine
+    free = context - prompt + 1
     budget = free if wanted is None else min(wanted, free)
     if least is not None and least > budget:
         raise RequestError(

@@ -11,7 +11,7 @@ from typing import Any
 from monolane.engine import Constraint, Engine
 from monolane.errors import RequestError
 from monolane.serve._api.legacy import modern
-from monolane.serve._api.limits import check_length, check_size, token_budget
+from monolane.serve._api.limits import check_length, check_prompt, check_size, token_budget
 from monolane.serve._api.wire import AnswerRequest, ChatRequest, CompletionRequest
 from monolane.serve._grammar.compiler import Grammar, compiler_of
 from monolane.serve._grammar.constraint import AtLeast
@@ -44,6 +44,7 @@ def prepare_chat(request: ChatRequest, engine: Engine, tool_format: str = AUTO) 
     )
     rendered, thinking = chat_prompt(request, tools, engine, tool_format)
     ids = engine.prompt_ids(rendered)
+    check_prompt("messages", ids, engine)
     budget = token_budget(request.wanted_tokens, request.min_tokens, len(ids), engine)
     check_size(request.choices, budget, request.alternatives)
     grammar = answer_grammar(request.structured(), tools)
@@ -83,6 +84,7 @@ def prepare_completion(request: CompletionRequest, engine: Engine) -> list[Choic
         if isinstance(prompt, str):
             check_length("prompt", len(prompt), engine)
         ids = engine.prompt_ids(_prompt_ids(prompt, request, engine))
+        check_prompt("prompt", ids, engine)
         wanted = 1 if discard else tokens
         budget = token_budget(wanted, request.min_tokens, len(ids), engine)
         size = budget + len(ids) if request.echo else budget

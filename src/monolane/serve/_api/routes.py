@@ -20,6 +20,7 @@ from monolane.serve._api.wire import (
     DetokenizeRequest,
     TokenizeRequest,
 )
+from monolane.serve._errors import RETRY_SECONDS
 from monolane.serve._run.service import Service
 from monolane.text import DEFAULT_TEMPLATE, Tokenizer
 
@@ -52,7 +53,8 @@ class _Handlers:
 
     async def health(self, _: Request) -> Response:
         code, status = self._service.health()
-        return JSONResponse({"status": status}, code)
+        later = {} if code == 200 else {"Retry-After": RETRY_SECONDS}
+        return JSONResponse({"status": status}, code, later)
 
     async def version(self, _: Request) -> Response:
         return JSONResponse({"version": __version__})
