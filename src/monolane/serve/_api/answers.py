@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from monolane.engine import Engine
+from monolane.serve._api.body import parse_body
 from monolane.serve._api.limits import read_body
 from monolane.serve._api.prepare import prepare_chat, prepare_completion
 from monolane.serve._api.reply import Reply
@@ -65,7 +66,7 @@ class Answers:
         self, body: bytes, engine: Engine
     ) -> tuple[ChatRequest | CompletionRequest, list[Choice]]:
         """Parse, check, render and encode; on a thread."""
-        request = self._kind.model_validate_json(body)
+        request = parse_body(self._kind, body)
         self._service.check_model(request.model)
         if isinstance(request, ChatRequest):
             return request, prepare_chat(request, engine, self._service.options.tool_format)

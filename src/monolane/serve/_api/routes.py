@@ -10,6 +10,7 @@ from starlette.routing import Route
 from monolane._version import __version__
 from monolane.errors import RequestError
 from monolane.serve._api.answers import Answers
+from monolane.serve._api.body import parse_body
 from monolane.serve._api.limits import read_body
 from monolane.serve._api.openapi import openapi
 from monolane.serve._api.prepare import render_ids
@@ -85,7 +86,7 @@ class _Handlers:
         data = await read_body(request, self._service.options.max_body_bytes)
 
         def work() -> dict[str, Any]:
-            body = kind.model_validate_json(data)
+            body = parse_body(kind, data)
             self._service.check_model(body.model)
             return answer(body)
 
