@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
+from types import FrameType
 
 import uvicorn
 from starlette.routing import Router
@@ -73,7 +74,8 @@ def build_app(service: Service, stop: Callable[[], None] = lambda: None) -> ASGI
 
     page = page_routes()
     router = Router([*routes(service), *page], redirect_slashes=False, lifespan=lifespan)
-    return Guard(router, service.options, [*OPEN, *(route.path for route in page)])
+    open_paths = [*OPEN, *(route.path for route in page)]
+    return Guard(router, service.options, open_paths, service.metrics.refusals.note)
 
 
 class _Server(uvicorn.Server):
@@ -122,7 +124,12 @@ class _Server(uvicorn.Server):
         timer = loop.call_later(service.options.drain_seconds, service.end_requests)
         await super().shutdown(sockets)
         timer.cancel()
-        service.end_requests()  # what a second Ctrl-C has left: its thread would keep the process
+        service.abandon()  # what a second signal has left: its threads would keep the process
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to end; a second signal, whichever, ends at once."""
+        self.force_exit = self.should_exit
+        super().handle_exit(sig, frame)
 
     def _stop(self) -> None:
         self.should_exit = True

@@ -5,16 +5,22 @@ step is done once for a request; only what belongs to one answer is made for eac
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from monolane.engine import Constraint, Engine
+from monolane.engine import Engine
 from monolane.errors import RequestError
 from monolane.serve._api.legacy import modern
-from monolane.serve._api.limits import check_length, check_prompt, check_size, token_budget
+from monolane.serve._api.limits import (
+    check_length,
+    check_prompt,
+    check_size,
+    text_size,
+    token_budget,
+)
 from monolane.serve._api.wire import AnswerRequest, ChatRequest, CompletionRequest
 from monolane.serve._grammar.compiler import Grammar, compiler_of
-from monolane.serve._grammar.constraint import AtLeast
+from monolane.serve._grammar.constraint import AtLeast, GrammarWalk
 from monolane.serve._grammar.thinking import after_thinking
 from monolane.serve._run.choice import Choice
 from monolane.serve._tools.format import AUTO
@@ -38,7 +44,7 @@ def prepare_chat(request: ChatRequest, engine: Engine, tool_format: str = AUTO) 
     """
     request.check_supported()
     request = modern(request)
-    check_length("messages", sum(len(content_text(m)) for m in request.messages), engine)
+    check_length("messages", text_size(request.messages), engine)
     tools = read_tools(
         request.tools, request.tool_choice, request.parallel_tool_calls, engine, tool_format
     )
@@ -65,7 +71,8 @@ def prepare_chat(request: ChatRequest, engine: Engine, tool_format: str = AUTO) 
         constraint = constraint_of(request, grammar, engine)
         stream = engine.stream(ids, params, constraint)
         parser = ToolParser(tools) if tools else None
-        choices.append(Choice(j, ids, stream, budget, parser, guided=constraint is not None))
+        guided, forced = constraint is not None, forced_by(constraint, request.alternatives)
+        choices.append(Choice(j, ids, stream, budget, parser, guided=guided, forced=forced))
     return choices
 
 
@@ -97,14 +104,33 @@ def prepare_completion(request: CompletionRequest, engine: Engine) -> list[Choic
             )
             constraint = constraint_of(request, grammar, engine)
             stream = engine.stream(ids, params, constraint)
-            guided = constraint is not None
-            choices.append(Choice(len(choices), ids, stream, budget, None, echo, guided, discard))
+            choices.append(
+                Choice(
+                    len(choices),
+                    ids,
+                    stream,
+                    budget,
+                    echo=echo,
+                    guided=constraint is not None,
+                    discard=discard,
+                    forced=forced_by(constraint, request.alternatives),
+                )
+            )
     return choices
+
+
+def forced_by(
+    constraint: GrammarWalk | AtLeast | None, alternatives: int | None
+) -> Callable[[], int]:
+    """Return a count of the tokens that cost no draw; with log-probabilities each one does."""
+    if constraint is None or alternatives is not None:
+        return lambda: 0
+    return lambda: constraint.forced
 
 
 def constraint_of(
     request: AnswerRequest, grammar: Grammar | None, engine: Engine
-) -> Constraint | None:
+) -> GrammarWalk | AtLeast | None:
     """Return the constraint of one choice; RequestError for a grammar that cannot be compiled."""
     walk = None if grammar is None else compiler_of(engine).walk(grammar)
     if not request.min_tokens:

@@ -1,5 +1,6 @@
 """The table of routes, and the short ones: models, tokens, health, metrics."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ from monolane._version import __version__
 from monolane.errors import RequestError
 from monolane.serve._api.answers import Answers
 from monolane.serve._api.body import parse_body
-from monolane.serve._api.limits import read_body
+from monolane.serve._api.limits import LARGE_BODY, check_length, disconnected, read_body, text_size
 from monolane.serve._api.openapi import openapi
 from monolane.serve._api.prepare import render_ids
 from monolane.serve._api.wire import (
@@ -90,7 +91,13 @@ class _Handlers:
             self._service.check_model(body.model)
             return answer(body)
 
-        return JSONResponse(await self._service.prepare(work))
+        gone = asyncio.create_task(disconnected(request.receive))
+        try:
+            return JSONResponse(await self._service.prepare(work, gone))
+        finally:
+            gone.cancel()
+            if len(data) > LARGE_BODY:
+                self._service.tidy()
 
     def _tokenizer(self) -> Tokenizer:
         tokenizer = self._service.engine.tokenizer
@@ -103,6 +110,7 @@ class _Handlers:
         if (body.prompt is None) == (body.messages is None):
             raise RequestError("prompt: expected either prompt or messages")
         if body.messages is not None:
+            check_length("messages", text_size(body.messages), engine)
             ids = render_ids(
                 body.messages,
                 engine,
@@ -110,6 +118,7 @@ class _Handlers:
                 continue_final=bool(body.continue_final_message),
             )
         else:
+            check_length("prompt", len(body.prompt or ""), engine)
             ids = tokenizer.encode(
                 body.prompt or "",
                 add_special_tokens=body.add_special_tokens is not False,

@@ -17,13 +17,17 @@ def settle() -> None:
     if hasattr(libc, "mallopt"):  # glibc; musl's malloc keeps little
         # A fixed threshold: else glibc raises it to 32 MB with the first large block that is freed.
         libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
-    gc.collect()
-    gc.freeze()
     give_back()
+    gc.freeze()
 
 
 def give_back() -> None:
-    """Return what is free to the system. Takes milliseconds; other threads run on meanwhile."""
+    """Return what is free to the system; takes milliseconds.
+
+    An error keeps the frames that it went through, and with them the body of its request, until
+    the collector finds them.
+    """
+    gc.collect()
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
