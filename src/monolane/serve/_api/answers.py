@@ -12,7 +12,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from monolane.engine import Engine
-from monolane.serve._api.limits import read_body
+from monolane.serve._api.body import parse_body
+from monolane.serve._api.limits import LARGE_BODY, disconnected, read_body
 from monolane.serve._api.prepare import prepare_chat, prepare_completion
 from monolane.serve._api.reply import Reply
 from monolane.serve._api.sse import KEEP_ALIVE, EventWriter, failed
@@ -42,22 +43,43 @@ class Answers:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         service, arrived = self._service, time.perf_counter_ns()
-        engine, options = service.engine, service.options
+        options = service.options
+        assert service.engine  # else a 503, before the body is read
+        service.scheduler.check_room()
         body = await read_body(Request(scope, receive), options.max_body_bytes)
         service.scheduler.check_room()
-        request, choices = await service.prepare(lambda: self._prepare(body, engine))
+        gone = asyncio.create_task(disconnected(receive))
+        try:
+            await self._answer(body, arrived, gone, scope, receive, send)
+        finally:
+            gone.cancel()
+            if len(body) > LARGE_BODY:
+                service.tidy()
+
+    async def _answer(
+        self,
+        body: bytes,
+        arrived: int,
+        gone: "asyncio.Task[None]",
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Answer a body; ``gone`` is done when its client has left."""
+        service = self._service
+        engine, options = service.engine, service.options
+        request, choices = await service.prepare(lambda: self._prepare(body, engine), gone)
         seconds = min(request.deadline or 1e9, options.deadline_seconds)
         served = ServedRequest(service, choices, arrived, streamed=bool(request.stream))
         reply = Reply(service, request, served)
         served.start(seconds)
-        gone = asyncio.create_task(_watch(receive, served))
+        gone.add_done_callback(lambda _: served.cancel("client"))
         try:
             if request.stream:
                 await _stream(reply, send)
             else:
                 await (await _whole(reply))(scope, receive, send)
         finally:
-            gone.cancel()
             served.cancel("client")
             _log(scope, served)
 
@@ -65,7 +87,7 @@ class Answers:
         self, body: bytes, engine: Engine
     ) -> tuple[ChatRequest | CompletionRequest, list[Choice]]:
         """Parse, check, render and encode; on a thread."""
-        request = self._kind.model_validate_json(body)
+        request = parse_body(self._kind, body)
         self._service.check_model(request.model)
         if isinstance(request, ChatRequest):
             return request, prepare_chat(request, engine, self._service.options.tool_format)
@@ -113,13 +135,6 @@ async def _whole(reply: Reply) -> Response:
     many = reply.usage()["total_tokens"] >= _MANY
     body = await asyncio.to_thread(reply.whole) if many else reply.whole()
     return Response(body, media_type="application/json")
-
-
-async def _watch(receive: Receive, served: ServedRequest) -> None:
-    """Cancel the request when its client goes away."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    served.cancel("client")
 
 
 def _log(scope: Scope, served: ServedRequest) -> None:

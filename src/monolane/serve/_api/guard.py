@@ -9,7 +9,7 @@ past them.
 import logging
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -33,8 +33,15 @@ _HEADERS = {
 class Guard:
     """The outermost ASGI application; ``open_paths`` answer without a key."""
 
-    def __init__(self, app: ASGIApp, options: ServerOptions, open_paths: Iterable[str]) -> None:
-        self._app, self._options = app, options
+    def __init__(
+        self,
+        app: ASGIApp,
+        options: ServerOptions,
+        open_paths: Iterable[str],
+        note: Callable[[int, str, str], None],
+    ) -> None:
+        """``note`` is told of each error: its status, the request's id, and the message."""
+        self._app, self._options, self._note = app, options, note
         self._open = frozenset(path.encode() for path in open_paths)
         host = options.host
         own = () if host in ("0.0.0.0", "::") else (f"[{host}]" if ":" in host else host,)
@@ -75,6 +82,7 @@ class Guard:
             await app(scope, receive, answer)
         except Exception as error:
             reply = api_error(error)
+            self._note(reply.status, request_id, str(reply))
             if reply.status == 500:
                 log.error("request %s failed", request_id, exc_info=error)
             if not started:

@@ -5,15 +5,22 @@ step is done once for a request; only what belongs to one answer is made for eac
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from monolane.engine import Constraint, Engine
+from monolane.engine import Engine
 from monolane.errors import RequestError
-from monolane.serve._api.limits import check_length, check_size, token_budget
+from monolane.serve._api.legacy import modern
+from monolane.serve._api.limits import (
+    check_length,
+    check_prompt,
+    check_size,
+    text_size,
+    token_budget,
+)
 from monolane.serve._api.wire import AnswerRequest, ChatRequest, CompletionRequest
 from monolane.serve._grammar.compiler import Grammar, compiler_of
-from monolane.serve._grammar.constraint import AtLeast
+from monolane.serve._grammar.constraint import AtLeast, GrammarWalk
 from monolane.serve._grammar.thinking import after_thinking
 from monolane.serve._run.choice import Choice
 from monolane.serve._tools.format import AUTO
@@ -36,15 +43,15 @@ def prepare_chat(request: ChatRequest, engine: Engine, tool_format: str = AUTO) 
     ``tool_format`` is the server's ``--tool-format``.
     """
     request.check_supported()
-    check_length("messages", sum(len(content_text(m)) for m in request.messages), engine)
+    request = modern(request)
+    check_length("messages", text_size(request.messages), engine)
     tools = read_tools(
         request.tools, request.tool_choice, request.parallel_tool_calls, engine, tool_format
     )
     rendered, thinking = chat_prompt(request, tools, engine, tool_format)
     ids = engine.prompt_ids(rendered)
-    wanted = request.max_completion_tokens
-    wanted = request.max_tokens if wanted is None else wanted
-    budget = token_budget(wanted, request.min_tokens, len(ids), engine)
+    check_prompt("messages", ids, engine)
+    budget = token_budget(request.wanted_tokens, request.min_tokens, len(ids), engine)
     check_size(request.choices, budget, request.alternatives)
     grammar = answer_grammar(request.structured(), tools)
     if grammar is not None and thinking is not None and engine.tokenizer is not None:
@@ -64,17 +71,19 @@ def prepare_chat(request: ChatRequest, engine: Engine, tool_format: str = AUTO) 
         constraint = constraint_of(request, grammar, engine)
         stream = engine.stream(ids, params, constraint)
         parser = ToolParser(tools) if tools else None
-        choices.append(Choice(j, ids, stream, budget, parser, guided=constraint is not None))
+        guided, forced = constraint is not None, forced_by(constraint, request.alternatives)
+        choices.append(Choice(j, ids, stream, budget, parser, guided=guided, forced=forced))
     return choices
 
 
 def prepare_completion(request: CompletionRequest, engine: Engine) -> list[Choice]:
     """Return the choices of a completion request, prompt by prompt; RequestError, TextError."""
     request.check_supported()
-    if request.max_tokens == 0 and not request.echo:
+    tokens = request.wanted_tokens
+    if tokens == 0 and not request.echo:
         raise RequestError("max_tokens: expected at least 1 where the prompt is not echoed, got 0")
     # The engine draws at least one token. Where only the prompt's scores are wanted, it is dropped.
-    discard = request.max_tokens == 0
+    discard = tokens == 0
     grammar = answer_grammar(request.structured(), None)
     seed = request.first_seed()
     choices: list[Choice] = []
@@ -82,26 +91,46 @@ def prepare_completion(request: CompletionRequest, engine: Engine) -> list[Choic
         if isinstance(prompt, str):
             check_length("prompt", len(prompt), engine)
         ids = engine.prompt_ids(_prompt_ids(prompt, request, engine))
-        wanted = 1 if discard else request.max_tokens
+        check_prompt("prompt", ids, engine)
+        wanted = 1 if discard else tokens
         budget = token_budget(wanted, request.min_tokens, len(ids), engine)
         size = budget + len(ids) if request.echo else budget
         check_size(len(request.prompts) * request.choices, size, request.alternatives)
         echo = _text_of(prompt, engine) if request.echo else None
-        scored = request.logprobs if request.echo else None
+        scored = request.alternatives if request.echo else None
         for j in range(request.choices):
             params = request.sampling(
-                seed + j, budget, logprobs=request.logprobs, prompt_logprobs=scored
+                seed + j, budget, logprobs=request.alternatives, prompt_logprobs=scored
             )
             constraint = constraint_of(request, grammar, engine)
             stream = engine.stream(ids, params, constraint)
-            guided = constraint is not None
-            choices.append(Choice(len(choices), ids, stream, budget, None, echo, guided, discard))
+            choices.append(
+                Choice(
+                    len(choices),
+                    ids,
+                    stream,
+                    budget,
+                    echo=echo,
+                    guided=constraint is not None,
+                    discard=discard,
+                    forced=forced_by(constraint, request.alternatives),
+                )
+            )
     return choices
+
+
+def forced_by(
+    constraint: GrammarWalk | AtLeast | None, alternatives: int | None
+) -> Callable[[], int]:
+    """Return a count of the tokens that cost no draw; with log-probabilities each one does."""
+    if constraint is None or alternatives is not None:
+        return lambda: 0
+    return lambda: constraint.forced
 
 
 def constraint_of(
     request: AnswerRequest, grammar: Grammar | None, engine: Engine
-) -> Constraint | None:
+) -> GrammarWalk | AtLeast | None:
     """Return the constraint of one choice; RequestError for a grammar that cannot be compiled."""
     walk = None if grammar is None else compiler_of(engine).walk(grammar)
     if not request.min_tokens:
@@ -170,7 +199,11 @@ def _prompt_ids(
     has texts of others in it, and those never hold control tokens.
     """
     if isinstance(prompt, str) and engine.tokenizer is not None:
-        return engine.tokenizer.encode(prompt, parse_special=request.parse_special is not False)
+        return engine.tokenizer.encode(
+            prompt,
+            add_special_tokens=request.add_special_tokens is not False,
+            parse_special=request.parse_special is not False,
+        )
     return prompt
 
 

@@ -1,5 +1,6 @@
 """The table of routes, and the short ones: models, tokens, health, metrics."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -10,7 +11,8 @@ from starlette.routing import Route
 from monolane._version import __version__
 from monolane.errors import RequestError
 from monolane.serve._api.answers import Answers
-from monolane.serve._api.limits import read_body
+from monolane.serve._api.body import parse_body
+from monolane.serve._api.limits import LARGE_BODY, check_length, disconnected, read_body, text_size
 from monolane.serve._api.openapi import openapi
 from monolane.serve._api.prepare import render_ids
 from monolane.serve._api.wire import (
@@ -20,6 +22,7 @@ from monolane.serve._api.wire import (
     DetokenizeRequest,
     TokenizeRequest,
 )
+from monolane.serve._errors import RETRY_SECONDS
 from monolane.serve._run.service import Service
 from monolane.text import DEFAULT_TEMPLATE, Tokenizer
 
@@ -52,7 +55,8 @@ class _Handlers:
 
     async def health(self, _: Request) -> Response:
         code, status = self._service.health()
-        return JSONResponse({"status": status}, code)
+        later = {} if code == 200 else {"Retry-After": RETRY_SECONDS}
+        return JSONResponse({"status": status}, code, later)
 
     async def version(self, _: Request) -> Response:
         return JSONResponse({"version": __version__})
@@ -83,11 +87,17 @@ class _Handlers:
         data = await read_body(request, self._service.options.max_body_bytes)
 
         def work() -> dict[str, Any]:
-            body = kind.model_validate_json(data)
+            body = parse_body(kind, data)
             self._service.check_model(body.model)
             return answer(body)
 
-        return JSONResponse(await self._service.prepare(work))
+        gone = asyncio.create_task(disconnected(request.receive))
+        try:
+            return JSONResponse(await self._service.prepare(work, gone))
+        finally:
+            gone.cancel()
+            if len(data) > LARGE_BODY:
+                self._service.tidy()
 
     def _tokenizer(self) -> Tokenizer:
         tokenizer = self._service.engine.tokenizer
@@ -100,6 +110,7 @@ class _Handlers:
         if (body.prompt is None) == (body.messages is None):
             raise RequestError("prompt: expected either prompt or messages")
         if body.messages is not None:
+            check_length("messages", text_size(body.messages), engine)
             ids = render_ids(
                 body.messages,
                 engine,
@@ -107,6 +118,7 @@ class _Handlers:
                 continue_final=bool(body.continue_final_message),
             )
         else:
+            check_length("prompt", len(body.prompt or ""), engine)
             ids = tokenizer.encode(
                 body.prompt or "",
                 add_special_tokens=body.add_special_tokens is not False,

@@ -1,7 +1,8 @@
 """What a request wants its answer to look like, read from the many fields that say it.
 
 OpenAI's ``response_format``, vLLM's ``structured_outputs`` and its older ``guided_*`` fields say
-the same things. Sizes are checked here, before a compiler sees anything.
+the same things, and so do the plain fields of llama.cpp and SGLang. Sizes are checked here, before
+a compiler sees anything.
 """
 
 import json
@@ -18,8 +19,18 @@ MAX_CHOICES = 1000
 
 Kind = Literal["json", "regex", "grammar", "choice"]
 _KINDS: tuple[Kind, ...] = ("json", "regex", "grammar", "choice")
-# Fields of structured_outputs that do not ask for anything by themselves.
-_ASIDE = ("disable_fallback", "disable_any_whitespace", "disable_additional_properties")
+# Fields of structured_outputs that do not ask for anything by themselves, if they are off.
+_ASIDE = ("disable_fallback", "disable_any_whitespace")
+_OFF = ("disable_additional_properties", "structural_tag")
+# Fields of a request itself, as llama.cpp and SGLang spell them; an empty text asks for nothing.
+FIELDS: Mapping[str, Kind] = {
+    "grammar": "grammar",
+    "ebnf": "grammar",
+    "json_schema": "json",
+    "regex": "regex",
+}
+# All that is read of a request beside its own two fields.
+EXTRA_FIELDS = (*FIELDS, *(f"guided_{name}" for name in (*_KINDS, "whitespace_pattern")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +50,15 @@ def read_structured(
 ) -> Structured | None:
     """Return what three places of a request want, None where any text will do.
 
-    ``extra`` may hold ``guided_*``. RequestError for a value out of bounds.
+    ``extra`` may hold ``guided_*`` and ``FIELDS``. RequestError for a value out of bounds.
     """
     guided = _kinds(extra, "guided_", "guided_", extra.get("guided_whitespace_pattern"))
-    found = [*_response_format(response_format), *_structured(structured_outputs), *guided]
+    plain = (
+        Structured(kind, value, name)
+        for name, kind in FIELDS.items()
+        if (value := extra.get(name)) is not None and value != ""
+    )
+    found = [*_response_format(response_format), *_structured(structured_outputs), *guided, *plain]
     if len(found) > 1:
         names = ", ".join(wanted.where for wanted in found)
         raise RequestError(f"{names}: expected one of them, got {len(found)}")
@@ -81,7 +97,11 @@ def _response_format(value: Mapping[str, Any] | None) -> Iterator[Structured]:
     given = value or {"type": "text"}
     kind = given.get("type")
     if kind == "json_object":
-        yield Structured("json", {"type": "object"}, where)
+        schema = given.get("schema")  # llama.cpp's, which others have taken over
+        if schema is None:
+            yield Structured("json", {"type": "object"}, where)
+        else:
+            yield Structured("json", schema, f"{where}.schema")
     elif kind == "json_schema":
         named = given.get("json_schema")
         if not isinstance(named, dict) or "schema" not in named:
@@ -100,6 +120,7 @@ def _structured(value: Mapping[str, Any] | None) -> Iterator[Structured]:
     if given.pop("json_object", False):
         yield Structured("json", {"type": "object"}, f"{where}.json_object", whitespace)
     yield from _kinds(given, "", f"{where}.", whitespace)
+    given = {key: item for key, item in given.items() if key not in _OFF or item is not False}
     unknown = sorted(set(given).difference(_KINDS, _ASIDE))
     if unknown:
         raise RequestError(f"{where}: expected {', '.join(_KINDS)}, got {unknown[0]!r:.80}")
