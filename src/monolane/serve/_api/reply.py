@@ -111,7 +111,7 @@ class Reply:
     def usage(self) -> Json:
         """Return the tokens counted so far; each prompt once, however many answers it has."""
         choices = self.served.choices
-        prompts = sum(len(choice.prompt_ids) for choice in choices) // self.request.choices
+        prompts = sum(len(choice.prompt_ids) for choice in choices) // (self.request.n or 1)
         drawn = sum(choice.drawn for choice in choices if not choice.discard)
         usage: Json = {
             "prompt_tokens": prompts,

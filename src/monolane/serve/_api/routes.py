@@ -10,6 +10,7 @@ from starlette.routing import Route
 from monolane._version import __version__
 from monolane.errors import RequestError
 from monolane.serve._api.answers import Answers
+from monolane.serve._api.completions import completions
 from monolane.serve._api.limits import read_body
 from monolane.serve._api.openapi import openapi
 from monolane.serve._api.prepare import render_ids
@@ -31,6 +32,8 @@ OPEN = ("/health", "/ping")  # need no key, like the page
 def routes(service: Service) -> list[Route]:
     """Return all routes but the page's."""
     handlers = _Handlers(service)
+    chat = Answers(service, completions(service, ChatRequest))
+    text = Answers(service, completions(service, CompletionRequest))
     return [
         Route("/health", handlers.health, methods=["GET"]),
         Route("/ping", handlers.health, methods=["GET", "POST"]),
@@ -39,8 +42,8 @@ def routes(service: Service) -> list[Route]:
         Route("/openapi.json", handlers.openapi, methods=["GET"]),
         Route("/v1/models", handlers.models, methods=["GET"]),
         Route("/v1/models/{name:path}", handlers.model, methods=["GET"]),
-        Route("/v1/chat/completions", Answers(service, ChatRequest), methods=["POST"]),
-        Route("/v1/completions", Answers(service, CompletionRequest), methods=["POST"]),
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/completions", text, methods=["POST"]),
         Route("/tokenize", handlers.tokenize, methods=["POST"]),
         Route("/detokenize", handlers.detokenize, methods=["POST"]),
     ]

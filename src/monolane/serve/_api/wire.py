@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from monolane.engine import SamplingParams
 from monolane.errors import RequestError
+from monolane.serve._api.asked import ChatAsked, TextAsked
 from monolane.serve._grammar.structured import Structured, read_structured
 
 MAX_N = 16  # answers to one prompt
@@ -124,37 +125,39 @@ class AnswerRequest(Body):
                 allowed = ", ".join(["null", *map(repr, neutral)])
                 raise RequestError(f"{name}: not supported; expected {allowed}, got {value!r:.80}")
 
-    @property
-    def choices(self) -> int:
-        """Answers to each prompt."""
-        return self.n or 1
-
     def structured(self) -> Structured | None:
         """Return what the answer must look like; RequestError for values out of bounds."""
         return read_structured(
             self.response_format, self.structured_outputs, self.model_extra or {}
         )
 
-    def first_seed(self) -> int:
-        """Return the seed of the first choice; each further one has the next."""
-        return secrets.randbits(62) if self.seed is None else self.seed
+    def _shared(self, alternatives: int | None) -> dict[str, Any]:
+        """Return the fields of ``Asked``; RequestError for values outside their range.
 
-    def sampling(self, seed: int, max_tokens: int | None, **more: Any) -> SamplingParams:
-        """Return the engine's parameters; RequestError for values outside their range."""
+        ``alternatives``: None, or how many come with each token's log-probability.
+        """
+        self.check_supported()
         stop = self.stop or ()
-        return SamplingParams(
-            max_tokens=max_tokens,
+        sampling = SamplingParams(
             temperature=1.0 if self.temperature is None else self.temperature,
             top_k=max(0, self.top_k or 0),
             top_p=1.0 if self.top_p is None else self.top_p,
             min_p=self.min_p or 0.0,
-            seed=seed % (1 << 64),
+            seed=new_seed() if self.seed is None else self.seed,
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
             stop_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
+            logprobs=alternatives,
             logit_bias=_biases(self.logit_bias or {}),
-            **more,
         )
+        return {
+            "sampling": sampling,
+            "min_tokens": self.min_tokens or 0,
+            "choices": self.n or 1,
+            "structured": self.structured(),
+            "stream": bool(self.stream),
+            "deadline": self.deadline,
+        }
 
 
 class ChatRequest(AnswerRequest):
@@ -186,6 +189,22 @@ class ChatRequest(AnswerRequest):
             return None
         return self.top_logprobs or 0
 
+    def asked(self) -> ChatAsked:
+        """Return what is asked for; RequestError where we cannot do it."""
+        wanted = self.max_completion_tokens
+        return ChatAsked(
+            **self._shared(self.alternatives),
+            max_tokens=self.max_tokens if wanted is None else wanted,
+            messages=self.messages,
+            tools=self.tools,
+            tool_choice=self.tool_choice,
+            parallel_tool_calls=self.parallel_tool_calls,
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_message=self.continue_final_message,
+            effort=self.reasoning_effort,
+            variables=self.chat_template_kwargs or {},
+        )
+
 
 class CompletionRequest(AnswerRequest):
     """``POST /v1/completions``."""
@@ -209,6 +228,16 @@ class CompletionRequest(AnswerRequest):
             return [prompt]
         return list(prompt)
 
+    def asked(self) -> TextAsked:
+        """Return what is asked for; RequestError where we cannot do it."""
+        return TextAsked(
+            **self._shared(self.logprobs),
+            max_tokens=self.max_tokens,
+            prompts=self.prompts,
+            parse_special=self.parse_special is not False,
+            echo=bool(self.echo),
+        )
+
 
 class TokenizeRequest(Body):
     """``POST /tokenize``: of a text, or of messages."""
@@ -226,6 +255,11 @@ class DetokenizeRequest(Body):
     """``POST /detokenize``."""
 
     tokens: Annotated[list[TokenId], Field(max_length=1 << 20)]
+
+
+def new_seed() -> int:
+    """Return the first seed of a request that names none."""
+    return secrets.randbits(62)
 
 
 def _biases(given: dict[str, float]) -> dict[int, float]:

@@ -1,0 +1,22 @@
+"""OpenAI's two older routes, ``/v1/chat/completions`` and ``/v1/completions``, as a dialect."""
+
+from collections.abc import Callable
+
+from monolane.serve._api.asked import Asked
+from monolane.serve._api.reply import Reply
+from monolane.serve._api.sse import EventWriter
+from monolane.serve._api.wire import ChatRequest, CompletionRequest
+from monolane.serve._api.writer import Read, Writer
+from monolane.serve._run.request import ServedRequest
+from monolane.serve._run.service import Service
+
+
+def completions(service: Service, kind: type[ChatRequest] | type[CompletionRequest]) -> Read:
+    """Return the reader of one of the routes."""
+
+    def read(data: bytes, owner: bytes) -> tuple[Asked, Callable[[ServedRequest], Writer]]:
+        body = kind.model_validate_json(data)
+        service.check_model(body.model)
+        return body.asked(), lambda served: EventWriter(Reply(service, body, served))
+
+    return read
