@@ -27,8 +27,9 @@ CHECKS = [
     negative_data_rejection,
 ]
 GETS = ["/health", "/ping", "/version", "/v1/models"]
-POSTS = ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"]
-OPERATIONS = [("GET", path) for path in GETS] + [("POST", path) for path in POSTS]
+POSTS = ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/v1/responses"]
+STORED = [("GET", "/v1/responses/{id}"), ("DELETE", "/v1/responses/{id}")]
+OPERATIONS = [("GET", path) for path in GETS] + [("POST", path) for path in POSTS] + STORED
 
 
 def test_every_operation_is_described(demo_server: Any) -> None:

@@ -21,6 +21,7 @@ from monolane.serve._api.page import page_routes
 from monolane.serve._api.protocol import LimitedProtocol
 from monolane.serve._api.routes import OPEN, routes
 from monolane.serve._options import HEAD_BYTES, ServerOptions
+from monolane.serve._responses import routes as responses
 from monolane.serve._run.service import Service
 from monolane.serve._tools.format import AUTO, format_named
 
@@ -72,7 +73,8 @@ def build_app(service: Service, stop: Callable[[], None] = lambda: None) -> ASGI
         await service.close()
 
     page = page_routes()
-    router = Router([*routes(service), *page], redirect_slashes=False, lifespan=lifespan)
+    answering = [*routes(service, responses.OPERATIONS), *responses.responses_routes(service)]
+    router = Router([*answering, *page], redirect_slashes=False, lifespan=lifespan)
     return Guard(router, service.options, [*OPEN, *(route.path for route in page)])
 
 

@@ -145,6 +145,6 @@ class Guard:
         return {
             "access-control-allow-origin": allowed[0],
             "access-control-allow-headers": "authorization, x-api-key, content-type, x-request-id",
-            "access-control-allow-methods": "GET, POST",
+            "access-control-allow-methods": "DELETE, GET, POST",
             "vary": "origin",
         }

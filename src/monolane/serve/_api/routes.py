@@ -12,7 +12,7 @@ from monolane.errors import RequestError
 from monolane.serve._api.answers import Answers
 from monolane.serve._api.completions import completions
 from monolane.serve._api.limits import read_body
-from monolane.serve._api.openapi import openapi
+from monolane.serve._api.openapi import OPERATIONS, Operation, openapi
 from monolane.serve._api.prepare import render_ids
 from monolane.serve._api.wire import (
     Body,
@@ -29,9 +29,12 @@ B = TypeVar("B", bound=Body)
 OPEN = ("/health", "/ping")  # need no key, like the page
 
 
-def routes(service: Service) -> list[Route]:
-    """Return all routes but the page's."""
-    handlers = _Handlers(service)
+def routes(service: Service, more: tuple[Operation, ...]) -> list[Route]:
+    """Return the routes of OpenAI's older API and the small ones.
+
+    ``more``: the operations of other routes, for /openapi.json.
+    """
+    handlers = _Handlers(service, (*OPERATIONS, *more))
     chat = Answers(service, completions(service, ChatRequest))
     text = Answers(service, completions(service, CompletionRequest))
     return [
@@ -50,8 +53,8 @@ def routes(service: Service) -> list[Route]:
 
 
 class _Handlers:
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, service: Service, operations: tuple[Operation, ...]) -> None:
+        self._service, self._operations = service, operations
 
     async def health(self, _: Request) -> Response:
         code, status = self._service.health()
@@ -64,7 +67,7 @@ class _Handlers:
         return Response(self._service.metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def openapi(self, _: Request) -> Response:
-        return JSONResponse(openapi())
+        return JSONResponse(openapi(self._operations))
 
     async def models(self, _: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._card()]})

@@ -131,7 +131,7 @@ class AnswerRequest(Body):
             self.response_format, self.structured_outputs, self.model_extra or {}
         )
 
-    def _shared(self, alternatives: int | None) -> dict[str, Any]:
+    def shared(self, alternatives: int | None) -> dict[str, Any]:
         """Return the fields of ``Asked``; RequestError for values outside their range.
 
         ``alternatives``: None, or how many come with each token's log-probability.
@@ -193,7 +193,7 @@ class ChatRequest(AnswerRequest):
         """Return what is asked for; RequestError where we cannot do it."""
         wanted = self.max_completion_tokens
         return ChatAsked(
-            **self._shared(self.alternatives),
+            **self.shared(self.alternatives),
             max_tokens=self.max_tokens if wanted is None else wanted,
             messages=self.messages,
             tools=self.tools,
@@ -231,7 +231,7 @@ class CompletionRequest(AnswerRequest):
     def asked(self) -> TextAsked:
         """Return what is asked for; RequestError where we cannot do it."""
         return TextAsked(
-            **self._shared(self.logprobs),
+            **self.shared(self.logprobs),
             max_tokens=self.max_tokens,
             prompts=self.prompts,
             parse_special=self.parse_special is not False,
