@@ -58,10 +58,12 @@ class ChatAsked(Asked):
 class TextAsked(Asked):
     """Continuations of texts or token ids.
 
-    parse_special   control tokens spelled in a text are those tokens
-    echo            the prompt is part of the answer
+    parse_special       control tokens spelled in a text are those tokens
+    add_special_tokens  bos and the like are put around a text
+    echo                the prompt is part of the answer
     """
 
     prompts: Sequence[str | list[int]]
     parse_special: bool = True
+    add_special_tokens: bool = True
     echo: bool = False

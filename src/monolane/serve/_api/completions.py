@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from monolane.serve._api.asked import Asked
+from monolane.serve._api.legacy import modern
 from monolane.serve._api.reply import Reply
 from monolane.serve._api.sse import EventWriter
 from monolane.serve._api.wire import ChatRequest, CompletionRequest
@@ -17,6 +18,7 @@ def completions(service: Service, kind: type[ChatRequest] | type[CompletionReque
     def read(data: bytes, owner: bytes) -> tuple[Asked, Callable[[ServedRequest], Writer]]:
         body = kind.model_validate_json(data)
         service.check_model(body.model)
-        return body.asked(), lambda served: EventWriter(Reply(service, body, served))
+        asked = (modern(body) if isinstance(body, ChatRequest) else body).asked()
+        return asked, lambda served: EventWriter(Reply(service, body, served))
 
     return read

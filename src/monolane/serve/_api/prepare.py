@@ -175,7 +175,11 @@ def _prompt_ids(prompt: str | list[int], asked: TextAsked, engine: Engine) -> st
     has texts of others in it, and those never hold control tokens.
     """
     if isinstance(prompt, str) and engine.tokenizer is not None:
-        return engine.tokenizer.encode(prompt, parse_special=asked.parse_special)
+        return engine.tokenizer.encode(
+            prompt,
+            add_special_tokens=asked.add_special_tokens,
+            parse_special=asked.parse_special,
+        )
     return prompt
 
 

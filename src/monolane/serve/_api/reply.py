@@ -10,6 +10,7 @@ from typing import Any
 
 from monolane._version import __version__
 from monolane.engine import TokenLogprob
+from monolane.serve._api.legacy import old_message, old_reason
 from monolane.serve._api.logprobs import CompletionLogprobs, chat_logprobs
 from monolane.serve._api.wire import ChatRequest, CompletionRequest
 from monolane.serve._run.channel import Update
@@ -26,8 +27,9 @@ class ChatShape:
 
     id_prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, tokenizer: Tokenizer | None, logprobs: bool) -> None:
-        self._tokenizer, self._logprobs = tokenizer, logprobs
+    def __init__(self, tokenizer: Tokenizer | None, logprobs: bool, old_calls: bool) -> None:
+        """``old_calls``: calls are spelled as they were before there were tools."""
+        self._tokenizer, self._logprobs, self._old_calls = tokenizer, logprobs, old_calls
 
     def part(self, update: Update, first: bool) -> Json:
         """Return what a chunk has of a choice; ``first``: it is the first chunk of the choice."""
@@ -39,7 +41,7 @@ class ChatShape:
             message["reasoning_content"] = delta.reasoning
         if delta.tool_calls:
             message["tool_calls"] = [_call_part(part) for part in delta.tool_calls]
-        return {"delta": message, "logprobs": self._described(update.logprobs)}
+        return {"delta": self._spelled(message), "logprobs": self._described(update.logprobs)}
 
     def choice(self, update: Update) -> Json:
         """Return what a whole reply has of a choice."""
@@ -52,7 +54,14 @@ class ChatShape:
             message |= {"content": delta.content or None, "tool_calls": calls}
             for call in calls:
                 del call["index"]
-        return {"message": message, "logprobs": self._described(update.logprobs)}
+        return {"message": self._spelled(message), "logprobs": self._described(update.logprobs)}
+
+    def finish_reason(self, reason: str | None) -> str | None:
+        """Return the reason as this request's client knows it."""
+        return old_reason(reason) if self._old_calls else reason
+
+    def _spelled(self, message: Json) -> Json:
+        return old_message(message) if self._old_calls else message
 
     def _described(self, logprobs: Sequence[TokenLogprob]) -> Json | None:
         return chat_logprobs(logprobs, self._tokenizer) if self._logprobs else None
@@ -78,6 +87,10 @@ class CompletionShape:
         """Return what a whole reply has of a choice."""
         return self.part(update, first=True)
 
+    def finish_reason(self, reason: str | None) -> str | None:
+        """Return the reason as this request's client knows it."""
+        return reason
+
     def _described(self, update: Update) -> Json | None:
         if not self._logprobs:
             return None
@@ -96,8 +109,13 @@ class Reply:
         self.request, self.served, self.timings = request, served, service.timings
         self.is_chat = isinstance(request, ChatRequest)
         self.has_logprobs = request.alternatives is not None
-        shape = ChatShape if self.is_chat else CompletionShape
-        self.shape = shape(service.engine.tokenizer, self.has_logprobs)
+        tokenizer = service.engine.tokenizer
+        self.shape: ChatShape | CompletionShape
+        if isinstance(request, ChatRequest):
+            old_calls = request.functions is not None
+            self.shape = ChatShape(tokenizer, self.has_logprobs, old_calls)
+        else:
+            self.shape = CompletionShape(tokenizer, self.has_logprobs)
         self._common = {
             "created": int(time.time()),
             "model": service.options.model_name,
@@ -133,7 +151,10 @@ class Reply:
             json_bytes(
                 {"index": update.choice.index}
                 | self.shape.choice(update)
-                | {"finish_reason": update.finish_reason, "timings": timed}
+                | {
+                    "finish_reason": self.shape.finish_reason(update.finish_reason),
+                    "timings": timed,
+                }
             )
             for update, timed in zip(updates, timings, strict=True)
         ]

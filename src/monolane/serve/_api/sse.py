@@ -79,6 +79,7 @@ class EventWriter(Writer):
         else:
             body = b"," + json_bytes(self._reply.shape.part(new, first))[1:-1]
         chunk = self._choice + str(index).encode() + body
+        reason = self._reply.shape.finish_reason(reason)
         return prefill + chunk + b',"finish_reason":' + json_bytes(reason) + self._end_of(new)
 
     def _end_of(self, new: Update) -> bytes:

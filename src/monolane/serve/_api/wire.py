@@ -1,7 +1,6 @@
 """The bodies of requests, as OpenAI and vLLM spell them; what we cannot do is refused, not ignored.
 
-Unknown fields are accepted, since clients send fields of many servers. Fields that would change the
-answer stand in ``_NEUTRAL`` with the values that change nothing; any other value is a 400.
+Fields of other servers that are not honoured stand in ``fields``: harmless there, or refused.
 """
 
 import secrets
@@ -14,30 +13,11 @@ from pydantic_core import PydanticCustomError
 from monolane.engine import SamplingParams
 from monolane.errors import RequestError
 from monolane.serve._api.asked import ChatAsked, TextAsked
+from monolane.serve._api.fields import check_fields
 from monolane.serve._grammar.structured import Structured, read_structured
 
 MAX_N = 16  # answers to one prompt
 MAX_PROMPTS = 256  # prompts of one request
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "length_penalty": (1,),
-    "best_of": (1,),
-    "use_beam_search": (False,),
-    "suffix": ("",),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
-    "prompt_logprobs": (),
-    "truncate_prompt_tokens": (),
-    "skip_special_tokens": (True,),
-    "include_stop_str_in_output": (False,),
-    "functions": ([],),
-    "function_call": ("none",),
-    "audio": (),
-    "modalities": (["text"],),
-    "prompt_embeds": (),
-}
 
 
 def _one_of(forms: str) -> WrapValidator:
@@ -55,6 +35,8 @@ def _one_of(forms: str) -> WrapValidator:
 Probability = Annotated[float, Field(ge=0, le=1)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 Count = Annotated[int, Field(ge=0, lt=1 << 31)]
+Alternatives = Annotated[int, Field(ge=0, le=20)]
+Budget = Annotated[int, Field(ge=-1, lt=1 << 31)]
 Messages = Annotated[list[dict[str, Any]], Field(min_length=1, max_length=10_000)]
 ParseSpecial = Annotated[
     bool | None, Field(description="Control tokens spelled in a text prompt are those tokens")
@@ -65,6 +47,7 @@ Stop = Annotated[
 ]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 ToolChoice = Annotated[str | dict[str, Any], _one_of("'none', 'auto', 'required' or an object")]
+FunctionCall = Annotated[str | dict[str, Any], _one_of("'none', 'auto' or an object with a name")]
 Prompt = Annotated[
     str
     | Annotated[list[TokenId], Field(min_length=1)]
@@ -109,6 +92,12 @@ class AnswerRequest(Body):
     ignore_eos: bool | None = False
     min_tokens: Count | None = Field(None, description="Before which no token ends the answer")
     logit_bias: Annotated[dict[str, float], Field(max_length=1024)] | None = None
+    max_tokens: Budget | None = Field(None, description="-1: as many as fit")
+    max_completion_tokens: Budget | None = None
+    n_predict: Budget | None = Field(
+        None, description="As max_tokens, before which it goes; -1: as many as fit"
+    )
+    n_probs: Alternatives | None = Field(None, description="logprobs with so many alternatives")
     timings_per_token: bool | None = Field(False, description="timings and phase in every chunk")
     deadline: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Seconds until this request is given up; at most the server's own"
@@ -118,12 +107,17 @@ class AnswerRequest(Body):
 
     def check_supported(self) -> None:
         """Raise RequestError for a field that asks for what we cannot do."""
-        extra = self.model_extra or {}
-        for name, neutral in _NEUTRAL.items():
-            value = extra.get(name)
-            if value is not None and value not in neutral:
-                allowed = ", ".join(["null", *map(repr, neutral)])
-                raise RequestError(f"{name}: not supported; expected {allowed}, got {value!r:.80}")
+        check_fields(self.model_extra or {})
+
+    @property
+    def wanted_tokens(self) -> int | None:
+        """How many tokens may be drawn at most; None: as many as fit.
+
+        llama.cpp's name comes first, as there: its clients send it beside a default of OpenAI's.
+        """
+        given = (self.n_predict, self.max_completion_tokens, self.max_tokens)
+        wanted = next((value for value in given if value is not None), None)
+        return None if wanted == -1 else wanted
 
     def structured(self) -> Structured | None:
         """Return what the answer must look like; RequestError for values out of bounds."""
@@ -152,6 +146,7 @@ class AnswerRequest(Body):
         )
         return {
             "sampling": sampling,
+            "max_tokens": self.wanted_tokens,
             "min_tokens": self.min_tokens or 0,
             "choices": self.n or 1,
             "structured": self.structured(),
@@ -164,10 +159,12 @@ class ChatRequest(AnswerRequest):
     """``POST /v1/chat/completions``."""
 
     messages: Messages
-    max_tokens: Count | None = None
-    max_completion_tokens: Count | None = None
     logprobs: bool | None = False
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Alternatives | None = None
+    functions: Annotated[list[dict[str, Any]], Field(max_length=512)] | None = Field(
+        None, description="OpenAI's older form of tools"
+    )
+    function_call: FunctionCall | None = None
     tools: Annotated[list[dict[str, Any]], Field(max_length=512)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -184,6 +181,8 @@ class ChatRequest(AnswerRequest):
     def alternatives(self) -> int | None:
         """None, or how many alternatives come with each token's log-probability."""
         if not self.logprobs:
+            if self.n_probs:
+                return self.n_probs
             if self.top_logprobs:
                 raise RequestError("top_logprobs: expected logprobs to be true with it")
             return None
@@ -191,10 +190,8 @@ class ChatRequest(AnswerRequest):
 
     def asked(self) -> ChatAsked:
         """Return what is asked for; RequestError where we cannot do it."""
-        wanted = self.max_completion_tokens
         return ChatAsked(
             **self.shared(self.alternatives),
-            max_tokens=self.max_tokens if wanted is None else wanted,
             messages=self.messages,
             tools=self.tools,
             tool_choice=self.tool_choice,
@@ -210,15 +207,16 @@ class CompletionRequest(AnswerRequest):
     """``POST /v1/completions``."""
 
     prompt: Prompt
-    max_tokens: Count | None = 16
+    max_tokens: Budget | None = 16
     parse_special: ParseSpecial = True
     echo: bool | None = False
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    add_special_tokens: bool | None = Field(True, description="bos and the like around a text")
+    logprobs: Alternatives | None = None
 
     @property
     def alternatives(self) -> int | None:
         """None, or how many alternatives come with each token's log-probability."""
-        return self.logprobs
+        return (self.n_probs or None) if self.logprobs is None else self.logprobs
 
     @property
     def prompts(self) -> list[str | list[int]]:
@@ -231,10 +229,10 @@ class CompletionRequest(AnswerRequest):
     def asked(self) -> TextAsked:
         """Return what is asked for; RequestError where we cannot do it."""
         return TextAsked(
-            **self.shared(self.logprobs),
-            max_tokens=self.max_tokens,
+            **self.shared(self.alternatives),
             prompts=self.prompts,
             parse_special=self.parse_special is not False,
+            add_special_tokens=self.add_special_tokens is not False,
             echo=bool(self.echo),
         )
 

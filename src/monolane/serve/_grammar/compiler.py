@@ -7,6 +7,7 @@ own request.
 """
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import llguidance
+from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from monolane.engine import Engine
 from monolane.errors import RequestError
@@ -21,7 +23,9 @@ from monolane.serve._grammar.constraint import GrammarWalk, refuse
 from monolane.serve._grammar.structured import Structured
 from monolane.serve._grammar.vocabulary import Vocabulary
 
+MAX_GBNF = 1 << 14  # characters: its reader is Python's, 0.1 s for so many
 MAX_KEPT = 64  # compiled grammars; most take a few hundred kilobytes
+_GBNF = re.compile(r"^[ \t]*[\w-]+\s*::=", re.MULTILINE)  # a rule
 # One line, as json.dumps writes it: what models have seen most, few tokens, and long forced runs.
 _JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 # What one grammar may take: tens of milliseconds a step, tens of megabytes.
@@ -54,8 +58,24 @@ def grammar_of(wanted: Structured) -> Grammar:
     elif wanted.kind == "regex":
         text = llguidance.LLMatcher.grammar_from_regex(wanted.source)
     else:
-        text = llguidance.LLMatcher.grammar_from_lark(wanted.source)
+        text = llguidance.LLMatcher.grammar_from_lark(_lark(wanted))
     return Grammar(text, wanted.where)
+
+
+def _lark(wanted: Structured) -> str:
+    """Return a grammar in Lark; one in GBNF, llama.cpp's language, is translated."""
+    source: str = wanted.source
+    if not _GBNF.search(source):
+        return source
+    if len(source) > MAX_GBNF:
+        raise RequestError(
+            f"{wanted.where}: expected at most {MAX_GBNF} characters in GBNF, got {len(source)}; "
+            "write it in Lark"
+        )
+    try:
+        return gbnf_to_lark(source)
+    except Exception as error:  # its reader raises all kinds, RecursionError too
+        refuse(wanted.where, str(error) or type(error).__name__)
 
 
 def json_rule(wanted: Structured) -> str:

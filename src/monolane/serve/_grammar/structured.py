@@ -1,7 +1,8 @@
 """What a request wants its answer to look like, read from the many fields that say it.
 
 OpenAI's ``response_format``, vLLM's ``structured_outputs`` and its older ``guided_*`` fields say
-the same things. Sizes are checked here, before a compiler sees anything.
+the same things, and so do the plain fields of llama.cpp and SGLang. Sizes are checked here, before
+a compiler sees anything.
 """
 
 import json
@@ -18,8 +19,16 @@ MAX_CHOICES = 1000
 
 Kind = Literal["json", "regex", "grammar", "choice"]
 _KINDS: tuple[Kind, ...] = ("json", "regex", "grammar", "choice")
-# Fields of structured_outputs that do not ask for anything by themselves.
-_ASIDE = ("disable_fallback", "disable_any_whitespace", "disable_additional_properties")
+# Fields of structured_outputs that do not ask for anything by themselves, if they are off.
+_ASIDE = ("disable_fallback", "disable_any_whitespace")
+_OFF = ("disable_additional_properties", "structural_tag")
+# Fields of a request itself, as llama.cpp and SGLang spell them; an empty text asks for nothing.
+FIELDS: Mapping[str, Kind] = {
+    "grammar": "grammar",
+    "ebnf": "grammar",
+    "json_schema": "json",
+    "regex": "regex",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +49,21 @@ def read_structured(
 ) -> Structured | None:
     """Return what three places of a request want, None where any text will do.
 
-    ``extra`` may hold ``guided_*``; ``where`` is what the first is called. RequestError for a value
-    out of bounds.
+    ``extra`` may hold ``guided_*`` and ``FIELDS``; ``where`` is what the first is called.
+    RequestError for a value out of bounds.
     """
     guided = _kinds(extra, "guided_", "guided_", extra.get("guided_whitespace_pattern"))
-    found = [*_response_format(response_format, where), *_structured(structured_outputs), *guided]
+    plain = (
+        Structured(kind, value, name)
+        for name, kind in FIELDS.items()
+        if (value := extra.get(name)) is not None and value != ""
+    )
+    found = [
+        *_response_format(response_format, where),
+        *_structured(structured_outputs),
+        *guided,
+        *plain,
+    ]
     if len(found) > 1:
         names = ", ".join(wanted.where for wanted in found)
         raise RequestError(f"{names}: expected one of them, got {len(found)}")
@@ -82,7 +101,11 @@ def _response_format(value: Mapping[str, Any] | None, where: str) -> Iterator[St
     given = value or {"type": "text"}
     kind = given.get("type")
     if kind == "json_object":
-        yield Structured("json", {"type": "object"}, where)
+        schema = given.get("schema")  # llama.cpp's, which others have taken over
+        if schema is None:
+            yield Structured("json", {"type": "object"}, where)
+        else:
+            yield Structured("json", schema, f"{where}.schema")
     elif kind == "json_schema":
         named = given.get("json_schema")
         if not isinstance(named, dict) or "schema" not in named:
@@ -101,6 +124,7 @@ def _structured(value: Mapping[str, Any] | None) -> Iterator[Structured]:
     if given.pop("json_object", False):
         yield Structured("json", {"type": "object"}, f"{where}.json_object", whitespace)
     yield from _kinds(given, "", f"{where}.", whitespace)
+    given = {key: item for key, item in given.items() if key not in _OFF or item is not False}
     unknown = sorted(set(given).difference(_KINDS, _ASIDE))
     if unknown:
         raise RequestError(f"{where}: expected {', '.join(_KINDS)}, got {unknown[0]!r:.80}")

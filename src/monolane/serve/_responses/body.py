@@ -64,6 +64,12 @@ class ResponsesRequest(AnswerRequest):
         wanted = self.top_logprobs is not None or LOGPROBS in (self.include or ())
         return (self.top_logprobs or 0) if wanted else None
 
+    @property
+    def wanted_tokens(self) -> int | None:
+        """How many tokens may be drawn at most; None: as many as fit."""
+        given = self.max_output_tokens
+        return super().wanted_tokens if given is None else given
+
     def structured(self) -> Structured | None:
         """Return what the answer must look like; RequestError for values out of bounds."""
         given = self.text and self.text.format

@@ -67,7 +67,6 @@ class _Responses:
         tools = read_offered(body.tools)
         asked = ChatAsked(
             **body.shared(body.alternatives),
-            max_tokens=body.max_output_tokens,
             messages=chat_messages(items, body.instructions),
             tools=tools.chat,
             tool_choice=chat_choice(body.tool_choice),

@@ -29,8 +29,9 @@ def answer_grammar(wanted: Structured | None, tools: ToolUse | None) -> Grammar 
     if wanted is None:
         if tools.required:
             return Grammar(calls_grammar(tools), "tools")
-        strict = any(tool.strict for tool in tools.callable)
-        return Grammar(strict_grammar(tools), "tools") if strict else None
+        # Nothing but a grammar keeps a model from a tool that it was shown and may not call.
+        held = len(tools.callable) < len(tools.tools) or any(t.strict for t in tools.callable)
+        return Grammar(strict_grammar(tools), "tools") if held else None
     if tools.required:
         raise RequestError(f"{wanted.where}: expected none where tool_choice requires a call")
     if wanted.kind != "json":

@@ -54,39 +54,61 @@ def read_tools(
         raise RequestError(f"tools: expected names that differ, got {len(names)} of {len(found)}")
     if (size := len(json.dumps(tools))) > MAX_TOOLS_SOURCE:
         raise RequestError(f"tools: expected at most {MAX_TOOLS_SOURCE} characters, got {size}")
-    mode, name = _choice(choice, names)
+    mode, allowed = _choice(choice, names)
     if not found or mode == "none":
         return None
     tool_format = format_of(engine, format_name)
     return ToolUse(
         found,
-        tuple(tool for tool in found if name in (None, tool.name)),
+        tuple(tool for tool in found if tool.name in allowed),
         required=mode == "required",
-        parallel=parallel is not False and name is None,
+        parallel=parallel is not False and not _is_named(choice),
         format=tool_format,
         marks=mark_ids(tool_format, engine),
     )
 
 
-def _choice(value: Any, names: set[str]) -> tuple[str, str | None]:
-    """Return none, auto or required, and the one name that may be called, None: any."""
+def _choice(value: Any, names: set[str]) -> tuple[str, set[str]]:
+    """Return none, auto or required, and the names that may be called."""
     match value:
         case None:
-            return "auto", None
+            return "auto", names
         case "required" if not names:
             raise RequestError("tool_choice: 'required' needs tools, got none")
         case "none" | "auto" | "required":
-            return str(value), None
-        case {"function": {"name": str(name)}} if name in names:
-            return "required", name
+            return str(value), names
         case {"function": {"name": str(name)}}:
+            return "required", _known([name], names)
+        case {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}} if (
+            mode in ("auto", "required") and tools
+        ):
+            return mode, _known([_allowed(tool) for tool in tools], names)
+    raise RequestError(
+        "tool_choice: expected 'none', 'auto', 'required' or an object: "
+        "{'type': 'function', 'function': {'name': ...}}, or {'type': 'allowed_tools', "
+        "'allowed_tools': {'mode': 'auto' or 'required', 'tools': [...]}}, "
+        f"got {value!r:.80}"
+    )
+
+
+def _is_named(choice: Any) -> bool:
+    return isinstance(choice, Mapping) and "function" in choice
+
+
+def _allowed(tool: Any) -> Any:
+    match tool:
+        case {"type": "function", "function": {"name": name}}:
+            return name
+    return tool
+
+
+def _known(wanted: Sequence[Any], names: set[str]) -> set[str]:
+    for name in wanted:
+        if not isinstance(name, str) or name not in names:
             raise RequestError(
                 f"tool_choice: expected the name of one of the tools, got {name!r:.80}"
             )
-    raise RequestError(
-        "tool_choice: expected 'none', 'auto', 'required' or "
-        f"{{'type': 'function', 'function': {{'name': ...}}}}, got {value!r:.80}"
-    )
+    return set(wanted)
 
 
 def _tool(value: Any, where: str) -> Tool:
