@@ -32,6 +32,7 @@ CHECKS = [
 ]
 GETS = ["/health", "/ping", "/version", "/v1/models"]
 POSTS = ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/v1/responses"]
+POSTS += ["/v1/messages", "/v1/messages/count_tokens"]
 STORED = [("GET", "/v1/responses/{id}"), ("DELETE", "/v1/responses/{id}")]
 OPERATIONS = [("GET", path) for path in GETS] + [("POST", path) for path in POSTS] + STORED
 

@@ -20,6 +20,8 @@ from monolane.serve._api.guard import Guard
 from monolane.serve._api.page import page_routes
 from monolane.serve._api.protocol import LimitedProtocol
 from monolane.serve._api.routes import OPEN, routes
+from monolane.serve._messages import routes as messages
+from monolane.serve._messages.errors import error_json
 from monolane.serve._options import HEAD_BYTES, ServerOptions
 from monolane.serve._responses import routes as responses
 from monolane.serve._run.service import Service
@@ -73,9 +75,12 @@ def build_app(service: Service, stop: Callable[[], None] = lambda: None) -> ASGI
         await service.close()
 
     page = page_routes()
-    answering = [*routes(service, responses.OPERATIONS), *responses.responses_routes(service)]
-    router = Router([*answering, *page], redirect_slashes=False, lifespan=lifespan)
-    return Guard(router, service.options, [*OPEN, *(route.path for route in page)])
+    operations = (*responses.OPERATIONS, *messages.OPERATIONS)
+    answering = [*responses.responses_routes(service), *messages.messages_routes(service)]
+    all_routes = [*routes(service, operations), *answering, *page]
+    router = Router(all_routes, redirect_slashes=False, lifespan=lifespan)
+    open_paths = [*OPEN, *(route.path for route in page)]
+    return Guard(router, service.options, open_paths, dict.fromkeys(messages.PATHS, error_json))
 
 
 class _Server(uvicorn.Server):

@@ -9,7 +9,7 @@ past them.
 import logging
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -32,10 +32,21 @@ _HEADERS = {
 
 
 class Guard:
-    """The outermost ASGI application; ``open_paths`` answer without a key."""
+    """The outermost ASGI application."""
 
-    def __init__(self, app: ASGIApp, options: ServerOptions, open_paths: Iterable[str]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        options: ServerOptions,
+        open_paths: Iterable[str],
+        error_spellings: Mapping[str, Callable[[ApiError], bytes]] | None = None,
+    ) -> None:
+        """``open_paths`` answer without a key.
+
+        ``error_spellings``: paths whose errors have another body than ``ApiError.json``.
+        """
         self._app, self._options = app, options
+        self._spellings = {p.encode(): spell for p, spell in (error_spellings or {}).items()}
         self._open = frozenset(path.encode() for path in open_paths)
         host = options.host
         own = () if host in ("0.0.0.0", "::") else (f"[{host}]" if ":" in host else host,)
@@ -80,7 +91,8 @@ class Guard:
             if reply.status == 500:
                 log.error("request %s failed", request_id, exc_info=error)
             if not started:
-                app = Response(reply.json(), reply.status, reply.headers, "application/json")
+                spell = self._spellings.get(scope["raw_path"], ApiError.json)
+                app = Response(spell(reply), reply.status, reply.headers, "application/json")
                 await app(scope, receive, answer)
 
     def _check(self, scope: Scope, headers: Headers, preflight: bool) -> None:

@@ -16,6 +16,21 @@ from monolane.serve._api.wire import (
 )
 
 
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+class Error(BaseModel):
+    """The body of every reply that is an error."""
+
+    error: ErrorDetail
+
+
 class Operation(NamedTuple):
     """One method of one path."""
 
@@ -24,6 +39,7 @@ class Operation(NamedTuple):
     what: str
     body: type[BaseModel] | None
     errors: tuple[int, ...] = ()  # besides those of every route
+    error: type[BaseModel] = Error  # the body of each
 
 
 OPERATIONS = (
@@ -50,26 +66,12 @@ _ERRORS = {
 _JSON = "application/json"
 
 
-class ErrorDetail(BaseModel):
-    """What went wrong."""
-
-    message: str
-    type: str
-    param: str | None
-    code: int
-
-
-class Error(BaseModel):
-    """The body of every reply that is an error."""
-
-    error: ErrorDetail
-
-
 @cache
 def openapi(operations: tuple[Operation, ...]) -> dict[str, Any]:
     """Return the document."""
     bodies = [operation.body for operation in operations if operation.body is not None]
-    models = [(model, "validation") for model in (Error, *dict.fromkeys(bodies))]
+    errors = [operation.error for operation in operations]
+    models = [(model, "validation") for model in dict.fromkeys((*errors, *bodies))]
     _, schema = models_json_schema(models, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
     paths: dict[str, Any] = {}
     for operation in operations:
@@ -102,7 +104,10 @@ def _described(operation: Operation) -> dict[str, Any]:
             for name in names
         ]
     errors = {
-        str(code): {"description": _ERRORS.get(code, "Refused"), "content": _reference("Error")}
+        str(code): {
+            "description": _ERRORS.get(code, "Refused"),
+            "content": _reference(operation.error.__name__),
+        }
         for code in codes
     }
     return {
