@@ -30,9 +30,9 @@ CHECKS = [
     response_schema_conformance,
     negative_data_rejection,
 ]
-GETS = ["/health", "/ping", "/version", "/v1/models"]
+GETS = ["/health", "/ping", "/version", "/v1/models", "/props", "/slots"]
 POSTS = ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/v1/responses"]
-POSTS += ["/v1/messages", "/v1/messages/count_tokens"]
+POSTS += ["/apply-template", "/v1/messages", "/v1/messages/count_tokens"]
 STORED = [("GET", "/v1/responses/{id}"), ("DELETE", "/v1/responses/{id}")]
 OPERATIONS = [("GET", path) for path in GETS] + [("POST", path) for path in POSTS] + STORED
 

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-import httpx
 import openai
 import pydantic
 import pytest
@@ -340,8 +339,3 @@ def test_the_store_is_bounded_in_count_and_in_bytes() -> None:
     assert not store.delete(b"a", "8")
     put("9", 100)  # what was forgotten counts no more
     assert store.get(b"a", "9") is not None
-
-
-def test_the_route_needs_no_version(demo_server: Any) -> None:
-    reply = httpx.post(f"{demo_server.url}/responses", json=ASK, timeout=120)
-    assert reply.json()["object"] == "response"

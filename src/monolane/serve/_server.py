@@ -11,11 +11,12 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 
 import uvicorn
-from starlette.routing import Router
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from monolane.engine import Engine
 from monolane.errors import BackendError
+from monolane.serve._api import llamacpp
 from monolane.serve._api.guard import Guard
 from monolane.serve._api.page import page_routes
 from monolane.serve._api.protocol import LimitedProtocol
@@ -75,12 +76,22 @@ def build_app(service: Service, stop: Callable[[], None] = lambda: None) -> ASGI
         await service.close()
 
     page = page_routes()
-    operations = (*responses.OPERATIONS, *messages.OPERATIONS)
-    answering = [*responses.responses_routes(service), *messages.messages_routes(service)]
-    all_routes = [*routes(service, operations), *answering, *page]
+    operations = (*llamacpp.OPERATIONS, *responses.OPERATIONS, *messages.OPERATIONS)
+    openai = [*routes(service, operations), *responses.responses_routes(service)]
+    others = [*llamacpp.llamacpp_routes(service), *messages.messages_routes(service), *page]
+    all_routes = [*openai, *_without_version(openai), *others]
     router = Router(all_routes, redirect_slashes=False, lifespan=lifespan)
     open_paths = [*OPEN, *(route.path for route in page)]
     return Guard(router, service.options, open_paths, dict.fromkeys(messages.PATHS, error_json))
+
+
+def _without_version(given: list[Route]) -> list[Route]:
+    """Return the routes of /v1 without it, for clients whose base URL lacks it."""
+    return [
+        Route(route.path.removeprefix("/v1"), route.endpoint, methods=[*(route.methods or ())])
+        for route in given
+        if route.path.startswith("/v1/")
+    ]
 
 
 class _Server(uvicorn.Server):

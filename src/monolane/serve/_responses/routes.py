@@ -32,11 +32,9 @@ OPERATIONS = (
 def responses_routes(service: Service) -> list[Route]:
     """Return the routes, with a store of their own."""
     handlers = _Responses(service)
-    answers = Answers(service, handlers.read)
     one = "/v1/responses/{id:str}"
     return [
-        Route("/v1/responses", answers, methods=["POST"]),
-        Route("/responses", answers, methods=["POST"]),
+        Route("/v1/responses", Answers(service, handlers.read), methods=["POST"]),
         Route(one, handlers.get, methods=["GET"]),
         Route(one, handlers.delete, methods=["DELETE"]),
     ]
