@@ -79,6 +79,18 @@ def test_every_spelling_of_a_schema(engine: Engine, fields: dict[str, Any]) -> N
         assert text == json.dumps(person, ensure_ascii=False)  # on one line, as json.dumps does
 
 
+def test_one_of_branches_that_exclude_each_other(engine: Engine) -> None:
+    named = [
+        {"type": "object", "properties": {"k": {"const": k}, k: {"type": "boolean"}}, **closed}
+        for k in "ab"
+        for closed in ({"required": ["k", k], "additionalProperties": False},)
+    ]
+    schema = {"oneOf": [*named, {"type": "string", "maxLength": 3}]}
+    found = [json.loads(answer(engine, seed, guided_json=schema)[0]) for seed in range(20)]
+    assert {type(value) for value in found} == {dict, str}
+    assert all(value["k"] in value for value in found if isinstance(value, dict))
+
+
 def test_a_json_object(engine: Engine) -> None:
     for seed in range(3):
         text, reason = answer(engine, seed, 60, response_format={"type": "json_object"})
@@ -156,6 +168,22 @@ def test_a_grammar_never_gives_a_control_token(engine: Engine) -> None:
         ({"guided_json": {"$ref": "http://example.com/a.json"}}, "guided_json: .*not present"),
         ({"guided_json": {"not": {}}}, 'guided_json: .*Unimplemented keys: \\["not"\\]'),
         ({"guided_json": {"type": "string", "pattern": "(("}}, "guided_json: .*unclosed group"),
+        *(
+            ({"guided_json": {key: value}}, f'guided_json: .*Unimplemented keys: \\["{key}"\\]')
+            for key, value in (
+                ("if", {}),
+                ("contains", {"const": 1}),
+                ("uniqueItems", True),
+                ("propertyNames", {"pattern": "a"}),
+                ("dependentRequired", {"a": ["b"]}),
+                ("dependentSchemas", {"a": {"required": ["b"]}}),
+            )
+        ),
+        ({"guided_json": {"type": "string", "format": "x"}}, "guided_json: .*Unknown format: x"),
+        (
+            {"guided_json": {"oneOf": [{"type": "integer"}, {"type": "number"}]}},
+            "guided_json: .*oneOf constraints are not supported",
+        ),
         (
             {"guided_json": {"allOf": [{"type": "string"}, {"type": "null"}]}},
             "guided_json: .*Unsatisfiable",

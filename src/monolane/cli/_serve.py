@@ -89,7 +89,9 @@ def serve(
         stall_seconds=stall,
         max_body_bytes=max_body,
     )
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
 
     def load() -> Engine:
         return Engine.load(model, backend, dtype, context, settings.policy.slots)

@@ -1,12 +1,13 @@
 """Errors as clients see them: one table from our exceptions to HTTP, in vLLM's shape.
 
-A reply is ``{"error": {"message", "type", "param", "code"}}`` with the HTTP status as ``code``. The
-official clients read it, and so do those written for vLLM.
+A reply is ``{"error": {"message", "type", "param", "code"}}``. ``code`` is the HTTP status, or a
+word of OpenAI's that clients look for. The official clients read it, and so do those made for vLLM.
 """
 
 import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -44,10 +45,14 @@ _STATUSES: dict[type[MonolaneError], int] = {
 }
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _LONGEST = 2000  # characters of a message
+_PASSING = (429, 503)  # what is worth another try; these always say when
+RETRY_SECONDS = "1"  # where nothing better is known
+# "temperature: expected ...", "tools[0].function: expected ..."
+_FIELD = re.compile(r"([a-z_]{1,40})(?:[.\[][^: ]{0,200})?: ")
 
 
 class ApiError(Exception):
-    """An HTTP error with a body; ``headers`` go out with it."""
+    """An HTTP error with a body; ``headers`` go out with it, ``code`` in place of the status."""
 
     def __init__(
         self,
@@ -55,17 +60,38 @@ class ApiError(Exception):
         message: str,
         param: str | None = None,
         headers: Mapping[str, str] | None = None,
+        code: str | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.param = status, param
-        self.headers = dict(headers or {})
+        self.status, self.param, self.code = status, param, code
+        self.headers = {"Retry-After": RETRY_SECONDS} if status in _PASSING else {}
+        self.headers |= headers or {}
 
     def json(self) -> bytes:
         """Return the body of the reply."""
         message = _ADDRESS.sub("", str(self))[:_LONGEST]
         kind = _TYPES.get(self.status, "BadRequestError" if self.status < 500 else _TYPES[500])
-        error = {"message": message, "type": kind, "param": self.param, "code": self.status}
+        error: dict[str, Any] = {"message": message, "type": kind, "param": self.param}
+        error["code"] = self.code or self.status
         return json.dumps({"error": error}, ensure_ascii=False).encode()
+
+
+class ContextError(ApiError):
+    """A prompt that is longer than the context, in words that clients search for.
+
+    LiteLLM and agents look for "maximum context length", OpenAI's own for the code; then they
+    shorten the conversation and try again.
+    """
+
+    def __init__(self, name: str, context: int, got: str) -> None:
+        """``name`` is the field at fault, ``got`` its size in words."""
+        super().__init__(
+            400,
+            f"{name}: expected at most {context} tokens, got {got}: this model's maximum context "
+            f"length is {context} tokens; shorten it",
+            name,
+            code="context_length_exceeded",
+        )
 
 
 def api_error(error: BaseException) -> ApiError:
@@ -78,8 +104,7 @@ def api_error(error: BaseException) -> ApiError:
         return ApiError(error.status_code, error.detail, headers=error.headers)
     for kind, status in _STATUSES.items():
         if isinstance(error, kind):
-            # A message about a field begins with it: "temperature: expected ...".
-            field = re.match(r"([a-z_]{1,40}): ", str(error)) if status == 400 else None
+            field = _FIELD.match(str(error)) if status == 400 else None
             return ApiError(status, str(error), field and field[1])
     return ApiError(500, "the server failed at this request; its log tells why")
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
+from types import FrameType
 
 import uvicorn
 from starlette.routing import Route, Router
@@ -82,7 +83,8 @@ def build_app(service: Service, stop: Callable[[], None] = lambda: None) -> ASGI
     all_routes = [*openai, *_without_version(openai), *others]
     router = Router(all_routes, redirect_slashes=False, lifespan=lifespan)
     open_paths = [*OPEN, *(route.path for route in page)]
-    return Guard(router, service.options, open_paths, dict.fromkeys(messages.PATHS, error_json))
+    spellings = dict.fromkeys(messages.PATHS, error_json)
+    return Guard(router, service.options, open_paths, service.metrics.refusals.note, spellings)
 
 
 def _without_version(given: list[Route]) -> list[Route]:
@@ -100,7 +102,14 @@ class _Server(uvicorn.Server):
         config = uvicorn.Config(
             build_app(service, self._stop),
             loop="asyncio",  # also where uvloop is installed: only this loop is tested
-            http=type("Protocol", (LimitedProtocol,), {"send_seconds": options.send_seconds}),
+            http=type(
+                "Protocol",
+                (LimitedProtocol,),
+                {
+                    "send_seconds": options.send_seconds,
+                    "max_connections": options.max_connections,
+                },
+            ),
             ws="none",
             lifespan="on",
             log_config=None,
@@ -108,7 +117,6 @@ class _Server(uvicorn.Server):
             proxy_headers=False,
             server_header=False,
             h11_max_incomplete_event_size=HEAD_BYTES,
-            limit_concurrency=options.max_connections,
             backlog=_BACKLOG,
             ssl_certfile=options.tls_cert,
             ssl_keyfile=options.tls_key,
@@ -134,7 +142,12 @@ class _Server(uvicorn.Server):
         timer = loop.call_later(service.options.drain_seconds, service.end_requests)
         await super().shutdown(sockets)
         timer.cancel()
-        service.end_requests()  # what a second Ctrl-C has left: its thread would keep the process
+        service.abandon()  # what a second signal has left: its threads would keep the process
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to end; a second signal, whichever, ends at once."""
+        self.force_exit = self.should_exit
+        super().handle_exit(sig, frame)
 
     def _stop(self) -> None:
         self.should_exit = True

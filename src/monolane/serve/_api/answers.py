@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from monolane.serve._api.asked import Asked
-from monolane.serve._api.limits import read_body
+from monolane.serve._api.limits import LARGE_BODY, disconnected, read_body
 from monolane.serve._api.prepare import prepare
 from monolane.serve._api.writer import Read, Writer
 from monolane.serve._run.choice import Choice
@@ -41,27 +41,48 @@ class Answers:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         service, arrived = self._service, time.perf_counter_ns()
-        engine, options = service.engine, service.options
+        options = service.options
+        assert service.engine  # else a 503, before the body is read
+        service.scheduler.check_room()
         data = await read_body(Request(scope, receive), options.max_body_bytes)
         service.scheduler.check_room()
+        gone = asyncio.create_task(disconnected(receive))
+        try:
+            await self._answer(data, arrived, gone, scope, receive, send)
+        finally:
+            gone.cancel()
+            if len(data) > LARGE_BODY:
+                service.tidy()
+
+    async def _answer(
+        self,
+        data: bytes,
+        arrived: int,
+        gone: "asyncio.Task[None]",
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Answer a body; ``gone`` is done when its client has left."""
+        service = self._service
+        engine, options = service.engine, service.options
 
         def work() -> tuple[Asked, Callable[[ServedRequest], Writer], list[Choice]]:
             asked, writer_of = self._read(data, scope["monolane.owner"])
             return asked, writer_of, prepare(asked, engine, options.tool_format)
 
-        asked, writer_of, choices = await service.prepare(work)
+        asked, writer_of, choices = await service.prepare(work, gone)
         seconds = min(asked.deadline or 1e9, options.deadline_seconds)
         served = ServedRequest(service, choices, arrived, streamed=asked.stream)
         writer = writer_of(served)
         served.start(seconds)
-        gone = asyncio.create_task(_watch(receive, served))
+        gone.add_done_callback(lambda _: served.cancel("client"))
         try:
             if asked.stream:
                 await _stream(writer, served, send)
             else:
                 await (await _whole(writer, served))(scope, receive, send)
         finally:
-            gone.cancel()
             served.cancel("client")
             _log(scope, served)
 
@@ -106,13 +127,6 @@ async def _whole(writer: Writer, served: ServedRequest) -> Response:
     tokens = sum(len(choice.prompt_ids) + choice.drawn for choice in served.choices)
     body = await asyncio.to_thread(writer.whole) if tokens >= _MANY else writer.whole()
     return Response(body, media_type="application/json")
-
-
-async def _watch(receive: Receive, served: ServedRequest) -> None:
-    """Cancel the request when its client goes away."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    served.cancel("client")
 
 
 def _log(scope: Scope, served: ServedRequest) -> None:

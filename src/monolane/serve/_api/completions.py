@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from monolane.serve._api.asked import Asked
+from monolane.serve._api.body import parse_body
 from monolane.serve._api.legacy import modern
 from monolane.serve._api.reply import Reply
 from monolane.serve._api.sse import EventWriter
@@ -16,7 +17,7 @@ def completions(service: Service, kind: type[ChatRequest] | type[CompletionReque
     """Return the reader of one of the routes."""
 
     def read(data: bytes, owner: bytes) -> tuple[Asked, Callable[[ServedRequest], Writer]]:
-        body = kind.model_validate_json(data)
+        body = parse_body(kind, data)
         service.check_model(body.model)
         asked = (modern(body) if isinstance(body, ChatRequest) else body).asked()
         return asked, lambda served: EventWriter(Reply(service, body, served))

@@ -39,13 +39,15 @@ class Guard:
         app: ASGIApp,
         options: ServerOptions,
         open_paths: Iterable[str],
+        note: Callable[[int, str, str], None],
         error_spellings: Mapping[str, Callable[[ApiError], bytes]] | None = None,
     ) -> None:
         """``open_paths`` answer without a key.
 
+        ``note`` is told of each error: its status, the request's id, and the message.
         ``error_spellings``: paths whose errors have another body than ``ApiError.json``.
         """
-        self._app, self._options = app, options
+        self._app, self._options, self._note = app, options, note
         self._spellings = {p.encode(): spell for p, spell in (error_spellings or {}).items()}
         self._open = frozenset(path.encode() for path in open_paths)
         host = options.host
@@ -88,6 +90,7 @@ class Guard:
             await app(scope, receive, answer)
         except Exception as error:
             reply = api_error(error)
+            self._note(reply.status, request_id, str(reply))
             if reply.status == 500:
                 log.error("request %s failed", request_id, exc_info=error)
             if not started:

@@ -1,20 +1,34 @@
 """How much one request may send and ask for, checked before it costs anything."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
 
 from monolane.engine import Engine
 from monolane.errors import RequestError
-from monolane.serve._errors import ApiError
+from monolane.serve._errors import ApiError, ContextError
+from monolane.text import Tokenizer
 
+LARGE_BODY = 1 << 18  # bytes, after which memory is given back
 BODY_SECONDS = 30.0  # for a whole body
 MAX_CHOICES = 256  # answers of one request
 # Tokens drawn or scored, each alternative counted: what a whole reply may hold, about 100 MB.
 MAX_WEIGHT = 1 << 20
-# Longer texts are refused before seconds go into encoding them. The longest tokens in use are runs
-# of 128 spaces, and no normalizer in use makes less than half of a text.
-_CHARS_PER_TOKEN = 256
+# Longer texts are refused before seconds go into encoding them. No normalizer in use makes less
+# than half of a text. A vocabulary's token for what it does not know may stand for more.
+_SHRINKS = 2
+_UNKNOWN_CHARS = 256
+_RARE = "\U000f1234\u0e5b"  # of private use, and a Thai mark: in no small vocabulary but as bytes
+
+
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client of a request, whose body has been read, has gone away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -47,13 +61,40 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 def check_length(name: str, chars: int, engine: Engine) -> None:
-    """Raise RequestError for a text of so many characters if it cannot fit into the context."""
+    """Raise ContextError for a text of so many characters if it cannot fit into the context."""
     context = engine.backend.context
-    if chars > _CHARS_PER_TOKEN * context:
-        raise RequestError(
-            f"{name}: expected at most {context} tokens, the context of this engine, got {chars} "
-            "characters, which cannot be so few; shorten it"
-        )
+    if engine.tokenizer is not None and chars > _chars_per_token(engine.tokenizer) * context:
+        raise ContextError(name, context, f"{chars} characters, which cannot be so few")
+
+
+def text_size(value: Any) -> int:
+    """Return the characters of all texts in a JSON value."""
+    size, left = 0, [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            size += len(one)
+        elif isinstance(one, Mapping):
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
+    return size
+
+
+@lru_cache(maxsize=8)
+def _chars_per_token(tokenizer: Tokenizer) -> int:
+    """Return the most characters that one token can stand for."""
+    pieces = (tokenizer.pieces.get(token) or b"" for token in range(tokenizer.vocab_size))
+    longest = _SHRINKS * max(map(len, pieces), default=1)
+    unknown = tokenizer.unk_id in tokenizer.encode(_RARE, add_special_tokens=False)
+    return max(longest, _UNKNOWN_CHARS) if unknown else longest
+
+
+def check_prompt(name: str, ids: Sequence[int], engine: Engine) -> None:
+    """Raise ContextError for token ids that do not fit into the context."""
+    context = engine.backend.context
+    if len(ids) > context:
+        raise ContextError(name, context, f"{len(ids)} tokens")
 
 
 def token_budget(wanted: int | None, least: int | None, prompt: int, engine: Engine) -> int:
@@ -67,7 +108,7 @@ def token_budget(wanted: int | None, least: int | None, prompt: int, engine: Eng
         raise RequestError(
             f"max_tokens: expected 1 to {context}, the context of this model, got {wanted}"
         )
-    free = max(1, context - prompt + 1)  # a prompt that does not fit is refused by the engine
+    free = context - prompt + 1
     budget = free if wanted is None else min(wanted, free)
     if least is not None and least > budget:
         raise RequestError(

@@ -7,9 +7,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from monolane._version import __version__
+from monolane.serve._api.body import parse_body
 from monolane.serve._api.legacy import modern
-from monolane.serve._api.limits import read_body
 from monolane.serve._api.openapi import Operation
+from monolane.serve._api.posted import answer_posted
 from monolane.serve._api.prepare import read_chat
 from monolane.serve._api.wire import ChatRequest
 from monolane.serve._run.service import Service
@@ -60,14 +61,13 @@ class _LlamaCpp:
 
     async def apply_template(self, request: Request) -> Response:
         service, engine = self._service, self._service.engine
-        data = await read_body(request, service.options.max_body_bytes)
 
-        def work() -> dict[str, Any]:
-            body = ChatRequest.model_validate_json(data)
+        def work(data: bytes) -> dict[str, Any]:
+            body = parse_body(ChatRequest, data)
             service.check_model(body.model)
             asked = modern(body).asked()
             _, ids, _ = read_chat(asked, engine, service.options.tool_format)
             assert engine.tokenizer is not None  # messages were rendered
             return {"prompt": engine.tokenizer.decode(ids, skip_special_tokens=False)}
 
-        return JSONResponse(await service.prepare(work))
+        return await answer_posted(service, request, work)

@@ -22,7 +22,7 @@ class ErrorDetail(BaseModel):
     message: str
     type: str
     param: str | None
-    code: int
+    code: int | str
 
 
 class Error(BaseModel):

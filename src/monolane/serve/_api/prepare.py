@@ -5,16 +5,22 @@ step is done once for a request; only what belongs to one answer is made for eac
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from monolane.engine import Constraint, Engine, SamplingParams
+from monolane.engine import Engine, SamplingParams
 from monolane.errors import RequestError
 from monolane.serve._api.asked import Asked, ChatAsked, TextAsked
-from monolane.serve._api.limits import check_length, check_size, token_budget
+from monolane.serve._api.limits import (
+    check_length,
+    check_prompt,
+    check_size,
+    text_size,
+    token_budget,
+)
 from monolane.serve._grammar.compiler import Grammar, compiler_of
-from monolane.serve._grammar.constraint import AtLeast
+from monolane.serve._grammar.constraint import AtLeast, GrammarWalk
 from monolane.serve._grammar.thinking import after_thinking
 from monolane.serve._run.choice import Choice
 from monolane.serve._tools.format import AUTO
@@ -58,7 +64,8 @@ def prepare_chat(asked: ChatAsked, engine: Engine, tool_format: str = AUTO) -> l
         constraint = constraint_of(asked, grammar, engine)
         stream = engine.stream(ids, params, constraint)
         parser = ToolParser(tools) if tools else None
-        choices.append(Choice(j, ids, stream, budget, parser, guided=constraint is not None))
+        guided, forced = constraint is not None, forced_by(constraint, asked.sampling.logprobs)
+        choices.append(Choice(j, ids, stream, budget, parser, guided=guided, forced=forced))
     return choices
 
 
@@ -66,12 +73,14 @@ def read_chat(
     asked: ChatAsked, engine: Engine, tool_format: str = AUTO
 ) -> tuple[ToolUse | None, tuple[int, ...], Thinking | None]:
     """Return the tools, the ids of the prompt, and how the answer may think; as ``prepare``."""
-    check_length("messages", sum(len(content_text(m)) for m in asked.messages), engine)
+    check_length("messages", text_size(asked.messages), engine)
     tools = read_tools(
         asked.tools, asked.tool_choice, asked.parallel_tool_calls, engine, tool_format
     )
     rendered, thinking = chat_prompt(asked, tools, engine, tool_format)
-    return tools, engine.prompt_ids(rendered), thinking
+    ids = engine.prompt_ids(rendered)
+    check_prompt("messages", ids, engine)
+    return tools, ids, thinking
 
 
 def prepare_completion(asked: TextAsked, engine: Engine) -> list[Choice]:
@@ -87,6 +96,7 @@ def prepare_completion(asked: TextAsked, engine: Engine) -> list[Choice]:
         if isinstance(prompt, str):
             check_length("prompt", len(prompt), engine)
         ids = engine.prompt_ids(_prompt_ids(prompt, asked, engine))
+        check_prompt("prompt", ids, engine)
         wanted = 1 if discard else asked.max_tokens
         budget = token_budget(wanted, asked.min_tokens, len(ids), engine)
         size = budget + len(ids) if asked.echo else budget
@@ -97,8 +107,18 @@ def prepare_completion(asked: TextAsked, engine: Engine) -> list[Choice]:
             params = _params(asked, j, budget, prompt_logprobs=scored)
             constraint = constraint_of(asked, grammar, engine)
             stream = engine.stream(ids, params, constraint)
-            guided = constraint is not None
-            choices.append(Choice(len(choices), ids, stream, budget, None, echo, guided, discard))
+            choices.append(
+                Choice(
+                    len(choices),
+                    ids,
+                    stream,
+                    budget,
+                    echo=echo,
+                    guided=constraint is not None,
+                    discard=discard,
+                    forced=forced_by(constraint, asked.sampling.logprobs),
+                )
+            )
     return choices
 
 
@@ -108,7 +128,18 @@ def _params(asked: Asked, j: int, budget: int, **more: Any) -> SamplingParams:
     return replace(asked.sampling, seed=seed, max_tokens=budget, **more)
 
 
-def constraint_of(asked: Asked, grammar: Grammar | None, engine: Engine) -> Constraint | None:
+def forced_by(
+    constraint: GrammarWalk | AtLeast | None, alternatives: int | None
+) -> Callable[[], int]:
+    """Return a count of the tokens that cost no draw; with log-probabilities each one does."""
+    if constraint is None or alternatives is not None:
+        return lambda: 0
+    return lambda: constraint.forced
+
+
+def constraint_of(
+    asked: Asked, grammar: Grammar | None, engine: Engine
+) -> GrammarWalk | AtLeast | None:
     """Return the constraint of one choice; RequestError for a grammar that cannot be compiled."""
     walk = None if grammar is None else compiler_of(engine).walk(grammar)
     if not asked.min_tokens:

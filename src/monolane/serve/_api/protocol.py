@@ -9,6 +9,8 @@ import sys
 from typing import Any
 
 import h11
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from monolane.serve._errors import ApiError
@@ -17,10 +19,17 @@ from monolane.serve._options import HEAD_BYTES
 _HEAD_SECONDS = 10.0  # from a connection, or a request's first byte, to a whole head
 
 
+async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    error = ApiError(503, "too many connections are open; try again in a moment")
+    headers = {**error.headers, "Connection": "close"}
+    await Response(error.json(), error.status, headers, "application/json")(scope, receive, send)
+
+
 class LimitedProtocol(H11Protocol):
-    """One connection; a server takes a subclass with its own ``send_seconds``."""
+    """One connection; a server takes a subclass with values of its own."""
 
     send_seconds = 30.0  # that a client may leave unread what fills the buffers
+    max_connections = 1024  # open at once; requests on more are told to come back
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for a head."""
@@ -37,6 +46,9 @@ class LimitedProtocol(H11Protocol):
     def handle_events(self) -> None:
         """Read what has come; stop the timer once that is a whole head."""
         before = self.cycle
+        # uvicorn's own limit answers in plain text, and does not say when to come back.
+        full = len(self.connections) > self.max_connections
+        self.app = _refuse if full else self.config.loaded_app
         super().handle_events()
         if self.cycle is not before:
             self._stop_timer("head")

@@ -10,9 +10,11 @@ from starlette.routing import Route
 from monolane._version import __version__
 from monolane.errors import RequestError
 from monolane.serve._api.answers import Answers
+from monolane.serve._api.body import parse_body
 from monolane.serve._api.completions import completions
-from monolane.serve._api.limits import read_body
+from monolane.serve._api.limits import check_length, text_size
 from monolane.serve._api.openapi import OPERATIONS, Operation, openapi
+from monolane.serve._api.posted import answer_posted
 from monolane.serve._api.prepare import render_ids
 from monolane.serve._api.wire import (
     Body,
@@ -21,6 +23,7 @@ from monolane.serve._api.wire import (
     DetokenizeRequest,
     TokenizeRequest,
 )
+from monolane.serve._errors import RETRY_SECONDS
 from monolane.serve._run.service import Service
 from monolane.text import DEFAULT_TEMPLATE, Tokenizer
 
@@ -58,7 +61,8 @@ class _Handlers:
 
     async def health(self, _: Request) -> Response:
         code, status = self._service.health()
-        return JSONResponse({"status": status}, code)
+        later = {} if code == 200 else {"Retry-After": RETRY_SECONDS}
+        return JSONResponse({"status": status}, code, later)
 
     async def version(self, _: Request) -> Response:
         return JSONResponse({"version": __version__})
@@ -86,14 +90,13 @@ class _Handlers:
         self, request: Request, kind: type[B], answer: Callable[[B], dict[str, Any]]
     ) -> Response:
         """Read a body and answer it, on a thread."""
-        data = await read_body(request, self._service.options.max_body_bytes)
 
-        def work() -> dict[str, Any]:
-            body = kind.model_validate_json(data)
+        def work(data: bytes) -> dict[str, Any]:
+            body = parse_body(kind, data)
             self._service.check_model(body.model)
             return answer(body)
 
-        return JSONResponse(await self._service.prepare(work))
+        return await answer_posted(self._service, request, work)
 
     def _tokenizer(self) -> Tokenizer:
         tokenizer = self._service.engine.tokenizer
@@ -106,6 +109,7 @@ class _Handlers:
         if (body.prompt is None) == (body.messages is None):
             raise RequestError("prompt: expected either prompt or messages")
         if body.messages is not None:
+            check_length("messages", text_size(body.messages), engine)
             ids = render_ids(
                 body.messages,
                 engine,
@@ -113,6 +117,7 @@ class _Handlers:
                 continue_final=bool(body.continue_final_message),
             )
         else:
+            check_length("prompt", len(body.prompt or ""), engine)
             ids = tokenizer.encode(
                 body.prompt or "",
                 add_special_tokens=body.add_special_tokens is not False,

@@ -50,9 +50,12 @@ ToolChoice = Annotated[str | dict[str, Any], _one_of("'none', 'auto', 'required'
 FunctionCall = Annotated[str | dict[str, Any], _one_of("'none', 'auto' or an object with a name")]
 Prompt = Annotated[
     str
-    | Annotated[list[TokenId], Field(min_length=1)]
+    | Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
     | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
-    | Annotated[list[list[TokenId]], Field(min_length=1, max_length=MAX_PROMPTS)],
+    | Annotated[
+        list[Annotated[list[TokenId], Field(fail_fast=True)]],
+        Field(min_length=1, max_length=MAX_PROMPTS),
+    ],
     _one_of(f"text, token ids (integers from 0), or a list of 1 to {MAX_PROMPTS} of either"),
 ]
 
@@ -252,7 +255,7 @@ class TokenizeRequest(Body):
 class DetokenizeRequest(Body):
     """``POST /detokenize``."""
 
-    tokens: Annotated[list[TokenId], Field(max_length=1 << 20)]
+    tokens: Annotated[list[TokenId], Field(max_length=1 << 20, fail_fast=True)]
 
 
 def new_seed() -> int:

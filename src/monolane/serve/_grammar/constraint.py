@@ -9,7 +9,7 @@ import llguidance
 import numpy as np
 import numpy.typing as npt
 
-from monolane.engine import Constraint, Guide
+from monolane.engine import Guide
 from monolane.errors import RequestError
 
 
@@ -20,6 +20,7 @@ class GrammarWalk:
         """``forces``: text that must come next is given as tokens, without a draw."""
         self._matcher, self._where, self._forces = matcher, where, forces
         self._words = -(-vocab // 32)
+        self.forced = 0  # tokens given without a draw
 
     def step(self, token_id: int | None) -> Guide:
         """Take the token drawn, None at first; return what may follow it."""
@@ -31,6 +32,7 @@ class GrammarWalk:
         forced = forced[: matcher.validate_tokens(forced)] if forced else []
         if forced:
             matcher.consume_tokens(forced)
+            self.forced += len(forced)
         bits = None if matcher.is_stopped() else matcher.compute_bitmask()
         if matcher.is_error():
             refuse(self._where, matcher.get_error())
@@ -46,7 +48,7 @@ class AtLeast:
     """
 
     def __init__(
-        self, count: int, ends: frozenset[int], vocab: int, inner: Constraint | None
+        self, count: int, ends: frozenset[int], vocab: int, inner: GrammarWalk | None
     ) -> None:
         self._left, self._inner = count, inner
         allowed = np.zeros(-(-vocab // 32) * 32, bool)
@@ -54,6 +56,11 @@ class AtLeast:
         self._all = _mask(allowed)
         allowed[[token for token in ends if token < vocab]] = False
         self._on = _mask(allowed)  # all but the tokens that end the answer
+
+    @property
+    def forced(self) -> int:
+        """Tokens given without a draw."""
+        return 0 if self._inner is None else self._inner.forced
 
     def step(self, token_id: int | None) -> Guide:
         """Take the token drawn, None at first; return what may follow it."""

@@ -29,6 +29,8 @@ FIELDS: Mapping[str, Kind] = {
     "json_schema": "json",
     "regex": "regex",
 }
+# All that is read of a request beside its own two fields.
+EXTRA_FIELDS = (*FIELDS, *(f"guided_{name}" for name in (*_KINDS, "whitespace_pattern")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from monolane.engine import Engine
 from monolane.serve._api.answers import Answers
 from monolane.serve._api.asked import Asked, ChatAsked
-from monolane.serve._api.limits import read_body
+from monolane.serve._api.body import parse_body
 from monolane.serve._api.openapi import Operation
+from monolane.serve._api.posted import answer_posted
 from monolane.serve._api.prepare import read_chat
 from monolane.serve._api.writer import Writer
 from monolane.serve._messages.body import CountRequest, MessagesRequest
@@ -45,13 +46,12 @@ class _Messages:
     async def count(self, request: Request) -> Response:
         service = self._service
         engine, tool_format = service.engine, service.options.tool_format
-        data = await read_body(request, service.options.max_body_bytes)
 
-        def work() -> int:
+        def work(data: bytes) -> dict[str, int]:
             _, ids, _ = read_chat(self._asked(CountRequest, data), engine, tool_format)
-            return len(ids)
+            return {"input_tokens": len(ids)}
 
-        return JSONResponse({"input_tokens": await service.prepare(work)})
+        return await answer_posted(service, request, work)
 
     def read(self, data: bytes, owner: bytes) -> tuple[Asked, Callable[[ServedRequest], Writer]]:
         """Return what a body asks for, and the writer of its answer."""
@@ -59,7 +59,7 @@ class _Messages:
         return asked, lambda served: MessagesWriter(self._service, served)
 
     def _asked(self, kind: type[MessagesRequest], data: bytes) -> ChatAsked:
-        body = kind.model_validate_json(data)
+        body = parse_body(kind, data)
         self._service.check_model(body.model)
         if body.stop_sequences is not None:
             body = body.model_copy(update={"stop": body.stop_sequences})

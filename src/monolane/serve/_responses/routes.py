@@ -10,6 +10,7 @@ from starlette.routing import Route
 from monolane.errors import RequestError
 from monolane.serve._api.answers import Answers
 from monolane.serve._api.asked import Asked, ChatAsked
+from monolane.serve._api.body import parse_body
 from monolane.serve._api.openapi import Operation
 from monolane.serve._api.writer import Writer
 from monolane.serve._errors import ApiError
@@ -58,7 +59,7 @@ class _Responses:
 
     def read(self, data: bytes, owner: bytes) -> tuple[Asked, Callable[[ServedRequest], Writer]]:
         """Return what a body asks for, and the writer of its answer."""
-        body = ResponsesRequest.model_validate_json(data)
+        body = parse_body(ResponsesRequest, data)
         self._service.check_model(body.model)
         before = self._before(body.previous_response_id, owner)
         items = (*(before.items if before else ()), *self._resolved(body.items(), owner))

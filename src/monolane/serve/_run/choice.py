@@ -1,6 +1,7 @@
 """One answer to be made, and where its time went."""
 
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,7 @@ class Choice:
     echo: str | None = None  # the text of the prompt, if it is to be part of the answer
     guided: bool = False  # by a constraint
     discard: bool = False  # only the prompt is wanted: what is drawn is left out
+    forced: Callable[[], int] = lambda: 0  # tokens that a grammar gave, without a pass for each
     arrived: int = 0
     admitted: int = 0
     first: int = 0
@@ -41,10 +43,14 @@ class Choice:
 
     @property
     def tokens_per_second(self) -> float:
-        """Decode speed: tokens after the first over the time they took; 0 until there are two."""
-        if self.drawn < 2 or self.last <= self.first:
+        """Decode speed: tokens after the first over the time they took; 0 until there are two.
+
+        Without those that a grammar forced: they are fed together, so they tell nothing of speed.
+        """
+        passes = self.drawn - 1 - self.forced()
+        if passes < 1 or self.last <= self.first:
             return 0.0
-        return (self.drawn - 1) / (self.last - self.first) * 1e9
+        return passes / (self.last - self.first) * 1e9
 
     def timings(self, bytes_per_token: int | None, bandwidth: float | None) -> dict[str, Any]:
         """Return the ``timings`` object of docs/serving.md; ``bandwidth`` in bytes/s."""

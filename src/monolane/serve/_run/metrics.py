@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from monolane._version import __version__
 from monolane.engine import Engine
 from monolane.serve._run.choice import Choice
+from monolane.serve._run.refusals import Refusals
 from monolane.serve._run.scheduler import Scheduler
 
 _LABELS = ("model_name", "engine")
@@ -69,6 +70,7 @@ class Metrics:
         self._speed = self._histogram(
             "monolane:decode_tokens_per_second", "Decode speed of a choice", _SPEEDS
         )
+        self.refusals = Refusals(self.registry, model_name)
         self._token_seconds, self._prompt_seconds = 1e-3, 1e-4  # until there are samples
 
     def ready(self, engine: Engine, seconds: float) -> None:
@@ -119,8 +121,9 @@ class Metrics:
         self._size.observe(choice.drawn)
         self._prompt_seconds += _RECENT * (prefill / 1e9 / prompt - self._prompt_seconds)
         if choice.drawn > 1:
-            self._speed.observe(choice.tokens_per_second)
-            self._between.observe(choice.times)
+            if choice.tokens_per_second:
+                self._speed.observe(choice.tokens_per_second)
+            self._between.observe(choice.times, choice.forced())
             seconds = decode / 1e9 / (choice.drawn - 1)
             self._token_seconds += _RECENT * (seconds - self._token_seconds)
 
@@ -144,9 +147,14 @@ class _TokenIntervals(Collector):
         self._sum = 0.0
         self._lock = threading.Lock()
 
-    def observe(self, times_ns: Sequence[int]) -> None:
-        """Count the times between moments in nanoseconds."""
+    def observe(self, times_ns: Sequence[int], forced: int) -> None:
+        """Count the times between moments in nanoseconds, without those of forced tokens.
+
+        Forced tokens come together with another, so the shortest times are theirs.
+        """
         intervals = [(later - sooner) / 1e9 for sooner, later in itertools.pairwise(times_ns)]
+        if forced:
+            intervals = sorted(intervals)[forced:]
         with self._lock:
             for interval in intervals:
                 self._counts[bisect.bisect_left(_TOKEN_SECONDS, interval)] += 1

@@ -63,7 +63,7 @@ class ServedRequest:
         scheduler.check_room()
         self._service.cancels.add(self.cancel)
         self._timer = self._loop.call_later(seconds, self.cancel, "deadline")
-        together = min(scheduler.policy.slots, len(self.choices))
+        together = min(scheduler.policy.slots, len(self.choices), scheduler.places)
         self._workers = asyncio.gather(*(self._work() for _ in range(together)))
         self._workers.add_done_callback(self._end)
 

@@ -53,6 +53,11 @@ class Scheduler:
         """Turns that are waited for."""
         return sum(not turn.granted.done() for turn in self._queue)
 
+    @property
+    def places(self) -> int:
+        """Turns that may be asked for now: those that are free, and places in the queue."""
+        return max(1, self.policy.slots - self.running + self.queue_limit - self.waiting)
+
     def check_room(self) -> None:
         """Raise the 429 that a new request gets while the queue is full."""
         if self.running >= self.policy.slots and self.waiting >= self.queue_limit:

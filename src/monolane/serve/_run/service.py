@@ -11,13 +11,15 @@ from monolane.engine import Engine
 from monolane.serve._errors import ApiError
 from monolane.serve._options import ServerOptions
 from monolane.serve._run.choice import Choice
+from monolane.serve._run.memory import give_back, settle
 from monolane.serve._run.metrics import Metrics
 from monolane.serve._run.scheduler import Scheduler
 
 _STEP = 64  # tokens of context, which add too few bytes to a token to matter
 _LOOKS = 8  # at what runs, within the seconds that count as a stall
 _PREPARE_THREADS = 2
-_PREPARE_WAITING = 64  # requests that may wait for one of these threads
+_PREPARE_WAITING = 64  # requests that may wait for one of these threads; a longer queue, more
+_TIDY_SECONDS = 1.0  # from the end of a large request until its memory is given back
 
 State = Literal["loading", "ready", "failed", "draining"]
 T = TypeVar("T")
@@ -44,6 +46,8 @@ class Service:
         self.decoders = ThreadPoolExecutor(options.policy.slots, thread_name_prefix="decode")
         self._preparers = ThreadPoolExecutor(_PREPARE_THREADS, thread_name_prefix="prepare")
         self._preparing = 0
+        self._prepare_limit = max(_PREPARE_WAITING, options.queue_limit + options.policy.slots)
+        self._tidying: asyncio.TimerHandle | None = None
         self.running: set[Choice] = set()  # those that decode
         self._progressed = time.monotonic()
         self._watching: asyncio.Task[None] | None = None
@@ -60,6 +64,7 @@ class Service:
         try:
             self._engine = await asyncio.to_thread(self._load)
             self.bandwidth = await asyncio.to_thread(self._measure)
+            await asyncio.to_thread(settle)
         except Exception as error:
             self.failure, self.state = error, "failed"
             return
@@ -112,12 +117,13 @@ class Service:
                 seen = places
                 self.note_progress()
 
-    async def prepare(self, work: Callable[[], T]) -> T:
+    async def prepare(self, work: Callable[[], T], gone: "asyncio.Task[None] | None" = None) -> T:
         """Return what ``work`` returns, on a thread: it may take seconds before an answer begins.
 
-        ApiError 429 where too many wait already.
+        ``gone`` is done when the client has left: work that has not begun is dropped, and nobody
+        waits for it behind it. ApiError 429 where too many wait already.
         """
-        if self._preparing >= _PREPARE_WAITING:
+        if self._preparing >= self._prepare_limit:
             raise ApiError(
                 429,
                 f"{self._preparing} requests wait to be read; try again in 1 s",
@@ -125,22 +131,42 @@ class Service:
             )
         self._preparing += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._preparers, work)
+            done = asyncio.get_running_loop().run_in_executor(self._preparers, work)
+            if gone is not None:
+                await asyncio.wait((done, gone), return_when=asyncio.FIRST_COMPLETED)
+                if not done.done():
+                    done.cancel()
+                    raise ApiError(499, "the client closed the connection")
+            return await done
         finally:
             self._preparing -= 1
+
+    def tidy(self) -> None:
+        """Give memory back in a moment, after a large request; once for many."""
+        if self._tidying is None:
+            self._tidying = asyncio.get_running_loop().call_later(_TIDY_SECONDS, self._tidy)
+
+    def _tidy(self) -> None:
+        self._tidying = None
+        if self.state != "draining":
+            self._preparers.submit(give_back)
 
     def end_requests(self) -> None:
         """Cancel what runs or waits, because the server ends."""
         for cancel in list(self.cancels):
             cancel("shutdown")
 
+    def abandon(self) -> None:
+        """End all requests, also those that are being read; none can be made any more."""
+        self.end_requests()
+        self._preparers.shutdown(wait=False, cancel_futures=True)
+
     async def close(self) -> None:
         """End all requests and give back threads and memory."""
         self.state = "draining"
-        self.end_requests()
+        self.abandon()
         if self._watching is not None:
             self._watching.cancel()
-        self._preparers.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self.decoders.shutdown)
         if self._engine is not None:
             self._engine.close()

@@ -1,0 +1,103 @@
+"""Large bodies: what is read of them is what JSON means, what is ignored costs nothing."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monolane.serve._api import body
+from monolane.serve._api.body import (
+    MAX_DEPTH,
+    MAX_IDS,
+    MAX_MEMBERS,
+    MAX_VALUES,
+    parse_body,
+    trimmed,
+)
+from monolane.serve._api.wire import ChatRequest, CompletionRequest
+from monolane.serve._errors import ApiError
+
+PAD = " " * 40_000  # makes a body a large one
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    data=st.dictionaries(st.sampled_from(["a", "b", 'q"\\', "é"]) | st.text(), values),
+    ascii_only=st.booleans(),
+    block=st.integers(1, 40),
+)
+def test_known_members_are_kept_and_all_others_cut_out(
+    data: dict[str, Any], ascii_only: bool, block: int
+) -> None:
+    text = PAD + json.dumps(data, ensure_ascii=ascii_only, indent=block % 3) + PAD
+    known = {"a", "b", 'q"\\'}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(body, "_BLOCK", block)
+        patch.setattr(body, "_SMALL", 0)
+        kept = json.loads(trimmed(text.strip().encode("utf-8", "surrogatepass"), known))
+    assert kept == {name: value for name, value in data.items() if name in known}
+
+
+def test_a_large_body_is_read_as_a_small_one() -> None:
+    fields = {"prompt": 'a "quoted" \\ text\n', "n": 2, "stop": ["}", '"', "\\"], "grammar": "x"}
+    small = CompletionRequest.model_validate(fields)
+    large = parse_body(CompletionRequest, json.dumps(fields | {"junk": [{}] * 50_000}).encode())
+    assert large == small
+    ids = [[7] * 1024] * 256
+    assert parse_body(CompletionRequest, json.dumps({"prompt": ids}).encode()).prompts == ids
+
+
+CHAT = b'{"messages": [{"role": "user", "content": "x"}], "junk": '
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"[" + b"1," * 40_000 + b"1]", "expected an object"),
+        (CHAT + b"[" * 40_000, f"expected values at most {MAX_DEPTH} deep"),
+        (CHAT + b'"' + b"x" * 40_000, "expected an end"),
+        (CHAT + b"[]} " + PAD.encode() + b"{", "expected nothing behind byte"),
+        (b"{" + b":" * 40_000, "expected a comma before byte"),
+        (b"{" + b"," * 40_000, "expected a field before byte"),
+        (b"{x:1, " + PAD.encode() + b"}", "expected the name of a field before byte"),
+        (
+            b"{" + b",".join(b'"k%d": 1' % i for i in range(9000)) + b"}",
+            f"expected at most {MAX_MEMBERS} fields",
+        ),
+        (
+            b'{"messages": [' + b"{}," * 40_000 + b"{}]}",
+            f"messages: expected at most {MAX_VALUES} values",
+        ),
+        (
+            b'{"messages": [], "logit_bias": {' + b'"1": 1,' * 40_000 + b"}}",
+            f"logit_bias: expected at most {MAX_VALUES} values",
+        ),
+    ],
+)
+def test_a_large_body_that_is_none(data: bytes, message: str) -> None:
+    with pytest.raises(ApiError, match=message) as caught:
+        parse_body(ChatRequest, data)
+    assert caught.value.status == 400
+    assert "JSON object of this route" in str(caught.value)
+
+
+def test_too_many_ids_and_wrong_ones() -> None:
+    with pytest.raises(ApiError, match=f"prompt: expected at most {MAX_IDS} values"):
+        parse_body(CompletionRequest, b'{"prompt": [' + b"1," * MAX_IDS + b"1]}")
+    # The first fault is told, and no list of all of them is made.
+    with pytest.raises(ApiError, match="prompt: expected text, token ids"):
+        parse_body(CompletionRequest, b'{"prompt": [' + b"true," * 200_000 + b"1]}")
+
+
+def test_a_known_member_is_still_checked() -> None:
+    data = b'{"prompt": "x", "n": 17, "junk": "' + b"y" * 40_000 + b'"}'
+    with pytest.raises(ApiError, match="n: Input should be less than or equal to 16") as caught:
+        parse_body(CompletionRequest, data)
+    assert caught.value.param == "n"
