@@ -26,6 +26,7 @@ class PlainServer:
                        silent_after: until nothing more comes, for as long as the client waits
     status             of the answer; models: of /v1/models
     garbage            whether it speaks no HTTP at all
+    keeps              requests that it answers on one connection before it closes it
     """
 
     def __init__(self, **options: Any) -> None:
@@ -40,10 +41,12 @@ class PlainServer:
             "status": 200,
             "models": 200,
             "garbage": False,
+            "keeps": 1,
             **options,
         }
         self.bodies: list[dict[str, Any]] = []
         self.open = self.most_open = 0  # answers on their way: now, and at most
+        self.accepted = 0  # connections
         self.lock = threading.Lock()
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
@@ -56,35 +59,44 @@ class PlainServer:
                 connection, _ = self.listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self.answer, args=(connection,), daemon=True).start()
+            self.accepted += 1
+            threading.Thread(target=self.serve_one, args=(connection,), daemon=True).start()
 
     def close(self) -> None:
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
         self.thread.join()
 
-    def answer(self, connection: socket.socket) -> None:
+    def serve_one(self, connection: socket.socket) -> None:
         with connection, connection.makefile("rb") as file:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            line, length = file.readline(), 0
-            while (header := file.readline()) != b"\r\n":
-                name, _, value = header.partition(b":")
-                length = int(value) if name.lower() == b"content-length" else length
-            if line.startswith(b"GET"):
-                self.plain(connection, self.options["models"], {"data": [{"id": "plain"}]})
-                return
-            body = json.loads(file.read(length))
-            self.bodies.append(body)
-            if self.options["garbage"]:
-                connection.sendall(b"220 mail.example ESMTP\r\n")
-                return
-            if self.options["status"] != 200:
-                self.plain(connection, self.options["status"], {"error": {"message": "no, thanks"}})
-                return
-            self.count(+1)
-            with contextlib.suppress(OSError):  # the client has gone
-                self.stream(connection, body)
-            self.count(-1)
+            for _ in range(self.options["keeps"]):
+                line, headers = file.readline(), {}
+                while line and (header := file.readline()) != b"\r\n":
+                    name, _, value = header.lower().partition(b":")
+                    headers[name] = value.strip()
+                if line:
+                    body = file.read(int(headers.get(b"content-length", b"0")))
+                    self.answer(connection, line, body)
+                if not line or headers.get(b"connection") == b"close":
+                    return
+
+    def answer(self, connection: socket.socket, line: bytes, data: bytes) -> None:
+        if line.startswith(b"GET"):
+            self.plain(connection, self.options["models"], {"data": [{"id": "plain"}]})
+            return
+        body = json.loads(data)
+        self.bodies.append(body)
+        if self.options["garbage"]:
+            connection.sendall(b"220 mail.example ESMTP\r\n")
+            return
+        if self.options["status"] != 200:
+            self.plain(connection, self.options["status"], {"error": {"message": "no, thanks"}})
+            return
+        self.count(+1)
+        with contextlib.suppress(OSError):  # the client has gone
+            self.stream(connection, body)
+        self.count(-1)
 
     def count(self, change: int) -> None:
         with self.lock:

@@ -70,6 +70,29 @@ def test_tokens_are_counted_by_usage(plain: Callable[..., Any], chat: bool, per_
     raise AssertionError(f"tokens/s: {speeds}")
 
 
+@pytest.mark.parametrize("status", [200, 429])
+def test_connections_are_kept_unless_they_are_not_to_be(
+    plain: Callable[..., Any], status: int
+) -> None:
+    """A refusal with Content-Length leaves a connection as free as a stream in chunks."""
+    server = plain(keeps=100, status=status)
+    for keep, connections in ((True, 3), (False, 12)):
+        before = server.accepted
+        found = run(make(server.url, max_tokens=9, keep_alive=keep), clients=3, requests=12)
+        assert len(found.outcomes if status == 200 else found.failures) == 12
+        assert server.accepted - before <= connections
+        assert keep or server.accepted - before == connections
+
+
+def test_a_connection_that_the_server_closed_is_replaced(plain: Callable[..., Any]) -> None:
+    server = plain(keeps=2)
+    found = run(make(server.url, max_tokens=9), clients=1, requests=7)
+    assert [outcome.tokens for outcome in found.outcomes] == [9] * 7
+    assert not found.failures
+    assert server.accepted == 4
+    assert len(server.bodies) == 7
+
+
 def test_a_server_without_usage_is_counted_otherwise_and_that_is_said(
     plain: Callable[..., Any],
 ) -> None:

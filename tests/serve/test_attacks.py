@@ -117,7 +117,9 @@ def test_absolute_targets_open_nothing(keyed_server: Any) -> None:
         ["Authorization: Bearer {key}x"],
         ["Authorization: Bearer {key}", "Authorization: Bearer {key}"],
         ["Authorization: Bearer wrong", "Authorization: Bearer {key}"],
-        ["X-Api-Key: {key}"],
+        ["X-Api-Key: {key}", "X-Api-Key: {key}"],
+        ["X-Api-Key: {key}", "Authorization: Bearer {key}"],
+        ["X-Api-Key: wrong"],
         ["Authorization: Bearer " + "a" * 30_000],
         ["Authorization: Bearer \xff\xfe"],
     ],
@@ -126,6 +128,8 @@ def test_only_one_whole_key_is_a_key(keyed_server: Any, api_key: str, lines: lis
     more = [line.replace("{key}", api_key) for line in lines]
     assert exchange(keyed_server, get("/v1/models", "127.0.0.1", *more))[0] == 401
     good = get("/v1/models", "127.0.0.1", f"Authorization: Bearer {api_key}")
+    assert exchange(keyed_server, good)[0] == 200
+    good = get("/v1/models", "127.0.0.1", f"x-api-key: {api_key}")
     assert exchange(keyed_server, good)[0] == 200
 
 
@@ -168,7 +172,7 @@ def test_long_lists_and_texts_are_refused(client: httpx.Client, body: dict[str, 
 NUMBERS = ["-1", "2147483648", "9223372036854775808", "1e999", "NaN", "Infinity", "1e308", "-1e308"]
 OTHERS = ["true", '"1"', "[]", "{}", "1.5"]
 FIELDS = {
-    "max_tokens": "",
+    "max_tokens": "-1",  # as many as fit
     "n": "",
     "temperature": "1.5",
     "top_p": "",

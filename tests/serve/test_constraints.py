@@ -42,7 +42,8 @@ def body(**fields: Any) -> CompletionRequest:
 
 
 def constraint(request: CompletionRequest, engine: Engine) -> Constraint | None:
-    return constraint_of(request, answer_grammar(request.structured(), None), engine)
+    asked = request.asked()
+    return constraint_of(asked, answer_grammar(asked.structured, None), engine)
 
 
 def answer(engine: Engine, seed: int = 0, budget: int = 120, **fields: Any) -> tuple[str, str]:

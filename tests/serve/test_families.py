@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from monolane import Engine
 from monolane.errors import RequestError
 from monolane.serve import ServerOptions, serve
+from monolane.serve._api.asked import ChatAsked
 from monolane.serve._api.prepare import chat_prompt, prepare_chat
 from monolane.serve._api.wire import ChatRequest
 from monolane.serve._tools.calls import Delta
@@ -56,8 +57,8 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Engi
         engine.close()
 
 
-def ask(**fields: Any) -> ChatRequest:
-    return ChatRequest(**{"messages": [USER]} | fields)
+def ask(**fields: Any) -> ChatAsked:
+    return ChatRequest(**{"messages": [USER]} | fields).asked()
 
 
 def use_of(engine: Engine, **fields: Any) -> ToolUse:

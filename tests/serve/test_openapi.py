@@ -30,9 +30,12 @@ CHECKS = [
     response_schema_conformance,
     negative_data_rejection,
 ]
-GETS = ["/health", "/ping", "/version", "/v1/models"]
+GETS = ["/health", "/ping", "/version", "/v1/models", "/props", "/slots"]
 POSTS = ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"]
-OPERATIONS = [("GET", path) for path in GETS] + [("POST", path) for path in POSTS]
+FURTHER = ["/v1/responses", "/apply-template", "/v1/messages", "/v1/messages/count_tokens"]
+POSTS += FURTHER
+STORED = [("GET", "/v1/responses/{id}"), ("DELETE", "/v1/responses/{id}")]
+OPERATIONS = [("GET", path) for path in GETS] + [("POST", path) for path in POSTS] + STORED
 
 
 def test_every_operation_is_described(demo_server: Any) -> None:
@@ -72,7 +75,9 @@ def explore(
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
 def test_replies_are_as_described(keyed_server: Any, api_key: str, method: str, path: str) -> None:
-    examples, key = 200 if method == "POST" else 3, f"Bearer {api_key}"
+    # The further APIs share what is behind their bodies with the first ones.
+    examples = 3 if method != "POST" else 25 if path in FURTHER else 200
+    key = f"Bearer {api_key}"
     explore(keyed_server, method, path, CHECKS, examples, Authorization=key)
     assert keyed_server.health() == (200, "ok")
 

@@ -11,6 +11,7 @@ import pytest
 
 from monolane import Engine
 from monolane.errors import RequestError
+from monolane.serve._api.asked import ChatAsked
 from monolane.serve._api.prepare import chat_prompt, prepare_chat
 from monolane.serve._api.wire import ChatRequest
 from monolane.serve._run.request import _update
@@ -43,8 +44,8 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Engi
         engine.close()
 
 
-def ask(**fields: Any) -> ChatRequest:
-    return ChatRequest(**{"messages": [USER]} | fields)
+def ask(**fields: Any) -> ChatAsked:
+    return ChatRequest(**{"messages": [USER]} | fields).asked()
 
 
 def ids_of(engine: Engine, text: str) -> list[int]:

@@ -13,6 +13,7 @@ import tokenizers
 from monolane import Engine, SamplingParams
 from monolane.engine import Constraint
 from monolane.errors import RequestError
+from monolane.serve._api.asked import ChatAsked
 from monolane.serve._api.prepare import chat_prompt, constraint_of, prepare_chat
 from monolane.serve._api.wire import ChatRequest
 from monolane.serve._grammar.compiler import Grammar, compiler_of
@@ -49,17 +50,17 @@ TEMPLATES = {
 }
 
 
-def request(**fields: Any) -> ChatRequest:
+def request(**fields: Any) -> ChatAsked:
     fields = {"messages": [{"role": "user", "content": "How is it?"}], "tools": TOOLS} | fields
-    return ChatRequest(**fields)
+    return ChatRequest(**fields).asked()
 
 
-def tools_of(asked: ChatRequest, engine: Engine) -> ToolUse | None:
+def tools_of(asked: ChatAsked, engine: Engine) -> ToolUse | None:
     return read_tools(asked.tools, asked.tool_choice, asked.parallel_tool_calls, engine)
 
 
-def constraint(asked: ChatRequest, engine: Engine) -> Constraint | None:
-    grammar = answer_grammar(asked.structured(), tools_of(asked, engine))
+def constraint(asked: ChatAsked, engine: Engine) -> Constraint | None:
+    grammar = answer_grammar(asked.structured, tools_of(asked, engine))
     return constraint_of(asked, grammar, engine)
 
 
@@ -93,7 +94,7 @@ def family(
         yield request.param, engine
 
 
-def answers(engine: Engine, asked: ChatRequest, seed: int) -> tuple[str, list[list[str]], str]:
+def answers(engine: Engine, asked: ChatAsked, seed: int) -> tuple[str, list[list[str]], str]:
     """Return (content, [[name, arguments], ...], finish_reason), parsed as it streams."""
     tools = tools_of(asked, engine)
     assert tools is not None
@@ -181,8 +182,7 @@ def test_the_tools_of_a_request_are_read_once(family: tuple[str, Engine]) -> Non
             return super().get(key, default)
 
     _, engine = family
-    asked = request(n=16, tool_choice="required")
-    asked.tools = [Counted(WEATHER)]
+    asked = replace(request(n=16, tool_choice="required"), tools=[Counted(WEATHER)])
     assert len(prepare_chat(asked, engine)) == 16
     assert Counted.read == 1
 

@@ -46,6 +46,9 @@ def bench_serve(
     ignore_eos: Annotated[
         bool, typer.Option(help="Have answers go on to --max-tokens; servers may refuse the field.")
     ] = True,
+    keep_alive: Annotated[
+        bool, typer.Option(help="Keep connections for the next request, as most clients do.")
+    ] = True,
     key_from: Annotated[
         str, typer.Option(help="Environment variable that holds the API key.")
     ] = _KEY,
@@ -85,7 +88,12 @@ def bench_serve(
     load = Load(
         target,
         LoadOptions(
-            model=name, chat=chat, max_tokens=max_tokens, ignore_eos=ignore_eos, timeout=timeout
+            model=name,
+            chat=chat,
+            max_tokens=max_tokens,
+            ignore_eos=ignore_eos,
+            keep_alive=keep_alive,
+            timeout=timeout,
         ),
     )
     steps = len(lengths) * sum(level.requests for level in levels)

@@ -90,6 +90,11 @@ class Stream(Iterator[Piece]):
         return self._text.thinking_tokens
 
     @property
+    def stop_text(self) -> str | None:
+        """The stop text that ended the answer; None if none did."""
+        return self._text.stop_text
+
+    @property
     def timings(self) -> Timings:
         """Timings so far; of the whole answer once it has ended."""
         return Timings(
@@ -220,6 +225,11 @@ class _Text:
             else Detokenizer(tokenizer, context=job.prompt_ids, visible_ids=visible)
         )
         self._stops = StopStrings(job.params.stop)
+
+    @property
+    def stop_text(self) -> str | None:
+        """The stop text that was found; None if none was."""
+        return self._stops.matched
 
     def take(
         self, token_ids: list[int], count: int, over: bool

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from monolane.errors import BackendError, RequestError
-from monolane.measure._load_exchange import Exchange, LoadTarget, exchange
+from monolane.measure._load_connections import Connections
+from monolane.measure._load_exchange import Exchange, LoadTarget
 from monolane.measure._load_outcome import Failure, Outcome, read_json, read_stream
 
 MAX_OPEN = 512  # requests at once: a process has some thousand files
@@ -71,6 +72,7 @@ class LoadOptions:
     model       as the server names it
     chat        /v1/chat/completions rather than /v1/completions
     max_tokens  to be drawn, and no fewer where the server heeds ``ignore_eos``
+    keep_alive  connections are kept for the next request, as most clients do
     ignore_eos  sent only where true: a server that is strict about unknown fields may refuse it
     timeout     seconds of one request, its connection included
     """
@@ -79,6 +81,7 @@ class LoadOptions:
     chat: bool = False
     max_tokens: int = 256
     ignore_eos: bool = True
+    keep_alive: bool = True
     timeout: float = 120.0
 
     def __post_init__(self) -> None:
@@ -155,7 +158,6 @@ class Load:
 
     def __init__(self, target: LoadTarget, options: LoadOptions) -> None:
         self.target, self.options = target, options
-        self._tls = target.tls
 
     def warm_up(self, prompts: PromptSource) -> Outcome:
         """Send one request, untimed; BackendError where it fails, as all would."""
@@ -195,14 +197,17 @@ class Load:
             cpu_share,
         )
 
-    async def send(self, prompt: str | list[int], max_tokens: int) -> Exchange:
+    async def send(
+        self, connections: Connections, prompt: str | list[int], max_tokens: int
+    ) -> Exchange:
         """Send one request and read its answer."""
         body = self.options.body(prompt, max_tokens)
-        request = self.target.request(self.options.route, body)
-        return await exchange(self.target, self._tls, request, self.options.timeout)
+        request = self.target.request(self.options.route, body, keep=connections.keep)
+        return await connections.exchange(request, self.options.timeout)
 
     async def _one(self, prompt: str | list[int], max_tokens: int) -> Outcome | Failure:
-        return read_stream(await self.send(prompt, max_tokens))
+        connections = Connections(self.target, keep=False)
+        return read_stream(await self.send(connections, prompt, max_tokens))
 
 
 class _Running:
@@ -216,6 +221,15 @@ class _Running:
 
     async def run(self) -> list[Exchange]:
         self._end = time.monotonic() + self._level.seconds
+        keep = self._load.options.keep_alive
+        self._connections = Connections(self._load.target, keep=keep)
+        try:
+            await self._ask()
+        finally:
+            self._connections.close()
+        return self._made
+
+    async def _ask(self) -> None:
         if self._level.clients is not None:
             count = min(self._level.clients, self._level.requests)
             async with asyncio.TaskGroup() as clients:
@@ -223,7 +237,6 @@ class _Running:
                     clients.create_task(self._client())
         else:
             await self._at_rate(self._level.rate or 0)
-        return self._made
 
     async def _client(self) -> None:
         while self._goes_on():
@@ -251,7 +264,8 @@ class _Running:
 
     async def _request(self) -> None:
         self._left -= 1
-        made = await self._load.send(self._prompts.take(), self._load.options.max_tokens)
+        tokens = self._load.options.max_tokens
+        made = await self._load.send(self._connections, self._prompts.take(), tokens)
         self._held += made.size
         self._made.append(made)
         self._progress()
@@ -260,4 +274,8 @@ class _Running:
 def ask_models(target: LoadTarget, seconds: float = 10.0) -> dict[str, Any] | Failure:
     """Return what GET /v1/models says."""
     request = target.request("/v1/models")
-    return read_json(asyncio.run(exchange(target, target.tls, request, seconds)))
+
+    async def ask() -> Exchange:
+        return await Connections(target, keep=False).exchange(request, seconds)
+
+    return read_json(asyncio.run(ask()))

@@ -3,15 +3,12 @@
 While a load runs, the client shares cores with what it measures. So it does nothing for a read but
 note time and bytes; HTTP, events and JSON are parsed when the load is over. A client library that
 parses on the way costs a multiple of that for each event: docs/benchmarks.md has the figures.
-Every request has a connection of its own, opened before its clock starts and closed by the server
-at the end of the answer, so that the reading side need not understand HTTP while it takes times.
+A connection is opened before the clock of a request starts.
 """
 
-import asyncio
 import ipaddress
 import json
 import ssl
-import time
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -77,10 +74,13 @@ class LoadTarget:
         """What checks the server's certificate; None for http."""
         return ssl.create_default_context() if self.scheme == "https" else None
 
-    def request(self, route: str, body: dict[str, Any] | None = None) -> bytes:
-        """Return a GET, or a POST of JSON, with its headers."""
+    def request(
+        self, route: str, body: dict[str, Any] | None = None, *, keep: bool = False
+    ) -> bytes:
+        """Return a GET, or a POST of JSON, with its headers; ``keep``: of a connection to keep."""
         data = b"" if body is None else json.dumps(body).encode()
-        headers = [("Host", self.authority), ("Connection", "close"), ("Accept", "*/*")]
+        headers = [("Host", self.authority), ("Accept", "*/*")]
+        headers.append(("Connection", "keep-alive" if keep else "close"))
         if self.key:
             headers.append(("Authorization", f"Bearer {self.key}"))
         if body is not None:
@@ -103,52 +103,3 @@ class Exchange:
     def size(self) -> int:
         """Bytes that came."""
         return sum(len(data) for _, data in self.reads)
-
-
-class _Reader(asyncio.Protocol):
-    def __init__(self, exchange: Exchange) -> None:
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._exchange, self._left = exchange, MAX_BYTES
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._exchange.reads.append((time.perf_counter_ns(), data))
-        self._left -= len(data)
-        if self._left < 0 and self._transport is not None:
-            self._exchange.fault = ("too_large", f"more than {MAX_BYTES >> 20} MB")
-            self._transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None:
-            self._exchange.fault = ("broken", f"the connection broke: {exc}")
-        if not self.over.done():
-            self.over.set_result(None)
-
-
-async def exchange(
-    target: LoadTarget, tls: ssl.SSLContext | None, request: bytes, seconds: float
-) -> Exchange:
-    """Connect, send, and read until the server closes or ``seconds`` are over. Raises nothing."""
-    made = Exchange()
-    loop = asyncio.get_running_loop()
-    transport: asyncio.Transport | None = None
-    try:
-        async with asyncio.timeout(seconds):
-            transport, reader = await loop.create_connection(
-                lambda: _Reader(made), target.host, target.port, ssl=tls
-            )
-            made.sent_ns = time.perf_counter_ns()
-            transport.write(request)
-            await reader.over
-    except TimeoutError:
-        made.fault = ("timeout", f"not over after {seconds:g} s")
-    except OSError as error:  # ssl.SSLError is one
-        made.fault = ("connect", str(error))
-    finally:
-        if transport is not None:
-            transport.abort()
-    return made

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import h11
 
 from monolane.measure._load_exchange import Exchange
+from monolane.measure._load_http import parse_reads
 
 CountedBy = Literal["usage", "timings", "events"]
 _KINDS_OF_TEXT = ("content", "reasoning_content", "reasoning", "tool_calls")
@@ -136,36 +137,15 @@ _Response = tuple[int, str, list[tuple[int, bytes]]]
 def _response(made: Exchange) -> _Response | Failure:
     """Return status, content type, and the body's parts with the times at which they came."""
     try:
-        head, parts = _parse(made)
+        parsed = parse_reads(made.reads, ended=made.fault is None)
     except h11.RemoteProtocolError as error:
         begin = made.reads[0][1][:60] if made.reads else b""
         return Failure("not_http", f"{error}; it began with {begin!r}")
+    head = parsed.head
     if head is None:
         return Failure(*(made.fault or ("broken", "the connection was closed without an answer")))
     kinds = [value.decode("latin-1") for name, value in head.headers if name == b"content-type"]
-    return head.status_code, kinds[0] if kinds else "", parts
-
-
-def _parse(made: Exchange) -> tuple[h11.Response | None, list[tuple[int, bytes]]]:
-    wire = h11.Connection(h11.CLIENT)
-    wire.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
-    wire.send(h11.EndOfMessage())
-    head: h11.Response | None = None
-    parts: list[tuple[int, bytes]] = []
-    for time_ns, data in made.reads:
-        wire.receive_data(data)
-        while True:
-            event = wire.next_event()
-            if isinstance(event, h11.Response):
-                head = event
-            elif isinstance(event, h11.Data):
-                parts.append((time_ns, bytes(event.data)))
-            elif not isinstance(event, h11.InformationalResponse):
-                break
-    if head is None and made.reads and made.fault is None:
-        wire.receive_data(b"")  # the end: whatever came is no response any more
-        wire.next_event()
-    return head, parts
+    return head.status_code, kinds[0] if kinds else "", parsed.parts
 
 
 def _data_lines(parts: list[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:

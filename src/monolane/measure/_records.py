@@ -142,6 +142,7 @@ def serve_record(load: Load, loaded: Loaded, engine: str, label: str) -> Record:
         "model": load.options.model,
         "label": label,
         "route": load.options.route,
+        "keep_alive": load.options.keep_alive,
         "clients": level.clients,
         "rate": level.rate,
         "tokens": load.options.max_tokens,

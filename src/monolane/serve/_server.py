@@ -12,16 +12,20 @@ from collections.abc import AsyncIterator, Callable
 from types import FrameType
 
 import uvicorn
-from starlette.routing import Router
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from monolane.engine import Engine
 from monolane.errors import BackendError
+from monolane.serve._api import llamacpp
 from monolane.serve._api.guard import Guard
 from monolane.serve._api.page import page_routes
 from monolane.serve._api.protocol import LimitedProtocol
 from monolane.serve._api.routes import OPEN, routes
+from monolane.serve._messages import routes as messages
+from monolane.serve._messages.errors import error_json
 from monolane.serve._options import HEAD_BYTES, ServerOptions
+from monolane.serve._responses import routes as responses
 from monolane.serve._run.service import Service
 from monolane.serve._tools.format import AUTO, format_named
 
@@ -73,9 +77,23 @@ def build_app(service: Service, stop: Callable[[], None] = lambda: None) -> ASGI
         await service.close()
 
     page = page_routes()
-    router = Router([*routes(service), *page], redirect_slashes=False, lifespan=lifespan)
+    operations = (*llamacpp.OPERATIONS, *responses.OPERATIONS, *messages.OPERATIONS)
+    openai = [*routes(service, operations), *responses.responses_routes(service)]
+    others = [*llamacpp.llamacpp_routes(service), *messages.messages_routes(service), *page]
+    all_routes = [*openai, *_without_version(openai), *others]
+    router = Router(all_routes, redirect_slashes=False, lifespan=lifespan)
     open_paths = [*OPEN, *(route.path for route in page)]
-    return Guard(router, service.options, open_paths, service.metrics.refusals.note)
+    spellings = dict.fromkeys(messages.PATHS, error_json)
+    return Guard(router, service.options, open_paths, service.metrics.refusals.note, spellings)
+
+
+def _without_version(given: list[Route]) -> list[Route]:
+    """Return the routes of /v1 without it, for clients whose base URL lacks it."""
+    return [
+        Route(route.path.removeprefix("/v1"), route.endpoint, methods=[*(route.methods or ())])
+        for route in given
+        if route.path.startswith("/v1/")
+    ]
 
 
 class _Server(uvicorn.Server):
@@ -137,7 +155,9 @@ class _Server(uvicorn.Server):
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol is named for asyncio's sake: it sets TCP_NODELAY on no socket of protocol 0, and
+    # without it the second write of a reply on a kept connection waits 40 ms for the client's ACK.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)  # of its connections
     try:

@@ -1,4 +1,4 @@
-"""``/v1/chat/completions`` and ``/v1/completions``: from a request to the last byte of its reply.
+"""The routes that answer, of every API: from a request to the last byte of its reply.
 
 Where the client goes away before that, the request ends.
 """
@@ -6,18 +6,16 @@ Where the client goes away before that, the request ends.
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from monolane.engine import Engine
-from monolane.serve._api.body import parse_body
+from monolane.serve._api.asked import Asked
 from monolane.serve._api.limits import LARGE_BODY, disconnected, read_body
-from monolane.serve._api.prepare import prepare_chat, prepare_completion
-from monolane.serve._api.reply import Reply
-from monolane.serve._api.sse import KEEP_ALIVE, EventWriter, failed
-from monolane.serve._api.wire import ChatRequest, CompletionRequest
+from monolane.serve._api.prepare import prepare
+from monolane.serve._api.writer import Read, Writer
 from monolane.serve._run.choice import Choice
 from monolane.serve._run.request import ServedRequest
 from monolane.serve._run.service import Service
@@ -35,10 +33,10 @@ _SSE = (
 
 
 class Answers:
-    """An ASGI application for one of the two routes."""
+    """An ASGI application for one route that answers."""
 
-    def __init__(self, service: Service, kind: type[ChatRequest] | type[CompletionRequest]) -> None:
-        self._service, self._kind = service, kind
+    def __init__(self, service: Service, read: Read) -> None:
+        self._service, self._read = service, read
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -46,19 +44,19 @@ class Answers:
         options = service.options
         assert service.engine  # else a 503, before the body is read
         service.scheduler.check_room()
-        body = await read_body(Request(scope, receive), options.max_body_bytes)
+        data = await read_body(Request(scope, receive), options.max_body_bytes)
         service.scheduler.check_room()
         gone = asyncio.create_task(disconnected(receive))
         try:
-            await self._answer(body, arrived, gone, scope, receive, send)
+            await self._answer(data, arrived, gone, scope, receive, send)
         finally:
             gone.cancel()
-            if len(body) > LARGE_BODY:
+            if len(data) > LARGE_BODY:
                 service.tidy()
 
     async def _answer(
         self,
-        body: bytes,
+        data: bytes,
         arrived: int,
         gone: "asyncio.Task[None]",
         scope: Scope,
@@ -68,72 +66,66 @@ class Answers:
         """Answer a body; ``gone`` is done when its client has left."""
         service = self._service
         engine, options = service.engine, service.options
-        request, choices = await service.prepare(lambda: self._prepare(body, engine), gone)
-        seconds = min(request.deadline or 1e9, options.deadline_seconds)
-        served = ServedRequest(service, choices, arrived, streamed=bool(request.stream))
-        reply = Reply(service, request, served)
+
+        def work() -> tuple[Asked, Callable[[ServedRequest], Writer], list[Choice]]:
+            asked, writer_of = self._read(data, scope["monolane.owner"])
+            return asked, writer_of, prepare(asked, engine, options.tool_format)
+
+        asked, writer_of, choices = await service.prepare(work, gone)
+        seconds = min(asked.deadline or 1e9, options.deadline_seconds)
+        served = ServedRequest(service, choices, arrived, streamed=asked.stream)
+        writer = writer_of(served)
         served.start(seconds)
         gone.add_done_callback(lambda _: served.cancel("client"))
         try:
-            if request.stream:
-                await _stream(reply, send)
+            if asked.stream:
+                await _stream(writer, served, send)
             else:
-                await (await _whole(reply))(scope, receive, send)
+                await (await _whole(writer, served))(scope, receive, send)
         finally:
             served.cancel("client")
             _log(scope, served)
 
-    def _prepare(
-        self, body: bytes, engine: Engine
-    ) -> tuple[ChatRequest | CompletionRequest, list[Choice]]:
-        """Parse, check, render and encode; on a thread."""
-        request = parse_body(self._kind, body)
-        self._service.check_model(request.model)
-        if isinstance(request, ChatRequest):
-            return request, prepare_chat(request, engine, self._service.options.tool_format)
-        return request, prepare_completion(request, engine)
 
-
-async def _stream(reply: Reply, send: Send) -> None:
+async def _stream(writer: Writer, served: ServedRequest, send: Send) -> None:
     """Send the answer as it comes; an error after the start is its last event."""
-    writer = EventWriter(reply)
     await send({"type": "http.response.start", "status": 200, "headers": [*_SSE]})
     try:
-        await _send_parts(reply, writer, send)
-        data = writer.text(reply.served.channel.take()) + writer.end()
+        await _send_parts(writer, served, send)
+        data = writer.text(served.channel.take()) + writer.end()
     except Exception as error:
         log.error("a stream failed", exc_info=error)
-        data = failed(error)
+        data = writer.failed(error)
     await send({"type": "http.response.body", "body": data})
 
 
-async def _send_parts(reply: Reply, writer: EventWriter, send: Send) -> None:
+async def _send_parts(writer: Writer, served: ServedRequest, send: Send) -> None:
     """Send what comes until nothing more does; the last of it is left in the channel."""
-    served, channel = reply.served, reply.served.channel
-    live, sent = reply.request.timings_per_token, time.monotonic()
+    channel, sent = served.channel, time.monotonic()
     queue_due = 0.0  # time.monotonic() of the next comment about the queue
+    data = writer.begin()
     while not channel.closed:
-        data = b""
-        if live and served.turns and time.monotonic() >= queue_due:
+        if writer.live and served.turns and time.monotonic() >= queue_due:
             queue_due = time.monotonic() + _QUEUE_SECONDS
-            data = b"".join([writer.queued(i, served.ahead(i)) for i in served.turns])
+            data += b"".join([writer.queued(i, served.ahead(i)) for i in served.turns])
         data += writer.text(channel.take())
         if not data and time.monotonic() - sent >= _QUIET_SECONDS:
-            data = KEEP_ALIVE
+            data = writer.keep_alive
         if data:
             sent = time.monotonic()
             # Waits where the client does not read; the protocol ends the connection after a while.
             await send({"type": "http.response.body", "body": data, "more_body": True})
-        await channel.wait(_QUEUE_SECONDS if live and served.turns else _QUIET_SECONDS)
+        data = b""
+        await channel.wait(_QUEUE_SECONDS if writer.live and served.turns else _QUIET_SECONDS)
 
 
-async def _whole(reply: Reply) -> Response:
-    await reply.served.channel.wait_closed()
-    if reply.served.failure is not None:
-        raise reply.served.failure
+async def _whole(writer: Writer, served: ServedRequest) -> Response:
+    await served.channel.wait_closed()
+    if served.failure is not None:
+        raise served.failure
     # Log-probabilities of many tokens make megabytes of JSON, a second of work.
-    many = reply.usage()["total_tokens"] >= _MANY
-    body = await asyncio.to_thread(reply.whole) if many else reply.whole()
+    tokens = sum(len(choice.prompt_ids) + choice.drawn for choice in served.choices)
+    body = await asyncio.to_thread(writer.whole) if tokens >= _MANY else writer.whole()
     return Response(body, media_type="application/json")
 
 

@@ -9,13 +9,14 @@ past them.
 import logging
 import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from monolane.serve._errors import ApiError, api_error
+from monolane.serve._keys import key_hash
 from monolane.serve._options import HEAD_BYTES, ServerOptions
 
 log = logging.getLogger("monolane.serve")
@@ -31,7 +32,7 @@ _HEADERS = {
 
 
 class Guard:
-    """The outermost ASGI application; ``open_paths`` answer without a key."""
+    """The outermost ASGI application."""
 
     def __init__(
         self,
@@ -39,9 +40,15 @@ class Guard:
         options: ServerOptions,
         open_paths: Iterable[str],
         note: Callable[[int, str, str], None],
+        error_spellings: Mapping[str, Callable[[ApiError], bytes]] | None = None,
     ) -> None:
-        """``note`` is told of each error: its status, the request's id, and the message."""
+        """``open_paths`` answer without a key.
+
+        ``note`` is told of each error: its status, the request's id, and the message.
+        ``error_spellings``: paths whose errors have another body than ``ApiError.json``.
+        """
         self._app, self._options, self._note = app, options, note
+        self._spellings = {p.encode(): spell for p, spell in (error_spellings or {}).items()}
         self._open = frozenset(path.encode() for path in open_paths)
         host = options.host
         own = () if host in ("0.0.0.0", "::") else (f"[{host}]" if ":" in host else host,)
@@ -62,6 +69,7 @@ class Guard:
         if not _REQUEST_ID.fullmatch(request_id):
             request_id = secrets.token_hex(16)
         scope["monolane.request_id"] = request_id
+        scope["monolane.owner"] = b""
         scope["app"] = self  # Starlette's router then raises its 404 and 405
         cross_origin = self._cross_origin(headers.getlist("origin"))
         started = False
@@ -86,7 +94,8 @@ class Guard:
             if reply.status == 500:
                 log.error("request %s failed", request_id, exc_info=error)
             if not started:
-                app = Response(reply.json(), reply.status, reply.headers, "application/json")
+                spell = self._spellings.get(scope["raw_path"], ApiError.json)
+                app = Response(spell(reply), reply.status, reply.headers, "application/json")
                 await app(scope, receive, answer)
 
     def _check(self, scope: Scope, headers: Headers, preflight: bool) -> None:
@@ -97,7 +106,7 @@ class Guard:
         self._check_host(headers.getlist("host"))
         self._check_origin(headers.getlist("origin"), headers["host"])
         if not preflight and scope["raw_path"] not in self._open:
-            self._check_key(headers.getlist("authorization"))
+            scope["monolane.owner"] = self._check_key(headers)
         if b"%" in scope["raw_path"] or scope["raw_path"].decode("latin-1") != scope["path"]:
             raise ApiError(404, "no such path; see /openapi.json")
         if scope["method"] == "POST":
@@ -125,18 +134,23 @@ class Guard:
                 "--allow-origin to let one",
             )
 
-    def _check_key(self, values: list[str]) -> None:
-        keys = self._options.keys
-        if not keys:
-            return
-        value = values[0].encode("latin-1") if len(values) == 1 else b""
-        scheme, _, key = value.partition(b" ")
-        if not keys.admit(key.strip()) or scheme.lower() != b"bearer":
+    def _check_key(self, headers: Headers) -> bytes:
+        """Return the hash of the key that came, b"" where none is needed."""
+        if not self._options.keys:
+            return b""
+        # Anthropic's clients send x-api-key; one key in one header, wherever it stands.
+        values = [value.partition(" ") for value in headers.getlist("authorization")]
+        found = [key.strip() for scheme, _, key in values if scheme.lower() == "bearer"]
+        found += [key.strip() for key in headers.getlist("x-api-key")]
+        key = found[0].encode("latin-1") if len(found) == 1 else b""
+        if not self._options.keys.admit(key) or len(values) > 1:
             raise ApiError(
                 401,
-                "expected a valid key in one header 'Authorization: Bearer KEY'",
+                "expected a valid key in one header, 'Authorization: Bearer KEY' or "
+                "'x-api-key: KEY'",
                 headers={"WWW-Authenticate": "Bearer"},
             )
+        return key_hash(key)
 
     def _cross_origin(self, origins: list[str]) -> dict[str, str]:
         """Return the CORS headers for an origin that is allowed, else none."""
@@ -145,7 +159,7 @@ class Guard:
             return {}
         return {
             "access-control-allow-origin": allowed[0],
-            "access-control-allow-headers": "authorization, content-type, x-request-id",
-            "access-control-allow-methods": "GET, POST",
+            "access-control-allow-headers": "authorization, x-api-key, content-type, x-request-id",
+            "access-control-allow-methods": "DELETE, GET, POST",
             "vary": "origin",
         }

@@ -1,7 +1,8 @@
 """This API as OpenAPI 3.1, from the models that check the requests."""
 
+import re
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
@@ -13,30 +14,6 @@ from monolane.serve._api.wire import (
     DetokenizeRequest,
     TokenizeRequest,
 )
-
-# Method, path, what it does, the type of its body, the errors besides those of every route.
-_OPERATIONS: tuple[tuple[str, str, str, type[BaseModel] | None, tuple[int, ...]], ...] = (
-    ("get", "/health", "Whether requests can be served", None, (503,)),
-    ("get", "/ping", "As /health", None, (503,)),
-    ("get", "/version", "The server's version", None, (401,)),
-    ("get", "/v1/models", "The model and its limits", None, (401, 503)),
-    ("post", "/v1/chat/completions", "Continue a conversation", ChatRequest, ()),
-    ("post", "/v1/completions", "Continue texts or token ids", CompletionRequest, ()),
-    ("post", "/tokenize", "Token ids of a text or of messages", TokenizeRequest, ()),
-    ("post", "/detokenize", "Text of token ids", DetokenizeRequest, ()),
-)
-_ERRORS = {
-    400: "Not what the schema or the model allows",
-    401: "No valid key",
-    404: "Another model is served",
-    413: "The body is too large",
-    415: "Content-Type is not application/json",
-    429: "The queue is full; Retry-After says when to come back",
-    500: "The server's fault",
-    503: "Loading, or shutting down",
-    504: "The deadline has passed",
-}
-_JSON = "application/json"
 
 
 class ErrorDetail(BaseModel):
@@ -54,19 +31,55 @@ class Error(BaseModel):
     error: ErrorDetail
 
 
+class Operation(NamedTuple):
+    """One method of one path."""
+
+    method: str
+    path: str
+    what: str
+    body: type[BaseModel] | None
+    errors: tuple[int, ...] = ()  # besides those of every route
+    error: type[BaseModel] = Error  # the body of each
+
+
+OPERATIONS = (
+    Operation("get", "/health", "Whether requests can be served", None, (503,)),
+    Operation("get", "/ping", "As /health", None, (503,)),
+    Operation("get", "/version", "The server's version", None, (401,)),
+    Operation("get", "/v1/models", "The model and its limits", None, (401, 503)),
+    Operation("post", "/v1/chat/completions", "Continue a conversation", ChatRequest),
+    Operation("post", "/v1/completions", "Continue texts or token ids", CompletionRequest),
+    Operation("post", "/tokenize", "Token ids of a text or of messages", TokenizeRequest),
+    Operation("post", "/detokenize", "Text of token ids", DetokenizeRequest),
+)
+_ERRORS = {
+    400: "Not what the schema or the model allows",
+    401: "No valid key",
+    404: "Another model is served",
+    413: "The body is too large",
+    415: "Content-Type is not application/json",
+    429: "The queue is full; Retry-After says when to come back",
+    500: "The server's fault",
+    503: "Loading, or shutting down",
+    504: "The deadline has passed",
+}
+_JSON = "application/json"
+
+
 @cache
-def openapi() -> dict[str, Any]:
+def openapi(operations: tuple[Operation, ...]) -> dict[str, Any]:
     """Return the document."""
-    bodies = [body for _, _, _, body, _ in _OPERATIONS if body is not None]
-    models = [(model, "validation") for model in (Error, *bodies)]
+    bodies = [operation.body for operation in operations if operation.body is not None]
+    errors = [operation.error for operation in operations]
+    models = [(model, "validation") for model in dict.fromkeys((*errors, *bodies))]
     _, schema = models_json_schema(models, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+    paths: dict[str, Any] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method] = _described(operation)
     return {
         "openapi": "3.1.0",
         "info": {"title": "monolane", "version": __version__},
-        "paths": {
-            path: {method: _operation(what, body, codes)}
-            for method, path, what, body, codes in _OPERATIONS
-        },
+        "paths": paths,
         "components": {
             "schemas": schema["$defs"],
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
@@ -75,21 +88,30 @@ def openapi() -> dict[str, Any]:
     }
 
 
-def _operation(what: str, body: type[BaseModel] | None, codes: tuple[int, ...]) -> dict[str, Any]:
-    if body is None:
+def _described(operation: Operation) -> dict[str, Any]:
+    more: dict[str, Any] = {}
+    if operation.body is None:
         answer: dict[str, Any] = {_JSON: {"schema": {}}}
-        more = {}
-        codes = (400, 403, *codes)
+        codes = (400, 403, *operation.errors)
     else:
         answer = {_JSON: {"schema": {"type": "object"}}, "text/event-stream": {"schema": {}}}
-        more = {"requestBody": {"required": True, "content": _reference(body.__name__)}}
+        content = _reference(operation.body.__name__)
+        more = {"requestBody": {"required": True, "content": content}}
         codes = tuple(_ERRORS)
+    if names := re.findall(r"{(\w+)}", operation.path):
+        more["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in names
+        ]
     errors = {
-        str(code): {"description": _ERRORS.get(code, "Refused"), "content": _reference("Error")}
+        str(code): {
+            "description": _ERRORS.get(code, "Refused"),
+            "content": _reference(operation.error.__name__),
+        }
         for code in codes
     }
     return {
-        "summary": what,
+        "summary": operation.what,
         **more,
         "responses": {"200": {"description": "The answer", "content": answer}, **errors},
     }

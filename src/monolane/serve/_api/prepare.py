@@ -6,11 +6,12 @@ step is done once for a request; only what belongs to one answer is made for eac
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from monolane.engine import Engine
+from monolane.engine import Engine, SamplingParams
 from monolane.errors import RequestError
-from monolane.serve._api.legacy import modern
+from monolane.serve._api.asked import Asked, ChatAsked, TextAsked
 from monolane.serve._api.limits import (
     check_length,
     check_prompt,
@@ -18,7 +19,6 @@ from monolane.serve._api.limits import (
     text_size,
     token_budget,
 )
-from monolane.serve._api.wire import AnswerRequest, ChatRequest, CompletionRequest
 from monolane.serve._grammar.compiler import Grammar, compiler_of
 from monolane.serve._grammar.constraint import AtLeast, GrammarWalk
 from monolane.serve._grammar.thinking import after_thinking
@@ -37,72 +37,75 @@ _RESERVED = frozenset(
 )
 
 
-def prepare_chat(request: ChatRequest, engine: Engine, tool_format: str = AUTO) -> list[Choice]:
-    """Return the choices of a chat request; RequestError or TextError if there can be none.
+def prepare(asked: Asked, engine: Engine, tool_format: str = AUTO) -> list[Choice]:
+    """Return the choices of a request; RequestError or TextError if there can be none.
 
     ``tool_format`` is the server's ``--tool-format``.
     """
-    request.check_supported()
-    request = modern(request)
-    check_length("messages", text_size(request.messages), engine)
-    tools = read_tools(
-        request.tools, request.tool_choice, request.parallel_tool_calls, engine, tool_format
-    )
-    rendered, thinking = chat_prompt(request, tools, engine, tool_format)
-    ids = engine.prompt_ids(rendered)
-    check_prompt("messages", ids, engine)
-    budget = token_budget(request.wanted_tokens, request.min_tokens, len(ids), engine)
-    check_size(request.choices, budget, request.alternatives)
-    grammar = answer_grammar(request.structured(), tools)
+    if isinstance(asked, ChatAsked):
+        return prepare_chat(asked, engine, tool_format)
+    assert isinstance(asked, TextAsked)
+    return prepare_completion(asked, engine)
+
+
+def prepare_chat(asked: ChatAsked, engine: Engine, tool_format: str = AUTO) -> list[Choice]:
+    """Return the choices of an answer to messages; as ``prepare``."""
+    tools, ids, thinking = read_chat(asked, engine, tool_format)
+    budget = token_budget(asked.max_tokens, asked.min_tokens, len(ids), engine)
+    check_size(asked.choices, budget, asked.sampling.logprobs)
+    grammar = answer_grammar(asked.structured, tools)
     if grammar is not None and thinking is not None and engine.tokenizer is not None:
         grammar = after_thinking(grammar, thinking, engine.tokenizer)
     # Texts leave control tokens out, but the parser must see those that mark a call.
     visible = tuple(sorted(tools.marks.values())) if tools else ()
-    seed = request.first_seed()
     choices = []
-    for j in range(request.choices):
-        params = request.sampling(
-            seed + j,
-            budget,
-            logprobs=request.alternatives,
-            visible_ids=visible,
-            thinking=thinking,
-        )
-        constraint = constraint_of(request, grammar, engine)
+    for j in range(asked.choices):
+        params = _params(asked, j, budget, visible_ids=visible, thinking=thinking)
+        constraint = constraint_of(asked, grammar, engine)
         stream = engine.stream(ids, params, constraint)
         parser = ToolParser(tools) if tools else None
-        guided, forced = constraint is not None, forced_by(constraint, request.alternatives)
+        guided, forced = constraint is not None, forced_by(constraint, asked.sampling.logprobs)
         choices.append(Choice(j, ids, stream, budget, parser, guided=guided, forced=forced))
     return choices
 
 
-def prepare_completion(request: CompletionRequest, engine: Engine) -> list[Choice]:
-    """Return the choices of a completion request, prompt by prompt; RequestError, TextError."""
-    request.check_supported()
-    tokens = request.wanted_tokens
-    if tokens == 0 and not request.echo:
+def read_chat(
+    asked: ChatAsked, engine: Engine, tool_format: str = AUTO
+) -> tuple[ToolUse | None, tuple[int, ...], Thinking | None]:
+    """Return the tools, the ids of the prompt, and how the answer may think; as ``prepare``."""
+    check_length("messages", text_size(asked.messages), engine)
+    tools = read_tools(
+        asked.tools, asked.tool_choice, asked.parallel_tool_calls, engine, tool_format
+    )
+    rendered, thinking = chat_prompt(asked, tools, engine, tool_format)
+    ids = engine.prompt_ids(rendered)
+    check_prompt("messages", ids, engine)
+    return tools, ids, thinking
+
+
+def prepare_completion(asked: TextAsked, engine: Engine) -> list[Choice]:
+    """Return the choices of continued texts, prompt by prompt; as ``prepare``."""
+    if asked.max_tokens == 0 and not asked.echo:
         raise RequestError("max_tokens: expected at least 1 where the prompt is not echoed, got 0")
     # The engine draws at least one token. Where only the prompt's scores are wanted, it is dropped.
-    discard = tokens == 0
-    grammar = answer_grammar(request.structured(), None)
-    seed = request.first_seed()
+    discard = asked.max_tokens == 0
+    grammar = answer_grammar(asked.structured, None)
+    alternatives = asked.sampling.logprobs
     choices: list[Choice] = []
-    for prompt in request.prompts:
+    for prompt in asked.prompts:
         if isinstance(prompt, str):
             check_length("prompt", len(prompt), engine)
-        ids = engine.prompt_ids(_prompt_ids(prompt, request, engine))
+        ids = engine.prompt_ids(_prompt_ids(prompt, asked, engine))
         check_prompt("prompt", ids, engine)
-        wanted = 1 if discard else tokens
-        budget = token_budget(wanted, request.min_tokens, len(ids), engine)
-        size = budget + len(ids) if request.echo else budget
-        check_size(len(request.prompts) * request.choices, size, request.alternatives)
-        echo = _text_of(prompt, engine) if request.echo else None
-        scored = request.alternatives if request.echo else None
-        for j in range(request.choices):
-            params = request.sampling(
-                seed + j, budget, logprobs=request.alternatives, prompt_logprobs=scored
-            )
-            constraint = constraint_of(request, grammar, engine)
+        wanted = 1 if discard else asked.max_tokens
+        budget = token_budget(wanted, asked.min_tokens, len(ids), engine)
+        size = budget + len(ids) if asked.echo else budget
+        check_size(len(asked.prompts) * asked.choices, size, alternatives)
+        echo = _text_of(prompt, engine) if asked.echo else None
+        scored = alternatives if asked.echo else None
+        for j in range(asked.choices):
+            params = _params(asked, j, budget, prompt_logprobs=scored)
+            constraint = constraint_of(asked, grammar, engine)
             stream = engine.stream(ids, params, constraint)
             choices.append(
                 Choice(
@@ -113,10 +116,16 @@ def prepare_completion(request: CompletionRequest, engine: Engine) -> list[Choic
                     echo=echo,
                     guided=constraint is not None,
                     discard=discard,
-                    forced=forced_by(constraint, request.alternatives),
+                    forced=forced_by(constraint, asked.sampling.logprobs),
                 )
             )
     return choices
+
+
+def _params(asked: Asked, j: int, budget: int, **more: Any) -> SamplingParams:
+    """Return the engine's parameters of choice ``j`` of a prompt."""
+    seed = (asked.sampling.seed + j) % (1 << 64)
+    return replace(asked.sampling, seed=seed, max_tokens=budget, **more)
 
 
 def forced_by(
@@ -129,45 +138,45 @@ def forced_by(
 
 
 def constraint_of(
-    request: AnswerRequest, grammar: Grammar | None, engine: Engine
+    asked: Asked, grammar: Grammar | None, engine: Engine
 ) -> GrammarWalk | AtLeast | None:
     """Return the constraint of one choice; RequestError for a grammar that cannot be compiled."""
     walk = None if grammar is None else compiler_of(engine).walk(grammar)
-    if not request.min_tokens:
+    if not asked.min_tokens:
         return walk
-    ends = frozenset(request.stop_token_ids or ())
-    if not request.ignore_eos:
+    ends = frozenset(asked.sampling.stop_ids)
+    if not asked.sampling.ignore_eos:
         ends |= engine.eos_ids
-    return AtLeast(request.min_tokens, ends, engine.config.vocab_size, walk)
+    return AtLeast(asked.min_tokens, ends, engine.config.vocab_size, walk)
 
 
 def chat_prompt(
-    request: ChatRequest, tools: ToolUse | None, engine: Engine, tool_format: str = AUTO
+    asked: ChatAsked, tools: ToolUse | None, engine: Engine, tool_format: str = AUTO
 ) -> tuple[list[int], Thinking | None]:
     """Return the token ids of the rendered messages, and how the answer to them may think.
 
     A last message of the assistant's is continued, unless the request says otherwise.
     """
-    messages: Sequence[Mapping[str, Any]] = request.messages
+    messages = asked.messages
     last = messages[-1]
-    continued = request.continue_final_message
+    continued = asked.continue_final_message
     if continued is None:
-        continued = last.get("role") == "assistant" and not request.add_generation_prompt
+        continued = last.get("role") == "assistant" and not asked.add_generation_prompt
         if continued and last.get("content") in ("", None) and not last.get("tool_calls"):
             # There is nothing to continue. The generation prompt begins the assistant's turn.
             messages, continued = messages[:-1], False
         continued = continued and not last.get("tool_calls")
-    shown, template_tools = tool_prompt(messages, request.tools, tools, engine, tool_format)
+    shown, template_tools = tool_prompt(messages, asked.tools, tools, engine, tool_format)
     template = template_for(tools, engine)
-    effort = _effort(request.reasoning_effort, template)
+    effort = _effort(asked.effort, template)
     ids = render_ids(
         shown,
         engine,
         template,
-        add_generation_prompt=request.add_generation_prompt is not False,
+        add_generation_prompt=asked.add_generation_prompt is not False,
         continue_final=continued,
         tools=template_tools,
-        **effort | _variables(request.chat_template_kwargs or {}),
+        **effort | _variables(asked.variables),
     )
     assert engine.tokenizer is not None  # messages were rendered
     text = content_text(shown[-1]) if continued else None
@@ -190,9 +199,7 @@ def render_ids(
     return (template or engine.chat_template).encode(engine.tokenizer, messages, **options)
 
 
-def _prompt_ids(
-    prompt: str | list[int], request: CompletionRequest, engine: Engine
-) -> str | list[int]:
+def _prompt_ids(prompt: str | list[int], asked: TextAsked, engine: Engine) -> str | list[int]:
     """Return a text as ids, in which control tokens may be spelled; anything else as it is.
 
     The sender of a plain prompt wrote all of it: a rendered chat, say, or a harness's bos. A chat
@@ -201,8 +208,8 @@ def _prompt_ids(
     if isinstance(prompt, str) and engine.tokenizer is not None:
         return engine.tokenizer.encode(
             prompt,
-            add_special_tokens=request.add_special_tokens is not False,
-            parse_special=request.parse_special is not False,
+            add_special_tokens=asked.add_special_tokens,
+            parse_special=asked.parse_special,
         )
     return prompt
 

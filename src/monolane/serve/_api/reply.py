@@ -5,6 +5,7 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from monolane._version import __version__
@@ -128,18 +129,15 @@ class Reply:
 
     def usage(self) -> Json:
         """Return the tokens counted so far; each prompt once, however many answers it has."""
-        choices = self.served.choices
-        prompts = sum(len(choice.prompt_ids) for choice in choices) // self.request.choices
-        drawn = sum(choice.drawn for choice in choices if not choice.discard)
+        count = count_tokens(self.served, self.request.n or 1)
         usage: Json = {
-            "prompt_tokens": prompts,
-            "completion_tokens": drawn,
-            "total_tokens": prompts + drawn,
-            "prompt_tokens_details": {"cached_tokens": 0},
+            "prompt_tokens": count.prompt,
+            "completion_tokens": count.drawn,
+            "total_tokens": count.prompt + count.drawn,
+            "prompt_tokens_details": {"cached_tokens": count.cached},
         }
         if self.is_chat:
-            thought = sum(choice.stream.thinking_tokens for choice in choices)
-            usage["completion_tokens_details"] = {"reasoning_tokens": thought}
+            usage["completion_tokens_details"] = {"reasoning_tokens": count.thought}
         return usage
 
     def whole(self) -> bytes:
@@ -163,6 +161,27 @@ class Reply:
         head = json_bytes(self.head(self.shape.whole))[:-1]
         tail = json_bytes({"usage": self.usage(), "timings": timings[0]})[1:]
         return head + b',"choices":[' + b",".join(choices) + b"]," + tail
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Tokens of a request so far; ``thought`` and ``cached`` are part of drawn and prompt."""
+
+    prompt: int
+    drawn: int
+    thought: int
+    cached: int
+
+
+def count_tokens(served: ServedRequest, answers: int) -> Counted:
+    """Return the tokens counted so far; a prompt once, however many ``answers`` it has."""
+    choices = served.choices
+    return Counted(
+        prompt=sum(len(choice.prompt_ids) for choice in choices) // answers,
+        drawn=sum(choice.drawn for choice in choices if not choice.discard),
+        thought=sum(choice.stream.thinking_tokens for choice in choices),
+        cached=0,
+    )
 
 
 def json_bytes(value: Any) -> bytes:

@@ -1,6 +1,5 @@
 """The table of routes, and the short ones: models, tokens, health, metrics."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -12,8 +11,10 @@ from monolane._version import __version__
 from monolane.errors import RequestError
 from monolane.serve._api.answers import Answers
 from monolane.serve._api.body import parse_body
-from monolane.serve._api.limits import LARGE_BODY, check_length, disconnected, read_body, text_size
-from monolane.serve._api.openapi import openapi
+from monolane.serve._api.completions import completions
+from monolane.serve._api.limits import check_length, text_size
+from monolane.serve._api.openapi import OPERATIONS, Operation, openapi
+from monolane.serve._api.posted import answer_posted
 from monolane.serve._api.prepare import render_ids
 from monolane.serve._api.wire import (
     Body,
@@ -31,9 +32,14 @@ B = TypeVar("B", bound=Body)
 OPEN = ("/health", "/ping")  # need no key, like the page
 
 
-def routes(service: Service) -> list[Route]:
-    """Return all routes but the page's."""
-    handlers = _Handlers(service)
+def routes(service: Service, more: tuple[Operation, ...]) -> list[Route]:
+    """Return the routes of OpenAI's older API and the small ones.
+
+    ``more``: the operations of other routes, for /openapi.json.
+    """
+    handlers = _Handlers(service, (*OPERATIONS, *more))
+    chat = Answers(service, completions(service, ChatRequest))
+    text = Answers(service, completions(service, CompletionRequest))
     return [
         Route("/health", handlers.health, methods=["GET"]),
         Route("/ping", handlers.health, methods=["GET", "POST"]),
@@ -42,16 +48,16 @@ def routes(service: Service) -> list[Route]:
         Route("/openapi.json", handlers.openapi, methods=["GET"]),
         Route("/v1/models", handlers.models, methods=["GET"]),
         Route("/v1/models/{name:path}", handlers.model, methods=["GET"]),
-        Route("/v1/chat/completions", Answers(service, ChatRequest), methods=["POST"]),
-        Route("/v1/completions", Answers(service, CompletionRequest), methods=["POST"]),
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/completions", text, methods=["POST"]),
         Route("/tokenize", handlers.tokenize, methods=["POST"]),
         Route("/detokenize", handlers.detokenize, methods=["POST"]),
     ]
 
 
 class _Handlers:
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, service: Service, operations: tuple[Operation, ...]) -> None:
+        self._service, self._operations = service, operations
 
     async def health(self, _: Request) -> Response:
         code, status = self._service.health()
@@ -65,7 +71,7 @@ class _Handlers:
         return Response(self._service.metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def openapi(self, _: Request) -> Response:
-        return JSONResponse(openapi())
+        return JSONResponse(openapi(self._operations))
 
     async def models(self, _: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._card()]})
@@ -84,20 +90,13 @@ class _Handlers:
         self, request: Request, kind: type[B], answer: Callable[[B], dict[str, Any]]
     ) -> Response:
         """Read a body and answer it, on a thread."""
-        data = await read_body(request, self._service.options.max_body_bytes)
 
-        def work() -> dict[str, Any]:
+        def work(data: bytes) -> dict[str, Any]:
             body = parse_body(kind, data)
             self._service.check_model(body.model)
             return answer(body)
 
-        gone = asyncio.create_task(disconnected(request.receive))
-        try:
-            return JSONResponse(await self._service.prepare(work, gone))
-        finally:
-            gone.cancel()
-            if len(data) > LARGE_BODY:
-                self._service.tidy()
+        return await answer_posted(self._service, request, work)
 
     def _tokenizer(self) -> Tokenizer:
         tokenizer = self._service.engine.tokenizer

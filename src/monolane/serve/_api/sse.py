@@ -10,15 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 from monolane.serve._api.reply import Reply, json_bytes
+from monolane.serve._api.writer import Writer
 from monolane.serve._errors import api_error
 from monolane.serve._run.channel import Update
 from monolane.serve._tools.calls import Delta
 
 DONE = b"data: [DONE]\n\n"
-KEEP_ALIVE = b": keep-alive\n\n"
 
 
-class EventWriter:
+class EventWriter(Writer):
     """Writes one answer."""
 
     def __init__(self, reply: Reply) -> None:
@@ -27,7 +27,7 @@ class EventWriter:
         options = reply.request.stream_options
         self._with_usage = bool(options and options.include_usage)
         self._always_usage = bool(options and options.continuous_usage_stats)
-        self._live = bool(reply.request.timings_per_token)
+        self.live = bool(reply.request.timings_per_token)
         opening = json_bytes(head)[:-1]
         self._choice = b"data: " + opening + b',"choices":[{"index":'
         self._empty = b"data: " + opening + b',"choices":[]'
@@ -35,6 +35,10 @@ class EventWriter:
         # The commonest chunk by far, up to its text: its choice's next few tokens.
         self._plain = b',"delta":{"content":'
         self._fast = reply.is_chat and not reply.has_logprobs and not self._always_usage
+
+    def whole(self) -> bytes:
+        """Return the whole reply as JSON."""
+        return self._reply.whole()
 
     def text(self, updates: Iterable[Update]) -> bytes:
         """Return the chunks of what has come; empty where that is no text and no end."""
@@ -48,15 +52,19 @@ class EventWriter:
         """Return what comes after the last text: an error or usage, and the end mark."""
         failure = self._reply.served.failure
         if failure is not None:
-            return failed(failure)
+            return self.failed(failure)
         if not self._with_usage:
             return DONE
         return self._empty + b',"usage":' + json_bytes(self._reply.usage()) + b"}\n\n" + DONE
 
+    def failed(self, error: BaseException) -> bytes:
+        """Return the events that end a stream which went wrong."""
+        return b"data: " + api_error(error).json() + b"\n\n" + DONE
+
     def _chunk(self, new: Update) -> bytes:
         index, reason = new.choice.index, new.finish_reason
         prefill = b""
-        if new.admitted and self._live:
+        if new.admitted and self.live:
             prompt_n = len(new.choice.prompt_ids)
             prefill = _comment({"phase": "prefill", "index": index, "prompt_n": prompt_n})
         if not new.tokens and new.prompt_logprobs is None and reason is None:
@@ -80,9 +88,9 @@ class EventWriter:
         if self._with_usage or self._always_usage:
             more["usage"] = self._reply.usage() if self._always_usage else None
         over = new.finish_reason is not None
-        if self._live:
+        if self.live:
             more["phase"] = "done" if over else "decode"
-        if self._live or over:
+        if self.live or over:
             more["timings"] = self._reply.timings(new.choice)
         return b"}]" + (b"," + json_bytes(more)[1:-1] if more else b"") + b"}\n\n"
 
@@ -95,11 +103,6 @@ def _split(new: Update) -> tuple[Update, ...]:
     if new.finish_reason is None or not any(delta.tool_calls for delta in new.deltas):
         return (new,)
     return replace(new, finish_reason=None), Update(new.choice, finish_reason=new.finish_reason)
-
-
-def failed(error: BaseException) -> bytes:
-    """Return the events that end a stream which went wrong."""
-    return b"data: " + api_error(error).json() + b"\n\n" + DONE
 
 
 def _comment(value: dict[str, Any]) -> bytes:

@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from monolane.engine import SamplingParams
 from monolane.errors import RequestError
+from monolane.serve._api.asked import ChatAsked, TextAsked
 from monolane.serve._api.fields import check_fields
 from monolane.serve._grammar.structured import Structured, read_structured
 
@@ -35,6 +36,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 Count = Annotated[int, Field(ge=0, lt=1 << 31)]
 Alternatives = Annotated[int, Field(ge=0, le=20)]
+Budget = Annotated[int, Field(ge=-1, lt=1 << 31)]
 Messages = Annotated[list[dict[str, Any]], Field(min_length=1, max_length=10_000)]
 ParseSpecial = Annotated[
     bool | None, Field(description="Control tokens spelled in a text prompt are those tokens")
@@ -93,9 +95,9 @@ class AnswerRequest(Body):
     ignore_eos: bool | None = False
     min_tokens: Count | None = Field(None, description="Before which no token ends the answer")
     logit_bias: Annotated[dict[str, float], Field(max_length=1024)] | None = None
-    max_tokens: Count | None = None
-    max_completion_tokens: Count | None = None
-    n_predict: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = Field(
+    max_tokens: Budget | None = Field(None, description="-1: as many as fit")
+    max_completion_tokens: Budget | None = None
+    n_predict: Budget | None = Field(
         None, description="As max_tokens, before which it goes; -1: as many as fit"
     )
     n_probs: Alternatives | None = Field(None, description="logprobs with so many alternatives")
@@ -116,15 +118,9 @@ class AnswerRequest(Body):
 
         llama.cpp's name comes first, as there: its clients send it beside a default of OpenAI's.
         """
-        if self.n_predict is not None:
-            return None if self.n_predict < 0 else self.n_predict
-        wanted = self.max_completion_tokens
-        return self.max_tokens if wanted is None else wanted
-
-    @property
-    def choices(self) -> int:
-        """Answers to each prompt."""
-        return self.n or 1
+        given = (self.n_predict, self.max_completion_tokens, self.max_tokens)
+        wanted = next((value for value in given if value is not None), None)
+        return None if wanted == -1 else wanted
 
     def structured(self) -> Structured | None:
         """Return what the answer must look like; RequestError for values out of bounds."""
@@ -132,26 +128,34 @@ class AnswerRequest(Body):
             self.response_format, self.structured_outputs, self.model_extra or {}
         )
 
-    def first_seed(self) -> int:
-        """Return the seed of the first choice; each further one has the next."""
-        return secrets.randbits(62) if self.seed is None else self.seed
+    def shared(self, alternatives: int | None) -> dict[str, Any]:
+        """Return the fields of ``Asked``; RequestError for values outside their range.
 
-    def sampling(self, seed: int, max_tokens: int | None, **more: Any) -> SamplingParams:
-        """Return the engine's parameters; RequestError for values outside their range."""
+        ``alternatives``: None, or how many come with each token's log-probability.
+        """
+        self.check_supported()
         stop = self.stop or ()
-        return SamplingParams(
-            max_tokens=max_tokens,
+        sampling = SamplingParams(
             temperature=1.0 if self.temperature is None else self.temperature,
             top_k=max(0, self.top_k or 0),
             top_p=1.0 if self.top_p is None else self.top_p,
             min_p=self.min_p or 0.0,
-            seed=seed % (1 << 64),
+            seed=new_seed() if self.seed is None else self.seed,
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
             stop_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
+            logprobs=alternatives,
             logit_bias=_biases(self.logit_bias or {}),
-            **more,
         )
+        return {
+            "sampling": sampling,
+            "max_tokens": self.wanted_tokens,
+            "min_tokens": self.min_tokens or 0,
+            "choices": self.n or 1,
+            "structured": self.structured(),
+            "stream": bool(self.stream),
+            "deadline": self.deadline,
+        }
 
 
 class ChatRequest(AnswerRequest):
@@ -187,12 +191,26 @@ class ChatRequest(AnswerRequest):
             return None
         return self.top_logprobs or 0
 
+    def asked(self) -> ChatAsked:
+        """Return what is asked for; RequestError where we cannot do it."""
+        return ChatAsked(
+            **self.shared(self.alternatives),
+            messages=self.messages,
+            tools=self.tools,
+            tool_choice=self.tool_choice,
+            parallel_tool_calls=self.parallel_tool_calls,
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_message=self.continue_final_message,
+            effort=self.reasoning_effort,
+            variables=self.chat_template_kwargs or {},
+        )
+
 
 class CompletionRequest(AnswerRequest):
     """``POST /v1/completions``."""
 
     prompt: Prompt
-    max_tokens: Count | None = 16
+    max_tokens: Budget | None = 16
     parse_special: ParseSpecial = True
     echo: bool | None = False
     add_special_tokens: bool | None = Field(True, description="bos and the like around a text")
@@ -211,6 +229,16 @@ class CompletionRequest(AnswerRequest):
             return [prompt]
         return list(prompt)
 
+    def asked(self) -> TextAsked:
+        """Return what is asked for; RequestError where we cannot do it."""
+        return TextAsked(
+            **self.shared(self.alternatives),
+            prompts=self.prompts,
+            parse_special=self.parse_special is not False,
+            add_special_tokens=self.add_special_tokens is not False,
+            echo=bool(self.echo),
+        )
+
 
 class TokenizeRequest(Body):
     """``POST /tokenize``: of a text, or of messages."""
@@ -228,6 +256,11 @@ class DetokenizeRequest(Body):
     """``POST /detokenize``."""
 
     tokens: Annotated[list[TokenId], Field(max_length=1 << 20, fail_fast=True)]
+
+
+def new_seed() -> int:
+    """Return the first seed of a request that names none."""
+    return secrets.randbits(62)
 
 
 def _biases(given: dict[str, float]) -> dict[int, float]:

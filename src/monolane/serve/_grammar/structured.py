@@ -47,10 +47,12 @@ def read_structured(
     response_format: Mapping[str, Any] | None,
     structured_outputs: Mapping[str, Any] | None,
     extra: Mapping[str, Any],
+    where: str = "response_format",
 ) -> Structured | None:
     """Return what three places of a request want, None where any text will do.
 
-    ``extra`` may hold ``guided_*`` and ``FIELDS``. RequestError for a value out of bounds.
+    ``extra`` may hold ``guided_*`` and ``FIELDS``; ``where`` is what the first is called.
+    RequestError for a value out of bounds.
     """
     guided = _kinds(extra, "guided_", "guided_", extra.get("guided_whitespace_pattern"))
     plain = (
@@ -58,7 +60,12 @@ def read_structured(
         for name, kind in FIELDS.items()
         if (value := extra.get(name)) is not None and value != ""
     )
-    found = [*_response_format(response_format), *_structured(structured_outputs), *guided, *plain]
+    found = [
+        *_response_format(response_format, where),
+        *_structured(structured_outputs),
+        *guided,
+        *plain,
+    ]
     if len(found) > 1:
         names = ", ".join(wanted.where for wanted in found)
         raise RequestError(f"{names}: expected one of them, got {len(found)}")
@@ -92,8 +99,7 @@ def _children(value: Any, where: str) -> list[Any]:
     return [child for child in value if isinstance(child, dict | list)]
 
 
-def _response_format(value: Mapping[str, Any] | None) -> Iterator[Structured]:
-    where = "response_format"
+def _response_format(value: Mapping[str, Any] | None, where: str) -> Iterator[Structured]:
     given = value or {"type": "text"}
     kind = given.get("type")
     if kind == "json_object":
