@@ -12,11 +12,11 @@ Bytes = npt.NDArray[np.uint8]
 class Kept:
     """Keys and values of some positions of a sequence, in the bits in which the slot held them.
 
-    rows   uint8 [lists of rows, positions, bytes of a row]: of the layers that hold every
-               position of the context
-    tail       uint8 [bytes]: of the windowed layers that do not, the positions before the last
-               one's end that the next token sees. None where a model has no such layers, or where
-               they have dropped those positions: nothing can go on from there
+    rows   uint8 [lists of rows, positions, bytes of a row]: of the layers that hold every position
+           of the context
+    tail   uint8 [bytes]: of the windowed layers that do not, the positions that the token behind
+           the last one sees. None where a model has no such layers, or where they have dropped
+           those positions: nothing can go on from there
     """
 
     rows: Bytes
