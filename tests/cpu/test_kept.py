@@ -1,5 +1,9 @@
 """What is kept of a sequence outside its slot: the same bits go on from it, also behind windows."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -159,3 +163,19 @@ def test_an_identity_names_what_bits_depend_on() -> None:
 
     assert identity("float32", 1) == identity("float32", 1)
     assert len({identity("float32", 1), identity("bfloat16", 1), identity("float32", 2)}) == 3
+
+
+def test_an_identity_is_the_same_in_every_process(tiny_model: Path) -> None:
+    """Whatever the order of a set may be there, which the seed of Python's hashes decides."""
+    program = (
+        "import sys; from monolane import Engine; "
+        "print(Engine.load(sys.argv[1], 'cpu', 'bfloat16').backend.executor.identity())"
+    )
+    command = [sys.executable, "-c", program, str(tiny_model)]
+    found = {
+        subprocess.run(
+            command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in "12"  # which order it in two ways
+    }
+    assert len(found) == 1

@@ -85,7 +85,8 @@ class CpuExecutor(Executor):
         )
         self._identity = hashlib.sha256(arrays.header.tobytes() + arrays.phases.tobytes())
         self._identity.update(arrays.shares.tobytes())
-        self._identity.update(f"{self.isa} {arithmetic!r}".encode())
+        formats = (self.dtype, arithmetic.activation, arithmetic.keys.name)
+        self._identity.update(" ".join((self.isa, *formats)).encode())
         self.has_tails = self._core.has_rings
         convert(self._core, self.plan, handover.sources)
 

@@ -39,6 +39,7 @@ class Engine:
         tokenizer: Tokenizer | None,
         load_seconds: float,
         prefix_cache: Budget = "auto",
+        prefix_file: str | Path | None = None,
     ) -> None:
         self.folder = files.path
         self.config = files.config
@@ -50,6 +51,9 @@ class Engine:
         self._chat_template: ChatTemplate | None = None
         self._slots = SlotPool(executor.slots)
         self.prefixes = Prefixes(self.backend, prefix_budget(prefix_cache, executor))
+        self._prefix_file = None if prefix_file is None else Path(prefix_file)
+        if self._prefix_file is not None:
+            self.prefixes.load(self._prefix_file, files)
         self._closed = False
 
     @classmethod
@@ -61,6 +65,7 @@ class Engine:
         context: int | None = None,
         max_sequences: int = 1,
         prefix_cache: Budget = "auto",
+        prefix_file: str | Path | None = None,
     ) -> "Engine":
         """Load a model.
 
@@ -77,6 +82,7 @@ class Engine:
                         as one of them is read from where it is new: "auto" (a quarter of the
                         memory that is free, at most 4 GB), "off", or bytes, also as "512M";
                         docs/prefix-cache.md tells more
+        prefix_file     where ``close`` writes what is kept, and from where it is read again
 
         Raises ModelNotFoundError, ConfigError, CheckpointError, TextError, BackendError or
         RequestError; each message says what was expected, what was found and what to do.
@@ -90,7 +96,8 @@ class Engine:
         weights = files.weights()
         tokenizer = files.tokenizer()
         executor = make(weights, dtype, context=size, slots=max_sequences)
-        return cls(files, executor, tokenizer, time.perf_counter() - begin, prefix_cache)
+        seconds = time.perf_counter() - begin
+        return cls(files, executor, tokenizer, seconds, prefix_cache, prefix_file)
 
     def generate(
         self,
@@ -180,6 +187,8 @@ class Engine:
         """Give back memory and threads. Harmless when called twice."""
         if not self._closed:
             self._closed = True
+            if self._prefix_file is not None and self.prefixes.tree.budget:
+                self.prefixes.save(self._prefix_file, self._files)
             self.backend.close()
 
     def __enter__(self) -> "Engine":

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from monolane.epoch import Kept
 
 Tokens = npt.NDArray[np.int32]
+Ids = Sequence[int] | Tokens
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +59,7 @@ class PrefixTree:
         # whoever uses one uses its parents after it: the first is always a leaf.
         self._order: OrderedDict[Node, None] = OrderedDict()
 
-    def find(self, namespace: str, token_ids: Sequence[int]) -> Found:
+    def find(self, namespace: str, token_ids: Ids) -> Found:
         """Return the longest beginning of a sequence that there is; counts as a use of it."""
         path = self._walk(namespace, np.asarray(token_ids, np.int32))
         self._use(node for node, _ in path)
@@ -69,7 +70,7 @@ class PrefixTree:
         parts = tuple((node.kept, count) for node, count in path)
         return Found(parts, sum(count for _, count in path), common)
 
-    def put(self, namespace: str, token_ids: Sequence[int], begin: int, kept: Kept) -> None:
+    def put(self, namespace: str, token_ids: Ids, begin: int, kept: Kept) -> None:
         """Add what was kept of a sequence from token ``begin`` on, with the tail of its end.
 
         Nothing is added if the tokens before ``begin`` are not there any more.

@@ -3,15 +3,20 @@
 What is kept lies outside the slots, in host memory; docs/prefix-cache.md says what and when.
 """
 
+import logging
 import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from monolane.engine._files import ModelFiles
+from monolane.engine._prefix_file import Node, fingerprint, read_prefixes, write_prefixes
 from monolane.engine._prefix_tree import PrefixTree
 from monolane.epoch import Executor, SharedExecutor
 from monolane.errors import BackendError, RequestError
+
+log = logging.getLogger("monolane.engine")
 
 # A prompt is cut at a multiple of this from where its reading begins: of the tokens that a pass of
 # any executor carries, so that a cut costs no pass.
@@ -66,6 +71,46 @@ class Prefixes:
             if found.resumed < len(known):
                 kept = self._backend.save(slot, found.common, len(known))
                 self.tree.put(namespace, known, found.common, kept)
+
+    def load(self, path: Path, files: ModelFiles) -> None:
+        """Take in what ``save`` wrote, as far as the budget goes.
+
+        A file that is damaged, or of another model or plan, is left alone with a warning.
+        """
+        if not self.tree.budget or not path.exists():
+            return
+        try:
+            nodes = read_prefixes(path, self._binding(files))
+            self._check(nodes)
+        except (RequestError, OSError) as error:
+            log.warning("prefix file %s is ignored: %s", path, error)
+            return
+        with self._lock:
+            for name, tokens, kept in nodes:  # the most lately used first
+                if self.tree.nbytes + kept.nbytes + tokens.nbytes <= self.tree.budget:
+                    self.tree.put(name, tokens, len(tokens) - kept.positions, kept)
+            for name, tokens, _ in reversed(nodes):
+                self.tree.find(name, tokens)
+
+    def save(self, path: Path, files: ModelFiles) -> None:
+        """Write all that is kept; a warning says why where that fails."""
+        with self._lock:
+            nodes = list(self.tree.nodes())
+        try:
+            write_prefixes(path, self._binding(files), nodes)
+        except OSError as error:
+            log.warning("prefix file %s is not written: %s", path, error)
+
+    def _check(self, nodes: list[Node]) -> None:
+        """Refuse what no restore would take, before a request meets it."""
+        lists, _, row = self._backend.save(0, 0, 0).rows.shape
+        for _, tokens, kept in nodes:
+            if kept.rows.shape[::2] != (lists, row) or not 0 < kept.positions <= len(tokens):
+                raise RequestError("it has keys and values of other sizes than this model's")
+
+    def _binding(self, files: ModelFiles) -> str:
+        executor = self._backend.executor
+        return f"{fingerprint(files.weight_files())} {executor.identity()} {executor.context}"
 
     def _cuts(self, begin: int, common: int, end: int) -> tuple[int, ...]:
         """Return where to pause: at the end of the prompt, for an answer may go another way.

@@ -38,6 +38,8 @@ class Stream(Iterator[Piece]):
     finish_reason: FinishReason | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
+    namespace: str  # of the prefixes that it takes and leaves; may be changed before it begins
+
     def __init__(
         self,
         backend: SharedExecutor,
@@ -47,7 +49,7 @@ class Stream(Iterator[Piece]):
         job: Job,
     ) -> None:
         self._backend, self._slots, self._job = backend, slots, job
-        self._prefixes = prefixes
+        self._prefixes, self.namespace = prefixes, job.namespace
         self._drawn: list[int] = []  # also those behind the end of the answer
         self._text = _Text(tokenizer, job)
         self._token_count = self._cached = 0
@@ -171,7 +173,7 @@ class Stream(Iterator[Piece]):
             )
             self.prompt_logprobs = tuple(scores)
             return prompt_ids[self._backend.length(slot) :]
-        resumed = self._prefixes.resume(self._job.namespace, slot, prompt_ids)
+        resumed = self._prefixes.resume(self.namespace, slot, prompt_ids)
         begin = self._cached = resumed.length
         for cut in resumed.cuts:
             if not self._cancelled:
@@ -192,7 +194,7 @@ class Stream(Iterator[Piece]):
             request.stop()
 
     def _keep(self, slot: int) -> None:
-        self._prefixes.keep(self._job.namespace, slot, (*self._job.prompt_ids, *self._drawn))
+        self._prefixes.keep(self.namespace, slot, (*self._job.prompt_ids, *self._drawn))
 
     def _advance(self, slot: int, token_ids: tuple[int, ...]) -> Advance:
         """Return what the request asks behind the tokens that its slot holds."""

@@ -29,7 +29,7 @@ class Keys:
 
     def admit(self, key: bytes) -> bool:
         """Tell whether a key is one of ours; takes as long whichever it is."""
-        given, found = _hash(key), False
+        given, found = key_hash(key), False
         for known in self.hashes:
             found |= hmac.compare_digest(given, known)
         return found
@@ -44,7 +44,7 @@ class Keys:
                     f"API key: expected at least {_SHORTEST} characters, got {len(key)}; "
                     "'monolane key FILE' makes one"
                 )
-            found.append(_hash(key.encode()))
+            found.append(key_hash(key.encode()))
         return Keys(tuple(found))
 
     @staticmethod
@@ -80,9 +80,10 @@ def add_key(path: Path, name: str) -> str:
     key = "ml-" + secrets.token_urlsafe(32)
     path.touch(mode=0o600, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        file.write(f"{name} sha256:{_hash(key.encode()).hex()}\n")
+        file.write(f"{name} sha256:{key_hash(key.encode()).hex()}\n")
     return key
 
 
-def _hash(key: bytes) -> bytes:
+def key_hash(key: bytes) -> bytes:
+    """Return what is kept of a key."""
     return hashlib.sha256(key).digest()

@@ -46,6 +46,8 @@ class Answers:
         body = await read_body(Request(scope, receive), options.max_body_bytes)
         service.scheduler.check_room()
         request, choices = await service.prepare(lambda: self._prepare(body, engine))
+        for choice in choices:
+            choice.stream.namespace = service.namespace(scope["monolane.owner"])
         seconds = min(request.deadline or 1e9, options.deadline_seconds)
         served = ServedRequest(service, choices, arrived, streamed=bool(request.stream))
         reply = Reply(service, request, served)

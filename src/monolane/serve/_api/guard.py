@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from monolane.serve._errors import ApiError, api_error
+from monolane.serve._keys import key_hash
 from monolane.serve._options import HEAD_BYTES, ServerOptions
 
 log = logging.getLogger("monolane.serve")
@@ -55,6 +56,7 @@ class Guard:
         if not _REQUEST_ID.fullmatch(request_id):
             request_id = secrets.token_hex(16)
         scope["monolane.request_id"] = request_id
+        scope["monolane.owner"] = b""
         scope["app"] = self  # Starlette's router then raises its 404 and 405
         cross_origin = self._cross_origin(headers.getlist("origin"))
         started = False
@@ -89,7 +91,7 @@ class Guard:
         self._check_host(headers.getlist("host"))
         self._check_origin(headers.getlist("origin"), headers["host"])
         if not preflight and scope["raw_path"] not in self._open:
-            self._check_key(headers.getlist("authorization"))
+            scope["monolane.owner"] = self._check_key(headers.getlist("authorization"))
         if b"%" in scope["raw_path"] or scope["raw_path"].decode("latin-1") != scope["path"]:
             raise ApiError(404, "no such path; see /openapi.json")
         if scope["method"] == "POST":
@@ -117,10 +119,11 @@ class Guard:
                 "--allow-origin to let one",
             )
 
-    def _check_key(self, values: list[str]) -> None:
+    def _check_key(self, values: list[str]) -> bytes:
+        """Return the hash of the key that came, b"" where none is needed."""
         keys = self._options.keys
         if not keys:
-            return
+            return b""
         value = values[0].encode("latin-1") if len(values) == 1 else b""
         scheme, _, key = value.partition(b" ")
         if not keys.admit(key.strip()) or scheme.lower() != b"bearer":
@@ -129,6 +132,7 @@ class Guard:
                 "expected a valid key in one header 'Authorization: Bearer KEY'",
                 headers={"WWW-Authenticate": "Bearer"},
             )
+        return key_hash(key.strip())
 
     def _cross_origin(self, origins: list[str]) -> dict[str, str]:
         """Return the CORS headers for an origin that is allowed, else none."""

@@ -112,12 +112,13 @@ class Reply:
         """Return the tokens counted so far; each prompt once, however many answers it has."""
         choices = self.served.choices
         prompts = sum(len(choice.prompt_ids) for choice in choices) // self.request.choices
+        cached = sum(choice.cached for choice in choices[:: self.request.choices])
         drawn = sum(choice.drawn for choice in choices if not choice.discard)
         usage: Json = {
             "prompt_tokens": prompts,
             "completion_tokens": drawn,
             "total_tokens": prompts + drawn,
-            "prompt_tokens_details": {"cached_tokens": 0},
+            "prompt_tokens_details": {"cached_tokens": cached},
         }
         if self.is_chat:
             thought = sum(choice.stream.thinking_tokens for choice in choices)
