@@ -64,7 +64,7 @@ def run(request: pytest.FixtureRequest) -> tuple[CpuExecutor, np.ndarray[Any, An
 def test_bits_behind_what_was_restored(run: tuple[CpuExecutor, np.ndarray[Any, Any]]) -> None:
     """At places before and behind the rings' wraps, in one piece and in several."""
     executor, logits = run
-    assert executor.has_tails
+    assert executor.tail_positions == 150
     for cuts in ([100], [150, 151], [256], [64, 300, 511], [130, 590]):
         executor.truncate(0, 0)
         executor.truncate(1, 0)
@@ -116,7 +116,7 @@ def test_a_restored_slot_is_not_taken_back_behind_what_was_restored(
 def test_without_windows_any_part_can_be_restored() -> None:
     weights = small_weights((LayerConfig(NOW, NOW), LayerConfig(Reduce(1), NOW)))
     executor = CpuExecutor(weights, "float32", context=600, slots=2, workers=1)
-    assert not executor.has_tails
+    assert executor.tail_positions == 0
     logits = executor.logits(0, IDS)
     kept = executor.save(0, 0, 500)
     assert kept.tail is None

@@ -32,14 +32,14 @@ def check(tree: PrefixTree, tokens: list[int], resumed: int, namespace: str = ""
     parts = [kept.rows[:, :count] for kept, count in found.parts]
     joined = np.concatenate(parts, axis=1) if parts else np.zeros((2, 0, ROW), np.uint8)
     np.testing.assert_array_equal(joined, rows_of(tokens[:resumed]))
-    if tree.has_tails and resumed:
+    if tree.distance and resumed:
         tail = found.parts[-1][0].tail
         assert tail is not None
         assert tail.tolist() == [sum(tokens[:resumed]) % 256, resumed]
 
 
 def test_the_longest_beginning_is_found() -> None:
-    tree = PrefixTree(1 << 20, has_tails=False)
+    tree = PrefixTree(1 << 20, distance=0)
     put(tree, [1, 2, 3, 4, 5])
     put(tree, [1, 2, 3, 9])
     put(tree, [7])
@@ -53,7 +53,7 @@ def test_the_longest_beginning_is_found() -> None:
 
 
 def test_with_tails_it_goes_on_from_a_tail_only() -> None:
-    tree = PrefixTree(1 << 20, has_tails=True)
+    tree = PrefixTree(1 << 20, distance=1)
     put(tree, [1, 2, 3, 4, 5], tail=True)
     check(tree, [1, 2, 3, 4, 5, 6], 5)
     check(tree, [1, 2, 3, 4, 8], 0)
@@ -66,8 +66,24 @@ def test_with_tails_it_goes_on_from_a_tail_only() -> None:
     assert tree.nbytes == 6 * TOKEN + 2 * 2
 
 
+def test_tails_that_a_longer_sequence_makes_needless_are_dropped() -> None:
+    """The last two stay, where sequences part, and one for each distance."""
+    tree = PrefixTree(1 << 20, distance=10)
+    text = [*range(100)]
+    for end in range(3, 40, 3):
+        put(tree, text[:end], tail=True)
+    put(tree, [*text[:15], 99], tail=True)
+    put(tree, text[:15], tail=True)  # where these two part
+    put(tree, text[:42], tail=True)
+    stays = {12, 15, 24, 36, 39, 42}
+    for end in range(1, 43):
+        resumed = max([stop for stop in stays if stop <= end], default=0)
+        check(tree, text[:end], resumed)
+    assert tree.nbytes == 43 * TOKEN + 2 * (len(stays) + 1)
+
+
 def test_namespaces_share_nothing() -> None:
-    tree = PrefixTree(1 << 20, has_tails=False)
+    tree = PrefixTree(1 << 20, distance=0)
     put(tree, [1, 2, 3], "alice")
     check(tree, [1, 2, 3], 0, "bob")
     put(tree, [1, 2], "bob")
@@ -76,7 +92,7 @@ def test_namespaces_share_nothing() -> None:
 
 
 def test_the_least_recently_used_goes_first_and_parents_after_their_children() -> None:
-    tree = PrefixTree(7 * TOKEN, has_tails=False)
+    tree = PrefixTree(7 * TOKEN, distance=0)
     put(tree, [1, 2, 3, 4])
     put(tree, [1, 2, 5])
     put(tree, [8, 9])
@@ -94,17 +110,17 @@ def test_the_least_recently_used_goes_first_and_parents_after_their_children() -
 
 
 def test_nothing_is_put_behind_what_was_forgotten() -> None:
-    tree = PrefixTree(1 << 20, has_tails=False)
+    tree = PrefixTree(1 << 20, distance=0)
     tree.put("", [1, 2, 3], 2, Kept(rows_of([1, 2, 3], 2)))
     check(tree, [1, 2, 3], 0)
     assert tree.nbytes == 0
 
 
 def test_its_nodes_make_it_again() -> None:
-    tree = PrefixTree(1 << 20, has_tails=True)
+    tree = PrefixTree(1 << 20, distance=1)
     for tokens in ([1, 2, 3, 4], [1, 2, 5], [1, 2], [7]):
         put(tree, tokens, "a", tail=True)
-    again = PrefixTree(1 << 20, has_tails=True)
+    again = PrefixTree(1 << 20, distance=1)
     for namespace, ids, kept in tree.nodes():
         again.put(namespace, ids.tolist(), len(ids) - kept.positions, kept)
     assert again.nbytes == tree.nbytes
@@ -124,7 +140,7 @@ def test_whatever_is_put_is_found_as_it_was(
     puts: list[tuple[str, list[int], bool]], has_tails: bool, budget: int
 ) -> None:
     """Rows and tails are those of the tokens; the bytes counted are those held."""
-    tree = PrefixTree(budget, has_tails)
+    tree = PrefixTree(budget, int(has_tails))
     for namespace, tokens, tail in puts:
         put(tree, tokens, namespace, tail and has_tails)
         for name in "ab":
@@ -140,7 +156,7 @@ def test_whatever_is_put_is_found_as_it_was(
 def test_without_a_limit_nothing_is_forgotten(has_tails: bool) -> None:
     rng = np.random.default_rng(0)
     sequences = [rng.integers(3, size=rng.integers(1, 15)).tolist() for _ in range(100)]
-    tree = PrefixTree(1 << 30, has_tails)
+    tree = PrefixTree(1 << 30, int(has_tails))
     for tokens in sequences:
         put(tree, tokens, tail=has_tails)
     for tokens in sequences:

@@ -105,7 +105,7 @@ def test_where_two_prompts_part_the_third_goes_on(folder: Path, alone: Any) -> N
         answer = engine.generate(prompt, ANSWER)
         assert (answer.token_ids, answer.logprobs) == alone(prompt, ANSWER)
         cached.append(answer.timings.cache_n)
-    if engine.backend.executor.has_tails:
+    if engine.backend.executor.tail_positions:
         assert cached[:2] == [0, 1024]
         assert 1300 - 64 < cached[2] <= 1300
     else:

@@ -87,7 +87,8 @@ class CpuExecutor(Executor):
         self._identity.update(arrays.shares.tobytes())
         formats = (self.dtype, arithmetic.activation, arithmetic.keys.name)
         self._identity.update(" ".join((self.isa, *formats)).encode())
-        self.has_tails = self._core.has_rings
+        windows = [layer.window or 0 for layer in weights.config.layers]
+        self.tail_positions = max(windows) if self._core.has_rings else 0
         convert(self._core, self.plan, handover.sources)
 
     @property

@@ -7,6 +7,7 @@ recently used are forgotten first, down to the bytes allowed. Namespaces share n
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -48,11 +49,12 @@ class Found:
 class PrefixTree:
     """At most ``budget`` bytes of sequences; not for several threads at once.
 
-    ``has_tails``: as of the executor whose keys and values these are.
+    ``distance``: of the tails that are left behind a longer sequence's last two; 0 for a model
+    without tails.
     """
 
-    def __init__(self, budget: int, has_tails: bool) -> None:
-        self.budget, self.has_tails = budget, has_tails
+    def __init__(self, budget: int, distance: int) -> None:
+        self.budget, self.distance = budget, distance
         self.nbytes = 0
         self._roots: dict[str, Node] = {}
         # All nodes but roots, the least recently used first. A node comes after its children, for
@@ -64,7 +66,7 @@ class PrefixTree:
         path = self._walk(namespace, np.asarray(token_ids, np.int32))
         self._use(node for node, _ in path)
         common = sum(count for _, count in path)
-        if self.has_tails:
+        if self.distance:
             while path and (path[-1][1] < len(path[-1][0].tokens) or path[-1][0].kept.tail is None):
                 path.pop()
         parts = tuple((node.kept, count) for node, count in path)
@@ -96,6 +98,7 @@ class PrefixTree:
             nodes[-1].kept = Kept(nodes[-1].kept.rows, kept.tail)
             self.nbytes += kept.tail.nbytes
         self._use(nodes)
+        self._thin(nodes)
         while self.nbytes > self.budget:
             self._forget(next(iter(self._order)))
 
@@ -152,6 +155,24 @@ class PrefixTree:
         node.parent.children[int(node.tokens[0])] = node
         self._order[node] = None
         self.nbytes += node.nbytes
+
+    def _thin(self, path: Sequence[Node]) -> None:
+        """Drop tails that a longer sequence has made needless: one may be as large as its rows.
+
+        Those of its last answer and last prompt stay, the last before sequences part, and of the
+        others one for each distance.
+        """
+        ends = [*accumulate(len(node.tokens) for node in path)]
+        tails = [i for i, node in enumerate(path) if node.kept.tail is not None]
+        last = 0
+        for i, following in pairwise(tails[:-1]):
+            parts = any(len(node.children) > 1 for node in path[i:following])
+            kept = path[i].kept
+            if ends[i] - last >= self.distance:
+                last = ends[i]
+            elif not parts and kept.tail is not None:
+                self.nbytes -= kept.tail.nbytes
+                path[i].kept = Kept(kept.rows)
 
     def _forget(self, node: Node) -> None:
         parent = node.parent

@@ -21,7 +21,8 @@ log = logging.getLogger("monolane.engine")
 # A prompt is cut at a multiple of this from where its reading begins: of the tokens that a pass of
 # any executor carries, so that a cut costs no pass.
 _STEP = 64
-# Tokens between two cuts of a long prompt, where windowed layers can be resumed at cuts only.
+# Tokens between two cuts of a long prompt, where windowed layers can be resumed at cuts only. As
+# many as the window where that is wider: then tails take no more than all positions would.
 _DISTANCE = 1024
 # "auto": this part of the memory that is available when the model has been loaded, and no more
 # than so many bytes, some ten thousand tokens of a 2B model.
@@ -44,7 +45,8 @@ class Prefixes:
     """Keeps sequences of one executor, at most ``budget`` bytes of them; for any thread."""
 
     def __init__(self, backend: SharedExecutor, budget: int) -> None:
-        self.tree = PrefixTree(budget, backend.executor.has_tails)
+        tail = backend.executor.tail_positions
+        self.tree = PrefixTree(budget, max(_DISTANCE, tail) if tail else 0)
         self._backend = backend
         self._lock = threading.Lock()  # of the tree
 
@@ -119,9 +121,9 @@ class Prefixes:
         end; a pause serves those that come while it runs. With them, also where this prompt leaves
         what is known, as others may do after it, and at distances.
         """
-        marks = {end} if self.tree.has_tails or self._backend.slots > 1 else set()
-        if self.tree.has_tails:
-            marks |= {common, *range(begin + _DISTANCE, end, _DISTANCE)}
+        marks = {end} if self.tree.distance or self._backend.slots > 1 else set()
+        if distance := self.tree.distance:
+            marks |= {common, *range(begin + distance, end, distance)}
         cuts = {mark - (mark - begin) % _STEP for mark in marks}
         return tuple(sorted(cut for cut in cuts if cut > begin))
 

@@ -37,7 +37,7 @@ class Executor(ABC):
     # Whether a sequence that goes on from what was kept has the bits of one read anew: ``save`` and
     # ``restore`` are there, and bits do not depend on how many tokens a pass carries.
     keeps_prefixes: bool = False
-    has_tails: bool = False  # windowed layers drop positions: see Kept
+    tail_positions: int = 0  # of a tail (see Kept) at most; 0: no windowed layer drops any
 
     @abstractmethod
     def length(self, slot: int) -> int:
@@ -68,7 +68,7 @@ class Executor(ABC):
         """Put the first ``count`` positions of what was saved behind those of a slot.
 
         A tail is put back where all of its rows are. The last restored before the slot goes on
-        must have one, if the executor has tails. Between epochs.
+        must have one, if there are tails. Between epochs.
         """
         raise BackendError(f"restore: the {self.name} backend keeps no prefixes yet; use 'cpu'")
 
