@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -25,6 +26,8 @@ namespace {
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Words = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Rows = nb::ndarray<const uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using OwnRows = nb::ndarray<nb::numpy, uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using OwnBytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 [[noreturn]] void refuse(const std::string& message) { throw nb::value_error(message.c_str()); }
@@ -180,6 +183,16 @@ std::vector<Advance> advances_of(const nb::bytes& records, const Words& tokens, 
   return found;
 }
 
+// Bytes that a NumPy array will own, not set to anything.
+struct Owned {
+  char* data;
+  nb::capsule owner;
+
+  explicit Owned(size_t bytes)
+      : data(new char[bytes]),
+        owner(data, [](void* p) noexcept { delete[] static_cast<char*>(p); }) {}
+};
+
 // An executor and what it reads.
 struct BoundExecutor {
   nb::object table;
@@ -205,6 +218,43 @@ struct BoundExecutor {
     const PlanPhase& of = executor.plan().phases[phase];
     const int role = static_cast<int>(of.matrices[matrix].role);
     nb::cast<WeightTable&>(table).owners.erase({role, std::max(of.layer, 0)});
+  }
+
+  std::pair<OwnRows, std::optional<OwnBytes>> save(int slot, int64_t begin, int64_t end) const {
+    const int64_t length = executor.length(slot);
+    if (begin < 0 || begin > end || end > length) {
+      refuse("positions: expected some of the " + std::to_string(length) + " in this slot, got " +
+             std::to_string(begin) + " to " + std::to_string(end));
+    }
+    const KvCache& cache = executor.cache();
+    const auto sizes = [&](int64_t n) { return static_cast<size_t>(n); };
+    const size_t lists = sizes(cache.kept_rows()), row = sizes(cache.kept_row_bytes());
+    const size_t positions = sizes(end - begin);
+    const bool has_tail = cache.rings() > 0 && executor.resumable(slot, end);
+    const size_t tail_bytes = has_tail ? sizes(cache.tail_bytes(end)) : 0;
+    const Owned rows(lists * positions * row), tail(tail_bytes);
+    {
+      nb::gil_scoped_release unlocked;
+      executor.save(slot, begin, end, rows.data, has_tail ? tail.data : nullptr);
+    }
+    std::optional<OwnBytes> found;
+    if (has_tail) found = OwnBytes(tail.data, {tail_bytes}, tail.owner);
+    return {OwnRows(rows.data, {lists, positions, row}, rows.owner), found};
+  }
+
+  void restore(int slot, int64_t count, const Rows& rows, const std::optional<Bytes>& tail) {
+    const KvCache& cache = executor.cache();
+    const int64_t end = executor.length(slot) + count, stride = static_cast<int64_t>(rows.shape(1));
+    if (static_cast<int64_t>(rows.shape(0)) != cache.kept_rows() ||
+        static_cast<int64_t>(rows.shape(2)) != cache.kept_row_bytes() || count < 0 ||
+        count > stride || end > executor.plan().header.context ||
+        (tail &&
+         (cache.rings() == 0 || static_cast<int64_t>(tail->size()) != cache.tail_bytes(end)))) {
+      refuse("restore: expected what save returned, of a model and context as this one");
+    }
+    nb::gil_scoped_release unlocked;
+    executor.restore(slot, count, stride, reinterpret_cast<const char*>(rows.data()),
+                     tail ? reinterpret_cast<const char*>(tail->data()) : nullptr);
   }
 };
 
@@ -237,6 +287,13 @@ void bind_executor(nb::module_& m) {
       .def(
           "copy", [](BoundExecutor& e, int source, int target) { e.executor.copy(source, target); },
           "source"_a, "target"_a)
+      .def_prop_ro("has_rings",
+                   [](const BoundExecutor& e) { return e.executor.cache().rings() > 0; })
+      .def("save", &BoundExecutor::save, "slot"_a, "begin"_a, "end"_a,
+           "Return what a slot holds of positions begin .. end - 1: rows, uint8 [U, T, r], and the "
+           "tail of rings, or None where they have none or have dropped it.")
+      .def("restore", &BoundExecutor::restore, "slot"_a, "count"_a, "rows"_a, "tail"_a.none(),
+           "Put the first positions of what was saved behind those of a slot.")
       .def(
           "logits",
           [](BoundExecutor& e, int slot, const std::vector<int32_t>& tokens) {

@@ -132,6 +132,7 @@ Executor::Executor(Plan plan, ModelWeights weights, const Kernels& kernels, Acti
              slots, kv_format),
       lengths_(slots),
       highest_(slots, 0),
+      restored_(slots, 0),
       progress_(plan_.header.workers),
       guides_(slots),
       ring_(kRingEvents),
@@ -224,18 +225,40 @@ void Executor::truncate(int slot, int64_t length) {
     throw std::invalid_argument("length: expected 0 to " + std::to_string(now) +
                                 ", the tokens in this slot, got " + std::to_string(length));
   }
-  int64_t layer = 0;
-  for (const PlanPhase& phase : plan_.phases) {
-    if (phase.kind != PhaseKind::kAttend) continue;
-    const int64_t seen = std::max<int64_t>(0, length - phase.window + 1);  // oldest key needed next
-    const int64_t kept = highest_[slot] - cache_.capacity(layer++);        // oldest key kept
-    if (length > 0 && phase.window > 0 && seen < kept) {
-      throw std::invalid_argument("length: windowed layers have dropped the keys before position " +
-                                  std::to_string(kept) + "; truncate to 0 and feed again");
-    }
+  if (length > 0 && !resumable(slot, length)) {
+    throw std::invalid_argument(
+        "length: windowed layers have dropped the keys that the next token would see; expected 0 "
+        "or at least " +
+        std::to_string(first_resumable(slot)) + ", got " + std::to_string(length));
   }
   lengths_[slot] = length;
-  if (length == 0) highest_[slot] = 0;
+  if (length == 0) highest_[slot] = restored_[slot] = 0;
+}
+
+int64_t Executor::first_resumable(int slot) const {
+  int64_t first = restored_[slot], layer = 0;
+  for (const PlanPhase& phase : plan_.phases) {
+    if (phase.kind != PhaseKind::kAttend) continue;
+    const int64_t kept = highest_[slot] - cache_.capacity(layer++);  // oldest key kept
+    if (phase.window > 0 && kept > 0) first = std::max(first, kept + phase.window - 1);
+  }
+  return first;
+}
+
+void Executor::save(int slot, int64_t begin, int64_t end, char* rows, char* tail) const {
+  if (in_epoch_) throw std::logic_error("save: an epoch is running; stop it first");
+  cache_.save_rows(slot, begin, end, rows);
+  if (tail != nullptr) cache_.save_tail(slot, end, tail);
+}
+
+void Executor::restore(int slot, int64_t count, int64_t stride, const char* rows,
+                       const char* tail) {
+  if (in_epoch_) throw std::logic_error("restore: an epoch is running; stop it first");
+  const int64_t begin = lengths_[slot], end = begin + count;
+  cache_.restore_rows(slot, begin, end, stride, rows);
+  if (tail != nullptr) cache_.restore_tail(slot, end, tail);
+  lengths_[slot] = highest_[slot] = end;
+  if (cache_.rings() > 0) restored_[slot] = end;
 }
 
 void Executor::copy(int source, int target) {
@@ -249,6 +272,7 @@ void Executor::copy(int source, int target) {
   cache_.copy(source, target, highest_[source], plan_.header.kv_heads);
   lengths_[target] = now;
   highest_[target] = highest_[source];
+  restored_[target] = restored_[source];
 }
 
 void Executor::check_room(int slot, size_t count) const {

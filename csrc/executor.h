@@ -67,6 +67,18 @@ class Executor {
   // Makes a slot hold what another holds: its keys, values and length.
   void copy(int source, int target);
 
+  // Whether the slot can be truncated to `length`, or be kept up to there: windowed layers still
+  // hold the keys that the next token would see.
+  bool resumable(int slot, int64_t length) const { return length >= first_resumable(slot); }
+
+  // Writes what KvCache says of positions begin .. end - 1 of a slot; `tail` where not null.
+  void save(int slot, int64_t begin, int64_t end, char* rows, char* tail) const;
+
+  // Puts `count` positions, of `stride` in each list of rows, behind those of a slot. The last call
+  // before the slot is used brings a tail, where there are rings.
+  void restore(int slot, int64_t count, int64_t stride, const char* rows, const char* tail);
+  const KvCache& cache() const { return cache_; }
+
   // Feeds tokens and writes their logits [T, V]; returns when done.
   void logits(int slot, std::vector<int32_t> tokens, float* out);
 
@@ -123,6 +135,7 @@ class Executor {
   struct Worker;  // what only it touches: residual streams, activations, scratch
 
   void check(const std::vector<Advance>& advances) const;
+  int64_t first_resumable(int slot) const;
   void check_room(int slot, size_t count) const;
   void check_token(const char* what, int32_t token) const;
   void check_guide(int slot, const Guide& guide) const;
@@ -186,7 +199,8 @@ class Executor {
   KvCache cache_;
   // Tokens of each slot. The leader writes them; length() may look on while it does.
   std::vector<std::atomic<int64_t>> lengths_;
-  std::vector<int64_t> highest_;  // one past the highest position ever written in each slot
+  std::vector<int64_t> highest_;   // one past the highest position ever written in each slot
+  std::vector<int64_t> restored_;  // of each slot: before here its rings lack keys, but for a tail
 
   // Shared by the workers; who may touch what when is the plan's business.
   std::unique_ptr<Arena> query_;             // [L, T, H/L*h]

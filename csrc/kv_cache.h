@@ -24,13 +24,15 @@ class KvCache {
   // `windows[i]`: keys visible in layer i, 0 for all; `heads`: KV heads over all lanes.
   KvCache(const std::vector<int64_t>& windows, int64_t heads, int64_t head_dim, int64_t context,
           int64_t slots, Format format)
-      : head_dim_(head_dim), format_(format) {
+      : windows_(windows), heads_(heads), head_dim_(head_dim), format_(format) {
     size_t at = 0;
+    whole_ = in_chunks(context);
     for (const int64_t window : windows) {
       // The oldest key that the first token of a pass sees, and the last that the pass writes, are
       // window + kMaxWidth - 1 apart.
       const int64_t needed = window > 0 ? std::min(context, window + kMaxWidth) : context;
-      capacity_.push_back((needed + kChunk - 1) / kChunk * kChunk);
+      capacity_.push_back(in_chunks(needed));
+      rings_ += is_ring(capacity_.size() - 1);
       offset_.push_back(at);
       at += 2 * head_bytes(capacity_.size() - 1) * heads;
     }
@@ -60,10 +62,32 @@ class KvCache {
     }
   }
 
+  // What a sequence is kept as outside its slot; see monolane.epoch.Kept. A layer that holds every
+  // position of the context gives rows, [2 * heads][positions][row]; one whose ring is smaller
+  // gives a tail: the positions before `end` that the token at `end` sees, as `windows` says.
+  int64_t rings() const { return rings_; }  // layers that give a tail
+  int64_t kept_rows() const {               // of each position
+    return 2 * heads_ * (static_cast<int64_t>(capacity_.size()) - rings_);
+  }
+  int64_t kept_row_bytes() const { return row_bytes(format_, head_dim_); }
+  int64_t tail_bytes(int64_t end) const;
+  void save_rows(int64_t slot, int64_t begin, int64_t end, char* rows) const;
+  void save_tail(int64_t slot, int64_t end, char* tail) const;
+  // `stride`: positions from one row's list to the next; `end - begin` of each are restored.
+  void restore_rows(int64_t slot, int64_t begin, int64_t end, int64_t stride, const char* rows);
+  void restore_tail(int64_t slot, int64_t end, const char* tail);
+
   Format format() const { return format_; }
   size_t bytes() const { return memory_->bytes(); }
 
  private:
+  static int64_t in_chunks(int64_t positions) { return (positions + kChunk - 1) / kChunk * kChunk; }
+  bool is_ring(size_t layer) const { return capacity_[layer] < whole_; }
+  int64_t first_in_tail(size_t layer, int64_t end) const {
+    return std::max<int64_t>(0, end - windows_[layer] + 1);
+  }
+  template <typename Move>
+  void for_tail(int64_t slot, int64_t end, Move move) const;
   size_t head_bytes(int64_t layer) const {
     return static_cast<size_t>(capacity_[layer] * row_bytes(format_, head_dim_));
   }
@@ -73,8 +97,11 @@ class KvCache {
     return memory_->as<char>() + at;
   }
 
-  int64_t head_dim_;
+  std::vector<int64_t> windows_;
+  int64_t heads_, head_dim_;
   Format format_;
+  int64_t whole_ = 0;  // capacity of a layer that holds every position
+  int64_t rings_ = 0;
   std::vector<int64_t> capacity_;
   std::vector<size_t> offset_;
   size_t slot_bytes_ = 0;

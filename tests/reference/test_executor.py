@@ -41,6 +41,18 @@ def test_a_copied_sequence_goes_on_in_the_same_bits(executor: ReferenceExecutor)
     np.testing.assert_array_equal(copied, executor.logits(0, [4]))
 
 
+def test_what_was_saved_goes_on_in_the_same_bits(executor: ReferenceExecutor) -> None:
+    executor.logits(0, [1, 2, 3, 4])
+    whole, last = executor.save(0, 0, 3), executor.save(0, 3, 4)
+    wanted = executor.logits(0, [5])
+    executor.restore(1, whole, 2)
+    assert executor.length(1) == 2
+    executor.truncate(1, 0)
+    executor.restore(1, whole, 3)
+    executor.restore(1, last, 1)
+    np.testing.assert_array_equal(executor.logits(1, [5]), wanted)
+
+
 def test_an_interrupted_epoch_is_taken_up_where_it_stood(executor: ReferenceExecutor) -> None:
     whole = run(executor, ask(0), ask(1))
     assert whole[0] == whole[1]

@@ -372,15 +372,6 @@ def test_no_room_of_ours_can_run_what_it_is_given() -> None:
             assert not {name.split(".")[0] for name in names} & banned, path
 
 
-def test_answers_of_one_do_not_speed_up_another(client: httpx.Client) -> None:
-    """No prefix is shared, so none can be found out by its time."""
-    body = {"prompt": "a secret that only one client knows", "max_tokens": 1}
-    for _ in range(2):
-        reply = client.post(COMPLETIONS, json=body).json()
-        assert reply["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
-        assert reply["timings"]["cache_n"] == 0
-
-
 def test_the_page_carries_a_policy_and_stays_in_its_folder(client: httpx.Client) -> None:
     page = client.get("/")
     assert page.headers["content-security-policy"].startswith("default-src 'self';")

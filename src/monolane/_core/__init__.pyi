@@ -39,6 +39,17 @@ class Executor:
 
     def copy(self, source: int, target: int) -> None: ...
 
+    @property
+    def has_rings(self) -> bool: ...
+
+    def save(self, slot: int, begin: int, end: int) -> tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu')], Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')] | None]:
+        """
+        Return what a slot holds of positions begin .. end - 1: rows, uint8 [U, T, r], and the tail of rings, or None where they have none or have dropped it.
+        """
+
+    def restore(self, slot: int, count: int, rows: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], tail: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None) -> None:
+        """Put the first positions of what was saved behind those of a slot."""
+
     def logits(self, slot: int, tokens: Sequence[int]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')]:
         """Feed tokens; return their logits, float32 [T, V]."""
 

@@ -28,6 +28,8 @@ def chat(
     backend: options.BackendName = "auto",
     dtype: options.Dtype = "auto",
     context: options.Context = None,
+    prefix_cache: options.PrefixCache = "auto",
+    prefix_file: options.PrefixFile = None,
 ) -> None:
     """Talk to a model, line by line. Answers go to stdout, speed and timings to stderr.
 
@@ -45,7 +47,7 @@ def chat(
         min_p=min_p,
         seed=seed,
     )
-    with Engine.load(model, backend, dtype, context) as engine:
+    with Engine.load(model, backend, dtype, context, 1, prefix_cache, prefix_file) as engine:
         if model == DEMO:
             print_note(
                 "The demo model has read Python source and nothing else: it continues code, and "

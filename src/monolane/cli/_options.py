@@ -25,6 +25,20 @@ Dtype = Annotated[
 Context = Annotated[
     int | None, typer.Option("--context", help="Tokens a sequence may hold [default: the model's].")
 ]
+PrefixCache = Annotated[
+    str,
+    typer.Option(
+        "--prefix-cache",
+        help="Bytes of earlier sequences to keep, so that what prompts begin with is read once: "
+        "auto (a quarter of the free memory, at most 4G), off, or a size such as 512M.",
+    ),
+]
+PrefixFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--prefix-file", help="Read them from this file, and write them to it at the end."
+    ),
+]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="Tokens to draw at most.")]
 Temperature = Annotated[
     float, typer.Option("--temperature", "-t", help="0: always the most probable token.")

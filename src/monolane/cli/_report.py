@@ -13,6 +13,8 @@ def print_report(engine: Engine, timings: Timings) -> None:
         parts.append(f"{timings.tokens_per_second:,.1f} tokens/s")
     if count:
         parts.append(f"first after {timings.time_to_first_token * 1e3:,.0f} ms")
+    if timings.cache_n:
+        parts.append(f"{timings.cache_n:,} of {timings.prompt_tokens:,} prompt tokens kept")
     parts.append(f"loaded in {engine.load_seconds:,.2f} s")
     parts.append(f"{engine.backend.name} {engine.backend.dtype}")
     sys.stderr.write(dim(" · ".join(parts)) + "\n")

@@ -63,6 +63,11 @@ def serve(
     backend: options.BackendName = "auto",
     dtype: options.Dtype = "auto",
     context: options.Context = None,
+    prefix_cache: options.PrefixCache = "auto",
+    prefix_file: options.PrefixFile = None,
+    share_prefixes: Annotated[
+        bool, typer.Option("--share-prefixes", help="Prefixes of one key serve those of all.")
+    ] = False,
 ) -> None:
     """Serve a model over HTTP: OpenAI's API, and a playground at /."""
     import logging
@@ -81,6 +86,7 @@ def serve(
         tls_cert=tls_cert,
         tls_key=tls_key,
         keys=_keys(api_keys),
+        share_prefixes=share_prefixes,
         allowed_hosts=tuple(allow_host or ()),
         allowed_origins=tuple(allow_origin or ()),
         queue_limit=queue,
@@ -94,7 +100,8 @@ def serve(
     )
 
     def load() -> Engine:
-        return Engine.load(model, backend, dtype, context, settings.policy.slots)
+        slots = settings.policy.slots
+        return Engine.load(model, backend, dtype, context, slots, prefix_cache, prefix_file)
 
     run(
         load,

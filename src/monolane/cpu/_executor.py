@@ -1,12 +1,15 @@
 """The native executor with a model in it: builds the plan, hands over weights, runs epochs."""
 
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from monolane import _core
 from monolane._core import Executor as NativeExecutor
 from monolane._core import kernels
 from monolane.cpu._arithmetic import Arithmetic, find_arithmetic
@@ -17,6 +20,7 @@ from monolane.epoch import (
     Advance,
     Executor,
     Guide,
+    Kept,
     TokenEvent,
     pack,
     unpack_tokens,
@@ -36,6 +40,7 @@ class CpuExecutor(Executor):
     """
 
     name = "cpu"
+    keeps_prefixes = True
 
     def __init__(
         self,
@@ -78,6 +83,12 @@ class CpuExecutor(Executor):
             slots=slots,
             cores=cores,
         )
+        self._identity = hashlib.sha256(arrays.header.tobytes() + arrays.phases.tobytes())
+        self._identity.update(arrays.shares.tobytes())
+        formats = (self.dtype, arithmetic.activation, arithmetic.keys.name)
+        self._identity.update(" ".join((self.isa, *formats)).encode())
+        windows = [layer.window or 0 for layer in weights.config.layers]
+        self.tail_positions = max(windows) if self._core.has_rings else 0
         convert(self._core, self.plan, handover.sources)
 
     @property
@@ -99,6 +110,23 @@ class CpuExecutor(Executor):
         """Make a slot hold what another holds."""
         with _our_errors():
             self._core.copy(source, target)
+
+    def save(self, slot: int, begin: int, end: int) -> Kept:
+        """Return what a slot holds of positions ``begin`` to ``end - 1``."""
+        with _our_errors():
+            return Kept(*self._core.save(slot, begin, end))
+
+    def restore(self, slot: int, kept: Kept, count: int) -> None:
+        """Put the first ``count`` positions of what was saved behind those of a slot."""
+        tail = kept.tail if count == kept.positions else None
+        with _our_errors():
+            self._core.restore(slot, count, kept.rows, tail)
+
+    def identity(self) -> str:
+        """Return a hash of plan, formats, instruction set and the core itself."""
+        found = self._identity.copy()
+        found.update(Path(_core.__file__).read_bytes())  # another build may sum in another order
+        return found.hexdigest()
 
     def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Feed tokens; return their logits, float32 [T, V]."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from monolane.engine._files import ModelFiles
 from monolane.engine._guidance import Constraint
 from monolane.engine._parameters import SamplingParams
+from monolane.engine._prefixes import Budget, Prefixes, prefix_budget
 from monolane.engine._registry import find_backend
 from monolane.engine._result import Generation
 from monolane.engine._slots import SlotPool
@@ -37,6 +38,8 @@ class Engine:
         executor: Executor,
         tokenizer: Tokenizer | None,
         load_seconds: float,
+        prefix_cache: Budget = "auto",
+        prefix_file: str | Path | None = None,
     ) -> None:
         self.folder = files.path
         self.config = files.config
@@ -47,6 +50,10 @@ class Engine:
         self._files = files
         self._chat_template: ChatTemplate | None = None
         self._slots = SlotPool(executor.slots)
+        self.prefixes = Prefixes(self.backend, prefix_budget(prefix_cache, executor))
+        self._prefix_file = None if prefix_file is None else Path(prefix_file)
+        if self._prefix_file is not None:
+            self.prefixes.load(self._prefix_file, files)
         self._closed = False
 
     @classmethod
@@ -57,6 +64,8 @@ class Engine:
         dtype: str = "auto",
         context: int | None = None,
         max_sequences: int = 1,
+        prefix_cache: Budget = "auto",
+        prefix_file: str | Path | None = None,
     ) -> "Engine":
         """Load a model.
 
@@ -69,6 +78,11 @@ class Engine:
                         docs/quantization.md tell what each means
         context         tokens that a sequence may hold; None: as many as the model was trained on
         max_sequences   sequences that may be open at once
+        prefix_cache    bytes of ended and running sequences to keep, so that a prompt that begins
+                        as one of them is read from where it is new: "auto" (a quarter of the
+                        memory that is free, at most 4 GB), "off", or bytes, also as "512M";
+                        docs/prefix-cache.md tells more
+        prefix_file     where ``close`` writes what is kept, and from where it is read again
 
         Raises ModelNotFoundError, ConfigError, CheckpointError, TextError, BackendError or
         RequestError; each message says what was expected, what was found and what to do.
@@ -82,26 +96,33 @@ class Engine:
         weights = files.weights()
         tokenizer = files.tokenizer()
         executor = make(weights, dtype, context=size, slots=max_sequences)
-        return cls(files, executor, tokenizer, time.perf_counter() - begin)
+        seconds = time.perf_counter() - begin
+        return cls(files, executor, tokenizer, seconds, prefix_cache, prefix_file)
 
     def generate(
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
         constraint: Constraint | None = None,
+        *,
+        namespace: str = "",
     ) -> Generation:
         """Answer a prompt and return the whole answer; RequestError if the prompt does not fit."""
-        return self.stream(prompt, params, constraint).result()
+        return self.stream(prompt, params, constraint, namespace=namespace).result()
 
     def stream(
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
         constraint: Constraint | None = None,
+        *,
+        namespace: str = "",
     ) -> Stream:
         """Answer a prompt piece by piece; the prompt is checked before this returns.
 
         ``constraint``: what the answer must look like; for this answer alone.
+        ``namespace``: requests of another one share no prefixes with this, so that nobody learns
+        from the time to the first token what others have asked.
         """
         params = params or SamplingParams()
         prompt_ids = self.prompt_ids(prompt)
@@ -119,8 +140,9 @@ class Engine:
         budget = min(free, params.max_tokens or free)
         eos = frozenset() if params.ignore_eos else self.eos_ids
         stop_ids = eos | frozenset(params.stop_ids)
-        job = Job(prompt_ids, params, budget, stop_ids, self.config.vocab_size, constraint)
-        return Stream(self.backend, self._slots, self.tokenizer, job)
+        vocab = self.config.vocab_size
+        job = Job(prompt_ids, params, budget, stop_ids, vocab, constraint, namespace)
+        return Stream(self.backend, self._slots, self.prefixes, self.tokenizer, job)
 
     def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Return the logits after each token of a sequence: float32 [len(token_ids), vocab]."""
@@ -165,6 +187,8 @@ class Engine:
         """Give back memory and threads. Harmless when called twice."""
         if not self._closed:
             self._closed = True
+            if self._prefix_file is not None and self.prefixes.tree.budget:
+                self.prefixes.save(self._prefix_file, self._files)
             self.backend.close()
 
     def __enter__(self) -> "Engine":

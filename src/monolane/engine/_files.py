@@ -40,6 +40,10 @@ class ModelFiles(ABC):
         """Return the chat template, or the default one; TextError."""
 
     @abstractmethod
+    def weight_files(self) -> list[Path]:
+        """Return the files that the weights are in, and what says how they are used."""
+
+    @abstractmethod
     def eos_ids(self, tokenizer: Tokenizer | None) -> frozenset[int]:
         """Return the tokens that end an answer."""
 
@@ -62,6 +66,10 @@ class FolderFiles(ModelFiles):
     def chat_template(self) -> ChatTemplate:
         """Return the folder's chat template, or the default one; TextError."""
         return ChatTemplate.open(self.path)
+
+    def weight_files(self) -> list[Path]:
+        """Return config.json and the .safetensors files."""
+        return [self.path / "config.json", *self.path.glob("*.safetensors")]
 
     def eos_ids(self, tokenizer: Tokenizer | None) -> frozenset[int]:
         """Return what generation_config.json says, else config.json, else the tokenizer."""
@@ -102,6 +110,10 @@ class GgufFiles(ModelFiles):
     def chat_template(self) -> ChatTemplate:
         """Return the chat template of the metadata, or the default one; TextError."""
         return ChatTemplate() if self._text is None else ChatTemplate.of_gguf(self._text)
+
+    def weight_files(self) -> list[Path]:
+        """Return the file, or all of its parts."""
+        return [part.path for part in self._model.parts]
 
     def eos_ids(self, tokenizer: Tokenizer | None) -> frozenset[int]:
         """Return the ids that the metadata name, and control tokens known to end a turn."""

@@ -18,6 +18,7 @@ class Timings:
     generated_tokens: int
     time_to_first_token: float  # from the call to the first drawn token
     decode_seconds: float  # from the first drawn token to the last
+    cache_n: int = 0  # tokens of the prompt that were not read again, but taken from kept prefixes
 
     @property
     def tokens_per_second(self) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from monolane.engine._guidance import Constraint, Guidance
 from monolane.engine._parameters import SamplingParams
+from monolane.engine._prefixes import Prefixes
 from monolane.engine._result import FinishReason, Generation, Piece, Timings
 from monolane.engine._score import score
 from monolane.engine._slots import SlotPool
@@ -24,6 +25,7 @@ class Job:
     stop_ids: frozenset[int]
     vocab: int
     constraint: Constraint | None = None
+    namespace: str = ""  # of the prefixes that it may take and leave
 
 
 class Stream(Iterator[Piece]):
@@ -36,12 +38,21 @@ class Stream(Iterator[Piece]):
     finish_reason: FinishReason | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
+    namespace: str  # of the prefixes that it takes and leaves; may be changed before it begins
+
     def __init__(
-        self, backend: SharedExecutor, slots: SlotPool, tokenizer: Tokenizer | None, job: Job
+        self,
+        backend: SharedExecutor,
+        slots: SlotPool,
+        prefixes: Prefixes,
+        tokenizer: Tokenizer | None,
+        job: Job,
     ) -> None:
         self._backend, self._slots, self._job = backend, slots, job
+        self._prefixes, self.namespace = prefixes, job.namespace
+        self._drawn: list[int] = []  # also those behind the end of the answer
         self._text = _Text(tokenizer, job)
-        self._token_count = 0
+        self._token_count = self._cached = 0
         self._first_ns = self._last_ns = self._begin_ns = time.perf_counter_ns()
         self._cancelled = False
         self._slot: int | None = None  # while it holds one
@@ -102,6 +113,7 @@ class Stream(Iterator[Piece]):
             generated_tokens=self._token_count,
             time_to_first_token=(self._first_ns - self._begin_ns) / 1e9,
             decode_seconds=(self._last_ns - self._first_ns) / 1e9,
+            cache_n=self._cached,
         )
 
     def result(self) -> Generation:
@@ -123,7 +135,8 @@ class Stream(Iterator[Piece]):
         try:
             self._backend.truncate(slot, 0)
             self._slot = slot
-            request = self._backend.start(self._advance(slot))
+            prompt_ids = self._read_prompt(slot)
+            request = self._backend.start(self._advance(slot, prompt_ids))
             self._watch(request)
             last: Piece | None = None
             try:
@@ -134,6 +147,7 @@ class Stream(Iterator[Piece]):
                 while last is None and not self._cancelled and (events := request.read()):
                     # The next mask first: a pass that may need it is running already.
                     over = guidance is not None and guidance.follow(events)
+                    self._drawn += [event.token_id for event in events]
                     piece = self._piece(events, over)
                     if piece.finish_reason is None:
                         yield piece
@@ -142,6 +156,7 @@ class Stream(Iterator[Piece]):
             finally:
                 self._watch(None)
                 request.stop()
+            self._keep(slot)
         finally:
             self._slot = None
             self._slots.give(slot)
@@ -151,18 +166,47 @@ class Stream(Iterator[Piece]):
         if last is not None:
             yield last
 
-    def _advance(self, slot: int) -> Advance:
-        """Return what the request asks, after scoring the prompt if that is asked for."""
+    def _read_prompt(self, slot: int) -> tuple[int, ...]:
+        """Have the slot hold the beginning of the prompt, known or read; return what is left of it.
+
+        Scores need the logits of every token, so a prompt that is scored is read anew.
+        """
         params, prompt_ids = self._job.params, self._job.prompt_ids
         if params.prompt_logprobs is not None:
             scores = score(
                 self._backend, slot, prompt_ids, params.prompt_logprobs, lambda: self._cancelled
             )
             self.prompt_logprobs = tuple(scores)
-            prompt_ids = prompt_ids[self._backend.length(slot) :]
+            return prompt_ids[self._backend.length(slot) :]
+        resumed = self._prefixes.resume(self.namespace, slot, prompt_ids)
+        begin = self._cached = resumed.length
+        for cut in resumed.cuts:
+            if not self._cancelled:
+                self._feed(slot, prompt_ids[begin:cut])
+                self._keep(slot)
+                begin = cut
+        return prompt_ids[self._backend.length(slot) :]
+
+    def _feed(self, slot: int, token_ids: tuple[int, ...]) -> None:
+        """Read tokens and draw nothing that counts: the one token of this request is never fed."""
+        request = self._backend.start(Advance(slot=slot, token_ids=token_ids, budget=1))
+        self._watch(request)
+        try:
+            while request.read():
+                pass
+        finally:
+            self._watch(None)
+            request.stop()
+
+    def _keep(self, slot: int) -> None:
+        self._prefixes.keep(self.namespace, slot, (*self._job.prompt_ids, *self._drawn))
+
+    def _advance(self, slot: int, token_ids: tuple[int, ...]) -> Advance:
+        """Return what the request asks behind the tokens that its slot holds."""
+        params = self._job.params
         return Advance(
             slot=slot,
-            token_ids=prompt_ids,
+            token_ids=token_ids,
             budget=self._job.budget,
             draw=params.draw,
             stop_ids=self._job.stop_ids,

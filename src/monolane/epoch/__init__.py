@@ -19,6 +19,7 @@ from monolane.epoch._border import (
     unpack_tokens,
 )
 from monolane.epoch._executor import Executor, MakeExecutor
+from monolane.epoch._kept import Kept
 from monolane.epoch._shared import Request, SharedExecutor
 from monolane.epoch._token import TokenEvent, TokenLogprob, describe_logprobs
 
@@ -33,6 +34,7 @@ __all__ = [
     "Draw",
     "Executor",
     "Guide",
+    "Kept",
     "MakeExecutor",
     "PackedAdvances",
     "Request",

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.epoch._advance import Advance, Guide
+from monolane.epoch._kept import Kept
 from monolane.epoch._token import TokenEvent
 from monolane.errors import BackendError
 
@@ -33,6 +34,10 @@ class Executor(ABC):
     context: int
     plan: Any = None  # the monolane.plan.Plan that it runs; None where there is none
     workers: int = 1  # threads, or blocks of threads, that decode
+    # Whether a sequence that goes on from what was kept has the bits of one read anew: ``save`` and
+    # ``restore`` are there, and bits do not depend on how many tokens a pass carries.
+    keeps_prefixes: bool = False
+    tail_positions: int = 0  # of a tail (see Kept) at most; 0: no windowed layer drops any
 
     @abstractmethod
     def length(self, slot: int) -> int:
@@ -51,6 +56,25 @@ class Executor(ABC):
         A prefix is kept so: copy the sequence, then ``truncate`` it to what is shared.
         """
         raise BackendError(f"copy: the {self.name} backend copies no sequences yet; use 'cpu'")
+
+    def save(self, slot: int, begin: int, end: int) -> Kept:
+        """Return what a slot holds of positions ``begin`` to ``end - 1``; between epochs.
+
+        The tail is that of ``end``.
+        """
+        raise BackendError(f"save: the {self.name} backend keeps no prefixes yet; use 'cpu'")
+
+    def restore(self, slot: int, kept: Kept, count: int) -> None:
+        """Put the first ``count`` positions of what was saved behind those of a slot.
+
+        A tail is put back where all of its rows are. The last restored before the slot goes on
+        must have one, if there are tails. Between epochs.
+        """
+        raise BackendError(f"restore: the {self.name} backend keeps no prefixes yet; use 'cpu'")
+
+    def identity(self) -> str:
+        """Return a name of all that the bits of kept positions depend on, but for the model."""
+        raise BackendError(f"identity: the {self.name} backend keeps no prefixes yet; use 'cpu'")
 
     @abstractmethod
     def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:

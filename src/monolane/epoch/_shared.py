@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from monolane.epoch._advance import Advance, Guide
 from monolane.epoch._executor import Executor
+from monolane.epoch._kept import Kept
 from monolane.epoch._token import TokenEvent
 
 # How long one wait for tokens may keep Python from seeing a Ctrl-C, in seconds.
@@ -78,6 +79,14 @@ class SharedExecutor:
     def copy(self, source: int, target: int) -> None:
         """Make a slot hold what another holds, to go on from it."""
         self._exclusively(lambda: self.executor.copy(source, target))
+
+    def save(self, slot: int, begin: int, end: int) -> Kept:
+        """Return what a slot holds of positions ``begin`` to ``end - 1``."""
+        return self._exclusively(lambda: self.executor.save(slot, begin, end))
+
+    def restore(self, slot: int, kept: Kept, count: int) -> None:
+        """Put the first ``count`` positions of what was saved behind those of a slot."""
+        self._exclusively(lambda: self.executor.restore(slot, kept, count))
 
     def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Feed tokens; return their logits, float32 [T, V]."""

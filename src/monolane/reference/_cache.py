@@ -1,6 +1,7 @@
 """Keys and values of one sequence. Windowed layers keep all of theirs: obvious beats small here."""
 
 import numpy as np
+import numpy.typing as npt
 
 from monolane.model import ModelConfig
 from monolane.reference._operations import Floats
@@ -35,6 +36,22 @@ class Cache:
         """Hold what another cache of the same model holds."""
         self._keys[:], self._values[:] = other._keys, other._values
         self.length = other.length
+
+    def save(self, begin: int, end: int) -> npt.NDArray[np.uint8]:
+        """Return positions begin to end - 1: uint8 [U, T, r], U = 2 * N * L, r = 4 * K * h."""
+        layers, lanes, _, heads, width = self._keys.shape
+        both = np.stack([self._keys[:, :, begin:end], self._values[:, :, begin:end]])
+        rows = both.reshape(2 * layers * lanes, end - begin, heads * width)
+        return np.ascontiguousarray(rows).view(np.uint8)
+
+    def restore(self, rows_UTr: npt.NDArray[np.uint8]) -> None:
+        """Put saved positions behind the filled part."""
+        end = self.length + rows_UTr.shape[1]
+        rows = np.ascontiguousarray(rows_UTr).view(np.float32)
+        for i, cache in enumerate((self._keys, self._values)):
+            part = cache[:, :, self.length : end]
+            part[:] = np.split(rows, 2)[i].reshape(part.shape)
+        self.length = end
 
     def truncate(self, length: int) -> None:
         """Take back all tokens from ``length`` on."""

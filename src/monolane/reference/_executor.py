@@ -17,6 +17,7 @@ from monolane.epoch import (
     Advance,
     Executor,
     Guide,
+    Kept,
     TokenEvent,
     describe_logprobs,
 )
@@ -74,6 +75,18 @@ class ReferenceExecutor(Executor):
     def copy(self, source: int, target: int) -> None:
         """Make a slot hold what another holds."""
         self._caches[target].copy_from(self._caches[source])
+
+    def save(self, slot: int, begin: int, end: int) -> Kept:
+        """Return what a slot holds of positions ``begin`` to ``end - 1``; no tails.
+
+        The same bits go on from it only in passes as wide: ``keeps_prefixes`` is false, for NumPy's
+        products round by their shape.
+        """
+        return Kept(self._caches[slot].save(begin, end))
+
+    def restore(self, slot: int, kept: Kept, count: int) -> None:
+        """Put the first ``count`` positions of what was saved behind those of a slot."""
+        self._caches[slot].restore(kept.rows[:, :count])
 
     def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Feed tokens; return their logits, float32 [T, V]."""

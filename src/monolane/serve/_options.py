@@ -53,6 +53,7 @@ class ServerOptions:
     policy            how requests share the engine
     tls_cert          PEM file of the certificate chain: the server speaks HTTPS, and only that
     tls_key           PEM file of its private key, if that is not in the same file
+    share_prefixes    prefixes that one key leaves serve the requests of all
     keys              of those who may ask; a host that others can reach needs at least one
     allowed_hosts     names that a Host header may have, besides those of the loopback address
     allowed_origins   web pages of other origins that may ask, such as "https://chat.example"
@@ -72,6 +73,7 @@ class ServerOptions:
     policy: Policy = field(default_factory=Policy)
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    share_prefixes: bool = False
     keys: Keys = field(default_factory=Keys)
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()

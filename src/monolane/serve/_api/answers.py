@@ -72,6 +72,8 @@ class Answers:
             return asked, writer_of, prepare(asked, engine, options.tool_format)
 
         asked, writer_of, choices = await service.prepare(work, gone)
+        for choice in choices:
+            choice.stream.namespace = service.namespace(scope["monolane.owner"])
         seconds = min(asked.deadline or 1e9, options.deadline_seconds)
         served = ServedRequest(service, choices, arrived, streamed=asked.stream)
         writer = writer_of(served)

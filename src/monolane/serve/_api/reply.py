@@ -180,7 +180,7 @@ def count_tokens(served: ServedRequest, answers: int) -> Counted:
         prompt=sum(len(choice.prompt_ids) for choice in choices) // answers,
         drawn=sum(choice.drawn for choice in choices if not choice.discard),
         thought=sum(choice.stream.thinking_tokens for choice in choices),
-        cached=0,
+        cached=sum(choice.cached for choice in choices[::answers]),
     )
 
 

@@ -42,6 +42,11 @@ class Choice:
         return len(self.times)
 
     @property
+    def cached(self) -> int:
+        """Tokens of the prompt that were taken from kept prefixes, and not read again."""
+        return self.stream.timings.cache_n
+
+    @property
     def tokens_per_second(self) -> float:
         """Decode speed: tokens after the first over the time they took; 0 until there are two.
 
@@ -55,17 +60,18 @@ class Choice:
     def timings(self, bytes_per_token: int | None, bandwidth: float | None) -> dict[str, Any]:
         """Return the ``timings`` object of docs/serving.md; ``bandwidth`` in bytes/s."""
         prompt_n, speed = len(self.prompt_ids), self.tokens_per_second
+        read = prompt_n - self.cached
         prompt_ns = max(0, self.first - self.admitted)
         mbu = bytes_per_token * speed / bandwidth if bytes_per_token and bandwidth else None
         return {
             "prompt_n": prompt_n,
             "prompt_ms": _ms(prompt_ns),
-            "prompt_per_second": round(prompt_n / prompt_ns * 1e9, 1) if prompt_ns else 0.0,
+            "prompt_per_second": round(read / prompt_ns * 1e9, 1) if prompt_ns else 0.0,
             "predicted_n": self.drawn,
             "predicted_ms": _ms(self.last - self.first),
             "predicted_per_token_ms": round(1e3 / speed, 4) if speed else 0.0,
             "predicted_per_second": round(speed, 1),
-            "cache_n": 0,
+            "cache_n": self.cached,
             "draft_n": 0,
             "draft_n_accepted": 0,
             "queue_ms": _ms(max(0, self.admitted - self.arrived)),

@@ -54,6 +54,9 @@ class Metrics:
             gauge.labels(*self._names).set_function(read)
         self._generated = self._counter("vllm:generation_tokens", "Tokens drawn")
         self._prompts = self._counter("vllm:prompt_tokens", "Tokens of prompts")
+        # The rate of hits is the second over the first.
+        self._asked = self._counter("vllm:prefix_cache_queries", "Tokens of prompts looked up")
+        self._hits = self._counter("vllm:prefix_cache_hits", "Of these, taken from kept prefixes")
         self._done = Counter(
             "vllm:request_success",
             "Choices that came to an end, by why",
@@ -77,6 +80,8 @@ class Metrics:
         """Note a loaded engine, ``seconds`` after the start."""
         startup = Gauge("monolane:startup_seconds", "To a loaded model", registry=self.registry)
         startup.set(seconds)
+        kept = Gauge("monolane:prefix_cache_bytes", "Of kept prefixes", registry=self.registry)
+        kept.set_function(lambda: engine.prefixes.tree.nbytes)
         build = Gauge(
             "monolane:build_info",
             "Version, backend and dtype",
@@ -108,6 +113,9 @@ class Metrics:
     def _observe(self, choice: Choice) -> None:
         prompt = len(choice.prompt_ids)
         self._prompts.inc(prompt)
+        self._asked.inc(prompt)
+        self._hits.inc(choice.cached)
+        read = prompt - choice.cached  # at least one
         prefill, decode = choice.first - choice.admitted, choice.last - choice.first
         for histogram, nanoseconds in (
             (self._first, choice.first - choice.arrived),
@@ -119,7 +127,7 @@ class Metrics:
             histogram.observe(max(0, nanoseconds) / 1e9)
         self._prompt_size.observe(prompt)
         self._size.observe(choice.drawn)
-        self._prompt_seconds += _RECENT * (prefill / 1e9 / prompt - self._prompt_seconds)
+        self._prompt_seconds += _RECENT * (prefill / 1e9 / read - self._prompt_seconds)
         if choice.drawn > 1:
             if choice.tokens_per_second:
                 self._speed.observe(choice.tokens_per_second)

@@ -92,6 +92,13 @@ class Service:
         if name is not None and name != ours:
             raise ApiError(404, f"model: expected {ours!r}, got {name!r:.100}", "model")
 
+    def namespace(self, owner: bytes) -> str:
+        """Return whose prefixes a request takes: those of its own key, or all if they are shared.
+
+        Else a key could tell from the time to the first token what another has asked.
+        """
+        return "" if self.options.share_prefixes else owner.hex()
+
     def health(self) -> tuple[int, str]:
         """Return the code and the status of /health."""
         if self.state != "ready":

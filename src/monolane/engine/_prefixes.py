@@ -1,0 +1,165 @@
+"""The beginnings of sequences that an engine keeps, so that a prompt is read from where it is new.
+
+What is kept lies outside the slots, in host memory; docs/prefix-cache.md says what and when.
+"""
+
+import logging
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from monolane.engine._files import ModelFiles
+from monolane.engine._prefix_file import Node, fingerprint, read_prefixes, write_prefixes
+from monolane.engine._prefix_tree import PrefixTree
+from monolane.epoch import Executor, SharedExecutor
+from monolane.errors import BackendError, RequestError
+
+log = logging.getLogger("monolane.engine")
+
+# A prompt is cut at a multiple of this from where its reading begins: of the tokens that a pass of
+# any executor carries, so that a cut costs no pass.
+_STEP = 64
+# Tokens between two cuts of a long prompt, where windowed layers can be resumed at cuts only. As
+# many as the window where that is wider: then tails take no more than all positions would.
+_DISTANCE = 1024
+# "auto": this part of the memory that is available when the model has been loaded, and no more
+# than so many bytes, some ten thousand tokens of a 2B model.
+_AUTO_PART, _AUTO_MOST = 0.25, 4 << 30
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+# "auto", "off", bytes, or bytes as text, such as "512M".
+Budget = str | int
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What a slot holds of a prompt now, and where to pause while the rest is read, to keep it."""
+
+    length: int
+    cuts: tuple[int, ...]
+
+
+class Prefixes:
+    """Keeps sequences of one executor, at most ``budget`` bytes of them; for any thread."""
+
+    def __init__(self, backend: SharedExecutor, budget: int) -> None:
+        tail = backend.executor.tail_positions
+        self.tree = PrefixTree(budget, max(_DISTANCE, tail) if tail else 0)
+        self._backend = backend
+        self._lock = threading.Lock()  # of the tree
+
+    def resume(self, namespace: str, slot: int, prompt_ids: Sequence[int]) -> Resumed:
+        """Put the longest known beginning of a prompt into an empty slot.
+
+        Never all of it: the last token is fed, for its logits.
+        """
+        if not self.tree.budget:
+            return Resumed(0, ())
+        with self._lock:
+            found = self.tree.find(namespace, prompt_ids[:-1])
+        for kept, count in found.parts:  # which stay as they are, should the tree forget them
+            self._backend.restore(slot, kept, count)
+        return Resumed(found.resumed, self._cuts(found.resumed, found.common, len(prompt_ids) - 1))
+
+    def keep(self, namespace: str, slot: int, token_ids: Sequence[int]) -> None:
+        """Keep what a slot holds of these tokens, which it begins with."""
+        known = token_ids[: self._backend.length(slot)]
+        if not self.tree.budget or not known:
+            return
+        with self._lock:
+            found = self.tree.find(namespace, known)
+            if found.resumed < len(known):
+                kept = self._backend.save(slot, found.common, len(known))
+                self.tree.put(namespace, known, found.common, kept)
+
+    def load(self, path: Path, files: ModelFiles) -> None:
+        """Take in what ``save`` wrote, as far as the budget goes.
+
+        A file that is damaged, or of another model or plan, is left alone with a warning.
+        """
+        if not self.tree.budget or not path.exists():
+            return
+        try:
+            nodes = read_prefixes(path, self._binding(files))
+            self._check(nodes)
+        except (RequestError, OSError) as error:
+            log.warning("prefix file %s is ignored: %s", path, error)
+            return
+        with self._lock:
+            for name, tokens, kept in nodes:  # the most lately used first
+                if self.tree.nbytes + kept.nbytes + tokens.nbytes <= self.tree.budget:
+                    self.tree.put(name, tokens, len(tokens) - kept.positions, kept)
+            for name, tokens, _ in reversed(nodes):
+                self.tree.find(name, tokens)
+
+    def save(self, path: Path, files: ModelFiles) -> None:
+        """Write all that is kept; a warning says why where that fails."""
+        with self._lock:
+            nodes = list(self.tree.nodes())
+        try:
+            write_prefixes(path, self._binding(files), nodes)
+        except OSError as error:
+            log.warning("prefix file %s is not written: %s", path, error)
+
+    def _check(self, nodes: list[Node]) -> None:
+        """Refuse what no restore would take, before a request meets it."""
+        lists, _, row = self._backend.save(0, 0, 0).rows.shape
+        for _, tokens, kept in nodes:
+            if kept.rows.shape[::2] != (lists, row) or not 0 < kept.positions <= len(tokens):
+                raise RequestError("it has keys and values of other sizes than this model's")
+
+    def _binding(self, files: ModelFiles) -> str:
+        executor = self._backend.executor
+        return f"{fingerprint(files.weight_files())} {executor.identity()} {executor.context}"
+
+    def _cuts(self, begin: int, common: int, end: int) -> tuple[int, ...]:
+        """Return where to pause: at the end of the prompt, for an answer may go another way.
+
+        Without windowed layers the whole sequence can be resumed anywhere, once it is kept at its
+        end; a pause serves those that come while it runs. With them, also where this prompt leaves
+        what is known, as others may do after it, and at distances.
+        """
+        marks = {end} if self.tree.distance or self._backend.slots > 1 else set()
+        if distance := self.tree.distance:
+            marks |= {common, *range(begin + distance, end, distance)}
+        cuts = {mark - (mark - begin) % _STEP for mark in marks}
+        return tuple(sorted(cut for cut in cuts if cut > begin))
+
+
+def prefix_budget(wanted: Budget, executor: Executor) -> int:
+    """Return the bytes that ``prefix_cache`` stands for; RequestError or BackendError."""
+    if wanted == "off" or (wanted == "auto" and not executor.keeps_prefixes):
+        return 0
+    if wanted == "auto":
+        return min(int(_AUTO_PART * _available_bytes()), _AUTO_MOST)
+    found = re.fullmatch(r"(\d{1,15})([KMGT]?)", str(wanted).upper())
+    if found is None or isinstance(wanted, bool):
+        raise RequestError(
+            f"prefix_cache: expected 'auto', 'off' or bytes, such as 512M or 2G, got {wanted!r:.80}"
+        )
+    budget = int(found[1]) * _UNITS[found[2]]
+    if budget and not executor.keeps_prefixes:
+        raise BackendError(
+            f"prefix_cache: the {executor.name} backend keeps no prefixes; use 'cpu', or leave "
+            "prefix_cache at 'auto'"
+        )
+    return budget
+
+
+def _available_bytes() -> int:
+    """Return the memory that can be had without swapping, as Linux estimates it."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB$", _read("/proc/meminfo"), re.MULTILINE)
+    host = int(found[1]) << 10 if found else 0
+    limit, used = (_read(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
+    if limit.isdecimal() and used.isdecimal():  # of a container; "max" where there is none
+        return max(0, min(host, int(limit) - int(used)))
+    return host
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except OSError:
+        return ""
