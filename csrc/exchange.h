@@ -1,13 +1,13 @@
 // What workers of different lanes share: the outputs that they exchange, the pass that the leader
 // lays out, and how far each worker has come.
 //
-// It is one block of memory. In one process the block is private; where the lanes are spread over
-// several processes (ranks), each maps the same block, and nothing else is shared. The block has no
-// name: it is gone with the last process that maps it, however that ends.
+// In one process that is private memory. Where the lanes are spread over several processes (ranks),
+// each maps the same segment, and nothing else is shared. The segment has no name: it is gone with
+// the last process that maps it, however that ends.
 //
 // Why not messages: a wait of the plan is "these counters have reached that count", and what was
-// written before is then simply there. A transport without common memory has to keep a copy of the
-// block at each rank, and to send what a rank wrote before its counter (docs/ranks.md).
+// written before is then simply there. A transport without common memory has to keep a copy of all
+// this at each rank, and to send what a rank wrote before its counter (docs/ranks.md).
 //
 // Shape legend: T rows of a pass, L lanes, D hidden, V vocabulary, W workers.
 #pragma once
@@ -64,11 +64,11 @@ class Exchange {
   int32_t first_worker() const { return seat_.rank * workers_each_; }
   int32_t workers() const { return workers_each_; }  // of this process
 
-  Pass& pass() const { return head_->pass; }
-  float* attention_output() const { return attention_output_; }  // [slots, L, T, D]
-  float* mlp_output() const { return mlp_output_; }              // [slots, L, T, D]
-  float* stream() const { return stream_; }                      // [L, T, D]
-  float* logits() const { return logits_; }                      // [T, V], by order of `wanted`
+  Pass& pass() const { return head().pass; }
+  float* attention_output() const { return part(kAttentionOutput); }  // [slots, L, T, D]
+  float* mlp_output() const { return part(kMlpOutput); }              // [slots, L, T, D]
+  float* stream() const { return part(kStream); }                     // [L, T, D]
+  float* logits() const { return part(kLogits); }                     // [T, V], as in `wanted`
 
   // Counts a pass as laid out, or a phase as finished, with everything written before.
   void publish_pass(uint32_t count) { publish(plan_workers_, count); }
@@ -83,7 +83,7 @@ class Exchange {
   void watch(std::vector<int> sockets, int64_t patience_ns);
 
   // The first rank that died or made no progress; -1: none. Then nothing here is of use any more.
-  int32_t lost() const { return head_->lost.load(std::memory_order_acquire) - 1; }
+  int32_t lost() const { return head().lost.load(std::memory_order_acquire) - 1; }
 
   // Has this process's own waits end, too.
   void stop() { stopping_.store(true, std::memory_order_release); }
@@ -94,6 +94,13 @@ class Exchange {
     Pass pass;
     std::atomic<int32_t> lost{0};  // rank + 1
   };
+  // Each a mapping of its own, one behind the other in the segment.
+  enum Part { kHead, kProgress, kTimes, kAttentionOutput, kMlpOutput, kStream, kLogits, kParts };
+
+  void map(const std::vector<size_t>& bytes);
+  Head& head() const { return *parts_[kHead]->as<Head>(); }
+  float* part(Part part) const { return parts_[part]->as<float>(); }
+  Progress& progress(int32_t worker) const { return parts_[kProgress]->as<Progress>()[worker]; }
   int32_t rank_of(int32_t worker) const {
     return worker == plan_workers_ ? 0 : worker / workers_each_;
   }
@@ -104,13 +111,8 @@ class Exchange {
 
   const Seat seat_;
   const int32_t plan_workers_, workers_each_;
-  const bool owns_;
   int segment_ = -1;
-  std::unique_ptr<Arena> memory_;
-  Head* head_;
-  Progress* progress_;           // [W + 1] phases finished since construction; the last: passes
-  std::atomic<int64_t>* times_;  // [W + 1, kTimes] when each count was published
-  float *attention_output_, *mlp_output_, *stream_, *logits_;
+  std::vector<std::unique_ptr<Arena>> parts_;
   std::vector<int> sockets_;
   int64_t patience_ns_ = 0;
   std::atomic<bool> stopping_{false};

@@ -365,7 +365,7 @@ void test_trace(Executor& executor, const Plan& plan) {
 void test_convert(const NamedPlan& named, const Tensors& tensors, Isa isa, const Drawn& expected) {
   const Arithmetic arithmetic = arithmetic_of(named.dtype);
   const StoredWeights weights(tensors, Format::kF32, arithmetic.weights, false);
-  Executor executor(named.plan, weights.table, select_kernels(isa), arithmetic.activation,
+  Executor executor(named.plan, Seat{}, weights.table, select_kernels(isa), arithmetic.activation,
                     arithmetic.kv, kSlots, {});
   bool refused = false;
   try {
@@ -384,7 +384,7 @@ void test_convert(const NamedPlan& named, const Tensors& tensors, Isa isa, const
 Drawn test_all(const NamedPlan& named, const Tensors& tensors, Isa isa, const std::string& fault) {
   const Arithmetic arithmetic = arithmetic_of(named.dtype);
   const StoredWeights weights(tensors, arithmetic.weights, arithmetic.weights, fault == "weights");
-  Executor executor(named.plan, weights.table, select_kernels(isa), arithmetic.activation,
+  Executor executor(named.plan, Seat{}, weights.table, select_kernels(isa), arithmetic.activation,
                     arithmetic.kv, kSlots, {});
   const Drawn drawn = test_batch(executor);
   test_yield(executor);
