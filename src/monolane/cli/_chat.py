@@ -28,6 +28,7 @@ def chat(
     backend: options.BackendName = "auto",
     dtype: options.Dtype = "auto",
     context: options.Context = None,
+    ranks: options.Ranks = 1,
 ) -> None:
     """Talk to a model, line by line. Answers go to stdout, speed and timings to stderr.
 
@@ -45,7 +46,7 @@ def chat(
         min_p=min_p,
         seed=seed,
     )
-    with Engine.load(model, backend, dtype, context) as engine:
+    with Engine.load(model, backend, dtype, context, ranks=ranks) as engine:
         if model == DEMO:
             print_note(
                 "The demo model has read Python source and nothing else: it continues code, and "

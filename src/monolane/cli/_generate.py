@@ -35,6 +35,7 @@ def generate(
     backend: options.BackendName = "auto",
     dtype: options.Dtype = "auto",
     context: options.Context = None,
+    ranks: options.Ranks = 1,
     as_json: options.Json = False,
 ) -> None:
     """Continue a text. The text goes to stdout as it is drawn, speed and timings to stderr.
@@ -60,7 +61,7 @@ def generate(
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
     )
-    with Engine.load(model, backend, dtype, context) as engine:
+    with Engine.load(model, backend, dtype, context, ranks=ranks) as engine:
         if chat:
             stream = chat_stream(engine, [{"role": "user", "content": text}], params, thinking)
         else:

@@ -25,6 +25,12 @@ Dtype = Annotated[
 Context = Annotated[
     int | None, typer.Option("--context", help="Tokens a sequence may hold [default: the model's].")
 ]
+Ranks = Annotated[
+    int,
+    typer.Option(
+        "--ranks", help="Processes that decode together, a share of the model's lanes each (CPU)."
+    ),
+]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="Tokens to draw at most.")]
 Temperature = Annotated[
     float, typer.Option("--temperature", "-t", help="0: always the most probable token.")

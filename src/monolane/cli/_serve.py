@@ -63,6 +63,7 @@ def serve(
     backend: options.BackendName = "auto",
     dtype: options.Dtype = "auto",
     context: options.Context = None,
+    ranks: options.Ranks = 1,
 ) -> None:
     """Serve a model over HTTP: OpenAI's API, and a playground at /."""
     import logging
@@ -92,7 +93,7 @@ def serve(
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
 
     def load() -> Engine:
-        return Engine.load(model, backend, dtype, context, settings.policy.slots)
+        return Engine.load(model, backend, dtype, context, settings.policy.slots, ranks)
 
     run(
         load,

@@ -218,8 +218,6 @@ def _find_workers(workers: int | None, ranks: int) -> int:
 
 def _check_ranks(ranks: int, weights: Weights) -> None:
     config: ModelConfig = weights.config
-    if type(ranks) is not int or ranks < 1:
-        raise BackendError(f"ranks: expected a number of processes from 1 on, got {ranks!r}")
     lanes = config.num_lanes
     if lanes == 1 < ranks:
         raise BackendError(

@@ -57,6 +57,7 @@ class Engine:
         dtype: str = "auto",
         context: int | None = None,
         max_sequences: int = 1,
+        ranks: int = 1,
     ) -> "Engine":
         """Load a model.
 
@@ -69,12 +70,15 @@ class Engine:
                         docs/quantization.md tell what each means
         context         tokens that a sequence may hold; None: as many as the model was trained on
         max_sequences   sequences that may be open at once
+        ranks           processes that decode together, a share of a Laneformer's lanes each; on
+                        the cpu backend; docs/ranks.md
 
         Raises ModelNotFoundError, ConfigError, CheckpointError, TextError, BackendError or
-        RequestError; each message says what was expected, what was found and what to do.
+        RequestError; each message says what was expected, what was found and what to do. A rank
+        that dies later ends what runs with RankError; the next request starts the ranks again.
         """
         begin = time.perf_counter()
-        make = find_backend(backend)
+        make = find_backend(backend, ranks)
         files = ModelFiles.open(find_model(model))
         size = _check_context(context, files.config)
         if type(max_sequences) is not int or not 1 <= max_sequences <= 64:

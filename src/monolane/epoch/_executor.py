@@ -8,6 +8,7 @@ call or one chain of kernel launches, and tokens leave it through a ring while i
 calls. Several requests at once are the business of ``SharedExecutor``.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -33,6 +34,11 @@ class Executor(ABC):
     context: int
     plan: Any = None  # the monolane.plan.Plan that it runs; None where there is none
     workers: int = 1  # threads, or blocks of threads, that decode
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Process ids of those that decode, this one first."""
+        return (os.getpid(),)
 
     @abstractmethod
     def length(self, slot: int) -> int:
