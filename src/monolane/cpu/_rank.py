@@ -15,7 +15,7 @@ from monolane.errors import CheckpointError, MonolaneError
 from monolane.model import Weights
 
 
-def main() -> int:
+def main() -> None:
     """Load, say so, and decode until rank 0 closes the socket or ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; what it means, rank 0 says
     ours = socket.socket(fileno=int(sys.argv[1]))
@@ -26,10 +26,9 @@ def main() -> int:
         native.core.follow()
     except MonolaneError as error:
         _say(ours, {"error": str(error)})
-        return 1
+        return
     _say(ours, {"ready": True})
     ours.recv(1)
-    return 0
 
 
 def _load(wish: dict[str, Any], segment: int) -> Native:
@@ -47,4 +46,4 @@ def _say(ours: socket.socket, answer: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
