@@ -15,8 +15,12 @@ namespace monolane {
 
 class Arena {
  public:
-  explicit Arena(size_t bytes) : bytes_(std::max<size_t>(bytes, 1)) {
-    void* data = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  // `file`: a descriptor of memory that other processes map, too, from `offset` on; -1: private.
+  explicit Arena(size_t bytes, int file = -1, size_t offset = 0)
+      : bytes_(std::max<size_t>(bytes, 1)) {
+    const int kind = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+    void* data =
+        mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, kind, file, static_cast<off_t>(offset));
     if (data == MAP_FAILED) throw std::bad_alloc();
     data_ = data;
     madvise(data_, bytes_, MADV_HUGEPAGE);  // a wish

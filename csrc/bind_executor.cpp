@@ -202,12 +202,15 @@ struct BoundExecutor {
 
   BoundExecutor(const nb::bytes& header, const nb::bytes& phases, const nb::bytes& shares,
                 nb::object weights, const std::string& isa, int activation, int kv_format,
-                int slots, const std::vector<int>& cores)
+                int slots, const std::vector<int>& cores, int rank, int ranks, int segment,
+                int64_t delay_ns)
       : table(weights),
         vocab(plan_of(header, phases, shares).header.vocab),
-        executor(plan_of(header, phases, shares), nb::cast<WeightTable&>(weights).weights,
-                 kernels_named(isa), static_cast<Activation>(activation),
-                 static_cast<Format>(kv_format), slots, cores) {}
+        executor(plan_of(header, phases, shares),
+                 {.rank = rank, .ranks = ranks, .segment = segment, .delay_ns = delay_ns},
+                 nb::cast<WeightTable&>(weights).weights, kernels_named(isa),
+                 static_cast<Activation>(activation), static_cast<Format>(kv_format), slots,
+                 cores) {}
 
   void convert(int64_t phase, int64_t matrix) {
     if (!executor.converts(phase, matrix)) return;
@@ -270,9 +273,27 @@ void bind_executor(nb::module_& m) {
 
   nb::class_<BoundExecutor>(m, "Executor", "Runs a plan on the cores of this machine.")
       .def(nb::init<const nb::bytes&, const nb::bytes&, const nb::bytes&, nb::object,
-                    const std::string&, int, int, int, const std::vector<int>&>(),
+                    const std::string&, int, int, int, const std::vector<int>&, int, int, int,
+                    int64_t>(),
            "header"_a, "phases"_a, "shares"_a, "weights"_a, "isa"_a, "activation"_a, "kv_format"_a,
-           "slots"_a, "cores"_a)
+           "slots"_a, "cores"_a, "rank"_a = 0, "ranks"_a = 1, "segment"_a = -1, "delay_ns"_a = 0)
+      .def(
+          "follow", [](BoundExecutor& e) { e.executor.follow(); },
+          "In another rank than 0: take part in all epochs of rank 0, on the workers' threads.")
+      .def(
+          "watch",
+          [](BoundExecutor& e, std::vector<int> sockets, int64_t patience_ns) {
+            e.executor.exchange().watch(std::move(sockets), patience_ns);
+          },
+          "sockets"_a, "patience_ns"_a,
+          "In rank 0, before the first epoch: sockets to the ranks 1.., each closed by the end of "
+          "its rank, and how long a wait for another rank may see no progress.")
+      .def_prop_ro(
+          "segment", [](BoundExecutor& e) { return e.executor.exchange().segment(); },
+          "File descriptor of what the ranks share; -1: there is one rank.")
+      .def_prop_ro(
+          "lost", [](BoundExecutor& e) { return e.executor.exchange().lost(); },
+          "The first rank that died or made no progress, which ended the epoch; -1: none.")
       .def("convert", &BoundExecutor::convert, "phase"_a, "matrix"_a,
            "Have the workers make their copies of a phase's matrix, if it is stored in another "
            "format than it is multiplied in; for each matrix, before the first epoch. What "
@@ -285,7 +306,11 @@ void bind_executor(nb::module_& m) {
           [](BoundExecutor& e, int slot, int64_t length) { e.executor.truncate(slot, length); },
           "slot"_a, "length"_a)
       .def(
-          "copy", [](BoundExecutor& e, int source, int target) { e.executor.copy(source, target); },
+          "copy",
+          [](BoundExecutor& e, int source, int target) {
+            nb::gil_scoped_release unlocked;
+            e.executor.copy(source, target);
+          },
           "source"_a, "target"_a)
       .def_prop_ro("has_rings",
                    [](const BoundExecutor& e) { return e.executor.cache().rings() > 0; })

@@ -120,23 +120,26 @@ const Matrix& Executor::rows(const Worker& w, const PlanPhase& phase, int64_t in
   return w.weights.of(index_of(phase), index);
 }
 
-Executor::Executor(Plan plan, ModelWeights weights, const Kernels& kernels, Activation activation,
-                   Format kv_format, int slots, const std::vector<int>& cores)
+Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kernels& kernels,
+                   Activation activation, Format kv_format, int slots,
+                   const std::vector<int>& cores)
     : plan_(std::move(plan)),
       weights_(std::move(weights)),
       kernels_(kernels),
       activation_(activation),
       gate_times_(plan_.header.activation == GateActivation::kGeluTanh ? kernels.gelu_tanh_times
                                                                        : kernels.silu_times),
-      cache_(windows_of(plan_), plan_.header.kv_heads, plan_.header.head_dim, plan_.header.context,
-             slots, kv_format),
+      exchange_(plan_, seat),
+      cache_(windows_of(plan_), int64_t{plan_.header.kv_heads} / seat.ranks * seat.rank,
+             plan_.header.kv_heads / seat.ranks, plan_.header.head_dim, plan_.header.context, slots,
+             kv_format),
       lengths_(slots),
       highest_(slots, 0),
       restored_(slots, 0),
-      progress_(plan_.header.workers),
+      pass_(exchange_.pass()),
       guides_(slots),
       ring_(kRingEvents),
-      team_(plan_.header.workers, cores) {
+      team_(exchange_.workers(), cores) {
   const PlanHeader& h = plan_.header;
   if (h.schema != kPlanSchema || !h.leader || h.max_width > kMaxWidth || h.chunk != kChunk) {
     throw std::invalid_argument("the plan is not one for this executor: build it for a CPU device");
@@ -144,18 +147,15 @@ Executor::Executor(Plan plan, ModelWeights weights, const Kernels& kernels, Acti
   if (static_cast<int32_t>(weights_.layers.size()) != h.layers) {
     throw std::invalid_argument("plan and weights have different numbers of layers");
   }
-  const int64_t lanes = h.lanes, width = h.max_width, hidden = h.hidden;
+  const int64_t width = h.max_width;
   query_ = std::make_unique<Arena>(floats(width * h.heads * h.head_dim));
   const int64_t unnormed = h.qk_norm == QkNorm::kAll ? int64_t{h.heads} + h.kv_heads : 0;
   unnormed_ = std::make_unique<Arena>(floats(width * unnormed * h.head_dim));
   attention_ = std::make_unique<Arena>(floats(h.splits * width * h.heads * (h.head_dim + 2)));
-  attention_output_ = std::make_unique<Arena>(floats(h.attention_slots * lanes * width * hidden));
   hidden_ = std::make_unique<Arena>(floats(width * h.intermediate));
-  mlp_output_ = std::make_unique<Arena>(floats(h.mlp_slots * lanes * width * hidden));
-  stream_ = std::make_unique<Arena>(floats(lanes * width * hidden));
-  logits_ = std::make_unique<Arena>(floats(width * h.vocab));
-  for (int i = 0; i < h.workers; ++i) {
-    workers_.push_back(std::make_unique<Worker>(plan_, weights_, kernels_, activation_, i));
+  for (int i = 0; i < exchange_.workers(); ++i) {
+    const int worker = exchange_.first_worker() + i;
+    workers_.push_back(std::make_unique<Worker>(plan_, weights_, kernels_, activation_, worker));
   }
   for (const PlanPhase& phase : plan_.phases) {
     for (int64_t i = 0; i < phase.num_matrices; ++i) to_convert_ += converts(index_of(phase), i);
@@ -163,6 +163,10 @@ Executor::Executor(Plan plan, ModelWeights weights, const Kernels& kernels, Acti
 }
 
 Executor::~Executor() {
+  if (following_) {
+    exchange_.stop();
+    return;
+  }
   interrupt();
   std::vector<TokenEvent> dropped;
   while (!read(dropped, 1)) dropped.clear();  // a full ring must not hold the leader up
@@ -208,6 +212,13 @@ size_t Executor::converted_bytes() const {
   return bytes;
 }
 
+void Executor::follow() {
+  following_ = true;
+  team_.start([this](int worker) {
+    while (!exchange_.given_up()) work(*workers_[worker]);
+  });
+}
+
 // ---- Epochs: called from outside, by one thread at a time ----
 
 int64_t Executor::length(int slot) const {
@@ -218,8 +229,14 @@ int64_t Executor::length(int slot) const {
   return lengths_[slot].load(std::memory_order_relaxed);
 }
 
+void Executor::check_idle(const char* what) const {
+  if (in_epoch_) {
+    throw std::logic_error(std::string(what) + ": an epoch is running; stop it first");
+  }
+}
+
 void Executor::truncate(int slot, int64_t length) {
-  if (in_epoch_) throw std::logic_error("truncate: an epoch is running; stop it first");
+  check_idle("truncate");
   const int64_t now = this->length(slot);
   if (length < 0 || length > now) {
     throw std::invalid_argument("length: expected 0 to " + std::to_string(now) +
@@ -262,14 +279,18 @@ void Executor::restore(int slot, int64_t count, int64_t stride, const char* rows
 }
 
 void Executor::copy(int source, int target) {
-  if (in_epoch_) throw std::logic_error("copy: an epoch is running; stop it first");
+  check_idle("copy");
   const int64_t now = length(source);
   length(target);  // throws where there is no such slot
   if (source == target) {
     throw std::invalid_argument("copy: expected two slots, got " + std::to_string(source) +
                                 " twice");
   }
-  cache_.copy(source, target, highest_[source], plan_.header.kv_heads);
+  running_.clear();
+  copy_ = {source, target, highest_[source]};
+  team_.start([this](int worker) { work(*workers_[worker]); });
+  team_.join();
+  copy_ = {};
   lengths_[target] = now;
   highest_[target] = highest_[source];
   restored_[target] = restored_[source];
@@ -350,12 +371,12 @@ bool Executor::read(std::vector<TokenEvent>& events, int milliseconds) {
 }
 
 void Executor::set_trace(bool on) {
-  if (in_epoch_) throw std::logic_error("trace: an epoch is running; stop it first");
+  check_idle("trace");
   trace_ = on;
 }
 
 std::vector<Span> Executor::take_spans() {
-  if (in_epoch_) throw std::logic_error("trace: an epoch is running; stop it first");
+  check_idle("trace");
   std::vector<Span> all;
   for (const std::unique_ptr<Worker>& worker : workers_) {
     all.insert(all.end(), worker->spans.begin(), worker->spans.end());
@@ -366,41 +387,68 @@ std::vector<Span> Executor::take_spans() {
 
 // ---- Workers ----
 
+// One epoch, or as much of it as there is until the ranks give up.
 void Executor::work(Worker& w) {
+  if (w.index == 0 && !await_others(w)) return;
   for (;;) {
     ++w.passes;
     if (w.index == 0) {
       lay_out_pass();
-      pass_ready_.publish(w.passes);
-    } else {
-      pass_ready_.await(w.passes);  // reads pass_, which the leader wrote
+      exchange_.publish_pass(w.passes);
+    } else if (!exchange_.await_pass(w.passes)) {  // reads pass_, which the leader wrote
+      return;
     }
     const int32_t width = pass_.width;  // kept: in the last phase the leader writes the next pass
-    if (width == 0) return;
+    if (width == 0) return end_epoch(w);
     for (const PlanPhase& phase : plan_.phases) {
       const int64_t arrived = trace_ ? now_ns() : 0;
-      await(w, phase);
+      if (!await(w, phase)) return;
       const int64_t begun = trace_ ? now_ns() : 0;
       run(w, phase);
       if (trace_) {
         const int32_t index = static_cast<int32_t>(&phase - plan_.phases.data());
         w.spans.push_back({arrived, begun, now_ns(), w.index, index, width});
       }
-      progress_[w.index].publish(++w.finished);
+      exchange_.publish(w.index, ++w.finished);
     }
     w.base = w.finished;
   }
 }
 
-void Executor::await(const Worker& w, const PlanPhase& phase) {
+// Called by the leader: workers of other ranks may still read the pass that ended the last epoch.
+bool Executor::await_others(const Worker& w) {
+  for (int32_t i = 0; i < plan_.header.workers; ++i) {
+    if (!exchange_.await(i, w.base)) return false;
+  }
+  return true;
+}
+
+// The last pass has no rows. It counts as one phase, so that the leader sees who has read it.
+void Executor::end_epoch(Worker& w) {
+  const PlanHeader& h = plan_.header;
+  const SlotCopy& copy = pass_.copy;
+  if (copy.source >= 0 && w.index == w.first_worker) {
+    const int64_t heads = h.kv_heads / h.groups;
+    cache_.copy(copy.source, copy.target, copy.positions, w.group * heads, heads);
+  }
+  w.base = ++w.finished;
+  exchange_.publish(w.index, w.finished);
+}
+
+bool Executor::await(const Worker& w, const PlanPhase& phase) {
   if (phase.wait_group != kNoWait) {
-    for (int64_t i = 0; i < plan_.header.group_workers; ++i) {
-      progress_[w.first_worker + i].await(w.base + static_cast<uint32_t>(phase.wait_group));
+    const uint32_t count = w.base + static_cast<uint32_t>(phase.wait_group);
+    for (int32_t i = 0; i < plan_.header.group_workers; ++i) {
+      if (!exchange_.await(static_cast<int32_t>(w.first_worker) + i, count)) return false;
     }
   }
   if (phase.wait_all != kNoWait) {
-    for (Progress& other : progress_) other.await(w.base + static_cast<uint32_t>(phase.wait_all));
+    const uint32_t count = w.base + static_cast<uint32_t>(phase.wait_all);
+    for (int32_t i = 0; i < plan_.header.workers; ++i) {
+      if (!exchange_.await(i, count)) return false;
+    }
   }
+  return true;
 }
 
 void Executor::run(Worker& w, const PlanPhase& phase) {
@@ -435,6 +483,7 @@ void Executor::lay_out_pass() {
   for (;;) {
     pass_.width = 0;
     pass_.wanted = 0;
+    pass_.copy = copy_;
     const uint32_t calls = call_count_.load(std::memory_order_acquire);  // before looking for them
     if (yield_.load(std::memory_order_relaxed)) {
       // A parked slot gives its last token back: the next epoch feeds it, and has its logits then.
@@ -481,7 +530,7 @@ void Executor::add_rows(Running& running) {
 
 void Executor::choose_tokens() {
   const int64_t vocab = plan_.header.vocab;
-  const float* logits = logits_->as<float>();
+  const float* logits = exchange_.logits();
   if (all_logits_ != nullptr) {  // one slot, whose rows are all wanted
     std::memcpy(all_logits_, logits, floats(pass_.wanted * vocab));
     all_logits_ += pass_.wanted * vocab;
@@ -953,7 +1002,7 @@ void Executor::gather(Worker& w, const PlanPhase& phase) {
       x = w.normed->as<float>();
     }
     for (int64_t t = 0; t < width; ++t) {
-      float* stream = stream_->as<float>() + ((w.first_lane + lane) * h.max_width + t) * hidden;
+      float* stream = exchange_.stream() + ((w.first_lane + lane) * h.max_width + t) * hidden;
       std::memcpy(stream + from, x + t * hidden + from, floats(to - from));
     }
   }
@@ -964,7 +1013,7 @@ void Executor::project_head(Worker& w, const PlanPhase& phase) {
   const PlanMatrix& part = phase.matrices[0];
   const int64_t hidden = h.hidden, wanted = pass_.wanted;
   const bool shared = plan_.shared_head();
-  float* logits = logits_->as<float>();
+  float* logits = exchange_.logits();
   if (!shared) update(w, phase);
   if (wanted == 0) return;
 
@@ -1000,7 +1049,7 @@ void Executor::join_lanes(int64_t t, float* out) const {
   const PlanHeader& h = plan_.header;
   const int64_t hidden = h.hidden;
   const auto stream = [&](int64_t lane) {
-    return stream_->as<float>() + (lane * h.max_width + t) * hidden;
+    return exchange_.stream() + (lane * h.max_width + t) * hidden;
   };
   if (h.head == PlanHead::kConcat) {
     for (int64_t lane = 0; lane < h.lanes; ++lane) {
@@ -1018,8 +1067,9 @@ void Executor::join_lanes(int64_t t, float* out) const {
 
 float* Executor::output(PlanBuffer module, int64_t slot, int64_t lane) const {
   const PlanHeader& h = plan_.header;
-  const Arena& ring = module == PlanBuffer::kAttentionOutput ? *attention_output_ : *mlp_output_;
-  return ring.as<float>() + (slot * h.lanes + lane) * h.max_width * h.hidden;
+  float* ring = module == PlanBuffer::kAttentionOutput ? exchange_.attention_output()
+                                                       : exchange_.mlp_output();
+  return ring + (slot * h.lanes + lane) * h.max_width * h.hidden;
 }
 
 }  // namespace monolane

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "choose.h"
+#include "exchange.h"
 #include "kernels.h"
 #include "kv_cache.h"
 #include "plan.h"
@@ -46,9 +47,10 @@ struct Guide {
 
 class Executor {
  public:
-  // Throws std::invalid_argument if plan, weights and kernels do not fit together.
-  Executor(Plan plan, ModelWeights weights, const Kernels& kernels, Activation activation,
-           Format kv_format, int slots, const std::vector<int>& cores);
+  // Runs the workers of one seat of the plan. Throws std::invalid_argument if plan, seat, weights
+  // and kernels do not fit together.
+  Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kernels& kernels,
+           Activation activation, Format kv_format, int slots, const std::vector<int>& cores);
   ~Executor();
 
   // Brings a phase's matrix into the format in which it is multiplied, each worker its own rows
@@ -57,6 +59,10 @@ class Executor {
   // std::invalid_argument if a weight has no code in that format.
   void convert(int64_t phase, int64_t matrix);
   bool converts(int64_t phase, int64_t matrix) const;
+
+  // In another rank than 0: has the workers take part in all epochs of rank 0, which everything
+  // below is for, and returns.
+  void follow();
 
   int64_t length(int slot) const;
 
@@ -106,20 +112,11 @@ class Executor {
   std::vector<Span> take_spans();
 
   const Plan& plan() const { return plan_; }
+  Exchange& exchange() { return exchange_; }
   size_t kv_bytes() const { return cache_.bytes(); }
   size_t converted_bytes() const;  // of the workers' own copies of weights
 
  private:
-  struct Row {
-    int32_t slot, position, token;
-  };
-  // One trip of T rows through the phases; laid out by the leader, read by all.
-  struct Pass {
-    int32_t width = 0;  // 0: the epoch is over
-    Row rows[kMaxWidth];
-    int32_t wanted = 0;  // rows whose logits are wanted, in order
-    int32_t wanted_row[kMaxWidth];
-  };
   // A slot within an epoch.
   struct Running {
     Advance advance;
@@ -139,10 +136,13 @@ class Executor {
   void check_room(int slot, size_t count) const;
   void check_token(const char* what, int32_t token) const;
   void check_guide(int slot, const Guide& guide) const;
+  void check_idle(const char* what) const;
   void begin(std::vector<Advance> advances, float* all_logits);
   void drop_guides();
 
   void work(Worker& w);
+  bool await_others(const Worker& w);
+  void end_epoch(Worker& w);
   void lay_out_pass();
   void lay_out_rows();
   void add_rows(Running& running);
@@ -153,7 +153,7 @@ class Executor {
   void force(Running& running);
   void emit(Running& running, int32_t token, const float* logits);
   void call_leader() { calls_.publish(call_count_.fetch_add(1, std::memory_order_acq_rel) + 1); }
-  void await(const Worker& w, const PlanPhase& phase);
+  bool await(const Worker& w, const PlanPhase& phase);
   void run(Worker& w, const PlanPhase& phase);
 
   void embed(Worker& w);
@@ -196,28 +196,24 @@ class Executor {
   const Kernels& kernels_;
   const Activation activation_;  // where a matrix's format takes it
   void (*const gate_times_)(const float* gate, const float* up, int64_t count, float* out);
+  Exchange exchange_;
   KvCache cache_;
   // Tokens of each slot. The leader writes them; length() may look on while it does.
   std::vector<std::atomic<int64_t>> lengths_;
   std::vector<int64_t> highest_;   // one past the highest position ever written in each slot
   std::vector<int64_t> restored_;  // of each slot: before here its rings lack keys, but for a tail
 
-  // Shared by the workers; who may touch what when is the plan's business.
-  std::unique_ptr<Arena> query_;             // [L, T, H/L*h]
-  std::unique_ptr<Arena> unnormed_;          // [T, (H+K)*h], where kNormQk reads it
-  std::unique_ptr<Arena> attention_;         // [L, S, T, H/L, h + 2]
-  std::unique_ptr<Arena> attention_output_;  // [slots, L, T, D]
-  std::unique_ptr<Arena> hidden_;            // [L, T, F/L]
-  std::unique_ptr<Arena> mlp_output_;        // [slots, L, T, D]
-  std::unique_ptr<Arena> stream_;            // [L, T, D]
-  std::unique_ptr<Arena> logits_;            // [T, V], by order of `wanted`
+  // Shared by the workers of a group; who may touch what when is the plan's business.
+  std::unique_ptr<Arena> query_;      // [L, T, H/L*h]
+  std::unique_ptr<Arena> unnormed_;   // [T, (H+K)*h], where kNormQk reads it
+  std::unique_ptr<Arena> attention_;  // [L, S, T, H/L, h + 2]
+  std::unique_ptr<Arena> hidden_;     // [L, T, F/L]
 
-  Pass pass_;
-  Progress pass_ready_;             // counts passes laid out, the empty one at the end included
-  std::vector<Progress> progress_;  // [W] phases finished since construction
-  std::vector<std::unique_ptr<Worker>> workers_;
+  Pass& pass_;
+  std::vector<std::unique_ptr<Worker>> workers_;  // those of this process
 
   std::vector<Running> running_;
+  SlotCopy copy_;                // to be done by the next epoch, which has no advances
   float* all_logits_ = nullptr;  // where `logits` wants every row
   std::atomic<bool> yield_{false};
   std::vector<std::atomic<Guide*>> guides_;  // [slots] posted and not yet taken, or null
@@ -226,6 +222,7 @@ class Executor {
   TokenRing ring_;
   ChooseScratch scratch_;
   bool in_epoch_ = false;
+  bool following_ = false;
   int64_t to_convert_ = 0;  // matrices that `convert` has not been called for
   bool trace_ = false;
 

@@ -21,10 +21,15 @@ constexpr int64_t kChunk = 256;  // keys per partial sum: 48 KB of BF16 keys of 
 
 class KvCache {
  public:
-  // `windows[i]`: keys visible in layer i, 0 for all; `heads`: KV heads over all lanes.
-  KvCache(const std::vector<int64_t>& windows, int64_t heads, int64_t head_dim, int64_t context,
-          int64_t slots, Format format)
-      : windows_(windows), heads_(heads), head_dim_(head_dim), format_(format) {
+  // `windows[i]`: keys visible in layer i, 0 for all; `heads`: KV heads, of those of all lanes the
+  // ones from `first_head` on.
+  KvCache(const std::vector<int64_t>& windows, int64_t first_head, int64_t heads, int64_t head_dim,
+          int64_t context, int64_t slots, Format format)
+      : windows_(windows),
+        first_head_(first_head),
+        heads_(heads),
+        head_dim_(head_dim),
+        format_(format) {
     size_t at = 0;
     whole_ = in_chunks(context);
     for (const int64_t window : windows) {
@@ -45,17 +50,18 @@ class KvCache {
   // Key (or value) of a position: head_dim elements; the following positions follow it, up to the
   // wrap.
   void* key(int64_t slot, int64_t layer, int64_t head, int64_t position) const {
-    return row(slot, layer, 2 * head, position);
+    return row(slot, layer, 2 * (head - first_head_), position);
   }
   void* value(int64_t slot, int64_t layer, int64_t head, int64_t position) const {
-    return row(slot, layer, 2 * head + 1, position);
+    return row(slot, layer, 2 * (head - first_head_) + 1, position);
   }
 
-  // Makes the first `positions` ever written in one slot those of another, too.
-  void copy(int64_t source, int64_t target, int64_t positions, int64_t heads) {
+  // Makes the first `positions` ever written in one slot those of another, too, of some heads.
+  void copy(int64_t source, int64_t target, int64_t positions, int64_t head, int64_t heads) {
+    const int64_t first = 2 * (head - first_head_);
     for (size_t layer = 0; layer < capacity_.size(); ++layer) {
       const int64_t rows = std::min(positions, capacity_[layer]);  // the whole ring once it is full
-      for (int64_t i = 0; i < 2 * heads && rows > 0; ++i) {
+      for (int64_t i = first; i < first + 2 * heads && rows > 0; ++i) {
         std::memcpy(row(target, layer, i, 0), row(source, layer, i, 0),
                     static_cast<size_t>(rows * row_bytes(format_, head_dim_)));
       }
@@ -98,7 +104,7 @@ class KvCache {
   }
 
   std::vector<int64_t> windows_;
-  int64_t heads_, head_dim_;
+  int64_t first_head_, heads_, head_dim_;
   Format format_;
   int64_t whole_ = 0;  // capacity of a layer that holds every position
   int64_t rings_ = 0;

@@ -34,6 +34,7 @@ inline void pause_briefly() {
 constexpr int kSpins = 2000;
 
 // A 32-bit count that only grows; it may wrap, so it is compared by difference.
+// It may lie in memory that several processes share, so its futexes are not private ones.
 class alignas(64) Progress {  // a cache line of its own: neighbours must not share the polling
  public:
   // Publishes everything that the caller wrote before: release, read by `await`'s acquire.
@@ -42,21 +43,29 @@ class alignas(64) Progress {  // a cache line of its own: neighbours must not sh
     // The waiter counts itself before it looks at the count a last time, and this thread looks for
     // waiters after it stored: the two fences let one see the other.
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_relaxed) != 0) futex(FUTEX_WAKE_PRIVATE, INT_MAX, nullptr);
+    if (sleepers_.load(std::memory_order_relaxed) != 0) futex(FUTEX_WAKE, INT_MAX, nullptr);
   }
 
   bool reached(uint32_t count) const {
     return static_cast<int32_t>(count_.load(std::memory_order_acquire) - count) >= 0;
   }
 
+  uint32_t count() const { return count_.load(std::memory_order_acquire); }
+
   // Returns once `count` has been published, and with it what was written before.
   void await(uint32_t count) {
-    for (int i = 0; i < kSpins; ++i) {
-      if (reached(count)) return;
-      pause_briefly();
-    }
+    if (spin(count)) return;
     while (!sleep(count, nullptr)) {
     }
+  }
+
+  // The same for as long as spinning is cheaper than sleeping; returns whether it was published.
+  bool spin(uint32_t count) const {
+    for (int i = 0; i < kSpins; ++i) {
+      if (reached(count)) return true;
+      pause_briefly();
+    }
+    return false;
   }
 
   // The same for at most `nanoseconds`, without spinning; returns whether `count` was published.
@@ -71,7 +80,7 @@ class alignas(64) Progress {  // a cache line of its own: neighbours must not sh
     sleepers_.fetch_add(1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     const uint32_t seen = count_.load(std::memory_order_acquire);
-    if (static_cast<int32_t>(seen - count) < 0) futex(FUTEX_WAIT_PRIVATE, seen, limit);
+    if (static_cast<int32_t>(seen - count) < 0) futex(FUTEX_WAIT, seen, limit);
     sleepers_.fetch_sub(1, std::memory_order_relaxed);
     return reached(count);
   }

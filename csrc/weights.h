@@ -34,10 +34,11 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  Matrix embedding;                         // [V, D]; rows are looked up, whatever their format
-  Weight head;                              // [V, D] or, on the concatenated lanes, [V, L*D]
-  const float* final_norm;                  // [L, D] or [D]
-  const float* frequencies[kPlanRotaries];  // [h/2] each, radians per position; null: not used
+  Matrix embedding;                   // [V, D]; rows are looked up, whatever their format
+  Weight head;                        // [V, D] or, on the concatenated lanes, [V, L*D]
+  const float* final_norm = nullptr;  // [L, D] or [D]
+  // [h/2] each, radians per position; null: not used
+  const float* frequencies[kPlanRotaries] = {};
   std::vector<LayerWeights> layers;
 
   // The matrix of that role that products are made with; a layer's, or the head.

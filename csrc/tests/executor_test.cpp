@@ -374,7 +374,7 @@ void test_trace(Executor& executor, const Plan& plan) {
 void test_convert(const NamedPlan& named, const Tensors& tensors, Isa isa, const Drawn& expected) {
   const Arithmetic arithmetic = arithmetic_of(named.dtype);
   const StoredWeights weights(tensors, Format::kF32, used_of(arithmetic.weights), false);
-  Executor executor(named.plan, weights.table, select_kernels(isa), arithmetic.activation,
+  Executor executor(named.plan, Seat{}, weights.table, select_kernels(isa), arithmetic.activation,
                     arithmetic.kv, kSlots, {});
   bool refused = false;
   try {
@@ -392,7 +392,7 @@ Drawn test_all(const NamedPlan& named, const Tensors& tensors, Isa isa, const st
   const Arithmetic arithmetic = arithmetic_of(named.dtype);
   const StoredWeights weights(tensors, arithmetic.weights, used_of(arithmetic.weights),
                               fault == "weights");
-  Executor executor(named.plan, weights.table, select_kernels(isa), arithmetic.activation,
+  Executor executor(named.plan, Seat{}, weights.table, select_kernels(isa), arithmetic.activation,
                     arithmetic.kv, kSlots, {});
   convert_all(executor);
   const Drawn drawn = test_batch(executor);

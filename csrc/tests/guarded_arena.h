@@ -18,5 +18,6 @@ inline void* guarded_map(size_t bytes) {
 
 }  // namespace monolane
 
-#define mmap(address, bytes, protection, flags, file, offset) monolane::guarded_map(bytes)
+#define mmap(address, bytes, protection, flags, file, offset) \
+  ((void)(flags), (void)(file), (void)(offset), monolane::guarded_map(bytes))
 #define munmap(data, bytes) free(data)

@@ -12,6 +12,7 @@ is one of these; an ``AssertionError`` is a bug of ours.
     ├── RequestError         (ValueError)         sampling parameters, token ids, prompt length
     ├── EngineClosedError    (RuntimeError)       an engine used after close()
     ├── BackendError         (RuntimeError)       a backend that cannot run here, or failed
+    │   └── RankError        (RuntimeError)       a process that shares a request died or stalled
     ├── TrainingError        (RuntimeError)       a run that diverged, or that keeps failing
     └── MissingExtraError    (ImportError)        an optional dependency that is not installed
 """
@@ -51,6 +52,14 @@ class EngineClosedError(MonolaneError, RuntimeError):
 
 class BackendError(MonolaneError, RuntimeError):
     """A backend cannot run on this machine, or failed while it ran."""
+
+
+class RankError(BackendError, RuntimeError):
+    """One of the processes that decode together died or made no progress; ``rank`` says which."""
+
+    def __init__(self, message: str, rank: int) -> None:
+        super().__init__(message)
+        self.rank = rank
 
 
 class TrainingError(MonolaneError, RuntimeError):

@@ -12,7 +12,7 @@ import pytest
 
 from monolane._core import kernels
 from monolane.cpu import CpuExecutor
-from monolane.cpu import _executor as executor_module
+from monolane.cpu import _native as native_module
 from monolane.cpu._pages import release_pages
 from monolane.errors import CheckpointError
 from monolane.model import (
@@ -119,7 +119,7 @@ def test_what_is_stored_as_it_is_used_is_not_copied() -> None:
 
 
 def test_no_token_before_all_is_converted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor_module, "convert", lambda *_: None)
+    monkeypatch.setattr(native_module, "convert", lambda *_: None)
     executor = CpuExecutor(make_weights("float32"), "int8", context=9, slots=1)
     with pytest.raises(RuntimeError, match="expected every matrix to be converted"):
         executor.logits(0, [1])

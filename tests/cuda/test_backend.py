@@ -32,7 +32,7 @@ def load(kernel_folder: Path, tiny_model: Path) -> Load:
 
     def load(**wish: object) -> Engine:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_engine, "find_backend", lambda name: make)
+            patch.setattr(_engine, "find_backend", lambda *_: make)
             return Engine.load(tiny_model, "cuda", **wish)  # type: ignore[arg-type]
 
     return load

@@ -56,7 +56,7 @@ def backend(kernel_folder: Path) -> Iterator[str]:
         )
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_engine, "find_backend", lambda name: make)
+        patch.setattr(_engine, "find_backend", lambda *_: make)
         yield "cuda"
 
 

@@ -187,7 +187,7 @@ def test_records_say_bytes_and_share_of_the_bandwidth(model: LoadedModel) -> Non
 def test_a_cold_process(model: LoadedModel, tiny_model: Path) -> None:
     run = first_token(tiny_model, prompt=20, tokens=6, workers=1)
     assert 0 < run.load_seconds < run.seconds < 600
-    assert run.anonymous_bytes + run.file_bytes <= run.peak_bytes + (4 << 20)
+    assert run.memory.anonymous_bytes + run.memory.file_bytes <= run.memory.peak_bytes + (4 << 20)
     decode = DecodeCase(model, 0, 20, 6, ReadProbe(1, 1 << 20))
     memory = memory_record("tiny", decode, run)
     assert memory["peak_bytes"] > memory["weight_bytes"] > 0

@@ -26,7 +26,27 @@ class WeightTable:
 class Executor:
     """Runs a plan on the cores of this machine."""
 
-    def __init__(self, header: bytes, phases: bytes, shares: bytes, weights: object, isa: str, activation: int, kv_format: int, slots: int, cores: Sequence[int]) -> None: ...
+    def __init__(self, header: bytes, phases: bytes, shares: bytes, weights: object, isa: str, activation: int, kv_format: int, slots: int, cores: Sequence[int], rank: int = 0, ranks: int = 1, segment: int = -1, delay_ns: int = 0) -> None: ...
+
+    def follow(self) -> None:
+        """
+        In another rank than 0: take part in all epochs of rank 0, on the workers' threads.
+        """
+
+    def watch(self, sockets: Sequence[int], patience_ns: int) -> None:
+        """
+        In rank 0, before the first epoch: sockets to the ranks 1.., each closed by the end of its rank, and how long a wait for another rank may see no progress.
+        """
+
+    @property
+    def segment(self) -> int:
+        """File descriptor of what the ranks share; -1: there is one rank."""
+
+    @property
+    def lost(self) -> int:
+        """
+        The first rank that died or made no progress, which ended the epoch; -1: none.
+        """
 
     def convert(self, phase: int, matrix: int) -> None:
         """

@@ -40,6 +40,11 @@ def bench(
     runs: Annotated[int, typer.Option(min=1, help="Rounds over all cases.")] = 5,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens of one decode run.")] = 32,
     workers: options.Workers = None,
+    ranks: options.Ranks = 1,
+    link_delay: Annotated[
+        float,
+        typer.Option(min=0, max=1000, hidden=True, help="µs until a rank sees another's outputs."),
+    ] = 0,
     startup: Annotated[int, typer.Option(min=0, help="Cold processes to time, per dtype.")] = 3,
     buffer: Annotated[
         int, typer.Option(min=1, help="MB read to find the memory's bandwidth.")
@@ -68,6 +73,8 @@ def bench(
         prompts=prompts,
         tokens=tokens,
         workers=workers,
+        ranks=ranks,
+        link_delay=link_delay / 1e6,
         buffer=buffer << 20,
     )
     cases: list[Case] = [probe, *decodes, *prefills]
@@ -77,7 +84,7 @@ def bench(
         print_note(f"other programs ran during {disturbed} samples: figures may be low")
     records = bench_records(name, probe, decodes, prefills)
     if startup:
-        records += _process_records(name, folder, decodes, startup, workers)
+        records += _process_records(name, folder, decodes, startup, workers, ranks)
     write_results(records, out, as_json, what=Path(name).name)
 
 
@@ -97,7 +104,12 @@ def _folder(model: str, synthetic: str | None) -> tuple[str, Path]:
 
 
 def _process_records(
-    name: str, folder: Path, decodes: "Sequence[DecodeCase]", runs: int, workers: int | None
+    name: str,
+    folder: Path,
+    decodes: "Sequence[DecodeCase]",
+    runs: int,
+    workers: int | None,
+    ranks: int,
 ) -> "list[Record]":
     from monolane.measure import first_token, memory_record, startup_record
 
@@ -107,11 +119,16 @@ def _process_records(
         for dtype, case in largest.items():
             starts = []
             for _ in range(runs):
-                starts.append(first_token(folder, dtype, workers=workers))
+                starts.append(first_token(folder, dtype, workers=workers, ranks=ranks))
                 step()
             records.append(startup_record(name, dtype, starts))
             run = first_token(
-                folder, dtype, prompt=case.context, tokens=case.tokens, workers=workers
+                folder,
+                dtype,
+                prompt=case.context,
+                tokens=case.tokens,
+                workers=workers,
+                ranks=ranks,
             )
             step()
             records.append(memory_record(name, case, run))
@@ -178,11 +195,18 @@ def _row(record: "Record") -> str:
     name, dtype = record["name"], record["dtype"]
     if name == "memory":
         parts = {key: record[f"{key}_bytes"] / 1e9 for key in ("peak", "file", "anonymous")}
-        return (
+        line = (
             f"{name:10} {dtype:9} {record['context']:7,} peak {parts['peak']:.2f} GB: mapped files "
             f"{parts['file']:.2f}, own {parts['anonymous']:.2f}; "
             f"{record['overhead_bytes'] / 1e6:,.0f} MB beyond weights and keys"
         )
+        for i, rank in enumerate(record.get("ranks", ())):
+            sizes = {key: rank[f"{key}_bytes"] / 1e6 for key in ("file", "anonymous", "shared")}
+            line += (
+                f"\n  rank {i}: mapped files {sizes['file']:,.0f} MB, own "
+                f"{sizes['anonymous']:,.0f}, exchanged {sizes['shared']:,.1f}"
+            )
+        return line
     tokens = record["context"] if name == "decode" else record.get("tokens", "")
     figures = " ".join(f"{record[key]:10,.2f}" for key in ("median", "min", "max"))
     line = f"{name:10} {dtype:9} {tokens:>7} {figures}  "

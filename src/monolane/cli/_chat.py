@@ -30,6 +30,7 @@ def chat(
     context: options.Context = None,
     prefix_cache: options.PrefixCache = "auto",
     prefix_file: options.PrefixFile = None,
+    ranks: options.Ranks = 1,
 ) -> None:
     """Talk to a model, line by line. Answers go to stdout, speed and timings to stderr.
 
@@ -47,7 +48,10 @@ def chat(
         min_p=min_p,
         seed=seed,
     )
-    with Engine.load(model, backend, dtype, context, 1, prefix_cache, prefix_file) as engine:
+    loaded = Engine.load(
+        model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=ranks
+    )
+    with loaded as engine:
         if model == DEMO:
             print_note(
                 "The demo model has read Python source and nothing else: it continues code, and "

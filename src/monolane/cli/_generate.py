@@ -37,6 +37,7 @@ def generate(
     context: options.Context = None,
     prefix_cache: options.PrefixCache = "auto",
     prefix_file: options.PrefixFile = None,
+    ranks: options.Ranks = 1,
     as_json: options.Json = False,
 ) -> None:
     """Continue a text. The text goes to stdout as it is drawn, speed and timings to stderr.
@@ -62,7 +63,10 @@ def generate(
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
     )
-    with Engine.load(model, backend, dtype, context, 1, prefix_cache, prefix_file) as engine:
+    loaded = Engine.load(
+        model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=ranks
+    )
+    with loaded as engine:
         if chat:
             stream = chat_stream(engine, [{"role": "user", "content": text}], params, thinking)
         else:

@@ -39,6 +39,12 @@ PrefixFile = Annotated[
         "--prefix-file", help="Read them from this file, and write them to it at the end."
     ),
 ]
+Ranks = Annotated[
+    int,
+    typer.Option(
+        "--ranks", help="Processes that decode together, a share of the model's lanes each (CPU)."
+    ),
+]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="Tokens to draw at most.")]
 Temperature = Annotated[
     float, typer.Option("--temperature", "-t", help="0: always the most probable token.")

@@ -68,6 +68,7 @@ def serve(
     share_prefixes: Annotated[
         bool, typer.Option("--share-prefixes", help="Prefixes of one key serve those of all.")
     ] = False,
+    ranks: options.Ranks = 1,
 ) -> None:
     """Serve a model over HTTP: OpenAI's API, and a playground at /."""
     import logging
@@ -101,7 +102,9 @@ def serve(
 
     def load() -> Engine:
         slots = settings.policy.slots
-        return Engine.load(model, backend, dtype, context, slots, prefix_cache, prefix_file)
+        return Engine.load(
+            model, backend, dtype, context, slots, prefix_cache, prefix_file, ranks=ranks
+        )
 
     run(
         load,

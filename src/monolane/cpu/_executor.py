@@ -1,6 +1,5 @@
 """The native executor with a model in it: builds the plan, hands over weights, runs epochs."""
 
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane import _core
-from monolane._core import Executor as NativeExecutor
 from monolane._core import kernels
-from monolane.cpu._arithmetic import Arithmetic, find_arithmetic
-from monolane.cpu._weights import block_formats, check_config, convert, hand_over, keeps_floats
+from monolane.cpu._native import Native, Setting
+from monolane.cpu._ranks import STALLED, Ranks
+from monolane.cpu._weights import check_config
 from monolane.epoch import (
     SPAN,
     TOKEN,
@@ -25,22 +24,27 @@ from monolane.epoch import (
     pack,
     unpack_tokens,
 )
-from monolane.errors import BackendError, RequestError
-from monolane.model import ACTIVATIONS, Weights
-from monolane.plan import build, cpu, pass_cost, to_arrays
+from monolane.errors import BackendError, RankError, RequestError
+from monolane.model import ModelConfig, Weights
+from monolane.plan import pass_cost
 
 
 class CpuExecutor(Executor):
     """A model on this machine's cores: C++ threads, pinned, on a static plan.
 
-    dtype     "auto" (as stored), "float32", "bfloat16", "float16", "int8" or "int4"; "auto" alone
-              where matrices are stored as GGUF's blocks
-    workers   threads; None: one for each core that this process may use
-    isa       instruction set; None: the best that this machine has
+    dtype       "auto" (as stored), "float32", "bfloat16", "float16", "int8" or "int4"; "auto" alone
+                where matrices are stored as GGUF's blocks
+    workers     threads; None: one for each core that this process may use
+    isa         instruction set; None: the best that this machine has
+    ranks       processes over which lanes and threads are spread; docs/ranks.md
+    patience    seconds that a wait for another rank may see no progress, until the epoch fails
+    link_delay  seconds until a rank sees what another published; to measure what a link would cost
+
+    A rank that dies or stalls ends the epoch with RankError. All slots are empty then, and the next
+    epoch starts the ranks again.
     """
 
     name = "cpu"
-    keeps_prefixes = True
 
     def __init__(
         self,
@@ -51,45 +55,46 @@ class CpuExecutor(Executor):
         slots: int,
         workers: int | None = None,
         isa: str | None = None,
+        ranks: int = 1,
+        patience: float = 10.0,
+        link_delay: float = 0.0,
     ) -> None:
         check_config(weights.config)
-        cores = sorted(os.sched_getaffinity(0))
-        self.workers = len(cores) if workers is None else workers
-        if type(self.workers) is not int or not 1 <= self.workers <= 1024:
-            raise BackendError(f"workers: expected 1 to 1024, got {workers!r}")
-        blocks = block_formats(weights)
-        arithmetic: Arithmetic = find_arithmetic(dtype, weights.config.stored_dtype, blocks)
-        self.dtype = arithmetic.name
+        _check_ranks(ranks, weights)
+        self.workers = _find_workers(workers, ranks)
         self.isa = _find_isa(isa)
         self.context, self.slots = context, slots
-        handover = hand_over(weights, arithmetic)
-        self.plan = build(
-            weights.config,
-            cpu(self.workers),
-            weights.config.dtype if dtype == "float32" or blocks else self.dtype,
-            context=context,
-            kv_bytes=arithmetic.keys.bits // 8,
-            formats=handover.formats if blocks or keeps_floats(weights.config) else None,
-        )
-        arrays = to_arrays(self.plan)
-        self._core = NativeExecutor(
-            header=arrays.header.tobytes(),
-            phases=arrays.phases.tobytes(),
-            shares=arrays.shares.tobytes(),
-            weights=handover.table,
-            isa=self.isa,
-            activation=ACTIVATIONS.index(arithmetic.activation),
-            kv_format=arithmetic.keys.code,
-            slots=slots,
-            cores=cores,
-        )
-        self._identity = hashlib.sha256(arrays.header.tobytes() + arrays.phases.tobytes())
-        self._identity.update(arrays.shares.tobytes())
-        formats = (self.dtype, arithmetic.activation, arithmetic.keys.name)
-        self._identity.update(" ".join((self.isa, *formats)).encode())
+        self.keeps_prefixes = ranks == 1  # the other ranks' keys stay with them
+        self._setting = Setting(dtype, context, slots, self.isa, self.workers, ranks, link_delay)
+        self._patience = patience
+        self._weights = weights if ranks > 1 else None  # to start the ranks again
+        self._ranks: Ranks | None = None
+        self._lost = False
+        self._open(weights)
+
+    def _open(self, weights: Weights) -> None:
+        native = Native(weights, self._setting)
+        self.plan, self.dtype, self._core = native.plan, native.dtype, native.core
+        self._identity = native.identity
         windows = [layer.window or 0 for layer in weights.config.layers]
         self.tail_positions = max(windows) if self._core.has_rings else 0
-        convert(self._core, self.plan, handover.sources)
+        if weights.source is None or self._setting.ranks == 1:
+            native.convert()
+            return
+        config = repr(weights.config)
+        self._ranks = Ranks(weights.source, config, self._setting, self._core.segment)
+        try:
+            native.convert()  # while the others load
+            self._ranks.wait()
+        except BaseException:
+            self._ranks.close()
+            raise
+        self._core.watch(self._ranks.sockets, round(self._patience * 1e9))
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Process ids of the ranks, this process first."""
+        return (os.getpid(), *(self._ranks.processes if self._ranks is not None else ()))
 
     @property
     def converted_bytes(self) -> int:
@@ -108,8 +113,10 @@ class CpuExecutor(Executor):
 
     def copy(self, source: int, target: int) -> None:
         """Make a slot hold what another holds."""
+        self._need_ranks()
         with _our_errors():
             self._core.copy(source, target)
+        self._check_lost()
 
     def save(self, slot: int, begin: int, end: int) -> Kept:
         """Return what a slot holds of positions ``begin`` to ``end - 1``."""
@@ -130,13 +137,16 @@ class CpuExecutor(Executor):
 
     def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Feed tokens; return their logits, float32 [T, V]."""
+        self._need_ranks()
         with _our_errors():
             found: npt.NDArray[np.float32] = self._core.logits(slot, list(token_ids))
-            return found
+        self._check_lost()
+        return found
 
     def start(self, advances: Sequence[Advance]) -> None:
         """Begin an epoch on the core's own threads."""
         packed = pack(advances)
+        self._need_ranks()
         with _our_errors():
             self._core.start(
                 packed.records.tobytes(), packed.tokens, packed.stops, packed.biases.tobytes()
@@ -144,7 +154,10 @@ class CpuExecutor(Executor):
 
     def read(self, seconds: float) -> bool:
         """Wait for tokens, and keep them; return whether the epoch is over."""
-        return self._core.read(int(seconds * 1000))
+        over = self._core.read(int(seconds * 1000))
+        if over:
+            self._check_lost()
+        return over
 
     def take(self) -> list[TokenEvent]:
         """Return the tokens kept so far, once."""
@@ -173,6 +186,32 @@ class CpuExecutor(Executor):
         with _our_errors():
             return self._core.take_spans().view(SPAN.dtype)
 
+    def close(self) -> None:
+        """End the ranks' processes, if there are any."""
+        if self._ranks is not None:
+            self._core.interrupt()
+            self._ranks.close()
+
+    def _check_lost(self) -> None:
+        """RankError if a rank was lost: then the ranks are of no use, nor what slots hold."""
+        rank = self._core.lost
+        if rank < 0 or self._lost or self._ranks is None:
+            return
+        self._lost = True
+        fate = self._ranks.fate(rank)
+        if fate == STALLED:
+            fate = f"{fate} for {self._patience:g} s"
+        self._ranks.close()
+        for slot in range(self.slots):
+            self._core.truncate(slot, 0)
+        raise RankError(f"rank {rank} {fate}; ask again, which starts the ranks anew", rank)
+
+    def _need_ranks(self) -> None:
+        """Start the ranks again if one was lost."""
+        if self._lost and self._weights is not None:
+            self._open(self._weights)
+            self._lost = False
+
 
 @contextmanager
 def _our_errors() -> Iterator[None]:
@@ -185,6 +224,41 @@ def _our_errors() -> Iterator[None]:
         raise RequestError(str(error)) from None
     except RuntimeError as error:
         raise BackendError(str(error)) from None
+
+
+def _find_workers(workers: int | None, ranks: int) -> int:
+    """Return the number of threads of all ranks: as many of each, whatever the cores."""
+    if workers is None:
+        return max(1, len(os.sched_getaffinity(0)) // ranks) * ranks
+    if type(workers) is not int or not 1 <= workers <= 1024:
+        raise BackendError(f"workers: expected 1 to 1024, got {workers!r}")
+    if workers % ranks:
+        raise BackendError(
+            f"workers: expected a multiple of the {ranks} ranks, which have as many threads each, "
+            f"got {workers}"
+        )
+    return workers
+
+
+def _check_ranks(ranks: int, weights: Weights) -> None:
+    config: ModelConfig = weights.config
+    lanes = config.num_lanes
+    if lanes == 1 < ranks:
+        raise BackendError(
+            f"ranks: expected 1, since this model has one lane and ranks share out lanes, got "
+            f"{ranks}; 'monolane retrofit' cuts a dense model into lanes"
+        )
+    if lanes % ranks:
+        divisors = [str(n) for n in range(1, lanes + 1) if lanes % n == 0]
+        raise BackendError(
+            f"ranks: expected one of {', '.join(divisors)}, which divide this model's {lanes} "
+            f"lanes, got {ranks}"
+        )
+    if ranks > 1 and weights.source is None:
+        raise BackendError(
+            "ranks: expected weights that lie in files, which every rank opens for itself; save "
+            "the model and load it from there, or use 1"
+        )
 
 
 def _find_isa(name: str | None) -> str:

@@ -66,6 +66,7 @@ class Engine:
         max_sequences: int = 1,
         prefix_cache: Budget = "auto",
         prefix_file: str | Path | None = None,
+        ranks: int = 1,
     ) -> "Engine":
         """Load a model.
 
@@ -83,12 +84,15 @@ class Engine:
                         memory that is free, at most 4 GB), "off", or bytes, also as "512M";
                         docs/prefix-cache.md tells more
         prefix_file     where ``close`` writes what is kept, and from where it is read again
+        ranks           processes that decode together, a share of a Laneformer's lanes each; on
+                        the cpu backend; docs/ranks.md
 
         Raises ModelNotFoundError, ConfigError, CheckpointError, TextError, BackendError or
-        RequestError; each message says what was expected, what was found and what to do.
+        RequestError; each message says what was expected, what was found and what to do. A rank
+        that dies later ends what runs with RankError; the next request starts the ranks again.
         """
         begin = time.perf_counter()
-        make = find_backend(backend)
+        make = find_backend(backend, ranks)
         files = ModelFiles.open(find_model(model))
         size = _check_context(context, files.config)
         if type(max_sequences) is not int or not 1 <= max_sequences <= 64:

@@ -2,7 +2,7 @@
 
 import ctypes
 import logging
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 
 from monolane import _env
@@ -23,14 +23,19 @@ _DRIVER = "libcuda.so.1"
 BACKEND_NAMES = ("auto", *_BACKENDS)
 
 
-def find_backend(name: str) -> MakeExecutor:
-    """Return what makes an executor of loaded weights.
+def find_backend(name: str, ranks: int = 1, link_delay: float = 0.0) -> MakeExecutor:
+    """Return what makes an executor of loaded weights, in that many processes.
 
     "auto" is the GPU where one can run the model, else the processor. BackendError if there is no
-    backend of that name. Asked before a model is read, so that a wrong name costs no wait.
+    backend of that name, or none in so many processes. Asked before a model is read, so that a
+    wrong name costs no wait. ``link_delay``: see ``CpuExecutor``.
     """
     if name == "auto":
         name = _env.BACKEND.get()
+    if type(ranks) is not int or ranks < 1:
+        raise BackendError(f"ranks: expected a number of processes from 1 on, got {ranks!r}")
+    if ranks > 1:
+        return _with_ranks(name, ranks, link_delay)
     if name == "auto":
         if _has_gpu(_DRIVER):
             return _open_best
@@ -40,6 +45,17 @@ def find_backend(name: str) -> MakeExecutor:
     module, _, attribute = _BACKENDS[name].partition(":")
     make: MakeExecutor = getattr(import_module(module), attribute)
     return make
+
+
+def _with_ranks(name: str, ranks: int, link_delay: float) -> MakeExecutor:
+    if name not in ("auto", "cpu"):
+        raise BackendError(
+            f"ranks: expected backend cpu, which alone runs in several processes, got {name!r} and "
+            f"{ranks} ranks"
+        )
+    from monolane.cpu import CpuExecutor
+
+    return partial(CpuExecutor, ranks=ranks, link_delay=link_delay)
 
 
 def _open_best(

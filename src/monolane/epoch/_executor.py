@@ -8,6 +8,7 @@ call or one chain of kernel launches, and tokens leave it through a ring while i
 calls. Several requests at once are the business of ``SharedExecutor``.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -38,6 +39,11 @@ class Executor(ABC):
     # ``restore`` are there, and bits do not depend on how many tokens a pass carries.
     keeps_prefixes: bool = False
     tail_positions: int = 0  # of a tail (see Kept) at most; 0: no windowed layer drops any
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Process ids of those that decode, this one first."""
+        return (os.getpid(),)
 
     @abstractmethod
     def length(self, slot: int) -> int:

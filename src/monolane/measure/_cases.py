@@ -36,6 +36,8 @@ class LoadedModel:
         slots: int,
         workers: int | None,
         backend: str = "cpu",
+        ranks: int = 1,
+        link_delay: float = 0.0,
     ) -> None:
         begin = time.perf_counter()
         weights = Weights.open(folder)
@@ -45,7 +47,7 @@ class LoadedModel:
                 f"context: expected at most {config.max_positions} tokens, the model's context, "
                 f"got {context} with the tokens to be drawn; measure at a smaller one"
             )
-        make = find_backend(backend)
+        make = find_backend(backend, ranks, link_delay)
         self.executor = make(weights, dtype, context=context, slots=slots, workers=workers)
         self.load_seconds = time.perf_counter() - begin
         self.config = config
@@ -53,6 +55,7 @@ class LoadedModel:
         self.embedding_bytes = 0 if config.tie_embeddings else _embedding_bytes(weights)
         self.dtype = self.executor.dtype
         self.workers = self.executor.workers
+        self.ranks, self.link_delay = ranks, link_delay
         self._rng = np.random.default_rng(0)
 
     @property
@@ -169,13 +172,23 @@ def bench_cases(
     prompts: Sequence[int],
     tokens: int,
     workers: int | None,
+    ranks: int = 1,
+    link_delay: float = 0.0,
     buffer: int,
 ) -> tuple[ReadProbe, list[DecodeCase], list[PrefillCase]]:
     """Return a probe of ``buffer`` bytes, and a case for each context and prompt in each dtype."""
     longest = max(max(contexts) + tokens, *prompts)
     slots = len(contexts) + 1  # one for each context, one for all prompts
     models = [
-        LoadedModel(folder, dtype, context=longest, slots=slots, workers=workers)
+        LoadedModel(
+            folder,
+            dtype,
+            context=longest,
+            slots=slots,
+            workers=workers,
+            ranks=ranks,
+            link_delay=link_delay,
+        )
         for dtype in dtypes
     ]
     probe = ReadProbe(models[0].workers, buffer)

@@ -21,29 +21,45 @@ if wish["workers"] is not None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: wish["workers"]])
 import time
 from monolane.engine import Engine, SamplingParams
-engine = Engine.load(wish["folder"], "cpu", wish["dtype"])
+engine = Engine.load(wish["folder"], "cpu", wish["dtype"], ranks=wish["ranks"])
 params = SamplingParams(max_tokens=wish["tokens"], ignore_eos=True)
 prompt = [i * 7919 % engine.config.vocab_size for i in range(wish["prompt"])]
 first = None
 for piece in engine.stream(prompt, params):
     first = first or time.perf_counter_ns()
-with open("/proc/self/status") as status:
-    lines = dict(line.split(":", 1) for line in status)
 fields = {"peak_bytes": "VmHWM", "anonymous_bytes": "RssAnon", "file_bytes": "RssFile"}
-memory = {name: int(lines[key].split()[0]) * 1024 for name, key in fields.items()}
-print(json.dumps({"first": first, "load_seconds": engine.load_seconds, **memory}))
+fields["shared_bytes"] = "RssShmem"
+def memory(process):
+    with open(f"/proc/{process}/status") as status:
+        lines = dict(line.split(":", 1) for line in status)
+    return {name: int(lines[key].split()[0]) * 1024 for name, key in fields.items()}
+ranks = [memory(process) for process in engine.backend.executor.processes]
+print(json.dumps({"first": first, "load_seconds": engine.load_seconds, "ranks": ranks}))
 """
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """What a process held at the end."""
+
+    peak_bytes: int  # resident at most, pages of mapped files included
+    anonymous_bytes: int  # its own memory
+    file_bytes: int  # pages of mapped files that it has touched; shared with others
+    shared_bytes: int  # of what the ranks exchange
+
+
+@dataclass(frozen=True, slots=True)
 class FirstToken:
-    """What one process told."""
+    """What one process told, of itself and of those that decoded with it."""
 
     seconds: float  # from before it was started to its first token
     load_seconds: float  # of these, Engine.load
-    peak_bytes: int  # resident at most, pages of mapped files included
-    anonymous_bytes: int  # its own memory, at the end
-    file_bytes: int  # pages of mapped files that it has touched, at the end; shared with others
+    ranks: tuple[ProcessMemory, ...]  # itself first
+
+    @property
+    def memory(self) -> ProcessMemory:
+        """What the process itself held."""
+        return self.ranks[0]
 
 
 def first_token(
@@ -53,6 +69,7 @@ def first_token(
     prompt: int = 16,
     tokens: int = 1,
     workers: int | None = None,
+    ranks: int = 1,
 ) -> FirstToken:
     """Start a process that answers ``prompt`` tokens; BackendError if it fails."""
     wish = {
@@ -61,6 +78,7 @@ def first_token(
         "prompt": prompt,
         "tokens": tokens,
         "workers": workers,
+        "ranks": ranks,
     }
     # perf_counter_ns is CLOCK_MONOTONIC on Linux: one clock for both processes.
     begin = time.perf_counter_ns()
@@ -75,4 +93,5 @@ def first_token(
         last = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
         raise BackendError(f"the process whose start was to be measured failed: {last}")
     told = json.loads(child.stdout)
-    return FirstToken(seconds=(told.pop("first") - begin) / 1e9, **told)
+    memory = tuple(ProcessMemory(**rank) for rank in told["ranks"])
+    return FirstToken((told["first"] - begin) / 1e9, told["load_seconds"], memory)

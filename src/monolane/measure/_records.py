@@ -3,6 +3,7 @@
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,8 @@ def _decode_record(model: str, case: DecodeCase) -> Record:
 def _case_record(name: str, model: str, case: DecodeCase | PrefillCase, **about: Any) -> Record:
     dtype, workers = case.model.dtype, case.model.workers
     record = _record(name, model=model, dtype=dtype, workers=workers, tokens=case.tokens, **about)
+    if case.model.ranks > 1:
+        record |= {"ranks": case.model.ranks, "link_delay_us": case.model.link_delay * 1e6}
     return record | _speed(case.samples, "tokens/s")
 
 
@@ -99,7 +102,7 @@ def memory_record(model: str, decode: DecodeCase, run: FirstToken) -> Record:
     ``overhead_bytes`` is the peak less weights (the embedding included, in its own 16 bits) and the
     keys and values of the model's whole context: huge pages make the cache resident as soon as its
     heads are touched. Weights that are read from a mapping are pages of the file, which processes
-    share.
+    share. With several ranks these figures are those of rank 0, and ``ranks`` has those of each.
     """
     plan = decode.model.plan
     whole = build(
@@ -114,12 +117,13 @@ def memory_record(model: str, decode: DecodeCase, run: FirstToken) -> Record:
     keys_and_values = sum(phase_cost(whole, p).bytes for p in whole.phases if not p.matrices)
     about = {"model": model, "dtype": decode.model.dtype, "context": decode.context}
     return _record("memory", **about) | {
-        "peak_bytes": run.peak_bytes,
-        "anonymous_bytes": run.anonymous_bytes,
-        "file_bytes": run.file_bytes,
+        "peak_bytes": run.memory.peak_bytes,
+        "anonymous_bytes": run.memory.anonymous_bytes,
+        "file_bytes": run.memory.file_bytes,
         "weight_bytes": weights,
         "kv_bytes": keys_and_values,
-        "overhead_bytes": run.peak_bytes - weights - keys_and_values,
+        "overhead_bytes": run.memory.peak_bytes - weights - keys_and_values,
+        **({"ranks": [asdict(rank) for rank in run.ranks]} if len(run.ranks) > 1 else {}),
     }
 
 

@@ -39,6 +39,7 @@ class Weights:
     outer: Mapping[Role, Array]
     layers: tuple[Mapping[Role, Array], ...]
     quantized: Mapping[tuple[Role, int | None], Quantized | Blocks] = field(default_factory=dict)
+    source: Path | None = None  # what ``open`` reads them from, if they are as stored there
 
     @classmethod
     def load(cls, config: ModelConfig, checkpoint: Checkpoint) -> "Weights":
@@ -63,7 +64,7 @@ class Weights:
                 quantized[role, layer] = Quantized(config.quantization.bits, array, scales)
         for matrix in packed.values():
             quantized[matrix.spec.role, matrix.spec.layer] = _repacked(config, matrix)
-        return cls(config, outer, tuple(layers), quantized)
+        return cls(config, outer, tuple(layers), quantized, checkpoint.folder)
 
     @classmethod
     def open(cls, path: Path) -> "Weights":
@@ -99,7 +100,7 @@ class Weights:
                 quantized[role, spec.layer] = replace(found, data=data)
             else:
                 (outer if spec.layer is None else layers[spec.layer])[role] = found.reshape(shape)
-        return cls(config, outer, tuple(layers), quantized)
+        return cls(config, outer, tuple(layers), quantized, model.path)
 
     def dequantized(self) -> "Weights":
         """Return the weights with every matrix that is quantised widened to float32."""

@@ -1,0 +1,158 @@
+#include "exchange.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <thread>
+
+#include "token_ring.h"
+
+namespace monolane {
+namespace {
+
+// How long a wait sleeps before it looks whether there is still somebody to wait for.
+constexpr int64_t kSlice = 20'000'000;  // ns
+
+// Counts whose times are kept: more than the phases of two passes, which is how far workers are
+// apart at most. 256 layers of 6 phases and 4 more are 1,540.
+constexpr uint32_t kTimeCount = 4096;
+
+int32_t workers_of(const Plan& plan, const Seat& seat) {
+  const PlanHeader& h = plan.header;
+  if (seat.ranks < 1 || h.groups % seat.ranks != 0) {
+    throw std::invalid_argument("ranks: expected a divisor of the plan's " +
+                                std::to_string(h.groups) + " groups, got " +
+                                std::to_string(seat.ranks));
+  }
+  if (seat.rank < 0 || seat.rank >= seat.ranks || (seat.rank > 0) != (seat.segment >= 0)) {
+    throw std::invalid_argument("rank: expected one below " + std::to_string(seat.ranks) +
+                                ", with rank 0's segment if it is another");
+  }
+  return h.workers / seat.ranks;
+}
+
+size_t whole_pages(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+}  // namespace
+
+Exchange::Exchange(const Plan& plan, const Seat& seat)
+    : seat_(seat), plan_workers_(plan.header.workers), workers_each_(workers_of(plan, seat)) {
+  const PlanHeader& h = plan.header;
+  const size_t counters = plan_workers_ + 1;
+  const size_t lane = sizeof(float) * h.max_width * h.hidden;
+  map({
+      sizeof(Head),
+      counters * sizeof(Progress),
+      counters * kTimeCount * sizeof(std::atomic<int64_t>),
+      h.attention_slots * h.lanes * lane,
+      h.mlp_slots * h.lanes * lane,
+      h.lanes * lane,
+      sizeof(float) * h.max_width * h.vocab,
+  });
+  if (seat.rank > 0) return;
+  new (&head()) Head;  // before any other rank is told of the segment
+  for (size_t i = 0; i < counters; ++i) new (&progress(static_cast<int32_t>(i))) Progress;
+}
+
+// Maps every part, `bytes` long: of rank 0's segment, of a new one, or in private.
+void Exchange::map(const std::vector<size_t>& bytes) {
+  size_t all = 0;
+  for (const size_t part : bytes) all += whole_pages(part);
+  if (seat_.ranks > 1) {
+    segment_ = seat_.rank == 0 ? memfd_create("monolane", MFD_CLOEXEC)
+                               : fcntl(seat_.segment, F_DUPFD_CLOEXEC, 0);
+    struct stat found{};
+    const bool made = segment_ >= 0 &&
+                      (seat_.rank > 0 || ftruncate(segment_, static_cast<off_t>(all)) == 0) &&
+                      fstat(segment_, &found) == 0;
+    if (!made) {
+      const int error = errno;
+      if (segment_ >= 0) close(segment_);
+      throw std::system_error(error, std::generic_category(), "the ranks' shared memory");
+    }
+    if (found.st_size != static_cast<off_t>(all)) {
+      close(segment_);
+      throw std::invalid_argument("segment: expected " + std::to_string(all) + " bytes, got " +
+                                  std::to_string(found.st_size));
+    }
+  }
+  size_t at = 0;
+  for (const size_t part : bytes) {
+    parts_.push_back(std::make_unique<Arena>(part, segment_, segment_ < 0 ? 0 : at));
+    at += whole_pages(part);
+  }
+}
+
+Exchange::~Exchange() {
+  if (segment_ >= 0) close(segment_);
+}
+
+void Exchange::watch(std::vector<int> sockets, int64_t patience_ns) {
+  sockets_ = std::move(sockets);
+  patience_ns_ = patience_ns;
+}
+
+std::atomic<int64_t>& Exchange::time_of(int32_t worker, uint32_t count) const {
+  return parts_[kTimes]
+      ->as<std::atomic<int64_t>>()[worker * size_t{kTimeCount} + count % kTimeCount];
+}
+
+void Exchange::publish(int32_t worker, uint32_t count) {
+  if (seat_.delay_ns > 0) time_of(worker, count).store(now_ns(), std::memory_order_relaxed);
+  progress(worker).publish(count);
+}
+
+bool Exchange::await(int32_t worker, uint32_t count) {
+  if (!progress(worker).spin(count) && !sleep(worker, count)) return false;
+  if (seat_.delay_ns > 0 && rank_of(worker) != seat_.rank) {
+    const int64_t seen = time_of(worker, count).load(std::memory_order_relaxed) + seat_.delay_ns;
+    while (now_ns() < seen) std::this_thread::yield();
+  }
+  return true;
+}
+
+bool Exchange::sleep(int32_t worker, uint32_t count) {
+  // Slices, not a clock: while all ranks are stopped together, as by Ctrl-Z, none is late.
+  int64_t waited = 0;
+  uint32_t before = progress(worker).count();
+  while (!progress(worker).await_for(count, kSlice)) {
+    if (given_up()) return false;
+    const uint32_t now = progress(worker).count();
+    waited = now == before ? waited + kSlice : 0;
+    before = now;
+    if (seat_.rank == 0 && rank_of(worker) != 0) look_for_lost(waited);
+  }
+  return true;
+}
+
+// Rank 0 alone judges, so that all name the same.
+void Exchange::look_for_lost(int64_t waited_ns) {
+  int32_t found = -1;
+  for (size_t i = 0; i < sockets_.size() && found < 0; ++i) {
+    pollfd one{sockets_[i], POLLIN, 0};
+    if (poll(&one, 1, 0) > 0) found = static_cast<int32_t>(i) + 1;
+  }
+  if (found < 0 && patience_ns_ > 0 && waited_ns >= patience_ns_) found = last_rank();
+  int32_t none = 0;
+  if (found >= 0) head().lost.compare_exchange_strong(none, found + 1, std::memory_order_acq_rel);
+}
+
+// The rank of the worker that is furthest behind. Waits point backwards, so that one waits for no
+// other: whoever else stands still does so because of it.
+int32_t Exchange::last_rank() const {
+  int32_t last = workers_each_;  // the first of rank 1
+  for (int32_t i = last + 1; i < plan_workers_; ++i) {
+    if (!progress(i).reached(progress(last).count())) last = i;
+  }
+  return rank_of(last);
+}
+
+}  // namespace monolane

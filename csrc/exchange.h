@@ -1,0 +1,121 @@
+// What workers of different lanes share: the outputs that they exchange, the pass that the leader
+// lays out, and how far each worker has come.
+//
+// In one process that is private memory. Where the lanes are spread over several processes (ranks),
+// each maps the same segment, and nothing else is shared. The segment has no name: it is gone with
+// the last process that maps it, however that ends.
+//
+// Why not messages: a wait of the plan is "these counters have reached that count", and what was
+// written before is then simply there. A transport without common memory has to keep a copy of all
+// this at each rank, and to send what a rank wrote before its counter (docs/ranks.md).
+//
+// Shape legend: T rows of a pass, L lanes, D hidden, V vocabulary, W workers.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "arena.h"
+#include "kernels.h"
+#include "plan.h"
+#include "progress.h"
+
+namespace monolane {
+
+struct Row {
+  int32_t slot, position, token;
+};
+
+// What of a slot another is to hold.
+struct SlotCopy {
+  int32_t source = -1, target = -1;  // -1: nothing to copy
+  int64_t positions = 0;
+};
+
+// One trip of T rows through the phases; laid out by the leader, read by all.
+struct Pass {
+  int32_t width = 0;  // 0: the epoch is over
+  Row rows[kMaxWidth];
+  int32_t wanted = 0;  // rows whose logits are wanted, in order
+  int32_t wanted_row[kMaxWidth];
+  SlotCopy copy;  // to be done at the end of an epoch
+};
+
+// Which of a plan's workers this process runs: those of a run of whole groups.
+struct Seat {
+  int32_t rank = 0, ranks = 1;
+  int segment = -1;      // of rank 0, a file descriptor; -1: this is rank 0
+  int64_t delay_ns = 0;  // from another rank's publishing to its being seen: measurements only
+};
+
+class Exchange {
+ public:
+  // Throws std::invalid_argument if the ranks cannot share the plan's groups, or the segment is not
+  // one for this plan.
+  Exchange(const Plan& plan, const Seat& seat);
+  ~Exchange();
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  int segment() const { return segment_; }  // to be handed to the other ranks; -1: private
+  int32_t ranks() const { return seat_.ranks; }
+  int32_t first_worker() const { return seat_.rank * workers_each_; }
+  int32_t workers() const { return workers_each_; }  // of this process
+
+  Pass& pass() const { return head().pass; }
+  float* attention_output() const { return part(kAttentionOutput); }  // [slots, L, T, D]
+  float* mlp_output() const { return part(kMlpOutput); }              // [slots, L, T, D]
+  float* stream() const { return part(kStream); }                     // [L, T, D]
+  float* logits() const { return part(kLogits); }                     // [T, V], as in `wanted`
+
+  // Counts a pass as laid out, or a phase as finished, with everything written before.
+  void publish_pass(uint32_t count) { publish(plan_workers_, count); }
+  void publish(int32_t worker, uint32_t count);
+
+  // Wait for the count of a worker, or for a pass. False: the ranks have given up.
+  bool await(int32_t worker, uint32_t count);
+  bool await_pass(uint32_t count) { return await(plan_workers_, count); }
+
+  // In rank 0: sockets to the ranks 1.., which the death of a rank closes, and how long a wait for
+  // another rank may see no progress.
+  void watch(std::vector<int> sockets, int64_t patience_ns);
+
+  // The first rank that died or made no progress; -1: none. Then nothing here is of use any more.
+  int32_t lost() const { return head().lost.load(std::memory_order_acquire) - 1; }
+
+  // Has this process's own waits end, too.
+  void stop() { stopping_.store(true, std::memory_order_release); }
+  bool given_up() const { return stopping_.load(std::memory_order_acquire) || lost() >= 0; }
+
+ private:
+  struct Head {
+    Pass pass;
+    std::atomic<int32_t> lost{0};  // rank + 1
+  };
+  // Each a mapping of its own, one behind the other in the segment.
+  enum Part { kHead, kProgress, kTimes, kAttentionOutput, kMlpOutput, kStream, kLogits, kParts };
+
+  void map(const std::vector<size_t>& bytes);
+  Head& head() const { return *parts_[kHead]->as<Head>(); }
+  float* part(Part part) const { return parts_[part]->as<float>(); }
+  Progress& progress(int32_t worker) const { return parts_[kProgress]->as<Progress>()[worker]; }
+  int32_t rank_of(int32_t worker) const {
+    return worker == plan_workers_ ? 0 : worker / workers_each_;
+  }
+  std::atomic<int64_t>& time_of(int32_t worker, uint32_t count) const;
+  bool sleep(int32_t worker, uint32_t count);
+  void look_for_lost(int64_t waited_ns);
+  int32_t last_rank() const;
+
+  const Seat seat_;
+  const int32_t plan_workers_, workers_each_;
+  int segment_ = -1;
+  std::vector<std::unique_ptr<Arena>> parts_;
+  std::vector<int> sockets_;
+  int64_t patience_ns_ = 0;
+  std::atomic<bool> stopping_{false};
+};
+
+}  // namespace monolane

@@ -1,0 +1,87 @@
+"""A native executor for one rank of a model: the plan, its part of the weights, its cores."""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from monolane._core import Executor as NativeExecutor
+from monolane.cpu._arithmetic import find_arithmetic
+from monolane.cpu._weights import block_formats, convert, hand_over, keeps_floats
+from monolane.model import ACTIVATIONS, Role, Weights
+from monolane.plan import Plan, build, cpu, to_arrays
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How a model is run on this machine: plain values, the same in every rank."""
+
+    dtype: str
+    context: int
+    slots: int
+    isa: str
+    workers: int  # threads, of all ranks together
+    ranks: int = 1
+    link_delay: float = 0.0  # seconds until a rank sees what another published; for measurements
+
+    def cores(self, rank: int) -> list[int]:
+        """Return the cores of a rank's workers; none where there are more workers than cores."""
+        all_cores = sorted(os.sched_getaffinity(0))
+        each = self.workers // self.ranks
+        if self.workers > len(all_cores):
+            return []
+        return all_cores[rank * each : (rank + 1) * each]
+
+
+class Native:
+    """The core with a model in it, before and after its weights are converted.
+
+    rank      which of the setting's ranks
+    segment   file descriptor of what rank 0 shares; -1 in rank 0
+    """
+
+    def __init__(
+        self, weights: Weights, setting: Setting, rank: int = 0, segment: int = -1
+    ) -> None:
+        blocks = block_formats(weights)
+        arithmetic = find_arithmetic(setting.dtype, weights.config.stored_dtype, blocks)
+        self.dtype = arithmetic.name
+        handover = hand_over(weights, arithmetic)
+        kept = setting.dtype == "float32" or bool(blocks)
+        self.plan: Plan = build(
+            weights.config,
+            cpu(setting.workers),
+            weights.config.dtype if kept else self.dtype,
+            context=setting.context,
+            kv_bytes=arithmetic.keys.bits // 8,
+            formats=handover.formats if blocks or keeps_floats(weights.config) else None,
+        )
+        arrays = to_arrays(self.plan)
+        self.identity = hashlib.sha256(arrays.header.tobytes() + arrays.phases.tobytes())
+        self.identity.update(arrays.shares.tobytes())
+        formats = (self.dtype, arithmetic.activation, arithmetic.keys.name)
+        self.identity.update(" ".join((setting.isa, *formats)).encode())
+        self._sources: Mapping[tuple[Role, int], npt.NDArray[np.generic]] = handover.sources
+        self.core = NativeExecutor(
+            header=arrays.header.tobytes(),
+            phases=arrays.phases.tobytes(),
+            shares=arrays.shares.tobytes(),
+            weights=handover.table,
+            isa=setting.isa,
+            activation=ACTIVATIONS.index(arithmetic.activation),
+            kv_format=arithmetic.keys.code,
+            slots=setting.slots,
+            cores=setting.cores(rank),
+            rank=rank,
+            ranks=setting.ranks,
+            segment=segment,
+            delay_ns=round(setting.link_delay * 1e9),
+        )
+
+    def convert(self) -> None:
+        """Have the workers convert their rows of what is not stored as it is used."""
+        convert(self.core, self.plan, self._sources)
+        self._sources = {}

@@ -1,0 +1,290 @@
+"""Several processes that decode one request: the bits of one process, and what a lost one does."""
+
+import os
+import random
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from monolane.cpu import CpuExecutor
+from monolane.epoch import Advance, Draw, Guide, TokenEvent
+from monolane.errors import BackendError, RankError
+from monolane.model import Weights
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+DEMO = Path(__file__).parents[2] / "src" / "monolane" / "demo"
+IDS = np.random.default_rng(0).integers(512, size=150).tolist()
+
+
+def make(folder: Path, ranks: int, workers: int = 4, **options: object) -> CpuExecutor:
+    wanted = {"context": 1024 if folder == DEMO else 128, "slots": 3} | options
+    return CpuExecutor(Weights.open(folder), workers=workers, ranks=ranks, **wanted)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def alone() -> CpuExecutor:
+    return make(DEMO, 1)
+
+
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
+def together(request: pytest.FixtureRequest) -> Iterator[CpuExecutor]:
+    executor = make(DEMO, request.param, patience=60.0)
+    yield executor
+    executor.close()
+
+
+def epoch(executor: CpuExecutor, *advances: Advance) -> list[TokenEvent]:
+    executor.start(advances)
+    while not executor.read(0.1):
+        pass
+    return executor.take()
+
+
+def test_logits_have_the_bits_of_one_process(alone: CpuExecutor, together: CpuExecutor) -> None:
+    """A prompt of several passes, a part of it taken back, and what another slot went on from."""
+    wanted: list[np.ndarray] = []
+    found: list[np.ndarray] = []
+    for executor, logits in ((alone, wanted), (together, found)):
+        executor.truncate(0, 0)
+        logits.append(executor.logits(0, IDS))
+        executor.copy(0, 1)
+        executor.truncate(1, 90)
+        executor.truncate(0, 100)
+        logits += [executor.logits(1, IDS[90:]), executor.logits(0, IDS[3:40])]
+    for ours, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def draw_all(executor: CpuExecutor) -> list[list[tuple[object, ...]]]:
+    """Return what a batch draws: sampled, greedy with a bias and a stop, and guided."""
+    for slot in range(3):
+        executor.truncate(slot, 0)
+    draw = Draw(temperature=1.2, top_k=40, top_p=0.95, min_p=0.01, seed=7)
+    biased = Draw(temperature=0.0, logit_bias=((5, 3.0), (9, -np.inf)))
+    advances = [
+        Advance(slot=0, token_ids=tuple(IDS[:80]), budget=40, draw=draw, logprobs=3),
+        Advance(slot=1, token_ids=tuple(IDS[:5]), budget=40, draw=biased, stop_ids=frozenset({13})),
+        Advance(slot=2, token_ids=(1, 2), budget=6, draw=draw, guided=True),
+    ]
+    mask = np.zeros(-(-executor.plan.config.vocab_size // 32), np.uint32)
+    mask[2] = 0xFFFF
+    executor.start(advances)
+    executor.guide(2, Guide(mask, forced=(7, 8)))
+    events: list[TokenEvent] = []
+    posted, over = 3, False
+    while not over:
+        over = executor.read(0.05)
+        events += executor.take()
+        if len([e for e in events if e.slot == 2]) == posted and posted < 6:
+            executor.guide(2, Guide(mask))
+            posted += 1
+    drawn: list[list[tuple[object, ...]]] = [[], [], []]
+    for event in events:
+        drawn[event.slot].append((event.token_id, repr(event.logprob)))
+    return drawn
+
+
+def test_draws_are_those_of_one_process(alone: CpuExecutor, together: CpuExecutor) -> None:
+    wanted = draw_all(alone)
+    assert [len(drawn) for drawn in wanted][::2] == [40, 6]
+    assert draw_all(together) == wanted
+
+
+def test_an_interrupted_epoch_goes_on_with_the_same_tokens(
+    alone: CpuExecutor, together: CpuExecutor
+) -> None:
+    drawn = []
+    for executor in (alone, together):
+        executor.truncate(0, 0)
+        whole = Advance(slot=0, token_ids=tuple(IDS[:9]), budget=60)
+        if executor is alone:
+            drawn.append([event.token_id for event in epoch(executor, whole)])
+            continue
+        ids, got = list(IDS[:9]), []
+        while len(got) < 60:
+            fed = executor.length(0)
+            rest = tuple((ids + got)[fed:])
+            executor.start([Advance(slot=0, token_ids=rest, budget=60 - len(got))])
+            while not (over := executor.read(0.1)):
+                executor.interrupt()
+            assert over
+            got += [event.token_id for event in executor.take()]
+        drawn.append(got)
+    assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "dtype"),
+    [
+        ("delay1_8lanes", 2, "float32"),
+        pytest.param("early_comm", 4, "auto", marks=pytest.mark.slow),
+        ("head_dim_96", 2, "float32"),
+        ("replicate_head", 2, "float32"),
+        ("no_comm", 2, "float16"),
+    ],
+)
+def test_goldens_have_the_bits_of_one_process(name: str, ranks: int, dtype: str) -> None:
+    ids = IDS[:100]
+    executor = make(GOLDEN / name, ranks, workers=ranks, dtype=dtype, patience=60.0)
+    try:
+        vocab = executor.plan.config.vocab_size
+        ids = [i % vocab for i in ids]
+        found = executor.logits(0, ids)
+    finally:
+        executor.close()
+    wanted = make(GOLDEN / name, 1, workers=ranks, dtype=dtype).logits(0, ids)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_rank_converts_only_its_own_weights() -> None:
+    whole = make(DEMO, 1, dtype="int8")
+    executor = make(DEMO, 2, dtype="int8", patience=60.0)
+    try:
+        assert executor.converted_bytes == whole.converted_bytes // 2
+        np.testing.assert_array_equal(executor.logits(0, IDS), whole.logits(0, IDS))
+    finally:
+        executor.close()
+
+
+def is_alive(process: int) -> bool:
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def read_to_the_end(executor: CpuExecutor) -> None:
+    while not executor.read(0.1):
+        executor.take()
+
+
+def lose(executor: CpuExecutor, rank: int, kind: signal.Signals, tokens: int) -> RankError:
+    """Have a rank killed or stopped when so many tokens have been drawn."""
+    executor.truncate(0, 0)
+    executor.start([Advance(slot=0, token_ids=(1, 2, 3), budget=1000)])
+    over, drawn = False, 0
+    while drawn < tokens:
+        over = executor.read(0.1)
+        drawn += len(executor.take())
+        assert not over
+    os.kill(executor.processes[rank], kind)
+    with pytest.raises(RankError) as caught:
+        read_to_the_end(executor)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "lost", "told"),
+    [
+        (signal.SIGKILL, 2, 1, "rank 1 was killed by signal 9"),
+        pytest.param(
+            signal.SIGSTOP, 4, 2, "rank 2 made no progress for 3 s", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_a_lost_rank_ends_the_epoch_and_the_next_one_is_served(
+    alone: CpuExecutor, kind: signal.Signals, ranks: int, lost: int, told: str
+) -> None:
+    executor = make(DEMO, ranks, patience=3.0)
+    try:
+        before = executor.processes
+        error = lose(executor, lost, kind, tokens=5)
+        assert error.rank == lost
+        assert told in str(error)
+        assert not any(is_alive(process) for process in before[1:])
+        assert executor.length(0) == 0
+        alone.truncate(0, 0)
+        np.testing.assert_array_equal(executor.logits(0, IDS), alone.logits(0, IDS))
+        assert set(executor.processes[1:]).isdisjoint(before[1:])
+    finally:
+        executor.close()
+    assert not any(is_alive(process) for process in executor.processes[1:])
+
+
+@pytest.mark.exhaustive
+def test_ranks_lost_at_random_moments() -> None:
+    rng = random.Random(0)
+    names = set(Path("/dev/shm").iterdir())
+    executor = make(DEMO, 4, patience=3.0)
+    try:
+        wanted = executor.logits(0, IDS)
+        for _ in range(200):
+            kind = rng.choice([signal.SIGKILL, signal.SIGSTOP])
+            rank = rng.randrange(1, 4)
+            assert lose(executor, rank, kind, tokens=rng.randrange(60)).rank == rank
+            executor.truncate(0, 0)
+            np.testing.assert_array_equal(executor.logits(0, IDS), wanted)
+    finally:
+        executor.close()
+    assert set(Path("/dev/shm").iterdir()) <= names
+
+
+_PARENT = """
+import sys, time
+from pathlib import Path
+from monolane.cpu import CpuExecutor
+from monolane.epoch import Advance
+from monolane.model import Weights
+executor = CpuExecutor(Weights.open(Path(sys.argv[1])), context=1024, slots=1, workers=2, ranks=2)
+executor.start([Advance(slot=0, token_ids=(1,), budget=1000)])
+print(executor.processes[1], flush=True)
+time.sleep(600)
+"""
+
+
+def test_ranks_end_with_the_process_that_started_them() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _PARENT, str(DEMO)], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        rank = int(parent.stdout.readline())
+        assert is_alive(rank)
+        watch = os.pidfd_open(rank)
+        parent.kill()
+    try:
+        assert select.select([watch], [], [], 120)[0]
+    finally:
+        os.close(watch)
+
+
+def test_a_link_delay_costs_time_and_no_bits(alone: CpuExecutor) -> None:
+    """From the leader's pass to the others and their logits back: at least two delays a token."""
+    executor = make(DEMO, 2, workers=2, link_delay=20e-3, patience=60.0)
+    try:
+        advance = Advance(slot=0, token_ids=tuple(IDS[:4]), budget=8)
+        events = epoch(executor, advance)
+    finally:
+        executor.close()
+    alone.truncate(0, 0)
+    assert [e.token_id for e in events] == [e.token_id for e in epoch(alone, advance)]
+    assert all(b.time_ns - a.time_ns >= 40_000_000 for a, b in pairwise(events))
+
+
+def test_what_cannot_be_shared_out_is_refused() -> None:
+    with pytest.raises(BackendError, match="ranks: expected one of 1, 2, 4, 8, which divide"):
+        make(DEMO, 3)
+    with pytest.raises(BackendError, match="workers: expected a multiple of the 2 ranks"):
+        make(DEMO, 2, workers=3)
+    weights = Weights.open(DEMO)
+    inner = Weights(weights.config, weights.outer, weights.layers)
+    with pytest.raises(BackendError, match="ranks: expected weights that lie in files"):
+        CpuExecutor(inner, context=8, slots=1, ranks=2)
+
+
+def test_a_rank_that_cannot_load_says_why(tmp_path: Path) -> None:
+    """The folder is gone by the time that rank 1 opens it."""
+    folder = tmp_path / "model"
+    shutil.copytree(GOLDEN / "head_dim_96", folder)
+    weights = Weights.open(folder)
+    shutil.rmtree(folder)
+    with pytest.raises(BackendError, match="rank 1: "):
+        CpuExecutor(weights, context=8, slots=1, ranks=2)
