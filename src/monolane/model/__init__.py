@@ -7,7 +7,15 @@ nothing of families, config.json or safetensors.
 from monolane.model._aside import check_replaceable, folder_aside
 from monolane.model._beside import LICENCE_FILES, copy_beside
 from monolane.model._checkpoint import Checkpoint, write_checkpoint
-from monolane.model._config import Activation, Head, LayerConfig, LayerRotary, ModelConfig, QkNorm
+from monolane.model._config import (
+    COMMON_FEATURES,
+    Activation,
+    Head,
+    LayerConfig,
+    LayerRotary,
+    ModelConfig,
+    QkNorm,
+)
 from monolane.model._fields import read_json_object
 from monolane.model._formats import (
     ACTIVATIONS,
@@ -39,6 +47,7 @@ from monolane.model.families import parse_config, render_config, tensor_specs
 
 __all__ = [
     "ACTIVATIONS",
+    "COMMON_FEATURES",
     "FORMATS",
     "LICENCE_FILES",
     "NEVER",
