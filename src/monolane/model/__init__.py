@@ -15,6 +15,7 @@ from monolane.model._config import (
     LayerRotary,
     ModelConfig,
     QkNorm,
+    WeightDtype,
 )
 from monolane.model._fields import read_json_object
 from monolane.model._formats import (
@@ -40,8 +41,10 @@ from monolane.model._rotary import (
     RotaryScaling,
     YarnScaling,
 )
+from monolane.model._rounding import rounded
 from monolane.model._safetensors import PendingTensor, SafetensorsFile, write_safetensors
 from monolane.model._tensors import NORMS, Part, Role, TensorSpec, lane_shape, layer_roles
+from monolane.model._unpack import write_unpacked
 from monolane.model._weights import Weights
 from monolane.model.families import parse_config, render_config, tensor_specs
 
@@ -79,6 +82,7 @@ __all__ = [
     "RotaryScaling",
     "SafetensorsFile",
     "TensorSpec",
+    "WeightDtype",
     "WeightFormat",
     "Weights",
     "YarnScaling",
@@ -98,7 +102,9 @@ __all__ = [
     "read_json_object",
     "render_config",
     "repack_folder",
+    "rounded",
     "tensor_specs",
     "write_checkpoint",
     "write_safetensors",
+    "write_unpacked",
 ]
