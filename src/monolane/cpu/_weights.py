@@ -87,12 +87,8 @@ def convert(core: Executor, plan: Plan, sources: Mapping[tuple[Role, int], Array
 
 
 def keeps_floats(config: ModelConfig) -> bool:
-    """Tell whether a quantised model says which of its matrices are floats: they stay as stored.
-
-    Of one that does not, only a tied head is: the embedding, which is quantised as all the others.
-    """
-    scheme = config.quantization
-    return scheme is not None and (bool(scheme.ignore) or scheme.packing is not None)
+    """Tell whether a model is quantised, and says which of its matrices are floats."""
+    return config.quantization is not None and config.quantization.keeps_floats
 
 
 def _set_vector(

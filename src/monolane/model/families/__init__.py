@@ -92,7 +92,7 @@ def read_config(folder: Path) -> ModelConfig:
     path = folder / "config.json"
     if not path.is_file():
         got = (
-            "; got a file: generate, chat, serve and bench run a .gguf file as it is"
+            "; got a file: 'monolane export' makes a folder of a .gguf file"
             if folder.is_file()
             else ""
         )

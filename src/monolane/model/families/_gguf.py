@@ -152,13 +152,13 @@ def named_stretch(rotary: Rotary, head_dim: int) -> Rotary:
     divisors = np.array(rotary.scaling.divisors)
     plain = replace(rotary, scaling=None).frequencies(head_dim).astype(np.float64)
     low, high, factor = 1.0, 4.0, float(divisors.max())
-    blended = (divisors > 1) & (divisors < factor)
+    near = 1e-4  # far above the rounding of divisors, which are stored in float32
+    blended = (divisors > 1 + near) & (divisors < factor * (1 - near))
     if blended.any():
         kept = (1 / divisors - 1 / factor) / (1 - 1 / factor)  # of a pair's frequency
         contexts = (low + kept * (high - low)) * 2 * math.pi / plain
         scaling = Llama3Scaling(factor, low, high, round(float(np.median(contexts[blended]))))
-        # Divisors are stored in float32.
-        if np.allclose(plain / scaling.stretch(plain, rotary.theta), divisors, rtol=1e-4):
+        if np.allclose(plain / scaling.stretch(plain, rotary.theta), divisors, rtol=near):
             return replace(rotary, scaling=scaling)
     raise ConfigError(
         f"{ROPE_DIVISORS}: expected divisors of Llama 3's stretch, for which config.json has "
