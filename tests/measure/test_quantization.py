@@ -36,6 +36,28 @@ def test_only_texts_that_fit_are_scored_and_named(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_file_is_held_against_its_own_numbers(llama_gguf: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("Bytes are tokens here. " * 4)
+    command = [sys.executable, ROOT / "bench" / "quantization.py", llama_gguf, text]
+    done = subprocess.run(
+        [*map(str, command), "--context", "64"],
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    validate_document(document)
+    found = {(r["backend"], r["dtype"]): r for r in document["records"]}
+    assert {r["context"] for r in document["records"]} == {64}
+    assert set(found) == {
+        ("reference", "float32"), ("cpu", "bfloat16"), ("cpu", "int8"), ("cpu", "int4"),
+        ("cpu", "float32"),  # as the file has it
+    }  # fmt: skip
+    assert found["cpu", "float32"]["kl_nats"] < 1e-6
+    assert found["cpu", "int8"]["kl_nats"] < found["cpu", "int4"]["kl_nats"]
+    assert found["cpu", "int8"]["bytes_per_token"] > found["cpu", "int4"]["bytes_per_token"]
+
+
 def records() -> dict[tuple[str, str], dict[str, Any]]:
     newest = max((ROOT / "bench" / "results").glob("*-quantization.json"))
     document = json.loads(newest.read_text(encoding="utf-8"))
