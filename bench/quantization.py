@@ -1,20 +1,28 @@
 """What quantising costs in accuracy: bits per byte on text, and logits against the oracle.
 
-    python bench/quantization.py MODEL TEXT... [--tokens 20000] [--goldens tests/golden] [--out DIR]
+    python bench/quantization.py MODEL [TEXT...] [--tokens 20000] [--context N]
+        [--goldens tests/golden] [--out DIR]
 
 Each dtype gets the same windows of the same texts as the float32 oracle, so that differences are
 the dtype's own and not the text's. int8 and int4 are measured twice: with the oracle's float32
 arithmetic (what the codes cost), and on the CPU backend (with its int8 activations: what a user
 gets). float8, which is for GPUs, with the oracle's: what its float16 activations add is less than
-they add to float16 weights. Prints a results document or, with --out, writes it there.
+they add to float16 weights.
+
+MODEL is a float folder, or a .gguf file, or smollm2. A file's own numbers in float32 are the oracle
+then, and what the CPU backend makes of them in each dtype stands beside the file as it is. Without
+TEXT, the texts are the help topics of Python's own library, which lie on every machine: English
+prose with code, under Python's licence. Prints a results document or, with --out, writes it there.
 """
 
 import argparse
 import math
+import platform
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
@@ -24,7 +32,7 @@ from rich.console import Console
 from rich.progress import track
 
 from monolane.cuda._pack import widened
-from monolane.engine import Engine, find_backend
+from monolane.engine import Engine, find_backend, find_model, unpack_gguf
 from monolane.epoch import SharedExecutor
 from monolane.errors import ConfigError
 from monolane.model import (
@@ -33,6 +41,7 @@ from monolane.model import (
     Role,
     SafetensorsFile,
     Weights,
+    is_gguf,
     quantize_folder,
     read_config,
 )
@@ -43,8 +52,20 @@ from monolane.reference import log_probabilities
 Logits = npt.NDArray[np.float32]
 Record = dict[str, Any]
 
+VARIANTS_OF_FILES = ("bfloat16", "int8", "int4")
 SCHEMES = {"int8": Quantization(8), "int4": Quantization(4)}
 GOLDEN_DTYPES = ("bfloat16", *SCHEMES)
+
+
+Variants = dict[tuple[str, str], tuple[Engine, dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Text:
+    """What is scored, and how the results name it."""
+
+    name: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -100,35 +121,47 @@ class Tally:
 def main() -> None:
     """Measure and print."""
     options = parse_arguments()
-    label = options.label or options.model.name
-    records, used = measure_text(options.model, label, options.text, options.tokens)
+    model = find_model(options.model)
+    label = options.label or Path(options.model).name
+    texts = [Text(path.name, path.read_text(encoding="utf-8")) for path in options.text]
+    records, used = measure_text(
+        model, label, texts or help_topics(), options.tokens, options.context
+    )
     if options.goldens is not None:
         records += measure_goldens(options.goldens)
-    texts = [path.name for path in used]
-    publish(records, "quantization", options.out, timed=False, model=label, text=texts)
+    what = "quantization" if not is_gguf(model) else f"quantization-{label.removesuffix('.gguf')}"
+    publish(records, what, options.out, timed=False, model=label, text=used)
 
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="What quantising costs in accuracy.")
-    parser.add_argument("model", type=Path, help="a float model folder with a tokenizer")
-    parser.add_argument("text", type=Path, nargs="+", help="files that the model has not seen")
+    parser.add_argument("model", help="a float model folder with a tokenizer, or a .gguf file")
+    parser.add_argument("text", type=Path, nargs="*", help="files that the model has not seen")
     parser.add_argument("--tokens", type=int, default=20_000, help="to score at most")
+    parser.add_argument("--context", type=int, help="of a window, in tokens [default: the model's]")
     parser.add_argument("--goldens", type=Path, help="folder of golden models to measure too")
     parser.add_argument("--label", help="name of the model in the results [default: its folder's]")
     parser.add_argument("--out", type=Path, help="folder for the results file")
     return parser.parse_args()
 
 
+def help_topics() -> list[Text]:
+    """Return the help on Python's language: a text for each topic, in the order of their names."""
+    version = platform.python_version()
+    return [Text(f"help({name!r}) of Python {version}", topics[name]) for name in sorted(topics)]
+
+
 def measure_text(
-    model: Path, label: str, texts: Sequence[Path], tokens: int
-) -> tuple[list[Record], list[Path]]:
+    model: Path, label: str, texts: Sequence[Text], tokens: int, context: int | None = None
+) -> tuple[list[Record], list[str]]:
     """Score texts with every variant of a model, window by window side by side.
 
     Returns the records, and which texts were scored.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        engines = open_variants(model, Path(scratch))
+        opened = open_file_variants if is_gguf(model) else open_variants
+        engines = opened(model, Path(scratch), context)
         oracle = engines["reference", "float32"][0]
         windows, size, used = cut_windows(oracle, texts, tokens)
         tallies = {name: Tally(weights=about) for name, (_, about) in engines.items()}
@@ -139,7 +172,7 @@ def measure_text(
                 tallies[name].add(window, found, wanted)
         for engine, _ in engines.values():
             engine.close()
-    common = {"name": "accuracy", "engine": "monolane", "context": oracle.config.max_positions}
+    common = {"name": "accuracy", "engine": "monolane", "context": oracle.backend.context}
     base = tallies["reference", "float32"].record(size)["bits_per_byte"]
     records = []
     for (backend, dtype), tally in tallies.items():
@@ -149,30 +182,50 @@ def measure_text(
     return records, used
 
 
-def open_variants(
-    model: Path, scratch: Path
-) -> dict[tuple[str, str], tuple[Engine, dict[str, Any]]]:
+def open_file_variants(model: Path, scratch: Path, context: int | None) -> Variants:
+    """Load a .gguf file as it is, and its numbers in float32 and in dtypes of ours.
+
+    What is said of each is the bytes that a token reads: a tied head counts, embedding rows do not.
+    """
+    folder = scratch / model.stem
+    unpack_gguf(model, folder)
+    found = {("reference", "float32"): Engine.load(folder, "reference", context=context)}
+    for dtype in VARIANTS_OF_FILES:
+        found["cpu", dtype] = Engine.load(folder, "cpu", dtype, context)
+    as_it_is = Engine.load(model, "cpu", context=context)
+    found["cpu", as_it_is.backend.dtype] = as_it_is
+    read = {name: engine.backend.bytes_per_token(1) for name, engine in found.items()}
+    return {
+        name: (engine, {} if read[name] is None else {"bytes_per_token": read[name]})
+        for name, engine in found.items()
+    }
+
+
+def open_variants(model: Path, scratch: Path, context: int | None) -> Variants:
     """Load (backend, dtype of the weights) -> engine, and what is to be said of its weights."""
     stored = sum(array.nbytes for array in Checkpoint.open(model).values())
     plain: dict[str, Any] = {"weight_bytes": stored}
     found = {
-        ("reference", "float32"): (Engine.load(model, "reference"), plain),
-        ("cpu", "float32"): (Engine.load(model, "cpu", "float32"), plain),
-        ("cpu", "bfloat16"): (Engine.load(model, "cpu", "bfloat16"), plain),
+        ("reference", "float32"): (Engine.load(model, "reference", context=context), plain),
+        ("cpu", "float32"): (Engine.load(model, "cpu", "float32", context), plain),
+        ("cpu", "bfloat16"): (Engine.load(model, "cpu", "bfloat16", context), plain),
     }
-    found["reference", "float8"] = open_float8(model)
+    found["reference", "float8"] = open_float8(model, context)
     for dtype, scheme in SCHEMES.items():
         report = quantize_folder(model, scratch / dtype, scheme)
         worst = {role.value: error.relative_error for role, error in report.worst().items()}
         about = {"weight_bytes": report.bytes_after, "worst_matrix_errors": worst}
         for backend in ("reference", "cpu"):
-            found[backend, dtype] = (Engine.load(scratch / dtype, backend), about)
+            found[backend, dtype] = (
+                Engine.load(scratch / dtype, backend, context=context),
+                about,
+            )
     return found
 
 
-def open_float8(model: Path) -> tuple[Engine, dict[str, Any]]:
+def open_float8(model: Path, context: int | None) -> tuple[Engine, dict[str, Any]]:
     """Load a model with the weights that a GPU makes of it in float8."""
-    engine = Engine.load(model, "reference")
+    engine = Engine.load(model, "reference", context=context)
     weights = Weights.load(engine.config, Checkpoint.open(model))
     rounded = widened(weights)
     stored = [(dict(weights.outer), dict(rounded.outer))]
@@ -200,24 +253,23 @@ def lane_matrices(weights: Weights) -> frozenset[Role]:
 
 
 def cut_windows(
-    engine: Engine, texts: Sequence[Path], tokens: int
-) -> tuple[list[Window], int, list[Path]]:
+    engine: Engine, texts: Sequence[Text], tokens: int
+) -> tuple[list[Window], int, list[str]]:
     """Cut texts into contexts, each token scored once with half a context before it if there is.
 
     Whole texts are taken in order, those left out that no longer fit into ``tokens``, so bytes and
-    tokens match. Returns the windows, the bytes of the texts taken, and these texts.
+    tokens match. Returns the windows, the bytes of the texts taken, and their names.
     """
     windows: list[Window] = []
-    used: list[Path] = []
+    used: list[str] = []
     size = scored = 0
-    for path in texts:
-        text = path.read_text(encoding="utf-8")
-        ids = engine.prompt_ids(text)
+    for text in texts:
+        ids = engine.prompt_ids(text.text)
         if scored + len(ids) > tokens:
             continue
         windows += cut_text(ids, engine.backend.context)
-        used.append(path)
-        size, scored = size + len(text.encode()), scored + len(ids)
+        used.append(text.name)
+        size, scored = size + len(text.text.encode()), scored + len(ids)
     if not windows:
         raise SystemExit(f"--tokens: expected room for one whole text, got {tokens}")
     return windows, size, used

@@ -1,4 +1,4 @@
-"""A .gguf file on the command line: what runs a model takes it, the rest say what they want."""
+"""A .gguf file on the command line: it runs as it is, and other models are made of it."""
 
 import json
 import subprocess
@@ -6,8 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from monolane.cli import app
 from monolane.cpu import CpuExecutor
+from monolane.engine import Engine, SamplingParams
+from monolane.errors import MonolaneError
 from monolane.model import Weights
 
 PROGRAM = [sys.executable, "-W", "error", "-c", "from monolane.cli import main; main()"]
@@ -50,11 +54,53 @@ def test_bench_takes_a_file(llama_gguf: Path) -> None:
     assert {"decode", "prefill"} <= {record["name"] for record in records}
 
 
-def test_commands_that_write_a_model_ask_for_a_folder(llama_gguf: Path, tmp_path: Path) -> None:
-    result = run("quantize", llama_gguf, tmp_path / "out", "--dtype", "int8")
-    assert result.returncode == 1
-    assert "expected a model folder with a config.json in it; got a file" in result.stderr
-    assert result.stdout == ""
+def invoke(*arguments: object) -> Result:
+    """The command within this process: torch takes seconds to import in one of its own."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_commands_that_make_a_model_of_another_dequantise_a_file(
+    llama_gguf: Path, tmp_path: Path
+) -> None:
+    commands = {"quantize": ("--dtype", "int8"), "export": (), "retrofit": ("--lanes", 2)}
+    for command, options in commands.items():
+        made = invoke(command, llama_gguf, tmp_path / command, *options)
+        assert made.exit_code == 0, made.output
+        assert made.stdout == f"{tmp_path / command}\n"
+        assert "dequantised" in made.stderr or "quantising lost" in made.stderr
+        again = invoke(command, llama_gguf, tmp_path / command, *options)
+        assert "pass overwrite=True (--overwrite)" in str(again.exception)
+    assert {path.name for path in tmp_path.iterdir()} == {*commands, llama_gguf.name}
+    # Float32 in the file: the same model, whose lanes sum in another order.
+    answers = []
+    for model in (llama_gguf, tmp_path / "export", tmp_path / "retrofit"):
+        with Engine.load(model, "reference") as engine:
+            answers.append(engine.generate("a", SamplingParams(max_tokens=6)).token_ids)
+    assert answers[0] == answers[1] == answers[2]
+
+
+def test_what_a_file_cannot_give_is_said(llama_gguf: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for arguments, wanted in (
+        (("quantize", llama_gguf, out, "--dtype", "auto"), "got a .gguf file, which runs as it is"),
+        (("export", llama_gguf, out, "--dtype", "int8"), "dtype: expected one of bfloat16"),
+        (("retrofit", llama_gguf, out, "--lanes", 3), "in 3 lanes: lanes: expected a number"),
+        (("export", llama_gguf, llama_gguf), "expected a folder or nothing, got a file"),
+    ):
+        result = invoke(*arguments)
+        assert isinstance(result.exception, MonolaneError)
+        assert wanted in str(result.exception)
+        assert [path.name for path in tmp_path.iterdir()] == [llama_gguf.name]
+
+
+def test_verify_takes_a_file_and_refuses_codes(llama_gguf: Path, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    result = invoke("verify", llama_gguf, "--tokens", 20)
+    assert result.exit_code == 0, result.output
+    assert "the implementations agree" in result.stdout
+    assert invoke("quantize", llama_gguf, tmp_path / "q", "--dtype", "int8").exit_code == 0
+    result = invoke("verify", tmp_path / "q")
+    assert "expected float weights to compare, got int8 codes" in str(result.exception)
 
 
 def test_a_file_that_is_no_gguf_is_an_error_of_one_line(tmp_path: Path) -> None:

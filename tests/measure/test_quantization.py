@@ -36,6 +36,28 @@ def test_only_texts_that_fit_are_scored_and_named(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_file_is_held_against_its_own_numbers(llama_gguf: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("Bytes are tokens here. " * 4)
+    command = [sys.executable, ROOT / "bench" / "quantization.py", llama_gguf, text]
+    done = subprocess.run(
+        [*map(str, command), "--context", "64"],
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    validate_document(document)
+    found = {(r["backend"], r["dtype"]): r for r in document["records"]}
+    assert {r["context"] for r in document["records"]} == {64}
+    assert set(found) == {
+        ("reference", "float32"), ("cpu", "bfloat16"), ("cpu", "int8"), ("cpu", "int4"),
+        ("cpu", "float32"),  # as the file has it
+    }  # fmt: skip
+    assert found["cpu", "float32"]["kl_nats"] < 1e-6
+    assert found["cpu", "int8"]["kl_nats"] < found["cpu", "int4"]["kl_nats"]
+    assert found["cpu", "int8"]["bytes_per_token"] > found["cpu", "int4"]["bytes_per_token"]
+
+
 def records() -> dict[tuple[str, str], dict[str, Any]]:
     newest = max((ROOT / "bench" / "results").glob("*-quantization.json"))
     document = json.loads(newest.read_text(encoding="utf-8"))
@@ -76,3 +98,41 @@ def test_the_page_shows_the_results(
         against_oracle = ["", against_oracle[1], "", "", ""]
     expected = [f"{r['weight_bytes'] / 1e6:.2f}", f"{r['bits_per_byte']:.4f}", *against_oracle]
     assert shown == expected
+
+
+@pytest.mark.parametrize(
+    ("weights", "backend", "dtype"),
+    [
+        ("float32, the oracle", "reference", "float32"),
+        ("bfloat16", "cpu", "bfloat16"),
+        ("int8", "cpu", "int8"),
+        ("int4", "cpu", "int4"),
+        ("Q4_1, the file as it is", "cpu", "q4_1"),
+    ],
+)
+def test_the_page_shows_the_results_on_real_weights(weights: str, backend: str, dtype: str) -> None:
+    newest = max((ROOT / "bench" / "results").glob("*-quantization-smollm2.json"))
+    document = json.loads(newest.read_text(encoding="utf-8"))
+    text = (ROOT / "docs" / "quantization.md").read_text(encoding="utf-8")
+    assert f"(../bench/results/{newest.name})" in text
+    rows = [[c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines()]
+    (shown,) = [row[1:] for row in rows if row[:1] == [weights] and len(row) == 8]
+    (r,) = [x for x in document["records"] if (x["backend"], x["dtype"]) == (backend, dtype)]
+    assert f"{r['tokens']:,} tokens or {r['bytes']:,} bytes" in text
+    assert shown == real_row(r)
+
+
+def real_row(r: dict[str, Any]) -> list[str]:
+    """Return what the page says of a record, behind the weights' name."""
+    figures = [f"{r['bits_per_byte']:.4f}", f"{r['perplexity']:.3f}"]
+    if r["backend"] == "reference":
+        return ["", figures[0], "", figures[1], "", "", ""]
+    return [
+        f"{r['bytes_per_token'] / 1e6:.1f}",
+        figures[0],
+        f"{r['bits_per_byte_more']:+.4f}",
+        figures[1],
+        f"{100 * r['logit_rms_error_share']:.2f} %",
+        f"{r['kl_nats']:.5f}",
+        f"{100 * r['top1_agreement']:.2f} %",
+    ]

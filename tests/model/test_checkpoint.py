@@ -1,11 +1,12 @@
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from monolane.errors import CheckpointError
-from monolane.model import Checkpoint, write_checkpoint
+from monolane.model import Checkpoint, find_shards, write_checkpoint
 
 TENSORS = {f"t{i}": np.full((4, 4), i, np.float32) for i in range(5)}  # 64 bytes each
 INDEX = "model.safetensors.index.json"
@@ -85,3 +86,31 @@ def test_shards_and_index_of_two_checkpoints(tmp_path: Path) -> None:
         (tmp_path / INDEX).write_text(json.dumps({"weight_map": changed}))
         with pytest.raises(CheckpointError, match=message):
             Checkpoint.open(tmp_path)
+
+
+def test_weights_under_the_names_of_autogptq(tmp_path: Path) -> None:
+    tensors = {"a": np.arange(3.0), "b": np.arange(2.0)}
+    write_checkpoint(tmp_path, tensors.items())
+    (tmp_path / "model.safetensors").rename(tmp_path / "gptq_model-4bit-128g.safetensors")
+    assert Checkpoint.open(tmp_path).keys() == {"a", "b"}
+    # Of two sizes in one folder, none is the folder's model.
+    shutil.copy(
+        tmp_path / "gptq_model-4bit-128g.safetensors", tmp_path / "gptq_model-8bit--1g.safetensors"
+    )
+    with pytest.raises(CheckpointError, match="expected model.safetensors, or shards with"):
+        Checkpoint.open(tmp_path)
+
+
+def test_shards_under_the_names_of_autogptq(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, [("a", np.arange(9.0)), ("b", np.arange(9.0))], max_shard_bytes=72)
+    index = tmp_path / "gptq_model-4bit-32g.safetensors.index.json"
+    text = (tmp_path / "model.safetensors.index.json").read_text()
+    index.write_text(text.replace("model-0", "gptq_model-4bit-32g-0"))
+    (tmp_path / "model.safetensors.index.json").unlink()
+    for path in sorted(tmp_path.glob("model-*")):
+        path.rename(tmp_path / path.name.replace("model", "gptq_model-4bit-32g"))
+    assert Checkpoint.open(tmp_path).keys() == {"a", "b"}
+    assert find_shards(index) == {x.name for x in tmp_path.glob("gptq_model*.safetensors")}
+    (tmp_path / "gptq_model-4bit-32g-00002-of-00002.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=f"{index.name} names this file, but it is not there"):
+        Checkpoint.open(tmp_path)

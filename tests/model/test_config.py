@@ -7,6 +7,7 @@ import pytest
 
 from monolane.errors import BackendError, ConfigError
 from monolane.model import (
+    COMMON_FEATURES,
     NEVER,
     NOW,
     Head,
@@ -95,6 +96,12 @@ def test_features_that_an_executor_lacks_are_refused_by_name() -> None:
     biased.check_features("cpu", "qkv_bias")
     with pytest.raises(BackendError, match="qkv_bias: the slide rule backend does not compute it"):
         biased.check_features("slide rule", "another")
+
+
+def test_the_common_features_are_features() -> None:
+    fields = {x.name for x in dataclasses.fields(ModelConfig) if x.metadata.get("feature")}
+    assert set(COMMON_FEATURES) <= fields | {"layers.rotary", "rotary.amplitude"}
+    assert len(set(COMMON_FEATURES)) == len(COMMON_FEATURES)
 
 
 def test_an_executor_may_compute_some_values_of_a_field() -> None:

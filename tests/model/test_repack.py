@@ -19,6 +19,7 @@ from monolane.model import (
     Role,
     SafetensorsFile,
     Weights,
+    matrix_formats,
     parse_config,
     quantize_folder,
     read_config,
@@ -28,6 +29,7 @@ from monolane.model import (
     write_safetensors,
 )
 from monolane.model import _repack as repack
+from monolane.plan import build, cpu, pass_cost
 from monolane.reference import ReferenceModel
 
 
@@ -318,6 +320,19 @@ def test_a_matrix_is_repacked_a_few_rows_at_a_time(tmp_path: Path) -> None:
     assert peak < found.codes.nbytes + found.scales.nbytes + extra
     assert extra < 2048 * 8192 / 2  # not even the codes of the matrix, widened
     np.testing.assert_array_equal(found.widened()[7, :8], np.arange(8, 0, -1) - 8)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_folder_says_how_each_matrix_is_multiplied(tmp_path: Path, tied: bool) -> None:
+    """As the CPU backend does: the head is float16, all else int4."""
+    write_folder(tmp_path / "m", SCHEMES["ct int4, groups of 32"], tie_word_embeddings=tied)
+    config = read_config(tmp_path / "m")
+    formats = matrix_formats(config, Checkpoint.open(tmp_path / "m"))
+    assert formats[Role.HEAD, None] == "float16"
+    assert set(formats.values()) == {"float16", "int4"}
+    plan = build(config, cpu(1), "int4", max_width=1, context=8, formats=formats)
+    executor = CpuExecutor(load(tmp_path / "m"), context=8, slots=1, workers=1)
+    assert pass_cost(plan, 1).bytes == executor.bytes_per_token(8)
 
 
 def test_against_the_library_compressed_tensors() -> None:

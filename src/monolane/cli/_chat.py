@@ -48,9 +48,7 @@ def chat(
         min_p=min_p,
         seed=seed,
     )
-    loaded = Engine.load(
-        model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=ranks
-    )
+    loaded = Engine.load(model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=ranks)
     with loaded as engine:
         if model == DEMO:
             print_note(

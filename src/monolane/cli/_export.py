@@ -12,7 +12,10 @@ from monolane.cli import _options as options
 def export(
     model: Annotated[
         str,
-        typer.Argument(help="'demo', a model folder, a Hub id, or the folder of a training run."),
+        typer.Argument(
+            help="'demo', 'smollm2', a model folder, a .gguf file, a Hub id, or the folder of a "
+            "training run."
+        ),
     ],
     destination: Annotated[Path, typer.Argument(help="Folder to write.")],
     hub_layout: Annotated[
@@ -24,15 +27,23 @@ def export(
         ),
     ] = True,
     dtype: Annotated[
-        str | None, typer.Option(help="bfloat16, float16 or float32 [default: as it is].")
+        str | None,
+        typer.Option(
+            help="bfloat16, float16 or float32 [default: as it is; quantised matrices of a .gguf "
+            "file as float32]."
+        ),
     ] = None,
     step: Annotated[
         int | None, typer.Option(help="Of a training run: the checkpoint [default: the newest].")
     ] = None,
     overwrite: options.ReplaceDestination = False,
 ) -> None:
-    """Write a model in Hub layout: weights, config, tokenizer, card and modeling code."""
+    """Write a model in Hub layout: weights, config, tokenizer, card and modeling code.
+
+    A .gguf file is dequantised; the folder's architecture is one that Transformers has itself.
+    """
     from monolane.engine import find_model
+    from monolane.model import is_gguf
 
     source = find_model(model)
     if (source / "config.toml").is_file():  # a model folder has config.json
@@ -41,8 +52,19 @@ def export(
         export_run(source, destination, step=step, dtype=dtype, overwrite=overwrite)
     elif step is not None:
         raise typer.BadParameter(f"{source} is no training run, so it has no steps")
+    elif is_gguf(source):
+        _export_gguf(source, destination, dtype, overwrite)
     else:
         from monolane.hf import export_hub_layout
 
         export_hub_layout(source, destination, dtype=dtype, overwrite=overwrite)
     sys.stdout.write(f"{destination}\n")
+
+
+def _export_gguf(source: Path, destination: Path, dtype: str | None, overwrite: bool) -> None:
+    from monolane.engine import unpack_gguf
+
+    unpack_gguf(source, destination, dtype=dtype, overwrite=overwrite)  # type: ignore[arg-type]
+    sys.stderr.write(
+        "the numbers are those of the file: what its quantising lost is not in the folder\n"
+    )

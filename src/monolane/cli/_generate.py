@@ -63,9 +63,7 @@ def generate(
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
     )
-    loaded = Engine.load(
-        model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=ranks
-    )
+    loaded = Engine.load(model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=ranks)
     with loaded as engine:
         if chat:
             stream = chat_stream(engine, [{"role": "user", "content": text}], params, thinking)

@@ -13,22 +13,35 @@ PlannedModel = Annotated[
     typer.Option(
         "--model",
         "-m",
-        help="'demo', 'smollm2', a model folder, a Hub id, or a shape: laneformer-2b.",
+        help="'demo', 'smollm2', a model folder, a .gguf file, a Hub id, or a shape: "
+        "laneformer-2b.",
     ),
 ]
 
 
 def planned_model(model: str) -> "tuple[ModelConfig, dict[Place, str] | None]":
-    """Return a model's config, and the formats of its matrices where they are stored as blocks."""
+    """Return a model's config, and the formats of its matrices where they are quantised."""
     from monolane.engine import find_model
-    from monolane.model import Blocks, Role, Weights, find_format, is_gguf, read_config
+    from monolane.model import (
+        Blocks,
+        Checkpoint,
+        Role,
+        Weights,
+        find_format,
+        is_gguf,
+        matrix_formats,
+        read_config,
+    )
     from monolane.plan import NAMES, named_config
 
     if model in NAMES:
         return named_config(model), None
     path = find_model(model)
     if not is_gguf(path):
-        return read_config(path), None
+        config = read_config(path)
+        if config.quantization is None:
+            return config, None
+        return config, matrix_formats(config, Checkpoint.open(path))
     weights = Weights.open(path)
     return weights.config, {
         place: find_format(matrix.format).multiplied.name

@@ -36,17 +36,23 @@ def quantize(
     Embedding and norms stay as they are. The folder loads wherever a model does; Transformers does
     not read it. What it costs in accuracy: docs/quantization.md.
 
+    A .gguf file is dequantised first, and then quantised anew: its own codes are lost.
+
     A folder of compressed-tensors, GPTQ or AWQ is repacked with --dtype auto: the same numbers, in
     the order in which monolane reads them, so that nothing is to be repacked at each load.
     """
-    from monolane.engine import find_model
+    from monolane.cli._unpacked import model_folder
     from monolane.model import Quantization, quantize_folder, repack_folder
 
     if dtype not in (*DTYPES, AS_IT_IS):
         known = ", ".join((*DTYPES, AS_IT_IS))
         raise typer.BadParameter(f"--dtype: expected one of {known}, got {dtype!r}")
-    source = find_model(model)
-    with _progress_bar(shown=not as_json) as progress:
+    if dtype == AS_IT_IS:
+        _check_packed(model)
+    with (
+        model_folder(model, destination, overwrite) as source,
+        _progress_bar(shown=not as_json) as progress,
+    ):
         if dtype == AS_IT_IS:
             report = repack_folder(source, destination, overwrite=overwrite, progress=progress)
         else:
@@ -59,6 +65,19 @@ def quantize(
         return
     sys.stderr.write("\n".join(_table(report)) + "\n")
     sys.stdout.write(f"{destination}\n")
+
+
+def _check_packed(model: str) -> None:
+    """Refuse a .gguf file: its blocks have no folder format, so nothing could stay as it is."""
+    from monolane.engine import find_model
+    from monolane.errors import ConfigError
+    from monolane.model import is_gguf
+
+    if is_gguf(path := find_model(model)):
+        raise ConfigError(
+            f"{path}: dtype auto: expected a folder that another tool quantised, got a .gguf file, "
+            "which runs as it is; name a dtype, int8 or int4, to make a folder of it"
+        )
 
 
 @contextmanager

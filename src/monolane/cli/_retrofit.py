@@ -3,15 +3,21 @@
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from monolane.cli import _options as options
 
+if TYPE_CHECKING:
+    from monolane.tune import AnnealRecipe
+
 
 def retrofit(
-    source: Annotated[str, typer.Argument(help="Folder of a dense model, or a Hub id.")],
+    source: Annotated[
+        str,
+        typer.Argument(help="A dense model: 'smollm2', a folder, a .gguf file, or a Hub id."),
+    ],
     out: Annotated[Path, typer.Argument(help="Model folder to write.")],
     lanes: Annotated[int, typer.Option(help="Lanes to deal the heads out to.")] = 8,
     delay: Annotated[int, typer.Option(help="Layers until lanes hear each other; 0 is exact.")] = 0,
@@ -37,37 +43,53 @@ def retrofit(
 ) -> None:
     """Convert a dense checkpoint into lanes: exact without a delay, a starting point with one.
 
-    --distil trains the delayed model back towards its source on the text of a file or folder.
+    A .gguf file is dequantised first. --distil trains the delayed model back towards its source on
+    the text of a file or folder.
     """
-    from monolane.engine import find_model
+    from monolane.cli._unpacked import model_folder
+    from monolane.tune import AnnealRecipe
+
+    _check_choice("--head", head, ("auto", "vocab_parallel", "replicate"))
+    shape = {"lanes": lanes, "delay": delay, "early": early, "head": head}
+    with model_folder(source, out, overwrite) as folder:
+        if distil is None:
+            _convert(folder, out, shape, overwrite)
+        else:
+            recipe = AnnealRecipe(
+                order=order,  # type: ignore[arg-type]
+                objective=objective,  # type: ignore[arg-type]
+                steps=steps,
+                rows_per_step=rows,
+                context=context,
+                peak_lr=learning_rate,
+                seed=seed,
+            )
+            _convert_and_distil(folder, out, shape, overwrite, distil, recipe)
+    sys.stdout.write(f"{out}\n")
+
+
+def _convert(folder: Path, out: Path, shape: dict[str, Any], overwrite: bool) -> None:
     from monolane.tune import retrofit_folder
 
-    folder = find_model(source)
-    _check_choice("--head", head, ("auto", "vocab_parallel", "replicate"))
-    shape = {"lanes": lanes, "early": early, "head": head}
-    if distil is None:
-        made = retrofit_folder(folder, out, delay=delay, overwrite=overwrite, **shape)  # type: ignore[arg-type]
-        if made.kv_head_copies > 1:
-            sys.stderr.write(f"each KV head is there {made.kv_head_copies} times, one a lane\n")
-        if not made.exact:
-            sys.stderr.write(
-                "the delay changes what is computed: train the model back, with --distil or "
-                "another trainer, before judging it\n"
-            )
-        sys.stdout.write(f"{out}\n")
-        return
+    made = retrofit_folder(folder, out, overwrite=overwrite, **shape)
+    if made.kv_head_copies > 1:
+        sys.stderr.write(f"each KV head is there {made.kv_head_copies} times, one a lane\n")
+    if not made.exact:
+        sys.stderr.write(
+            "the delay changes what is computed: train the model back, with --distil or "
+            "another trainer, before judging it\n"
+        )
 
-    from monolane.tune import AnnealRecipe, distil_folder
 
-    recipe = AnnealRecipe(
-        order=order,  # type: ignore[arg-type]
-        objective=objective,  # type: ignore[arg-type]
-        steps=steps,
-        rows_per_step=rows,
-        context=context,
-        peak_lr=learning_rate,
-        seed=seed,
-    )
+def _convert_and_distil(
+    folder: Path,
+    out: Path,
+    shape: dict[str, Any],
+    overwrite: bool,
+    text: Path,
+    recipe: "AnnealRecipe",
+) -> None:
+    from monolane.tune import distil_folder, retrofit_folder
 
     def report(step: int, loss: float, share: float) -> None:
         sys.stderr.write(f"step {step + 1}: loss {loss:.4f}, share of the delay {share:.2f}\n")
@@ -75,15 +97,14 @@ def retrofit(
     with tempfile.TemporaryDirectory(prefix="monolane-retrofit-") as name:
         dense, delayed = Path(name) / "dense", Path(name) / folder.name
         retrofit_folder(folder, dense, lanes=1)  # the source's arithmetic, at a dense model's cost
-        retrofit_folder(folder, delayed, delay=delay, **shape)  # type: ignore[arg-type]
+        retrofit_folder(folder, delayed, **shape)
         healed = distil_folder(
-            dense, delayed, distil, out, recipe, overwrite=overwrite, report=report
+            dense, delayed, text, out, recipe, overwrite=overwrite, report=report
         )
     sys.stderr.write(
         f"held-out loss, nats per token: {healed.source:.3f} as the source, {healed.at_once:.3f} "
-        f"with the delay at once, {healed.after:.3f} after {steps} steps\n"
+        f"with the delay at once, {healed.after:.3f} after {recipe.steps} steps\n"
     )
-    sys.stdout.write(f"{out}\n")
 
 
 def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:

@@ -65,15 +65,17 @@ def verify(
 ) -> None:
     """Compare the engine's logits with the Transformers implementation, in float32.
 
-    Transformers' own for a dense model; monolane's for a Laneformer, or that in its folder.
+    Transformers' own for a dense model; monolane's for a Laneformer, or that in its folder. Of a
+    .gguf file in blocks, both compute with the numbers that the blocks mean; the engine does so on
+    the reference backend.
 
     Exit code 0 if they agree within the rounding error of float32, 1 if they do not.
     """
     from monolane.engine import Engine, find_model
 
-    folder = find_model(model, with_code=trust_remote_code)
-    with Engine.load(folder, backend, "float32") as engine:
-        theirs = _transformers_logits(folder, engine.config, trust_remote_code)
+    path = find_model(model, with_code=trust_remote_code)
+    with Engine.load(path, _float_backend(path, backend), "float32") as engine:
+        theirs = _transformers_logits(path, engine.config, trust_remote_code)
         rows = []
         for name, ids in _prompts(engine, tokens):
             rows.append(compare(name, engine.config, engine.logits(ids), theirs(ids)))
@@ -133,32 +135,57 @@ def _prompts(engine: "Engine", tokens: int) -> list[tuple[str, Sequence[int]]]:
     return found
 
 
+def _float_backend(path: Path, backend: str) -> str:
+    """Return a backend that computes in float32; ConfigError for codes that only we can read."""
+    from monolane.errors import ConfigError
+    from monolane.model import Weights, is_gguf, read_config
+
+    if is_gguf(path):
+        return "reference" if backend == "auto" and Weights.open(path).quantized else backend
+    if (scheme := read_config(path).quantization) is not None:
+        raise ConfigError(
+            f"{path}: expected float weights to compare, got {scheme.dtype} codes; verify the "
+            "model that was quantised (what quantising costs: docs/quantization.md)"
+        )
+    return backend
+
+
 def _transformers_logits(
-    folder: Path, config: "ModelConfig", trust_remote_code: bool
+    path: Path, config: "ModelConfig", trust_remote_code: bool
 ) -> Callable[[Sequence[int]], "Logits"]:
     from monolane.errors import ConfigError, MissingExtraError
-    from monolane.model import read_json_object
+    from monolane.model import is_gguf, read_json_object
 
     try:
         import torch
         from transformers import AutoModelForCausalLM
     except ImportError:
         raise MissingExtraError("monolane verify", "hf") from None
-    if config.family != "laneformer":
+    if is_gguf(path):
+        try:
+            loaded = AutoModelForCausalLM.from_pretrained(
+                path.parent, gguf_file=path.name, dtype=torch.float32
+            )
+        except (ValueError, KeyError, ImportError, NotImplementedError) as error:
+            raise ConfigError(
+                f"{path}: expected a .gguf file that Transformers reads too, got: "
+                f"{str(error).splitlines()[0]}; 'monolane export' makes a folder, which it may read"
+            ) from None
+    elif config.family != "laneformer":
         # An embedding scale is rounded to the checkpoint's dtype: Transformers does so on loading.
         dtype = getattr(torch, config.dtype) if config.embedding_scale != 1 else torch.float32
-        loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).float()
+        loaded = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).float()
     elif not trust_remote_code:
         from monolane.hf import LaneformerForCausalLM
 
-        loaded = LaneformerForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    elif "auto_map" in read_json_object(folder / "config.json"):
+        loaded = LaneformerForCausalLM.from_pretrained(path, dtype=torch.float32)
+    elif "auto_map" in read_json_object(path / "config.json"):
         loaded = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, trust_remote_code=True
+            path, dtype=torch.float32, trust_remote_code=True
         )
     else:
         raise ConfigError(
-            f"{folder}/config.json: expected an auto_map to the folder's own modeling code, got "
+            f"{path}/config.json: expected an auto_map to the folder's own modeling code, got "
             "none; run without --trust-remote-code to compare with monolane's"
         )
     loaded.eval()

@@ -14,6 +14,7 @@ from monolane.cpu._arithmetic import Arithmetic
 from monolane.cpu._pages import release_pages
 from monolane.errors import BackendError, CheckpointError
 from monolane.model import (
+    COMMON_FEATURES,
     NORMS,
     STORED,
     Blocks,
@@ -29,19 +30,6 @@ from monolane.plan import Plan
 ROLES = tuple(Role)
 _FREQUENCIES = -1  # no tensor of the checkpoint: computed from the config
 _VECTORS = NORMS | {Role.Q_BIAS, Role.K_BIAS, Role.V_BIAS}
-_COMPUTED = (  # of ModelConfig.features
-    "qkv_bias",
-    "qk_norm",
-    "local_rotary",
-    "layers.rotary",
-    "rotary.amplitude",
-    "norm_offset",
-    "norm_before",
-    "norm_after",
-    "query_scale",
-    "activation",
-    "embedding_scale",
-)
 
 Array = npt.NDArray[Any]
 
@@ -99,12 +87,8 @@ def convert(core: Executor, plan: Plan, sources: Mapping[tuple[Role, int], Array
 
 
 def keeps_floats(config: ModelConfig) -> bool:
-    """Tell whether a quantised model says which of its matrices are floats: they stay as stored.
-
-    Of one that does not, only a tied head is: the embedding, which is quantised as all the others.
-    """
-    scheme = config.quantization
-    return scheme is not None and (bool(scheme.ignore) or scheme.packing is not None)
+    """Tell whether a model is quantised, and says which of its matrices are floats."""
+    return config.quantization is not None and config.quantization.keeps_floats
 
 
 def _set_vector(
@@ -197,6 +181,6 @@ def _bytes(array: Array) -> Array:
 
 def check_config(config: ModelConfig) -> None:
     """Refuse what the kernels do not hold."""
-    config.check_features("cpu", *_COMPUTED)
+    config.check_features("cpu", *COMMON_FEATURES)
     if config.head_dim > 1024:
         raise BackendError(f"head_dim: the CPU backend holds at most 1024, got {config.head_dim}")

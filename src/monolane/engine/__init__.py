@@ -8,6 +8,7 @@ from monolane.engine._registry import BACKEND_NAMES, find_backend
 from monolane.engine._result import FinishReason, Generation, Piece, Timings
 from monolane.engine._source import DEMO, fetch_model, find_model
 from monolane.engine._stream import Stream
+from monolane.engine._unpack import unpack_gguf
 from monolane.epoch import Guide, TokenLogprob
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "fetch_model",
     "find_backend",
     "find_model",
+    "unpack_gguf",
 ]

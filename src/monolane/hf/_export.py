@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from monolane.errors import CheckpointError, ConfigError, ModelNotFoundError
+from monolane.errors import ConfigError, ModelNotFoundError
 from monolane.hf._card import model_card
 from monolane.hf._text_files import write_settings
 from monolane.model import (
@@ -25,6 +25,7 @@ from monolane.model import (
     folder_aside,
     read_config,
     render_config,
+    rounded,
     tensor_specs,
     write_checkpoint,
 )
@@ -72,7 +73,10 @@ def _open(source: Path) -> tuple[ModelConfig, Checkpoint]:
     """Read config and weights, and hold one against the other before anything is written."""
     config = read_config(source)
     if config.family != "laneformer":
-        raise ConfigError(f"{source}: expected a Laneformer to export, got {config.family!r}")
+        raise ConfigError(
+            f"{source}: expected a Laneformer to export, got {config.family!r}, whose folder is in "
+            "Hub layout as it is"
+        )
     if config.quantization is not None:
         raise ConfigError(
             f"{source}: expected float weights to export, got "
@@ -90,18 +94,7 @@ def _tensors(
     """The weights by name, views of the source's mapping unless they are converted."""
     for spec in tensor_specs(config):
         array = checkpoint[spec.name]
-        yield spec.name, _converted(spec.name, array, config.dtype) if convert else array
-
-
-def _converted(name: str, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
-    with np.errstate(over="ignore"):  # reported below, with the tensor's name
-        result: np.ndarray[Any, Any] = array.astype(np.dtype(dtype))
-    if np.isfinite(array).all() and not np.isfinite(result).all():
-        raise CheckpointError(
-            f"tensor {name!r}: expected values that {dtype} can hold, got up to "
-            f"{np.abs(array.astype(np.float32)).max():g}; export as bfloat16 or float32"
-        )
-    return result
+        yield spec.name, rounded(spec.name, array, config.dtype) if convert else array
 
 
 def _generation_config(config: ModelConfig) -> str:

@@ -6,8 +6,17 @@ nothing of families, config.json or safetensors.
 
 from monolane.model._aside import check_replaceable, folder_aside
 from monolane.model._beside import LICENCE_FILES, copy_beside
-from monolane.model._checkpoint import Checkpoint, write_checkpoint
-from monolane.model._config import Activation, Head, LayerConfig, LayerRotary, ModelConfig, QkNorm
+from monolane.model._checkpoint import Checkpoint, find_shards, find_weights, write_checkpoint
+from monolane.model._config import (
+    COMMON_FEATURES,
+    Activation,
+    Head,
+    LayerConfig,
+    LayerRotary,
+    ModelConfig,
+    QkNorm,
+    WeightDtype,
+)
 from monolane.model._fields import read_json_object
 from monolane.model._formats import (
     ACTIVATIONS,
@@ -32,13 +41,16 @@ from monolane.model._rotary import (
     RotaryScaling,
     YarnScaling,
 )
+from monolane.model._rounding import rounded
 from monolane.model._safetensors import PendingTensor, SafetensorsFile, write_safetensors
 from monolane.model._tensors import NORMS, Part, Role, TensorSpec, lane_shape, layer_roles
-from monolane.model._weights import Weights
+from monolane.model._unpack import write_unpacked
+from monolane.model._weights import Weights, matrix_formats
 from monolane.model.families import parse_config, render_config, tensor_specs
 
 __all__ = [
     "ACTIVATIONS",
+    "COMMON_FEATURES",
     "FORMATS",
     "LICENCE_FILES",
     "NEVER",
@@ -70,18 +82,22 @@ __all__ = [
     "RotaryScaling",
     "SafetensorsFile",
     "TensorSpec",
+    "WeightDtype",
     "WeightFormat",
     "Weights",
     "YarnScaling",
     "check_replaceable",
     "copy_beside",
     "find_format",
+    "find_shards",
+    "find_weights",
     "folder_aside",
     "formats_header",
     "formats_of",
     "is_gguf",
     "lane_shape",
     "layer_roles",
+    "matrix_formats",
     "parse_config",
     "quantize_folder",
     "quantize_matrix",
@@ -89,7 +105,9 @@ __all__ = [
     "read_json_object",
     "render_config",
     "repack_folder",
+    "rounded",
     "tensor_specs",
     "write_checkpoint",
     "write_safetensors",
+    "write_unpacked",
 ]

@@ -4,6 +4,7 @@ Never code of the source folder, and never its card, which speaks of another mod
 """
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 TEXT_FILES = (
@@ -18,9 +19,11 @@ TEXT_FILES = (
 LICENCE_FILES = ("LICENSE*", "LICENCE*", "NOTICE*", "THIRD_PARTY*", "USE_POLICY*")
 
 
-def copy_beside(source: Path, folder: Path) -> None:
+def copy_beside(
+    source: Path, folder: Path, patterns: Sequence[str] = (*TEXT_FILES, *LICENCE_FILES)
+) -> None:
     """Copy how the model in ``source`` spells text, and the terms under which it stands."""
-    for pattern in (*TEXT_FILES, *LICENCE_FILES):
+    for pattern in patterns:
         for found in sorted(source.glob(pattern)):
             for path in sorted(found.rglob("*")) if found.is_dir() else [found]:
                 if path.is_file():

@@ -1,6 +1,7 @@
 """The weight files of a model folder as one mapping: model.safetensors, or shards and an index."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from monolane.model._safetensors import (
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+# AutoGPTQ names bits and group: gptq_model-4bit-128g.safetensors, or shards with such an index.
+_GPTQ = re.compile(r"gptq_model-\d+bit-(-?\d+)g\.safetensors(\.index\.json)?")
 
 
 class Checkpoint(Mapping[str, Array]):
@@ -31,14 +34,15 @@ class Checkpoint(Mapping[str, Array]):
         """Map the weights of a folder in Hub layout; CheckpointError names file and tensor."""
         if folder.is_file():
             raise CheckpointError(
-                f"{folder}: expected a folder in Hub layout here, got a file; a .gguf file is run "
-                "as it is, by generate, chat, serve and bench"
+                f"{folder}: expected a folder in Hub layout here, got a file; 'monolane export' "
+                "makes a folder of a .gguf file"
             )
-        if (folder / SINGLE).is_file():
-            file = SafetensorsFile(folder / SINGLE)
+        found = find_weights(folder)
+        if found is not None and found.suffix == ".json":
+            return cls(folder, _open_shards(found))
+        if found is not None:
+            file = SafetensorsFile(found)
             return cls(folder, dict.fromkeys(file, file))
-        if (folder / INDEX).is_file():
-            return cls(folder, _open_shards(folder))
         pickled = sorted(p.name for p in folder.glob("*.bin")) + sorted(
             p.name for p in folder.glob("*.pt*")
         )
@@ -64,10 +68,27 @@ class Checkpoint(Mapping[str, Array]):
         return self._files[name].path
 
 
-def _open_shards(folder: Path) -> dict[str, SafetensorsFile]:
-    path = folder / INDEX
+def find_weights(folder: Path) -> Path | None:
+    """Return the file of a folder's weights, or the index of several; None if there is none.
+
+    Of several files as AutoGPTQ names them, none is it.
+    """
+    for name in (SINGLE, INDEX):
+        if (folder / name).is_file():
+            return folder / name
+    named = sorted(path for path in folder.glob("gptq_model-*") if _GPTQ.fullmatch(path.name))
+    return named[0] if len(named) == 1 else None
+
+
+def find_shards(index: Path) -> frozenset[str]:
+    """Return the names of the files that an index names; CheckpointError."""
+    return frozenset(_read_weight_map(index).values())
+
+
+def _open_shards(path: Path) -> dict[str, SafetensorsFile]:
+    folder = path.parent
     weight_map = _read_weight_map(path)
-    shards = {name: _open_shard(folder, name) for name in sorted(set(weight_map.values()))}
+    shards = {name: _open_shard(path, name) for name in sorted(set(weight_map.values()))}
     for tensor, name in weight_map.items():
         if tensor not in shards[name]:
             raise CheckpointError(
@@ -79,7 +100,7 @@ def _open_shards(folder: Path) -> dict[str, SafetensorsFile]:
             if weight_map.get(tensor) != name:
                 said = weight_map.get(tensor, "nowhere")
                 raise CheckpointError(
-                    f"{folder / name}: tensor {tensor!r} is here, but {INDEX} says {said}; "
+                    f"{folder / name}: tensor {tensor!r} is here, but {path.name} says {said}; "
                     "the index and the shards are not of one checkpoint: fetch both again"
                 )
     return {tensor: shards[name] for tensor, name in weight_map.items()}
@@ -103,12 +124,13 @@ def _read_weight_map(path: Path) -> dict[str, str]:
     return raw
 
 
-def _open_shard(folder: Path, name: str) -> SafetensorsFile:
-    if not (folder / name).is_file():
+def _open_shard(index: Path, name: str) -> SafetensorsFile:
+    path = index.with_name(name)
+    if not path.is_file():
         raise CheckpointError(
-            f"{folder / name}: {INDEX} names this file, but it is not there; fetch it"
+            f"{path}: {index.name} names this file, but it is not there; fetch it"
         )
-    return SafetensorsFile(folder / name)
+    return SafetensorsFile(path)
 
 
 def write_checkpoint(

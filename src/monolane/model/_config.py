@@ -24,6 +24,23 @@ Activation = Literal["silu", "gelu_tanh"]
 WeightDtype = Literal["bfloat16", "float16", "float32"]
 WEIGHT_DTYPES: tuple[WeightDtype, ...] = ("bfloat16", "float16", "float32")
 
+# Features (see ``ModelConfig.features``) that the reference, the plan's interpreter and the CPU
+# backend all compute. A new one is named by each executor beside these, until all three have it:
+# listing it here before would let one of them ignore it.
+COMMON_FEATURES = (
+    "qkv_bias",
+    "qk_norm",
+    "local_rotary",
+    "layers.rotary",
+    "rotary.amplitude",
+    "norm_offset",
+    "norm_before",
+    "norm_after",
+    "query_scale",
+    "activation",
+    "embedding_scale",
+)
+
 
 def feature(default: Any) -> Any:
     """Declare a field that asks executors for arithmetic of its own if it has another value."""

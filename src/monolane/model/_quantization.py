@@ -50,6 +50,14 @@ class Quantization:
         """The name that ``Engine.load`` and the command line have for it."""
         return f"int{self.bits}"
 
+    @property
+    def keeps_floats(self) -> bool:
+        """Whether it says which matrices are floats: they stay as stored.
+
+        Else only a tied head is: the embedding, which is quantised as all the others.
+        """
+        return bool(self.ignore) or self.packing is not None
+
     def code_bytes(self, columns: int) -> int:
         """Bytes of the codes of one row; two int4 codes share a byte."""
         return columns * self.bits // 8

@@ -11,6 +11,7 @@ from pathlib import Path
 from monolane.errors import CheckpointError
 from monolane.model._checkpoint import Checkpoint
 from monolane.model._config import ModelConfig
+from monolane.model._formats import STORED
 from monolane.model._gguf_model import GgufModel, is_gguf
 from monolane.model._quantized import Blocks, Quantized
 from monolane.model._repack import PackedMatrix
@@ -114,6 +115,29 @@ class Weights:
             embedding = outer[Role.EMBEDDING]
             outer[Role.HEAD] = embedding.reshape(lane_shape(self.config, Role.HEAD))
         return Weights(self.config, outer, tuple(layers))
+
+
+def matrix_formats(
+    config: ModelConfig, checkpoint: Checkpoint
+) -> dict[tuple[Role, int | None], str]:
+    """Return how each matrix of a quantised folder is multiplied, by its format's name.
+
+    Those that are not quantised keep the dtype in which they lie; a tied head is the embedding.
+    """
+    assert config.quantization is not None
+    packed = find_packed(config, checkpoint)
+    found = {
+        (spec.role, spec.layer): config.stored_dtype
+        if spec.part is not Part.WHOLE or spec.name in packed
+        else STORED[checkpoint[spec.name].dtype].name
+        for spec in tensor_specs(config)
+        if spec.role in MATRICES
+    }
+    if config.tie_embeddings:
+        floats = config.quantization.keeps_floats
+        embedding = checkpoint[find_family(config).names(config)[Role.EMBEDDING]]
+        found[Role.HEAD, None] = STORED[embedding.dtype].name if floats else config.stored_dtype
+    return found
 
 
 def find_packed(config: ModelConfig, checkpoint: Checkpoint) -> dict[str, PackedMatrix]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from monolane.model import NORMS, Head, QkNorm, Role, Weights
+from monolane.model import COMMON_FEATURES, NORMS, Head, QkNorm, Role, Weights
 from monolane.plan._device import Choice
 from monolane.plan._memory import Floats, SharedMemory
 from monolane.plan._phase import Buffer, Matrix, Phase, PhaseKind, Update
@@ -24,19 +24,6 @@ from monolane.plan._split import Scope
 from monolane.plan._validate import PlanError
 from monolane.reference import gelu_tanh, linear, rms_norm, rotate, silu
 
-_COMPUTED = (  # of ModelConfig.features
-    "qkv_bias",
-    "qk_norm",
-    "local_rotary",
-    "layers.rotary",
-    "rotary.amplitude",
-    "norm_offset",
-    "norm_before",
-    "norm_after",
-    "query_scale",
-    "activation",
-    "embedding_scale",
-)
 _GATES = {"silu": silu, "gelu_tanh": gelu_tanh}
 
 
@@ -84,7 +71,7 @@ class _Run:
 
     def __init__(self, plan: Plan, weights: Weights, passes: list[list[int]], draws: int) -> None:
         self.plan = plan
-        plan.config.check_features("interpreter", *_COMPUTED)
+        plan.config.check_features("interpreter", *COMMON_FEATURES)
         weights = weights.dequantized()
         offset = np.float32(plan.config.norm_offset)
         self.outer = _float32(weights.outer, offset)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.errors import RequestError
-from monolane.model import Head, LayerRotary, QkNorm, Role, Weights
+from monolane.model import COMMON_FEATURES, Head, LayerRotary, QkNorm, Role, Weights
 from monolane.reference._cache import Cache
 from monolane.reference._operations import (
     Floats,
@@ -21,19 +21,6 @@ from monolane.reference._operations import (
 )
 
 Layer = dict[Role, Floats]
-_COMPUTED = (
-    "qkv_bias",
-    "qk_norm",
-    "local_rotary",
-    "layers.rotary",
-    "rotary.amplitude",
-    "norm_offset",
-    "norm_before",
-    "norm_after",
-    "query_scale",
-    "activation",
-    "embedding_scale",
-)
 _ACTIVATIONS = {"silu": silu, "gelu_tanh": gelu_tanh}
 
 
@@ -43,7 +30,7 @@ class ReferenceModel:
     def __init__(self, weights: Weights) -> None:
         weights = weights.dequantized()
         self.config = weights.config
-        self.config.check_features("reference", *_COMPUTED)
+        self.config.check_features("reference", *COMMON_FEATURES)
         self._outer = {role: _float32(array) for role, array in weights.outer.items()}
         self._layers = [
             {role: _float32(array) for role, array in layer.items()} for layer in weights.layers

@@ -2,6 +2,7 @@
 
 from monolane.text._detokenizer import Detokenizer
 from monolane.text._gguf import GgufText
+from monolane.text._gguf_folder import write_text_files
 from monolane.text._stop import StopStrings
 from monolane.text._template import DEFAULT_TEMPLATE, ChatTemplate
 from monolane.text._thinking import Thinking, ThinkingSplit, find_thinking, thinking_switch
@@ -18,4 +19,5 @@ __all__ = [
     "Tokenizer",
     "find_thinking",
     "thinking_switch",
+    "write_text_files",
 ]

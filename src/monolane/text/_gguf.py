@@ -23,6 +23,11 @@ _PREFIX = "tokenizer.ggml."
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
 # Models of tokenizers that llama.cpp has besides.
 _OTHERS = "expected 'gpt2' (byte-level BPE) or 'llama' (SentencePiece BPE)"
+_REFUSED = {
+    "t5": "SentencePiece's unigram, of encoders and of T5; no decoder that is read here has it. Of "
+    "another model, take its folder from the Hub: a tokenizer.json with a Unigram model is read",
+    "bert": "WordPiece, of encoders, which generate no text",
+}
 _NAMED = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
 # Ids that llama.cpp takes where a file of that model names none.
 _DEFAULT_IDS = {"llama": {"bos": 1, "eos": 2, "unk": 0}, "gpt2": {}}
@@ -45,7 +50,8 @@ class GgufText:
         self._metadata, self.path = metadata, path
         self.kind = self._get("model", str)
         if self.kind not in _DEFAULT_IDS:
-            raise self._fault("model", f"{_OTHERS}, got {self.kind!r:.80}")
+            why = f": {_REFUSED[self.kind]}" if self.kind in _REFUSED else ""
+            raise self._fault("model", f"{_OTHERS}, got {self.kind!r:.80}{why}")
         self._tokens = self._read_tokens()
         self._vocab = {token: place for place, token in enumerate(self._tokens)}
         self._types = self._numbers("token_type", "iu", _NORMAL)

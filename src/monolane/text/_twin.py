@@ -2,9 +2,14 @@
 
 The library's own switch, ``encode_special_tokens``, is not enough: it is state that threads share,
 it leaves alone added tokens that are not marked special, and a Unigram or ``ignore_merges`` model
-still finds ``</s>`` among its ordinary pieces. So tokenizer.json is loaded once more with each
-control token renamed to a name drawn at random for this process. Every spelling is then plain
-text, and all else (normalizer, prefixes, merges) is exactly as in the file.
+still finds ``</s>`` among its ordinary pieces. So in a second tokenizer each control token has
+another name, drawn at random for this process. Every spelling is then plain text, and all else
+(normalizer, prefixes, merges) is exactly as in the file.
+
+The two share one model, which is what takes time and memory to build: the names are added tokens
+beside it, whose ids are put back. The model's own vocabulary still holds the control tokens; if
+one of them ever comes out of a text, or merges have to do with them, the second tokenizer is built
+from a tokenizer.json in which they are renamed.
 
 The names serve a second purpose: text in which *we* write them gets the control tokens, in one
 pass of the library. So a rendered chat keeps its template's tokens and none of its users'.
@@ -48,15 +53,22 @@ class Twin:
             spelling: f"\ufdd0{salt}x{place}x\ufdd1"
             for place, spelling in enumerate(sorted(control.all))
         }
+        self._data = data
         self._original = original
         self._spelling_of = {original.token_to_id(spelling): spelling for spelling in control.all}
-        self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(_renamed(data, self._names)))
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
+        self._renamed: tokenizers.Tokenizer | None = None
+        self._light, self._ids = _with_names(original, self._names)
+        if _merges_make(data["model"], self._names):
+            self._renamed = _load_renamed(data, self._names)
 
     def plain(self, text: str) -> list[int]:
         """Encode the text; whatever it spells, no control token comes out."""
-        return list(encode_bare(self._tokenizer, text).ids)
+        if self._renamed is None:
+            ids = encode_bare(self._light, text).ids
+            if self._spelling_of.keys().isdisjoint(ids):
+                return [self._ids.get(place, place) for place in ids]
+            self._renamed = _load_renamed(self._data, self._names)
+        return list(encode_bare(self._renamed, text).ids)
 
     def mixed(self, text: str, marks: Mapping[str, str]) -> list[int]:
         """Encode the text with the control tokens that it spells without the help of a mark.
@@ -82,6 +94,57 @@ class Twin:
                 parts += [text[end:place], self._names[spelling]]
                 end = place + len(spelling)
         return "".join((*parts, text[end:]))
+
+
+def _with_names(
+    original: tokenizers.Tokenizer, names: Mapping[str, str]
+) -> tuple[tokenizers.Tokenizer, dict[int, int]]:
+    """Return a tokenizer on the same model in which added tokens have these names.
+
+    And the ids of added tokens in it, where they are others than the original's: -> the original's.
+    """
+    light = tokenizers.Tokenizer(original.model)
+    for part in ("normalizer", "pre_tokenizer"):
+        if (value := getattr(original, part)) is not None:
+            setattr(light, part, value)
+    tokens = sorted(original.get_added_tokens_decoder().items())
+    named = [names.get(token.content, token.content) for _, token in tokens]
+    light.add_tokens(
+        [
+            tokenizers.AddedToken(
+                name,
+                single_word=token.single_word,
+                lstrip=token.lstrip,
+                rstrip=token.rstrip,
+                normalized=token.normalized,
+                special=token.special,
+            )
+            for name, (_, token) in zip(named, tokens, strict=True)
+        ]
+    )
+    ids: dict[int, int] = {}
+    for name, (place, _) in zip(named, tokens, strict=True):
+        new = light.token_to_id(name)
+        assert new is not None  # just added
+        ids[new] = place
+    return light, ids
+
+
+def _merges_make(model: Mapping[str, Any], names: Mapping[str, str]) -> bool:
+    """Whether merging, which begins with characters, may give a control token and go on from it."""
+    merges = model.get("merges") or ()
+    pairs = {x if isinstance(x, str) else " ".join(x) for x in merges}
+    return bool(pairs) and any(
+        len(name) == 1 or any(f"{name[:i]} {name[i:]}" in pairs for i in range(1, len(name)))
+        for name in names
+    )
+
+
+def _load_renamed(data: Mapping[str, Any], names: Mapping[str, str]) -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer.from_str(json.dumps(_renamed(data, names)))
+    library.no_truncation()
+    library.no_padding()
+    return library
 
 
 def _renamed(data: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from monolane.model._fields import Fields, read_json_object
 from monolane.model._quantization import parse_quantization, render_quantization
 from monolane.model._tensors import Role, TensorSpec, list_specs, quantized_specs
 from monolane.model.families._family import Family
-from monolane.model.families._gguf import GGUF_NAMES, as_stored, gguf_fields
+from monolane.model.families._gguf import GGUF_NAMES, as_stored, gguf_fields, named_stretch
 from monolane.model.families.gemma3 import GEMMA3, GEMMA3_TEXT
 from monolane.model.families.laneformer import LANEFORMER
 from monolane.model.families.llama import LLAMA
@@ -92,7 +92,7 @@ def read_config(folder: Path) -> ModelConfig:
     path = folder / "config.json"
     if not path.is_file():
         got = (
-            "; got a file: generate, chat, serve and bench run a .gguf file as it is"
+            "; got a file: 'monolane export' makes a folder of a .gguf file"
             if folder.is_file()
             else ""
         )
@@ -108,14 +108,34 @@ def render_config(config: ModelConfig) -> dict[str, Any]:
     raw = find_family(config).render(config)
     if config.quantization is not None:
         raw["quantization_config"] = render_quantization(config.quantization)
-    again = parse_config(raw, f"config.json of {config.family}")
+    _check_same(parse_config(raw, f"config.json of {config.family}"), config)
+    return raw
+
+
+def as_published(config: ModelConfig) -> ModelConfig:
+    """Return the config of a GGUF file's model as a config.json says it: see ``as_stored``.
+
+    Pairs, folded norms and the rounding of an embedding's scale are those of the family; Llama 3's
+    stretch has its numbers again. ConfigError if the family has no word for another field's value.
+    """
+    config = replace(config, rotary=named_stretch(config.rotary, config.head_dim))
+    found = parse_config(find_family(config).render(config), f"config.json of {config.family}")
+    told = {name: getattr(found, name) for name in ("norm_offset", "embedding_scale")}
+    for place in ("rotary", "local_rotary"):
+        if (rotary := getattr(config, place)) is not None:
+            told[place] = replace(rotary, style=found.rotary.style)
+    _check_same(found, replace(config, **told))
+    return found
+
+
+def _check_same(again: ModelConfig, config: ModelConfig) -> None:
+    """Refuse a config of which a config.json says something else: ``again`` is read from it."""
     for name in (field.name for field in fields(config)):
         if getattr(again, name) != getattr(config, name):
             raise ConfigError(
                 f"{name}: expected what a config.json of {config.family} can say, such as "
                 f"{getattr(again, name)}, got {getattr(config, name)}"
             )
-    return raw
 
 
 def tensor_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:

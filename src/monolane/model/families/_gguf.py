@@ -6,14 +6,17 @@ rules stand in one place, and a message names the field of the file. The keys ar
 src/models of llama.cpp).
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from monolane.errors import ConfigError
 from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
-from monolane.model._rotary import PairScaling, PairStyle, Rotary
+from monolane.model._rotary import Llama3Scaling, PairScaling, PairStyle, Rotary
 from monolane.model._tensors import Role
 
 
@@ -136,6 +139,31 @@ def as_stored(
         changes["rotary"] = replace(changes["rotary"], scaling=PairScaling(divisors))
         changes["rotary"].frequencies(config.head_dim)  # ConfigError if their number is wrong
     return replace(config, **changes)
+
+
+def named_stretch(rotary: Rotary, head_dim: int) -> Rotary:
+    """Return a rotary whose divisors of pairs, if any, are Llama 3's stretch by its numbers.
+
+    The numbers that all published files share, 1 and 4 turns, are taken as given; the others follow
+    from the divisors. ConfigError if these are not of that stretch.
+    """
+    if not isinstance(rotary.scaling, PairScaling):
+        return rotary
+    divisors = np.array(rotary.scaling.divisors)
+    plain = replace(rotary, scaling=None).frequencies(head_dim).astype(np.float64)
+    low, high, factor = 1.0, 4.0, float(divisors.max())
+    near = 1e-4  # far above the rounding of divisors, which are stored in float32
+    blended = (divisors > 1 + near) & (divisors < factor * (1 - near))
+    if blended.any():
+        kept = (1 / divisors - 1 / factor) / (1 - 1 / factor)  # of a pair's frequency
+        contexts = (low + kept * (high - low)) * 2 * math.pi / plain
+        scaling = Llama3Scaling(factor, low, high, round(float(np.median(contexts[blended]))))
+        if np.allclose(plain / scaling.stretch(plain, rotary.theta), divisors, rtol=near):
+            return replace(rotary, scaling=scaling)
+    raise ConfigError(
+        f"{ROPE_DIVISORS}: expected divisors of Llama 3's stretch, for which config.json has "
+        "words, got others; run the .gguf file as it is"
+    )
 
 
 def _scaling(said: Mapping[str, Any]) -> dict[str, Any] | None:
