@@ -119,7 +119,9 @@ def make_cases(engine: Engine) -> dict[str, Callable[[], Constraint | None]]:
 
     def json_of(schema: dict[str, Any]) -> Callable[[], Constraint | None]:
         request = CompletionRequest.model_validate({"prompt": PROMPT, "guided_json": schema})
-        return lambda: constraint_of(request, answer_grammar(request.structured(), None), engine)
+        return lambda: constraint_of(
+            request.asked(), answer_grammar(request.structured(), None), engine
+        )
 
     return {
         "no constraint": lambda: None,

@@ -47,6 +47,8 @@ def test_bytes_of_a_row_count_its_scales() -> None:
         "q4_k_panels": 148 / 256,
         "q5_k_panels": 180 / 256,
         "q6_k_panels": 210 / 256,
+        "q8_0_panels": 34 / 32,
+        "q4_0_panels": 18 / 32,
     }
     assert [row.code for row in FORMATS.values()] == list(range(len(FORMATS)))
     assert {row.short for row in STORED.values()} == {"f32", "bf16", "f16"}

@@ -121,7 +121,7 @@ def test_forced_tokens_are_no_speed(engine: Engine) -> None:
     messages = [{"role": "user", "content": "x"}]
     for more, drawn in (({}, False), ({"logprobs": True}, True)):
         request = ChatRequest(messages=messages, json_schema=schema, seed=1, **more)
-        (choice,) = prepare_chat(request, engine)
+        (choice,) = prepare_chat(request.asked(), engine)
         with choice.stream as stream:
             for piece in stream:
                 choice.first = choice.first or piece.times_ns[0]
