@@ -27,8 +27,9 @@ struct PanelDot {
   static constexpr bool kBytes = kPlanes.low == 32;         // codes of 8 bits
   static_assert(!kHalfScales || kPlanes.bias == 32);
   static constexpr int64_t kSuperGroups = kSupers ? kSuper / kGroup : 1;
-  static constexpr int64_t kGroupBytes =  // of a unit, without supers
-      kElements * (kPlanes.low + kPlanes.high + kPlanes.scale + kPlanes.minimum);
+  static constexpr int64_t kGroupBytes =  // of a panel, without supers
+      kPanelRows * (kPlanes.low + kPlanes.high + kPlanes.scale + kPlanes.minimum);
+  static constexpr int64_t kSuperBytes = kPanelRows * kPlanes.super * (kMinima ? 2 : 1);
 
   // What a unit brings to a group.
   struct Left {
@@ -170,7 +171,7 @@ static inline void panel_tile(const Dot& dot, const char* panel, int unit, const
   Floats supers[2];
   for (int64_t g = 0; g < groups; g += Dot::kSuperGroups) {
     dot.load_supers(panel, unit, g / Dot::kSuperGroups, supers);
-    if constexpr (Dot::kSupers && kFetch == Fetch::kAhead) fetch<kFetch>(ahead, 4 * kElements);
+    if constexpr (Dot::kSupers && kFetch == Fetch::kAhead) fetch<kFetch>(ahead, Dot::kSuperBytes);
     for (int64_t i = g; i < g + Dot::kSuperGroups; ++i) {
       if constexpr (kFetch == Fetch::kAhead) fetch<kFetch>(ahead, Dot::kGroupBytes);
       const auto left = dot.left(panel, unit, i, supers);
@@ -210,6 +211,8 @@ static inline void panel_tiles(const Dot& dot, int64_t first, int64_t last, int6
     for (int unit = 0; unit < kUnits; ++unit) {
       const int64_t row = p * kPanelRows + unit * kElements;
       if (row >= end || row + kElements <= begin) continue;
+      // Anew for each panel: a group's bytes are not whole lines. Further units find it near.
+      if constexpr (kFetch == Fetch::kAhead) stream.next = dot.panel(p) + (unit == 0 ? kAhead : 0);
       alignas(64) float y[T][kElements];
       panel_tile<Dot, T, kFetch>(dot, dot.panel(p), unit, tokens, panel_token_bytes(dot.cols),
                                  stream, y);
@@ -241,7 +244,7 @@ static void multiply_panels(const Dot& dot, int64_t begin, int64_t end, const vo
   constexpr int T = kPanelTokens;
   const char* tokens = static_cast<const char*>(packed);
   const int64_t first = begin / kPanelRows, last = (end + kPanelRows - 1) / kPanelRows;
-  Stream stream{dot.panel(first) + kAhead, 0};
+  Stream stream{nullptr, 0};
   if (width <= T) {
     return panel_few<Dot, T>(dot, first, last, begin, end, tokens, width, stream, out);
   }

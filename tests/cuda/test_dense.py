@@ -217,7 +217,7 @@ def test_folders_run_on_the_engine(
         gpu = EmulatedGpu(kernel_folder, sms=4)
         return CudaExecutor(weights, dtype, gpu, context=context, slots=slots)
 
-    monkeypatch.setattr(_engine, "find_backend", lambda name: make)
+    monkeypatch.setattr(_engine, "find_backend", lambda *_: make)
     with Engine.load(tmp_path / "model", "cuda", max_sequences=2) as engine:
         assert engine.backend.dtype == "bfloat16"
         check_logits(weights, "bfloat16", ids, engine.logits(ids))
