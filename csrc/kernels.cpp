@@ -77,13 +77,14 @@ static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activa
 // token outran its own yardstick by 8 %.
 static float read(const void* data, int64_t bytes) {
   const float* x = static_cast<const float*>(data);
+  const int64_t ahead = far_ahead();
   Floats acc[8];
   for (Floats& a : acc) a = zero();
   for (int64_t i = 0; i + 8 * kElements <= bytes / 4; i += 8 * kElements) {
 #pragma GCC unroll 8
     for (int v = 0; v < 8; ++v) {
       const float* vector = x + i + v * kElements;
-      prefetch(reinterpret_cast<const char*>(vector) + kAhead);
+      prefetch_far(reinterpret_cast<const char*>(vector) + ahead);
       acc[v] = add(acc[v], load(vector));
     }
   }

@@ -212,7 +212,8 @@ static inline void panel_tiles(const Dot& dot, int64_t first, int64_t last, int6
       const int64_t row = p * kPanelRows + unit * kElements;
       if (row >= end || row + kElements <= begin) continue;
       // Anew for each panel: a group's bytes are not whole lines. Further units find it near.
-      if constexpr (kFetch == Fetch::kAhead) stream.next = dot.panel(p) + (unit == 0 ? kAhead : 0);
+      if constexpr (kFetch == Fetch::kAhead)
+        stream.next = dot.panel(p) + (unit == 0 ? far_ahead() : 0);
       alignas(64) float y[T][kElements];
       panel_tile<Dot, T, kFetch>(dot, dot.panel(p), unit, tokens, panel_token_bytes(dot.cols),
                                  stream, y);

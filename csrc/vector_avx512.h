@@ -106,9 +106,6 @@ static inline Ints dot(Ints acc, Bytes codes, const int8_t* four) {
 }
 static inline Floats to_float(Ints x) { return _mm512_cvtepi32_ps(x); }
 
-static inline void prefetch(const void* p) {
-  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
-}
 static inline void prefetch_far(const void* p) {  // into the second level
   _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
 }

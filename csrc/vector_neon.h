@@ -85,7 +85,6 @@ static inline Ints dot(Ints acc, Bytes codes, const int8_t* four) {
 }
 static inline Floats to_float(Ints x) { return vcvtq_f32_s32(x); }
 
-static inline void prefetch(const void* p) { __builtin_prefetch(p); }
 static inline void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 }  // namespace monolane::neon

@@ -106,7 +106,6 @@ static inline Ints dot(Ints acc, Bytes codes, const int8_t* four) {
 }
 static inline Floats to_float(Ints x) { return __builtin_convertvector(x, Floats); }
 
-static inline void prefetch(const void* p) { __builtin_prefetch(p); }
 static inline void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 }  // namespace monolane::portable
