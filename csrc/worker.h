@@ -1,0 +1,83 @@
+// What only one worker of an executor touches: residual streams, activations, scratch.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "executor.h"
+#include "worker_rows.h"
+
+namespace monolane {
+
+inline size_t floats(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
+
+// Rows of the group's lanes, [lanes][T][...], and scratch. Lane indices here are within the group.
+struct Executor::Worker {
+  Worker(const Plan& plan, const ModelWeights& weights, const Kernels& kernels,
+         Activation activation, int worker)
+      : index(worker), group(worker / plan.header.group_workers), weights(plan, weights, worker) {
+    const PlanHeader& h = plan.header;
+    const int64_t lanes = h.group_lanes, width = h.max_width;
+    first_lane = group * lanes;
+    first_worker = group * h.group_workers;
+    const int64_t concat = h.head == PlanHead::kConcat ? int64_t{h.lanes} * h.hidden : 0;
+    int64_t columns = std::max<int64_t>(
+        {h.hidden, concat, h.intermediate / h.lanes, int64_t{h.heads} / h.lanes * h.head_dim});
+    // The kinds in which activations are packed: one, unless formats are mixed.
+    int64_t packed_bytes = 0;
+    for (const PlanPhase& phase : plan.phases) {
+      for (int32_t i = 0; i < phase.num_matrices; ++i) {
+        const Weight& weight = weights.weight(phase.matrices[i].role, phase.layer);
+        token_bytes[static_cast<int>(activation_for(weight.format, activation))] = 1;
+      }
+    }
+    for (int kind = 0; kind < kKinds; ++kind) {
+      if (token_bytes[kind] == 0) continue;
+      first_byte[kind] = packed_bytes;
+      token_bytes[kind] = kernels.packed_bytes(static_cast<Activation>(kind), columns);
+      packed_bytes += lanes * width * token_bytes[kind];
+    }
+    int64_t rows = 0;  // of the largest share of any phase
+    for (const PlanShare& part : plan.shares) rows = std::max<int64_t>(rows, part.end - part.begin);
+
+    x = std::make_unique<Arena>(floats(lanes * width * h.hidden));
+    normed = std::make_unique<Arena>(floats(width * std::max<int64_t>(columns, h.hidden)));
+    packed = std::make_unique<Arena>(static_cast<size_t>(packed_bytes));
+    product = std::make_unique<Arena>(floats(2 * width * std::max<int64_t>(rows, 1)));
+    sum = std::make_unique<Arena>(floats(h.hidden));
+    const int64_t group = h.heads / h.kv_heads;
+    scores = std::make_unique<Arena>(
+        floats(std::min(group, kAttendHeads) * std::max<int64_t>(h.chunk, 1)));
+    partial = std::make_unique<Arena>(floats(group * (h.head_dim + 2)));
+    cosine = std::make_unique<Arena>(floats(kPlanRotaries * width * h.head_dim / 2));
+    sine = std::make_unique<Arena>(floats(kPlanRotaries * width * h.head_dim / 2));
+  }
+
+  void* packed_lane(Activation activation, int64_t lane, int64_t width) const {
+    const int kind = static_cast<int>(activation);
+    return packed->as<char>() + first_byte[kind] + lane * width * token_bytes[kind];
+  }
+
+  int index;
+  int group;
+  int64_t first_lane, first_worker;
+  WorkerRows weights;
+  static constexpr int kKinds = 3;      // of Activation
+  int64_t token_bytes[kKinds] = {};     // of one packed token; 0: no matrix is of that kind
+  int64_t first_byte[kKinds] = {};      // of a kind within `packed`
+  uint32_t passes = 0;                  // laid out since construction, empty ones included
+  uint32_t finished = 0;                // phases since construction
+  uint32_t base = 0;                    // `finished` of everybody at the beginning of this pass
+  std::unique_ptr<Arena> x;             // [lanes, T, D] residual streams
+  std::unique_ptr<Arena> normed;        // [T, columns]
+  std::unique_ptr<Arena> packed;        // of each kind [lanes, T, packed]
+  std::unique_ptr<Arena> product;       // [T, rows], twice
+  std::unique_ptr<Arena> sum;           // [D]
+  std::unique_ptr<Arena> scores;        // [min(H/K, kAttendHeads), chunk]
+  std::unique_ptr<Arena> partial;       // [H/K, h + 2]
+  std::unique_ptr<Arena> cosine, sine;  // [PlanRotary, max_width, h/2], times the amplitude
+  std::vector<Span> spans;
+};
+
+}  // namespace monolane
