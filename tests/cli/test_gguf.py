@@ -109,3 +109,18 @@ def test_a_file_that_is_no_gguf_is_an_error_of_one_line(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert "expected a GGUF file, which begins with b'GGUF'" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_destination_that_cannot_be_written_is_an_error_of_one_line(
+    llama_gguf: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "file" / "out"
+    for command in (
+        ("export", llama_gguf, out),
+        ("quantize", llama_gguf, out, "--dtype", "int8"),
+        ("retrofit", llama_gguf, out, "--lanes", 2),
+    ):
+        result = CliRunner().invoke(app, [*map(str, command)])
+        assert isinstance(result.exception, MonolaneError), result.output
+        assert "file/out: cannot be written: File exists: " in str(result.exception)

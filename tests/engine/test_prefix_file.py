@@ -125,8 +125,11 @@ def test_what_is_ignored_does_not_keep_the_engine_from_starting(
             engine = load(tiny_model, file)
         assert f"prefix file {file} is ignored: " in caplog.text
         assert engine.generate(PROMPT, PARAMS).timings.cache_n == 0
-    nowhere = tmp_path / "no" / "prefixes"
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    nowhere = folder / "prefixes"
     with load(tiny_model, nowhere) as engine:
+        folder.rmdir()
         caplog.clear()
     assert f"prefix file {nowhere} is not written: " in caplog.text
 
@@ -143,3 +146,11 @@ def test_rows_of_other_sizes_are_refused(
     engine.prefixes.load(file, engine._files)
     assert "other sizes than this model's" in caplog.text
     assert engine.prefixes.tree.nbytes == 0
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_loaded(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    for file in (tmp_path / "missing" / "prefixes", tmp_path, Path("/proc/prefixes")):
+        with pytest.raises(RequestError, match="prefix_file: .*: expected a file that can be"):
+            load(tiny_model, file)

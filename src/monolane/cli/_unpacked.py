@@ -14,7 +14,7 @@ def model_folder(model: str, destination: Path, overwrite: bool = False) -> Iter
     ``destination`` is checked first: a file of gigabytes is not dequantised for nothing.
     """
     from monolane.engine import find_model, unpack_gguf
-    from monolane.model import check_replaceable, is_gguf
+    from monolane.model import check_replaceable, is_gguf, writing
 
     path = find_model(model)
     if not is_gguf(path):
@@ -22,9 +22,11 @@ def model_folder(model: str, destination: Path, overwrite: bool = False) -> Iter
         return
     check_replaceable(path, destination, overwrite)
     sys.stderr.write(f"monolane: {path.name} is dequantised first; the model is made of that\n")
-    parent = destination.resolve().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=parent, prefix=f".{destination.name}.unpacked-") as name:
+    prefix = f".{destination.name}.unpacked-"
+    with (
+        writing(destination) as parent,
+        tempfile.TemporaryDirectory(dir=parent, prefix=prefix) as name,
+    ):
         folder = Path(name) / path.stem
         unpack_gguf(path, folder)
         yield folder

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from monolane.engine._files import ModelFiles
 from monolane.engine._guidance import Constraint
 from monolane.engine._parameters import SamplingParams
+from monolane.engine._prefix_file import check_writable
 from monolane.engine._prefixes import Budget, Prefixes, prefix_budget
 from monolane.engine._registry import find_backend
 from monolane.engine._result import Generation
@@ -92,6 +93,8 @@ class Engine:
         that dies later ends what runs with RankError; the next request starts the ranks again.
         """
         begin = time.perf_counter()
+        if prefix_file is not None:
+            check_writable(Path(prefix_file))
         make = find_backend(backend, ranks)
         files = ModelFiles.open(find_model(model))
         size = _check_context(context, files.config)

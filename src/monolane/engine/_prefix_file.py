@@ -11,6 +11,7 @@ The binding names model, arithmetic and plan, on which every bit of keys and val
 can be read out of such a file: it is made for its owner only.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -49,6 +50,25 @@ def fingerprint(paths: Iterable[Path]) -> str:
     return found.hexdigest()
 
 
+def check_writable(path: Path) -> None:
+    """Raise RequestError where no file can be written, before the work that would be lost."""
+    partial = _partial(path)
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        partial.touch(mode=0o600)
+        partial.unlink()
+    except OSError as error:
+        raise RequestError(
+            f"prefix_file: {path}: expected a file that can be written, got: {error.strerror}; "
+            "make its folder, or name another file"
+        ) from None
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
 def write_prefixes(path: Path, binding: str, nodes: Iterable[Node]) -> None:
     """Write nodes in their order, in place of what was there; OSError if that cannot be."""
     nodes = list(nodes)
@@ -57,7 +77,7 @@ def write_prefixes(path: Path, binding: str, nodes: Iterable[Node]) -> None:
         for name, tokens, kept in nodes
     ]
     header = json.dumps({"binding": binding, "nodes": about}).encode()
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = _partial(path)
     digest = hashlib.sha256()
     try:
         partial.touch(mode=0o600)

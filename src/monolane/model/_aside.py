@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from monolane.errors import CheckpointError
+from monolane.errors import CheckpointError, MonolaneError
 
 
 def check_replaceable(source: Path, destination: Path, overwrite: bool) -> None:
@@ -42,18 +42,39 @@ def check_replaceable(source: Path, destination: Path, overwrite: bool) -> None:
 
 
 @contextmanager
+def writing(destination: Path) -> Iterator[Path]:
+    """Give the folder in which ``destination`` will lie, made if it is missing.
+
+    CheckpointError names the destination where the disk refuses anything meanwhile.
+    """
+    try:
+        parent = destination.resolve().parent
+        parent.mkdir(parents=True, exist_ok=True)
+        yield parent
+    except OSError as error:
+        if isinstance(error, MonolaneError):
+            raise
+        reason = error.strerror or error
+        where = "" if error.filename is None else f": {error.filename}"
+        raise CheckpointError(
+            f"{destination}: cannot be written: {reason}{where}; make room, or name another "
+            "destination"
+        ) from error
+
+
+@contextmanager
 def folder_aside(destination: Path) -> Iterator[Path]:
     """Give a new folder that becomes ``destination`` on success and is removed on failure."""
-    target = destination.resolve()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    aside = _sibling(target, "new")
-    aside.mkdir()
-    try:
-        yield aside
-        _take_place(aside, target)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
+    with writing(destination):
+        target = destination.resolve()
+        aside = _sibling(target, "new")
+        aside.mkdir()
+        try:
+            yield aside
+            _take_place(aside, target)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
 
 
 def _take_place(aside: Path, target: Path) -> None:

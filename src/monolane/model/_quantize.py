@@ -137,16 +137,12 @@ def repack_folder(
 
 def _write(source: Path, writer: "_Writer") -> QuantizeReport:
     destination = writer.report.destination
-    try:
-        with folder_aside(destination) as folder:
-            text = json.dumps(render_config(writer.config), indent=2, sort_keys=True)
-            (folder / "config.json").write_text(text + "\n", encoding="utf-8")
-            write_checkpoint(folder, writer.tensors())
-            copy_beside(source, folder)
-            _write_card(source, folder, writer, destination.name)
-    except OSError as error:
-        reason = error.strerror or error
-        raise CheckpointError(f"{destination}: cannot be written: {reason}") from error
+    with folder_aside(destination) as folder:
+        text = json.dumps(render_config(writer.config), indent=2, sort_keys=True)
+        (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+        write_checkpoint(folder, writer.tensors())
+        copy_beside(source, folder)
+        _write_card(source, folder, writer, destination.name)
     return writer.report
 
 

@@ -24,6 +24,7 @@ from monolane.model import (
     render_config,
     tensor_specs,
     write_checkpoint,
+    writing,
 )
 
 _CARDS = Environment(
@@ -49,9 +50,11 @@ def publish(
     Its README.md is made of the package's template ``card`` and of ``values``.
     """
     check_replaceable(source, destination, overwrite)
-    parent = destination.resolve().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=parent, prefix=f".{destination.name}.staging-") as name:
+    prefix = f".{destination.name}.staging-"
+    with (
+        writing(destination) as parent,
+        tempfile.TemporaryDirectory(dir=parent, prefix=prefix) as name,
+    ):
         staging = Path(name)
         copy_beside(source, staging)
         text = json.dumps(render_config(config), indent=2, sort_keys=True)
