@@ -33,18 +33,21 @@ static_assert(offsetof(LogitBias, value) == 4);
 
 struct AdvanceRecord {
   Draw draw;
-  uint32_t slot;          // of the cache
-  uint32_t budget;        // tokens to draw at most
-  uint32_t tokens_begin;  // in the list of tokens to feed
-  uint32_t tokens_count;  // at least one
-  uint32_t stops_begin;   // in the list of ids that end the slot's epoch
-  uint32_t stops_count;   // may be none
-  uint32_t biases_begin;  // in the list of LogitBias
-  uint32_t biases_count;  // may be none
-  int32_t logprobs;       // alternatives to report with each token; -1: nothing
-  uint32_t guided;        // 1: every draw waits for a guide
+  uint32_t slot;           // of the cache
+  uint32_t budget;         // tokens to draw at most
+  uint32_t tokens_begin;   // in the list of tokens to feed
+  uint32_t tokens_count;   // at least one
+  uint32_t stops_begin;    // in the list of ids that end the slot's epoch
+  uint32_t stops_count;    // may be none
+  uint32_t biases_begin;   // in the list of LogitBias
+  uint32_t biases_count;   // may be none
+  int32_t logprobs;        // alternatives to report with each token; -1: nothing
+  uint32_t guided;         // 1: every draw waits for a guide
+  uint32_t history_begin;  // in the list of tokens that the slot holds
+  uint32_t history_count;  // all of them, or none
+  uint32_t prompt;         // how many of history and tokens were given, not drawn
 };
-static_assert(sizeof(AdvanceRecord) == 72);
+static_assert(sizeof(AdvanceRecord) == 88);
 static_assert(offsetof(AdvanceRecord, draw) == 0);
 static_assert(offsetof(AdvanceRecord, slot) == 32);
 static_assert(offsetof(AdvanceRecord, budget) == 36);
@@ -56,6 +59,9 @@ static_assert(offsetof(AdvanceRecord, biases_begin) == 56);
 static_assert(offsetof(AdvanceRecord, biases_count) == 60);
 static_assert(offsetof(AdvanceRecord, logprobs) == 64);
 static_assert(offsetof(AdvanceRecord, guided) == 68);
+static_assert(offsetof(AdvanceRecord, history_begin) == 72);
+static_assert(offsetof(AdvanceRecord, history_count) == 76);
+static_assert(offsetof(AdvanceRecord, prompt) == 80);
 
 struct TokenEvent {
   int64_t time_ns;        // of CLOCK_MONOTONIC, as Python's time.perf_counter_ns

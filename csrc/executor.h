@@ -37,6 +37,8 @@ struct Advance {
   std::vector<int32_t> stop_ids = {};
   int32_t logprobs = -1;  // alternatives to report with each token; -1: nothing
   bool guided = false;    // every draw waits for a Guide
+  std::vector<int32_t> history = {};  // tokens that the slot holds, or none
+  int32_t prompt = 0;                 // how many of history and tokens were given, not drawn
 };
 
 // What may follow the last token of a guided slot; see monolane.epoch.Guide.
