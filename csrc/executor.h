@@ -26,17 +26,29 @@
 
 namespace monolane {
 
+// The most probable token, without any limit or penalty.
+constexpr Draw kPlainDraw = {.seed = 0,
+                             .top_p = 1,
+                             .min_p = 0,
+                             .temperature = 0,
+                             .top_k = 0,
+                             .frequency_penalty = 0,
+                             .presence_penalty = 0,
+                             .repetition_penalty = 1};
+
 // What one slot does in an epoch, in memory of its own; see AdvanceRecord and
 // monolane.epoch.Advance.
 struct Advance {
   int32_t slot = 0;
   std::vector<int32_t> tokens = {};
   int32_t budget = 1;
-  Draw draw = {};
+  Draw draw = kPlainDraw;
   std::vector<LogitBias> biases = {};
   std::vector<int32_t> stop_ids = {};
-  int32_t logprobs = -1;  // alternatives to report with each token; -1: nothing
-  bool guided = false;    // every draw waits for a Guide
+  int32_t logprobs = -1;              // alternatives to report with each token; -1: nothing
+  bool guided = false;                // every draw waits for a Guide
+  std::vector<int32_t> history = {};  // tokens that the slot holds, or none
+  int32_t prompt = 0;                 // how many of history and tokens were given, not drawn
 };
 
 // What may follow the last token of a guided slot; see monolane.epoch.Guide.
@@ -123,6 +135,7 @@ class Executor {
     size_t fed = 0;    // tokens of advance.tokens that have gone in
     int32_t next = 0;  // the token to feed once they all have
     int32_t drawn = 0;
+    Seen seen = {};    // tokens of the sequence, the drawn ones as they leave
     int32_t row = -1;  // of `wanted` in this pass, whose logits choose its next token; -1: none
     bool done = false;
     std::unique_ptr<Guide> guide = nullptr;  // taken, and its draw still to come
@@ -135,6 +148,7 @@ class Executor {
   int64_t first_resumable(int slot) const;
   void check_room(int slot, size_t count) const;
   void check_token(const char* what, int32_t token) const;
+  void check_history(const Advance& advance) const;
   void check_guide(int slot, const Guide& guide) const;
   void check_idle(const char* what) const;
   void begin(std::vector<Advance> advances, float* all_logits);
@@ -151,6 +165,7 @@ class Executor {
   bool take_guide(Running& running);
   void settle(Running& running, const float* logits);
   void force(Running& running);
+  void look_back(Running& running) const;
   void emit(Running& running, int32_t token, const float* logits);
   void call_leader() { calls_.publish(call_count_.fetch_add(1, std::memory_order_acq_rel) + 1); }
   bool await(const Worker& w, const PlanPhase& phase);

@@ -83,10 +83,22 @@ void Executor::settle(Running& running, const float* logits) {
   if (running.guide && !running.guide->forced.empty()) return force(running);
   const uint32_t position = static_cast<uint32_t>(lengths_[running.advance.slot]);
   const uint32_t* mask = running.guide ? running.guide->mask.data() : nullptr;
-  const int32_t token = choose(logits, plan_.header.vocab, running.advance.draw,
-                               running.advance.biases, position, mask, scratch_);
+  const Advance& advance = running.advance;
+  const int32_t token = choose(logits, plan_.header.vocab, advance.draw, advance.biases,
+                               running.seen, position, mask, scratch_);
   running.guide.reset();
   emit(running, token, logits);
+}
+
+// Notes the tokens before the first draw, if penalties ask for them.
+void Executor::look_back(Running& running) const {
+  const Advance& advance = running.advance;
+  running.seen = Seen(advance.draw, plan_.header.vocab);
+  if (!running.seen.penalises()) return;
+  int32_t i = 0;
+  for (const std::vector<int32_t>* list : {&advance.history, &advance.tokens}) {
+    for (const int32_t token : *list) running.seen.note(token, i++ >= advance.prompt);
+  }
 }
 
 void Executor::emit(Running& running, int32_t token, const float* logits) {
@@ -100,6 +112,7 @@ void Executor::emit(Running& running, int32_t token, const float* logits) {
   }
   event.time_ns = now_ns();
   running.next = token;
+  if (running.seen.penalises()) running.seen.note(token, true);
   const std::vector<int32_t>& stops = advance.stop_ids;
   running.done = ++running.drawn == advance.budget ||
                  std::find(stops.begin(), stops.end(), token) != stops.end();

@@ -43,6 +43,9 @@ def test_sampling_options_reach_the_engine(tiny_model: Path) -> None:
     common = ("generate", "x", "-m", tiny_model, "-t", 1.5, "-n", 16, "--ignore-eos", "--json")
     texts = [json.loads(run(*common, "--seed", seed).stdout)["text"] for seed in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]
+    penalties = ("--frequency-penalty", "--presence-penalty", "--repetition-penalty")
+    for name in penalties:
+        assert json.loads(run(*common, "--seed", 1, name, 2).stdout)["text"] != texts[0]
 
 
 def test_the_prompt_may_come_from_stdin(tiny_model: Path) -> None:

@@ -149,7 +149,11 @@ class CpuExecutor(Executor):
         self._need_ranks()
         with _our_errors():
             self._core.start(
-                packed.records.tobytes(), packed.tokens, packed.stops, packed.biases.tobytes()
+                packed.records.tobytes(),
+                packed.tokens,
+                packed.stops,
+                packed.biases.tobytes(),
+                packed.history,
             )
 
     def read(self, seconds: float) -> bool:

@@ -203,10 +203,12 @@ class Stream(Iterator[Piece]):
 
     def _advance(self, slot: int, token_ids: tuple[int, ...]) -> Advance:
         """Return what the request asks behind the tokens that its slot holds."""
-        params = self._job.params
+        params, prompt_ids = self._job.params, self._job.prompt_ids
         return Advance(
             slot=slot,
             token_ids=token_ids,
+            history=prompt_ids[: len(prompt_ids) - len(token_ids)],
+            prompt=len(prompt_ids),
             budget=self._job.budget,
             draw=params.draw,
             stop_ids=self._job.stop_ids,

@@ -1,10 +1,13 @@
 """What a request asks of an executor: which tokens go in, and how the next ones are drawn."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from monolane.errors import RequestError
 
 
 def _number(default: float, kind: str, meaning: str) -> Any:
@@ -21,7 +24,16 @@ class Draw:
     min_p: float = _number(0.0, "f64", "0: all tokens")
     temperature: float = _number(0.0, "f32", "0: the most probable token")
     top_k: int = _number(0, "u32", "0: all tokens")
+    frequency_penalty: float = _number(0.0, "f32", "what each time drawn takes off a token's logit")
+    presence_penalty: float = _number(0.0, "f32", "what having been drawn at all takes off")
+    repetition_penalty: float = _number(1.0, "f32", "1: none; divides positive logits of all seen")
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token, what its logit gains), ids ascending
+
+    @property
+    def penalises(self) -> bool:
+        """Whether draws depend on the tokens before them otherwise than by the logits."""
+        penalties = (self.frequency_penalty, self.presence_penalty, self.repetition_penalty)
+        return penalties != (0, 0, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +51,18 @@ class Advance:
     stop_ids: frozenset[int] = frozenset()
     logprobs: int | None = None  # None, or the number of alternatives to report
     guided: bool = False  # every draw waits for a Guide
+    # Tokens of the sequence before token_ids, for what looks back: as many as the slot holds, or
+    # none. An array where they may be many: a tuple of 100,000 takes 40 times as long to hand over.
+    history: Sequence[int] | npt.NDArray[np.uint32] = field(default=(), compare=False)
+    prompt: int = 0  # how many of history and token_ids were given; the others were drawn
+
+    def check_history(self, held: int) -> None:
+        """Raise RequestError if the history is not that of a slot with ``held`` tokens."""
+        given = len(self.history)
+        if given != held and (given or self.draw.penalises):
+            raise RequestError(
+                f"history: expected the {held} tokens that the slot holds, got {given}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

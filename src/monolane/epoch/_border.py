@@ -47,6 +47,9 @@ ADVANCE = Struct(
         Field("biases_count", "u32", "may be none"),
         Field("logprobs", "i32", "alternatives to report with each token; -1: nothing"),
         Field("guided", "u32", "1: every draw waits for a guide"),
+        Field("history_begin", "u32", "in the list of tokens that the slot holds"),
+        Field("history_count", "u32", "all of them, or none"),
+        Field("prompt", "u32", "how many of history and tokens were given, not drawn"),
     ),
     parts=(DRAW,),
 )
@@ -95,6 +98,7 @@ class PackedAdvances:
     tokens: npt.NDArray[np.uint32]
     stops: npt.NDArray[np.uint32]
     biases: npt.NDArray[np.void]  # BIAS
+    history: npt.NDArray[np.uint32]
 
 
 def pack(advances: Sequence[Advance]) -> PackedAdvances:
@@ -103,13 +107,17 @@ def pack(advances: Sequence[Advance]) -> PackedAdvances:
     tokens: list[int] = []
     stops: list[int] = []
     biases: list[tuple[int, float]] = []
+    history: list[npt.NDArray[np.uint32]] = [np.zeros(0, np.uint32)]
     for record, advance in zip(records, advances, strict=True):
         draw = advance.draw
         for field in DRAW.fields:
             record["draw"][field.name] = getattr(draw, field.name)
         record["slot"], record["budget"] = advance.slot, advance.budget
         record["logprobs"] = -1 if advance.logprobs is None else advance.logprobs
-        record["guided"] = advance.guided
+        record["guided"], record["prompt"] = advance.guided, advance.prompt
+        record["history_begin"] = sum(map(len, history))
+        record["history_count"] = len(advance.history)
+        history.append(np.asarray(advance.history, np.uint32))
         lists = (
             ("tokens", tokens, advance.token_ids),
             ("stops", stops, sorted(advance.stop_ids)),
@@ -123,6 +131,7 @@ def pack(advances: Sequence[Advance]) -> PackedAdvances:
         np.array(tokens, np.uint32),
         np.array(stops, np.uint32),
         np.array(biases, BIAS.dtype),
+        np.concatenate(history),
     )
 
 
