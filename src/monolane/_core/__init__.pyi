@@ -94,6 +94,16 @@ class Executor:
     def interrupt(self) -> None:
         """Ask the epoch to end within one pass; read it to its end."""
 
+    def script(self, slot: int, drafts: Sequence[int], draws: Sequence[int]) -> None:
+        """
+        By position of a slot's sequence, what is drafted, and what is drawn in the model's stead; for tests and measurements.
+        """
+
+    def pass_costs(self) -> list[tuple[int, float]]:
+        """
+        Nanoseconds of a pass of each width that was run, of passes that decode.
+        """
+
     def set_trace(self, on: bool) -> None: ...
 
     def take_spans(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]:
