@@ -45,6 +45,7 @@ class CpuExecutor(Executor):
     """
 
     name = "cpu"
+    drafts = True
 
     def __init__(
         self,
@@ -181,12 +182,7 @@ class CpuExecutor(Executor):
         return pass_cost(self.plan, 1, length).bytes
 
     def script(self, slot: int, drafts: Sequence[int] = (), draws: Sequence[int] = ()) -> None:
-        """Say what is drafted in a slot, or drawn: for tests and measurements; between epochs.
-
-        Both are tokens by their position in the sequence. ``drafts`` are proposed instead of the
-        drafter's own. ``draws`` come instead of what the model draws, as far as they go: so a text
-        is replayed on a model that would not say it. None of either: as always.
-        """
+        """Say what is drafted in a slot, or drawn, by position in the sequence."""
         with _our_errors():
             self._core.script(slot, list(drafts), list(draws))
 
