@@ -179,6 +179,7 @@ std::vector<Advance> advances_of(const nb::bytes& records, const Words& tokens, 
          .stop_ids = part_of<int32_t>("stops", stops, r.stops_begin, r.stops_count),
          .logprobs = r.logprobs,
          .guided = r.guided != 0,
+         .drafts = r.drafts,
          .history = part_of<int32_t>("history", history, r.history_begin, r.history_count),
          .prompt = static_cast<int32_t>(r.prompt)});
   }
@@ -372,6 +373,25 @@ void bind_executor(nb::module_& m) {
       .def(
           "interrupt", [](BoundExecutor& e) { e.executor.interrupt(); },
           "Ask the epoch to end within one pass; read it to its end.")
+      .def(
+          "script",
+          [](BoundExecutor& e, int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws) {
+            e.executor.script(slot, std::move(drafts), std::move(draws));
+          },
+          "slot"_a, "drafts"_a, "draws"_a,
+          "By position of a slot's sequence, what is drafted, and what is drawn in the model's "
+          "stead; for tests and measurements.")
+      .def(
+          "pass_costs",
+          [](const BoundExecutor& e) {
+            const PassCost& cost = e.executor.pass_cost();
+            std::vector<std::pair<int, double>> found;
+            for (int width = 1; width <= e.executor.plan().header.max_width; ++width) {
+              if (cost.known(width)) found.push_back({width, cost.of(width)});
+            }
+            return found;
+          },
+          "Nanoseconds of a pass of each width that was run, of passes that decode.")
       .def(
           "set_trace", [](BoundExecutor& e, bool on) { e.executor.set_trace(on); }, "on"_a)
       .def(

@@ -26,6 +26,7 @@ static Noise gumbel_noise(uint64_t seed, uint32_t position, uint32_t first_token
 namespace monolane {
 void bind_kernels(nb::module_& parent);
 void bind_executor(nb::module_& parent);
+void bind_drafter(nb::module_& parent);
 }  // namespace monolane
 
 NB_MODULE(_core, m) {
@@ -36,4 +37,5 @@ NB_MODULE(_core, m) {
         "position under a 64-bit seed. Defined in docs/sampling.md.");
   monolane::bind_kernels(m);
   monolane::bind_executor(m);
+  monolane::bind_drafter(m);
 }

@@ -49,6 +49,7 @@ struct AdvanceRecord {
   uint32_t biases_count;   // may be none
   int32_t logprobs;        // alternatives to report with each token; -1: nothing
   uint32_t guided;         // 1: every draw waits for a guide
+  int32_t drafts;          // tokens to be drafted for a pass; -1: as many as pay
   uint32_t history_begin;  // in the list of tokens that the slot holds
   uint32_t history_count;  // all of them, or none
   uint32_t prompt;         // how many of history and tokens were given, not drawn
@@ -65,27 +66,32 @@ static_assert(offsetof(AdvanceRecord, biases_begin) == 72);
 static_assert(offsetof(AdvanceRecord, biases_count) == 76);
 static_assert(offsetof(AdvanceRecord, logprobs) == 80);
 static_assert(offsetof(AdvanceRecord, guided) == 84);
-static_assert(offsetof(AdvanceRecord, history_begin) == 88);
-static_assert(offsetof(AdvanceRecord, history_count) == 92);
-static_assert(offsetof(AdvanceRecord, prompt) == 96);
+static_assert(offsetof(AdvanceRecord, drafts) == 88);
+static_assert(offsetof(AdvanceRecord, history_begin) == 92);
+static_assert(offsetof(AdvanceRecord, history_count) == 96);
+static_assert(offsetof(AdvanceRecord, prompt) == 100);
 
 struct TokenEvent {
   int64_t time_ns;        // of CLOCK_MONOTONIC, as Python's time.perf_counter_ns
   int32_t slot;           // whose token it is
   int32_t token;          // its id
   float logprob;          // of the token, under the model itself; NaN if not asked for
+  int32_t drafted;        // tokens drafted for its pass, with the first that this gave
+  int32_t accepted;       // which of them it is, from 1 on; 0: none
   int32_t top_count;      // alternatives that follow
   int32_t top_token[20];  // the most probable, best first
   float top_logprob[20];  // theirs
 };
-static_assert(sizeof(TokenEvent) == 184);
+static_assert(sizeof(TokenEvent) == 192);
 static_assert(offsetof(TokenEvent, time_ns) == 0);
 static_assert(offsetof(TokenEvent, slot) == 8);
 static_assert(offsetof(TokenEvent, token) == 12);
 static_assert(offsetof(TokenEvent, logprob) == 16);
-static_assert(offsetof(TokenEvent, top_count) == 20);
-static_assert(offsetof(TokenEvent, top_token) == 24);
-static_assert(offsetof(TokenEvent, top_logprob) == 104);
+static_assert(offsetof(TokenEvent, drafted) == 20);
+static_assert(offsetof(TokenEvent, accepted) == 24);
+static_assert(offsetof(TokenEvent, top_count) == 28);
+static_assert(offsetof(TokenEvent, top_token) == 32);
+static_assert(offsetof(TokenEvent, top_logprob) == 112);
 
 struct Span {
   int64_t arrived_ns;  // of CLOCK_MONOTONIC, as the others

@@ -94,6 +94,16 @@ class Executor:
     def interrupt(self) -> None:
         """Ask the epoch to end within one pass; read it to its end."""
 
+    def script(self, slot: int, drafts: Sequence[int], draws: Sequence[int]) -> None:
+        """
+        By position of a slot's sequence, what is drafted, and what is drawn in the model's stead; for tests and measurements.
+        """
+
+    def pass_costs(self) -> list[tuple[int, float]]:
+        """
+        Nanoseconds of a pass of each width that was run, of passes that decode.
+        """
+
     def set_trace(self, on: bool) -> None: ...
 
     def take_spans(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]:
@@ -106,3 +116,38 @@ class Executor:
 
     @property
     def converted_bytes(self) -> int: ...
+
+class SuffixDrafter:
+    """Guesses the next tokens from what followed the same ones before."""
+
+    def __init__(self, max_tokens: int) -> None:
+        """Remember the newest max_tokens tokens, rounded up to a power of two."""
+
+    def append(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """The text goes on with tokens that nobody drew, int32 [T]."""
+
+    def observe(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """The text goes on with tokens that the model drew, int32 [T]: learn."""
+
+    def add_text(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """Another text to copy from, int32 [T], before the first append."""
+
+    def draft(self, most: int) -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')]]:
+        """
+        Return tokens that may come next, int32 [N], and of each the chance that it is drawn if those before it are, float32 [N].
+        """
+
+    def clear(self) -> None:
+        """Forget the texts, and keep the chances."""
+
+    @property
+    def length(self) -> int:
+        """Tokens since clear."""
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the index."""
+
+    @property
+    def steps(self) -> int:
+        """Places and tokens looked at, ever."""

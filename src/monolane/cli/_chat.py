@@ -33,6 +33,7 @@ def chat(
     context: options.Context = None,
     prefix_cache: options.PrefixCache = "auto",
     prefix_file: options.PrefixFile = None,
+    speculation: options.Speculation = "auto",
     ranks: options.Ranks = 1,
 ) -> None:
     """Talk to a model, line by line. Answers go to stdout, speed and timings to stderr.
@@ -53,6 +54,7 @@ def chat(
         presence_penalty=presence_penalty,
         repetition_penalty=repetition_penalty,
         seed=seed,
+        speculation=speculation,  # type: ignore[arg-type]  # checked there
     )
     loaded = Engine.load(model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=ranks)
     with loaded as engine:

@@ -48,7 +48,23 @@ class Comparison:
 
 
 def verify(
-    model: options.ModelArgument,
+    model: Annotated[
+        str | None,
+        typer.Argument(help="'demo', 'smollm2', a model folder, a .gguf file, or a Hub id."),
+    ] = None,
+    named: Annotated[str | None, typer.Option("--model", "-m", help="The same.")] = None,
+    lossless: Annotated[
+        bool,
+        typer.Option(
+            "--lossless",
+            help="Compare answers with speculation, kept prefixes and batches with plain ones "
+            "instead, bit by bit; needs no Transformers.",
+        ),
+    ] = False,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="With --lossless: a prompt, or a JSON string, in each line."),
+    ] = None,
     trust_remote_code: Annotated[
         bool,
         typer.Option(
@@ -58,8 +74,13 @@ def verify(
         ),
     ] = False,
     tokens: Annotated[
-        int, typer.Option(help="Also compare on this many random tokens [0: not].", min=0)
-    ] = 300,
+        int | None,
+        typer.Option(
+            help="Also compare on this many random tokens [0: not; default 300]; with --lossless "
+            "tokens of each answer [default 100].",
+            min=0,
+        ),
+    ] = None,
     backend: options.BackendName = "auto",
     as_json: options.Json = False,
 ) -> None:
@@ -73,11 +94,19 @@ def verify(
     """
     from monolane.engine import Engine, find_model
 
+    model = model or named
+    if lossless:
+        from monolane.cli._lossless import verify_lossless
+
+        same = verify_lossless(model or "demo", prompts, tokens or 100, backend, as_json)
+        raise typer.Exit(0 if same else 1)
+    if model is None or prompts is not None:
+        raise typer.BadParameter("expected MODEL, and --prompts with --lossless alone")
     path = find_model(model, with_code=trust_remote_code)
     with Engine.load(path, _float_backend(path, backend), "float32") as engine:
         theirs = _transformers_logits(path, engine.config, trust_remote_code)
         rows = []
-        for name, ids in _prompts(engine, tokens):
+        for name, ids in _prompts(engine, 300 if tokens is None else tokens):
             rows.append(compare(name, engine.config, engine.logits(ids), theirs(ids)))
             if not as_json:
                 _print_row(rows[-1], first=len(rows) == 1)

@@ -45,6 +45,7 @@ class CpuExecutor(Executor):
     """
 
     name = "cpu"
+    drafts = True
 
     def __init__(
         self,
@@ -179,6 +180,15 @@ class CpuExecutor(Executor):
     def bytes_per_token(self, length: int) -> int:
         """Bytes that a pass of one token streams behind ``length`` tokens, by the plan."""
         return pass_cost(self.plan, 1, length).bytes
+
+    def script(self, slot: int, drafts: Sequence[int] = (), draws: Sequence[int] = ()) -> None:
+        """Say what is drafted in a slot, or drawn, by position in the sequence."""
+        with _our_errors():
+            self._core.script(slot, list(drafts), list(draws))
+
+    def pass_costs(self) -> dict[int, float]:
+        """Seconds that a pass of each width has cost, of passes that decode; between epochs."""
+        return {width: cost / 1e9 for width, cost in self._core.pass_costs()}
 
     def set_trace(self, on: bool) -> None:
         """From the next epoch on, note when each worker is in which phase, or do not."""

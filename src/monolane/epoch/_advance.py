@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from monolane.errors import RequestError
 
+AUTO_DRAFTS = -1  # see Advance
+
 
 def _number(default: float, kind: str, meaning: str) -> Any:
     """A field that crosses to native executors as a number of type ``kind``; see _border.py."""
@@ -51,6 +53,9 @@ class Advance:
     stop_ids: frozenset[int] = frozenset()
     logprobs: int | None = None  # None, or the number of alternatives to report
     guided: bool = False  # every draw waits for a Guide
+    # Tokens to be drafted for a pass, AUTO_DRAFTS: as many as pay. A hint: the tokens are the same
+    # with each, and an executor may draft fewer, or none.
+    drafts: int = 0
     # Tokens of the sequence before token_ids, for what looks back: as many as the slot holds, or
     # none. An array where they may be many: a tuple of 100,000 takes 40 times as long to hand over.
     history: Sequence[int] | npt.NDArray[np.uint32] = field(default=(), compare=False)

@@ -40,6 +40,9 @@ class Executor(ABC):
     keeps_prefixes: bool = False
     tail_positions: int = 0  # of a tail (see Kept) at most; 0: no windowed layer drops any
 
+    # Whether it verifies drafted tokens; else it ignores ``Advance.drafts``, which is a hint.
+    drafts: bool = False
+
     @property
     def processes(self) -> tuple[int, ...]:
         """Process ids of those that decode, this one first."""
@@ -113,6 +116,15 @@ class Executor(ABC):
     @abstractmethod
     def interrupt(self) -> None:
         """Ask the epoch to end within one pass; read it to its end."""
+
+    def script(self, slot: int, drafts: Sequence[int] = (), draws: Sequence[int] = ()) -> None:
+        """Say what is drafted in a slot, or drawn: for tests and measurements; between epochs.
+
+        Both are tokens by their position in the sequence. ``drafts`` are proposed instead of the
+        drafter's own. ``draws`` come instead of what the model draws, as far as they go: so a text
+        is replayed on a model that would not say it. None of either: as always.
+        """
+        raise BackendError(f"script: the {self.name} backend drafts no tokens; use 'cpu'")
 
     def bytes_per_token(self, length: int) -> int | None:
         """Bytes that drawing one token reads behind ``length`` tokens; None where no plan says."""

@@ -1,0 +1,85 @@
+// Guesses the next tokens from what the text ends with: whatever followed the same tokens before.
+//
+// An answer that edits a file repeats most of it. The drafter follows the place with the longest
+// match, and says for each token how likely it is to be the one that the model will draw. These
+// chances are not assumed: they are counted, by the length of the match and by whether other places
+// agree, over the tokens that the model drew, so that a caller can weigh them against what a wider
+// pass costs.
+//
+// Two things beyond a match, learned from the answer itself. After an edit, the draft goes on close
+// to where the copy broke off, though the last token alone would name a hundred places. And what
+// was replaced once, by a rename, is replaced again where it comes up.
+//
+// Not for several threads at once: one for each sequence.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "drafter.h"
+#include "suffix_index.h"
+
+namespace monolane {
+
+// How often tokens of one kind of guess were right, newer ones counting for more.
+struct HitRate {
+  float right;  // begins with what is true of code edits on the whole
+  float all;
+
+  float chance() const { return right / all; }
+  void count(bool hit) {
+    constexpr float kForget = 0.995f;  // the last 200 guesses of a kind weigh most
+    right = right * kForget + (hit ? 1.0f : 0.0f);
+    all = all * kForget + 1.0f;
+  }
+};
+
+class SuffixDrafter final : public Drafter {
+ public:
+  static constexpr size_t kLengths = 8;     // classes of match lengths
+  static constexpr size_t kAgreements = 3;  // alone, others agree, some do not
+
+  // Remembers the newest `max_tokens` tokens, rounded up to a power of two. Throws
+  // std::invalid_argument if that is less than 128.
+  explicit SuffixDrafter(size_t max_tokens);
+
+  // The text goes on with tokens that nobody drew: a prompt.
+  void append(const int32_t* tokens, size_t count) override;
+
+  // The text goes on with tokens that the model drew, drafted before or not: the drafter learns.
+  void observe(const int32_t* tokens, size_t count) override;
+
+  // A whole other text, such as an earlier answer: to copy from, not to go on from. Before append.
+  void add_text(const int32_t* tokens, size_t count);
+
+  // Writes the tokens that may come next, at most `most`, and of each the chance that the model
+  // draws it if it draws all those before it; returns how many.
+  size_t draft(size_t most, int32_t* tokens, float* chances) const override;
+
+  // Tokens since `clear`, forgotten ones included.
+  size_t length() const override { return length_; }
+  void clear() override;  // forgets the texts, not the chances
+  size_t bytes() const { return index_.bytes(); }
+  uint64_t steps() const { return index_.steps() + steps_; }
+
+ private:
+  // Where a draft comes from, and how its first token is judged.
+  struct Source {
+    SuffixIndex::Matches matches;
+    size_t count = 0;  // matches; the first one leads
+  };
+
+  static size_t length_class(uint32_t match);
+  Source find() const;
+  size_t agreement(Source& source, uint32_t offset, int32_t token) const;
+  void learn(int32_t token);
+
+  SuffixIndex index_;
+  size_t length_ = 0;
+  std::array<std::array<HitRate, kAgreements>, kLengths> rates_;
+  mutable uint64_t steps_ = 0;
+};
+
+}  // namespace monolane
