@@ -83,10 +83,11 @@ void allow(const Draw& draw, int32_t vocab, ChooseScratch& scratch) {
 bool allows(const uint32_t* mask, int32_t token) { return mask[token / 32] >> (token % 32) & 1; }
 
 // Leaves in `limited` what the request and its mask make of the logits.
-void limit(const float* logits, int32_t vocab, std::span<const LogitBias> biases,
+void limit(const float* logits, int32_t vocab, std::span<const LogitBias> biases, const Seen& seen,
            const uint32_t* mask, std::vector<float>& limited) {
   limited.assign(logits, logits + vocab);
   for (const LogitBias& bias : biases) limited[bias.token] += bias.value;
+  seen.penalise(limited.data());
   if (mask == nullptr) return;
   for (int32_t word = 0; word < mask_words(vocab); ++word) {
     if (mask[word] == ~uint32_t{0}) continue;
@@ -99,10 +100,10 @@ void limit(const float* logits, int32_t vocab, std::span<const LogitBias> biases
 }  // namespace
 
 int32_t choose(const float* logits, int32_t vocab, const Draw& draw,
-               std::span<const LogitBias> biases, uint32_t position, const uint32_t* mask,
-               ChooseScratch& scratch) {
-  if (mask != nullptr || !biases.empty()) {
-    limit(logits, vocab, biases, mask, scratch.limited);
+               std::span<const LogitBias> biases, const Seen& seen, uint32_t position,
+               const uint32_t* mask, ChooseScratch& scratch) {
+  if (mask != nullptr || !biases.empty() || seen.penalises()) {
+    limit(logits, vocab, biases, seen, mask, scratch.limited);
     logits = scratch.limited.data();
     if (logits[largest(logits, vocab)] == kNever) {  // every token that may come is banned
       int32_t first = 0;

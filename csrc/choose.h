@@ -7,12 +7,13 @@
 #include <vector>
 
 #include "epoch_abi.h"
+#include "seen.h"
 
 namespace monolane {
 
 // Reusable memory of `choose`: no allocation while decoding.
 struct ChooseScratch {
-  std::vector<float> limited;       // [V] logits with biases, -infinity where the mask has no bit
+  std::vector<float> limited;       // [V] with biases and penalties, -infinity without a mask's bit
   std::vector<float> scaled;        // [V]
   std::vector<int32_t> ranked;      // ids by rank
   std::vector<double> probability;  // by rank, unnormalised: the first is 1
@@ -20,11 +21,12 @@ struct ChooseScratch {
 
 constexpr int32_t mask_words(int32_t vocab) { return (vocab + 31) / 32; }
 
-// Returns the id of the next token; `position` is the one that it will take. Bit t % 32 of word
+// Returns the id of the next token; `position` is the one that it will take, and `seen` has noted
+// those before it. Bit t % 32 of word
 // t / 32 of `mask` says whether token t may come: at least one may. Null: all may.
 int32_t choose(const float* logits, int32_t vocab, const Draw& draw,
-               std::span<const LogitBias> biases, uint32_t position, const uint32_t* mask,
-               ChooseScratch& scratch);
+               std::span<const LogitBias> biases, const Seen& seen, uint32_t position,
+               const uint32_t* mask, ChooseScratch& scratch);
 
 // Fills logprob and the `count` best alternatives of an event.
 void report_logprobs(const float* logits, int32_t vocab, int32_t count, TokenEvent& event);

@@ -10,18 +10,24 @@ namespace monolane {
 constexpr int32_t kMaxLogprobs = 20;
 
 struct Draw {
-  uint64_t seed;      // a draw depends on it, its position and the logits alone
-  double top_p;       // 1: all tokens
-  double min_p;       // 0: all tokens
-  float temperature;  // 0: the most probable token
-  uint32_t top_k;     // 0: all tokens
+  uint64_t seed;             // a draw depends on it, its position and the logits alone
+  double top_p;              // 1: all tokens
+  double min_p;              // 0: all tokens
+  float temperature;         // 0: the most probable token
+  uint32_t top_k;            // 0: all tokens
+  float frequency_penalty;   // what each time drawn takes off a token's logit
+  float presence_penalty;    // what having been drawn at all takes off
+  float repetition_penalty;  // 1: none; divides positive logits of all seen
 };
-static_assert(sizeof(Draw) == 32);
+static_assert(sizeof(Draw) == 48);
 static_assert(offsetof(Draw, seed) == 0);
 static_assert(offsetof(Draw, top_p) == 8);
 static_assert(offsetof(Draw, min_p) == 16);
 static_assert(offsetof(Draw, temperature) == 24);
 static_assert(offsetof(Draw, top_k) == 28);
+static_assert(offsetof(Draw, frequency_penalty) == 32);
+static_assert(offsetof(Draw, presence_penalty) == 36);
+static_assert(offsetof(Draw, repetition_penalty) == 40);
 
 struct LogitBias {
   uint32_t token;  // each once, in ascending order
@@ -48,22 +54,22 @@ struct AdvanceRecord {
   uint32_t history_count;  // all of them, or none
   uint32_t prompt;         // how many of history and tokens were given, not drawn
 };
-static_assert(sizeof(AdvanceRecord) == 88);
+static_assert(sizeof(AdvanceRecord) == 104);
 static_assert(offsetof(AdvanceRecord, draw) == 0);
-static_assert(offsetof(AdvanceRecord, slot) == 32);
-static_assert(offsetof(AdvanceRecord, budget) == 36);
-static_assert(offsetof(AdvanceRecord, tokens_begin) == 40);
-static_assert(offsetof(AdvanceRecord, tokens_count) == 44);
-static_assert(offsetof(AdvanceRecord, stops_begin) == 48);
-static_assert(offsetof(AdvanceRecord, stops_count) == 52);
-static_assert(offsetof(AdvanceRecord, biases_begin) == 56);
-static_assert(offsetof(AdvanceRecord, biases_count) == 60);
-static_assert(offsetof(AdvanceRecord, logprobs) == 64);
-static_assert(offsetof(AdvanceRecord, guided) == 68);
-static_assert(offsetof(AdvanceRecord, drafts) == 72);
-static_assert(offsetof(AdvanceRecord, history_begin) == 76);
-static_assert(offsetof(AdvanceRecord, history_count) == 80);
-static_assert(offsetof(AdvanceRecord, prompt) == 84);
+static_assert(offsetof(AdvanceRecord, slot) == 48);
+static_assert(offsetof(AdvanceRecord, budget) == 52);
+static_assert(offsetof(AdvanceRecord, tokens_begin) == 56);
+static_assert(offsetof(AdvanceRecord, tokens_count) == 60);
+static_assert(offsetof(AdvanceRecord, stops_begin) == 64);
+static_assert(offsetof(AdvanceRecord, stops_count) == 68);
+static_assert(offsetof(AdvanceRecord, biases_begin) == 72);
+static_assert(offsetof(AdvanceRecord, biases_count) == 76);
+static_assert(offsetof(AdvanceRecord, logprobs) == 80);
+static_assert(offsetof(AdvanceRecord, guided) == 84);
+static_assert(offsetof(AdvanceRecord, drafts) == 88);
+static_assert(offsetof(AdvanceRecord, history_begin) == 92);
+static_assert(offsetof(AdvanceRecord, history_count) == 96);
+static_assert(offsetof(AdvanceRecord, prompt) == 100);
 
 struct TokenEvent {
   int64_t time_ns;        // of CLOCK_MONOTONIC, as Python's time.perf_counter_ns

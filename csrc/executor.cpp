@@ -235,9 +235,19 @@ void Executor::check(const std::vector<Advance>& advances) const {
     if (used[advance.slot]) throw std::invalid_argument("advances: a slot occurs twice");
     used[advance.slot] = true;
     for (const int32_t token : advance.tokens) check_token("tokens", token);
+    check_history(advance);
     for (const LogitBias& bias : advance.biases) {
       check_token("logit_bias", static_cast<int32_t>(bias.token));
     }
+  }
+}
+
+void Executor::check_history(const Advance& advance) const {
+  for (const int32_t token : advance.history) check_token("history", token);
+  const int64_t held = lengths_[advance.slot], given = static_cast<int64_t>(advance.history.size());
+  if (given != held && (given > 0 || Seen(advance.draw, 1).penalises())) {
+    throw std::invalid_argument("history: expected the " + std::to_string(held) +
+                                " tokens that the slot holds, got " + std::to_string(given));
   }
 }
 
@@ -247,11 +257,13 @@ void Executor::begin(std::vector<Advance> advances, float* all_logits) {
   check(advances);
   running_.clear();
   for (Advance& advance : advances) {
+    if (advance.guided) advance.drafts = 0;  // its draws wait for masks
     if (advance.drafts != 0) {
       speculation_.begin(advance.slot, advance.history, advance.tokens,
                          static_cast<size_t>(advance.prompt));
     }
     running_.push_back(Running{.advance = std::move(advance)});
+    look_back(running_.back());
   }
   drop_guides();
   all_logits_ = all_logits;

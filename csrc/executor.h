@@ -27,13 +27,23 @@
 
 namespace monolane {
 
+// The most probable token, without any limit or penalty.
+constexpr Draw kPlainDraw = {.seed = 0,
+                             .top_p = 1,
+                             .min_p = 0,
+                             .temperature = 0,
+                             .top_k = 0,
+                             .frequency_penalty = 0,
+                             .presence_penalty = 0,
+                             .repetition_penalty = 1};
+
 // What one slot does in an epoch, in memory of its own; see AdvanceRecord and
 // monolane.epoch.Advance.
 struct Advance {
   int32_t slot = 0;
   std::vector<int32_t> tokens = {};
   int32_t budget = 1;
-  Draw draw = {};
+  Draw draw = kPlainDraw;
   std::vector<LogitBias> biases = {};
   std::vector<int32_t> stop_ids = {};
   int32_t logprobs = -1;              // alternatives to report with each token; -1: nothing
@@ -133,6 +143,7 @@ class Executor {
     size_t fed = 0;    // tokens of advance.tokens that have gone in
     int32_t next = 0;  // the token to feed once they all have
     int32_t drawn = 0;
+    Seen seen = {};    // tokens of the sequence, the drawn ones as they leave
     int32_t row = -1;  // of `wanted` in this pass, whose logits choose its next token; -1: none
     Draft draft = {};  // the rows behind `row`: what may follow `next`
     bool done = false;
@@ -146,6 +157,7 @@ class Executor {
   int64_t first_resumable(int slot) const;
   void check_room(int slot, size_t count) const;
   void check_token(const char* what, int32_t token) const;
+  void check_history(const Advance& advance) const;
   void check_guide(int slot, const Guide& guide) const;
   void check_idle(const char* what) const;
   void begin(std::vector<Advance> advances, float* all_logits);
@@ -166,6 +178,7 @@ class Executor {
   void force(Running& running);
   void emit(Running& running, int32_t token, const float* logits, int32_t drafted = 0,
             int32_t accepted = 0);
+  void look_back(Running& running) const;
   void call_leader() { calls_.publish(call_count_.fetch_add(1, std::memory_order_acq_rel) + 1); }
   bool await(const Worker& w, const PlanPhase& phase);
   void run(Worker& w, const PlanPhase& phase);

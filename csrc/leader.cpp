@@ -54,8 +54,8 @@ void Executor::lay_out_rows() {
   if (decoding && pass_.width > 0) pass_begun_ns_ = now_ns();
 }
 
-// Fills in the drafts of this pass. A slot that reads its prompt has none, nor a guided one, whose
-// draws wait for masks; and while a prompt is read, passes are full without any.
+// Fills in the drafts of this pass. A slot that reads its prompt has none; and while it does,
+// passes are full without any.
 void Executor::draft() {
   int rows = 0;
   bool reading = false;
@@ -69,7 +69,7 @@ void Executor::draft() {
   drafts_.clear();
   for (Running& running : running_) {
     const Advance& advance = running.advance;
-    if (running.done || running.parked || advance.guided || advance.drafts == 0) continue;
+    if (running.done || running.parked || advance.drafts == 0) continue;
     speculation_.catch_up(advance.slot);
     if (running.fed < advance.tokens.size()) continue;
     // A pass draws a token more than it has drafts, and all that is drawn but the last is fed.
@@ -148,7 +148,7 @@ void Executor::settle(Running& running, const float* logits) {
   const uint32_t* mask = running.guide ? running.guide->mask.data() : nullptr;
   for (size_t i = 0;; ++i, logits += plan_.header.vocab) {
     const int64_t position = lengths_[advance.slot];
-    int32_t token = choose(logits, plan_.header.vocab, advance.draw, advance.biases,
+    int32_t token = choose(logits, plan_.header.vocab, advance.draw, advance.biases, running.seen,
                            static_cast<uint32_t>(position), mask, scratch_);
     token = speculation_.drawn(advance.slot, position, token);
     const bool right = i < draft.tokens.size() && token == draft.tokens[i];
@@ -161,6 +161,17 @@ void Executor::settle(Running& running, const float* logits) {
     lengths_[advance.slot].store(position + 1, std::memory_order_relaxed);
   }
   running.guide.reset();
+}
+
+// Notes the tokens before the first draw, if penalties ask for them.
+void Executor::look_back(Running& running) const {
+  const Advance& advance = running.advance;
+  running.seen = Seen(advance.draw, plan_.header.vocab);
+  if (!running.seen.penalises()) return;
+  int32_t i = 0;
+  for (const std::vector<int32_t>* list : {&advance.history, &advance.tokens}) {
+    for (const int32_t token : *list) running.seen.note(token, i++ >= advance.prompt);
+  }
 }
 
 void Executor::emit(Running& running, int32_t token, const float* logits, int32_t drafted,
@@ -177,6 +188,7 @@ void Executor::emit(Running& running, int32_t token, const float* logits, int32_
   }
   event.time_ns = now_ns();
   running.next = token;
+  if (running.seen.penalises()) running.seen.note(token, true);
   const std::vector<int32_t>& stops = advance.stop_ids;
   running.done = ++running.drawn == advance.budget ||
                  std::find(stops.begin(), stops.end(), token) != stops.end();

@@ -179,10 +179,25 @@ Advance advance(int slot, std::vector<int32_t> tokens, int budget) {
   return {.slot = slot,
           .tokens = std::move(tokens),
           .budget = budget,
-          .draw = {.seed = 5, .top_p = 0.95, .min_p = 0.02, .temperature = 1.1f, .top_k = 30},
+          .draw = {.seed = 5,
+                   .top_p = 0.95,
+                   .min_p = 0.02,
+                   .temperature = 1.1f,
+                   .top_k = 30,
+                   .frequency_penalty = 0,
+                   .presence_penalty = 0,
+                   .repetition_penalty = 1},
           .biases = {{7, 1.5f}, {9, -INFINITY}},
           .stop_ids = {},
           .logprobs = slot == 1 ? 2 : -1};
+}
+
+Advance penalised(Advance advance, int32_t prompt) {
+  advance.draw.frequency_penalty = 0.5f;
+  advance.draw.presence_penalty = 0.25f;
+  advance.draw.repetition_penalty = 1.25f;
+  advance.prompt = prompt;
+  return advance;
 }
 
 using Drawn = std::map<int, std::vector<int32_t>>;  // by slot
@@ -214,7 +229,7 @@ void clear(Executor& executor) {
 // Three requests at once, one of them with a prompt of several passes, are what each is alone.
 Drawn test_batch(Executor& executor) {
   const std::vector<Advance> advances = {advance(0, prompt(70, 1), 8), advance(1, prompt(3, 2), 12),
-                                         advance(2, prompt(270, 3), 5)};
+                                         penalised(advance(2, prompt(270, 3), 5), 270)};
   clear(executor);
   Drawn alone;
   for (const Advance& one : advances) alone.merge(draw(executor, {one}));
@@ -226,13 +241,17 @@ Drawn test_batch(Executor& executor) {
 // An epoch that is stopped and taken up again draws what one draws that is not.
 void test_yield(Executor& executor) {
   clear(executor);
-  const std::vector<int32_t> whole = draw(executor, {advance(0, prompt(20, 4), 20)})[0];
+  const std::vector<int32_t> given = prompt(20, 4);
+  const std::vector<int32_t> whole = draw(executor, {penalised(advance(0, given, 20), 20)})[0];
   clear(executor);
-  executor.start({advance(0, prompt(20, 4), 20)});
+  executor.start({penalised(advance(0, given, 20), 20)});
   std::vector<int32_t> parts = drain(executor, 5)[0];
   while (parts.size() < whole.size()) {
     const int left = static_cast<int>(whole.size() - parts.size());
-    executor.start({advance(0, {parts.back()}, left)});
+    Advance rest = penalised(advance(0, {parts.back()}, left), 20);
+    rest.history = given;
+    rest.history.insert(rest.history.end(), parts.begin(), parts.end() - 1);
+    executor.start({rest});
     const std::vector<int32_t> more = drain(executor, 3)[0];
     parts.insert(parts.end(), more.begin(), more.end());
   }

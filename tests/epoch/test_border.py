@@ -58,6 +58,9 @@ def test_advances_are_packed_with_their_lists() -> None:
         top_p=0.9,
         min_p=0.1,
         seed=2**64 - 1,
+        frequency_penalty=-0.5,
+        presence_penalty=0.25,
+        repetition_penalty=1.5,
         logit_bias=((3, 1.5), (9, -np.inf)),
     )
     first = Advance(slot=2, token_ids=(5, 6, 7), budget=9, draw=draw, stop_ids=frozenset((8, 2)))
@@ -78,6 +81,9 @@ def test_advances_are_packed_with_their_lists() -> None:
         "min_p": 0.1,
         "temperature": 0.5,
         "top_k": 40,
+        "frequency_penalty": -0.5,
+        "presence_penalty": 0.25,
+        "repetition_penalty": 1.5,
     }
     assert (one["slot"], one["budget"], one["logprobs"], one["guided"]) == (2, 9, -1, 0)
     assert (two["slot"], two["budget"], two["logprobs"], two["guided"]) == (0, 1, 4, 1)

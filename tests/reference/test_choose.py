@@ -112,7 +112,7 @@ def test_a_mask_leaves_what_a_smaller_vocabulary_would(
         data.draw(st.floats(0.1, 1)),
         data.draw(st.floats(0, 1)),
     )
-    masked = limited(row, (), mask_of(allowed))
+    masked = limited(row, PLAIN, mask_of(allowed))
     kept = [token for token in allowed_tokens(masked, *limits) if masked[token] > -np.inf]
     alone = np.flatnonzero(allowed)[allowed_tokens(row[allowed], *limits)]
     assert kept == alone.tolist()
@@ -122,7 +122,8 @@ def test_a_mask_leaves_what_a_smaller_vocabulary_would(
 
 def test_bias_comes_before_temperature_and_counts_for_greedy() -> None:
     row = np.array([1, 2, 3], np.float32)
-    assert limited(row, ((0, 2.5), (2, -np.inf)), None).tolist() == [3.5, 2, -np.inf]
+    biased = Draw(logit_bias=((0, 2.5), (2, -np.inf)))
+    assert limited(row, biased, None).tolist() == [3.5, 2, -np.inf]
     assert choose(row, Draw(logit_bias=((0, 2.5),)), 5) == 0
     assert choose(row, Draw(logit_bias=((2, -np.inf),)), 5) == 1
     # The bias is scaled with the logit: 1.5 becomes 1500.

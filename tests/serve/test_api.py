@@ -300,12 +300,13 @@ def test_request_ids_are_echoed(client: httpx.Client) -> None:
         ("/v1/completions", {"prompt": "x", "stop": [""]}, 400, "stop", "1 to 1024 characters"),
         (
             "/v1/completions",
-            {"prompt": "x", "presence_penalty": 0.5},
+            {"prompt": "x", "presence_penalty": 2.5},
             400,
             "presence_penalty",
-            "not supported",
+            "less than or equal to 2",
         ),
-        ("/v1/completions", {"prompt": "x", "presence_penalty": 0.0}, 200, None, ""),
+        ("/v1/completions", {"prompt": "x", "length_penalty": 0.5}, 400, "length_penalty", "not"),
+        ("/v1/completions", {"prompt": "x", "length_penalty": 1.0}, 200, None, ""),
         ("/v1/completions", {"prompt": "x", "frobnicate": 7}, 200, None, ""),
         ("/v1/chat/completions", {"messages": []}, 400, "messages", "at least 1 item"),
         (

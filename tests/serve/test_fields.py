@@ -18,6 +18,7 @@ from openai.types.chat import (
     completion_create_params as chat_create_params,
 )
 
+from monolane import Engine, SamplingParams
 from monolane.serve._api.fields import HARMLESS, REFUSED
 from monolane.serve._api.wire import ChatRequest, CompletionRequest
 from monolane.serve._grammar.structured import EXTRA_FIELDS
@@ -141,6 +142,51 @@ def test_n_probs_asks_for_logprobs(client: httpx.Client) -> None:
     asked = post(client, TEXT, n_probs=2)["choices"][0]["logprobs"]
     assert asked == post(client, TEXT, logprobs=2)["choices"][0]["logprobs"]
     assert post(client, TEXT, n_probs=0)["choices"][0]["logprobs"] is None
+
+
+RESPONSES = "/v1/responses"
+
+
+@pytest.mark.parametrize(
+    ("fields", "params"),
+    [
+        ({"frequency_penalty": 1.5}, {"frequency_penalty": 1.5}),
+        ({"presence_penalty": -1}, {"presence_penalty": -1}),
+        ({"repetition_penalty": 1.3}, {"repetition_penalty": 1.3}),
+        ({"repeat_penalty": 1.3, "repeat_last_n": -1}, {"repetition_penalty": 1.3}),
+        ({"repeat_penalty": 1.0, "repeat_last_n": 64, "presence_penalty": 0}, {}),
+    ],
+)
+def test_penalties_reach_the_engine(
+    client: httpx.Client, fields: dict[str, Any], params: dict[str, Any]
+) -> None:
+    settings = SamplingParams(max_tokens=30, temperature=1, seed=5, ignore_eos=True, **params)
+    asked = {"max_tokens": 30, "temperature": 1, "seed": 5, "ignore_eos": True, **fields}
+    with Engine.load("demo") as engine:
+        text = engine.generate(PROMPT["prompt"], settings).text
+        chat = engine.generate(HELLO["messages"], settings).text
+    assert post(client, TEXT, **asked)["choices"][0]["text"] == text
+    assert post(client, CHAT, **asked)["choices"][0]["message"]["content"] == chat
+    reply = client.post(RESPONSES, json={"input": HELLO["messages"][0]["content"], **asked})
+    assert reply.json()["output"][-1]["content"][0]["text"] == chat
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"repeat_penalty": 1.1, "repeat_last_n": 64}, "repeat_last_n"),
+        ({"frequency_penalty": 1, "repeat_last_n": 0}, "repeat_last_n"),
+        ({"repeat_penalty": 1.1, "repetition_penalty": 1.2}, "repeat_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty"),
+    ],
+)
+def test_penalties_that_cannot_be_are_named(
+    client: httpx.Client, fields: dict[str, Any], param: str
+) -> None:
+    reply = client.post(TEXT, json=PROMPT | fields)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == param
 
 
 def test_special_tokens_may_be_left_out_of_a_text(client: httpx.Client) -> None:

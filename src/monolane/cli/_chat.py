@@ -23,6 +23,9 @@ def chat(
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
     min_p: options.MinP = 0.05,
+    frequency_penalty: options.FrequencyPenalty = 0.0,
+    presence_penalty: options.PresencePenalty = 0.0,
+    repetition_penalty: options.RepetitionPenalty = 1.0,
     seed: options.Seed = 0,
     thinking: options.Thinking = None,
     backend: options.BackendName = "auto",
@@ -47,6 +50,9 @@ def chat(
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
+        frequency_penalty=frequency_penalty,
+        presence_penalty=presence_penalty,
+        repetition_penalty=repetition_penalty,
         seed=seed,
         speculation=speculation,  # type: ignore[arg-type]  # checked there
     )

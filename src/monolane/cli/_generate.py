@@ -21,6 +21,9 @@ def generate(
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
     min_p: options.MinP = 0.05,
+    frequency_penalty: options.FrequencyPenalty = 0.0,
+    presence_penalty: options.PresencePenalty = 0.0,
+    repetition_penalty: options.RepetitionPenalty = 1.0,
     seed: options.Seed = 0,
     stop: Annotated[
         list[str] | None, typer.Option(help="Text that ends the answer; repeatable.")
@@ -60,6 +63,9 @@ def generate(
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
+        frequency_penalty=frequency_penalty,
+        presence_penalty=presence_penalty,
+        repetition_penalty=repetition_penalty,
         seed=seed,
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,

@@ -64,6 +64,19 @@ TopP = Annotated[
 MinP = Annotated[
     float, typer.Option("--min-p", help="Then those this share as probable as the first.")
 ]
+FrequencyPenalty = Annotated[
+    float,
+    typer.Option("--frequency-penalty", help="What each time drawn takes off a token's logit."),
+]
+PresencePenalty = Annotated[
+    float, typer.Option("--presence-penalty", help="What having been drawn at all takes off it.")
+]
+RepetitionPenalty = Annotated[
+    float,
+    typer.Option(
+        "--repetition-penalty", help="What tokens of prompt and answer are divided by; 1: nothing."
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", help="Equal seeds give equal texts.")]
 Thinking = Annotated[
     bool | None,

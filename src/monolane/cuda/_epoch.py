@@ -15,12 +15,15 @@ import time
 from collections import deque
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
+
 from monolane.cuda._faults import describe_fault
 from monolane.cuda._launched import Launched, lay_out, post, send
 from monolane.cuda._resident import Resident
 from monolane.cuda._running import Running
 from monolane.cuda._specialise import PARKED_TOKEN
-from monolane.epoch import Guide, TokenEvent, describe_logprobs
+from monolane.epoch import Advance, Guide, TokenEvent, describe_logprobs
 from monolane.errors import BackendError, RequestError
 
 _POLL_SECONDS = 100e-6  # between two looks at the ring: a tenth of a token of a large model
@@ -44,6 +47,7 @@ class Epoch:
         self._resident, self._limits = resident, limits
         self._running = running
         self._drawn = kept  # tokens that have not been taken, of earlier epochs too
+        self._begun = len(kept)  # of them, how many were before this epoch
         self._handed = 0  # of them, how many `take` has given out
         self._launch: Launched | None = None
         self._interrupted = False
@@ -52,6 +56,11 @@ class Epoch:
         # Held to ask for the end, to guide, and to lay out a launch.
         self._control = threading.Lock()
         self._called = threading.Event()  # a guide has come, or an interruption
+        vocab = resident.logit_rows.shape[1]
+        # By slot with penalties: the tokens before the epoch's draws, as Advance.seen.
+        self._given = {
+            x.slot: _given(x.advance, vocab) for x in running if x.advance.draw.penalises
+        }
         # By guided slot: what has not been taken.
         self._guides: dict[int, deque[Guide]] = {
             x.slot: deque() for x in running if x.advance.guided
@@ -134,13 +143,27 @@ class Epoch:
         """Lay out the next kernels and send them off; with the lock held."""
         self._launch = launch = lay_out(self._resident, able, len(self._drawn))
         try:
-            send(self._resident, launch, self._guides, self._limits.watchdog)
+            seen = self._seen(launch)
+            send(self._resident, launch, self._guides, seen, self._limits.watchdog)
         except BaseException as error:
             # Ctrl-C too: a launch of which the host knows only a part cannot be accounted for.
             self._abandon(f"cuda: a launch was not completed: {error}; all sequences are empty now")
             if self._resident.lost:
                 raise BackendError(self._resident.lost) from error
             raise
+
+    def _seen(self, launch: Launched) -> dict[int, npt.NDArray[np.uint32]]:
+        """Return the tokens before a launch, as Advance.seen of those with penalties."""
+        seen = {}
+        for running in launch.served:
+            if not running.advance.draw.penalises:
+                continue
+            table = self._given[running.slot].copy()
+            for event in self._drawn[self._begun :]:
+                if event.slot == running.slot:
+                    table[event.token_id] = max(1, table[event.token_id]) + 1
+            seen[running.slot] = table
+        return seen
 
     def _abandon(self, message: str) -> None:
         """Drop the epoch after a failure of the host; the next reading tells of it."""
@@ -286,3 +309,11 @@ class Epoch:
             f"cuda: {text}. All sequences are empty now, and the engine can be used again; if it "
             "happens again, please report this message with the output of 'monolane doctor'"
         )
+
+
+def _given(advance: Advance, vocab: int) -> npt.NDArray[np.uint32]:
+    """Return the table of the tokens before an advance's first draw: uint32 [V]."""
+    ids = np.concatenate([np.asarray(x, np.int64) for x in (advance.history, advance.token_ids)])
+    table = np.bincount(ids[advance.prompt :], minlength=vocab).astype(np.uint32)
+    table[np.unique(ids)] += 1
+    return table

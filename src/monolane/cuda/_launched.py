@@ -4,6 +4,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from monolane.cuda._device import Mark
 from monolane.cuda._resident import Resident
 from monolane.cuda._running import Running
@@ -65,9 +68,17 @@ def post(resident: Resident, launch: Launched, place: int, guide: Guide) -> None
 
 
 def send(
-    resident: Resident, launch: Launched, guides: Mapping[int, Sequence[Guide]], watchdog: float
+    resident: Resident,
+    launch: Launched,
+    guides: Mapping[int, Sequence[Guide]],
+    seen: Mapping[int, npt.NDArray[np.uint32]],
+    watchdog: float,
 ) -> None:
-    """Send the kernels off, from wide to narrow; ``guides``: those that are there, by slot."""
+    """Send the kernels off, from wide to narrow.
+
+    guides   those that are there, by slot
+    seen     tokens before the launch, by slot, where penalties look at them
+    """
     mailbox, served = resident.mailbox, launch.served
     rows = sum(len(x.tokens) for x in served)
     resident.make_stamps_last(rows + sum(launch.budgets))
@@ -78,6 +89,7 @@ def send(
         launch.budgets,
         launch.first_guides,
         {"pass_number": resident.pass_number, "syncs": resident.syncs},
+        [seen.get(x.slot) for x in served],
     )
     for place, x in enumerate(served):
         if waiting := guides.get(x.slot):

@@ -66,6 +66,7 @@ class Mailbox:
         budgets: Sequence[int],
         first_guides: Sequence[int],
         epoch: Mapping[str, int],
+        seen: Sequence[npt.NDArray[np.uint32] | None],
     ) -> None:
         """Lay out a launch and send it.
 
@@ -73,14 +74,16 @@ class Mailbox:
         budgets        tokens to draw in this launch
         first_guides   the stamp of each one's first guide
         epoch          fields of EPOCH that go on from the last launch
+        seen           what each one's penalties look at, as Advance.seen in _params; None: nothing
         """
         packed = pack(
             [
-                replace(x.advance, token_ids=x.tokens, budget=budget)
+                replace(x.advance, token_ids=x.tokens, budget=budget, history=())
                 for x, budget in zip(running, budgets, strict=True)
             ]
         )
-        lists = [packed.tokens, packed.stops, packed.biases]
+        tables = [table for table in seen if table is not None]
+        lists = [packed.tokens, packed.stops, packed.biases, *tables]
         sizes = [array.nbytes for array in lists]
         nbytes = self._form.itemsize + sum(sizes)
         if nbytes > self._staging.array.nbytes:
@@ -98,6 +101,11 @@ class Mailbox:
             records[name] = packed.records[name]
         records["all_logits"] = [x.all_logits for x in running]
         records["first_guide"] = first_guides
+        at = self._address + nbytes - sum(sizes[3:])
+        for record, table in zip(records, seen, strict=True):
+            if table is not None:
+                record["seen"] = at
+                at += table.nbytes
         array[self._form.itemsize : nbytes] = np.concatenate([x.view(np.uint8) for x in lists])
         self._tokens = self._address + self._form.itemsize
         self._stops = self._tokens + sizes[0]

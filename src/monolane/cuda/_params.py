@@ -10,6 +10,7 @@ ADVANCE = Struct(
         *epoch.ADVANCE.fields,
         Field("all_logits", "u32", "1: every row's go to Params.logits, and nothing is drawn"),
         Field("first_guide", "u32", "stamp of the first draw's guide; the next one's is one more"),
+        Field("seen", "u32*", "[V] 1 + times drawn, 0: not in the sequence; null: no penalties"),
     ),
     parts=epoch.ADVANCE.parts,
 )

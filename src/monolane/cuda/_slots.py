@@ -77,5 +77,6 @@ class Slots:
             if advance.budget < 1:
                 raise RequestError(f"budget: expected at least 1, got {advance.budget}")
             self.check_tokens(advance.slot, advance.token_ids, advance.budget - 1)
+            advance.check_history(self.length(advance.slot))
         if len({advance.slot for advance in advances}) < len(advances):
             raise RequestError("advances: a slot occurs twice")

@@ -35,6 +35,10 @@ class SamplingParams:
     prompt_logprobs   the same of the tokens of the prompt behind its first
     visible_ids   special tokens that the text is to show, as they are spelled
     thinking      marks of the part to be told apart from the text; stop texts count behind it
+    frequency_penalty   what each time that a token was drawn takes off its logit, -2 to 2
+    presence_penalty    what having been drawn at all takes off it, -2 to 2
+    repetition_penalty  what divides a positive logit of a token of prompt or answer, and
+                        multiplies a negative one, 0.01 to 100; 1: nothing
     logit_bias    token id -> what its logit gains, -100 to 100, or -inf: never; at most 1,024 ids
     speculation   "auto": tokens are drafted where that is faster; "suffix": from what the text
                   repeats, which is what "auto" does by now; "off". The answer is the same
@@ -53,6 +57,9 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     visible_ids: Sequence[int] = ()
     thinking: Thinking | None = None
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
     speculation: Speculation = "auto"
 
@@ -67,6 +74,9 @@ class SamplingParams:
         _check_integer("top_k", self.top_k, 0, _MOST)
         _check_number("top_p", self.top_p, 0, 1)
         _check_number("min_p", self.min_p, 0, 1)
+        _check_number("frequency_penalty", self.frequency_penalty, -2, 2)
+        _check_number("presence_penalty", self.presence_penalty, -2, 2)
+        _check_number("repetition_penalty", self.repetition_penalty, 0.01, 100)
         _check_integer("seed", self.seed, -(1 << 63), (1 << 64) - 1)
         for name in ("logprobs", "prompt_logprobs"):
             if (count := getattr(self, name)) is not None:

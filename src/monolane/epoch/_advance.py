@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from monolane.errors import RequestError
+
 AUTO_DRAFTS = -1  # see Advance
 
 
@@ -24,7 +26,16 @@ class Draw:
     min_p: float = _number(0.0, "f64", "0: all tokens")
     temperature: float = _number(0.0, "f32", "0: the most probable token")
     top_k: int = _number(0, "u32", "0: all tokens")
+    frequency_penalty: float = _number(0.0, "f32", "what each time drawn takes off a token's logit")
+    presence_penalty: float = _number(0.0, "f32", "what having been drawn at all takes off")
+    repetition_penalty: float = _number(1.0, "f32", "1: none; divides positive logits of all seen")
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token, what its logit gains), ids ascending
+
+    @property
+    def penalises(self) -> bool:
+        """Whether draws depend on the tokens before them otherwise than by the logits."""
+        penalties = (self.frequency_penalty, self.presence_penalty, self.repetition_penalty)
+        return penalties != (0, 0, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +60,14 @@ class Advance:
     # none. An array where they may be many: a tuple of 100,000 takes 40 times as long to hand over.
     history: Sequence[int] | npt.NDArray[np.uint32] = field(default=(), compare=False)
     prompt: int = 0  # how many of history and token_ids were given; the others were drawn
+
+    def check_history(self, held: int) -> None:
+        """Raise RequestError if the history is not that of a slot with ``held`` tokens."""
+        given = len(self.history)
+        if given != held and (given or self.draw.penalises):
+            raise RequestError(
+                f"history: expected the {held} tokens that the slot holds, got {given}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class _State:
     advance: Advance  # as it was asked for
     begin: int  # tokens in the slot at that time
     drawn: int = 0
-    # All tokens of the sequence, from the first in the slot on: "I", as native executors read them.
+    # The tokens of its history, those to feed and those drawn: "I", as native executors read them.
     known: "array[int]" = field(init=False)
     guide: Guide | None = None  # what is left of the last one: its draw is still to come
     inside: bool = False  # the epoch that runs serves it
@@ -47,12 +47,13 @@ class _State:
 
     def rest(self, length: int) -> Advance:
         """Return what is still to be done when ``length`` tokens are in the slot."""
-        fed = len(self.advance.history) + length - self.begin
+        given = len(self.advance.history)
+        fed = given + length - self.begin
         return replace(
             self.advance,
             token_ids=tuple(self.known[fed:]),
             budget=self.advance.budget - self.drawn,
-            history=np.asarray(self.known[:fed]),
+            history=np.asarray(self.known[:fed]) if given == self.begin else (),
         )
 
     def take(self, event: TokenEvent) -> None:

@@ -24,6 +24,7 @@ from monolane.reference._operations import (
     silu,
     softmax,
 )
+from monolane.reference._penalties import count_seen, penalised
 
 __all__ = [
     "Cache",
@@ -32,12 +33,14 @@ __all__ = [
     "allowed_tokens",
     "attend",
     "choose",
+    "count_seen",
     "gelu_tanh",
     "gumbel_noise",
     "limited",
     "linear",
     "log_probabilities",
     "mask_bits",
+    "penalised",
     "philox",
     "reduce",
     "rms_norm",

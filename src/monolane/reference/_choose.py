@@ -3,7 +3,7 @@
 Shape legend: V vocabulary, M = ceil(V / 32) words of a mask.
 """
 
-from collections.abc import Sequence
+from collections import Counter
 
 import numpy as np
 import numpy.typing as npt
@@ -11,17 +11,25 @@ import numpy.typing as npt
 from monolane.epoch import Draw
 from monolane.reference._noise import gumbel_noise
 from monolane.reference._operations import Floats
+from monolane.reference._penalties import penalised
 
 
 def choose(
-    logits_V: Floats, draw: Draw, position: int, mask_M: npt.NDArray[np.uint32] | None = None
+    logits_V: Floats,
+    draw: Draw,
+    position: int,
+    mask_M: npt.NDArray[np.uint32] | None = None,
+    seen: Counter[int] | None = None,
 ) -> int:
     """Return the id of the next token; ``position`` is the one that it will take.
+
+    ``seen`` is what ``count_seen`` says of the tokens before it; a draw without penalties needs
+    none.
 
     Temperature 0 is the plain argmax. Ties go to the lowest id. Bit t % 32 of word t // 32 of the
     mask says whether token t may come: at least one may.
     """
-    logits_V = limited(logits_V, draw.logit_bias, mask_M)
+    logits_V = limited(logits_V, draw, mask_M, seen)
     if logits_V.max() == -np.inf:  # every token that may come is banned
         return 0 if mask_M is None else int(np.argmax(mask_bits(mask_M, len(logits_V))))
     if draw.temperature == 0:
@@ -34,13 +42,17 @@ def choose(
 
 def limited(
     logits_V: Floats,
-    logit_bias: Sequence[tuple[int, float]],
+    draw: Draw,
     mask_M: npt.NDArray[np.uint32] | None,
+    seen: Counter[int] | None = None,
 ) -> Floats:
-    """Return the logits with their biases, and -inf where the mask has no bit."""
+    """Return the logits with biases and penalties, and -inf where the mask has no bit."""
     limited_V = logits_V.copy()
-    for token, bias in logit_bias:
+    for token, bias in draw.logit_bias:
         limited_V[token] += np.float32(bias)
+    if draw.penalises:
+        assert seen is not None, "penalties look at the tokens before"
+        limited_V = penalised(limited_V, draw, seen)
     if mask_M is not None:
         limited_V[~mask_bits(mask_M, len(logits_V))] = -np.inf
     return limited_V

@@ -26,6 +26,7 @@ from monolane.model import Weights
 from monolane.reference._cache import Cache
 from monolane.reference._choose import choose
 from monolane.reference._model import ReferenceModel
+from monolane.reference._penalties import count_seen
 
 # Tokens of a prompt in one pass. Bounds the scores of attention, [L, H, chunk, S], to some hundred
 # megabytes at the 2B shape, and the wait for a cancelled prompt.
@@ -100,6 +101,8 @@ class ReferenceExecutor(Executor):
 
     def start(self, advances: Sequence[Advance]) -> None:
         """Begin an epoch."""
+        for advance in advances:
+            advance.check_history(self.length(advance.slot))
         self._interrupted.clear()
         self._guides = {a.slot: queue.SimpleQueue() for a in advances if a.guided}
         self._running = [
@@ -160,6 +163,7 @@ class _Sequence:
         self._pending = list(advance.token_ids)
         self._guides = guides
         self._guide: Guide | None = None  # of the next draw
+        self._seen = count_seen((*advance.history, *advance.token_ids), advance.prompt)
         self._drawn = 0
         self.done = False
 
@@ -184,7 +188,7 @@ class _Sequence:
         if self._pending:
             return []
         mask = None if self._guide is None else self._guide.mask
-        token = choose(logits_V, advance.draw, self._cache.length, mask)
+        token = choose(logits_V, advance.draw, self._cache.length, mask, self._seen)
         self._pending, self._guide = [token], None
         event = self._event(token)
         if advance.logprobs is None:
@@ -204,5 +208,6 @@ class _Sequence:
 
     def _event(self, token: int) -> TokenEvent:
         self._drawn += 1
+        self._seen[token] += 1
         self.done = token in self._advance.stop_ids or self._drawn == self._advance.budget
         return TokenEvent(self._advance.slot, token, time.perf_counter_ns())

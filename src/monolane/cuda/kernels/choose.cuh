@@ -148,6 +148,17 @@ DEVICE f32 biased(const Params& p, const Advance& a, u32 token, f32 value) {
   return low < end && p.biases[low].token == token ? value + p.biases[low].value : value;
 }
 
+// A logit with the penalties on a token that the sequence has had. The sum is taken in double, in
+// which the product is exact: a compiler that fuses it changes nothing.
+DEVICE f32 penalised(const Draw& draw, u32 seen, f32 value) {
+  if (seen == 0) return value;
+  value = value < 0 ? value * draw.repetition_penalty : divide(value, draw.repetition_penalty);
+  if (seen == 1) return value;
+  const double loss = static_cast<double>(draw.frequency_penalty) * (seen - 1) +
+                      static_cast<double>(draw.presence_penalty);
+  return static_cast<f32>(static_cast<double>(value) - loss);
+}
+
 DEVICE bool draws(const Advance& a) { return a.all_logits == 0; }
 DEVICE bool records(const Advance& a) { return a.all_logits || a.logprobs >= 0; }
 // In float, as the probabilities with which they are compared.
@@ -169,6 +180,9 @@ DEVICE void offer_candidates(const Block& b) {
     const Advance& a = b.p.advances[b.state->wanted_advance[w]];
     u32 t = b.state->wanted_row[w], position = b.state->position[t] + 1;
     const u32 verdict = b.p.guides != nullptr ? b.state->verdict[w] : static_cast<u32>(FREE);
+    // Drawn in this launch, and not counted yet.
+    const u32 counted =
+        b.state->running[b.state->wanted_advance[w]].drawn ? b.state->token[t] : NO_TOKEN;
     f32* logits = records(a) && verdict != PARKED ? record : nullptr;
     if (logits) record += VOCAB;
     Candidate best{0, NO_TOKEN};
@@ -179,6 +193,13 @@ DEVICE void offer_candidates(const Block& b) {
       if (!draws(a)) continue;
       const bool out = verdict == MASKED && !is_allowed(b, b.state->wanted_advance[w], token);
       if (a.biases_count) value = biased(b.p, a, token, value);
+      if (a.seen) {
+        // A token's count is its own thread's: nobody else reads or writes it. What the launch's
+        // last pass drew is fed by this one, and counts from now on.
+        u32 seen = a.seen[token];
+        if (token == counted) a.seen[token] = seen = (seen ? seen : 1) + 1;
+        value = penalised(a.draw, seen, value);
+      }
       if (a.draw.temperature != 0) value = divide(value, a.draw.temperature);
       if (out) {
         if (!is_limited(a)) continue;

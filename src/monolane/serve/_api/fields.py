@@ -29,7 +29,7 @@ HARMLESS = frozenset(
         *("cache_prompt", "id_slot", "n_cache_reuse", "n_keep", "n_discard", "backend_sampling"),
         *("speculative.n_max", "speculative.n_min", "speculative.p_min", "speculative.type"),
         *("speculative.ngram_size_n", "speculative.ngram_size_m", "speculative.ngram_m_hits"),
-        *("repeat_last_n", "dynatemp_exponent", "mirostat_tau", "mirostat_eta", "xtc_threshold"),
+        *("dynatemp_exponent", "mirostat_tau", "mirostat_eta", "xtc_threshold"),
         *("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
         *("adaptive_decay", "grammar_triggers", "preserved_tokens", "chat_format", "chat_parser"),
         *("reasoning_budget_start_tag", "reasoning_budget_end_tag", "reasoning_budget_message"),
@@ -39,10 +39,6 @@ HARMLESS = frozenset(
 # Values besides null that change nothing; any other is a 400 that names the field.
 REFUSED: Mapping[str, tuple[Any, ...]] = {
     # Sampling that no executor defines.
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "repeat_penalty": (1,),
     "length_penalty": (1,),
     "best_of": (1,),
     "use_beam_search": (False,),

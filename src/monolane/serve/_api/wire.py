@@ -36,6 +36,8 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 Count = Annotated[int, Field(ge=0, lt=1 << 31)]
 Alternatives = Annotated[int, Field(ge=0, le=20)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Repetition = Annotated[float, Field(ge=0.01, le=100)]
 Budget = Annotated[int, Field(ge=-1, lt=1 << 31)]
 Messages = Annotated[list[dict[str, Any]], Field(min_length=1, max_length=10_000)]
 ParseSpecial = Annotated[
@@ -94,6 +96,15 @@ class AnswerRequest(Body):
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
     ignore_eos: bool | None = False
     min_tokens: Count | None = Field(None, description="Before which no token ends the answer")
+    frequency_penalty: Penalty | None = Field(None, description="Over drawn tokens, as OpenAI's")
+    presence_penalty: Penalty | None = None
+    repetition_penalty: Repetition | None = Field(
+        None, description="Over tokens of prompt and answer; 1: none"
+    )
+    repeat_penalty: Repetition | None = Field(None, description="As repetition_penalty")
+    repeat_last_n: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = Field(
+        None, description="-1: penalties look at the whole sequence, as they always do here"
+    )
     logit_bias: Annotated[dict[str, float], Field(max_length=1024)] | None = None
     max_tokens: Budget | None = Field(None, description="-1: as many as fit")
     max_completion_tokens: Budget | None = None
@@ -128,6 +139,16 @@ class AnswerRequest(Body):
             self.response_format, self.structured_outputs, self.model_extra or {}
         )
 
+    @property
+    def repetition(self) -> float:
+        """The repetition penalty, by either of its names; RequestError where they disagree."""
+        ours, theirs = self.repetition_penalty, self.repeat_penalty
+        if ours is not None and theirs is not None and ours != theirs:
+            raise RequestError(
+                f"repeat_penalty: expected repetition_penalty's {ours} or none, got {theirs}"
+            )
+        return next((value for value in (ours, theirs) if value is not None), 1.0)
+
     def shared(self, alternatives: int | None) -> dict[str, Any]:
         """Return the fields of ``Asked``; RequestError for values outside their range.
 
@@ -146,7 +167,15 @@ class AnswerRequest(Body):
             ignore_eos=bool(self.ignore_eos),
             logprobs=alternatives,
             logit_bias=_biases(self.logit_bias or {}),
+            frequency_penalty=self.frequency_penalty or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            repetition_penalty=self.repetition,
         )
+        if sampling.draw.penalises and self.repeat_last_n not in (None, -1):
+            raise RequestError(
+                "repeat_last_n: not supported beside penalties, which look at the whole sequence; "
+                f"expected null or -1, got {self.repeat_last_n}"
+            )
         return {
             "sampling": sampling,
             "max_tokens": self.wanted_tokens,
