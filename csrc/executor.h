@@ -176,9 +176,9 @@ class Executor {
   bool take_guide(Running& running);
   void settle(Running& running, const float* logits);
   void force(Running& running);
-  void look_back(Running& running) const;
   void emit(Running& running, int32_t token, const float* logits, int32_t drafted = 0,
             int32_t accepted = 0);
+  void look_back(Running& running) const;
   void call_leader() { calls_.publish(call_count_.fetch_add(1, std::memory_order_acq_rel) + 1); }
   bool await(const Worker& w, const PlanPhase& phase);
   void run(Worker& w, const PlanPhase& phase);

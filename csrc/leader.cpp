@@ -54,8 +54,8 @@ void Executor::lay_out_rows() {
   if (decoding && pass_.width > 0) pass_begun_ns_ = now_ns();
 }
 
-// Fills in the drafts of this pass. A slot that reads its prompt has none, nor a guided one, whose
-// draws wait for masks; and while a prompt is read, passes are full without any.
+// Fills in the drafts of this pass. A slot that reads its prompt has none; and while it does,
+// passes are full without any.
 void Executor::draft() {
   int rows = 0;
   bool reading = false;
@@ -69,7 +69,7 @@ void Executor::draft() {
   drafts_.clear();
   for (Running& running : running_) {
     const Advance& advance = running.advance;
-    if (running.done || running.parked || advance.guided || advance.drafts == 0) continue;
+    if (running.done || running.parked || advance.drafts == 0) continue;
     speculation_.catch_up(advance.slot);
     if (running.fed < advance.tokens.size()) continue;
     // A pass draws a token more than it has drafts, and all that is drawn but the last is fed.

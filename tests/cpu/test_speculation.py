@@ -27,6 +27,9 @@ DRAWS = {
     "greedy": Draw(),
     "sampled": SAMPLED,
     "limited": replace(SAMPLED, top_k=9, min_p=0.01, top_p=1.0),
+    "penalised": replace(
+        SAMPLED, frequency_penalty=0.7, presence_penalty=0.4, repetition_penalty=1.2
+    ),
     "biased": replace(SAMPLED, logit_bias=((3, 2.5), (7, -4.0), (11, -np.inf))),
 }
 

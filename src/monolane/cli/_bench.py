@@ -40,6 +40,7 @@ def bench(
     runs: Annotated[int, typer.Option(min=1, help="Rounds over all cases.")] = 5,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens of one decode run.")] = 32,
     workers: options.Workers = None,
+    speculation: options.Speculation = "off",
     ranks: options.Ranks = 1,
     link_delay: Annotated[
         float,
@@ -59,6 +60,7 @@ def bench(
     Run it on an idle machine. 'monolane bench serve' measures a server instead.
     """
     from monolane.cli._report import print_note
+    from monolane.engine import SamplingParams
     from monolane.measure import Neighbours, bench_cases, bench_records, run_rounds
 
     name, folder = _folder(model, synthetic)
@@ -75,6 +77,7 @@ def bench(
         workers=workers,
         ranks=ranks,
         link_delay=link_delay / 1e6,
+        drafts=SamplingParams(speculation=speculation).drafts,  # type: ignore[arg-type]
         buffer=buffer << 20,
     )
     cases: list[Case] = [probe, *decodes, *prefills]

@@ -33,14 +33,14 @@ class Check:
 
 
 def verify_lossless(
-    model: str, prompts: Path | None, tokens: int, backend: str, as_json: bool
+    model: str, texts: Sequence[str], tokens: int, backend: str, as_json: bool
 ) -> bool:
     """Answer each prompt plainly and in other ways, and compare bit by bit; True if all agree."""
     from monolane.engine import Engine
 
     with Engine.load(model, backend, max_sequences=_SEQUENCES, prefix_cache="off") as engine:
         executor = engine.backend.executor
-        named = _prompts(engine, prompts, tokens)
+        named = _prompts(engine, texts, tokens)
         if not as_json:
             print_note(
                 f"{len(named)} prompts, {tokens} tokens each, {executor.name} {executor.dtype}"
@@ -148,27 +148,23 @@ def _compare(
     )
 
 
-def _prompts(engine: "Engine", path: Path | None, tokens: int) -> list[tuple[str, tuple[int, ...]]]:
-    """Return prompts with their names: those of a file, or ours."""
+def _prompts(
+    engine: "Engine", texts: Sequence[str], tokens: int
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Return prompts with their names, one of them without a meaning."""
     import numpy as np
 
-    from monolane.cli._verify import PROMPTS
-    from monolane.errors import RequestError
-
     longest = max(1, engine.backend.context - tokens)
-    texts = PROMPTS if path is None else _read_prompts(path)
     found: list[tuple[str, tuple[int, ...]]] = []
     if engine.tokenizer is not None:
         found += [(repr(text), engine.prompt_ids(text)[:longest]) for text in texts]
-    elif path is not None:
-        raise RequestError(f"--prompts: {engine.folder} has no tokenizer, so texts are no tokens")
-    if path is None:  # and one that repeats itself, so that there is something to copy
-        unit = np.random.default_rng(0).integers(engine.config.vocab_size, size=40).tolist()
-        found.append(("40 random tokens, again and again", tuple(unit * 8)[:longest]))
+    # One that repeats itself, so that there is something to copy.
+    unit = np.random.default_rng(0).integers(engine.config.vocab_size, size=40).tolist()
+    found.append(("40 random tokens, again and again", tuple(unit * 8)[:longest]))
     return found
 
 
-def _read_prompts(path: Path) -> list[str]:
+def read_prompts(path: Path) -> list[str]:
     """Return the texts of a file: a line each, as it is or as a JSON string."""
     from monolane.errors import RequestError
 

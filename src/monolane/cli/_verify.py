@@ -96,9 +96,10 @@ def verify(
 
     model = model or named
     if lossless:
-        from monolane.cli._lossless import verify_lossless
+        from monolane.cli._lossless import read_prompts, verify_lossless
 
-        same = verify_lossless(model or "demo", prompts, tokens or 100, backend, as_json)
+        texts = PROMPTS if prompts is None else read_prompts(prompts)
+        same = verify_lossless(model or "demo", texts, tokens or 100, backend, as_json)
         raise typer.Exit(0 if same else 1)
     if model is None or prompts is not None:
         raise typer.BadParameter("expected MODEL, and --prompts with --lossless alone")

@@ -38,6 +38,7 @@ class LoadedModel:
         backend: str = "cpu",
         ranks: int = 1,
         link_delay: float = 0.0,
+        drafts: int = 0,
     ) -> None:
         begin = time.perf_counter()
         weights = Weights.open(folder)
@@ -56,6 +57,7 @@ class LoadedModel:
         self.dtype = self.executor.dtype
         self.workers = self.executor.workers
         self.ranks, self.link_delay = ranks, link_delay
+        self.drafts = drafts  # of an Advance
         self._rng = np.random.default_rng(0)
 
     @property
@@ -78,7 +80,14 @@ class LoadedModel:
     def epoch(self, slot: int, token_ids: Sequence[int], budget: int) -> tuple[int, list[int]]:
         """Feed tokens and draw ``budget`` greedily; return the last token and all times in ns."""
         executor = self.executor
-        executor.start([Advance(slot=slot, token_ids=tuple(token_ids), budget=budget)])
+        asked = Advance(
+            slot=slot,
+            token_ids=tuple(token_ids),
+            budget=budget,
+            drafts=self.drafts,
+            prompt=len(token_ids),
+        )
+        executor.start([asked])
         over, events = False, []
         while not over:
             over = executor.read(_PATIENCE)
@@ -174,6 +183,7 @@ def bench_cases(
     workers: int | None,
     ranks: int = 1,
     link_delay: float = 0.0,
+    drafts: int = 0,
     buffer: int,
 ) -> tuple[ReadProbe, list[DecodeCase], list[PrefillCase]]:
     """Return a probe of ``buffer`` bytes, and a case for each context and prompt in each dtype."""
@@ -188,6 +198,7 @@ def bench_cases(
             workers=workers,
             ranks=ranks,
             link_delay=link_delay,
+            drafts=drafts,
         )
         for dtype in dtypes
     ]
