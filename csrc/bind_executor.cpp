@@ -166,7 +166,7 @@ std::vector<T> part_of(const char* name, const auto& list, uint32_t begin, uint3
 }
 
 std::vector<Advance> advances_of(const nb::bytes& records, const Words& tokens, const Words& stops,
-                                 const nb::bytes& biases) {
+                                 const nb::bytes& biases, const Words& history) {
   const std::vector<LogitBias> all_biases = structs<LogitBias>(biases, "biases");
   std::vector<Advance> found;
   for (const AdvanceRecord& r : structs<AdvanceRecord>(records, "advances")) {
@@ -178,7 +178,10 @@ std::vector<Advance> advances_of(const nb::bytes& records, const Words& tokens, 
          .biases = part_of<LogitBias>("biases", all_biases, r.biases_begin, r.biases_count),
          .stop_ids = part_of<int32_t>("stops", stops, r.stops_begin, r.stops_count),
          .logprobs = r.logprobs,
-         .guided = r.guided != 0});
+         .guided = r.guided != 0,
+         .drafts = r.drafts,
+         .history = part_of<int32_t>("history", history, r.history_begin, r.history_count),
+         .prompt = static_cast<int32_t>(r.prompt)});
   }
   return found;
 }
@@ -335,10 +338,10 @@ void bind_executor(nb::module_& m) {
       .def(
           "start",
           [](BoundExecutor& e, const nb::bytes& advances, const Words& tokens, const Words& stops,
-             const nb::bytes& biases) {
-            e.executor.start(advances_of(advances, tokens, stops, biases));
+             const nb::bytes& biases, const Words& history) {
+            e.executor.start(advances_of(advances, tokens, stops, biases, history));
           },
-          "advances"_a, "tokens"_a, "stops"_a, "biases"_a,
+          "advances"_a, "tokens"_a, "stops"_a, "biases"_a, "history"_a,
           "Begin an epoch: AdvanceRecord of each slot, and the lists of which they name parts.")
       .def(
           "guide",
@@ -370,6 +373,25 @@ void bind_executor(nb::module_& m) {
       .def(
           "interrupt", [](BoundExecutor& e) { e.executor.interrupt(); },
           "Ask the epoch to end within one pass; read it to its end.")
+      .def(
+          "script",
+          [](BoundExecutor& e, int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws) {
+            e.executor.script(slot, std::move(drafts), std::move(draws));
+          },
+          "slot"_a, "drafts"_a, "draws"_a,
+          "By position of a slot's sequence, what is drafted, and what is drawn in the model's "
+          "stead; for tests and measurements.")
+      .def(
+          "pass_costs",
+          [](const BoundExecutor& e) {
+            const PassCost& cost = e.executor.pass_cost();
+            std::vector<std::pair<int, double>> found;
+            for (int width = 1; width <= e.executor.plan().header.max_width; ++width) {
+              if (cost.known(width)) found.push_back({width, cost.of(width)});
+            }
+            return found;
+          },
+          "Nanoseconds of a pass of each width that was run, of passes that decode.")
       .def(
           "set_trace", [](BoundExecutor& e, bool on) { e.executor.set_trace(on); }, "on"_a)
       .def(

@@ -33,18 +33,22 @@ static_assert(offsetof(LogitBias, value) == 4);
 
 struct AdvanceRecord {
   Draw draw;
-  uint32_t slot;          // of the cache
-  uint32_t budget;        // tokens to draw at most
-  uint32_t tokens_begin;  // in the list of tokens to feed
-  uint32_t tokens_count;  // at least one
-  uint32_t stops_begin;   // in the list of ids that end the slot's epoch
-  uint32_t stops_count;   // may be none
-  uint32_t biases_begin;  // in the list of LogitBias
-  uint32_t biases_count;  // may be none
-  int32_t logprobs;       // alternatives to report with each token; -1: nothing
-  uint32_t guided;        // 1: every draw waits for a guide
+  uint32_t slot;           // of the cache
+  uint32_t budget;         // tokens to draw at most
+  uint32_t tokens_begin;   // in the list of tokens to feed
+  uint32_t tokens_count;   // at least one
+  uint32_t stops_begin;    // in the list of ids that end the slot's epoch
+  uint32_t stops_count;    // may be none
+  uint32_t biases_begin;   // in the list of LogitBias
+  uint32_t biases_count;   // may be none
+  int32_t logprobs;        // alternatives to report with each token; -1: nothing
+  uint32_t guided;         // 1: every draw waits for a guide
+  int32_t drafts;          // tokens to be drafted for a pass; -1: as many as pay
+  uint32_t history_begin;  // in the list of tokens that the slot holds
+  uint32_t history_count;  // all of them, or none
+  uint32_t prompt;         // how many of history and tokens were given, not drawn
 };
-static_assert(sizeof(AdvanceRecord) == 72);
+static_assert(sizeof(AdvanceRecord) == 88);
 static_assert(offsetof(AdvanceRecord, draw) == 0);
 static_assert(offsetof(AdvanceRecord, slot) == 32);
 static_assert(offsetof(AdvanceRecord, budget) == 36);
@@ -56,24 +60,32 @@ static_assert(offsetof(AdvanceRecord, biases_begin) == 56);
 static_assert(offsetof(AdvanceRecord, biases_count) == 60);
 static_assert(offsetof(AdvanceRecord, logprobs) == 64);
 static_assert(offsetof(AdvanceRecord, guided) == 68);
+static_assert(offsetof(AdvanceRecord, drafts) == 72);
+static_assert(offsetof(AdvanceRecord, history_begin) == 76);
+static_assert(offsetof(AdvanceRecord, history_count) == 80);
+static_assert(offsetof(AdvanceRecord, prompt) == 84);
 
 struct TokenEvent {
   int64_t time_ns;        // of CLOCK_MONOTONIC, as Python's time.perf_counter_ns
   int32_t slot;           // whose token it is
   int32_t token;          // its id
   float logprob;          // of the token, under the model itself; NaN if not asked for
+  int32_t drafted;        // tokens drafted for its pass, with the first that this gave
+  int32_t accepted;       // which of them it is, from 1 on; 0: none
   int32_t top_count;      // alternatives that follow
   int32_t top_token[20];  // the most probable, best first
   float top_logprob[20];  // theirs
 };
-static_assert(sizeof(TokenEvent) == 184);
+static_assert(sizeof(TokenEvent) == 192);
 static_assert(offsetof(TokenEvent, time_ns) == 0);
 static_assert(offsetof(TokenEvent, slot) == 8);
 static_assert(offsetof(TokenEvent, token) == 12);
 static_assert(offsetof(TokenEvent, logprob) == 16);
-static_assert(offsetof(TokenEvent, top_count) == 20);
-static_assert(offsetof(TokenEvent, top_token) == 24);
-static_assert(offsetof(TokenEvent, top_logprob) == 104);
+static_assert(offsetof(TokenEvent, drafted) == 20);
+static_assert(offsetof(TokenEvent, accepted) == 24);
+static_assert(offsetof(TokenEvent, top_count) == 28);
+static_assert(offsetof(TokenEvent, top_token) == 32);
+static_assert(offsetof(TokenEvent, top_logprob) == 112);
 
 struct Span {
   int64_t arrived_ns;  // of CLOCK_MONOTONIC, as the others

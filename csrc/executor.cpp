@@ -44,6 +44,7 @@ Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kern
       pass_(exchange_.pass()),
       guides_(slots),
       ring_(kRingEvents),
+      speculation_(slots, plan_.header.max_width, plan_.header.context),
       team_(exchange_.workers(), cores) {
   const PlanHeader& h = plan_.header;
   if (h.schema != kPlanSchema || !h.leader || h.max_width > kMaxWidth || h.chunk != kChunk) {
@@ -229,6 +230,7 @@ void Executor::check(const std::vector<Advance>& advances) const {
   for (const Advance& advance : advances) {
     if (advance.budget < 1) throw std::invalid_argument("budget: expected at least 1");
     check_room(advance.slot, advance.tokens.size() + advance.budget - 1);
+    if (advance.drafts < kAutoDrafts) throw std::invalid_argument("drafts: expected -1 or more");
     if (advance.tokens.empty()) throw std::invalid_argument("tokens: expected at least one");
     if (used[advance.slot]) throw std::invalid_argument("advances: a slot occurs twice");
     used[advance.slot] = true;
@@ -244,7 +246,13 @@ void Executor::begin(std::vector<Advance> advances, float* all_logits) {
   if (to_convert_ > 0) throw std::logic_error("weights: expected every matrix to be converted");
   check(advances);
   running_.clear();
-  for (Advance& advance : advances) running_.push_back(Running{.advance = std::move(advance)});
+  for (Advance& advance : advances) {
+    if (advance.drafts != 0) {
+      speculation_.begin(advance.slot, advance.history, advance.tokens,
+                         static_cast<size_t>(advance.prompt));
+    }
+    running_.push_back(Running{.advance = std::move(advance)});
+  }
   drop_guides();
   all_logits_ = all_logits;
   yield_.store(false, std::memory_order_relaxed);
@@ -253,6 +261,14 @@ void Executor::begin(std::vector<Advance> advances, float* all_logits) {
 }
 
 void Executor::start(std::vector<Advance> advances) { begin(std::move(advances), nullptr); }
+
+void Executor::script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws) {
+  check_idle("script");
+  length(slot);  // throws where there is no such slot
+  for (const int32_t token : drafts) check_token("drafts", token);
+  for (const int32_t token : draws) check_token("draws", token);
+  speculation_.script(slot, std::move(drafts), std::move(draws));
+}
 
 void Executor::logits(int slot, std::vector<int32_t> tokens, float* out) {
   begin({Advance{.slot = slot, .tokens = std::move(tokens)}}, out);

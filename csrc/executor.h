@@ -20,6 +20,7 @@
 #include "kv_cache.h"
 #include "plan.h"
 #include "progress.h"
+#include "speculation.h"
 #include "team.h"
 #include "token_ring.h"
 #include "weights.h"
@@ -35,8 +36,11 @@ struct Advance {
   Draw draw = {};
   std::vector<LogitBias> biases = {};
   std::vector<int32_t> stop_ids = {};
-  int32_t logprobs = -1;  // alternatives to report with each token; -1: nothing
-  bool guided = false;    // every draw waits for a Guide
+  int32_t logprobs = -1;              // alternatives to report with each token; -1: nothing
+  bool guided = false;                // every draw waits for a Guide
+  int32_t drafts = 0;                 // tokens drafted for a pass; kAutoDrafts: as many as pay
+  std::vector<int32_t> history = {};  // tokens that the slot holds, or none
+  int32_t prompt = 0;                 // how many of history and tokens were given, not drawn
 };
 
 // What may follow the last token of a guided slot; see monolane.epoch.Guide.
@@ -97,6 +101,12 @@ class Executor {
   // another thread reads. Throws std::invalid_argument if the guide allows no token.
   void guide(int slot, Guide guide);
 
+  // For tests and measurements, between epochs: see Speculation::script.
+  void script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws);
+
+  // What passes of sequences that decode have cost, by width; between epochs.
+  const PassCost& pass_cost() const { return speculation_.cost(); }
+
   // Appends the tokens that are there, waiting up to `milliseconds` for the first; returns whether
   // the epoch is over and all of them have been taken.
   bool read(std::vector<TokenEvent>& events, int milliseconds);
@@ -124,6 +134,7 @@ class Executor {
     int32_t next = 0;  // the token to feed once they all have
     int32_t drawn = 0;
     int32_t row = -1;  // of `wanted` in this pass, whose logits choose its next token; -1: none
+    Draft draft = {};  // the rows behind `row`: what may follow `next`
     bool done = false;
     std::unique_ptr<Guide> guide = nullptr;  // taken, and its draw still to come
     bool parked = false;                     // its logits are there, its guide is not
@@ -145,13 +156,16 @@ class Executor {
   void end_epoch(Worker& w);
   void lay_out_pass();
   void lay_out_rows();
+  void draft();
+  void time_pass();
   void add_rows(Running& running);
   bool settle_parked();
   void park(Running& running, const float* logits);
   bool take_guide(Running& running);
   void settle(Running& running, const float* logits);
   void force(Running& running);
-  void emit(Running& running, int32_t token, const float* logits);
+  void emit(Running& running, int32_t token, const float* logits, int32_t drafted = 0,
+            int32_t accepted = 0);
   void call_leader() { calls_.publish(call_count_.fetch_add(1, std::memory_order_acq_rel) + 1); }
   bool await(const Worker& w, const PlanPhase& phase);
   void run(Worker& w, const PlanPhase& phase);
@@ -221,6 +235,9 @@ class Executor {
   Progress calls_;  // guides and interruptions: what a leader with nothing else to do waits for
   TokenRing ring_;
   ChooseScratch scratch_;
+  Speculation speculation_;
+  std::vector<Draft*> drafts_;  // of a pass: scratch
+  int64_t pass_begun_ns_ = 0;   // of a pass whose rows all decode; 0: of another
   bool in_epoch_ = false;
   bool following_ = false;
   int64_t to_convert_ = 0;  // matrices that `convert` has not been called for

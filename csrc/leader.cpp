@@ -6,8 +6,14 @@
 #include "worker.h"
 
 namespace monolane {
+namespace {
+
+constexpr int64_t kMostDrafts = 32;  // of a sequence in a pass
+
+}  // namespace
 
 void Executor::lay_out_pass() {
+  time_pass();
   for (;;) {
     pass_.width = 0;
     pass_.wanted = 0;
@@ -25,15 +31,63 @@ void Executor::lay_out_pass() {
   }
 }
 
+// Notes what the pass before has cost, if it says what drafts cost: prompts and guides do not.
+void Executor::time_pass() {
+  if (pass_begun_ns_ > 0) speculation_.add_cost(pass_.width, now_ns() - pass_begun_ns_);
+  pass_begun_ns_ = 0;
+}
+
 void Executor::lay_out_rows() {
-  // Sequences that decode come first: they hold one row each, and a prompt may take what is left.
+  draft();
+  // Sequences that decode come first, with their drafts; a prompt may take what is left.
+  bool decoding = true;
   for (Running& running : running_) {
+    const bool fed = running.fed == running.advance.tokens.size();
+    if (fed && !running.done && !running.parked) add_rows(running);
+  }
+  for (Running& running : running_) {
+    if (!running.done && running.fed < running.advance.tokens.size()) {
+      decoding = false;
+      add_rows(running);
+    }
+  }
+  if (decoding && pass_.width > 0) pass_begun_ns_ = now_ns();
+}
+
+// Fills in the drafts of this pass. A slot that reads its prompt has none, nor a guided one, whose
+// draws wait for masks; and while a prompt is read, passes are full without any.
+void Executor::draft() {
+  int rows = 0;
+  bool reading = false;
+  for (Running& running : running_) {
+    running.draft.clear();
+    if (running.done || running.parked) continue;
     const bool decoding = running.fed == running.advance.tokens.size();
-    if (decoding && !running.done && !running.parked) add_rows(running);
+    rows += decoding;
+    reading |= !decoding;
   }
+  drafts_.clear();
   for (Running& running : running_) {
-    if (!running.done && running.fed < running.advance.tokens.size()) add_rows(running);
+    const Advance& advance = running.advance;
+    if (running.done || running.parked || advance.guided || advance.drafts == 0) continue;
+    speculation_.catch_up(advance.slot);
+    if (running.fed < advance.tokens.size()) continue;
+    // A pass draws a token more than it has drafts, and all that is drawn but the last is fed.
+    const int64_t left = std::min<int64_t>(advance.budget - running.drawn - 1, kMostDrafts);
+    const int64_t room = std::min<int64_t>(left, plan_.header.max_width - rows);
+    const bool given = advance.drafts != kAutoDrafts;
+    const int64_t most = given ? std::min<int64_t>(room, advance.drafts) : room;
+    if (most <= 0 || (reading && !given)) continue;
+    speculation_.propose(advance.slot, lengths_[advance.slot] + 1, static_cast<size_t>(most),
+                         running.draft);
+    if (given) {
+      running.draft.used = running.draft.tokens.size();
+      rows += static_cast<int>(running.draft.used);
+    } else {
+      drafts_.push_back(&running.draft);
+    }
   }
+  if (!drafts_.empty()) speculation_.share_out(drafts_, rows);
 }
 
 void Executor::add_rows(Running& running) {
@@ -53,6 +107,13 @@ void Executor::add_rows(Running& running) {
     pass_.rows[pass_.width++] = {advance.slot, static_cast<int32_t>(length++), token};
   }
   lengths_[advance.slot].store(length, std::memory_order_relaxed);
+  // Drafted tokens count once they are accepted. What a ring loses by those that are not, nothing
+  // sees: it holds kMaxWidth positions beyond its window.
+  for (size_t i = 0; i < running.draft.used; ++i) {
+    pass_.wanted_row[pass_.wanted++] = pass_.width;
+    pass_.rows[pass_.width++] = {advance.slot, static_cast<int32_t>(length++),
+                                 running.draft.tokens[i]};
+  }
   highest_[advance.slot] = std::max(highest_[advance.slot], length);
 }
 
@@ -78,22 +139,38 @@ void Executor::choose_tokens() {
   }
 }
 
-// The next token of a slot, or the forced ones.
+// The next tokens of a slot, or the forced ones. Each is drawn from its own logits with its own
+// noise; as long as a draw is what was drafted, the row behind it has the logits of the next.
 void Executor::settle(Running& running, const float* logits) {
   if (running.guide && !running.guide->forced.empty()) return force(running);
-  const uint32_t position = static_cast<uint32_t>(lengths_[running.advance.slot]);
+  const Advance& advance = running.advance;
+  const Draft& draft = running.draft;
   const uint32_t* mask = running.guide ? running.guide->mask.data() : nullptr;
-  const int32_t token = choose(logits, plan_.header.vocab, running.advance.draw,
-                               running.advance.biases, position, mask, scratch_);
+  for (size_t i = 0;; ++i, logits += plan_.header.vocab) {
+    const int64_t position = lengths_[advance.slot];
+    int32_t token = choose(logits, plan_.header.vocab, advance.draw, advance.biases,
+                           static_cast<uint32_t>(position), mask, scratch_);
+    token = speculation_.drawn(advance.slot, position, token);
+    const bool right = i < draft.tokens.size() && token == draft.tokens[i];
+    const bool accepted = right && i < draft.used;
+    emit(running, token, logits, i == 0 ? static_cast<int32_t>(draft.used) : 0,
+         accepted ? static_cast<int32_t>(i) + 1 : 0);
+    if (advance.drafts != 0) speculation_.push(advance.slot, token);
+    if (i < draft.tokens.size()) speculation_.learn(advance.slot, draft, i, right);
+    if (!accepted || running.done) break;
+    lengths_[advance.slot].store(position + 1, std::memory_order_relaxed);
+  }
   running.guide.reset();
-  emit(running, token, logits);
 }
 
-void Executor::emit(Running& running, int32_t token, const float* logits) {
+void Executor::emit(Running& running, int32_t token, const float* logits, int32_t drafted,
+                    int32_t accepted) {
   const Advance& advance = running.advance;
   TokenEvent event{};
   event.slot = advance.slot;
   event.token = token;
+  event.drafted = drafted;
+  event.accepted = accepted;
   event.logprob = std::numeric_limits<float>::quiet_NaN();
   if (advance.logprobs >= 0 && logits != nullptr) {
     report_logprobs(logits, plan_.header.vocab, advance.logprobs, event);

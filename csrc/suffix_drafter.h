@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "drafter.h"
 #include "suffix_index.h"
 
 namespace monolane {
@@ -35,7 +36,7 @@ struct HitRate {
   }
 };
 
-class SuffixDrafter {
+class SuffixDrafter final : public Drafter {
  public:
   static constexpr size_t kLengths = 8;     // classes of match lengths
   static constexpr size_t kAgreements = 3;  // alone, others agree, some do not
@@ -45,20 +46,21 @@ class SuffixDrafter {
   explicit SuffixDrafter(size_t max_tokens);
 
   // The text goes on with tokens that nobody drew: a prompt.
-  void append(const int32_t* tokens, size_t count);
+  void append(const int32_t* tokens, size_t count) override;
 
   // The text goes on with tokens that the model drew, drafted before or not: the drafter learns.
-  void observe(const int32_t* tokens, size_t count);
+  void observe(const int32_t* tokens, size_t count) override;
 
   // A whole other text, such as an earlier answer: to copy from, not to go on from. Before append.
   void add_text(const int32_t* tokens, size_t count);
 
   // Writes the tokens that may come next, at most `most`, and of each the chance that the model
   // draws it if it draws all those before it; returns how many.
-  size_t draft(size_t most, int32_t* tokens, float* chances) const;
+  size_t draft(size_t most, int32_t* tokens, float* chances) const override;
 
-  size_t length() const { return length_; }  // tokens since `clear`, forgotten ones included
-  void clear();                              // forgets the texts, not the chances
+  // Tokens since `clear`, forgotten ones included.
+  size_t length() const override { return length_; }
+  void clear() override;  // forgets the texts, not the chances
   size_t bytes() const { return index_.bytes(); }
   uint64_t steps() const { return index_.steps() + steps_; }
 

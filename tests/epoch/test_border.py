@@ -61,12 +61,16 @@ def test_advances_are_packed_with_their_lists() -> None:
         logit_bias=((3, 1.5), (9, -np.inf)),
     )
     first = Advance(slot=2, token_ids=(5, 6, 7), budget=9, draw=draw, stop_ids=frozenset((8, 2)))
-    second = Advance(slot=0, token_ids=(1,), budget=1, logprobs=4, guided=True)
+    before = np.array([40, 41, 5], np.uint32)
+    second = Advance(
+        slot=0, token_ids=(1,), budget=1, logprobs=4, guided=True, history=before, prompt=2
+    )
     packed = pack([first, second])
     assert packed.records.dtype == ADVANCE.dtype
     assert packed.tokens.tolist() == [5, 6, 7, 1]
     assert packed.stops.tolist() == [2, 8]
     assert packed.biases.tolist() == [(3, 1.5), (9, -np.inf)]
+    assert packed.history.tolist() == [40, 41, 5]
     one, two = packed.records
     assert {name: one["draw"][name].item() for name in DRAW.dtype.names or ()} == {
         "seed": 2**64 - 1,
@@ -77,7 +81,9 @@ def test_advances_are_packed_with_their_lists() -> None:
     }
     assert (one["slot"], one["budget"], one["logprobs"], one["guided"]) == (2, 9, -1, 0)
     assert (two["slot"], two["budget"], two["logprobs"], two["guided"]) == (0, 1, 4, 1)
-    for name, counts in (("tokens", (3, 1)), ("stops", (2, 0)), ("biases", (2, 0))):
+    assert (one["prompt"], two["prompt"]) == (0, 2)
+    lists = (("tokens", (3, 1)), ("stops", (2, 0)), ("biases", (2, 0)), ("history", (0, 3)))
+    for name, counts in lists:
         assert (one[f"{name}_begin"], two[f"{name}_begin"]) == (0, counts[0])
         assert (one[f"{name}_count"], two[f"{name}_count"]) == counts
 

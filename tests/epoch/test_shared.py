@@ -16,12 +16,14 @@ class ScriptedExecutor(Executor):
         self.epochs = list(epochs)
         self.size = 0
         self.began: list[tuple[tuple[int, ...], int]] = []  # (tokens to feed, budget)
+        self.before: list[tuple[list[int], int]] = []  # (history, tokens of it that were given)
         self.guided: list[tuple[tuple[int, ...], bool]] = []  # (forced, whether there is a mask)
         self.kept: list[TokenEvent] = []
 
     def start(self, advances: Sequence[Advance]) -> None:
         (advance,) = advances
         self.began.append((advance.token_ids, advance.budget))
+        self.before.append((np.asarray(advance.history).tolist(), advance.prompt))
 
     def read(self, seconds: float) -> bool:
         tokens, self.size = self.epochs.pop(0)
@@ -69,3 +71,16 @@ def test_what_is_left_of_a_guide_goes_into_the_next_epoch() -> None:
     ]
     whole, rest = (20, 21, 22), ((22,), True)
     assert executor.guided == [(whole, True)] * 3 + [rest] + [((), True)] * 2
+
+
+def test_each_epoch_has_the_tokens_before_it() -> None:
+    """Those of the prompt that were fed, and those drawn, behind what the request came with."""
+    executor = ScriptedExecutor(([], 5), ([20, 21], 8), ([], 8), ([22], 9))
+    executor.size = 3
+    advance = Advance(slot=0, token_ids=(5, 6, 7, 8), budget=3, history=(1, 2, 3), prompt=7)
+    request = SharedExecutor(executor).start(advance)
+    while request.read():
+        pass
+    assert executor.began == [((5, 6, 7, 8), 3), ((7, 8), 3), ((21,), 1), ((21,), 1)]
+    behind = [1, 2, 3, 5, 6, 7, 8, 20]
+    assert executor.before == [(x, 7) for x in ([1, 2, 3], behind[:5], behind, behind)]

@@ -73,7 +73,7 @@ class Executor:
     def logits(self, slot: int, tokens: Sequence[int]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')]:
         """Feed tokens; return their logits, float32 [T, V]."""
 
-    def start(self, advances: bytes, tokens: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], stops: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], biases: bytes) -> None:
+    def start(self, advances: bytes, tokens: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], stops: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], biases: bytes, history: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
         """
         Begin an epoch: AdvanceRecord of each slot, and the lists of which they name parts.
         """
@@ -93,6 +93,16 @@ class Executor:
 
     def interrupt(self) -> None:
         """Ask the epoch to end within one pass; read it to its end."""
+
+    def script(self, slot: int, drafts: Sequence[int], draws: Sequence[int]) -> None:
+        """
+        By position of a slot's sequence, what is drafted, and what is drawn in the model's stead; for tests and measurements.
+        """
+
+    def pass_costs(self) -> list[tuple[int, float]]:
+        """
+        Nanoseconds of a pass of each width that was run, of passes that decode.
+        """
 
     def set_trace(self, on: bool) -> None: ...
 

@@ -30,6 +30,7 @@ def chat(
     context: options.Context = None,
     prefix_cache: options.PrefixCache = "auto",
     prefix_file: options.PrefixFile = None,
+    speculation: options.Speculation = "auto",
     ranks: options.Ranks = 1,
 ) -> None:
     """Talk to a model, line by line. Answers go to stdout, speed and timings to stderr.
@@ -47,6 +48,7 @@ def chat(
         top_p=top_p,
         min_p=min_p,
         seed=seed,
+        speculation=speculation,  # type: ignore[arg-type]  # checked there
     )
     loaded = Engine.load(model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=ranks)
     with loaded as engine:

@@ -37,6 +37,7 @@ def generate(
     context: options.Context = None,
     prefix_cache: options.PrefixCache = "auto",
     prefix_file: options.PrefixFile = None,
+    speculation: options.Speculation = "auto",
     ranks: options.Ranks = 1,
     as_json: options.Json = False,
 ) -> None:
@@ -62,6 +63,7 @@ def generate(
         seed=seed,
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
+        speculation=speculation,  # type: ignore[arg-type]  # checked there
     )
     loaded = Engine.load(model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=ranks)
     with loaded as engine:

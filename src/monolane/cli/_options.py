@@ -39,6 +39,14 @@ PrefixFile = Annotated[
         "--prefix-file", help="Read them from this file, and write them to it at the end."
     ),
 ]
+Speculation = Annotated[
+    str,
+    typer.Option(
+        "--speculation",
+        help="Draft tokens, which the model then draws itself: auto (where that is faster), "
+        "suffix (from what the text repeats) or off. The text is the same with each.",
+    ),
+]
 Ranks = Annotated[
     int,
     typer.Option(

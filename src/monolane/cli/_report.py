@@ -15,6 +15,8 @@ def print_report(engine: Engine, timings: Timings) -> None:
         parts.append(f"first after {timings.time_to_first_token * 1e3:,.0f} ms")
     if timings.cache_n:
         parts.append(f"{timings.cache_n:,} of {timings.prompt_tokens:,} prompt tokens kept")
+    if timings.draft_n:
+        parts.append(f"{timings.draft_n_accepted:,} of {timings.draft_n:,} drafted tokens drawn")
     parts.append(f"loaded in {engine.load_seconds:,.2f} s")
     parts.append(f"{engine.backend.name} {engine.backend.dtype}")
     sys.stderr.write(dim(" · ".join(parts)) + "\n")

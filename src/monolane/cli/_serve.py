@@ -68,6 +68,7 @@ def serve(
     share_prefixes: Annotated[
         bool, typer.Option("--share-prefixes", help="Prefixes of one key serve those of all.")
     ] = False,
+    speculation: options.Speculation = "auto",
     ranks: options.Ranks = 1,
 ) -> None:
     """Serve a model over HTTP: OpenAI's API, and a playground at /."""
@@ -88,6 +89,7 @@ def serve(
         tls_key=tls_key,
         keys=_keys(api_keys),
         share_prefixes=share_prefixes,
+        speculation=speculation,
         allowed_hosts=tuple(allow_host or ()),
         allowed_origins=tuple(allow_origin or ()),
         queue_limit=queue,

@@ -149,7 +149,11 @@ class CpuExecutor(Executor):
         self._need_ranks()
         with _our_errors():
             self._core.start(
-                packed.records.tobytes(), packed.tokens, packed.stops, packed.biases.tobytes()
+                packed.records.tobytes(),
+                packed.tokens,
+                packed.stops,
+                packed.biases.tobytes(),
+                packed.history,
             )
 
     def read(self, seconds: float) -> bool:
@@ -175,6 +179,20 @@ class CpuExecutor(Executor):
     def bytes_per_token(self, length: int) -> int:
         """Bytes that a pass of one token streams behind ``length`` tokens, by the plan."""
         return pass_cost(self.plan, 1, length).bytes
+
+    def script(self, slot: int, drafts: Sequence[int] = (), draws: Sequence[int] = ()) -> None:
+        """Say what is drafted in a slot, or drawn: for tests and measurements; between epochs.
+
+        Both are tokens by their position in the sequence. ``drafts`` are proposed instead of the
+        drafter's own. ``draws`` come instead of what the model draws, as far as they go: so a text
+        is replayed on a model that would not say it. None of either: as always.
+        """
+        with _our_errors():
+            self._core.script(slot, list(drafts), list(draws))
+
+    def pass_costs(self) -> dict[int, float]:
+        """Seconds that a pass of each width has cost, of passes that decode; between epochs."""
+        return {width: cost / 1e9 for width, cost in self._core.pass_costs()}
 
     def set_trace(self, on: bool) -> None:
         """From the next epoch on, note when each worker is in which phase, or do not."""

@@ -1,9 +1,10 @@
 """The engine: sessions, slots, sampling parameters, and streams."""
 
+from monolane.engine._drafts import DraftCounts
 from monolane.engine._engine import Engine, Prompt
 from monolane.engine._files import ModelFiles
 from monolane.engine._guidance import Constraint
-from monolane.engine._parameters import MAX_LOGIT_BIASES, SamplingParams
+from monolane.engine._parameters import MAX_LOGIT_BIASES, SamplingParams, check_speculation
 from monolane.engine._registry import BACKEND_NAMES, find_backend
 from monolane.engine._result import FinishReason, Generation, Piece, Timings
 from monolane.engine._source import DEMO, fetch_model, find_model
@@ -16,6 +17,7 @@ __all__ = [
     "DEMO",
     "MAX_LOGIT_BIASES",
     "Constraint",
+    "DraftCounts",
     "Engine",
     "FinishReason",
     "Generation",
@@ -27,6 +29,7 @@ __all__ = [
     "Stream",
     "Timings",
     "TokenLogprob",
+    "check_speculation",
     "fetch_model",
     "find_backend",
     "find_model",

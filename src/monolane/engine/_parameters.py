@@ -3,8 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Literal, get_args
 
-from monolane.epoch import MAX_LOGPROBS, Draw
+from monolane.epoch import AUTO_DRAFTS, MAX_LOGPROBS, Draw
 from monolane.errors import RequestError
 from monolane.text import Thinking
 
@@ -12,6 +13,9 @@ MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024  # characters of one stop string
 MAX_LOGIT_BIASES = 1024
 _MOST = (1 << 31) - 1  # what a native core's 32-bit integers hold
+
+# Who drafts tokens, which the model then draws itself: the text is the same with each.
+Speculation = Literal["auto", "off", "suffix", "draft", "heads"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,8 @@ class SamplingParams:
     visible_ids   special tokens that the text is to show, as they are spelled
     thinking      marks of the part to be told apart from the text; stop texts count behind it
     logit_bias    token id -> what its logit gains, -100 to 100, or -inf: never; at most 1,024 ids
+    speculation   "auto": tokens are drafted where that is faster; "suffix": from what the text
+                  repeats, which is what "auto" does by now; "off". The answer is the same
     """
 
     max_tokens: int | None = 64
@@ -48,6 +54,7 @@ class SamplingParams:
     visible_ids: Sequence[int] = ()
     thinking: Thinking | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
+    speculation: Speculation = "auto"
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):  # a frequent slip that would stop at each of its letters
@@ -66,6 +73,12 @@ class SamplingParams:
                 _check_integer(name, count, 0, MAX_LOGPROBS)
         self._check_stops()
         self._check_biases()
+        check_speculation(self.speculation)
+
+    @property
+    def drafts(self) -> int:
+        """Tokens to be drafted for a pass, as an ``Advance`` says it."""
+        return 0 if self.speculation == "off" else AUTO_DRAFTS
 
     @property
     def draw(self) -> Draw:
@@ -102,6 +115,18 @@ class SamplingParams:
         for name in ("stop_ids", "visible_ids"):
             for token in getattr(self, name):
                 _check_integer(name, token, 0, _MOST)
+
+
+def check_speculation(name: object) -> None:
+    """RequestError for a ``SamplingParams.speculation`` that is none, or not there yet."""
+    known = get_args(Speculation)
+    if name not in known:
+        raise RequestError(f"speculation: expected one of {', '.join(known)}, got {name!r:.80}")
+    if name in ("draft", "heads"):
+        raise RequestError(
+            f"speculation: {name!r} needs a drafting model, which cannot be loaded yet; use "
+            "'auto', 'suffix' or 'off'"
+        )
 
 
 def _check_integer(name: str, value: object, low: int, high: int) -> None:

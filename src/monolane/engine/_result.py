@@ -19,6 +19,8 @@ class Timings:
     time_to_first_token: float  # from the call to the first drawn token
     decode_seconds: float  # from the first drawn token to the last
     cache_n: int = 0  # tokens of the prompt that were not read again, but taken from kept prefixes
+    draft_n: int = 0  # tokens that were drafted, see docs/lossless.md
+    draft_n_accepted: int = 0  # and of these, those that the model drew
 
     @property
     def tokens_per_second(self) -> float:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
+from monolane.engine._drafts import DraftCounts
 from monolane.engine._guidance import Constraint, Guidance
 from monolane.engine._parameters import SamplingParams
 from monolane.engine._prefixes import Prefixes
@@ -53,6 +54,7 @@ class Stream(Iterator[Piece]):
         self._drawn: list[int] = []  # also those behind the end of the answer
         self._text = _Text(tokenizer, job)
         self._token_count = self._cached = 0
+        self.drafts = DraftCounts()
         self._first_ns = self._last_ns = self._begin_ns = time.perf_counter_ns()
         self._cancelled = False
         self._slot: int | None = None  # while it holds one
@@ -114,6 +116,8 @@ class Stream(Iterator[Piece]):
             time_to_first_token=(self._first_ns - self._begin_ns) / 1e9,
             decode_seconds=(self._last_ns - self._first_ns) / 1e9,
             cache_n=self._cached,
+            draft_n=self.drafts.tokens,
+            draft_n_accepted=self.drafts.accepted,
         )
 
     def result(self) -> Generation:
@@ -203,15 +207,18 @@ class Stream(Iterator[Piece]):
 
     def _advance(self, slot: int, token_ids: tuple[int, ...]) -> Advance:
         """Return what the request asks behind the tokens that its slot holds."""
-        params = self._job.params
+        params, prompt_ids = self._job.params, self._job.prompt_ids
         return Advance(
             slot=slot,
             token_ids=token_ids,
+            history=prompt_ids[: len(prompt_ids) - len(token_ids)],
+            prompt=len(prompt_ids),
             budget=self._job.budget,
             draw=params.draw,
             stop_ids=self._job.stop_ids,
             logprobs=params.logprobs,
             guided=self._job.constraint is not None,
+            drafts=params.drafts,
         )
 
     def _watch(self, request: Request | None) -> None:
@@ -236,6 +243,7 @@ class Stream(Iterator[Piece]):
             [event.token_id for event in events], self._token_count, over
         )
         events = events[:used]
+        self.drafts.add(events)
         self._token_count += used
         self._last_ns = events[-1].time_ns
         self.finish_reason = reason

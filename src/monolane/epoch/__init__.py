@@ -5,7 +5,7 @@
 import it, it imports neither.
 """
 
-from monolane.epoch._advance import Advance, Draw, Guide
+from monolane.epoch._advance import AUTO_DRAFTS, Advance, Draw, Guide
 from monolane.epoch._border import (
     ADVANCE,
     BIAS,
@@ -25,6 +25,7 @@ from monolane.epoch._token import TokenEvent, TokenLogprob, describe_logprobs
 
 __all__ = [
     "ADVANCE",
+    "AUTO_DRAFTS",
     "BIAS",
     "DRAW",
     "MAX_LOGPROBS",

@@ -1,10 +1,13 @@
 """What a request asks of an executor: which tokens go in, and how the next ones are drawn."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+AUTO_DRAFTS = -1  # see Advance
 
 
 def _number(default: float, kind: str, meaning: str) -> Any:
@@ -39,6 +42,13 @@ class Advance:
     stop_ids: frozenset[int] = frozenset()
     logprobs: int | None = None  # None, or the number of alternatives to report
     guided: bool = False  # every draw waits for a Guide
+    # Tokens to be drafted for a pass, AUTO_DRAFTS: as many as pay. A hint: the tokens are the same
+    # with each, and an executor may draft fewer, or none.
+    drafts: int = 0
+    # Tokens of the sequence before token_ids, for what looks back: as many as the slot holds, or
+    # none. An array where they may be many: a tuple of 100,000 takes 40 times as long to hand over.
+    history: Sequence[int] | npt.NDArray[np.uint32] = field(default=(), compare=False)
+    prompt: int = 0  # how many of history and token_ids were given; the others were drawn
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,10 @@ ADVANCE = Struct(
         Field("biases_count", "u32", "may be none"),
         Field("logprobs", "i32", "alternatives to report with each token; -1: nothing"),
         Field("guided", "u32", "1: every draw waits for a guide"),
+        Field("drafts", "i32", "tokens to be drafted for a pass; -1: as many as pay"),
+        Field("history_begin", "u32", "in the list of tokens that the slot holds"),
+        Field("history_count", "u32", "all of them, or none"),
+        Field("prompt", "u32", "how many of history and tokens were given, not drawn"),
     ),
     parts=(DRAW,),
 )
@@ -57,6 +61,8 @@ TOKEN = Struct(
         Field("slot", "i32", "whose token it is"),
         Field("token", "i32", "its id"),
         Field("logprob", "f32", "of the token, under the model itself; NaN if not asked for"),
+        Field("drafted", "i32", "tokens drafted for its pass, with the first that this gave"),
+        Field("accepted", "i32", "which of them it is, from 1 on; 0: none"),
         Field("top_count", "i32", "alternatives that follow"),
         Field("top_token", "i32", "the most probable, best first", length=MAX_LOGPROBS),
         Field("top_logprob", "f32", "theirs", length=MAX_LOGPROBS),
@@ -95,6 +101,7 @@ class PackedAdvances:
     tokens: npt.NDArray[np.uint32]
     stops: npt.NDArray[np.uint32]
     biases: npt.NDArray[np.void]  # BIAS
+    history: npt.NDArray[np.uint32]
 
 
 def pack(advances: Sequence[Advance]) -> PackedAdvances:
@@ -103,13 +110,18 @@ def pack(advances: Sequence[Advance]) -> PackedAdvances:
     tokens: list[int] = []
     stops: list[int] = []
     biases: list[tuple[int, float]] = []
+    history: list[npt.NDArray[np.uint32]] = [np.zeros(0, np.uint32)]
     for record, advance in zip(records, advances, strict=True):
         draw = advance.draw
         for field in DRAW.fields:
             record["draw"][field.name] = getattr(draw, field.name)
         record["slot"], record["budget"] = advance.slot, advance.budget
         record["logprobs"] = -1 if advance.logprobs is None else advance.logprobs
-        record["guided"] = advance.guided
+        record["drafts"] = advance.drafts
+        record["guided"], record["prompt"] = advance.guided, advance.prompt
+        record["history_begin"] = sum(map(len, history))
+        record["history_count"] = len(advance.history)
+        history.append(np.asarray(advance.history, np.uint32))
         lists = (
             ("tokens", tokens, advance.token_ids),
             ("stops", stops, sorted(advance.stop_ids)),
@@ -123,21 +135,23 @@ def pack(advances: Sequence[Advance]) -> PackedAdvances:
         np.array(tokens, np.uint32),
         np.array(stops, np.uint32),
         np.array(biases, BIAS.dtype),
+        np.concatenate(history),
     )
 
 
 def unpack_tokens(records: npt.NDArray[np.void]) -> list[TokenEvent]:
     """Return the events of TOKEN records."""
-    columns = (records[name].tolist() for name in ("slot", "token", "time_ns", "logprob"))
+    names = ("slot", "token", "time_ns", "logprob", "drafted", "accepted")
+    columns = (records[name].tolist() for name in names)
     events = []
-    for i, (slot, token, time_ns, logprob) in enumerate(zip(*columns, strict=True)):
+    for i, (slot, token, time_ns, logprob, *drafts) in enumerate(zip(*columns, strict=True)):
         described = None
         if logprob == logprob:  # NaN where nothing was asked for
             count = int(records["top_count"][i])
             ids, logprobs = (records[name][i, :count] for name in ("top_token", "top_logprob"))
             top = tuple(zip(ids.tolist(), logprobs.tolist(), strict=True))
             described = TokenLogprob(token, logprob, top)
-        events.append(TokenEvent(slot, token, time_ns, described))
+        events.append(TokenEvent(slot, token, time_ns, described, *drafts))
     return events
 
 

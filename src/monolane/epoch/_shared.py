@@ -8,6 +8,7 @@ No thread is set aside for this: the thread that waits for tokens reads the exec
 """
 
 import threading
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -30,7 +31,9 @@ _T = TypeVar("_T")
 class _State:
     advance: Advance  # as it was asked for
     begin: int  # tokens in the slot at that time
-    drawn: list[int] = field(default_factory=list)
+    drawn: int = 0
+    # All tokens of the sequence, from the first in the slot on: "I", as native executors read them.
+    known: "array[int]" = field(init=False)
     guide: Guide | None = None  # what is left of the last one: its draw is still to come
     inside: bool = False  # the epoch that runs serves it
     events: list[TokenEvent] = field(default_factory=list)  # not yet taken
@@ -38,18 +41,27 @@ class _State:
     cancelled: bool = False  # to take no further part; the executor may still hold its slot
     error: BaseException | None = None
 
+    def __post_init__(self) -> None:
+        self.known = array("I", self.advance.history)
+        self.known.extend(self.advance.token_ids)
+
     def rest(self, length: int) -> Advance:
         """Return what is still to be done when ``length`` tokens are in the slot."""
-        known = (*self.advance.token_ids, *self.drawn)
-        budget = self.advance.budget - len(self.drawn)
-        return replace(self.advance, token_ids=known[length - self.begin :], budget=budget)
+        fed = len(self.advance.history) + length - self.begin
+        return replace(
+            self.advance,
+            token_ids=tuple(self.known[fed:]),
+            budget=self.advance.budget - self.drawn,
+            history=np.asarray(self.known[:fed]),
+        )
 
     def take(self, event: TokenEvent) -> None:
         """Note a token."""
         self.events.append(event)
-        self.drawn.append(event.token_id)
+        self.known.append(event.token_id)
+        self.drawn += 1
         advance = self.advance
-        self.done = event.token_id in advance.stop_ids or len(self.drawn) == advance.budget
+        self.done = event.token_id in advance.stop_ids or self.drawn == advance.budget
         if (guide := self.guide) is not None:
             self.guide = replace(guide, forced=guide.forced[1:]) if guide.forced else None
             self.done |= guide.mask is None and len(guide.forced) == 1

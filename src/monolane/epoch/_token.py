@@ -23,6 +23,8 @@ class TokenEvent:
     token_id: int
     time_ns: int  # time.perf_counter_ns() when it was drawn
     logprob: TokenLogprob | None = None
+    drafted: int = 0  # tokens that were drafted for its pass, with the first that the pass gave
+    accepted: int = 0  # which of them this is, from 1 on; 0: none
 
 
 def describe_logprobs(logits_V: npt.NDArray[np.float32], token_id: int, count: int) -> TokenLogprob:

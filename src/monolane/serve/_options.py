@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from monolane import _env
+from monolane.engine import check_speculation
 from monolane.errors import RequestError
 from monolane.serve._keys import Keys
 
@@ -53,6 +54,7 @@ class ServerOptions:
     policy            how requests share the engine
     tls_cert          PEM file of the certificate chain: the server speaks HTTPS, and only that
     tls_key           PEM file of its private key, if that is not in the same file
+    speculation       of all requests, as SamplingParams.speculation
     share_prefixes    prefixes that one key leaves serve the requests of all
     keys              of those who may ask; a host that others can reach needs at least one
     allowed_hosts     names that a Host header may have, besides those of the loopback address
@@ -73,6 +75,7 @@ class ServerOptions:
     policy: Policy = field(default_factory=Policy)
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    speculation: str = "auto"
     share_prefixes: bool = False
     keys: Keys = field(default_factory=Keys)
     allowed_hosts: tuple[str, ...] = ()
@@ -87,6 +90,7 @@ class ServerOptions:
     max_connections: int = 1024
 
     def __post_init__(self) -> None:
+        check_speculation(self.speculation)
         _check("port", self.port, 0, 65_535)
         _check("queue_limit", self.queue_limit, 0, 1 << 20)
         _check("buffer_tokens", self.buffer_tokens, 1, 1 << 30)

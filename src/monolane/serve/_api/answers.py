@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -69,6 +70,8 @@ class Answers:
 
         def work() -> tuple[Asked, Callable[[ServedRequest], Writer], list[Choice]]:
             asked, writer_of = self._read(data, scope["monolane.owner"])
+            sampling = replace(asked.sampling, speculation=options.speculation)
+            asked = replace(asked, sampling=sampling)
             return asked, writer_of, prepare(asked, engine, options.tool_format)
 
         asked, writer_of, choices = await service.prepare(work, gone)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from monolane.engine import Stream
+from monolane.engine import DraftCounts, Stream
 from monolane.serve._tools.parser import ToolParser
 
 
@@ -47,6 +47,11 @@ class Choice:
         return self.stream.timings.cache_n
 
     @property
+    def drafts(self) -> DraftCounts:
+        """Tokens that were drafted."""
+        return self.stream.drafts
+
+    @property
     def tokens_per_second(self) -> float:
         """Decode speed: tokens after the first over the time they took; 0 until there are two.
 
@@ -57,12 +62,19 @@ class Choice:
             return 0.0
         return passes / (self.last - self.first) * 1e9
 
+    @property
+    def _passes_per_token(self) -> float:
+        tokens = self.drawn - 1 - self.forced()
+        return 1 - self.drafts.accepted / tokens if tokens > self.drafts.accepted else 1.0
+
     def timings(self, bytes_per_token: int | None, bandwidth: float | None) -> dict[str, Any]:
         """Return the ``timings`` object of docs/serving.md; ``bandwidth`` in bytes/s."""
         prompt_n, speed = len(self.prompt_ids), self.tokens_per_second
         read = prompt_n - self.cached
         prompt_ns = max(0, self.first - self.admitted)
-        mbu = bytes_per_token * speed / bandwidth if bytes_per_token and bandwidth else None
+        mbu = None
+        if bytes_per_token and bandwidth:  # streamed once a pass, however many tokens come of it
+            mbu = bytes_per_token * speed * self._passes_per_token / bandwidth
         return {
             "prompt_n": prompt_n,
             "prompt_ms": _ms(prompt_ns),
@@ -72,8 +84,8 @@ class Choice:
             "predicted_per_token_ms": round(1e3 / speed, 4) if speed else 0.0,
             "predicted_per_second": round(speed, 1),
             "cache_n": self.cached,
-            "draft_n": 0,
-            "draft_n_accepted": 0,
+            "draft_n": self.drafts.tokens,
+            "draft_n_accepted": self.drafts.accepted,
             "queue_ms": _ms(max(0, self.admitted - self.arrived)),
             "ttft_ms": _ms(max(0, self.first - self.arrived)),
             "mbu": None if mbu is None else round(mbu, 4),

@@ -14,7 +14,7 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from monolane._version import __version__
-from monolane.engine import Engine
+from monolane.engine import DraftCounts, Engine
 from monolane.serve._run.choice import Choice
 from monolane.serve._run.refusals import Refusals
 from monolane.serve._run.scheduler import Scheduler
@@ -57,6 +57,17 @@ class Metrics:
         # The rate of hits is the second over the first.
         self._asked = self._counter("vllm:prefix_cache_queries", "Tokens of prompts looked up")
         self._hits = self._counter("vllm:prefix_cache_hits", "Of these, taken from kept prefixes")
+        self._drafts = self._counter("vllm:spec_decode_num_drafts", "Passes that verified a draft")
+        self._drafted = self._counter("vllm:spec_decode_num_draft_tokens", "Tokens drafted")
+        self._accepted = self._counter(
+            "vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were drawn"
+        )
+        self._accepted_at = Counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Drafted tokens that were drawn, by their place in the draft, from 0 on",
+            (*_LABELS, "position"),
+            registry=self.registry,
+        )
         self._done = Counter(
             "vllm:request_success",
             "Choices that came to an end, by why",
@@ -115,6 +126,7 @@ class Metrics:
         self._prompts.inc(prompt)
         self._asked.inc(prompt)
         self._hits.inc(choice.cached)
+        self._count_drafts(choice.drafts)
         read = prompt - choice.cached  # at least one
         prefill, decode = choice.first - choice.admitted, choice.last - choice.first
         for histogram, nanoseconds in (
@@ -134,6 +146,13 @@ class Metrics:
             self._between.observe(choice.times, choice.forced())
             seconds = decode / 1e9 / (choice.drawn - 1)
             self._token_seconds += _RECENT * (seconds - self._token_seconds)
+
+    def _count_drafts(self, drafts: DraftCounts) -> None:
+        self._drafts.inc(drafts.passes)
+        self._drafted.inc(drafts.tokens)
+        self._accepted.inc(drafts.accepted)
+        for position, count in enumerate(drafts.accepted_at):
+            self._accepted_at.labels(*self._names, str(position)).inc(count)
 
     def _counter(self, name: str, what: str) -> Counter:
         return Counter(name, what, _LABELS, registry=self.registry).labels(*self._names)

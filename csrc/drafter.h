@@ -1,0 +1,31 @@
+// What proposes the next tokens of one sequence. A proposal costs time if it is wrong and nothing
+// else: each drafted token is drawn again from the model's own logits, see docs/lossless.md.
+//
+// No call per token into the model's state: what reads hidden states, as heads do, or runs a model
+// of its own is told of the same tokens, and does its work in `draft`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace monolane {
+
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+
+  // The sequence goes on with tokens that were given.
+  virtual void append(const int32_t* tokens, size_t count) = 0;
+
+  // It goes on with tokens that the model drew, drafted before or not: a drafter may learn.
+  virtual void observe(const int32_t* tokens, size_t count) = 0;
+
+  virtual size_t length() const = 0;  // tokens since the last clear
+  virtual void clear() = 0;
+
+  // Writes up to `most` tokens that may follow, and for each how probably it is right if those
+  // before it were; returns how many. 0: nothing to propose.
+  virtual size_t draft(size_t most, int32_t* tokens, float* chances) const = 0;
+};
+
+}  // namespace monolane

@@ -1,0 +1,41 @@
+// What a pass of each width costs on this machine, learnt while decoding.
+//
+// A running median, not a mean: one pass in a hundred is interrupted for milliseconds, and such a
+// pass must not decide about drafts. Costs grow with the context, so widths that have not been run
+// for a while move along with those that are.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace monolane {
+
+class PassCost {
+ public:
+  explicit PassCost(int max_width) : widths_(max_width + 1) {}
+
+  // A pass of so many rows, all of sequences that decode, took so long.
+  void add(int width, int64_t nanoseconds);
+
+  // Expected nanoseconds; of a width hardly ever run, an estimate from those next to it. It is a
+  // low one, so that a few passes are run, which tell. 0 as long as there is nothing to go by.
+  double of(int width) const;
+
+  // Whether that is a measurement.
+  bool known(int width) const { return widths_[width].runs >= kFirstRuns; }
+
+ private:
+  static constexpr int64_t kFirstRuns =
+      3;  // the least of them counts: nothing makes a pass too fast
+
+  struct Width {
+    double cost = 0;
+    int64_t runs = 0;
+    int64_t last = 0;  // of passes_, when it was run last
+  };
+
+  std::vector<Width> widths_;  // [max_width + 1]
+  int64_t passes_ = 0;
+};
+
+}  // namespace monolane

@@ -1,0 +1,139 @@
+#include "speculation.h"
+
+#include <algorithm>
+
+#include "suffix_drafter.h"
+
+namespace monolane {
+namespace {
+
+constexpr float kFade = 0.98f;  // of a count, with each that is added: some 50 last ones count
+constexpr float kPrior = 4;     // counts that what was thought before is worth
+constexpr int64_t kLeastTokens = 128;  // that a drafter remembers
+constexpr size_t kCatchUp = 512;  // tokens that a drafter reads in a pass: tens of microseconds
+// What drafts must promise over none. Estimates are noisy: without it, text with nothing to copy
+// would pay for passes that only seem to be worth it.
+constexpr double kMargin = 1.03;
+
+template <typename T>
+bool begins_with(const std::vector<T>& whole, size_t at, const std::vector<T>& part, size_t from) {
+  const size_t count = std::min(whole.size() - at, part.size() - from);
+  return std::equal(part.begin() + from, part.begin() + from + count, whole.begin() + at);
+}
+
+}  // namespace
+
+// ---- Acceptance ----
+
+int Acceptance::bin(float stated) {
+  return std::clamp(static_cast<int>(stated * kBins), 0, kBins - 1);
+}
+
+float Acceptance::of(float stated, float prior) const {
+  const Bin& mine = bins_[bin(stated)];
+  return (mine.right + kPrior * prior) / (mine.tries + kPrior);
+}
+
+void Acceptance::add(float stated, bool right) {
+  Bin& mine = bins_[bin(stated)];
+  mine.tries = mine.tries * kFade + 1;
+  mine.right = mine.right * kFade + (right ? 1 : 0);
+}
+
+// ---- Between epochs ----
+
+void Speculation::begin(int slot, const std::vector<int32_t>& history,
+                        const std::vector<int32_t>& tokens, size_t prompt) {
+  Slot& mine = slots_[slot];
+  mine.prompt = prompt;
+  if (mine.drafter == nullptr)
+    mine.drafter = std::make_unique<SuffixDrafter>(std::max<int64_t>(context_, kLeastTokens));
+  std::vector<int32_t>& known = mine.tokens;
+  const bool longer = known.size() <= history.size() + tokens.size();
+  if (!longer || !begins_with(known, 0, history, 0) ||
+      (known.size() > history.size() && !begins_with(known, history.size(), tokens, 0))) {
+    known.clear();
+    mine.drafter->clear();
+    mine.acceptance = {};
+  }
+  const size_t old = std::min(known.size(), history.size());
+  const size_t fed = known.size() - old;
+  known.insert(known.end(), history.begin() + old, history.end());
+  known.insert(known.end(), tokens.begin() + fed, tokens.end());
+}
+
+void Speculation::script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws) {
+  slots_[slot].drafts = std::move(drafts);
+  slots_[slot].draws = std::move(draws);
+}
+
+// ---- In an epoch ----
+
+void Speculation::catch_up(int slot) {
+  Slot& mine = slots_[slot];
+  const size_t read = mine.drafter->length();
+  const int32_t* next = mine.tokens.data() + read;
+  const size_t count = std::min(kCatchUp, mine.tokens.size() - read);
+  const size_t given = std::min(count, mine.prompt > read ? mine.prompt - read : 0);
+  mine.drafter->append(next, given);
+  mine.drafter->observe(next + given, count - given);
+}
+
+void Speculation::propose(int slot, int64_t position, size_t most, Draft& draft) {
+  const Slot& mine = slots_[slot];
+  draft.tokens.resize(most);
+  draft.stated.resize(most);
+  size_t count = 0;
+  if (!mine.drafts.empty()) {
+    for (; count < most && position + count < mine.drafts.size(); ++count) {
+      draft.tokens[count] = mine.drafts[position + count];
+      draft.stated[count] = 1;
+    }
+  } else if (mine.drafter->length() == mine.tokens.size()) {  // else it has not caught up yet
+    count = mine.drafter->draft(most, draft.tokens.data(), draft.stated.data());
+  }
+  draft.tokens.resize(count);
+  draft.stated.resize(count);
+  double chance = 1;
+  for (const float stated : draft.stated) {
+    chance *= mine.acceptance.of(stated, acceptance_.of(stated, stated));
+    draft.chances.push_back(chance);
+  }
+}
+
+// The most probable drafted tokens of all sequences go in first. A draft's chances fall from token
+// to token, so those taken of it are its first ones.
+void Speculation::share_out(const std::vector<Draft*>& drafts, int rows) {
+  if (cost_.of(rows) == 0) return;  // nothing was run yet
+  candidates_.clear();
+  for (Draft* draft : drafts) {
+    for (const double chance : draft->chances) candidates_.push_back({chance, draft});
+  }
+  std::stable_sort(candidates_.begin(), candidates_.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.chance > b.chance; });
+  const size_t room = static_cast<size_t>(std::max(0, max_width_ - rows));
+  candidates_.resize(std::min(candidates_.size(), room));
+  double expected = static_cast<double>(rows);  // tokens of the pass: each row so far brings one
+  double best = kMargin * expected / cost_.of(rows);
+  size_t used = 0;
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    expected += candidates_[i].chance;
+    const double rate = expected / cost_.of(rows + static_cast<int>(i) + 1);
+    if (rate <= best) continue;
+    best = rate;
+    used = i + 1;
+  }
+  for (size_t i = 0; i < used; ++i) ++candidates_[i].draft->used;
+}
+
+int32_t Speculation::drawn(int slot, int64_t position, int32_t token) const {
+  const std::vector<int32_t>& draws = slots_[slot].draws;
+  return position < static_cast<int64_t>(draws.size()) ? draws[position] : token;
+}
+
+void Speculation::learn(int slot, const Draft& draft, size_t i, bool right) {
+  slots_[slot].acceptance.add(draft.stated[i], right);
+  acceptance_.add(draft.stated[i], right);
+}
+
+}  // namespace monolane

@@ -1,0 +1,270 @@
+"""Speculation: whatever is drafted, tokens and log-probabilities are those of plain decoding.
+
+Scripted drafts make the cases certain: drafts that are always right, always wrong, or right up to a
+place. The model has windowed layers whose rings wrap, so that rejected drafts are written over.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from monolane.cpu import CpuExecutor
+from monolane.epoch import AUTO_DRAFTS, Advance, Draw, Guide, TokenEvent
+from monolane.errors import RequestError
+
+from .test_kept import small_weights
+
+VOCAB = 72
+PROMPT = tuple(np.random.default_rng(2).integers(VOCAB, size=40).tolist())
+LONG = tuple(np.random.default_rng(3).integers(VOCAB, size=250).tolist())  # near the rings' wrap
+SAMPLED = Draw(temperature=0.9, seed=5, top_p=0.95)
+DRAWS = {
+    "greedy": Draw(),
+    "sampled": SAMPLED,
+    "limited": replace(SAMPLED, top_k=9, min_p=0.01, top_p=1.0),
+    "biased": replace(SAMPLED, logit_bias=((3, 2.5), (7, -4.0), (11, -np.inf))),
+}
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def executor(request: pytest.FixtureRequest) -> CpuExecutor:
+    """Two workers, so that a pass is laid out while another worker still has the one before."""
+    return CpuExecutor(small_weights(), request.param, context=600, slots=3, workers=2)
+
+
+def asked(slot: int, token_ids: Sequence[int] = PROMPT, budget: int = 60, **more: Any) -> Advance:
+    """A request that begins in an empty slot."""
+    given = {"logprobs": 3, "prompt": len(token_ids), "draw": SAMPLED} | more
+    return Advance(slot=slot, token_ids=tuple(token_ids), budget=budget, **given)
+
+
+def finish(executor: CpuExecutor) -> list[TokenEvent]:
+    events: list[TokenEvent] = []
+    over = False
+    while not over:
+        over = executor.read(5.0)
+        events += executor.take()
+    return events
+
+
+def run(executor: CpuExecutor, *advances: Advance) -> list[TokenEvent]:
+    for advance in advances:
+        executor.truncate(advance.slot, 0)
+    executor.start(advances)
+    return finish(executor)
+
+
+def bits(events: Sequence[TokenEvent], slot: int = 0) -> list[tuple[object, ...]]:
+    """Tokens of a slot, with all that is said of them; equal floats are equal bits."""
+    return [(e.token_id, e.logprob) for e in events if e.slot == slot]
+
+
+def tokens(events: Sequence[TokenEvent], slot: int = 0) -> list[int]:
+    return [event.token_id for event in events if event.slot == slot]
+
+
+def passes(events: Sequence[TokenEvent]) -> int:
+    """How many passes gave these tokens: an accepted draft has its place behind others."""
+    owed = count = 0
+    for event in events:
+        count += owed == 0
+        owed = event.accepted > 0
+    return count
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+@pytest.mark.parametrize("prompt", [PROMPT, LONG], ids=["short", "wrapping"])
+def test_right_and_wrong_drafts_give_the_same_bits(
+    executor: CpuExecutor, draw: Draw, prompt: tuple[int, ...]
+) -> None:
+    plain = run(executor, asked(0, prompt, draw=draw))
+    right = [*prompt, *tokens(plain)]
+    wrong = [(token + 1) % VOCAB for token in right]
+    # Right for a while, then wrong, so that a pass accepts a part of its draft.
+    mixed = [w if i % 7 == 0 else r for i, (r, w) in enumerate(zip(right, wrong, strict=True))]
+    lengths = {}
+    for name, script in (("right", right), ("wrong", wrong), ("mixed", mixed)):
+        for drafts in (1, 5, 40):
+            executor.script(0, drafts=script)
+            got = run(executor, asked(0, prompt, draw=draw, drafts=drafts))
+            assert bits(got) == bits(plain), (name, drafts)
+            assert executor.length(0) == len(prompt) + 59  # the last one drawn is never fed
+            lengths[name, drafts] = passes(got)
+    executor.script(0)
+    assert lengths["right", 5] == 1 + -(-59 // 6)
+    assert lengths["right", 40] == 1 + -(-59 // 33)  # 32 drafted tokens at most
+    assert lengths["wrong", 5] == 60
+    assert lengths["right", 5] < lengths["mixed", 5] < 60
+
+
+def test_counts_of_drafts_and_of_accepted_ones(executor: CpuExecutor) -> None:
+    plain = run(executor, asked(0))
+    executor.script(0, drafts=[*PROMPT, *tokens(plain)])
+    got = run(executor, asked(0, drafts=5))
+    executor.script(0)
+    assert [event.accepted for event in got[:8]] == [0, 1, 2, 3, 4, 5, 0, 1]
+    assert [event.drafted for event in got[:8]] == [0, 5, 0, 0, 0, 0, 0, 5]
+
+
+def test_the_drafter_itself(executor: CpuExecutor) -> None:
+    """A text that repeats is drafted, with and without a choice of how much."""
+    prompt = PROMPT[:12] * 6
+    replayed = [*prompt, *(PROMPT[:12] * 12)]
+    for drafts in (8, AUTO_DRAFTS):
+        executor.script(0, draws=replayed)
+        got = run(executor, asked(0, prompt, budget=100, drafts=drafts))
+        executor.script(0)
+        assert tokens(got) == replayed[len(prompt) : len(prompt) + 100]
+        if drafts == 8:
+            assert passes(got) < 50
+    plain = run(executor, asked(0, prompt, budget=100))
+    for drafts in (3, 32, AUTO_DRAFTS):
+        assert bits(run(executor, asked(0, prompt, budget=100, drafts=drafts))) == bits(plain)
+
+
+def test_a_stop_within_a_draft(executor: CpuExecutor) -> None:
+    plain = run(executor, asked(0))
+    stop = plain[20].token_id
+    first = tokens(plain).index(stop)
+    executor.script(0, drafts=[*PROMPT, *tokens(plain)])
+    got = run(executor, asked(0, drafts=30, stop_ids=frozenset([stop])))
+    executor.script(0)
+    assert bits(got) == bits(plain)[: first + 1]
+    assert executor.length(0) == len(PROMPT) + first  # what stops is not fed
+    # The sequence goes on as if nothing had been drafted behind the stop.
+    executor.start([asked(0, (stop,), budget=30, draw=SAMPLED)])
+    assert bits(finish(executor)) == bits(plain)[first + 1 : first + 31]
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3, 7])
+def test_budget_and_context_end_within_a_draft(executor: CpuExecutor, budget: int) -> None:
+    prompt = (PROMPT * 15)[: 601 - budget]  # the last token has no room to be fed
+    plain = run(executor, asked(0, prompt, budget))
+    executor.script(0, drafts=[*prompt, *tokens(plain), 1, 2, 3])
+    got = run(executor, asked(0, prompt, budget, drafts=30))
+    executor.script(0)
+    assert len(got) == budget
+    assert bits(got) == bits(plain)
+
+
+def test_batches_have_the_bits_of_each_alone(executor: CpuExecutor) -> None:
+    """Three sequences, one of them long: rows of drafts and of a prompt share passes."""
+    requests = [asked(0, PROMPT), asked(1, PROMPT[::-1], draw=DRAWS["biased"]), asked(2, LONG)]
+    alone = [bits(run(executor, request), request.slot) for request in requests]
+    for request, answer in zip(requests, alone, strict=True):
+        right = [*request.token_ids, *(token for token, _ in answer)]
+        executor.script(request.slot, drafts=[0 if i % 5 == 4 else t for i, t in enumerate(right)])
+    for drafts in ((30, 30, 30), (4, 0, 9), (AUTO_DRAFTS,) * 3, (AUTO_DRAFTS, 25, 0)):
+        both = [replace(r, drafts=d) for r, d in zip(requests, drafts, strict=True)]
+        got = run(executor, *both)
+        assert [bits(got, slot) for slot in range(3)] == alone
+    for slot in range(3):
+        executor.script(slot)
+
+
+def test_interrupted_epochs_go_on_with_the_same_bits(executor: CpuExecutor) -> None:
+    plain = run(executor, asked(0, budget=80))
+    known = [*PROMPT, *tokens(plain)]
+    executor.script(0, drafts=[0 if i % 9 == 4 else t for i, t in enumerate(known)])
+    executor.truncate(0, 0)
+    got: list[TokenEvent] = []
+    for turn in range(200):
+        length = executor.length(0)
+        sequence = [*PROMPT, *tokens(got)]
+        rest = asked(
+            0,
+            sequence[length:],
+            80 - len(got),
+            drafts=6,
+            history=sequence[:length],
+            prompt=len(PROMPT),
+        )
+        executor.start([rest])
+        if turn % 2 == 0:
+            executor.interrupt()
+        got += finish(executor)
+        if len(got) == 80:
+            break
+    executor.script(0)
+    assert bits(got) == bits(plain)
+
+
+def test_copies_and_kept_parts_behind_rejected_drafts(executor: CpuExecutor) -> None:
+    """What drafts wrote and was not accepted is in no copy, nor in what is saved."""
+    plain = run(executor, asked(0, LONG, budget=100))
+    executor.script(0, drafts=[1] * 600)
+    first = run(executor, asked(0, LONG, budget=50, drafts=31))
+    executor.script(0)
+    rest = asked(1, tokens(first)[-1:], budget=50)
+    executor.copy(0, 1)
+    executor.start([rest])
+    assert bits(finish(executor), 1) == bits(plain)[50:]
+    kept = executor.save(0, 0, executor.length(0))
+    executor.truncate(2, 0)
+    executor.restore(2, kept, kept.positions)
+    executor.start([replace(rest, slot=2)])
+    assert bits(finish(executor), 2) == bits(plain)[50:]
+
+
+def test_a_guided_slot_has_no_drafts_and_others_have(executor: CpuExecutor) -> None:
+    plain = run(executor, asked(1))
+    executor.script(0, drafts=[1] * 200)
+    executor.script(1, drafts=[*PROMPT, *tokens(plain, 1)])
+    for slot in range(2):
+        executor.truncate(slot, 0)
+    executor.start([asked(0, guided=True, drafts=9), asked(1, drafts=9)])
+    executor.guide(0, Guide(None, (5, 6, 7)))
+    got = finish(executor)
+    executor.script(0)
+    executor.script(1)
+    assert tokens(got, 0) == [5, 6, 7]
+    assert not any(event.drafted for event in got if event.slot == 0)
+    assert bits(got, 1) == bits(plain, 1)
+    assert passes([event for event in got if event.slot == 1]) < 20
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(st.booleans(), min_size=60, max_size=60),
+    st.integers(1, 40),
+    st.sampled_from(sorted(DRAWS)),
+)
+def test_any_pattern_of_right_and_wrong_drafts(
+    executor: CpuExecutor, pattern: list[bool], drafts: int, draw: str
+) -> None:
+    request = asked(0, PROMPT, draw=DRAWS[draw])
+    plain = run(executor, request)
+    answer = [
+        t if right else (t + 9) % VOCAB for t, right in zip(tokens(plain), pattern, strict=True)
+    ]
+    executor.script(0, drafts=[*PROMPT, *answer])
+    assert bits(run(executor, replace(request, drafts=drafts))) == bits(plain)
+    executor.script(0)
+
+
+def test_costs_are_known_of_widths_that_were_run(executor: CpuExecutor) -> None:
+    executor.script(0, drafts=[1] * 300)
+    run(executor, asked(0, drafts=3))
+    executor.script(0)
+    costs = executor.pass_costs()
+    assert costs.keys() >= {1, 4}
+    assert all(0 < cost < 5 for cost in costs.values())
+
+
+def test_what_is_refused(executor: CpuExecutor) -> None:
+    executor.truncate(0, 0)
+    with pytest.raises(RequestError, match="drafts: expected -1 or more"):
+        executor.start([asked(0, drafts=-2)])
+    with pytest.raises(RequestError, match="drafts: expected ids from 0 to 71, got 72"):
+        executor.script(0, drafts=[72])
+    with pytest.raises(RequestError, match="draws: expected ids"):
+        executor.script(0, draws=[-1])
+    with pytest.raises(RequestError, match="slot"):
+        executor.script(3)
