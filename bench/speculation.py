@@ -1,6 +1,7 @@
 """What drafts from the text itself bring: tokens per pass, cost of each width, speed.
 
-    python bench/speculation.py [MODEL] [--dtype int8] [--own] [--arctic FOLDER] [--out DIR]
+    python bench/speculation.py [MODEL] [--dtype int8] [--own N] [--engine N] [--arctic FOLDER]
+                                [--out DIR]
 
 Sixty edits of files of Python's own library (``_edits.py``), tokenised by SmolLM2's tokenizer, are
 replayed: a pass takes of a draft what the answer goes on with (``_replay.py``). The cost of a pass
@@ -9,7 +10,9 @@ decoding, as one call of ``logits``: all rows go through the head, as a verifica
 do. Tokens/s of a replay are its tokens, over the sum of what its passes cost and the time spent in
 the drafter: simulated, from measured parts. A replay takes no account of what the model would say.
 
-``--own`` replays what MODEL, a real one, answers greedily, in place of the edited files.
+``--engine N`` also decodes the first N texts of each kind with the engine's own loop, speculation
+off and auto in turns (``_spoken.py``): these tokens/s are of a clock. ``--own N`` takes for answers
+what MODEL, a real one, says greedily, N tokens of each, in place of the edited files.
 
 ``fixed N`` drafts up to N tokens always, ``auto`` as many as its own chances make worth their cost.
 ``--arctic`` names the folder of the module _C that arctic-inference's csrc/suffix_decoding builds.
@@ -27,6 +30,7 @@ import numpy as np
 from _document import publish
 from _edits import Trace, edits, prose
 from _replay import Drafter, Ids, Replay, arctic, ours, replay
+from _spoken import Speaker, tokens_per_second
 
 from monolane.engine import Engine, SamplingParams, find_model
 from monolane.measure import SYNTHETIC, LoadedModel, Record, summary, synthetic
@@ -50,6 +54,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--each", type=int, default=15, help="traces of each kind of edit")
     parser.add_argument("--own", type=int, default=0, help="tokens that MODEL answers itself")
+    parser.add_argument("--engine", type=int, default=0, help="texts of each kind to decode")
+    parser.add_argument("--tokens", type=int, default=400, help="of an answer that is decoded")
+    parser.add_argument("--plain", type=int, default=48, help="of them with speculation off")
     parser.add_argument("--arctic", type=Path, help="folder of the peer's module _C")
     parser.add_argument("--out", type=Path, help="folder for the results file")
     options = parser.parse_args()
@@ -67,6 +74,8 @@ def main() -> None:
         for case, budget, weighed in cases(engine):
             records += replay_records(engine, case, make, texts, budget, costs, weighed, shown)
             sys.stderr.write(f"{engine}, {case}\n")
+    if options.engine:
+        records += engine_records(folder, options, texts, shown)
     what = f"speculation-{shown}" + ("-own" if options.own else "")
     python = ".".join(map(str, sys.version_info[:3]))
     publish(records, what, options.out, python=python, tokenizer=options.tokenizer, seed=SEED)
@@ -176,6 +185,42 @@ def replay_records(
         }
         for kind, total in found.items()
     ]
+
+
+def engine_records(
+    folder: Path, options: argparse.Namespace, texts: Sequence[Text], shown: str
+) -> list[Record]:
+    """Decode some texts of each kind, off and auto in turns; return a record for kind and case."""
+    by_kind: defaultdict[str, list[Text]] = defaultdict(list)
+    for text in texts:
+        by_kind[text[0]].append(text)
+    chosen = [text for kind in by_kind.values() for text in kind[: options.engine]]
+    room = max(len(prompt) for _, prompt, _ in chosen) + options.tokens
+    speaker = Speaker(folder, options.dtype, room)
+    speeds: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for kind, prompt, answer in chosen:
+        speaker.read(prompt)
+        tokens = min(options.tokens, len(answer))
+        script = None if options.own else answer[:tokens].tolist()
+        said = {}
+        for case in ("auto", "off"):
+            count = tokens if case == "auto" else min(tokens, options.plain)
+            events = speaker.speak(prompt, count, case, script)
+            said[case] = [event.token_id for event in events]
+            speeds[kind, case].append(tokens_per_second(events))
+        if said["off"] != said["auto"][: len(said["off"])]:
+            raise SystemExit("speculation: expected the same text with speculation off and auto")
+        sys.stderr.write(f"{kind}: {speeds[kind, 'off'][-1]:.1f}, {speeds[kind, 'auto'][-1]:.1f}\n")
+    records = []
+    for (kind, case), found in speeds.items():
+        figures = summary(found, f"tokens/s, speculation {case}, {kind}")
+        ratios = [a / b for a, b in zip(found, speeds[kind, "off"], strict=True)]
+        record = {"name": "speculation engine", "engine": "monolane", "model": shown}
+        record |= {"dtype": speaker.executor.dtype, "case": case, "kind": kind}
+        record |= {"tokens": options.tokens if case == "auto" else options.plain}
+        records.append({**record, **figures, "times_plain": round(float(np.median(ratios)), 3)})
+    speaker.executor.close()
+    return records
 
 
 def speed(total: Replay, costs: Costs) -> dict[str, Any]:
