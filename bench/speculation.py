@@ -10,7 +10,7 @@ decoding, as one call of ``logits``: all rows go through the head, as a verifica
 do. Tokens/s of a replay are its tokens, over the sum of what its passes cost and the time spent in
 the drafter: simulated, from measured parts. A replay takes no account of what the model would say.
 
-``--engine N`` also decodes the first N texts of each kind with the engine's own loop, speculation
+``--engine N`` decodes the first N texts of each kind with the engine's own loop instead, speculation
 off and auto in turns (``_spoken.py``): these tokens/s are of a clock. ``--own N`` takes for answers
 what MODEL, a real one, says greedily, N tokens of each, in place of the edited files.
 
@@ -66,19 +66,27 @@ def main() -> None:
     shown = f"synthetic-{name}" if is_synthetic else name
     costs, records = pass_costs(folder, options.dtype, options.rounds, shown)
     texts = texts_of(options, is_synthetic)
+    if options.engine:
+        records += engine_records(folder, options, texts, shown)
+    else:
+        records += replays(options.arctic, texts, costs, shown)
+    what = f"speculation-{shown}" + "-engine" * bool(options.engine) + "-own" * bool(options.own)
+    python = ".".join(map(str, sys.version_info[:3]))
+    publish(records, what, options.out, python=python, tokenizer=options.tokenizer, seed=SEED)
+
+
+def replays(peer: Path | None, texts: Sequence[Text], costs: Costs, shown: str) -> list[Record]:
+    """Replay all texts with our drafter, and with the peer's if it is there."""
     makers: dict[str, Callable[[Ids], Drafter]] = {"monolane": ours}
-    if options.arctic is not None:
-        sys.path.insert(0, str(options.arctic.resolve()))
+    if peer is not None:
+        sys.path.insert(0, str(peer.resolve()))
         makers |= {"arctic-inference": arctic(), "arctic-inference, factor 4": arctic(4.0)}
+    records = []
     for engine, make in makers.items():
         for case, budget, weighed in cases(engine):
             records += replay_records(engine, case, make, texts, budget, costs, weighed, shown)
             sys.stderr.write(f"{engine}, {case}\n")
-    if options.engine:
-        records += engine_records(folder, options, texts, shown)
-    what = f"speculation-{shown}" + ("-own" if options.own else "")
-    python = ".".join(map(str, sys.version_info[:3]))
-    publish(records, what, options.out, python=python, tokenizer=options.tokenizer, seed=SEED)
+    return records
 
 
 def cases(engine: str) -> list[tuple[str, int, bool]]:
@@ -195,6 +203,8 @@ def engine_records(
     for text in texts:
         by_kind[text[0]].append(text)
     chosen = [text for kind in by_kind.values() for text in kind[: options.engine]]
+    if not options.own:
+        chosen = renumbered(chosen)
     room = max(len(prompt) for _, prompt, _ in chosen) + options.tokens
     speaker = Speaker(folder, options.dtype, room)
     speeds: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
@@ -221,6 +231,15 @@ def engine_records(
         records.append({**record, **figures, "times_plain": round(float(np.median(ratios)), 3)})
     speaker.executor.close()
     return records
+
+
+def renumbered(texts: Sequence[Text]) -> list[Text]:
+    """Return the texts with ids from 0 on: a synthetic vocabulary may be the smaller one."""
+    known = np.unique(np.concatenate([part for text in texts for part in text[1:]]))
+    return [
+        (kind, *(np.searchsorted(known, part).astype(np.int32) for part in (prompt, answer)))
+        for kind, prompt, answer in texts
+    ]
 
 
 def speed(total: Replay, costs: Costs) -> dict[str, Any]:
