@@ -10,9 +10,9 @@ decoding, as one call of ``logits``: all rows go through the head, as a verifica
 do. Tokens/s of a replay are its tokens, over the sum of what its passes cost and the time spent in
 the drafter: simulated, from measured parts. A replay takes no account of what the model would say.
 
-``--engine N`` decodes the first N texts of each kind with the engine's own loop instead, speculation
-off and auto in turns (``_spoken.py``): these tokens/s are of a clock. ``--own N`` takes for answers
-what MODEL, a real one, says greedily, N tokens of each, in place of the edited files.
+``--engine N`` decodes the first N texts of each kind with the engine's own loop instead, off and
+auto in turns (``_spoken.py``): these tokens/s are of a clock. ``--own N`` takes for answers what
+MODEL, a real one, says greedily, N tokens of each, in place of the edited files.
 
 ``fixed N`` drafts up to N tokens always, ``auto`` as many as its own chances make worth their cost.
 ``--arctic`` names the folder of the module _C that arctic-inference's csrc/suffix_decoding builds.
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from _document import publish
 from _edits import Trace, edits, prose
 from _replay import Drafter, Ids, Replay, arctic, ours, replay
@@ -80,12 +81,12 @@ def replays(peer: Path | None, texts: Sequence[Text], costs: Costs, shown: str) 
     makers: dict[str, Callable[[Ids], Drafter]] = {"monolane": ours}
     if peer is not None:
         sys.path.insert(0, str(peer.resolve()))
-        makers |= {"arctic-inference": arctic(), "arctic-inference, factor 4": arctic(4.0)}
-    records = []
+        makers["arctic-inference"] = arctic()
+    records, begin = [], time.monotonic()
     for engine, make in makers.items():
         for case, budget, weighed in cases(engine):
             records += replay_records(engine, case, make, texts, budget, costs, weighed, shown)
-            sys.stderr.write(f"{engine}, {case}\n")
+            sys.stderr.write(f"{time.monotonic() - begin:.0f} s: {engine}, {case}\n")
     return records
 
 
@@ -124,7 +125,7 @@ def own_answers(model: str, dtype: str, traces: Sequence[Trace], tokens: int) ->
     return texts
 
 
-def ids(tokens: Sequence[int]) -> Ids:
+def ids(tokens: npt.ArrayLike) -> Ids:
     """Return token ids as the drafters take them."""
     return np.array(tokens, np.int32)
 
@@ -237,7 +238,7 @@ def renumbered(texts: Sequence[Text]) -> list[Text]:
     """Return the texts with ids from 0 on: a synthetic vocabulary may be the smaller one."""
     known = np.unique(np.concatenate([part for text in texts for part in text[1:]]))
     return [
-        (kind, *(np.searchsorted(known, part).astype(np.int32) for part in (prompt, answer)))
+        (kind, ids(np.searchsorted(known, prompt)), ids(np.searchsorted(known, answer)))
         for kind, prompt, answer in texts
     ]
 
