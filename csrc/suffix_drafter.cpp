@@ -17,11 +17,14 @@ constexpr float kFirstGuesses = 4.0f;
 SuffixDrafter::SuffixDrafter(size_t max_tokens) : index_(max_tokens) {
   for (size_t i = 0; i < kLengths; ++i) {
     rates_[i].fill({kFirstChances[i] * kFirstGuesses, kFirstGuesses});
+    resumed_[i] = {kFirstChances[i] * kFirstGuesses, kFirstGuesses};
   }
+  resumed_[kLengths] = {0.2f * kFirstGuesses, kFirstGuesses};
 }
 
 void SuffixDrafter::clear() {
   index_.clear();
+  tracker_.clear();
   length_ = 0;
 }
 
@@ -38,7 +41,10 @@ void SuffixDrafter::add_text(const int32_t* tokens, size_t count) {
 void SuffixDrafter::observe(const int32_t* tokens, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     learn(tokens[i]);
+    tracker_.before(tokens[i]);
     append(tokens + i, 1);
+    const Source source = longest();
+    tracker_.after({source.at, source.count});
   }
 }
 
@@ -47,49 +53,98 @@ size_t SuffixDrafter::length_class(uint32_t match) {
   return static_cast<size_t>(above - kClasses.begin()) - 1;
 }
 
-SuffixDrafter::Source SuffixDrafter::find() const {
+const HitRate& SuffixDrafter::rate(const Source& source, uint32_t match, size_t agreed) const {
+  if (!source.resumed) return rates_[length_class(match)][agreed];
+  return resumed_[match == 0 ? kLengths : length_class(match)];
+}
+
+SuffixDrafter::Source SuffixDrafter::longest() const {
   Source source;
-  source.count = index_.find(source.matches);
+  source.places = index_.find(source.matches);
+  if (source.places > 0) source.at = source.matches[0].at, source.count = source.matches[0].count;
   return source;
 }
 
-// Drops the places where another token comes `offset` tokens on, and says whether there were any.
+// Drops the places that another token follows than the draft's, and says whether there were any.
+// `offset`: tokens drafted so far.
 size_t SuffixDrafter::agreement(Source& source, uint32_t offset, int32_t token) const {
-  if (source.count == 1) return 0;
+  if (source.places <= 1) return 0;
   size_t kept = 1;
-  for (size_t i = 1; i < source.count; ++i) {
+  for (size_t i = 1; i < source.places; ++i) {
     const uint32_t at = source.matches[i].at + offset;
     if (index_.has(at) && index_.token(at) == token) source.matches[kept++] = source.matches[i];
   }
-  steps_ += source.count;
-  const bool all = kept == source.count;
-  source.count = kept;
+  steps_ += source.places;
+  const bool all = kept == source.places;
+  source.places = kept;
   return all ? 1 : 2;
 }
 
+// The longest match, or where the tracker leads if that has been right more often.
+SuffixDrafter::Source SuffixDrafter::choose() const {
+  Source source = longest();
+  const SuffixMatch next = tracker_.next();
+  if (next.at == source.at || !index_.has(next.at)) return source;
+  Source resumed;
+  resumed.at = next.at, resumed.count = next.count, resumed.resumed = true;
+  if (source.count == 0) return resumed;
+  Source tried = source;
+  const size_t agreed = agreement(tried, 0, index_.token(source.at));
+  const float chance = rate(source, source.count, agreed).chance();
+  return rate(resumed, resumed.count, 0).chance() > chance ? resumed : source;
+}
+
 void SuffixDrafter::learn(int32_t token) {
-  Source source = find();
-  if (source.count == 0) return;
-  const SuffixMatch lead = source.matches[0];
-  const int32_t guess = index_.token(lead.at);
-  const size_t agreed = agreement(source, 0, guess);
-  rates_[length_class(lead.count)][agreed].count(guess == token);
+  Source source = longest();
+  if (source.count > 0) {
+    const int32_t guess = index_.token(source.at);
+    const size_t agreed = agreement(source, 0, guess);
+    rates_[length_class(source.count)][agreed].count(guess == token);
+  }
+  const SuffixMatch next = tracker_.next();
+  if (next.at != source.at && index_.has(next.at)) {
+    HitRate& rate = resumed_[next.count == 0 ? kLengths : length_class(next.count)];
+    rate.count(index_.token(next.at) == token);
+  }
 }
 
 size_t SuffixDrafter::draft(size_t most, int32_t* tokens, float* chances) const {
-  Source source = find();
-  if (source.count == 0) return 0;
-  const SuffixMatch lead = source.matches[0];
+  constexpr float kWithin = 0.97f;  // that a replacement goes on, once it has begun
+  Source source = choose();
   size_t count = 0;
+  uint32_t at = source.at, match = source.count;
+  const auto replace = [&](const Replacement& r, uint32_t done, float first) {
+    for (uint32_t i = done; i < r.to_count && count < most; ++i) {
+      tokens[count] = index_.token(r.to + i);
+      chances[count++] = i == done ? first : kWithin;
+    }
+    source.places = 0;  // the places of the longest match are elsewhere now
+    source.resumed = true;
+  };
+  uint32_t done = 0;
+  if (const Replacement* r = tracker_.within(done); r != nullptr) {
+    replace(*r, done, r->rate.chance());
+    at = tracker_.edited() + r->from_count;
+    match = 1;
+  } else if (at == 0) {
+    return 0;
+  }
   while (count < most) {
-    const uint32_t offset = static_cast<uint32_t>(count), at = lead.at + offset;
+    const Replacement* r = tracker_.at(at);
+    if (r != nullptr) {
+      replace(*r, 0, r->rate.chance());
+      at += r->from_count;
+      continue;
+    }
     // Behind the end of the text stands the draft itself: a text that repeats goes on repeating.
+    if (at >= index_.end() + count) break;
     const int32_t token = index_.has(at) ? index_.token(at) : tokens[at - index_.end()];
     if (token == SuffixIndex::kEnd) break;
-    const size_t agreed = agreement(source, offset, token);
-    const uint32_t match = std::min(lead.count + offset, SuffixIndex::kDeepest);
+    const size_t agreed = agreement(source, static_cast<uint32_t>(count), token);
     tokens[count] = token;
-    chances[count++] = rates_[length_class(match)][agreed].chance();
+    chances[count++] = rate(source, match, agreed).chance();
+    match = std::min(match + 1, SuffixIndex::kDeepest);
+    ++at;
   }
   return count;
 }

@@ -6,9 +6,7 @@
 // agree, over the tokens that the model drew, so that a caller can weigh them against what a wider
 // pass costs.
 //
-// Two things beyond a match, learned from the answer itself. After an edit, the draft goes on close
-// to where the copy broke off, though the last token alone would name a hundred places. And what
-// was replaced once, by a rename, is replaced again where it comes up.
+// Beyond matches it knows where the answer's own copying was: see edit_tracker.h.
 //
 // Not for several threads at once: one for each sequence.
 #pragma once
@@ -19,22 +17,11 @@
 #include <vector>
 
 #include "drafter.h"
+#include "edit_tracker.h"
+#include "hit_rate.h"
 #include "suffix_index.h"
 
 namespace monolane {
-
-// How often tokens of one kind of guess were right, newer ones counting for more.
-struct HitRate {
-  float right;  // begins with what is true of code edits on the whole
-  float all;
-
-  float chance() const { return right / all; }
-  void count(bool hit) {
-    constexpr float kForget = 0.995f;  // the last 200 guesses of a kind weigh most
-    right = right * kForget + (hit ? 1.0f : 0.0f);
-    all = all * kForget + 1.0f;
-  }
-};
 
 class SuffixDrafter final : public Drafter {
  public:
@@ -62,23 +49,30 @@ class SuffixDrafter final : public Drafter {
   size_t length() const override { return length_; }
   void clear() override;  // forgets the texts, not the chances
   size_t bytes() const { return index_.bytes(); }
-  uint64_t steps() const { return index_.steps() + steps_; }
+  uint64_t steps() const { return index_.steps() + tracker_.steps() + steps_; }
 
  private:
-  // Where a draft comes from, and how its first token is judged.
+  // A place to draft from, and other places that a draft may agree with.
   struct Source {
-    SuffixIndex::Matches matches;
-    size_t count = 0;  // matches; the first one leads
+    uint32_t at = 0;
+    uint32_t count = 0;    // tokens that match before it; 0: there is no place
+    bool resumed = false;  // named by the tracker, not by a match
+    size_t places = 0;
+    SuffixIndex::Matches matches;  // the first `places`: those that may agree
   };
 
   static size_t length_class(uint32_t match);
-  Source find() const;
-  size_t agreement(Source& source, uint32_t offset, int32_t token) const;
+  const HitRate& rate(const Source& source, uint32_t match, size_t agreed) const;
+  Source longest() const;
+  Source choose() const;
+  size_t agreement(Source& source, uint32_t at, int32_t token) const;
   void learn(int32_t token);
 
   SuffixIndex index_;
+  EditTracker tracker_{index_};
   size_t length_ = 0;
   std::array<std::array<HitRate, kAgreements>, kLengths> rates_;
+  std::array<HitRate, kLengths + 1> resumed_;  // where the tracker leads; the last: within an edit
   mutable uint64_t steps_ = 0;
 };
 

@@ -201,3 +201,37 @@ def test_what_it_refuses():
         SuffixDrafter(128).append(ids([3, -1]))
     with pytest.raises(ValueError, match="most"):
         SuffixDrafter(128).draft(1 << 40)
+
+
+def test_the_copy_goes_on_behind_an_edit_where_it_broke_off():
+    # Every line of the file has the same two tokens in front; the answer changes the third of one.
+    file = [token for line in range(40) for token in (1, 2, 100 + line, 200 + line)]
+    drafter = SuffixDrafter(1 << 12)
+    drafter.append(ids(file))
+    drafter.observe(ids(file[:80]))
+    drafter.observe(ids([1, 2, 999]))  # in place of 1 2 120
+    assert drafter.draft(5)[0].tolist() == [220, 1, 2, 121, 221]  # no match tells it
+    drafter.observe(ids([220, 1]))
+    assert drafter.draft(3)[0].tolist() == [2, 121, 221]
+
+
+def renamed(file, old, new):
+    return [token for one in file for token in (new if one == old else [one])]
+
+
+def test_what_was_replaced_once_is_replaced_again():
+    rng = random.Random(8)
+    file = [rng.randrange(50, 5000) for _ in range(400)]
+    for at in range(30, 400, 40):
+        file[at] = 7
+    answer = renamed(file, 7, [9, 8, 9])
+    drafter = SuffixDrafter(1 << 12)
+    drafter.append(ids(file))
+    drafter.observe(ids(answer[:60]))
+    tokens, chances = drafter.draft(120)
+    assert tokens.tolist() == answer[60:180]
+    assert (chances > 0.5).all()
+    # Where a name that was not changed comes up again and again, the old one comes back.
+    drafter.observe(ids(file[58:]))
+    drafter.observe(ids(file[:60]))
+    assert drafter.draft(20)[0].tolist() == file[60:80]
