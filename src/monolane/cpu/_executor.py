@@ -76,7 +76,8 @@ class CpuExecutor(Executor):
         self._open(weights)
 
     def _open(self, weights: Weights) -> None:
-        native = Native(weights, self._setting)
+        with _our_errors():  # no memory for what the ranks share
+            native = Native(weights, self._setting)
         self.plan, self.dtype, self._core = native.plan, native.dtype, native.core
         self._identity = native.identity
         windows = [layer.window or 0 for layer in weights.config.layers]
@@ -88,7 +89,7 @@ class CpuExecutor(Executor):
         self._ranks = Ranks(weights.source, config, self._setting, self._core.segment)
         try:
             native.convert()  # while the others load
-            self._ranks.wait()
+            self._ranks.wait(self._patience)
         except BaseException:
             self._ranks.close()
             raise
