@@ -236,7 +236,10 @@ def main() -> None:
             if left_out or (name == "smollm2" and folders[name] is None):
                 continue
             records += measure(name, ranks, folders[name], options)
-    publish(records, "dtp-overlap", options.out, mode=MODE, context=CONTEXT)
+    shapes = {record["shape"] for record in records}
+    what = "-".join(["dtp-overlap", *(shapes if len(shapes) == 1 else ())])
+    told = {"mode": MODE, "context": CONTEXT, "token_seconds": options.token_seconds}
+    publish(records, what, options.out, **told)
 
 
 if __name__ == "__main__":
