@@ -46,6 +46,9 @@ FALL = 0.9  # of a rule's own speed without a link: where it is said to have fal
 MODE = "timed compute: real processes and exchanges, modelled times of phases, stretched"
 
 
+Speeds = dict[tuple[str, float], float]  # (rule, us) -> tokens/s
+
+
 @dataclass(frozen=True)
 class Shape:
     """A model, on devices that its ranks stand for."""
@@ -153,7 +156,7 @@ def measure(name: str, ranks: int, folder: Path | None, options: Any) -> list[Re
                     found[rule, link].append(one.speed(*wanted))
             sys.stderr.write(f"{name}, {ranks} ranks: run {run + 1} of {options.runs}\n")
         promoted = all(one.real_time for one in running.values())
-        simulated = {
+        simulated: Speeds = {
             (rule, link): 1 / one.model.seconds(link / 1e6)
             for rule, one in running.items()
             for link in LINKS
@@ -161,9 +164,6 @@ def measure(name: str, ranks: int, folder: Path | None, options: Any) -> list[Re
     return [
         record_of(name, ranks, rule, found, simulated) | {"real_time": promoted} for rule in RULES
     ]
-
-
-Speeds = dict[tuple[str, float], float]
 
 
 def record_of(

@@ -67,6 +67,7 @@ def segments() -> int:
 
 def ask(executor: CpuExecutor) -> np.ndarray:
     """Answer a prompt of several passes; return its logits and what is drawn behind it."""
+    executor.take()  # what a lost epoch had drawn
     executor.truncate(0, 0)
     logits = executor.logits(0, IDS[:100])
     executor.start([Advance(slot=0, token_ids=(1, 2, 3), budget=40)])

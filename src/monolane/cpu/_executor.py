@@ -92,6 +92,7 @@ class CpuExecutor(Executor):
             self._ranks.wait(self._patience)
         except BaseException:
             self._ranks.close()
+            del native  # whoever keeps the error keeps this frame, and would keep the segment
             raise
         self._core.watch(self._ranks.sockets, round(self._patience * 1e9))
 
