@@ -1,28 +1,25 @@
-"""Draws docs/images/mixed-load*.svg, the curves of docs/mixed-load.md, from bench/results.
+"""Draws the curves of docs/mixed-load.md and docs/dtp.md in docs/images, from bench/results.
 
     python bench/curves.py            draws them
     python bench/curves.py --check    exit code 1 if they are not of the newest results
 
-Each picture holds the name and the SHA-256 of the results file that it shows: ``--check`` goes by
-those, since another release of matplotlib may draw the same curve with other digits.
+Each picture holds names and SHA-256 of the results files that it shows: ``--check`` goes by those,
+since another release of matplotlib may draw the same curve with other digits.
 """
 
 import argparse
 import hashlib
 import json
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS, IMAGES = ROOT / "bench" / "results", ROOT / "docs" / "images"
-# The end of a results file's name, and the picture that is drawn of the newest such file.
-PICTURES = {
-    "-serving.json": "mixed-load.svg",
-    "-serving-synthetic-laneformer-2b.json": "mixed-load-2b.svg",
-}
-_INCHES = (7.6, 3.2)
-# Text stays text, in whatever sans-serif font the reader has, and nothing is drawn by chance.
+# Text stays text, in whatever sans-serif font the reader has, and nothing is drawn by chance. The
+# ground is white, so that a dark page shows the same picture.
 _STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "monolane", "font.size": 9}
 
 Record = dict[str, Any]
@@ -33,34 +30,71 @@ def newest(ending: str, results: Path) -> Path | None:
     return max(results.glob(f"[0-9]*{ending}"), key=lambda path: path.name[:10], default=None)
 
 
-def origin(source: Path) -> str:
+def origin(sources: list[Path]) -> str:
     """Return what a picture says of where it comes from."""
-    return f"{source.name} sha256:{hashlib.sha256(source.read_bytes()).hexdigest()}"
+    return "; ".join(
+        f"{path.name} sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" for path in sources
+    )
 
 
-def draw(source: Path, path: Path) -> None:
-    """Write the picture of a results file; the same file gives the same bytes."""
+def draw(picture: "Picture", sources: list[Path], path: Path) -> None:
+    """Write the picture of results files; the same files give the same bytes."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    series = by_policy(json.loads(source.read_text(encoding="utf-8"))["records"])
+    records: list[Record] = []
+    for source in sources:
+        records += json.loads(source.read_text(encoding="utf-8"))["records"]
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=_INCHES, layout="constrained")
-        panels = figure.subplots(1, 2)
-        titles = ("tokens/s of one request, median", "tokens/s of all requests")
-        for axes, key, title in zip(panels, ("median", "total_tokens_per_s"), titles, strict=True):
-            for policy, points in series.items():
-                clients = [point["clients"] for point in points]
-                axes.plot(clients, [point[key] for point in points], marker="o", label=policy)
-            axes.set_title(title, fontsize=9)
-            axes.set_xlabel("concurrent requests")
-            axes.set_xticks(sorted({p["clients"] for points in series.values() for p in points}))
-            axes.set_ylim(bottom=0)
-            axes.grid(alpha=0.3)
-        panels[0].legend(frameon=False)
+        figure = Figure(figsize=picture.inches, layout="constrained")
+        picture.fill(figure, records)
         path.parent.mkdir(parents=True, exist_ok=True)
-        told = {"Date": None, "Creator": None, "Description": origin(source)}
+        told = {"Date": None, "Creator": None, "Description": origin(sources)}
         figure.savefig(path, format="svg", metadata=told)
+
+
+def draw_load(figure: Any, records: list[Record]) -> None:
+    """Draw the speed of one request and of all, against how many run."""
+    series = by_policy(records)
+    panels = figure.subplots(1, 2)
+    titles = ("tokens/s of one request, median", "tokens/s of all requests")
+    for axes, key, title in zip(panels, ("median", "total_tokens_per_s"), titles, strict=True):
+        for policy, points in series.items():
+            clients = [point["clients"] for point in points]
+            axes.plot(clients, [point[key] for point in points], marker="o", label=policy)
+        axes.set_title(title, fontsize=9)
+        axes.set_xlabel("concurrent requests")
+        axes.set_xticks(sorted({p["clients"] for points in series.values() for p in points}))
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+    panels[0].legend(frameon=False)
+
+
+def draw_overlap(figure: Any, records: list[Record]) -> None:
+    """Draw speed against link delay: measured as dots, simulated as lines; a panel for a shape."""
+    shapes = {"demo": (8, "8 CPUs"), "smollm2": (3, "3 CPUs"), "2b": (8, "8 H200, never run on")}
+    for axes, (shape, (ranks, device)) in zip(figure.subplots(1, 3), shapes.items(), strict=True):
+        # Of two files with the same shape the later one counts.
+        rules = {r["rule"]: r for r in records if (r["shape"], r["ranks"]) == (shape, ranks)}
+        for color, (rule, record) in enumerate(rules.items()):
+            points, look = record["points"], f"C{color}"
+            links = [point["link_us"] for point in points]
+            axes.plot(links, [point["simulated"] for point in points], look, linewidth=1)
+            medians = [point["median"] for point in points]
+            axes.plot(links, medians, f"{look}o", markersize=4, label=rule)
+        model = "" if not rules else next(iter(rules.values()))["model"].split(",")[0]
+        axes.set_title(f"{model}\n{ranks} ranks: {device}", fontsize=9)
+        axes.set_xlabel("link delay of an exchange, us")
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        if shape == "demo":
+            axes.set_ylabel("tokens/s")
+            axes.legend(frameon=False, title="others are read")
+    figure.suptitle(
+        "Timed compute: real processes and exchanges, modelled times of phases. "
+        "Dots: measured. Lines: simulator.",
+        fontsize=9,
+    )
 
 
 def by_policy(records: list[Record]) -> dict[str, list[Record]]:
@@ -77,6 +111,30 @@ def _slots(policy: str) -> int:
     return int(policy.split(":")[1]) if policy.startswith("share:") else 1
 
 
+@dataclass(frozen=True)
+class Picture:
+    """What is drawn of the newest results files with these endings; the first must be there."""
+
+    page: str
+    endings: tuple[str, ...]
+    fill: Callable[[Any, list[Record]], None]
+    inches: tuple[float, float] = (7.6, 3.2)
+
+
+PICTURES = {
+    "mixed-load.svg": Picture("mixed-load.md", ("-serving.json",), draw_load),
+    "mixed-load-2b.svg": Picture(
+        "mixed-load.md", ("-serving-synthetic-laneformer-2b.json",), draw_load
+    ),
+    "dtp-overlap.svg": Picture(
+        "dtp.md",
+        ("-dtp-overlap.json", "-dtp-overlap-smollm2.json"),
+        draw_overlap,
+        inches=(9.6, 3.4),
+    ),
+}
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Draw, or check; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -85,13 +143,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--images", type=Path, default=IMAGES, help="folder of the pictures")
     options = parser.parse_args(arguments)
     drifted = []
-    for ending, name in PICTURES.items():
-        source, path = newest(ending, options.results), options.images / name
-        if source is None:
+    for name, picture in PICTURES.items():
+        found = [newest(ending, options.results) for ending in picture.endings]
+        sources, path = [source for source in found if source is not None], options.images / name
+        if found[0] is None:
             continue
         if not options.check:
-            draw(source, path)
-        elif not path.is_file() or origin(source) not in path.read_text(encoding="utf-8"):
+            draw(picture, sources, path)
+        elif not path.is_file() or origin(sources) not in path.read_text(encoding="utf-8"):
             drifted.append(path)
     for path in drifted:
         sys.stderr.write(f"curves: {path} is not of the newest results: python bench/curves.py\n")

@@ -206,11 +206,15 @@ struct BoundExecutor {
   BoundExecutor(const nb::bytes& header, const nb::bytes& phases, const nb::bytes& shares,
                 nb::object weights, const std::string& isa, int activation, int kv_format,
                 int slots, const std::vector<int>& cores, int rank, int ranks, int segment,
-                int64_t delay_ns)
+                int64_t delay_ns, bool timed)
       : table(weights),
         vocab(plan_of(header, phases, shares).header.vocab),
         executor(plan_of(header, phases, shares),
-                 {.rank = rank, .ranks = ranks, .segment = segment, .delay_ns = delay_ns},
+                 {.rank = rank,
+                  .ranks = ranks,
+                  .segment = segment,
+                  .delay_ns = delay_ns,
+                  .timed = timed},
                  nb::cast<WeightTable&>(weights).weights, kernels_named(isa),
                  static_cast<Activation>(activation), static_cast<Format>(kv_format), slots,
                  cores) {}
@@ -277,9 +281,10 @@ void bind_executor(nb::module_& m) {
   nb::class_<BoundExecutor>(m, "Executor", "Runs a plan on the cores of this machine.")
       .def(nb::init<const nb::bytes&, const nb::bytes&, const nb::bytes&, nb::object,
                     const std::string&, int, int, int, const std::vector<int>&, int, int, int,
-                    int64_t>(),
+                    int64_t, bool>(),
            "header"_a, "phases"_a, "shares"_a, "weights"_a, "isa"_a, "activation"_a, "kv_format"_a,
-           "slots"_a, "cores"_a, "rank"_a = 0, "ranks"_a = 1, "segment"_a = -1, "delay_ns"_a = 0)
+           "slots"_a, "cores"_a, "rank"_a = 0, "ranks"_a = 1, "segment"_a = -1, "delay_ns"_a = 0,
+           "timed"_a = false)
       .def(
           "follow", [](BoundExecutor& e) { e.executor.follow(); },
           "In another rank than 0: take part in all epochs of rank 0, on the workers' threads.")
@@ -291,6 +296,24 @@ void bind_executor(nb::module_& m) {
           "sockets"_a, "patience_ns"_a,
           "In rank 0, before the first epoch: sockets to the ranks 1.., each closed by the end of "
           "its rank, and how long a wait for another rank may see no progress.")
+      .def(
+          "set_links",
+          [](BoundExecutor& e, const std::vector<int64_t>& hops_ns) {
+            e.executor.check_idle("links");
+            e.executor.exchange().set_links(hops_ns);
+          },
+          "hops_ns"_a,
+          "In rank 0, for measurements: ns until other ranks see what each phase, and a pass, "
+          "wrote.")
+      .def(
+          "set_times",
+          [](BoundExecutor& e, const nb::bytes& times, int64_t ring_ns, bool computes) {
+            e.executor.check_idle("times");
+            e.executor.exchange().set_times({.ring = ring_ns, .computes = computes},
+                                            structs<PhaseTime>(times, "times"));
+          },
+          "times"_a, "ring_ns"_a, "computes"_a,
+          "In rank 0, where phases are timed: PhaseTime [phases, workers]; see csrc/timed.h.")
       .def_prop_ro(
           "segment", [](BoundExecutor& e) { return e.executor.exchange().segment(); },
           "File descriptor of what the ranks share; -1: there is one rank.")

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -44,7 +45,11 @@ size_t whole_pages(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 }  // namespace
 
 Exchange::Exchange(const Plan& plan, const Seat& seat)
-    : seat_(seat), plan_workers_(plan.header.workers), workers_each_(workers_of(plan, seat)) {
+    : seat_(seat),
+      plan_workers_(plan.header.workers),
+      workers_each_(workers_of(plan, seat)),
+      phases_(plan.header.phases),
+      clocked_(seat.delay_ns > 0 || seat.timed) {
   const PlanHeader& h = plan.header;
   const size_t counters = plan_workers_ + 1;
   const size_t lane = sizeof(float) * h.max_width * h.hidden;
@@ -56,10 +61,13 @@ Exchange::Exchange(const Plan& plan, const Seat& seat)
       h.mlp_slots * h.lanes * lane,
       h.lanes * lane,
       sizeof(float) * h.max_width * h.vocab,
+      sizeof(int64_t) * (phases_ + 1),
+      seat.timed ? sizeof(PhaseTime) * phases_ * plan_workers_ : 0,
   });
   if (seat.rank > 0) return;
   new (&head()) Head;  // before any other rank is told of the segment
   for (size_t i = 0; i < counters; ++i) new (&progress(static_cast<int32_t>(i))) Progress;
+  if (clocked_) set_links(std::vector<int64_t>(phases_ + 1, seat.delay_ns));
 }
 
 // Maps every part, `bytes` long: of rank 0's segment, of a new one, or in private.
@@ -105,15 +113,40 @@ std::atomic<int64_t>& Exchange::time_of(int32_t worker, uint32_t count) const {
       ->as<std::atomic<int64_t>>()[worker * size_t{kTimeCount} + count % kTimeCount];
 }
 
+void Exchange::set_links(const std::vector<int64_t>& hops_ns) {
+  if (!clocked_ || seat_.rank > 0 || hops_ns.size() != static_cast<size_t>(phases_) + 1) {
+    throw std::invalid_argument("links: expected a time for each phase and one for a pass, " +
+                                std::to_string(phases_ + 1) +
+                                ", of ranks that were started with a link delay or timed");
+  }
+  std::copy(hops_ns.begin(), hops_ns.end(), parts_[kHops]->as<int64_t>());
+}
+
+void Exchange::set_times(const Timetable& table, const std::vector<PhaseTime>& times) {
+  if (!seat_.timed || seat_.rank > 0 ||
+      times.size() != static_cast<size_t>(phases_) * plan_workers_) {
+    throw std::invalid_argument("times: expected one for each of " + std::to_string(phases_) +
+                                " phases and " + std::to_string(plan_workers_) +
+                                " workers, of ranks that were started timed");
+  }
+  head().timetable = table;
+  std::copy(times.begin(), times.end(), parts_[kPhaseTimes]->as<PhaseTime>());
+}
+
 void Exchange::publish(int32_t worker, uint32_t count) {
-  if (seat_.delay_ns > 0) time_of(worker, count).store(now_ns(), std::memory_order_relaxed);
+  if (clocked_) time_of(worker, count).store(now_ns(), std::memory_order_relaxed);
   progress(worker).publish(count);
 }
 
-bool Exchange::await(int32_t worker, uint32_t count) {
-  if (!progress(worker).spin(count) && !sleep(worker, count)) return false;
-  if (seat_.delay_ns > 0 && rank_of(worker) != seat_.rank) {
-    const int64_t seen = time_of(worker, count).load(std::memory_order_relaxed) + seat_.delay_ns;
+bool Exchange::await(int32_t worker, uint32_t count, int32_t phase) {
+  // Where phases sleep, there are more workers than cores: a wait that spins would keep one from
+  // waking in time.
+  const bool there = seat_.timed ? progress(worker).reached(count) : progress(worker).spin(count);
+  if (!there && !sleep(worker, count)) return false;
+  if (clocked_ && rank_of(worker) != seat_.rank) {
+    const int64_t hop = parts_[kHops]->as<int64_t>()[phase];
+    const int64_t seen = time_of(worker, count).load(std::memory_order_relaxed) + hop;
+    if (seat_.timed) sleep_until(seen);
     while (now_ns() < seen) std::this_thread::yield();
   }
   return true;

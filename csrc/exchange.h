@@ -21,6 +21,7 @@
 #include "kernels.h"
 #include "plan.h"
 #include "progress.h"
+#include "timed.h"
 
 namespace monolane {
 
@@ -46,8 +47,10 @@ struct Pass {
 // Which of a plan's workers this process runs: those of a run of whole groups.
 struct Seat {
   int32_t rank = 0, ranks = 1;
-  int segment = -1;      // of rank 0, a file descriptor; -1: this is rank 0
-  int64_t delay_ns = 0;  // from another rank's publishing to its being seen: measurements only
+  int segment = -1;  // of rank 0, a file descriptor; -1: this is rank 0
+  // For measurements only, and the same in all ranks.
+  int64_t delay_ns = 0;  // from another rank's publishing to its being seen, unless set_links says
+  bool timed = false;    // phases take the times that `set_times` says
 };
 
 class Exchange {
@@ -74,9 +77,10 @@ class Exchange {
   void publish_pass(uint32_t count) { publish(plan_workers_, count); }
   void publish(int32_t worker, uint32_t count);
 
-  // Wait for the count of a worker, or for a pass. False: the ranks have given up.
-  bool await(int32_t worker, uint32_t count);
-  bool await_pass(uint32_t count) { return await(plan_workers_, count); }
+  // Wait for the count of a worker, which it publishes with that phase, or for a pass. False: the
+  // ranks have given up.
+  bool await(int32_t worker, uint32_t count, int32_t phase);
+  bool await_pass(uint32_t count) { return await(plan_workers_, count, phases_); }
 
   // In rank 0: sockets to the ranks 1.., which the death of a rank closes, and how long a wait for
   // another rank may see no progress.
@@ -84,6 +88,16 @@ class Exchange {
 
   // The first rank that died or made no progress; -1: none. Then nothing here is of use any more.
   int32_t lost() const { return head().lost.load(std::memory_order_acquire) - 1; }
+
+  // For measurements, in rank 0 and between epochs: nanoseconds until another rank sees what each
+  // phase published, and, last, a pass, [phases + 1]; and the times of phases. The seat says so.
+  void set_links(const std::vector<int64_t>& hops_ns);
+  void set_times(const Timetable& table, const std::vector<PhaseTime>& times);
+  bool timed() const { return seat_.timed; }
+  const Timetable& timetable() const { return head().timetable; }
+  const PhaseTime& phase_time(int64_t phase, int32_t worker) const {
+    return parts_[kPhaseTimes]->as<PhaseTime>()[phase * plan_workers_ + worker];
+  }
 
   // Has this process's own waits end, too.
   void stop() { stopping_.store(true, std::memory_order_release); }
@@ -93,9 +107,21 @@ class Exchange {
   struct Head {
     Pass pass;
     std::atomic<int32_t> lost{0};  // rank + 1
+    Timetable timetable;
   };
   // Each a mapping of its own, one behind the other in the segment.
-  enum Part { kHead, kProgress, kTimes, kAttentionOutput, kMlpOutput, kStream, kLogits, kParts };
+  enum Part {
+    kHead,
+    kProgress,
+    kTimes,
+    kAttentionOutput,
+    kMlpOutput,
+    kStream,
+    kLogits,
+    kHops,
+    kPhaseTimes,
+    kParts
+  };
 
   void map(const std::vector<size_t>& bytes);
   Head& head() const { return *parts_[kHead]->as<Head>(); }
@@ -110,7 +136,8 @@ class Exchange {
   int32_t last_rank() const;
 
   const Seat seat_;
-  const int32_t plan_workers_, workers_each_;
+  const int32_t plan_workers_, workers_each_, phases_;
+  const bool clocked_;  // whether others are told when something was published
   int segment_ = -1;
   std::vector<std::unique_ptr<Arena>> parts_;
   std::vector<int> sockets_;

@@ -322,6 +322,8 @@ std::vector<Span> Executor::take_spans() {
 
 // One epoch, or as much of it as there is until the ranks give up.
 void Executor::work(Worker& w) {
+  const bool timed = exchange_.timed(), stamped = trace_ || timed;
+  if (timed) wake_in_time();
   if (w.index == 0 && !await_others(w)) return;
   for (;;) {
     ++w.passes;
@@ -334,12 +336,12 @@ void Executor::work(Worker& w) {
     const int32_t width = pass_.width;  // kept: in the last phase the leader writes the next pass
     if (width == 0) return end_epoch(w);
     for (const PlanPhase& phase : plan_.phases) {
-      const int64_t arrived = trace_ ? now_ns() : 0;
+      const int64_t arrived = stamped ? now_ns() : 0;
       if (!await(w, phase)) return;
       const int64_t begun = trace_ ? now_ns() : 0;
-      run(w, phase);
+      timed ? run_timed(w, phase, arrived) : run(w, phase);
       if (trace_) {
-        const int32_t index = static_cast<int32_t>(&phase - plan_.phases.data());
+        const int32_t index = static_cast<int32_t>(index_of(phase));
         w.spans.push_back({arrived, begun, now_ns(), w.index, index, width});
       }
       exchange_.publish(w.index, ++w.finished);
@@ -351,7 +353,7 @@ void Executor::work(Worker& w) {
 // Called by the leader: workers of other ranks may still read the pass that ended the last epoch.
 bool Executor::await_others(const Worker& w) {
   for (int32_t i = 0; i < plan_.header.workers; ++i) {
-    if (!exchange_.await(i, w.base)) return false;
+    if (!exchange_.await(i, w.base, plan_.header.phases - 1)) return false;
   }
   return true;
 }
@@ -369,19 +371,40 @@ void Executor::end_epoch(Worker& w) {
 }
 
 bool Executor::await(const Worker& w, const PlanPhase& phase) {
+  // Whose end a count is; the last pass's are counted backwards from 0.
+  const auto awaited = [&](int32_t count) {
+    return count > 0 ? count - 1 : plan_.header.phases + count - 1;
+  };
   if (phase.wait_group != kNoWait) {
     const uint32_t count = w.base + static_cast<uint32_t>(phase.wait_group);
     for (int32_t i = 0; i < plan_.header.group_workers; ++i) {
-      if (!exchange_.await(static_cast<int32_t>(w.first_worker) + i, count)) return false;
+      const int32_t worker = static_cast<int32_t>(w.first_worker) + i;
+      if (!exchange_.await(worker, count, awaited(phase.wait_group))) return false;
     }
   }
   if (phase.wait_all != kNoWait) {
     const uint32_t count = w.base + static_cast<uint32_t>(phase.wait_all);
     for (int32_t i = 0; i < plan_.header.workers; ++i) {
-      if (!exchange_.await(i, count)) return false;
+      if (!exchange_.await(i, count, awaited(phase.wait_all))) return false;
     }
   }
   return true;
+}
+
+// Takes the time that the timetable says. What is left without products is what goes from rank to
+// rank: reading the others' outputs, the streams of a head over all lanes, the choice of a token.
+void Executor::run_timed(Worker& w, const PlanPhase& phase, int64_t arrived) {
+  const Timetable& table = exchange_.timetable();
+  const PhaseTime& time = exchange_.phase_time(index_of(phase), w.index);
+  const int64_t end = w.stream.end(time, table.ring, arrived, now_ns());
+  const bool exchanges = phase.kind == PhaseKind::kEmbed || phase.kind == PhaseKind::kGather ||
+                         phase.kind == PhaseKind::kChoose;
+  if (table.computes != 0 || exchanges) {
+    run(w, phase);
+  } else {
+    update(w, phase);
+  }
+  sleep_until(end);
 }
 
 void Executor::run(Worker& w, const PlanPhase& phase) {

@@ -127,6 +127,9 @@ class Executor {
     call_leader();
   }
 
+  // Throws std::logic_error while an epoch runs.
+  void check_idle(const char* what) const;
+
   // From the next epoch on, notes when each worker is in which phase. Off, it costs a test a phase.
   void set_trace(bool on);
   std::vector<Span> take_spans();
@@ -159,7 +162,6 @@ class Executor {
   void check_token(const char* what, int32_t token) const;
   void check_history(const Advance& advance) const;
   void check_guide(int slot, const Guide& guide) const;
-  void check_idle(const char* what) const;
   void begin(std::vector<Advance> advances, float* all_logits);
   void drop_guides();
 
@@ -182,6 +184,7 @@ class Executor {
   void call_leader() { calls_.publish(call_count_.fetch_add(1, std::memory_order_acq_rel) + 1); }
   bool await(const Worker& w, const PlanPhase& phase);
   void run(Worker& w, const PlanPhase& phase);
+  void run_timed(Worker& w, const PlanPhase& phase, int64_t arrived);
 
   void embed(Worker& w);
   void project_qkv(Worker& w, const PlanPhase& phase);

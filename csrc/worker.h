@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "executor.h"
+#include "timed.h"
 #include "worker_rows.h"
 
 namespace monolane {
@@ -78,6 +79,7 @@ struct Executor::Worker {
   std::unique_ptr<Arena> partial;       // [H/K, h + 2]
   std::unique_ptr<Arena> cosine, sine;  // [PlanRotary, max_width, h/2], times the amplitude
   std::vector<Span> spans;
+  Stream stream;  // where phases are timed
 };
 
 }  // namespace monolane

@@ -1,7 +1,6 @@
 """Several processes that decode one request: the bits of one process, and what a lost one does."""
 
 import os
-import random
 import select
 import shutil
 import signal
@@ -208,24 +207,6 @@ def test_a_lost_rank_ends_the_epoch_and_the_next_one_is_served(
     finally:
         executor.close()
     assert not any(is_alive(process) for process in executor.processes[1:])
-
-
-@pytest.mark.exhaustive
-def test_ranks_lost_at_random_moments() -> None:
-    rng = random.Random(0)
-    names = set(Path("/dev/shm").iterdir())
-    executor = make(DEMO, 4, patience=3.0)
-    try:
-        wanted = executor.logits(0, IDS)
-        for _ in range(200):
-            kind = rng.choice([signal.SIGKILL, signal.SIGSTOP])
-            rank = rng.randrange(1, 4)
-            assert lose(executor, rank, kind, tokens=rng.randrange(60)).rank == rank
-            executor.truncate(0, 0)
-            np.testing.assert_array_equal(executor.logits(0, IDS), wanted)
-    finally:
-        executor.close()
-    assert set(Path("/dev/shm").iterdir()) <= names
 
 
 _PARENT = """

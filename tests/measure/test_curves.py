@@ -1,4 +1,4 @@
-"""docs/images/mixed-load*.svg are drawn of the newest results, and of nothing else."""
+"""The curves in docs/images are drawn of the newest results, and of nothing else."""
 
 import importlib.util
 import json
@@ -40,9 +40,9 @@ def write(folder: Path, date: str, *records: dict[str, Any]) -> Path:
 
 def test_the_committed_pictures_have_not_drifted() -> None:
     assert curves.main(["--check"]) == 0
-    for name in curves.PICTURES.values():
+    for name, picture in curves.PICTURES.items():
         assert (ROOT / "docs" / "images" / name).stat().st_size < 60_000
-        assert f"images/{name}" in (ROOT / "docs" / "mixed-load.md").read_text()
+        assert f"images/{name}" in (ROOT / "docs" / picture.page).read_text()
 
 
 def test_a_picture_is_of_the_newest_file_and_a_check_sees_another(
@@ -55,7 +55,7 @@ def test_a_picture_is_of_the_newest_file_and_a_check_sees_another(
     assert curves.main([*options, "--check"]) == 1
     assert curves.main(options) == 0
     assert curves.main([*options, "--check"]) == 0
-    picture = tmp_path / curves.PICTURES[ENDING]
+    picture = tmp_path / "mixed-load.svg"
     text = picture.read_text()
     ElementTree.fromstring(text)
     assert "2026-03-01-box-serving.json" in text
@@ -68,3 +68,28 @@ def test_a_picture_is_of_the_newest_file_and_a_check_sees_another(
     write(tmp_path, "2026-03-01", *points, record("latency", 8))
     assert curves.main([*options, "--check"]) == 1
     assert "python bench/curves.py" in capsys.readouterr().err
+
+
+def test_a_picture_of_two_files_takes_the_later_one_and_says_what_is_modelled(
+    tmp_path: Path,
+) -> None:
+    def overlap(shape: str, ranks: int, rule: str, speed: float) -> dict[str, Any]:
+        points = [{"link_us": us, "median": speed, "simulated": speed} for us in (0, 100)]
+        model = f"the {shape}, 8xcpu:1"
+        return {"shape": shape, "ranks": ranks, "rule": rule, "model": model, "points": points}
+
+    ends = ("dtp-overlap", [overlap("demo", 8, "now", 9.0), overlap("smollm2", 3, "now", 5.0)])
+    later = ("dtp-overlap-smollm2", [overlap("smollm2", 3, "now", 77.0)])
+    for name, records in (ends, later):
+        (tmp_path / f"2026-01-01-box-{name}.json").write_text(json.dumps({"records": records}))
+    options = ["--results", str(tmp_path), "--images", str(tmp_path)]
+    assert curves.main(options) == 0
+    text = (tmp_path / "dtp-overlap.svg").read_text()
+    assert "Timed compute: real processes and exchanges, modelled times of phases." in text
+    assert "2026-01-01-box-dtp-overlap.json" in text
+    assert "2026-01-01-box-dtp-overlap-smollm2.json" in text
+    assert ">the smollm2<" in text
+    assert ">80<" in text  # of an axis that holds 77
+    assert curves.main([*options, "--check"]) == 0
+    (tmp_path / "2026-01-01-box-dtp-overlap-smollm2.json").write_text('{"records": []}')
+    assert curves.main([*options, "--check"]) == 1

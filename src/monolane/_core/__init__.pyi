@@ -26,7 +26,7 @@ class WeightTable:
 class Executor:
     """Runs a plan on the cores of this machine."""
 
-    def __init__(self, header: bytes, phases: bytes, shares: bytes, weights: object, isa: str, activation: int, kv_format: int, slots: int, cores: Sequence[int], rank: int = 0, ranks: int = 1, segment: int = -1, delay_ns: int = 0) -> None: ...
+    def __init__(self, header: bytes, phases: bytes, shares: bytes, weights: object, isa: str, activation: int, kv_format: int, slots: int, cores: Sequence[int], rank: int = 0, ranks: int = 1, segment: int = -1, delay_ns: int = 0, timed: bool = False) -> None: ...
 
     def follow(self) -> None:
         """
@@ -36,6 +36,16 @@ class Executor:
     def watch(self, sockets: Sequence[int], patience_ns: int) -> None:
         """
         In rank 0, before the first epoch: sockets to the ranks 1.., each closed by the end of its rank, and how long a wait for another rank may see no progress.
+        """
+
+    def set_links(self, hops_ns: Sequence[int]) -> None:
+        """
+        In rank 0, for measurements: ns until other ranks see what each phase, and a pass, wrote.
+        """
+
+    def set_times(self, times: bytes, ring_ns: int, computes: bool) -> None:
+        """
+        In rank 0, where phases are timed: PhaseTime [phases, workers]; see csrc/timed.h.
         """
 
     @property

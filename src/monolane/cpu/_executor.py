@@ -39,6 +39,7 @@ class CpuExecutor(Executor):
     ranks       processes over which lanes and threads are spread; docs/ranks.md
     patience    seconds that a wait for another rank may see no progress, until the epoch fails
     link_delay  seconds until a rank sees what another published; to measure what a link would cost
+    timed       phases take the times of ``set_times``; to measure what an exchange hides
 
     A rank that dies or stalls ends the epoch with RankError. All slots are empty then, and the next
     epoch starts the ranks again.
@@ -59,6 +60,7 @@ class CpuExecutor(Executor):
         ranks: int = 1,
         patience: float = 10.0,
         link_delay: float = 0.0,
+        timed: bool = False,
     ) -> None:
         check_config(weights.config)
         _check_ranks(ranks, weights)
@@ -66,7 +68,8 @@ class CpuExecutor(Executor):
         self.isa = _find_isa(isa)
         self.context, self.slots = context, slots
         self.keeps_prefixes = ranks == 1  # the other ranks' keys stay with them
-        self._setting = Setting(dtype, context, slots, self.isa, self.workers, ranks, link_delay)
+        measured = (link_delay, timed)
+        self._setting = Setting(dtype, context, slots, self.isa, self.workers, ranks, *measured)
         self._patience = patience
         self._weights = weights if ranks > 1 else None  # to start the ranks again
         self._ranks: Ranks | None = None
@@ -74,7 +77,8 @@ class CpuExecutor(Executor):
         self._open(weights)
 
     def _open(self, weights: Weights) -> None:
-        native = Native(weights, self._setting)
+        with _our_errors():  # no memory for what the ranks share
+            native = Native(weights, self._setting)
         self.plan, self.dtype, self._core = native.plan, native.dtype, native.core
         self._identity = native.identity
         windows = [layer.window or 0 for layer in weights.config.layers]
@@ -86,9 +90,10 @@ class CpuExecutor(Executor):
         self._ranks = Ranks(weights.source, config, self._setting, self._core.segment)
         try:
             native.convert()  # while the others load
-            self._ranks.wait()
+            self._ranks.wait(self._patience)
         except BaseException:
             self._ranks.close()
+            del native  # whoever keeps the error keeps this frame, and would keep the segment
             raise
         self._core.watch(self._ranks.sockets, round(self._patience * 1e9))
 
@@ -199,6 +204,22 @@ class CpuExecutor(Executor):
         """Return and forget the notes of the traced epochs: SPAN records."""
         with _our_errors():
             return self._core.take_spans().view(SPAN.dtype)
+
+    def set_times(
+        self, times: npt.NDArray[np.int64], ring_ns: int, *, computes: bool = True
+    ) -> None:
+        """Say how long phases take from now on: int64 [phases, W, 4], ns, as in csrc/timed.h.
+
+        With ``computes`` a phase computes and then waits until its time is over, so tokens are the
+        model's. Without, it reads what others sent and waits: what it sends are zeros.
+        """
+        with _our_errors():
+            self._core.set_times(np.ascontiguousarray(times).tobytes(), ring_ns, computes)
+
+    def set_links(self, hops_ns: Sequence[int]) -> None:
+        """Say when other ranks see what each phase, and last a pass, wrote: ns, [phases + 1]."""
+        with _our_errors():
+            self._core.set_links(list(hops_ns))
 
     def close(self) -> None:
         """End the ranks' processes, if there are any."""

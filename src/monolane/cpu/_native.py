@@ -25,7 +25,10 @@ class Setting:
     isa: str
     workers: int  # threads, of all ranks together
     ranks: int = 1
-    link_delay: float = 0.0  # seconds until a rank sees what another published; for measurements
+    # For measurements: seconds until a rank sees what another published, and whether phases take
+    # the times that they are told.
+    link_delay: float = 0.0
+    timed: bool = False
 
     def cores(self, rank: int) -> list[int]:
         """Return the cores of a rank's workers; none where there are more workers than cores."""
@@ -79,6 +82,7 @@ class Native:
             ranks=setting.ranks,
             segment=segment,
             delay_ns=round(setting.link_delay * 1e9),
+            timed=setting.timed,
         )
 
     def convert(self) -> None:

@@ -6,21 +6,31 @@ so none is left when rank 0 ends, however that happens.
 
 import json
 import logging
+import select
 import socket
 import subprocess
 import sys
+import time
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from monolane.cpu._native import Setting
 from monolane.errors import BackendError, RankError
 
 log = logging.getLogger("monolane.cpu")
 
-# Seconds that a rank may take to load its lanes.
+# Seconds that a rank may take to load its lanes; and to say its first word, which comes as soon as
+# its interpreter has started. From then on it says that it is alive, twice a second.
 _LOADING = 600.0
+_STARTING = 10.0
+
+# A wait for a word counts slices, not the clock: while all ranks are stopped together, as by
+# Ctrl-Z, none is late.
+_SLICE = 0.1
 
 STALLED = "made no progress"
 
@@ -48,8 +58,8 @@ class Ranks:
                     )
                 )
             wish = {"source": str(source), "config": config, "rank": rank, **asdict(setting)}
-            ours.settimeout(_LOADING)
-            ours.sendall(json.dumps(wish).encode() + b"\n")
+            with suppress(ConnectionError):  # it is dead already: ``wait`` says so
+                ours.sendall(json.dumps(wish).encode() + b"\n")
 
     @property
     def sockets(self) -> list[int]:
@@ -61,24 +71,37 @@ class Ranks:
         """Process ids."""
         return tuple(process.pid for process in self._processes)
 
-    def wait(self) -> None:
-        """Wait until all ranks are ready; RankError or BackendError if one is not."""
-        for rank, ours in enumerate(self._sockets, 1):
-            try:
-                with ours.makefile("rb") as channel:
-                    line = channel.readline()
-            except TimeoutError:
-                raise RankError(
-                    f"rank {rank}: expected it to have loaded within {_LOADING:.0f} s; it hangs",
-                    rank,
-                ) from None
-            except ConnectionError:
-                line = b""
-            if not line:
-                raise RankError(f"rank {rank} {self.fate(rank)} while it loaded the model", rank)
-            answer = json.loads(line)
+    def wait(self, patience: float) -> None:
+        """Wait until all ranks are ready; RankError or BackendError if one is not.
+
+        A rank that is not heard of for ``patience`` seconds hangs, or is stopped.
+        """
+        end = time.monotonic() + _LOADING
+        for rank in range(1, len(self._sockets) + 1):
+            answer = self._answer(rank, patience, end)
             if "error" in answer:
                 raise BackendError(f"rank {rank}: {answer['error']}")
+
+    def _answer(self, rank: int, patience: float, end: float) -> dict[str, Any]:
+        """Return what a rank says when it is done loading."""
+        ours, said = self._sockets[rank - 1], b""
+        limit, silent = max(patience, _STARTING), 0.0
+        while silent < limit and time.monotonic() < end:
+            if not select.select([ours], [], [], _SLICE)[0]:
+                silent += _SLICE
+                continue
+            found = b""
+            with suppress(ConnectionError):
+                found = ours.recv(4096)
+            if not found:
+                raise RankError(f"rank {rank} {self.fate(rank)} while it loaded the model", rank)
+            *lines, said = (said + found).split(b"\n")
+            for line in lines:
+                answer: dict[str, Any] = json.loads(line)
+                if "loading" not in answer:
+                    return answer
+            limit, silent = patience, 0.0
+        raise RankError(f"rank {rank} {STALLED} while it loaded the model", rank)
 
     def fate(self, rank: int) -> str:
         """Return what became of a rank: a verb, for people."""

@@ -15,6 +15,7 @@ from monolane.sim._scenario import CONTEXT, Scenario, run_scenario
 from monolane.sim._seeds import Row, Table, seeds_report
 from monolane.sim._simulate import Run, Simulation, Step
 from monolane.sim._sweep import SWEEPS, Point, Sweep, run_sweep
+from monolane.sim._timetable import Ranks, Timetable
 from monolane.sim._variant import with_lanes, with_reduce
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Forecast",
     "Machine",
     "Point",
+    "Ranks",
     "Rates",
     "Row",
     "Run",
@@ -35,6 +37,7 @@ __all__ = [
     "Step",
     "Sweep",
     "Table",
+    "Timetable",
     "Timing",
     "Uncertainty",
     "back_solve",
