@@ -90,8 +90,7 @@ const PlanMatrix& Executor::matrix_of(int64_t phase, int64_t matrix) const {
 
 bool Executor::converts(int64_t phase, int64_t matrix) const {
   const WeightRole role = matrix_of(phase, matrix).role;
-  const Weight& weight = weights_.weight(role, plan_.phases[phase].layer);
-  return weight.format != weight.stored.format;
+  return weights_.weight(role, plan_.phases[phase].layer).copied();
 }
 
 void Executor::convert(int64_t phase, int64_t matrix) {
