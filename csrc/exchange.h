@@ -68,6 +68,7 @@ class Exchange {
   float* attention_output() const { return part(kAttentionOutput); }  // [slots, L, T, D]
   float* mlp_output() const { return part(kMlpOutput); }              // [slots, L, T, D]
   float* stream() const { return part(kStream); }                     // [L, T, D]
+  float* unnormed() const { return part(kUnnormed); }                 // [T, (H+K)*h]
   float* logits() const { return part(kLogits); }                     // [T, V], as in `wanted`
 
   // Counts a pass as laid out, or a phase as finished, with everything written before.
@@ -95,7 +96,17 @@ class Exchange {
     std::atomic<int32_t> lost{0};  // rank + 1
   };
   // Each a mapping of its own, one behind the other in the segment.
-  enum Part { kHead, kProgress, kTimes, kAttentionOutput, kMlpOutput, kStream, kLogits, kParts };
+  enum Part {
+    kHead,
+    kProgress,
+    kTimes,
+    kAttentionOutput,
+    kMlpOutput,
+    kStream,
+    kUnnormed,
+    kLogits,
+    kParts
+  };
 
   void map(const std::vector<size_t>& bytes);
   Head& head() const { return *parts_[kHead]->as<Head>(); }

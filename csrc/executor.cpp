@@ -54,8 +54,6 @@ Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kern
   }
   const int64_t width = h.max_width;
   query_ = std::make_unique<Arena>(floats(width * h.heads * h.head_dim));
-  const int64_t unnormed = h.qk_norm == QkNorm::kAll ? int64_t{h.heads} + h.kv_heads : 0;
-  unnormed_ = std::make_unique<Arena>(floats(width * unnormed * h.head_dim));
   attention_ = std::make_unique<Arena>(floats(h.splits * width * h.heads * (h.head_dim + 2)));
   hidden_ = std::make_unique<Arena>(floats(width * h.intermediate));
   for (int i = 0; i < exchange_.workers(); ++i) {

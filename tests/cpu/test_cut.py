@@ -58,6 +58,7 @@ CASES: dict[str, dict[str, Any]] = {
     "qwen2": {"model_type": "qwen2", "head_dim": 8},
     "qwen3": {"model_type": "qwen3"},
     "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 0], "head_dim": 8},
+    "olmo2": {"model_type": "olmo2", "head_dim": 8},
     "gemma3": {"model_type": "gemma3_text", "sliding_window": 9, "sliding_window_pattern": 2},
     "a laneformer of one lane": {
         "model_type": "laneformer",
@@ -191,6 +192,7 @@ def test_workers_cut_what_numpy_cuts(
         ("qwen2", 2, 2, "auto"),
         ("gemma3", 2, 4, "int8"),
         pytest.param("llama, tied, odd vocabulary", 4, 8, "bfloat16", marks=pytest.mark.slow),
+        ("olmo2", 2, 2, "bfloat16"),
     ],
 )
 def test_ranks_have_the_bits_of_one_process(

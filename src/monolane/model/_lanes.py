@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass, replace
 
 from monolane.errors import ConfigError
-from monolane.model._config import Head, ModelConfig
+from monolane.model._config import Head, ModelConfig, QkNorm
 from monolane.model._reduce import NOW
 from monolane.model._safetensors import Array
 from monolane.model._tensors import Role
@@ -77,7 +77,10 @@ def lane_cut(dense: ModelConfig, config: ModelConfig, role: Role) -> LaneCut:
         return LaneCut()
     if role in (Role.O, Role.DOWN):
         return LaneCut(column_parts=config.num_lanes)
-    if role in (Role.K, Role.V, Role.K_BIAS, Role.V_BIAS):
+    repeated = [Role.K, Role.V, Role.K_BIAS, Role.V_BIAS]
+    if dense.qk_norm is QkNorm.ALL:  # a mean over repeated heads is the mean over the heads
+        repeated.append(Role.K_NORM)
+    if role in repeated:
         copies = config.num_kv_heads // dense.num_kv_heads
         return LaneCut(copies=copies, block=config.head_dim)
     return LaneCut()
