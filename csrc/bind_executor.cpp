@@ -78,12 +78,18 @@ struct WeightTable {
   }
 
   void set_matrix(int role, int index, nb::object values, nb::object scales, int64_t rows,
-                  int64_t columns, int format, int wanted) {
+                  int64_t columns, int format, int wanted, int64_t column_parts, int64_t copies,
+                  int64_t block) {
     const Format stored = format_of(format), used = format_of(wanted);
     const Bytes data = nb::cast<Bytes>(values);
     const int64_t step = std::max(column_step(stored), column_step(used));
-    if (rows < 1 || columns < 1 || columns % step != 0) {
-      refuse("columns: expected a multiple of " + std::to_string(step) + ", got " +
+    if (column_parts < 1 || copies < 1 || block < 1 || rows % block != 0) {
+      refuse("cut: expected parts, copies and blocks of rows from 1 on, got " +
+             std::to_string(column_parts) + ", " + std::to_string(copies) + " and " +
+             std::to_string(block));
+    }
+    if (rows < 1 || columns < 1 || columns % (step * column_parts) != 0) {
+      refuse("columns: expected a multiple of " + std::to_string(step * column_parts) + ", got " +
              std::to_string(columns));
     }
     if (static_cast<int64_t>(data.nbytes()) != rows * row_bytes(stored, columns)) {
@@ -104,7 +110,8 @@ struct WeightTable {
       weights.embedding = matrix;
     } else {
       if (static_cast<WeightRole>(role) != WeightRole::kHead) layer(index);
-      weights.weight(static_cast<WeightRole>(role), index) = {matrix, used};
+      weights.weight(static_cast<WeightRole>(role), index) = {
+          matrix, used, {column_parts, copies, block}};
     }
     owners[{role, index}] = {values, scales};
   }
@@ -275,7 +282,8 @@ void bind_executor(nb::module_& m) {
                           "Where an executor finds each weight; keeps them alive.")
       .def(nb::init<int>(), "layers"_a)
       .def("set_matrix", &WeightTable::set_matrix, "role"_a, "layer"_a, "values"_a,
-           "scales"_a.none(), "rows"_a, "columns"_a, "format"_a, "wanted"_a)
+           "scales"_a.none(), "rows"_a, "columns"_a, "format"_a, "wanted"_a, "column_parts"_a = 1,
+           "copies"_a = 1, "block"_a = 1)
       .def("set_vector", &WeightTable::set_vector, "role"_a, "layer"_a, "values"_a);
 
   nb::class_<BoundExecutor>(m, "Executor", "Runs a plan on the cores of this machine.")
@@ -322,7 +330,8 @@ void bind_executor(nb::module_& m) {
           "The first rank that died or made no progress, which ended the epoch; -1: none.")
       .def("convert", &BoundExecutor::convert, "phase"_a, "matrix"_a,
            "Have the workers make their copies of a phase's matrix, if it is stored in another "
-           "format than it is multiplied in; for each matrix, before the first epoch. What "
+           "format than it is multiplied in, or cut into lanes otherwise than by rows; for each "
+           "matrix, before the first epoch. What "
            "set_matrix was given for it is not read again.")
       .def(
           "length", [](const BoundExecutor& e, int slot) { return e.executor.length(slot); },

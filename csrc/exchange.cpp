@@ -53,6 +53,8 @@ Exchange::Exchange(const Plan& plan, const Seat& seat)
   const PlanHeader& h = plan.header;
   const size_t counters = plan_workers_ + 1;
   const size_t lane = sizeof(float) * h.max_width * h.hidden;
+  const size_t unnormed =
+      h.qk_norm == QkNorm::kAll ? (size_t{1} * h.heads + h.kv_heads) * h.head_dim : 0;
   map({
       sizeof(Head),
       counters * sizeof(Progress),
@@ -60,6 +62,7 @@ Exchange::Exchange(const Plan& plan, const Seat& seat)
       h.attention_slots * h.lanes * lane,
       h.mlp_slots * h.lanes * lane,
       h.lanes * lane,
+      sizeof(float) * h.max_width * unnormed,
       sizeof(float) * h.max_width * h.vocab,
       sizeof(int64_t) * (phases_ + 1),
       seat.timed ? sizeof(PhaseTime) * phases_ * plan_workers_ : 0,

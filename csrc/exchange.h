@@ -71,6 +71,7 @@ class Exchange {
   float* attention_output() const { return part(kAttentionOutput); }  // [slots, L, T, D]
   float* mlp_output() const { return part(kMlpOutput); }              // [slots, L, T, D]
   float* stream() const { return part(kStream); }                     // [L, T, D]
+  float* unnormed() const { return part(kUnnormed); }                 // [T, (H+K)*h]
   float* logits() const { return part(kLogits); }                     // [T, V], as in `wanted`
 
   // Counts a pass as laid out, or a phase as finished, with everything written before.
@@ -117,6 +118,7 @@ class Exchange {
     kAttentionOutput,
     kMlpOutput,
     kStream,
+    kUnnormed,
     kLogits,
     kHops,
     kPhaseTimes,

@@ -55,8 +55,6 @@ Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kern
   }
   const int64_t width = h.max_width;
   query_ = std::make_unique<Arena>(floats(width * h.heads * h.head_dim));
-  const int64_t unnormed = h.qk_norm == QkNorm::kAll ? int64_t{h.heads} + h.kv_heads : 0;
-  unnormed_ = std::make_unique<Arena>(floats(width * unnormed * h.head_dim));
   attention_ = std::make_unique<Arena>(floats(h.splits * width * h.heads * (h.head_dim + 2)));
   hidden_ = std::make_unique<Arena>(floats(width * h.intermediate));
   for (int i = 0; i < exchange_.workers(); ++i) {
@@ -91,8 +89,7 @@ const PlanMatrix& Executor::matrix_of(int64_t phase, int64_t matrix) const {
 
 bool Executor::converts(int64_t phase, int64_t matrix) const {
   const WeightRole role = matrix_of(phase, matrix).role;
-  const Weight& weight = weights_.weight(role, plan_.phases[phase].layer);
-  return weight.format != weight.stored.format;
+  return weights_.weight(role, plan_.phases[phase].layer).copied();
 }
 
 void Executor::convert(int64_t phase, int64_t matrix) {

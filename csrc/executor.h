@@ -235,7 +235,6 @@ class Executor {
 
   // Shared by the workers of a group; who may touch what when is the plan's business.
   std::unique_ptr<Arena> query_;      // [L, T, H/L*h]
-  std::unique_ptr<Arena> unnormed_;   // [T, (H+K)*h], where kNormQk reads it
   std::unique_ptr<Arena> attention_;  // [L, S, T, H/L, h + 2]
   std::unique_ptr<Arena> hidden_;     // [L, T, F/L]
 

@@ -176,10 +176,11 @@ void Executor::project_qkv(Worker& w, const PlanPhase& phase) {
     if (late && part.role != WeightRole::kV) {
       const bool query = part.role == WeightRole::kQ;
       const int64_t before = query ? 0 : int64_t{h.heads} * h.head_dim;
-      multiply(w, phase, i, [&](int64_t, int64_t first, int64_t count, float* y) {
+      multiply(w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
+        first += (w.first_lane + lane) * rows;
         add_bias(y, query ? layer.q_bias : layer.k_bias, first, count);
         for (int64_t t = 0; t < width; ++t) {
-          float* out = unnormed_->as<float>() + t * both + before + first;
+          float* out = exchange_.unnormed() + t * both + before + first;
           std::memcpy(out, y + t * count, floats(count));
         }
       });
@@ -230,36 +231,45 @@ void Executor::store_key_or_value(const PlanPhase& phase, bool key, int64_t t, i
   }
 }
 
-// Norms the queries and the keys of each token, each over all their heads, and turns and stores the
-// own heads. Every worker sums the squares of all, in the same order: adding them up again takes
-// less than a second wait would. One lane.
+// Norms the queries and the keys of each token, each over all heads of all lanes, and turns and
+// stores the own heads. Every worker sums the squares of all, in the same order: adding them up
+// again takes less than a second wait would.
 void Executor::norm_qk(Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = plan_.header;
   const LayerWeights& layer = weights_.layers[phase.layer];
-  const PlanShare units = share(w, phase.units);  // heads, of Q and then of K
-  const int64_t dim = h.head_dim, heads = h.heads, kv_heads = h.kv_heads;
-  const auto finish = [&](const float* x, const float* scale, int64_t all, int64_t begin,
-                          int64_t end, int64_t t, auto store) {
-    if (begin >= end) return;
-    float* normed = w.normed->as<float>();
-    kernels_.rms_norm(x, all * dim, scale, h.norm_eps, all * dim, 1, normed, all * dim);
-    float* own = normed + begin * dim;
-    rotate(w, phase.rotary, own, t, begin * dim, (end - begin) * dim);
-    store(own, begin * dim, (end - begin) * dim);
+  const PlanShare units = share(w, phase.units);  // heads, lane by lane: of Q and then of K
+  const int64_t dim = h.head_dim, heads = h.heads / h.lanes, kv_heads = h.kv_heads / h.lanes;
+  float* normed = w.normed->as<float>();
+  // Own heads begin .. end - 1 of a lane's, whose first is at `before` among its units.
+  const auto own = [&](int64_t lane, int64_t before, int64_t count, auto store) {
+    const int64_t first = lane * (heads + kv_heads) + before;
+    const int64_t begin = std::max<int64_t>(units.begin - first, 0);
+    const int64_t end = std::min<int64_t>(units.end - first, count);
+    if (begin < end) store(w.first_lane + lane, begin, end);
   };
+  const auto norm = [&](const float* x, const float* scale, int64_t columns) {
+    kernels_.rms_norm(x, columns, scale, h.norm_eps, columns, 1, normed, columns);
+  };
+  if (units.begin == units.end) return;
   for (int64_t t = 0; t < pass_.width; ++t) {
-    const float* x = unnormed_->as<float>() + t * (heads + kv_heads) * dim;
-    finish(x, layer.q_norm, heads, std::min<int64_t>(units.begin, heads),
-           std::min<int64_t>(units.end, heads), t,
-           [&](const float* y, int64_t first, int64_t count) {
-             float* q = query_->as<float>() + t * heads * dim + first;
-             std::memcpy(q, y, floats(count));
-           });
-    finish(x + heads * dim, layer.k_norm, kv_heads, std::max<int64_t>(units.begin - heads, 0),
-           std::max<int64_t>(units.end - heads, 0), t,
-           [&](const float* y, int64_t first, int64_t count) {
-             store_key_or_value(phase, true, t, first, y, count);
-           });
+    const float* x = exchange_.unnormed() + t * (h.heads + h.kv_heads) * dim;
+    norm(x, layer.q_norm, h.heads * dim);
+    for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
+      own(lane, 0, heads, [&](int64_t owner, int64_t begin, int64_t end) {
+        float* y = normed + (owner * heads + begin) * dim;
+        rotate(w, phase.rotary, y, t, begin * dim, (end - begin) * dim);
+        float* q = query_->as<float>() + ((owner * h.max_width + t) * heads + begin) * dim;
+        std::memcpy(q, y, floats((end - begin) * dim));
+      });
+    }
+    norm(x + h.heads * dim, layer.k_norm, h.kv_heads * dim);
+    for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
+      own(lane, heads, kv_heads, [&](int64_t owner, int64_t begin, int64_t end) {
+        const int64_t first = (owner * kv_heads + begin) * dim, count = (end - begin) * dim;
+        rotate(w, phase.rotary, normed + first, t, begin * dim, count);
+        store_key_or_value(phase, true, t, first, normed + first, count);
+      });
+    }
   }
 }
 

@@ -13,11 +13,32 @@
 
 namespace monolane {
 
+// Where the lanes' rows lie in a matrix that is stored as that of one lane (model/_lanes.py). By
+// default they are its rows as they are, lane after lane.
+struct LaneCut {
+  int64_t column_parts = 1;  // lane l has the columns of part l, of all rows
+  int64_t copies = 1;        // each block of rows serves so many times, one behind the other
+  int64_t block = 1;         // rows
+
+  int64_t rows(const Matrix& stored) const { return stored.rows * column_parts * copies; }
+  int64_t columns(const Matrix& stored) const { return stored.cols / column_parts; }
+  int64_t stored_row(const Matrix& stored, int64_t row) const {
+    return column_parts > 1 ? row % stored.rows : row / (copies * block) * block + row % block;
+  }
+  int64_t stored_column(const Matrix& stored, int64_t row) const {
+    return column_parts > 1 ? row / stored.rows * columns(stored) : 0;
+  }
+};
+
 // A matrix in the loader's memory, usually a mapped file, and the format in which it is to be
 // multiplied. Where that is not the stored one, workers convert their own rows: worker_rows.h.
 struct Weight {
   Matrix stored;
   Format format;
+  LaneCut cut = {};
+
+  // Whether workers multiply by copies of their own rows instead of by what is stored.
+  bool copied() const { return format != stored.format || cut.column_parts > 1 || cut.copies > 1; }
 };
 
 // The weights of a layer, all lanes of a matrix one below the other: row = lane * rows + r.

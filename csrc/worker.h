@@ -43,7 +43,8 @@ struct Executor::Worker {
     for (const PlanShare& part : plan.shares) rows = std::max<int64_t>(rows, part.end - part.begin);
 
     x = std::make_unique<Arena>(floats(lanes * width * h.hidden));
-    normed = std::make_unique<Arena>(floats(width * std::max<int64_t>(columns, h.hidden)));
+    normed = std::make_unique<Arena>(floats(std::max<int64_t>(
+        width * std::max<int64_t>(columns, h.hidden), int64_t{h.heads} * h.head_dim)));
     packed = std::make_unique<Arena>(static_cast<size_t>(packed_bytes));
     product = std::make_unique<Arena>(floats(2 * width * std::max<int64_t>(rows, 1)));
     sum = std::make_unique<Arena>(floats(h.hidden));
@@ -71,7 +72,7 @@ struct Executor::Worker {
   uint32_t finished = 0;                // phases since construction
   uint32_t base = 0;                    // `finished` of everybody at the beginning of this pass
   std::unique_ptr<Arena> x;             // [lanes, T, D] residual streams
-  std::unique_ptr<Arena> normed;        // [T, columns]
+  std::unique_ptr<Arena> normed;        // [T, columns], or all heads of a token
   std::unique_ptr<Arena> packed;        // of each kind [lanes, T, packed]
   std::unique_ptr<Arena> product;       // [T, rows], twice
   std::unique_ptr<Arena> sum;           // [D]

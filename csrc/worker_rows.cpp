@@ -1,6 +1,7 @@
 #include "worker_rows.h"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 
@@ -24,36 +25,83 @@ Format codes_of(Format format) { return format == Format::kQ80p ? Format::kI8 : 
 
 void check(const PlanMatrix& part, const Weight& weight, int64_t end) {
   const Matrix& stored = weight.stored;
-  if (stored.cols != part.columns || stored.rows < end) {
+  const int64_t columns = weight.cut.columns(stored), rows = weight.cut.rows(stored);
+  if (columns != part.columns || rows < end || columns % column_step(stored.format) != 0) {
     throw std::invalid_argument("weights: expected a matrix of " + std::to_string(part.columns) +
                                 " columns and at least " + std::to_string(end) + " rows, got " +
-                                std::to_string(stored.cols) + " and " +
-                                std::to_string(stored.rows));
+                                std::to_string(columns) + " and " + std::to_string(rows));
   }
   if (is_repacked(stored.format)) {
     if (repacked_of(stored.format) != weight.format) {
       throw std::invalid_argument("weights: expected codes to be repacked into their own format");
     }
   } else if (is_coded(stored.format) ||
-             (is_coded(weight.format) && (stored.cols % kGroup || !is_made(weight.format)))) {
+             (is_coded(weight.format) && (columns % kGroup || !is_made(weight.format)))) {
     throw std::invalid_argument(
         "weights: expected a float matrix to convert, with a multiple of 32 columns for codes");
   }
 }
 
-// Float rows to panels, a panel's rows at a time.
-void quantize_panels(const Matrix& from, Format to, void* panels) {
-  const Format codes = codes_of(to);
-  const int64_t cols = from.cols, step = kPanelRows * row_bytes(from.format, cols);
-  std::vector<char> values(kPanelRows * row_bytes(codes, cols));
-  std::vector<uint16_t> scales(kPanelRows * (cols / kGroup));
-  const char* rows = static_cast<const char*>(from.data);
-  char* out = static_cast<char*>(panels);
-  for (int64_t r = 0; r < from.rows; r += kPanelRows, rows += step) {
-    const int64_t count = std::min(kPanelRows, from.rows - r);
-    quantize_rows(codes, from.format, rows, count, cols, values.data(), scales.data());
-    repack_rows({values.data(), scales.data(), count, cols, codes}, out);
-    out += kPanelRows * row_bytes(to, cols);
+// Some rows of a weight as a matrix: those that are stored, or where they do not lie one behind the
+// other, a copy.
+class Rows {
+ public:
+  Rows(const Weight& weight, int64_t first, int64_t count) {
+    const Matrix& stored = weight.stored;
+    const LaneCut& cut = weight.cut;
+    if (cut.column_parts == 1 && cut.copies == 1) {
+      matrix_ = slice(stored, first, count);
+      return;
+    }
+    const int64_t columns = cut.columns(stored), groups = columns / kGroup;
+    const int64_t bytes = row_bytes(stored.format, columns);
+    values_.resize(count * bytes);
+    if (stored.scales != nullptr) scales_.resize(count * groups);
+    for (int64_t r = 0; r < count; ++r) {
+      const int64_t row = cut.stored_row(stored, first + r);
+      const int64_t column = cut.stored_column(stored, first + r);
+      const char* from = static_cast<const char*>(stored.data) +
+                         row * row_bytes(stored.format, stored.cols) +
+                         row_bytes(stored.format, column);
+      std::memcpy(values_.data() + r * bytes, from, bytes);
+      if (stored.scales == nullptr) continue;
+      const uint16_t* scales = stored.scales + row * (stored.cols / kGroup) + column / kGroup;
+      std::copy_n(scales, groups, scales_.data() + r * groups);
+    }
+    const uint16_t* scales = stored.scales == nullptr ? nullptr : scales_.data();
+    matrix_ = {values_.data(), scales, count, columns, stored.format};
+  }
+  Rows(const Rows&) = delete;
+  Rows& operator=(const Rows&) = delete;
+
+  const Matrix& matrix() const { return matrix_; }
+
+ private:
+  Matrix matrix_;
+  std::vector<char> values_;
+  std::vector<uint16_t> scales_;
+};
+
+// At most a panel's rows to the format in which they are multiplied.
+void convert_rows(const Kernels& kernels, const Matrix& from, Format to, void* out) {
+  if (is_repacked(from.format)) {
+    repack_rows(from, out);
+  } else if (is_panels(to)) {
+    const Format codes = codes_of(to);
+    std::vector<char> values(from.rows * row_bytes(codes, from.cols));
+    std::vector<uint16_t> scales(from.rows * (from.cols / kGroup));
+    quantize_rows(codes, from.format, from.data, from.rows, from.cols, values.data(),
+                  scales.data());
+    repack_rows({values.data(), scales.data(), from.rows, from.cols, codes}, out);
+  } else if (from.format == to) {
+    std::memcpy(out, from.data, from.rows * row_bytes(to, from.cols));
+  } else {
+    std::vector<float> row(from.cols);
+    for (int64_t r = 0; r < from.rows; ++r) {
+      kernels.widen(from, r, row.data());
+      kernels.store_kv(row.data(), from.cols, to,
+                       static_cast<char*>(out) + r * row_bytes(to, from.cols));
+    }
   }
 }
 
@@ -82,9 +130,12 @@ WorkerRows::WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t wo
       const int64_t count = share.end - share.begin;
       check(matrix, weight, first + share.end);
       Part& part = parts_[p * kPlanMaxMatrices + i];
-      part.used = slice(weight.stored, first + share.begin, count);
-      if (weight.format == weight.stored.format) continue;
-      part.stored = part.used;
+      if (!weight.copied()) {
+        part.used = slice(weight.stored, first + share.begin, count);
+        continue;
+      }
+      part.stored = &weight;
+      part.first = first + share.begin;
       part.used = {nullptr, nullptr, count, matrix.columns, weight.format};
       const int64_t size = is_panels(weight.format)
                                ? panels_bytes(weight.format, count, matrix.columns)
@@ -102,22 +153,16 @@ WorkerRows::WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t wo
 
 void WorkerRows::convert(const Kernels& kernels, int64_t phase, int64_t matrix) {
   Part& part = parts_[static_cast<size_t>(phase) * kPlanMaxMatrices + matrix];
-  if (part.stored.data == nullptr) return;
-  const Matrix stored = part.stored;
-  const Format to = part.used.format;
-  if (is_repacked(stored.format)) {
-    repack_rows(stored, part.values);
-  } else if (is_panels(to)) {
-    quantize_panels(stored, to, part.values);
-  } else {
-    std::vector<float> row(stored.cols);
-    char* out = static_cast<char*>(part.values);
-    for (int64_t r = 0; r < stored.rows; ++r, out += row_bytes(to, stored.cols)) {
-      kernels.widen(stored, r, row.data());
-      kernels.store_kv(row.data(), stored.cols, to, out);
-    }
+  if (part.stored == nullptr) return;
+  const Matrix& used = part.used;
+  char* out = static_cast<char*>(part.values);
+  for (int64_t r = 0; r < used.rows; r += kPanelRows) {
+    const int64_t count = std::min(kPanelRows, used.rows - r);
+    const Rows rows(*part.stored, part.first + r, count);
+    convert_rows(kernels, rows.matrix(), used.format, out);
+    out += kPanelRows * row_bytes(used.format, used.cols);
   }
-  part.stored.data = nullptr;
+  part.stored = nullptr;
 }
 
 }  // namespace monolane

@@ -1,5 +1,5 @@
 // The rows of every matrix that one worker multiplies: where they lie, and its own copies of those
-// that are not stored in the format in which they are multiplied.
+// that are not stored in the format in which they are multiplied, or not one behind the other.
 //
 // Why one arena per worker, and not one per matrix: of a matrix a worker may own less than a huge
 // page, and a page has one NUMA node. In the order of the plan, a worker's copies are one stretch
@@ -35,7 +35,8 @@ class WorkerRows {
 
  private:
   struct Part {
-    Matrix stored;  // data null where there is nothing to convert, or no longer
+    const Weight* stored = nullptr;  // null where there is nothing to convert, or no longer
+    int64_t first = 0;               // of its rows, all lanes one below the other
     Matrix used;
     void* values = nullptr;  // what `used` reads, in the arena
   };

@@ -1,6 +1,6 @@
 // Drives the executor without Python, so that a sanitizer sees nothing but our own code: weights
 // converted by the workers, epochs, batches, stops, rollbacks, traces, and a destructor amid an
-// epoch, on 1 to 8 workers.
+// epoch, on 1 to 8 workers; and the ranks of a plan as executors of one process that share memory.
 //
 //   executor_test CASES           runs everything; exit code 0 if all holds
 //   executor_test CASES FAULT     with a fault put in, which the sanitizer must report:
@@ -406,6 +406,32 @@ void test_convert(const NamedPlan& named, const Tensors& tensors, Isa isa, const
   EXPECT(test_batch(executor) == expected);
 }
 
+// Ranks draw what one executor draws, also from a slot that each of them copied.
+void test_ranks(const NamedPlan& named, const Tensors& tensors, Isa isa, const Drawn& expected) {
+  const Arithmetic arithmetic = arithmetic_of(named.dtype);
+  const StoredWeights weights(tensors, arithmetic.weights, used_of(arithmetic.weights), false);
+  std::vector<std::unique_ptr<Executor>> ranks;  // the followers stop first, as when rank 0 ends
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    const int segment = rank > 0 ? ranks[0]->exchange().segment() : -1;
+    ranks.push_back(std::make_unique<Executor>(
+        named.plan, Seat{.rank = rank, .ranks = 2, .segment = segment}, weights.table,
+        select_kernels(isa), arithmetic.activation, arithmetic.kv, kSlots, std::vector<int>{}));
+    convert_all(*ranks.back());
+    if (rank > 0) ranks.back()->follow();
+  }
+  Executor& leader = *ranks[0];
+  EXPECT(test_batch(leader) == expected);
+  clear(leader);
+  draw(leader, {advance(0, prompt(40, 1), 1)});
+  leader.copy(0, 1);
+  leader.copy(1, 2);
+  const Drawn first = draw(leader, {advance(0, prompt(3, 2), 9)});
+  leader.copy(1, 0);  // while a late rank may still read the pass that ended the last epoch
+  const Drawn last = draw(leader, {advance(2, prompt(3, 2), 9)});
+  EXPECT(first.at(0) == last.at(2));
+  ranks.pop_back();
+}
+
 // Returns what test_batch drew.
 Drawn test_all(const NamedPlan& named, const Tensors& tensors, Isa isa, const std::string& fault) {
   const Arithmetic arithmetic = arithmetic_of(named.dtype);
@@ -415,6 +441,7 @@ Drawn test_all(const NamedPlan& named, const Tensors& tensors, Isa isa, const st
                     arithmetic.kv, kSlots, {});
   convert_all(executor);
   const Drawn drawn = test_batch(executor);
+  if (named.plan.header.groups % 2 == 0 && fault.empty()) test_ranks(named, tensors, isa, drawn);
   test_yield(executor);
   test_guides(executor, named.plan.header.vocab);
   test_rollback(executor, named.plan.header.vocab);

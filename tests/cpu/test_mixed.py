@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from blocks import BLOCKS, random_blocks
 
 from monolane._core import kernels
 from monolane.cpu import CpuExecutor
@@ -44,29 +44,11 @@ CONFIG = ModelConfig(
     layers=(LayerConfig(NOW, NOW),) * 3,
     head=Head.VOCAB_PARALLEL,
 )
-BLOCKS = [name for name, row in FORMATS.items() if row.in_blocks]
 FLOATS: dict[str, Any] = {"float32": "f4", "float16": "f2", "bfloat16": ml_dtypes.bfloat16}
 # Matrices of one phase with activations of three kinds, and every format in some place.
 MIXED = (*BLOCKS, *FLOATS)
-HALVES = {"q6_k": (208,), "q8_0": (0,), "q4_0": (0,), "q5_0": (0,)}  # where; else 0 and 2
 MATRICES = (Role.Q, Role.K, Role.V, Role.O, Role.GATE, Role.UP, Role.DOWN, Role.HEAD)
 IDS = np.random.default_rng(3).integers(301, size=70)
-
-
-def random_blocks(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Blocks:
-    """Random codes, with float16 scales such that the numbers' RMS is 0.08."""
-    *outer, columns = shape
-    block, size = GGML_QUANT_SIZES[GGMLQuantizationType[name.upper()]]
-    data = rng.integers(0, 256, (*outer, columns // block, size), dtype=np.uint8)
-    halves = rng.uniform(-0.01, 0.01, (*outer, columns // block)).astype(np.float16)
-    places = HALVES.get(name, (0, 2))
-    for at in places:
-        data[..., at : at + 2] = halves[..., None].view(np.uint8)
-    found = Blocks(name, data.reshape(*outer, -1), columns)
-    halves = (halves * (0.08 / found.widened().std())).astype(np.float16)
-    for at in places:
-        data[..., at : at + 2] = halves[..., None].view(np.uint8)
-    return Blocks(name, data.reshape(*outer, -1), columns)
 
 
 def make(formats: tuple[str, ...], config: ModelConfig = CONFIG, tied: bool = False) -> Weights:

@@ -269,3 +269,22 @@ def test_a_rank_that_cannot_load_says_why(tmp_path: Path) -> None:
     shutil.rmtree(folder)
     with pytest.raises(BackendError, match="rank 1: "):
         CpuExecutor(weights, context=8, slots=1, ranks=2)
+
+
+def test_the_next_pass_waits_until_all_have_read_the_last(alone: CpuExecutor) -> None:
+    """Rank 1 learns of a slot's copy 60 ms late, long after rank 0 has begun what comes next.
+
+    Only rank 0's wait for what the others acknowledge keeps it from writing over that pass.
+    """
+    executor = make(DEMO, 2, link_delay=60e-3, patience=10.0)
+    found: list[np.ndarray] = []
+    try:
+        for one in (executor, alone):
+            one.truncate(0, 0)
+            one.logits(0, IDS[:9])
+            for target in (1, 2):
+                one.copy(0, target)
+            found.append(one.logits(2, IDS[9:12]))
+    finally:
+        executor.close()
+    np.testing.assert_array_equal(*found)

@@ -37,6 +37,9 @@ def test_ranks_are_a_number(tiny_model: Path, ranks: object) -> None:
         Engine.load(tiny_model, ranks=ranks)  # type: ignore[arg-type]
 
 
-def test_a_model_of_one_lane_is_told_what_to_do(llama_gguf: Path) -> None:
-    with pytest.raises(BackendError, match="one lane.*monolane retrofit"):
-        Engine.load(llama_gguf, "cpu", ranks=2)
+def test_a_dense_model_is_cut_into_a_lane_for_each_rank(llama_gguf: Path) -> None:
+    greedy = SamplingParams(max_tokens=24, ignore_eos=True)
+    with Engine.load(llama_gguf, "cpu", "float32") as alone:
+        wanted = alone.generate([5, 6, 7], greedy).token_ids
+    with Engine.load(llama_gguf, "cpu", "float32", ranks=2) as engine:
+        assert engine.generate([5, 6, 7], greedy).token_ids == wanted

@@ -64,7 +64,6 @@ def test_a_config_is_a_value() -> None:
         ({"layers": (LayerConfig(NOW, NOW, window=0),)}, "window: expected None or 1 and more"),
         ({"bos_id": 48}, "bos_id: expected a token id below vocab_size (48), got 48"),
         ({"eos_ids": (1, 99)}, "eos_ids: expected a token id below vocab_size (48), got 99"),
-        ({"qk_norm": QkNorm.ALL}, "qk_norm: expected one lane where all heads are normed at once"),
         ({"norm_before": False}, "norm_after: expected true where norm_before is false"),
         ({"query_scale": 0.0}, "query_scale: expected a number above 0, got 0.0"),
         ({"query_scale": math.inf}, "query_scale: expected a number above 0, got inf"),

@@ -67,7 +67,8 @@ CONFIGS = {
     ),
     "mlp_only": _config(layers=(*[LayerConfig(NEVER, NEVER)] * 2, *[LayerConfig(NEVER, LATE)] * 5)),
     "head_norms": _config(num_lanes=2, qk_norm=QkNorm.HEAD, norm_offset=1.0),
-    "late_norms": _config(  # one lane, as all heads are normed at once
+    "late_norms_of_lanes": _config(num_lanes=2, qk_norm=QkNorm.ALL, qkv_bias=True),
+    "late_norms": _config(
         num_lanes=1,
         qk_norm=QkNorm.ALL,
         qkv_bias=True,

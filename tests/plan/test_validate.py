@@ -102,8 +102,8 @@ def plans(draw: st.DrawFn) -> Plan:
         head=draw(st.sampled_from(Head)),
         rotary=Rotary(style=draw(st.sampled_from(["interleaved", "half"]))),
     )
-    norms = [None, QkNorm.HEAD] + [QkNorm.ALL] * (lanes == 1)
-    config = replace(config, qk_norm=draw(st.sampled_from(norms)))
+    norms = st.sampled_from([None, *QkNorm])
+    config = replace(config, qk_norm=draw(norms))
     device = replace(cpu(draw(st.integers(1, 9))), choice=draw(st.sampled_from(Choice)))
     delays = [r.delay or 0 for x in config.layers for r in (x.attention_reduce, x.mlp_reduce)]
     slots = draw(st.one_of(st.none(), st.integers(max(delays) + 1, 8)))

@@ -19,7 +19,7 @@ class WeightTable:
 
     def __init__(self, layers: int) -> None: ...
 
-    def set_matrix(self, role: int, layer: int, values: object, scales: object | None, rows: int, columns: int, format: int, wanted: int) -> None: ...
+    def set_matrix(self, role: int, layer: int, values: object, scales: object | None, rows: int, columns: int, format: int, wanted: int, column_parts: int = 1, copies: int = 1, block: int = 1) -> None: ...
 
     def set_vector(self, role: int, layer: int, values: object) -> None: ...
 
@@ -60,7 +60,7 @@ class Executor:
 
     def convert(self, phase: int, matrix: int) -> None:
         """
-        Have the workers make their copies of a phase's matrix, if it is stored in another format than it is multiplied in; for each matrix, before the first epoch. What set_matrix was given for it is not read again.
+        Have the workers make their copies of a phase's matrix, if it is stored in another format than it is multiplied in, or cut into lanes otherwise than by rows; for each matrix, before the first epoch. What set_matrix was given for it is not read again.
         """
 
     def length(self, slot: int) -> int: ...

@@ -24,8 +24,8 @@ from monolane.epoch import (
     pack,
     unpack_tokens,
 )
-from monolane.errors import BackendError, RankError, RequestError
-from monolane.model import ModelConfig, Weights
+from monolane.errors import BackendError, ConfigError, RankError, RequestError
+from monolane.model import ModelConfig, Weights, in_lanes
 from monolane.plan import pass_cost
 
 
@@ -37,6 +37,7 @@ class CpuExecutor(Executor):
     workers     threads; None: one for each core that this process may use
     isa         instruction set; None: the best that this machine has
     ranks       processes over which lanes and threads are spread; docs/ranks.md
+    lanes       into which a dense model is cut; None: one for each rank
     patience    seconds that a wait for another rank may see no progress, until the epoch fails
     link_delay  seconds until a rank sees what another published; to measure what a link would cost
     timed       phases take the times of ``set_times``; to measure what an exchange hides
@@ -58,18 +59,22 @@ class CpuExecutor(Executor):
         workers: int | None = None,
         isa: str | None = None,
         ranks: int = 1,
+        lanes: int | None = None,
         patience: float = 10.0,
         link_delay: float = 0.0,
         timed: bool = False,
     ) -> None:
         check_config(weights.config)
-        _check_ranks(ranks, weights)
+        lanes = _find_lanes(weights.config, ranks, lanes)
+        _check_ranks(ranks, lanes, weights)
         self.workers = _find_workers(workers, ranks)
         self.isa = _find_isa(isa)
         self.context, self.slots = context, slots
         self.keeps_prefixes = ranks == 1  # the other ranks' keys stay with them
         measured = (link_delay, timed)
-        self._setting = Setting(dtype, context, slots, self.isa, self.workers, ranks, *measured)
+        self._setting = Setting(
+            dtype, context, slots, self.isa, self.workers, ranks, lanes, *measured
+        )
         self._patience = patience
         self._weights = weights if ranks > 1 else None  # to start the ranks again
         self._ranks: Ranks | None = None
@@ -275,14 +280,25 @@ def _find_workers(workers: int | None, ranks: int) -> int:
     return workers
 
 
-def _check_ranks(ranks: int, weights: Weights) -> None:
-    config: ModelConfig = weights.config
-    lanes = config.num_lanes
-    if lanes == 1 < ranks:
+def _find_lanes(config: ModelConfig, ranks: int, lanes: int | None) -> int:
+    """Return the lanes of the plan: those of a Laneformer, or those into which a model is cut."""
+    if config.num_lanes > 1:
+        if lanes not in (None, config.num_lanes):
+            raise BackendError(
+                f"lanes: expected None or the {config.num_lanes} that this model has, got {lanes!r}"
+            )
+        return config.num_lanes
+    wanted = ranks if lanes is None else lanes
+    try:
+        in_lanes(config, wanted)
+    except ConfigError as error:
         raise BackendError(
-            f"ranks: expected 1, since this model has one lane and ranks share out lanes, got "
-            f"{ranks}; 'monolane retrofit' cuts a dense model into lanes"
-        )
+            f"ranks: this model cannot be cut into {wanted} lanes for {ranks} ranks: {error}"
+        ) from None
+    return wanted
+
+
+def _check_ranks(ranks: int, lanes: int, weights: Weights) -> None:
     if lanes % ranks:
         divisors = [str(n) for n in range(1, lanes + 1) if lanes % n == 0]
         raise BackendError(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from monolane._core import Executor as NativeExecutor
 from monolane.cpu._arithmetic import find_arithmetic
 from monolane.cpu._weights import block_formats, convert, hand_over, keeps_floats
-from monolane.model import ACTIVATIONS, Role, Weights
+from monolane.model import ACTIVATIONS, Role, Weights, in_lanes
 from monolane.plan import Plan, build, cpu, to_arrays
 
 
@@ -25,6 +25,7 @@ class Setting:
     isa: str
     workers: int  # threads, of all ranks together
     ranks: int = 1
+    lanes: int = 1  # into which a dense model is cut
     # For measurements: seconds until a rank sees what another published, and whether phases take
     # the times that they are told.
     link_delay: float = 0.0
@@ -49,18 +50,20 @@ class Native:
     def __init__(
         self, weights: Weights, setting: Setting, rank: int = 0, segment: int = -1
     ) -> None:
+        dense = weights.config
+        config = in_lanes(dense, setting.lanes) if dense.num_lanes == 1 else dense
         blocks = block_formats(weights)
-        arithmetic = find_arithmetic(setting.dtype, weights.config.stored_dtype, blocks)
+        arithmetic = find_arithmetic(setting.dtype, config.stored_dtype, blocks)
         self.dtype = arithmetic.name
-        handover = hand_over(weights, arithmetic)
+        handover = hand_over(weights, config, arithmetic)
         kept = setting.dtype == "float32" or bool(blocks)
         self.plan: Plan = build(
-            weights.config,
+            config,
             cpu(setting.workers),
-            weights.config.dtype if kept else self.dtype,
+            config.dtype if kept else self.dtype,
             context=setting.context,
             kv_bytes=arithmetic.keys.bits // 8,
-            formats=handover.formats if blocks or keeps_floats(weights.config) else None,
+            formats=handover.formats if blocks or keeps_floats(config) else None,
         )
         arrays = to_arrays(self.plan)
         self.identity = hashlib.sha256(arrays.header.tobytes() + arrays.phases.tobytes())

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
@@ -18,12 +18,14 @@ from monolane.model import (
     NORMS,
     STORED,
     Blocks,
+    LaneCut,
     ModelConfig,
     Quantized,
     Role,
     WeightFormat,
     Weights,
     find_format,
+    lane_cut,
 )
 from monolane.plan import Plan
 
@@ -43,9 +45,11 @@ class Handover:
     formats: dict[tuple[Role, int | None], str]  # what products read
 
 
-def hand_over(weights: Weights, arithmetic: Arithmetic) -> Handover:
-    """Describe a model's weights to the core; BackendError if a format cannot hold a matrix."""
-    config = weights.config
+def hand_over(weights: Weights, config: ModelConfig, arithmetic: Arithmetic) -> Handover:
+    """Describe a model's weights to the core; BackendError if a format cannot hold a matrix.
+
+    ``config`` is that of the weights, or of a dense model's in lanes.
+    """
     found = Handover(WeightTable(config.num_layers), {}, {})
     wanted = None if keeps_floats(config) else arithmetic.weights
     places = [(role, 0, array) for role, array in weights.outer.items()]
@@ -54,14 +58,17 @@ def hand_over(weights: Weights, arithmetic: Arithmetic) -> Handover:
         if role in _VECTORS:
             # The core knows no offset: it is in the float32 scales that it reads.
             offset = np.float32(config.norm_offset if role in NORMS else 0)
-            _set_vector(found.table, role, index, array, offset)
+            cut = lane_cut(weights.config, config, role)
+            _set_vector(found.table, role, index, cut.of(array.reshape(-1)), offset)
         else:
-            _set(found, role, index, array, wanted)
-    for (role, place), matrix in weights.quantized.items():
-        if isinstance(matrix, Blocks):
-            _set_blocks(found, role, place, matrix)
+            matrix = array.reshape(-1, array.shape[-1])  # lanes one below the other
+            _set(found, role, index, matrix, wanted, lane_cut(weights.config, config, role))
+    for (role, place), coded in weights.quantized.items():
+        cut = lane_cut(weights.config, config, role)
+        if isinstance(coded, Blocks):
+            _set_blocks(found, role, place, coded, cut)
         else:
-            _set_quantized(found, role, place or 0, matrix)
+            _set_quantized(found, role, place or 0, coded, cut)
     for i, rotary in enumerate((config.rotary, config.local_rotary)):  # PlanRotary
         if rotary is not None:
             found.table.set_vector(_FREQUENCIES, i, rotary.frequencies(config.head_dim))
@@ -99,18 +106,23 @@ def _set_vector(
 
 
 def _set(
-    found: Handover, role: Role, layer: int, array: Array, wanted: WeightFormat | None
+    found: Handover,
+    role: Role,
+    layer: int,
+    matrix: Array,
+    wanted: WeightFormat | None,
+    cut: LaneCut,
 ) -> None:
-    matrix = array.reshape(-1, array.shape[-1])  # lanes one below the other
     rows, columns = matrix.shape
     stored = STORED[matrix.dtype]
     # Embedding rows are looked up, not multiplied: one row a token, whatever its format.
     if role is Role.EMBEDDING or wanted is None:
         wanted = stored
-    if wanted.coded and columns % wanted.group:
+    lane_columns = columns // cut.column_parts
+    if wanted.coded and lane_columns % wanted.group:
         raise BackendError(
             f"dtype: {wanted.short} needs rows of a multiple of {wanted.group} columns, got "
-            f"{columns} in {role.value}; use bfloat16 or float32 for this model"
+            f"{lane_columns} in {role.value}; use bfloat16 or float32 for this model"
         )
     found.table.set_matrix(
         role=ROLES.index(role),
@@ -121,17 +133,27 @@ def _set(
         columns=columns,
         format=stored.code,
         wanted=wanted.multiplied.code,
+        **asdict(cut),
     )
-    if wanted is not stored:
+    if wanted is not stored or cut.copied:
         found.sources[role, layer] = matrix
     if role is not Role.EMBEDDING:
         found.formats[role, None if role is Role.HEAD else layer] = wanted.name
 
 
-def _set_blocks(found: Handover, role: Role, place: int | None, matrix: Blocks) -> None:
+def _set_blocks(
+    found: Handover, role: Role, place: int | None, matrix: Blocks, cut: LaneCut
+) -> None:
     """Hand over blocks: embedding rows are looked up in them, of others the workers make panels."""
     stored = find_format(matrix.format)
     looked_up = role is Role.EMBEDDING
+    block = stored.super_block or stored.group
+    if matrix.columns % (block * cut.column_parts):
+        raise BackendError(
+            f"ranks: expected {cut.column_parts} lanes with whole blocks of {block} columns each, "
+            f"as {role.value} of layer {place} is stored in {matrix.format.upper()}, got "
+            f"{matrix.columns} columns; use fewer ranks, or a file in Q8_0"
+        )
     found.table.set_matrix(
         role=ROLES.index(role),
         layer=place or 0,
@@ -141,6 +163,7 @@ def _set_blocks(found: Handover, role: Role, place: int | None, matrix: Blocks) 
         columns=matrix.columns,
         format=stored.code,
         wanted=stored.code if looked_up else stored.multiplied.code,
+        **asdict(cut),
     )
     if not looked_up:
         found.formats[role, place] = stored.multiplied.name
@@ -156,7 +179,9 @@ def block_formats(weights: Weights) -> tuple[str, ...]:
     return tuple(name for name, _ in sizes.most_common())
 
 
-def _set_quantized(found: Handover, role: Role, layer: int, matrix: Quantized) -> None:
+def _set_quantized(
+    found: Handover, role: Role, layer: int, matrix: Quantized, cut: LaneCut
+) -> None:
     """Hand over codes and scales as they lie in memory: mapped, if they came from a file."""
     *outer, columns = matrix.shape
     stored = find_format(f"int{matrix.bits}")
@@ -170,6 +195,7 @@ def _set_quantized(found: Handover, role: Role, layer: int, matrix: Quantized) -
         columns=columns,
         format=stored.code,
         wanted=stored.code if looked_up else stored.multiplied.code,
+        **asdict(cut),
     )
     if not looked_up:
         found.sources[role, layer] = matrix.codes

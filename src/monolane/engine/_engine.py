@@ -85,7 +85,7 @@ class Engine:
                         memory that is free, at most 4 GB), "off", or bytes, also as "512M";
                         docs/prefix-cache.md tells more
         prefix_file     where ``close`` writes what is kept, and from where it is read again
-        ranks           processes that decode together, a share of a Laneformer's lanes each; on
+        ranks           processes that decode together, a share of the model's lanes each; on
                         the cpu backend; docs/ranks.md
 
         Raises ModelNotFoundError, ConfigError, CheckpointError, TextError, BackendError or

@@ -29,6 +29,7 @@ from monolane.model._formats import (
 )
 from monolane.model._gguf import GgufFile
 from monolane.model._gguf_model import GgufModel, is_gguf, read_config
+from monolane.model._lanes import LaneCut, in_lanes, lane_cut
 from monolane.model._quantization import Quantization
 from monolane.model._quantize import MatrixError, QuantizeReport, quantize_folder, repack_folder
 from monolane.model._quantized import Blocks, Quantized, quantize_matrix
@@ -63,6 +64,7 @@ __all__ = [
     "GgufFile",
     "GgufModel",
     "Head",
+    "LaneCut",
     "LayerConfig",
     "LayerRotary",
     "LinearScaling",
@@ -94,7 +96,9 @@ __all__ = [
     "folder_aside",
     "formats_header",
     "formats_of",
+    "in_lanes",
     "is_gguf",
+    "lane_cut",
     "lane_shape",
     "layer_roles",
     "matrix_formats",

@@ -51,7 +51,7 @@ class QkNorm(StrEnum):
     """Over what the norm of queries and keys goes, before they are turned."""
 
     HEAD = "head"  # each head by itself, all with one scale [h]
-    ALL = "all"  # all heads of a token at once, scales [H*h] and [K*h]; one lane only
+    ALL = "all"  # all heads of a token, of all lanes, at once: scales [H*h] and [K*h]
 
 
 class Head(StrEnum):
@@ -226,11 +226,6 @@ class ModelConfig:
                     f"{name}: expected a multiple of the number of lanes ({self.num_lanes}), so "
                     f"that each lane owns an equal slice, got {value}"
                 )
-        if self.qk_norm is QkNorm.ALL and self.num_lanes > 1:
-            raise ConfigError(
-                f"qk_norm: expected one lane where all heads are normed at once, since a lane "
-                f"knows its own heads only, got {self.num_lanes}"
-            )
         if self.tie_embeddings and self.head is Head.CONCAT:
             raise ConfigError(
                 f"tie_embeddings: expected false with a head over all lanes: the embedding has "

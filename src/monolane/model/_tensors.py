@@ -73,6 +73,7 @@ def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tupl
     mlp_rows = config.intermediate_size // lanes
     norm_lanes = lanes if config.norm_scale_per_lane else 1
     head_lanes = lanes if config.head is Head.VOCAB_PARALLEL else 1
+    all_heads = config.qk_norm is QkNorm.ALL
     shapes: dict[Role, tuple[int, ...]] = {
         Role.EMBEDDING: (config.vocab_size, d),
         Role.ATTENTION_NORM: (norm_lanes, d),
@@ -82,8 +83,8 @@ def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tupl
         Role.Q_BIAS: (lanes, q_rows),
         Role.K_BIAS: (lanes, kv_rows),
         Role.V_BIAS: (lanes, kv_rows),
-        Role.Q_NORM: (1, q_rows if config.qk_norm is QkNorm.ALL else config.head_dim),
-        Role.K_NORM: (1, kv_rows if config.qk_norm is QkNorm.ALL else config.head_dim),
+        Role.Q_NORM: (1, config.head_dim * (config.num_heads if all_heads else 1)),
+        Role.K_NORM: (1, config.head_dim * (config.num_kv_heads if all_heads else 1)),
         Role.POST_ATTENTION_NORM: (norm_lanes, d),
         Role.POST_MLP_NORM: (norm_lanes, d),
         Role.O: (lanes, d, q_rows),

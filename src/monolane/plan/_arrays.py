@@ -243,7 +243,7 @@ _TOP = """\
 // group * group_lanes + r / rows. Rows of a head that reads all lanes are numbered once.
 // Units of kAttend are (lane of the group, KV head of the lane, split), the last running fastest;
 // those of kGather are the elements (lane of the group, column), and those of kNormQk the heads, of
-// Q and then of K.
+// Q and then of K, of each lane of the group.
 #pragma once
 
 #include <cstddef>

@@ -123,10 +123,11 @@ class _Builder:
         )
 
     def _norm_qk(self, layer: int, unnormed: Access, *writes: Access) -> Phase:
-        """Share out whole heads, of Q and then of K; every worker sums the squares of all."""
-        heads = self.config.num_heads + self.config.num_kv_heads
+        """Share out heads, of Q and then of K; every worker sums the squares of all lanes."""
+        heads = (self.config.num_heads + self.config.num_kv_heads) // self.groups.count
         units = Share(Scope.GROUP, split(heads, self.groups.workers_each))
-        return self._phase(PhaseKind.NORM_QK, layer, units=units, reads=(unnormed,), writes=writes)
+        read = replace(unnormed, lanes=Scope.ALL)
+        return self._phase(PhaseKind.NORM_QK, layer, units=units, reads=(read,), writes=writes)
 
     def _gather(self) -> Phase:
         elements = self.groups.lanes_each * self.config.hidden_size

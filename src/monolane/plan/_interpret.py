@@ -169,21 +169,27 @@ class _Worker:
 
     def norm_qk(self, phase: Phase) -> None:
         assert phase.units is not None
-        config, (lane,) = self.plan.config, self.lanes
-        both = self.memory.read(Buffer.UNNORMED, (lane, slice(self.width)))
-        q, k = np.split(both, [config.num_heads * config.head_dim], axis=-1)
-        begin, end = phase.units.of(self.index)
-        for role, scale, x, first in (
-            (Role.Q, Role.Q_NORM, q, 0),
-            (Role.K, Role.K_NORM, k, config.num_heads),
+        config = self.plan.config
+        lanes, dim = config.num_lanes, config.head_dim
+        both = [
+            self.memory.read(Buffer.UNNORMED, (lane, slice(self.width))) for lane in range(lanes)
+        ]
+        heads, kv_heads = config.num_heads // lanes, config.num_kv_heads // lanes
+        for role, scale, before, count in (
+            (Role.Q, Role.Q_NORM, 0, heads),
+            (Role.K, Role.K_NORM, heads, kv_heads),
         ):
-            count = x.shape[-1]
+            columns = slice(before * dim, (before + count) * dim)
+            x = np.concatenate([lane[:, columns] for lane in both], axis=-1)
             normed = rms_norm(x[None], self.run.layers[phase.layer][scale], config.norm_eps)[0]
-            heads = [min(max(i - first, 0) * config.head_dim, count) for i in (begin, end)]
-            rows = slice(*heads)
-            if heads[0] < heads[1]:
-                turned = self._rotate(phase.layer, rows, count, normed[:, rows])
-                self._store_qkv(phase, role, lane, rows, turned)
+            for i, lane in enumerate(self.lanes):
+                first = i * (heads + kv_heads) + before
+                own = [min(max(u - first, 0), count) * dim for u in phase.units.of(self.index)]
+                rows = slice(*own)
+                if own[0] < own[1]:
+                    y = normed[:, lane * count * dim :][:, rows]
+                    turned = self._rotate(phase.layer, rows, count * dim, y)
+                    self._store_qkv(phase, role, lane, rows, turned)
 
     def attend(self, phase: Phase) -> None:
         assert phase.units is not None

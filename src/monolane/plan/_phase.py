@@ -37,7 +37,7 @@ class Buffer(IntEnum):
     MLP_OUTPUT = 6  # [slots, L, T, D]
     STREAM = 7  # [L, T, D]
     LOGITS = 8  # [T, V], and candidates taken from them
-    UNNORMED = 9  # [T, (H+K)*h]: products of Q, then of K, if NORM_QK norms them; one lane
+    UNNORMED = 9  # [L, T, (H+K)/L*h]: products of Q, then of K, if NORM_QK norms them
 
 
 @dataclass(frozen=True, slots=True)

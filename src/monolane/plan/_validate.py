@@ -142,7 +142,7 @@ def _units(plan: Plan, phase: Phase) -> Iterator[str]:
     totals = {
         PhaseKind.ATTEND: lanes * config.num_kv_heads // config.num_lanes * plan.splits,
         PhaseKind.GATHER: lanes * config.hidden_size,
-        PhaseKind.NORM_QK: config.num_heads + config.num_kv_heads,
+        PhaseKind.NORM_QK: (config.num_heads + config.num_kv_heads) // plan.groups.count,
     }
     if (phase.units is not None) != (phase.kind in totals):
         yield f"expected units in {_names(totals)} only"
@@ -187,6 +187,8 @@ def _lanes(plan: Plan, phase: Phase, access: Access) -> Scope:
         return Scope.ALL if plan.shared_head else Scope.GROUP
     if access.buffer is Buffer.STREAM and phase.kind is PhaseKind.GATHER:
         return Scope.GROUP
+    if access.buffer is Buffer.UNNORMED:
+        return Scope.ALL if phase.kind is PhaseKind.NORM_QK else Scope.GROUP
     wide = (Buffer.TOKENS, Buffer.STREAM, Buffer.LOGITS)
     return Scope.ALL if access.buffer in wide else Scope.GROUP
 

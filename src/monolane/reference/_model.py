@@ -69,6 +69,13 @@ class ReferenceModel:
     def _norm(self, x: Floats, scale: Floats) -> Floats:
         return rms_norm(x, scale + np.float32(self.config.norm_offset), self.config.norm_eps)
 
+    def _norm_lanes(self, x_LTX: Floats, scale: Floats) -> Floats:
+        """Norm what all lanes have of a token at once."""
+        lanes, width, columns = x_LTX.shape
+        whole_TX = x_LTX.swapaxes(0, 1).reshape(1, width, lanes * columns)
+        normed: Floats = self._norm(whole_TX, scale)
+        return normed.reshape(width, lanes, columns).swapaxes(0, 1)
+
     def _attention(self, i: int, layer: Layer, x_LTD: Floats, cache: Cache) -> Floats:
         config, rules = self.config, self.config.layers[i]
         lanes, width, _ = x_LTD.shape
@@ -81,7 +88,7 @@ class ReferenceModel:
             )
         )
         if config.qk_norm is QkNorm.ALL:
-            q, k = self._norm(q, layer[Role.Q_NORM]), self._norm(k, layer[Role.K_NORM])
+            q, k = self._norm_lanes(q, layer[Role.Q_NORM]), self._norm_lanes(k, layer[Role.K_NORM])
         q_LTHh, k_LTKh, v_LTKh = (y.reshape(lanes, width, -1, config.head_dim) for y in (q, k, v))
         if config.qk_norm is QkNorm.HEAD:
             q_LTHh = self._norm(q_LTHh, layer[Role.Q_NORM])

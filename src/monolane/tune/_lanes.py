@@ -1,16 +1,14 @@
-"""A dense decoder dealt out to lanes: its config, and its weights tensor by tensor; NumPy only.
+"""A dense decoder as a Laneformer: its config, and its weights tensor by tensor; NumPy only.
 
-A Laneformer whose lanes exchange at once computes what a dense decoder computes. Four things
-change. Heads and inner units are dealt out to the lanes in order. Where the dense model turns the
+A Laneformer whose lanes exchange at once computes what a dense decoder computes. How the matrices
+are cut is told in ``model/_lanes.py``. Two more things change. Where the dense model turns the
 pairs (x_i, x_i+E/2) of a head, the rows of queries and keys are put in the order of a Laneformer's
-pairs (x_2i, x_2i+1): the scores are sums of the same terms. A norm's scale is given to each lane.
-And KV heads are repeated where there are fewer of them than lanes: each query head reads a copy of
-its own, so that is exact; it costs cache and reads.
+pairs (x_2i, x_2i+1): the scores are sums of the same terms. And a norm's scale is given to each
+lane.
 
-Shape suffixes: L lanes, D hidden, H query heads, K KV heads, E head width, X rows.
+Shape suffixes: D hidden, H query heads, E head width, X rows.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Literal
@@ -29,6 +27,8 @@ from monolane.model import (
     Role,
     TensorSpec,
     Weights,
+    in_lanes,
+    lane_cut,
     tensor_specs,
 )
 
@@ -64,10 +64,8 @@ def lane_config(
     first, late = NOW if early else NEVER, Reduce(delay)
     rules = [first if i < delay else late for i in range(dense.num_layers)]
     return replace(
-        dense,
+        in_lanes(dense, lanes),
         family="laneformer",
-        num_lanes=lanes,
-        num_kv_heads=_repeated_kv_heads(dense, lanes),
         layers=tuple(
             replace(layer, attention_reduce=rule, mlp_reduce=rule)
             for layer, rule in zip(dense.layers, rules, strict=True)
@@ -77,24 +75,6 @@ def lane_config(
         norm_scale_per_lane=True,
         qkv_bias=False,
     )
-
-
-def _repeated_kv_heads(dense: ModelConfig, lanes: int) -> int:
-    """KV heads that the lanes can share out evenly: those there are, or each of them repeated."""
-    heads, inner, kv_heads = dense.num_heads, dense.intermediate_size, dense.num_kv_heads
-    if lanes < 1 or heads % lanes or inner % lanes:
-        fitting = [n for n in range(1, heads + 1) if math.gcd(heads, inner) % n == 0]
-        raise ConfigError(
-            f"lanes: expected a number that divides num_attention_heads ({heads}) and "
-            f"intermediate_size ({inner}), one of {', '.join(map(str, fitting))}; got {lanes}"
-        )
-    repeated = math.lcm(kv_heads, lanes)
-    if heads % repeated:
-        raise ConfigError(
-            f"lanes: {kv_heads} KV heads for {heads} query heads cannot be shared out to {lanes} "
-            f"lanes, not even repeated; give a divisor of {kv_heads}"
-        )
-    return repeated
 
 
 def lane_tensors(dense: Weights, config: ModelConfig) -> Iterator[PendingTensor]:
@@ -125,7 +105,7 @@ def interleaved(rows_XD: Array, head_dim: int) -> Array:
 def _maker(
     dense: Weights, config: ModelConfig, spec: TensorSpec, array: Array
 ) -> Callable[[], Array]:
-    copies = config.num_kv_heads // dense.config.num_kv_heads
+    cut = lane_cut(dense.config, config, spec.role)
 
     def make() -> Array:
         if spec.role is Role.EMBEDDING:
@@ -133,13 +113,8 @@ def _maker(
         values = array[0]  # of the dense model's one lane
         if spec.role in (Role.Q, Role.K) and dense.config.rotary.style == "half":
             values = interleaved(values, config.head_dim)
-        if spec.role in (Role.K, Role.V) and copies > 1:
-            heads_KED = values.reshape(dense.config.num_kv_heads, config.head_dim, -1)
-            values = heads_KED.repeat(copies, axis=0)
-        if spec.role in (Role.O, Role.DOWN):  # a lane owns columns: [D, X] -> [L, D, X / L]
-            return values.reshape(config.hidden_size, config.num_lanes, -1).swapaxes(0, 1)
         if values.ndim == 1:  # a scale for each lane
             return np.broadcast_to(values, spec.shape)
-        return values.reshape(spec.shape)
+        return cut.of(values).reshape(spec.shape)
 
     return make
