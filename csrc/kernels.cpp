@@ -73,18 +73,21 @@ static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activa
 }
 #endif
 
-// Eight vectors at a time, prefetched as far ahead as `multiply` does it: without, a product of one
-// token outran its own yardstick by 8 %.
+// Eight vectors at a time. AVX2: of four streams, fetched by the hardware, which on two cores of
+// Zen 3 read 50 GB/s where one stream reads 39, and 33 with prefetches. The others: of one stream,
+// prefetched as far ahead as `multiply` does it; without, a product of one token outran its own
+// yardstick by 8 %.
 static float read(const void* data, int64_t bytes) {
+  constexpr int kStreams = kElements == 8 ? 4 : 1, kVectors = 8 / kStreams;
   const float* x = static_cast<const float*>(data);
-  const int64_t ahead = far_ahead();
+  const int64_t part = bytes / 4 / kStreams, ahead = far_ahead();
   Floats acc[8];
   for (Floats& a : acc) a = zero();
-  for (int64_t i = 0; i + 8 * kElements <= bytes / 4; i += 8 * kElements) {
+  for (int64_t i = 0; i + kVectors * kElements <= part; i += kVectors * kElements) {
 #pragma GCC unroll 8
     for (int v = 0; v < 8; ++v) {
-      const float* vector = x + i + v * kElements;
-      prefetch_far(reinterpret_cast<const char*>(vector) + ahead);
+      const float* vector = x + v / kVectors * part + i + v % kVectors * kElements;
+      if constexpr (kStreams == 1) prefetch_far(reinterpret_cast<const char*>(vector) + ahead);
       acc[v] = add(acc[v], load(vector));
     }
   }

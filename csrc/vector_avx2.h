@@ -83,20 +83,32 @@ static inline Floats load_bytes_as_floats(const int8_t* p) {
 }
 static inline Ints splat(int32_t x) { return _mm256_set1_epi32(x); }
 // vpmaddubsw takes unsigned times signed and saturates at 16 bits. Codes of 8 bits: |w| times x
-// with w's sign, at most 2 * 128 * 127 = 32512. Others are at most 63: 2 * 63 * 127.
+// with w's sign, at most 2 * 128 * 127 = 32512. Others are at most 63: 2 * 63 * 127; so pairs of
+// several can be added in 16 bits before they are widened (PanelDot::kPairSums).
+#define MONOLANE_PAIR_SUMS
+using Pair = __m256i;  // of 16-bit sums, of columns 0 and 1, 2 and 3 of each row
 template <bool kBytes>
-static inline Ints dot(Ints acc, Bytes codes, const int8_t* four) {
-  int32_t word;
-  std::memcpy(&word, four, sizeof word);
-  __m256i x = _mm256_set1_epi32(word);
-  if constexpr (kBytes) {
-    const __m256i w = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
-    x = _mm256_sign_epi8(x, w);
-    codes = _mm256_abs_epi8(w);
+struct Codes {
+  Bytes unsigned_codes, sign;
+  explicit Codes(Bytes codes) : unsigned_codes(codes) {
+    if constexpr (kBytes) {
+      sign = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
+      unsigned_codes = _mm256_abs_epi8(sign);
+    }
   }
-  const __m256i pairs = _mm256_maddubs_epi16(codes, x);
-  return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  Pair times(const int8_t* four) const {
+    int32_t word;
+    std::memcpy(&word, four, sizeof word);
+    __m256i x = _mm256_set1_epi32(word);
+    if constexpr (kBytes) x = _mm256_sign_epi8(x, sign);
+    return _mm256_maddubs_epi16(unsigned_codes, x);
+  }
+};
+static inline Pair add_pairs(Pair a, Pair b) { return _mm256_add_epi16(a, b); }
+static inline Ints widen_pairs(Pair pairs) {
+  return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
+static inline Ints add_sums(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
 static inline Floats to_float(Ints x) { return _mm256_cvtepi32_ps(x); }
 
 static inline void prefetch_far(const void* p) {  // into the second level
