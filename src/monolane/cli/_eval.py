@@ -29,7 +29,8 @@ def evaluate(
         ),
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder of journals and reports; a run goes on there.")
+        Path,
+        typer.Option("--out", "-o", help="Folder of journals and reports; a run goes on there."),
     ],
     model: Annotated[
         str | None,
@@ -52,15 +53,13 @@ def evaluate(
         typer.Option("--temperature", "-t", help="Of code answers [default: 0; of several, 0.8]."),
     ] = None,
     top_p: options.TopP = 1.0,
-    max_tokens: Annotated[
-        int, typer.Option("--max-tokens", "-n", help="Of a code answer.")
-    ] = 768,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Of a code answer.")] = 768,
     seed: options.Seed = 0,
     chat: Annotated[
         bool | None,
         typer.Option(
             "--chat/--no-chat",
-            help="Ask as a chat, or have texts continued [default: chat where there is a template].",
+            help="Ask as a chat, or have texts continued [default: chat, if there is a template].",
         ),
     ] = None,
     data: Annotated[
@@ -184,7 +183,13 @@ def _subject(
 def _bars() -> Iterator[Any]:
     """Show a bar for each task on stderr if it is a terminal, else a line now and then."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console(stderr=True)
     columns = (

@@ -10,7 +10,13 @@ from monolane.evaluate._journal import Journal
 from monolane.evaluate._plan import TASK_NAMES, EvalOptions, evaluate, make_tasks
 from monolane.evaluate._question import Answer, Decoding, Figure, Question
 from monolane.evaluate._report import build_report, render_markdown, render_page, write_report
-from monolane.evaluate._subject import EngineSubject, ServerSubject, Subject, hash_model, open_engine
+from monolane.evaluate._subject import (
+    EngineSubject,
+    ServerSubject,
+    Subject,
+    hash_model,
+    open_engine,
+)
 from monolane.evaluate._tally import Tally
 from monolane.evaluate._task import Outcome, Task
 from monolane.evaluate._transformers import transformers_logits

@@ -108,9 +108,7 @@ def _figures(word: str, tallies: Sequence[Tally]) -> Iterator[Figure]:
     )  # fmt: skip
     divergences = [tally.divergence / tally.tokens for tally in tallies]
     low, high, how = mean_interval(divergences)
-    yield Figure(
-        f"{word}: KL", whole["kl_nats"], low, high, count, f"{how}, prompts", "nats/token"
-    )
+    yield Figure(f"{word}: KL", whole["kl_nats"], low, high, count, f"{how}, prompts", "nats/token")
     for metric, key in (("RMS", "logit_rms_error"), ("largest", "logit_largest_error")):
         yield Figure(f"{word}: logit error, {metric}", whole[key], None, None, count, "", "")
 

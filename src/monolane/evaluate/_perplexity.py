@@ -54,12 +54,14 @@ class PerplexityTask(Task):
 
 def _figures(rows: Sequence[tuple[float, float, float]]) -> tuple[Figure, ...]:
     nats, tokens, size = (sum(column) for column in zip(*rows, strict=True))
-    low, high = bootstrap(rows, lambda mean: bits_per_byte(mean[0], mean[2]))  # type: ignore[arg-type]
+    low, high = bootstrap(rows, lambda mean: bits_per_byte(mean[0], mean[2]))
     per_token = bootstrap(rows, lambda mean: float(mean[0] / mean[1]))
     count, how = len(rows), f"{BOOTSTRAP}, texts"
     about = {"tokens": int(tokens), "bytes": int(size)}
     return (
-        Figure("bits per byte", bits_per_byte(nats, int(size)), low, high, count, how, "", None, about),
+        Figure(
+            "bits per byte", bits_per_byte(nats, int(size)), low, high, count, how, "", None, about
+        ),
         Figure("nats per token", nats / tokens, *per_token, count, how, "", None, about),
     )
 

@@ -1,7 +1,7 @@
-"""Which tasks a run does, from their names and options; all of it is checked before a model loads."""
+"""Which tasks a run does, from names and options; all is checked before a model loads."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from monolane.errors import RequestError
@@ -47,7 +47,7 @@ class EvalOptions:
     window: int = 512
     lengths: tuple[int, ...] = (2048, 4096)
     against: tuple[str, ...] = ()
-    guard: Guard = Guard()
+    guard: Guard = field(default_factory=Guard)
 
     def __post_init__(self) -> None:
         for name in self.tasks:
@@ -89,9 +89,7 @@ def make_tasks(options: EvalOptions) -> list[Task]:
         "humaneval+": lambda: code(HUMANEVAL),
         "mbpp+": lambda: code(MBPP),
         "perplexity": lambda: PerplexityTask(options.text, options.limit, options.window),
-        "parity": lambda: ParityTask(
-            options.against, options.text, options.limit, options.window
-        ),
+        "parity": lambda: ParityTask(options.against, options.text, options.limit, options.window),
     }
     found = [makers[name]() for name in dict.fromkeys(options.tasks) if name in makers]
     asked = [name for name in options.tasks if name in _LONG or name == "ruler"]

@@ -89,11 +89,10 @@ class EngineSubject(Subject):
     def _ids(self, question: Question) -> list[int]:
         if not question.chat:
             return self._tokenizer.encode(question.text + question.begun)
-        messages = [{"role": "user", "content": question.text}]
+        messages = _messages(question)
         template = self.engine.chat_template
         if not question.begun:
             return template.encode(self._tokenizer, messages)
-        messages.append({"role": "assistant", "content": question.begun})
         return template.encode(
             self._tokenizer, messages, add_generation_prompt=False, continue_final=True
         )
@@ -149,9 +148,7 @@ class ServerSubject(Subject):
         if question.stop:
             body["stop"] = list(question.stop)
         if question.chat:
-            body["messages"] = [{"role": "user", "content": question.text}]
-            if question.begun:
-                body["messages"].append({"role": "assistant", "content": question.begun})
+            body["messages"] = _messages(question)
             route = "/v1/chat/completions"
         else:
             body["prompt"] = question.text + question.begun
@@ -162,22 +159,23 @@ class ServerSubject(Subject):
         return _read_answer(found, question.chat, seconds, route)
 
     def count(self, question: Question) -> int:
-        """Return the tokens of a prompt by the server's own /tokenize, as vLLM and monolane have it.
+        """Return the tokens of a prompt by /tokenize, as vLLM's and monolane's servers have it.
 
-        RequestError where it has none.
+        RequestError where there is none.
         """
         body: dict[str, Any] = {"model": self.name}
         if question.chat:
-            body["messages"] = [{"role": "user", "content": question.text}]
+            open_end = bool(question.begun)
+            body["messages"] = _messages(question)
+            body |= {"add_generation_prompt": not open_end, "continue_final_message": open_end}
         else:
             body["prompt"] = question.text + question.begun
         try:
-            found = self._post("/tokenize", body)
-            return int(found["count"]) + (len(question.begun.split()) * 2 if question.chat else 0)
+            return int(self._post("/tokenize", body)["count"])
         except (BackendError, KeyError, TypeError, ValueError) as error:
             raise RequestError(
-                f"{self._target.url}/tokenize: expected a count of tokens, as vLLM's and monolane's "
-                f"servers give it ({error}); prompts of a given length need it"
+                f"{self._target.url}/tokenize: expected a count of tokens, as vLLM's and "
+                f"monolane's servers give it ({error}); prompts of a given length need it"
             ) from None
 
     def _post(self, route: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -213,6 +211,14 @@ class ServerSubject(Subject):
             connection.close()
 
 
+def _messages(question: Question) -> list[dict[str, str]]:
+    """Return a chat, its last message the begun answer if there is one: to be gone on with."""
+    messages = [{"role": "user", "content": question.text}]
+    if question.begun:
+        messages.append({"role": "assistant", "content": question.begun})
+    return messages
+
+
 def _read_answer(found: dict[str, Any], chat: bool, seconds: float, route: str) -> Answer:
     try:
         choice = found["choices"][0]
@@ -243,9 +249,7 @@ def hash_model(path: Path) -> str:
 
 
 @contextmanager
-def open_engine(
-    model: str, chat: bool | None = None, **options: Any
-) -> Iterator[EngineSubject]:
+def open_engine(model: str, chat: bool | None = None, **options: Any) -> Iterator[EngineSubject]:
     """Load a model and yield it as a subject."""
     with Engine.load(find_model(model), **options) as engine:
         yield EngineSubject(engine, model, chat)

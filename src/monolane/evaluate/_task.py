@@ -1,4 +1,4 @@
-"""What a task is, and how one that asks questions is run: item by item, each kept when it is done."""
+"""What a task is, and how one of questions is run: item by item, each kept when it is done."""
 
 import statistics
 from abc import ABC, abstractmethod

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from monolane.errors import BackendError
 
-# full: namespaces, limits, another root folder and user; weak: limits, and Python's sockets refused.
+# full: namespaces, limits, another root folder and user; weak: limits, no sockets in Python.
 Strength = Literal["full", "weak"]
 _OURS = Path(__file__).parent
 _LONGEST = 1 << 20  # bytes of a verdict
@@ -107,10 +108,8 @@ def _environment(folder: str) -> dict[str, str]:
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
     """End the session of a scorer: its namespace ends with it."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.communicate()
 
 

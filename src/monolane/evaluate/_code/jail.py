@@ -1,9 +1,9 @@
 """The program in which generated code runs: it shuts itself in, then scores one sample.
 
-A process of its own, started by ``guard.py`` with ``python -I`` and an empty environment; it imports
-nothing of monolane. ``enter`` gives the scorer namespaces of its own (no network, no other process
-to see or signal, a root folder of tmpfs with the system and this Python read-only), another user,
-no capabilities, and limits. EvalPlus's own guard only takes functions away from Python, which
+A process of its own, started by ``guard.py`` with ``python -I`` and an empty environment; it
+imports nothing of monolane. ``enter`` gives the scorer namespaces of its own (no network, no other
+process to see or signal, a root folder of tmpfs with the system and this Python read-only), another
+user, no capabilities, and limits. EvalPlus's own guard only takes functions away from Python, which
 ``ctypes`` gives back.
 """
 
@@ -70,22 +70,22 @@ def build_root(root: str, disk: int) -> None:
     _mount("tmpfs", root, "tmpfs", _MS_NOSUID | _MS_NODEV, "size=1m,nr_inodes=4096,mode=755")
     shown: list[str] = []
     wanted = [*_SYSTEM, sys.base_prefix, sys.prefix, *sys.path]
-    for path in sorted({os.path.abspath(path) for path in wanted if path}, key=len):
-        if os.path.exists(path) and not any((path + "/").startswith(p + "/") for p in shown):
+    for path in sorted({str(Path(path).absolute()) for path in wanted if path}, key=len):
+        if Path(path).exists() and not any((path + "/").startswith(p + "/") for p in shown):
             _show(path, root)
             shown.append(path)
     for device in _DEVICES:
         _bind(device, root)
     for folder in ("/tmp", "/dev/shm"):
-        os.makedirs(root + folder, exist_ok=True)
+        Path(root + folder).mkdir(parents=True, exist_ok=True)
         size = f"size={disk},nr_inodes=4096,mode=1777"
         _mount("tmpfs", root + folder, "tmpfs", _MS_NOSUID | _MS_NODEV, size)
 
 
 def _show(path: str, root: str) -> None:
-    if os.path.islink(path):
-        os.makedirs(os.path.dirname(root + path), exist_ok=True)
-        os.symlink(os.readlink(path), root + path)
+    if Path(path).is_symlink():
+        Path(root + path).parent.mkdir(parents=True, exist_ok=True)
+        Path(root + path).symlink_to(Path(path).readlink())
         return
     _bind(path, root)
     attributes = (ctypes.c_uint64 * 4)(_READ_ONLY, 0, 0, 0)
@@ -96,19 +96,19 @@ def _show(path: str, root: str) -> None:
 
 
 def _bind(path: str, root: str) -> None:
-    if os.path.isdir(path):
-        os.makedirs(root + path, exist_ok=True)
+    if Path(path).is_dir():
+        Path(root + path).mkdir(parents=True, exist_ok=True)
     else:
-        os.makedirs(os.path.dirname(root + path), exist_ok=True)
+        Path(root + path).parent.mkdir(parents=True, exist_ok=True)
         Path(root + path).touch()
     _mount(path, root + path, None, _MS_BIND | _MS_REC)
 
 
-def drop_rights(own_user: bool) -> None:
-    """Become nobody's user without a capability, for good."""
+def drop_rights(own_user: bool, number: int) -> None:
+    """Become nobody's user without a capability, for good; ``number`` is no other jail's."""
     if not own_user:
         os.setgroups([])
-        for user in (1_000_000_000 + os.getppid(), 65534):  # one of its own, so its limits are too
+        for user in (1_000_000_000 + number, 65534):  # of its own, since processes are counted
             try:
                 os.setresgid(user, user, user)
                 os.setresuid(user, user, user)
@@ -160,7 +160,7 @@ def enter(root: str, limits: dict[str, int]) -> None:
 
     When that one ends, the kernel ends all that it started. The parent waits and ends likewise.
     """
-    own_user = unshare()
+    number, own_user = os.getpid(), unshare()
     child = os.fork()
     if child:
         _, status = os.waitpid(child, 0)
@@ -170,7 +170,7 @@ def enter(root: str, limits: dict[str, int]) -> None:
     limit(limits, own_count)
     os.chroot(root)  # a chroot also keeps it from making namespaces of its own
     os.chdir("/tmp")
-    drop_rights(own_user)
+    drop_rights(own_user, number)
     _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
@@ -190,7 +190,8 @@ def _load_scorer() -> Any:
     """Import the file beside this one: its folder is on no path, where it would hide modules."""
     path = Path(__file__).with_name("scorer.py")
     spec = importlib.util.spec_from_file_location("scorer", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -17,7 +17,7 @@ _KEYS = ("task_id", "prompt", "entry_point", "canonical_solution", "base_input",
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """One of EvalPlus's two data sets; ``dataset`` is its name there, ``md5`` that of the release."""
+    """One of EvalPlus's two data sets: ``dataset`` is its name there, ``md5`` the release's."""
 
     name: str
     title: str
@@ -121,9 +121,11 @@ def _begins_as(benchmark: Benchmark, text: bytes) -> bool:
     except ValueError:
         return False
     # Plain HumanEval has the same ids and no inputs of EvalPlus's.
-    return isinstance(row, dict) and "plus_input" in row and str(
-        row.get("task_id")
-    ).startswith(benchmark.prefix)
+    return (
+        isinstance(row, dict)
+        and "plus_input" in row
+        and str(row.get("task_id")).startswith(benchmark.prefix)
+    )
 
 
 def _fetched(benchmark: Benchmark) -> tuple[bytes, Path]:
@@ -140,6 +142,6 @@ def _fetched(benchmark: Benchmark) -> tuple[bytes, Path]:
         raise MissingExtraError(f"fetching {benchmark.title}", "eval") from None
     except Exception as error:  # whatever its downloader raises
         raise DataError(
-            f"{benchmark.title}: EvalPlus could not fetch it ({str(error):.200}); download "
+            f"{benchmark.title}: EvalPlus could not fetch it ({error!s:.200}); download "
             f"its {benchmark.version} from github.com/evalplus and give the file with --data"
         ) from None

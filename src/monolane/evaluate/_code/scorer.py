@@ -4,8 +4,11 @@ What is not the released scorer's: the mend of HumanEval/32, named below, and no
 memory, since the jail has set one.
 """
 
+import contextlib
 import importlib
 import inspect
+import os
+import signal
 import sys
 import types
 from typing import Any
@@ -65,17 +68,23 @@ def score(job: dict[str, Any]) -> dict[str, Any]:
             record_time=True,
             output_not_none=problem["entry_point"] in oracle.MBPP_OUTPUT_NOT_NONE_TASKS,
         )
-        verdict[part], _ = _evalplus.untrusted_check(
-            dataset,
-            code,
-            inputs,
-            problem["entry_point"],
-            expected=expected,
-            atol=problem["atol"],
-            ref_time=times,
-            fast_check=True,
-            min_time_limit=job["least_seconds"],
-        )
+        try:
+            verdict[part], _ = _evalplus.untrusted_check(
+                dataset,
+                code,
+                inputs,
+                problem["entry_point"],
+                expected=expected,
+                atol=problem["atol"],
+                ref_time=times,
+                fast_check=True,
+                min_time_limit=job["least_seconds"],
+            )
+        except Exception as error:  # what the sample did to the scorer's memory, files or processes
+            verdict[part], verdict["reason"] = "fail", f"{type(error).__name__}: {error}"
+        if job["guard"] == "full":
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)  # what it left running: all but us, the first process
     return verdict
 
 

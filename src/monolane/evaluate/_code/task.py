@@ -10,17 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from monolane.evaluate._code.guard import Guard
-from monolane.evaluate._code.problems import Benchmark, Problems, find_problems, require_evalplus
 from monolane.evaluate._code.block import target_function
+from monolane.evaluate._code.guard import Guard
+from monolane.evaluate._code.problems import (
+    HUMANEVAL,
+    Benchmark,
+    Problems,
+    find_problems,
+    require_evalplus,
+)
 from monolane.evaluate._intervals import BOOTSTRAP, bootstrap, mean_interval
 from monolane.evaluate._journal import Line
 from monolane.evaluate._question import Decoding, Figure, Question
 from monolane.evaluate._subject import Subject
 from monolane.evaluate._task import AskedTask, Item
 
-# The instruction of EvalPlus's own generation (evalplus/codegen.py, Apache-2.0), so that figures can
-# be compared, and the ends of a text that a base model continues (evalplus/provider/utility.py).
+# The instruction of EvalPlus's own generation (evalplus/codegen.py, Apache-2.0), so that figures
+# can be compared, and the ends of what a base model continues (evalplus/provider/utility.py).
 INSTRUCTION = (
     "Please provide a self-contained Python script that solves the following problem in a "
     "markdown code block:"
@@ -67,7 +73,11 @@ class CodeTask(AskedTask):
             code = problem["prompt"] + text
         verdict = self._guard.score(self._benchmark.dataset, problem, code, sanitize=True)
         passed = verdict["base"] == "pass"
-        return {"score": int(passed and verdict["plus"] == "pass"), "base_score": int(passed), **verdict}
+        return {
+            "score": int(passed and verdict["plus"] == "pass"),
+            "base_score": int(passed),
+            **verdict,
+        }
 
     def figures(self, subject: Subject, lines: Sequence[Line]) -> tuple[Figure, ...]:
         """Return pass@k on all inputs, and pass@1 on the benchmark's own."""
@@ -93,13 +103,18 @@ class CodeTask(AskedTask):
 
     def notes(self) -> tuple[str, ...]:
         """Return which scorer it was, and of how many problems."""
-        found = [
+        mended = (
             "evalplus 0.3.1 as released fails HumanEval/32 whatever the code is; it is mended "
             "here as upstream did (6eb1e19), so a figure may be up to one problem higher than "
-            "one by the released scorer.",
+            "one by the released scorer."
+        )
+        least = (
             f"An input has at least {self._guard.limits.least_seconds:g} s; EvalPlus's own least "
-            "is 1 s, which a busy machine misses.",
-        ]
+            "is 1 s, which a busy machine misses."
+        )
+        found = [least]
+        if self._benchmark is HUMANEVAL:
+            found.insert(0, mended)
         if len(self._rows) < len(self._problems.rows):
             found.append(
                 f"The first {len(self._rows)} of {len(self._problems.rows)} problems only."

@@ -16,6 +16,7 @@ from monolane.evaluate._subject import Subject
 from monolane.evaluate._task import Item, Outcome, Progress, Task, speed_of
 
 SAMPLES = 500  # of each task at each length, as in the released evaluation
+_FULL = 0.95  # of the tokens that a prompt may have: sentences differ in length
 _VERSION = 1  # of the prompts: another number, other prompts
 
 
@@ -92,8 +93,8 @@ def fit(
 ) -> tuple[Item, int]:
     """Return a prompt that fills ``length`` tokens, its answer counted, and its size.
 
-    The largest that fits, by halving; from ``near``, the size of another sample, only downwards,
-    a hundredth at a time. DoesNotFitError if the smallest is too long.
+    The largest that fits, by halving. From ``near``, the size of another sample, it is sought
+    downwards first, and taken if it is nearly full. DoesNotFitError if the smallest is too long.
     """
     most = length - task.max_tokens
     if subject.context is not None and subject.context < length:
@@ -111,9 +112,12 @@ def fit(
     while size >= task.least:
         item, tokens = attempt(size)
         if tokens <= most:
-            return item, size
+            if tokens >= _FULL * most:
+                return item, size
+            break
         size -= max(1, size // 100)
-    low, high = task.least, length  # a line, a sentence or a word has a token at least
+    # A line, a sentence or a word has a token at least.
+    low, high = max(size, task.least), length
     item, tokens = attempt(low)
     if tokens > most:
         raise DoesNotFitError(
@@ -138,4 +142,3 @@ def _figure(name: str, length: int, lines: Sequence[Line]) -> Figure:
     return Figure(
         f"{name} at {length}", value, 100 * low, 100 * high, len(scores), how, "%", None, about
     )
-

@@ -8,6 +8,7 @@ harnesses. Every builder ends for every size: what fits a context is looked for 
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from monolane.evaluate._long import words
 
@@ -111,7 +112,7 @@ def track(rng: random.Random, size: int) -> Prompt:
     names = words.variable_names(rng, _CHAIN + 1)
     value = str(rng.randrange(10_000, 100_000))
     chain = [f"VAR {names[0]} = {value}."]
-    chain += [f"VAR {b} = VAR {a}." for a, b in zip(names, names[1:], strict=False)]
+    chain += [f"VAR {b} = VAR {a}." for a, b in pairwise(names)]
     lines = [_NOISE[i % len(_NOISE)] for i in range(size)]
     for depth, link in zip(sorted(_depths(rng, size, len(chain))), chain, strict=True):
         lines.insert(depth, link)
@@ -131,9 +132,9 @@ def common(rng: random.Random, size: int) -> Prompt:
     rng.shuffle(listed)
     lines = " ".join(f"{i}. {word}" for i, word in enumerate(listed, 1))
     text = (
-        "Below is a numbered list of words. Some stand there more often than others. Remember those "
-        f"that are the most common.\n\n{lines}\n\nQuestion: what are the {_COMMON} most common words "
-        "in the list above?"
+        "Below is a numbered list of words. Some stand there more often than others. Remember "
+        f"those that are the most common.\n\n{lines}\n\nQuestion: what are the {_COMMON} most "
+        "common words in the list above?"
     )
     return Prompt(text, f"The {_COMMON} most common words in the list are:", tuple(wanted))
 
@@ -151,8 +152,8 @@ def frequent(rng: random.Random, size: int) -> Prompt:
     rng.shuffle(text)
     question = (
         "Read the coded text below and keep count of its words; dots mean nothing.\n\n"
-        f"{' '.join(_dotted(rng, text))}\n\nQuestion: what are the three words that come most often "
-        "in the coded text above?"
+        f"{' '.join(_dotted(rng, text))}\n\nQuestion: what are the three words that come most "
+        "often in the coded text above?"
     )
     return Prompt(question, "The three words that come most often are:", tuple(coded[:_FREQUENT]))
 
@@ -167,9 +168,7 @@ LONG_TASKS: tuple[LongTask, ...] = (
     LongTask("niah_single_3", Needles("text", uuid_values=True).build, 128, 1),
     LongTask("niah_multikey_1", Needles("text", keys=4).build, 128, 1),
     LongTask("niah_multikey_2", Needles("needles").build, 128, 1),
-    LongTask(
-        "niah_multikey_3", Needles("needles", uuid_keys=True, uuid_values=True).build, 128, 1
-    ),
+    LongTask("niah_multikey_3", Needles("needles", uuid_keys=True, uuid_values=True).build, 128, 1),
     LongTask("niah_multiquery", Needles("text", keys=4, queries=4).build, 128, 1),
     LongTask("niah_multivalue", Needles("text", values=4).build, 128, 1),
     LongTask("vt", track, 30, 1),

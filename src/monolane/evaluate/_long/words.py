@@ -6,36 +6,18 @@ import string
 import uuid
 from collections.abc import Sequence
 from functools import cache
+from importlib import resources
 
 from monolane.evaluate._windows import help_topics
 
-_FIRST = """
-able amber ample arctic autumn basic blunt bold brave brief bright brisk bronze calm candid careful
-cheerful civil clean clever cloudy coastal copper cosmic cosy crisp curious daily damp dapper deep
-distant dusty eager early earnest elder empty equal exact faint fancy fast fine firm fleet fluent
-fond formal frank fresh frosty gentle giant glad golden grand gray great green handy happy hasty
-honest humble icy idle inner ivory jolly keen kind large late leafy light little local lofty lonely
-loud loyal lucky lunar mellow merry mild misty modern modest mossy narrow neat nimble noble northern
-odd old olive open orderly pale patient plain polite prime proper proud quick quiet rapid rare ready
-regal rich robust rosy round royal rural rustic sandy scarlet secret serene sharp shy silent silver
-simple sleepy slender smooth snowy sober solid spare stable steady stern sturdy subtle sunny swift
-tall tame tender thin tidy tiny tranquil true upper urban vast velvet violet vivid warm wary western
-white wide wild wise witty wooden young
-""".split()
-_SECOND = """
-anchor apple apron arch arrow badge bakery basin basket beacon bell bench bicycle blanket boat bottle
-bridge brook broom bucket button cabin camel candle canoe canvas canyon carpet castle cellar chair
-chapel chest clock cloud coast comet compass copper corner cottage crane cradle creek crown cup
-curtain desk diary dolphin door dragon drum eagle engine falcon feather fence ferry field finch
-flute forest fountain fox garden gate glacier glove goose granite guitar hammer harbor hat hawk hedge
-heron hill horse island jacket jar kettle key kite ladder lagoon lake lamp lantern lemon library lion
-lizard lobster locket maple market meadow mill mirror mountain needle notebook oak ocean orchard otter
-oven owl paddle palace parrot path pebble pencil piano pigeon pillow planet plum pond porch potato
-prairie puzzle quarry quilt rabbit raft railway raven reed ribbon river road robin rocket rope saddle
-sail school shelf shell ship spoon spring squirrel stable star station stone stove stream swan table
-teapot temple thimble thunder ticket tiger tower train trumpet tulip tunnel turtle valley village
-violin wagon walnut wheel willow window winter wolf yard
-""".split()
+# Two paragraphs: what a name's first word may be, and its second.
+_FIRST, _SECOND = (
+    paragraph.split()
+    for paragraph in resources.files("monolane.evaluate")
+    .joinpath("templates/names.txt")
+    .read_text("utf-8")
+    .split("\n\n")
+)
 _VOWELS, _CONSONANTS = "aeiou", "bdfgklmnprstvz"
 
 
