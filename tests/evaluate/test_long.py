@@ -52,10 +52,10 @@ class Words(Subject):
 
     def ask(self, question: Question, sample: int = 0) -> Answer:
         self.asked += 1
-        found = [solve(name, question.text) for name in ("vt", "cwe", "fwe", "needles")]
-        text = question.text
-        kind = 0 if "VAR" in text else 1 if "numbered list" in text else 2 if "coded" in text else 3
-        return Answer(found[kind] if self.solves else "no", "stop", self.count(question), 1, 0.1)
+        marks = {"VAR": "vt", "numbered list": "cwe", "coded text": "fwe", "magic": "niah"}
+        kind = next(kind for mark, kind in marks.items() if mark in question.text)
+        found = solve(kind, question.text) if self.solves else "no"
+        return Answer(found, "stop", self.count(question), 1, 0.1)
 
     def count(self, question: Question) -> int:
         return len(f"{question.text} {question.begun}".split())
