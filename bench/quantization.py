@@ -16,17 +16,12 @@ prose with code, under Python's licence. Prints a results document or, with --ou
 """
 
 import argparse
-import math
-import platform
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from _document import publish
 from rich.console import Console
 from rich.progress import track
@@ -35,6 +30,7 @@ from monolane.cuda._pack import widened
 from monolane.engine import Engine, find_backend, find_model, unpack_gguf
 from monolane.epoch import SharedExecutor
 from monolane.errors import ConfigError
+from monolane.evaluate import Tally, Text, Window, cut_text, help_topics
 from monolane.model import (
     Checkpoint,
     Quantization,
@@ -47,9 +43,7 @@ from monolane.model import (
 )
 from monolane.plan import build as build_plan
 from monolane.plan import cpu
-from monolane.reference import log_probabilities
 
-Logits = npt.NDArray[np.float32]
 Record = dict[str, Any]
 
 VARIANTS_OF_FILES = ("bfloat16", "int8", "int4")
@@ -58,64 +52,6 @@ GOLDEN_DTYPES = ("bfloat16", *SCHEMES)
 
 
 Variants = dict[tuple[str, str], tuple[Engine, dict[str, Any]]]
-
-
-@dataclass(frozen=True)
-class Text:
-    """What is scored, and how the results name it."""
-
-    name: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Window:
-    """Tokens in one context, of which those from ``first`` on are scored."""
-
-    ids: Sequence[int]
-    first: int
-
-
-@dataclass
-class Tally:
-    """Sums over the scored tokens of one variant."""
-
-    nats: float = 0.0
-    tokens: int = 0
-    squared: float = 0.0  # mean over the vocabulary of squared differences to the oracle's logits
-    largest: float = 0.0
-    divergence: float = 0.0  # KL(oracle || this), nats
-    same: int = 0  # tokens whose most probable next token is the oracle's
-    spread: float = 0.0  # variance of the oracle's logits, to hold ``squared`` against
-    weights: dict[str, Any] = field(default_factory=dict)
-
-    def add(self, window: Window, logits_TV: Logits, oracle_TV: Logits) -> None:
-        """Count a window's scored tokens; row t holds the logits of token t + 1."""
-        for t in range(window.first - 1, len(window.ids) - 1):
-            ours, theirs = (log_probabilities(rows[t]) for rows in (logits_TV, oracle_TV))
-            difference = logits_TV[t] - oracle_TV[t]
-            self.nats -= float(ours[window.ids[t + 1]])
-            self.tokens += 1
-            self.squared += float((difference**2).mean())
-            self.spread += float(oracle_TV[t].var())
-            self.largest = max(self.largest, float(np.abs(difference).max()))
-            self.divergence += float((np.exp(theirs) * (theirs - ours)).sum())
-            self.same += int(logits_TV[t].argmax() == oracle_TV[t].argmax())
-
-    def record(self, size: int) -> Record:
-        """Return the figures per token and per byte; ``size`` bytes were scored."""
-        return {
-            "tokens": self.tokens,
-            "bytes": size,
-            "perplexity": math.exp(self.nats / self.tokens),
-            "bits_per_byte": self.nats / math.log(2) / size,
-            "logit_rms_error": math.sqrt(self.squared / self.tokens),
-            "logit_rms_error_share": math.sqrt(self.squared / self.spread),
-            "logit_largest_error": self.largest,
-            "kl_nats": self.divergence / self.tokens,
-            "top1_agreement": self.same / self.tokens,
-            **self.weights,
-        }
 
 
 def main() -> None:
@@ -146,12 +82,6 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def help_topics() -> list[Text]:
-    """Return the help on Python's language: a text for each topic, in the order of their names."""
-    version = platform.python_version()
-    return [Text(f"help({name!r}) of Python {version}", topics[name]) for name in sorted(topics)]
-
-
 def measure_text(
     model: Path, label: str, texts: Sequence[Text], tokens: int, context: int | None = None
 ) -> tuple[list[Record], list[str]]:
@@ -164,7 +94,8 @@ def measure_text(
         engines = opened(model, Path(scratch), context)
         oracle = engines["reference", "float32"][0]
         windows, size, used = cut_windows(oracle, texts, tokens)
-        tallies = {name: Tally(weights=about) for name, (_, about) in engines.items()}
+        tallies = {name: Tally() for name in engines}
+        abouts = {name: about for name, (_, about) in engines.items()}
         for window in track(windows, "windows", console=Console(stderr=True), transient=True):
             wanted = oracle.logits(window.ids)
             for name, (engine, _) in engines.items():
@@ -176,7 +107,7 @@ def measure_text(
     base = tallies["reference", "float32"].record(size)["bits_per_byte"]
     records = []
     for (backend, dtype), tally in tallies.items():
-        figures = tally.record(size)
+        figures = tally.record(size) | abouts[backend, dtype]
         figures["bits_per_byte_more"] = figures["bits_per_byte"] - base
         records.append(common | {"model": label, "backend": backend, "dtype": dtype} | figures)
     return records, used
@@ -273,15 +204,6 @@ def cut_windows(
     if not windows:
         raise SystemExit(f"--tokens: expected room for one whole text, got {tokens}")
     return windows, size, used
-
-
-def cut_text(ids: Sequence[int], context: int) -> Iterator[Window]:
-    """Yield the windows of one text; its first token is given."""
-    stride, scored = context // 2, 1
-    for start in range(0, max(1, len(ids) - stride), stride):
-        part = ids[start : start + context]
-        yield Window(part, scored - start)
-        scored = start + len(part)
 
 
 def measure_goldens(folder: Path) -> list[Record]:

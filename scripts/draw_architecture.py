@@ -5,7 +5,7 @@
 
 Which package imports which is read from the page's own table, so that the picture cannot say
 something else; tests/test_architecture.py fails where the committed files are not these. Only where
-a box stands is decided here, by hand: a layout program would be a dependency for fifteen boxes.
+a box stands is decided here, by hand: a layout program would be a dependency for sixteen boxes.
 """
 
 import re
@@ -31,6 +31,7 @@ Box = tuple[float, float, float, float]  # centre x, top, width, height
 WIDTH, HEIGHT, STEP = 140, 62, 118  # of a box; from row to row
 # Package -> (centre x, row, colours). `cli`, which may import all, is the bar on top.
 PLACES = {
+    "evaluate": (685, 0, RUNS),
     "measure": (600, 1, RUNS),
     "sim": (390, 1, RUNS),
     "serve": (175, 1, RUNS),
@@ -49,6 +50,8 @@ PLACES = {
 }
 # Points that an arrow passes on its way, between boxes: (x, y in rows).
 DETOURS = {
+    ("evaluate", "hf"): [(685, 1.0), (685, 2.4)],
+    ("evaluate", "reference"): [(495, 1.0), (495, 2.4)],
     ("engine", "epoch"): [(175, 2.96)],
     ("engine", "model"): [(345, 2.96), (345, 3.56), (490, 4.0), (490, 4.55)],
     ("engine", "text"): [(665, 3.3), (720, 4.0)],
@@ -128,7 +131,7 @@ def packages() -> str:
 
 
 def _top(row: float) -> float:
-    return 108 + (row - 1) * STEP
+    return 108 + row * STEP
 
 
 def _print(always: list[str], partly: list[str]) -> list[str]:

@@ -12,6 +12,7 @@ from monolane.cli._bench_serve import bench_serve
 from monolane.cli._chat import chat
 from monolane.cli._data import data
 from monolane.cli._doctor import doctor
+from monolane.cli._eval import evaluate
 from monolane.cli._export import export
 from monolane.cli._fetch import fetch
 from monolane.cli._generate import generate
@@ -69,6 +70,7 @@ for command in (
     doctor,
 ):
     app.command()(command)
+app.command("eval")(evaluate)
 app.add_typer(plan, name="plan")
 app.add_typer(data, name="data")
 benches = typer.Typer(cls=_DefaultGroup, help="Time a model on this machine, or a server.")

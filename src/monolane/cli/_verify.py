@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -93,6 +93,7 @@ def verify(
     Exit code 0 if they agree within the rounding error of float32, 1 if they do not.
     """
     from monolane.engine import Engine, find_model
+    from monolane.evaluate import transformers_logits
 
     model = model or named
     if lossless:
@@ -105,7 +106,7 @@ def verify(
         raise typer.BadParameter("expected MODEL, and --prompts with --lossless alone")
     path = find_model(model, with_code=trust_remote_code)
     with Engine.load(path, _float_backend(path, backend), "float32") as engine:
-        theirs = _transformers_logits(path, engine.config, trust_remote_code)
+        theirs = transformers_logits(path, engine.config, trust_remote_code)
         rows = []
         for name, ids in _prompts(engine, 300 if tokens is None else tokens):
             rows.append(compare(name, engine.config, engine.logits(ids), theirs(ids)))
@@ -178,54 +179,6 @@ def _float_backend(path: Path, backend: str) -> str:
             "model that was quantised (what quantising costs: docs/quantization.md)"
         )
     return backend
-
-
-def _transformers_logits(
-    path: Path, config: "ModelConfig", trust_remote_code: bool
-) -> Callable[[Sequence[int]], "Logits"]:
-    from monolane.errors import ConfigError, MissingExtraError
-    from monolane.model import is_gguf, read_json_object
-
-    try:
-        import torch
-        from transformers import AutoModelForCausalLM
-    except ImportError:
-        raise MissingExtraError("monolane verify", "hf") from None
-    if is_gguf(path):
-        try:
-            loaded = AutoModelForCausalLM.from_pretrained(
-                path.parent, gguf_file=path.name, dtype=torch.float32
-            )
-        except (ValueError, KeyError, ImportError, NotImplementedError) as error:
-            raise ConfigError(
-                f"{path}: expected a .gguf file that Transformers reads too, got: "
-                f"{str(error).splitlines()[0]}; 'monolane export' makes a folder, which it may read"
-            ) from None
-    elif config.family != "laneformer":
-        # An embedding scale is rounded to the checkpoint's dtype: Transformers does so on loading.
-        dtype = getattr(torch, config.dtype) if config.embedding_scale != 1 else torch.float32
-        loaded = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).float()
-    elif not trust_remote_code:
-        from monolane.hf import LaneformerForCausalLM
-
-        loaded = LaneformerForCausalLM.from_pretrained(path, dtype=torch.float32)
-    elif "auto_map" in read_json_object(path / "config.json"):
-        loaded = AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, trust_remote_code=True
-        )
-    else:
-        raise ConfigError(
-            f"{path}/config.json: expected an auto_map to the folder's own modeling code, got "
-            "none; run without --trust-remote-code to compare with monolane's"
-        )
-    loaded.eval()
-
-    def logits(ids: Sequence[int]) -> "Logits":
-        with torch.no_grad():
-            row: Logits = loaded(torch.tensor([list(ids)]), use_cache=False).logits[0].numpy()
-        return row
-
-    return logits
 
 
 def _print_row(row: Comparison, first: bool) -> None:

@@ -1,0 +1,215 @@
+"""``monolane eval``: how good a model's answers are, in one report."""
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from monolane import _env
+from monolane.cli import _options as options
+
+if TYPE_CHECKING:
+    from monolane.evaluate import Subject
+
+_KEY = _env.API_KEY.name
+
+
+def evaluate(
+    tasks: Annotated[
+        str,
+        typer.Option(
+            "--tasks",
+            help="Comma-separated: humaneval+, mbpp+, perplexity, parity, ruler (all eleven "
+            "long-context tasks), or one of those by its name.",
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="Folder of journals and reports; a run goes on there."),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="'demo', 'smollm2', a model folder, a .gguf file, or a Hub id; with --base-url "
+            "the server's name for it [default there: its first].",
+        ),
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option(help="Ask this OpenAI-compatible server instead.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Items of each task; of each length of a long-context task.")
+    ] = None,
+    samples: Annotated[int, typer.Option(help="Answers to each code problem, for pass@k.")] = 1,
+    temperature: Annotated[
+        float | None,
+        typer.Option("--temperature", "-t", help="Of code answers [default: 0; of several, 0.8]."),
+    ] = None,
+    top_p: options.TopP = 1.0,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Of a code answer.")] = 768,
+    seed: options.Seed = 0,
+    chat: Annotated[
+        bool | None,
+        typer.Option(
+            "--chat/--no-chat",
+            help="Ask as a chat, or have texts continued [default: chat, if there is a template].",
+        ),
+    ] = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="File or folder with the problems of HumanEval+ and MBPP+; repeatable [default: "
+            "EvalPlus fetches them]."
+        ),
+    ] = None,
+    text: Annotated[
+        list[Path] | None,
+        typer.Option(help="Text for perplexity and parity; repeatable [default: Python's help]."),
+    ] = None,
+    window: Annotated[int, typer.Option(help="Tokens of context for perplexity and parity.")] = 512,
+    lengths: Annotated[
+        str, typer.Option(help="Tokens of long prompts, comma-separated; 2k is 2,048.")
+    ] = "2k,4k",
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What parity compares with: hf, BACKEND[:DTYPE], or a model on this disk[:DTYPE]; "
+            "repeatable."
+        ),
+    ] = None,
+    of: Annotated[
+        str | None,
+        typer.Option(help="Hub id of the model whose published figures are to stand beside."),
+    ] = None,
+    backend: options.BackendName = "auto",
+    dtype: options.Dtype = "auto",
+    context: options.Context = None,
+    key_from: Annotated[
+        str, typer.Option(help="Environment variable that holds the server's API key.")
+    ] = _KEY,
+    weak_guard: Annotated[
+        bool,
+        typer.Option(
+            "--weak-guard",
+            help="Run generated code with limits alone, where the machine permits no namespaces.",
+        ),
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Evaluate a model, or a server, and write report.json, report.md and report.html.
+
+    Killed or interrupted, it goes on with the same command: each answer is on disk when the next is
+    asked for. humaneval+ and mbpp+ run code that the model wrote, on this machine, in processes
+    without network, rights or anything to write but 64 MB of memory.
+    """
+    from monolane.cli._report import print_note
+    from monolane.evaluate import EvalOptions, Guard, make_tasks, render_markdown, write_report
+    from monolane.evaluate import evaluate as run
+
+    wanted = EvalOptions(
+        tasks=tuple(name.strip() for name in tasks.split(",") if name.strip()),
+        limit=limit,
+        samples=samples,
+        temperature=temperature,
+        top_p=top_p,
+        max_tokens=max_tokens,
+        seed=seed,
+        data=tuple(data or ()),
+        text=tuple(text or ()),
+        window=window,
+        lengths=_lengths(lengths),
+        against=tuple(against or ()),
+        guard=Guard(strength="weak" if weak_guard else "full"),
+    )
+    made = make_tasks(wanted)
+    if any(task.name in ("humaneval+", "mbpp+") for task in made):
+        how = "with limits alone, as you asked" if weak_guard else "shut in, without network"
+        print_note(f"code that the model writes runs on this machine, {how}")
+    command = shlex.join(["monolane", *map(_shown, sys.argv[1:])])
+    load = {"backend": backend, "dtype": dtype, "context": context}
+    try:
+        with _subject(model, base_url, chat, key_from, load) as subject, _bars() as progress:
+            report = run(subject, made, out, progress, command=command, of=of)
+    except KeyboardInterrupt:
+        print_note(f"interrupted; what is done is in {out}: go on with the same command")
+        raise
+    written = write_report(out, report)
+    if as_json:
+        sys.stdout.write(written[0].read_text(encoding="utf-8"))
+    else:
+        sys.stdout.write(render_markdown(report))
+    print_note(f"written to {', '.join(str(path) for path in written)}")
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    found = []
+    for word in text.split(","):
+        number, thousand = word.strip().lower(), 1
+        if number.endswith("k"):
+            number, thousand = number[:-1], 1024
+        if not number.isdigit():
+            raise typer.BadParameter(f"--lengths: expected numbers such as 2k,4096, got {text!r}")
+        found.append(int(number) * thousand)
+    return tuple(found)
+
+
+def _shown(word: str) -> str:
+    from monolane.measure import shown_word
+
+    return shown_word(word)
+
+
+@contextmanager
+def _subject(
+    model: str | None, url: str | None, chat: bool | None, key_from: str, load: dict[str, Any]
+) -> "Iterator[Subject]":
+    from monolane.evaluate import ServerSubject, open_engine
+
+    if url is not None:
+        yield ServerSubject(url, model, os.environ.get(key_from, ""), chat)
+        return
+    with open_engine(model or "demo", chat, **load) as subject:
+        yield subject
+
+
+@contextmanager
+def _bars() -> Iterator[Any]:
+    """Show a bar for each task on stderr if it is a terminal, else a line now and then."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        known: dict[str, Any] = {}
+        tenths: dict[str, int] = {}
+
+        def progress(task: str, done: int, total: int) -> None:
+            if task not in known:
+                known[task] = bars.add_task(task, total=total)
+            bars.update(known[task], completed=done)
+            tenth = 10 * done // max(total, 1)
+            if not console.is_terminal and tenths.get(task) != tenth:
+                tenths[task] = tenth
+                sys.stderr.write(f"{task}: {done} of {total}\n")
+                sys.stderr.flush()
+
+        yield progress

@@ -1,0 +1,57 @@
+"""How good a model's answers are: code, long context, perplexity, parity; journals and reports.
+
+``make_tasks`` reads what tasks need, ``evaluate`` runs them on a subject (an engine here, or a
+server), and ``write_report`` writes what they found. docs/evaluation.md tells more.
+"""
+
+from monolane.evaluate._code.guard import Guard, Limits
+from monolane.evaluate._intervals import bootstrap, mean_interval, wilson
+from monolane.evaluate._journal import Journal
+from monolane.evaluate._plan import TASK_NAMES, EvalOptions, evaluate, make_tasks
+from monolane.evaluate._question import Answer, Decoding, Figure, Question
+from monolane.evaluate._report import build_report, render_markdown, render_page, write_report
+from monolane.evaluate._subject import (
+    EngineSubject,
+    ServerSubject,
+    Subject,
+    hash_model,
+    open_engine,
+)
+from monolane.evaluate._tally import Tally
+from monolane.evaluate._task import Outcome, Task
+from monolane.evaluate._transformers import transformers_logits
+from monolane.evaluate._windows import Text, Window, cut_text, help_topics
+
+__all__ = [
+    "TASK_NAMES",
+    "Answer",
+    "Decoding",
+    "EngineSubject",
+    "EvalOptions",
+    "Figure",
+    "Guard",
+    "Journal",
+    "Limits",
+    "Outcome",
+    "Question",
+    "ServerSubject",
+    "Subject",
+    "Tally",
+    "Task",
+    "Text",
+    "Window",
+    "bootstrap",
+    "build_report",
+    "cut_text",
+    "evaluate",
+    "hash_model",
+    "help_topics",
+    "make_tasks",
+    "mean_interval",
+    "open_engine",
+    "render_markdown",
+    "render_page",
+    "transformers_logits",
+    "wilson",
+    "write_report",
+]

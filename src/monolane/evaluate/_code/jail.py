@@ -1,0 +1,231 @@
+"""The program in which generated code runs: it shuts itself in, then scores one sample.
+
+A process of its own, started by ``guard.py`` with ``python -I`` and an empty environment; it
+imports nothing of monolane. ``enter`` gives the scorer namespaces of its own (no network, no other
+process to see or signal, a root folder of tmpfs with the system and this Python read-only), another
+user, no capabilities, and limits. EvalPlus's own guard only takes functions away from Python, which
+``ctypes`` gives back.
+"""
+
+import ctypes
+import importlib.util
+import json
+import os
+import platform
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+_NEWNS, _NEWUTS, _NEWIPC, _NEWUSER = 0x00020000, 0x04000000, 0x08000000, 0x10000000
+_NEWPID, _NEWNET = 0x20000000, 0x40000000
+_ALL = _NEWNS | _NEWUTS | _NEWIPC | _NEWPID | _NEWNET
+_MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
+_MOUNT_SETATTR = 442  # the same number on x86-64 and on AArch64
+_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
+_READ_ONLY = 1 | 2  # MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID
+_PDEATHSIG, _NO_NEW_PRIVS = 1, 38
+_SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc/ld.so.cache", "/etc/localtime")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class JailError(OSError):
+    """The kernel refuses what the jail is built of."""
+
+
+def _call(what: str, code: int) -> None:
+    if code != 0:
+        number = ctypes.get_errno()
+        raise JailError(number, f"{what}: {os.strerror(number)}")
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    words = [None if word is None else word.encode() for word in (source, target, kind)]
+    code = _libc.mount(*words, ctypes.c_ulong(flags), None if data is None else data.encode())
+    _call(f"mount {target}", code)
+
+
+def unshare() -> bool:
+    """Leave the namespaces of this machine; return whether in a user namespace of our own.
+
+    Root leaves without one: its user is exempt from the limit on processes, in any namespace, so it
+    has to become another, which a namespace of one user does not have.
+    """
+    if os.geteuid() == 0 and _libc.unshare(_ALL) == 0:
+        return False
+    uid, gid = os.geteuid(), os.getegid()
+    _call("unshare", _libc.unshare(_ALL | _NEWUSER))
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"1000 {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"1000 {gid} 1")
+    return True
+
+
+def build_root(root: str, disk: int) -> None:
+    """Mount the root folder: system and Python read-only, /tmp and /dev/shm of ``disk`` bytes."""
+    _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
+    _mount("tmpfs", root, "tmpfs", _MS_NOSUID | _MS_NODEV, "size=1m,nr_inodes=4096,mode=755")
+    shown: list[str] = []
+    wanted = [*_SYSTEM, sys.base_prefix, sys.prefix, *sys.path]
+    for path in sorted({str(Path(path).absolute()) for path in wanted if path}, key=len):
+        if Path(path).exists() and not any((path + "/").startswith(p + "/") for p in shown):
+            _show(path, root)
+            shown.append(path)
+    for device in _DEVICES:
+        _bind(device, root)
+    for folder in ("/tmp", "/dev/shm"):
+        Path(root + folder).mkdir(parents=True, exist_ok=True)
+        size = f"size={disk},nr_inodes=4096,mode=1777"
+        _mount("tmpfs", root + folder, "tmpfs", _MS_NOSUID | _MS_NODEV, size)
+
+
+def _show(path: str, root: str) -> None:
+    if Path(path).is_symlink():
+        Path(root + path).parent.mkdir(parents=True, exist_ok=True)
+        Path(root + path).symlink_to(Path(path).readlink())
+        return
+    _bind(path, root)
+    attributes = (ctypes.c_uint64 * 4)(_READ_ONLY, 0, 0, 0)
+    code = _libc.syscall(
+        _MOUNT_SETATTR, _AT_FDCWD, (root + path).encode(), _AT_RECURSIVE, attributes, 32
+    )
+    _call(f"{path} read-only", code)
+
+
+def _bind(path: str, root: str) -> None:
+    if Path(path).is_dir():
+        Path(root + path).mkdir(parents=True, exist_ok=True)
+    else:
+        Path(root + path).parent.mkdir(parents=True, exist_ok=True)
+        Path(root + path).touch()
+    _mount(path, root + path, None, _MS_BIND | _MS_REC)
+
+
+def drop_rights(own_user: bool, number: int) -> None:
+    """Become nobody's user without a capability, for good; ``number`` is no other jail's."""
+    if not own_user:
+        os.setgroups([])
+        for user in (1_000_000_000 + number, 65534):  # of its own, since processes are counted
+            try:
+                os.setresgid(user, user, user)
+                os.setresuid(user, user, user)
+                break
+            except OSError:
+                continue
+        else:
+            raise JailError(1, "setresuid: this root may become no other user")
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    _call("capset", _libc.capset(header, (ctypes.c_uint32 * 6)()))
+    _call("no_new_privs", _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0))
+
+
+def limit(limits: dict[str, int], own_count: bool) -> None:
+    """Set what one process may use; ``own_count``: its processes are counted apart."""
+    processes = limits["processes"] + (0 if own_count else _running())
+    for kind, most in (
+        (resource.RLIMIT_CPU, limits["seconds"]),
+        (resource.RLIMIT_AS, limits["memory"]),
+        (resource.RLIMIT_FSIZE, limits["disk"]),
+        (resource.RLIMIT_NPROC, processes),
+        (resource.RLIMIT_NOFILE, 128),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(kind, (most, most))
+
+
+def _running() -> int:
+    """Return how many threads this user has: older kernels, and no namespace, count them all."""
+    count = 0
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        except (OSError, ValueError):
+            continue
+        if int(fields["Uid"].split()[0]) == os.getuid():
+            count += int(fields["Threads"])
+    return count
+
+
+def _counts_apart() -> bool:
+    """Whether the kernel counts processes by user namespace: from 5.14 on."""
+    major, minor = platform.release().split(".")[:2]
+    return (int(major), int(minor)) >= (5, 14)
+
+
+def enter(root: str, limits: dict[str, int]) -> None:
+    """Shut this process in; it returns in a child that is the first process of its namespace.
+
+    When that one ends, the kernel ends all that it started. The parent waits and ends likewise.
+    """
+    number, own_user = os.getpid(), unshare()
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        os._exit(min(255, abs(os.waitstatus_to_exitcode(status))))
+    own_count = not own_user or _counts_apart()
+    build_root(root, limits["disk"])
+    limit(limits, own_count)
+    os.chroot(root)  # a chroot also keeps it from making namespaces of its own
+    os.chdir("/tmp")
+    drop_rights(own_user, number)
+    _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def enter_weakly(limits: dict[str, int]) -> None:
+    """Do what is left where the kernel permits no namespaces: limits, and no sockets in Python."""
+
+    def refuse(event: str, _: object) -> None:
+        if event.startswith("socket."):
+            raise PermissionError("no network in evaluations")
+
+    _call("no_new_privs", _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0))
+    limit(limits, own_count=False)
+    sys.addaudithook(refuse)
+
+
+def _load_scorer() -> Any:
+    """Import the file beside this one: its folder is on no path, where it would hide modules."""
+    path = Path(__file__).with_name("scorer.py")
+    spec = importlib.util.spec_from_file_location("scorer", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def main() -> None:
+    """Read the job, shut in, and print "ready" and, a line further, the verdict in JSON."""
+    out, shut = os.dup(1), False
+    # The sample's processes are forks: they must not have the pipe that the verdict goes through.
+    os.register_at_fork(after_in_child=lambda: os.close(out) if shut else None)
+    job = json.load(sys.stdin)
+    scorer = _load_scorer()
+    scorer.load()
+    null = os.open("/dev/null", os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    verdict: dict[str, object] = {}
+    try:
+        if job["guard"] == "full":
+            enter(job["root"], job["limits"])
+            os.environ["HOME"] = os.environ["TMPDIR"] = "/tmp"
+        else:
+            enter_weakly(job["limits"])
+            os.environ["TMPDIR"] = job["root"]
+        shut = True
+        os.write(out, b"ready\n")
+        verdict = scorer.score(job)
+    except JailError as error:
+        verdict = {"jail": str(error)}
+    except BaseException as error:
+        verdict = {"error": f"{type(error).__name__}: {error}"}
+    os.write(out, json.dumps(verdict).encode())
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""EvalPlus's own scorer on one sample, in the jail; imports nothing of monolane.
+
+What is not the released scorer's: the mend of HumanEval/32, named below, and no second limit of
+memory, since the jail has set one.
+"""
+
+import contextlib
+import importlib
+import inspect
+import os
+import signal
+import sys
+import types
+from typing import Any
+
+# evalplus 0.3.1, the newest release, ends the check of each of find_zero's inputs before it notes
+# that it passed, so HumanEval/32 fails whatever the code does. Upstream's commit 6eb1e19 notes it;
+# this is the same mend on the released source.
+_BROKEN = "assert abs(_poly(*inp, out)) <= atol\n                            continue"
+_MENDED = (
+    "assert abs(_poly(*inp, out)) <= atol\n"
+    "                            details[i] = True\n"
+    "                            progress.value += 1\n"
+    "                            continue"
+)
+
+_evalplus: Any = None
+
+
+def load() -> None:
+    """Import the scorer, before the jail closes."""
+    # evalplus.data imports `datasets` for another benchmark (EvalPerf); it takes seconds a sample.
+    stub: Any = types.ModuleType("datasets")
+    stub.load_dataset = None
+    sys.modules.setdefault("datasets", stub)
+    global _evalplus
+    _evalplus = importlib.import_module("evalplus.eval")
+    for name in ("sanitize", "data.mbpp", "gen.util", "eval._special_oracle"):
+        importlib.import_module(f"evalplus.{name}")
+    _evalplus.query_maximum_memory_bytes = lambda: None
+    mend(_evalplus)
+
+
+def mend(module: Any) -> bool:
+    """Mend HumanEval/32 in the scorer; return whether this release needs it."""
+    source = inspect.getsource(module.unsafe_execute)
+    if source.count(_BROKEN) != 1:
+        return False
+    exec(compile(source.replace(_BROKEN, _MENDED), module.__file__, "exec"), vars(module))
+    return True
+
+
+def score(job: dict[str, Any]) -> dict[str, Any]:
+    """Return "base" and "plus" ("pass", "fail" or "timeout") and the code that was scored."""
+    problem, dataset = job["problem"], job["dataset"]
+    data, util = sys.modules["evalplus.data.mbpp"], sys.modules["evalplus.gen.util"]
+    oracle = sys.modules["evalplus.eval._special_oracle"]
+    code = _sanitized(job["code"], problem["entry_point"]) if job["sanitize"] else job["code"]
+    verdict: dict[str, Any] = {"code": code}
+    for part in ("base", "plus"):
+        inputs = problem[f"{part}_input"]
+        if dataset == "mbpp":
+            inputs = data.mbpp_deserialize_inputs(problem["task_id"], inputs)
+        expected, times = util.trusted_exec(
+            problem["prompt"] + problem["canonical_solution"],
+            inputs,
+            problem["entry_point"],
+            record_time=True,
+            output_not_none=problem["entry_point"] in oracle.MBPP_OUTPUT_NOT_NONE_TASKS,
+        )
+        try:
+            verdict[part], _ = _evalplus.untrusted_check(
+                dataset,
+                code,
+                inputs,
+                problem["entry_point"],
+                expected=expected,
+                atol=problem["atol"],
+                ref_time=times,
+                fast_check=True,
+                min_time_limit=job["least_seconds"],
+            )
+        except Exception as error:  # what the sample did to the scorer's memory, files or processes
+            verdict[part], verdict["reason"] = "fail", f"{type(error).__name__}: {error}"
+        if job["guard"] == "full":
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)  # what it left running: all but us, the first process
+    return verdict
+
+
+def _sanitized(answer: str, entry_point: str) -> str:
+    try:
+        code: str = sys.modules["evalplus.sanitize"].sanitize(answer, entrypoint=entry_point)
+    except Exception:  # what it cannot parse (zero bytes, 1,000 brackets) fails as it is
+        return answer
+    return code

@@ -1,0 +1,46 @@
+"""How far a figure may lie from what more items would give: 95 % intervals."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+_Z = 1.959963984540054  # two-sided 95 % of the normal distribution
+_RESAMPLES = 2000
+WILSON, BOOTSTRAP = "Wilson 95 %", "bootstrap 95 %"
+
+
+def wilson(successes: int, count: int) -> tuple[float, float]:
+    """Return Wilson's score interval of a share; it is right near 0 and 1, and for few items."""
+    if not 0 <= successes <= count or count < 1:
+        raise ValueError(f"wilson: expected 0 <= successes <= count, got {successes} of {count}")
+    share, z2 = successes / count, _Z * _Z
+    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
+    half = _Z / (1 + z2 / count) * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2))
+    low = 0.0 if successes == 0 else middle - half
+    return low, 1.0 if successes == count else middle + half
+
+
+def bootstrap(
+    rows: Sequence[Sequence[float]], statistic: Callable[[np.ndarray], float]
+) -> tuple[float, float]:
+    """Return the percentile interval of a statistic of items that are drawn again; seed 0.
+
+    ``statistic`` gets the mean of the drawn rows.
+    """
+    table = np.asarray(rows, dtype=np.float64)
+    rng = np.random.default_rng(0)
+    found = [
+        statistic(table[rng.integers(len(table), size=len(table))].mean(axis=0))
+        for _ in range(_RESAMPLES)
+    ]
+    low, high = np.percentile(found, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def mean_interval(scores: Sequence[float]) -> tuple[float, float, str]:
+    """Return the interval of a mean, and by which method: Wilson's where all scores are 0 or 1."""
+    if all(score in (0, 1) for score in scores):
+        return *wilson(int(sum(scores)), len(scores)), WILSON
+    low, high = bootstrap([[score] for score in scores], lambda mean: float(mean[0]))
+    return low, high, BOOTSTRAP

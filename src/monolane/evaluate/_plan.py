@@ -1,0 +1,120 @@
+"""Which tasks a run does, from names and options; all is checked before a model loads."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from monolane.errors import RequestError
+from monolane.evaluate._code.guard import Guard
+from monolane.evaluate._code.problems import HUMANEVAL, MBPP
+from monolane.evaluate._code.task import CodeTask
+from monolane.evaluate._long.task import LongContextTask
+from monolane.evaluate._long.tasks import LONG_TASKS
+from monolane.evaluate._parity import ParityTask
+from monolane.evaluate._perplexity import PerplexityTask
+from monolane.evaluate._question import Decoding
+from monolane.evaluate._report import Report, build_report
+from monolane.evaluate._subject import Subject
+from monolane.evaluate._task import Outcome, Progress, Task
+
+_LONG = frozenset(task.name for task in LONG_TASKS)
+TASK_NAMES = ("humaneval+", "mbpp+", "perplexity", "parity", "ruler", *sorted(_LONG))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalOptions:
+    """What a run is to do; each option counts for the tasks that know it.
+
+    limit        items of a task; of each length of a long-context task
+    samples      answers of each code problem, for pass@k
+    temperature  of code answers; None: 0 for one sample, 0.8 for several
+    data         files or folders with the problems of HumanEval+ and MBPP+
+    text         files to score; without, Python's help topics
+    window       tokens of context that perplexity and parity have
+    lengths      tokens of long prompts, their answers counted
+    against      what parity compares with
+    """
+
+    tasks: tuple[str, ...]
+    limit: int | None = None
+    samples: int = 1
+    max_tokens: int = 768
+    temperature: float | None = None
+    top_p: float = 1.0
+    seed: int = 0
+    data: tuple[Path, ...] = ()
+    text: tuple[Path, ...] = ()
+    window: int = 512
+    lengths: tuple[int, ...] = (2048, 4096)
+    against: tuple[str, ...] = ()
+    guard: Guard = field(default_factory=Guard)
+
+    def __post_init__(self) -> None:
+        for name in self.tasks:
+            if name not in TASK_NAMES:
+                raise RequestError(
+                    f"--tasks: expected some of {', '.join(TASK_NAMES)}, got {name!r}"
+                )
+        if not self.tasks:
+            raise RequestError(f"--tasks: expected some of {', '.join(TASK_NAMES)}, got none")
+        for option, value in (("limit", self.limit), ("samples", self.samples)):
+            if value is not None and value < 1:
+                raise RequestError(f"--{option}: expected 1 or more, got {value}")
+        if self.samples > 1 and self.temperature == 0:
+            raise RequestError(
+                "--samples: expected a --temperature above 0, at which samples differ, got 0"
+            )
+
+    @property
+    def decoding(self) -> Decoding:
+        """How code answers are drawn."""
+        temperature = self.temperature
+        if temperature is None:
+            temperature = 0.0 if self.samples == 1 else 0.8
+        return Decoding(self.max_tokens, temperature, self.top_p, self.seed)
+
+
+def make_tasks(options: EvalOptions) -> list[Task]:
+    """Return the tasks in the order in which they were named, with their data read.
+
+    DataError, MissingExtraError: what a task needs is not here.
+    """
+
+    def code(benchmark: object) -> Task:
+        which = HUMANEVAL if benchmark is HUMANEVAL else MBPP
+        o = options
+        return CodeTask(which, o.data, o.limit, o.samples, o.decoding, o.guard)
+
+    makers: dict[str, Callable[[], Task]] = {
+        "humaneval+": lambda: code(HUMANEVAL),
+        "mbpp+": lambda: code(MBPP),
+        "perplexity": lambda: PerplexityTask(options.text, options.limit, options.window),
+        "parity": lambda: ParityTask(options.against, options.text, options.limit, options.window),
+    }
+    found = [makers[name]() for name in dict.fromkeys(options.tasks) if name in makers]
+    asked = [name for name in options.tasks if name in _LONG or name == "ruler"]
+    if asked:
+        names = [] if "ruler" in asked else asked
+        found.append(LongContextTask(names, options.lengths, options.limit, options.seed))
+    return found
+
+
+def evaluate(
+    subject: Subject,
+    tasks: Sequence[Task],
+    folder: Path,
+    progress: Progress = lambda *_: None,
+    *,
+    command: str = "",
+    of: str | None = None,
+) -> Report:
+    """Run tasks, each answer kept in ``folder`` as it comes, and return the report.
+
+    Called again with the same folder and settings, it goes on where it was.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(f"--out {folder}: expected a folder: {error.strerror}") from None
+    outcomes: list[Outcome] = [task.run(subject, folder, progress) for task in tasks]
+    return build_report(subject.about, outcomes, command, of)

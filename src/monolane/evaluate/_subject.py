@@ -1,0 +1,260 @@
+"""Who is evaluated: an engine in this process, or a server that speaks OpenAI's API."""
+
+import hashlib
+import http.client
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from monolane.engine import Engine, ModelFiles, SamplingParams, find_model
+from monolane.errors import BackendError, RequestError
+from monolane.evaluate._question import Answer, Question
+from monolane.measure import Failure, LoadTarget, ask_models
+from monolane.text import DEFAULT_TEMPLATE, Tokenizer
+
+_TRIES = 3
+_BLOCK = 1 << 20
+
+
+class Subject(ABC):
+    """Answers questions, one at a time; ``name`` is the model's, ``chat``: it has a template.
+
+    ``about`` is what the report and the journals say of it: what changes answers, and no more.
+    """
+
+    name: str
+    chat: bool
+    about: dict[str, Any]
+    context: int | None  # tokens of prompt and answer; None: not known
+
+    @abstractmethod
+    def ask(self, question: Question, sample: int = 0) -> Answer:
+        """Answer; RequestError if the prompt does not fit, BackendError if the server fails."""
+
+    @abstractmethod
+    def count(self, question: Question) -> int:
+        """Return the tokens of a prompt, template included."""
+
+
+class EngineSubject(Subject):
+    """An engine in this process; ``engine`` is open while it is."""
+
+    def __init__(self, engine: Engine, name: str, chat: bool | None = None) -> None:
+        if engine.tokenizer is None:
+            raise RequestError(f"{engine.folder}: expected a model with a tokenizer, found none")
+        self.engine, self.name = engine, name
+        self._tokenizer: Tokenizer = engine.tokenizer
+        has_template = engine.chat_template.source != DEFAULT_TEMPLATE
+        self.chat = has_template if chat is None else chat
+        self.context = engine.backend.context
+        self.about = {
+            "model": name,
+            "sha256": hash_model(engine.folder),
+            "family": engine.config.family,
+            "backend": engine.backend.name,
+            "dtype": engine.backend.dtype,
+            "context": engine.backend.context,
+            "chat": self.chat,
+        }
+
+    def ask(self, question: Question, sample: int = 0) -> Answer:
+        """Answer; RequestError if the prompt does not fit."""
+        drawn = question.decoding
+        params = SamplingParams(
+            max_tokens=drawn.max_tokens,
+            temperature=drawn.temperature,
+            top_p=drawn.top_p,
+            seed=drawn.seed + sample,
+            stop=question.stop,
+        )
+        result = self.engine.generate(self._ids(question), params)
+        timings = result.timings
+        return Answer(
+            result.text,
+            result.finish_reason,
+            timings.prompt_tokens,
+            timings.generated_tokens,
+            timings.decode_seconds,
+        )
+
+    def count(self, question: Question) -> int:
+        """Return the tokens of a prompt, template included."""
+        return len(self._ids(question))
+
+    def _ids(self, question: Question) -> list[int]:
+        if not question.chat:
+            return self._tokenizer.encode(question.text + question.begun)
+        messages = _messages(question)
+        template = self.engine.chat_template
+        if not question.begun:
+            return template.encode(self._tokenizer, messages)
+        return template.encode(
+            self._tokenizer, messages, add_generation_prompt=False, continue_final=True
+        )
+
+
+class ServerSubject(Subject):
+    """A model behind a base URL, with or without /v1 at its end."""
+
+    def __init__(
+        self,
+        url: str,
+        model: str | None = None,
+        key: str = "",
+        chat: bool | None = None,
+        seconds: float = 600.0,
+    ) -> None:
+        self._target = LoadTarget.parse(url, key)
+        found = ask_models(self._target)
+        if isinstance(found, Failure):
+            raise BackendError(
+                f"{self._target.url}/v1/models: {found.message} ({found.kind}); expected an "
+                "OpenAI-compatible server that is ready there"
+            )
+        cards = [card for card in found.get("data") or () if isinstance(card, dict)]
+        names = [str(card.get("id")) for card in cards]
+        if model is None and not names:
+            raise RequestError(f"{self._target.url} names no model: name one with --model")
+        if model is not None and names and model not in names:
+            raise RequestError(f"--model: expected one of {', '.join(names)}, got {model!r}")
+        self.name = model or names[0]
+        card = next((card for card in cards if card.get("id") == self.name), {})
+        length = card.get("max_model_len")
+        self.context = length if isinstance(length, int) else None
+        self.chat = True if chat is None else chat
+        self._seconds = seconds
+        self.about = {
+            "model": self.name,
+            "server": self._target.url,
+            "owned_by": card.get("owned_by"),
+            "chat": self.chat,
+        }
+
+    def ask(self, question: Question, sample: int = 0) -> Answer:
+        """Answer; BackendError if the server fails three times, or refuses."""
+        drawn = question.decoding
+        body: dict[str, Any] = {
+            "model": self.name,
+            "max_tokens": drawn.max_tokens,
+            "temperature": drawn.temperature,
+            "top_p": drawn.top_p,
+            "seed": drawn.seed + sample,
+        }
+        if question.stop:
+            body["stop"] = list(question.stop)
+        if question.chat:
+            body["messages"] = _messages(question)
+            route = "/v1/chat/completions"
+        else:
+            body["prompt"] = question.text + question.begun
+            route = "/v1/completions"
+        begin = time.perf_counter()
+        found = self._post(route, body)
+        seconds = time.perf_counter() - begin
+        return _read_answer(found, question.chat, seconds, route)
+
+    def count(self, question: Question) -> int:
+        """Return the tokens of a prompt by /tokenize, as vLLM's and monolane's servers have it.
+
+        RequestError where there is none.
+        """
+        body: dict[str, Any] = {"model": self.name}
+        if question.chat:
+            open_end = bool(question.begun)
+            body["messages"] = _messages(question)
+            body |= {"add_generation_prompt": not open_end, "continue_final_message": open_end}
+        else:
+            body["prompt"] = question.text + question.begun
+        try:
+            return int(self._post("/tokenize", body)["count"])
+        except (BackendError, KeyError, TypeError, ValueError) as error:
+            raise RequestError(
+                f"{self._target.url}/tokenize: expected a count of tokens, as vLLM's and "
+                f"monolane's servers give it ({error}); prompts of a given length need it"
+            ) from None
+
+    def _post(self, route: str, body: dict[str, Any]) -> dict[str, Any]:
+        for attempt in range(_TRIES):
+            try:
+                status, text = self._exchange(route, body)
+            except (OSError, http.client.HTTPException) as error:
+                status, text = 0, str(error).encode()
+            if status == 200:
+                found = json.loads(text)
+                if isinstance(found, dict):
+                    return found
+            if 400 <= status < 500 and status != 429:
+                break
+            if attempt + 1 < _TRIES:
+                time.sleep(1.0 + attempt)
+        shown = text.decode("utf-8", "replace")[:300]
+        raise BackendError(f"{self._target.url}{route}: HTTP {status}: {shown}")
+
+    def _exchange(self, route: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        target = self._target
+        secure = target.scheme == "https"
+        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        connection = kind(target.host, target.port, timeout=self._seconds)
+        headers = {"Content-Type": "application/json"}
+        if target.key:
+            headers["Authorization"] = f"Bearer {target.key}"
+        try:
+            connection.request("POST", target.path + route, json.dumps(body), headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+
+def _messages(question: Question) -> list[dict[str, str]]:
+    """Return a chat, its last message the begun answer if there is one: to be gone on with."""
+    messages = [{"role": "user", "content": question.text}]
+    if question.begun:
+        messages.append({"role": "assistant", "content": question.begun})
+    return messages
+
+
+def _read_answer(found: dict[str, Any], chat: bool, seconds: float, route: str) -> Answer:
+    try:
+        choice = found["choices"][0]
+        text = choice["message"]["content"] if chat else choice["text"]
+    except (KeyError, IndexError, TypeError):
+        raise BackendError(f"{route}: expected a choice with text, got {found!r:.200}") from None
+    usage, timings = found.get("usage") or {}, found.get("timings") or {}
+    decode = timings.get("predicted_ms")
+    return Answer(
+        text or "",
+        str(choice.get("finish_reason")),
+        int(usage.get("prompt_tokens") or 0),
+        int(usage.get("completion_tokens") or 0),
+        seconds if decode is None else decode / 1e3,
+        decode is not None,
+    )
+
+
+def hash_model(path: Path) -> str:
+    """Return the SHA-256 over a model's config and weight files, in the order of their names."""
+    whole = hashlib.sha256()
+    for file in sorted(ModelFiles.open(path).weight_files()):
+        whole.update(file.name.encode())
+        with file.open("rb") as opened:
+            while block := opened.read(_BLOCK):
+                whole.update(block)
+    return whole.hexdigest()
+
+
+@contextmanager
+def open_engine(model: str, chat: bool | None = None, **options: Any) -> Iterator[EngineSubject]:
+    """Load a model and yield it as a subject."""
+    with Engine.load(find_model(model), **options) as engine:
+        yield EngineSubject(engine, model, chat)
+
+
+def describe_question(question: Question) -> dict[str, Any]:
+    """Return the settings of a question that its journal has to share."""
+    return {"chat": question.chat, "stop": list(question.stop), **asdict(question.decoding)}

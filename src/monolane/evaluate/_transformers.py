@@ -1,0 +1,63 @@
+"""Transformers' logits of a model, to hold ours against."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from monolane.errors import ConfigError, MissingExtraError
+from monolane.model import ModelConfig, is_gguf, read_json_object
+
+Logits = npt.NDArray[np.float32]
+LogitsOf = Callable[[Sequence[int]], Logits]
+
+
+def transformers_logits(
+    path: Path, config: ModelConfig, trust_remote_code: bool = False
+) -> LogitsOf:
+    """Load a model in Transformers, in float32, and return its logits of token ids.
+
+    Transformers' own code for a dense model; monolane's for a Laneformer, or that in its folder.
+    ConfigError: a file that Transformers cannot read; MissingExtraError: it is not installed.
+    """
+    try:
+        import torch
+        from transformers import AutoModelForCausalLM
+    except ImportError:
+        raise MissingExtraError("comparing with Transformers", "hf") from None
+    if is_gguf(path):
+        try:
+            loaded = AutoModelForCausalLM.from_pretrained(
+                path.parent, gguf_file=path.name, dtype=torch.float32
+            )
+        except (ValueError, KeyError, ImportError, NotImplementedError) as error:
+            raise ConfigError(
+                f"{path}: expected a .gguf file that Transformers reads too, got: "
+                f"{str(error).splitlines()[0]}; 'monolane export' makes a folder, which it may read"
+            ) from None
+    elif config.family != "laneformer":
+        # An embedding scale is rounded to the checkpoint's dtype: Transformers does so on loading.
+        dtype = getattr(torch, config.dtype) if config.embedding_scale != 1 else torch.float32
+        loaded = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).float()
+    elif not trust_remote_code:
+        from monolane.hf import LaneformerForCausalLM
+
+        loaded = LaneformerForCausalLM.from_pretrained(path, dtype=torch.float32)
+    elif "auto_map" in read_json_object(path / "config.json"):
+        loaded = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, trust_remote_code=True
+        )
+    else:
+        raise ConfigError(
+            f"{path}/config.json: expected an auto_map to the folder's own modeling code, got "
+            "none; run without --trust-remote-code to compare with monolane's"
+        )
+    loaded.eval()
+
+    def logits(ids: Sequence[int]) -> Logits:
+        with torch.no_grad():
+            row: Logits = loaded(torch.tensor([list(ids)]), use_cache=False).logits[0].numpy()
+        return row
+
+    return logits

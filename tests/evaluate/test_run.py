@@ -1,0 +1,253 @@
+"""Runs: journals survive kills, intervals are right, reports say what was found and where."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from monolane.errors import BackendError, MonolaneError, RequestError
+from monolane.evaluate import (
+    Decoding,
+    EvalOptions,
+    Figure,
+    Journal,
+    Outcome,
+    Question,
+    ServerSubject,
+    bootstrap,
+    build_report,
+    evaluate,
+    make_tasks,
+    mean_interval,
+    open_engine,
+    render_markdown,
+    render_page,
+    wilson,
+)
+
+HEAD = {"task": "t", "seed": 0}
+
+
+def test_lines_come_back_and_a_cut_last_one_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    with Journal(path, HEAD) as journal:
+        journal.add("a", score=1)
+        journal.add("b", 1, score=0)
+    whole = path.read_bytes()
+    for cut in (b'{"item": "c", "sam', b'{"item": "c", "sample": 0}', b"\xff\n"):
+        path.write_bytes(whole + cut)
+        with Journal(path, HEAD) as journal:
+            assert journal.get("a") == {"item": "a", "sample": 0, "score": 1}
+            assert journal.get("b") is None
+            assert journal.get("b", 1) is not None
+            assert journal.get("c") is None
+            journal.add("c", score=1)
+        with Journal(path, HEAD) as journal:
+            assert journal.get("c") is not None
+    path.write_bytes(whole[:5])  # killed while it began
+    with Journal(path, HEAD) as journal:
+        assert journal.get("a") is None
+
+
+def test_other_settings_and_broken_lines_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    with Journal(path, HEAD) as journal:
+        journal.add("a", score=1)
+    with pytest.raises(RequestError, match="seed is 1 and was 0"):
+        Journal(path, {**HEAD, "seed": 1})
+    path.write_bytes(path.read_bytes().replace(b'"item"', b'"item', 1) + b'{"item": "b"}\n')
+    with pytest.raises(RequestError, match="line 2: expected a JSON object"):
+        Journal(path, HEAD)
+
+
+def test_wilson_is_the_interval_of_the_textbook() -> None:
+    assert wilson(0, 10) == pytest.approx((0.0, 0.27753), abs=1e-5)
+    assert wilson(8, 10) == pytest.approx((0.49016, 0.94332), abs=1e-5)  # Newcombe 1998, method 3
+    assert wilson(10, 10)[1] == 1.0
+    assert mean_interval([1, 1, 0])[2].startswith("Wilson")
+    with pytest.raises(ValueError, match="successes"):
+        wilson(2, 1)
+
+
+def test_bootstrap_agrees_with_the_normal_interval_of_many() -> None:
+    scores = np.random.default_rng(1).normal(5, 2, size=1000)
+    low, high = bootstrap([[s] for s in scores], lambda mean: float(mean[0]))
+    half = 1.96 * scores.std() / np.sqrt(1000)
+    # 2,000 resamples place a percentile within some 4 % of the half width.
+    assert (high - low) / 2 == pytest.approx(half, rel=0.12)
+    assert low < scores.mean() < high
+
+
+def report_of(model: str) -> dict[str, Any]:
+    figure = Figure("pass@1", 50.0, 40.0, 60.0, 164, "Wilson 95 %, problems")
+    outcome = Outcome("humaneval+", "HumanEval+", (figure,), {"data_sha256": "ab"}, {}, ("<b>",))
+    return build_report({"model": model, "sha256": "cd"}, [outcome], "monolane eval")
+
+
+def test_published_figures_stand_beside_those_of_their_model_alone() -> None:
+    theirs = report_of("kogai/laneformer-2b-it@main")
+    assert theirs["tasks"][0]["figures"][0]["published"] == 45.1
+    assert "45.10 %" in render_markdown(theirs)
+    assert "45.10 %" in render_page(theirs)
+    assert "published" not in render_markdown(report_of("demo"))
+
+
+def test_the_page_needs_nothing_beside_it_and_escapes_what_it_shows() -> None:
+    page = render_page(report_of("<script>"))
+    assert "<script" not in page
+    assert "&lt;b&gt;" in page
+    assert not re.search(r"""(src|href)=|url\(|@import""", page)
+
+
+def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    options = EvalOptions(tasks=("perplexity",), limit=6, window=64)
+    command = [
+        *(sys.executable, "-m", "monolane", "eval", "--tasks", "perplexity", "--limit", "6"),
+        *("--window", "64", "--out", str(tmp_path / "killed")),
+    ]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "2 of 6" in line or "3 of 6" in line:
+            os.kill(process.pid, signal.SIGKILL)
+            break
+    process.communicate()
+    journal = tmp_path / "killed" / "perplexity.jsonl"
+    before = journal.read_bytes()
+    with open_engine("demo") as subject:
+        again = evaluate(subject, make_tasks(options), tmp_path / "killed")
+        fresh = evaluate(subject, make_tasks(options), tmp_path / "fresh")
+    assert journal.read_bytes().startswith(before[: before.rindex(b"\n") + 1])
+    assert again["tasks"] == fresh["tasks"]
+    assert len(before.splitlines()) >= 3
+
+
+def test_parity_of_a_model_with_itself_and_with_rougher_codes(tmp_path: Path) -> None:
+    options = EvalOptions(
+        tasks=("parity",), limit=2, window=48, against=("cpu:bfloat16", "cpu:int4")
+    )
+    with open_engine("demo", backend="cpu", dtype="bfloat16") as subject:
+        (task,) = evaluate(subject, make_tasks(options), tmp_path)["tasks"]
+    found = {figure["metric"]: figure["value"] for figure in task["figures"]}
+    assert found["cpu:bfloat16: top-1 agreement"] == 100
+    assert found["cpu:bfloat16: logit error, largest"] == 0
+    assert found["cpu:int4: KL"] > 0
+    assert found["cpu:int4: top-1 agreement"] < 100
+
+
+def test_perplexity_is_what_the_engine_scores(tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("import os\n\n\ndef main():\n    return os.getcwd()\n")
+    options = EvalOptions(tasks=("perplexity",), text=(text,), window=512)
+    with open_engine("demo") as subject:
+        (task,) = evaluate(subject, make_tasks(options), tmp_path / "out")["tasks"]
+        from monolane import SamplingParams
+
+        scored = subject.engine.generate(
+            text.read_text(), SamplingParams(max_tokens=1, prompt_logprobs=0)
+        ).prompt_logprobs
+    nats = -sum(each.logprob for each in scored)
+    value = task["figures"][0]["value"]
+    # Two ways through float32 sums of some 30 terms.
+    assert value == pytest.approx(nats / np.log(2) / len(text.read_bytes()), rel=1e-5)
+
+
+class Fake(BaseHTTPRequestHandler):
+    """A server of OpenAI's API that says back what it was asked."""
+
+    asked: list[dict[str, Any]] = []  # noqa: RUF012
+    failures = 0
+
+    def do_GET(self) -> None:
+        self._say(200, {"data": [{"id": "m", "max_model_len": 100}]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        type(self).asked.append(body)
+        if self.path == "/tokenize":
+            self._say(200, {"count": 7})
+        elif type(self).failures:
+            type(self).failures -= 1
+            self._say(503, {"error": "busy"})
+        elif body.get("max_tokens") == 13:
+            self._say(400, {"error": {"message": "no"}})
+        elif "messages" in body:
+            message = {"content": body["messages"][0]["content"].upper()}
+            self._say(200, {"choices": [{"message": message, "finish_reason": "stop"}]})
+        else:
+            self._say(200, {"choices": [{"text": body["prompt"], "finish_reason": "length"}]})
+
+    def _say(self, status: int, body: dict[str, Any]) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+def test_a_server_is_asked_as_openai_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Fake)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        with pytest.raises(RequestError, match="expected one of m"):
+            ServerSubject(url, "other")
+        subject = ServerSubject(url + "/v1")
+        assert (subject.name, subject.context) == ("m", 100)
+        Fake.failures = 2
+        question = Question("hello", Decoding(5, 0.5, 0.9, 3), begun="So", stop=("x",))
+        assert subject.ask(question, sample=4).text == "HELLO"
+        assert Fake.asked[-1] == {
+            "model": "m", "max_tokens": 5, "temperature": 0.5, "top_p": 0.9, "seed": 7,
+            "stop": ["x"],
+            "messages": [
+                {"role": "user", "content": "hello"}, {"role": "assistant", "content": "So"}
+            ],
+        }  # fmt: skip
+        assert subject.count(question) == 7
+        assert Fake.asked[-1]["continue_final_message"] is True
+        assert subject.ask(Question("a", Decoding(5), chat=False, begun="b")).text == "ab"
+        with pytest.raises(BackendError, match="HTTP 400"):
+            subject.ask(Question("a", Decoding(13)))
+        with pytest.raises(RequestError, match="--model"):
+            make_tasks(EvalOptions(tasks=("perplexity",), limit=1))[0].run(
+                subject, Path(), lambda *_: None
+            )
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tasks": ("nonsense",)}, "--tasks: expected some of humaneval"),
+        ({"tasks": ()}, "got none"),
+        ({"tasks": ("ruler",), "limit": 0}, "--limit"),
+        ({"tasks": ("mbpp+",), "samples": 2, "temperature": 0}, "--samples"),
+        ({"tasks": ("parity",)}, "--against"),
+        ({"tasks": ("parity",), "against": ("gpu",)}, "got 'gpu'"),
+        ({"tasks": ("ruler",), "lengths": (4,)}, "--lengths"),
+        ({"tasks": ("perplexity",), "window": 1}, "--window"),
+        ({"tasks": ("perplexity",), "text": (Path("/nowhere"),)}, "--text /nowhere"),
+    ],
+)
+def test_wrong_options_say_what_was_expected(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(MonolaneError, match=re.escape(words)):
+        make_tasks(EvalOptions(**options))
