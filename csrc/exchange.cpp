@@ -40,7 +40,8 @@ int32_t workers_of(const Plan& plan, const Seat& seat) {
   return h.workers / seat.ranks;
 }
 
-size_t whole_pages(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+// Of parts without a byte, too: each has a place of its own.
+size_t whole_pages(size_t bytes) { return (std::max<size_t>(bytes, 1) + 4095) / 4096 * 4096; }
 
 }  // namespace
 
