@@ -89,7 +89,7 @@ def serve(
         tls_key=tls_key,
         keys=_keys(api_keys),
         share_prefixes=share_prefixes,
-        speculation=speculation,
+        speculation=speculation,  # type: ignore[arg-type]  # checked there
         allowed_hosts=tuple(allow_host or ()),
         allowed_origins=tuple(allow_origin or ()),
         queue_limit=queue,

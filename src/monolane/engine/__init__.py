@@ -4,7 +4,12 @@ from monolane.engine._drafts import DraftCounts
 from monolane.engine._engine import Engine, Prompt
 from monolane.engine._files import ModelFiles
 from monolane.engine._guidance import Constraint
-from monolane.engine._parameters import MAX_LOGIT_BIASES, SamplingParams, check_speculation
+from monolane.engine._parameters import (
+    MAX_LOGIT_BIASES,
+    SamplingParams,
+    Speculation,
+    check_speculation,
+)
 from monolane.engine._registry import BACKEND_NAMES, find_backend
 from monolane.engine._result import FinishReason, Generation, Piece, Timings
 from monolane.engine._source import DEMO, fetch_model, find_model
@@ -26,6 +31,7 @@ __all__ = [
     "Piece",
     "Prompt",
     "SamplingParams",
+    "Speculation",
     "Stream",
     "Timings",
     "TokenLogprob",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from monolane import _env
-from monolane.engine import check_speculation
+from monolane.engine import Speculation, check_speculation
 from monolane.errors import RequestError
 from monolane.serve._keys import Keys
 
@@ -75,7 +75,7 @@ class ServerOptions:
     policy: Policy = field(default_factory=Policy)
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    speculation: str = "auto"
+    speculation: Speculation = "auto"
     share_prefixes: bool = False
     keys: Keys = field(default_factory=Keys)
     allowed_hosts: tuple[str, ...] = ()
