@@ -104,7 +104,8 @@ def page(context: BrowserContext) -> Iterator[Page]:
     page.on("pageerror", lambda error: wrong.append(str(error)))
 
     def hear(message: ConsoleMessage) -> None:
-        if message.type == "error" and not message.text.startswith("Failed to load resource"):
+        reports = ("Failed to load resource", "Access to fetch at ")  # of a failed request
+        if message.type == "error" and not message.text.startswith(reports):
             wrong.append(message.text)
 
     def refuse(dialog: Dialog) -> None:

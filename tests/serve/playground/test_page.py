@@ -150,7 +150,7 @@ def test_regenerate_and_edit_take_the_place_of_the_last(server_page: Page) -> No
     page.wait_for_selector("#phase[data-phase=done]")
     expect(page.locator(".turn")).to_have_count(2)
     assert page.locator(".turn").last.inner_text() != before  # a new seed was drawn
-    page.get_by_role("button", name="Edit", exact=True).click()
+    page.get_by_role("button", name="Edit", exact=True).last.click()
     assert page.input_value("#message") == "def second():"
     ask(page, "def third():")
     expect(page.locator(".turn")).to_have_count(2)
