@@ -375,6 +375,9 @@ def test_no_room_of_ours_can_run_what_it_is_given() -> None:
 def test_the_page_carries_a_policy_and_stays_in_its_folder(client: httpx.Client) -> None:
     page = client.get("/")
     assert page.headers["content-security-policy"].startswith("default-src 'self';")
+    elsewhere = client.get("/elsewhere.html").headers["content-security-policy"]
+    assert elsewhere.startswith("default-src 'none'; connect-src http: https:; ")
+    assert "script-src" not in elsewhere
     assert page.headers["x-content-type-options"] == "nosniff"
     assert client.get("/", headers={"If-None-Match": page.headers["etag"]}).status_code == 304
 

@@ -49,6 +49,10 @@ POLICY = (
     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "object-src 'none'"
 )
+ELSEWHERE_POLICY = (  # of the empty document that asks other servers
+    "default-src 'none'; connect-src http: https:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'self'"
+)
 MODEL = {
     "id": "stand-in",
     "root": "stand-in",
@@ -100,7 +104,8 @@ def page(context: BrowserContext) -> Iterator[Page]:
     page.on("pageerror", lambda error: wrong.append(str(error)))
 
     def hear(message: ConsoleMessage) -> None:
-        if message.type == "error" and not message.text.startswith("Failed to load resource"):
+        reports = ("Failed to load resource", "Access to fetch at ")  # of a failed request
+        if message.type == "error" and not message.text.startswith(reports):
             wrong.append(message.text)
 
     def refuse(dialog: Dialog) -> None:
@@ -117,7 +122,8 @@ class StandIn:
     """Answers in the server's place, through the browser's own interception.
 
     ``text`` is what the next answer says, in pieces of ``step`` characters, one token each, behind
-    ``deltas``; ``requests`` are the bodies that came. ``health`` and ``refusal`` make it fail.
+    ``deltas``; ``requests`` are the bodies of the answers asked for, ``counted`` those of drafts.
+    ``health``, ``refusal`` and ``busy``, the number of 429s to come, make it fail.
     """
 
     def __init__(self) -> None:
@@ -129,7 +135,10 @@ class StandIn:
         self.health = 200
         self.refusal: tuple[int, dict[str, Any]] | None = None
         self.broken: str | None = None  # in place of the answer's end
+        self.busy = 0
+        self.timings: dict[str, Any] = {}  # beside those of every chunk
         self.requests: list[dict[str, Any]] = []
+        self.counted: list[dict[str, Any]] = []
         self.elsewhere: list[str] = []  # requests that left the origin
 
     def answer(self, route: Route, request: Request) -> None:
@@ -143,13 +152,22 @@ class StandIn:
             route.fulfill(status=self.health, json={"status": "ok"})
         elif path == "/v1/models":
             route.fulfill(json={"object": "list", "data": [self.model]})
+        elif path == "/tokenize":
+            self.counted.append(json.loads(request.post_data or ""))
+            words = len((request.post_data or "").split())
+            route.fulfill(json={"count": words, "max_model_len": 4096, "tokens": []})
+        elif request.method == "POST" and self.busy > 0:
+            self.busy -= 1
+            error = {"message": "the queue is full", "code": 429}
+            route.fulfill(status=429, headers={"Retry-After": "2"}, json={"error": error})
         elif request.method == "POST":
             self._complete(route, request)
         else:
             self._file(route, STATIC / (path[1:] or "index.html"))
 
     def _file(self, route: Route, file: Path) -> None:
-        headers = {"Content-Type": KINDS[file.suffix], "Content-Security-Policy": POLICY}
+        policy = ELSEWHERE_POLICY if file.name == "elsewhere.html" else POLICY
+        headers = {"Content-Type": KINDS[file.suffix], "Content-Security-Policy": policy}
         route.fulfill(body=file.read_bytes(), headers=headers)
 
     def _complete(self, route: Route, request: Request) -> None:
@@ -166,13 +184,15 @@ class StandIn:
             lines.append("data: " + json.dumps({"choices": [part]}))
         for count, piece in enumerate(pieces, 1):
             end = None if count < len(pieces) or self.broken else self.end
-            lines.append("data: " + json.dumps(_chunk(piece, count, end, chat)))
+            lines.append("data: " + json.dumps(_chunk(piece, count, end, chat, self.timings)))
         lines += ["data: [DONE]"] if self.broken is None else [self.broken]
         headers = {"Content-Type": "text/event-stream", "Content-Security-Policy": POLICY}
         route.fulfill(body="".join(f"{line}\n\n" for line in lines), headers=headers)
 
 
-def _chunk(piece: str, count: int, end: str | None, chat: bool) -> dict[str, Any]:
+def _chunk(
+    piece: str, count: int, end: str | None, chat: bool, more: dict[str, Any]
+) -> dict[str, Any]:
     choice = {"index": 0, "finish_reason": end} | (
         {"delta": {"content": piece}} if chat else {"text": piece}
     )
@@ -187,7 +207,8 @@ def _chunk(piece: str, count: int, end: str | None, chat: bool) -> dict[str, Any
         "mbu": 0.37,
         "draft_n": 40,
         "draft_n_accepted": 30,
-    }
+        "cache_n": 5,
+    } | more
     return {"choices": [choice], "timings": timings, "phase": "done" if end else "decode"}
 
 

@@ -1,6 +1,7 @@
 """For everyone: keyboard alone, names for what has no text, contrast, light and dark, a phone."""
 
 import itertools
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +36,7 @@ def test_keyboard_alone_is_enough(stand_in_page: Page, stand_in: Any) -> None:
     # The rest by Tab: from the start of the page everything comes, in order, and shows its focus.
     page.focus(".skip")
     reached = ["Skip"]
-    for _ in range(30):
+    for _ in range(40):
         press("Tab")
         what = page.evaluate(
             """() => {
@@ -52,9 +53,11 @@ def test_keyboard_alone_is_enough(stand_in_page: Page, stand_in: Any) -> None:
         reached.append(what[0])
         assert what[1], f"{what[0]} does not show its focus"
     text = " ".join(re.sub(r"\s+", " ", name) for name in reached)
-    for name in ("Skip", "new", "open-settings", "theme", "The same text", "Copy", "Regenerate"):
+    for name in ("Skip", "new", "open-settings", "theme", "race-title", "Copy", "Regenerate"):
         assert name in text
-    for name in ("Edit", "Copy as curl", "message", "send", "chat"):
+    for name in ("open-chats", "open-compare", "search", "export", "change-race"):
+        assert name in text
+    for name in ("Edit", "Copy as curl", "message", "attach", "send", "chat"):
         assert name in text
 
 
@@ -62,9 +65,20 @@ def test_settings_by_keyboard(stand_in_page: Page, stand_in: Any) -> None:
     page, press = stand_in_page, stand_in_page.keyboard.press
     page.focus("#open-settings")
     press("Enter")
-    expect(page.locator("[name=temperature]")).to_be_focused()
+    expect(page.locator("#parameters [name=temperature]")).to_be_focused()
     values = {"temperature": 0.2, "top_p": 0.9, "top_k": 40, "min_p": 0.1, "max_tokens": 77}
-    for value in [*values.values(), 4711, "Be brief."]:
+    penalties = {"frequency_penalty": 0.5, "presence_penalty": 0.25, "repetition_penalty": 1.1}
+    schema = '{"type": "object"}'
+    tools = '[{"type": "function", "function": {"name": "now"}}]'
+    for value in [
+        *values.values(),
+        4711,
+        *penalties.values(),
+        "Be brief.",
+        r"END\n",
+        schema,
+        tools,
+    ]:
         press("Control+a")
         page.keyboard.type(str(value))
         press("Tab")
@@ -73,7 +87,10 @@ def test_settings_by_keyboard(stand_in_page: Page, stand_in: Any) -> None:
     expect(page.locator("#open-settings")).to_be_focused()
     ask(page)
     sent = stand_in.requests[-1]
-    assert {name: sent[name] for name in values} == values
+    assert {name: sent[name] for name in values | penalties} == values | penalties
+    assert sent["stop"] == ["END\n"]
+    assert sent["response_format"]["json_schema"]["schema"] == {"type": "object"}
+    assert sent["tools"] == json.loads(tools)
     assert sent["seed"] == 4711
     assert sent["messages"][0] == {"role": "system", "content": "Be brief."}
     assert sent["stream"] is sent["timings_per_token"] is True
@@ -82,9 +99,9 @@ def test_settings_by_keyboard(stand_in_page: Page, stand_in: Any) -> None:
 def test_a_value_out_of_range_is_not_sent(stand_in_page: Page, stand_in: Any) -> None:
     page = stand_in_page
     page.click("#open-settings")
-    page.fill("[name=top_p]", "7")
-    page.fill("[name=max_tokens]", "99999")
-    page.click("dialog .primary")
+    page.fill("#parameters [name=top_p]", "7")
+    page.fill("#parameters [name=max_tokens]", "99999")
+    page.click("#settings .primary")
     expect(page.locator("#settings")).to_be_visible()  # the browser says what is wrong
     page.keyboard.press("Escape")
     ask(page)

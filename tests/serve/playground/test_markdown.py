@@ -10,6 +10,8 @@ RENDER = """async (text) => {
   const place = document.createElement("div");
   place.append(renderMarkdown(text));
   for (const caption of place.querySelectorAll("figcaption button")) caption.remove();
+  for (const word of place.querySelectorAll("[class^=hljs]")) word.replaceWith(...word.childNodes);
+  place.normalize();
   for (const link of place.querySelectorAll("a")) {
     for (const name of ["rel", "target", "title"]) link.removeAttribute(name);
   }

@@ -27,8 +27,8 @@ READY = "#state[data-state=ready]"
 def set_field(page: Page, name: str, value: str) -> None:
     """Set a field of the settings."""
     page.click("#open-settings")
-    page.fill(f"[name={name}]", value)
-    page.click("dialog .primary")
+    page.fill(f"#parameters [name={name}]", value)
+    page.click("#settings .primary")
     expect(page.locator("#settings")).not_to_be_visible()
 
 
@@ -150,7 +150,7 @@ def test_regenerate_and_edit_take_the_place_of_the_last(server_page: Page) -> No
     page.wait_for_selector("#phase[data-phase=done]")
     expect(page.locator(".turn")).to_have_count(2)
     assert page.locator(".turn").last.inner_text() != before  # a new seed was drawn
-    page.get_by_role("button", name="Edit", exact=True).click()
+    page.get_by_role("button", name="Edit", exact=True).last.click()
     assert page.input_value("#message") == "def second():"
     ask(page, "def third():")
     expect(page.locator(".turn")).to_have_count(2)
@@ -172,7 +172,7 @@ def test_the_conversation_survives_a_reload_and_a_new_one_does_not_see_it(
     page.wait_for_selector(READY)
     assert page.locator("#transcript").inner_text() == shown
     assert page.locator("#rate").inner_text() == rate
-    assert page.input_value("[name=system]") == "Be brief."
+    assert page.input_value("#parameters [name=system]") == "Be brief."
     assert page.input_value("[name=key]") == "secret-key"
     assert page.evaluate("JSON.stringify({...localStorage}) + document.cookie") == "{}"
     other = page.context.new_page()  # another tab
@@ -180,7 +180,8 @@ def test_the_conversation_survives_a_reload_and_a_new_one_does_not_see_it(
     other.wait_for_selector(READY)
     assert other.locator(".turn").count() == 0
     assert other.input_value("[name=key]") == ""
-    page.get_by_role("button", name="New").click()
+    page.click("#new")
+    expect(page.locator(".turn")).to_have_count(0)
     assert page.locator(".turn").count() == 0
     page.reload()
     assert page.locator(".turn").count() == 0
@@ -240,18 +241,17 @@ def test_a_chat_goes_out_as_one_and_comes_back_from_a_file(
     ask(page, "And again?")
     picture("chat")
     shown = page.locator("#transcript").inner_text()
-    page.click("#open-settings")
     with page.expect_download() as download:
         page.click("#export")
-    page.keyboard.press("Escape")
     file = tmp_path / "chat.json"
     download.value.save_as(file)
     chat = json.loads(file.read_text())
     assert "secret-key" not in file.read_text()
-    assert [turn["prompt"] for turn in chat["turns"]] == ["Hello?", "And again?"]
-    roles = [message["role"] for message in chat["turns"][1]["request"]["body"]["messages"]]
+    turns = chat["conversations"][0]["turns"]
+    assert [turn["prompt"] for turn in turns] == ["Hello?", "And again?"]
+    roles = [message["role"] for message in turns[1]["request"]["body"]["messages"]]
     assert roles == ["user", "assistant", "user"]
-    page.get_by_role("button", name="New").click()
+    page.click("#new")
     page.set_input_files("#file", file)
     expect(page.locator(".turn")).to_have_count(2)
     assert page.locator("#transcript").inner_text() == shown

@@ -74,13 +74,23 @@ def test_no_connection_is_said(stand_in_page: Page) -> None:
     expect(alert).to_have_text("The server cannot be reached. Is it still running?")
 
 
+def file_of(conversations: Any, version: int = 2) -> str:
+    """The text of a file of the page, whatever is in it."""
+    return json.dumps(
+        {"format": "monolane-playground", "version": version, "conversations": conversations}
+    )
+
+
+TURN = {"id": "a1", "parent": None, "prompt": "p", "answer": "a"}
 FILES = {
     "no JSON": "could not be read",
-    "{}": "expected a conversation that this page exported (version 1)",
-    json.dumps({"format": "monolane-playground", "version": 2}): "(version 1)",
-    json.dumps({"format": "monolane-playground", "version": 1, "turns": [{"prompt": 1}]}): (
-        "turn 1: expected a prompt and an answer"
-    ),
+    "{}": "expected conversations that this page exported (version 1 or 2)",
+    file_of([], version=3): "(version 1 or 2)",
+    file_of([{"turns": [{"prompt": 1}]}]): "turn 1: expected a prompt and an answer",
+    file_of([{"turns": {}}]): "at most 1000 turns",
+    file_of({}): "at most 1000 conversations",
+    file_of([{"turns": [TURN, TURN]}]): "turn 2: expected an id of its own",
+    file_of([{"turns": [TURN | {"parent": "a1"}]}]): "and a parent before it",
     json.dumps({"format": "monolane-playground", "version": 1, "turns": {}}): "at most 1000 turns",
 }
 
@@ -88,18 +98,36 @@ FILES = {
 def test_a_file_that_is_none_changes_nothing(stand_in_page: Page, tmp_path: Path) -> None:
     ask(stand_in_page)
     file = tmp_path / "chat.json"
-    stand_in_page.click("#open-settings")
     for text, message in FILES.items():
         file.write_text(text)
         stand_in_page.set_input_files("#file", file)
         expect(stand_in_page.locator("#file-error")).to_contain_text(message)
     expect(stand_in_page.locator(".turn")).to_have_count(1)
+    expect(stand_in_page.locator("#chat-list li")).to_have_count(1)
+
+
+def test_a_busy_server_is_asked_again_when_it_said(stand_in_page: Page, stand_in: Any) -> None:
+    stand_in.busy = 1
+    stand_in_page.fill("#message", "go")
+    stand_in_page.keyboard.press("Enter")
+    expect(stand_in_page.locator(".notice")).to_contain_text("Asked again in 2 s")
+    expect(stand_in_page.locator("#phase")).to_have_text("busy, again in 1 s")
+    expect(stand_in_page.locator(".turn .answer")).to_have_text("Hello.")
+    expect(stand_in_page.locator(".notice")).to_be_hidden()
+    stand_in.busy = 100
+    stand_in_page.fill("#message", "go")
+    stand_in_page.keyboard.press("Enter")
+    expect(stand_in_page.locator(".notice").last).to_contain_text("Asked again")
+    stand_in_page.keyboard.press("Escape")
+    expect(stand_in_page.locator(".turn .facts").last).to_have_text("stopped")
+    assert stand_in.busy == 99
 
 
 def test_what_another_version_kept_does_no_harm(stand_in_page: Page) -> None:
     stand_in_page.evaluate(
         """() => {
-          sessionStorage.setItem("monolane.turns", '[{"old": true}]');
+          sessionStorage.setItem("monolane.open", '"gone"');
+          sessionStorage.setItem("monolane.comparison", '{"kind": 3}');
           sessionStorage.setItem("monolane.parameters", '"none"');
         }"""
     )

@@ -16,6 +16,12 @@ _POLICY = (
     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "object-src 'none'"
 )
+# An empty document within the page: answers of other servers come through it, and nothing else can.
+_ELSEWHERE = "elsewhere.html"
+_ELSEWHERE_POLICY = (
+    "default-src 'none'; connect-src http: https:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'self'"
+)
 
 
 def page_routes(folder: Path = _FOLDER) -> list[Route]:
@@ -33,7 +39,7 @@ def _route(served: str, path: Path) -> Route:
     kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     headers = {
         "Content-Type": f"{kind}; charset=utf-8" if kind.startswith("text/") else kind,
-        "Content-Security-Policy": _POLICY,
+        "Content-Security-Policy": _ELSEWHERE_POLICY if path.name == _ELSEWHERE else _POLICY,
         "Cache-Control": "no-cache",
         "ETag": f'"{hashlib.sha256(data).hexdigest()[:32]}"',
     }

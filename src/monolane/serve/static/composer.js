@@ -1,29 +1,22 @@
-// Where the visitor writes: the message, its mode, send or stop, and the last message edited again.
+// Where the visitor writes: the message, its mode, send or stop, and a message edited again.
 
-const HINTS = {
-  chat: { placeholder: "Ask something", examples: [
-    "Write quicksort in Python and explain each step.",
-    "What makes decoding one token at a time slow?",
-    "A regular expression for ISO dates, with tests.",
-  ] },
-  continue: { placeholder: "Text or code that the model goes on from", examples: [
-    "def fibonacci(n):",
-    "class Stack:",
-    "import json\n\ndef main():",
-  ] },
-};
+import { connectAttachments } from "./attachments.js";
+import { button } from "./elements.js";
+import { EXAMPLES } from "./examples.js";
+
+const PLACEHOLDERS = { chat: "Ask something", continue: "Text or code that the model goes on from" };
 const DEMO_NOTE =
   "The demo model has read Python’s standard library and nothing else: it continues code, and was " +
   "never taught to converse.";
 
 export class Composer {
-  editing = false;
+  edited = null; // the turn that is written again
   #form;
   #actions;
   #running = false;
   #chosen = false; // the mode, by the visitor or the conversation: the model's kind is not asked
 
-  /** `actions`: {send(mode, text), stop(), editLast()}. */
+  /** `actions`: {send(mode, text), stop(), editLast(), draft(mode, text)}. */
   constructor(form, actions) {
     this.#form = form;
     this.#actions = actions;
@@ -33,9 +26,13 @@ export class Composer {
       else this.#send();
     });
     this.#message.addEventListener("keydown", (event) => this.#key(event));
+    this.#message.addEventListener("input", () => this.#changed());
     for (const radio of form.elements.mode) {
       radio.addEventListener("change", () => this.setMode(radio.value));
     }
+    const [open, input] = [form.querySelector("#attach"), form.querySelector("#attached")];
+    const say = (problem) => (form.querySelector("#attach-error").textContent = problem);
+    connectAttachments({ place: form, open, input }, (text) => this.#insert(text), say);
     this.#showMode();
   }
 
@@ -59,17 +56,18 @@ export class Composer {
     this.#showMode();
   }
 
-  /** Write the last message again: sending it takes the place of `turn`. */
+  /** Write a message again: sending it makes another version of `turn`. */
   edit(turn) {
-    this.editing = true;
+    this.edited = turn;
     this.#form.querySelector("#editing").hidden = false;
     this.setMode(turn.mode);
     this.#message.value = turn.prompt;
+    this.#changed();
     this.focus();
   }
 
   leaveEditing() {
-    if (!this.editing) return;
+    if (this.edited === null) return;
     this.#message.value = "";
     this.#endEditing();
   }
@@ -86,9 +84,22 @@ export class Composer {
     return this.#form.elements.mode.value;
   }
 
+  #changed() {
+    this.#actions.draft(this.#mode, this.#message.value);
+  }
+
   #endEditing() {
-    this.editing = false;
+    this.edited = null;
     this.#form.querySelector("#editing").hidden = true;
+    this.#changed();
+  }
+
+  #insert(text) {
+    const before = this.#message.value;
+    const gap = before === "" || before.endsWith("\n\n") ? "" : before.endsWith("\n") ? "\n" : "\n\n";
+    this.#message.value = `${before}${gap}${text}\n`;
+    this.#changed();
+    this.focus();
   }
 
   #send() {
@@ -111,19 +122,16 @@ export class Composer {
   }
 
   #showMode() {
-    const { placeholder, examples } = HINTS[this.#mode];
-    this.#message.placeholder = placeholder;
-    const buttons = examples.map((example) => {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.textContent = example;
-      button.addEventListener("click", () => {
-        if (!this.#running) this.#actions.send(this.#mode, example);
-      });
-      return button;
-    });
+    const mode = this.#mode;
+    this.#message.placeholder = PLACEHOLDERS[mode];
+    const buttons = EXAMPLES[mode].map((text) =>
+      button(text, "example", () => {
+        if (!this.#running) this.#actions.send(mode, text);
+      }),
+    );
     const place = document.getElementById("examples");
-    place.dataset.mode = this.#mode;
+    place.dataset.mode = mode;
     place.replaceChildren(...buttons);
+    this.#changed();
   }
 }

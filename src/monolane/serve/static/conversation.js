@@ -1,134 +1,102 @@
-// The turns so far: what was asked, what was answered, how fast. Lives in this page and this tab's
-// sessionStorage; the server keeps nothing. A turn is
-//
-//   {mode: "chat" | "continue", prompt, answer, request: {path, body} | null,
-//    reasoning: text beside the answer, calls: [{name, arguments}] of tools,
-//    finish: "stop" | "length" | "tool_calls" | "stopped" | "error" | null, error: text | null,
-//    timings: as in docs/serving.md | null}
+// A conversation: a tree of turns (turn.js), of which one path is shown, from a first turn to `leaf`.
 
-import { keep, kept } from "./storage.js";
+import { newId, newTurn, readTurns } from "./turn.js";
 
-const FORMAT = "monolane-playground";
-const MAX_FILE = 8 << 20; // characters of an imported file
-const MAX_TURNS = 1000;
+const NAME_LENGTH = 60; // characters of a name that is the first prompt's first line
+const TITLE_LENGTH = 200;
 
 export class Conversation {
-  turns = [];
+  id = newId();
+  title = ""; // empty: named by its first prompt
+  created = Date.now();
+  updated = this.created; // ms since 1970
+  leaf = null; // id of the last turn that is shown
+  #turns = [];
 
-  constructor() {
-    try {
-      this.turns = readTurns(kept("turns") ?? []);
-    } catch {
-      // Left by another version of this page.
+  /** Read a stored or imported one. Throws Error with what is wrong. */
+  static from(record) {
+    const conversation = new Conversation();
+    conversation.#turns = readTurns(record?.turns);
+    if (/^[0-9a-f]{1,32}$/.test(record.id)) conversation.id = record.id;
+    if (typeof record.title === "string") conversation.title = record.title.slice(0, TITLE_LENGTH);
+    for (const name of ["created", "updated"]) {
+      if (Number.isFinite(record[name])) conversation[name] = record[name];
     }
+    const known = conversation.#turns.some((turn) => turn.id === record.leaf);
+    conversation.leaf = known ? record.leaf : (conversation.#turns.at(-1)?.id ?? null);
+    return conversation;
   }
 
-  /** Begin a turn and return it. */
-  add(mode, prompt) {
-    const turn = {
-      ...{ mode, prompt, answer: "", reasoning: "", calls: [] },
-      ...{ request: null, finish: null, error: null, timings: null },
-    };
-    this.turns.push(turn);
+  /** What is stored and exported: plain JSON. */
+  get record() {
+    const { id, title, created, updated, leaf } = this;
+    return { id, title, created, updated, leaf, turns: this.#turns };
+  }
+
+  get empty() {
+    return this.#turns.length === 0;
+  }
+
+  get name() {
+    return this.title || nameOf(this.#turns);
+  }
+
+  /** The turns that are shown, in order. */
+  get path() {
+    return this.pathTo(this.leaf);
+  }
+
+  pathTo(id) {
+    const byId = new Map(this.#turns.map((turn) => [turn.id, turn]));
+    const path = [];
+    for (let turn = byId.get(id); turn !== undefined; turn = byId.get(turn.parent)) path.unshift(turn);
+    return path;
+  }
+
+  /** Begin a turn behind `parent`, show it, and return it. */
+  add(mode, prompt, parent = this.leaf) {
+    const turn = newTurn(mode, prompt, parent);
+    this.#turns.push(turn);
+    this.leaf = turn.id;
+    this.updated = Date.now();
     return turn;
   }
 
-  /** Take the last turn away and return it. */
-  takeLast() {
-    return this.turns.pop();
+  /** The versions of a turn, oldest first, itself among them. */
+  versions(turn) {
+    return this.#turns.filter(({ parent }) => parent === turn.parent);
   }
 
-  save() {
-    keep("turns", this.turns);
-  }
-
-  clear() {
-    this.turns = [];
-    this.save();
-  }
-
-  /** Return the request that answers `turn`, the last one. */
-  request(turn, model, parameters) {
-    const body = {
-      model,
-      ...parameters.sampling(),
-      stream: true,
-      timings_per_token: true,
-    };
-    if (turn.mode === "continue") {
-      return { path: "v1/completions", body: { ...body, prompt: turn.prompt } };
+  /** Show a version, and behind it the newest turns that follow it. */
+  choose(turn) {
+    let last = turn;
+    while (last !== undefined) {
+      this.leaf = last.id;
+      last = this.#turns.findLast(({ parent }) => parent === this.leaf);
     }
-    return { path: "v1/chat/completions", body: { ...body, messages: this.#messages(parameters) } };
   }
 
-  #messages(parameters) {
-    const { system } = parameters.values;
-    const messages = system.trim() === "" ? [] : [{ role: "system", content: system }];
-    for (const turn of this.turns.filter((turn) => turn.mode === "chat")) {
-      messages.push({ role: "user", content: turn.prompt });
-      if (turn.answer === "") continue;
-      // Templates that show a model its thoughts again read them there.
-      const thought = turn.reasoning === "" ? {} : { reasoning_content: turn.reasoning };
-      messages.push({ role: "assistant", content: turn.answer, ...thought });
-    }
-    return messages;
-  }
-
-  /** Return the text of a file with the whole conversation. */
-  toFile(model, parameters) {
-    const file = { format: FORMAT, version: 1, model, parameters, turns: this.turns };
-    return JSON.stringify(file, null, 2);
-  }
-
-  /** Take a file's turns in place of these; returns its parameters. Throws Error with the reason. */
-  fromFile(text) {
-    if (text.length > MAX_FILE) throw new Error("expected a file of at most 8 MB");
-    const file = JSON.parse(text);
-    if (file?.format !== FORMAT || file.version !== 1) {
-      throw new Error("expected a conversation that this page exported (version 1)");
-    }
-    this.turns = readTurns(file.turns);
-    this.save();
-    return typeof file.parameters === "object" && file.parameters !== null ? file.parameters : {};
+  /** Take the turns that another tab has added to the same conversation. */
+  merge(record) {
+    const own = new Map(this.#turns.map((turn) => [turn.id, turn]));
+    const theirs = readTurns(record.turns);
+    const before = theirs.map((turn) => own.get(turn.id) ?? turn);
+    for (const turn of before) own.delete(turn.id);
+    this.#turns = [...before, ...own.values()];
   }
 }
 
-/** Return checked copies: nothing of a file is used that is not looked at here. */
-function readTurns(turns) {
-  if (!Array.isArray(turns) || turns.length > MAX_TURNS) {
-    throw new Error(`expected at most ${MAX_TURNS} turns`);
-  }
-  return turns.map((turn, at) => {
-    if (typeof turn?.prompt !== "string" || typeof turn.answer !== "string") {
-      throw new Error(`turn ${at + 1}: expected a prompt and an answer`);
-    }
-    return {
-      mode: turn.mode === "continue" ? "continue" : "chat",
-      prompt: turn.prompt,
-      answer: turn.answer,
-      reasoning: typeof turn.reasoning === "string" ? turn.reasoning : "",
-      calls: readCalls(turn.calls),
-      request: readRequest(turn.request),
-      finish: ["stop", "length", "tool_calls", "stopped", "error"].includes(turn.finish) ? turn.finish : null,
-      error: typeof turn.error === "string" ? turn.error : null,
-      timings: readTimings(turn.timings),
-    };
-  });
+/** The first line with text of the first prompt. */
+function nameOf(turns) {
+  const line = turns[0]?.prompt.split("\n").find((text) => text.trim() !== "")?.trim() ?? "";
+  return line.length > NAME_LENGTH ? `${line.slice(0, NAME_LENGTH)}…` : line || "New conversation";
 }
 
-function readCalls(calls) {
-  if (!Array.isArray(calls)) return [];
-  return calls.map((call) => ({ name: String(call?.name), arguments: String(call?.arguments) }));
-}
-
-function readRequest(request) {
-  const paths = ["v1/completions", "v1/chat/completions"];
-  const whole = paths.includes(request?.path) && request.body instanceof Object;
-  return whole ? { path: request.path, body: request.body } : null;
-}
-
-function readTimings(timings) {
-  if (typeof timings !== "object" || timings === null) return null;
-  const numbers = Object.entries(timings).filter(([, value]) => Number.isFinite(value));
-  return numbers.length === 0 ? null : Object.fromEntries(numbers);
+/** Return whether all words of `query` stand in the record's name or turns, in any case. */
+export function matches(record, query) {
+  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
+  if (words.length === 0) return true;
+  const turns = record.turns.map(({ prompt, answer }) => `${prompt}\n${answer}`);
+  const text = [record.title, ...turns].join("\n").toLowerCase();
+  return words.every((word) => text.includes(word));
 }

@@ -15,6 +15,7 @@ const PHASES = {
   queued: "queued",
   prefill: "prefill",
   decode: "decode",
+  refused: "busy",
   done: "done",
   stopped: "stopped",
   error: "error",
@@ -27,7 +28,7 @@ export class Instruments {
   #timings = null;
   #refreshed = 0; // ms
 
-  /** `view`: elements {phase, rate, unit, curve, first, prefill, tokens, mbu, drafts}. */
+  /** `view`: elements {phase, rate, unit, curve, first, prefill, tokens, cached, mbu, drafts}. */
   constructor(view) {
     this.#view = view;
     this.#curve = new Sparkline(view.curve);
@@ -79,6 +80,7 @@ export class Instruments {
     view.first.textContent = timings === null ? NONE : duration(timings.ttft_ms ?? 0);
     view.prefill.textContent = prefill(timings);
     view.tokens.textContent = tokens(timings);
+    view.cached.textContent = timings === null ? NONE : count(timings.cache_n ?? 0);
     view.mbu.textContent = timings?.mbu == null ? NONE : percent(timings.mbu);
     view.drafts.textContent = drafts(timings);
   }
@@ -95,5 +97,6 @@ function tokens(timings) {
 
 function drafts(timings) {
   if (!(timings?.draft_n > 0)) return NONE;
-  return `${count(timings.draft_n_accepted)} of ${count(timings.draft_n)}`;
+  const { draft_n, draft_n_accepted } = timings;
+  return `${count(draft_n_accepted)} of ${count(draft_n)}, ${percent(draft_n_accepted / draft_n)}`;
 }

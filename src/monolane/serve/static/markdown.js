@@ -1,29 +1,17 @@
-// Markdown of an answer as DOM, whole or while it comes. `marked` reads it and `DOMPurify` lets
-// through only the elements listed below (see vendor/README.md). While an answer comes, blocks that
+// Markdown of an answer as DOM, whole or while it comes. `marked` reads it (see vendor/README.md), and
+// clean.js lets through only the elements that Markdown makes. While an answer comes, blocks that
 // can change no more are made once; the last one is made anew at each `settle`, and text that arrives
 // in between is appended to its last text node. So a long answer costs as much per second as a short
 // one.
 
+import { cleanHtml } from "./clean.js";
 import { copyButton } from "./clipboard.js";
+import { colours } from "./code_colours.js";
 import { getDefaults, Lexer, Parser, Renderer, Tokenizer } from "./vendor/marked.js";
-import "./vendor/purify.js"; // sets window.DOMPurify
 
 const MAX_DEPTH = 6; // of quotes and lists; deeper ones stay text
 const MAX_WORK = 4e6; // characters times marks of one text; the library's time can grow with both
 const MAX_URL = 2048; // characters
-
-const CLEAN = {
-  ALLOWED_TAGS: [
-    "#text", "a", "blockquote", "br", "code", "del", "em", "h3", "h4", "h5", "h6", "hr", "li", "ol",
-    "p", "pre", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul",
-  ],
-  ALLOWED_ATTR: ["align", "class", "href", "start"],
-  ALLOWED_URI_REGEXP: /^https?:\/\//i,
-  ADD_URI_SAFE_ATTR: ["align", "start"],
-  ALLOW_ARIA_ATTR: false,
-  ALLOW_DATA_ATTR: false,
-  RETURN_DOM_FRAGMENT: true,
-};
 
 /** No HTML and no link by reference: both stay text. */
 class SafeTokenizer extends Tokenizer {
@@ -105,11 +93,6 @@ export function safeUrl(raw) {
   return url.username === "" && url.password === "" ? url.href : null;
 }
 
-/** Return a fragment with what `html` holds of the listed elements. */
-export function cleanHtml(html) {
-  return window.DOMPurify.sanitize(html, CLEAN);
-}
-
 /** Return a fragment with the blocks of `text`. */
 export function renderMarkdown(text) {
   const parser = new Parser({ ...getDefaults(), renderer: new SafeRenderer() });
@@ -189,6 +172,8 @@ function frameCode(pre) {
   const caption = document.createElement("figcaption");
   const language = document.createElement("span");
   language.textContent = code.className || "text";
+  const coloured = colours(code.textContent, code.className);
+  if (coloured !== null) code.replaceChildren(coloured);
   code.removeAttribute("class");
   if (code.firstChild === null) code.append(document.createTextNode(""));
   caption.append(language, copyButton("Copy code", () => code.textContent));

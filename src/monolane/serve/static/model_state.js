@@ -43,7 +43,7 @@ export class ModelState {
       return;
     }
     try {
-      this.#entry = await fetchModel(key);
+      this.#entry = await fetchModel({ url: "", key });
     } catch (error) {
       const locked = error instanceof ServerError && error.status === 401;
       this.#show(locked ? "locked" : "unreachable");

@@ -22,11 +22,13 @@ export class Race {
   #liveMs = 0;
   #ended = false;
 
-  /** `view`: elements {text, here, there, hereLane, thereLane, verdict}. */
+  /** `view`: elements {title, name, text, here, there, hereLane, thereLane, verdict}. */
   constructor(view, turn) {
     this.#view = view;
+    view.title.textContent = `The same text at ${PACE} tokens/s`;
+    view.name.textContent = `${PACE}/s`;
     view.text.replaceChildren();
-    this.#text = growingText(view.text, turn);
+    this.#text = growingText(view.text, turn.mode, turn.prompt);
     this.#say("Both start with the first token.", false);
     this.#lanes(0);
   }
@@ -83,7 +85,7 @@ export class Race {
 
   #settle(now, wait) {
     if (now - this.#settled < wait) return;
-    this.#text.settle();
+    this.#text.settle(this.#ended && wait === 0);
     this.#settled = now;
   }
 

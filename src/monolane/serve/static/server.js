@@ -1,13 +1,15 @@
-// The server, as this page uses it: health, the model, one streamed answer. Paths are relative, so
-// the page also works behind a proxy that puts it under a folder.
+// A server, as this page uses it: health, the model, tokens of a draft, one streamed answer. Paths
+// are relative, so the page also works behind a proxy that puts it under a folder.
 
 import { readEvents } from "./events.js";
+import { fetchOf } from "./servers.js";
 
 /** What went wrong, in words for the reader; `status` is the HTTP status or 0. */
 export class ServerError extends Error {
-  constructor(message, status = 0) {
+  constructor(message, status = 0, retryAfter = 0) {
     super(message);
     this.status = status;
+    this.retryAfter = retryAfter; // seconds, with a status 429
   }
 }
 
@@ -21,40 +23,58 @@ export async function health() {
   }
 }
 
-/** Return the model's entry of `/v1/models`. */
-export async function fetchModel(key) {
-  const response = await send("v1/models", { headers: headers(key), cache: "no-store" });
-  const { data } = await response.json();
+/** Return the first model's entry of `/v1/models`. */
+export async function fetchModel(server) {
+  const options = { headers: headers(server), cache: "no-store" };
+  const { data } = await (await send(server, "v1/models", options)).json();
   return data[0];
 }
 
-/** Yield what the server says about one answer: its data events and its phases, as they come. */
-export async function* streamAnswer(request, key, signal) {
-  const response = await send(request.path, {
-    method: "POST",
-    headers: { ...headers(key), "Content-Type": "application/json" },
-    body: JSON.stringify(request.body),
-    signal,
-  });
+/** Return {count, max_model_len} of {prompt} or {messages}. */
+export async function countTokens(server, body, signal) {
+  return (await post(server, "tokenize", body, signal)).json();
+}
+
+/** Yield what a server says about one answer: its data events and its phases, as they come. */
+export async function* streamAnswer(server, request, signal) {
+  const response = await post(server, request.path, request.body, signal);
   for await (const event of readEvents(response)) {
     if (event.error !== undefined) throw new ServerError(messageOf(event), event.error.code);
     yield event;
   }
 }
 
-async function send(path, options) {
+function post(server, path, body, signal) {
+  const kind = { "Content-Type": "application/json" };
+  const options = { method: "POST", headers: { ...headers(server), ...kind }, body: JSON.stringify(body), signal };
+  return send(server, path, options);
+}
+
+async function send(server, path, options) {
   let response;
   try {
-    response = await fetch(path, options);
+    const ask = await fetchOf(server);
+    response = await ask(server.url + path, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ServerError("The server cannot be reached. Is it still running?");
+    throw unreachable(server);
   }
   if (response.ok) return response;
   const body = await response.json().catch(() => ({}));
-  throw new ServerError(messageOf(body) ?? `The server answered ${response.status}.`, response.status);
+  const wait = response.status === 429 ? Number(response.headers.get("Retry-After")) || 1 : 0;
+  const message = messageOf(body) ?? `The server answered ${response.status}.`;
+  throw new ServerError(message, response.status, wait);
 }
 
-const headers = (key) => (key === "" ? {} : { Authorization: `Bearer ${key}` });
+function unreachable(server) {
+  if (server.url === "") return new ServerError("The server cannot be reached. Is it still running?");
+  const { origin } = location;
+  return new ServerError(
+    `${server.url} cannot be reached, or does not let pages of ${origin} ask ` +
+      `(monolane serve --allow-origin ${origin}).`,
+  );
+}
+
+const headers = ({ key }) => (key === "" ? {} : { Authorization: `Bearer ${key}` });
 
 const messageOf = (body) => body.error?.message;

@@ -19,21 +19,18 @@ export class Transcript {
   }
 
   /** Show a turn at the end and return its view. */
-  add(turn, actions) {
-    const view = new TurnView(turn, actions);
+  add(turn, versions, actions) {
+    const view = new TurnView(turn, versions, actions);
     this.#empty.hidden = true;
     this.#element.append(view.element);
     this.follow(true);
     return view;
   }
 
-  removeLast() {
-    this.#element.querySelector(".turn:last-child")?.remove();
-  }
-
-  clear() {
-    for (const turn of this.#element.querySelectorAll(".turn")) turn.remove();
-    this.#empty.hidden = false;
+  /** Leave the first `turns` on the page. */
+  cut(turns) {
+    for (const turn of [...this.#element.querySelectorAll(".turn")].slice(turns)) turn.remove();
+    this.#empty.hidden = turns > 0;
   }
 
   /** Scroll to the end, if the reader was there or `always`. */

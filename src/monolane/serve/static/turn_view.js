@@ -1,123 +1,96 @@
-// One turn on the page. While the answer comes, text is only appended; Markdown is formatted a few
-// times per second (chat), or not at all (continue: the prompt and what follows it are one text).
+// One turn on the page: the prompt, its answer or two answers side by side, its versions, and what can
+// be done with it.
 
-import { Asides } from "./asides.js";
+import { AnswerView } from "./answer_view.js";
 import { copyButton } from "./clipboard.js";
 import { curlCommand } from "./curl.js";
-import { count, duration, rate } from "./format.js";
-import { growingText } from "./growing_text.js";
-
-const SETTLE_MS = 100; // Markdown at most ten times per second
-const SETTLE_SHARE = 0.1; // of the time, where one block has grown so long that it costs more
-
-const ENDS = { length: "cut at the token limit", tool_calls: "calls a tool", stopped: "stopped", error: "failed" };
+import { button, element } from "./elements.js";
 
 export class TurnView {
-  element = document.createElement("article");
+  element;
+  rival = null; // AnswerView of the other side
   #turn;
   #actions;
-  #body = document.createElement("div");
-  #footer = document.createElement("footer");
-  #stream;
-  #asides;
-  #next = 0; // ms, when Markdown is formatted again
-  #dirty = false;
+  #versions;
+  #answer;
+  #footer = element("footer");
 
-  /** `actions`: {regenerate(), edit(), withKey()}; the first two are offered on the last turn. */
-  constructor(turn, actions) {
+  /** `versions`: the turns with the same place. `actions`: {regenerate, edit, choose, withKey}. */
+  constructor(turn, versions, actions) {
     this.#turn = turn;
     this.#actions = actions;
-    this.element.className = `turn ${turn.mode}`;
-    this.#body.className = "answer";
-    this.#asides = new Asides(turn, this.#body);
-    if (turn.mode === "chat") {
-      this.element.append(label("h2", "You"), label("div", turn.prompt, "prompt"));
-      this.element.append(label("h2", "Model"), this.#body, this.#footer);
-    } else {
-      this.element.append(label("h2", "Continued text"), this.#body, this.#footer);
+    this.#versions = versions;
+    this.element = element("article", `turn ${turn.mode}`);
+    const chat = turn.mode === "chat";
+    if (chat) this.element.append(element("h2", "", "You"), element("div", "prompt", turn.prompt));
+    const paired = turn.rival !== null;
+    const heading = chat ? "Model" : "Continued text";
+    this.#answer = new AnswerView(turn, turn, paired ? "Here" : heading);
+    const sides = element("div", "sides");
+    sides.append(this.#answer.element);
+    if (paired) {
+      this.rival = new AnswerView(turn.rival, turn, turn.rival.name);
+      sides.append(this.rival.element);
+      this.element.classList.add("pair");
     }
-    this.#stream = growingText(this.#body, turn);
-    if (turn.answer !== "") this.#stream.append(turn.answer);
+    this.element.append(sides, this.#footer);
   }
 
-  /** Show more of the answer; Markdown follows when it is time. */
   append(text) {
-    this.#stream.append(text);
-    this.#dirty = true;
+    this.#answer.append(text);
   }
 
   frame(now) {
-    this.#asides.show();
-    if (!this.#dirty || now < this.#next) return;
-    const begin = performance.now();
-    this.#stream.settle();
-    this.#next = now + Math.max(SETTLE_MS, (performance.now() - begin) / SETTLE_SHARE);
-    this.#dirty = false;
+    this.#answer.frame(now);
   }
 
   set busy(busy) {
     this.element.setAttribute("aria-busy", String(busy));
   }
 
-  /** The answer is over: format it, say how it went, offer what can be done with it. */
-  finish() {
-    this.#stream.settle();
-    this.#asides.show();
-    this.busy = false;
-    this.#footer.replaceChildren();
-    const { error } = this.#turn;
-    if (error !== null) this.#footer.append(alertLine(error));
-    const facts = this.#facts();
-    if (facts !== "") this.#footer.append(label("p", facts, "facts"));
-    this.#footer.append(this.#buttons());
+  set notice(text) {
+    this.#answer.notice = text;
   }
 
-  #facts() {
-    const { timings, finish, request } = this.#turn;
-    const facts = [];
-    if (timings !== null && timings.predicted_n > 0) {
-      facts.push(`${count(timings.predicted_n)} tokens`);
-      if (timings.predicted_per_second > 0) {
-        facts.push(`${rate(timings.predicted_per_second)} tokens/s`);
-      }
-      if (timings.ttft_ms !== undefined) facts.push(`first after ${duration(timings.ttft_ms)}`);
-      if (request?.body.seed !== undefined) facts.push(`seed ${request.body.seed}`);
-    }
-    if (ENDS[finish] !== undefined) facts.push(ENDS[finish]);
-    return facts.join(" · ");
+  set phase(name) {
+    this.#answer.phase = name;
+  }
+
+  /** This side's answer is over. */
+  finish() {
+    this.#answer.finish();
+    this.busy = false;
+    this.#footer.replaceChildren(this.#buttons());
   }
 
   #buttons() {
     const turn = this.#turn;
-    const row = document.createElement("p");
-    row.className = "actions";
+    const row = element("p", "actions");
+    if (this.#versions.length > 1) row.append(this.#steps());
     if (turn.answer !== "") row.append(copyButton("Copy", () => turn.answer));
-    row.append(button("Regenerate", "last-only", () => this.#actions.regenerate()));
-    row.append(button("Edit", "last-only", () => this.#actions.edit()));
+    row.append(button("Regenerate", "last-only", () => this.#actions.regenerate(turn)));
+    row.append(button("Edit", "", () => this.#actions.edit(turn)));
     if (turn.request !== null) {
       const command = () => curlCommand(turn.request, this.#actions.withKey());
       row.append(copyButton("Copy as curl", command));
     }
     return row;
   }
-}
 
-function label(name, text, className = "") {
-  const element = document.createElement(name);
-  element.textContent = text;
-  if (className !== "") element.className = className;
-  return element;
-}
-
-function alertLine(text) {
-  const line = label("p", text, "error");
-  line.setAttribute("role", "alert");
-  return line;
-}
-
-function button(text, className, action) {
-  const element = label("button", text, `quiet ${className}`);
-  element.type = "button";
-  element.addEventListener("click", action);
-  return element;
+  /** The versions of this turn, stepped through. */
+  #steps() {
+    const at = this.#versions.indexOf(this.#turn);
+    const step = (sign, to, name) => {
+      const made = button(sign, "step", () => this.#actions.choose(this.#versions[to], name), name);
+      made.disabled = this.#versions[to] === undefined;
+      return made;
+    };
+    const steps = element("span", "steps");
+    steps.append(
+      step("‹", at - 1, "Version before"),
+      element("span", "", `${at + 1}/${this.#versions.length}`),
+      step("›", at + 1, "Version after"),
+    );
+    return steps;
+  }
 }

@@ -1,0 +1,14 @@
+// First prompts, for models that converse, and for those that only continue text; and what suits the
+// demo model: code as it has read most of it, at a temperature at which it does not repeat itself
+// (tests/serve/playground/test_examples.py).
+
+export const EXAMPLES = {
+  chat: [
+    "Write quicksort in Python and explain each step.",
+    "What makes decoding one token at a time slow? Answer with a table.",
+    "A regular expression for ISO dates, with tests.",
+  ],
+  continue: ["import os\nimport sys\n\ndef main():", "try:\n    import", "import os\n\ndef walk(top):"],
+};
+
+export const DEMO_SETTINGS = { temperature: 1.15 };

@@ -1,0 +1,169 @@
+"""Conversations: kept in the browser, in step across tabs, searched, renamed, deleted, branched."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Locator, Page, expect
+
+ORIGIN = "http://playground.localhost"  # as in conftest.py
+READY = "#state[data-state=ready]"
+
+
+def ask(page: Page, text: str, turns: int) -> None:
+    """Send a message, and wait until its answer, the last of so many, is over."""
+    page.fill("#message", text)
+    page.keyboard.press("Enter")
+    expect(page.locator(".turn")).to_have_count(turns)
+    expect(page.locator("#send")).to_have_text("Send")
+    page.wait_for_selector("#phase[data-phase=done]")
+
+
+def names(page: Page) -> Locator:
+    return page.locator("#chat-list .name")
+
+
+def two_chats(page: Page, stand_in: Any) -> None:
+    stand_in.text = "About the Alps."
+    ask(page, "Mountains?", 1)
+    expect(names(page)).to_have_text(["Mountains?"])
+    page.click("#new")
+    stand_in.text = "About the Aare."
+    ask(page, "Rivers?", 1)
+    expect(names(page)).to_have_text(["Rivers?", "Mountains?"])
+
+
+def test_conversations_are_kept_and_found(stand_in_page: Page, stand_in: Any) -> None:
+    page = stand_in_page
+    two_chats(page, stand_in)
+    page.reload()
+    page.wait_for_selector(READY)
+    expect(names(page)).to_have_text(["Rivers?", "Mountains?"])
+    expect(page.locator(".turn .answer")).to_have_text("About the Aare.")  # this tab's
+    page.fill("#search", "alps ABOUT")
+    expect(names(page)).to_have_text(["Mountains?"])
+    page.fill("#search", "Rhine")
+    expect(page.locator("#chat-count")).to_have_text("Nothing found.")
+    page.fill("#search", "")
+    page.locator("#chat-list .open", has_text="Mountains?").click()
+    expect(page.locator(".turn .answer")).to_have_text("About the Alps.")
+    ask(page, "Higher?", 2)
+    expect(names(page)).to_have_text(["Mountains?", "Rivers?"])  # the last changed first
+
+
+def test_rename_delete_and_undo_by_keyboard(stand_in_page: Page, stand_in: Any) -> None:
+    page, press = stand_in_page, stand_in_page.keyboard.press
+    two_chats(page, stand_in)
+    page.locator("#chat-list .open").first.focus()
+    press("ArrowDown")
+    press("F2")
+    expect(page.get_by_label("Name of the conversation")).to_have_value("Mountains?")
+    page.keyboard.type("Peaks")
+    press("Enter")
+    expect(names(page)).to_have_text(["Rivers?", "Peaks"])
+    expect(page.locator("#chat-list [data-id]:has-text('Peaks') .open")).to_be_focused()
+    press("F2")
+    page.keyboard.type("Never")
+    press("Escape")
+    expect(names(page)).to_have_text(["Rivers?", "Peaks"])
+    press("Delete")
+    expect(names(page)).to_have_text(["Rivers?"])
+    expect(page.get_by_role("button", name="Undo")).to_be_focused()
+    expect(page.locator("#deleted")).to_contain_text("Deleted “Peaks”.")
+    press("Enter")
+    expect(names(page)).to_have_text(["Rivers?", "Peaks"])
+    expect(page.locator(".turn .answer")).to_have_text("About the Alps.")
+    expect(page.locator("#deleted")).to_be_empty()
+    expect(page.locator("#chat-list [data-id]:has-text('Peaks') .open")).to_be_focused()
+    press("Delete")  # of the conversation that is shown: the page is empty then
+    expect(page.locator(".turn")).to_have_count(0)
+    page.reload()
+    page.wait_for_selector(READY)
+    expect(names(page)).to_have_text(["Rivers?"])
+
+
+def test_tabs_are_in_step(stand_in_page: Page, stand_in: Any) -> None:
+    one = stand_in_page
+    ask(one, "First", 1)
+    other = one.context.new_page()
+    other.goto(ORIGIN)
+    other.wait_for_selector(READY)
+    expect(other.locator(".turn")).to_have_count(0)  # a new tab begins anew
+    other.locator("#chat-list .open").click()
+    expect(other.locator(".turn")).to_have_count(1)
+    ask(other, "Second", 2)
+    expect(one.locator(".turn")).to_have_count(2)
+    ask(one, "Third", 3)
+    expect(other.locator(".turn .prompt")).to_have_text(["First", "Second", "Third"])
+    other.locator("#chat-list .open").focus()
+    other.keyboard.press("Delete")
+    expect(one.locator(".turn")).to_have_count(0)
+    expect(names(one)).to_have_count(0)
+
+
+def test_what_two_tabs_add_at_once_is_all_kept(workbench: Page) -> None:
+    found = workbench.evaluate(
+        """async () => {
+          const { Library } = await import("/library.js");
+          const { Conversation } = await import("/conversation.js");
+          const [one, two] = [await Library.open(), await Library.open()];
+          const ours = new Conversation();
+          ours.add("chat", "first");
+          await one.save(ours);
+          const theirs = Conversation.from(await two.get(ours.id));
+          ours.add("chat", "ours");
+          theirs.add("chat", "theirs");
+          await Promise.all([one.save(ours), two.save(theirs)]);
+          await one.save(ours);
+          const { turns } = await one.get(ours.id);
+          await one.remove(ours.id);
+          return [turns.map((turn) => turn.prompt).sort(), (await two.list()).length];
+        }"""
+    )
+    assert found == [["first", "ours", "theirs"], 0]
+
+
+def test_an_edited_message_is_another_version(stand_in_page: Page, stand_in: Any) -> None:
+    page = stand_in_page
+    ask(page, "one", 1)
+    ask(page, "two", 2)
+    page.locator(".turn").first.get_by_role("button", name="Edit").click()
+    expect(page.locator("#message")).to_have_value("one")
+    stand_in.text = "Other."
+    ask(page, "uno", 1)
+    assert [m["content"] for m in stand_in.requests[-1]["messages"]] == ["uno"]
+    expect(page.locator(".steps")).to_contain_text("2/2")
+    expect(page.get_by_label("Version after")).to_be_disabled()
+    page.get_by_label("Version before").click()
+    expect(page.locator(".turn .prompt")).to_have_text(["one", "two"])
+    expect(page.get_by_label("Version before")).to_be_disabled()
+    page.get_by_role("button", name="Regenerate").click()
+    expect(page.locator(".steps")).to_have_text(["‹1/2›", "‹2/2›"])
+    expect(page.locator(".turn .answer")).to_have_text(["Hello.", "Other."])
+    page.reload()
+    page.wait_for_selector(READY)
+    expect(page.locator(".steps")).to_have_text(["‹1/2›", "‹2/2›"])  # the branch that was shown
+    page.get_by_label("Version after").first.click()
+    expect(page.locator(".turn .answer")).to_have_text(["Other."])
+
+
+def test_files_hold_all_and_old_ones_are_read(
+    stand_in_page: Page, stand_in: Any, tmp_path: Path
+) -> None:
+    page = stand_in_page
+    two_chats(page, stand_in)
+    page.get_by_role("button", name="Edit").click()
+    ask(page, "Streams?", 1)
+    with page.expect_download() as download:
+        page.click("#export")
+    file = tmp_path / "chats.json"
+    download.value.save_as(file)
+    page.set_input_files("#file", file)
+    expect(names(page)).to_have_count(4)  # beside those that are there
+    expect(page.locator(".steps")).to_contain_text("2/2")
+    turns = [
+        {"mode": "chat", "prompt": text, "answer": text.upper(), "finish": "stop"} for text in "ab"
+    ]
+    file.write_text(json.dumps({"format": "monolane-playground", "version": 1, "turns": turns}))
+    page.set_input_files("#file", file)
+    expect(page.locator(".turn .answer")).to_have_text(["A", "B"])

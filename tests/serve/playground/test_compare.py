@@ -1,0 +1,91 @@
+"""Side by side: this server with other settings, and a second real server elsewhere."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+READY = "#state[data-state=ready]"
+
+
+def compare(page: Page, kind: str, **fields: str) -> None:
+    """Choose what answers are compared with."""
+    page.click("#open-compare")
+    page.check(f"#compare [name=kind][value={kind}]", force=True)
+    for name, value in fields.items():
+        page.fill(f"#compare [name={name}]", value)
+    page.click("#compare .primary")
+    expect(page.locator("#compare")).not_to_be_visible()
+
+
+def ask(page: Page, text: str) -> None:
+    page.fill("#message", text)
+    page.keyboard.press("Enter")
+    expect(page.locator("#send")).to_have_text("Send")
+    expect(page.locator(".turn .side")).to_have_count(2)
+    expect(page.locator(".turn .side .facts")).to_have_count(2)
+
+
+def test_other_settings_answer_beside(stand_in_page: Page, stand_in: Any) -> None:
+    page = stand_in_page
+    compare(page, "settings", temperature="0", system="Be brief.", stop="END")
+    expect(page.locator("#race-title")).to_have_text("Against other settings")
+    ask(page, "go")
+    ours, theirs = stand_in.requests
+    assert (ours["temperature"], theirs["temperature"]) == (0.7, 0)
+    assert theirs["stop"] == ["END"]
+    assert "stop" not in ours
+    assert theirs["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert ours["messages"] == theirs["messages"][1:]
+    expect(page.locator(".side h2")).to_have_text(["Here", "other settings"])
+    page.reload()
+    page.wait_for_selector(READY)
+    expect(page.locator(".side .answer")).to_have_text(["Hello.", "Hello."])
+    page.get_by_role("button", name="Regenerate").click()  # the choice stays, too
+    expect(page.locator(".steps")).to_contain_text("2/2")
+    expect(page.locator(".side .facts")).to_have_count(2)
+    compare(page, "pace")
+    expect(page.locator("#race-title")).to_have_text("The same text at 100 tokens/s")
+
+
+def test_a_race_against_a_second_server(page: Page, server: Any, paced: Callable[..., Any]) -> None:
+    """The pace of the second is known: 50 tokens a second, or fewer on a machine under load."""
+    other = paced(tokens_per_second=50, allowed_origins=[server.url])
+    page.goto(server.url)
+    page.wait_for_selector(READY)
+    page.click("#open-settings")
+    page.fill("#parameters [name=max_tokens]", "20")
+    page.click("#settings .primary")
+    compare(page, "server", url=f"{other.url}/v1")
+    ask(page, "import os")
+    name = f"paced at {other.url.removeprefix('http://')}"
+    expect(page.locator(".side h2")).to_have_text(["Here", name])
+    expect(page.locator("#race-title")).to_have_text(f"Against {name}")
+    facts = page.locator(".side .facts").last.inner_text()
+    assert facts.startswith("20 tokens · ")
+    assert 0 < float(facts.split(" · ")[1].split()[0]) < 60
+    expect(page.locator("#there")).to_have_text("20")
+    expect(page.locator("#verdict[data-final]")).to_contain_text("faster")
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_server_that_cannot_be_asked_says_why(
+    page: Page, server: Any, paced: Callable[..., Any], allowed: bool
+) -> None:
+    """A wrong path, and a server that lets no other page ask; the answer here comes anyway."""
+    key = {"allowed_origins": [server.url]} if allowed else {}
+    other = paced(tokens_per_second=50, **key)
+    page.goto(server.url)
+    page.wait_for_selector(READY)
+    page.click("#open-settings")
+    page.fill("#parameters [name=max_tokens]", "8")
+    page.click("#settings .primary")
+    url = other.url if not allowed else other.url + "/nowhere"
+    compare(page, "server", url=url, model="paced")
+    page.fill("#message", "import os")
+    page.keyboard.press("Enter")
+    expect(page.locator("#phase")).to_have_text("done")
+    alert = page.locator(".side [role=alert]")
+    expect(alert).to_contain_text("not found" if allowed else "--allow-origin", ignore_case=True)
+    expect(page.locator(".side .facts").first).to_contain_text("8 tokens")
