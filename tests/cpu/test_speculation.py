@@ -258,7 +258,7 @@ def test_costs_are_known_of_widths_that_were_run(executor: CpuExecutor) -> None:
     executor.script(0)
     costs = executor.pass_costs()
     assert costs.keys() >= {1, 4}
-    assert all(0 < cost < 5 for cost in costs.values())
+    assert all(cost > 0 for cost in costs.values())
 
 
 def test_what_is_refused(executor: CpuExecutor) -> None:

@@ -120,7 +120,8 @@ def test_live_timings_and_phases(paced: Callable[..., Any]) -> None:
     assert counts[0] < counts[-1] == 200
     last = chunks[-1]["timings"]
     assert last["predicted_per_second"] == pytest.approx(199e3 / last["predicted_ms"], rel=1e-3)
-    assert last["draft_n"] == last["draft_n_accepted"] == last["cache_n"] == 0
+    assert 0 <= last["draft_n_accepted"] <= last["draft_n"]
+    assert last["cache_n"] == 0
     assert last["ttft_ms"] >= last["prompt_ms"] > 0
 
 
