@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -44,13 +44,10 @@ def rank_processes() -> list[int]:
     """Return the processes of ranks that this one has, in their order; none that ended."""
     found = []
     for task in Path("/proc/self/task").iterdir():
-        for process in map(int, (task / "children").read_text().split()):
-            try:
-                command = Path(f"/proc/{process}/cmdline").read_bytes()
-            except OSError:
-                continue
-            if b"monolane.cpu._rank" in command:
-                found.append(process)
+        with suppress(OSError):  # a thread or a process that ends meanwhile
+            for process in (task / "children").read_text().split():
+                if b"monolane.cpu._rank" in Path(f"/proc/{process}/cmdline").read_bytes():
+                    found.append(int(process))
     return sorted(found)
 
 
