@@ -5,6 +5,7 @@ import re
 import urllib.request
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page, expect
 
 SEEDS = range(1, 5)
@@ -26,6 +27,7 @@ def test_a_loop_is_seen() -> None:
     assert repeated("a b c d e f g h i j k l m n o p") == 0
 
 
+@pytest.mark.exhaustive  # for whoever changes the prompts or the model: a minute of decoding
 def test_no_example_loops(server_page: Page, server: Any) -> None:
     page = server_page
     examples = page.locator("#examples button")

@@ -77,7 +77,8 @@ def test_the_curve_and_its_pace_are_drawn_inside_the_picture(workbench: Page) ->
 RACE = """async ([pieces, times]) => {
   const { Race } = await import("/race.js");
   const view = { text: document.createElement("div") };
-  for (const name of ["here", "there", "verdict"]) view[name] = document.createElement("p");
+  for (const name of ["title", "name", "here", "there", "verdict"])
+    view[name] = document.createElement("p");
   for (const name of ["hereLane", "thereLane"]) view[name] = document.createElement("progress");
   const race = new Race(view, { mode: "continue", prompt: "" });
   for (const [text, tokens, ms] of pieces) {
