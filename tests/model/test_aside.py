@@ -57,7 +57,8 @@ def test_a_failed_rename_puts_the_old_folder_back(
         return replace(self, target)
 
     monkeypatch.setattr(Path, "replace", failing)
-    with pytest.raises(OSError, match="no space left"), folder_aside(destination):
+    said = "model: cannot be written: no space left"
+    with pytest.raises(CheckpointError, match=said), folder_aside(destination):
         pass
     assert _names(tmp_path) == ["model"]
     assert _names(destination) == ["config.json", "old"]
