@@ -1,5 +1,5 @@
-// What a worker does in each phase of a pass; executor.h tells who waits for whom.
 // Past 500 lines on purpose: the phases are short, share one state, and are read side by side.
+// What a worker does in each phase of a pass; executor.h tells who waits for whom.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -1,3 +1,4 @@
+// Past 500 lines on purpose: one program, whose cases share its models and its comparison.
 // Drives the executor without Python, so that a sanitizer sees nothing but our own code: weights
 // converted by the workers, epochs, batches, stops, rollbacks, traces, and a destructor amid an
 // epoch, on 1 to 8 workers; and the ranks of a plan as executors of one process that share memory.

@@ -1,4 +1,4 @@
-"""One test for each class of attack on such servers, in one file as docs/serving.md lists them.
+"""One test for each class of attack, in one long file: docs/serving.md lists them by its name.
 
 Bare sockets where a client library would mend what it sends.
 """
