@@ -30,8 +30,12 @@ inline void pause_briefly() {
 }
 
 // Rounds of pause before a waiter sleeps: at least 44 us, measured on a Zen 5 virtual machine; far
-// longer than a wake-up through the kernel, far shorter than a scheduler's time slice.
-constexpr int kSpins = 2000;
+// longer than a wake-up through the kernel, far shorter than a scheduler's time slice. Builds under
+// a sanitizer say fewer: csrc/tests/CMakeLists.txt.
+#ifndef MONOLANE_SPINS
+#define MONOLANE_SPINS 2000
+#endif
+constexpr int kSpins = MONOLANE_SPINS;
 
 // A 32-bit count that only grows; it may wrap, so it is compared by difference.
 // It may lie in memory that several processes share, so its futexes are not private ones.

@@ -1,12 +1,14 @@
 """Writes small models and their plans for executor_test.cpp, which cannot build a plan itself.
 
-    python write_cases.py cases.bin
+    python write_cases.py cases.bin           every case: what a worker reads, writes and computes
+    python write_cases.py cases.bin --races   those in which threads can meet differently
 
 The file is a row of blobs, each an int64 length and as many bytes, all little-endian:
     number of models, then of each: counts int32 [layers, tensors of a layer]; frequencies of both
     rotaries, final norm; embedding and head, each with the number of its columns before it; of each
     layer each tensor, with its WeightRole and the number of its columns before it (all float32);
-    number of plans, then of each: dtype name, header, phases, shares.
+    number of plans, then of each: dtype name, whether every instruction set of the machine is to
+    run it, header, phases, shares.
 """
 
 import sys
@@ -36,6 +38,14 @@ from monolane.plan import build, cpu, to_arrays
 # Waits do not depend on the dtype, so one dtype has every number of workers.
 WORKERS = {"float32": (1, 5), "bfloat16": (1, 2, 5, 8), "int8": (1, 5), "int4": (1, 5)}
 DENSE_WORKERS = {"bfloat16": (1, 5)}
+# What a race detector is shown, ten times slower than the rest: each model, so each kind of phase
+# and each exchange; each number of workers above one, whose waits one dtype has all of; and each
+# other dtype once, since packed activations differ in what workers write side by side. One worker
+# races with nobody but the reader and the guide, as more do; another instruction set touches the
+# same memory.
+RACES = {"bfloat16": (2, 5, 8)}
+RACES_OF_EVERY_DTYPE = {**RACES, "float32": (5,), "int8": (5,), "int4": (5,)}
+DENSE_RACES = {"bfloat16": (5,)}
 CONTEXT = 600  # beyond two chunks of attention
 
 
@@ -90,11 +100,22 @@ def _config(**fields: Any) -> ModelConfig:
     )
 
 
-def blobs() -> Iterator[bytes]:
+def cases_of(config: ModelConfig, races: bool) -> list[tuple[str, int]]:
+    """Return the dtypes and numbers of workers that a model is run with."""
+    dense = config.num_lanes == 1
+    if races:
+        every_dtype = RACES_OF_EVERY_DTYPE if config.head is Head.VOCAB_PARALLEL else RACES
+        chosen = DENSE_RACES if dense else every_dtype
+    else:
+        chosen = DENSE_WORKERS if dense else WORKERS
+    return [(dtype, count) for dtype, counts in chosen.items() for count in counts]
+
+
+def blobs(races: bool) -> Iterator[bytes]:
     """Yield the content of the file."""
     rng = np.random.default_rng(0)
     yield _int(len(models()))
-    for config in models():
+    for number, config in enumerate(models()):
         roles = layer_roles(config)
         yield np.array([config.num_layers, len(roles)], np.int32).tobytes()
         for rotary in (config.rotary, config.local_rotary):
@@ -105,12 +126,13 @@ def blobs() -> Iterator[bytes]:
         for role in roles * config.num_layers:
             yield _int(tuple(Role).index(role))
             yield from _random(config, role, rng)
-        chosen = DENSE_WORKERS if config.num_lanes == 1 else WORKERS
-        cases = [(dtype, count) for dtype, counts in chosen.items() for count in counts]
+        cases = cases_of(config, races)
         yield _int(len(cases))
         for dtype, workers in cases:
+            every_set = not races and workers == 5 and number == len(models()) - 1
             arrays = to_arrays(build(config, cpu(workers), dtype, context=CONTEXT))
             yield dtype.encode()
+            yield _int(every_set)
             yield from (a.tobytes() for a in (arrays.header, arrays.phases, arrays.shares))
 
 
@@ -126,4 +148,5 @@ def _int(value: int) -> bytes:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_bytes(b"".join(_int(len(blob)) + blob for blob in blobs()))
+    found = blobs(races="--races" in sys.argv[2:])
+    Path(sys.argv[1]).write_bytes(b"".join(_int(len(blob)) + blob for blob in found))
