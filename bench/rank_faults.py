@@ -2,12 +2,14 @@
 
     python bench/rank_faults.py --faults 200 --out bench/results
 
-A fault is found by the next wait for the lost rank. Each time: is the right rank named, how soon, is
-a process or a segment left, and has the next request the bits of the first? docs/ranks.md quotes it.
-tests/cpu/test_rank_faults.py does the same with a few faults.
+A fault is found by the next wait for the lost rank. Each time: is the right rank named, how soon,
+is a process or a segment left, and has the next request the bits of the first? docs/ranks.md quotes
+it. tests/cpu/test_rank_faults.py does the same with a few faults. With a journal, a run that was
+broken off goes on where it was.
 """
 
 import argparse
+import json
 import os
 import random
 import resource
@@ -15,9 +17,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -58,20 +60,43 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=200, help="of all kinds together")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="numbers of processes")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--journal", type=Path, help="file of outcomes, read and added to")
     parser.add_argument("--out", type=Path, help="folder for the results file")
     options = parser.parse_args()
     records: list[Record] = []
     each = -(-options.faults // len(options.ranks))
     for ranks in options.ranks:
-        executor = open_ranks(ranks)
+        outcomes = read_journal(options.journal, ranks)
         before = set(Path("/dev/shm").iterdir())
-        try:
-            outcomes = list(strike_all(executor, random.Random(options.seed), each))
-        finally:
-            executor.close()
+        if len(outcomes) < each:
+            executor = open_ranks(ranks)
+            try:
+                seeds = (f"{options.seed} {ranks} {i}" for i in range(len(outcomes), each))
+                for outcome in strike_all(executor, seeds):
+                    outcomes.append(outcome)
+                    note(options.journal, ranks, outcome)
+            finally:
+                executor.close()
         named_left = len(set(Path("/dev/shm").iterdir()) - before)
         records += records_of(outcomes, ranks, named_left)
     publish(records, "rank-faults", options.out)
+
+
+def read_journal(journal: Path | None, ranks: int) -> list[Outcome]:
+    """Return what came of earlier faults with so many ranks."""
+    if journal is None or not journal.is_file():
+        return []
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    return [Outcome(**line["outcome"]) for line in lines if line["ranks"] == ranks]
+
+
+def note(journal: Path | None, ranks: int, outcome: Outcome) -> None:
+    """Tell, and keep, what came of a fault."""
+    line = json.dumps({"ranks": ranks, "outcome": asdict(outcome)})
+    sys.stderr.write(line + "\n")
+    if journal is not None:
+        with journal.open("a") as file:
+            file.write(line + "\n")
 
 
 def open_ranks(ranks: int) -> CpuExecutor:
@@ -82,15 +107,14 @@ def open_ranks(ranks: int) -> CpuExecutor:
     )
 
 
-def strike_all(executor: CpuExecutor, rng: random.Random, count: int) -> Iterator[Outcome]:
-    """Yield what came of each of so many faults, of random kinds at random moments."""
+def strike_all(executor: CpuExecutor, seeds: Iterable[str]) -> Iterator[Outcome]:
+    """Yield what came of a fault for each seed, of random kinds at random moments."""
     wanted = ask(executor)
-    for number in range(count):
+    for seed in seeds:
+        rng = random.Random(seed)
         kind = rng.choice(list(KINDS))
         stage = "sharing" if KINDS[kind] is None else rng.choice(STAGES)
-        outcome = strike(executor, rng, kind, stage, wanted)
-        sys.stderr.write(f"{number + 1} of {count}, {len(executor.processes)} ranks: {outcome}\n")
-        yield outcome
+        yield strike(executor, rng, kind, stage, wanted)
 
 
 def strike(
@@ -115,8 +139,8 @@ def records_of(outcomes: Sequence[Outcome], ranks: int, named_left: int) -> list
     records = []
     for fault, group in groupby(ordered, key=lambda one: one.fault):
         found = list(group)
-        seconds = summary([one.seconds for one in found])
-        records.append({"name": f"{fault}, {ranks} ranks", "unit": "s", **seconds, **_sums(found)})
+        seconds = summary([one.seconds for one in found], "s")
+        records.append({"name": f"{fault}, {ranks} ranks", **seconds, **_sums(found)})
     whole = _sums(outcomes) | {"segments_in_dev_shm": named_left}
     return [*records, {"name": f"all faults, {ranks} ranks", **whole}]
 

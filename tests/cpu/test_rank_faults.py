@@ -60,7 +60,7 @@ def test_a_rank_that_is_stopped_while_it_starts_is_named(faults: Any, ranks: Cpu
 @pytest.mark.parametrize("seed", range(10))
 def test_twenty_faults_at_random_moments(faults: Any, ranks: CpuExecutor, seed: int) -> None:
     before = set(Path("/dev/shm").iterdir())
-    for outcome in faults.strike_all(ranks, random.Random(seed), 20):
+    for outcome in faults.strike_all(ranks, (f"{seed} {i}" for i in range(20))):
         assert outcome.named, outcome
         assert outcome.served, outcome
         assert (outcome.processes, outcome.segments) == (0, 0), outcome
