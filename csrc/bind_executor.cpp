@@ -213,13 +213,14 @@ struct BoundExecutor {
   BoundExecutor(const nb::bytes& header, const nb::bytes& phases, const nb::bytes& shares,
                 nb::object weights, const std::string& isa, int activation, int kv_format,
                 int slots, const std::vector<int>& cores, int rank, int ranks, int segment,
-                int64_t delay_ns, bool timed)
+                int64_t delay_ns, bool timed, bool apart)
       : table(weights),
         vocab(plan_of(header, phases, shares).header.vocab),
         executor(plan_of(header, phases, shares),
                  {.rank = rank,
                   .ranks = ranks,
                   .segment = segment,
+                  .apart = apart,
                   .delay_ns = delay_ns,
                   .timed = timed},
                  nb::cast<WeightTable&>(weights).weights, kernels_named(isa),
@@ -289,10 +290,10 @@ void bind_executor(nb::module_& m) {
   nb::class_<BoundExecutor>(m, "Executor", "Runs a plan on the cores of this machine.")
       .def(nb::init<const nb::bytes&, const nb::bytes&, const nb::bytes&, nb::object,
                     const std::string&, int, int, int, const std::vector<int>&, int, int, int,
-                    int64_t, bool>(),
+                    int64_t, bool, bool>(),
            "header"_a, "phases"_a, "shares"_a, "weights"_a, "isa"_a, "activation"_a, "kv_format"_a,
            "slots"_a, "cores"_a, "rank"_a = 0, "ranks"_a = 1, "segment"_a = -1, "delay_ns"_a = 0,
-           "timed"_a = false)
+           "timed"_a = false, "apart"_a = false)
       .def(
           "follow", [](BoundExecutor& e) { e.executor.follow(); },
           "In another rank than 0: take part in all epochs of rank 0, on the workers' threads.")
@@ -304,6 +305,28 @@ void bind_executor(nb::module_& m) {
           "sockets"_a, "patience_ns"_a,
           "In rank 0, before the first epoch: sockets to the ranks 1.., each closed by the end of "
           "its rank, and how long a wait for another rank may see no progress.")
+      .def(
+          "follows",
+          [](BoundExecutor& e, int milliseconds) {
+            nb::gil_scoped_release unlocked;
+            return e.executor.follows(milliseconds);
+          },
+          "milliseconds"_a,
+          "Wait until rank 0 has ended what `follow` began, at most so long; return whether it "
+          "still "
+          "goes on.")
+      .def(
+          "connect",
+          [](BoundExecutor& e, const std::vector<int>& sockets, int64_t patience_ns) {
+            e.executor.exchange().connect(sockets, patience_ns);
+          },
+          "sockets"_a, "patience_ns"_a,
+          "Where ranks are apart, before the first epoch: TCP connections to all ranks, -1 for "
+          "this "
+          "one, and how long a wait for another rank may see no progress.")
+      .def(
+          "fault", [](BoundExecutor& e, int rank) { return e.executor.exchange().fault(rank); },
+          "rank"_a, "What became of a rank that is apart, a verb; empty: it made no progress.")
       .def(
           "set_links",
           [](BoundExecutor& e, const std::vector<int64_t>& hops_ns) {

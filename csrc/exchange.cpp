@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -33,11 +34,43 @@ int32_t workers_of(const Plan& plan, const Seat& seat) {
                                 std::to_string(h.groups) + " groups, got " +
                                 std::to_string(seat.ranks));
   }
-  if (seat.rank < 0 || seat.rank >= seat.ranks || (seat.rank > 0) != (seat.segment >= 0)) {
+  const bool has_segment = seat.rank > 0 && !seat.apart;
+  if (seat.rank < 0 || seat.rank >= seat.ranks || has_segment != (seat.segment >= 0)) {
     throw std::invalid_argument("rank: expected one below " + std::to_string(seat.ranks) +
                                 ", with rank 0's segment if it is another");
   }
+  if (seat.apart && (seat.delay_ns > 0 || seat.timed)) {
+    throw std::invalid_argument("link delay, times: expected ranks that share memory");
+  }
   return h.workers / seat.ranks;
+}
+
+// Which phases' ends workers of other groups wait for; and last a pass, which all do.
+std::vector<char> awaited_phases(const Plan& plan) {
+  const int32_t phases = plan.header.phases;
+  std::vector<char> found(phases + 1, 0);
+  for (const PlanPhase& phase : plan.phases) {
+    if (phase.wait_all == kNoWait) continue;
+    found[phase.wait_all > 0 ? phase.wait_all - 1 : phases + phase.wait_all - 1] = 1;
+  }
+  found[phases - 1] = found[phases] = 1;  // `await_others` counts on the last
+  return found;
+}
+
+// Which phases write what other groups read: outputs of a module only where lanes hear each other.
+std::vector<char> read_phases(const Plan& plan) {
+  std::vector<char> found(plan.header.phases + 1, 1);
+  for (size_t i = 0; i < plan.phases.size(); ++i) {
+    const PlanPhase& phase = plan.phases[i];
+    if (phase.write_slot < 0) continue;
+    const PlanBuffer written =
+        phase.kind == PhaseKind::kOut ? PlanBuffer::kAttentionOutput : PlanBuffer::kMlpOutput;
+    found[i] = std::any_of(plan.phases.begin(), plan.phases.end(), [&](const PlanPhase& other) {
+      return other.update == written && other.update_delay != kNever &&
+             other.update_layer - other.update_delay == phase.layer;
+    });
+  }
+  return found;
 }
 
 // Of parts without a byte, too: each has a place of its own.
@@ -50,7 +83,10 @@ Exchange::Exchange(const Plan& plan, const Seat& seat)
       plan_workers_(plan.header.workers),
       workers_each_(workers_of(plan, seat)),
       phases_(plan.header.phases),
-      clocked_(seat.delay_ns > 0 || seat.timed) {
+      clocked_(seat.delay_ns > 0 || seat.timed),
+      awaited_(awaited_phases(plan)),
+      read_(read_phases(plan)),
+      written_(workers_each_ + 1) {
   const PlanHeader& h = plan.header;
   const size_t counters = plan_workers_ + 1;
   const size_t lane = sizeof(float) * h.max_width * h.hidden;
@@ -68,7 +104,7 @@ Exchange::Exchange(const Plan& plan, const Seat& seat)
       sizeof(int64_t) * (phases_ + 1),
       seat.timed ? sizeof(PhaseTime) * phases_ * plan_workers_ : 0,
   });
-  if (seat.rank > 0) return;
+  if (seat.rank > 0 && !seat.apart) return;
   new (&head()) Head;  // before any other rank is told of the segment
   for (size_t i = 0; i < counters; ++i) new (&progress(static_cast<int32_t>(i))) Progress;
   if (clocked_) set_links(std::vector<int64_t>(phases_ + 1, seat.delay_ns));
@@ -78,7 +114,7 @@ Exchange::Exchange(const Plan& plan, const Seat& seat)
 void Exchange::map(const std::vector<size_t>& bytes) {
   size_t all = 0;
   for (const size_t part : bytes) all += whole_pages(part);
-  if (seat_.ranks > 1) {
+  if (seat_.ranks > 1 && !seat_.apart) {
     segment_ = seat_.rank == 0 ? memfd_create("monolane", MFD_CLOEXEC)
                                : fcntl(seat_.segment, F_DUPFD_CLOEXEC, 0);
     struct stat found{};
@@ -112,6 +148,59 @@ void Exchange::watch(std::vector<int> sockets, int64_t patience_ns) {
   patience_ns_ = patience_ns;
 }
 
+void Exchange::connect(const std::vector<int>& sockets, int64_t patience_ns) {
+  if (!seat_.apart || links_ != nullptr || sockets.size() != static_cast<size_t>(seat_.ranks)) {
+    throw std::invalid_argument("sockets: expected one for each of " + std::to_string(seat_.ranks) +
+                                " ranks that share no memory, once");
+  }
+  patience_ns_ = patience_ns;
+  links_ = std::make_unique<Links>(
+      seat_.rank, sockets, patience_ns,
+      [this](int32_t rank, int32_t worker, const Written& one) {
+        return place_of(rank, worker, one);
+      },
+      [this](int32_t worker, uint32_t count) { progress(worker).publish(count); },
+      [this](int32_t rank) { lose(rank); });
+}
+
+// In rank 0 the first loss counts; in another, that of rank 0 ends all.
+void Exchange::lose(int32_t rank) {
+  int32_t none = 0;
+  head().lost.compare_exchange_strong(none, rank + 1, std::memory_order_acq_rel);
+}
+
+// Where what a worker of another rank wrote is to be stored; null if it is not of that rank, or
+// reaches beyond the part.
+char* Exchange::place_of(int32_t rank, int32_t worker, const Written& one) const {
+  if (worker < 0 || worker > plan_workers_ || rank_of(worker) != rank) return nullptr;
+  const bool pass = worker == plan_workers_;
+  const bool of_outputs = one.part >= kAttentionOutput && one.part <= kLogits;
+  if (one.part != kHead && !of_outputs) return nullptr;
+  // Rank 0's judgement lies in the head, too, behind the pass.
+  const uint64_t room = one.part == kHead ? sizeof(Pass) : parts_[one.part]->bytes();
+  if (one.part == kHead && one.rows > 0 && !pass) return nullptr;
+  if (one.rows < 0 || one.offset > room || one.bytes > room || one.stride > room) return nullptr;
+  const uint64_t last = one.rows > 0 ? uint64_t{one.stride} * (one.rows - 1) + one.bytes : 0;
+  if (one.rows > kMaxWidth || last > room - one.offset) return nullptr;
+  return parts_[one.part]->as<char>() + one.offset;
+}
+
+void Exchange::note(int32_t worker, const void* first, int64_t columns, int64_t rows,
+                    int64_t stride, bool to_leader) {
+  const char* from = static_cast<const char*>(first);
+  for (int32_t part = kAttentionOutput; part <= kLogits; ++part) {
+    const char* begin = parts_[part]->as<char>();
+    if (from < begin || from >= begin + parts_[part]->bytes()) continue;
+    written(worker).push_back({.part = part,
+                               .rows = static_cast<int32_t>(rows),
+                               .bytes = static_cast<uint32_t>(sizeof(float) * columns),
+                               .stride = static_cast<uint32_t>(sizeof(float) * stride),
+                               .offset = static_cast<uint64_t>(from - begin),
+                               .to_leader = to_leader,
+                               .unused = 0});
+  }
+}
+
 std::atomic<int64_t>& Exchange::time_of(int32_t worker, uint32_t count) const {
   return parts_[kTimes]
       ->as<std::atomic<int64_t>>()[worker * size_t{kTimeCount} + count % kTimeCount];
@@ -137,9 +226,28 @@ void Exchange::set_times(const Timetable& table, const std::vector<PhaseTime>& t
   std::copy(times.begin(), times.end(), parts_[kPhaseTimes]->as<PhaseTime>());
 }
 
-void Exchange::publish(int32_t worker, uint32_t count) {
+void Exchange::publish_pass(uint32_t count) {
+  static_assert(offsetof(Head, pass) == 0);
+  if (links_ != nullptr) {
+    written(plan_workers_) = {{kHead, 1, sizeof(Pass), sizeof(Pass), 0, 0, 0}};
+  }
+  publish(plan_workers_, count, phases_);
+}
+
+// A count that nobody of another rank waits for, and which came with nothing to read, is not sent:
+// the next one says it, too.
+void Exchange::publish(int32_t worker, uint32_t count, int32_t phase) {
   if (clocked_) time_of(worker, count).store(now_ns(), std::memory_order_relaxed);
-  progress(worker).publish(count);
+  progress(worker).publish(count);  // first: those of this process need not wait for the network
+  if (links_ == nullptr) return;
+  std::vector<Written>& noted = written(worker);
+  if (read_[phase] == 0) noted.clear();
+  if (awaited_[phase] != 0 || !noted.empty()) {
+    links_->send(worker, count, noted, [this](const Written& one) {
+      return parts_[one.part]->as<const char>() + one.offset;
+    });
+  }
+  noted.clear();
 }
 
 bool Exchange::await(int32_t worker, uint32_t count, int32_t phase) {
@@ -178,8 +286,9 @@ void Exchange::look_for_lost(int64_t waited_ns) {
     if (poll(&one, 1, 0) > 0) found = static_cast<int32_t>(i) + 1;
   }
   if (found < 0 && patience_ns_ > 0 && waited_ns >= patience_ns_) found = last_rank();
-  int32_t none = 0;
-  if (found >= 0) head().lost.compare_exchange_strong(none, found + 1, std::memory_order_acq_rel);
+  if (found < 0) return;
+  lose(found);
+  if (links_ != nullptr) links_->hang_up();
 }
 
 // The rank of the worker that is furthest behind. Waits point backwards, so that one waits for no

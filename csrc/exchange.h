@@ -3,11 +3,11 @@
 //
 // In one process that is private memory. Where the lanes are spread over several processes (ranks),
 // each maps the same segment, and nothing else is shared. The segment has no name: it is gone with
-// the last process that maps it, however that ends.
+// the last process that maps it, however that ends. Ranks of several hosts keep a copy of it each,
+// and send what they wrote before their counter (links.h): workers do not know the difference.
 //
-// Why not messages: a wait of the plan is "these counters have reached that count", and what was
-// written before is then simply there. A transport without common memory has to keep a copy of all
-// this at each rank, and to send what a rank wrote before its counter (docs/ranks.md).
+// Why not messages, for workers: a wait of the plan is "these counters have reached that count",
+// and what was written before is then simply there.
 //
 // Shape legend: T rows of a pass, L lanes, D hidden, V vocabulary, W workers.
 #pragma once
@@ -15,10 +15,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "arena.h"
 #include "kernels.h"
+#include "links.h"
 #include "plan.h"
 #include "progress.h"
 #include "timed.h"
@@ -47,7 +49,8 @@ struct Pass {
 // Which of a plan's workers this process runs: those of a run of whole groups.
 struct Seat {
   int32_t rank = 0, ranks = 1;
-  int segment = -1;  // of rank 0, a file descriptor; -1: this is rank 0
+  int segment = -1;    // of rank 0, a file descriptor; -1: this is rank 0, or all are apart
+  bool apart = false;  // each in memory of its own, and connected by `connect`
   // For measurements only, and the same in all ranks.
   int64_t delay_ns = 0;  // from another rank's publishing to its being seen, unless set_links says
   bool timed = false;    // phases take the times that `set_times` says
@@ -74,9 +77,16 @@ class Exchange {
   float* unnormed() const { return part(kUnnormed); }                 // [T, (H+K)*h]
   float* logits() const { return part(kLogits); }                     // [T, V], as in `wanted`
 
+  // Says that a worker wrote rows of floats, `stride` apart, into one of these; before it publishes
+  // the phase. `to_leader`: only rank 0 reads them.
+  void wrote(int32_t worker, const float* first, int64_t columns, int64_t rows, int64_t stride,
+             bool to_leader = false) {
+    if (links_ != nullptr) note(worker, first, columns, rows, stride, to_leader);
+  }
+
   // Counts a pass as laid out, or a phase as finished, with everything written before.
-  void publish_pass(uint32_t count) { publish(plan_workers_, count); }
-  void publish(int32_t worker, uint32_t count);
+  void publish_pass(uint32_t count);
+  void publish(int32_t worker, uint32_t count, int32_t phase);
 
   // Wait for the count of a worker, which it publishes with that phase, or for a pass. False: the
   // ranks have given up.
@@ -87,8 +97,14 @@ class Exchange {
   // another rank may see no progress.
   void watch(std::vector<int> sockets, int64_t patience_ns);
 
+  // Where ranks are apart, before the first epoch: connections to all ranks, -1 for this one.
+  void connect(const std::vector<int>& sockets, int64_t patience_ns);
+
   // The first rank that died or made no progress; -1: none. Then nothing here is of use any more.
   int32_t lost() const { return head().lost.load(std::memory_order_acquire) - 1; }
+
+  // What became of a rank that is apart, a verb for people; empty: it made no progress.
+  std::string fault(int32_t rank) const { return links_ == nullptr ? "" : links_->fault(rank); }
 
   // For measurements, in rank 0 and between epochs: nanoseconds until another rank sees what each
   // phase published, and, last, a pass, [phases + 1]; and the times of phases. The seat says so.
@@ -101,7 +117,10 @@ class Exchange {
   }
 
   // Has this process's own waits end, too.
-  void stop() { stopping_.store(true, std::memory_order_release); }
+  void stop() {
+    stopping_.store(true, std::memory_order_release);
+    if (links_ != nullptr) links_->hang_up();
+  }
   bool given_up() const { return stopping_.load(std::memory_order_acquire) || lost() >= 0; }
 
  private:
@@ -126,12 +145,20 @@ class Exchange {
   };
 
   void map(const std::vector<size_t>& bytes);
+  void note(int32_t worker, const void* first, int64_t columns, int64_t rows, int64_t stride,
+            bool to_leader);
+  void lose(int32_t rank);
   Head& head() const { return *parts_[kHead]->as<Head>(); }
   float* part(Part part) const { return parts_[part]->as<float>(); }
   Progress& progress(int32_t worker) const { return parts_[kProgress]->as<Progress>()[worker]; }
   int32_t rank_of(int32_t worker) const {
     return worker == plan_workers_ ? 0 : worker / workers_each_;
   }
+  // Of what this process has written and not yet published, by worker; the pass comes last.
+  std::vector<Written>& written(int32_t worker) {
+    return written_[worker == plan_workers_ ? workers_each_ : worker - first_worker()];
+  }
+  char* place_of(int32_t rank, int32_t worker, const Written& written) const;
   std::atomic<int64_t>& time_of(int32_t worker, uint32_t count) const;
   bool sleep(int32_t worker, uint32_t count);
   void look_for_lost(int64_t waited_ns);
@@ -144,7 +171,11 @@ class Exchange {
   std::vector<std::unique_ptr<Arena>> parts_;
   std::vector<int> sockets_;
   int64_t patience_ns_ = 0;
+  std::vector<char> awaited_;  // [phases + 1], whether other groups wait for a phase's end
+  std::vector<char> read_;     // [phases + 1], whether they read what it writes
+  std::vector<std::vector<Written>> written_;
   std::atomic<bool> stopping_{false};
+  std::unique_ptr<Links> links_;  // last: its threads use everything above
 };
 
 }  // namespace monolane

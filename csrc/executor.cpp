@@ -122,6 +122,10 @@ void Executor::follow() {
   });
 }
 
+bool Executor::follows(int milliseconds) {
+  return !team_.join_for(int64_t{milliseconds} * 1'000'000);
+}
+
 // ---- Epochs: called from outside, by one thread at a time ----
 
 int64_t Executor::length(int slot) const {
@@ -341,7 +345,7 @@ void Executor::work(Worker& w) {
         const int32_t index = static_cast<int32_t>(index_of(phase));
         w.spans.push_back({arrived, begun, now_ns(), w.index, index, width});
       }
-      exchange_.publish(w.index, ++w.finished);
+      exchange_.publish(w.index, ++w.finished, static_cast<int32_t>(index_of(phase)));
     }
     w.base = w.finished;
   }
@@ -364,7 +368,7 @@ void Executor::end_epoch(Worker& w) {
     cache_.copy(copy.source, copy.target, copy.positions, w.group * heads, heads);
   }
   w.base = ++w.finished;
-  exchange_.publish(w.index, w.finished);
+  exchange_.publish(w.index, w.finished, h.phases - 1);
 }
 
 bool Executor::await(const Worker& w, const PlanPhase& phase) {

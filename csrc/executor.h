@@ -78,6 +78,10 @@ class Executor {
   // below is for, and returns.
   void follow();
 
+  // Waits for the end of that, which comes when the ranks give up, at most so long; returns whether
+  // it still goes on.
+  bool follows(int milliseconds);
+
   int64_t length(int slot) const;
 
   // Takes back the tokens of a slot from `length` on. Throws std::invalid_argument if a windowed

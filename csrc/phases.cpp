@@ -179,10 +179,11 @@ void Executor::project_qkv(Worker& w, const PlanPhase& phase) {
       multiply(w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
         first += (w.first_lane + lane) * rows;
         add_bias(y, query ? layer.q_bias : layer.k_bias, first, count);
+        float* out = exchange_.unnormed() + before + first;
         for (int64_t t = 0; t < width; ++t) {
-          float* out = exchange_.unnormed() + t * both + before + first;
-          std::memcpy(out, y + t * count, floats(count));
+          std::memcpy(out + t * both, y + t * count, floats(count));
         }
+        exchange_.wrote(w.index, out, count, width, both);
       });
       continue;
     }
@@ -404,6 +405,7 @@ void Executor::project_out(Worker& w, const PlanPhase& phase) {
     for (int64_t t = 0; t < width; ++t) {
       std::memcpy(out + t * h.hidden + first, y + t * count, floats(count));
     }
+    exchange_.wrote(w.index, out + first, count, width, h.hidden);
   });
 }
 
@@ -445,6 +447,7 @@ void Executor::project_down(Worker& w, const PlanPhase& phase) {
     for (int64_t t = 0; t < width; ++t) {
       std::memcpy(out + t * h.hidden + first, y + t * count, floats(count));
     }
+    exchange_.wrote(w.index, out + first, count, width, h.hidden);
   });
 }
 
@@ -465,10 +468,11 @@ void Executor::gather(Worker& w, const PlanPhase& phase) {
                         w.normed->as<float>(), hidden);
       x = w.normed->as<float>();
     }
+    float* stream = exchange_.stream() + (w.first_lane + lane) * h.max_width * hidden + from;
     for (int64_t t = 0; t < width; ++t) {
-      float* stream = exchange_.stream() + ((w.first_lane + lane) * h.max_width + t) * hidden;
-      std::memcpy(stream + from, x + t * hidden + from, floats(to - from));
+      std::memcpy(stream + t * hidden, x + t * hidden + from, floats(to - from));
     }
+    exchange_.wrote(w.index, stream, to - from, width, hidden);
   }
 }
 
@@ -503,8 +507,10 @@ void Executor::project_head(Worker& w, const PlanPhase& phase) {
     const Matrix& matrix = rows(w, phase, 0);
     const Activation kind = activation_of(matrix);
     const int64_t first = lane * part.rows + begin - own.begin;
+    float* out = logits + owner * part.rows + begin;
     kernels_.multiply(matrix, first, first + end - begin, kind, w.packed_lane(kind, 0, wanted),
-                      wanted, logits + owner * part.rows + begin, h.vocab);
+                      wanted, out, h.vocab);
+    exchange_.wrote(w.index, out, end - begin, wanted, h.vocab, true);
   }
 }
 

@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from far_ranks import listening
 
 from monolane.cpu import CpuExecutor
-from monolane.epoch import Advance, Draw, Guide, TokenEvent
+from monolane.epoch import Advance, Draw, Guide, RankAddresses, TokenEvent
 from monolane.errors import BackendError, RankError
 from monolane.model import Weights
 
@@ -23,7 +25,9 @@ DEMO = Path(__file__).parents[2] / "src" / "monolane" / "demo"
 IDS = np.random.default_rng(0).integers(512, size=150).tolist()
 
 
-def make(folder: Path, ranks: int, workers: int = 4, **options: object) -> CpuExecutor:
+def make(
+    folder: Path, ranks: int | RankAddresses, workers: int = 4, **options: object
+) -> CpuExecutor:
     wanted = {"context": 1024 if folder == DEMO else 128, "slots": 3} | options
     return CpuExecutor(Weights.open(folder), workers=workers, ranks=ranks, **wanted)  # type: ignore[arg-type]
 
@@ -33,11 +37,27 @@ def alone() -> CpuExecutor:
     return make(DEMO, 1)
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("memory", 2),
+        ("tcp", 2),
+        pytest.param(("memory", 4), marks=pytest.mark.slow),
+        pytest.param(("tcp", 4), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def together(request: pytest.FixtureRequest) -> Iterator[CpuExecutor]:
-    executor = make(DEMO, request.param, patience=60.0)
-    yield executor
-    executor.close()
+    transport, ranks = request.param
+    if transport == "memory":
+        executor = make(DEMO, ranks, patience=60.0)
+        yield executor
+        executor.close()
+        return
+    with listening(DEMO, ranks - 1) as addresses:
+        executor = make(DEMO, addresses, patience=60.0)
+        yield executor
+        executor.close()
 
 
 def epoch(executor: CpuExecutor, *advances: Advance) -> list[TokenEvent]:
@@ -120,6 +140,7 @@ def test_an_interrupted_epoch_goes_on_with_the_same_tokens(
     assert drawn[0] == drawn[1]
 
 
+@pytest.mark.parametrize("transport", ["memory", "tcp"])
 @pytest.mark.parametrize(
     ("name", "ranks", "dtype"),
     [
@@ -130,15 +151,19 @@ def test_an_interrupted_epoch_goes_on_with_the_same_tokens(
         ("no_comm", 2, "float16"),
     ],
 )
-def test_goldens_have_the_bits_of_one_process(name: str, ranks: int, dtype: str) -> None:
+def test_goldens_have_the_bits_of_one_process(
+    name: str, ranks: int, dtype: str, transport: str
+) -> None:
     ids = IDS[:100]
-    executor = make(GOLDEN / name, ranks, workers=ranks, dtype=dtype, patience=60.0)
-    try:
+    with ExitStack() as stack:
+        over = ranks
+        if transport == "tcp":
+            over = stack.enter_context(listening(GOLDEN / name, ranks - 1))
+        executor = make(GOLDEN / name, over, workers=ranks, dtype=dtype, patience=60.0)
+        stack.callback(executor.close)
         vocab = executor.plan.config.vocab_size
         ids = [i % vocab for i in ids]
         found = executor.logits(0, ids)
-    finally:
-        executor.close()
     wanted = make(GOLDEN / name, 1, workers=ranks, dtype=dtype).logits(0, ids)
     np.testing.assert_array_equal(found, wanted)
 

@@ -26,7 +26,7 @@ class WeightTable:
 class Executor:
     """Runs a plan on the cores of this machine."""
 
-    def __init__(self, header: bytes, phases: bytes, shares: bytes, weights: object, isa: str, activation: int, kv_format: int, slots: int, cores: Sequence[int], rank: int = 0, ranks: int = 1, segment: int = -1, delay_ns: int = 0, timed: bool = False) -> None: ...
+    def __init__(self, header: bytes, phases: bytes, shares: bytes, weights: object, isa: str, activation: int, kv_format: int, slots: int, cores: Sequence[int], rank: int = 0, ranks: int = 1, segment: int = -1, delay_ns: int = 0, timed: bool = False, apart: bool = False) -> None: ...
 
     def follow(self) -> None:
         """
@@ -36,6 +36,21 @@ class Executor:
     def watch(self, sockets: Sequence[int], patience_ns: int) -> None:
         """
         In rank 0, before the first epoch: sockets to the ranks 1.., each closed by the end of its rank, and how long a wait for another rank may see no progress.
+        """
+
+    def follows(self, milliseconds: int) -> bool:
+        """
+        Wait until rank 0 has ended what `follow` began, at most so long; return whether it still goes on.
+        """
+
+    def connect(self, sockets: Sequence[int], patience_ns: int) -> None:
+        """
+        Where ranks are apart, before the first epoch: TCP connections to all ranks, -1 for this one, and how long a wait for another rank may see no progress.
+        """
+
+    def fault(self, rank: int) -> str:
+        """
+        What became of a rank that is apart, a verb; empty: it made no progress.
         """
 
     def set_links(self, hops_ns: Sequence[int]) -> None:

@@ -20,6 +20,7 @@ from monolane.cli._key import key
 from monolane.cli._launch import launch
 from monolane.cli._plan import plan
 from monolane.cli._quantize import quantize
+from monolane.cli._rank import rank
 from monolane.cli._retrofit import retrofit
 from monolane.cli._serve import serve
 from monolane.cli._sft import sft
@@ -56,6 +57,7 @@ for command in (
     generate,
     chat,
     serve,
+    rank,
     fetch,
     key,
     verify,

@@ -41,7 +41,8 @@ def bench(
     tokens: Annotated[int, typer.Option(min=2, help="Tokens of one decode run.")] = 32,
     workers: options.Workers = None,
     speculation: options.Speculation = "off",
-    ranks: options.Ranks = 1,
+    ranks: options.Ranks = "1",
+    key_file: options.KeyFile = None,
     link_delay: Annotated[
         float,
         typer.Option(min=0, max=1000, hidden=True, help="µs until a rank sees another's outputs."),
@@ -59,6 +60,7 @@ def bench(
     MBU is the bytes that a token must stream, by its speed, by the bandwidth read in the same run.
     Run it on an idle machine. 'monolane bench serve' measures a server instead.
     """
+    from monolane.cli._ranks import find_ranks
     from monolane.cli._report import print_note
     from monolane.engine import SamplingParams
     from monolane.measure import Neighbours, bench_cases, bench_records, run_rounds
@@ -68,14 +70,18 @@ def bench(
     contexts, prompts = context or [128], prefill or [64]
     if min(*contexts, *prompts) < 1:
         raise typer.BadParameter("--context and --prefill: expected 1 token or more")
+    over = find_ranks(ranks, key_file)
+    dtypes = dict.fromkeys(dtype or ["auto"])
+    if not isinstance(over, int) and len(dtypes) > 1:
+        raise typer.BadParameter("--dtype: expected one: ranks with addresses hold one model")
     probe, decodes, prefills = bench_cases(
         folder,
-        dict.fromkeys(dtype or ["auto"]),
+        dtypes,
         contexts=contexts,
         prompts=prompts,
         tokens=tokens,
         workers=workers,
-        ranks=ranks,
+        ranks=over,
         link_delay=link_delay / 1e6,
         drafts=SamplingParams(speculation=speculation).drafts,  # type: ignore[arg-type]
         buffer=buffer << 20,
@@ -86,8 +92,8 @@ def bench(
     if disturbed:
         print_note(f"other programs ran during {disturbed} samples: figures may be low")
     records = bench_records(name, probe, decodes, prefills)
-    if startup:
-        records += _process_records(name, folder, decodes, startup, workers, ranks)
+    if startup and isinstance(over, int):  # others' ranks are busy with what is measured here
+        records += _process_records(name, folder, decodes, startup, workers, over)
     write_results(records, out, as_json, what=Path(name).name)
 
 

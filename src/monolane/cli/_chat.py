@@ -34,13 +34,15 @@ def chat(
     prefix_cache: options.PrefixCache = "auto",
     prefix_file: options.PrefixFile = None,
     speculation: options.Speculation = "auto",
-    ranks: options.Ranks = 1,
+    ranks: options.Ranks = "1",
+    key_file: options.KeyFile = None,
 ) -> None:
     """Talk to a model, line by line. Answers go to stdout, speed and timings to stderr.
 
     What a model thinks before it answers is shown dimmed on a terminal (stderr), and never on
     stdout.
     """
+    from monolane.cli._ranks import find_ranks
     from monolane.cli._report import print_note
     from monolane.engine import DEMO, Engine, SamplingParams
 
@@ -56,7 +58,8 @@ def chat(
         seed=seed,
         speculation=speculation,  # type: ignore[arg-type]  # checked there
     )
-    loaded = Engine.load(model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=ranks)
+    over = find_ranks(ranks, key_file)
+    loaded = Engine.load(model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=over)
     with loaded as engine:
         if model == DEMO:
             print_note(

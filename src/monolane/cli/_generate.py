@@ -41,7 +41,8 @@ def generate(
     prefix_cache: options.PrefixCache = "auto",
     prefix_file: options.PrefixFile = None,
     speculation: options.Speculation = "auto",
-    ranks: options.Ranks = 1,
+    ranks: options.Ranks = "1",
+    key_file: options.KeyFile = None,
     as_json: options.Json = False,
 ) -> None:
     """Continue a text. The text goes to stdout as it is drawn, speed and timings to stderr.
@@ -50,6 +51,7 @@ def generate(
     never on stdout.
     """
     from monolane.cli._answer import chat_stream, print_answer
+    from monolane.cli._ranks import find_ranks
     from monolane.cli._report import echo_prompt, print_report
     from monolane.engine import Engine, SamplingParams
     from monolane.errors import RequestError
@@ -71,7 +73,8 @@ def generate(
         ignore_eos=ignore_eos,
         speculation=speculation,  # type: ignore[arg-type]  # checked there
     )
-    loaded = Engine.load(model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=ranks)
+    over = find_ranks(ranks, key_file)
+    loaded = Engine.load(model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=over)
     with loaded as engine:
         if chat:
             stream = chat_stream(engine, [{"role": "user", "content": text}], params, thinking)

@@ -48,9 +48,17 @@ Speculation = Annotated[
     ),
 ]
 Ranks = Annotated[
-    int,
+    str,
     typer.Option(
-        "--ranks", help="Processes that decode together, a share of the model's lanes each (CPU)."
+        "--ranks",
+        help="Processes that decode together, a share of the model's lanes each (CPU): their "
+        "number, or host:port,host:port where 'monolane rank' runs; this process is the first.",
+    ),
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file", help="File with the key of ranks on other hosts; each has the same."
     ),
 ]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="Tokens to draw at most.")]

@@ -69,11 +69,13 @@ def serve(
         bool, typer.Option("--share-prefixes", help="Prefixes of one key serve those of all.")
     ] = False,
     speculation: options.Speculation = "auto",
-    ranks: options.Ranks = 1,
+    ranks: options.Ranks = "1",
+    key_file: options.KeyFile = None,
 ) -> None:
     """Serve a model over HTTP: OpenAI's API, and a playground at /."""
     import logging
 
+    from monolane.cli._ranks import find_ranks
     from monolane.cli._report import print_note
     from monolane.engine import Engine
     from monolane.serve import Policy, ServerOptions
@@ -102,10 +104,12 @@ def serve(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
 
+    over = find_ranks(ranks, key_file)
+
     def load() -> Engine:
         slots = settings.policy.slots
         return Engine.load(
-            model, backend, dtype, context, slots, prefix_cache, prefix_file, ranks=ranks
+            model, backend, dtype, context, slots, prefix_cache, prefix_file, ranks=over
         )
 
     run(

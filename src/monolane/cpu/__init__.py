@@ -2,5 +2,6 @@
 
 from monolane.cpu._arithmetic import DTYPES
 from monolane.cpu._executor import CpuExecutor
+from monolane.cpu._listener import RankListener, serve_rank
 
-__all__ = ["DTYPES", "CpuExecutor"]
+__all__ = ["DTYPES", "CpuExecutor", "RankListener", "serve_rank"]

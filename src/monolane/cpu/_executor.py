@@ -10,9 +10,11 @@ import numpy.typing as npt
 
 from monolane import _core
 from monolane._core import kernels
+from monolane.cpu._joined import JoinedRanks
 from monolane.cpu._native import Native, Setting
-from monolane.cpu._ranks import STALLED, Ranks
+from monolane.cpu._ranks import Ranks
 from monolane.cpu._weights import check_config
+from monolane.cpu._words import STALLED
 from monolane.epoch import (
     SPAN,
     TOKEN,
@@ -20,12 +22,13 @@ from monolane.epoch import (
     Executor,
     Guide,
     Kept,
+    RankAddresses,
     TokenEvent,
     pack,
     unpack_tokens,
 )
 from monolane.errors import BackendError, ConfigError, RankError, RequestError
-from monolane.model import ModelConfig, Weights, in_lanes
+from monolane.model import ModelConfig, Weights, digest, in_lanes
 from monolane.plan import pass_cost
 
 
@@ -36,7 +39,8 @@ class CpuExecutor(Executor):
                 where matrices are stored as GGUF's blocks
     workers     threads; None: one for each core that this process may use
     isa         instruction set; None: the best that this machine has
-    ranks       processes over which lanes and threads are spread; docs/ranks.md
+    ranks       processes over which lanes and threads are spread, a number on this host, or the
+                addresses of those on others; docs/ranks.md
     lanes       into which a dense model is cut; None: one for each rank
     patience    seconds that a wait for another rank may see no progress, until the epoch fails
     link_delay  seconds until a rank sees what another published; to measure what a link would cost
@@ -58,26 +62,43 @@ class CpuExecutor(Executor):
         slots: int,
         workers: int | None = None,
         isa: str | None = None,
-        ranks: int = 1,
+        ranks: int | RankAddresses = 1,
         lanes: int | None = None,
         patience: float = 10.0,
         link_delay: float = 0.0,
         timed: bool = False,
     ) -> None:
         check_config(weights.config)
+        self._addresses = ranks if isinstance(ranks, RankAddresses) else None
+        if isinstance(ranks, RankAddresses):
+            hosts = 1 if ranks.on_this_host else 1 + len(ranks.addresses)
+            ranks = 1 + len(ranks.addresses)
+        else:
+            hosts = 1
         lanes = _find_lanes(weights.config, ranks, lanes)
-        _check_ranks(ranks, lanes, weights)
-        self.workers = _find_workers(workers, ranks)
+        _check_ranks(ranks, lanes, weights, self._addresses)
+        self.workers = _find_workers(workers, ranks, hosts)
         self.isa = _find_isa(isa)
         self.context, self.slots = context, slots
         self.keeps_prefixes = ranks == 1  # the other ranks' keys stay with them
-        measured = (link_delay, timed)
+        if self._addresses is not None and (link_delay or timed):
+            raise BackendError("link_delay, timed: expected ranks of this host, got addresses")
         self._setting = Setting(
-            dtype, context, slots, self.isa, self.workers, ranks, lanes, *measured
+            dtype,
+            context,
+            slots,
+            self.isa,
+            self.workers,
+            ranks,
+            lanes,
+            link_delay,
+            timed,
+            apart=self._addresses is not None,
         )
         self._patience = patience
         self._weights = weights if ranks > 1 else None  # to start the ranks again
-        self._ranks: Ranks | None = None
+        self._digest = "" if self._addresses is None else digest(weights)
+        self._ranks: Ranks | JoinedRanks | None = None
         self._lost = False
         self._open(weights)
 
@@ -88,11 +109,11 @@ class CpuExecutor(Executor):
         self._identity = native.identity
         windows = [layer.window or 0 for layer in weights.config.layers]
         self.tail_positions = max(windows) if self._core.has_rings else 0
-        if weights.source is None or self._setting.ranks == 1:
+        ranks = self._start(weights)
+        if ranks is None:
             native.convert()
             return
-        config = repr(weights.config)
-        self._ranks = Ranks(weights.source, config, self._setting, self._core.segment)
+        self._ranks = ranks
         try:
             native.convert()  # while the others load
             self._ranks.wait(self._patience)
@@ -100,11 +121,19 @@ class CpuExecutor(Executor):
             self._ranks.close()
             del native  # whoever keeps the error keeps this frame, and would keep the segment
             raise
-        self._core.watch(self._ranks.sockets, round(self._patience * 1e9))
+        self._ranks.watch(self._core, self._patience)
+
+    def _start(self, weights: Weights) -> Ranks | JoinedRanks | None:
+        """Have the ranks 1.. load, if there are any."""
+        if self._addresses is not None:
+            return JoinedRanks(self._addresses, self._setting, self._digest, self._patience)
+        if weights.source is None or self._setting.ranks == 1:
+            return None
+        return Ranks(weights.source, repr(weights.config), self._setting, self._core.segment)
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """Process ids of the ranks, this process first."""
+        """Process ids of the ranks of this host that this process started, itself first."""
         return (os.getpid(), *(self._ranks.processes if self._ranks is not None else ()))
 
     @property
@@ -239,7 +268,7 @@ class CpuExecutor(Executor):
             return
         self._lost = True
         fate = self._ranks.fate(rank)
-        if fate == STALLED:
+        if fate.endswith(STALLED):
             fate = f"{fate} for {self._patience:g} s"
         self._ranks.close()
         for slot in range(self.slots):
@@ -266,10 +295,13 @@ def _our_errors() -> Iterator[None]:
         raise BackendError(str(error)) from None
 
 
-def _find_workers(workers: int | None, ranks: int) -> int:
-    """Return the number of threads of all ranks: as many of each, whatever the cores."""
+def _find_workers(workers: int | None, ranks: int, hosts: int) -> int:
+    """Return the number of threads of all ranks: as many of each, whatever the cores.
+
+    Of other hosts it is taken that they have as many cores as this.
+    """
     if workers is None:
-        return max(1, len(os.sched_getaffinity(0)) // ranks) * ranks
+        return max(1, len(os.sched_getaffinity(0)) * hosts // ranks) * ranks
     if type(workers) is not int or not 1 <= workers <= 1024:
         raise BackendError(f"workers: expected 1 to 1024, got {workers!r}")
     if workers % ranks:
@@ -298,14 +330,14 @@ def _find_lanes(config: ModelConfig, ranks: int, lanes: int | None) -> int:
     return wanted
 
 
-def _check_ranks(ranks: int, lanes: int, weights: Weights) -> None:
+def _check_ranks(ranks: int, lanes: int, weights: Weights, addresses: RankAddresses | None) -> None:
     if lanes % ranks:
         divisors = [str(n) for n in range(1, lanes + 1) if lanes % n == 0]
         raise BackendError(
             f"ranks: expected one of {', '.join(divisors)}, which divide this model's {lanes} "
             f"lanes, got {ranks}"
         )
-    if ranks > 1 and weights.source is None:
+    if ranks > 1 and weights.source is None and addresses is None:
         raise BackendError(
             "ranks: expected weights that lie in files, which every rank opens for itself; save "
             "the model and load it from there, or use 1"

@@ -30,9 +30,15 @@ class Setting:
     # the times that they are told.
     link_delay: float = 0.0
     timed: bool = False
+    apart: bool = False  # ranks share no memory: each may have a host of its own
 
     def cores(self, rank: int) -> list[int]:
-        """Return the cores of a rank's workers; none where there are more workers than cores."""
+        """Return the cores of a rank's workers; none where there are more workers than cores.
+
+        Nor where ranks are apart: none knows which others this host has.
+        """
+        if self.apart:
+            return []
         all_cores = sorted(os.sched_getaffinity(0))
         each = self.workers // self.ranks
         if self.workers > len(all_cores):
@@ -86,6 +92,7 @@ class Native:
             segment=segment,
             delay_ns=round(setting.link_delay * 1e9),
             timed=setting.timed,
+            apart=setting.apart,
         )
 
     def convert(self) -> None:

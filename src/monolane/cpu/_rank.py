@@ -3,59 +3,34 @@
 Run by ``_ranks.py`` as ``python -m monolane.cpu._rank SOCKET SEGMENT``, both file descriptors.
 """
 
-import json
 import signal
 import socket
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from monolane.cpu._words import beating, hear, say
+
 if TYPE_CHECKING:
     from monolane.cpu._native import Native
-
-_BEAT = 0.5  # seconds between two words of a rank that loads
 
 
 def main() -> None:
     """Load, say so, and decode until rank 0 closes the socket or ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; what it means, rank 0 says
     ours = socket.socket(fileno=int(sys.argv[1]))
-    with _beating(ours):
+    with beating(ours):
         answer, native = _try(ours, segment=int(sys.argv[2]))
-    _say(ours, answer)
+    say(ours, answer)
     if native is not None:
         ours.recv(1)
-
-
-@contextmanager
-def _beating(ours: socket.socket) -> Iterator[None]:
-    """Say every now and then that this process is alive: it may be long at loading."""
-    over = threading.Event()
-
-    def beat() -> None:
-        with suppress(OSError):  # rank 0 is gone, which the main thread will see
-            _say(ours, {"loading": True})
-            while not over.wait(_BEAT):
-                _say(ours, {"loading": True})
-
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _try(ours: socket.socket, segment: int) -> "tuple[dict[str, Any], Native | None]":
     """Return what to tell rank 0, and what takes part in its epochs if all went well."""
     from monolane.errors import MonolaneError
 
-    with ours.makefile("rb") as channel:
-        wish = json.loads(channel.readline())
+    wish = hear(ours)
     try:
         native = _load(wish, segment)
         native.core.follow()
@@ -77,10 +52,6 @@ def _load(wish: dict[str, Any], segment: int) -> "Native":
     native = Native(weights, Setting(**wish), rank, segment)
     native.convert()
     return native
-
-
-def _say(ours: socket.socket, answer: dict[str, Any]) -> None:
-    ours.sendall(json.dumps(answer).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -4,35 +4,19 @@ A rank is a new Python process and not a fork: this one has threads. It ends whe
 so none is left when rank 0 ends, however that happens.
 """
 
-import json
-import logging
-import select
 import socket
 import subprocess
 import sys
-import time
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from monolane._core import Executor as NativeExecutor
 from monolane.cpu._native import Setting
-from monolane.errors import BackendError, RankError
-
-log = logging.getLogger("monolane.cpu")
-
-# Seconds that a rank may take to load its lanes; and to say its first word, which comes as soon as
-# its interpreter has started. From then on it says that it is alive, twice a second.
-_LOADING = 600.0
-_STARTING = 10.0
-
-# A wait for a word counts slices, not the clock: while all ranks are stopped together, as by
-# Ctrl-Z, none is late.
-_SLICE = 0.1
-
-STALLED = "made no progress"
+from monolane.cpu._words import STALLED, await_answer, say
+from monolane.errors import BackendError
 
 
 class Ranks:
@@ -59,12 +43,7 @@ class Ranks:
                 )
             wish = {"source": str(source), "config": config, "rank": rank, **asdict(setting)}
             with suppress(ConnectionError):  # it is dead already: ``wait`` says so
-                ours.sendall(json.dumps(wish).encode() + b"\n")
-
-    @property
-    def sockets(self) -> list[int]:
-        """File descriptors, each of which the end of a rank makes readable."""
-        return [one.fileno() for one in self._sockets]
+                say(ours, wish)
 
     @property
     def processes(self) -> tuple[int, ...]:
@@ -76,32 +55,14 @@ class Ranks:
 
         A rank that is not heard of for ``patience`` seconds hangs, or is stopped.
         """
-        end = time.monotonic() + _LOADING
-        for rank in range(1, len(self._sockets) + 1):
-            answer = self._answer(rank, patience, end)
+        for rank, ours in enumerate(self._sockets, 1):
+            answer = await_answer(ours, rank, patience, self.fate)
             if "error" in answer:
                 raise BackendError(f"rank {rank}: {answer['error']}")
 
-    def _answer(self, rank: int, patience: float, end: float) -> dict[str, Any]:
-        """Return what a rank says when it is done loading."""
-        ours, said = self._sockets[rank - 1], b""
-        limit, silent = max(patience, _STARTING), 0.0
-        while silent < limit and time.monotonic() < end:
-            if not select.select([ours], [], [], _SLICE)[0]:
-                silent += _SLICE
-                continue
-            found = b""
-            with suppress(ConnectionError):
-                found = ours.recv(4096)
-            if not found:
-                raise RankError(f"rank {rank} {self.fate(rank)} while it loaded the model", rank)
-            *lines, said = (said + found).split(b"\n")
-            for line in lines:
-                answer: dict[str, Any] = json.loads(line)
-                if "loading" not in answer:
-                    return answer
-            limit, silent = patience, 0.0
-        raise RankError(f"rank {rank} {STALLED} while it loaded the model", rank)
+    def watch(self, core: NativeExecutor, patience: float) -> None:
+        """Have the core find them lost: a rank's end makes its socket readable."""
+        core.watch([one.fileno() for one in self._sockets], round(patience * 1e9))
 
     def fate(self, rank: int) -> str:
         """Return what became of a rank: a verb, for people."""

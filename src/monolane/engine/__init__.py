@@ -15,7 +15,7 @@ from monolane.engine._result import FinishReason, Generation, Piece, Timings
 from monolane.engine._source import DEMO, fetch_model, find_model
 from monolane.engine._stream import Stream
 from monolane.engine._unpack import unpack_gguf
-from monolane.epoch import Guide, TokenLogprob
+from monolane.epoch import Guide, RankAddresses, TokenLogprob
 
 __all__ = [
     "BACKEND_NAMES",
@@ -30,6 +30,7 @@ __all__ = [
     "ModelFiles",
     "Piece",
     "Prompt",
+    "RankAddresses",
     "SamplingParams",
     "Speculation",
     "Stream",

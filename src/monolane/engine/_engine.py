@@ -18,7 +18,7 @@ from monolane.engine._result import Generation
 from monolane.engine._slots import SlotPool
 from monolane.engine._source import find_model
 from monolane.engine._stream import Job, Stream
-from monolane.epoch import Executor, SharedExecutor
+from monolane.epoch import Executor, RankAddresses, SharedExecutor
 from monolane.errors import EngineClosedError, RequestError
 from monolane.model import ModelConfig
 from monolane.text import ChatTemplate, Tokenizer
@@ -67,7 +67,7 @@ class Engine:
         max_sequences: int = 1,
         prefix_cache: Budget = "auto",
         prefix_file: str | Path | None = None,
-        ranks: int = 1,
+        ranks: int | RankAddresses = 1,
     ) -> "Engine":
         """Load a model.
 
@@ -86,7 +86,8 @@ class Engine:
                         docs/prefix-cache.md tells more
         prefix_file     where ``close`` writes what is kept, and from where it is read again
         ranks           processes that decode together, a share of the model's lanes each; on
-                        the cpu backend; docs/ranks.md
+                        the cpu backend: their number on this host, or ``RankAddresses`` of
+                        ``monolane.engine``, where others listen; docs/ranks.md
 
         Raises ModelNotFoundError, ConfigError, CheckpointError, TextError, BackendError or
         RequestError; each message says what was expected, what was found and what to do. A rank

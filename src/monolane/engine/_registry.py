@@ -6,7 +6,7 @@ from functools import cache, partial
 from importlib import import_module
 
 from monolane import _env
-from monolane.epoch import Executor, MakeExecutor
+from monolane.epoch import Executor, MakeExecutor, RankAddresses
 from monolane.errors import BackendError, MissingExtraError
 from monolane.model import Weights
 
@@ -23,7 +23,9 @@ _DRIVER = "libcuda.so.1"
 BACKEND_NAMES = ("auto", *_BACKENDS)
 
 
-def find_backend(name: str, ranks: int = 1, link_delay: float = 0.0) -> MakeExecutor:
+def find_backend(
+    name: str, ranks: int | RankAddresses = 1, link_delay: float = 0.0
+) -> MakeExecutor:
     """Return what makes an executor of loaded weights, in that many processes.
 
     "auto" is the GPU where one can run the model, else the processor. BackendError if there is no
@@ -32,9 +34,7 @@ def find_backend(name: str, ranks: int = 1, link_delay: float = 0.0) -> MakeExec
     """
     if name == "auto":
         name = _env.BACKEND.get()
-    if type(ranks) is not int or ranks < 1:
-        raise BackendError(f"ranks: expected a number of processes from 1 on, got {ranks!r}")
-    if ranks > 1:
+    if ranks != 1 or type(ranks) is not int:
         return _with_ranks(name, ranks, link_delay)
     if name == "auto":
         if _has_gpu(_DRIVER):
@@ -47,11 +47,15 @@ def find_backend(name: str, ranks: int = 1, link_delay: float = 0.0) -> MakeExec
     return make
 
 
-def _with_ranks(name: str, ranks: int, link_delay: float) -> MakeExecutor:
+def _with_ranks(name: str, ranks: int | RankAddresses, link_delay: float) -> MakeExecutor:
+    if not isinstance(ranks, RankAddresses) and (type(ranks) is not int or ranks < 1):
+        raise BackendError(
+            f"ranks: expected a number of processes from 1 on, or RankAddresses, got {ranks!r}"
+        )
     if name not in ("auto", "cpu"):
         raise BackendError(
             f"ranks: expected backend cpu, which alone runs in several processes, got {name!r} and "
-            f"{ranks} ranks"
+            f"{ranks if isinstance(ranks, int) else 1 + len(ranks.addresses)} ranks"
         )
     from monolane.cpu import CpuExecutor
 

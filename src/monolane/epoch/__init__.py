@@ -20,6 +20,12 @@ from monolane.epoch._border import (
 )
 from monolane.epoch._executor import Executor, MakeExecutor
 from monolane.epoch._kept import Kept
+from monolane.epoch._rank_addresses import (
+    RankAddresses,
+    check_key,
+    read_key,
+    split_address,
+)
 from monolane.epoch._shared import Request, SharedExecutor
 from monolane.epoch._token import TokenEvent, TokenLogprob, describe_logprobs
 
@@ -38,12 +44,16 @@ __all__ = [
     "Kept",
     "MakeExecutor",
     "PackedAdvances",
+    "RankAddresses",
     "Request",
     "SharedExecutor",
     "TokenEvent",
     "TokenLogprob",
+    "check_key",
     "cpp_header",
     "describe_logprobs",
     "pack",
+    "read_key",
+    "split_address",
     "unpack_tokens",
 ]

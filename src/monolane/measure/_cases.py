@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from monolane.engine import find_backend
-from monolane.epoch import Advance
+from monolane.epoch import Advance, RankAddresses
 from monolane.errors import RequestError
 from monolane.measure._bandwidth import ReadProbe
 from monolane.measure._rounds import Case
@@ -36,7 +36,7 @@ class LoadedModel:
         slots: int,
         workers: int | None,
         backend: str = "cpu",
-        ranks: int = 1,
+        ranks: int | RankAddresses = 1,
         link_delay: float = 0.0,
         drafts: int = 0,
     ) -> None:
@@ -56,7 +56,9 @@ class LoadedModel:
         self.embedding_bytes = 0 if config.tie_embeddings else _embedding_bytes(weights)
         self.dtype = self.executor.dtype
         self.workers = self.executor.workers
-        self.ranks, self.link_delay = ranks, link_delay
+        self.ranks = ranks if isinstance(ranks, int) else 1 + len(ranks.addresses)
+        self.transport = "memory" if isinstance(ranks, int) else "tcp"
+        self.link_delay = link_delay
         self.drafts = drafts  # of an Advance
         self._rng = np.random.default_rng(0)
 
@@ -181,7 +183,7 @@ def bench_cases(
     prompts: Sequence[int],
     tokens: int,
     workers: int | None,
-    ranks: int = 1,
+    ranks: int | RankAddresses = 1,
     link_delay: float = 0.0,
     drafts: int = 0,
     buffer: int,

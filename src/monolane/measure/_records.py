@@ -77,6 +77,7 @@ def _case_record(name: str, model: str, case: DecodeCase | PrefillCase, **about:
     record = _record(name, model=model, dtype=dtype, workers=workers, tokens=case.tokens, **about)
     if case.model.ranks > 1:
         record |= {"ranks": case.model.ranks, "link_delay_us": case.model.link_delay * 1e6}
+        record |= {"transport": case.model.transport}
     return record | _speed(case.samples, "tokens/s")
 
 

@@ -17,6 +17,7 @@ from monolane.model._config import (
     QkNorm,
     WeightDtype,
 )
+from monolane.model._digest import digest
 from monolane.model._fields import read_json_object
 from monolane.model._formats import (
     ACTIVATIONS,
@@ -90,6 +91,7 @@ __all__ = [
     "YarnScaling",
     "check_replaceable",
     "copy_beside",
+    "digest",
     "find_format",
     "find_shards",
     "find_weights",
