@@ -35,6 +35,7 @@ def chat(
     prefix_file: options.PrefixFile = None,
     speculation: options.Speculation = "auto",
     ranks: options.Ranks = 1,
+    devices: options.Devices = 1,
 ) -> None:
     """Talk to a model, line by line. Answers go to stdout, speed and timings to stderr.
 
@@ -56,7 +57,9 @@ def chat(
         seed=seed,
         speculation=speculation,  # type: ignore[arg-type]  # checked there
     )
-    loaded = Engine.load(model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=ranks)
+    loaded = Engine.load(
+        model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=ranks, devices=devices
+    )
     with loaded as engine:
         if model == DEMO:
             print_note(

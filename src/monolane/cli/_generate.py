@@ -42,6 +42,7 @@ def generate(
     prefix_file: options.PrefixFile = None,
     speculation: options.Speculation = "auto",
     ranks: options.Ranks = 1,
+    devices: options.Devices = 1,
     as_json: options.Json = False,
 ) -> None:
     """Continue a text. The text goes to stdout as it is drawn, speed and timings to stderr.
@@ -71,7 +72,9 @@ def generate(
         ignore_eos=ignore_eos,
         speculation=speculation,  # type: ignore[arg-type]  # checked there
     )
-    loaded = Engine.load(model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=ranks)
+    loaded = Engine.load(
+        model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=ranks, devices=devices
+    )
     with loaded as engine:
         if chat:
             stream = chat_stream(engine, [{"role": "user", "content": text}], params, thinking)

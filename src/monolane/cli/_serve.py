@@ -70,6 +70,7 @@ def serve(
     ] = False,
     speculation: options.Speculation = "auto",
     ranks: options.Ranks = 1,
+    devices: options.Devices = 1,
 ) -> None:
     """Serve a model over HTTP: OpenAI's API, and a playground at /."""
     import logging
@@ -105,7 +106,15 @@ def serve(
     def load() -> Engine:
         slots = settings.policy.slots
         return Engine.load(
-            model, backend, dtype, context, slots, prefix_cache, prefix_file, ranks=ranks
+            model,
+            backend,
+            dtype,
+            context,
+            slots,
+            prefix_cache,
+            prefix_file,
+            ranks=ranks,
+            devices=devices,
         )
 
     run(

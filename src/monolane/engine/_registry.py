@@ -23,8 +23,10 @@ _DRIVER = "libcuda.so.1"
 BACKEND_NAMES = ("auto", *_BACKENDS)
 
 
-def find_backend(name: str, ranks: int = 1, link_delay: float = 0.0) -> MakeExecutor:
-    """Return what makes an executor of loaded weights, in that many processes.
+def find_backend(
+    name: str, ranks: int = 1, link_delay: float = 0.0, devices: int = 1
+) -> MakeExecutor:
+    """Return what makes an executor of loaded weights, in that many processes or on so many GPUs.
 
     "auto" is the GPU where one can run the model, else the processor. BackendError if there is no
     backend of that name, or none in so many processes. Asked before a model is read, so that a
@@ -34,6 +36,10 @@ def find_backend(name: str, ranks: int = 1, link_delay: float = 0.0) -> MakeExec
         name = _env.BACKEND.get()
     if type(ranks) is not int or ranks < 1:
         raise BackendError(f"ranks: expected a number of processes from 1 on, got {ranks!r}")
+    if type(devices) is not int or devices < 1:
+        raise BackendError(f"devices: expected a number of GPUs from 1 on, got {devices!r}")
+    if devices > 1:
+        return _on_devices(name, ranks, devices)
     if ranks > 1:
         return _with_ranks(name, ranks, link_delay)
     if name == "auto":
@@ -56,6 +62,18 @@ def _with_ranks(name: str, ranks: int, link_delay: float) -> MakeExecutor:
     from monolane.cpu import CpuExecutor
 
     return partial(CpuExecutor, ranks=ranks, link_delay=link_delay)
+
+
+def _on_devices(name: str, ranks: int, devices: int) -> MakeExecutor:
+    """Return what makes an executor on several GPUs; nothing else is tried, even for "auto"."""
+    if name not in ("auto", "cuda") or ranks > 1:
+        raise BackendError(
+            f"devices: expected backend cuda in one process, got {name!r}, {ranks} ranks and "
+            f"{devices} devices"
+        )
+    from monolane.cuda import CudaExecutor
+
+    return partial(CudaExecutor, devices=devices)
 
 
 def _open_best(
