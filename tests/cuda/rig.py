@@ -311,7 +311,7 @@ class Rig:
         handover: int = 0,
         after: Outcome | None = None,
         stores: Sequence[emulation.HostStore] = (),
-        watchdog: int = PATIENCE,
+        watchdog: int | tuple[int, ...] = PATIENCE,
         skew: int = 0,
         dies: tuple[int, int] | None = None,
     ) -> Outcome:
@@ -322,7 +322,7 @@ class Rig:
         handover    end when a pass would have at most so many rows
         after       a launch of the same asks that this one goes on from, its events kept
         stores      what the host writes meanwhile
-        watchdog    ticks: patience of a wait
+        watchdog    ticks: patience of a wait; of several devices also one each
         skew        ticks by which a device starts later than another, at most
         dies        a device, and the tick at which it stops for ever
         """
@@ -355,7 +355,8 @@ class Rig:
             params = np.zeros((), PARAMS_DTYPE)
             for name, array in (self.memory | home | given | found[-1]).items():
                 params[name] = array.ctypes.data
-            params["watchdog_ns"], params["advance_count"] = watchdog, len(asks)
+            params["watchdog_ns"] = np.broadcast_to(watchdog, len(self.homes))[device]
+            params["advance_count"] = len(asks)
             params["handover"], params["device"] = handover, device
             if not any(ask.guided for ask in asks):
                 params["guides"] = 0
