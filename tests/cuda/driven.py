@@ -16,7 +16,7 @@ import numpy as np  # noqa: E402
 from emulated_gpu import build_kernel  # noqa: E402
 from models import random_weights  # noqa: E402
 
-from monolane.cuda import CudaDevice, CudaExecutor, _driver  # noqa: E402
+from monolane.cuda import CudaDevice, CudaExecutor, _driver, _peers  # noqa: E402
 from monolane.cuda._compile import Compiled  # noqa: E402
 from monolane.epoch import Advance  # noqa: E402
 
@@ -97,6 +97,14 @@ def too_much_memory() -> None:
 def hang() -> None:
     device = CudaDevice()
     device.wait(device.mark(), 0.05)
+
+
+def peers() -> None:
+    """Two GPUs that must reach each other's memory, and follow each other's marks."""
+    devices = _peers.open_devices(2)
+    _peers.connect(devices)
+    _peers.join(devices)
+    _peers.close_all(devices)
 
 
 def no_driver() -> None:

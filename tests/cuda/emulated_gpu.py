@@ -44,7 +44,16 @@ class EmulatedGpu:
     launch's schedule, each launch takes the next.
     """
 
-    def __init__(self, folder: Path, sms: int = 4, seed: int = 0, mood: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        sms: int = 4,
+        seed: int = 0,
+        mood: str | None = None,
+        number: int = 0,
+        unreachable: tuple[int, ...] = (),
+    ) -> None:
+        self.number, self.unreachable = number, unreachable  # numbers of other ones
         self.info = GpuInfo("Emulated", (9, 0), sms, 227 << 10, 1 << 32, 1 << 32)
         self._folder, self._seed, self._mood = folder, seed, mood
         self._memory: dict[int, Bytes] = {}
@@ -176,6 +185,12 @@ class EmulatedGpu:
             if time.monotonic() > deadline:
                 raise BackendError("the emulated device did not finish")
             time.sleep(1e-4)
+
+    def reach(self, peer: EmulatedGpu) -> bool:
+        return peer.number not in self.unreachable
+
+    def follow(self, mark: Any) -> None:
+        self._submit(lambda: mark.result(timeout=120))
 
     def close(self) -> None:
         self._stream.shutdown()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ class Outcome:
     logits: Floats  # [recorded rows, V]
     epoch: Array  # EPOCH_DTYPE []
     progress: Array  # PROGRESS_DTYPE [asks]
-    fault: npt.NDArray[np.uint32]  # zeros: no wait starved
+    fault: npt.NDArray[np.uint32]  # [8], of several devices [N][8]; zeros: no wait starved
     error: str | None  # of the emulator
     effort: emulation.Effort = field(compare=False)
 
@@ -168,7 +169,7 @@ class Outcome:
 class State:
     """A rig's memory between two launches."""
 
-    memory: dict[str, Array]
+    memory: tuple[dict[str, Array], ...]  # of each device
     passes: int
     syncs: int
     lengths: tuple[int, ...]
@@ -179,6 +180,7 @@ class Rig:
     """A model in emulated memory, with a kernel for each width; they share all that lies there.
 
     workers     blocks in all
+    devices     that the lanes are dealt out to, each with memory of its own
     widths      of the kernels: rows of a pass at most; the launches' default is the first
     ring        ring slots of shared memory; few, so that they are reused soon
     chunk       keys of a split in a row
@@ -193,6 +195,7 @@ class Rig:
         folder: Path,
         *,
         workers: int,
+        devices: int = 1,
         widths: Sequence[int] = (1,),
         dtype: str = "bfloat16",
         warps: int = 2,
@@ -214,7 +217,7 @@ class Rig:
         self.layouts = {
             width: _lay_out(
                 build(weights.config, device, dtype, max_width=width, context=context),
-                warps, slot_bytes, ring, wide,
+                warps, slot_bytes, ring, wide, devices,
             )
             for width in widths
         }  # fmt: skip
@@ -225,49 +228,61 @@ class Rig:
             width: compile_kernel(layout, folder, kernels, sm, optimise)
             for width, layout in self.layouts.items()
         }
-        self.memory = self._allocate()
+        self.homes = self._allocate(devices)
+        self.memory = self.homes[0]
         self.passes = self.syncs = self._told = 0
         self.lengths = [0] * slots
 
-    def _allocate(self) -> dict[str, Array]:
-        """Everything that Params points at and that outlives a launch."""
+    def _allocate(self, devices: int) -> list[dict[str, Array]]:
+        """Everything that Params points at and that outlives a launch, of each device.
+
+        What is the host's is with the first one's.
+        """
         layout = self.layout
         tables = make_tables(layout.plan, self.weights)
         named = {name: getattr(tables, name) for name in tables.__slots__}
-        named["weights"] = pack(layout, self.weights)
-        named["row_scales"] = pack_scales(layout, self.weights) if layout.scale_rows else None
-        memory = {
-            name: _aligned(np.ascontiguousarray(array))
-            for name, array in named.items()
-            if array is not None
-        }
-        memory["cache"] = _aligned(np.zeros(self.slots * layout.kv_bytes, np.uint8))
-        for name in layout.words:
-            size = max(x.words[name] for x in self.layouts.values())
-            memory[name] = _aligned(np.zeros(size, np.uint64))
-        memory["control"] = _aligned(np.zeros(4, np.uint32))
-        memory["fault"] = _aligned(np.zeros(8, np.uint32))
-        memory["events"] = _aligned(np.zeros((EVENTS, 2), np.uint64))
+        runs, scales = pack(layout, self.weights), pack_scales(layout, self.weights)
+        homes, self.bounds = [], []
+        for device in range(devices):
+            own = slice(device * layout.device_workers, (device + 1) * layout.device_workers)
+            named["weights"] = runs[own]
+            named["row_scales"] = scales[own] if layout.scale_rows else None
+            named["cache"] = np.zeros(self.slots * layout.kv_bytes, np.uint8)
+            for name in layout.words:
+                named[name] = np.zeros(max(x.words[name] for x in self.layouts.values()), np.uint64)
+            named["fault"] = np.zeros(8, np.uint32)
+            named["peers"] = np.zeros(devices, np.int64)
+            home, bounds = _side_by_side({k: v for k, v in named.items() if v is not None})
+            homes.append(home)
+            self.bounds.append(bounds)
+        for home, (begin, _) in zip(homes, self.bounds, strict=True):
+            home["peers"][:] = [there - begin for there, _ in self.bounds]
         words = 1 + mask_words(self.config.vocab_size)
-        memory["guides"] = _aligned(np.zeros((max(self.layouts), words), np.uint64))
-        return memory
+        homes[0]["control"] = _aligned(np.zeros(4, np.uint32))
+        homes[0]["events"] = _aligned(np.zeros((EVENTS, 2), np.uint64))
+        homes[0]["guides"] = _aligned(np.zeros((max(self.layouts), words), np.uint64))
+        return homes
 
     def forget(self) -> None:
         """Empty all slots and clear the words, as the executor does after a fault."""
-        for name in (*self.layout.words, "fault", "control", "events"):
-            self.memory[name][...] = 0
+        for home in self.homes:
+            for name in (*self.layout.words, "fault"):
+                home[name][...] = 0
+        self.memory["control"][...] = self.memory["events"][...] = 0
         self.passes = self.syncs = 0
         self.lengths = [0] * self.slots
 
     def keep(self) -> State:
         """What a launch may change: the words, the cache, and how far the slots have come."""
-        kept = {name: self.memory[name].copy() for name in (*self.layout.words, "cache")}
+        names = (*self.layout.words, "cache")
+        kept = tuple({name: home[name].copy() for name in names} for home in self.homes)
         return State(kept, self.passes, self.syncs, tuple(self.lengths))
 
     def bring_back(self, state: State) -> None:
         """As it was when it was kept, here or in another rig of the same layout."""
-        for name, array in state.memory.items():
-            self.memory[name][...] = array
+        for home, kept in zip(self.homes, state.memory, strict=True):
+            for name, array in kept.items():
+                home[name][...] = array
         self.passes, self.syncs, self.lengths = state.passes, state.syncs, list(state.lengths)
 
     def poison_cache(self) -> None:
@@ -275,17 +290,17 @@ class Rig:
 
         Not where a head's padding lies, which nobody writes: it is zero from the start.
         """
-        layout, config = self.layout, self.config
-        step = layout.kv_row_bytes // 2
-        cache = self.memory["cache"].reshape(self.slots, -1)
-        for layer in layout.layers:
-            size = 2 * config.num_kv_heads * layer.capacity * layout.kv_row_bytes
+        layout, head_dim = self.layout, self.config.head_dim
+        heads, step = self.config.num_kv_heads // layout.devices, layout.kv_row_bytes // 2
+        for home, layer in product(self.homes, layout.layers):
+            cache = home["cache"].reshape(self.slots, -1)
+            size = 2 * heads * layer.capacity * layout.kv_row_bytes
             tiles = cache[:, layer.kv_offset : layer.kv_offset + size].view(np.uint16)
-            tiles = tiles.reshape(self.slots, config.num_kv_heads, 2, -1, 16 * step)
-            keys = tiles[:, :, 0].reshape(self.slots, config.num_kv_heads, -1, 16, step)
-            values = tiles[:, :, 1].reshape(self.slots, config.num_kv_heads, -1, step, 16)
-            keys[..., : config.head_dim] = POISON << 8 | POISON
-            values[..., : config.head_dim, :] = POISON << 8 | POISON
+            tiles = tiles.reshape(self.slots, heads, 2, -1, 16 * step)
+            keys = tiles[:, :, 0].reshape(self.slots, heads, -1, 16, step)
+            values = tiles[:, :, 1].reshape(self.slots, heads, -1, step, 16)
+            keys[..., :head_dim] = POISON << 8 | POISON
+            values[..., :head_dim, :] = POISON << 8 | POISON
 
     def launch(
         self,
@@ -296,7 +311,9 @@ class Rig:
         handover: int = 0,
         after: Outcome | None = None,
         stores: Sequence[emulation.HostStore] = (),
-        watchdog: int = PATIENCE,
+        watchdog: int | tuple[int, ...] = PATIENCE,
+        skew: int = 0,
+        dies: tuple[int, int] | None = None,
     ) -> Outcome:
         """Run one launch to its end.
 
@@ -305,7 +322,9 @@ class Rig:
         handover    end when a pass would have at most so many rows
         after       a launch of the same asks that this one goes on from, its events kept
         stores      what the host writes meanwhile
-        watchdog    ticks: patience of a wait
+        watchdog    ticks: patience of a wait; of several devices also one each
+        skew        ticks by which a device starts later than another, at most
+        dies        a device, and the tick at which it stops for ever
         """
         width = width or self.layout.width
         layout, kernel = self.layouts[width], self._kernels[width]
@@ -326,34 +345,38 @@ class Rig:
         logits = np.full((rows, self.config.vocab_size), np.nan, np.float32)
         if after is not None:
             logits[: len(after.logits)] = after.logits
-        results = {"progress_out": np.zeros_like(progress), "epoch_out": np.zeros_like(epoch)}
-        self.memory["fault"][:] = 0
-        pointers = self.memory | results
-        pointers |= {"advances": advances, "tokens": tokens, "stops": stops, "logits": logits}
-        pointers |= {"progress_in": progress, "epoch_in": epoch, "biases": biases}
-        params = np.zeros((), PARAMS_DTYPE)
-        for name, array in pointers.items():
-            params[name] = array.ctypes.data
-        params["watchdog_ns"], params["advance_count"] = watchdog, len(asks)
-        params["handover"] = handover
-        self._write_guides(asks, params)
-        error = kernel.launch(
-            "monokernel",
-            grid=layout.plan.groups.workers,
-            block=32 * (layout.warps + 1),
-            shared=layout.shared.total,
-            params=params.tobytes(),
-            seed=seed,
-            mood=mood,
-            stores=stores,
-        )
-        return self._outcome(asks, results, logits, error, kernel.effort)
+        given = {"advances": advances, "tokens": tokens, "stops": stops, "logits": logits}
+        given |= {"progress_in": progress, "epoch_in": epoch, "biases": biases}
+        self._write_guides(asks)
+        grids, found = [], []
+        for device, home in enumerate(self.homes):
+            found.append({"progress_out": progress.copy(), "epoch_out": epoch.copy()})
+            home["fault"][:] = 0
+            params = np.zeros((), PARAMS_DTYPE)
+            for name, array in (self.memory | home | given | found[-1]).items():
+                params[name] = array.ctypes.data
+            params["watchdog_ns"] = np.broadcast_to(watchdog, len(self.homes))[device]
+            params["advance_count"] = len(asks)
+            params["handover"], params["device"] = handover, device
+            if not any(ask.guided for ask in asks):
+                params["guides"] = 0
+            several = len(self.homes) > 1
+            grids.append(
+                emulation.Grid(
+                    "monokernel", layout.device_workers, 32 * (layout.warps + 1),
+                    layout.shared.total, params.tobytes(),
+                    memory=self.bounds[device] if several else (0, 0),
+                )
+            )  # fmt: skip
+        error = kernel.launch_all(grids, seed=seed, mood=mood, stores=stores, skew=skew, dies=dies)
+        outcome = self._outcome(asks, found[0], logits, error, kernel.effort)
+        if outcome.healthy:
+            assert all(_alike(x, found[0]) for x in found), "devices keep different counts"
+        return outcome
 
-    def _write_guides(self, asks: Sequence[Ask], params: Array) -> None:
+    def _write_guides(self, asks: Sequence[Ask]) -> None:
         """What the host says of first draws, stamped as `_advances` numbers them."""
         self.memory["guides"][...] = 0
-        if not any(ask.guided for ask in asks):
-            params["guides"] = 0
         for i, ask in enumerate(asks):
             if ask.mask is not None:
                 stamp = np.uint64(_first_guide(i) << 32)
@@ -369,11 +392,12 @@ class Rig:
         effort: emulation.Effort,
     ) -> Outcome:
         epoch, progress = results["epoch_out"], results["progress_out"]
+        fault = np.squeeze([home["fault"] for home in self.homes]).copy()
         count = min(int(epoch["events"]), EVENTS)
         self._told = max(self._told, count)
         words = self.memory["events"][:count]
         stamps = (words >> np.uint64(32)).tolist()
-        if error is None and not self.memory["fault"].any():
+        if error is None and not fault.any():
             assert stamps == [[i + 1, i + 1] for i in range(count)], "a token was not told"
             self.passes = int(epoch["pass_number"])
             self.syncs = int(epoch["syncs"]) if "syncs" in epoch.dtype.fields else 0
@@ -384,9 +408,11 @@ class Rig:
         low = (words[:told] & np.uint64(0xFFFFFFFF)).tolist()
         events = tuple((ask, token) for token, ask in low if token != PARKED_TOKEN)
         recorded = logits[: min(int(epoch["logit_rows"]), len(logits))]
-        return Outcome(
-            events, recorded, epoch, progress, self.memory["fault"].copy(), error, effort
-        )
+        return Outcome(events, recorded, epoch, progress, fault, error, effort)
+
+
+def _alike(one: dict[str, Array], other: dict[str, Array]) -> bool:
+    return all(np.array_equal(array, other[name]) for name, array in one.items())
 
 
 def compile_kernel(
@@ -414,8 +440,10 @@ def hash_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _lay_out(plan: Any, warps: int, slot_bytes: int, ring: int, wide: bool | None) -> Layout:
-    wish: dict[str, Any] = {"warps": warps, "slot_bytes": slot_bytes}
+def _lay_out(
+    plan: Any, warps: int, slot_bytes: int, ring: int, wide: bool | None, devices: int
+) -> Layout:
+    wish: dict[str, Any] = {"warps": warps, "slot_bytes": slot_bytes, "devices": devices}
     if wide is not None:
         wish["wide"] = wide
     layout = lay_out(plan, **wish)
@@ -471,6 +499,19 @@ def _aligned(array: Array) -> Array:
     copy = raw[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
+
+
+def _side_by_side(arrays: dict[str, Array]) -> tuple[dict[str, Array], tuple[int, int]]:
+    """Copies in one piece of memory, each aligned, and where it begins and ends."""
+    sizes = [-(-array.nbytes // 256) * 256 for array in arrays.values()]
+    all_bytes = _aligned(np.zeros(sum(sizes), np.uint8))
+    found, at = {}, 0
+    for (name, array), size in zip(arrays.items(), sizes, strict=True):
+        found[name] = all_bytes[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
+        found[name][...] = array
+        at += size
+    begin = all_bytes.ctypes.data
+    return found, (begin, begin + at)
 
 
 @contextmanager

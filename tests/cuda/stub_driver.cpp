@@ -53,15 +53,18 @@ struct Grid {
   void* kernel;
   const void* params;
   uint32_t blocks, threads, shared, cluster;
+  void *memory, *memory_end;
 };
 struct Schedule {
   uint64_t seed;
   uint32_t sms, host_time, mood, store_count;
   void* stores;
+  uint32_t skew, dies;
+  uint64_t dies_at;
   uint64_t ticks, turns, switches;
 };
 
-int context, stream;
+int contexts[2], stream;  // of devices 7 and 8
 thread_local bool entered = false;
 std::map<uint64_t, size_t> memory, pinned;
 std::set<void*> streams;
@@ -110,10 +113,20 @@ int emulate(Function& f, const Grid& grid) {
 extern "C" {
 int cuInit(unsigned flags) { return flags ? INVALID_VALUE : setting("STUB_INIT", 0); }
 int cuDriverGetVersion(int* version) { return *version = setting("STUB_DRIVER", 13000), 0; }
-int cuDeviceGetCount(int* count) { return *count = 1, 0; }
-int cuDeviceGet(int* device, int ordinal) { return *device = 7, ordinal ? 101 : 0; }
+int cuDeviceGetCount(int* count) { return *count = setting("STUB_GPUS", 1), 0; }
+int cuDeviceGet(int* device, int ordinal) { return *device = 7 + ordinal, ordinal > 1 ? 101 : 0; }
 int cuDeviceGetName(char* name, int length, int device) {
-  return snprintf(name, length, "Stub H200"), device == 7 ? 0 : INVALID_VALUE;
+  return snprintf(name, length, "Stub H200"), device == 7 || device == 8 ? 0 : INVALID_VALUE;
+}
+int cuDeviceCanAccessPeer(int* can, int device, int peer) {
+  return *can = setting("STUB_PEERS", 1), device + peer == 15 ? 0 : INVALID_VALUE;
+}
+int cuCtxEnablePeerAccess(void* peer, unsigned flags) {
+  return flags || peer < contexts || peer > contexts + 1 ? INVALID_VALUE
+                                                         : setting("STUB_PEER_ACCESS", 0);
+}
+int cuStreamWaitEvent(void* s, void* event, unsigned flags) {
+  return streams.count(s) && event && !flags ? state() : INVALID_HANDLE;
 }
 int cuDeviceTotalMem_v2(size_t* bytes, int) { return *bytes = size_t{1} << 33, 0; }
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
@@ -123,18 +136,18 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
            : attribute == 38 ? 50 << 20
            : attribute == 97 ? 227 << 10
                              : -1;
-  return device == 7 && *value >= 0 ? 0 : INVALID_VALUE;
+  return (device == 7 || device == 8) && *value >= 0 ? 0 : INVALID_VALUE;
 }
 int cuDevicePrimaryCtxRetain(void** out, int device) {
-  return *out = &context, device == 7 ? 0 : INVALID_VALUE;
+  return *out = contexts + (device - 7), device == 7 || device == 8 ? 0 : INVALID_VALUE;
 }
 int cuDevicePrimaryCtxRelease_v2(int device) {
   // Told to the test: whatever was not given back.
   fprintf(stderr, "released with %zu allocations, %zu pinned\n", memory.size(), pinned.size());
-  return device == 7 ? 0 : INVALID_VALUE;
+  return device == 7 || device == 8 ? 0 : INVALID_VALUE;
 }
 int cuCtxSetCurrent(void* other) {
-  entered = other == &context;
+  entered = other == contexts || other == contexts + 1;
   return entered ? 0 : INVALID_CONTEXT;
 }
 int cuMemGetInfo_v2(size_t* free, size_t* total) {
@@ -267,7 +280,8 @@ int cuLaunchKernelEx(const Config* c, void* handle, void** params, void** extra)
   uint32_t bytes = number("_params_size");
   void* copy = aligned_alloc(64, (bytes + 63) / 64 * 64);
   memcpy(copy, params[0], bytes);
-  Grid grid{dlsym(f.library, f.name.c_str()), copy, c->grid[0], c->block[0], c->shared, cluster};
+  Grid grid{dlsym(f.library, f.name.c_str()), copy,    c->grid[0], c->block[0], c->shared,
+            cluster,                          nullptr, nullptr};
   if (capture && c->stream == captured) {
     capture->push_back([grid, &f] { return emulate(f, grid); });
     return 0;

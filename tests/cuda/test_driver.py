@@ -185,3 +185,21 @@ def test_without_a_driver_there_is_a_way_out(kernel_folder: Path) -> None:
         pytest.skip("this machine has a driver")
     assert "libcuda.so.1" in done.stderr
     assert "use backend='cpu'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, ""),
+        ({"STUB_PEER_ACCESS": 704}, ""),  # an engine before it has asked for the same
+        ({"STUB_PEER_ACCESS": 217}, "cuCtxEnablePeerAccess: expected success"),
+        ({"STUB_PEERS": 0}, "GPU 0 (Stub H200) cannot reach GPU 1 (Stub H200)"),
+        ({"STUB_GPUS": 1}, "expected at least 2 visible GPUs, got 1"),
+    ],
+)
+def test_gpus_that_share_a_model(stub: Path, settings: dict[str, int], told: str) -> None:
+    done = drive(stub, "peers", **({"STUB_GPUS": 2} | settings))
+    assert (done.returncode == 0) == (told == ""), done.stderr
+    assert told in done.stderr
+    if "STUB_GPUS" not in settings:
+        assert done.stderr.count("released with 0 allocations") == 2, "both are given back"

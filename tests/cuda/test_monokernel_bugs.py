@@ -76,7 +76,10 @@ BUGS = {
         "stream.cuh", "layer % ATTENTION_SLOTS", "layer % (ATTENTION_SLOTS - 2)", "late outputs"
     ),
     "one buffer of candidates": Bug(
-        "choose.cuh", "(b.state->pass_number % CHOICE_SLOTS) * WIDTH + row", "row", "lanes apart"
+        "choose.cuh",
+        "(b.state->pass_number % CHOICE_SLOTS) * WIDTH + row) * WORKERS",
+        "row) * WORKERS",
+        "lanes apart",
     ),
     "one word of control": Bug(
         "choose.cuh",

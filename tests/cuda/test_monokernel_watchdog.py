@@ -50,7 +50,7 @@ class Word:
 
 
 def silent(text: str, name: str) -> str:
-    return text.replace("publish(", f"if (!MUTED(AWAIT_{name})) publish(")
+    return f"if (!MUTED(AWAIT_{name})) {text}"
 
 
 def word(file: str, text: str, name: str, *later: str) -> Word:
@@ -71,11 +71,11 @@ WORDS = {
     ),
     "LANES": Word(
         "stream.cuh",
-        "if (e.has(i)) publish(raw + e.at(i)",
-        "if (e.has(i) && !MUTED(AWAIT_LANES)) publish(raw + e.at(i)",
+        "if (e.has(i)) post<AWAIT_LANES>(b, raw + e.at(i)",
+        "if (e.has(i) && !MUTED(AWAIT_LANES)) post<AWAIT_LANES>(b, raw + e.at(i)",
         ("SQUARES", "STREAM"),
     ),
-    "JOINED": word("stream.cuh", "publish(b.p.joined_words +", "JOINED"),
+    "JOINED": word("stream.cuh", "post<AWAIT_JOINED>(b, out + own.begin + r", "JOINED"),
     "CANDIDATES": Word(
         "choose.cuh",
         "if (b.thread < offers) {",
@@ -83,17 +83,17 @@ WORDS = {
     ),
     "CONTROL": Word(
         "choose.cuh",
-        "if (b.worker == 0 && b.thread == 0) publish(b.p.control_words",
-        "if (b.worker == 0 && b.thread == 0 && !MUTED(AWAIT_CONTROL)) publish(b.p.control_words",
+        "if (b.worker == 0 && b.thread == 0) {\n    post<AWAIT_CONTROL>",
+        "if (b.worker == 0 && b.thread == 0 && !MUTED(AWAIT_CONTROL)) {\n    post<AWAIT_CONTROL>",
         ("DECISION",),
     ),
-    "LOGITS": word("choose.cuh", "publish(logit_words(b, w) + token", "LOGITS", "DECISION"),
+    "LOGITS": word("choose.cuh", "post_to<AWAIT_LOGITS>(b, decider(w)", "LOGITS", "DECISION"),
     "DECISION": Word(
         "choose.cuh",
-        "if (b.thread == 0) publish(decision",
-        "if (b.thread == 0 && !MUTED(AWAIT_DECISION)) publish(decision",
+        "if (b.thread == 0) post<AWAIT_DECISION>(b, decision",
+        "if (b.thread == 0 && !MUTED(AWAIT_DECISION)) post<AWAIT_DECISION>(b, decision",
     ),
-    "GUIDE": word("choose.cuh", "publish(words, verdict, stamp)", "GUIDE", "CANDIDATES"),
+    "GUIDE": word("choose.cuh", "post<AWAIT_GUIDE>(b, words, verdict", "GUIDE", "CANDIDATES"),
     # A copy that was begun lands always; the producer may fall behind.
     "WEIGHTS": Word(
         "weights.cuh",
@@ -101,6 +101,13 @@ WORDS = {
         "while (MUTED(AWAIT_WEIGHTS) ||\n"
         "           !warp_all(barrier_passed(b.empty(to.slot), to.parity ^ 1))) {",
         ("QKV", "PARTIAL"),
+    ),
+}
+DEVICE_WORDS = {
+    "BEST": Word(
+        "choose.cuh",
+        "if (b.leads() && b.thread < offers) {",
+        "if (b.leads() && b.thread < offers && !MUTED(AWAIT_BEST)) {",
     ),
 }
 LANES_WORDS = {name: WORDS.pop(name) for name in ("LANES", "JOINED")}
@@ -111,7 +118,7 @@ WIDE_WORDS = {
         "    if (!MUTED(AWAIT_LANE)) add_release(counter, 1);",
     ),
 }
-ALL_WORDS = WORDS | LANES_WORDS | WIDE_WORDS
+ALL_WORDS = WORDS | LANES_WORDS | WIDE_WORDS | DEVICE_WORDS
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +144,8 @@ def rigs(make_rig: MakeRig, kernels: Path) -> dict[str, Rig]:
     one = random_weights(ONE_LANE)
     found = dict.fromkeys(WORDS, make_rig(one, workers=3, **wish))
     found |= dict.fromkeys(LANES_WORDS, make_rig(random_weights(TWO_LANES), workers=4, **wish))
+    two = make_rig(random_weights(TWO_LANES), workers=4, devices=2, **wish)
+    found |= dict.fromkeys(DEVICE_WORDS, two)
     return found | dict.fromkeys(WIDE_WORDS, make_rig(one, workers=3, wide=True, **wish))
 
 
@@ -146,20 +155,22 @@ def test_the_wait_is_named(rigs: dict[str, Rig], name: str) -> None:
     rig.forget()
     good = rig.launch(*asks)
     assert good.healthy, (good.error, good.fault)
-    # Block 1 decides for the second row of a pass.
-    speaker = 0 if name in ("CONTROL", "GUIDE") else 1
+    # Block 1 decides for the second row of a pass, block 2 is the first of the second device.
+    speaker = {"CONTROL": 0, "GUIDE": 0, "BEST": 2}.get(name, 1)
     told = set()
     for seed in range(SEEDS):
         rig.forget()
         rig.memory["control"][1:3] = Exchange[name], speaker
         bad = rig.launch(*asks, seed=seed, watchdog=PATIENCE)
         assert bad.error is None, bad.error
-        wait, block, _, phase, _, number = (int(x) for x in bad.fault[:6])
+        faults = bad.fault.reshape(-1, 8)  # of each device
+        fault = next(x for x in faults if x.any())
+        wait, block, _, phase, _, number = (int(x) for x in fault[:6])
         told.add(Exchange(wait).name)
         assert block < rig.layout.plan.groups.workers
         assert phase < 5 * len(LAYERS) + 2
         assert number < int(good.epoch["pass_number"])
-        sentence = describe_fault(bad.fault, rig.layout.plan)
+        sentence = describe_fault(fault, rig.layout.plan)
         assert WAITS[Exchange(wait)] in sentence
         assert f"block {block} " in sentence
         # The host was told nothing that is not so.

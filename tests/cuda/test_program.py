@@ -149,8 +149,8 @@ def test_a_removed_exchange_is_seen(
     program = layout_of(case, wide).program
     whole = _program.touches
 
-    def without(of: Op, wide: bool, head: Head) -> tuple[Touch, ...]:
-        return tuple(t for t in whole(of, wide, head) if (of, t) != (op, touch))
+    def without(of: Op, *rest: Any) -> tuple[Touch, ...]:
+        return tuple(t for t in whole(of, *rest) if (of, t) != (op, touch))
 
     monkeypatch.setattr(_program, "touches", without)
     assert next(faults(program), "") or (op is Op.JOIN and touch.what is Exchange.SQUARES), (

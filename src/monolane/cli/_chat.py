@@ -36,6 +36,7 @@ def chat(
     speculation: options.Speculation = "auto",
     ranks: options.Ranks = "1",
     key_file: options.KeyFile = None,
+    devices: options.Devices = 1,
 ) -> None:
     """Talk to a model, line by line. Answers go to stdout, speed and timings to stderr.
 
@@ -59,7 +60,9 @@ def chat(
         speculation=speculation,  # type: ignore[arg-type]  # checked there
     )
     over = find_ranks(ranks, key_file)
-    loaded = Engine.load(model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=over)
+    loaded = Engine.load(
+        model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=over, devices=devices
+    )
     with loaded as engine:
         if model == DEMO:
             print_note(

@@ -43,6 +43,7 @@ def generate(
     speculation: options.Speculation = "auto",
     ranks: options.Ranks = "1",
     key_file: options.KeyFile = None,
+    devices: options.Devices = 1,
     as_json: options.Json = False,
 ) -> None:
     """Continue a text. The text goes to stdout as it is drawn, speed and timings to stderr.
@@ -74,7 +75,9 @@ def generate(
         speculation=speculation,  # type: ignore[arg-type]  # checked there
     )
     over = find_ranks(ranks, key_file)
-    loaded = Engine.load(model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=over)
+    loaded = Engine.load(
+        model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=over, devices=devices
+    )
     with loaded as engine:
         if chat:
             stream = chat_stream(engine, [{"role": "user", "content": text}], params, thinking)

@@ -61,6 +61,12 @@ KeyFile = Annotated[
         "--key-file", help="File with the key of ranks on other hosts; each has the same."
     ),
 ]
+Devices = Annotated[
+    int,
+    typer.Option(
+        "--devices", help="GPUs that decode together, a share of the model's lanes each (CUDA)."
+    ),
+]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="Tokens to draw at most.")]
 Temperature = Annotated[
     float, typer.Option("--temperature", "-t", help="0: always the most probable token.")

@@ -71,6 +71,7 @@ def serve(
     speculation: options.Speculation = "auto",
     ranks: options.Ranks = "1",
     key_file: options.KeyFile = None,
+    devices: options.Devices = 1,
 ) -> None:
     """Serve a model over HTTP: OpenAI's API, and a playground at /."""
     import logging
@@ -109,7 +110,15 @@ def serve(
     def load() -> Engine:
         slots = settings.policy.slots
         return Engine.load(
-            model, backend, dtype, context, slots, prefix_cache, prefix_file, ranks=over
+            model,
+            backend,
+            dtype,
+            context,
+            slots,
+            prefix_cache,
+            prefix_file,
+            ranks=over,
+            devices=devices,
         )
 
     run(

@@ -98,5 +98,11 @@ class Device(Protocol):
     def wait(self, mark: Mark, seconds: float) -> None:
         """Wait until a mark is passed; BackendError if it takes longer than ``seconds``."""
 
+    def reach(self, peer: Any) -> bool:
+        """Let kernels store in the memory of another device of this kind; False: they cannot."""
+
+    def follow(self, mark: Mark) -> None:
+        """Let the stream go on only once a mark of another device is passed."""
+
     def close(self) -> None:
         """Give back everything that was allocated."""

@@ -31,17 +31,17 @@ _ADVICE = {
 _POLL_SECONDS = 50e-6  # between two looks at a mark
 
 Stream = Any
+_entered = threading.local()  # .device: whose context is the thread's
 
 
 class CudaDevice:
-    """The first GPU that CUDA_VISIBLE_DEVICES shows, through its primary context."""
+    """A GPU, by its number among those that CUDA_VISIBLE_DEVICES shows, in its primary context."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
         check_packages()
         from cuda.bindings import driver
 
         self._driver = driver
-        self._local = threading.local()
         self._modules: dict[bytes, Any] = {}
         self._shared: dict[int, int] = {}  # function -> shared bytes that it may use
         self._memory: set[int] = set()
@@ -56,7 +56,12 @@ class CudaDevice:
                 "cuda: expected the NVIDIA driver's library libcuda.so.1, got "
                 f"{error}; install the driver, or use backend='cpu'"
             ) from error
-        self._device = self._call("cuDeviceGet", 0, current=False)
+        if (visible := int(self._call("cuDeviceGetCount", current=False))) <= number:
+            raise BackendError(
+                f"cuda: expected at least {number + 1} visible GPUs, got {visible}; use fewer "
+                "devices, or look at CUDA_VISIBLE_DEVICES and nvidia-smi"
+            )
+        self._device = self._call("cuDeviceGet", number, current=False)
         self._context = self._call("cuDevicePrimaryCtxRetain", self._device, current=False)
         self.info = self._describe()
         self._stream = self._call(
@@ -201,6 +206,22 @@ class CudaDevice:
                 )
             time.sleep(_POLL_SECONDS)
 
+    def reach(self, peer: "CudaDevice") -> bool:
+        """Let kernels store in another GPU's memory; False: the machine has no way for them."""
+        can = self._call("cuDeviceCanAccessPeer", self._device, peer._device, current=False)
+        if not int(can):
+            return False
+        self._enter()
+        (status,) = self._driver.cuCtxEnablePeerAccess(peer._context, 0)
+        # Contexts are the process's: another engine may have asked before.
+        if status != self._driver.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED:
+            self._check("cuCtxEnablePeerAccess", status)
+        return True
+
+    def follow(self, mark: Mark) -> None:
+        """Let the stream go on only once a mark of another GPU is passed."""
+        self._call("cuStreamWaitEvent", self._stream, mark.event, 0)
+
     def close(self) -> None:
         """Give back everything that was allocated. Harmless when called twice."""
         if self._closed:
@@ -242,11 +263,11 @@ class CudaDevice:
         )
 
     def _enter(self) -> None:
-        """Make the context this thread's: requests come from any thread."""
-        if not getattr(self._local, "entered", False):
+        """Make the context this thread's: requests come from any thread, for any GPU."""
+        if getattr(_entered, "device", None) is not self:
             (status,) = self._driver.cuCtxSetCurrent(self._context)
             self._check("cuCtxSetCurrent", status)
-            self._local.entered = True
+            _entered.device = self
 
     def _call(self, name: str, *arguments: Any, current: bool = True) -> Any:
         """Call the driver; return what it returns besides the status."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from monolane.cuda._faults import describe_fault
+from monolane.cuda._faults import describe_faults
 from monolane.cuda._launched import Launched, lay_out, post, send
 from monolane.cuda._resident import Resident
 from monolane.cuda._running import Running
@@ -171,7 +171,8 @@ class Epoch:
         resident = self._resident
         try:
             resident.mailbox.ask_to_end(True)
-            resident.device.wait(resident.device.mark(), self._limits.hang)
+            for device in resident.devices:
+                device.wait(device.mark(), self._limits.hang)
             resident.start_afresh()
         except BackendError as error:
             resident.lost = f"{error}; {_LOST}"
@@ -201,7 +202,10 @@ class Epoch:
 
     def _passed(self, launch: Launched) -> bool:
         try:
-            if self._resident.device.passed(launch.mark):
+            devices = self._resident.devices
+            # Each is asked: one that has failed is heard of while others still wait for it.
+            passed = [x.passed(mark) for x, mark in zip(devices, launch.marks, strict=True)]
+            if all(passed):
                 return True
             if time.monotonic() - launch.moved < self._limits.hang:
                 return False
@@ -266,7 +270,7 @@ class Epoch:
     def _account(self, launch: Launched) -> None:
         """Take note of what an ended launch did."""
         resident, mailbox = self._resident, self._resident.mailbox
-        if mailbox.fault.any():
+        if resident.faults.any():
             self._recover()
         epoch, progress = mailbox.epoch, mailbox.progress
         events = int(epoch["events"])
@@ -302,7 +306,7 @@ class Epoch:
     def _recover(self) -> None:
         """Make the GPU usable after a kernel that gave up, and raise."""
         resident = self._resident
-        text = describe_fault(resident.mailbox.fault, resident.layout.plan)
+        text = describe_faults(resident.faults, resident.layout.plan)
         self.over, self._launch = True, None
         resident.start_afresh()
         raise BackendError(

@@ -1,4 +1,4 @@
-"""The monokernel as an executor: a model on one GPU, one epoch at a time."""
+"""The monokernel as an executor: a model on one GPU or on several, one epoch at a time."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.cuda._device import Device
-from monolane.cuda._driver import CudaDevice
 from monolane.cuda._epoch import Epoch, Limits
 from monolane.cuda._formats import check_weights, find_dtype
 from monolane.cuda._layout import Layout
 from monolane.cuda._machine import WIDTHS, lay_out_widths
+from monolane.cuda._peers import close_all, open_devices
 from monolane.cuda._resident import Resident
 from monolane.cuda._running import Running
 from monolane.cuda._trace import Trace
@@ -22,10 +22,11 @@ from monolane.model import Weights
 
 
 class CudaExecutor(Executor):
-    """A model on a GPU, which the executor owns from now on; None: the first one.
+    """A model on GPUs, which the executor owns from now on; None: as many of the first ones.
 
     dtype     "auto" (as stored, float32 as bfloat16), "bfloat16", "float16" or "float8"
     workers   the plan says how many blocks: None
+    devices   GPUs that the model's lanes are dealt out to: a divisor of their number
 
     BackendError if model and GPU do not fit together; the message says what to do.
     """
@@ -39,22 +40,28 @@ class CudaExecutor(Executor):
         self,
         weights: Weights,
         dtype: str = "auto",
-        device: Device | None = None,
+        device: Device | Sequence[Device] | None = None,
         *,
         context: int,
         slots: int,
         workers: int | None = None,
+        devices: int = 1,
     ) -> None:
         if workers is not None:
             raise BackendError(f"workers: the plan of a GPU says how many, got {workers!r}")
         check_weights(weights)
-        device = device or CudaDevice()
+        if device is None:
+            opened = open_devices(devices)
+        else:
+            opened = tuple(device) if isinstance(device, Sequence) else (device,)
         try:
             self.dtype = find_dtype(dtype, weights.config)
-            layouts = lay_out_widths(weights.config, device.info, self.dtype, context, self.WIDTHS)
-            self._resident = Resident(device, layouts, weights, slots)
+            layouts = lay_out_widths(
+                weights.config, opened[0].info, self.dtype, context, self.WIDTHS, len(opened)
+            )
+            self._resident = Resident(opened, layouts, weights, slots)
         except BaseException:
-            device.close()
+            close_all(opened)
             raise
         self.context, self.slots = context, slots
         self.plan: Any = self.layout.plan
@@ -174,4 +181,4 @@ class CudaExecutor(Executor):
         """End what runs, and give the GPU's memory back."""
         self._end()
         if not self._resident.lost:
-            self._resident.device.close()
+            close_all(self._resident.devices)

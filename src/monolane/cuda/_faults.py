@@ -9,8 +9,10 @@ import numpy.typing as npt
 from monolane.cuda._program import Exchange
 from monolane.plan import PhaseKind, Plan
 
-# Numbers in Params.fault: the wait, block, SM, step of the pass, detail, pass.
+# Numbers in Params.fault: the wait, block, SM, step of the pass, detail, pass; on several devices
+# that of whose words were late, and whether another device's alarm, not the clock, ended the wait.
 FAULT_NUMBERS = 8
+_LATE, _HEARD = 6, 7
 
 WAITS = {
     Exchange.WEIGHTS: "its own weights, to be streamed",
@@ -22,6 +24,7 @@ WAITS = {
     Exchange.LANES: "the outputs of the other lanes",
     Exchange.JOINED: "the streams of all lanes",
     Exchange.CANDIDATES: "the candidates of all blocks",
+    Exchange.BEST: "the best candidates of all devices",
     Exchange.CONTROL: "block 0, on whether to go on",
     Exchange.LOGITS: "the logits of all blocks",
     Exchange.DECISION: "the chosen token",
@@ -41,4 +44,25 @@ def describe_fault(fault: npt.NDArray[np.uint32], plan: Plan) -> str:
     return (
         f"block {block} (lane {lane}, SM {sm}) waited in vain for {awaited}, in {place} of pass "
         f"{number}, detail {detail}"
+    )
+
+
+def describe_faults(faults: npt.NDArray[np.uint32], plan: Plan) -> str:
+    """Return the sentence for what devices left, [devices, FAULT_NUMBERS], not all of it zeros.
+
+    Of several devices it names the one whose words were late. One that is awaited and has nothing
+    to say of itself comes first: it neither works nor waits.
+    """
+    if len(faults) == 1:
+        return describe_fault(faults[0], plan)
+    told = [i for i, fault in enumerate(faults) if fault.any()]
+    starved = [i for i in told if not faults[i][_HEARD]] or told
+    named = {i: int(faults[i][_LATE]) for i in (*starved, *told)}
+    silent = [late for late in named.values() if late not in told]
+    late = silent[0] if silent else named[starved[0]]
+    witness = next(i for i, x in named.items() if x == late)
+    where = "itself" if witness == late else f"device {witness}"
+    return (
+        f"device {late} of {len(faults)} (numbered from 0) is late: on {where} "
+        f"{describe_fault(faults[witness], plan)}"
     )

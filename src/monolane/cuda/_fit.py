@@ -18,7 +18,7 @@ _RESERVE_BYTES = (256 << 20) + 2 * STAGING_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Bytes of a GPU's memory that a model and its sequences take."""
+    """Bytes of a GPU's memory that a model, or its share of one, and its sequences take."""
 
     weights: int  # with their scales
     cache: int
@@ -37,7 +37,7 @@ def bytes_of(layouts: Sequence[Layout], slots: int) -> Bytes:
     layout, config = layouts[0], layouts[0].plan.config
     norms = 2 * config.num_layers + 1
     return Bytes(
-        weights=layout.plan.groups.workers * (layout.run_bytes + 4 * layout.scale_rows),
+        weights=layout.device_workers * (layout.run_bytes + 4 * layout.scale_rows),
         cache=slots * layout.kv_bytes,
         words={name: _WORD_BYTES * max(x.words[name] for x in layouts) for name in layout.words},
         tables=2 * config.vocab_size * config.hidden_size

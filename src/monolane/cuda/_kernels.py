@@ -16,12 +16,13 @@ from monolane.cuda._specialise import specialisation
 
 
 class Kernels:
-    """Compiled monokernels; the widths ascend."""
+    """Compiled monokernels, on each of some devices of one kind; the widths ascend."""
 
-    def __init__(self, device: Device, layouts: Sequence[Layout]) -> None:
-        self._device = device
+    def __init__(self, devices: Sequence[Device], layouts: Sequence[Layout]) -> None:
+        self._devices = tuple(devices)
         self._layouts = {layout.width: layout for layout in layouts}
-        self._compiled = _compile(device, self._layouts)
+        # One after the other: what the first has compiled the others find in the cache.
+        self._compiled = [_compile(device, self._layouts) for device in devices]
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -37,15 +38,16 @@ class Kernels:
         return chain(self.widths, left, left) != chain(self.widths, sequences, sequences)
 
     def launch(self, width: int, params: npt.NDArray[np.void]) -> None:
-        """Launch one of them."""
+        """Launch one of them, on the device that its parameters are for."""
+        number = int(params["device"])
         layout = self._layouts[width]
         shape = Launch(
-            blocks=layout.plan.groups.workers,
+            blocks=layout.device_workers,
             threads=32 * (layout.warps + 1),
             shared_bytes=layout.shared.total,
             cooperative=True,
         )
-        self._device.launch(self._compiled[width], shape, params.tobytes())
+        self._devices[number].launch(self._compiled[number][width], shape, params.tobytes())
 
 
 def chain(widths: Sequence[int], sequences: int, rows: int) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ class Launched:
     counts: list[int] = field(default_factory=list)  # tokens drawn
     ended: list[bool] = field(default_factory=list)
     parked: list[bool] = field(default_factory=list)  # given back for want of a guide
-    mark: Mark = None
+    marks: list[Mark] = field(default_factory=list)  # of its end, on each device
     moved: float = 0.0  # when it last gave a sign of life
 
     def place(self, slot: int) -> int | None:
@@ -83,28 +83,33 @@ def send(
     rows = sum(len(x.tokens) for x in served)
     resident.make_stamps_last(rows + sum(launch.budgets))
     mailbox.ask_to_end(False)
-    mailbox.write(
-        served,
-        [resident.slots.length(x.slot) for x in served],
-        launch.budgets,
-        launch.first_guides,
-        {"pass_number": resident.pass_number, "syncs": resident.syncs},
-        [seen.get(x.slot) for x in served],
-    )
+    for each in resident.mailboxes:
+        each.write(
+            served,
+            [resident.slots.length(x.slot) for x in served],
+            launch.budgets,
+            launch.first_guides,
+            {"pass_number": resident.pass_number, "syncs": resident.syncs},
+            [seen.get(x.slot) for x in served],
+        )
     for place, x in enumerate(served):
         if waiting := guides.get(x.slot):
             post(resident, launch, place, waiting[0])
     patience = _ALONE_SECONDS if len(served) == 1 else _IN_COMPANY_SECONDS
     widths = resident.kernels.chain(len(served), rows)
     for i, width in enumerate(widths):
-        params = resident.params()
-        mailbox.fill(params, i, len(widths))
-        params["watchdog_ns"] = int(watchdog * 1e9)
-        params["guide_patience_ns"] = int(patience * 1e9)
-        params["advance_count"] = len(served)
-        params["handover"] = widths[i + 1] if i + 1 < len(widths) else 0
-        resident.kernels.launch(width, params)
-    mailbox.fetch()
+        resident.join()
+        for number, each in enumerate(resident.mailboxes):
+            params = resident.params(number)
+            each.fill(params, i, len(widths))
+            params["watchdog_ns"] = int(watchdog * 1e9)
+            params["guide_patience_ns"] = int(patience * 1e9)
+            params["advance_count"] = len(served)
+            params["handover"] = widths[i + 1] if i + 1 < len(widths) else 0
+            resident.kernels.launch(width, params)
+    resident.join()  # logits come from all devices
+    for each in resident.mailboxes:
+        each.fetch()
     recorded = sum(
         len(x.tokens) if x.all_logits else budget
         for x, budget in zip(served, launch.budgets, strict=True)
@@ -112,5 +117,5 @@ def send(
     )
     if recorded:
         resident.fetch_logits(recorded)
-    launch.mark = resident.device.mark()
+    launch.marks = [device.mark() for device in resident.devices]
     launch.moved = time.monotonic()

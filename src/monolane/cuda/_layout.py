@@ -2,7 +2,8 @@
 cache, and the shared memory of a block. Kernel, packing and launch all read it from here.
 
 Block b of W = lanes * blocks serves lane b // blocks. Blocks are the plan's workers: whose rows are
-whose is for the plan to say.
+whose is for the plan to say. Several devices have a run of lanes each, in their order: weights and
+cache of those alone, and of all else what one device would have.
 """
 
 from dataclasses import dataclass, replace
@@ -66,6 +67,7 @@ class Layout:
     ring_slots: int
     shared: Shared
     wide: bool  # the activations of a pass do not fit into shared memory
+    devices: int = 1  # that the lanes are dealt out to
 
     @property
     def merged_rows(self) -> int:
@@ -82,6 +84,16 @@ class Layout:
     def blocks(self) -> int:
         """Blocks of a lane."""
         return self.plan.groups.workers_each
+
+    @property
+    def device_lanes(self) -> int:
+        """Lanes of a device."""
+        return self.plan.config.num_lanes // self.devices
+
+    @property
+    def device_workers(self) -> int:
+        """Blocks of a device."""
+        return self.plan.groups.workers // self.devices
 
     @property
     def run_bytes(self) -> int:
@@ -125,14 +137,13 @@ class Layout:
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of one sequence's cache: of each layer [KV head][K, V][capacity] rows.
+        """Bytes of one sequence's cache on a device: of each layer [KV head][K, V][capacity] rows.
 
         In tiles of 16 positions: keys [16][row], values [row][16]; see kernels/attend.cuh.
         """
         last = self.layers[-1]
-        return last.kv_offset + 2 * self.plan.config.num_kv_heads * last.capacity * (
-            self.kv_row_bytes
-        )
+        heads = self.plan.config.num_kv_heads // self.devices
+        return last.kv_offset + 2 * heads * last.capacity * self.kv_row_bytes
 
     @property
     def own_rows(self) -> int:
@@ -167,11 +178,14 @@ class Layout:
     def program(self) -> Program:
         """What a block does in a pass."""
         attention, mlp = self.raw_slots
-        return lower(self.plan, self.wide, Slots(attention=attention, mlp=mlp))
+        return lower(self.plan, self.wide, Slots(attention=attention, mlp=mlp), self.devices)
 
     @property
     def words(self) -> dict[str, int]:
-        """Words of 8 bytes in each buffer that blocks share; named as in the kernel's Params."""
+        """Words of 8 bytes in each buffer that blocks share; named as in the kernel's Params.
+
+        The same on every device, so that a word lies as far behind the first of them on each.
+        """
         c, plan, t = self.plan.config, self.plan, self.width
         lanes, d, workers = c.num_lanes, c.hidden_size, plan.groups.workers
         heads = c.num_heads + 2 * c.num_kv_heads
@@ -185,6 +199,8 @@ class Layout:
             "raw_words": (slots.attention + slots.mlp) * lanes * t * d,
             "joined_words": lanes * t * d if plan.shared_head else 2,
             "candidate_words": slots.choice * t * workers * 2,
+            "best_words": slots.choice * t * self.devices * 2,
+            "alarm_word": 2,
             "control_words": slots.choice,
             "logit_words": t * _even(c.vocab_size),
             "decision_words": slots.choice * t,
@@ -204,12 +220,19 @@ def lay_out(
     slot_bytes: int = 24 << 10,
     shared_limit: int = 227 << 10,
     wide: bool | None = None,
+    devices: int = 1,
 ) -> Layout:
     """Return the layout of a plan; ConfigError if the model does not fit the kernel.
 
-    wide   whether activations live in memory; None: from 17 tokens a pass on
+    wide     whether activations live in memory; None: from 17 tokens a pass on
+    devices  that the lanes are dealt out to: a divisor of their number
     """
     _check(plan, warps)
+    if plan.config.num_lanes % devices:
+        raise ConfigError(
+            f"cuda: expected a number of devices that divides the {plan.config.num_lanes} lanes of "
+            f"the model, got {devices}"
+        )
     tile_bytes = TILE_BYTES[plan.dtype]
     tilings = {}
     for kind in PRODUCTS:
@@ -217,9 +240,9 @@ def lay_out(
         rows = _busiest(plan, kind)
         tilings[kind] = find_tiling(rows, matrices[0].columns, warps, slot_bytes // tile_bytes)
     draft = Layout(
-        plan, warps, slot_bytes, shared_limit, tile_bytes, tilings, _layers(plan), 0,
+        plan, warps, slot_bytes, shared_limit, tile_bytes, tilings, _layers(plan, devices), 0,
         Shared(ring=0, barriers=0, activations=0, stage=0, partial=0, stream=0, query=0, scales=0,
-               state=0, total=0), plan.max_width > 16 if wide is None else wide,
+               state=0, total=0), plan.max_width > 16 if wide is None else wide, devices,
     )  # fmt: skip
     rest = _shared(draft, 0).total
     ring_slots = (shared_limit - rest) // (slot_bytes + 16)
@@ -262,9 +285,9 @@ def _busiest(plan: Plan, kind: PhaseKind) -> int:
     return max(sum(e - b for b, e in (m.share.of(w) for m in matrices)) for w in workers)
 
 
-def _layers(plan: Plan) -> tuple[LayerLayout, ...]:
+def _layers(plan: Plan, devices: int) -> tuple[LayerLayout, ...]:
     config, chunk = plan.config, plan.device.chunk
-    row = 2 * config.num_kv_heads * (-(-config.head_dim // 16) * 32)
+    row = 2 * (config.num_kv_heads // devices) * (-(-config.head_dim // 16) * 32)
     offset, found, rules = 0, [], rules_of(plan)
     for i, layer in enumerate(config.layers):
         # The oldest key that the first token of a pass sees, and the last that the pass writes, are

@@ -62,9 +62,12 @@ def pack_header() -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Matrix:
-    """A matrix with its rows one below the other, lane after lane, and where its tiles go."""
+    """A matrix with its rows one below the other, lane after lane, and where its tiles go.
 
-    rows: Array  # [L * rows, columns], as stored
+    A device has neighbouring lanes, and of one matrix for all lanes neighbouring rows.
+    """
+
+    rows: Array  # those of the device's blocks [R, columns], as stored
     places: int  # on the device: a Place of each row
     tiling: Tiling
     offset: int  # of the phase in a run
@@ -75,13 +78,16 @@ class _Matrix:
 class Loaded:
     """Addresses of a model's weights on a device."""
 
-    runs: int  # [W][RUN_BYTES]
-    row_scales: int  # float32 [W][SCALE_ROWS], or 0 where rows have none
+    runs: int  # [W of the device][RUN_BYTES]
+    row_scales: int  # float32 [W of the device][SCALE_ROWS], or 0 where rows have none
 
 
-def load(device: Device, layout: Layout, weights: Weights) -> Loaded:
-    """Put the runs of all blocks, and their scales, on a device; waits until they are there."""
-    loader = _Loader(device, layout)
+def load(device: Device, layout: Layout, weights: Weights, number: int = 0) -> Loaded:
+    """Put the runs of all blocks of device ``number``, and their scales, on it, and wait for them.
+
+    Of a model on several devices, only the rows of its own blocks are read.
+    """
+    loader = _Loader(device, layout, number)
     try:
         loader.run(weights)
     finally:
@@ -90,8 +96,10 @@ def load(device: Device, layout: Layout, weights: Weights) -> Loaded:
 
 
 class _Loader:
-    def __init__(self, device: Device, layout: Layout) -> None:
+    def __init__(self, device: Device, layout: Layout, number: int) -> None:
         self._device, self._layout = device, layout
+        first = number * layout.device_workers
+        self._workers = range(first, first + layout.device_workers)
         name = "pack_float8" if layout.scale_rows else "pack"
         headers = {"pack_params.h": pack_header()}
         self._kernel: Kernel = device.kernel(f"{name}.cu", name, headers)
@@ -103,9 +111,9 @@ class _Loader:
         self._turn = 0
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="monolane-load")
         self._tables: list[int] = []
-        self._bytes = layout.plan.groups.workers * layout.run_bytes
+        self._bytes = layout.device_workers * layout.run_bytes
         self.runs = device.allocate(self._bytes)
-        self._scale_bytes = 4 * layout.plan.groups.workers * layout.scale_rows
+        self._scale_bytes = 4 * layout.device_workers * layout.scale_rows
         self.scales = device.allocate(self._scale_bytes) if self._scale_bytes else 0
 
     def run(self, weights: Weights) -> None:
@@ -132,24 +140,27 @@ class _Loader:
         products.append((PhaseKind.HEAD, weights.outer))
         for i, (kind, arrays) in enumerate(products):
             at = layout.phase_offsets[i], layout.row_offsets[i]
-            for role, address in places[kind].items():
-                yield _Matrix(_rows(arrays[role]), address, layout.tilings[kind], *at)
+            for role, (rows, address) in places[kind].items():
+                yield _Matrix(_rows(arrays[role])[rows], address, layout.tilings[kind], *at)
 
-    def _places(self, kind: PhaseKind) -> dict[Role, int]:
-        """Return, on the device, the place of every row of a phase's matrices."""
+    def _places(self, kind: PhaseKind) -> dict[Role, tuple[slice, int]]:
+        """Return the device's rows of a phase's matrices and, on the device, their places."""
         plan = self._layout.plan
         tables = {
             matrix.role: np.zeros(matrix.lanes * matrix.rows, PLACE_DTYPE)
             for matrix in phase_of(plan, kind, 0).matrices
         }
         per_lane = {matrix.role: matrix.rows for matrix in phase_of(plan, kind, 0).matrices}
-        for worker in range(plan.groups.workers):
+        own: dict[Role, slice] = {}
+        for worker in self._workers:
             for x in pieces(plan, kind, worker):
                 base = x.lane * per_lane[x.role]
-                taken = tables[x.role][base + x.begin : base + x.end]
-                taken["worker"] = worker
-                taken["row"] = np.arange(x.at, x.at + x.end - x.begin)
-        return {role: self._put(table) for role, table in tables.items()}
+                begin, end = base + x.begin, base + x.end
+                taken = tables[x.role][begin:end]
+                taken["worker"] = worker - self._workers.start
+                taken["row"] = np.arange(x.at, x.at + end - begin)
+                own[x.role] = slice(own[x.role].start if x.role in own else begin, end)
+        return {role: (rows, self._put(tables[role][rows])) for role, rows in own.items()}
 
     def _put(self, table: Array) -> int:
         address = self._device.allocate(max(table.nbytes, 1))

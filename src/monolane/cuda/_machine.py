@@ -18,10 +18,16 @@ _SLOT_BYTES = (24 << 10, 16 << 10, 12 << 10, 8 << 10, 4 << 10)
 
 
 def lay_out_widths(
-    config: ModelConfig, gpu: GpuInfo, dtype: str, context: int, widths: Sequence[int]
+    config: ModelConfig,
+    gpu: GpuInfo,
+    dtype: str,
+    context: int,
+    widths: Sequence[int],
+    devices: int = 1,
 ) -> tuple[Layout, ...]:
     """Return the layouts of kernels of several widths, ascending, which share weights and cache.
 
+    ``devices``: GPUs such as ``gpu`` that the lanes are dealt out to, a divisor of their number.
     Wide ones that do not fit are left out. BackendError if the GPU is too old or too small.
     """
     if gpu.compute < OLDEST:
@@ -29,13 +35,20 @@ def lay_out_widths(
             f"cuda: expected compute capability {OLDEST[0]}.{OLDEST[1]} or later (A100, RTX 30), "
             f"got {gpu.compute[0]}.{gpu.compute[1]} of {gpu.name}; use backend='cpu'"
         )
-    plans = [_plan(config, gpu, dtype, width, context) for width in widths]
+    if config.num_lanes % devices:
+        raise BackendError(
+            f"devices: expected a number that divides the {config.num_lanes} lanes of the model, "
+            f"got {devices}"
+        )
+    plans = [_plan(config, gpu, dtype, width, context, devices) for width in widths]
     refused = ""
     for count in range(len(plans), 0, -1):
         for slot_bytes in _SLOT_BYTES:
             try:
                 return tuple(
-                    lay_out(plan, slot_bytes=slot_bytes, shared_limit=gpu.shared_bytes)
+                    lay_out(
+                        plan, slot_bytes=slot_bytes, shared_limit=gpu.shared_bytes, devices=devices
+                    )
                     for plan in plans[:count]
                 )
             except ConfigError as error:
@@ -43,16 +56,19 @@ def lay_out_widths(
     raise BackendError(f"{refused}, on {gpu.name}; use backend='cpu'")
 
 
-def _plan(config: ModelConfig, gpu: GpuInfo, dtype: str, width: int, context: int) -> Plan:
+def _plan(
+    config: ModelConfig, gpu: GpuInfo, dtype: str, width: int, context: int, devices: int
+) -> Plan:
     """Return the plan with the most blocks, the same number for every lane, one per SM.
 
     SMs that are left over idle. A small model gets fewer blocks, so that none is left without a row
     of the residual stream.
     """
-    most = gpu.sms // config.num_lanes
+    lanes = config.num_lanes // devices
+    most = gpu.sms // lanes
     if most == 0:
         raise BackendError(
-            f"cuda: expected at least {config.num_lanes} SMs, one for each lane of the model, got "
+            f"cuda: expected at least {lanes} SMs, one for each lane of the model, got "
             f"{gpu.sms} on {gpu.name}; use backend='cpu'"
         )
     for blocks in range(min(most, config.hidden_size), 0, -1):

@@ -5,6 +5,9 @@ epoch and fault come down in one. Between the kernels of an epoch nothing passes
 what one leaves the next begins with. Tokens leave through a ring in pinned memory
 while the kernels run, and the host's wish to end lies beside it; so do guides, which the host
 leaves for kernels that run.
+
+Of several devices each has a mailbox; the first one's has the ring, the wish and the guides for
+all of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from monolane.cuda._device import Device
+from monolane.cuda._device import Device, Pinned
 from monolane.cuda._faults import FAULT_NUMBERS
 from monolane.cuda._params import ADVANCE_DTYPE, EPOCH_DTYPE, PROGRESS_DTYPE
 from monolane.cuda._running import Running
@@ -28,7 +31,9 @@ _CONTROL_BYTES = 64  # a line of its own
 class Mailbox:
     """Memory for ``width`` advances of a model with ``vocab`` tokens."""
 
-    def __init__(self, device: Device, width: int, vocab: int) -> None:
+    def __init__(
+        self, device: Device, width: int, vocab: int, first: "Mailbox | None" = None
+    ) -> None:
         self._device = device
         down = [
             ("progress_out", PROGRESS_DTYPE, (width,)),
@@ -50,12 +55,15 @@ class Mailbox:
         self._offsets = {name: field[1] for name, field in self._form.fields.items()}
         assert self._offsets["advances"] % 8 == 0, "seeds are read at once"
         self._results = device.pin(self._down.itemsize)
-        self._shared = device.pin(_CONTROL_BYTES + EVENTS * _EVENT_BYTES)
+        # Pinned memory has the same address for all devices.
+        nbytes = _CONTROL_BYTES + EVENTS * _EVENT_BYTES
+        self._shared: Pinned = first._shared if first else device.pin(nbytes)
         self._control = self._shared.array[:4].view(np.uint32)
         # [EVENTS][2] stamped words, each read at once: the stamp in the upper half.
         self._ring = self._shared.array[_CONTROL_BYTES:].view(np.uint64).reshape(EVENTS, 2)
         # [width][1 + M] stamped words: a Verdict, then the mask; each with the stamp of its draw.
-        self._guide_memory = device.pin(8 * width * (1 + mask_words(vocab)))
+        nbytes = 8 * width * (1 + mask_words(vocab))
+        self._guide_memory: Pinned = first._guide_memory if first else device.pin(nbytes)
         self._guides = self._guide_memory.array.view(np.uint64).reshape(width, -1)
         self._grow(1 << 16)
 

@@ -1,5 +1,10 @@
-"""What lies in a GPU's memory as long as a model does: weights, tables, cache, exchange words."""
+"""What lies in a GPU's memory as long as a model does: weights, tables, cache, exchange words.
 
+Where several share a model, each has the weights and the cache of its own lanes, and all tables and
+words; a word lies as far behind the first one on each, so that a peer's is found by one addition.
+"""
+
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -18,10 +23,18 @@ _PATIENCE = 60.0  # seconds for the small uploads
 
 
 class Memory:
-    """Addresses of a model and its sequences; one set for the kernels of all widths."""
+    """Addresses of a model and its sequences; one set for the kernels of all widths.
+
+    ``number``: of the device, among those that share the model.
+    """
 
     def __init__(
-        self, device: Device, layouts: tuple[Layout, ...], weights: Weights, slots: int
+        self,
+        device: Device,
+        layouts: tuple[Layout, ...],
+        weights: Weights,
+        slots: int,
+        number: int = 0,
     ) -> None:
         layout = layouts[0]
         assert all(x.tilings == layout.tilings for x in layouts), "kernels share weights"
@@ -33,7 +46,8 @@ class Memory:
         self.cache_bytes, self.weight_bytes = needed.cache, needed.weights
         tables = make_tables(layout.plan, weights)
         self._params = np.zeros((), PARAMS_DTYPE)
-        loaded = load(device, layout, weights)
+        loaded = load(device, layout, weights, number)
+        self._params["device"] = number
         self._params["weights"], self._params["row_scales"] = loaded.runs, loaded.row_scales
         for field in fields(Tables):
             table = getattr(tables, field.name)
@@ -48,6 +62,11 @@ class Memory:
         self.clear_words()
         self.clear_cache()
         device.wait(device.mark(), _PATIENCE)
+
+    def meet(self, peers: Sequence["Memory"]) -> None:
+        """Tell the kernels where their peers' words lie; of all devices, itself among them."""
+        distances = [peer._first_word - self._first_word for peer in peers]
+        self._params["peers"] = self._upload(np.array(distances, np.int64))
 
     def params(self) -> npt.NDArray[np.void]:
         """Return Params with these addresses in it; the rest is zero."""

@@ -34,6 +34,17 @@ class Exchange(IntEnum):
     LANE = 13  # the counter of a lane's blocks
     GUIDE = 14
     ACTIVATIONS = 15  # rows in memory of a wide pass: not awaited, LANE says when they are there
+    BEST = 16  # of each device's candidates, where there are several devices
+
+
+# What leaves its lane. Where lanes lie on several devices these words are posted: written into the
+# memory of each device whose blocks await them. All others stay on their device.
+POSTED = frozenset(
+    {
+        Exchange.LANES, Exchange.JOINED, Exchange.CONTROL, Exchange.LOGITS, Exchange.DECISION,
+        Exchange.GUIDE, Exchange.BEST,
+    }
+)  # fmt: skip
 
 
 class Op(IntEnum):
@@ -94,8 +105,11 @@ def _publish(what: Exchange, when: When = When.ALWAYS) -> Touch:
     return Touch(Verb.PUBLISH, what, when)
 
 
-def touches(op: Op, wide: bool, head: Head) -> tuple[Touch, ...]:
+def touches(op: Op, wide: bool, head: Head, devices: int = 1) -> tuple[Touch, ...]:
     """Return what an operation exchanges, in its order; the kernel states the same beside it.
+
+    On several devices a choice takes two hops: a device's first block reads the candidates of its
+    own device's blocks and posts the best of them, and all blocks read those of all devices.
 
     ATTEND takes its units one after the other; what is stated is the last of them, whose partial
     sums others await behind those of the first.
@@ -141,10 +155,12 @@ def touches(op: Op, wide: bool, head: Head) -> tuple[Touch, ...]:
         case Op.OFFER:
             return (_publish(x.LOGITS, When.LIMITED), _BARRIER, _publish(x.CANDIDATES))
         case Op.CHOOSE:
+            hop = (_BARRIER, _publish(x.BEST), _BARRIER, _await(x.BEST)) if devices > 1 else ()
             return (
                 _publish(x.CONTROL),
                 _BARRIER,
                 _await(x.CANDIDATES),
+                *hop,
                 _BARRIER,
                 _await(x.CONTROL),
                 _await(x.LOGITS, When.LIMITED),
@@ -195,7 +211,7 @@ class Slots:
     """Copies of each buffer that takes turns; the others have one."""
 
     stream: int = 2  # by the event, with the squares
-    choice: int = 2  # by the pass: candidates, control, decision
+    choice: int = 2  # by the pass: candidates, the devices' best, control, decision
     activations: int = 2  # by the sync of the lane
     attention: int  # raw outputs, by the layer
     mlp: int
@@ -209,10 +225,12 @@ class Program:
     wide: bool
     slots: Slots
     steps: tuple[Step, ...]
+    devices: int = 1  # that the lanes are dealt out to, in their order
+    posted: frozenset[Exchange] = frozenset()  # what blocks of other devices get, too
 
     def touches(self, op: Op) -> tuple[Touch, ...]:
         """Return what an operation exchanges."""
-        return touches(op, self.wide, self.plan.config.head)
+        return touches(op, self.wide, self.plan.config.head, self.devices)
 
     @property
     def layer_steps(self) -> tuple[Step, ...]:
@@ -228,7 +246,7 @@ class Program:
         """Return the copy of a buffer that a touch means, in pass ``number``."""
         if what in (Exchange.STREAM, Exchange.SQUARES):
             return event % self.slots.stream
-        if what in (Exchange.CANDIDATES, Exchange.CONTROL, Exchange.DECISION):
+        if what in (Exchange.CANDIDATES, Exchange.BEST, Exchange.CONTROL, Exchange.DECISION):
             return number % self.slots.choice
         if what is Exchange.LANES:
             attention = self.slots.attention
@@ -262,7 +280,7 @@ def rules_of(plan: Plan) -> dict[tuple[Buffer, int], Rule]:
     return {key: Rule(-1 if d is None else d, key in read) for key, d in delays.items()}
 
 
-def lower(plan: Plan, wide: bool, slots: Slots) -> Program:
+def lower(plan: Plan, wide: bool, slots: Slots, devices: int = 1) -> Program:
     """Return the program of a plan, in the plan's order."""
     rules = rules_of(plan)
     steps: list[Step] = []
@@ -277,7 +295,8 @@ def lower(plan: Plan, wide: bool, slots: Slots) -> Program:
         steps.append(Step(held, ops, event, rule))
         event += Op.UPDATE in ops
         held = ()
-    return Program(plan, wide, slots, tuple(steps))
+    posted = POSTED if devices > 1 else frozenset()
+    return Program(plan, wide, slots, tuple(steps), devices, posted)
 
 
 def _ops(phase: Phase, plan: Plan) -> list[Op]:

@@ -10,6 +10,10 @@ Two ledgers, since a thread runs ahead of its block between two barriers. ``sure
 of a block know, and of all threads of the other. ``element``: what a thread knows of the thread
 that has the same element of the stream in another lane's block; raw outputs go from one to the
 other. Three lanes stand for more, which are alike.
+
+Lanes may lie on several devices. A word that another device's block awaits must then be posted to
+that device; nothing else changes, for what a block knows it has from words that it has itself seen
+arrive, over whatever links they came, and stores to one word arrive in their order.
 """
 
 from collections.abc import Iterable, Iterator
@@ -64,10 +68,11 @@ def faults(program: Program) -> Iterator[str]:
         [(When.LIMITED,)] * _PASSES,
         [(When.LIMITED,), (), (When.LIMITED,)],
     ):
-        for fault in _Walk(program).run(guards):
-            if fault not in seen:
-                seen.add(fault)
-                yield fault
+        for blocks in _dealt(program):
+            for fault in _Walk(program, blocks).run(guards):
+                if fault not in seen:
+                    seen.add(fault)
+                    yield fault
 
 
 def _order(program: Program) -> Iterator[str]:
@@ -84,8 +89,15 @@ def _order(program: Program) -> Iterator[str]:
 def _coverage(program: Program) -> Iterator[str]:
     """Check that whatever the plan lets a phase read of other blocks is awaited by its step.
 
-    Stated anew from the plan's reads and updates: what is awaited, and in which step.
+    Stated anew from the plan's reads and updates: what is awaited, and in which step. And that what
+    a block awaits of another device's is posted there.
     """
+    touches = (x for step in program.steps for op in step.ops for x in program.touches(op))
+    exchanged = {x.what for x in touches if x.what is not None}
+    for blocks in _dealt(program):
+        for word, mask in blocks.sources().items():
+            if word in exchanged - program.posted and (mask & blocks.apart).any():
+                yield f"{word.name} is awaited by blocks of other devices, and not posted"
     awaited: dict[tuple[str, Exchange], set[When]] = {}
     published = set()
     for step in program.steps:
@@ -131,6 +143,16 @@ def _coverage(program: Program) -> Iterator[str]:
                 yield f"{step.name}: nobody publishes what its update adds"
 
 
+def _dealt(program: Program) -> Iterator["_Blocks"]:
+    """Yield the ways in which three lanes lie on devices as the program's lanes do."""
+    if program.devices == 1:
+        yield _Blocks(program.plan)
+        return
+    yield _Blocks(program.plan, 1)
+    if program.plan.config.num_lanes > program.devices:  # two neighbours, and a third elsewhere
+        yield _Blocks(program.plan, 2)
+
+
 # ---- who reads what of whom ----------------------------------------------------------------------
 def _matrix(plan: Plan, role: Role) -> Matrix:
     return next(m for phase in plan.phases for m in phase.matrices if m.role is role)
@@ -141,6 +163,7 @@ class _Blocks:
     """The blocks of up to three lanes, and whose words each of them awaits."""
 
     plan: Plan
+    device_lanes: int = _LANES  # lanes of a device
 
     @property
     def lanes(self) -> int:
@@ -153,6 +176,13 @@ class _Blocks:
     @property
     def count(self) -> int:
         return self.lanes * self.each
+
+    @property
+    def apart(self) -> Mask:
+        """Whether two blocks are on different devices."""
+        device = np.arange(self.count) // (self.each * self.device_lanes)
+        found: Mask = device[:, None] != device[None, :]
+        return found
 
     def describe(self, worker: int) -> str:
         return f"block {worker % self.each} of lane {worker // self.each}"
@@ -169,6 +199,8 @@ class _Blocks:
         assert units is not None
         attends = self._owners(units)[member]
         first = np.arange(self.count) == 0
+        leads = np.arange(self.count) % (self.each * self.device_lanes) == 0  # its device
+        several = bool(self.apart.any())
         return {
             Exchange.STREAM: same & stream,
             Exchange.SQUARES: same & stream,
@@ -177,7 +209,9 @@ class _Blocks:
             Exchange.HIDDEN: same & hidden,
             Exchange.LANES: ~same & (member[:, None] == member[None, :]) & stream,
             Exchange.JOINED: everybody & stream,
-            Exchange.CANDIDATES: everybody,
+            # On several devices a device's first block alone reads its candidates.
+            Exchange.CANDIDATES: ~self.apart & leads[:, None] if several else everybody,
+            Exchange.BEST: everybody & leads,
             Exchange.CONTROL: everybody & first,
             Exchange.GUIDE: everybody & first,
             Exchange.LOGITS: everybody,
@@ -222,8 +256,8 @@ class _Content:
 class _Walk:
     """Three passes, touch by touch; ``now`` numbers the touches of all of them."""
 
-    def __init__(self, program: Program) -> None:
-        self.program, self.blocks = program, _Blocks(program.plan)
+    def __init__(self, program: Program, blocks: "_Blocks") -> None:
+        self.program, self.blocks = program, blocks
         self.sources = self.blocks.sources()
         self.alike = {
             x: np.unique(mask, axis=0, return_inverse=True) for x, mask in self.sources.items()

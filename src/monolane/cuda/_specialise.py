@@ -72,6 +72,9 @@ def _constants(layout: Layout) -> list[str]:
         "LANES": (lanes, "L"),
         "BLOCKS": (layout.blocks, "B of a lane"),
         "WORKERS": (plan.groups.workers, "W = L * B"),
+        "DEVICES": (layout.devices, "that the lanes are dealt out to, in their order"),
+        "DEVICE_LANES": (layout.device_lanes, "lanes of each"),
+        "DEVICE_WORKERS": (layout.device_workers, "blocks of each"),
         "LAYERS": (c.num_layers, "N"),
         "HIDDEN": (c.hidden_size, "D"),
         "INNER": (c.intermediate_size // lanes, "F / L"),
@@ -189,6 +192,7 @@ def _program(program: Program) -> list[str]:
                 ("Awaited", "AWAIT", members_of(Exchange)),
             )
         ),
+        f"constexpr u32 POSTED = {sum(1 << x for x in program.posted):#x};  // bits: enum Awaited",
         f"constexpr u32 FIRST_STEP = {first};  // of a layer",
         f"constexpr u32 LAYER_STEPS = {len(layer)};",
         f"constexpr u32 STEPS = {len(listed)};",

@@ -68,6 +68,7 @@ class Engine:
         prefix_cache: Budget = "auto",
         prefix_file: str | Path | None = None,
         ranks: int | RankAddresses = 1,
+        devices: int = 1,
     ) -> "Engine":
         """Load a model.
 
@@ -88,6 +89,8 @@ class Engine:
         ranks           processes that decode together, a share of the model's lanes each; on
                         the cpu backend: their number on this host, or ``RankAddresses`` of
                         ``monolane.engine``, where others listen; docs/ranks.md
+        devices         GPUs that decode together, a share of the model's lanes each, from this
+                        process; on the cuda backend; docs/monokernel.md
 
         Raises ModelNotFoundError, ConfigError, CheckpointError, TextError, BackendError or
         RequestError; each message says what was expected, what was found and what to do. A rank
@@ -96,7 +99,7 @@ class Engine:
         begin = time.perf_counter()
         if prefix_file is not None:
             check_writable(Path(prefix_file))
-        make = find_backend(backend, ranks)
+        make = find_backend(backend, ranks, 0.0, devices)
         files = ModelFiles.open(find_model(model))
         size = _check_context(context, files.config)
         if type(max_sequences) is not int or not 1 <= max_sequences <= 64:

@@ -24,9 +24,9 @@ BACKEND_NAMES = ("auto", *_BACKENDS)
 
 
 def find_backend(
-    name: str, ranks: int | RankAddresses = 1, link_delay: float = 0.0
+    name: str, ranks: int | RankAddresses = 1, link_delay: float = 0.0, devices: int = 1
 ) -> MakeExecutor:
-    """Return what makes an executor of loaded weights, in that many processes.
+    """Return what makes an executor of loaded weights, in that many processes or on so many GPUs.
 
     "auto" is the GPU where one can run the model, else the processor. BackendError if there is no
     backend of that name, or none in so many processes. Asked before a model is read, so that a
@@ -34,6 +34,10 @@ def find_backend(
     """
     if name == "auto":
         name = _env.BACKEND.get()
+    if type(devices) is not int or devices < 1:
+        raise BackendError(f"devices: expected a number of GPUs from 1 on, got {devices!r}")
+    if devices > 1:
+        return _on_devices(name, ranks, devices)
     if ranks != 1 or type(ranks) is not int:
         return _with_ranks(name, ranks, link_delay)
     if name == "auto":
@@ -60,6 +64,18 @@ def _with_ranks(name: str, ranks: int | RankAddresses, link_delay: float) -> Mak
     from monolane.cpu import CpuExecutor
 
     return partial(CpuExecutor, ranks=ranks, link_delay=link_delay)
+
+
+def _on_devices(name: str, ranks: int | RankAddresses, devices: int) -> MakeExecutor:
+    """Return what makes an executor on several GPUs; nothing else is tried, even for "auto"."""
+    if name not in ("auto", "cuda") or ranks != 1:
+        raise BackendError(
+            f"devices: expected backend cuda in one process, got {name!r}, ranks of {ranks!r} and "
+            f"{devices} devices"
+        )
+    from monolane.cuda import CudaExecutor
+
+    return partial(CudaExecutor, devices=devices)
 
 
 def _open_best(

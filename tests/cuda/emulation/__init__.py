@@ -124,6 +124,7 @@ class Grid:
     shared: int  # bytes of a block
     params: bytes
     cluster: int = 1  # blocks
+    memory: tuple[int, int] = (0, 0)  # of a device: first address, and that behind the last
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,7 @@ class _Grid(ctypes.Structure):
     _fields_ = (
         ("kernel", ctypes.c_void_p), ("params", ctypes.c_void_p),
         *((n, ctypes.c_uint32) for n in ("blocks", "threads", "shared", "cluster")),
+        *((n, ctypes.c_void_p) for n in ("memory", "memory_end")),
     )  # fmt: skip
 
 
@@ -160,6 +162,8 @@ class _Schedule(ctypes.Structure):
         ("seed", ctypes.c_uint64),
         *((n, ctypes.c_uint32) for n in ("sms", "host_time", "mood", "store_count")),
         ("stores", ctypes.c_void_p),
+        *((n, ctypes.c_uint32) for n in ("skew", "dies")),
+        ("dies_at", ctypes.c_uint64),
         *((n, ctypes.c_uint64) for n in ("ticks", "turns", "switches")),
     )
 
@@ -224,17 +228,22 @@ class Emulated:
         mood: str | None = None,
         host_time: bool = False,
         stores: Sequence[HostStore] = (),
+        skew: int = 0,
+        dies: tuple[int, int] | None = None,
     ) -> str | None:
         """Runs kernels that are resident together to their ends; None, or what went wrong.
 
         Args:
-            grids: the kernels; their blocks share one device, or are peers, as you like to see it.
+            grids: the kernels; those with memory of their own are devices joined by links, the
+                others share one device, or are peers, as you like to see it.
             seed: of the schedule.
             sms: blocks that run together, all by default; one grid may have more.
             mood: one of `MOODS`, by default as the seed draws it.
             host_time: clocks tell what the thread has computed, and other threads may write what
                 kernels wait for.
             stores: what the host writes meanwhile.
+            skew: ticks by which a device starts later than another, at most.
+            dies: a device, and the tick at which it stops for ever.
         """
         kept = []
         raw = (_Grid * len(grids))()
@@ -248,10 +257,12 @@ class Emulated:
             to.params = ctypes.addressof(kept[-1])
             to.blocks, to.threads, to.shared = grid.blocks, grid.threads, grid.shared
             to.cluster = grid.cluster
+            to.memory, to.memory_end = grid.memory
         host = (_HostStore * len(stores))(*((s.tick, s.address, s.value) for s in stores))
         schedule = _Schedule(
             seed, sms or sum(g.blocks for g in grids), host_time,
-            MOODS.index(mood) + 1 if mood else 0, len(stores), ctypes.addressof(host),
+            MOODS.index(mood) + 1 if mood else 0, len(stores), ctypes.addressof(host), skew,
+            dies[0] + 1 if dies else 0, dies[1] if dies else 0,
         )  # fmt: skip
         error = self._lib.emulate(raw, len(grids), ctypes.byref(schedule))
         self.effort = Effort(schedule.ticks, schedule.turns, schedule.switches)

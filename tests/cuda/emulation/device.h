@@ -93,6 +93,7 @@ DEVICE void store_relaxed(u32* to, u32 value) { emulator::store_late(to, value, 
 DEVICE u32 load_acquire(const u32* from) { return load_relaxed(from); }
 DEVICE void fence_device() { emulator::fence(); }
 DEVICE u32 add_relaxed(u32* to, u32 value) {
+  emulator::check_own(to, "atomic");
   emulator::drain_at(emulator::own_block().stores, to, 4);
   u32 before = __atomic_fetch_add(to, value, __ATOMIC_ACQ_REL);
   emulator::advance();
@@ -104,6 +105,7 @@ DEVICE void add_release(u32* to, u32 value) {
   add_relaxed(to, value);
 }
 DEVICE u32 swap_if(u32* at, u32 expected, u32 value) {
+  emulator::check_own(at, "atomic");
   emulator::drain_at(emulator::own_block().stores, at, 4);
   u32 before = expected;
   if (__atomic_compare_exchange_n(at, &before, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
@@ -116,26 +118,37 @@ DEVICE u32 swap_if(u32* at, u32 expected, u32 value) {
 DEVICE u32 load_relaxed_system(const u32* from) { return load_relaxed(from); }
 DEVICE u32 load_host(const u32* from) { return load_relaxed(from); }
 DEVICE void store_relaxed_system(u32* to, u32 value) { store_relaxed(to, value); }
-DEVICE void fence_system() { emulator::fence(); }
+DEVICE void fence_system() { emulator::fence_links(); }
 
 // ---- stamped words -----------------------------------------------------------------------------
 DEVICE void publish(Word* to, u32 value, u32 stamp) {
   emulator::store_late(to, static_cast<u64>(stamp) << 32 | value, 8);
 }
-DEVICE void publish_system(Word* to, u32 value, u32 stamp) { publish(to, value, stamp); }
-DEVICE Word load_word(const Word* from) {
+DEVICE void publish_system(Word* to, u32 value, u32 stamp) {
+  emulator::store_across(to, static_cast<u64>(stamp) << 32 | value, 8);
+}
+DEVICE Word load_word_system(const Word* from) {
   u64 bits = emulator::observe_word(from, 8);
   return Word{static_cast<u32>(bits), static_cast<u32>(bits >> 32)};
 }
-DEVICE Word load_host_word(const Word* from) { return load_word(from); }
-DEVICE WordPair load_pair(const Word* from) {  // torn: others run between the words
+DEVICE Word load_word(const Word* from) {
+  emulator::check_scope(from);
+  return load_word_system(from);
+}
+DEVICE Word load_host_word(const Word* from) { return load_word_system(from); }
+DEVICE WordPair load_pair_system(const Word* from) {  // torn: others run between the words
   emulator::check_aligned(from, 16, "load of a pair of words");
   WordPair got;
   bool backward = emulator::draw() & 1;
-  (backward ? got.b : got.a) = load_word(from + backward);
+  (backward ? got.b : got.a) = load_word_system(from + backward);
   emulator::maybe_yield(16);
-  (backward ? got.a : got.b) = load_word(from + !backward);
+  (backward ? got.a : got.b) = load_word_system(from + !backward);
   return got;
+}
+DEVICE WordPair load_pair(const Word* from) {
+  emulator::check_scope(from);
+  emulator::check_scope(from + 1);
+  return load_pair_system(from);
 }
 
 // ---- shared memory that other warps of the block write without a barrier -----------------------

@@ -8,6 +8,10 @@
 //   the SM's buffer, and drain late and out of order unless a fence or a release comes first;
 // - nothing is read before it has arrived, or after it was given away: copies poison their target
 //   with NaNs while they fly; shared memory begins poisoned, and ends so when its block leaves;
+// - where grids are devices: nobody reads or copies from another device's memory, or stores there
+// but
+//   with system scope; what comes over a link, late and in any order, is read with system scope; a
+//   device may start later than others, or stop for ever;
 // - nobody waits for ever: deadlocks are reported with who waits where, and a poll that nothing can
 //   end lets the clock run, so that the kernel's own watchdog reports it (or, without one, we do);
 // - barriers and collectives are met by whole warps; copies have landed, aligned, within the

@@ -65,6 +65,7 @@ inline void wake_sleepers() {
 
 inline void take_turn(Warp& w) {
   w.queued = false;
+  if (w.dead) return;
   w.progress = false;
   machine->running = &w;
   machine->schedule->turns += 1;
@@ -92,7 +93,7 @@ inline void take_landing(u32 index) {
   machine->flying -= 1;
   c.block->flying -= 1;
   machine->idle_turns = 0;
-  land(c);
+  if (c.block->live || !machine->schedule->dies) land(c);
 }
 
 inline void take_drain(Block& block) {
@@ -100,6 +101,29 @@ inline void take_drain(Block& block) {
   b.draining = false;
   drain(b, [](const Store&) { return chance(2); });
   if (!b.pending.empty()) queue_drain(block);
+}
+
+inline void take_link(u32 index) {
+  StoreBuffer& b = machine->blocks[index].links;
+  drain(b, [](const Store&) { return chance(2); });
+  b.draining = !b.pending.empty();
+  if (b.draining) push_event(1 + draw() % machine->mood.link, LINK, index);
+}
+
+// The device stops where it is; what it had on its way is lost.
+inline void take_death(u32 device) {
+  Machine& m = *machine;
+  for (Block& b : m.blocks) {
+    if (b.grid != m.grids + device) continue;
+    m.live -= b.live;
+    b.live = 0;
+    m.buffered -= static_cast<u32>(b.stores.pending.size() + b.links.pending.size());
+    b.stores.pending.clear(), b.links.pending.clear();
+  }
+  for (Warp& w : m.warps) {
+    if (w.block->grid == m.grids + device) w.dead = true, w.ready = w.polled = 0;
+  }
+  m.idle_turns = 0;
 }
 
 inline void take_host_store(const HostStore& s) {
@@ -149,6 +173,8 @@ inline void run_events() {
     if (e.kind == LANDING) take_landing(e.index);
     if (e.kind == DRAIN) take_drain(m.blocks[e.index]);
     if (e.kind == HOST) take_host_store(m.schedule->stores[e.index]);
+    if (e.kind == LINK) take_link(e.index);
+    if (e.kind == DEATH) take_death(e.index);
   }
 }
 
@@ -221,11 +247,15 @@ inline void run_waves(const std::vector<Wave>& waves) {
   if (!m.stacks.reserve(lanes)) return set_error("no memory for the stacks of %u threads", lanes);
   std::vector<SharedMemory> shared;
   lay_out(waves, shared);
-  for (Warp& w : m.warps) queue_turn(w, pause_of(w));
+  std::vector<u64> late(m.grid_count, 0);
+  if (m.schedule->skew) {
+    for (u64& ticks : late) ticks = draw() % m.schedule->skew;
+  }
+  for (Warp& w : m.warps) queue_turn(w, pause_of(w) + late[w.block->grid - m.grids]);
   run_events();
   m.events.clear();
   if (m.error) return;
-  for (Block& b : m.blocks) drain_all(b.stores);
+  for (Block& b : m.blocks) drain_all(b.stores), drain_all(b.links);
 }
 
 inline bool fits(const Grid& g) {
@@ -250,6 +280,12 @@ inline void run(const Grid* grids, u32 count) {
     return set_error("%u grids of %u blocks in all: expected at most %u", count, blocks, sms);
   }
   if (count > 1) {
+    if (grids->memory) {
+      for (u32 i = 0; i < count; ++i) {
+        size_t bytes = static_cast<size_t>(grids[i].memory_end - grids[i].memory);
+        machine->linked.push_back(std::vector<bool>(bytes / 8 + 1));
+      }
+    }
     std::vector<Wave> waves;
     for (u32 i = 0; i < count; ++i) waves.push_back({grids + i, 0, grids[i].blocks});
     return run_waves(waves);
@@ -268,6 +304,7 @@ extern "C" const char* emulate(const emulator::Grid* grids, u32 count,
   using namespace emulator;
   Machine m;
   m.schedule = schedule;
+  m.grids = grids, m.grid_count = count;
   m.random = 0x9e3779b97f4a7c15ull * (schedule->seed + 1);
   if (m.random == 0) m.random = 1;
   machine = &m;
@@ -276,6 +313,7 @@ extern "C" const char* emulate(const emulator::Grid* grids, u32 count,
   schedule->ticks = schedule->turns = schedule->switches = 0;
   m.host_stores = schedule->store_count;
   for (u32 i = 0; i < schedule->store_count; ++i) push_event(schedule->stores[i].when, HOST, i);
+  if (schedule->dies) push_event(schedule->dies_at, DEATH, schedule->dies - 1);
   run(grids, count);
   schedule->ticks = m.now;
   machine = nullptr;

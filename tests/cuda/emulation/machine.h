@@ -14,6 +14,8 @@ struct Grid {  // one kernel of a launch; ctypes mirrors it
   void (*kernel)(const void*);
   const void* params;
   u32 blocks, threads, shared, cluster;
+  // Where grids are devices that are joined by links: the memory of this one, else null.
+  u8 *memory, *memory_end;
 };
 struct HostStore {  // a word that the host writes at a moment of the launch
   u64 when;
@@ -27,6 +29,9 @@ struct Schedule {  // ctypes mirrors it
   u32 mood;       // 0: drawn from the seed; else 1 + an index of MOODS
   u32 store_count;
   const HostStore* stores;
+  u32 skew;                    // ticks by which a device starts later than another, at most
+  u32 dies;                    // 1 + the number of a device that stops for ever; 0: none
+  u64 dies_at;                 // the tick
   u64 ticks, turns, switches;  // out: what it took
 };
 
@@ -77,6 +82,7 @@ struct Warp {
   u32 kind = 0;  // of the collective
   u32 round = 0;
   bool queued = false;    // its next turn is an event
+  bool dead = false;      // with its device
   bool progress = false;  // some lane did more than look at what it had seen before
   u32 backoff = 0;
   u32 idle = 0;       // turns without progress since anybody made some,
@@ -94,6 +100,7 @@ struct Block {
   struct Cluster* cluster = nullptr;
   Rendezvous barriers[16];
   StoreBuffer stores;
+  StoreBuffer links;  // stores on their way to other devices
 };
 
 struct Cluster {
@@ -127,21 +134,22 @@ struct Mood {
   u32 nap_every;  // but once in so many turns
   u32 nap;        // up to so many
   u32 landing;    // ticks that a copy takes, at most
-  u32 drain;      // ticks between drains of a store buffer, at most
+  u32 drain;      // ticks between drains of a store buffer, at most,
+  u32 link;       // and of what goes to other devices
   u32 slow;       // factor by which one block and one warp of every block are slower
   u32 backoff;    // who polls in vain sleeps up to 2^so many ticks
 };
 constexpr Mood MOODS[] = {
-    {4, 1 << 30, 1, 60, 20, 1, 5},     // brisk
-    {6, 48, 600, 120, 60, 1, 7},       // naps
-    {4, 2000, 20000, 60, 20, 1, 9},    // long naps
-    {4, 1 << 30, 1, 3000, 600, 1, 9},  // slow memory
-    {4, 200, 500, 300, 100, 40, 9},    // slow block
-    {40, 1 << 30, 1, 4, 2, 1, 7},      // fast memory
+    {4, 1 << 30, 1, 60, 20, 100, 1, 5},      // brisk
+    {6, 48, 600, 120, 60, 400, 1, 7},        // naps
+    {4, 2000, 20000, 60, 20, 3000, 1, 9},    // long naps
+    {4, 1 << 30, 1, 3000, 600, 1000, 1, 9},  // slow memory
+    {4, 200, 500, 300, 100, 20, 40, 9},      // slow block
+    {40, 1 << 30, 1, 4, 2, 2, 1, 7},         // fast memory
 };
 constexpr u32 MOOD_COUNT = sizeof(MOODS) / sizeof(MOODS[0]);
 
-enum EventKind : u32 { TURN = 0, LANDING = 1, DRAIN = 2, HOST = 3 };
+enum EventKind : u32 { TURN = 0, LANDING = 1, DRAIN = 2, HOST = 3, LINK = 4, DEATH = 5 };
 struct Event {
   u64 when;
   u32 order;  // among those of one tick
@@ -154,6 +162,10 @@ struct Event {
 
 struct Machine {
   Schedule* schedule = nullptr;
+  const Grid* grids = nullptr;
+  u32 grid_count = 0;
+  // Of each device's memory, by words of 8 bytes: whether another device has stored there.
+  std::vector<std::vector<bool>> linked;
   Mood mood = MOODS[0];
   u64 random = 0;
   u64 now = 0;  // ticks

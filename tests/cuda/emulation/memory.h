@@ -66,8 +66,38 @@ inline void check_aligned(const void* at, u32 bytes, const char* what) {
   if (reinterpret_cast<uintptr_t>(at) % bytes) EMULATOR_FAIL("a misaligned %s", what);
 }
 
+// ---- several devices ---------------------------------------------------------------------------
+// The device in whose memory something lies; -1: the host's, or there is but one device.
+inline i32 owner_of(const void* at) {
+  const u8* byte = static_cast<const u8*>(at);
+  for (size_t i = 0; i < machine->linked.size(); ++i) {
+    const Grid& g = machine->grids[i];
+    if (byte >= g.memory && byte < g.memory_end) return static_cast<i32>(i);
+  }
+  return -1;
+}
+inline i32 own_device() { return static_cast<i32>(own_block().grid - machine->grids); }
+inline void check_own(const void* at, const char* what) {
+  if (machine->linked.empty()) return;
+  i32 owner = owner_of(at);
+  if (owner >= 0 && owner != own_device()) {
+    EMULATOR_FAIL("device %d: a %s in the memory of device %d", own_device(), what, owner);
+  }
+}
+// What another device stores, in order and out of it, is for loads of system scope.
+inline void check_scope(const void* at) {
+  if (machine->linked.empty()) return;
+  i32 owner = owner_of(at);
+  if (owner < 0 || owner != own_device()) return;
+  size_t word = static_cast<size_t>(static_cast<const u8*>(at) - machine->grids[owner].memory) / 8;
+  if (machine->linked[owner][word]) {
+    EMULATOR_FAIL("device %d: a load of device scope of a word that comes over a link", owner);
+  }
+}
+
 inline void store_late(void* to, u64 value, u32 bytes) {
   check_aligned(to, bytes, "store");
+  check_own(to, "store of device scope");
   Block& block = own_block();
   StoreBuffer& b = block.stores;
   u8* at = static_cast<u8*>(to);
@@ -76,6 +106,28 @@ inline void store_late(void* to, u64 value, u32 bytes) {
   near(b, at) += 1;
   machine->buffered += 1;
   queue_drain(block);
+  advance();
+  maybe_yield(16);
+}
+
+// System scope: to another device it goes over the link, late and in any order but for stores to
+// the same place.
+inline void store_across(void* to, u64 value, u32 bytes) {
+  i32 owner = machine->linked.empty() ? -1 : owner_of(to);
+  if (owner < 0 || owner == own_device()) return store_late(to, value, bytes);
+  check_aligned(to, bytes, "store");
+  Block& block = own_block();
+  u8* at = static_cast<u8*>(to);
+  machine->linked[owner][static_cast<size_t>(at - machine->grids[owner].memory) / 8] = true;
+  drain_at(block.links, at, bytes);
+  block.links.pending.push_back({at, value, bytes});
+  near(block.links, at) += 1;
+  machine->buffered += 1;
+  if (!block.links.draining) {
+    block.links.draining = true;
+    push_event(1 + draw() % machine->mood.link, LINK,
+               static_cast<u32>(&block - machine->blocks.data()));
+  }
   advance();
   maybe_yield(16);
 }
@@ -97,6 +149,7 @@ inline u64 load_own(const void* from, u32 bytes) {  // with the SM's own stores 
 }
 inline u64 observe_word(const void* from, u32 bytes) {
   check_aligned(from, bytes, "load");
+  check_own(from, "load");
   return observe(from, [&] { return load_own(from, bytes); });
 }
 
@@ -104,6 +157,10 @@ inline void fence() {  // everything that this SM has stored is visible before a
   drain_all(own_block().stores);
   advance();
   maybe_yield(16);
+}
+inline void fence_links() {  // and on other devices
+  drain_all(own_block().links);
+  fence();
 }
 
 // ---- mbarrier ----------------------------------------------------------------------------------
@@ -175,6 +232,7 @@ inline void check_copy(const void* shared, const void* other, u32 bytes) {
   if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(other) | bytes) % 16) {
     EMULATOR_FAIL("a copy of %u bytes: expected addresses and size in multiples of 16", bytes);
   }
+  check_own(other, "copy");
   Block& block = own_block();
   const u8* at = static_cast<const u8*>(shared);
   if (at < block.shared || at + bytes > block.shared + block.grid->shared) {

@@ -26,7 +26,7 @@ DEVICE Word* partial_words(const Block& b, u32 split, u32 t, u32 head) {
 // takes it, so that a thread's four values lie side by side.
 DEVICE u8* cached_tile(const Block& b, u32 layer, u32 kv_head, u32 value, u32 slot, u32 position) {
   const Layer& l = LAYER_TABLE[layer];
-  u64 head = b.lane * KV_HEADS + kv_head;
+  u64 head = b.lane_here() * KV_HEADS + kv_head;
   return b.p.cache + slot * KV_BYTES + l.kv_offset +
          ((head * 2 + value) * l.capacity + position / KEY_TILE * KEY_TILE % l.capacity) *
              KV_ROW_BYTES;

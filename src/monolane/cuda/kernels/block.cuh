@@ -67,7 +67,7 @@ struct Block {
   const Params& p;
   u8* shared;
   State* state;
-  u32 worker, lane, member;  // block = lane * BLOCKS + member
+  u32 worker, lane, member;  // of all devices' blocks: worker = lane * BLOCKS + member
   u32 thread, warp, index;   // index within the warp
   u32 slot = 0, parity = 0;  // of the next ring slot that this warp reads
   bool spoiled = false;      // a wait for a ring slot starved
@@ -112,6 +112,10 @@ struct Block {
     return state->width;
   }
   DEVICE_MEMBER u32 prepared_token(u32 i) const { return WIDE ? member + i * BLOCKS : i; }
+  // Its place, and that of its lane, on its device; the first block there speaks for the device.
+  DEVICE_MEMBER u32 here() const { return DEVICES > 1 ? worker % DEVICE_WORKERS : worker; }
+  DEVICE_MEMBER u32 lane_here() const { return DEVICES > 1 ? lane % DEVICE_LANES : lane; }
+  DEVICE_MEMBER bool leads() const { return here() == 0; }
   DEVICE_MEMBER Share share(u32 table) const { return p.shares[table * WORKERS + worker]; }
   DEVICE_MEMBER u32 stamp(u32 event) const { return state->pass_number * PASS_STAMPS + event + 1; }
 };
@@ -119,7 +123,62 @@ struct Block {
 // The block barrier of all warps that compute; the producer does not take part.
 DEVICE void compute_barrier() { named_barrier(1, THREADS); }
 
+// ---- several devices ---------------------------------------------------------------------------
+// What a block awaits lies in its own device's memory, so that no poll crosses a link: who makes a
+// word that other devices await stores it at home and, at the same place, with each of them. Loads
+// of such words have system scope, as the stores across the link do.
+DEVICE constexpr bool is_posted(u32 what) { return POSTED >> what & 1; }
+
+DEVICE void store_at_peer(const Block& b, u32 device, Word* word, u32 value, u32 stamp) {
+  u8* there = reinterpret_cast<u8*>(word) + b.p.peers[device];
+  publish_system(reinterpret_cast<Word*>(there), value, stamp);
+}
+DEVICE void store_at_peers(const Block& b, Word* word, u32 value, u32 stamp) {
+#pragma unroll
+  for (u32 i = 1; i < DEVICES; ++i) {  // each begins with its neighbour
+    store_at_peer(b, (b.p.device + i) % DEVICES, word, value, stamp);
+  }
+}
+template <Awaited WHAT>
+DEVICE void post(const Block& b, Word* word, u32 value, u32 stamp) {
+  publish(word, value, stamp);
+  if constexpr (is_posted(WHAT)) store_at_peers(b, word, value, stamp);
+}
+// Where one block alone awaits it.
+template <Awaited WHAT>
+DEVICE void post_to(const Block& b, u32 reader, Word* word, u32 value, u32 stamp) {
+  if constexpr (is_posted(WHAT)) {
+    const u32 device = reader / DEVICE_WORKERS;
+    if (device != b.p.device) return store_at_peer(b, device, word, value, stamp);
+  }
+  publish(word, value, stamp);
+}
+DEVICE Word look(Awaited what, const Word* at) {
+  return is_posted(what) ? load_word_system(at) : load_word(at);
+}
+DEVICE WordPair look_at_pair(Awaited what, const Word* at) {
+  return is_posted(what) ? load_pair_system(at) : load_pair(at);
+}
+
+// Whether another device gave up: it has said so before anything came of its garbage.
+DEVICE bool is_alarmed(const Params& p) {
+  if constexpr (DEVICES > 1) return load_word_system(p.alarm_word).stamp != 0;
+  return false;
+}
+// Before this device's fault is there, upon which its blocks go on with garbage.
+DEVICE void raise_alarm(const Block& b) {
+  if constexpr (DEVICES > 1) {
+    store_at_peers(b, b.p.alarm_word, b.p.device, 1);
+    fence_system();
+  }
+}
+
 // ---- waiting -----------------------------------------------------------------------------------
+constexpr u32 ITS_OWN = 0xffffffffu;  // blocks of the waiting one's device are awaited
+struct FromItsOwn {
+  DEVICE_MEMBER u32 operator()(u32) const { return ITS_OWN; }
+};
+
 struct Patience {  // of one wait with its watchdog; looks at the clock only now and then
   u32 looks = 0;
   u64 since = 0;
@@ -127,29 +186,49 @@ struct Patience {  // of one wait with its watchdog; looks at the clock only now
 
 // Whether to stop waiting: never in a healthy launch. The first wait that starves says which it
 // was; from then on this block's waits fall through, so that it reaches the end of its pass and
-// leaves, with garbage that nobody will use. Others see the fault when they in turn look.
-DEVICE bool give_up(const Block& b, Patience& patience, Awaited what, u32 detail) {
+// leaves, with garbage that nobody will use. Others see the fault when they in turn look. `source`
+// is the block whose words do not come.
+DEVICE bool give_up(const Block& b, Patience& patience, Awaited what, u32 detail,
+                    u32 source = ITS_OWN) {
   if (shared_peek(&b.state->failed)) return true;
   if (++patience.looks % 256 != 0) return false;
   u64 now = time_ns();
   if (patience.since == 0) patience.since = now;
-  if (now - patience.since < b.p.watchdog_ns && load_relaxed(b.p.fault) == 0) return false;
+  const bool heard = is_alarmed(b.p);
+  if (now - patience.since < b.p.watchdog_ns && load_relaxed(b.p.fault) == 0 && !heard) {
+    return false;
+  }
+  raise_alarm(b);
   if (swap_if(b.p.fault, 0, what) == 0) {
     store_relaxed(b.p.fault + 1, b.worker);
     store_relaxed(b.p.fault + 2, sm_id());
     store_relaxed(b.p.fault + 3, b.phase);
     store_relaxed(b.p.fault + 4, detail);
     store_relaxed(b.p.fault + 5, b.state->pass_number);
+    if constexpr (DEVICES > 1) {
+      store_relaxed(b.p.fault + 6, source == ITS_OWN ? b.p.device : source / DEVICE_WORKERS);
+      store_relaxed(b.p.fault + 7, heard);
+    }
   }
   shared_poke(&b.state->failed, 1);
   return true;
 }
 
+// Of bits that are not all zero: whose words are late, for the fault.
+DEVICE u32 lowest(u32 bits) {
+  u32 bit = 0;
+  if constexpr (DEVICES == 1) return bit;  // nobody asks
+  while (!(bits >> bit & 1)) ++bit;
+  return bit;
+}
+
 // Waits for pairs of neighbouring words, `count` in all, spread over the block's threads:
 // at(i) is where pair i lies, use(i, first, second) takes the values. Loads of several pairs are
 // in flight together. Nothing is ordered by this but the values themselves: a word is its own flag.
-template <typename At, typename Use>
-DEVICE void await_pairs(const Block& b, u32 count, u32 stamp, Awaited what, At at, Use use) {
+// source(i) is the block that makes pair i, where it may be another device's.
+template <typename At, typename Use, typename Source = FromItsOwn>
+DEVICE void await_pairs(const Block& b, u32 count, u32 stamp, Awaited what, At at, Use use,
+                        Source source = Source{}) {
   constexpr u32 BATCH = WIDE ? 8 : 4;
   for (u32 begin = b.thread; begin < count; begin += BATCH * THREADS) {
     WordPair got[BATCH] = {};
@@ -160,13 +239,14 @@ DEVICE void await_pairs(const Block& b, u32 count, u32 stamp, Awaited what, At a
     while (true) {
 #pragma unroll
       for (u32 k = 0; k < BATCH; ++k) {
-        if (pending >> k & 1) got[k] = load_pair(at(begin + k * THREADS));
+        if (pending >> k & 1) got[k] = look_at_pair(what, at(begin + k * THREADS));
       }
 #pragma unroll
       for (u32 k = 0; k < BATCH; ++k) {
         if (got[k].a.stamp == stamp && got[k].b.stamp == stamp) pending &= ~(1u << k);
       }
-      if (!pending || give_up(b, patience, what, begin)) break;
+      if (!pending) break;
+      if (give_up(b, patience, what, begin, source(begin + lowest(pending) * THREADS))) break;
     }
 #pragma unroll
     for (u32 k = 0; k < BATCH; ++k) {
@@ -176,10 +256,11 @@ DEVICE void await_pairs(const Block& b, u32 count, u32 stamp, Awaited what, At a
   }
 }
 
-DEVICE u32 await_word(const Block& b, const Word* at, u32 stamp, Awaited what) {
+DEVICE u32 await_word(const Block& b, const Word* at, u32 stamp, Awaited what,
+                      u32 source = ITS_OWN) {
   Patience patience;
-  Word got = load_word(at);
-  while (got.stamp != stamp && !give_up(b, patience, what, 0)) got = load_word(at);
+  Word got = look(what, at);
+  while (got.stamp != stamp && !give_up(b, patience, what, 0, source)) got = look(what, at);
   return got.value;
 }
 

@@ -1,7 +1,9 @@
 // The choice of the next tokens, as docs/sampling.md defines it.
 //
 // Greedy draws and draws among all tokens need one exchange: every block offers the best of its
-// vocabulary rows, all blocks read all offers and choose alike. Where top-k, top-p or min-p limit
+// vocabulary rows, all blocks read all offers and choose alike. On several devices it takes two
+// hops: the first block of each reads the offers there, posts the best of them to all devices, and
+// all blocks read those. Where top-k, top-p or min-p limit
 // the choice, the scaled logits of the row go out instead, and one block chooses for all.
 #pragma once
 #include "attend.cuh"
@@ -15,6 +17,10 @@ constexpr u32 BANNED = 0xff800000u;      // -infinity, the logit of a token with
 DEVICE Word* candidate_words(const Block& b, u32 row) {
   return b.p.candidate_words +
          static_cast<u64>((b.state->pass_number % CHOICE_SLOTS) * WIDTH + row) * WORKERS * 2;
+}
+DEVICE Word* best_words(const Block& b, u32 row) {
+  return b.p.best_words +
+         static_cast<u64>((b.state->pass_number % CHOICE_SLOTS) * WIDTH + row) * DEVICES * 2;
 }
 DEVICE Word* logit_words(const Block& b, u32 row) {
   return b.p.logit_words + static_cast<u64>(row) * even(VOCAB);
@@ -75,6 +81,9 @@ DEVICE Candidate get_best(const Block& b, u32 row) {
   return best;
 }
 
+// Who chooses for wanted row w where its choice is limited.
+DEVICE u32 decider(u32 w) { return w % WORKERS; }
+
 // ---- what may come -----------------------------------------------------------------------------
 DEVICE const Word* guide_of(const Params& p, u32 advance) {
   return p.guides + static_cast<u64>(advance) * (1 + MASK_WORDS);
@@ -112,9 +121,9 @@ DEVICE void settle_guides(const Block& b) {
       Word* words = b.p.verdict_words + b.thread;
       if (b.worker == 0) {
         verdict = await_guide(b, advance);
-        publish(words, verdict, stamp);
+        post<AWAIT_GUIDE>(b, words, verdict, stamp);
       } else {
-        verdict = await_word(b, words, stamp, AWAIT_GUIDE);
+        verdict = await_word(b, words, stamp, AWAIT_GUIDE, 0);
       }
     }
     s.verdict[b.thread] = verdict;
@@ -206,7 +215,8 @@ DEVICE void offer_candidates(const Block& b) {
         value = float_of_bits(MASKED_OUT);
       }
       if (is_limited(a)) {
-        publish(logit_words(b, w) + token, bits_of_float(value), b.stamp(LAST_EVENT));
+        post_to<AWAIT_LOGITS>(b, decider(w), logit_words(b, w) + token, bits_of_float(value),
+                              b.stamp(LAST_EVENT));
         continue;
       }
       if (a.draw.temperature != 0) value += gumbel(a, token, position);
@@ -225,17 +235,40 @@ DEVICE void offer_candidates(const Block& b) {
   }
 }
 
+// Reads `count` candidates of row w: afterwards `best` holds the best of them.
+template <typename Source>
+DEVICE void gather(const Block& b, u32 w, const Word* words, u32 count, Awaited what,
+                   Source source) {
+  Candidate best{0, NO_TOKEN};
+  await_pairs(
+      b, count, b.stamp(LAST_EVENT), what, [&](u32 i) { return words + 2 * i; },
+      [&](u32, u32 key, u32 token) { best = better(best, Candidate{key, token}); }, source);
+  put_best(b, w, best);
+}
+
 // Reads all blocks' offers: afterwards `best` holds the whole vocabulary's.
 DEVICE void gather_candidates(const Block& b) {
   compute_barrier();  // guards `best` against the readers in offer_candidates
-  u32 offers = b.state->wanted ? b.state->wanted : 1;
-  for (u32 w = 0; w < offers; ++w) {
-    Candidate best{0, NO_TOKEN};
-    const Word* words = candidate_words(b, w);
-    await_pairs(
-        b, WORKERS, b.stamp(LAST_EVENT), AWAIT_CANDIDATES, [&](u32 i) { return words + 2 * i; },
-        [&](u32, u32 key, u32 token) { best = better(best, Candidate{key, token}); });
-    put_best(b, w, best);
+  const u32 offers = b.state->wanted ? b.state->wanted : 1;
+  if (DEVICES == 1 || b.leads()) {
+    for (u32 w = 0; w < offers; ++w) {
+      const Word* words = candidate_words(b, w) + (b.worker - b.here()) * 2;
+      gather(b, w, words, DEVICE_WORKERS, AWAIT_CANDIDATES, FromItsOwn{});
+    }
+  }
+  if constexpr (DEVICES > 1) {
+    compute_barrier();  // publishes the warps' best of the device
+    if (b.leads() && b.thread < offers) {
+      const Candidate best = get_best(b, b.thread);
+      Word* out = best_words(b, b.thread) + b.p.device * 2;
+      post<AWAIT_BEST>(b, out, best.key, b.stamp(LAST_EVENT));
+      post<AWAIT_BEST>(b, out + 1, best.token, b.stamp(LAST_EVENT));
+    }
+    compute_barrier();  // guards them against the best of all devices
+    for (u32 w = 0; w < offers; ++w) {
+      gather(b, w, best_words(b, w), DEVICES, AWAIT_BEST,
+             [](u32 device) { return device * DEVICE_WORKERS; });
+    }
   }
 }
 
@@ -269,7 +302,7 @@ DEVICE Front find_front(const Block& b, const Word* words, f32 top, u32 count, u
     for (u32 i = b.thread; i < 256; i += THREADS) h->mass[i] = 0, h->count[i] = 0;
     compute_barrier();  // publishes the cleared histogram; guards the last digit's
     for (u32 token = b.thread; token < VOCAB; token += THREADS) {
-      f32 value = float_of_bits(load_word(words + token).value);
+      f32 value = float_of_bits(look(AWAIT_LOGITS, words + token).value);
       u32 key = ordered_key(value);
       if (key == 0 || (shift < 24 && key >> (shift + 8) != prefix)) continue;
       shared_add(&h->count[key >> shift & 255], 1u);
@@ -324,10 +357,15 @@ DEVICE u64 block_sum(const Block& b, u64 value) {
 DEVICE u64 front_mass(const Block& b, const Word* words, f32 top, Front front) {
   u64 mass = 0;
   for (u32 token = b.thread; token < VOCAB; token += THREADS) {
-    f32 value = float_of_bits(load_word(words + token).value);
+    f32 value = float_of_bits(look(AWAIT_LOGITS, words + token).value);
     if (ordered_key(value) > front.key) mass += mass_of(value, top);
   }
   return block_sum(b, mass) + front.ties * mass_of(value_of_key(front.key), top);
+}
+
+// A block of the device that makes a token's logit, where a lane's rows say which that is.
+DEVICE u32 owner_of(u32 token) {
+  return HEAD == HEAD_VOCAB_PARALLEL ? token / HEAD_ROWS * BLOCKS : ITS_OWN;
 }
 
 // By a whole block: chooses the token of wanted row w from the row's scaled logits.
@@ -342,9 +380,11 @@ DEVICE u32 choose_limited(const Block& b, u32 w) {
         u32 one = ordered_key(float_of_bits(first)), two = ordered_key(float_of_bits(second));
         largest = one > largest ? one : largest;
         largest = two > largest ? two : largest;
-      });
+      },
+      [](u32 i) { return owner_of(2 * i); });
   if (VOCAB % 2 && b.thread == 0) {
-    u32 last = await_word(b, words + VOCAB - 1, b.stamp(LAST_EVENT), AWAIT_LOGITS);
+    u32 last =
+        await_word(b, words + VOCAB - 1, b.stamp(LAST_EVENT), AWAIT_LOGITS, owner_of(VOCAB - 1));
     u32 key = ordered_key(float_of_bits(last));
     largest = key > largest ? key : largest;
   }
@@ -370,7 +410,7 @@ DEVICE u32 choose_limited(const Block& b, u32 w) {
   const u32 begin = b.thread * RUN, end = begin + RUN < VOCAB ? begin + RUN : VOCAB;
   u32 ties = 0;
   for (u32 token = begin; token < end; ++token) {
-    ties += ordered_key(float_of_bits(load_word(words + token).value)) == front.key;
+    ties += ordered_key(float_of_bits(look(AWAIT_LOGITS, words + token).value)) == front.key;
   }
   u32* before = reinterpret_cast<u32*>(b.partial());
   before[b.thread] = ties;
@@ -380,7 +420,7 @@ DEVICE u32 choose_limited(const Block& b, u32 w) {
   Candidate best{0, NO_TOKEN};
   const f32 min_p = min_p_of(a);
   for (u32 token = begin; token < end; ++token) {
-    f32 value = float_of_bits(load_word(words + token).value);
+    f32 value = float_of_bits(look(AWAIT_LOGITS, words + token).value);
     u32 key = ordered_key(value);
     if (key == 0) continue;  // masked out: a sum with that NaN could be one that ranks first
     if (key < front.key || (key == front.key && rank++ >= front.ties)) continue;
@@ -394,29 +434,39 @@ DEVICE u32 choose_limited(const Block& b, u32 w) {
 static_assert(THREADS * 4 <= 4096, "a word a thread fits into `partial`");
 
 // Leaves in `chosen` what all blocks agree on, and in `stop` whether the host wants the end.
-static_assert(is_proven(OP_CHOOSE, tell(AWAIT_CONTROL), BARRIER, await(AWAIT_CANDIDATES), BARRIER,
-                        await(AWAIT_CONTROL), await(AWAIT_LOGITS, WHEN_LIMITED),
-                        BARRIER + WHEN_LIMITED * TOUCH_WHEN, tell(AWAIT_DECISION, WHEN_LIMITED),
-                        await(AWAIT_DECISION, WHEN_LIMITED), BARRIER));
+template <typename... Hop>
+DEVICE constexpr bool choice_is_proven(Hop... second) {
+  return is_proven(OP_CHOOSE, tell(AWAIT_CONTROL), BARRIER, await(AWAIT_CANDIDATES), second...,
+                   BARRIER, await(AWAIT_CONTROL), await(AWAIT_LOGITS, WHEN_LIMITED),
+                   BARRIER + WHEN_LIMITED * TOUCH_WHEN, tell(AWAIT_DECISION, WHEN_LIMITED),
+                   await(AWAIT_DECISION, WHEN_LIMITED), BARRIER);
+}
+static_assert(DEVICES == 1
+                  ? choice_is_proven()
+                  : choice_is_proven(BARRIER, tell(AWAIT_BEST), BARRIER, await(AWAIT_BEST)));
 DEVICE void choose(const Block& b) {
   u32 buffer = b.state->pass_number % CHOICE_SLOTS, stamp = b.stamp(LAST_EVENT);
-  if (b.worker == 0 && b.thread == 0) publish(b.p.control_words + buffer, b.asked, stamp);
+  if (b.worker == 0 && b.thread == 0) {
+    post<AWAIT_CONTROL>(b, b.p.control_words + buffer, b.asked, stamp);
+  }
   gather_candidates(b);
   compute_barrier();  // publishes the warps' best
   note(b, BEGUN);
   if (b.thread < b.state->wanted) b.state->chosen[b.thread] = get_best(b, b.thread).token;
   if (b.thread == 0) {
-    b.state->stop = await_word(b, b.p.control_words + buffer, stamp, AWAIT_CONTROL);
+    b.state->stop = await_word(b, b.p.control_words + buffer, stamp, AWAIT_CONTROL, 0);
   }
   for (u32 w = 0; w < b.state->wanted; ++w) {
     if (!is_limited(b.p.advances[b.state->wanted_advance[w]])) continue;
     if (is_parked(*b.state, b.p, w)) continue;
     Word* decision = b.p.decision_words + buffer * WIDTH + w;
-    if (b.worker == w % WORKERS) {
+    if (b.worker == decider(w)) {
       u32 token = choose_limited(b, w);
-      if (b.thread == 0) publish(decision, token, stamp);
+      if (b.thread == 0) post<AWAIT_DECISION>(b, decision, token, stamp);
     }
-    if (b.thread == w) b.state->chosen[w] = await_word(b, decision, stamp, AWAIT_DECISION);
+    if (b.thread == w) {
+      b.state->chosen[w] = await_word(b, decision, stamp, AWAIT_DECISION, decider(w));
+    }
   }
   compute_barrier();  // publishes `chosen` and `stop` to the thread that lays out the next pass
 }

@@ -140,12 +140,13 @@ DEVICE void run_passes(Block& b) {
 KERNEL(monokernel, Params, (WARPS + 1) * 32) {
   u8* shared = dynamic_shared();
   State& s = *reinterpret_cast<State*>(shared + AT_STATE);
+  const u32 worker = (DEVICES > 1 ? p.device * DEVICE_WORKERS : 0) + block_index();
   Block b{p,
           shared,
           &s,
-          block_index(),
-          block_index() / BLOCKS,
-          block_index() % BLOCKS,
+          worker,
+          worker / BLOCKS,
+          worker % BLOCKS,
           thread_index(),
           warp_index(),
           warp_thread()};
@@ -168,7 +169,7 @@ KERNEL(monokernel, Params, (WARPS + 1) * 32) {
   run_passes(b);
   if (b.thread == 0) {
     shared_poke(&s.over, 1);  // after `consumed`, which run_passes left
-    if (b.worker == 0) {
+    if (b.leads()) {
       for (u32 i = 0; i < p.advance_count; ++i) p.progress_out[i] = s.running[i];
       bool over = s.stop || s.failed || waiting_rows(s, p) == 0;
       // Read again where it has not changed: kept from the beginning it would take a register.

@@ -50,7 +50,7 @@ DEVICE void lay_out_pass(State& s, const Params& p) {
 DEVICE void take_tokens(State& s, const Params& p, u32 worker) {
   // Another block that gave up goes on with garbage, stamped as if it were none: it has left its
   // fault before, so nothing that came of the garbage is told.
-  const bool tells = worker == 0 && !s.failed && load_relaxed(p.fault) == 0;
+  const bool tells = worker == 0 && !s.failed && load_relaxed(p.fault) == 0 && !is_alarmed(p);
   for (u32 w = 0; w < s.wanted; ++w) {
     const Advance& a = p.advances[s.wanted_advance[w]];
     Progress& running = s.running[s.wanted_advance[w]];

@@ -138,15 +138,24 @@ DEVICE Word load_word(const Word* from) {
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(bits) : "l"(from) : "memory");
   return word_of_bits(bits);
 }
-DEVICE Word load_host_word(const Word* from) {  // pinned memory
+DEVICE Word load_word_system(const Word* from) {
   u64 bits;
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(bits) : "l"(from) : "memory");
   return word_of_bits(bits);
 }
+DEVICE Word load_host_word(const Word* from) { return load_word_system(from); }  // pinned memory
 // Two words at a 16-byte alignment, each single-copy atomic by itself; the pair is not.
 DEVICE WordPair load_pair(const Word* from) {
   u64 a, b;
   asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(a), "=l"(b)
+               : "l"(from)
+               : "memory");
+  return WordPair{word_of_bits(a), word_of_bits(b)};
+}
+DEVICE WordPair load_pair_system(const Word* from) {
+  u64 a, b;
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
                : "=l"(a), "=l"(b)
                : "l"(from)
                : "memory");

@@ -182,12 +182,16 @@ DEVICE void publish_system(Word* to, u32 value, u32 stamp) {
                      __ATOMIC_RELAXED, SYSTEM);
 }
 DEVICE Word load_word(const Word* from) { return word_of_bits(load_relaxed_wide(from)); }
-DEVICE Word load_host_word(const Word* from) {
+DEVICE Word load_word_system(const Word* from) {
   return word_of_bits(
       __hip_atomic_load(in_global(reinterpret_cast<const u64*>(from)), __ATOMIC_RELAXED, SYSTEM));
 }
+DEVICE Word load_host_word(const Word* from) { return load_word_system(from); }
 DEVICE WordPair load_pair(const Word* from) {
   return WordPair{load_word(from), load_word(from + 1)};
+}
+DEVICE WordPair load_pair_system(const Word* from) {
+  return WordPair{load_word_system(from), load_word_system(from + 1)};
 }
 
 // ---- shared memory that other warps of the block write without a barrier -----------------------

@@ -92,7 +92,8 @@ DEVICE void add_lanes(const Block& b, const Elements& e, u32 begin, u32 layer, M
 #pragma unroll
       for (u32 lane = 0; lane < LANES; ++lane) {
         if (pending >> (k * LANES + lane) & 1) {
-          got[k][lane] = load_word(raw_words(b, layer, module, lane) + e.at(begin + k * THREADS));
+          got[k][lane] =
+              look(AWAIT_LANES, raw_words(b, layer, module, lane) + e.at(begin + k * THREADS));
         }
       }
     }
@@ -103,7 +104,9 @@ DEVICE void add_lanes(const Block& b, const Elements& e, u32 begin, u32 layer, M
         if (got[k][lane].stamp == stamp) pending &= ~(1u << (k * LANES + lane));
       }
     }
-    if (pending && give_up(b, patience, AWAIT_LANES, layer * 2 + module)) break;
+    if (!pending) break;
+    const u32 source = lowest(pending) % LANES * BLOCKS + b.member;
+    if (give_up(b, patience, AWAIT_LANES, layer * 2 + module, source)) break;
   }
 #pragma unroll
   for (u32 k = 0; k < BATCH; ++k) {
@@ -152,7 +155,7 @@ DEVICE void update_stream(const Block& b, u32 layer, Module module) {
 #pragma unroll
       for (u32 k = 0; k < BATCH; ++k) {
         u32 i = begin + k * THREADS;
-        if (e.has(i)) publish(raw + e.at(i), bits_of_float(output[k]), stamp);
+        if (e.has(i)) post<AWAIT_LANES>(b, raw + e.at(i), bits_of_float(output[k]), stamp);
       }
     }
     if (LANES > 1 && delay == 0) add_lanes(b, e, begin, layer, module, true, output, gain);
@@ -219,8 +222,8 @@ DEVICE void publish_joined(const Block& b) {
     u32 t = i / rows, r = i % rows;
     f32 x = b.stream(t)[r];
     if constexpr (HEAD != HEAD_SUM) x = x * b.state->inverse_norm[t] * scale[own.begin + r];
-    publish(b.p.joined_words + static_cast<u64>(b.lane * WIDTH + t) * HIDDEN + own.begin + r,
-            bits_of_float(x), b.stamp(LAST_EVENT));
+    Word* out = b.p.joined_words + static_cast<u64>(b.lane * WIDTH + t) * HIDDEN;
+    post<AWAIT_JOINED>(b, out + own.begin + r, bits_of_float(x), b.stamp(LAST_EVENT));
   }
 }
 
@@ -230,11 +233,11 @@ DEVICE void add_joined(const Block& b, u32 t, u32 c, f32& first, f32& second) {
   for (u32 lane = 0; lane < LANES; ++lane) {
     const Word* at = b.p.joined_words + static_cast<u64>(lane * WIDTH + t) * HIDDEN + c;
     Patience patience;
-    WordPair got = load_pair(at);
+    WordPair got = look_at_pair(AWAIT_JOINED, at);
     u32 stamp = b.stamp(LAST_EVENT);
     while (got.a.stamp != stamp || got.b.stamp != stamp) {
-      if (give_up(b, patience, AWAIT_JOINED, lane)) break;
-      got = load_pair(at);
+      if (give_up(b, patience, AWAIT_JOINED, lane, lane * BLOCKS)) break;
+      got = look_at_pair(AWAIT_JOINED, at);
     }
     first += float_of_bits(got.a.value);
     second += float_of_bits(got.b.value);
@@ -262,7 +265,8 @@ DEVICE void join_concat(const Block& b) {
         [&](u32 i, u32 first, u32 second) {
           u32 t = b.prepared_token(i / (HIDDEN / 2)), c = lane * HIDDEN + i % (HIDDEN / 2) * 2;
           put_activations(b, t, c, float_of_bits(first), float_of_bits(second));
-        });
+        },
+        [&](u32) { return lane * BLOCKS; });
   }
 }
 

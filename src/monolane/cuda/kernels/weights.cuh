@@ -73,7 +73,7 @@ DEVICE bool produce_steps(Block& b, Producer& to) {
 }
 
 DEVICE bool produce_pass(Block& b, Producer& to) {
-  to.from = b.p.weights + b.worker * RUN_BYTES;
+  to.from = b.p.weights + b.here() * RUN_BYTES;
   for (u32 layer = 0; layer < LAYERS; ++layer) {
     if (!produce_steps<FIRST_STEP, FIRST_STEP + LAYER_STEPS>(b, to)) return false;
   }
@@ -289,7 +289,7 @@ template <u32 ROWS, u32 FIRST_ROW>
 DEVICE void fetch_scales(const Block& b) {
   static_assert(ROWS % 4 == 0 && FIRST_ROW % 4 == 0, "copies of 16 bytes");
   const u64 row =
-      static_cast<u64>(b.worker) * SCALE_ROWS + b.phase / LAYER_STEPS * LAYER_ROWS + FIRST_ROW;
+      static_cast<u64>(b.here()) * SCALE_ROWS + b.phase / LAYER_STEPS * LAYER_ROWS + FIRST_ROW;
 #pragma unroll 1
   for (u32 i = b.thread; i < ROWS / 4; i += THREADS) {
     copy_async16(b.scales() + 4 * i, b.p.row_scales + row + 4 * i);
