@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_kept import LAYERS, small_weights
 
 from monolane.cpu import CpuExecutor
 from monolane.model import Weights
-from test_kept import LAYERS, small_weights
 
 CONTEXT = 1 << 16
 SLOTS = 8

@@ -101,8 +101,9 @@ def memory_record(model: str, decode: DecodeCase, run: FirstToken) -> Record:
 
     ``overhead_bytes`` is the peak less weights (the embedding included, in its own 16 bits) and the
     keys and values of the case's context; a slot of which a quarter is needed takes its memory
-    whole, in huge pages. Weights that are read from a mapping are pages of the file, which processes
-    share. With several ranks these figures are those of rank 0, and ``ranks`` has those of each.
+    whole, in huge pages. Weights that are read from a mapping are pages of the file, which
+    processes share. With several ranks these figures are those of rank 0, and ``ranks`` has those
+    of each.
     """
     plan = decode.model.plan
     whole = build(
