@@ -47,15 +47,16 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure, print the ratios, and write the results; return the exit code."""
     options = _options(arguments)
     try:
-        files = _files(options)
-        # One file after the other: each is to be in memory alone.
-        records = [record for name, path in files for record in measure(options, name, path)]
+        records: list[Record] = []
+        # One file after the other: each is to be in memory alone. What is measured is kept.
+        for name, path in _files(options):
+            records += measure(options, name, path)
+            publish(records, "peers", options.out)
     except (PeerError, MonolaneError) as error:
         sys.stderr.write(f"peers: {error}\n")
         return 1
     for line in ratio_table(records):
         print(line)
-    publish(records, "peers", options.out)
     return 0
 
 

@@ -54,6 +54,9 @@ Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kern
     throw std::invalid_argument("plan and weights have different numbers of layers");
   }
   const int64_t width = h.max_width;
+  if (seat.ranks > 1) {  // only rank 0 knows what a slot will hold
+    for (int slot = 0; slot < slots; ++slot) cache_.reach(slot, h.context);
+  }
   query_ = std::make_unique<Arena>(floats(width * h.heads * h.head_dim));
   attention_ = std::make_unique<Arena>(floats(h.splits * width * h.heads * (h.head_dim + 2)));
   hidden_ = std::make_unique<Arena>(floats(width * h.intermediate));
@@ -179,6 +182,7 @@ void Executor::restore(int slot, int64_t count, int64_t stride, const char* rows
                        const char* tail) {
   if (in_epoch_) throw std::logic_error("restore: an epoch is running; stop it first");
   const int64_t begin = lengths_[slot], end = begin + count;
+  cache_.reach(slot, end);
   cache_.restore_rows(slot, begin, end, stride, rows);
   if (tail != nullptr) cache_.restore_tail(slot, end, tail);
   lengths_[slot] = highest_[slot] = end;
@@ -194,6 +198,7 @@ void Executor::copy(int source, int target) {
                                 " twice");
   }
   running_.clear();
+  cache_.reach(target, highest_[source]);
   copy_ = {source, target, highest_[source]};
   team_.start([this](int worker) { work(*workers_[worker]); });
   team_.join();
@@ -258,6 +263,7 @@ void Executor::begin(std::vector<Advance> advances, float* all_logits) {
   check(advances);
   running_.clear();
   for (Advance& advance : advances) {
+    cache_.reach(advance.slot, lengths_[advance.slot] + advance.tokens.size());
     if (advance.guided) advance.drafts = 0;  // its draws wait for masks
     if (advance.drafts != 0) {
       speculation_.begin(advance.slot, advance.history, advance.tokens,

@@ -42,7 +42,7 @@ class KvCache {
       at += 2 * head_bytes(capacity_.size() - 1) * heads;
     }
     slot_bytes_ = at;
-    memory_ = std::make_unique<Arena>(at * slots);
+    memory_ = std::make_unique<Arena>(at * slots, -1, 0, false);
   }
 
   int64_t capacity(int64_t layer) const { return capacity_[layer]; }
@@ -54,6 +54,14 @@ class KvCache {
   }
   void* value(int64_t slot, int64_t layer, int64_t head, int64_t position) const {
     return row(slot, layer, 2 * (head - first_head_) + 1, position);
+  }
+
+  // Says that a slot will hold so many positions before long. Attention reads huge pages faster,
+  // but the first key of a head then takes all the memory of that head: the pages of a slot are
+  // huge once a quarter of it is needed, so that no slot takes more than four times what it needs.
+  void reach(int64_t slot, int64_t positions) const {
+    if (4 * positions < whole_) return;
+    memory_->prefer_huge(slot * slot_bytes_, (slot + 1) * slot_bytes_);
   }
 
   // Makes the first `positions` ever written in one slot those of another, too, of some heads.

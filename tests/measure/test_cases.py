@@ -191,8 +191,8 @@ def test_a_cold_process(model: LoadedModel, tiny_model: Path) -> None:
     decode = DecodeCase(model, 0, 20, 6, ReadProbe(1, 1 << 20))
     memory = memory_record("tiny", decode, run)
     assert memory["peak_bytes"] > memory["weight_bytes"] > 0
-    # Two windowed layers see 16 keys, two all 96; keys and values, 2 heads of 8 floats.
-    assert memory["kv_bytes"] == (2 * 16 + 2 * 96) * 2 * 2 * 8 * 4
+    # Two windowed layers see 16 keys, two all 20; keys and values, 2 heads of 8 floats.
+    assert memory["kv_bytes"] == (2 * 16 + 2 * 20) * 2 * 2 * 8 * 4
     start = startup_record("tiny", "float32", [run, run])
     assert (start["unit"], start["runs"], start["median"]) == ("s", 2, run.seconds)
 

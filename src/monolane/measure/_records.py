@@ -101,9 +101,10 @@ def memory_record(model: str, decode: DecodeCase, run: FirstToken) -> Record:
     """Return what a process held that answered at the context of a decode case.
 
     ``overhead_bytes`` is the peak less weights (the embedding included, in its own 16 bits) and the
-    keys and values of the model's whole context: huge pages make the cache resident as soon as its
-    heads are touched. Weights that are read from a mapping are pages of the file, which processes
-    share. With several ranks these figures are those of rank 0, and ``ranks`` has those of each.
+    keys and values of the case's context; a slot of which a quarter is needed takes its memory
+    whole, in huge pages. Weights that are read from a mapping are pages of the file, which
+    processes share. With several ranks these figures are those of rank 0, and ``ranks`` has those
+    of each.
     """
     plan = decode.model.plan
     whole = build(
@@ -115,7 +116,9 @@ def memory_record(model: str, decode: DecodeCase, run: FirstToken) -> Record:
     )
     weights = sum(matrix.bytes for phase in whole.phases for matrix in phase.matrices)
     weights += decode.model.embedding_bytes
-    keys_and_values = sum(phase_cost(whole, p).bytes for p in whole.phases if not p.matrices)
+    length = max(decode.context, 1)
+    caches = [p for p in whole.phases if not p.matrices]
+    keys_and_values = sum(phase_cost(whole, p, length=length).bytes for p in caches)
     about = {"model": model, "dtype": decode.model.dtype, "context": decode.context}
     return _record("memory", **about) | {
         "peak_bytes": run.memory.peak_bytes,
