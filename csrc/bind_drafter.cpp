@@ -66,7 +66,7 @@ void bind_drafter(nb::module_& m) {
            "Return tokens that may come next, int32 [N], and of each the chance that it is drawn "
            "if those before it are, float32 [N].")
       .def("clear", &SuffixDrafter::clear, "Forget the texts, and keep the chances.")
-      .def_prop_ro("length", &SuffixDrafter::length, "Tokens since clear.")
+      .def_prop_ro("length", &SuffixDrafter::length, "Tokens of the sequence, since clear.")
       .def_prop_ro("bytes", &SuffixDrafter::bytes, "Memory of the index.")
       .def_prop_ro("steps", &SuffixDrafter::steps, "Places and tokens looked at, ever.");
 }

@@ -173,7 +173,8 @@ std::vector<T> part_of(const char* name, const auto& list, uint32_t begin, uint3
 }
 
 std::vector<Advance> advances_of(const nb::bytes& records, const Words& tokens, const Words& stops,
-                                 const nb::bytes& biases, const Words& history) {
+                                 const nb::bytes& biases, const Words& history,
+                                 const Words& earlier) {
   const std::vector<LogitBias> all_biases = structs<LogitBias>(biases, "biases");
   std::vector<Advance> found;
   for (const AdvanceRecord& r : structs<AdvanceRecord>(records, "advances")) {
@@ -188,7 +189,8 @@ std::vector<Advance> advances_of(const nb::bytes& records, const Words& tokens, 
          .guided = r.guided != 0,
          .drafts = r.drafts,
          .history = part_of<int32_t>("history", history, r.history_begin, r.history_count),
-         .prompt = static_cast<int32_t>(r.prompt)});
+         .prompt = static_cast<int32_t>(r.prompt),
+         .earlier = part_of<int32_t>("earlier", earlier, r.earlier_begin, r.earlier_count)});
   }
   return found;
 }
@@ -393,10 +395,10 @@ void bind_executor(nb::module_& m) {
       .def(
           "start",
           [](BoundExecutor& e, const nb::bytes& advances, const Words& tokens, const Words& stops,
-             const nb::bytes& biases, const Words& history) {
-            e.executor.start(advances_of(advances, tokens, stops, biases, history));
+             const nb::bytes& biases, const Words& history, const Words& earlier) {
+            e.executor.start(advances_of(advances, tokens, stops, biases, history, earlier));
           },
-          "advances"_a, "tokens"_a, "stops"_a, "biases"_a, "history"_a,
+          "advances"_a, "tokens"_a, "stops"_a, "biases"_a, "history"_a, "earlier"_a,
           "Begin an epoch: AdvanceRecord of each slot, and the lists of which they name parts.")
       .def(
           "guide",

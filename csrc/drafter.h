@@ -10,9 +10,15 @@
 
 namespace monolane {
 
+constexpr int32_t kTextEnd = -1;  // behind each of the texts to copy from; equals no token
+
 class Drafter {
  public:
   virtual ~Drafter() = default;
+
+  // A part of other texts, such as earlier answers: to copy from, not to go on from. Each ends with
+  // kTextEnd. Before the first append; a drafter that copies nothing leaves them alone.
+  virtual void add_texts(const int32_t* /*tokens*/, size_t /*count*/) {}
 
   // The sequence goes on with tokens that were given.
   virtual void append(const int32_t* tokens, size_t count) = 0;
@@ -20,7 +26,7 @@ class Drafter {
   // It goes on with tokens that the model drew, drafted before or not: a drafter may learn.
   virtual void observe(const int32_t* tokens, size_t count) = 0;
 
-  virtual size_t length() const = 0;  // tokens since the last clear
+  virtual size_t length() const = 0;  // tokens of the sequence, since the last clear
   virtual void clear() = 0;
 
   // Writes up to `most` tokens that may follow, and for each how probably it is right if those

@@ -53,8 +53,10 @@ struct AdvanceRecord {
   uint32_t history_begin;  // in the list of tokens that the slot holds
   uint32_t history_count;  // all of them, or none
   uint32_t prompt;         // how many of history and tokens were given, not drawn
+  uint32_t earlier_begin;  // in the list of texts to draft from
+  uint32_t earlier_count;  // may be none
 };
-static_assert(sizeof(AdvanceRecord) == 104);
+static_assert(sizeof(AdvanceRecord) == 112);
 static_assert(offsetof(AdvanceRecord, draw) == 0);
 static_assert(offsetof(AdvanceRecord, slot) == 48);
 static_assert(offsetof(AdvanceRecord, budget) == 52);
@@ -70,6 +72,8 @@ static_assert(offsetof(AdvanceRecord, drafts) == 88);
 static_assert(offsetof(AdvanceRecord, history_begin) == 92);
 static_assert(offsetof(AdvanceRecord, history_count) == 96);
 static_assert(offsetof(AdvanceRecord, prompt) == 100);
+static_assert(offsetof(AdvanceRecord, earlier_begin) == 104);
+static_assert(offsetof(AdvanceRecord, earlier_count) == 108);
 
 struct TokenEvent {
   int64_t time_ns;        // of CLOCK_MONOTONIC, as Python's time.perf_counter_ns

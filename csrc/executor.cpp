@@ -241,6 +241,9 @@ void Executor::check(const std::vector<Advance>& advances) const {
     if (used[advance.slot]) throw std::invalid_argument("advances: a slot occurs twice");
     used[advance.slot] = true;
     for (const int32_t token : advance.tokens) check_token("tokens", token);
+    for (const int32_t token : advance.earlier) {
+      if (token != kTextEnd) check_token("earlier", token);
+    }
     check_history(advance);
     for (const LogitBias& bias : advance.biases) {
       check_token("logit_bias", static_cast<int32_t>(bias.token));
@@ -267,7 +270,7 @@ void Executor::begin(std::vector<Advance> advances, float* all_logits) {
     if (advance.guided) advance.drafts = 0;  // its draws wait for masks
     if (advance.drafts != 0) {
       speculation_.begin(advance.slot, advance.history, advance.tokens,
-                         static_cast<size_t>(advance.prompt));
+                         static_cast<size_t>(advance.prompt), advance.earlier);
     }
     running_.push_back(Running{.advance = std::move(advance)});
     look_back(running_.back());

@@ -51,6 +51,7 @@ struct Advance {
   int32_t drafts = 0;                 // tokens drafted for a pass; kAutoDrafts: as many as pay
   std::vector<int32_t> history = {};  // tokens that the slot holds, or none
   int32_t prompt = 0;                 // how many of history and tokens were given, not drawn
+  std::vector<int32_t> earlier = {};  // texts to draft from, kTextEnd behind each
 };
 
 // What may follow the last token of a guided slot; see monolane.epoch.Guide.

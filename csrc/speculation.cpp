@@ -10,6 +10,8 @@ namespace {
 constexpr float kFade = 0.98f;  // of a count, with each that is added: some 50 last ones count
 constexpr float kPrior = 4;     // counts that what was thought before is worth
 constexpr int64_t kLeastTokens = 128;  // that a drafter remembers
+// Of earlier texts, beside a sequence that fills its context; see monolane.engine's _earlier.py.
+constexpr int64_t kEarlierTokens = 8192;
 constexpr size_t kCatchUp = 512;  // tokens that a drafter reads in a pass: tens of microseconds
 // What drafts must promise over none. Estimates are noisy: without it, text with nothing to copy
 // would pay for passes that only seem to be worth it.
@@ -43,16 +45,22 @@ void Acceptance::add(float stated, bool right) {
 // ---- Between epochs ----
 
 void Speculation::begin(int slot, const std::vector<int32_t>& history,
-                        const std::vector<int32_t>& tokens, size_t prompt) {
+                        const std::vector<int32_t>& tokens, size_t prompt,
+                        const std::vector<int32_t>& earlier) {
   Slot& mine = slots_[slot];
   mine.prompt = prompt;
   if (mine.drafter == nullptr)
-    mine.drafter = std::make_unique<SuffixDrafter>(std::max<int64_t>(context_, kLeastTokens));
+    mine.drafter =
+        std::make_unique<SuffixDrafter>(std::max<int64_t>(context_ + kEarlierTokens, kLeastTokens));
   std::vector<int32_t>& known = mine.tokens;
   const bool longer = known.size() <= history.size() + tokens.size();
-  if (!longer || !begins_with(known, 0, history, 0) ||
+  const bool same =
+      mine.earlier.size() <= earlier.size() && begins_with(earlier, 0, mine.earlier, 0);
+  if (!longer || !same || !begins_with(known, 0, history, 0) ||
       (known.size() > history.size() && !begins_with(known, history.size(), tokens, 0))) {
     known.clear();
+    mine.earlier = earlier;
+    mine.earlier_read = 0;
     mine.drafter->clear();
     mine.acceptance = {};
   }
@@ -71,9 +79,12 @@ void Speculation::script(int slot, std::vector<int32_t> drafts, std::vector<int3
 
 void Speculation::catch_up(int slot) {
   Slot& mine = slots_[slot];
+  const size_t texts = std::min(kCatchUp, mine.earlier.size() - mine.earlier_read);
+  mine.drafter->add_texts(mine.earlier.data() + mine.earlier_read, texts);
+  mine.earlier_read += texts;
   const size_t read = mine.drafter->length();
   const int32_t* next = mine.tokens.data() + read;
-  const size_t count = std::min(kCatchUp, mine.tokens.size() - read);
+  const size_t count = std::min(kCatchUp - texts, mine.tokens.size() - read);
   const size_t given = std::min(count, mine.prompt > read ? mine.prompt - read : 0);
   mine.drafter->append(next, given);
   mine.drafter->observe(next + given, count - given);

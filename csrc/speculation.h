@@ -54,10 +54,11 @@ class Speculation {
 
   // ---- Between epochs ----
 
-  // The tokens of a slot's sequence, the first `prompt` of them given. Those that it had before are
-  // not read again.
+  // The tokens of a slot's sequence, the first `prompt` of them given; and earlier texts, each with
+  // kTextEnd behind it. What it had before is not read again. So a sequence that goes on may do
+  // without the newest texts; but it never has one that is not among those given now.
   void begin(int slot, const std::vector<int32_t>& history, const std::vector<int32_t>& tokens,
-             size_t prompt);
+             size_t prompt, const std::vector<int32_t>& earlier);
 
   // For tests and measurements: by position of the sequence, what is proposed, and what is drawn in
   // the model's stead. Empty: as always.
@@ -88,6 +89,8 @@ class Speculation {
 
  private:
   struct Slot {
+    std::vector<int32_t> earlier = {};  // texts of other sequences
+    size_t earlier_read = 0;            // tokens of them that the drafter has read
     std::vector<int32_t> tokens = {};
     size_t prompt = 0;                           // how many of them were given
     std::unique_ptr<Drafter> drafter = nullptr;  // made when first asked for

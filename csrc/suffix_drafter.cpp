@@ -33,9 +33,13 @@ void SuffixDrafter::append(const int32_t* tokens, size_t count) {
   length_ += count;
 }
 
+void SuffixDrafter::add_texts(const int32_t* tokens, size_t count) {
+  for (size_t i = 0; i < count; ++i) index_.append(tokens[i]);
+}
+
 void SuffixDrafter::add_text(const int32_t* tokens, size_t count) {
-  append(tokens, count);
-  index_.append(SuffixIndex::kEnd);
+  add_texts(tokens, count);
+  index_.append(kTextEnd);
 }
 
 void SuffixDrafter::observe(const int32_t* tokens, size_t count) {
@@ -139,7 +143,7 @@ size_t SuffixDrafter::draft(size_t most, int32_t* tokens, float* chances) const 
     // Behind the end of the text stands the draft itself: a text that repeats goes on repeating.
     if (at >= index_.end() + count) break;
     const int32_t token = index_.has(at) ? index_.token(at) : tokens[at - index_.end()];
-    if (token == SuffixIndex::kEnd) break;
+    if (token == kTextEnd) break;
     const size_t agreed = agreement(source, static_cast<uint32_t>(count), token);
     tokens[count] = token;
     chances[count++] = rate(source, match, agreed).chance();

@@ -38,14 +38,14 @@ class SuffixDrafter final : public Drafter {
   // The text goes on with tokens that the model drew, drafted before or not: the drafter learns.
   void observe(const int32_t* tokens, size_t count) override;
 
-  // A whole other text, such as an earlier answer: to copy from, not to go on from. Before append.
-  void add_text(const int32_t* tokens, size_t count);
+  void add_texts(const int32_t* tokens, size_t count) override;
+  void add_text(const int32_t* tokens, size_t count);  // a whole one, without its end
 
   // Writes the tokens that may come next, at most `most`, and of each the chance that the model
   // draws it if it draws all those before it; returns how many.
   size_t draft(size_t most, int32_t* tokens, float* chances) const override;
 
-  // Tokens since `clear`, forgotten ones included.
+  // Tokens of the sequence since `clear`, forgotten ones included.
   size_t length() const override { return length_; }
   void clear() override;  // forgets the texts, not the chances
   size_t bytes() const { return index_.bytes(); }

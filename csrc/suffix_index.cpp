@@ -57,7 +57,7 @@ uint32_t SuffixIndex::match(uint32_t at) const {
   uint32_t count = 0;
   while (count < most) {
     const int32_t here = token(at - 1 - count);
-    if (here != token(end_ - 1 - count) || here == kEnd) break;
+    if (here != token(end_ - 1 - count) || here == kTextEnd) break;
     ++count;
   }
   steps_ += count + 1;

@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "drafter.h"
+
 namespace monolane {
 
 // A place in the text, and how many tokens before it equal the last ones of the text.
@@ -26,14 +28,13 @@ class SuffixIndex {
   static constexpr std::array<uint32_t, 4> kOrders = {1, 3, 7, 16};
   static constexpr size_t kWalk = 8;        // places looked at in the chain of each order
   static constexpr uint32_t kDeepest = 64;  // matches are not counted beyond
-  static constexpr int32_t kEnd = -1;       // stands between texts; equals nothing, not even itself
 
   using Matches = std::array<SuffixMatch, kOrders.size() * kWalk>;
 
   // `max_tokens` is rounded up to a power of two.
   explicit SuffixIndex(size_t max_tokens);
 
-  void append(int32_t token);
+  void append(int32_t token);  // kTextEnd: equals nothing, not even itself
   void clear();
 
   // Fills in places that follow what the text ends with, the longest match first and of equal ones

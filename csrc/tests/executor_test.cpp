@@ -1,7 +1,8 @@
 // Past 500 lines on purpose: one program, whose cases share its models and its comparison.
 // Drives the executor without Python, so that a sanitizer sees nothing but our own code: weights
-// converted by the workers, epochs, batches, stops, rollbacks, traces, and a destructor amid an
-// epoch, on 1 to 8 workers; and the ranks of a plan as executors of one process that share memory.
+// converted by the workers, epochs, batches, stops, drafts, rollbacks, traces, and a destructor
+// amid an epoch, on 1 to 8 workers; and the ranks of a plan as executors of one process that share
+// memory.
 //
 //   executor_test CASES           runs everything; exit code 0 if all holds
 //   executor_test CASES FAULT     with a fault put in, which the sanitizer must report:
@@ -363,6 +364,36 @@ void test_guides(Executor& executor, int32_t vocab) {
   EXPECT(parts == whole);
 }
 
+// Drafts that are right up to a place draw what none do, beside others and in epochs that end amid
+// them; a sequence of its own drafter, too.
+void test_drafts(Executor& executor) {
+  const std::vector<int32_t> given = prompt(20, 4);
+  Advance one = penalised(advance(0, given, 24), 20), other = advance(1, prompt(3, 2), 18);
+  clear(executor);
+  const Drawn plain = draw(executor, {one, other});
+  std::vector<int32_t> known = given;
+  known.insert(known.end(), plain.at(0).begin(), plain.at(0).end());
+  std::vector<int32_t> drafts = known;
+  for (size_t i = 0; i < drafts.size(); i += 5) drafts[i] ^= 1;
+  executor.script(0, drafts, {});
+  one.drafts = 7;
+  other.drafts = kAutoDrafts;
+  clear(executor);
+  EXPECT(draw(executor, {one, other}) == plain);
+  clear(executor);
+  size_t drawn = 0;
+  while (drawn < plain.at(0).size()) {
+    const auto held = known.begin() + executor.length(0);
+    one.history.assign(known.begin(), held);
+    one.tokens.assign(held, known.begin() + given.size() + drawn);
+    one.budget = static_cast<int32_t>(plain.at(0).size() - drawn);
+    executor.start({one});
+    const Drawn more = drain(executor, 2);
+    for (const int32_t token : more.at(0)) EXPECT(token == plain.at(0).at(drawn++));
+  }
+  executor.script(0, {}, {});
+}
+
 // Drafts that are taken back leave no trace; logits do not depend on the width of the passes.
 void test_rollback(Executor& executor, int32_t vocab) {
   const std::vector<int32_t> tokens = prompt(330, 6);
@@ -446,6 +477,7 @@ Drawn test_all(const NamedPlan& named, const Tensors& tensors, Isa isa, const st
   if (named.plan.header.groups % 2 == 0 && fault.empty()) test_ranks(named, tensors, isa, drawn);
   test_yield(executor);
   test_guides(executor, named.plan.header.vocab);
+  test_drafts(executor);
   test_rollback(executor, named.plan.header.vocab);
   test_trace(executor, named.plan);
   clear(executor);

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from monolane.cpu import CpuExecutor
-from monolane.epoch import AUTO_DRAFTS, Advance, Draw, Guide, TokenEvent
+from monolane.epoch import AUTO_DRAFTS, TEXT_END, Advance, Draw, Guide, TokenEvent
 from monolane.errors import RequestError
 
 from .test_kept import small_weights
@@ -128,6 +128,31 @@ def test_the_drafter_itself(executor: CpuExecutor) -> None:
     plain = run(executor, asked(0, prompt, budget=100))
     for drafts in (3, 32, AUTO_DRAFTS):
         assert bits(run(executor, asked(0, prompt, budget=100, drafts=drafts))) == bits(plain)
+
+
+def test_earlier_texts_are_drafted_from_and_forgotten(executor: CpuExecutor) -> None:
+    text = np.random.default_rng(5).permutation(VOCAB).tolist()  # repeats nothing of its own
+    executor.script(0, draws=[*PROMPT[:3], *text])
+    first = asked(0, PROMPT[:3], budget=30, drafts=8)
+    assert passes(run(executor, first)) == 30
+    earlier = [5, 6, TEXT_END, *text, TEXT_END]
+    got = run(executor, replace(first, earlier=earlier))
+    assert tokens(got) == text[:30]
+    assert passes(got) < 8
+    # The sequence goes on: with the same texts, with more of them, and with none, as if another
+    # asked who may not know of them. What is no longer given is not drafted from.
+    held = [*PROMPT[:3], *text[:29]]
+    rest = asked(0, text[29:30], budget=20, drafts=8, history=held, prompt=3)
+    counts = {}
+    for name, texts in (("same", earlier), ("more", [*earlier, 7, TEXT_END]), ("none", ())):
+        run(executor, replace(first, earlier=earlier))
+        executor.start([replace(rest, earlier=texts)])
+        counts[name] = passes(finish(executor))
+    executor.script(0)
+    assert counts["same"] == counts["more"] < 6
+    assert counts["none"] == 20
+    with pytest.raises(RequestError, match="earlier: expected ids from 0 to 71, got 72"):
+        run(executor, replace(first, earlier=[72]))
 
 
 def test_a_stop_within_a_draft(executor: CpuExecutor) -> None:

@@ -11,6 +11,7 @@ from monolane.epoch import (
     ADVANCE,
     DRAW,
     MAX_LOGPROBS,
+    TEXT_END,
     TOKEN,
     Advance,
     Draw,
@@ -66,7 +67,14 @@ def test_advances_are_packed_with_their_lists() -> None:
     first = Advance(slot=2, token_ids=(5, 6, 7), budget=9, draw=draw, stop_ids=frozenset((8, 2)))
     before = np.array([40, 41, 5], np.uint32)
     second = Advance(
-        slot=0, token_ids=(1,), budget=1, logprobs=4, guided=True, history=before, prompt=2
+        slot=0,
+        token_ids=(1,),
+        budget=1,
+        logprobs=4,
+        guided=True,
+        history=before,
+        prompt=2,
+        earlier=(9, TEXT_END),
     )
     packed = pack([first, second])
     assert packed.records.dtype == ADVANCE.dtype
@@ -74,6 +82,7 @@ def test_advances_are_packed_with_their_lists() -> None:
     assert packed.stops.tolist() == [2, 8]
     assert packed.biases.tolist() == [(3, 1.5), (9, -np.inf)]
     assert packed.history.tolist() == [40, 41, 5]
+    assert packed.earlier.tolist() == [9, 2**32 - 1]
     one, two = packed.records
     assert {name: one["draw"][name].item() for name in DRAW.dtype.names or ()} == {
         "seed": 2**64 - 1,
@@ -88,7 +97,13 @@ def test_advances_are_packed_with_their_lists() -> None:
     assert (one["slot"], one["budget"], one["logprobs"], one["guided"]) == (2, 9, -1, 0)
     assert (two["slot"], two["budget"], two["logprobs"], two["guided"]) == (0, 1, 4, 1)
     assert (one["prompt"], two["prompt"]) == (0, 2)
-    lists = (("tokens", (3, 1)), ("stops", (2, 0)), ("biases", (2, 0)), ("history", (0, 3)))
+    lists = (
+        ("tokens", (3, 1)),
+        ("stops", (2, 0)),
+        ("biases", (2, 0)),
+        ("history", (0, 3)),
+        ("earlier", (0, 2)),
+    )
     for name, counts in lists:
         assert (one[f"{name}_begin"], two[f"{name}_begin"]) == (0, counts[0])
         assert (one[f"{name}_count"], two[f"{name}_count"]) == counts

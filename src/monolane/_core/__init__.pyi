@@ -98,7 +98,7 @@ class Executor:
     def logits(self, slot: int, tokens: Sequence[int]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')]:
         """Feed tokens; return their logits, float32 [T, V]."""
 
-    def start(self, advances: bytes, tokens: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], stops: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], biases: bytes, history: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+    def start(self, advances: bytes, tokens: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], stops: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], biases: bytes, history: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], earlier: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
         """
         Begin an epoch: AdvanceRecord of each slot, and the lists of which they name parts.
         """
@@ -167,7 +167,7 @@ class SuffixDrafter:
 
     @property
     def length(self) -> int:
-        """Tokens since clear."""
+        """Tokens of the sequence, since clear."""
 
     @property
     def bytes(self) -> int:

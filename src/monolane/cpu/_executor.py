@@ -194,6 +194,7 @@ class CpuExecutor(Executor):
                 packed.stops,
                 packed.biases.tobytes(),
                 packed.history,
+                packed.earlier,
             )
 
     def read(self, seconds: float) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+from monolane.engine._earlier import EarlierAnswers
 from monolane.engine._files import ModelFiles
 from monolane.engine._guidance import Constraint
 from monolane.engine._parameters import SamplingParams
@@ -52,6 +53,7 @@ class Engine:
         self._chat_template: ChatTemplate | None = None
         self._slots = SlotPool(executor.slots)
         self.prefixes = Prefixes(self.backend, prefix_budget(prefix_cache, executor))
+        self._earlier = EarlierAnswers()
         self._prefix_file = None if prefix_file is None else Path(prefix_file)
         if self._prefix_file is not None:
             self.prefixes.load(self._prefix_file, files)
@@ -132,8 +134,8 @@ class Engine:
         """Answer a prompt piece by piece; the prompt is checked before this returns.
 
         ``constraint``: what the answer must look like; for this answer alone.
-        ``namespace``: requests of another one share no prefixes with this, so that nobody learns
-        from the time to the first token what others have asked.
+        ``namespace``: requests of another one share no prefixes and no drafts with this, so that
+        nobody learns from the time that an answer takes what others have asked.
         """
         params = params or SamplingParams()
         prompt_ids = self.prompt_ids(prompt)
@@ -153,7 +155,7 @@ class Engine:
         stop_ids = eos | frozenset(params.stop_ids)
         vocab = self.config.vocab_size
         job = Job(prompt_ids, params, budget, stop_ids, vocab, constraint, namespace)
-        return Stream(self.backend, self._slots, self.prefixes, self.tokenizer, job)
+        return Stream(self.backend, self._slots, self.prefixes, self._earlier, self.tokenizer, job)
 
     def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Return the logits after each token of a sequence: float32 [len(token_ids), vocab]."""

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from monolane.engine._drafts import DraftCounts
+from monolane.engine._earlier import EarlierAnswers
 from monolane.engine._guidance import Constraint, Guidance
 from monolane.engine._parameters import SamplingParams
 from monolane.engine._prefixes import Prefixes
@@ -26,7 +27,7 @@ class Job:
     stop_ids: frozenset[int]
     vocab: int
     constraint: Constraint | None = None
-    namespace: str = ""  # of the prefixes that it may take and leave
+    namespace: str = ""  # of the prefixes and answers that it may use and leave
 
 
 class Stream(Iterator[Piece]):
@@ -39,17 +40,19 @@ class Stream(Iterator[Piece]):
     finish_reason: FinishReason | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
-    namespace: str  # of the prefixes that it takes and leaves; may be changed before it begins
+    namespace: str  # of what it takes from others and leaves them; may be changed before it begins
 
     def __init__(
         self,
         backend: SharedExecutor,
         slots: SlotPool,
         prefixes: Prefixes,
+        earlier: EarlierAnswers,
         tokenizer: Tokenizer | None,
         job: Job,
     ) -> None:
         self._backend, self._slots, self._job = backend, slots, job
+        self._earlier = earlier
         self._prefixes, self.namespace = prefixes, job.namespace
         self._drawn: list[int] = []  # also those behind the end of the answer
         self._text = _Text(tokenizer, job)
@@ -161,6 +164,7 @@ class Stream(Iterator[Piece]):
                 self._watch(None)
                 request.stop()
             self._keep(slot)
+            self._earlier.add(self.namespace, len(self._job.prompt_ids), self._drawn)
         finally:
             self._slot = None
             self._slots.give(slot)
@@ -219,6 +223,7 @@ class Stream(Iterator[Piece]):
             logprobs=params.logprobs,
             guided=self._job.constraint is not None,
             drafts=params.drafts,
+            earlier=self._earlier.texts(self.namespace, prompt_ids) if params.drafts else (),
         )
 
     def _watch(self, request: Request | None) -> None:

@@ -5,7 +5,7 @@
 import it, it imports neither.
 """
 
-from monolane.epoch._advance import AUTO_DRAFTS, Advance, Draw, Guide
+from monolane.epoch._advance import AUTO_DRAFTS, TEXT_END, Advance, Draw, Guide
 from monolane.epoch._border import (
     ADVANCE,
     BIAS,
@@ -36,6 +36,7 @@ __all__ = [
     "DRAW",
     "MAX_LOGPROBS",
     "SPAN",
+    "TEXT_END",
     "TOKEN",
     "Advance",
     "Draw",

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from monolane.errors import RequestError
 
 AUTO_DRAFTS = -1  # see Advance
+TEXT_END = 0xFFFFFFFF  # behind each text of Advance.earlier
 
 
 def _number(default: float, kind: str, meaning: str) -> Any:
@@ -60,6 +61,9 @@ class Advance:
     # none. An array where they may be many: a tuple of 100,000 takes 40 times as long to hand over.
     history: Sequence[int] | npt.NDArray[np.uint32] = field(default=(), compare=False)
     prompt: int = 0  # how many of history and token_ids were given; the others were drawn
+    # Earlier texts to draft from, TEXT_END behind each. A hint, too; but an answer may come sooner
+    # by them, so they are those that whoever asks may know of.
+    earlier: Sequence[int] | npt.NDArray[np.uint32] = field(default=(), compare=False)
 
     def check_history(self, held: int) -> None:
         """Raise RequestError if the history is not that of a slot with ``held`` tokens."""

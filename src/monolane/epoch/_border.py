@@ -51,6 +51,8 @@ ADVANCE = Struct(
         Field("history_begin", "u32", "in the list of tokens that the slot holds"),
         Field("history_count", "u32", "all of them, or none"),
         Field("prompt", "u32", "how many of history and tokens were given, not drawn"),
+        Field("earlier_begin", "u32", "in the list of texts to draft from"),
+        Field("earlier_count", "u32", "may be none"),
     ),
     parts=(DRAW,),
 )
@@ -102,6 +104,7 @@ class PackedAdvances:
     stops: npt.NDArray[np.uint32]
     biases: npt.NDArray[np.void]  # BIAS
     history: npt.NDArray[np.uint32]
+    earlier: npt.NDArray[np.uint32]
 
 
 def pack(advances: Sequence[Advance]) -> PackedAdvances:
@@ -110,7 +113,7 @@ def pack(advances: Sequence[Advance]) -> PackedAdvances:
     tokens: list[int] = []
     stops: list[int] = []
     biases: list[tuple[int, float]] = []
-    history: list[npt.NDArray[np.uint32]] = [np.zeros(0, np.uint32)]
+    arrays: dict[str, list[npt.NDArray[np.uint32]]] = {"history": [], "earlier": []}
     for record, advance in zip(records, advances, strict=True):
         draw = advance.draw
         for field in DRAW.fields:
@@ -119,9 +122,10 @@ def pack(advances: Sequence[Advance]) -> PackedAdvances:
         record["logprobs"] = -1 if advance.logprobs is None else advance.logprobs
         record["drafts"] = advance.drafts
         record["guided"], record["prompt"] = advance.guided, advance.prompt
-        record["history_begin"] = sum(map(len, history))
-        record["history_count"] = len(advance.history)
-        history.append(np.asarray(advance.history, np.uint32))
+        for name, found in arrays.items():
+            values = np.asarray(getattr(advance, name), np.uint32)
+            record[f"{name}_begin"], record[f"{name}_count"] = sum(map(len, found)), len(values)
+            found.append(values)
         lists = (
             ("tokens", tokens, advance.token_ids),
             ("stops", stops, sorted(advance.stop_ids)),
@@ -135,7 +139,7 @@ def pack(advances: Sequence[Advance]) -> PackedAdvances:
         np.array(tokens, np.uint32),
         np.array(stops, np.uint32),
         np.array(biases, BIAS.dtype),
-        np.concatenate(history),
+        **{name: np.concatenate([np.zeros(0, np.uint32), *a]) for name, a in arrays.items()},
     )
 
 
