@@ -12,7 +12,7 @@ PACKAGE = Path(monolane.__file__).parent
 PACKAGES = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file())
 OPTIONAL = {"hf", "train", "tune"}  # need torch
 # Names of the contract that users know from here; all others are offered where they are made.
-PASSED_ON = {"engine": {"Guide", "TokenLogprob"}}
+PASSED_ON = {"engine": {"Guide", "RankAddresses", "TokenLogprob"}}
 
 
 @pytest.mark.parametrize("package", PACKAGES)

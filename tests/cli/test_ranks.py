@@ -1,5 +1,6 @@
 """``--ranks`` on the command line: the same text, and wrong numbers without a traceback."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -26,3 +27,33 @@ def test_wrong_numbers_of_ranks(tiny_model: Path) -> None:
         assert done.returncode == 1
         assert told in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_the_text_is_that_of_one_process_with_a_rank_by_address(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    key = tmp_path / "key"
+    key.write_text("0123456789abcdef\n")
+    command = [*PROGRAM, "rank", "--model", str(tiny_model), "--key-file", str(key)]
+    listen = ["--listen", "127.0.0.1:0"]
+    with subprocess.Popen([*command, *listen], stdout=subprocess.PIPE, text=True) as rank:
+        assert rank.stdout is not None
+        address = rank.stdout.readline().split()[-1]
+        together = generate(tiny_model, "--ranks", address, "--key-file", str(key))
+        without = generate(tiny_model, "--ranks", address)
+        rank.send_signal(signal.SIGINT)
+        assert rank.wait() == 130
+    alone = generate(tiny_model, "--backend", "cpu")
+    assert (together.returncode, together.stdout) == (0, alone.stdout), together.stderr
+    assert without.returncode == 1
+    assert f"rank 1 at {address} has another key" in without.stderr
+
+
+def test_what_an_address_needs(tiny_model: Path) -> None:
+    for options, told in (
+        (("--ranks", "192.0.2.1:7000"), "expected a key for ranks beyond this host, got none"),
+        (("--ranks", "two"), "ranks: expected a number, or host:port,host:port, got 'two'"),
+        (("--ranks", "2", "--key-file", "k"), "--key-file: expected ranks with addresses"),
+    ):
+        done = generate(tiny_model, *options)
+        assert (done.returncode, told in done.stderr) == (1, True), done.stderr

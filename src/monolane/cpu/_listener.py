@@ -166,8 +166,8 @@ class RankListener:
                 continue
             try:
                 if rank < own:
-                    links[-1] = connect(address, patience)
-                    join(links[-1], self._key, {"kind": "peer", "session": session, "rank": own})
+                    links[-1] = before = connect(address, patience)
+                    join(before, self._key, {"kind": "peer", "session": session, "rank": own})
                 else:
                     links[-1] = self._peer(session, rank)
             except (OSError, HandshakeError) as error:

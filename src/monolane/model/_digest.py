@@ -17,7 +17,7 @@ def digest(weights: Weights) -> str:
     def add(role: Role, layer: int | None, *arrays: Array) -> None:
         for array in arrays:
             found.update(f"\n{role.name} {layer} {array.dtype} {array.shape}\n".encode())
-            found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
     for index, layer in ((None, weights.outer), *enumerate(weights.layers)):
         for role in sorted(layer, key=lambda role: role.name):
