@@ -165,7 +165,7 @@ int cuStreamCreate(void** out, unsigned flags) {
   streams.insert(*out);
   return flags == 1 ? state() : INVALID_VALUE;
 }
-int cuStreamDestroy_v2(void* s) { return s == &stream ? state() : INVALID_HANDLE; }
+int cuStreamDestroy_v2(void* s) { return streams.count(s) ? state() : INVALID_HANDLE; }
 int cuEventCreate(void** out, unsigned flags) {
   return *out = malloc(8), flags == 2 || flags == 0 ? state() : INVALID_VALUE;
 }
@@ -280,8 +280,14 @@ int cuLaunchKernelEx(const Config* c, void* handle, void** params, void** extra)
   uint32_t bytes = number("_params_size");
   void* copy = aligned_alloc(64, (bytes + 63) / 64 * 64);
   memcpy(copy, params[0], bytes);
-  Grid grid{dlsym(f.library, f.name.c_str()), copy,    c->grid[0], c->block[0], c->shared,
-            cluster,                          nullptr, nullptr};
+  Grid grid{dlsym(f.library, f.name.c_str()),
+            copy,
+            c->grid[0],
+            c->block[0],
+            c->shared,
+            cluster,
+            nullptr,
+            nullptr};
   if (capture && c->stream == captured) {
     capture->push_back([grid, &f] { return emulate(f, grid); });
     return 0;
