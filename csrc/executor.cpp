@@ -257,7 +257,6 @@ void Executor::begin(std::vector<Advance> advances, float* all_logits) {
   check(advances);
   running_.clear();
   for (Advance& advance : advances) {
-    if (advance.guided) advance.drafts = 0;  // its draws wait for masks
     if (advance.drafts != 0) {
       speculation_.begin(advance.slot, advance.history, advance.tokens,
                          static_cast<size_t>(advance.prompt), advance.earlier);
