@@ -267,7 +267,6 @@ void Executor::begin(std::vector<Advance> advances, float* all_logits) {
   running_.clear();
   for (Advance& advance : advances) {
     cache_.reach(advance.slot, lengths_[advance.slot] + advance.tokens.size());
-    if (advance.guided) advance.drafts = 0;  // its draws wait for masks
     if (advance.drafts != 0) {
       speculation_.begin(advance.slot, advance.history, advance.tokens,
                          static_cast<size_t>(advance.prompt), advance.earlier);

@@ -154,10 +154,13 @@ class Executor {
     Seen seen = {};    // tokens of the sequence, the drawn ones as they leave
     int32_t row = -1;  // of `wanted` in this pass, whose logits choose its next token; -1: none
     Draft draft = {};  // the rows behind `row`: what may follow `next`
+    size_t right = 0;  // of its tokens, so many were drawn: the row behind them is the next to draw
     bool done = false;
     std::unique_ptr<Guide> guide = nullptr;  // taken, and its draw still to come
     bool parked = false;                     // its logits are there, its guide is not
-    std::vector<float> logits = {};          // [V] while parked
+    std::vector<float> logits = {};          // [rows, V] once parked: from its first row then on
+    const float* row_logits = nullptr;       // in there, of the next row; null: was not parked yet
+    int64_t parked_ns = 0;                   // when, if its guide could not have been there before
   };
   struct Worker;  // what only it touches: residual streams, activations, scratch
 
@@ -182,7 +185,9 @@ class Executor {
   void park(Running& running, const float* logits);
   bool take_guide(Running& running);
   void settle(Running& running, const float* logits);
-  void force(Running& running);
+  bool draw(Running& running, const float* logits);
+  bool force(Running& running, const float*& logits);
+  bool accept(Running& running, int32_t token, const float* logits, int32_t drafted);
   void emit(Running& running, int32_t token, const float* logits, int32_t drafted = 0,
             int32_t accepted = 0);
   void look_back(Running& running) const;

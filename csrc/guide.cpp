@@ -3,6 +3,11 @@
 // Not a callback of the decode thread, and not an epoch for each token. The reader of the answer
 // learns of a token when it is drawn, and posts what may follow while the pass runs that feeds it.
 // A late guide holds up no other slot: the slot's logits are kept, and it misses passes.
+//
+// Drafted tokens have rows of their own, but each waits for its guide, too, which follows from the
+// token before it. So a drafted token saves a pass, and costs the way to the reader and back. Masks
+// posted for drafts ahead of time would save that as well, but every grammar would have to step
+// ahead and back again for tokens that are not drawn.
 #include <algorithm>
 #include <stdexcept>
 #include <string>
@@ -54,19 +59,28 @@ void Executor::check_guide(int slot, const Guide& guide) const {
 
 // ---- Called by the leader ----
 
+// Keeps the logits of a slot from a row on, until its guide comes.
 void Executor::park(Running& running, const float* logits) {
-  running.logits.assign(logits, logits + plan_.header.vocab);
   running.parked = true;
+  running.parked_ns = running.right > 0 ? now_ns() : 0;  // else a pass has run meanwhile
+  if (running.row_logits == nullptr) {
+    const size_t rows = running.draft.used - running.right + 1;
+    running.logits.assign(logits, logits + rows * plan_.header.vocab);
+    logits = running.logits.data();
+  }
+  running.row_logits = logits;
 }
 
 // Goes on with those whose guide has come; returns whether there is one left without.
 bool Executor::settle_parked() {
   bool left = false;
   for (Running& running : running_) {
-    if (!running.parked) continue;
-    running.parked = !take_guide(running);
+    if (running.parked && take_guide(running)) {
+      if (running.parked_ns > 0) speculation_.add_wait(now_ns() - running.parked_ns);
+      running.parked = false;
+      settle(running, running.row_logits);
+    }
     left |= running.parked;
-    if (!running.parked) settle(running, running.logits.data());
   }
   return left;
 }
@@ -78,17 +92,30 @@ bool Executor::take_guide(Running& running) {
   return running.guide != nullptr;
 }
 
-// Forced tokens leave at once, and go in like a prompt: one wide pass, whose last row is drawn
-// from.
-void Executor::force(Running& running) {
-  running.advance.tokens = std::move(running.guide->forced);
+// Forced tokens leave at once. What was not drafted of them goes in like a prompt: one wide pass,
+// whose last row is drawn from. Returns whether all were drafted, and `logits` is that row.
+bool Executor::force(Running& running, const float*& logits) {
+  const std::vector<int32_t> forced = std::move(running.guide->forced);
   running.guide->forced.clear();
-  running.fed = 0;
-  for (const int32_t token : running.advance.tokens) {
-    emit(running, token, nullptr);
-    if (running.done) return;
+  const bool ends = running.guide->mask.empty();
+  size_t fed = 0;  // of the first ones
+  for (size_t i = 0; i < forced.size(); ++i) {
+    const size_t used = i == 0 && running.right == 0 ? running.draft.used : 0;
+    // What ends an answer is never fed, so it must be known by the time that it leaves.
+    if (ends && i + 1 == forced.size()) running.advance.budget = running.drawn + 1;
+    if (fed == i) {
+      fed += accept(running, forced[i], nullptr, static_cast<int32_t>(used));
+    } else {
+      emit(running, forced[i], nullptr);
+      if (running.advance.drafts != 0) speculation_.push(running.advance.slot, forced[i]);
+    }
+    if (running.done) return false;
   }
-  running.done = running.guide->mask.empty();
+  logits += fed * plan_.header.vocab;
+  if (fed == forced.size()) return true;
+  running.advance.tokens.assign(forced.begin() + fed, forced.end());
+  running.fed = 0;
+  return false;
 }
 
 }  // namespace monolane

@@ -60,8 +60,8 @@ void Executor::draft() {
   int rows = 0;
   bool reading = false;
   for (Running& running : running_) {
+    if (running.done || running.parked) continue;  // what is parked may have rows left
     running.draft.clear();
-    if (running.done || running.parked) continue;
     const bool decoding = running.fed == running.advance.tokens.size();
     rows += decoding;
     reading |= !decoding;
@@ -80,6 +80,7 @@ void Executor::draft() {
     if (most <= 0 || (reading && !given)) continue;
     speculation_.propose(advance.slot, lengths_[advance.slot] + 1, static_cast<size_t>(most),
                          running.draft);
+    running.draft.wait = advance.guided ? speculation_.wait() : 0;
     if (given) {
       running.draft.used = running.draft.tokens.size();
       rows += static_cast<int>(running.draft.used);
@@ -93,6 +94,8 @@ void Executor::draft() {
 void Executor::add_rows(Running& running) {
   const Advance& advance = running.advance;
   running.row = -1;
+  running.right = 0;
+  running.row_logits = nullptr;
   int64_t length = lengths_[advance.slot];
   const bool decoding = running.fed == advance.tokens.size();
   size_t count = decoding ? 1 : advance.tokens.size() - running.fed;
@@ -131,36 +134,48 @@ void Executor::choose_tokens() {
     if (running.done || running.row < 0) continue;
     const float* row = logits + running.row * vocab;
     running.row = -1;
-    if (!running.advance.guided || take_guide(running)) {
-      settle(running, row);
-    } else {
-      park(running, row);
-    }
+    settle(running, row);
   }
 }
 
-// The next tokens of a slot, or the forced ones. Each is drawn from its own logits with its own
-// noise; as long as a draw is what was drafted, the row behind it has the logits of the next.
+// The next tokens of a slot. Each is drawn from its own logits with its own noise, and where it is
+// guided under its own mask; as long as a draw is what was drafted, the row behind it has the
+// logits of the next. A mask follows from the tokens before it: the slot is parked until it comes.
 void Executor::settle(Running& running, const float* logits) {
-  if (running.guide && !running.guide->forced.empty()) return force(running);
-  const Advance& advance = running.advance;
-  const Draft& draft = running.draft;
-  const uint32_t* mask = running.guide ? running.guide->mask.data() : nullptr;
-  for (size_t i = 0;; ++i, logits += plan_.header.vocab) {
-    const int64_t position = lengths_[advance.slot];
-    int32_t token = choose(logits, plan_.header.vocab, advance.draw, advance.biases, running.seen,
-                           static_cast<uint32_t>(position), mask, scratch_);
-    token = speculation_.drawn(advance.slot, position, token);
-    const bool right = i < draft.tokens.size() && token == draft.tokens[i];
-    const bool accepted = right && i < draft.used;
-    emit(running, token, logits, i == 0 ? static_cast<int32_t>(draft.used) : 0,
-         accepted ? static_cast<int32_t>(i) + 1 : 0);
-    if (advance.drafts != 0) speculation_.push(advance.slot, token);
-    if (i < draft.tokens.size()) speculation_.learn(advance.slot, draft, i, right);
-    if (!accepted || running.done) break;
-    lengths_[advance.slot].store(position + 1, std::memory_order_relaxed);
+  for (bool more = true; more; logits += plan_.header.vocab) {
+    if (running.advance.guided && !take_guide(running)) return park(running, logits);
+    if (running.guide && !running.guide->forced.empty() && !force(running, logits)) return;
+    more = draw(running, logits);
   }
+}
+
+// Draws from a row; returns whether the one behind it is the next.
+bool Executor::draw(Running& running, const float* logits) {
+  const Advance& advance = running.advance;
+  const uint32_t* mask = running.guide ? running.guide->mask.data() : nullptr;
+  const int64_t position = lengths_[advance.slot];
+  const int32_t token = choose(logits, plan_.header.vocab, advance.draw, advance.biases,
+                               running.seen, static_cast<uint32_t>(position), mask, scratch_);
   running.guide.reset();
+  const size_t used = running.right == 0 ? running.draft.used : 0;
+  return accept(running, speculation_.drawn(advance.slot, position, token), logits,
+                static_cast<int32_t>(used));
+}
+
+// A token of the answer: it leaves. Returns whether it was drafted and fed, and more may follow.
+bool Executor::accept(Running& running, int32_t token, const float* logits, int32_t drafted) {
+  const Draft& draft = running.draft;
+  const size_t i = running.right;
+  const int32_t slot = running.advance.slot;
+  const bool right = i < draft.tokens.size() && token == draft.tokens[i];
+  const bool accepted = right && i < draft.used;
+  emit(running, token, logits, drafted, accepted ? static_cast<int32_t>(i) + 1 : 0);
+  if (running.advance.drafts != 0) speculation_.push(slot, token);
+  if (i < draft.tokens.size()) speculation_.learn(slot, draft, i, right);
+  if (!accepted || running.done) return false;
+  lengths_[slot].store(lengths_[slot] + 1, std::memory_order_relaxed);
+  ++running.right;
+  return true;
 }
 
 // Notes the tokens before the first draw, if penalties ask for them.

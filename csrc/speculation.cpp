@@ -126,10 +126,12 @@ void Speculation::share_out(const std::vector<Draft*>& drafts, int rows) {
   candidates_.resize(std::min(candidates_.size(), room));
   double expected = static_cast<double>(rows);  // tokens of the pass: each row so far brings one
   double best = kMargin * expected / cost_.of(rows);
+  double waited = 0;
   size_t used = 0;
   for (size_t i = 0; i < candidates_.size(); ++i) {
     expected += candidates_[i].chance;
-    const double rate = expected / cost_.of(rows + static_cast<int>(i) + 1);
+    waited += candidates_[i].chance * candidates_[i].draft->wait;
+    const double rate = expected / (cost_.of(rows + static_cast<int>(i) + 1) + waited);
     if (rate <= best) continue;
     best = rate;
     used = i + 1;

@@ -38,6 +38,7 @@ struct Draft {
   std::vector<float> stated = {};    // by the drafter: that a token is right if those before it are
   std::vector<double> chances = {};  // that it is right and all before it are, by experience
   size_t used = 0;                   // tokens that the pass verifies, from the first on
+  double wait = 0;                   // expected nanoseconds of each that is right, beside its row
 
   void clear() {
     tokens.clear();
@@ -87,6 +88,10 @@ class Speculation {
 
   void add_cost(int width, int64_t nanoseconds) { cost_.add(width, nanoseconds); }
 
+  // How long a guided draw within a pass waits for its mask, which the token before it tells.
+  void add_wait(int64_t nanoseconds) { wait_.add(1, nanoseconds); }
+  double wait() const { return wait_.of(1); }
+
  private:
   struct Slot {
     std::vector<int32_t> earlier = {};  // texts of other sequences
@@ -106,6 +111,7 @@ class Speculation {
   int max_width_;
   int64_t context_;
   PassCost cost_;
+  PassCost wait_{1};
   Acceptance acceptance_;  // of all sequences
   std::vector<Candidate> candidates_;
 };

@@ -337,13 +337,19 @@ class Guiding {
   std::condition_variable changed_;
 };
 
-// What is guided draws the same alone, beside others, and in epochs that end at any time.
+// What is guided draws the same alone, beside others, and in epochs that end at any time; with
+// drafts, most of them right.
 void test_guides(Executor& executor, int32_t vocab) {
   Advance guided = advance(1, prompt(20, 9), 40);
   guided.guided = true;
   clear(executor);
   const std::vector<int32_t> whole = Guiding(executor, vocab).draw({guided}, SIZE_MAX);
   EXPECT(whole.size() == 40);
+  std::vector<int32_t> drafts = guided.tokens;
+  drafts.insert(drafts.end(), whole.begin(), whole.end());
+  for (size_t i = 0; i < drafts.size(); i += 5) drafts[i] ^= 1;
+  executor.script(1, drafts, {});
+  guided.drafts = 7;
   clear(executor);
   const std::vector<int32_t> beside =
       Guiding(executor, vocab)
@@ -362,6 +368,7 @@ void test_guides(Executor& executor, int32_t vocab) {
     parts = guiding.draw({rest}, parts.size() + 3);
   }
   EXPECT(parts == whole);
+  executor.script(1, {}, {});
 }
 
 // Drafts that are right up to a place draw what none do, beside others and in epochs that end amid

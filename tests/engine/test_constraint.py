@@ -3,6 +3,7 @@
 import threading
 import time
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -233,3 +234,26 @@ def test_guided_and_free_answers_do_not_touch_each_other(tiny_model: Path, backe
         for thread in threads:
             thread.join()
         assert failures == []
+
+
+@pytest.mark.parametrize("logprobs", [None, 2])
+def test_drafts_do_not_change_what_is_guided(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, logprobs: int | None
+) -> None:
+    """With log-probabilities, forced tokens are drawn one by one."""
+    params = replace(SAMPLED, logprobs=logprobs, speculation="suffix")
+    with Engine.load(tiny_model, "cpu") as engine:
+        plain = engine.generate([1, 2, 3], replace(params, speculation="off"), Walk())
+        executor = engine.backend.executor
+        for wrong in (0, 4):  # of so many drafted tokens one
+            drafts = [1, 2, 3, *plain.token_ids]
+            if wrong:
+                drafts = [t if i % wrong else (t + 1) % VOCAB for i, t in enumerate(drafts)]
+            engine.backend.truncate(0, 0)  # between epochs
+            executor.script(0, drafts=drafts)
+            with monkeypatch.context() as patch:
+                patch.setattr(SamplingParams, "drafts", property(lambda params: 7))
+                got = engine.generate([1, 2, 3], params, Walk(delay=0.001))
+            assert (got.token_ids, got.logprobs) == (plain.token_ids, plain.logprobs)
+            assert got.timings.draft_n_accepted > 10
+            assert wrong or got.timings.draft_n_accepted == got.timings.draft_n

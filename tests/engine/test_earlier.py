@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from monolane import Engine, SamplingParams
@@ -85,10 +86,15 @@ def test_a_second_answer_drafts_from_the_first(
 
 
 def test_what_is_off_is_given_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = []
-    monkeypatch.setattr(
-        EarlierAnswers, "texts", lambda *asked: given.append(asked) or np.zeros(0, np.uint32)
-    )
+    given: list[str] = []
+
+    def texts(
+        earlier: EarlierAnswers, namespace: str, prompt_ids: object
+    ) -> npt.NDArray[np.uint32]:
+        given.append(namespace)
+        return np.zeros(0, np.uint32)
+
+    monkeypatch.setattr(EarlierAnswers, "texts", texts)
     for speculation in ("off", "suffix"):
         engine.generate("x", SamplingParams(max_tokens=2, speculation=speculation))  # type: ignore[arg-type]
     assert len(given) == 1
