@@ -2,9 +2,9 @@
 
     python studies/dtp/report.py
 
-A variant is judged at the best of the learning rates that it was given ("small" gives one, the same to
-all), by its difference to "now" (ordinary tensor parallelism) under the same seed: same order of the
-data, so that much of the noise is shared.
+A variant is judged at the best of the learning rates that it was given ("small" gives one, the
+same to all), by its difference to "now" (ordinary tensor parallelism) under the same seed: same
+order of the data, so that much of the noise is shared.
 """
 
 import argparse

@@ -9,25 +9,34 @@ was killed anywhere ends in the same bits as one that was not, with as many proc
 number it reads the same rows in the same order, and sums in another order.
 """
 
+import errno
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from monolane.data import Corpus
-from monolane.errors import CheckpointError, ConfigError, TrainingError
+from monolane.errors import CheckpointError, ConfigError, MonolaneError, TrainingError
 from monolane.train._config import RunConfig, differences, load_config, write_config
 from monolane.train._forecast import flops_per_token, peak_flops
 from monolane.train._guard import SpikeGuard
 from monolane.train._inputs import make_validator, open_blend, open_corpus
 from monolane.train._interrupt import deferred_interrupt
+from monolane.train._lock import held
 from monolane.train._record import Listeners, Observers, StepRecord
 from monolane.train._store import Progress, Store, checkpoint_folder, checkpoint_steps
 from monolane.train._trainer import Outcome, Trainer
 from monolane.train._world import World, open_world
 
 CONFIG = "config.toml"
+
+# What a disk may say: it is full, read-only, not ours, failing, or has something else there.
+_DISK = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.EIO, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG),
+}
 
 # What a resumed run may change: how the work is done and watched, not what is computed.
 _FREE = ("parallel.", "compute.", "checkpoint.", "validation.", "guard.", "log.", "data.corpus")
@@ -47,8 +56,23 @@ def train_run(
         _check_resumable(config, run)
     else:
         check_new(run)
-    with open_world(config) as world:
+    with disk_errors_told(run), held(run), open_world(config) as world:
         return Run(config, run, world, listeners).finish()
+
+
+@contextmanager
+def disk_errors_told(run: Path) -> Iterator[None]:
+    """Turn what a disk refuses into a CheckpointError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, MonolaneError) or error.errno not in _DISK:
+            raise
+        where = "" if error.filename is None else f": {error.filename}"
+        raise CheckpointError(
+            f"{run}: the disk refuses: {error.strerror}{where}; make room or mend it, and go on "
+            "with --resume, or name another folder"
+        ) from error
 
 
 class Run:
@@ -78,6 +102,7 @@ class Run:
         kind = "resume" if self.progress.step else "start"
         processes = f"{self.world.size} process{'es' * (self.world.size > 1)}"
         self._observers.event(self.progress.step, kind, processes)
+        self._say_what_is_damaged()
         try:
             with deferred_interrupt() as asked:
                 while self.progress.step < self.config.schedule.steps:
@@ -166,6 +191,13 @@ class Run:
         for step in self.store.finished():
             self._observers.event(step, "checkpoint", "")
 
+    def _say_what_is_damaged(self) -> None:
+        """Tell of checkpoints that were passed over, and why."""
+        for step, fault in self.store.damaged().items():
+            self._observers.event(
+                self.progress.step, "damaged", f"the checkpoint of step {step} is left out: {fault}"
+            )
+
     def _is_best(self, scores: Mapping[str, float]) -> bool:
         """Note the scores of a validation; return whether they are the best so far."""
         self._observers.validation(self.progress.step, scores)
@@ -181,6 +213,7 @@ class Run:
         self._observers.event(spiked.step, "spike", f"began at step {onset}")
         self.store.wait(spiked)
         step = self.store.newest(before=onset)
+        self._say_what_is_damaged()
         if step is None:
             raise TrainingError(
                 f"step {spiked.step}: the loss spiked from step {onset} on, and no checkpoint is "
