@@ -48,7 +48,17 @@ class Observer(Protocol):
 Listeners = Callable[[int], Sequence[Observer]]
 
 EVENT_KINDS = (
-    *("start", "resume", "stage", "checkpoint", "damaged", "skipped", "spike", "rollback"),
+    *(
+        "start",
+        "resume",
+        "stage",
+        "checkpoint",
+        "damaged",
+        "warning",
+        "skipped",
+        "spike",
+        "rollback",
+    ),
     *("stop", "end"),
 )
 

@@ -3,8 +3,9 @@
     <run>/attempts/node-0.jsonl         one line per attempt of this node
     <run>/attempts/node-0-0001.log      what its processes wrote, ours and torchrun's
 
-The processes write to the file themselves, not through us: a launcher that dies takes nothing with
-it. They are in a session of their own, so that a Ctrl-C reaches them once, by way of us.
+The processes write to the file themselves, not through us: what they say is not lost with a
+launcher that dies. They watch it, and then keep their state and stop (``_lock.py``). They are in a
+session of their own, so that a Ctrl-C reaches them once, by way of us.
 """
 
 import ctypes

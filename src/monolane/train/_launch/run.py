@@ -1,7 +1,8 @@
 """Launches a run so that it ends by itself: isolated from the tree, started again after a crash.
 
 The first launch keeps code and config in the run's folder; every process, also of later launches,
-runs those, whatever the tree has become. One launcher at a time holds a node's part of a run.
+runs those, whatever the tree has become. One launcher at a time holds a node's part of a run
+(``_lock.py``).
 """
 
 import sys
