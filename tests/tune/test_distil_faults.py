@@ -118,5 +118,5 @@ def test_it_is_staged_beside_the_output(
     length = ["--steps", "2", "--rows", "1", "--context", "16"]
     result = CliRunner().invoke(app, ["retrofit", str(llama()), str(out), *shape, *length])
     assert result.exit_code == 0, result.output
-    assert {folder.parent.parent for folder in seen} == {out.parent}
+    assert {folder.parents[2] for folder in seen} == {out.parent}
     assert sorted(path.name for path in out.parent.iterdir()) == ["out", "out.run"]

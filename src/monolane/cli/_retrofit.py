@@ -122,7 +122,8 @@ def _convert_and_distil(
     # Beside the output, whose disk must hold it anyway: a system's temporary folder may be memory.
     prefix = f".{out.name}.staging-"
     with writing(out) as parent, tempfile.TemporaryDirectory(dir=parent, prefix=prefix) as name:
-        dense, delayed = Path(name) / "dense", Path(name) / folder.name
+        # Both by the source's name, which the card says, whatever that is.
+        dense, delayed = (Path(name) / part / folder.name for part in ("teacher", "student"))
         retrofit_folder(folder, dense, lanes=1)  # the source's arithmetic, at a dense model's cost
         retrofit_folder(folder, delayed, **shape)
         healed = distil_folder(dense, delayed, text, out, recipe, report=report, say=say, **how)

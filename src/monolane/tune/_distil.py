@@ -199,7 +199,7 @@ def distil_folder(
         healed = heal(teacher, student, windows, recipe, report, keeper, state)
         check_finite(student)
         tensors = rounded_tensors(shape, student)
-        values = {"recipe": recipe, "healed": healed}
+        values: dict[str, Any] = {"recipe": recipe, "healed": healed}
         publish(delayed, destination, shape, tensors, overwrite, "distil_card", **values)
     return healed
 

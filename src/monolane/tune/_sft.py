@@ -122,7 +122,7 @@ def tune_folder(
             model = merged(model)
         check_finite(model)
         tenth = max(1, len(losses) // 10)
-        values = {
+        values: dict[str, Any] = {
             "recipe": recipe,
             "material": material,
             "steps": schedule.steps,
