@@ -79,9 +79,15 @@ API_KEY = Variable(
 
 OFFLINE = Variable("MONOLANE_OFFLINE", "1: nothing is downloaded", False, _switch)
 HUB_OFFLINE = Variable("HF_HUB_OFFLINE", "the Hub's own word for that", False, _hub_switch)
+LAUNCHER = Variable(
+    "MONOLANE_LAUNCHER",
+    "process id of 'monolane launch', set by it; its processes end with it",
+    0,
+    int,
+)
 
 VARIABLES: tuple[
-    Variable[str] | Variable[Path] | Variable[Secret] | Variable[bool],
+    Variable[int] | Variable[str] | Variable[Path] | Variable[Secret] | Variable[bool],
     ...,
 ] = (
     BACKEND,
@@ -89,6 +95,7 @@ VARIABLES: tuple[
     API_KEY,
     OFFLINE,
     HUB_OFFLINE,
+    LAUNCHER,
 )
 
 

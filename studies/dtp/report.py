@@ -2,8 +2,9 @@
 
     python studies/dtp/report.py
 
-A variant is judged at its best learning rate, by its difference to "now" (ordinary tensor
-parallelism) under the same seed: same order of the data, so that much of the noise is shared.
+A variant is judged at the best of the learning rates that it was given ("small" gives one, the
+same to all), by its difference to "now" (ordinary tensor parallelism) under the same seed: same
+order of the data, so that much of the noise is shared.
 """
 
 import argparse
@@ -82,7 +83,7 @@ def verdicts(lines: Sequence[dict[str, Any]]) -> list[Verdict]:
 def table(lines: Sequence[dict[str, Any]]) -> list[str]:
     """Return the verdicts of one size as Markdown."""
     rows = [
-        "| variant | parameters | best rate | seeds | held-out nats/token | against `now` |",
+        "| variant | parameters | rate | seeds | held-out nats/token | against `now` |",
         "|---|---|---|---|---|---|",
     ]
     parameters = {line["variant"]: line["parameters"] for line in lines}

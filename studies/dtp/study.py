@@ -3,8 +3,9 @@
     python studies/dtp/study.py small           # every run that results/small.jsonl lacks
     python studies/dtp/report.py                # the report, from all results
 
-Each variant gets the same search over learning rates under seed 0, then further seeds at its best
-rate. A finished run is a line of the results file at once, so the study may be stopped and goes on.
+Each variant tries the rates of its size under seed 0, then gets further seeds at the best of them;
+"small" has one rate for all, so there nothing is searched. A finished run is a
+line of the results file at once, so the study may be stopped and goes on.
 Needs ``pip install 'monolane[train]'``.
 """
 

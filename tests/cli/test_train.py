@@ -45,7 +45,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The configs of runs that would have been trained."""
     configs: list[Any] = []
 
-    def train_run(config: Any, run: Path, listeners: Any, *, resume: bool) -> None:
+    def train_run(config: Any, run: Path, listeners: Any, **options: Any) -> None:
         configs.append(config)
 
     monkeypatch.setattr("monolane.train.train_run", train_run)
@@ -78,7 +78,7 @@ def test_a_dry_run_honours_them_too() -> None:
         (["tiny", "x", "--dry-run", "--resume"], "--resume"),
         (["demo", "x", "--set", "seed=1"], "--set"),
         (["demo", "x", "--device", "H200"], "--device"),
-        (["demo", "x", "--dry-run"], "--dry-run"),
+        (["demo", "x", "--dry-run", "--mfu", "0.3"], "--mfu"),
         (["demo", "x", "--steps", "3", "--minutes", "3"], "--minutes"),
         (["demo", "x", "--resume", "--minutes", "3"], "--minutes"),
         (["demo", "x", "--resume", "--seed", "3"], "--seed"),

@@ -34,7 +34,8 @@ def test_the_demo_is_tuned_and_chats(tmp_path: Path) -> None:
     made = run("sft", "demo", data, out, "--steps", 12, "--rows", 1, "--learning-rate", 3e-3)
     assert made.returncode == 0, made.stderr
     assert made.stdout == f"{out}\n"
-    assert "step 12: loss" in made.stderr
+    assert "step 12  end: all steps are done" in made.stderr
+    assert (tmp_path / "tuned.run" / "board").is_dir()
     assert "12 steps on 1 chats in 1 rows" in made.stderr
     said = subprocess.run(
         [*PROGRAM, "chat", "-m", str(out), "-t", "0"],

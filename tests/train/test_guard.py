@@ -73,12 +73,18 @@ def test_the_last_losses_are_not_history_yet() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_no_number_is_a_spike_at_once(value: float) -> None:
-    assert SpikeGuard().observe(record(1, value))
+def test_what_is_no_number_is_skipped_alone_and_a_spike_in_numbers(value: float) -> None:
+    """It has updated nothing; four of seven are a spike, also before there is a history."""
     guard = SpikeGuard()
-    assert not guard.observe(record(1, 3.0))
-    assert guard.observe(record(2, 3.0, norm=value))
-    assert guard.onset == 2
+    assert alarms(guard, [3.0, value, 3.0, value, 3.0, value]) == []
+    again = SpikeGuard()
+    again.load(json.loads(json.dumps(guard.state())))  # as a checkpoint keeps it
+    assert again.observe(record(7, 3.0, norm=value))
+    assert again.onset == 2
+    guard = SpikeGuard()
+    for step in range(1, 400):
+        assert not guard.observe(record(step, value if step % 5 == 0 else 3.0))
+    assert guard.limits() == (3.0 - 0.15, 3.0 + 0.15)  # no part of the history
 
 
 def test_a_few_bad_batches_are_no_spike() -> None:

@@ -24,8 +24,8 @@ from monolane.train import (
     train_run,
 )
 from monolane.train._journal import read_journal
-from monolane.train._launch.run import _locked
 from monolane.train._launch.snapshot import snapshot_environment, take_snapshot
+from monolane.train._lock import locked
 
 from .watching import attempts, wait_for
 
@@ -34,18 +34,18 @@ QUICK = RestartPolicy(restarts=2, wait=0.01, grace=5.0)
 
 def test_a_run_is_run_once(tmp_path: Path) -> None:
     """The lock outlives a launcher whose processes go on."""
-    with _locked(tmp_path / "node-0.lock") as lock:
+    with locked(tmp_path / "node-0.lock") as lock:
         child = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
     try:
         with (
             pytest.raises(TrainingError, match="expected nobody to run it"),
-            _locked(tmp_path / "node-0.lock"),
+            locked(tmp_path / "node-0.lock"),
         ):
             pass
     finally:
         child.kill()
         child.wait()
-    with _locked(tmp_path / "node-0.lock"):
+    with locked(tmp_path / "node-0.lock"):
         pass
 
 

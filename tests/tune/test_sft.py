@@ -14,6 +14,7 @@ from monolane.engine import Engine, SamplingParams
 from monolane.errors import CheckpointError, ConfigError, MissingExtraError, TextError
 from monolane.hf import LaneformerForCausalLM
 from monolane.model import Checkpoint, Quantization, quantize_folder, read_config
+from monolane.text import ChatTemplate
 from monolane.tune import LoraRecipe, SftRecipe, _sft, chat_encoder, prepare_material, tune_folder
 from monolane.tune._material import row_arrays
 
@@ -60,7 +61,7 @@ def test_it_learns_its_chats_and_the_engine_says_them(
     assert "after supervised fine-tuning" in (out / "README.md").read_text()
     marked = (tmp_path / "out.run" / "chat_template.training.jinja").read_text()
     assert "generation" in marked
-    assert not (out / "chat_template.jinja").exists()  # as in the source
+    assert (out / "chat_template.jinja").read_text() == ChatTemplate.open(chat_model).source
 
 
 class KilledError(Exception):

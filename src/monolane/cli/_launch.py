@@ -26,6 +26,10 @@ def launch(
     grace: Annotated[
         float, typer.Option(help="Seconds to keep the state when asked to stop.")
     ] = 60.0,
+    stall: Annotated[
+        float,
+        typer.Option(help="Seconds without a new step, then the processes are started again."),
+    ] = 1800.0,
 ) -> None:
     """Train as 'monolane train' does, with restarts, from a snapshot of code and config.
 
@@ -39,6 +43,6 @@ def launch(
         out,
         settings or (),
         fleet=Fleet(processes, nodes, node, address),
-        policy=RestartPolicy(restarts=restarts, grace=grace),
+        policy=RestartPolicy(restarts=restarts, grace=grace, stall=stall),
     )
     raise typer.Exit(status)

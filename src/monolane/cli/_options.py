@@ -123,3 +123,13 @@ Settings = Annotated[
     typer.Option("--set", help="section.key=value over the config's; may be given again."),
 ]
 ResultsOut = Annotated[Path | None, typer.Option(help="Write the results to this file, or folder.")]
+
+
+def given(call: typer.Context) -> dict[str, str]:
+    """Return the parameters that the command line gives, with their spelling."""
+    return {
+        str(parameter.name): parameter.opts[0]
+        for parameter in call.command.params
+        if (source := call.get_parameter_source(str(parameter.name)))
+        and source.name == "COMMANDLINE"
+    }

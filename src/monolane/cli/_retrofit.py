@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from monolane.tune import AnnealRecipe
 
 
+_DISTILLED = (  # options of --distil alone
+    *("steps", "order", "objective", "context", "rows", "learning_rate", "seed"),
+    *("resume", "save_every", "device"),
+)
+
+
 def retrofit(
+    call: typer.Context,
     source: Annotated[
         str,
         typer.Argument(help="A dense model: 'smollm2', a folder, a .gguf file, or a Hub id."),
@@ -39,13 +46,22 @@ def retrofit(
     rows: Annotated[int, typer.Option(help="Windows of a step.")] = 8,
     learning_rate: Annotated[float, typer.Option(help="Peak.")] = 1e-3,
     seed: Annotated[int, typer.Option(help="Of the order of the windows.")] = 0,
+    resume: options.Resume = False,
+    save_every: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 50,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda: where to train.")] = "auto",
     overwrite: options.ReplaceOut = False,
 ) -> None:
     """Convert a dense checkpoint into lanes: exact without a delay, a starting point with one.
 
     A .gguf file is dequantised first. --distil trains the delayed model back towards its source on
-    the text of a file or folder.
+    the text of a file or folder; a killed run is in OUT.run: continue with --resume.
     """
+    given = options.given(call)
+    for name in _DISTILLED if distil is None else ():
+        if name in given:
+            raise typer.BadParameter("only --distil trains: give it too", param_hint=given[name])
+    if early and not delay:
+        raise typer.BadParameter("without a delay there is none before it", param_hint="--early")
     from monolane.cli._unpacked import model_folder
     from monolane.tune import AnnealRecipe
 
@@ -64,7 +80,12 @@ def retrofit(
                 peak_lr=learning_rate,
                 seed=seed,
             )
-            _convert_and_distil(folder, out, shape, overwrite, distil, recipe)
+            how = {"overwrite": overwrite, "resume": resume, "save_every": save_every}
+            try:
+                _convert_and_distil(folder, out, shape, distil, recipe, how | {"device": device})
+            except KeyboardInterrupt:
+                sys.stderr.write("interrupted; what OUT.run keeps goes on with --resume\n")
+                raise
     sys.stdout.write(f"{out}\n")
 
 
@@ -85,22 +106,27 @@ def _convert_and_distil(
     folder: Path,
     out: Path,
     shape: dict[str, Any],
-    overwrite: bool,
     text: Path,
     recipe: "AnnealRecipe",
+    how: dict[str, Any],
 ) -> None:
+    from monolane.model import writing
     from monolane.tune import distil_folder, retrofit_folder
 
     def report(step: int, loss: float, share: float) -> None:
         sys.stderr.write(f"step {step + 1}: loss {loss:.4f}, share of the delay {share:.2f}\n")
 
-    with tempfile.TemporaryDirectory(prefix="monolane-retrofit-") as name:
-        dense, delayed = Path(name) / "dense", Path(name) / folder.name
+    def say(line: str) -> None:
+        sys.stderr.write(f"{line}\n")
+
+    # Beside the output, whose disk must hold it anyway: a system's temporary folder may be memory.
+    prefix = f".{out.name}.staging-"
+    with writing(out) as parent, tempfile.TemporaryDirectory(dir=parent, prefix=prefix) as name:
+        # Both by the source's name, which the card says, whatever that is.
+        dense, delayed = (Path(name) / part / folder.name for part in ("teacher", "student"))
         retrofit_folder(folder, dense, lanes=1)  # the source's arithmetic, at a dense model's cost
         retrofit_folder(folder, delayed, **shape)
-        healed = distil_folder(
-            dense, delayed, text, out, recipe, overwrite=overwrite, report=report
-        )
+        healed = distil_folder(dense, delayed, text, out, recipe, report=report, say=say, **how)
     sys.stderr.write(
         f"held-out loss, nats per token: {healed.source:.3f} as the source, {healed.at_once:.3f} "
         f"with the delay at once, {healed.after:.3f} after {recipe.steps} steps\n"

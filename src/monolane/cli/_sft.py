@@ -46,20 +46,20 @@ def sft(
     chosen = SftRecipe() if recipe is None else read_recipe(recipe)
     chosen = dataclasses.replace(chosen, **changes)
 
-    def report(step: int, logs: dict[str, float]) -> None:
-        line = f"step {step}: loss {logs['loss']:.4f}, rate {logs['learning_rate']:.2e}"
-        sys.stderr.write(line + "\n")
-
-    tuned = tune_folder(
-        find_model(model),
-        data,
-        out,
-        chosen,
-        resume=resume,
-        overwrite=overwrite,
-        save_every=save_every,
-        report=report,
-    )
+    try:
+        tuned = tune_folder(
+            find_model(model),
+            data,
+            out,
+            chosen,
+            resume=resume,
+            overwrite=overwrite,
+            save_every=save_every,
+            boards=True,
+        )
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; what OUT.run keeps goes on with --resume\n")
+        raise
     found = tuned.material
     sys.stderr.write(
         f"{tuned.steps} steps on {found.chats} chats in {len(found.rows)} rows: {found.tokens} "

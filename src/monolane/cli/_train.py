@@ -12,6 +12,7 @@ import typer
 from monolane.cli import _options as options
 
 _FORECAST = ("world_size", "mfu", "device")  # options of --dry-run alone
+_PUBLISHED = 192  # devices that trained the published model
 # Options that stand for a field of a run config.
 _FIELDS = {"steps": "schedule.steps", "seed": "seed", "threads": "compute.threads"}
 
@@ -44,7 +45,13 @@ def train(
             "--dry-run", help="Print parameters, memory per device, tokens and time; train nothing."
         ),
     ] = False,
-    world_size: Annotated[int, typer.Option(help="With --dry-run: number of devices.")] = 192,
+    world_size: Annotated[
+        int | None,
+        typer.Option(
+            help="With --dry-run: number of devices [default: 192, where a step's rows divide, or "
+            "else 1]."
+        ),
+    ] = None,
     mfu: Annotated[
         float, typer.Option(help="With --dry-run: share of the device's peak that is reached.")
     ] = 0.25,
@@ -76,12 +83,7 @@ def train(
     On several devices or processes: torchrun --nproc-per-node N -m monolane train CONFIG OUT.
     Progress goes to stderr, a log and checkpoints to OUT; Ctrl-C keeps what has been learnt.
     """
-    given = {
-        str(parameter.name): parameter.opts[0]
-        for parameter in context.command.params
-        if (source := context.get_parameter_source(str(parameter.name)))
-        and source.name == "COMMANDLINE"
-    }
+    given = options.given(context)
     if demo:
         if out is not None:
             raise typer.BadParameter(f"expected OUT alone, got also {config}", param_hint="--demo")
@@ -90,10 +92,18 @@ def train(
     if out is None and not dry_run:
         raise typer.BadParameter("expected the folder to write after the config", param_hint="OUT")
     from monolane.engine import find_model
-    from monolane.train import forecast, load_config, standard_listeners, train_demo, train_run
+    from monolane.train import (
+        DemoRecipe,
+        forecast,
+        kept_settings,
+        load_config,
+        standard_listeners,
+        train_demo,
+        train_run,
+    )
 
     if config != "demo":
-        settings = list(settings or ())
+        settings = [*(kept_settings(out) if resume and out else ()), *(settings or ())]
         for name, value in (("steps", steps), ("seed", seed), ("threads", threads)):
             if name in given:
                 settings.append(f"{_FIELDS[name]}={value}")
@@ -103,9 +113,18 @@ def train(
             # A run's folder, or a model that may also be named.
             start = begin_with if Path(begin_with).is_dir() else find_model(begin_with)
             settings.append(f"model.init_from={json.dumps(str(start))}")
+    if dry_run and config == "demo":
+        length = DemoRecipe(seed=seed).run_config(
+            Path("corpus"), steps or 1000, precision="float32"
+        )
+        text = forecast(length, 1, mfu).text(timed=False)
+        fits = f"as many as fit into {minutes:g} minutes on this machine: measured at the start"
+        sys.stdout.write(f"{text}{'steps':<17}  {fits if steps is None else f'{steps:,}'}\n")
+        return
     if dry_run:
-        made = forecast(load_config(config, settings or ()), world_size, mfu, device)
-        sys.stdout.write(made.text())
+        planned = load_config(config, settings or ())
+        world = world_size or (1 if planned.data.rows_per_step % _PUBLISHED else _PUBLISHED)
+        sys.stdout.write(forecast(planned, world, mfu, device).text())
         return
     assert out is not None
     try:
@@ -119,11 +138,18 @@ def train(
                 threads=threads,
                 compiled=compiled,
                 begin_with=None if begin_with is None else find_model(begin_with),
+                say=lambda line: sys.stderr.write(f"{line}\n"),
             )
             sys.stderr.write(f"held-out bits per byte: {measured.score.bits_per_byte:.3f}\n")
         else:
             wanted = load_config(config, settings or ())
-            train_run(wanted, out, standard_listeners(wanted, out), resume=resume)
+            train_run(
+                wanted,
+                out,
+                standard_listeners(wanted, out),
+                resume=resume,
+                settings=tuple(settings or ()),
+            )
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; the state is kept: continue with --resume\n")
         raise
@@ -136,7 +162,8 @@ def _refuse(given: Mapping[str, str], demo: bool) -> None:
     refused = {}
     if demo:
         refused["settings"] = "the demo has a recipe of its own and takes no settings"
-        refused["dry_run"] = "the demo is not forecast: name a run config"
+        if "dry_run" in given:
+            refused |= dict.fromkeys(_FORECAST, "the demo is trained on this machine's CPU")
         if "steps" in given:
             refused["minutes"] = "--steps says how long the demo trains; give one of the two"
         if "resume" in given:

@@ -65,6 +65,7 @@ class ChatTemplate:
         if len(source) > _LONGEST:
             raise TextError(f"{name}: expected at most {_LONGEST} characters, got {len(source)}")
         self.source = source
+        self.is_default = source == DEFAULT_TEMPLATE
         self.for_tools: ChatTemplate = tool_use or self
         self._name = name
         self._special_tokens = dict(special_tokens)

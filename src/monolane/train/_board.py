@@ -12,7 +12,7 @@ from typing import Any
 from monolane.errors import MissingExtraError
 from monolane.train._config import RunConfig
 from monolane.train._journal import Journal
-from monolane.train._record import Listeners, Observer, StepRecord
+from monolane.train._record import Listeners, Observer, Observers, StepRecord
 from monolane.train._terminal import Terminal
 
 BOARD = "board"  # folder below the run's: tensorboard --logdir RUN/board
@@ -96,14 +96,22 @@ def standard_listeners(config: RunConfig, run: Path) -> Listeners:
     """Return what makes the observers of a run in folder ``run``, given the steps it has done."""
 
     def make(start: int) -> Sequence[Observer]:
-        made: list[Observer] = [Journal(run, start), Terminal(config.schedule.steps)]
-        if config.log.tensorboard:
-            made.append(TensorBoard(run, start))
+        made = _observers(run, start, config.schedule.steps, config.log.tensorboard)
         if config.log.wandb:
             made.append(WandB(run, config.log.wandb, asdict(config)))
         return made
 
     return make
+
+
+def run_observers(run: Path, start: int, steps: int, shown: bool) -> Observers:
+    """Return who listens to another kind of run: its journal; terminal and board if ``shown``."""
+    return Observers(_observers(run, start, steps, board=True) if shown else [Journal(run, start)])
+
+
+def _observers(run: Path, start: int, steps: int, board: bool) -> list[Observer]:
+    made: list[Observer] = [Journal(run, start), Terminal(steps)]
+    return [*made, TensorBoard(run, start)] if board else made
 
 
 def _writer(folder: str, purge: int) -> Any:

@@ -6,6 +6,7 @@ tokens are over all devices together. The file is found by path or name, overrid
 written, and compared.
 """
 
+import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, field
@@ -17,9 +18,10 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from monolane._schedule import Wsd
 from monolane._toml import Share, config, load_table, read_table, shipped_files
-from monolane.errors import ConfigError
+from monolane.errors import CheckpointError, ConfigError
 
 _PACKAGE = "monolane.train"
+SETTINGS = "settings.json"  # in a run's folder: the overrides that it was started with
 
 Head = Literal["vocab_parallel", "replicate", "lane"]
 
@@ -161,8 +163,8 @@ class GuardConfig:
 
     enabled: bool = True
     window: int = 128  # losses that make the history
-    # Losses before the first judgement; NaN and Inf are judged from the start. A scale from fewer
-    # losses is noise.
+    # Losses before the first judgement, as a scale from fewer is noise; NaN and Inf, which update
+    # nothing, count as far off from the start.
     history: Annotated[int, Field(ge=8)] = 32
     threshold: PositiveFloat = 7.0  # robust standard deviations above the median
     min_rise: NonNegativeFloat = 0.15  # nats above the median: less is no spike, however calm
@@ -261,6 +263,26 @@ def load_config(name: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
 def write_config(config: RunConfig) -> str:
     """Return the config as TOML, every field spelled out; :func:`load_config` reads it back."""
     return tomli_w.dumps(asdict(config))
+
+
+def kept_settings(run: Path) -> list[str]:
+    """Return the overrides (``--set``) that a run was started with, so that none need be repeated.
+
+    CheckpointError where the file is damaged.
+    """
+    path = run / SETTINGS
+    if not path.is_file():
+        return []
+    try:
+        found = json.loads(path.read_bytes())
+        if isinstance(found, list) and all(isinstance(one, str) for one in found):
+            return found
+    except ValueError:  # no JSON, or not in UTF-8
+        pass
+    raise CheckpointError(
+        f"{path}: expected a list of settings, got something else; remove the file, and resume "
+        f"with {run / 'config.toml'}"
+    )
 
 
 def differences(one: RunConfig, other: RunConfig) -> dict[str, tuple[Any, Any]]:

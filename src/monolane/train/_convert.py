@@ -24,7 +24,7 @@ from monolane.model import render_config, tensor_specs, write_checkpoint
 from monolane.train._build import model_config
 from monolane.train._config import RunConfig, load_config
 from monolane.train._run import CONFIG
-from monolane.train._store import checkpoint_folder, checkpoint_steps
+from monolane.train._store import check_checkpoint, checkpoint_folder, checkpoint_steps
 
 _TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
@@ -75,7 +75,9 @@ def _pick(run: Path, step: int | None) -> int:
         there = f"those after {', '.join(map(str, steps))} steps" if steps else "none"
         wanted = "a whole checkpoint" if step is None else f"a checkpoint after {step} steps"
         raise CheckpointError(f"{run}: expected {wanted}, found {there}; train on, or name another")
-    return steps[-1] if step is None else step
+    chosen = steps[-1] if step is None else step
+    check_checkpoint(checkpoint_folder(run, chosen), "name the one before it with --step")
+    return chosen
 
 
 def _write_source(folder: Path, config: RunConfig, weights: dict[str, Tensor]) -> None:

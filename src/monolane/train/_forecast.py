@@ -88,8 +88,8 @@ class Forecast:
         """Of the whole run."""
         return self.tokens / (self.rate * self.world)
 
-    def text(self) -> str:
-        """Return the forecast as lines for people."""
+    def text(self, timed: bool = True) -> str:
+        """Return the forecast as lines for people; not ``timed``: without any time."""
         config, memory = self.config, self.memory
         rows_here = config.rows_per_process(self.world)
         step = (
@@ -112,6 +112,8 @@ class Forecast:
             ("rate", rate),
             ("time", f"{self.seconds / 3600:,.1f} hours = {self.seconds / _DAY:,.1f} days"),
         ]
+        if not timed:
+            rows = [row for row in rows if row[0] not in ("devices", "steps", "rate", "time")]
         width = max(len(name) for name, _ in rows)
         lines = [f"{name:<{width}}  {value}" for name, value in rows]
         return "\n".join([*lines, *published(self)]) + "\n"

@@ -42,14 +42,12 @@ class SpikeGuard:
         """
         if not self.config.enabled:
             return False
-        if not (math.isfinite(record.loss) and math.isfinite(record.norm)):
-            return self._roll_back(record, record.step)
-        self._add(record.loss)
-        limits = self.limits()
-        if limits is None:
-            return False
-        low, high = limits
-        above = [at for at, loss in enumerate(self._recent) if loss > high]
+        # What is not finite has updated nothing (:class:`Trainer`): alone it does no harm, and it
+        # counts as far above. That needs no history.
+        finite = math.isfinite(record.loss) and math.isfinite(record.norm)
+        self._add(record.loss if finite else math.inf)
+        low, high = self.limits() or (-math.inf, math.inf)
+        above = [at for at, loss in enumerate(self._recent) if loss > high or loss == math.inf]
         if len(above) >= self.config.patience:
             return self._roll_back(record, record.step - (len(self._recent) - 1 - above[0]))
         below = [loss for loss in self._recent if loss < low]
@@ -89,7 +87,7 @@ class SpikeGuard:
             self._rollbacks = list(state["rollbacks"])
 
     def _add(self, loss: float) -> None:
-        if len(self._recent) == self._recent.maxlen:
+        if len(self._recent) == self._recent.maxlen and math.isfinite(self._recent[0]):
             self._history.append(self._recent[0])
         self._recent.append(loss)
 

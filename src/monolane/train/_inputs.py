@@ -49,6 +49,11 @@ class Validator:
         self._context = context
         self._per_pass = per_pass
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to score."""
+        return not (self._held_out or self._tasks)
+
     def run(self, model: torch.nn.Module) -> dict[str, float]:
         """Score ``model``: totals, and each source and task after a slash.
 

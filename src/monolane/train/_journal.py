@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from monolane.errors import CheckpointError
 from monolane.train._record import Observer, StepRecord
 
 JOURNAL = "log.jsonl"
@@ -65,12 +66,15 @@ class Follower:
         self._told: set[bytes] = set()  # events and validations
         self._again = False  # whether what comes was told before the journal was cut
 
-    def poll(self, show: bool = True) -> None:
-        """Pass on the lines that came since the last call; without ``show``, read over them."""
+    def poll(self, show: bool = True) -> bool:
+        """Pass on the lines that came since the last call; without ``show``, read over them.
+
+        Returns whether there were any.
+        """
         try:
             status = self._path.stat()
         except FileNotFoundError:
-            return
+            return False
         if status.st_ino != self._file or status.st_size < self._at:
             self._again = self._file != -1  # a restarted run has cut it
             self._file, self._at = status.st_ino, 0
@@ -81,9 +85,10 @@ class Follower:
         self._at += len(whole)
         for line in whole.splitlines():
             self._pass_on(line, show)
+        return bool(whole)
 
     def _pass_on(self, text: bytes, show: bool) -> None:
-        line = json.loads(text)
+        line = _parsed(self._path, text)
         if text in self._told:  # no two events have the same time
             return
         if self._again and line.get("event") not in ("start", "resume"):
@@ -99,9 +104,9 @@ def read_journal(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the lines of a run's journal; none where there is no journal yet."""
     path = folder / JOURNAL
     if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-            if line.endswith("\n"):  # else it was killed in mid-write
-                yield json.loads(line)
+        for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+            if line.endswith(b"\n"):  # else it was killed in mid-write
+                yield _parsed(path, line, number)
 
 
 def last_step(folder: Path) -> int:
@@ -135,8 +140,27 @@ def _cut(path: Path, start: int) -> None:
     """Drop the lines of steps that a resumed run will do again; replace the file in one step."""
     if not path.exists():
         return
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= start]
+    lines = path.read_bytes().splitlines(keepends=True)
+    kept = [
+        line
+        for number, line in enumerate(lines, 1)
+        if line.endswith(b"\n") and _parsed(path, line, number)["step"] <= start
+    ]
     unfinished = path.with_suffix(".tmp")
-    unfinished.write_text("".join(kept), encoding="utf-8")
+    unfinished.write_bytes(b"".join(kept))
     unfinished.replace(path)
+
+
+def _parsed(path: Path, line: bytes, number: int = 0) -> dict[str, Any]:
+    """Return what a line says; CheckpointError where it is none of ours."""
+    try:
+        found = json.loads(line)
+        if isinstance(found, dict) and isinstance(found.get("step"), int):
+            return found
+    except ValueError:  # no JSON, or not in UTF-8
+        pass
+    where = f"{path}, line {number}" if number else f"{path}"
+    raise CheckpointError(
+        f"{where}: expected a line of a run's journal, got {line[:60]!r}; remove that line: the "
+        "checkpoints do not need it"
+    )

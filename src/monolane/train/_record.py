@@ -47,7 +47,20 @@ class Observer(Protocol):
 # What listens to a run from a step on; asked for on the first process alone.
 Listeners = Callable[[int], Sequence[Observer]]
 
-EVENT_KINDS = ("start", "resume", "stage", "checkpoint", "spike", "rollback", "stop", "end")
+EVENT_KINDS = (
+    *(
+        "start",
+        "resume",
+        "stage",
+        "checkpoint",
+        "damaged",
+        "warning",
+        "skipped",
+        "spike",
+        "rollback",
+    ),
+    *("stop", "end"),
+)
 
 
 class Observers:

@@ -9,19 +9,23 @@ was killed anywhere ends in the same bits as one that was not, with as many proc
 number it reads the same rows in the same order, and sums in another order.
 """
 
+import errno
+import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from monolane.data import Corpus
-from monolane.errors import CheckpointError, ConfigError, TrainingError
-from monolane.train._config import RunConfig, differences, load_config, write_config
+from monolane.errors import CheckpointError, ConfigError, MonolaneError, TrainingError
+from monolane.train._config import SETTINGS, RunConfig, differences, load_config, write_config
 from monolane.train._forecast import flops_per_token, peak_flops
 from monolane.train._guard import SpikeGuard
 from monolane.train._inputs import make_validator, open_blend, open_corpus
 from monolane.train._interrupt import deferred_interrupt
+from monolane.train._lock import held
 from monolane.train._record import Listeners, Observers, StepRecord
 from monolane.train._store import Progress, Store, checkpoint_folder, checkpoint_steps
 from monolane.train._trainer import Outcome, Trainer
@@ -29,32 +33,67 @@ from monolane.train._world import World, open_world
 
 CONFIG = "config.toml"
 
+# What a disk may say: it is full, read-only, not ours, failing, or has something else there.
+_DISK = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.EIO, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG),
+}
+
 # What a resumed run may change: how the work is done and watched, not what is computed.
 _FREE = ("parallel.", "compute.", "checkpoint.", "validation.", "guard.", "log.", "data.corpus")
 
 
 def train_run(
-    config: RunConfig, run: Path, listeners: Listeners, *, resume: bool = False
+    config: RunConfig,
+    run: Path,
+    listeners: Listeners,
+    *,
+    resume: bool = False,
+    settings: Sequence[str] = (),
+    until: int | None = None,
 ) -> Progress:
-    """Train until ``schedule.steps``; return where the run is then.
+    """Train until ``schedule.steps``, or step ``until`` before; return where the run is then.
 
     ``run`` is the folder of the run, new unless ``resume`` is set, which goes on from its newest
     checkpoint. Call it in every process that ``torchrun`` started, or in one alone. On SIGINT or
-    SIGTERM the step ends, the state is kept, and KeyboardInterrupt follows. Raises ConfigError,
+    SIGTERM the step ends, the state is kept, and KeyboardInterrupt follows. ``settings`` are kept
+    for :func:`kept_settings`. Raises ConfigError,
     CheckpointError or DataError before the first step, TrainingError where the loss diverges.
     """
     if resume:
         _check_resumable(config, run)
     else:
         check_new(run)
-    with open_world(config) as world:
-        return Run(config, run, world, listeners).finish()
+    with disk_errors_told(run), held(run), open_world(config) as world:
+        return Run(config, run, world, listeners, settings).finish(until)
+
+
+@contextmanager
+def disk_errors_told(run: Path) -> Iterator[None]:
+    """Turn what a disk refuses into a CheckpointError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, MonolaneError) or error.errno not in _DISK:
+            raise
+        where = "" if error.filename is None else f": {error.filename}"
+        raise CheckpointError(
+            f"{run}: the disk refuses: {error.strerror}{where}; make room or mend it, and go on "
+            "with --resume, or name another folder"
+        ) from error
 
 
 class Run:
     """The steps of one run in this process."""
 
-    def __init__(self, config: RunConfig, folder: Path, world: World, listeners: Listeners) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: Path,
+        world: World,
+        listeners: Listeners,
+        settings: Sequence[str] = (),
+    ) -> None:
         self.config = config
         self.world = world
         corpus = open_corpus(config)
@@ -65,6 +104,9 @@ class Run:
         if world.is_first:  # nothing is left behind by a config that cannot run
             folder.mkdir(parents=True, exist_ok=True)
             (folder / CONFIG).write_text(write_config(config), encoding="utf-8")
+            if settings:
+                (folder / SETTINGS).write_text(json.dumps([*settings]) + "\n", encoding="utf-8")
+        self._until = config.schedule.steps
         self.guard = SpikeGuard(config.guard)
         self.progress = self._start(corpus, newest)
         self._folder = folder
@@ -73,18 +115,25 @@ class Run:
         self._per_token = flops_per_token(self.trainer.model.config, config.data.sequence_length)
         self._peak = peak_flops(world.device)
 
-    def finish(self) -> Progress:
-        """Do the steps that are left."""
+    def finish(self, until: int | None = None) -> Progress:
+        """Do the steps that are left, or those before step ``until``, whose state is kept."""
+        steps = self.config.schedule.steps
+        self._until = steps if until is None else min(until, steps)
         kind = "resume" if self.progress.step else "start"
         processes = f"{self.world.size} process{'es' * (self.world.size > 1)}"
         self._observers.event(self.progress.step, kind, processes)
+        self._say_what_is_damaged()
+        if self._validator is not None and self._validator.is_empty:
+            text = "the corpus holds no documents out, and no tasks are named: nothing is scored"
+            self._observers.event(self.progress.step, "warning", text)
         try:
             with deferred_interrupt() as asked:
-                while self.progress.step < self.config.schedule.steps:
+                while self.progress.step < self._until:
                     self._advance(asked)
             self.store.wait(self.progress)
             self._say_what_is_kept()
-            self._observers.event(self.progress.step, "end", "all steps are done")
+            if self.progress.step == steps:
+                self._observers.event(steps, "end", "all steps are done")
             return self.progress
         except BaseException:
             self.store.settle()
@@ -125,6 +174,9 @@ class Run:
         )
         record = self._record(outcome, seconds)
         self._observers.step(record)
+        if not math.isfinite(record.norm):
+            text = "the gradient is not finite: nothing was updated"
+            self._observers.event(record.step, "skipped", text)
         if self.guard.observe(record):
             self._roll_back()
             return
@@ -156,7 +208,8 @@ class Run:
         better = False
         if self._validator is not None and (step % self.config.validation.every == 0 or last):
             better = self._is_best(self.trainer.evaluate(self._validator.run))
-        if better or last or stopping or step % self.config.checkpoint.every == 0:
+        due = step == self._until or step % self.config.checkpoint.every == 0
+        if better or last or stopping or due:
             self.progress = replace(self.progress, guard=self.guard.state())
             self.store.save(self.progress, self.trainer.tensors())
         self._say_what_is_kept()
@@ -165,6 +218,13 @@ class Run:
         """Tell of checkpoints that have become whole: those count, not what was started."""
         for step in self.store.finished():
             self._observers.event(step, "checkpoint", "")
+
+    def _say_what_is_damaged(self) -> None:
+        """Tell of checkpoints that were passed over, and why."""
+        for step, fault in self.store.damaged().items():
+            self._observers.event(
+                self.progress.step, "damaged", f"the checkpoint of step {step} is left out: {fault}"
+            )
 
     def _is_best(self, scores: Mapping[str, float]) -> bool:
         """Note the scores of a validation; return whether they are the best so far."""
@@ -181,6 +241,7 @@ class Run:
         self._observers.event(spiked.step, "spike", f"began at step {onset}")
         self.store.wait(spiked)
         step = self.store.newest(before=onset)
+        self._say_what_is_damaged()
         if step is None:
             raise TrainingError(
                 f"step {spiked.step}: the loss spiked from step {onset} on, and no checkpoint is "

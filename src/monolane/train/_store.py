@@ -1,19 +1,21 @@
 """The checkpoints of a run: written in the background by all processes, whole or not at all.
 
     <run>/checkpoints/step-00001200/
-        progress.json          where the run is; written first
-        __<rank>_<n>.distcp    each process's shares of weights and optimizer state
-        .metadata              written last, by the first process: with it the checkpoint counts
+        progress.json             where the run is, with its own checksum; written first
+        __<rank>_<n>.distcp       each process's shares of weights and optimizer state
+        .metadata                 written by the first process when all shares are there
+        sums-<rank>-of-<n>.json   each process's seal (``_seal.py``): with the last one it counts
 
 The format is PyTorch's distributed checkpoint (DCP): a run may go on with another number of
-processes, which then read other shares of the same tensors.
+processes, which then read other shares of the same tensors. A run goes on from its newest
+checkpoint whose every file is as it was written; damaged ones are passed over, and told.
 """
 
+import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,14 @@ from typing import Any
 import torch
 from pydantic import ConfigDict
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from monolane._toml import read_table
 from monolane.errors import CheckpointError
+from monolane.train._seal import find_damage, is_sealed, write_durably, write_seal
 from monolane.train._world import World
 
 FOLDER = "checkpoints"
@@ -53,13 +57,9 @@ class Progress:
 
     def write(self, folder: Path) -> None:
         """Write ``progress.json`` of a checkpoint, replacing the one before in one step."""
-        text = json.dumps({"version": _VERSION, **asdict(self)}, indent=1) + "\n"
-        unfinished = folder / f"{PROGRESS}.tmp"
-        with unfinished.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(folder / PROGRESS)
+        fields = asdict(self)
+        table = {"version": _VERSION, "sum": _sum(fields), **fields}
+        write_durably(folder / PROGRESS, json.dumps(table, indent=1) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> "Progress":
@@ -67,7 +67,9 @@ class Progress:
         path = folder / PROGRESS
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
-            version = value.pop("version")
+            version, expected = value.pop("version"), value.pop("sum", None)
+            if version == _VERSION and _sum(value) != expected:
+                raise ValueError("what it says is not what was written")
             progress = read_table(cls, value, PROGRESS)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
@@ -88,17 +90,56 @@ def checkpoint_folder(run: Path, step: int) -> Path:
 
 
 def checkpoint_steps(run: Path) -> list[int]:
-    """Return the steps of a run's whole checkpoints, in order."""
-    found = (run / FOLDER).glob(f"step-*/{_WHOLE}")
-    return sorted(int(path.parent.name.removeprefix("step-")) for path in found)
+    """Return the steps of a run's whole checkpoints, in order; their files are not read."""
+    folders = {step: checkpoint_folder(run, step) for step in _steps(run)}
+    return [s for s, folder in folders.items() if (folder / _WHOLE).is_file() and is_sealed(folder)]
 
 
 def named_checkpoint(folder: Path) -> Path | None:
-    """Return the checkpoint that a folder is, or the newest of a run; None where it is neither."""
-    if (folder / _WHOLE).is_file():
-        return folder
-    steps = checkpoint_steps(folder)
-    return checkpoint_folder(folder, steps[-1]) if steps else None
+    """Return the checkpoint that a folder is, or the newest of a run; None where it is neither.
+
+    CheckpointError where it is damaged: the caller named it, so no other is put in its place.
+    """
+    among = [folder, *(checkpoint_folder(folder, step) for step in reversed(_steps(folder)))]
+    found = next(filter(is_sealed, among), None)
+    if found is not None:
+        check_checkpoint(found, "name the one before it, or another run")
+    return found
+
+
+def check_checkpoint(folder: Path, hint: str) -> None:
+    """Raise CheckpointError, with ``hint``, unless every file is as it was written."""
+    if (fault := checkpoint_fault(folder)) is not None:
+        raise CheckpointError(f"{folder}: expected a whole checkpoint, but {fault}; {hint}")
+
+
+def checkpoint_fault(folder: Path) -> str | None:
+    """Return what is wrong with a checkpoint, in a few words, or None; reads all of its files."""
+    if not is_sealed(folder):
+        return "it was not written to its end"
+    if (fault := find_damage(folder)) is not None:
+        return fault
+    try:
+        table = json.loads((folder / PROGRESS).read_text(encoding="utf-8"))
+        if table.pop("version") != _VERSION:
+            return None  # of another version, and not for us to judge: Progress.read says so
+        if table.pop("sum", None) == _sum(table):
+            return None
+    except OSError as error:
+        return f"{PROGRESS}: {error.strerror}"
+    except (ValueError, KeyError, AttributeError):
+        pass
+    return f"{PROGRESS} is not what was written (SHA-256)"
+
+
+def _steps(run: Path) -> list[int]:
+    """Return the steps of all that lies among a run's checkpoints, whole or not, in order."""
+    names = (path.name.removeprefix("step-") for path in (run / FOLDER).glob("step-*"))
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def _sum(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def read_tensors(folder: Path, tensors: Mapping[str, Tensor], group: Any, hint: str) -> None:
@@ -125,6 +166,8 @@ class Store:
         self._pending: Future[Any] | None = None
         self._pending_step = 0
         self._finished: list[int] = []
+        self._sealing = ThreadPoolExecutor(1, thread_name_prefix="monolane-seal")
+        self._damaged: dict[int, str] = {}  # checkpoints that were passed over, and why
 
     def save(self, progress: Progress, tensors: Mapping[str, Tensor]) -> None:
         """Start to write a checkpoint; returns when the tensors are copied and may change."""
@@ -141,7 +184,8 @@ class Store:
             process_group=self._world.files,
         )
         assert isinstance(pending, Future), "the default stager returns no response object"
-        self._pending, self._pending_step = pending, progress.step
+        self._pending = self._sealing.submit(self._seal, pending, folder)
+        self._pending_step = progress.step
 
     def finished(self) -> list[int]:
         """Return the steps of checkpoints that have become whole since the last call."""
@@ -154,6 +198,7 @@ class Store:
         """Wait until what was started is on disk, then remove what need not be kept."""
         if self._pending is not None:
             self._take()
+        self._world.wait()  # now every process has sealed its share
         if self._world.is_first:
             steps = checkpoint_steps(self._run)
             for step in set(steps[: -self._keep]) - {progress.best_step}:
@@ -175,30 +220,74 @@ class Store:
         return Progress.read(folder)
 
     def newest(self, before: int | None = None) -> int | None:
-        """Return the step of the newest whole checkpoint, or the newest before step ``before``."""
-        steps = [s for s in checkpoint_steps(self._run) if before is None or s < before]
-        found: int | None = self._world.tell(steps[-1] if steps else None)
+        """Return the step of the newest whole checkpoint, or the newest before step ``before``.
+
+        Every byte of it is read. :meth:`damaged` tells what was passed over; CheckpointError where
+        all that was ever finished is damaged.
+        """
+        found: int | None = None
+        lost: list[int] = []
+        if self._world.is_first:
+            found = self._sound([s for s in _steps(self._run) if before is None or s < before])
+            lost = [s for s in self._damaged if is_sealed(checkpoint_folder(self._run, s))]
+        found, lost = self._world.tell((found, lost))
+        if found is None and lost and before is None:
+            raise CheckpointError(
+                f"{self._run / FOLDER}: expected a whole checkpoint, but those after "
+                f"{', '.join(map(str, sorted(lost)))} steps are damaged; put back a copy, or "
+                "remove the run's folder to start anew"
+            )
         return found
+
+    def _sound(self, steps: list[int]) -> int | None:
+        """Return the last of these steps whose checkpoint is whole; note what is passed over."""
+        for step in reversed(steps):
+            folder = checkpoint_folder(self._run, step)
+            fault = checkpoint_fault(folder)
+            if fault is None:
+                return step
+            if is_sealed(folder) or (folder / _WHOLE).is_file():  # more than a kill leaves
+                self._damaged[step] = fault
+        return None
+
+    def damaged(self) -> dict[int, str]:
+        """Return which checkpoints were passed over since the last call, and why."""
+        damaged, self._damaged = self._damaged, {}
+        return damaged
 
     def drop_after(self, step: int) -> None:
         """Remove checkpoints of later steps, which the run will do again, and unfinished ones."""
         if self._world.is_first:
             whole = set(checkpoint_steps(self._run))
-            for path in (self._run / FOLDER).glob("step-*"):
-                number = int(path.name.removeprefix("step-"))
+            for number in _steps(self._run):
                 if number > step or number not in whole:
                     self._remove(number)
         self._world.wait()
 
+    def _seal(self, pending: Future[Any], folder: Path) -> None:
+        """Wait, in a thread, until this process's share is written; then seal it."""
+        pending.result()
+        files = list(folder.glob(f"__{self._world.rank}_*.distcp"))
+        if self._world.is_first:
+            files.append(folder / _WHOLE)
+        write_seal(folder, files, self._world.rank, self._world.size)
+
     def _take(self) -> None:
         assert self._pending is not None
-        self._pending.result()
-        self._pending = None
+        pending, self._pending = self._pending, None
+        try:
+            pending.result()
+        except (CheckpointException, OSError) as error:
+            raise CheckpointError(
+                f"{checkpoint_folder(self._run, self._pending_step)}: cannot be written: "
+                f"{_cause(error)}; make room, and go on with --resume from the one before it"
+            ) from error
         self._finished.append(self._pending_step)
 
     def _remove(self, step: int) -> None:
         folder = checkpoint_folder(self._run, step)
-        (folder / _WHOLE).unlink(missing_ok=True)  # first: half of it must not count
+        for seal in (*folder.glob("sums-*.json"), folder / _WHOLE):  # first: half must not count
+            seal.unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
 
     def _random_state(self) -> dict[str, Tensor]:
@@ -214,3 +303,11 @@ class Store:
                 torch.cuda.set_rng_state(state)
             else:
                 torch.set_rng_state(state)
+
+
+def _cause(error: BaseException) -> str:
+    """Return why a checkpoint could not be written: the first process's own words, in a line."""
+    if isinstance(error, CheckpointException) and error.failures:
+        error = next(iter(error.failures.values()))[0]
+    text = getattr(error, "strerror", None) or f"{error}".strip().split("\n")[0]
+    return text or type(error).__name__

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from monolane.data import IGNORED, Rows
-from monolane.errors import ConfigError
+from monolane.errors import ConfigError, DataError
 from monolane.hf import LaneformerForCausalLM
 from monolane.train._attention import document_masks
 from monolane.train._build import build_model, check_start, model_config
@@ -70,6 +70,12 @@ class Trainer:
 
         A gradient that is not finite updates nothing: the outcome says so, and the weights stay.
         """
+        if rows.ids.size and int(rows.ids.max()) >= self.config.model.vocab_size:
+            raise DataError(
+                f"step {index + 1}: expected token ids below model.vocab_size = "
+                f"{self.config.model.vocab_size}, got {rows.ids.max()} in the corpus; prepare it "
+                "again ('monolane data report CORPUS --verify' looks for damage)"
+            )
         self.model.train()
         (counted,) = self.world.sum(float((rows.targets != IGNORED).sum()))
         nats = squares = 0.0

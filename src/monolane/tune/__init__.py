@@ -16,7 +16,7 @@ from monolane.tune._requests import library_requests, write_requests
 from monolane.tune._retrofit import retrofit_folder
 from monolane.tune._windows import Windows, read_windows
 
-if TYPE_CHECKING or (find_spec("torch") and find_spec("transformers")):
+if TYPE_CHECKING or all(map(find_spec, ("torch", "transformers", "tomli_w"))):
     from monolane.tune._distil import (
         AnnealRecipe,
         annealed,

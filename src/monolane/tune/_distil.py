@@ -13,9 +13,11 @@ Student: the same weights with the delay, mixed in over the first part of the ru
 not the Trainer: two models and a share that changes every step are all of it.
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,8 +28,12 @@ from torch.nn import functional
 
 from monolane._schedule import Wsd
 from monolane._toml import Share, config
+from monolane.errors import BackendError, ConfigError, TextError
 from monolane.hf import LaneformerForCausalLM
-from monolane.model import read_config
+from monolane.model import check_replaceable, read_config
+from monolane.train import deferred_interrupt, disk_errors_told, held
+from monolane.tune._keeper import Keeper
+from monolane.tune._kept import Gradients, check_finite, damage_line, open_run
 from monolane.tune._recipe import Context
 from monolane.tune._staging import publish, rounded_tensors
 from monolane.tune._windows import Windows, open_tokenizer, read_windows
@@ -153,21 +159,61 @@ def distil_folder(
     *,
     overwrite: bool = False,
     report: Callable[[int, float, float], None] | None = None,
+    resume: bool = False,
+    save_every: int = 50,
+    device: str = "auto",
+    say: Callable[[str], None] = lambda line: None,
 ) -> Healed:
     """Train the weights of ``delayed`` towards ``dense``, both made by ``retrofit_folder``.
 
     ``data`` is text (see ``read_windows``). The result, a plain Laneformer, goes to
-    ``destination``; ``report`` is told (step, loss, share) of each step.
+    ``destination``; ``report`` is told (step, loss, share) of each step. A state is kept in
+    ``<destination>.run`` every ``save_every`` steps and when a signal asks to stop; ``resume``
+    goes on from the newest whole one, to the same bits, and ``say`` tells of damaged ones.
+    ``device`` is auto (a GPU, where there is one), cpu or cuda.
     """
+    check_replaceable(delayed, destination, overwrite)
+    place = _device(device)
     tokenizer = open_tokenizer(delayed, "the text")
     windows = read_windows(data, tokenizer, recipe.context, recipe.seed)
-    teacher, student = _load(dense), _load(delayed)
-    healed = heal(teacher, student, windows, recipe, report)
     shape = read_config(delayed)
-    tensors = rounded_tensors(shape, student)
-    values = {"recipe": recipe, "healed": healed}
-    publish(delayed, destination, shape, tensors, overwrite, "distil_card", **values)
+    largest = int(max(windows.train_RC.max(), windows.held_out_RC.max()))
+    if largest >= shape.vocab_size:
+        raise TextError(
+            f"{delayed}: expected token ids below vocab_size = {shape.vocab_size}, but its "
+            f"tokenizer gives {largest}; take the tokenizer that belongs to these weights"
+        )
+    run = destination.with_name(f"{destination.name}.run")
+    facts = {
+        "recipe": json.loads(json.dumps(asdict(recipe))),
+        "data": hashlib.sha256(windows.train_RC.tobytes()).hexdigest(),
+        "model": hashlib.sha256((delayed / "config.json").read_bytes()).hexdigest(),
+    }
+    with disk_errors_told(run), held(run), deferred_interrupt() as asked:
+        open_run(run, facts, resume)
+        keeper = Keeper(run, save_every, asked)
+        state, damaged = keeper.load() if resume else (None, {})
+        for step, fault in damaged.items():
+            say(damage_line(step, fault))
+        teacher, student = _load(dense).to(place), _load(delayed).to(place)
+        healed = heal(teacher, student, windows, recipe, report, keeper, state)
+        check_finite(student)
+        tensors = rounded_tensors(shape, student)
+        values: dict[str, Any] = {"recipe": recipe, "healed": healed}
+        publish(delayed, destination, shape, tensors, overwrite, "distil_card", **values)
     return healed
+
+
+def _device(name: str) -> torch.device:
+    if name not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"device: expected one of auto, cpu, cuda, got {name!r}; mend it")
+    there = torch.cuda.is_available()
+    if name == "cuda" and not there:
+        raise BackendError(
+            "device: expected a GPU that torch can use, found none; install a torch build for it, "
+            "or use cpu"
+        )
+    return torch.device("cuda" if there and name != "cpu" else "cpu")
 
 
 def heal(
@@ -176,23 +222,42 @@ def heal(
     windows: Windows,
     recipe: AnnealRecipe,
     report: Callable[[int, float, float], None] | None = None,
+    keeper: Keeper | None = None,
+    state: dict[str, Any] | None = None,
 ) -> Healed:
-    """Train ``student`` in place; it ends as a plain model with its own delay."""
+    """Train ``student`` in place; it ends as a plain model with its own delay.
+
+    ``keeper`` keeps states, of which ``state`` is one to go on from. A gradient that is not finite
+    updates nothing; TrainingError after several in a row.
+    """
     teacher.eval()
-    source, at_once = held_out_loss(teacher, windows), held_out_loss(student, windows)
     schedule = Wsd.of(recipe.steps, recipe.warmup_share, recipe.decay_share)
     optimiser = torch.optim.AdamW(
         student.parameters(), lr=recipe.peak_lr, betas=(0.9, 0.95), weight_decay=recipe.weight_decay
     )
-    curve = []
+    curve: list[tuple[int, float, float]] = []
+    if state is None:
+        source, at_once = held_out_loss(teacher, windows), held_out_loss(student, windows)
+    else:
+        source, at_once = state["source"], state["at_once"]
+        curve = [(int(step), float(loss), float(share)) for step, loss, share in state["curve"]]
+        student.load_state_dict(state["student"])
+        optimiser.load_state_dict(state["optimiser"])
+    gradients = Gradients()
+
+    def kept() -> dict[str, Any]:
+        parts = {"student": student.state_dict(), "optimiser": optimiser.state_dict()}
+        return {**parts, "source": source, "at_once": at_once, "curve": curve}
+
     student.train()
     with annealed(student, recipe.order) as annealing:
-        for step in range(recipe.steps):
+        for step in range(len(curve), recipe.steps):
             annealing.advance(recipe.progress(step))
-            ids_BC = torch.from_numpy(windows.batch(step, recipe.rows_per_step))
+            ids_BC = torch.from_numpy(windows.batch(step, recipe.rows_per_step)).to(student.device)
             loss = _loss(teacher, student, ids_BC, recipe.objective)
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(student.parameters(), recipe.clip_norm)
+            if gradients.usable(student.parameters(), step + 1):
+                torch.nn.utils.clip_grad_norm_(student.parameters(), recipe.clip_norm)
             for group in optimiser.param_groups:
                 group["lr"] = schedule.rate(recipe.peak_lr, step)
             optimiser.step()
@@ -200,6 +265,8 @@ def heal(
             curve.append((step, loss.item(), annealing.shares[-1]))
             if report is not None:
                 report(*curve[-1])
+            if keeper is not None:
+                keeper.after(step + 1, step + 1 == recipe.steps, kept)
     student.eval()
     return Healed(source, at_once, held_out_loss(student, windows), tuple(curve))
 
@@ -226,7 +293,7 @@ def held_out_loss(model: LaneformerForCausalLM, windows: Windows) -> float:
     """Return the mean loss on held-out windows, in nats per token."""
     was_training = model.training
     model.eval()
-    rows_RC = torch.from_numpy(windows.held_out_RC[:_EVALUATED_ROWS])
+    rows_RC = torch.from_numpy(windows.held_out_RC[:_EVALUATED_ROWS]).to(model.device)
     total = 0.0
     for ids_BC in rows_RC.split(_ROWS_AT_ONCE):
         logits_BCV = model(input_ids=ids_BC, use_cache=False).logits

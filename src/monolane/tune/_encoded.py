@@ -7,7 +7,7 @@ answer begins, exactly as when the model answers. Offsets of characters would no
 hold the end of the prompt and the start of the answer, and then there is no right place to begin.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,7 @@ class ChatEncoder:
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> EncodedChat:
         """Encode one chat; TextError says which message cannot be trained on, and why."""
+        self._check_heard(messages, tools)
         whole = self._ids(messages, tools, False)
         spoken_T = np.zeros(len(whole), dtype=np.bool_)
         answers = [i for i, m in enumerate(messages) if m.get("role") == "assistant"]
@@ -63,6 +64,38 @@ class ChatEncoder:
             end = self._end(whole, begin, self._seam(whole, after, i, "after"), i)
             spoken_T[begin:end] = True
         return EncodedChat(np.array(whole, dtype=np.int32), spoken_T)
+
+    def _check_heard(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
+    ) -> None:
+        """Refuse a chat of which the template leaves something out: it would be learnt without.
+
+        A part is heard if the text is another without it, or if the template insists on it.
+        """
+
+        def text(chat: Sequence[Mapping[str, Any]], with_tools: bool = True) -> str | None:
+            given = tools if with_tools else None
+            try:
+                return self._template.render(chat, tools=given, add_generation_prompt=False)
+            except TextError:
+                return None
+
+        whole = text(messages)
+        if whole is None:
+            return  # `encode` says why
+        for i, message in enumerate(messages):
+            for part, less in _parts(message):
+                if text([*messages[:i], less, *messages[i + 1 :]]) == whole:
+                    raise TextError(
+                        f"message {i}: the chat template leaves out the {part} of a message of "
+                        f"{message['role']!r}; leave it out of the data, or give the model a "
+                        "template that shows it"
+                    )
+        if tools and text(messages, with_tools=False) == whole:
+            raise TextError(
+                "tools: the chat template leaves them out; leave them out of the data, or give the "
+                "model a template that shows them"
+            )
 
     def _ids(
         self,
@@ -104,3 +137,14 @@ class ChatEncoder:
         return [
             self._tokenizer.decode([i], skip_special_tokens=False) for i in sorted(self._end_ids)
         ]
+
+
+def _parts(message: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the parts that a message says something with, and the message without each."""
+    content, calls = message.get("content"), message.get("tool_calls")
+    said = "".join(p["text"] for p in content) if isinstance(content, list) else content
+    if said and said.strip():
+        yield "content", {**message, "content": ""}
+    if calls:
+        less = {name: value for name, value in message.items() if name != "tool_calls"}
+        yield "tool calls", {**less, "content": content or ""}

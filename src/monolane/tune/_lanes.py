@@ -59,6 +59,11 @@ def lane_config(
     for name in dense.features:
         if name != "qkv_bias":  # which may be zero: see check_biases
             raise ConfigError(f"{name}: expected a model without, as Laneformers are")
+    if not 0 <= delay < dense.num_layers:
+        raise ConfigError(
+            f"delay: expected 0 to {dense.num_layers - 1}, as the model has {dense.num_layers} "
+            f"layers and one must hear the others, got {delay}; give a shorter delay"
+        )
     if head == "auto":
         head = "vocab_parallel" if dense.vocab_size % max(lanes, 1) == 0 else "replicate"
     first, late = NOW if early else NEVER, Reduce(delay)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from monolane.data import IGNORED
+from monolane.data import IGNORED, is_held_out
 from monolane.errors import ConfigError, TextError
 from monolane.model import ModelConfig, read_json_object
 from monolane.text import ChatTemplate, Tokenizer
@@ -53,6 +53,7 @@ class Material:
     """Rows to train on, and what of the file became of them."""
 
     rows: tuple[Row, ...]
+    held_out: tuple[Row, ...]  # not trained on: scored
     digest: str  # SHA-256 of the file: a run resumes only on the data that it began with
     chats: int  # in the rows
     dropped: int  # too long, left out
@@ -82,6 +83,7 @@ def end_ids(folder: Path, config: ModelConfig, tokenizer: Tokenizer) -> frozense
 def prepare_material(path: Path, encoder: ChatEncoder, context: int, recipe: SftRecipe) -> Material:
     """Encode every chat of ``path``; TextError names the line of one that cannot be used."""
     chats: list[EncodedChat] = []
+    held_out: list[EncodedChat] = []
     dropped = cut = 0
     for chat in read_chats(path):
         encoded = _encoded(encoder, chat, path)
@@ -96,14 +98,22 @@ def prepare_material(path: Path, encoder: ChatEncoder, context: int, recipe: Sft
                 dropped += 1
                 continue
             cut += 1
-        chats.append(encoded)
+        # By what it says: copies of a chat are on the same side.
+        aside = is_held_out(json.dumps(chat.messages, sort_keys=True), recipe.held_out)
+        (held_out if aside else chats).append(encoded)
     if not chats:
         raise TextError(f"{path}: expected chats of at most {context} tokens, found none")
+    if recipe.held_out and not held_out:
+        raise TextError(
+            f"{path}: expected chats to hold out, found none among {len(chats)} for held_out = "
+            f"{recipe.held_out:g}; raise held_out, or set it to 0"
+        )
     rows = make_rows(chats, context, recipe.packing)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return Material(
         rows=tuple(rows),
+        held_out=tuple(make_rows(held_out, context, recipe.packing)),
         digest=digest,
         chats=len(chats),
         dropped=dropped,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from monolane._schedule import Wsd
 from monolane._toml import Share, config, load_table, read_table, shipped_files
@@ -42,6 +42,8 @@ class SftRecipe:
     # Chats beyond the context: an error, left out, or cut at the end.
     too_long: Literal["refuse", "drop", "cut"] = "refuse"
     seed: int = 0  # of the order of the rows, and of LoRA's initial values
+    held_out: Share = 0.0  # share of the chats, chosen by the hash of what they say: scored only
+    evaluate_every: NonNegativeInt = 0  # steps between scores of those; 0: at the end only
 
     # Length
     epochs: PositiveFloat = 1.0  # where steps is not given
@@ -68,6 +70,11 @@ class SftRecipe:
                 f"{self.rows_per_step} and {self.rows_at_once}; mend one of them"
             )
         Wsd.of(1000, self.warmup_share, self.decay_share)  # its error names the two shares
+        if self.evaluate_every and not self.held_out:
+            raise ConfigError(
+                f"evaluate_every: expected chats to score, got {self.evaluate_every} steps and "
+                "held_out = 0; hold a share out, or leave it at 0"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain values, for a file beside the run."""

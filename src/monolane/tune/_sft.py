@@ -5,12 +5,12 @@ masking and packing, and these are ours, because the ids must be those that the 
 run's state lies next to the folder, in ``<out>.run``: the folder is filled when all is done.
 """
 
-import contextlib
 import json
 import math
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -19,14 +19,18 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from safetensors import SafetensorError
+from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from monolane._schedule import Wsd
-from monolane.errors import CheckpointError, ConfigError, MissingExtraError
+from monolane.data import IGNORED
+from monolane.errors import CheckpointError, ConfigError, MissingExtraError, TextError
 from monolane.hf import LaneformerForCausalLM
 from monolane.model import ModelConfig, check_replaceable, read_config
 from monolane.text import ChatTemplate
+from monolane.train import Observers, deferred_interrupt, disk_errors_told, held, run_observers
+from monolane.tune._kept import check_finite, damage_line, drop_after, newest_checkpoint, open_run
 from monolane.tune._lora import add_lora, merged
 from monolane.tune._marked import marked_template
 from monolane.tune._material import (
@@ -39,10 +43,9 @@ from monolane.tune._material import (
 )
 from monolane.tune._recipe import SftRecipe
 from monolane.tune._staging import publish, rounded_tensors
+from monolane.tune._watch import Report, Score, Watch
 
-_RUN = "run.json"
 _FORMAT = 1
-Report = Callable[[int, dict[str, float]], None]  # (step, what the Trainer logs of it)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +68,16 @@ def tune_folder(
     overwrite: bool = False,
     save_every: int = 50,
     report: Report | None = None,
+    boards: bool = False,
 ) -> Tuned:
     """Fine-tune the model of ``source`` on the chats of ``data`` and write the folder ``out``.
 
     A checkpoint is kept in ``<out>.run`` every ``save_every`` steps; ``resume`` continues from the
-    last one and ends in the bits of a run that was never stopped. ConfigError, TextError and
-    CheckpointError say what cannot be tuned, before anything is trained.
+    newest whole one and ends in the bits of a run that was never stopped. On SIGINT or SIGTERM the
+    step ends, the state is kept, and KeyboardInterrupt follows. ``boards`` shows the run as
+    pre-training does: terminal, journal, TensorBoard. ConfigError, TextError and CheckpointError
+    say what cannot be tuned, before anything is trained; TrainingError, that the run diverged:
+    weights that are not finite are never written.
     """
     _check_installed(recipe)
     check_replaceable(source, out, overwrite)
@@ -79,44 +86,144 @@ def tune_folder(
     material = prepare_material(
         data, chat_encoder(source, config), trained_context(config, recipe), recipe
     )
+    _check_ids(material, config, source)
     steps = recipe.steps or math.ceil(recipe.epochs * len(material.rows) / recipe.rows_per_step)
     schedule = Wsd.of(steps, recipe.warmup_share, recipe.decay_share)
     run = out.with_name(f"{out.name}.run")
-    last = _open_run(run, source, recipe, material, resume)
-    marked = marked_template(ChatTemplate.open(source).source)
-    (run / "chat_template.training.jinja").write_text(marked, encoding="utf-8")
-    losses = _Losses(report)
+    facts = {
+        "format": _FORMAT,
+        "recipe": json.loads(json.dumps(recipe.to_dict())),
+        "data": material.digest,
+        "model": _weights_digest(source),
+    }
+    with disk_errors_told(run), held(run):
+        open_run(run, facts, resume)
+        last, damaged = newest_checkpoint(run) if resume else (None, {})
+        drop_after(run, last)
+        template = ChatTemplate.open(source)
+        marked = marked_template(template.source)
+        (run / "chat_template.training.jinja").write_text(marked, encoding="utf-8")
+        start = 0 if last is None else int(last.name.rpartition("-")[2])
+        observers = run_observers(run, start, steps, boards)
+        try:
+            for step, fault in damaged.items():
+                observers.event(start, "damaged", damage_line(step, fault))
+            observers.event(start, "resume" if last else "start", "")
+            model, losses = _trained(
+                source, run, recipe, schedule, material, config, last, save_every, report, observers
+            )
+            observers.event(steps, "end", "all steps are done")
+        finally:
+            observers.close()
+        adapter = None
+        if recipe.lora is not None:
+            adapter = run / "adapter"
+            model.save_pretrained(adapter)
+            model = merged(model)
+        check_finite(model)
+        tenth = max(1, len(losses) // 10)
+        values: dict[str, Any] = {
+            "recipe": recipe,
+            "material": material,
+            "steps": schedule.steps,
+            # A run that was resumed at its end has no step of its own.
+            "first": fmean(losses[:tenth]) if losses else math.nan,
+            "last": fmean(losses[-tenth:]) if losses else math.nan,
+        }
+        tensors = rounded_tensors(config, model)
+        # A folder without a template of its own was tuned in the default one: it says so from now.
+        texts = {"chat_template.jinja": template.source} if template.is_default else {}
+        publish(source, out, config, tensors, overwrite, "sft_card", texts=texts, **values)
+    return Tuned(material, schedule.steps, tuple(losses), adapter)
+
+
+def _trained(
+    source: Path,
+    run: Path,
+    recipe: SftRecipe,
+    schedule: Wsd,
+    material: Material,
+    config: ModelConfig,
+    last: Path | None,
+    save_every: int,
+    report: Report | None,
+    observers: Observers,
+) -> tuple[Any, list[float]]:
+    """Do the steps that are left; return the model, adapted where LoRA is, and their losses."""
     model = LaneformerForCausalLM.from_pretrained(source, dtype=torch.float32)
     torch.manual_seed(recipe.seed)  # LoRA's first values
     trained: Any = model if recipe.lora is None else add_lora(model, recipe.lora)
-    trainer = Trainer(
-        model=trained,
-        args=_arguments(run, recipe, schedule, save_every),
-        train_dataset=material.rows,
-        data_collator=partial(_collate, config.pad_id or 0),
-        callbacks=[losses],
-    )
-    trainer.remove_callback(PrinterCallback)
-    with warnings.catch_warnings():
-        # Transformers 5.23 reads a checkpoint's config as a plain one, of which the field is not.
-        warnings.filterwarnings("ignore", message="`rope_scaling` is deprecated")
-        trainer.train(resume_from_checkpoint=last)
-    adapter = None
-    if recipe.lora is not None:
-        adapter = run / "adapter"
-        trained.save_pretrained(adapter)
-        model = merged(trained)
-    kept, tenth = losses.values, max(1, len(losses.values) // 10)
-    values = {
-        "recipe": recipe,
-        "material": material,
-        "steps": schedule.steps,
-        # A run that was resumed at its end has no step of its own.
-        "first": fmean(kept[:tenth]) if kept else math.nan,
-        "last": fmean(kept[-tenth:]) if kept else math.nan,
-    }
-    publish(source, out, config, rounded_tensors(config, model), overwrite, "sft_card", **values)
-    return Tuned(material, schedule.steps, tuple(losses.values), adapter)
+    pad_id = config.pad_id or 0
+    score = _scorer(material, pad_id) if material.held_out else None
+    per_step = recipe.rows_per_step * material.tokens / len(material.rows)
+    with deferred_interrupt() as asked:
+        watch = Watch(run, observers, asked, per_step, report, score, recipe.evaluate_every)
+        trainer = Trainer(
+            model=trained,
+            args=_arguments(run, recipe, schedule, save_every),
+            train_dataset=material.rows,
+            data_collator=partial(_collate, pad_id),
+            callbacks=[watch],
+        )
+        trainer.remove_callback(PrinterCallback)
+        with warnings.catch_warnings(), _write_errors_told(run):
+            # Transformers 5.23 reads a checkpoint's config as a plain one, of which the field is
+            # not.
+            warnings.filterwarnings("ignore", message="`rope_scaling` is deprecated")
+            trainer.train(resume_from_checkpoint=None if last is None else str(last))
+        if asked():
+            text = "asked to stop; the state is kept"
+            observers.event(trainer.state.global_step, "stop", text)
+            raise KeyboardInterrupt
+    return trained, watch.losses
+
+
+def _scorer(material: Material, pad_id: int) -> Score:
+    """Return what scores a model on the held-out chats, in nats per token of the answers."""
+
+    def score(model: Any) -> dict[str, float]:
+        was_training = model.training
+        model.eval()
+        nats, spoken = 0.0, 0
+        with torch.no_grad():
+            for row in material.held_out:
+                batch = _collate(pad_id, [row])
+                labels = batch["labels"]
+                count = int((labels[:, 1:] != IGNORED).sum())
+                on_device = {name: part.to(model.device) for name, part in batch.items()}
+                nats += model(**on_device, use_cache=False).loss.item() * count
+                spoken += count
+        model.train(was_training)
+        return {"nats_per_token": nats / max(1, spoken)}
+
+    return score
+
+
+@contextmanager
+def _write_errors_told(run: Path) -> Iterator[None]:
+    """Turn what the writers of checkpoints say of a full disk into a CheckpointError."""
+    try:
+        yield
+    except (SafetensorError, RuntimeError) as error:
+        written = isinstance(error, SafetensorError) or "PytorchStreamWriter" in f"{error}"
+        if not written:
+            raise
+        reason = f"{error}".strip().split("\n")[0]
+        raise CheckpointError(
+            f"{run}: a checkpoint cannot be written: {reason}; make room, and go on with --resume "
+            "from the one before it"
+        ) from error
+
+
+def _check_ids(material: Material, config: ModelConfig, source: Path) -> None:
+    """Refuse ids that the model has no row for: tokenizer and weights are of two models."""
+    rows = (*material.rows, *material.held_out)
+    largest = max(int(chat.ids.max()) for row in rows for chat in row.chats)
+    if largest >= config.vocab_size:
+        raise TextError(
+            f"{source}: expected token ids below vocab_size = {config.vocab_size}, but its "
+            f"tokenizer gives {largest}; take the tokenizer that belongs to these weights"
+        )
 
 
 def _tunable(source: Path) -> ModelConfig:
@@ -127,49 +234,6 @@ def _tunable(source: Path) -> ModelConfig:
             "tune the folder that was quantised, and quantise the result"
         )
     return config
-
-
-def _open_run(
-    run: Path, source: Path, recipe: SftRecipe, material: Material, resume: bool
-) -> str | None:
-    """Return the checkpoint to go on from; hold a resumed run to what it began with."""
-    facts = {
-        "format": _FORMAT,
-        "recipe": json.loads(json.dumps(recipe.to_dict())),
-        "data": material.digest,
-        "model": _weights_digest(source),
-    }
-    path = run / _RUN
-    if not resume:
-        if path.exists():
-            raise CheckpointError(
-                f"{run}: expected no run there, found one; continue it with --resume, or remove "
-                "the folder to start anew"
-            )
-        run.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        return None
-    if not path.is_file():
-        raise CheckpointError(
-            f"{run}: expected a run to resume, found none; start without --resume"
-        )
-    kept = json.loads(path.read_text(encoding="utf-8"))
-    for name, value in facts.items():
-        if kept.get(name) != value:
-            raise CheckpointError(
-                f"{path}: {name}: expected what the run began with, got something else; resume "
-                "with the same model, data and recipe, or start anew"
-            )
-    return _last_checkpoint(run)
-
-
-def _last_checkpoint(run: Path) -> str | None:
-    """Return the newest checkpoint that was written to its end; the Trainer's state comes last."""
-    whole: dict[int, Path] = {}
-    for state in run.glob("checkpoint-*/trainer_state.json"):
-        with contextlib.suppress(ValueError):  # killed in the middle of this file
-            whole[int(json.loads(state.read_text(encoding="utf-8"))["global_step"])] = state.parent
-    return str(whole[max(whole)]) if whole else None
 
 
 def _weights_digest(source: Path) -> list[list[Any]]:
@@ -235,18 +299,3 @@ def _collate(pad_id: int, rows: list[Row]) -> dict[str, torch.Tensor]:
     """Return rows as tensors. No attention mask: the positions say where a chat begins."""
     arrays = row_arrays(rows, pad_id)
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-
-class _Losses(TrainerCallback):
-    """Keeps the loss of every step and passes on what is logged."""
-
-    def __init__(self, report: Report | None) -> None:
-        self.values: list[float] = []
-        self._report = report
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Take one step's log; the summary at the end has no loss of a step."""
-        if "loss" in (logs or {}):
-            self.values.append(logs["loss"])
-            if self._report is not None:
-                self._report(state.global_step, logs)

@@ -7,8 +7,9 @@ disk, and taken away again.
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -43,11 +44,13 @@ def publish(
     tensors: Iterable[tuple[str, npt.NDArray[Any]] | PendingTensor],
     overwrite: bool,
     card: str,
+    texts: Mapping[str, str] = MappingProxyType({}),
     **values: Any,
 ) -> None:
     """Write the model made of ``source`` to ``destination``.
 
-    Its README.md is made of the package's template ``card`` and of ``values``.
+    Its README.md is made of the package's template ``card`` and of ``values``; ``texts`` are files
+    that the source lacks, by name.
     """
     check_replaceable(source, destination, overwrite)
     prefix = f".{destination.name}.staging-"
@@ -57,6 +60,8 @@ def publish(
     ):
         staging = Path(name)
         copy_beside(source, staging)
+        for file, content in texts.items():
+            (staging / file).write_text(content, encoding="utf-8")
         text = json.dumps(render_config(config), indent=2, sort_keys=True)
         (staging / "config.json").write_text(text + "\n", encoding="utf-8")
         values |= {"name": destination.name, "source": source.name}

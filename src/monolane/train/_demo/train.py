@@ -6,8 +6,11 @@ and a killed run goes on from its last checkpoint.
 
 import hashlib
 import json
+import math
 import shutil
 import sysconfig
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +28,14 @@ from monolane.train._demo.card import Measured, measure, write_card
 from monolane.train._demo.material import BOS, EOS, prepare_corpus, prepare_material
 from monolane.train._demo.pace import measure_pace
 from monolane.train._demo.recipe import START, VOCABULARY, WEIGHTS, DemoRecipe
-from monolane.train._run import CONFIG, check_new, train_run
+from monolane.train._run import CONFIG, check_new, disk_errors_told, train_run
+from monolane.train._store import Progress
 
 _COMPILERS = ("g++", "clang++")
+_AFTER = 0.1  # share of the minutes that scoring and writing get
+_FEW = 100  # steps, below which nothing is learnt
+_LOOKS = (0.2, 0.6, 0.95)  # of the steps before the decay: when the time left is measured again
+_SHORTER = 0.95  # of the planned steps: a smaller change is not worth another plan
 _BEGINNING = ("config.json", WEIGHTS, VOCABULARY)  # what a model must have to begin with
 
 
@@ -44,10 +52,14 @@ def train_demo(
     begin_with: Path | None = None,
     library: Path | None = None,
     checkpoint_minutes: float = 3.0,
+    say: Callable[[str], object] = lambda line: None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Measured:
     """Train the demo model and write its folder ``out``; return what was measured.
 
-    Without ``steps`` the run is as long as fits into ``minutes``, measured before it starts.
+    Without ``steps`` the run is as long as fits into ``minutes``, preparation and scoring included:
+    measured before it starts, and again before its decay begins, when a machine that has
+    become slower shortens it. ``say`` is told of each phase; ``clock`` gives seconds.
     ``resume`` continues the run of ``out`` where its last checkpoint left it, with its own recipe;
     ``steps`` may then still shorten or extend it, until its decay begins. ``compiled`` lets
     torch.compile fuse the elementwise work (needs a C++ compiler). ``recipe`` replaces the
@@ -55,6 +67,7 @@ def train_demo(
     an earlier demo: this run starts from its weights, with a schedule of its own. ``threads`` sets
     torch's for the process.
     """
+    began = clock()
     _check_options(minutes, steps, threads, compiled)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -66,21 +79,82 @@ def train_demo(
         recipe = replace(recipe, begins_with=_keep_start(begin_with, run))
     # A model that goes on keeps its vocabulary: its ids mean what they meant.
     tokenizer = Tokenizer.from_file(str(run / START / VOCABULARY)) if recipe.begins_with else None
-    material = prepare_material(recipe, library, tokenizer)
-    corpus = prepare_corpus(material, recipe, run, resume)
-    if resume:
-        config = _resumed(run, recipe, steps, compiled)
-    else:
-        recipe.save(run)
-        config = _planned(recipe, corpus, minutes, steps, compiled, checkpoint_minutes)
-    progress = train_run(config, run, standard_listeners(config, run), resume=resume)
-    finished = run / "model"
-    _write_model(read_weights(run, progress.step), recipe, material.tokenizer, finished)
-    measured = measure(finished, recipe, material, config, progress.seconds)
-    measured.save(run)
-    write_card(measured, finished)
-    shutil.copytree(finished, out, dirs_exist_ok=True)
+    with disk_errors_told(run):
+        say("reading the library and preparing the corpus")
+        material = prepare_material(recipe, library, tokenizer)
+        corpus = prepare_corpus(material, recipe, run, resume)
+        if resume:
+            config = _resumed(run, recipe, steps, compiled)
+            say(f"training on, to step {config.schedule.steps}")
+            progress = train_run(config, run, standard_listeners(config, run), resume=True)
+        elif steps is not None:
+            recipe.save(run)
+            config, _ = _planned(recipe, corpus, 0.0, steps, compiled, checkpoint_minutes)
+            say(f"training {steps} steps")
+            progress = train_run(config, run, standard_listeners(config, run))
+        else:
+            recipe.save(run)
+            say("measuring how many steps fit into the time")
+            end = began + minutes * 60 * (1 - _AFTER)
+            left = max(0.0, (end - clock()) / 60)
+            config, slower = _planned(recipe, corpus, left, None, compiled, checkpoint_minutes)
+            _say_length(config.schedule.steps, minutes, say)
+            config, progress = _train_in_time(
+                config, recipe, run, slower, end, compiled, say, clock
+            )
+        say("scoring the held-out files")
+        finished = run / "model"
+        _write_model(read_weights(run, progress.step), recipe, material.tokenizer, finished)
+        measured = measure(finished, recipe, material, config, progress.seconds)
+        measured.save(run)
+        write_card(measured, finished)
+        shutil.copytree(finished, out, dirs_exist_ok=True)
     return measured
+
+
+def _say_length(steps: int, minutes: float, say: Callable[[str], object]) -> None:
+    say(f"training {steps} steps, as many as fit into {minutes:g} minutes")
+    if steps < _FEW:
+        say(
+            f"warning: fewer than {_FEW} steps teach a model next to nothing: give more --minutes, "
+            "or more of the machine"
+        )
+
+
+def _train_in_time(
+    config: RunConfig,
+    recipe: DemoRecipe,
+    run: Path,
+    slower: float,
+    end: float,
+    compiled: bool,
+    say: Callable[[str], object],
+    clock: Callable[[], float],
+) -> tuple[RunConfig, Progress]:
+    """Train until about ``end`` on ``clock``; shorten the run where the machine became slower.
+
+    ``slower``: how many times as long as a short step one at the full context takes.
+    """
+    first = config.schedule.first_change
+    done, since = 0, clock()
+    for part in _LOOKS:
+        look = int(part * first)
+        if look <= done or config.schedule.steps <= look:
+            continue
+        listeners = standard_listeners(config, run)
+        progress = train_run(config, run, listeners, resume=done > 0, until=look)
+        now = clock()
+        each, done, since = (now - since) / (look - done), look, now
+        share = recipe.long_share  # of the steps: those at the end, at the full context
+        fit = (done + max(0.0, end - now) / each) / (1 - share + share * slower)
+        # What is left must hold the decay that the steps' shares ask for, from here on.
+        steps = max(int(fit), math.ceil(done / (1 - recipe.decay_share)) + 1)
+        if steps < _SHORTER * config.schedule.steps:
+            say(f"the machine became slower: {steps} steps instead of {config.schedule.steps}")
+            config = _resumed(run, recipe, steps, compiled)
+    listeners = standard_listeners(config, run)
+    progress = train_run(config, run, listeners, resume=done > 0)
+    return config, progress
 
 
 def _check_options(minutes: float, steps: int | None, threads: int | None, compiled: bool) -> None:
@@ -115,16 +189,21 @@ def _planned(
     steps: int | None,
     compiled: bool,
     checkpoint_minutes: float,
-) -> RunConfig:
-    """Return the run's config; measure this machine where the caller left something open."""
+) -> tuple[RunConfig, float]:
+    """Return the run's config; measure this machine where the caller left something open.
+
+    With it comes how many times as long as a short step one at the full context takes.
+    """
     if steps is not None and recipe.precision != "auto":
-        return recipe.run_config(corpus, steps, precision=recipe.precision, compiled=compiled)
+        fixed = recipe.run_config(corpus, steps, precision=recipe.precision, compiled=compiled)
+        return fixed, 1.0
     pace = measure_pace(recipe, corpus, compiled)
     steps = pace.steps(recipe, minutes) if steps is None else steps
     every = max(1, int(checkpoint_minutes * 60 / pace.mean(recipe)))
-    return recipe.run_config(
+    config = recipe.run_config(
         corpus, steps, precision=pace.precision, compiled=compiled, every=every
     )
+    return config, pace.long / pace.short
 
 
 def _resumed(run: Path, recipe: DemoRecipe, steps: int | None, compiled: bool) -> RunConfig:

@@ -3,8 +3,9 @@
     <run>/attempts/node-0.jsonl         one line per attempt of this node
     <run>/attempts/node-0-0001.log      what its processes wrote, ours and torchrun's
 
-The processes write to the file themselves, not through us: a launcher that dies takes nothing with
-it. They are in a session of their own, so that a Ctrl-C reaches them once, by way of us.
+The processes write to the file themselves, not through us: what they say is not lost with a
+launcher that dies. They watch it, and then keep their state and stop (``_lock.py``). They are in a
+session of their own, so that a Ctrl-C reaches them once, by way of us.
 """
 
 import ctypes
@@ -21,16 +22,17 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-ATTEMPTS = "attempts"  # folder below the run's
 _TAIL = 64 * 1024  # bytes of the output that are searched for a reason
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
 
 _ROOT_CAUSE = re.compile(
     r"Root Cause.*?rank\s*: (?P<rank>\d+).*?exitcode\s*: (?P<code>-?\d+)", re.DOTALL
 )
-_OURS = re.compile(r"^(?:\[\w+\]:)?monolane: (?P<text>.+)", re.MULTILINE)
+# torchrun writes "[default0]:" before a worker's lines, torch's own hook "[rank0]: ".
+_WHO = r"^(?:\[(?:[a-z_]*?(?P<rank>\d+))\]: ?)*"
+_OURS = re.compile(_WHO + r"monolane: (?P<text>.+)", re.MULTILINE)
 _RAISED = re.compile(
-    r"^(?:\[\w+\]:)?(?P<text>(?:[\w.]*\.)?\w*(?:Error|Exception|Interrupt)(?:: .+)?)$", re.MULTILINE
+    _WHO + r"(?P<text>(?:[\w.]*\.)?\w*(?:Error|Exception|Interrupt)(?:: .+)?)$", re.MULTILINE
 )
 
 
@@ -126,17 +128,20 @@ def explain(status: int, output: str) -> tuple[str, bool]:
     """Return why an attempt ended, in a line, and whether by an error raised on purpose."""
     if status == 0:
         return "finished", False
-    who, code = "the process", status
+    who, code, rank = "the process", status, None
     if cause := _ROOT_CAUSE.search(output):
-        who, code = f"rank {cause['rank']}", int(cause["code"])
+        rank, code = cause["rank"], int(cause["code"])
+        who = f"rank {rank}"
     elif status < 0 and "torch.distributed" in output:
         who = "torchrun"
     how = f"was killed by {_signal(-code)}" if code < 0 else f"exited with status {code}"
-    ours, raised = _OURS.findall(output), _RAISED.findall(output)
+    ours, raised = list(_OURS.finditer(output)), list(_RAISED.finditer(output))
     if code < 0 or not (ours or raised):
         return f"{who} {how}", False
-    # Other ranks fail because of the first: its own error stands first.
-    return f"{who} {how}: {(ours or raised)[0]}", bool(ours)
+    # Other ranks fail because of the first: its own error counts, or else what stands first.
+    said = ours or raised
+    cause_of = next((one for one in said if rank is not None and one["rank"] == rank), said[0])
+    return f"{who} {how}: {cause_of['text']}", bool(ours)
 
 
 @contextmanager

@@ -1,22 +1,20 @@
 """Launches a run so that it ends by itself: isolated from the tree, started again after a crash.
 
 The first launch keeps code and config in the run's folder; every process, also of later launches,
-runs those, whatever the tree has become. One launcher at a time holds a node's part of a run.
+runs those, whatever the tree has become. One launcher at a time holds a node's part of a run
+(``_lock.py``).
 """
 
-import fcntl
-import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 from monolane.errors import ConfigError, TrainingError
 from monolane.train._config import RunConfig, load_config, write_config
-from monolane.train._launch.attempt import ATTEMPTS
 from monolane.train._launch.snapshot import SNAPSHOT, Snapshot, has_snapshot, take_snapshot
 from monolane.train._launch.supervisor import Fleet, RestartPolicy, Supervisor
+from monolane.train._lock import ATTEMPTS, locked
 from monolane.train._terminal import Terminal
 
 _POLL = 0.25  # seconds between looks for the snapshot
@@ -42,7 +40,7 @@ def launch_run(
     config = load_config(name, overrides)
     run = run.resolve()
     (run / ATTEMPTS).mkdir(parents=True, exist_ok=True)
-    with _locked(run / ATTEMPTS / f"node-{fleet.node}.lock") as lock:
+    with locked(run / ATTEMPTS / f"node-{fleet.node}.lock") as lock:
         about = _snapshot(run, config, fleet)
 
         def command() -> list[str]:
@@ -78,21 +76,3 @@ def _snapshot(run: Path, config: RunConfig, fleet: Fleet) -> Snapshot:
             f"{run / SNAPSHOT / 'config.toml'}, or use another folder"
         )
     return about
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[int]:
-    """Hold the lock of this node's part of a run; its processes hold it too while they live."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise TrainingError(
-                f"{path.parent.parent}: expected nobody to run it, but a launcher or processes "
-                "that it left behind do; stop them first (their lock is "
-                f"{path.name}: see 'fuser {path}')"
-            ) from None
-        yield file
-    finally:
-        os.close(file)

@@ -16,11 +16,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from monolane._env import LAUNCHER
 from monolane.errors import ConfigError, TrainingError
 from monolane.train._interrupt import deferred_interrupt
-from monolane.train._journal import Follower, last_checkpoint, last_step
-from monolane.train._launch.attempt import ATTEMPTS, Attempt, Ended, adopted_orphans, explain
+from monolane.train._journal import JOURNAL, Follower, last_checkpoint, last_step
+from monolane.train._launch.attempt import Attempt, Ended, adopted_orphans, explain
 from monolane.train._launch.snapshot import snapshot_environment
+from monolane.train._lock import ATTEMPTS
 from monolane.train._terminal import Terminal
 
 _POLL = 0.25  # seconds between looks at the processes
@@ -74,6 +76,7 @@ class RestartPolicy:
     wait: float = 5.0  # seconds before the first restart, doubled for each in a row
     longest_wait: float = 300.0
     grace: float = 60.0  # seconds between the request to stop and SIGKILL
+    stall: float = 1800.0  # seconds without a new line in the journal; then the attempt is ended
 
     def delay(self, failures: int) -> float:
         """Return the seconds to wait after so many failures in a row."""
@@ -136,6 +139,7 @@ class Supervisor:
         environment = snapshot_environment(self._run, os.environ)
         # How long torchrun lets its workers keep their state.
         environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = f"{max(1, round(self._policy.grace))}"
+        environment[LAUNCHER.name] = f"{os.getpid()}"  # they end with us
         self._attempts.mkdir(parents=True, exist_ok=True)
         (self._attempts / f"node-{node}.started").touch()
         attempt = Attempt(command, environment, self._work, log, self._lock)
@@ -162,12 +166,16 @@ class Supervisor:
 
     def _watch(self, attempt: Attempt) -> str:
         """Wait for the end of an attempt; return the reason where it came from outside."""
-        reason, deadline = "", float("inf")
+        reason, deadline, heard = "", float("inf"), time.monotonic()
         while attempt.status() is None and time.monotonic() < deadline:
+            if self._follower.poll():
+                heard = time.monotonic()
+            if time.monotonic() - heard > self._policy.stall and not reason:
+                # All ranks wait for the one that stands still: none can end its step.
+                return f"it stood still: no new line in {JOURNAL} for {self._policy.stall:g} s"
             if not reason and (reason := self._outside()):
                 attempt.ask_to_stop()
                 deadline = time.monotonic() + self._policy.grace + 5  # torchrun kills before us
-            self._follower.poll()
             time.sleep(_POLL)
         return reason if attempt.status() != 0 else ""
 

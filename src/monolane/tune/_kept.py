@@ -1,0 +1,134 @@
+"""What a post-training run keeps beside its output, in ``<out>.run``, so that it can go on.
+
+run.json                what decides the run: a resumed one must begin with the same
+checkpoint-<step>/      a state, with its seal (``monolane.train``): whole, or passed over
+"""
+
+import json
+import math
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from monolane.errors import CheckpointError, TrainingError
+from monolane.train import find_damage, is_sealed
+
+_RUN = "run.json"
+_PREFIX = "checkpoint-"
+PATIENCE = 4  # gradients in a row that are not finite; then the run has diverged
+
+
+def open_run(run: Path, facts: Mapping[str, Any], resume: bool) -> None:
+    """Begin a run in the folder ``run``, or hold a resumed one to the ``facts`` it began with."""
+    path = run / _RUN
+    if not resume:
+        if path.exists():
+            raise CheckpointError(
+                f"{run}: expected no run there, found one; continue it with --resume, or remove "
+                "the folder to start anew"
+            )
+        run.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        return
+    if not path.is_file():
+        raise CheckpointError(
+            f"{run}: expected a run to resume, found none; start without --resume"
+        )
+    try:
+        kept = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"{path}: expected what the run began with, got {error}; remove the folder to start "
+            "anew"
+        ) from None
+    for name, value in facts.items():
+        if kept.get(name) != value:
+            raise CheckpointError(
+                f"{path}: {name}: expected what the run began with, got something else; resume "
+                "with the same model, data and recipe, or start anew"
+            )
+
+
+def newest_checkpoint(run: Path) -> tuple[Path | None, dict[int, str]]:
+    """Return the newest checkpoint that is as it was written, and why newer ones were passed over.
+
+    None where none was ever finished; CheckpointError where all that were are damaged.
+    """
+    names = (path.name.removeprefix(_PREFIX) for path in run.glob(f"{_PREFIX}*"))
+    steps = sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+    damaged: dict[int, str] = {}
+    for step in steps:
+        folder = checkpoint_path(run, step)
+        if not is_sealed(folder):  # killed while it was written
+            continue
+        fault = find_damage(folder)
+        if fault is None:
+            return folder, damaged
+        damaged[step] = fault
+    if damaged:
+        raise CheckpointError(
+            f"{run}: expected a whole checkpoint, but those after "
+            f"{', '.join(map(str, sorted(damaged)))} steps are damaged; put back a copy, or remove "
+            "the folder to start anew"
+        )
+    return None, damaged
+
+
+def drop_after(run: Path, newest: Path | None) -> None:
+    """Remove the checkpoints of later steps, which will be done again: they would count as kept."""
+    done = 0 if newest is None else int(newest.name.removeprefix(_PREFIX))
+    for path in run.glob(f"{_PREFIX}*"):
+        name = path.name.removeprefix(_PREFIX)
+        if name.isdecimal() and int(name) > done:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def checkpoint_path(run: Path, step: int) -> Path:
+    """Return where the checkpoint after ``step`` steps lies."""
+    return run / f"{_PREFIX}{step}"
+
+
+def damage_line(step: int, fault: str) -> str:
+    """Return the line that tells of a checkpoint that was passed over."""
+    return f"the checkpoint of step {step} is left out: {fault}"
+
+
+class Gradients:
+    """Judges the gradients of a run: one that is not finite is dropped, many in a row end it."""
+
+    def __init__(self) -> None:
+        self._dropped = 0  # in a row
+
+    def usable(self, parameters: Iterable[torch.nn.Parameter], step: int) -> bool:
+        """Return whether all gradients are finite; where not, drop them: nothing is updated.
+
+        TrainingError after several in a row. ``step`` is counted from 1.
+        """
+        trained = [parameter for parameter in parameters if parameter.grad is not None]
+        norm = float(torch.nn.utils.get_total_norm([p.grad for p in trained if p.grad is not None]))
+        if math.isfinite(norm):
+            self._dropped = 0
+            return True
+        for parameter in trained:
+            parameter.grad = None
+        self._dropped += 1
+        if self._dropped >= PATIENCE:
+            raise TrainingError(
+                f"step {step}: the gradient is not finite, {self._dropped} times in a row: the run "
+                "has diverged, and nothing is written; lower the learning rate, look at the data, "
+                "and go on from the last checkpoint or start anew"
+            )
+        return False
+
+
+def check_finite(model: torch.nn.Module) -> None:
+    """Raise TrainingError where a weight is NaN or infinite: such a model is not written."""
+    for name, weight in model.state_dict().items():
+        if not bool(torch.isfinite(weight).all()):
+            raise TrainingError(
+                f"{name}: expected finite weights, found NaN or infinity after training; nothing "
+                "is written: lower the learning rate, and start anew"
+            )
