@@ -68,6 +68,7 @@ CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 def test_what_comes_at_once_is_read_in_steps(monkeypatch: pytest.MonkeyPatch, ends: bool) -> None:
     """A body in chunks of one byte: others have their turn in between, and no more is taken."""
     monkeypatch.setattr(protocol, "_STEP_SECONDS", 0.0)
+    monkeypatch.setattr(protocol, "_REST_SECONDS", 0.0)
     body: list[bytes] = []
     turns = 0
 

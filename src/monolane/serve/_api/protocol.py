@@ -18,10 +18,12 @@ from monolane.serve._errors import ApiError
 from monolane.serve._options import HEAD_BYTES
 
 _HEAD_SECONDS = 10.0  # from a connection, or a request's first byte, to a whole head
-# What has come is read in steps, between which others have their turn: a body in chunks of one byte
-# takes 8 us for each, and 256 KB of such come at once.
+# What has come is read in steps, and then for a moment not at all: a body in chunks of one byte
+# takes 15 us for each, and 256 KB of such come at once. An event of a stream takes several turns of
+# the loop, and the thread that decodes takes the GIL in between, so one turn would not do.
 _STEP_BYTES = 2048
 _STEP_SECONDS = 0.002
+_REST_SECONDS = 0.003
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,7 +105,7 @@ class LimitedProtocol(H11Protocol):
             super().data_received(bytes(step))
             if self._unread and self.loop.time() >= end:
                 self.flow.hold()
-                self.loop.call_soon(self._read_on)
+                self.loop.call_later(_REST_SECONDS, self._read_on)
                 return
         self.flow.release()
 
