@@ -88,6 +88,11 @@ def main() -> None:
 
 def record(attack: str, samples: list[float], unit: str, **more: Any) -> Record:
     """Return a record; ``more`` has ``before`` and ``goal``, where there are such."""
+    unit = f"{unit}: {attack}"
+    if "before" in more:
+        unit += f"; before {more['before']:g}"
+    if "goal" in more:
+        unit += f"; goal {more['goal']}"
     return {
         "name": "abuse",
         "engine": "monolane",
