@@ -1,13 +1,15 @@
 """Large bodies: what is read of them is what JSON means, what is ignored costs nothing."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic_core import from_json
 
-from monolane.serve._api import body
+from monolane.serve._api import json_texts
 from monolane.serve._api.body import (
     MAX_DEPTH,
     MAX_IDS,
@@ -16,6 +18,7 @@ from monolane.serve._api.body import (
     parse_body,
     trimmed,
 )
+from monolane.serve._api.json_texts import values_of
 from monolane.serve._api.wire import ChatRequest, CompletionRequest
 from monolane.serve._errors import ApiError
 
@@ -39,10 +42,66 @@ def test_known_members_are_kept_and_all_others_cut_out(
     text = PAD + json.dumps(data, ensure_ascii=ascii_only, indent=block % 3) + PAD
     known = {"a", "b", 'q"\\'}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(body, "_BLOCK", block)
-        patch.setattr(body, "_SMALL", 0)
+        patch.setattr(json_texts, "BLOCK", block)
         kept = json.loads(trimmed(text.strip().encode("utf-8", "surrogatepass"), known))
     assert kept == {name: value for name, value in data.items() if name in known}
+
+
+PIECES = [*'abé中😀"\\/\b\n\0', "\\u", "\ud7ff", "\ue000", "\U0010ffff"]
+texts = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
+nested = st.recursive(
+    texts | st.integers() | st.none(),
+    lambda inner: st.lists(inner) | st.dictionaries(texts, inner),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(data=nested, ascii_only=st.booleans(), block=st.integers(1, 40), cut=st.integers(13, 30))
+def test_texts_that_are_decoded_apart_are_those_of_json(
+    data: Any, ascii_only: bool, block: int, cut: int
+) -> None:
+    text = json.dumps(data, ensure_ascii=ascii_only)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_texts, "BLOCK", block)
+        patch.setattr(json_texts, "_SLICE", cut)
+        assert values_of(text.encode()) == data
+        upper = re.sub(r"\\u[0-9a-f]{4}", lambda found: f"\\u{found[0][2:].upper()}", text)
+        assert values_of(upper.encode()) == json.loads(upper)
+
+
+@pytest.mark.parametrize(
+    "text", ["\\ud83d", "\\ude00", "\\ude00\\ud83d", "\\x", "\\u12", "\n", b"\xff"]
+)
+def test_broken_texts_are_refused_wherever_they_are_cut(text: str | bytes) -> None:
+    broken = text if isinstance(text, bytes) else text.encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_texts, "_SLICE", 13)
+        for before in range(14):
+            data = b'["' + b"x" * before + broken + b"y" * 30 + b'"]'
+            with pytest.raises(ValueError, match=r"line \d column|utf-8"):
+                values_of(data)
+
+
+def test_no_step_of_reading_a_body_is_a_long_one() -> None:
+    """What the parser in C gets at a time is bounded, whatever a text is made of."""
+    longest = 0
+
+    def counted(part: bytes) -> Any:
+        nonlocal longest
+        longest = max(longest, len(part))
+        return from_json(part)
+
+    pieces = [r"\n", r"\"", r"\u4e2d", r"\ud83d\ude00", "é", "中", "x\\\\", "\\\\"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_texts, "from_json", counted)
+        for piece in pieces:
+            text = piece * (1_000_000 // len(piece.encode()))
+            data = f'{{"messages": [{{"role": "user", "content": "{text}"}}]}}'
+            read = parse_body(ChatRequest, data.encode())
+            assert read.messages[0]["content"] == json.loads(f'"{text}"')
+            parse_body(ChatRequest, f'{{"messages": [{{}}], "{text}": 1}}'.encode())
+    assert longest <= json_texts._SLICE + 2
 
 
 def test_a_large_body_is_read_as_a_small_one() -> None:

@@ -2,9 +2,14 @@
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
+from uvicorn import Config
+from uvicorn.server import ServerState
 
+from monolane.serve._api import protocol
+from monolane.serve._api.protocol import LimitedProtocol
 from monolane.serve._server import _listen
 
 
@@ -28,3 +33,74 @@ def test_no_connection_waits_for_more_to_send(host: str) -> None:
         return nodelay
 
     assert asyncio.run(option()) != 0
+
+
+class Pausing(asyncio.Transport):
+    """A transport of which only pausing is of interest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paused = False
+        self.closed = False
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def write(self, data: Any) -> None:
+        pass
+
+    def abort(self) -> None:
+        self.closed = True
+
+    close = abort
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_comes_at_once_is_read_in_steps(monkeypatch: pytest.MonkeyPatch, ends: bool) -> None:
+    """A body in chunks of one byte: others have their turn in between, and no more is taken."""
+    monkeypatch.setattr(protocol, "_STEP_SECONDS", 0.0)
+    monkeypatch.setattr(protocol, "_REST_SECONDS", 0.0)
+    body: list[bytes] = []
+    turns = 0
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (message := await receive())["type"] == "http.request":
+            body.append(message["body"])
+
+    async def run() -> None:
+        nonlocal turns
+        config = Config(app, lifespan="off", log_config=None)
+        config.load()
+        transport = Pausing()
+        connection = LimitedProtocol(config, ServerState(), {})
+        connection.connection_made(transport)
+        connection.data_received(CHUNKED + b"1\r\nx\r\n" * 4000)
+        assert transport.paused
+        connection.data_received(b"1\r\nx\r\n" * 100)  # had come before reading was paused
+        while transport.paused:
+            turns += 1
+            assert turns < 1000
+            await asyncio.sleep(0)  # the application takes what there is, and asks for more
+            if ends and turns == 3:
+                transport.abort()
+                connection.connection_lost(None)
+                break
+        await asyncio.sleep(0)
+        connection.connection_lost(None)
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+    if ends:
+        assert 0 < len(b"".join(body)) < 4100
+    else:
+        assert b"".join(body) == b"x" * 4100
+        assert turns >= 4100 * 6 // protocol._STEP_BYTES

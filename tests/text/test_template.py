@@ -276,6 +276,40 @@ def test_tokens_cannot_be_put_together(byte_level: Tokenizer) -> None:
     assert end not in joined.encode(byte_level, [{"role": "user", "content": parts}])
 
 
+KNOWS_PARTS = """{%- for m in messages -%}
+[{{ m.content if m.content is string else m.content | map(attribute='text') | join(';') }}]
+{%- endfor -%}"""
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("{% for m in messages %}{{ '[' + m['content'] + ']' }}{% endfor %}", "[ab][c]"),  # fails
+        ("{% for m in messages %}[{{ m.content | trim }}]{% endfor %}", "[ab][c]"),  # as Python
+        ("{% for m in messages %}[{{ m.content | tojson }}]{% endfor %}", '["ab"]["c"]'),
+        (
+            KNOWS_PARTS,
+            "[a;b][c]",
+        ),
+    ],
+)
+def test_text_parts_are_joined_where_a_template_takes_none(source: str, shown: str) -> None:
+    """Most templates know text alone, and some clients send nothing but parts."""
+    parts = [{"type": "text", "text": text} for text in "ab"]
+    messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": "c"}]
+    assert ChatTemplate(source).render(messages) == shown
+
+
+def test_joined_parts_make_no_token(byte_level: Tokenizer) -> None:
+    end = byte_level.id_of("<|im_end|>")
+    parts = [{"type": "text", "text": text} for text in ("a<|im_", "end|>")]
+    plain = ChatTemplate("{{ messages[0].content + '' }}")
+    assert end not in plain.encode(byte_level, [{"role": "user", "content": parts}])
+    last = [{"role": "user", "content": "x"}, {"role": "assistant", "content": parts}]
+    chat = ChatTemplate("{% for m in messages %}{{ m.content + '|' }}{% endfor %}")
+    assert chat.render(last, continue_final=True) == "x|a<|im_end|>"
+
+
 def test_a_role_may_complete_a_token(byte_level: Tokenizer) -> None:
     """As in Phi-3: the template writes '<|', the role, '|>'; a role is a bare word."""
     template = ChatTemplate("{{ '<|' + messages[0].role + '|>' }}")

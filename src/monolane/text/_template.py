@@ -6,6 +6,7 @@ second never becomes a control token, whatever it spells.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -43,6 +44,7 @@ _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls
 _TRUSTED = ("assistant", "system", "developer")
 # Ends the last message while it is rendered. The space tells whether the template trims.
 _END = "\ufdefend\ufdef "
+_PROBE = ("first-part-3f1c", "second-part-9b27")  # texts that no template has of its own
 
 
 class ChatTemplate:
@@ -124,7 +126,7 @@ class ChatTemplate:
         assistant's, and no generation prompt is added. ``kwargs`` are further variables.
         TextError: malformed messages, a template that refuses them, fails or runs away.
         """
-        chat = plain_messages(messages)
+        chat = self._chat(messages)
         extra = self._extra(tools, kwargs)
         return self._run(chat, extra, add_generation_prompt, continue_final)
 
@@ -145,7 +147,7 @@ class ChatTemplate:
         developer messages and tools spell them: ``<think>`` in a replayed answer is that token
         again. No bos is added: a chat begins as its template says. TextError as for ``render``.
         """
-        chat = plain_messages(messages)
+        chat = self._chat(messages)
         extra = self._extra(tools, kwargs)
         marks = Marks([chat, extra, self.source])
         special, control = tokenizer.special_spellings, tokenizer.control_spellings
@@ -178,22 +180,51 @@ class ChatTemplate:
     ) -> str:
         if continue_final:
             chat = [*chat[:-1], _opened(chat[-1], len(chat) - 1)]
+        text = self._rendered(chat, extra, add_generation_prompt and not continue_final)
+        return _cut(text, self._name) if continue_final else text
+
+    def _chat(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return a checked copy, with contents in the form that the template takes."""
+        chat = plain_messages(messages)
+        if any(isinstance(m.get("content"), list) for m in chat) and not self._takes_parts:
+            # Before any text is looked over: parts may spell a control token together.
+            chat = [_joined(message) for message in chat]
+        return chat
+
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """Whether the template shows a list of text parts as their texts.
+
+        Most know text alone: they fail on a list, or show it as Python or JSON would spell it.
+        """
+        content = [{"type": "text", "text": text} for text in _PROBE]
+        try:
+            text = self._rendered(
+                [{"role": "user", "content": content}], self._extra(None, {}), True
+            )
+        except TextError:
+            return False
+        spelled = "{'type'" in text or '{"type"' in text
+        return not spelled and all(text.count(part) == 1 for part in _PROBE)
+
+    def _rendered(
+        self, chat: list[dict[str, Any]], extra: Mapping[str, Any], add_generation_prompt: bool
+    ) -> str:
         variables = {
             **self._special_tokens,
             **extra,
             "messages": chat,
-            "add_generation_prompt": add_generation_prompt and not continue_final,
+            "add_generation_prompt": add_generation_prompt,
         }
         start_budget(variables)
         try:
-            text = self._compiled.render(variables)
+            return self._compiled.render(variables)
         except RefusedError as error:
             raise TextError(f"the chat template refuses these messages: {error!s:.500}") from None
         except Exception as error:  # whatever a template may provoke
             raise TextError(
                 f"{self._name}: the template fails: {type(error).__name__}: {error!s:.500}"
             ) from None
-        return _cut(text, self._name) if continue_final else text
 
 
 def _compile(source: str, name: str) -> tuple[Template, frozenset[str]]:
@@ -229,6 +260,14 @@ def _listed(value: Any, folder: Path) -> dict[str, Any] | None:
             f"{sorted(named)!r:.200}"
         )
     return named
+
+
+def _joined(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message whose content is one text."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": "".join(part["text"] for part in content)}
 
 
 def _opened(message: dict[str, Any], place: int) -> dict[str, Any]:

@@ -3,19 +3,20 @@
 pydantic parses a body in one call, which keeps every other thread waiting: 1.6 s for 7 MB of small
 values, also where they stand in a field that nobody reads. So a large body is looked over first, in
 short steps. Fields that this server does not have are cut out unread, and a body with more values
-than a request can need is refused.
+than a request can need is refused. What is left is read with its texts apart (``json_texts``).
 """
 
 import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
 from monolane.serve._api.fields import REFUSED
+from monolane.serve._api.json_texts import Quotes, blocks, values_of
 from monolane.serve._api.wire import Body
 from monolane.serve._errors import ApiError, api_error
 from monolane.serve._grammar.structured import EXTRA_FIELDS
@@ -28,33 +29,37 @@ MAX_VALUES = 1 << 15  # of any other field
 MAX_DEPTH = 200
 MAX_MEMBERS = 1000  # of the body itself
 _SMALL = 32 << 10  # bytes that are parsed within a few milliseconds, whatever they are
-_BLOCK = 1 << 18  # bytes looked at in one step
-_QUOTE, _BACKSLASH, _COMMA, _COLON = b'"\\,:'
+_MAX_NAME = 1 << 10  # bytes of a field's name that is read: no field of ours has a longer one
+_COMMA, _COLON = b",:"
 _OPENING, _CLOSING = b"{}"  # and "[]", once bit 5 is set
 _IDS = ("prompt", "tokens")
-
-Flags = npt.NDArray[np.bool_]
 
 
 def parse_body(kind: type[B], data: bytes) -> B:
     """Return a body as its type; ApiError 400 for one that is none. To be called on a thread."""
     try:
-        return kind.model_validate_json(
-            trimmed(data, {*kind.model_fields, *REFUSED, *EXTRA_FIELDS})
-        )
+        if len(data) <= _SMALL:
+            return kind.model_validate_json(data)
+        kept = trimmed(data, {*kind.model_fields, *REFUSED, *EXTRA_FIELDS})
+        return kind.model_validate(_values(kept))
     except ValidationError as error:
         # Here, not on the event loop: a list of many faults takes a while to write.
         raise api_error(error) from None
 
 
+def _values(data: bytes) -> Any:
+    try:
+        return values_of(data)
+    except ValueError as error:
+        raise _refused(f"{error!s:.200}") from None
+
+
 def trimmed(data: bytes, known: Collection[str]) -> bytes:
-    """Return a large JSON object with its known members alone; a small body as it is.
+    """Return a JSON object with its known members alone.
 
     ApiError 400 for one that is no object, or that has too many or too deeply nested values. What
     is cut out is not checked.
     """
-    if len(data) <= _SMALL:
-        return data
     kept = []
     for name, member in _members(data):
         limit = MAX_IDS if name in _IDS else MAX_VALUES
@@ -98,7 +103,9 @@ def _members(data: bytes) -> Iterator[tuple[str, _Member]]:
         if colon < 0:
             raise _refused(f"expected a field before byte {place}")
         try:
-            name = json.loads(data[begin:colon])
+            name = (
+                json.loads(spelled) if len(spelled := data[begin:colon].strip()) < _MAX_NAME else ""
+            )
         except ValueError:
             raise _refused(f"expected the name of a field before byte {colon}") from None
         yield str(name), _Member(begin, place, count - count_before)
@@ -111,8 +118,7 @@ def _members(data: bytes) -> Iterator[tuple[str, _Member]]:
 def _marks(data: bytes) -> Iterator[tuple[int, int]]:
     """Yield the places of an object's own colons, commas and end, and the values up to there."""
     scan = _Scan()
-    for start in range(0, len(data), _BLOCK):
-        block = np.frombuffer(data, np.uint8, min(_BLOCK, len(data) - start), start)
+    for start, block in blocks(data):
         places, counts = scan.step(block)
         yield from zip((places + start).tolist(), counts.tolist(), strict=True)
 
@@ -121,7 +127,7 @@ class _Scan:
     """Follows strings and brackets from block to block."""
 
     def __init__(self) -> None:
-        self._escaped = False  # the next byte, by a backslash
+        self._quotes = Quotes()
         self._inside = 0  # a string: 1
         self._depth = 0
         self._values = 0
@@ -130,8 +136,7 @@ class _Scan:
         self, block: npt.NDArray[np.uint8]
     ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
         """Return the places of the marks in a block, and how many values came up to each."""
-        quotes = (block == _QUOTE) & ~self._escapes(block)
-        inside = np.cumsum(quotes, dtype=np.int32) + self._inside
+        inside = np.cumsum(self._quotes.step(block), dtype=np.int32) + self._inside
         outside = (inside & 1) == 0
         self._inside = int(inside[-1]) & 1
         folded = block | 0x20
@@ -148,20 +153,6 @@ class _Scan:
         own = (commas | (outside & (block == _COLON))) & (depth == 1)
         places = np.flatnonzero(own | (closing & (depth <= 0)))
         return places, counts[places]
-
-    def _escapes(self, block: npt.NDArray[np.uint8]) -> Flags:
-        """Return which bytes are escaped: those behind an odd one of a run of backslashes."""
-        escaped = np.zeros(block.size + 1, bool)
-        escaped[0] = self._escaped
-        places = np.flatnonzero(block == _BACKSLASH)
-        if self._escaped and places.size and places[0] == 0:
-            places = places[1:]
-        if places.size:
-            begins = np.diff(places, prepend=-2) != 1
-            first = np.maximum.accumulate(np.where(begins, places, 0))
-            escaped[places[(places - first) % 2 == 0] + 1] = True
-        self._escaped = bool(escaped[-1])
-        return escaped[:-1]
 
 
 def _refused(reason: str) -> ApiError:

@@ -1,6 +1,6 @@
 // First prompts, for models that converse, and for those that only continue text; and what suits the
-// demo model: code as it has read most of it, at a temperature at which it does not repeat itself
-// (tests/serve/playground/test_examples.py).
+// demo model: code as it has read most of it, at a temperature that leaves its lines whole, with a penalty
+// that keeps it from repeating itself (tests/serve/playground/test_examples.py).
 
 export const EXAMPLES = {
   chat: [
@@ -8,7 +8,11 @@ export const EXAMPLES = {
     "What makes decoding one token at a time slow? Answer with a table.",
     "A regular expression for ISO dates, with tests.",
   ],
-  continue: ["import os\nimport sys\n\ndef main():", "try:\n    import", "import os\n\ndef walk(top):"],
+  continue: [
+    "import os\n\ndef walk(top):",
+    "import os\nimport sys\n\ndef main():",
+    "class Stack:\n    def __init__(self):",
+  ],
 };
 
-export const DEMO_SETTINGS = { temperature: 1.15 };
+export const DEMO_SETTINGS = { temperature: 0.7, frequency_penalty: 0.3 };
