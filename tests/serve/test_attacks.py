@@ -414,7 +414,8 @@ def test_nothing_is_injected_into_headers_or_log(
     assert client.post(COMPLETIONS, json=body).status_code == 404
     body = {"prompt": "x", "max_tokens": 1, "user": "a\nINFO forged: line"}
     assert client.post(COMPLETIONS, json=body).status_code == 200
-    assert "forged" not in keyed_server.words
+    # A line may quote it, escaped; where others of its status came first, none does.
+    assert not re.search(r"^\s*INFO forged", keyed_server.words, re.MULTILINE)
 
 
 def test_neither_prompts_nor_keys_nor_paths_leak(
@@ -467,6 +468,13 @@ def test_there_are_no_routes_for_administrators() -> None:
         "/props",
         "/slots",
         "/apply-template",
+        "/completion",
+        "/infill",
+        "/embedding",
+        "/embeddings",
+        "/v1/embeddings",
+        "/chat/completions/input_tokens",
+        "/v1/chat/completions/input_tokens",
         "/metrics",
         "/openapi.json",
         "/v1/models",

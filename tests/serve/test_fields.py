@@ -272,7 +272,7 @@ def test_functions_are_answered_as_their_clients_know_it(client: httpx.Client) -
         ({"function_call": {"name": "a"}}, "function_call"),
         ({"functions": [tool("a")], "function_call": "required"}, "function_call"),
         ({"structured_outputs": {"disable_additional_properties": True}}, "structured_outputs"),
-        ({"tools": [{"type": "custom", "custom": {"name": "a"}}]}, "tools"),
+        ({"tools": [{"type": "web", "web": {"name": "a"}}]}, "tools"),
     ],
 )
 def test_what_makes_no_sense_together(

@@ -1,5 +1,6 @@
 """Routes that clients of llama.cpp's server ask, and routes without /v1."""
 
+import json
 from typing import Any
 
 import httpx
@@ -16,7 +17,6 @@ USER = {"role": "user", "content": "def add(a, b):"}
         ("/models", None, "list"),
         ("/models/demo", None, "model"),
         ("/chat/completions", {"messages": [USER], "max_tokens": 2}, "chat.completion"),
-        ("/completions", {"prompt": "x", "max_tokens": 2}, "text_completion"),
         ("/responses", {"input": "x", "max_output_tokens": 2}, "response"),
     ],
 )
@@ -26,7 +26,7 @@ def test_routes_without_the_version(demo_server: Any, path: str, body: Any, kind
     assert reply.json()["object"] == kind
 
 
-@pytest.mark.parametrize("path", ["/models", "/responses/x", "/props", "/slots"])
+@pytest.mark.parametrize("path", ["/models", "/responses/x", "/props", "/slots", "/embedding"])
 def test_they_need_the_key_all_the_same(keyed_server: Any, path: str) -> None:
     assert httpx.get(f"{keyed_server.url}{path}", timeout=120).status_code == 401
 
@@ -56,3 +56,52 @@ def test_a_chat_as_its_text(demo_server: Any) -> None:
     wanted = httpx.post(f"{url}/tokenize", json=body, timeout=120).json()["tokens"]
     again = {"prompt": text, "add_special_tokens": False}
     assert httpx.post(f"{url}/tokenize", json=again, timeout=120).json()["tokens"] == wanted
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/chat/completions"])
+def test_tokens_of_a_chat(demo_server: Any, path: str) -> None:
+    url, body = demo_server.url, {"messages": [USER]}
+    told = httpx.post(f"{url}{path}/input_tokens", json=body, timeout=120).json()
+    wanted = httpx.post(f"{url}/tokenize", json=body, timeout=120).json()["count"]
+    assert told["input_tokens"] == wanted
+
+
+def test_token_ids_as_vllm_returns_them(demo_server: Any) -> None:
+    def post(path: str, **fields: Any) -> Any:
+        body = {"max_tokens": 6, "temperature": 0, "return_token_ids": True, **fields}
+        reply = httpx.post(f"{demo_server.url}{path}", json=body, timeout=120)
+        if not fields.get("stream"):
+            return reply.json()
+        lines = reply.text.splitlines()
+        return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+
+    def ids(**body: Any) -> Any:
+        return httpx.post(f"{demo_server.url}/tokenize", json=body, timeout=120).json()["tokens"]
+
+    native = httpx.post(
+        f"{demo_server.url}/completion",
+        json={"prompt": "x = ", "n_predict": 6, "temperature": 0, "return_tokens": True},
+        timeout=120,
+    ).json()
+    text = post("/v1/completions", prompt="x = ")["choices"][0]
+    assert (text["prompt_token_ids"], text["token_ids"]) == (ids(prompt="x = "), native["tokens"])
+    chunks = post("/v1/completions", prompt="x = ", stream=True)
+    first, *rest = [chunk["choices"][0]["prompt_token_ids"] for chunk in chunks]
+    assert first == text["prompt_token_ids"]
+    assert rest == [None] * len(rest)
+    parts = [chunk["choices"][0]["token_ids"] for chunk in chunks]
+    assert [token for part in parts for token in part] == text["token_ids"]
+
+    chat = post("/v1/chat/completions", messages=[USER])
+    assert chat["prompt_token_ids"] == ids(messages=[USER])
+    drawn = chat["choices"][0]["token_ids"]
+    assert len(drawn) == chat["usage"]["completion_tokens"]
+    chunks = post("/v1/chat/completions", messages=[USER], stream=True)
+    assert chunks[0]["prompt_token_ids"] == chat["prompt_token_ids"]
+    parts = [chunk["choices"][0]["token_ids"] for chunk in chunks]
+    assert [token for part in parts for token in part] == drawn
+    plain = post("/v1/chat/completions", messages=[USER], return_token_ids=False)
+    assert "prompt_token_ids" not in plain
+    assert "token_ids" not in plain["choices"][0]
+    refused = post("/v1/responses", input="x")
+    assert refused["error"]["param"] == "return_token_ids"

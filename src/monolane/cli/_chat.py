@@ -1,7 +1,7 @@
 """``monolane chat``: a conversation in the terminal."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,13 +19,14 @@ def chat(
         str | None, typer.Option(help="System message, where the template has one.")
     ] = None,
     max_tokens: options.MaxTokens = 512,
-    temperature: options.Temperature = 0.7,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.05,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
     frequency_penalty: options.FrequencyPenalty = 0.0,
     presence_penalty: options.PresencePenalty = 0.0,
-    repetition_penalty: options.RepetitionPenalty = 1.0,
+    repetition_penalty: options.RepetitionPenalty = None,
+    generation_config: options.GenerationConfig = "auto",
     seed: options.Seed = 0,
     thinking: options.Thinking = None,
     backend: options.BackendName = "auto",
@@ -43,27 +44,33 @@ def chat(
     What a model thinks before it answers is shown dimmed on a terminal (stderr), and never on
     stdout.
     """
+    from monolane.cli._defaults import terminal_defaults
     from monolane.cli._ranks import find_ranks
     from monolane.cli._report import print_note
-    from monolane.engine import DEMO, Engine, SamplingParams
+    from monolane.engine import DEMO, Engine, SamplingDefaults, SamplingParams
 
-    params = SamplingParams(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        frequency_penalty=frequency_penalty,
-        presence_penalty=presence_penalty,
-        repetition_penalty=repetition_penalty,
-        seed=seed,
-        speculation=speculation,  # type: ignore[arg-type]  # checked there
-    )
+    given: dict[str, Any] = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+    }
+    SamplingDefaults(**given)  # what is wrong is told before a model is loaded
+    rest: dict[str, Any] = {
+        "frequency_penalty": frequency_penalty,
+        "presence_penalty": presence_penalty,
+        "seed": seed,
+        "speculation": speculation,
+    }
     over = find_ranks(ranks, key_file)
     loaded = Engine.load(
         model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=over, devices=devices
     )
     with loaded as engine:
+        drawn = terminal_defaults(engine.defaults, generation_config, **given)
+        params = SamplingParams(**drawn, **rest)
         if model == DEMO:
             print_note(
                 "The demo model has read Python source and nothing else: it continues code, and "

@@ -52,7 +52,9 @@ def evaluate(
         float | None,
         typer.Option("--temperature", "-t", help="Of code answers [default: 0; of several, 0.8]."),
     ] = None,
-    top_p: options.TopP = 1.0,
+    top_p: Annotated[
+        float, typer.Option("--top-p", help="Of sampled answers: the shortest such front.")
+    ] = 1.0,
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Of a code answer.")] = 768,
     seed: options.Seed = 0,
     chat: Annotated[

@@ -17,13 +17,14 @@ def generate(
     prompt: Annotated[str, typer.Argument(help="Text to continue; '-' reads it from stdin.")],
     model: options.Model = "demo",
     max_tokens: options.MaxTokens = 256,
-    temperature: options.Temperature = 0.7,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.05,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
     frequency_penalty: options.FrequencyPenalty = 0.0,
     presence_penalty: options.PresencePenalty = 0.0,
-    repetition_penalty: options.RepetitionPenalty = 1.0,
+    repetition_penalty: options.RepetitionPenalty = None,
+    generation_config: options.GenerationConfig = "auto",
     seed: options.Seed = 0,
     stop: Annotated[
         list[str] | None, typer.Option(help="Text that ends the answer; repeatable.")
@@ -52,33 +53,39 @@ def generate(
     never on stdout.
     """
     from monolane.cli._answer import chat_stream, print_answer
+    from monolane.cli._defaults import terminal_defaults
     from monolane.cli._ranks import find_ranks
     from monolane.cli._report import echo_prompt, print_report
-    from monolane.engine import Engine, SamplingParams
+    from monolane.engine import Engine, SamplingDefaults, SamplingParams
     from monolane.errors import RequestError
 
     if thinking is not None and not chat:
         raise RequestError("--thinking, --no-thinking: expected --chat with it")
     text = sys.stdin.read() if prompt == "-" else prompt
-    params = SamplingParams(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        frequency_penalty=frequency_penalty,
-        presence_penalty=presence_penalty,
-        repetition_penalty=repetition_penalty,
-        seed=seed,
-        stop=tuple(stop or ()),
-        ignore_eos=ignore_eos,
-        speculation=speculation,  # type: ignore[arg-type]  # checked there
-    )
+    given: dict[str, Any] = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+    }
+    SamplingDefaults(**given)  # what is wrong is told before a model is loaded
+    rest: dict[str, Any] = {
+        "frequency_penalty": frequency_penalty,
+        "presence_penalty": presence_penalty,
+        "seed": seed,
+        "stop": tuple(stop or ()),
+        "ignore_eos": ignore_eos,
+        "speculation": speculation,
+    }
     over = find_ranks(ranks, key_file)
     loaded = Engine.load(
         model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=over, devices=devices
     )
     with loaded as engine:
+        drawn = terminal_defaults(engine.defaults, generation_config, **given)
+        params = SamplingParams(**drawn, **rest)
         if chat:
             stream = chat_stream(engine, [{"role": "user", "content": text}], params, thinking)
         else:

@@ -67,16 +67,42 @@ Devices = Annotated[
         "--devices", help="GPUs that decode together, a share of the model's lanes each (CUDA)."
     ),
 ]
+GenerationConfig = Annotated[
+    str,
+    typer.Option(
+        "--generation-config",
+        help="Where it stands how to draw if nobody says: auto (generation_config.json of the "
+        "model), none, or another folder or file.",
+    ),
+]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="Tokens to draw at most.")]
 Temperature = Annotated[
-    float, typer.Option("--temperature", "-t", help="0: always the most probable token.")
+    float | None,
+    typer.Option(
+        "--temperature",
+        "-t",
+        help="0: always the most probable token [default: the model's, else 0.7].",
+    ),
 ]
-TopK = Annotated[int, typer.Option("--top-k", help="Keep the k most probable tokens; 0: all.")]
+TopK = Annotated[
+    int | None,
+    typer.Option(
+        "--top-k", help="Keep the k most probable tokens; 0: all [default: the model's, else 0]."
+    ),
+]
 TopP = Annotated[
-    float, typer.Option("--top-p", help="Then the shortest front of this probability.")
+    float | None,
+    typer.Option(
+        "--top-p",
+        help="Then the shortest front of this probability [default: the model's, else 1].",
+    ),
 ]
 MinP = Annotated[
-    float, typer.Option("--min-p", help="Then those this share as probable as the first.")
+    float | None,
+    typer.Option(
+        "--min-p",
+        help="Then those this share as probable as the first [default: the model's, else 0.05].",
+    ),
 ]
 FrequencyPenalty = Annotated[
     float,
@@ -86,9 +112,11 @@ PresencePenalty = Annotated[
     float, typer.Option("--presence-penalty", help="What having been drawn at all takes off it.")
 ]
 RepetitionPenalty = Annotated[
-    float,
+    float | None,
     typer.Option(
-        "--repetition-penalty", help="What tokens of prompt and answer are divided by; 1: nothing."
+        "--repetition-penalty",
+        help="What tokens of prompt and answer are divided by; 1: nothing "
+        "[default: the model's, else 1].",
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Equal seeds give equal texts.")]

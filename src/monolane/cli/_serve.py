@@ -69,6 +69,18 @@ def serve(
         bool, typer.Option("--share-prefixes", help="Prefixes of one key serve those of all.")
     ] = False,
     speculation: options.Speculation = "auto",
+    generation_config: options.GenerationConfig = "auto",
+    override_generation_config: Annotated[
+        str | None,
+        typer.Option(help='JSON that goes before it, such as {"temperature": 0.6, "top_k": 20}.'),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Seed of requests that name none [default: each draw is new]."),
+    ] = None,
+    any_model: Annotated[
+        bool, typer.Option("--any-model", help="Requests may name any model, and get this one.")
+    ] = False,
     ranks: options.Ranks = "1",
     key_file: options.KeyFile = None,
     devices: options.Devices = 1,
@@ -76,6 +88,7 @@ def serve(
     """Serve a model over HTTP: OpenAI's API, and a playground at /."""
     import logging
 
+    from monolane.cli._defaults import server_defaults
     from monolane.cli._ranks import find_ranks
     from monolane.cli._report import print_note
     from monolane.engine import Engine
@@ -93,6 +106,9 @@ def serve(
         keys=_keys(api_keys),
         share_prefixes=share_prefixes,
         speculation=speculation,  # type: ignore[arg-type]  # checked there
+        defaults=server_defaults(generation_config, override_generation_config, seed),
+        model_defaults=generation_config == "auto",
+        any_model=any_model,
         allowed_hosts=tuple(allow_host or ()),
         allowed_origins=tuple(allow_origin or ()),
         queue_limit=queue,

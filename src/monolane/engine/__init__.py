@@ -1,5 +1,6 @@
 """The engine: sessions, slots, sampling parameters, and streams."""
 
+from monolane.engine._defaults import SamplingDefaults
 from monolane.engine._drafts import DraftCounts
 from monolane.engine._engine import Engine, Prompt
 from monolane.engine._files import ModelFiles
@@ -31,6 +32,7 @@ __all__ = [
     "Piece",
     "Prompt",
     "RankAddresses",
+    "SamplingDefaults",
     "SamplingParams",
     "Speculation",
     "Stream",

@@ -1,7 +1,7 @@
 """The engine: a model, a backend and a tokenizer behind one small public surface."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -49,6 +49,8 @@ class Engine:
         self.backend = SharedExecutor(executor)
         self.load_seconds = load_seconds
         self.eos_ids = files.eos_ids(tokenizer)
+        self.defaults = files.sampling_defaults()  # for callers that ask nobody how to draw
+        self.infill = files.infill_tokens(tokenizer)
         self._files = files
         self._chat_template: ChatTemplate | None = None
         self._slots = SlotPool(executor.slots)
@@ -159,8 +161,22 @@ class Engine:
 
     def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Return the logits after each token of a sequence: float32 [len(token_ids), vocab]."""
+        return self._in_a_slot(self.backend.logits, token_ids)
+
+    def hidden(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Return what the head reads of each token, normed: float32 [len(token_ids), hidden].
+
+        Of several lanes it is their mean. BackendError where the backend has none: all but
+        "reference".
+        """
+        return self._in_a_slot(self.backend.hidden, token_ids)
+
+    def _in_a_slot(
+        self, feed: Callable[[int, Sequence[int]], npt.NDArray[np.float32]], given: Sequence[int]
+    ) -> npt.NDArray[np.float32]:
+        """Feed a sequence to an empty slot."""
         self._check_open()
-        ids = self._check_ids(token_ids)
+        ids = self._check_ids(given)
         if len(ids) > self.backend.context:
             raise RequestError(
                 f"token ids: expected at most {self.backend.context}, the context of this engine, "
@@ -169,7 +185,7 @@ class Engine:
         slot = self._slots.take()
         try:
             self.backend.truncate(slot, 0)
-            return self.backend.logits(slot, ids)
+            return feed(slot, ids)
         finally:
             self._slots.give(slot)
 

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from pathlib import Path
 
+from monolane.engine._defaults import SamplingDefaults
 from monolane.errors import ConfigError
 from monolane.model import (
     Checkpoint,
@@ -13,7 +14,7 @@ from monolane.model import (
     read_config,
     read_json_object,
 )
-from monolane.text import ChatTemplate, GgufText, Tokenizer
+from monolane.text import ChatTemplate, GgufText, InfillTokens, Tokenizer, find_infill
 
 
 class ModelFiles(ABC):
@@ -46,6 +47,14 @@ class ModelFiles(ABC):
     @abstractmethod
     def eos_ids(self, tokenizer: Tokenizer | None) -> frozenset[int]:
         """Return the tokens that end an answer."""
+
+    def infill_tokens(self, tokenizer: Tokenizer | None) -> InfillTokens | None:
+        """Return the tokens to fill in the middle with, or None where the model has none."""
+        return find_infill(tokenizer)
+
+    @abstractmethod
+    def sampling_defaults(self) -> SamplingDefaults:
+        """Return how tokens are to be drawn where nobody says; ConfigError."""
 
 
 class FolderFiles(ModelFiles):
@@ -89,6 +98,12 @@ class FolderFiles(ModelFiles):
         eos_id = tokenizer.eos_id if tokenizer else None
         return frozenset() if eos_id is None else frozenset((eos_id,))
 
+    def sampling_defaults(self) -> SamplingDefaults:
+        """Return what generation_config.json says; ConfigError."""
+        path = self.path / "generation_config.json"
+        config = read_json_object(path) if path.is_file() else {}
+        return SamplingDefaults.of_config(config, str(path))
+
 
 class GgufFiles(ModelFiles):
     """A .gguf file, or the first of its parts: everything is in its metadata."""
@@ -119,3 +134,11 @@ class GgufFiles(ModelFiles):
         """Return the ids that the metadata name, and control tokens known to end a turn."""
         known = () if self._text is None else self._text.ending_ids
         return frozenset((*self.config.eos_ids, *known))
+
+    def sampling_defaults(self) -> SamplingDefaults:
+        """Return what the metadata say; ConfigError."""
+        return SamplingDefaults.of_gguf(self._model.metadata, str(self.path))
+
+    def infill_tokens(self, tokenizer: Tokenizer | None) -> InfillTokens | None:
+        """Return those that the metadata name, or that are spelled as such."""
+        return find_infill(tokenizer, self._model.metadata)

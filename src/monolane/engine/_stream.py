@@ -57,6 +57,7 @@ class Stream(Iterator[Piece]):
         self._drawn: list[int] = []  # also those behind the end of the answer
         self._text = _Text(tokenizer, job)
         self._token_count = self._cached = 0
+        self._resumed = False  # what was kept of the prompt has been put into the slot
         self.drafts = DraftCounts()
         self._first_ns = self._last_ns = self._begin_ns = time.perf_counter_ns()
         self._cancelled = False
@@ -99,6 +100,22 @@ class Stream(Iterator[Piece]):
         """
         slot = self._slot
         return 0 if slot is None else self._backend.length(slot)
+
+    @property
+    def params(self) -> SamplingParams:
+        """How it draws."""
+        return self._job.params
+
+    @property
+    def read_tokens(self) -> int | None:
+        """Tokens of the prompt that its slot holds by now; from any thread.
+
+        None until it is known how many of them were kept, and once the slot is given back.
+        """
+        slot = self._slot
+        if slot is None or not self._resumed:
+            return None
+        return min(self._backend.length(slot), len(self._job.prompt_ids))
 
     @property
     def thinking_tokens(self) -> int:
@@ -188,6 +205,7 @@ class Stream(Iterator[Piece]):
             return prompt_ids[self._backend.length(slot) :]
         resumed = self._prefixes.resume(self.namespace, slot, prompt_ids)
         begin = self._cached = resumed.length
+        self._resumed = True
         for cut in resumed.cuts:
             if not self._cancelled:
                 self._feed(slot, prompt_ids[begin:cut])

@@ -42,6 +42,7 @@ class Executor(ABC):
 
     # Whether it verifies drafted tokens; else it ignores ``Advance.drafts``, which is a hint.
     drafts: bool = False
+    has_hidden: bool = False  # whether ``hidden`` is there
 
     @property
     def processes(self) -> tuple[int, ...]:
@@ -88,6 +89,16 @@ class Executor(ABC):
     @abstractmethod
     def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Feed tokens; return their logits, float32 [T, V]; between epochs."""
+
+    def hidden(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Feed tokens; return what the head reads of each, normed, float32 [T, D]; between epochs.
+
+        Of several lanes it is their mean.
+        """
+        raise BackendError(
+            f"hidden: the {self.name} backend keeps no hidden states, only the logits made of "
+            "them; use 'reference', which is slow"
+        )
 
     @abstractmethod
     def start(self, advances: Sequence[Advance]) -> None:

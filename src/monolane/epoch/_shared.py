@@ -105,6 +105,10 @@ class SharedExecutor:
         """Feed tokens; return their logits, float32 [T, V]."""
         return self._exclusively(lambda: self.executor.logits(slot, token_ids))
 
+    def hidden(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Feed tokens; return what the head reads of each, normed, float32 [T, D]."""
+        return self._exclusively(lambda: self.executor.hidden(slot, token_ids))
+
     def bytes_per_token(self, length: int) -> int | None:
         """Bytes that drawing one token reads behind ``length`` tokens; None where no plan says."""
         return self.executor.bytes_per_token(length)

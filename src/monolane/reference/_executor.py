@@ -7,7 +7,7 @@ there is nothing to wait for but a guide.
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -37,6 +37,7 @@ class ReferenceExecutor(Executor):
     """NumPy in float32."""
 
     name = "reference"
+    has_hidden = True
     dtype = "float32"
 
     def __init__(
@@ -91,13 +92,21 @@ class ReferenceExecutor(Executor):
 
     def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Feed tokens; return their logits, float32 [T, V]."""
+        return self._in_chunks(self._model.forward, slot, token_ids)
+
+    def hidden(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Feed tokens; return what the head reads of each, normed, float32 [T, D]."""
+        return self._in_chunks(self._model.hidden, slot, token_ids)
+
+    def _in_chunks(
+        self,
+        feed: Callable[[Sequence[int], Cache], npt.NDArray[np.float32]],
+        slot: int,
+        token_ids: Sequence[int],
+    ) -> npt.NDArray[np.float32]:
         chunks = range(0, max(1, len(token_ids)), PREFILL_CHUNK)
-        return np.concatenate(
-            [
-                self._model.forward(token_ids[i : i + PREFILL_CHUNK], self._caches[slot])
-                for i in chunks
-            ]
-        )
+        cache = self._caches[slot]
+        return np.concatenate([feed(token_ids[i : i + PREFILL_CHUNK], cache) for i in chunks])
 
     def start(self, advances: Sequence[Advance]) -> None:
         """Begin an epoch."""

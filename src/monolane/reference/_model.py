@@ -45,6 +45,18 @@ class ReferenceModel:
 
         RequestError if a token id is not in the vocabulary or the cache cannot hold the tokens.
         """
+        return self._head(self._residual(token_ids, cache))
+
+    def hidden(self, token_ids: npt.ArrayLike, cache: Cache) -> Floats:
+        """Feed T tokens as ``forward``; return what the head reads, normed: float32 [T, D].
+
+        Of several lanes it is their mean.
+        """
+        hidden: Floats = self._normed(self._residual(token_ids, cache)).mean(axis=0)
+        return hidden
+
+    def _residual(self, token_ids: npt.ArrayLike, cache: Cache) -> Floats:
+        """Feed T tokens; return the stream behind the last layer, [L, T, D]."""
         ids_T = self._check(np.asarray(token_ids, np.int64), cache)
         config = self.config
         embedded_TD = self._outer[Role.EMBEDDING][ids_T] * np.float32(config.embedding_scale)
@@ -61,7 +73,7 @@ class ReferenceModel:
             gain = reduce(rules.mlp_reduce, mlp_outputs)
             x_LTD += self._norm_if(config.norm_after, gain, layer, Role.POST_MLP_NORM)
         cache.advance(len(ids_T))
-        return self._head(x_LTD)
+        return x_LTD
 
     def _norm_if(self, there: bool, x_LTD: Floats, layer: Layer, role: Role) -> Floats:
         return self._norm(x_LTD, layer[role]) if there else x_LTD
@@ -115,16 +127,18 @@ class ReferenceModel:
         return linear(_ACTIVATIONS[self.config.activation](gate) * up, layer[Role.DOWN])
 
     def _head(self, x_LTD: Floats) -> Floats:
-        kind, scale = self.config.head, self._outer[Role.FINAL_NORM]
-        if kind is Head.SUM:
-            x_LTD = x_LTD.sum(axis=0, keepdims=True)
-        y_LTD = self._norm(x_LTD, scale)
+        kind, y_LTD = self.config.head, self._normed(x_LTD)
         if kind is Head.MEAN:
             y_LTD = y_LTD.mean(axis=0, keepdims=True)
         if kind is Head.CONCAT:
             y_LTD = np.concatenate(list(y_LTD), axis=-1)[None]  # [1, T, L*D]
         logits = linear(y_LTD, self._outer[Role.HEAD])  # [L, T, V/L] or [1, T, V]
         return np.concatenate(list(logits), axis=-1)
+
+    def _normed(self, x_LTD: Floats) -> Floats:
+        if self.config.head is Head.SUM:
+            x_LTD = x_LTD.sum(axis=0, keepdims=True)
+        return self._norm(x_LTD, self._outer[Role.FINAL_NORM])
 
     def _check(self, ids_T: npt.NDArray[np.int64], cache: Cache) -> npt.NDArray[np.int64]:
         vocab = self.config.vocab_size

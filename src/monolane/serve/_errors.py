@@ -83,8 +83,8 @@ class ContextError(ApiError):
     shorten the conversation and try again.
     """
 
-    def __init__(self, name: str, context: int, got: str) -> None:
-        """``name`` is the field at fault, ``got`` its size in words."""
+    def __init__(self, name: str, context: int, got: str, tokens: int) -> None:
+        """``name`` is the field at fault, ``got`` its size, ``tokens`` at least so many."""
         super().__init__(
             400,
             f"{name}: expected at most {context} tokens, got {got}: this model's maximum context "
@@ -92,6 +92,7 @@ class ContextError(ApiError):
             name,
             code="context_length_exceeded",
         )
+        self.context, self.tokens = context, tokens
 
 
 def api_error(error: BaseException) -> ApiError:

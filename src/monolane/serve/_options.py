@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from monolane import _env
-from monolane.engine import Speculation, check_speculation
+from monolane.engine import SamplingDefaults, Speculation, check_speculation
 from monolane.errors import RequestError
 from monolane.serve._keys import Keys
 
@@ -55,6 +55,9 @@ class ServerOptions:
     tls_cert          PEM file of the certificate chain: the server speaks HTTPS, and only that
     tls_key           PEM file of its private key, if that is not in the same file
     speculation       of all requests, as SamplingParams.speculation
+    defaults          of requests that do not say how to draw; they go before the model's own
+    model_defaults    the model's own count, where these say nothing
+    any_model         requests may name any model, and get this one
     share_prefixes    prefixes that one key leaves serve the requests of all
     keys              of those who may ask; a host that others can reach needs at least one
     allowed_hosts     names that a Host header may have, besides those of the loopback address
@@ -76,6 +79,9 @@ class ServerOptions:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     speculation: Speculation = "auto"
+    defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    model_defaults: bool = True
+    any_model: bool = False
     share_prefixes: bool = False
     keys: Keys = field(default_factory=Keys)
     allowed_hosts: tuple[str, ...] = ()

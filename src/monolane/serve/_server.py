@@ -17,11 +17,14 @@ from starlette.types import ASGIApp
 
 from monolane.engine import Engine
 from monolane.errors import BackendError
-from monolane.serve._api import llamacpp
+from monolane.serve._api.embeddings import OPERATIONS as EMBEDDINGS
+from monolane.serve._api.embeddings import embedding_routes
 from monolane.serve._api.guard import Guard
 from monolane.serve._api.page import page_routes
 from monolane.serve._api.protocol import LimitedProtocol
 from monolane.serve._api.routes import OPEN, routes
+from monolane.serve._llamacpp import routes as llamacpp
+from monolane.serve._llamacpp.errors import error_json as llamacpp_error
 from monolane.serve._messages import routes as messages
 from monolane.serve._messages.errors import error_json
 from monolane.serve._options import HEAD_BYTES, ServerOptions
@@ -77,13 +80,17 @@ def build_app(service: Service, stop: Callable[[], None] = lambda: None) -> ASGI
         await service.close()
 
     page = page_routes()
-    operations = (*llamacpp.OPERATIONS, *responses.OPERATIONS, *messages.OPERATIONS)
+    operations = (*EMBEDDINGS, *llamacpp.OPERATIONS, *responses.OPERATIONS, *messages.OPERATIONS)
     openai = [*routes(service, operations), *responses.responses_routes(service)]
-    others = [*llamacpp.llamacpp_routes(service), *messages.messages_routes(service), *page]
-    all_routes = [*openai, *_without_version(openai), *others]
+    openai += [*embedding_routes(service)]
+    native = llamacpp.llamacpp_routes(service)  # before the others: /completions is one of them
+    native += _without_version(openai)
+    all_routes = [*openai, *native, *messages.messages_routes(service), *page]
     router = Router(all_routes, redirect_slashes=False, lifespan=lifespan)
     open_paths = [*OPEN, *(route.path for route in page)]
     spellings = dict.fromkeys(messages.PATHS, error_json)
+    native_paths = ("/embedding", *(route.path for route in native))
+    spellings |= dict.fromkeys(native_paths, llamacpp_error)
     return Guard(router, service.options, open_paths, service.metrics.refusals.note, spellings)
 
 

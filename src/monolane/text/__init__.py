@@ -3,6 +3,7 @@
 from monolane.text._detokenizer import Detokenizer
 from monolane.text._gguf import GgufText
 from monolane.text._gguf_folder import write_text_files
+from monolane.text._infill import InfillTokens, find_infill
 from monolane.text._stop import StopStrings
 from monolane.text._template import DEFAULT_TEMPLATE, ChatTemplate
 from monolane.text._thinking import Thinking, ThinkingSplit, find_thinking, thinking_switch
@@ -13,10 +14,12 @@ __all__ = [
     "ChatTemplate",
     "Detokenizer",
     "GgufText",
+    "InfillTokens",
     "StopStrings",
     "Thinking",
     "ThinkingSplit",
     "Tokenizer",
+    "find_infill",
     "find_thinking",
     "thinking_switch",
     "write_text_files",

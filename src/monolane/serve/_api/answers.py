@@ -25,6 +25,7 @@ log = logging.getLogger("monolane.serve")
 
 _QUIET_SECONDS = 15.0  # after which a comment keeps the connection open
 _MANY = 4096  # tokens of a whole reply that is written on a thread of its own
+_PROGRESS_SECONDS = 0.05  # between two looks at how much of a prompt is read
 _QUEUE_SECONDS = 0.5  # between two comments about the queue, to a client that asked for them
 _SSE = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -113,7 +114,10 @@ async def _send_parts(writer: Writer, served: ServedRequest, send: Send) -> None
         if writer.live and served.turns and time.monotonic() >= queue_due:
             queue_due = time.monotonic() + _QUEUE_SECONDS
             data += b"".join([writer.queued(i, served.ahead(i)) for i in served.turns])
-        data += writer.text(channel.take())
+        updates = channel.take()
+        reading = _reading(writer, served)
+        data += b"".join([writer.progress(choice) for choice in reading])
+        data += writer.text(updates)
         if not data and time.monotonic() - sent >= _QUIET_SECONDS:
             data = writer.keep_alive
         if data:
@@ -121,7 +125,16 @@ async def _send_parts(writer: Writer, served: ServedRequest, send: Send) -> None
             # Waits where the client does not read; the protocol ends the connection after a while.
             await send({"type": "http.response.body", "body": data, "more_body": True})
         data = b""
-        await channel.wait(_QUEUE_SECONDS if writer.live and served.turns else _QUIET_SECONDS)
+        queued = writer.live and served.turns
+        rest = _QUEUE_SECONDS if queued else _QUIET_SECONDS
+        await channel.wait(_PROGRESS_SECONDS if reading else rest)
+
+
+def _reading(writer: Writer, served: ServedRequest) -> list[Choice]:
+    """Return the choices whose prompt is being read, where the client is to be told."""
+    if not writer.watches:
+        return []
+    return [choice for choice in served.choices if choice.admitted and not choice.first]
 
 
 async def _whole(writer: Writer, served: ServedRequest) -> Response:

@@ -19,7 +19,8 @@ def completions(service: Service, kind: type[ChatRequest] | type[CompletionReque
     def read(data: bytes, owner: bytes) -> tuple[Asked, Callable[[ServedRequest], Writer]]:
         body = parse_body(kind, data)
         service.check_model(body.model)
-        asked = (modern(body) if isinstance(body, ChatRequest) else body).asked()
+        request = modern(body) if isinstance(body, ChatRequest) else body
+        asked = request.asked(service.defaults)
         return asked, lambda served: EventWriter(Reply(service, body, served))
 
     return read

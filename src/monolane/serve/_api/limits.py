@@ -63,8 +63,12 @@ async def read_body(request: Request, limit: int) -> bytes:
 def check_length(name: str, chars: int, engine: Engine) -> None:
     """Raise ContextError for a text of so many characters if it cannot fit into the context."""
     context = engine.backend.context
-    if engine.tokenizer is not None and chars > _chars_per_token(engine.tokenizer) * context:
-        raise ContextError(name, context, f"{chars} characters, which cannot be so few")
+    if engine.tokenizer is None:
+        return
+    most = _chars_per_token(engine.tokenizer)
+    if chars > most * context:
+        least = -(-chars // most)
+        raise ContextError(name, context, f"{chars} characters, which cannot be so few", least)
 
 
 def text_size(value: Any) -> int:
@@ -94,7 +98,7 @@ def check_prompt(name: str, ids: Sequence[int], engine: Engine) -> None:
     """Raise ContextError for token ids that do not fit into the context."""
     context = engine.backend.context
     if len(ids) > context:
-        raise ContextError(name, context, f"{len(ids)} tokens")
+        raise ContextError(name, context, f"{len(ids)} tokens", len(ids))
 
 
 def token_budget(wanted: int | None, least: int | None, prompt: int, engine: Engine) -> int:

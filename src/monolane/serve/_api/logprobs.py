@@ -39,11 +39,11 @@ class CompletionLogprobs:
         if first is not None:
             self._add(columns, first, None, None)
         for one in logprobs:
-            self._add(columns, one.token_id, _finite(one.logprob), self._top(one))
+            self._add(columns, one.token_id, finite(one.logprob), self._top(one))
         return columns
 
     def _add(self, columns: dict[str, list[Any]], token_id: int, *values: Any) -> None:
-        text, _ = _spelled(token_id, self._tokenizer)
+        text, _ = spelled(token_id, self._tokenizer)
         for column, value in zip(columns.values(), (text, *values, self._offset), strict=True):
             column.append(value)
         self._offset += 0 if token_id in self._silent else len(text)
@@ -52,24 +52,26 @@ class CompletionLogprobs:
         # Best first: where two tokens have one spelling, that of the more probable stays.
         found: dict[str, float] = {}
         for token_id, logprob in (*one.top, (one.token_id, one.logprob)):
-            found.setdefault(_spelled(token_id, self._tokenizer)[0], _finite(logprob))
+            found.setdefault(spelled(token_id, self._tokenizer)[0], finite(logprob))
         return found
 
 
 def _described(token_id: int, logprob: float, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    text, data = _spelled(token_id, tokenizer)
+    text, data = spelled(token_id, tokenizer)
     return {
         "token": text,
-        "logprob": _finite(logprob),
+        "logprob": finite(logprob),
         "bytes": None if data is None else list(data),
     }
 
 
-def _spelled(token_id: int, tokenizer: Tokenizer | None) -> tuple[str, bytes | None]:
+def spelled(token_id: int, tokenizer: Tokenizer | None) -> tuple[str, bytes | None]:
+    """Return a token as text, and its bytes."""
     data = None if tokenizer is None else tokenizer.pieces.get(token_id)
     # Without a token, as vLLM spells ids: a model's vocabulary may be larger than its tokenizer's.
     return f"token_id:{token_id}" if data is None else data.decode("utf-8", "replace"), data
 
 
-def _finite(logprob: float) -> float:
+def finite(logprob: float) -> float:
+    """Return a log-probability as JSON can hold it."""
     return logprob if math.isfinite(logprob) else _LEAST

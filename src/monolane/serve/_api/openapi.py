@@ -60,6 +60,7 @@ _ERRORS = {
     415: "Content-Type is not application/json",
     429: "The queue is full; Retry-After says when to come back",
     500: "The server's fault",
+    501: "This model or its backend cannot do it",
     503: "Loading, or shutting down",
     504: "The deadline has passed",
 }

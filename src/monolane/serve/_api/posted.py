@@ -12,7 +12,7 @@ from monolane.serve._run.service import Service
 
 
 async def answer_posted(
-    service: Service, request: Request, answer: Callable[[bytes], dict[str, Any]]
+    service: Service, request: Request, answer: Callable[[bytes], Any]
 ) -> Response:
     """Return what ``answer`` makes of the body; its work is dropped where the client has gone."""
     data = await read_body(request, service.options.max_body_bytes)

@@ -26,6 +26,7 @@ class ChatShape:
     """``chat.completion``; one for each request."""
 
     id_prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+    silent = b'"delta":{"role":"assistant","content":null},"logprobs":null'  # no text yet
 
     def __init__(self, tokenizer: Tokenizer | None, logprobs: bool, old_calls: bool) -> None:
         """``old_calls``: calls are spelled as they were before there were tools."""
@@ -71,6 +72,7 @@ class CompletionShape:
     """``text_completion``; one for each request."""
 
     id_prefix, whole, chunk = "cmpl-", "text_completion", "text_completion"
+    silent = b'"text":"","logprobs":null'  # no text yet
 
     def __init__(self, tokenizer: Tokenizer | None, logprobs: bool) -> None:
         self._logprobs = logprobs
@@ -109,6 +111,7 @@ class Reply:
         self.request, self.served, self.timings = request, served, service.timings
         self.is_chat = isinstance(request, ChatRequest)
         self.has_logprobs = request.alternatives is not None
+        self.has_ids = bool(request.return_token_ids)
         tokenizer = service.engine.tokenizer
         self.shape: ChatShape | CompletionShape
         if isinstance(request, ChatRequest):
@@ -126,6 +129,27 @@ class Reply:
     def head(self, kind: str) -> Json:
         """Return the fields that come first."""
         return {"id": self._id, "object": kind, **self._common}
+
+    def part(self, update: Update, first: bool) -> Json:
+        """Return what a chunk has of a choice; ``first``: it is the first chunk of the choice."""
+        return self.shape.part(update, first) | self._ids(update, first)
+
+    def shared_ids(self, update: Update, first: bool) -> Json:
+        """Return ``prompt_token_ids`` where they stand beside the choices: of a chat's one prompt.
+
+        As vLLM spells them: in the first chunk, and null in the others.
+        """
+        if not (self.has_ids and self.is_chat):
+            return {}
+        return {"prompt_token_ids": list(update.choice.prompt_ids) if first else None}
+
+    def _ids(self, update: Update, first: bool) -> Json:
+        if not self.has_ids:
+            return {}
+        ids: Json = {"token_ids": update.ids}
+        if not self.is_chat:
+            ids["prompt_token_ids"] = list(update.choice.prompt_ids) if first else None
+        return ids
 
     def usage(self) -> Json:
         """Return the tokens counted so far; each prompt once, however many answers it has."""
@@ -151,6 +175,7 @@ class Reply:
             json_bytes(
                 {"index": update.choice.index}
                 | self.shape.choice(update)
+                | self._ids(update, first=True)
                 | {
                     "finish_reason": self.shape.finish_reason(update.finish_reason),
                     "timings": timed,
@@ -159,7 +184,8 @@ class Reply:
             for update, timed in zip(updates, timings, strict=True)
         ]
         head = json_bytes(self.head(self.shape.whole))[:-1]
-        tail = json_bytes({"usage": self.usage(), "timings": timings[0]})[1:]
+        shared = self.shared_ids(updates[0], first=True)
+        tail = json_bytes({**shared, "usage": self.usage(), "timings": timings[0]})[1:]
         return head + b',"choices":[' + b",".join(choices) + b"]," + tail
 
 
@@ -192,6 +218,8 @@ def json_bytes(value: Any) -> bytes:
 def _call_part(part: ToolCallDelta) -> Json:
     head: Json = {"index": part.index}
     if part.id is not None:
-        head |= {"id": part.id, "type": "function"}
+        head |= {"id": part.id, "type": "custom" if part.custom else "function"}
     name = {} if part.name is None else {"name": part.name}
+    if part.custom:
+        return head | {"custom": {**name, "input": part.arguments}}
     return head | {"function": {**name, "arguments": part.arguments}}

@@ -106,8 +106,10 @@ class _Handlers:
 
     def _tokenize(self, body: TokenizeRequest) -> dict[str, Any]:
         engine, tokenizer = self._service.engine, self._tokenizer()
+        if body.content is not None and body.prompt is None and body.messages is None:
+            return self._tokenize_content(body, body.content)
         if (body.prompt is None) == (body.messages is None):
-            raise RequestError("prompt: expected either prompt or messages")
+            raise RequestError("prompt: expected one of prompt, messages and content")
         if body.messages is not None:
             check_length("messages", text_size(body.messages), engine)
             ids = render_ids(
@@ -133,9 +135,23 @@ class _Handlers:
             "token_strs": texts,
         }
 
+    def _tokenize_content(self, body: TokenizeRequest, content: str) -> dict[str, Any]:
+        """Answer as llama.cpp's server; with pieces, bytes that are no text are numbers."""
+        tokenizer = self._tokenizer()
+        check_length("content", len(content), self._service.engine)
+        ids = tokenizer.encode(
+            content,
+            add_special_tokens=bool(body.add_special),
+            parse_special=body.parse_special is not False,
+        )
+        if not body.with_pieces:
+            return {"tokens": ids}
+        return {"tokens": [{"id": i, "piece": _piece(tokenizer.token_bytes(i))} for i in ids]}
+
     def _detokenize(self, body: DetokenizeRequest) -> dict[str, Any]:
-        # As vLLM: bos and the like are part of the text.
-        return {"prompt": self._tokenizer().decode(body.tokens, skip_special_tokens=False)}
+        # As vLLM and llama.cpp, each by its name: bos and the like are part of the text.
+        text = self._tokenizer().decode(body.tokens, skip_special_tokens=False)
+        return {"prompt": text, "content": text}
 
     def _card(self) -> dict[str, Any]:
         service, engine = self._service, self._service.engine
@@ -162,3 +178,10 @@ class _Handlers:
                 "read_bandwidth_gb_s": None if bandwidth is None else round(bandwidth / 1e9, 1),
             },
         }
+
+
+def _piece(data: bytes) -> str | list[int]:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return list(data)

@@ -9,10 +9,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from monolane.serve._api.progress import Progress
 from monolane.serve._api.reply import Reply, json_bytes
 from monolane.serve._api.writer import Writer
 from monolane.serve._errors import api_error
 from monolane.serve._run.channel import Update
+from monolane.serve._run.choice import Choice
 from monolane.serve._tools.calls import Delta
 
 DONE = b"data: [DONE]\n\n"
@@ -28,13 +30,16 @@ class EventWriter(Writer):
         self._with_usage = bool(options and options.include_usage)
         self._always_usage = bool(options and options.continuous_usage_stats)
         self.live = bool(reply.request.timings_per_token)
+        self.watches = bool(reply.request.return_progress)
+        self._progress = Progress()
         opening = json_bytes(head)[:-1]
         self._choice = b"data: " + opening + b',"choices":[{"index":'
         self._empty = b"data: " + opening + b',"choices":[]'
         self._begun: set[int] = set()  # choices that a chunk was sent of
         # The commonest chunk by far, up to its text: its choice's next few tokens.
         self._plain = b',"delta":{"content":'
-        self._fast = reply.is_chat and not reply.has_logprobs and not self._always_usage
+        whole_chunks = reply.has_logprobs or reply.has_ids or self._always_usage
+        self._fast = reply.is_chat and not whole_chunks
 
     def whole(self) -> bytes:
         """Return the whole reply as JSON."""
@@ -47,6 +52,15 @@ class EventWriter(Writer):
     def queued(self, index: int, ahead: int) -> bytes:
         """Return the comment that tells a live client how many are before it."""
         return _comment({"phase": "queued", "index": index, "ahead": ahead})
+
+    def progress(self, choice: Choice) -> bytes:
+        """Return the chunks that tell a client how much of the prompt is read."""
+        head = self._choice + str(choice.index).encode() + b"," + self._reply.shape.silent
+        events = [
+            head + b',"finish_reason":null}],"prompt_progress":' + json_bytes(report) + b"}\n\n"
+            for report in self._progress.new(choice)
+        ]
+        return b"".join(events)
 
     def end(self) -> bytes:
         """Return what comes after the last text: an error or usage, and the end mark."""
@@ -69,6 +83,8 @@ class EventWriter(Writer):
             prefill = _comment({"phase": "prefill", "index": index, "prompt_n": prompt_n})
         if not new.tokens and new.prompt_logprobs is None and reason is None:
             return prefill
+        if self.watches and new.tokens:
+            prefill += self.progress(new.choice)
         first = index not in self._begun
         self._begun.add(index)
         delta = Delta.joined(new.deltas)
@@ -77,14 +93,16 @@ class EventWriter(Writer):
                 return prefill  # half a character, or the beginning of a stop text
             body = self._plain + json_bytes(delta.content) + b'},"logprobs":null'
         else:
-            body = b"," + json_bytes(self._reply.shape.part(new, first))[1:-1]
+            body = b"," + json_bytes(self._reply.part(new, first))[1:-1]
         chunk = self._choice + str(index).encode() + body
         reason = self._reply.shape.finish_reason(reason)
-        return prefill + chunk + b',"finish_reason":' + json_bytes(reason) + self._end_of(new)
+        return (
+            prefill + chunk + b',"finish_reason":' + json_bytes(reason) + self._end_of(new, first)
+        )
 
-    def _end_of(self, new: Update) -> bytes:
+    def _end_of(self, new: Update, first: bool) -> bytes:
         """Return the end of a chunk: what follows its only choice."""
-        more: dict[str, Any] = {}
+        more = dict[str, Any](self._reply.shared_ids(new, first))
         if self._with_usage or self._always_usage:
             more["usage"] = self._reply.usage() if self._always_usage else None
         over = new.finish_reason is not None

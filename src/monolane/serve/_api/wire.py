@@ -10,12 +10,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
 from pydantic_core import PydanticCustomError
 
-from monolane.engine import SamplingParams
+from monolane.engine import SamplingDefaults, SamplingParams
 from monolane.errors import RequestError
 from monolane.serve._api.asked import ChatAsked, TextAsked
 from monolane.serve._api.fields import check_fields
 from monolane.serve._grammar.structured import Structured, read_structured
 
+NO_DEFAULTS = SamplingDefaults()
 MAX_N = 16  # answers to one prompt
 MAX_PROMPTS = 256  # prompts of one request
 
@@ -42,6 +43,9 @@ Budget = Annotated[int, Field(ge=-1, lt=1 << 31)]
 Messages = Annotated[list[dict[str, Any]], Field(min_length=1, max_length=10_000)]
 ParseSpecial = Annotated[
     bool | None, Field(description="Control tokens spelled in a text prompt are those tokens")
+]
+ReturnTokenIds = Annotated[
+    bool | None, Field(description="prompt_token_ids, and token_ids of each choice")
 ]
 Stop = Annotated[
     str | Annotated[list[str], Field(max_length=64)],
@@ -112,12 +116,19 @@ class AnswerRequest(Body):
         None, description="As max_tokens, before which it goes; -1: as many as fit"
     )
     n_probs: Alternatives | None = Field(None, description="logprobs with so many alternatives")
+    return_progress: bool | None = Field(
+        False, description="prompt_progress in a stream, while the prompt is read"
+    )
     timings_per_token: bool | None = Field(False, description="timings and phase in every chunk")
     deadline: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Seconds until this request is given up; at most the server's own"
     )
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
+
+    def biases(self) -> dict[int, float]:
+        """Return what each token's logit gains; RequestError for keys that are no ids."""
+        return _biases(self.logit_bias or {})
 
     def check_supported(self) -> None:
         """Raise RequestError for a field that asks for what we cannot do."""
@@ -139,46 +150,48 @@ class AnswerRequest(Body):
             self.response_format, self.structured_outputs, self.model_extra or {}
         )
 
-    @property
-    def repetition(self) -> float:
+    def repetition(self, default: float | None) -> float:
         """The repetition penalty, by either of its names; RequestError where they disagree."""
         ours, theirs = self.repetition_penalty, self.repeat_penalty
         if ours is not None and theirs is not None and ours != theirs:
             raise RequestError(
                 f"repeat_penalty: expected repetition_penalty's {ours} or none, got {theirs}"
             )
-        return next((value for value in (ours, theirs) if value is not None), 1.0)
+        found: float = _first(ours, theirs, default, 1.0)
+        return found
 
-    def shared(self, alternatives: int | None) -> dict[str, Any]:
+    def shared(self, alternatives: int | None, defaults: SamplingDefaults) -> dict[str, Any]:
         """Return the fields of ``Asked``; RequestError for values outside their range.
 
         ``alternatives``: None, or how many come with each token's log-probability.
+        ``defaults``: what the server takes where the request does not say.
         """
         self.check_supported()
-        stop = self.stop or ()
+        stop, seed = self.stop or (), _first(self.seed, defaults.seed, None)
         sampling = SamplingParams(
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_k=max(0, self.top_k or 0),
-            top_p=1.0 if self.top_p is None else self.top_p,
-            min_p=self.min_p or 0.0,
-            seed=new_seed() if self.seed is None else self.seed,
+            temperature=_first(self.temperature, defaults.temperature, 1.0),
+            top_k=max(0, _first(self.top_k, defaults.top_k, 0)),
+            top_p=_first(self.top_p, defaults.top_p, 1.0),
+            min_p=_first(self.min_p, defaults.min_p, 0.0),
+            seed=new_seed() if seed is None else seed,
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
             stop_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
             logprobs=alternatives,
-            logit_bias=_biases(self.logit_bias or {}),
+            logit_bias=self.biases(),
             frequency_penalty=self.frequency_penalty or 0.0,
             presence_penalty=self.presence_penalty or 0.0,
-            repetition_penalty=self.repetition,
+            repetition_penalty=self.repetition(defaults.repetition_penalty),
         )
         if sampling.draw.penalises and self.repeat_last_n not in (None, -1):
             raise RequestError(
                 "repeat_last_n: not supported beside penalties, which look at the whole sequence; "
                 f"expected null or -1, got {self.repeat_last_n}"
             )
+        wanted, most = self.wanted_tokens, defaults.max_tokens
         return {
             "sampling": sampling,
-            "max_tokens": self.wanted_tokens,
+            "max_tokens": most if wanted is None else min(wanted, most or wanted),
             "min_tokens": self.min_tokens or 0,
             "choices": self.n or 1,
             "structured": self.structured(),
@@ -191,6 +204,7 @@ class ChatRequest(AnswerRequest):
     """``POST /v1/chat/completions``."""
 
     messages: Messages
+    return_token_ids: ReturnTokenIds = False
     logprobs: bool | None = False
     top_logprobs: Alternatives | None = None
     functions: Annotated[list[dict[str, Any]], Field(max_length=512)] | None = Field(
@@ -220,10 +234,10 @@ class ChatRequest(AnswerRequest):
             return None
         return self.top_logprobs or 0
 
-    def asked(self) -> ChatAsked:
+    def asked(self, defaults: SamplingDefaults = NO_DEFAULTS) -> ChatAsked:
         """Return what is asked for; RequestError where we cannot do it."""
         return ChatAsked(
-            **self.shared(self.alternatives),
+            **self.shared(self.alternatives, defaults),
             messages=self.messages,
             tools=self.tools,
             tool_choice=self.tool_choice,
@@ -244,6 +258,7 @@ class CompletionRequest(AnswerRequest):
     echo: bool | None = False
     add_special_tokens: bool | None = Field(True, description="bos and the like around a text")
     logprobs: Alternatives | None = None
+    return_token_ids: ReturnTokenIds = False
 
     @property
     def alternatives(self) -> int | None:
@@ -258,10 +273,10 @@ class CompletionRequest(AnswerRequest):
             return [prompt]
         return list(prompt)
 
-    def asked(self) -> TextAsked:
+    def asked(self, defaults: SamplingDefaults = NO_DEFAULTS) -> TextAsked:
         """Return what is asked for; RequestError where we cannot do it."""
         return TextAsked(
-            **self.shared(self.alternatives),
+            **self.shared(self.alternatives, defaults),
             prompts=self.prompts,
             parse_special=self.parse_special is not False,
             add_special_tokens=self.add_special_tokens is not False,
@@ -270,9 +285,12 @@ class CompletionRequest(AnswerRequest):
 
 
 class TokenizeRequest(Body):
-    """``POST /tokenize``: of a text, or of messages."""
+    """``POST /tokenize``: of a text, or of messages; with ``content`` as llama.cpp has it."""
 
     prompt: str | None = None
+    content: str | None = Field(None, description="A text; tokens are the whole answer then")
+    add_special: bool | None = Field(False, description="bos and the like around content")
+    with_pieces: bool | None = Field(False, description="Each token of content with its text")
     messages: Messages | None = None
     add_special_tokens: bool | None = True
     add_generation_prompt: bool | None = True
@@ -290,6 +308,11 @@ class DetokenizeRequest(Body):
 def new_seed() -> int:
     """Return the first seed of a request that names none."""
     return secrets.randbits(62)
+
+
+def _first(*values: Any) -> Any:
+    """Return the first value that is there; the last, whatever it is, where none is."""
+    return next((value for value in values if value is not None), values[-1])
 
 
 def _biases(given: dict[str, float]) -> dict[int, float]:

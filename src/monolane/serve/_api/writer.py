@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 from monolane.serve._api.asked import Asked
 from monolane.serve._run.channel import Update
+from monolane.serve._run.choice import Choice
 from monolane.serve._run.request import ServedRequest
 
 
@@ -12,6 +13,7 @@ class Writer(ABC):
     """Spells one answer, as a whole or as server-sent events."""
 
     live = False  # the client wants to be told of the queue
+    watches = False  # it wants to be told how much of the prompt is read
     keep_alive = b": keep-alive\n\n"  # what keeps a quiet connection open
 
     @abstractmethod
@@ -28,6 +30,10 @@ class Writer(ABC):
 
     def queued(self, index: int, ahead: int) -> bytes:
         """Return what tells a live client how many are before its choice."""
+        return b""
+
+    def progress(self, choice: Choice) -> bytes:
+        """Return what tells a client how much of a choice's prompt is read, where that is new."""
         return b""
 
     @abstractmethod

@@ -20,6 +20,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from monolane.engine import Engine
 from monolane.errors import RequestError
 from monolane.serve._grammar.constraint import GrammarWalk, refuse
+from monolane.serve._grammar.rewritten import rewritten
 from monolane.serve._grammar.structured import Structured
 from monolane.serve._grammar.vocabulary import Vocabulary
 
@@ -90,6 +91,7 @@ def schema_rule(schema: Any, options: dict[str, Any] = _JSON) -> str:
         schema = {}
     if schema is False:
         raise RequestError("schema: expected one that some value meets, got false")
+    schema = rewritten(schema)
     own = schema.get("x-guidance")
     merged = {**options, **own} if isinstance(own, dict) else options
     return f"%json {json.dumps({**schema, 'x-guidance': merged})}"

@@ -42,6 +42,8 @@ class MessagesRequest(AnswerRequest):
     output_config: OutputOptions | None = None
     # What cannot be done is refused by its type.
     n: Literal[1] | None = None
+    return_progress: Literal[False] | None = None
+    return_token_ids: Literal[False] | None = None
     container: None = None
     mcp_servers: Annotated[list[Json], Field(max_length=0)] | None = None
 

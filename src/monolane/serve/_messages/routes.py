@@ -65,7 +65,7 @@ class _Messages:
             body = body.model_copy(update={"stop": body.stop_sequences})
         choice, parallel = chat_choice(body.tool_choice)
         return ChatAsked(
-            **body.shared(None),
+            **body.shared(None, self._service.defaults),
             messages=chat_messages(body.messages, body.system),
             tools=chat_tools(body.tools),
             tool_choice=choice,

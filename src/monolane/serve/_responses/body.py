@@ -53,6 +53,7 @@ class ResponsesRequest(AnswerRequest):
     chat_template_kwargs: Json | None = None
     # What cannot be done is refused by its type.
     n: Literal[1] | None = None
+    return_token_ids: Literal[False] | None = None
     background: Literal[False] | None = None
     truncation: Literal["disabled"] | None = None
     conversation: None = None

@@ -38,7 +38,11 @@ def chat_messages(items: Sequence[Json], instructions: str | None) -> list[Json]
                 names[item.get("call_id")] = joined_name(item)
                 _add_call(chat, item, thoughts)
                 thoughts = ""
-            case "function_call_output":
+            case "custom_tool_call":
+                names[item.get("call_id")] = item.get("name")
+                _add_call(chat, item, thoughts)
+                thoughts = ""
+            case "function_call_output" | "custom_tool_call_output":
                 chat.append(_result(item, names, where))
             case other:
                 raise RequestError(f"{where}.type: this server reads no {other!r:.80}")
@@ -59,8 +63,12 @@ def _message(item: Json, thoughts: str, where: str) -> Json:
 
 
 def _add_call(chat: list[Json], item: Json, thoughts: str) -> None:
-    function = {"name": joined_name(item), "arguments": item.get("arguments")}
-    call = {"id": item.get("call_id"), "type": "function", "function": function}
+    if item["type"] == "custom_tool_call":
+        custom = {"name": item.get("name"), "input": item.get("input")}
+        call = {"id": item.get("call_id"), "type": "custom", "custom": custom}
+    else:
+        function = {"name": joined_name(item), "arguments": item.get("arguments")}
+        call = {"id": item.get("call_id"), "type": "function", "function": function}
     if chat and chat[-1]["role"] == "assistant" and not thoughts:
         chat[-1].setdefault("tool_calls", []).append(call)
         return

@@ -9,7 +9,12 @@ from monolane.serve._responses.tools import OfferedTools, parted_name
 from monolane.serve._tools.calls import Delta, ToolCallDelta
 
 Json = dict[str, Any]
-_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
+_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
+# Of an item that is a call: its field, and what its events are called.
+_CALLS = {
+    "function_call": ("arguments", "function_call_arguments"),
+    "custom_tool_call": ("input", "custom_tool_call_input"),
+}
 _PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
 
 
@@ -40,10 +45,13 @@ class Output:
         item, self._open = self.items[-1], False
         text, self._texts = "".join(self._texts), []
         kind = item["type"]
-        if kind == "function_call":
-            item["arguments"] = text
-            named = {key: item[key] for key in ("name", "namespace") if key in item}
-            yield self._event("response.function_call_arguments.done", arguments=text, **named)
+        if kind in _CALLS:
+            field, event = _CALLS[kind]
+            item[field] = text
+            # The names are those of OpenAI's events: a custom call's has none.
+            keys = ("name", "namespace") if kind == "function_call" else ()
+            named = {key: item[key] for key in keys if key in item}
+            yield self._event(f"response.{event}.done", **{field: text}, **named)
         else:
             part = self._part(kind, text)
             item["content"] = [part]
@@ -62,12 +70,12 @@ class Output:
         yield from self.close("completed")
         head = {"id": f"{_PREFIXES[kind]}_{secrets.token_hex(16)}", "type": kind}
         item: Json = {**head, "status": "in_progress", **more}
-        if kind != "function_call":
+        if kind not in _CALLS:
             item |= {"content": []}
         self.items.append(item)
         self._open = True
         yield self._event("response.output_item.added", item=dict(item))
-        if kind != "function_call":
+        if kind not in _CALLS:
             part = self._part(kind, "")
             yield self._event("response.content_part.added", content_index=0, part=part)
 
@@ -81,12 +89,14 @@ class Output:
         yield self._event(f"response.{_PARTS[kind]}.delta", content_index=0, delta=text, **scored)
 
     def _call(self, part: ToolCallDelta) -> Iterator[Json]:
+        kind = "custom_tool_call" if part.custom else "function_call"
+        field, event = _CALLS[kind]
         if part.name is not None:
             named = parted_name(part.name, self._tools)
-            yield from self.begin("function_call", call_id=part.id, **named, arguments="")
+            yield from self.begin(kind, call_id=part.id, **named, **{field: ""})
         if part.arguments:
             self._texts.append(part.arguments)
-            yield self._event("response.function_call_arguments.delta", delta=part.arguments)
+            yield self._event(f"response.{event}.delta", delta=part.arguments)
 
     def _part(self, kind: str, text: str) -> Json:
         part: Json = {"type": _PARTS[kind], "text": text}

@@ -65,7 +65,7 @@ class _Responses:
         items = (*(before.items if before else ()), *self._resolved(body.items(), owner))
         tools = read_offered(body.tools)
         asked = ChatAsked(
-            **body.shared(body.alternatives),
+            **body.shared(body.alternatives, self._service.defaults),
             messages=chat_messages(items, body.instructions),
             tools=tools.chat,
             tool_choice=chat_choice(body.tool_choice),

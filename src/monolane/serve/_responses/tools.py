@@ -36,12 +36,17 @@ def read_offered(tools: Sequence[Json] | None) -> OfferedTools:
         kind = tool.get("type")
         if kind == "function":
             chat.append(_function(tool, tool.get("name")))
+        elif kind == "custom":
+            kept = ("name", "description", "format")
+            chat.append({"type": kind, kind: {key: tool[key] for key in kept if key in tool}})
         elif kind == "namespace":
             chat += _members(tool, f"tools[{i}]")
         elif kind in _HOSTED:
             continue
         else:
-            raise RequestError(f"tools[{i}].type: expected 'function', got {kind!r:.80}")
+            raise RequestError(
+                f"tools[{i}].type: expected 'function' or 'custom', got {kind!r:.80}"
+            )
         given.append({"parameters": None, "strict": False, **tool} if kind == "function" else tool)
     return OfferedTools(tuple(chat), tuple(given))
 
@@ -55,8 +60,8 @@ def chat_choice(choice: Any) -> Any:
         named = [chat_choice(tool) for tool in tools] if isinstance(tools, list) else tools
         allowed = {"mode": choice.get("mode"), "tools": named}
         return {"type": "allowed_tools", "allowed_tools": allowed}
-    if choice.get("type") == "function":
-        return {"type": "function", "function": {"name": choice.get("name")}}
+    if (kind := choice.get("type")) in ("function", "custom"):
+        return {"type": kind, kind: {"name": choice.get("name")}}
     return choice
 
 

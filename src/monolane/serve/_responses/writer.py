@@ -8,6 +8,7 @@ from typing import Any
 
 from monolane.engine import SamplingParams
 from monolane.serve._api.logprobs import chat_logprobs
+from monolane.serve._api.progress import Progress
 from monolane.serve._api.reply import count_tokens, json_bytes
 from monolane.serve._api.writer import Writer
 from monolane.serve._errors import api_error
@@ -16,6 +17,7 @@ from monolane.serve._responses.output import Output
 from monolane.serve._responses.store import Stored
 from monolane.serve._responses.tools import OfferedTools
 from monolane.serve._run.channel import Update
+from monolane.serve._run.choice import Choice
 from monolane.serve._run.request import ServedRequest
 from monolane.serve._run.service import Service
 from monolane.serve._tools.calls import Delta
@@ -46,6 +48,10 @@ class ResponsesWriter(Writer):
         self._id = f"resp_{secrets.token_hex(16)}"
         self._head = self._head_of(service.options.model_name)
         self._number = 0
+        self._timed = bool(turn.body.timings_per_token)
+        self.watches = bool(turn.body.return_progress)
+        self._progress = Progress()
+        self._timings = service.timings
         self._reason: str | None = None  # why the answer ended
 
     def whole(self) -> bytes:
@@ -65,8 +71,18 @@ class ResponsesWriter(Writer):
 
     def text(self, updates: Iterable[Update]) -> bytes:
         """Return the events of what has come."""
-        events = [self._event(e) for update in updates for e in self._events(update)]
-        return b"".join(events)
+        return b"".join([self._told(update) for update in updates])
+
+    def progress(self, choice: Choice) -> bytes:
+        """Return the events that tell how much of the prompt is read."""
+        head = {"type": "response.in_progress", "response": self._response("in_progress")}
+        reports = self._progress.new(choice)
+        return b"".join([self._event({**head, "prompt_progress": one}) for one in reports])
+
+    def _told(self, update: Update) -> bytes:
+        head = self.progress(update.choice) if self.watches and update.tokens else b""
+        timed = {"timings": self._timings(update.choice)} if self._timed else {}
+        return head + b"".join([self._event({**e, **timed}) for e in self._events(update)])
 
     def end(self) -> bytes:
         """Return the events behind the last text."""
@@ -77,7 +93,10 @@ class ResponsesWriter(Writer):
         kind = "response.incomplete" if self._reason == "length" else "response.completed"
         number = str(self._number).encode()
         head = f'event: {kind}\ndata: {{"type":"{kind}","response":'.encode()
-        return b"".join([*events, head, response, b',"sequence_number":', number, b"}\n\n"])
+        timings = b',"timings":' + json_bytes(self._timings(self._served.choices[0]))
+        timed = timings if self._timed else b""
+        tail = b',"sequence_number":' + number + b"}\n\n"
+        return b"".join([*events, head, response, timed, tail])
 
     def failed(self, error: BaseException) -> bytes:
         """Return the event that ends a stream which went wrong."""

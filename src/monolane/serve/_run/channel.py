@@ -24,6 +24,7 @@ class Update:
 
     choice: Choice
     tokens: int = 0
+    ids: list[int] = field(default_factory=list)  # of these tokens
     deltas: list[Delta] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     admitted: bool = False  # it has got its turn; its prompt is being read
@@ -33,6 +34,7 @@ class Update:
     def add(self, later: "Update") -> None:
         """Take in what came later."""
         self.tokens += later.tokens
+        self.ids += later.ids
         self.deltas += later.deltas
         self.logprobs += later.logprobs
         if later.prompt_logprobs is not None:

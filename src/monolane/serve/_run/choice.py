@@ -47,6 +47,11 @@ class Choice:
         return self.stream.timings.cache_n
 
     @property
+    def read(self) -> int | None:
+        """Tokens of the prompt that are read by now; None until it is known how many were kept."""
+        return len(self.prompt_ids) if self.first else self.stream.read_tokens
+
+    @property
     def drafts(self) -> DraftCounts:
         """Tokens that were drafted."""
         return self.stream.drafts

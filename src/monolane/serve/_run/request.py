@@ -169,7 +169,13 @@ def _update(choice: Choice, piece: Piece) -> Update:
     tokens, reason = len(piece.token_ids), piece.finish_reason
     if choice.discard:
         return Update(choice, tokens, finish_reason=reason and "length")
-    update = Update(choice, tokens, logprobs=list(piece.logprobs), finish_reason=reason)
+    update = Update(
+        choice,
+        tokens,
+        list(piece.token_ids),
+        logprobs=list(piece.logprobs),
+        finish_reason=reason,
+    )
     if choice.parser is None:
         update.deltas = [Delta(piece.text, piece.thinking)]
         return update

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
-from monolane.engine import Engine
+from monolane.engine import Engine, SamplingDefaults
 from monolane.serve._errors import ApiError
 from monolane.serve._options import ServerOptions
 from monolane.serve._run.choice import Choice
@@ -80,6 +80,12 @@ class Service:
             raise ApiError(503, "Loading model")
         return self._engine
 
+    @property
+    def defaults(self) -> SamplingDefaults:
+        """How to draw where a request does not say."""
+        given = self.options.defaults
+        return given.over(self.engine.defaults) if self.options.model_defaults else given
+
     def timings(self, choice: Choice) -> dict[str, Any]:
         """Return the ``timings`` of a choice as of now."""
         length = len(choice.prompt_ids) + choice.drawn // 2  # of the context, at half of its answer
@@ -89,8 +95,13 @@ class Service:
     def check_model(self, name: str | None) -> None:
         """Raise the 404 for a model that is not ours; None is ours."""
         ours = self.options.model_name
-        if name is not None and name != ours:
-            raise ApiError(404, f"model: expected {ours!r}, got {name!r:.100}", "model")
+        if name is not None and name != ours and not self.options.any_model:
+            raise ApiError(
+                404,
+                f"model: expected {ours!r}, got {name!r:.100}; a server with --any-model takes "
+                "any name",
+                "model",
+            )
 
     def namespace(self, owner: bytes) -> str:
         """Return whose prefixes a request takes: those of its own key, or all if they are shared.

@@ -14,9 +14,10 @@ class ToolCallDelta:
     """Part of a tool call: the first of each call has ``id`` and ``name``."""
 
     index: int  # of the call within the message
-    arguments: str  # JSON, the next part of it
+    arguments: str  # JSON, the next part of it; of a custom tool, its input
     id: str | None = None
     name: str | None = None
+    custom: bool = False
 
 
 @dataclass(frozen=True, slots=True)

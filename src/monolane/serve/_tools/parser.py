@@ -1,8 +1,10 @@
 """Tells tool calls from the rest of an answer, wherever its text is cut into pieces."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from monolane.serve._tools.calls import Calls, Delta, NotACallError, call_id, short_id
+from monolane.serve._tools.custom import CustomInputs
 from monolane.serve._tools.reader import Reader, read_calls
 from monolane.serve._tools.request import ToolUse
 
@@ -22,6 +24,7 @@ class ToolParser:
     def __init__(self, use: ToolUse, ids: Callable[[], str] | None = None) -> None:
         """``ids`` makes the ids of calls; None: random ones in the family's spelling."""
         self._format = use.format
+        self._custom = CustomInputs(use.custom)
         schemas = {tool.name: tool.parameters for tool in use.callable}
         self._names = frozenset(schemas)
         ids = ids or (short_id if use.format.short_ids else call_id)
@@ -52,11 +55,12 @@ class ToolParser:
         # After calls, the beginning of one more that was cut off is of no use to anybody.
         self._reader, self._held = None, ""
         self._content.append(held.rstrip() if self.called else held)
-        return self._take()
+        last = self._take()
+        return replace(last, tool_calls=(*last.tool_calls, *self._custom.rest()))
 
     def _take(self) -> Delta:
         content, self._content = "".join(self._content), []
-        return Delta(content, "", self._calls.take())
+        return self._custom.turned(Delta(content, "", self._calls.take()))
 
     def _search(self, text: str) -> str:
         """Look for the beginning of calls; return the text after it."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from monolane.engine import Engine
 from monolane.errors import RequestError, TextError
+from monolane.serve._tools.custom import as_functions, with_functions
 from monolane.serve._tools.format import AUTO, ToolFormat, format_of
 from monolane.serve._tools.request import ToolUse
 from monolane.serve._tools.shown import Shown, shown_by
@@ -48,6 +49,7 @@ def tool_prompt(
     ``given`` are the tools as the client spelled them, ``use`` what was read from them.
     ``format_name`` is the server's ``--tool-format``.
     """
+    messages, (given, _) = with_functions(messages), as_functions(given)
     chat = [_parsed(message, f"messages[{i}]") for i, message in enumerate(messages)]
     form = format_of(engine, format_name) if use is None else use.format
     template = template_for(use, engine)

@@ -9,6 +9,7 @@ from typing import Any
 from monolane.engine import Engine
 from monolane.errors import RequestError
 from monolane.serve._grammar.structured import check_schema
+from monolane.serve._tools.custom import as_function_choice, as_functions
 from monolane.serve._tools.format import AUTO, ToolFormat, format_of, mark_ids
 
 MAX_TOOLS_SOURCE = 1 << 19  # characters of all tools
@@ -35,6 +36,7 @@ class ToolUse:
     parallel: bool  # it may call several
     format: ToolFormat
     marks: Mapping[str, int]  # spellings of the format that are control tokens, and their ids
+    custom: frozenset[str] = frozenset()  # names of the tools whose calls have a text for input
 
 
 def read_tools(
@@ -49,6 +51,8 @@ def read_tools(
     ``choice`` is the request's ``tool_choice``, ``parallel`` its ``parallel_tool_calls``.
     ``format_name`` is the server's ``--tool-format``.
     """
+    tools, custom = as_functions(tools)
+    choice = as_function_choice(choice)
     found = tuple(_tool(value, f"tools[{i}]") for i, value in enumerate(tools or ()))
     if len(names := {tool.name for tool in found}) < len(found):
         raise RequestError(f"tools: expected names that differ, got {len(names)} of {len(found)}")
@@ -65,6 +69,7 @@ def read_tools(
         parallel=parallel is not False and not _is_named(choice),
         format=tool_format,
         marks=mark_ids(tool_format, engine),
+        custom=custom,
     )
 
 

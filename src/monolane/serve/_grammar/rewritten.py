@@ -1,0 +1,161 @@
+"""Keywords of a JSON schema that the compiler lacks, said in others that it has.
+
+Only where that is exact, and of bounded size; what stays is refused by the compiler, by its name.
+
+    uniqueItems         of a few listed values: a list of all lists
+    propertyNames       listed: properties; a pattern: patternProperties
+    dependentRequired   a branch for each of the properties: left out, or with those that it needs
+    contains            of a short list: a branch for each place that may hold it
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import permutations
+from typing import Any
+
+Schema = Any  # an object or a boolean
+
+MAX_LISTS = 400  # that uniqueItems may make: those of up to 5 values are 326
+MAX_DEPENDENT = 4  # properties of one dependentRequired: 16 branches
+MAX_PLACES = 16  # of a list with contains
+
+_ONE = ("items", "additionalProperties", "not", "if", "then", "else")
+_LIST = ("anyOf", "oneOf", "allOf", "prefixItems")
+_NAMED = ("properties", "patternProperties", "$defs", "definitions")
+_NOTES = ("title", "description", "default", "examples", "$schema")
+
+
+def rewritten(schema: Schema) -> Schema:
+    """Return a checked schema that the same values meet."""
+    if not isinstance(schema, dict):
+        return schema
+    found = dict(schema)
+    for name in _ONE:
+        if name in found:
+            found[name] = rewritten(found[name])
+    for name in _LIST:
+        if isinstance(found.get(name), list):
+            found[name] = [rewritten(one) for one in found[name]]
+    for name in _NAMED:
+        if isinstance(found.get(name), dict):
+            found[name] = {key: rewritten(one) for key, one in found[name].items()}
+    for rule in _RULES:
+        found = rule(found)
+    return found
+
+
+def _unique(schema: dict[str, Any]) -> dict[str, Any]:
+    if schema.get("uniqueItems") is False or (
+        schema.get("uniqueItems") is True and _size(schema, "maxItems", 2) < 2
+    ):
+        return _without(schema, "uniqueItems")
+    items = schema.get("items")
+    known = {"type", "items", "uniqueItems", "minItems", "maxItems", *_NOTES}
+    if schema.get("uniqueItems") is not True or not known.issuperset(schema):
+        return schema
+    if schema.get("type") != "array" or not isinstance(items, dict):
+        return schema
+    if not {"enum", "type", *_NOTES}.issuperset(items) or not isinstance(items.get("enum"), list):
+        return schema
+    values = _of_type(items["enum"], items.get("type"))
+    if values is None or len(values) > 5 or any(values.count(value) > 1 for value in values):
+        return schema
+    least, most = _size(schema, "minItems", 0), _size(schema, "maxItems", len(values))
+    sizes = range(least, min(most, len(values)) + 1)
+    lists = [list(one) for size in sizes for one in permutations(values, size)]
+    return {"enum": lists} if 0 < len(lists) <= MAX_LISTS else schema
+
+
+def _of_type(values: list[Any], kind: Any) -> list[Any] | None:
+    """Return the values that are texts, all of them without a type; None where it is unclear."""
+    if kind == "string":
+        return [value for value in values if isinstance(value, str)]
+    # In JSON 1 is 1.0, and Python takes true for 1: only texts are told apart for certain.
+    plain = all(isinstance(value, str | int) and type(value) is not bool for value in values)
+    return values if plain and kind is None else None
+
+
+def _names(schema: dict[str, Any]) -> dict[str, Any]:
+    names = schema.get("propertyNames")
+    if not isinstance(names, dict) or "properties" in schema or "patternProperties" in schema:
+        return schema
+    value = schema.get("additionalProperties", True)
+    told = {key for key in names if key not in ("type", *_NOTES)}
+    if names.get("type", "string") != "string" or len(told) > 1:
+        return schema
+    rest = _without(schema, "propertyNames")
+    if not told:
+        return rest
+    if told == {"pattern"}:
+        return rest | {
+            "patternProperties": {names["pattern"]: value},
+            "additionalProperties": False,
+        }
+    listed = names.get("enum", [names.get("const")])
+    if told <= {"enum", "const"} and all(isinstance(name, str) for name in listed):
+        return rest | {
+            "properties": dict.fromkeys(listed, value),
+            "additionalProperties": False,
+        }
+    return schema
+
+
+def _dependent(schema: dict[str, Any]) -> dict[str, Any]:
+    needs = schema.get("dependentRequired")
+    if not isinstance(needs, dict) or len(needs) > MAX_DEPENDENT:
+        return schema
+    if not all(isinstance(others, list) for others in needs.values()):
+        return schema
+    outer = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    branch = _without(schema, "dependentRequired", *outer)
+    branches = list(_branches(branch, list(needs.items())))
+    return outer | (branches[0] if len(branches) == 1 else {"anyOf": branches})
+
+
+def _branches(
+    schema: dict[str, Any], needs: list[tuple[str, list[str]]]
+) -> Iterator[dict[str, Any]]:
+    if not needs:
+        yield schema
+        return
+    (name, others), rest = needs[0], needs[1:]
+    required = list(schema.get("required", ()))
+    properties = schema.get("properties", {})
+    if properties.get(name) is not False:  # with it, and what it needs
+        wanted = [*required, *(key for key in (name, *others) if key not in required)]
+        if all(properties.get(key) is not False for key in wanted):
+            yield from _branches(schema | {"required": wanted}, rest)
+    if name not in required:  # without it
+        yield from _branches(schema | {"properties": {**properties, name: False}}, rest)
+
+
+def _contains(schema: dict[str, Any]) -> dict[str, Any]:
+    wanted, most = schema.get("contains"), _size(schema, "maxItems", MAX_PLACES + 1)
+    unclear = {"minContains", "maxContains", "prefixItems", "uniqueItems", "anyOf"}
+    if wanted is None or most > MAX_PLACES or unclear.intersection(schema):
+        return schema
+    rest, items = _without(schema, "contains"), schema.get("items", True)
+    both = wanted if items is True else {"allOf": [items, wanted]}
+    least = _size(schema, "minItems", 0)
+    return {
+        "anyOf": [
+            {**rest, "prefixItems": [items] * place + [both], "minItems": max(least, place + 1)}
+            for place in range(most)
+        ]
+    }
+
+
+_RULES: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = (
+    _unique,
+    _names,
+    _dependent,
+    _contains,
+)
+
+
+def _without(schema: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in schema.items() if name not in names}
+
+
+def _size(schema: Mapping[str, Any], name: str, default: int) -> int:
+    value = schema.get(name)
+    return value if type(value) is int and value >= 0 else default

@@ -1,0 +1,122 @@
+"""Keywords of a schema that are said in others: the same values meet both."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from monolane import Engine
+from monolane.errors import RequestError
+from monolane.serve._grammar.compiler import Grammar, compiler_of, schema_rule
+from monolane.serve._grammar.rewritten import rewritten
+
+INTEGER = {"type": "integer"}
+LISTS = [list(x) for n in range(4) for x in itertools.product((1, "a", 2), repeat=n)]
+OBJECTS = [
+    dict(zip(names, values, strict=True))
+    for n in range(4)
+    for names in itertools.combinations("abc", n)
+    for values in itertools.product((1, "x"), repeat=n)
+]
+CASES = [
+    ({"type": "array", "items": {"enum": [1, "a"]}, "uniqueItems": True}, LISTS),
+    (
+        {"type": "array", "items": {"enum": [1, "a", 2]}, "uniqueItems": True, "minItems": 2},
+        LISTS,
+    ),
+    ({"type": "array", "items": {"enum": [1, "a"]}, "uniqueItems": False}, LISTS),
+    ({"type": "array", "maxItems": 1, "uniqueItems": True}, LISTS),
+    ({"type": "array", "contains": {"const": "a"}, "maxItems": 3}, LISTS),
+    (
+        {
+            "type": "array",
+            "items": INTEGER,
+            "contains": {"minimum": 2},
+            "maxItems": 3,
+            "minItems": 2,
+        },
+        LISTS,
+    ),
+    ({"type": "object", "propertyNames": {"enum": ["a", "b"]}}, OBJECTS),
+    (
+        {
+            "type": "object",
+            "propertyNames": {"pattern": "^[ab]$"},
+            "additionalProperties": INTEGER,
+        },
+        OBJECTS,
+    ),
+    ({"type": "object", "dependentRequired": {"a": ["b"], "c": ["a"]}}, OBJECTS),
+    (
+        {
+            "type": "object",
+            "properties": {"a": INTEGER, "b": INTEGER},
+            "required": ["a"],
+            "dependentRequired": {"a": ["b"]},
+            "additionalProperties": False,
+        },
+        OBJECTS,
+    ),
+    ({"type": "object", "propertyNames": {"type": "string"}}, OBJECTS),
+]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine.load("demo") as engine:
+        yield engine
+
+
+def follows(engine: Engine, schema: Any, value: Any) -> bool:
+    """Tell whether the grammar of a schema takes a value's JSON, and may end there."""
+    assert engine.tokenizer is not None
+    walk = compiler_of(engine).walk(Grammar(f"start: {schema_rule(schema)}", "schema"))
+    matcher = walk._matcher
+    tokens = engine.tokenizer.encode(json.dumps(value), add_special_tokens=False)
+    taken = sum(bool(matcher.consume_token(token)) for token in tokens)
+    return taken == len(tokens) and matcher.is_accepting()
+
+
+@pytest.mark.parametrize(("schema", "values"), CASES)
+def test_the_same_values_meet_both(engine: Engine, schema: Any, values: list[Any]) -> None:
+    before = json.dumps(schema)
+    new = rewritten(schema)
+    assert json.dumps(schema) == before
+    assert new != schema
+    met = 0
+    for value in values:
+        wanted = jsonschema_rs.is_valid(schema, value)
+        assert jsonschema_rs.is_valid(new, value) == wanted, value
+        met += wanted
+    assert 0 < met < len(values) or schema.get("uniqueItems") is not True
+    # And the grammar says so, too, of a few.
+    for value in values[:: max(1, len(values) // 12)]:
+        wanted = jsonschema_rs.is_valid(schema, value)
+        assert follows(engine, schema, value) == wanted, value
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
+        {"type": "array", "items": {"enum": list(range(6))}, "uniqueItems": True},
+        {"type": "array", "items": {"enum": [1, True]}, "uniqueItems": True},
+        {"type": "array", "contains": {"const": 1}},
+        {"type": "array", "contains": {"const": 1}, "maxItems": 3, "minContains": 2},
+        {"type": "object", "properties": {"a": {}}, "propertyNames": {"pattern": "a"}},
+        {"type": "object", "propertyNames": {"minLength": 2}},
+        {"type": "object", "dependentRequired": {x: ["y"] for x in "abcde"}},
+    ],
+)
+def test_what_cannot_be_said_is_refused(engine: Engine, schema: Any) -> None:
+    with pytest.raises(RequestError, match="Unimplemented keys"):
+        compiler_of(engine).walk(Grammar(f"start: {schema_rule(schema)}", "schema"))
+
+
+def test_names_of_properties_are_no_keywords() -> None:
+    schema = {"type": "object", "properties": {"uniqueItems": {"type": "boolean"}}}
+    assert rewritten(schema) == schema
+    assert rewritten({"enum": [{"uniqueItems": False}]}) == {"enum": [{"uniqueItems": False}]}
