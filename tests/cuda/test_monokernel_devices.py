@@ -190,7 +190,6 @@ BUGS = {
     "another device's weights": Bug(
         "weights.cuh", "b.p.weights + b.here() *", "b.p.weights + (BUG ? b.worker : b.here()) *"
     ),
-    "no alarm": Bug("block.cuh", "  raise_alarm(b);\n  if", "  if (!BUG) raise_alarm(b);\n  if"),
     "one buffer of the devices' best": Bug(
         "choose.cuh",
         "(b.state->pass_number % CHOICE_SLOTS) * WIDTH + row) * DEVICES",
@@ -201,7 +200,7 @@ HUGE = 0x49742400  # 1e6 in float32
 # Bugs that need more than a schedule of TWO: a device ahead, or candidates for two warps.
 IN_APART = ("one buffer of the devices' best",)
 IN_MANY = ("best of the device read too soon",)
-LONELY = ("no alarm", *IN_APART, *IN_MANY)
+LONELY = (*IN_APART, *IN_MANY)
 NUMBERS = {name: i for i, name in enumerate(BUGS)}
 
 
@@ -255,12 +254,10 @@ def test_no_bug_shows_nothing(switched: Rig) -> None:
 
 def test_a_device_that_gives_up_tells_the_others_before_its_garbage_comes(switched: Rig) -> None:
     """Device 1 gets no outputs of device 0, which gets the garbage that device 1 goes on with."""
-    patience = 1 << 40, PATIENCE  # by itself device 0 would give up much later
+    patience = 1 << 60, PATIENCE  # device 0 would not give up by itself
     told = list(signs(TWO, switched, ("outputs not posted",), range(24), patience))
     assert len(told) == 24
     assert not any(outcome.events for outcome in told)
-    unwarned = signs(TWO, switched, ("outputs not posted", "no alarm"), range(24), patience)
-    assert any(outcome.events for outcome in unwarned)
 
 
 @pytest.mark.exhaustive
