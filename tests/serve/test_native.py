@@ -249,6 +249,9 @@ def test_infill(filling: Path, start: Any) -> None:
         assert "snippet" not in answer["prompt"]
         ids = post(client, "/infill", **long, n_probs=1)["completion_probabilities"]
         assert len(ids) == 4
+        huge = gap | {"input_prefix": "a b " * 50_000, "input_suffix": "c d " * 50_000}
+        files = [{"text": "e f " * 50_000}, {"text": "last"}]
+        assert post(client, "/infill", **huge, input_extra=files)["tokens_evaluated"] == 61
         for wrong in ({"input_extra": [{"filename": "x"}]}, {"input_prefix": None}):
             reply = client.post("/infill", json=gap | wrong)
             assert reply.status_code == 400

@@ -133,6 +133,9 @@ def _prompts(prompt: Any, engine: Engine) -> Iterator[list[int]]:
 def _ids(pieces: Sequence[Any], engine: Engine) -> list[int]:
     """Return the ids of one prompt; bos and the like come only before a text that begins it."""
     ids: list[int] = []
+    texts = (piece for piece in pieces if not isinstance(piece, int))
+    sizes = (len(x.prompt_string if isinstance(x, PromptObject) else x) for x in texts)
+    check_length("prompt", sum(sizes), engine)
     for i, piece in enumerate(pieces):
         if isinstance(piece, int):
             ids.append(piece)
@@ -140,7 +143,6 @@ def _ids(pieces: Sequence[Any], engine: Engine) -> list[int]:
         text = piece.prompt_string if isinstance(piece, PromptObject) else piece
         if engine.tokenizer is None:
             raise RequestError("prompt: this model has no tokenizer; send token ids")
-        check_length("prompt", len(text), engine)
         ids += engine.tokenizer.encode(text, add_special_tokens=i == 0, parse_special=True)
     return ids
 

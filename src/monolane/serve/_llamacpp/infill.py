@@ -5,7 +5,7 @@
 What other files say comes only where the model has a token for files: it has then been trained so.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
@@ -14,6 +14,7 @@ from monolane.serve._api.limits import check_length
 from monolane.text import InfillTokens, Tokenizer
 
 _REPO, _FILE = "project\n", "file\n"  # a client does not say what they are called
+_CHARS = 32  # for each token of the context: what is beyond is cut before it costs anything
 _SNIPPET = "\n\n--- snippet ---\n\n"  # before another file, for models without a token for files
 
 
@@ -37,12 +38,11 @@ def infill_ids(
     """
     assert engine.tokenizer is not None
     assert engine.infill is not None
-    for name, text in zip(("input_prefix", "input_suffix", "prompt"), texts, strict=True):
-        check_length(name, len(text), engine)
-    for one in extra:
-        check_length("input_extra", len(one.text), engine)
+    check_length("prompt", len(texts[2]), engine)
     marks, tokenizer, context = engine.infill, engine.tokenizer, engine.backend.context
-    before, behind, begun = (_plain(text, tokenizer) for text in texts)
+    chars = _CHARS * context
+    cut = (texts[0][-chars:], texts[1][:chars], texts[2])
+    before, behind, begun = (_plain(text, tokenizer) for text in cut)
     bos = [] if tokenizer.bos_id is None or not tokenizer.encode("") else [tokenizer.bos_id]
     # The last token drawn is never fed, so it needs no place.
     places = context + 1 - min(context // 4 if wanted is None else wanted, context // 2)
@@ -50,7 +50,7 @@ def infill_ids(
     kept = min(len(behind), max(room // 4, room - len(before)))
     before = before[len(before) - min(len(before), room - kept) :]
     behind = behind[:kept]
-    others = _others(extra, marks, tokenizer)
+    others = _others(list(_nearest(extra, chars)), marks, tokenizer)
     room -= len(before) + len(behind)
     others = others[len(others) - min(len(others), max(0, room)) :]
     return [
@@ -60,6 +60,15 @@ def infill_ids(
         *(marks.suffix, *behind),
         *(marks.middle, *begun),
     ]
+
+
+def _nearest(extra: Sequence[Extra], chars: int) -> Iterator[Extra]:
+    """Yield the last files, as many as have so many characters; of the first its end."""
+    sizes = [len(one.text) for one in extra]
+    for i, one in enumerate(extra):
+        room = chars - sum(sizes[i + 1 :])
+        if room > 0:
+            yield one.model_copy(update={"text": one.text[-room:]})
 
 
 def _others(extra: Sequence[Extra], marks: InfillTokens, tokenizer: Tokenizer) -> list[int]:
