@@ -148,7 +148,7 @@ def takes(matcher: llguidance.LLMatcher, ids: list[int]) -> bool:
 
 def record(engine: str, source: str, one: Tally, model: str) -> Record:
     """Return a record of one source."""
-    figures = {
+    figures: dict[str, Any] = {
         "schemas": one.schemas,
         "refused": one.refused,
         "valid_values": one.valid,

@@ -120,6 +120,8 @@ def _name(record: Record) -> str:
     """Return what was measured; of a load, also how heavy it was."""
     if record["name"] == "mixed_load":
         return f"mixed_load {record['policy']}, {record['clients']} clients"
+    if record["name"] == "client":
+        return f"client: {record['client']} {record.get('version', '')}".rstrip()
     if record["name"] != "serve" or "clients" not in record:
         return str(record["name"])
     clients, rate = record["clients"], record["rate"]
@@ -135,6 +137,9 @@ def _tokens(record: Record) -> str:
 
 
 def _figure(record: Record) -> str:
+    if record["name"] == "client":
+        found = {"": record.get("works"), "but: ": record.get("error")}
+        return "; ".join(f"{word}{text}" for word, text in found.items() if text)
     for outcome in ("error", "not_measured"):
         if outcome in record:
             return f"{outcome.replace('_', ' ')}: {record[outcome]}"

@@ -67,7 +67,9 @@ def test_an_answer_streams_and_is_measured(
     assert page.locator("[name=mode]:checked").get_attribute("value") == "continue"
     assert "continues code" in (page.locator("#note").text_content() or "")
     set_field(page, "max_tokens", "900")
-    set_field(page, "seed", "11")
+    set_field(page, "seed", "11")  # which does not end before, at these two
+    set_field(page, "temperature", "1.15")
+    set_field(page, "frequency_penalty", "0")
     page.evaluate(WATCH)
     ask(page, "class Stack:")
     seen = page.evaluate("window.seen")
