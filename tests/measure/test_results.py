@@ -17,6 +17,7 @@ from monolane.measure import (
     validate_document,
     write_document,
 )
+from monolane.measure._machine import processor_name
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -74,3 +75,30 @@ def test_a_reason_instead_of_figures() -> None:
 
 def test_no_checkout_no_commit(tmp_path: Path) -> None:
     assert current_commit(tmp_path) == "unknown"
+
+
+CPUINFO = "processor\t: 0\nvendor_id\t: {}\ncpu family\t: {}\nmodel\t\t: {}\nmodel name\t: X\n"
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "model", "name"),
+    [
+        ("AuthenticAMD", 25, 1, "X (Zen 3)"),  # Milan
+        ("AuthenticAMD", 25, 17, "X (Zen 4)"),  # Genoa
+        ("AuthenticAMD", 23, 49, "X (Zen 2)"),  # Rome
+        ("AuthenticAMD", 26, 2, "X (Zen 5)"),  # Turin
+        ("AuthenticAMD", 99, 2, "X"),  # to come
+        ("GenuineIntel", 25, 1, "X"),
+    ],
+)
+def test_processors_of_one_model_name_are_told_apart(
+    vendor: str, family: int, model: int, name: str
+) -> None:
+    both = [CPUINFO.format(vendor, family, model), CPUINFO.format("Other", 0, 0)]
+    assert processor_name("\n".join(both)) == name
+
+
+def test_a_file_is_named_after_the_processor() -> None:
+    device = describe_machine() | {"name": "AMD EPYC (Zen 3)"}
+    made = build_document(device, "monolane bench", [{"name": "decode", "median": 2.0}], "abc")
+    assert result_name(made, "decode").endswith("-amd-epyc-zen-3-decode.json")

@@ -103,7 +103,9 @@ def test_what_a_forecast_is_worth(device: str, word: str) -> None:
 
 
 def test_processors_by_the_name_that_results_have() -> None:
-    assert find_processor("AMD EPYC", 2).name == "amd-epyc:2"
+    assert find_processor("AMD EPYC", 2).name == "amd-epyc:2"  # as of old
+    assert find_processor("AMD EPYC (Zen 5)", 2).name == "amd-epyc:2"
+    assert find_processor("AMD EPYC (Zen 3)", 2).name == "cpu:2"  # another processor
     assert find_processor("Something else", 3).name == "cpu:3"
 
 

@@ -1,4 +1,4 @@
-"""The simulator beside every decode of ours in bench/results that ran on a processor.
+"""The simulator beside every decode of ours in bench/results on a processor it has constants of.
 
 A processor's constants are shares of its read bandwidth, one for each weight format. Each was taken
 from one run, which devices.toml names; all others are held to 10 %. The bandwidth is that of the
@@ -68,7 +68,8 @@ def _runs() -> list[Measured]:
         name = str(document["device"]["name"])
         for record in document["records"]:
             ours = record["name"] == "decode" and record["engine"] == "monolane"
-            if ours and "workers" in record and record.get("median"):
+            known = find_processor(name, 1).timing.processors  # else nothing says what to expect
+            if ours and known and "workers" in record and record.get("median"):
                 found.append(Measured(path.name, name, record))
     return found
 

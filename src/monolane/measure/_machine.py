@@ -2,19 +2,38 @@
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from monolane._results import Document, Record, build_document, current_commit
 
+# AMD's processors by family: of each microarchitecture the models, as Linux has them in
+# arch/x86/kernel/cpu/amd.c. Virtual machines call them all "AMD EPYC", and they are as different as
+# two processors are: Zen 3 has no AVX-512.
+_ZEN: Mapping[int, Mapping[str, Sequence[range]]] = {
+    0x17: {
+        "Zen": (range(0x30), range(0x50, 0x60)),
+        "Zen 2": (range(0x30, 0x50), range(0x60, 0x80), range(0x90, 0x92), range(0xA0, 0xB0)),
+    },
+    0x19: {
+        "Zen 3": (range(0x10), range(0x20, 0x60)),
+        "Zen 4": (range(0x10, 0x20), range(0x60, 0xB0)),
+    },
+    0x1A: {"Zen 5": (range(0x30), range(0x40, 0x50), range(0x60, 0x80))},
+}
+
 
 def describe_machine(read_bandwidth: float | None = None) -> dict[str, Any]:
-    """Return the fields of a result's ``device``; ``read_bandwidth`` in bytes/s, as measured."""
+    """Return the fields of a result's ``device``; ``read_bandwidth`` in bytes/s, as measured.
+
+    The name says the microarchitecture of AMD's processors too: "AMD EPYC (Zen 3)".
+    """
+    info = Path("/proc/cpuinfo")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     measured = None if read_bandwidth is None else round(read_bandwidth / 1e9, 2)
     return {
-        "name": _processor(),
+        "name": processor_name(info.read_text() if info.is_file() else ""),
         "driver": f"{platform.system()} {platform.release()}",
         "cores": len(os.sched_getaffinity(0)),
         "memory_gb": round(memory / 1e9, 1),
@@ -49,10 +68,19 @@ def load_average() -> float:
     return os.getloadavg()[0]
 
 
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    for line in info.read_text().splitlines() if info.is_file() else []:
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.processor() or platform.machine()
+def processor_name(info: str) -> str:
+    """Return the name of the first processor that a text like /proc/cpuinfo's describes."""
+    first = info.partition("\n\n")[0].splitlines()
+    fields = {key.strip(): value.strip() for key, _, value in (x.partition(":") for x in first)}
+    if "model name" not in fields:
+        return platform.processor() or platform.machine()
+    zen = _microarchitecture(fields)
+    return f"{fields['model name']} ({zen})" if zen else fields["model name"]
+
+
+def _microarchitecture(fields: Mapping[str, str]) -> str | None:
+    if fields.get("vendor_id") != "AuthenticAMD":
+        return None
+    family, model = int(fields.get("cpu family", 0)), int(fields.get("model", -1))
+    known = _ZEN.get(family, {})
+    return next((n for n, models in known.items() if any(model in r for r in models)), None)

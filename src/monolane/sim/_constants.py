@@ -73,7 +73,7 @@ class Timing:
     launch_us: Constant
     chain_us: dict[str, Constant]  # by kind of phase
     executed: bool  # whether a decode of ours has ever run on such a device
-    processor: str = ""  # the name under which results know it
+    processors: tuple[str, ...] = ()  # the names under which results know it
 
     def rates(self, dtype: str, levels: dict[str, Level] | None = None) -> Rates:
         """Return the numbers for weights of a format; ``levels`` names constants at a bound."""

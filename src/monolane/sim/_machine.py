@@ -32,7 +32,7 @@ class Machine:
             return PREDICTED
         if self.device.devices > 1:
             return MODELLED
-        return CALIBRATED if self.timing.processor else UNKNOWN
+        return CALIBRATED if self.timing.processors else UNKNOWN
 
     def stated(
         self,
@@ -78,9 +78,9 @@ def find_machine(name: str) -> Machine:
 def find_processor(processor: str, workers: int) -> Machine:
     """Return the machine of a processor's name as results spell it; else the generic one."""
     known = timings()
-    found = (n for n, timing in known.items() if timing.processor and timing.processor == processor)
+    found = (n for n, timing in known.items() if processor in timing.processors)
     return find_machine(f"{next(found, 'cpu')}:{workers}")
 
 
 def _is_processor(kind: str) -> bool:
-    return kind == "cpu" or bool(timings()[kind].processor)
+    return kind == "cpu" or bool(timings()[kind].processors)
