@@ -35,7 +35,7 @@ PLACES = {
     "measure": (600, 1, RUNS),
     "sim": (390, 1, RUNS),
     "serve": (175, 1, RUNS),
-    "train": (770, 1, TRAINS),
+    "train": (770, 2, TRAINS),
     "tune": (940, 1, TRAINS),
     "engine": (175, 2, RUNS),
     "cpu": (90, 3, RUNS),

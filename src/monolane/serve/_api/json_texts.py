@@ -30,7 +30,8 @@ class Quotes:
 
     def step(self, block: npt.NDArray[np.uint8]) -> Flags:
         """Return which bytes of a block begin or end a text."""
-        return (block == _QUOTE) & ~self._escapes(block)
+        quotes: Flags = block == _QUOTE
+        return quotes & ~self._escapes(block)
 
     def _escapes(self, block: npt.NDArray[np.uint8]) -> Flags:
         """Return which bytes are escaped: those behind an odd one of a run of backslashes."""
