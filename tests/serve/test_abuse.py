@@ -15,7 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from monolane import Engine
-from monolane.serve._api.limits import check_length, text_size
+from monolane.serve._api.limits import check_length
 from monolane.serve._api.prepare import prepare_chat
 from monolane.serve._api.wire import ChatRequest
 from monolane.serve._errors import ContextError
@@ -23,6 +23,7 @@ from monolane.serve._options import Policy, ServerOptions
 from monolane.serve._run.refusals import Refusals
 from monolane.serve._run.scheduler import Scheduler
 from monolane.serve._run.service import Service
+from monolane.text import Tokenizer
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 FOREVER = 30_000
@@ -37,9 +38,8 @@ def engine() -> Iterator[Engine]:
 def test_a_text_that_cannot_fit_is_not_encoded(engine: Engine, demo_server: Any) -> None:
     longest = max(len(engine.tokenizer.pieces.get(i) or b"") for i in range(2048))
     limit = 2 * longest * engine.backend.context
-    check_length("prompt", limit, engine)
-    with pytest.raises(ContextError):
-        check_length("prompt", limit + 1, engine)
+    with pytest.raises(ContextError, match="cannot be so few"):
+        check_length("prompt", "7" * (limit + 1), engine)
     digits = "7" * (limit + 1)
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": digits}}
     for path, body in (
@@ -53,8 +53,26 @@ def test_a_text_that_cannot_fit_is_not_encoded(engine: Engine, demo_server: Any)
         assert "which cannot be so few" in reply.json()["error"]["message"]
 
 
-def test_the_size_of_all_texts() -> None:
-    assert text_size({"a": ["bcd", {"e": "f"}, 5, None], "g": "hi"}) == 6
+def test_what_may_fit_is_counted_in_pieces(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that could be few tokens, were they long ones, is not encoded whole to know."""
+    context = engine.backend.context
+    pieces = []
+    count = Tokenizer.count
+    monkeypatch.setattr(
+        Tokenizer, "count", lambda self, text: pieces.append(len(text)) or count(self, text)
+    )
+    text = "\u4e2d" * (80 * context)  # three tokens each
+    for value in (text, {"a": ["b", {"c": text}], "d": None, "e": 5}):
+        pieces.clear()
+        with pytest.raises(ContextError, match=f"expected at most {context} tokens, got more than"):
+            check_length("messages", value, engine)
+        assert max(pieces) <= 1 << 15
+        assert sum(pieces) < len(text)  # it ends as soon as it is sure
+    pieces.clear()
+    check_length("prompt", "    " * 2 * context, engine)  # eight bytes a token, and not more
+    assert not pieces
+    check_length("prompt", "        " * 2 * context, engine)  # long, but of few tokens
+    assert pieces
 
 
 def test_work_of_clients_that_left_is_dropped(engine: Engine) -> None:

@@ -124,6 +124,12 @@ class Tokenizer:
             ids = self._parsed(text) if parse_special else self._twin.plain(text)
         return self._framed(ids) if add_special_tokens else ids
 
+    def count(self, text: str) -> int:
+        """Return the number of ids of a text alone, without making them."""
+        _check_text(text)
+        with _blaming(self._path):
+            return len(encode_bare(self._library, text))
+
     def encode_rendered(self, text: str, marks: Mapping[str, str]) -> list[int]:
         """Return the ids of a rendered chat; nothing is added to it.
 

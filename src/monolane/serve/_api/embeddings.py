@@ -132,7 +132,7 @@ class _Embeddings:
 
 def _ids(given: str | list[int], engine: Engine) -> tuple[int, ...]:
     if isinstance(given, str):
-        check_length("input", len(given), engine)
+        check_length("input", given, engine)
     ids = engine.prompt_ids(given)
     check_prompt("input", ids, engine)
     return ids

@@ -1,7 +1,7 @@
 """How much one request may send and ask for, checked before it costs anything."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +22,13 @@ MAX_WEIGHT = 1 << 20
 # than half of a text. A vocabulary's token for what it does not know may stand for more.
 _SHRINKS = 2
 _UNKNOWN_CHARS = 256
+# What is longer, in bytes a token of the context or in all, is counted piece by piece first: making
+# the ids of megabytes at once would hold the interpreter's lock.
+_BYTES_PER_TOKEN = 8
+_COUNTED_BYTES = 1 << 18
+_PIECE_CHARS = 1 << 15
+# Cutting a text makes other tokens at the cut, a few of thousands; twice as many are beyond doubt.
+_SURE = 2
 _RARE = "\U000f1234\u0e5b"  # of private use, and a Thai mark: in no small vocabulary but as bytes
 
 
@@ -60,29 +67,42 @@ async def read_body(request: Request, limit: int) -> bytes:
     return bytes(body)
 
 
-def check_length(name: str, chars: int, engine: Engine) -> None:
-    """Raise ContextError for a text of so many characters if it cannot fit into the context."""
-    context = engine.backend.context
-    if engine.tokenizer is None:
+def check_length(name: str, value: Any, engine: Engine) -> None:
+    """Raise ContextError for a JSON value whose texts cannot fit into the context.
+
+    Texts of more than 256 KB are encoded in pieces until it is known: not for an event loop.
+    """
+    context, tokenizer = engine.backend.context, engine.tokenizer
+    if tokenizer is None:
         return
-    most = _chars_per_token(engine.tokenizer)
+    chars = sum(map(len, _texts(value)))
+    most = _chars_per_token(tokenizer)
     if chars > most * context:
         least = -(-chars // most)
         raise ContextError(name, context, f"{chars} characters, which cannot be so few", least)
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in _texts(value))
+    if size <= min(_BYTES_PER_TOKEN * context, _COUNTED_BYTES):
+        return
+    tokens = 0
+    for text in _texts(value):
+        for i in range(0, len(text), _PIECE_CHARS):
+            tokens += tokenizer.count(text[i : i + _PIECE_CHARS])
+            if tokens > _SURE * context:
+                got = f"more than {tokens // _SURE} tokens"
+                raise ContextError(name, context, got, tokens // _SURE)
 
 
-def text_size(value: Any) -> int:
-    """Return the characters of all texts in a JSON value."""
-    size, left = 0, [value]
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts in a JSON value."""
+    left = [value]
     while left:
         one = left.pop()
         if isinstance(one, str):
-            size += len(one)
+            yield one
         elif isinstance(one, Mapping):
             left += one.values()
         elif isinstance(one, list):
             left += one
-    return size
 
 
 @lru_cache(maxsize=8)

@@ -16,7 +16,6 @@ from monolane.serve._api.limits import (
     check_length,
     check_prompt,
     check_size,
-    text_size,
     token_budget,
 )
 from monolane.serve._grammar.compiler import Grammar, compiler_of
@@ -73,7 +72,7 @@ def read_chat(
     asked: ChatAsked, engine: Engine, tool_format: str = AUTO
 ) -> tuple[ToolUse | None, tuple[int, ...], Thinking | None]:
     """Return the tools, the ids of the prompt, and how the answer may think; as ``prepare``."""
-    check_length("messages", text_size(asked.messages), engine)
+    check_length("messages", asked.messages, engine)
     tools = read_tools(
         asked.tools, asked.tool_choice, asked.parallel_tool_calls, engine, tool_format
     )
@@ -94,7 +93,7 @@ def prepare_completion(asked: TextAsked, engine: Engine) -> list[Choice]:
     choices: list[Choice] = []
     for prompt in asked.prompts:
         if isinstance(prompt, str):
-            check_length("prompt", len(prompt), engine)
+            check_length("prompt", prompt, engine)
         ids = engine.prompt_ids(_prompt_ids(prompt, asked, engine))
         check_prompt("prompt", ids, engine)
         wanted = 1 if discard else asked.max_tokens

@@ -12,7 +12,7 @@ from monolane.errors import RequestError
 from monolane.serve._api.answers import Answers
 from monolane.serve._api.body import parse_body
 from monolane.serve._api.completions import completions
-from monolane.serve._api.limits import check_length, text_size
+from monolane.serve._api.limits import check_length
 from monolane.serve._api.openapi import OPERATIONS, Operation, openapi
 from monolane.serve._api.posted import answer_posted
 from monolane.serve._api.prepare import render_ids
@@ -111,7 +111,7 @@ class _Handlers:
         if (body.prompt is None) == (body.messages is None):
             raise RequestError("prompt: expected one of prompt, messages and content")
         if body.messages is not None:
-            check_length("messages", text_size(body.messages), engine)
+            check_length("messages", body.messages, engine)
             ids = render_ids(
                 body.messages,
                 engine,
@@ -119,7 +119,7 @@ class _Handlers:
                 continue_final=bool(body.continue_final_message),
             )
         else:
-            check_length("prompt", len(body.prompt or ""), engine)
+            check_length("prompt", body.prompt, engine)
             ids = tokenizer.encode(
                 body.prompt or "",
                 add_special_tokens=body.add_special_tokens is not False,
@@ -138,7 +138,7 @@ class _Handlers:
     def _tokenize_content(self, body: TokenizeRequest, content: str) -> dict[str, Any]:
         """Answer as llama.cpp's server; with pieces, bytes that are no text are numbers."""
         tokenizer = self._tokenizer()
-        check_length("content", len(content), self._service.engine)
+        check_length("content", content, self._service.engine)
         ids = tokenizer.encode(
             content,
             add_special_tokens=bool(body.add_special),

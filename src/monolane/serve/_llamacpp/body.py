@@ -133,9 +133,9 @@ def _prompts(prompt: Any, engine: Engine) -> Iterator[list[int]]:
 def _ids(pieces: Sequence[Any], engine: Engine) -> list[int]:
     """Return the ids of one prompt; bos and the like come only before a text that begins it."""
     ids: list[int] = []
-    texts = (piece for piece in pieces if not isinstance(piece, int))
-    sizes = (len(x.prompt_string if isinstance(x, PromptObject) else x) for x in texts)
-    check_length("prompt", sum(sizes), engine)
+    texts = [piece for piece in pieces if not isinstance(piece, int)]
+    texts = [x.prompt_string if isinstance(x, PromptObject) else x for x in texts]
+    check_length("prompt", texts, engine)
     for i, piece in enumerate(pieces):
         if isinstance(piece, int):
             ids.append(piece)
@@ -159,7 +159,7 @@ def _biases(
         if isinstance(key, str) and not (key.isascii() and key.isdecimal()):
             if engine.tokenizer is None:
                 raise RequestError("logit_bias: this model has no tokenizer; name token ids")
-            check_length("logit_bias", len(key), engine)
+            check_length("logit_bias", key, engine)
             for token in engine.tokenizer.encode(key, add_special_tokens=False):
                 yield token, bias
         elif isinstance(key, bool) or (isinstance(key, float) and not key.is_integer()):

@@ -38,7 +38,7 @@ def infill_ids(
     """
     assert engine.tokenizer is not None
     assert engine.infill is not None
-    check_length("prompt", len(texts[2]), engine)
+    check_length("prompt", texts[2], engine)
     marks, tokenizer, context = engine.infill, engine.tokenizer, engine.backend.context
     chars = _CHARS * context
     cut = (texts[0][-chars:], texts[1][:chars], texts[2])
