@@ -145,7 +145,8 @@ def record(name: str, client: Client, ours: Server, folder: Path, model: str) ->
     works = client.works if done.returncode == 0 and client.works else ", ".join(words(done.stdout))
     if done.returncode == 0:
         return about | {"works": works}
-    last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+    lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    last = [line for line in lines if "error" in line.lower()][-1:] or lines[-1:]
     return about | {"works": works, "error": f"{' '.join(last):.300}"}
 
 
