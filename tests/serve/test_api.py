@@ -258,7 +258,10 @@ def test_models_tokens_and_version(client: httpx.Client, engine: Engine) -> None
     reply = post(client, "/tokenize", prompt="x = π", return_token_strs=True)
     assert (reply["tokens"], reply["count"], reply["max_model_len"]) == (ids, len(ids), 1024)
     assert len(reply["token_strs"]) == len(ids)
-    assert post(client, "/detokenize", tokens=ids) == {"prompt": "<s>x = π"}
+    assert post(client, "/detokenize", tokens=ids) == {
+        "prompt": "<s>x = π",
+        "content": "<s>x = π",
+    }
     chat = [{"role": "user", "content": "hi"}]
     assert post(client, "/tokenize", messages=chat)["tokens"] == list(engine.prompt_ids(chat))
     assert set(client.get("/version").json()) == {"version"}
@@ -324,7 +327,7 @@ def test_request_ids_are_echoed(client: httpx.Client) -> None:
             "top_logprobs",
             "expected logprobs to be true",
         ),
-        ("/tokenize", {}, 400, "prompt", "either prompt or messages"),
+        ("/tokenize", {}, 400, "prompt", "one of prompt, messages and content"),
         ("/detokenize", {"tokens": [4000]}, 400, None, "token id 4000 is not in the vocabulary"),
     ],
 )

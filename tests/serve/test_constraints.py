@@ -174,8 +174,6 @@ def test_a_grammar_never_gives_a_control_token(engine: Engine) -> None:
                 ("if", {}),
                 ("contains", {"const": 1}),
                 ("uniqueItems", True),
-                ("propertyNames", {"pattern": "a"}),
-                ("dependentRequired", {"a": ["b"]}),
                 ("dependentSchemas", {"a": {"required": ["b"]}}),
             )
         ),
