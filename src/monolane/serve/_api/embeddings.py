@@ -55,7 +55,7 @@ class NativeEmbeddingRequest(Body):
 EMBEDDINGS, NATIVE = "/v1/embeddings", "/embedding"
 OPERATIONS = (
     Operation("post", EMBEDDINGS, "Vectors of texts", EmbeddingsRequest),
-    Operation("post", NATIVE, "Vectors of texts", NativeEmbeddingRequest),
+    Operation("post", NATIVE, "Vectors of texts", NativeEmbeddingRequest, lists=True),
 )
 
 

@@ -40,6 +40,7 @@ class Operation(NamedTuple):
     body: type[BaseModel] | None
     errors: tuple[int, ...] = ()  # besides those of every route
     error: type[BaseModel] = Error  # the body of each
+    lists: bool = False  # whether the answer may be a list, one value for each input
 
 
 OPERATIONS = (
@@ -95,7 +96,8 @@ def _described(operation: Operation) -> dict[str, Any]:
         answer: dict[str, Any] = {_JSON: {"schema": {}}}
         codes = (400, 403, *operation.errors)
     else:
-        answer = {_JSON: {"schema": {"type": "object"}}, "text/event-stream": {"schema": {}}}
+        kinds = ["object", "array"] if operation.lists else "object"
+        answer = {_JSON: {"schema": {"type": kinds}}, "text/event-stream": {"schema": {}}}
         content = _reference(operation.body.__name__)
         more = {"requestBody": {"required": True, "content": content}}
         codes = tuple(_ERRORS)

@@ -16,7 +16,7 @@ from monolane.serve._run.request import ServedRequest
 from monolane.serve._run.service import Service
 
 OPERATIONS = (
-    Operation("post", "/completion", "Continue texts or token ids", NativeCompletion),
+    Operation("post", "/completion", "Continue texts or token ids", NativeCompletion, lists=True),
     Operation("post", "/infill", "Fill the gap between two texts", InfillRequest),
     *SMALL_OPERATIONS,
 )
