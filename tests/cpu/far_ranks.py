@@ -47,8 +47,14 @@ class RankProcess:
         self._process.send_signal(kind)
 
     def end(self) -> int:
-        """End it as Ctrl-C does; return its exit code."""
+        """Terminate it; return its exit code.
+
+        Not Ctrl-C, which what runs in the background of a shell does not hear.
+        """
         self._process.send_signal(signal.SIGCONT)
-        self._process.send_signal(signal.SIGINT)
+        self._process.terminate()
         with self._process:
-            return self._process.wait()
+            try:
+                return self._process.wait(60)
+            finally:
+                self._process.kill()
