@@ -25,7 +25,8 @@ def evaluate(
         typer.Option(
             "--tasks",
             help="Comma-separated: humaneval+, mbpp+, perplexity, parity, ruler (all eleven "
-            "long-context tasks), or one of those by its name.",
+            "long-context tasks), or one of those by its name; with the extra lmeval any task of "
+            "lm-eval's, such as arc_easy, hellaswag, piqa or mmlu.",
         ),
     ],
     out: Annotated[
@@ -86,6 +87,14 @@ def evaluate(
             "repeatable."
         ),
     ] = None,
+    include: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder of your own task files for lm-eval; repeatable."),
+    ] = None,
+    few_shot: Annotated[
+        int | None,
+        typer.Option(help="Solved examples before an item of lm-eval's [default: the task's own]."),
+    ] = None,
     of: Annotated[
         str | None,
         typer.Option(help="Hub id of the model whose published figures are to stand beside."),
@@ -128,6 +137,8 @@ def evaluate(
         window=window,
         lengths=_lengths(lengths),
         against=tuple(against or ()),
+        include=tuple(include or ()),
+        few_shot=few_shot,
         guard=Guard(strength="weak" if weak_guard else "full"),
     )
     made = make_tasks(wanted)
