@@ -24,9 +24,9 @@ def evaluate(
         str,
         typer.Option(
             "--tasks",
-            help="Comma-separated: humaneval+, mbpp+, perplexity, parity, ruler (all eleven "
-            "long-context tasks), or one of those by its name; with the extra lmeval any task of "
-            "lm-eval's, such as arc_easy, hellaswag, piqa or mmlu.",
+            help="Comma-separated: humaneval+, mbpp+, perplexity, parity, bfcl (tool calls), "
+            "ruler (all eleven long-context tasks), or a part of these two by its name; with the "
+            "extra lmeval any task of lm-eval's, such as arc_easy, hellaswag, piqa or mmlu.",
         ),
     ],
     out: Annotated[
@@ -56,7 +56,9 @@ def evaluate(
     top_p: Annotated[
         float, typer.Option("--top-p", help="Of sampled answers: the shortest such front.")
     ] = 1.0,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Of a code answer.")] = 768,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", "-n", help="Of a code answer, or one with calls.")
+    ] = 768,
     seed: options.Seed = 0,
     chat: Annotated[
         bool | None,

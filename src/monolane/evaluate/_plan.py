@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from monolane.errors import RequestError
+from monolane.evaluate._calls.task import BFCL_TASKS, CallsTask
 from monolane.evaluate._code.guard import Guard
 from monolane.evaluate._code.problems import HUMANEVAL, MBPP
 from monolane.evaluate._code.task import CodeTask
@@ -20,7 +21,11 @@ from monolane.evaluate._subject import Subject
 from monolane.evaluate._task import Outcome, Progress, Task
 
 _LONG = frozenset(task.name for task in LONG_TASKS)
-TASK_NAMES = ("humaneval+", "mbpp+", "perplexity", "parity", "ruler", *sorted(_LONG))
+TASK_NAMES = (
+    *("humaneval+", "mbpp+", "perplexity", "parity"),
+    *("bfcl", *BFCL_TASKS),
+    *("ruler", *sorted(_LONG)),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +89,8 @@ class EvalOptions:
 
 
 def make_tasks(options: EvalOptions) -> list[Task]:
-    """Return the tasks with their data read: ours as they were named, lm-eval's, long context.
+    """Return the tasks with their data read: ours as they were named, lm-eval's, tool calls, long
+    context.
 
     DataError, MissingExtraError: what a task needs is not here.
     """
@@ -107,6 +113,9 @@ def make_tasks(options: EvalOptions) -> list[Task]:
         for name in dict.fromkeys(o.tasks)
         if name not in TASK_NAMES
     ]
+    asked = [name for name in o.tasks if name == "bfcl" or name in BFCL_TASKS]
+    if asked:
+        found.append(CallsTask([] if "bfcl" in asked else asked, o.limit, o.decoding))
     asked = [name for name in options.tasks if name in _LONG or name == "ruler"]
     if asked:
         names = [] if "ruler" in asked else asked

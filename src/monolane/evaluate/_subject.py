@@ -13,7 +13,7 @@ from typing import Any
 
 from monolane.engine import Engine, ModelFiles, SamplingParams, find_model
 from monolane.errors import BackendError, RequestError
-from monolane.evaluate._question import Answer, Question
+from monolane.evaluate._question import Answer, Decoding, Question
 from monolane.measure import Failure, LoadTarget, ask_models
 from monolane.text import DEFAULT_TEMPLATE, Tokenizer
 
@@ -157,6 +157,27 @@ class ServerSubject(Subject):
         found = self._post(route, body)
         seconds = time.perf_counter() - begin
         return _read_answer(found, question.chat, seconds, route)
+
+    def chat_with_tools(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], drawn: Decoding
+    ) -> dict[str, Any]:
+        """Return the message that answers a chat, in which the model may call tools."""
+        route = "/v1/chat/completions"
+        body = {
+            "model": self.name,
+            "messages": messages,
+            "tools": tools,
+            "tool_choice": "auto",
+            "max_tokens": drawn.max_tokens,
+            "temperature": drawn.temperature,
+            "top_p": drawn.top_p,
+            "seed": drawn.seed,
+        }
+        found = self._post(route, body)
+        try:
+            return dict(found["choices"][0]["message"])
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise BackendError(f"{route}: expected a message, got {found!r:.200}") from None
 
     def count(self, question: Question) -> int:
         """Return the tokens of a prompt by /tokenize, as vLLM's and monolane's servers have it.
