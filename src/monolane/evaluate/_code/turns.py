@@ -14,7 +14,10 @@ _PERIOD = 0.2  # seconds between two looks; of a process that ends, no more than
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Seconds: the most that a thread of the sample ran, and that any thread there waited to."""
+    """Seconds: what the sample's threads ran together, and the most that any thread there waited.
+
+    Together, so that a sample cannot starve itself with processes of its own.
+    """
 
     ran: float = 0.0
     waited: float = 0.0
@@ -34,20 +37,19 @@ class Watch:
         self._thread.start()
 
     def end(self) -> Turns:
-        """Stop, and return what was seen; zeros where the kernel counts nothing."""
+        """Look once more, and return what was seen; zeros where the kernel counts nothing."""
         self._over.set()
         self._thread.join()
+        self._look(self._pid, 0)
         seen = self._threads.values()
         return Turns(
-            max((turns.ran for depth, turns in seen if depth >= self._depth), default=0.0),
+            sum(turns.ran for depth, turns in seen if depth >= self._depth),
             max((turns.waited for _, turns in seen), default=0.0),
         )
 
     def _look_on(self) -> None:
-        while True:
+        while not self._over.wait(_PERIOD):
             self._look(self._pid, 0)
-            if self._over.wait(_PERIOD):
-                return
 
     def _look(self, pid: int, depth: int) -> None:
         """Note the threads of a process and of its children; it may end meanwhile."""

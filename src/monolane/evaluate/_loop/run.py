@@ -40,6 +40,8 @@ def record_loop(
             raise RequestError(f"{words[0]}: expected a command: {error.strerror}") from None
         seconds = proxy.now()
         calls = proxy.settle()
+        # An answer may end after the agent that has read enough of it.
+        seconds = max([seconds, *(call.end for call in calls)])
     if not calls:
         raise BackendError(
             f"{words[0]} ended with code {code} and sent no request to {url}: give it that address "
