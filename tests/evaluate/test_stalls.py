@@ -112,6 +112,22 @@ def test_the_time_of_threads_and_children_is_seen_together() -> None:
         assert turns.waited >= 0
 
 
+def test_a_part_has_the_time_that_the_limits_say(guard: Guard) -> None:
+    problem = {
+        "task_id": "Test/0",
+        "prompt": "",
+        "entry_point": "f",
+        "atol": 0,
+        "canonical_solution": "def f(): pass",
+        "base_input": [[]],
+        "plus_input": [],
+    }
+    limits = Limits(seconds=240, least_seconds=60, part_seconds=1)
+    code = "def f():\n    while True: pass\n"
+    verdict = Guard(limits, guard.strength).score("humaneval", problem, code, sanitize=False)
+    assert verdict["base"] == "timeout"  # by the limit of an input it would be "fail", 60 s later
+
+
 class Silent(Subject):
     """A subject that counts how often it was asked."""
 
