@@ -12,6 +12,7 @@ from monolane.evaluate import EvalOptions, Guard
 from monolane.evaluate._code.block import target_function
 from monolane.evaluate._code.problems import HUMANEVAL, MBPP, find_problems
 from monolane.evaluate._code.task import ask, pass_at
+from monolane.evaluate._task import unscored
 
 PROBLEMS = Path(__file__).parent / "problems"
 CASES = ("HumanEval/2", "HumanEval/32", "HumanEval/53", "Mbpp/2", "Mbpp/3", "Mbpp/120")
@@ -59,15 +60,31 @@ def test_the_first_block_that_defines_the_function_is_taken() -> None:
 
 
 def test_pass_at_k_is_the_unbiased_estimate() -> None:
-    lines = [
+    lines: list[dict[str, Any]] = [
         {"item": item, "score": int(i < c)} for item, c in (("a", 3), ("b", 0)) for i in range(5)
     ]
     figure = pass_at(2, "score", lines)
     assert figure.value == pytest.approx(100 * (1 - comb(2, 2) / comb(5, 2)) / 2)
+    assert figure is not None
     assert figure.count == 2
     assert figure.low is not None
     assert figure.high is not None
     assert figure.low <= figure.value <= figure.high
+
+
+def test_what_has_no_score_counts_nowhere() -> None:
+    lines: list[dict[str, Any]] = [
+        {"item": "a", "score": 1},
+        {"item": "a", "score": None},
+        {"item": "b", "score": None},
+        {"item": "c", "score": 0},
+    ]
+    figure = pass_at(1, "score", lines)
+    assert figure is not None
+    assert (figure.value, figure.count) == (50, 2)
+    assert pass_at(2, "score", lines) is None
+    assert "2 of 4 answers" in unscored(lines)[0]
+    assert unscored(lines[:1]) == ()
 
 
 def test_data_is_told_apart_by_its_ids(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from monolane._version import __version__
+from monolane.cli._agent_loop import agent_loop
 from monolane.cli._bench import bench
 from monolane.cli._bench_serve import bench_serve
 from monolane.cli._chat import chat
@@ -72,13 +73,16 @@ for command in (
     doctor,
 ):
     app.command()(command)
-app.command("eval")(evaluate)
 app.add_typer(plan, name="plan")
 app.add_typer(data, name="data")
 benches = typer.Typer(cls=_DefaultGroup, help="Time a model on this machine, or a server.")
 benches.command("model")(bench)
 benches.command("serve")(bench_serve)
 app.add_typer(benches, name="bench")
+evals = typer.Typer(cls=_DefaultGroup, help="Evaluate a model or a server, or time an agent's run.")
+evals.command("tasks")(evaluate)
+evals.command("agent-loop")(agent_loop)
+app.add_typer(evals, name="eval")
 
 
 def _print_version(wanted: bool) -> None:

@@ -24,8 +24,9 @@ def evaluate(
         str,
         typer.Option(
             "--tasks",
-            help="Comma-separated: humaneval+, mbpp+, perplexity, parity, ruler (all eleven "
-            "long-context tasks), or one of those by its name.",
+            help="Comma-separated: humaneval+, mbpp+, perplexity, parity, bfcl (tool calls), "
+            "ruler (all eleven long-context tasks), or a part of these two by its name; with the "
+            "extra lmeval any task of lm-eval's, such as arc_easy, hellaswag, piqa or mmlu.",
         ),
     ],
     out: Annotated[
@@ -55,7 +56,9 @@ def evaluate(
     top_p: Annotated[
         float, typer.Option("--top-p", help="Of sampled answers: the shortest such front.")
     ] = 1.0,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Of a code answer.")] = 768,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", "-n", help="Of a code answer, or one with calls.")
+    ] = 768,
     seed: options.Seed = 0,
     chat: Annotated[
         bool | None,
@@ -86,6 +89,14 @@ def evaluate(
             "repeatable."
         ),
     ] = None,
+    include: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder of your own task files for lm-eval; repeatable."),
+    ] = None,
+    few_shot: Annotated[
+        int | None,
+        typer.Option(help="Solved examples before an item of lm-eval's [default: the task's own]."),
+    ] = None,
     of: Annotated[
         str | None,
         typer.Option(help="Hub id of the model whose published figures are to stand beside."),
@@ -109,7 +120,8 @@ def evaluate(
 
     Killed or interrupted, it goes on with the same command: each answer is on disk when the next is
     asked for. humaneval+ and mbpp+ run code that the model wrote, on this machine, in processes
-    without network, rights or anything to write but 64 MB of memory.
+    without network, rights or anything to write but 64 MB of memory. ``monolane eval agent-loop``
+    is another command: it says where an agent's time goes.
     """
     from monolane.cli._report import print_note
     from monolane.evaluate import EvalOptions, Guard, make_tasks, render_markdown, write_report
@@ -128,6 +140,8 @@ def evaluate(
         window=window,
         lengths=_lengths(lengths),
         against=tuple(against or ()),
+        include=tuple(include or ()),
+        few_shot=few_shot,
         guard=Guard(strength="weak" if weak_guard else "full"),
     )
     made = make_tasks(wanted)

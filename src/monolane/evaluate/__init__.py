@@ -1,12 +1,17 @@
 """How good a model's answers are: code, long context, perplexity, parity; journals and reports.
 
 ``make_tasks`` reads what tasks need, ``evaluate`` runs them on a subject (an engine here, or a
-server), and ``write_report`` writes what they found. docs/evaluation.md tells more.
+server), and ``write_report`` writes what they found. ``record_loop`` says where the time of an
+agent's run goes. docs/evaluation.md tells more.
 """
 
 from monolane.evaluate._code.guard import Guard, Limits
 from monolane.evaluate._intervals import bootstrap, mean_interval, wilson
 from monolane.evaluate._journal import Journal
+from monolane.evaluate._loop.account import account, render_account
+from monolane.evaluate._loop.call import Call
+from monolane.evaluate._loop.proxy import RecordingProxy
+from monolane.evaluate._loop.run import record_loop
 from monolane.evaluate._plan import TASK_NAMES, EvalOptions, evaluate, make_tasks
 from monolane.evaluate._question import Answer, Decoding, Figure, Question
 from monolane.evaluate._report import build_report, render_markdown, render_page, write_report
@@ -25,6 +30,7 @@ from monolane.evaluate._windows import Text, Window, cut_text, help_topics
 __all__ = [
     "TASK_NAMES",
     "Answer",
+    "Call",
     "Decoding",
     "EngineSubject",
     "EvalOptions",
@@ -34,12 +40,14 @@ __all__ = [
     "Limits",
     "Outcome",
     "Question",
+    "RecordingProxy",
     "ServerSubject",
     "Subject",
     "Tally",
     "Task",
     "Text",
     "Window",
+    "account",
     "bootstrap",
     "build_report",
     "cut_text",
@@ -49,6 +57,8 @@ __all__ = [
     "make_tasks",
     "mean_interval",
     "open_engine",
+    "record_loop",
+    "render_account",
     "render_markdown",
     "render_page",
     "transformers_logits",

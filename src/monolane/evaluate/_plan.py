@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from monolane.errors import RequestError
+from monolane.evaluate._calls.task import BFCL_TASKS, CallsTask
 from monolane.evaluate._code.guard import Guard
 from monolane.evaluate._code.problems import HUMANEVAL, MBPP
 from monolane.evaluate._code.task import CodeTask
+from monolane.evaluate._harness.task import HarnessTask
 from monolane.evaluate._long.task import LongContextTask
 from monolane.evaluate._long.tasks import LONG_TASKS
 from monolane.evaluate._parity import ParityTask
@@ -18,7 +21,11 @@ from monolane.evaluate._subject import Subject
 from monolane.evaluate._task import Outcome, Progress, Task
 
 _LONG = frozenset(task.name for task in LONG_TASKS)
-TASK_NAMES = ("humaneval+", "mbpp+", "perplexity", "parity", "ruler", *sorted(_LONG))
+TASK_NAMES = (
+    *("humaneval+", "mbpp+", "perplexity", "parity"),
+    *("bfcl", *BFCL_TASKS),
+    *("ruler", *sorted(_LONG)),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +40,8 @@ class EvalOptions:
     window       tokens of context that perplexity and parity have
     lengths      tokens of long prompts, their answers counted
     against      what parity compares with
+    include      folders of task files for lm-eval, beside its own
+    few_shot     solved examples before each item of lm-eval's tasks; None: as the task says
     """
 
     tasks: tuple[str, ...]
@@ -47,19 +56,24 @@ class EvalOptions:
     window: int = 512
     lengths: tuple[int, ...] = (2048, 4096)
     against: tuple[str, ...] = ()
+    include: tuple[Path, ...] = ()
+    few_shot: int | None = None
     guard: Guard = field(default_factory=Guard)
 
     def __post_init__(self) -> None:
         for name in self.tasks:
-            if name not in TASK_NAMES:
+            if name not in TASK_NAMES and find_spec("lm_eval") is None:
                 raise RequestError(
-                    f"--tasks: expected some of {', '.join(TASK_NAMES)}, got {name!r}"
+                    f"--tasks: expected some of {', '.join(TASK_NAMES)}, got {name!r}; lm-eval's "
+                    "tasks (arc_easy, hellaswag, mmlu, ...) need pip install 'monolane[lmeval]'"
                 )
         if not self.tasks:
             raise RequestError(f"--tasks: expected some of {', '.join(TASK_NAMES)}, got none")
         for option, value in (("limit", self.limit), ("samples", self.samples)):
             if value is not None and value < 1:
                 raise RequestError(f"--{option}: expected 1 or more, got {value}")
+        if self.few_shot is not None and self.few_shot < 0:
+            raise RequestError(f"--few-shot: expected 0 or more, got {self.few_shot}")
         if self.samples > 1 and self.temperature == 0:
             raise RequestError(
                 "--samples: expected a --temperature above 0, at which samples differ, got 0"
@@ -75,7 +89,8 @@ class EvalOptions:
 
 
 def make_tasks(options: EvalOptions) -> list[Task]:
-    """Return the tasks in the order in which they were named, with their data read.
+    """Return the tasks with their data read: ours as they were named, lm-eval's, tool calls, long
+    context.
 
     DataError, MissingExtraError: what a task needs is not here.
     """
@@ -91,7 +106,16 @@ def make_tasks(options: EvalOptions) -> list[Task]:
         "perplexity": lambda: PerplexityTask(options.text, options.limit, options.window),
         "parity": lambda: ParityTask(options.against, options.text, options.limit, options.window),
     }
-    found = [makers[name]() for name in dict.fromkeys(options.tasks) if name in makers]
+    found: list[Task] = [makers[name]() for name in dict.fromkeys(options.tasks) if name in makers]
+    o = options
+    found += [
+        HarnessTask(name, o.include, o.few_shot, o.limit)
+        for name in dict.fromkeys(o.tasks)
+        if name not in TASK_NAMES
+    ]
+    asked = [name for name in o.tasks if name == "bfcl" or name in BFCL_TASKS]
+    if asked:
+        found.append(CallsTask([] if "bfcl" in asked else asked, o.limit, o.decoding))
     asked = [name for name in options.tasks if name in _LONG or name == "ruler"]
     if asked:
         names = [] if "ruler" in asked else asked

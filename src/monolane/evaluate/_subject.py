@@ -13,7 +13,7 @@ from typing import Any
 
 from monolane.engine import Engine, ModelFiles, SamplingParams, find_model
 from monolane.errors import BackendError, RequestError
-from monolane.evaluate._question import Answer, Question
+from monolane.evaluate._question import Answer, Decoding, Question
 from monolane.measure import Failure, LoadTarget, ask_models
 from monolane.text import DEFAULT_TEMPLATE, Tokenizer
 
@@ -99,7 +99,7 @@ class EngineSubject(Subject):
 
 
 class ServerSubject(Subject):
-    """A model behind a base URL, with or without /v1 at its end."""
+    """A model behind a base URL, with or without /v1 at its end; ``target`` is where."""
 
     def __init__(
         self,
@@ -109,17 +109,17 @@ class ServerSubject(Subject):
         chat: bool | None = None,
         seconds: float = 600.0,
     ) -> None:
-        self._target = LoadTarget.parse(url, key)
-        found = ask_models(self._target)
+        self.target = LoadTarget.parse(url, key)
+        found = ask_models(self.target)
         if isinstance(found, Failure):
             raise BackendError(
-                f"{self._target.url}/v1/models: {found.message} ({found.kind}); expected an "
+                f"{self.target.url}/v1/models: {found.message} ({found.kind}); expected an "
                 "OpenAI-compatible server that is ready there"
             )
         cards = [card for card in found.get("data") or () if isinstance(card, dict)]
         names = [str(card.get("id")) for card in cards]
         if model is None and not names:
-            raise RequestError(f"{self._target.url} names no model: name one with --model")
+            raise RequestError(f"{self.target.url} names no model: name one with --model")
         if model is not None and names and model not in names:
             raise RequestError(f"--model: expected one of {', '.join(names)}, got {model!r}")
         self.name = model or names[0]
@@ -130,7 +130,7 @@ class ServerSubject(Subject):
         self._seconds = seconds
         self.about = {
             "model": self.name,
-            "server": self._target.url,
+            "server": self.target.url,
             "owned_by": card.get("owned_by"),
             "chat": self.chat,
         }
@@ -158,6 +158,27 @@ class ServerSubject(Subject):
         seconds = time.perf_counter() - begin
         return _read_answer(found, question.chat, seconds, route)
 
+    def chat_with_tools(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], drawn: Decoding
+    ) -> dict[str, Any]:
+        """Return the message that answers a chat, in which the model may call tools."""
+        route = "/v1/chat/completions"
+        body = {
+            "model": self.name,
+            "messages": messages,
+            "tools": tools,
+            "tool_choice": "auto",
+            "max_tokens": drawn.max_tokens,
+            "temperature": drawn.temperature,
+            "top_p": drawn.top_p,
+            "seed": drawn.seed,
+        }
+        found = self._post(route, body)
+        try:
+            return dict(found["choices"][0]["message"])
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise BackendError(f"{route}: expected a message, got {found!r:.200}") from None
+
     def count(self, question: Question) -> int:
         """Return the tokens of a prompt by /tokenize, as vLLM's and monolane's servers have it.
 
@@ -174,8 +195,19 @@ class ServerSubject(Subject):
             return int(self._post("/tokenize", body)["count"])
         except (BackendError, KeyError, TypeError, ValueError) as error:
             raise RequestError(
-                f"{self._target.url}/tokenize: expected a count of tokens, as vLLM's and "
+                f"{self.target.url}/tokenize: expected a count of tokens, as vLLM's and "
                 f"monolane's servers give it ({error}); prompts of a given length need it"
+            ) from None
+
+    def token_ids(self, text: str, special: bool = True) -> list[int]:
+        """Return the ids of a text; ``special``: with what the tokenizer puts around it."""
+        body = {"model": self.name, "prompt": text, "add_special_tokens": special}
+        try:
+            return [int(each) for each in self._post("/tokenize", body)["tokens"]]
+        except (BackendError, KeyError, TypeError, ValueError) as error:
+            raise RequestError(
+                f"{self.target.url}/tokenize: expected tokens, as vLLM's and monolane's servers "
+                f"give them ({error}); log-likelihoods need them"
             ) from None
 
     def _post(self, route: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -193,10 +225,10 @@ class ServerSubject(Subject):
             if attempt + 1 < _TRIES:
                 time.sleep(1.0 + attempt)
         shown = text.decode("utf-8", "replace")[:300]
-        raise BackendError(f"{self._target.url}{route}: HTTP {status}: {shown}")
+        raise BackendError(f"{self.target.url}{route}: HTTP {status}: {shown}")
 
     def _exchange(self, route: str, body: dict[str, Any]) -> tuple[int, bytes]:
-        target = self._target
+        target = self.target
         secure = target.scheme == "https"
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         connection = kind(target.host, target.port, timeout=self._seconds)

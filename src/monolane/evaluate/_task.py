@@ -62,7 +62,10 @@ class AskedTask(Task):
 
     @abstractmethod
     def judge(self, item: Item, text: str) -> dict[str, Any]:
-        """Return {"score": ...} and what else is to be kept of a scored answer."""
+        """Return {"score": ...} and what else is to be kept of a scored answer.
+
+        A score of None says that this machine kept it from being found: another run tries again.
+        """
 
     @abstractmethod
     def figures(self, subject: Subject, lines: Sequence[Line]) -> tuple[Figure, ...]:
@@ -77,7 +80,7 @@ class AskedTask(Task):
         return ()
 
     def run(self, subject: Subject, folder: Path, progress: Progress) -> Outcome:
-        """Ask and judge what the journal does not have yet, and sum up."""
+        """Ask what the journal does not have yet, judge what has no score there, and sum up."""
         items = self.items(subject)
         first = describe_question(items[0].question) if items else {}
         settings = {"task": self.name, **self.settings(), **first}
@@ -88,8 +91,8 @@ class AskedTask(Task):
             for item in items:
                 for sample in range(self.samples):
                     line = journal.get(item.key, sample)
-                    if line is None:
-                        line = self._do(subject, item, sample, journal)
+                    if line is None or line["score"] is None:
+                        line = self._do(subject, item, sample, journal, line)
                     lines.append(line)
                     progress(self.name, len(lines), total)
         return Outcome(
@@ -98,13 +101,27 @@ class AskedTask(Task):
             self.figures(subject, lines),
             settings,
             speed_of(lines),
-            self.notes(),
+            (*unscored(lines), *self.notes()),
         )
 
-    def _do(self, subject: Subject, item: Item, sample: int, journal: Journal) -> Line:
-        answer = subject.ask(item.question, sample)
-        judged = self.judge(item, answer.text)
-        return journal.add(item.key, sample, answer=asdict(answer), **judged)
+    def _do(
+        self, subject: Subject, item: Item, sample: int, journal: Journal, before: Line | None
+    ) -> Line:
+        """Keep an answer, that of a line ``before`` if there is one, with its score."""
+        answer = before["answer"] if before else asdict(subject.ask(item.question, sample))
+        return journal.add(item.key, sample, answer=answer, **self.judge(item, answer["text"]))
+
+
+def unscored(lines: Sequence[Line]) -> tuple[str, ...]:
+    """Return what a reader has to know of answers that the machine kept from being scored."""
+    count = sum(line["score"] is None for line in lines)
+    if not count:
+        return ()
+    note = (
+        f"{count} of {len(lines)} answers have no score and count nowhere: their scorer got no "
+        "processor to run on. The same command scores them, on a machine with time for it."
+    )
+    return (note,)
 
 
 def speed_of(lines: Sequence[Line]) -> dict[str, Any]:

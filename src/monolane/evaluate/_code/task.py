@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from monolane.evaluate._code.block import target_function
-from monolane.evaluate._code.guard import Guard
+from monolane.evaluate._code.guard import STALLED, Guard
 from monolane.evaluate._code.problems import (
     HUMANEVAL,
     Benchmark,
@@ -65,13 +65,18 @@ class CodeTask(AskedTask):
         ]
 
     def judge(self, item: Item, text: str) -> dict[str, Any]:
-        """Score an answer; 1 if it passes the benchmark's own inputs and EvalPlus's."""
+        """Score an answer; 1 if it passes the benchmark's own inputs and EvalPlus's.
+
+        None if it got no processor to show it.
+        """
         problem = item.data
         if item.question.chat:
             code = target_function(text, problem["entry_point"])
         else:
             code = problem["prompt"] + text
         verdict = self._guard.score(self._benchmark.dataset, problem, code, sanitize=True)
+        if verdict["base"] == STALLED:
+            return {"score": None, "base_score": None, **verdict}
         passed = verdict["base"] == "pass"
         return {
             "score": int(passed and verdict["plus"] == "pass"),
@@ -81,8 +86,9 @@ class CodeTask(AskedTask):
 
     def figures(self, subject: Subject, lines: Sequence[Line]) -> tuple[Figure, ...]:
         """Return pass@k on all inputs, and pass@1 on the benchmark's own."""
-        plus = [pass_at(k, "score", lines) for k in _KS if k <= self.samples]
-        return (*plus, pass_at(1, "base_score", lines))
+        wanted = [*((k, "score") for k in _KS if k <= self.samples), (1, "base_score")]
+        found = (pass_at(k, key, lines) for k, key in wanted)
+        return tuple(figure for figure in found if figure is not None)
 
     def settings(self) -> dict[str, Any]:
         """Return data, scorer, prompt and limits."""
@@ -97,7 +103,10 @@ class CodeTask(AskedTask):
             "guard": self._guard.strength,
             "limits": {
                 name: getattr(limits, name)
-                for name in ("seconds", "least_seconds", "memory", "disk", "processes")
+                for name in (
+                    *("seconds", "least_seconds", "part_seconds"),
+                    *("memory", "disk", "processes"),
+                )
             },
         }
 
@@ -135,20 +144,21 @@ def ask(problem: dict[str, Any], benchmark: Benchmark, how: Decoding, chat: bool
     return Question(problem["prompt"], how, chat=False, stop=stop)
 
 
-def pass_at(k: int, key: str, lines: Sequence[Line]) -> Figure:
-    """Return pass@k over the problems of scored lines, in percent.
+def pass_at(k: int, key: str, lines: Sequence[Line]) -> Figure | None:
+    """Return pass@k over the problems with k scored lines, in percent; None: there are none.
 
     Of n samples of a problem c pass: 1 - C(n - c, k) / C(n, k), the unbiased estimate of the
     Codex paper (arXiv 2107.03374).
     """
     passed: dict[str, list[int]] = defaultdict(list)
     for line in lines:
-        passed[line["item"]].append(line[key])
-    shares = [
-        1 - math.comb(len(each) - sum(each), k) / math.comb(len(each), k)
-        for each in passed.values()
-    ]
-    if all(len(each) == 1 for each in passed.values()):
+        if line[key] is not None:
+            passed[line["item"]].append(line[key])
+    enough = [each for each in passed.values() if len(each) >= k]
+    if not enough:
+        return None
+    shares = [1 - math.comb(len(each) - sum(each), k) / math.comb(len(each), k) for each in enough]
+    if all(len(each) == 1 for each in enough):
         low, high, interval = mean_interval(shares)
     else:
         low, high = bootstrap([[share] for share in shares], lambda mean: float(mean[0]))

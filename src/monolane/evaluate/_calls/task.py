@@ -1,0 +1,114 @@
+"""BFCL: whether a server's model calls the right function, with the right arguments."""
+
+import json
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from monolane.errors import BackendError, RequestError
+from monolane.evaluate._calls.checker import (
+    CATEGORIES,
+    Call,
+    Case,
+    as_tools,
+    check,
+    read_cases,
+    require_bfcl,
+)
+from monolane.evaluate._intervals import mean_interval
+from monolane.evaluate._journal import Journal, Line
+from monolane.evaluate._question import Decoding, Figure
+from monolane.evaluate._subject import ServerSubject, Subject
+from monolane.evaluate._task import Outcome, Progress, Task
+
+# In the words of OpenAI's server, vLLM's and ours, for functions that the context cannot hold.
+_TOO_LONG = "maximum context length"
+BFCL_TASKS = tuple(f"bfcl_{category}" for category in CATEGORIES)
+
+
+class CallsTask(Task):
+    """The categories of BFCL that are asked for, one line of the journal for each case."""
+
+    name, title = "bfcl", "Tool calls (BFCL v4, one turn, Python)"
+
+    def __init__(self, names: Sequence[str], limit: int | None, decoding: Decoding) -> None:
+        require_bfcl()
+        categories = [name.removeprefix("bfcl_") for name in names] or CATEGORIES
+        self._cases = {category: read_cases(category, limit) for category in categories}
+        self._decoding, self._limit = decoding, limit
+
+    def run(self, subject: Subject, folder: Path, progress: Progress) -> Outcome:
+        """Ask and check what the journal does not have; RequestError without a server."""
+        if not isinstance(subject, ServerSubject):
+            raise RequestError(
+                "bfcl: expected --base-url: tools are shown to a model, and read from its answer, "
+                "by a server; 'monolane serve' is one"
+            )
+        settings = {
+            "task": self.name,
+            "checker": f"bfcl-eval {version('bfcl-eval')}, ast_checker",
+            "max_tokens": self._decoding.max_tokens,
+            "temperature": self._decoding.temperature,
+        }
+        found: dict[str, list[Line]] = {}
+        done, total = 0, sum(map(len, self._cases.values()))
+        with Journal(folder / f"{self.name}.jsonl", {**subject.about, **settings}) as journal:
+            progress(self.name, done, total)
+            for category, cases in self._cases.items():
+                lines = found[category] = []
+                for case in cases:
+                    line = journal.get(case.key)
+                    lines.append(line or journal.add(case.key, **self._ask(subject, case)))
+                    done += 1
+                    progress(self.name, done, total)
+        every = [line for lines in found.values() for line in lines]
+        figures = [_figure(category, lines) for category, lines in found.items()]
+        about = (
+            "The mean is over all cases. BFCL's leaderboard weighs categories otherwise, and has "
+            "more of them (several turns, Java, JavaScript, memory, search)."
+        )
+        notes = [about]
+        if long := sum(line.get("error") == _TOO_LONG for line in every):
+            notes.append(f"{long} cases are longer than the model's context, and count as wrong.")
+        if self._limit is not None:
+            notes.append(f"The first {self._limit} cases of a category only.")
+        return Outcome(
+            self.name, self.title, (_figure("all", every), *figures), settings, {}, tuple(notes)
+        )
+
+    def _ask(self, subject: ServerSubject, case: Case) -> dict[str, Any]:
+        try:
+            message = subject.chat_with_tools(case.messages, as_tools(case), self._decoding)
+        except BackendError as error:
+            if _TOO_LONG not in str(error):
+                raise
+            return {"answer": None, "score": 0, "error": _TOO_LONG}
+        answer = {"content": message.get("content"), "tool_calls": message.get("tool_calls")}
+        calls = read_calls(message.get("tool_calls"))
+        if calls is None:
+            return {"answer": answer, "score": 0, "error": "arguments that are no JSON object"}
+        return {"answer": answer, **check(case, calls)}
+
+
+def read_calls(tool_calls: Any) -> list[Call] | None:
+    """Return the calls of a message; None if arguments are no JSON object."""
+    found: list[Call] = []
+    for call in tool_calls or ():
+        try:
+            arguments = json.loads(call["function"]["arguments"])
+        except (ValueError, KeyError, TypeError):
+            return None
+        if not isinstance(arguments, dict):
+            return None
+        found.append({call["function"]["name"]: arguments})
+    return found
+
+
+def _figure(name: str, lines: Sequence[Line]) -> Figure:
+    scores = [line["score"] for line in lines]
+    low, high, how = mean_interval(scores)
+    share = sum(scores) / len(scores)
+    return Figure(
+        f"{name}: accuracy", 100 * share, 100 * low, 100 * high, len(scores), f"{how}, cases"
+    )

@@ -1,0 +1,142 @@
+"""Tool calls: BFCL's own cases, conversion and checker, and a server that is asked."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monolane.errors import RequestError
+from monolane.evaluate import (
+    EvalOptions,
+    ServerSubject,
+    evaluate,
+    make_tasks,
+    open_engine,
+)
+from monolane.evaluate._calls.checker import as_tools, check, read_cases
+from monolane.evaluate._calls.task import read_calls
+
+pytestmark = [
+    pytest.mark.skipif(
+        find_spec("bfcl_eval") is None, reason="needs bfcl-eval: pip install --no-deps bfcl-eval"
+    ),
+    pytest.mark.filterwarnings("ignore"),  # of the packages that it imports
+]
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"function": {"name": name, "arguments": json.dumps(arguments)}}
+
+
+def test_right_and_wrong_calls_are_told_apart() -> None:
+    case, factorial, *_ = read_cases("simple_python", 2)
+    right = [{"calculate_triangle_area": {"base": 10, "height": 5}}]
+    assert check(case, right) == {"score": 1}
+    for wrong in (
+        [],
+        right * 2,
+        [{"calculate_triangle_area": {"base": 10, "height": "5"}}],
+        [{"calculate_triangle_area": {"base": 11, "height": 5}}],
+        [{"calculate_triangle_area": {"base": 10}}],
+        [{"other": {"base": 10, "height": 5}}],
+    ):
+        assert check(case, wrong)["score"] == 0
+    # OpenAI's API has no dots in names.
+    assert as_tools(factorial)[0]["function"]["name"] == "math_factorial"
+    assert check(factorial, [{"math_factorial": {"number": 5}}])["score"] == 1
+
+
+def test_the_order_of_parallel_calls_is_free() -> None:
+    (case,) = read_cases("parallel", 1)
+    calls = [
+        {name.replace(".", "_"): {key: values[0] for key, values in arguments.items()}}
+        for wanted in case.wanted
+        for name, arguments in wanted.items()
+    ]
+    assert len(calls) > 1
+    assert check(case, calls) == check(case, calls[::-1]) == {"score": 1}
+    assert check(case, calls[1:])["score"] == 0
+
+
+def test_where_no_function_helps_none_is_to_be_called() -> None:
+    for category, none, some in (("irrelevance", 1, 0), ("live_relevance", 0, 1)):
+        (case,) = read_cases(category, 1)
+        assert check(case, []) == {"score": none}
+        assert check(case, [{"f": {}}]) == {"score": some}
+
+
+def test_arguments_have_to_be_an_object() -> None:
+    assert read_calls(None) == []
+    assert read_calls([call("f", a=1), call("g")]) == [{"f": {"a": 1}}, {"g": {}}]
+    for arguments in ("{", "[1]", None):
+        assert read_calls([{"function": {"name": "f", "arguments": arguments}}]) is None
+
+
+class Caller(BaseHTTPRequestHandler):
+    """A server whose model calls the first function for the first case's triangle."""
+
+    asked: list[dict[str, Any]] = []  # noqa: RUF012
+
+    def do_GET(self) -> None:
+        self._say({"data": [{"id": "m"}]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        type(self).asked.append(body)
+        name = body["tools"][0]["function"]["name"]
+        calls = [call(name, base=10, height=5)]
+        self._say({"choices": [{"message": {"content": None, "tool_calls": calls}}]})
+
+    def _say(self, body: dict[str, Any]) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+def test_a_server_is_asked_case_by_case_and_once(tmp_path: Path) -> None:
+    options = EvalOptions(tasks=("bfcl_simple_python", "bfcl_irrelevance"), limit=2)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Caller)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        subject = ServerSubject(f"http://127.0.0.1:{server.server_port}")
+        for _ in range(2):  # the second run finds all in its journal
+            (task,) = evaluate(subject, make_tasks(options), tmp_path)["tasks"]
+            values = {figure["metric"]: figure["value"] for figure in task["figures"]}
+            assert values == {
+                "all: accuracy": 25.0,
+                "simple_python: accuracy": 50.0,
+                "irrelevance: accuracy": 0.0,
+            }
+            assert len(Caller.asked) == 4
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert Caller.asked[0]["tools"][0]["function"]["parameters"]["type"] == "object"
+    assert Caller.asked[0]["temperature"] == 0
+
+
+def test_our_server_takes_every_kind_of_case(server_url: str, tmp_path: Path) -> None:
+    options = EvalOptions(tasks=("bfcl",), limit=1, max_tokens=2)
+    (task,) = evaluate(ServerSubject(server_url), make_tasks(options), tmp_path)["tasks"]
+    assert task["figures"][0]["count"] == 11
+    # The demo model calls nothing in two tokens: right where nothing is to be called.
+    found = {figure["metric"]: figure["value"] for figure in task["figures"]}
+    assert found["irrelevance: accuracy"] == 100
+    assert found["parallel: accuracy"] == 0
+    # That of live_parallel has functions of 1,078 tokens; the demo model's context is 1,024.
+    assert task["notes"][1].startswith("4 cases are longer")
+
+
+def test_an_engine_alone_is_not_enough(tmp_path: Path) -> None:
+    (task,) = make_tasks(EvalOptions(tasks=("bfcl_multiple",), limit=1))
+    with open_engine("demo") as subject, pytest.raises(RequestError, match="--base-url"):
+        task.run(subject, tmp_path, lambda *_: None)
