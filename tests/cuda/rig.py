@@ -1,5 +1,7 @@
 """A model on the emulated monokernel, launch by launch, below the executor and without its threads.
 
+Past 500 lines on purpose: memory, schedule and launches of an emulated device share one state.
+
 Here time is virtual and everything is drawn from the launch's seed, so that a schedule replays, the
 host may store at a moment of the kernel's own clock, and every word that blocks exchange can be
 looked at and spoilt between launches. The executor's own tests run on EmulatedGpu instead.
