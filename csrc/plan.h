@@ -20,6 +20,13 @@ struct Plan {
   // Whether the lanes share one head instead of having one for a part of the vocabulary each.
   bool shared_head() const { return header.head != PlanHead::kVocabParallel && header.lanes > 1; }
 
+  // How many matrices of that role a layer has: one, or one for each expert.
+  int64_t experts_of(WeightRole role) const {
+    const bool of_each = role == WeightRole::kExpertGate || role == WeightRole::kExpertUp ||
+                         role == WeightRole::kExpertDown;
+    return of_each ? header.experts : 1;
+  }
+
   // The row of a whole matrix, all lanes one below the other, at which a worker's group begins.
   int64_t first_row(const PlanMatrix& part, int64_t worker) const {
     if (part.role == WeightRole::kHead && shared_head()) return 0;

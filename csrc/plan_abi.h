@@ -7,10 +7,11 @@
 // holds until the workers in question have finished c phases of this pass, that is, until their
 // counters reach pass * phases + c; c <= 0 reaches back into the previous pass.
 // Rows of a matrix are those of the group's lanes, lane after lane: row r is row r % rows of lane
-// group * group_lanes + r / rows. Rows of a head that reads all lanes are numbered once.
-// Units of kAttend are (lane of the group, KV head of the lane, split), the last running fastest;
-// those of kGather are the elements (lane of the group, column), and those of kNormQk the heads, of
-// Q and then of K, of each lane of the group.
+// group * group_lanes + r / rows. Rows of a head that reads all lanes are numbered once. Of
+// experts' matrices rows are one expert's: each has the same share of every expert, of the one
+// lane. Units of kAttend are (lane of the group, KV head of the lane, split), the last running
+// fastest; those of kGather are the elements (lane of the group, column), and those of kNormQk the
+// heads, of Q and then of K, of each lane of the group.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +21,7 @@
 
 namespace monolane {
 
-constexpr int32_t kPlanSchema = 1;
+constexpr int32_t kPlanSchema = 2;
 constexpr int32_t kNoWait = INT32_MIN;
 constexpr int32_t kNever = -1;  // the delay of lanes that never exchange
 constexpr int32_t kPlanMaxWidth = 64;
@@ -38,6 +39,9 @@ enum class PhaseKind : int32_t {
   kHead = 7,
   kChoose = 8,
   kNormQk = 9,
+  kRoute = 10,
+  kExpertGateUp = 11,
+  kExpertDown = 12,
 };
 
 enum class PlanBuffer : int32_t {
@@ -52,6 +56,7 @@ enum class PlanBuffer : int32_t {
   kStream = 7,
   kLogits = 8,
   kUnnormed = 9,
+  kRouted = 10,
 };
 
 enum class WeightRole : int32_t {
@@ -75,6 +80,10 @@ enum class WeightRole : int32_t {
   kKNorm = 16,
   kPostAttentionNorm = 17,
   kPostMlpNorm = 18,
+  kRouter = 19,
+  kExpertGate = 20,
+  kExpertUp = 21,
+  kExpertDown = 22,
 };
 
 enum class PlanHead : int32_t {
@@ -137,7 +146,7 @@ struct PlanPhase {
   int32_t update_delay;       // kNever, 0 (now) or layers; kNever if there is no update
   int32_t update_own_slot;    // ring slot of the own lane's outputs; -1: no update
   int32_t update_other_slot;  // ring slot of the other lanes' outputs; -1: no update
-  int32_t write_slot;         // ring slot that kOut or kDown writes; -1 in other phases
+  int32_t write_slot;         // ring slot that is written, of kOut, kDown or kExpertDown; else -1
   int32_t window;             // keys visible to a query in this layer, itself included; 0: all
   PlanRotary rotary;          // what turns this layer's queries and keys; kNone: nothing
   int32_t num_matrices;       // used entries of `matrices`
@@ -172,6 +181,11 @@ struct PlanHeader {
   int32_t layers;               // N
   int32_t hidden;               // D
   int32_t intermediate;         // F, over all lanes
+  int32_t hidden_columns;       // of kHidden: F/L or k*X, whichever is more
+  int32_t experts;              // E of a layer that is a mixture; 0: there are no mixtures
+  int32_t chosen;               // k: experts of a token
+  int32_t expert_inner;         // X: inner width of an expert
+  int32_t chosen_normalised;    // 1: the weights of the chosen add up to 1
   int32_t heads;                // H, over all lanes
   int32_t kv_heads;             // K, over all lanes
   int32_t head_dim;             // h
@@ -198,7 +212,7 @@ struct PlanHeader {
   float query_scale;            // of the scores
   float amplitude[2];           // of cosine and sine, by PlanRotary
 };
-static_assert(sizeof(PlanHeader) == 148);
+static_assert(sizeof(PlanHeader) == 168);
 static_assert(offsetof(PlanHeader, schema) == 0);
 static_assert(offsetof(PlanHeader, phases) == 4);
 static_assert(offsetof(PlanHeader, share_tables) == 8);
@@ -210,30 +224,35 @@ static_assert(offsetof(PlanHeader, lanes) == 28);
 static_assert(offsetof(PlanHeader, layers) == 32);
 static_assert(offsetof(PlanHeader, hidden) == 36);
 static_assert(offsetof(PlanHeader, intermediate) == 40);
-static_assert(offsetof(PlanHeader, heads) == 44);
-static_assert(offsetof(PlanHeader, kv_heads) == 48);
-static_assert(offsetof(PlanHeader, head_dim) == 52);
-static_assert(offsetof(PlanHeader, vocab) == 56);
-static_assert(offsetof(PlanHeader, max_width) == 60);
-static_assert(offsetof(PlanHeader, context) == 64);
-static_assert(offsetof(PlanHeader, attention_slots) == 68);
-static_assert(offsetof(PlanHeader, mlp_slots) == 72);
-static_assert(offsetof(PlanHeader, splits) == 76);
-static_assert(offsetof(PlanHeader, chunk) == 80);
-static_assert(offsetof(PlanHeader, format) == 84);
-static_assert(offsetof(PlanHeader, head) == 88);
-static_assert(offsetof(PlanHeader, rotary) == 92);
-static_assert(offsetof(PlanHeader, norm_per_lane) == 96);
-static_assert(offsetof(PlanHeader, final_norm_per_lane) == 100);
-static_assert(offsetof(PlanHeader, qkv_bias) == 104);
-static_assert(offsetof(PlanHeader, qk_norm) == 108);
-static_assert(offsetof(PlanHeader, norm_before) == 112);
-static_assert(offsetof(PlanHeader, norm_after) == 116);
-static_assert(offsetof(PlanHeader, activation) == 120);
-static_assert(offsetof(PlanHeader, leader) == 124);
-static_assert(offsetof(PlanHeader, norm_eps) == 128);
-static_assert(offsetof(PlanHeader, embedding_scale) == 132);
-static_assert(offsetof(PlanHeader, query_scale) == 136);
-static_assert(offsetof(PlanHeader, amplitude) == 140);
+static_assert(offsetof(PlanHeader, hidden_columns) == 44);
+static_assert(offsetof(PlanHeader, experts) == 48);
+static_assert(offsetof(PlanHeader, chosen) == 52);
+static_assert(offsetof(PlanHeader, expert_inner) == 56);
+static_assert(offsetof(PlanHeader, chosen_normalised) == 60);
+static_assert(offsetof(PlanHeader, heads) == 64);
+static_assert(offsetof(PlanHeader, kv_heads) == 68);
+static_assert(offsetof(PlanHeader, head_dim) == 72);
+static_assert(offsetof(PlanHeader, vocab) == 76);
+static_assert(offsetof(PlanHeader, max_width) == 80);
+static_assert(offsetof(PlanHeader, context) == 84);
+static_assert(offsetof(PlanHeader, attention_slots) == 88);
+static_assert(offsetof(PlanHeader, mlp_slots) == 92);
+static_assert(offsetof(PlanHeader, splits) == 96);
+static_assert(offsetof(PlanHeader, chunk) == 100);
+static_assert(offsetof(PlanHeader, format) == 104);
+static_assert(offsetof(PlanHeader, head) == 108);
+static_assert(offsetof(PlanHeader, rotary) == 112);
+static_assert(offsetof(PlanHeader, norm_per_lane) == 116);
+static_assert(offsetof(PlanHeader, final_norm_per_lane) == 120);
+static_assert(offsetof(PlanHeader, qkv_bias) == 124);
+static_assert(offsetof(PlanHeader, qk_norm) == 128);
+static_assert(offsetof(PlanHeader, norm_before) == 132);
+static_assert(offsetof(PlanHeader, norm_after) == 136);
+static_assert(offsetof(PlanHeader, activation) == 140);
+static_assert(offsetof(PlanHeader, leader) == 144);
+static_assert(offsetof(PlanHeader, norm_eps) == 148);
+static_assert(offsetof(PlanHeader, embedding_scale) == 152);
+static_assert(offsetof(PlanHeader, query_scale) == 156);
+static_assert(offsetof(PlanHeader, amplitude) == 160);
 
 }  // namespace monolane

@@ -1,11 +1,12 @@
 // The weights of a model as a loader hands them over.
 //
 // Shape legend: L lanes, D hidden, F intermediate, H query heads, K KV heads, h head_dim,
-// V vocabulary.
+// V vocabulary, E experts, X inner width of one.
 #pragma once
 
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "kernels.h"
@@ -47,6 +48,9 @@ struct LayerWeights {
   Weight o;         // [L*D, H*h/L]
   Weight gate, up;  // [F, D]
   Weight down;      // [L*D, F/L]
+  // Of a layer that is a mixture, in place of gate, up and down; of one lane.
+  Weight router;                                            // [E, D]
+  std::vector<Weight> expert_gate, expert_up, expert_down;  // of each expert [X, D], [X, D], [D, X]
   // Those that a model does not have are null; the header says which it has.
   const float *attention_norm, *mlp_norm;            // [L, D] or [D], of what a module reads
   const float *post_attention_norm, *post_mlp_norm;  // the same of what a stream gains from it
@@ -63,10 +67,10 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
 
   // The matrix of that role that products are made with; a layer's, or the head.
-  Weight& weight(WeightRole role, int64_t layer) {
-    return const_cast<Weight&>(static_cast<const ModelWeights&>(*this).weight(role, layer));
+  Weight& weight(WeightRole role, int64_t layer, int64_t expert = 0) {
+    return const_cast<Weight&>(static_cast<const ModelWeights&>(*this).weight(role, layer, expert));
   }
-  const Weight& weight(WeightRole role, int64_t layer) const {
+  const Weight& weight(WeightRole role, int64_t layer, int64_t expert = 0) const {
     if (role == WeightRole::kHead) return head;
     const LayerWeights& w = layers.at(layer);
     switch (role) {
@@ -84,9 +88,24 @@ struct ModelWeights {
         return w.up;
       case WeightRole::kDown:
         return w.down;
+      case WeightRole::kRouter:
+        return w.router;
+      case WeightRole::kExpertGate:
+        return of_expert(w.expert_gate, expert);
+      case WeightRole::kExpertUp:
+        return of_expert(w.expert_up, expert);
+      case WeightRole::kExpertDown:
+        return of_expert(w.expert_down, expert);
       default:
         throw std::invalid_argument("role: expected that of a matrix");
     }
+  }
+
+ private:
+  static const Weight& of_expert(const std::vector<Weight>& each, int64_t expert) {
+    if (expert < static_cast<int64_t>(each.size())) return each[expert];
+    throw std::invalid_argument("weights: expected a matrix for every expert, got " +
+                                std::to_string(each.size()));
   }
 };
 

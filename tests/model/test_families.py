@@ -73,6 +73,8 @@ def test_dense_families_are_one_lane_that_reduces_at_once(kind: str) -> None:
 
 FEATURES = {
     "llama": (),
+    "mixtral": ("experts",),
+    "qwen3_moe": ("qk_norm", "experts"),
     "mistral": (),
     "qwen2": ("qkv_bias",),
     "qwen3": ("qk_norm",),
@@ -329,7 +331,7 @@ def test_what_is_refused(kind: str, fields: dict[str, Any], message: str) -> Non
         ("gemma", "Gemma 3 is read"),
         ("gemma2", "it caps scores and logits"),
         ("olmo", "its norms have no scales"),
-        ("mixtral", "it has experts"),
+        ("qwen2_moe", "it has an expert that all tokens share"),
     ],
 )
 def test_families_that_are_refused_with_a_reason(kind: str, why: str) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from monolane.errors import CheckpointError, ConfigError
+from monolane.errors import CheckpointError, ConfigError, RequestError
 from monolane.model import (
     ACTIVATIONS,
     FORMATS,
@@ -85,7 +85,7 @@ def test_formats_with_minima_and_super_blocks_count_right() -> None:
 
 
 def test_formats_that_cannot_be() -> None:
-    with pytest.raises(ConfigError, match=r"dtype: expected one of float32, .*, got 'fp8'"):
+    with pytest.raises(RequestError, match=r"dtype: expected one of float32, .*, got 'fp8'"):
         find_format("fp8")
     with pytest.raises(ConfigError, match="multiple of 32, which share a scale, got 40"):
         find_format("int4").row_bytes(40)

@@ -51,7 +51,7 @@ def parse(raw: dict[str, Any], divisors: tuple[float, ...] | None = None) -> Mod
 
 def test_names_and_keys_are_those_of_the_package() -> None:
     spellings = [family.gguf for family in FAMILIES if family.gguf is not None]
-    architectures = [spelling.architecture for spelling in spellings]
+    architectures = [(spelling.architecture, spelling.experts) for spelling in spellings]
     assert len(set(architectures)) == len(architectures)  # one family for each
     theirs = {name: place for place, name in gguf.MODEL_ARCH_NAMES.items()}
     stems = {name.format(i="{bid}").rpartition(".")[0] for name in GGUF_NAMES.values()}
@@ -61,7 +61,7 @@ def test_names_and_keys_are_those_of_the_package() -> None:
         used = {gguf.TENSOR_NAMES[kind] for kind in kinds}
         # Every tensor of the architecture has a role, but for frequencies and whole QKV.
         left = {name.format(bid="{i}") for name in used - stems}
-        assert left <= {"rope_freqs", "blk.{i}.attn_rot_embd", "blk.{i}.attn_qkv", *_EXPERTS}
+        assert left <= {"rope_freqs", "blk.{i}.attn_rot_embd", "blk.{i}.attn_qkv"}
     known = {
         value
         for place in (gguf.Keys.LLM, gguf.Keys.Attention, gguf.Keys.Rope)
@@ -72,9 +72,6 @@ def test_names_and_keys_are_those_of_the_package() -> None:
     for spelling in spellings:
         ours |= set(spelling.keys)
     assert {f"{{arch}}.{key}" for key in ours} - known == set()
-
-
-_EXPERTS = {f"blk.{{i}}.ffn_{x}" for x in ("gate_inp", "gate_exps", "down_exps", "up_exps")}
 
 
 def test_a_llamas_fields() -> None:
@@ -193,7 +190,9 @@ def test_stretches_of_the_rotary() -> None:
         (metadata(attention__head_count=6), "num_heads: expected a multiple of num_kv_heads"),
         (metadata(attention__value_length=4), "value_length: expected 8, the width of a head's"),
         (metadata(rope__dimension_count=4), "rope.dimension_count: expected 8"),
-        (metadata(expert_count=8), "llama.expert_count: this field of the metadata is not known"),
+        (metadata(expert_count=8), "llama.expert_used_count: expected this field in a file with"),
+        (metadata(expert_count=8, expert_used_count=9), "experts: expected 1 to 8 chosen"),
+        (metadata(expert_gating_func=2), "llama.expert_gating_func: this field of the metadata is"),
         (
             metadata("olmo2", attention__sliding_window=9),
             "olmo2.attention.sliding_window: this field of the metadata is not known",

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from monolane.model import (
+    EXPERT_ROLES,
     NEVER,
     NOW,
     Checkpoint,
+    Experts,
     Head,
     LayerConfig,
     ModelConfig,
@@ -30,6 +32,7 @@ from monolane.plan import Choice, DeviceDescription, cpu
 GOLDEN = Path(__file__).parents[1] / "golden"
 LATE = Reduce(2)
 DENSE = (LayerConfig(NOW, NOW),)
+MIXTURE = LayerConfig(NOW, NOW, experts=True)
 
 
 def _config(**changes: Any) -> ModelConfig:
@@ -50,6 +53,12 @@ def _config(**changes: Any) -> ModelConfig:
 
 
 CONFIGS = {
+    "mixture": _config(
+        num_lanes=1,
+        rotary=Rotary(style="half"),
+        experts=Experts(5, 3, 14, normalised=True),
+        layers=(MIXTURE, *DENSE, MIXTURE),
+    ),
     "dense": _config(num_lanes=1, rotary=Rotary(style="half"), qkv_bias=True),
     "tensor_parallel": _config(layers=(LayerConfig(NOW, NOW), LayerConfig(NOW, NOW, 5)) * 2),
     "sum_head": _config(head=Head.SUM, layers=(LayerConfig(NEVER, NOW),) * 2),
@@ -147,4 +156,13 @@ def _weights(name: str) -> Weights:
         }
 
     outer = draw(Role.EMBEDDING, Role.FINAL_NORM, Role.HEAD)
-    return Weights(config, outer, tuple(draw(*layer_roles(config)) for _ in config.layers))
+    roles = [layer_roles(config, i) for i in range(config.num_layers)]
+    layers = tuple(draw(*(role for role in each if role not in EXPERT_ROLES)) for each in roles)
+    count = 0 if config.experts is None else config.experts.count
+    experts = {
+        (role, i): tuple(draw(role)[role] for _ in range(count))
+        for i, each in enumerate(roles)
+        for role in each
+        if role in EXPERT_ROLES
+    }
+    return Weights(config, outer, layers, experts=experts)

@@ -91,7 +91,7 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
     assert header.pop("norm_eps") == pytest.approx(1e-5)
     assert header.pop("query_scale") == np.float32(96**-0.5)
     assert header == {
-        "schema": 1,
+        "schema": 2,
         "phases": 78,
         "share_tables": 6,  # K and V are alike, and OUT and DOWN
         "workers": 128,
@@ -102,6 +102,11 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
         "layers": 15,
         "hidden": 3072,
         "intermediate": 12288,
+        "hidden_columns": 1536,
+        "experts": 0,
+        "chosen": 0,
+        "expert_inner": 0,
+        "chosen_normalised": 0,
         "heads": 32,
         "kv_heads": 16,
         "head_dim": 96,

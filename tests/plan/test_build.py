@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from monolane.errors import ConfigError
+from monolane.errors import ConfigError, RequestError
 from monolane.model import ModelConfig, Role
 from monolane.plan import (
     H200,
@@ -166,6 +166,7 @@ def test_shapes_of_the_buffers() -> None:
         Buffer.STREAM: (8, 4, 3072),
         Buffer.LOGITS: (4, 32000),
         Buffer.UNNORMED: (8, 4, 0),
+        Buffer.ROUTED: (1, 4, 0),
     }
 
 
@@ -176,10 +177,14 @@ def test_shapes_of_the_buffers() -> None:
         ({"max_width": 65}, "max_width: expected 1 to 64, got 65"),
         ({"context": 0}, "context: expected None or 1 to 4096 tokens, .* got 0"),
         ({"context": 4097}, "context: expected None or 1 to 4096 tokens, .* got 4097"),
-        ({"dtype": "fp8"}, "dtype: expected one of .*, got 'fp8'"),
     ],
 )
 def test_wishes_that_cannot_be_met(wish: dict[str, object], message: str) -> None:
     wish = {"dtype": "bfloat16"} | wish
     with pytest.raises(ConfigError, match=message):
         build(named_config("laneformer-2b"), H200, **wish)  # type: ignore[arg-type]
+
+
+def test_a_dtype_that_is_none() -> None:
+    with pytest.raises(RequestError, match="dtype: expected one of .*, got 'fp8'"):
+        build(named_config("laneformer-2b"), H200, dtype="fp8")

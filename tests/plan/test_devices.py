@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from monolane.errors import ConfigError
+from monolane.errors import ConfigError, RequestError
 from monolane.plan import B200, H100, H200, MI300X, MI350X, Choice, cpu, find_device
 
 
@@ -33,7 +33,7 @@ def test_bandwidths_are_those_that_were_found_effective() -> None:
 
 @pytest.mark.parametrize("name", ["", "gpu", "cpu:", "cpu:x", "xh200", "8x", "2xcpu", "h200:2"])
 def test_unknown_names(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"device: expected cpu, cpu:N, .* got '{name}'"):
+    with pytest.raises(RequestError, match=f"device: expected cpu, cpu:N, .* got '{name}'"):
         find_device(name)
 
 

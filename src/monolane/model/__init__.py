@@ -17,7 +17,9 @@ from monolane.model._config import (
     QkNorm,
     WeightDtype,
 )
+from monolane.model._cut import cut_weights
 from monolane.model._digest import digest
+from monolane.model._experts import Experts
 from monolane.model._fields import read_json_object
 from monolane.model._formats import (
     ACTIVATIONS,
@@ -30,7 +32,7 @@ from monolane.model._formats import (
 )
 from monolane.model._gguf import GgufFile
 from monolane.model._gguf_model import GgufModel, is_gguf, read_config
-from monolane.model._lanes import LaneCut, in_lanes, lane_cut
+from monolane.model._lanes import LaneCut, find_lanes, in_lanes, lane_cut
 from monolane.model._quantization import Quantization
 from monolane.model._quantize import MatrixError, QuantizeReport, quantize_folder, repack_folder
 from monolane.model._quantized import Blocks, Quantized, quantize_matrix
@@ -45,14 +47,23 @@ from monolane.model._rotary import (
 )
 from monolane.model._rounding import rounded
 from monolane.model._safetensors import PendingTensor, SafetensorsFile, write_safetensors
-from monolane.model._tensors import NORMS, Part, Role, TensorSpec, lane_shape, layer_roles
+from monolane.model._tensors import (
+    EXPERT_ROLES,
+    NORMS,
+    Part,
+    Role,
+    TensorSpec,
+    lane_shape,
+    layer_roles,
+)
 from monolane.model._unpack import write_unpacked
-from monolane.model._weights import Weights, matrix_formats
+from monolane.model._weights import Matrix, Weights, matrix_formats
 from monolane.model.families import parse_config, render_config, tensor_specs
 
 __all__ = [
     "ACTIVATIONS",
     "COMMON_FEATURES",
+    "EXPERT_ROLES",
     "FORMATS",
     "LICENCE_FILES",
     "NEVER",
@@ -62,6 +73,7 @@ __all__ = [
     "Activation",
     "Blocks",
     "Checkpoint",
+    "Experts",
     "GgufFile",
     "GgufModel",
     "Head",
@@ -70,6 +82,7 @@ __all__ = [
     "LayerRotary",
     "LinearScaling",
     "Llama3Scaling",
+    "Matrix",
     "MatrixError",
     "ModelConfig",
     "PairScaling",
@@ -91,8 +104,10 @@ __all__ = [
     "YarnScaling",
     "check_replaceable",
     "copy_beside",
+    "cut_weights",
     "digest",
     "find_format",
+    "find_lanes",
     "find_shards",
     "find_weights",
     "folder_aside",

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from monolane.errors import BackendError, ConfigError
+from monolane.model._experts import Experts
 from monolane.model._fields import MAX_SIZE
 from monolane.model._quantization import Quantization
 from monolane.model._reduce import Reduce
@@ -39,6 +40,7 @@ COMMON_FEATURES = (
     "query_scale",
     "activation",
     "embedding_scale",
+    "experts",
 )
 
 
@@ -73,6 +75,7 @@ class LayerConfig:
     mlp_reduce: Reduce
     window: int | None = None  # keys visible to a query, itself included; None: all before it
     rotary: LayerRotary = "main"  # which of the config's rotaries turns queries and keys, if any
+    experts: bool = False  # the MLP is a mixture, of the config's ``experts``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,7 @@ class ModelConfig:
 
     family: str
     hidden_size: int  # D
-    intermediate_size: int  # F
+    intermediate_size: int  # F, of the MLPs that are no mixtures
     num_heads: int  # H, query heads
     num_kv_heads: int  # K
     head_dim: int  # h
@@ -101,6 +104,7 @@ class ModelConfig:
     qk_norm: QkNorm | None = feature(None)
     query_scale: float | None = feature(None)  # of the scores; None: 1 / sqrt(head_dim)
     activation: Activation = feature("silu")  # of the gate; "gelu_tanh": by GELU's tanh formula
+    experts: Experts | None = feature(None)  # of the layers that are mixtures of experts
     embedding_scale: float = feature(1.0)  # of embedded tokens; a tied head reads rows unscaled
     tie_embeddings: bool = False  # the head's rows are the embedding's
     bos_id: int | None = None
@@ -113,6 +117,7 @@ class ModelConfig:
         self._check_sizes()
         self._check_lanes()
         self._check_layers()
+        self._check_experts()
         self._check_token_ids()
         self._check_quantization()
 
@@ -136,9 +141,14 @@ class ModelConfig:
         attention = (qkv_rows + self.num_heads * h) * d + (qkv_rows if self.qkv_bias else 0)
         qk_norms = {None: 0, QkNorm.HEAD: 2, QkNorm.ALL: self.num_heads + self.num_kv_heads}
         norms = 2 * norm * (self.norm_before + self.norm_after) + h * qk_norms[self.qk_norm]
-        layer = attention + 3 * self.intermediate_size * d + norms
+        mixture = self.experts
+        mixtures = sum(layer.experts for layer in self.layers)
+        mlps = (self.num_layers - mixtures) * 3 * self.intermediate_size * d
+        if mixture is not None:
+            mlps += mixtures * mixture.count * (3 * mixture.inner + 1) * d
+        layers = self.num_layers * (attention + norms) + mlps
         head = 0 if self.tie_embeddings else self.vocab_size * self.head_inputs
-        return self.vocab_size * d + self.num_layers * layer + final_norm + head
+        return self.vocab_size * d + layers + final_norm + head
 
     @property
     def stored_dtype(self) -> str:
@@ -254,6 +264,25 @@ class ModelConfig:
                 f"{self.local_rotary.style} ones"
             )
 
+    def _check_experts(self) -> None:
+        mixtures = any(layer.experts for layer in self.layers)
+        if mixtures != (self.experts is not None):
+            raise ConfigError(
+                "experts: expected their sizes where a layer is a mixture, and only there, got "
+                f"{self.experts} and {sum(x.experts for x in self.layers)} such layers"
+            )
+        if self.experts is None:
+            return
+        if not 1 <= self.experts.inner <= MAX_SIZE:
+            raise ConfigError(
+                f"experts: expected an inner width of 1 to {MAX_SIZE}, got {self.experts.inner}"
+            )
+        if self.num_lanes > 1:
+            raise ConfigError(
+                f"experts: expected one lane in a model with mixtures, got {self.num_lanes}: "
+                "experts are not dealt out to lanes yet"
+            )
+
     def _check_token_ids(self) -> None:
         single = (("bos_id", self.bos_id), ("pad_id", self.pad_id))
         named = [(name, i) for name, i in single if i is not None]
@@ -278,6 +307,10 @@ class ModelConfig:
             "num_heads * head_dim / lanes": self.num_heads * self.head_dim // lanes,
             "intermediate_size / lanes": self.intermediate_size // lanes,
         }
+        if self.experts is not None:
+            columns["experts.inner"] = self.experts.inner
+            if all(layer.experts for layer in self.layers):
+                del columns["intermediate_size / lanes"]
         for name, value in columns.items():
             if value % group:
                 raise ConfigError(

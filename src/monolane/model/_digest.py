@@ -4,10 +4,10 @@ import hashlib
 
 import numpy as np
 
-from monolane.model._quantized import Blocks
+from monolane.model._quantized import Blocks, Quantized
 from monolane.model._safetensors import Array
 from monolane.model._tensors import Role
-from monolane.model._weights import Weights
+from monolane.model._weights import Matrix, Weights
 
 
 def digest(weights: Weights) -> str:
@@ -22,9 +22,15 @@ def digest(weights: Weights) -> str:
     for index, layer in ((None, weights.outer), *enumerate(weights.layers)):
         for role in sorted(layer, key=lambda role: role.name):
             add(role, index, layer[role])
-    for (role, index), matrix in weights.quantized.items():
+    matrices: list[tuple[Role, int | None, Matrix]] = [
+        (role, index, matrix) for (role, index), matrix in weights.quantized.items()
+    ]
+    matrices += [(role, i, matrix) for (role, i), x in weights.experts.items() for matrix in x]
+    for role, index, matrix in matrices:
         if isinstance(matrix, Blocks):
             add(role, index, matrix.data)
-        else:
+        elif isinstance(matrix, Quantized):
             add(role, index, matrix.codes, matrix.scales)
+        else:
+            add(role, index, matrix)
     return found.hexdigest()

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from monolane._structs import CPP, declare_enum
-from monolane.errors import ConfigError
+from monolane.errors import ConfigError, RequestError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +183,10 @@ namespace monolane {
 
 
 def find_format(dtype: str) -> WeightFormat:
-    """Return the format of that name; ConfigError lists those that are dtypes."""
+    """Return the format of that name; RequestError lists those that are dtypes."""
     if dtype not in FORMATS:
         named = ", ".join(row.name for row in _ROWS if row.named)
-        raise ConfigError(f"dtype: expected one of {named}, got {dtype!r}")
+        raise RequestError(f"dtype: expected one of {named}, got {dtype!r}")
     return FORMATS[dtype]
 
 

@@ -6,14 +6,15 @@ l * H/L .. (l+1) * H/L - 1, and so on. Of Q, K, V, gate and up that makes rows, 
 columns. Fewer KV heads than lanes are repeated until the lanes can share them out: exact, since
 each query head reads a copy of its own; it costs cache and reads.
 
-This is the one description of the cut: ``lane_cut`` says it, ``LaneCut.of`` applies it to arrays,
-and the CPU's workers to their own rows (csrc/worker_rows.h).
+This is the one description of the cut: ``find_lanes`` says into how many, ``lane_cut`` what lies
+where, ``LaneCut.of`` applies it to arrays, and the CPU's workers to their own rows
+(csrc/worker_rows.h).
 """
 
 import math
 from dataclasses import dataclass, replace
 
-from monolane.errors import ConfigError
+from monolane.errors import BackendError, ConfigError
 from monolane.model._config import Head, ModelConfig, QkNorm
 from monolane.model._reduce import NOW
 from monolane.model._safetensors import Array
@@ -69,6 +70,35 @@ def in_lanes(dense: ModelConfig, lanes: int) -> ModelConfig:
         head=Head.VOCAB_PARALLEL if split else Head.MEAN,
         norm_scale_per_lane=False,
     )
+
+
+def find_lanes(config: ModelConfig, parts: int, lanes: int | None, word: str) -> int:
+    """Return a model's lanes on so many ranks or devices (``word``), as many of them on each.
+
+    Those of a Laneformer; a model of one lane is cut into ``lanes``, or into one for each.
+    BackendError if it cannot be.
+    """
+    if config.num_lanes > 1:
+        if lanes not in (None, config.num_lanes):
+            raise BackendError(
+                f"lanes: expected None or the {config.num_lanes} that this model has, got {lanes!r}"
+            )
+        wanted = config.num_lanes
+    else:
+        wanted = parts if lanes is None else lanes
+        try:
+            in_lanes(config, wanted)
+        except ConfigError as error:
+            raise BackendError(
+                f"{word}: this model cannot be cut into {wanted} lanes for {parts} {word}: {error}"
+            ) from None
+    if wanted % parts:
+        divisors = [str(n) for n in range(1, wanted + 1) if wanted % n == 0]
+        raise BackendError(
+            f"{word}: expected one of {', '.join(divisors)}, which divide this model's {wanted} "
+            f"lanes, got {parts}"
+        )
+    return wanted
 
 
 def lane_cut(dense: ModelConfig, config: ModelConfig, role: Role) -> LaneCut:

@@ -31,12 +31,20 @@ class Role(StrEnum):
     K_NORM = "k_norm"  # [1, h] or [1, K*h]
     POST_ATTENTION_NORM = "post_attention_norm"  # as ATTENTION_NORM
     POST_MLP_NORM = "post_mlp_norm"  # as ATTENTION_NORM
+    ROUTER = "router"  # [1, E, D], of a layer that is a mixture
+    EXPERT_GATE = "expert_gate"  # [1, X, D] of each expert
+    EXPERT_UP = "expert_up"  # [1, X, D] of each expert
+    EXPERT_DOWN = "expert_down"  # [1, D, X] of each expert
 
+
+# Of these a layer has one for each expert.
+EXPERT_ROLES = (Role.EXPERT_GATE, Role.EXPERT_UP, Role.EXPERT_DOWN)
 
 # What is quantised: matrices that meet activations. Embedding rows are looked up, one a token, and
-# vectors are too small to matter. A tied head is the embedding, so it stays as that is stored.
+# vectors are too small to matter. A tied head is the embedding, so it stays as that is stored. A
+# router stays too: it is small, and what it decides is a jump.
 MATRICES = frozenset(
-    (Role.Q, Role.K, Role.V, Role.O, Role.GATE, Role.UP, Role.DOWN, Role.HEAD),
+    (Role.Q, Role.K, Role.V, Role.O, Role.GATE, Role.UP, Role.DOWN, Role.HEAD, *EXPERT_ROLES),
 )
 
 
@@ -65,7 +73,8 @@ class Part(StrEnum):
 def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tuple[int, ...]:
     """Return the shape of a tensor as executors see it, lanes first (the embedding has none).
 
-    ``part`` asks for the codes or the scales of a quantised one.
+    Of experts' matrices it is that of one. ``part`` asks for the codes or the scales of a quantised
+    tensor.
     """
     lanes, d = config.num_lanes, config.hidden_size
     q_rows = config.num_heads * config.head_dim // lanes
@@ -74,6 +83,9 @@ def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tupl
     norm_lanes = lanes if config.norm_scale_per_lane else 1
     head_lanes = lanes if config.head is Head.VOCAB_PARALLEL else 1
     all_heads = config.qk_norm is QkNorm.ALL
+    experts, inner = (
+        (0, 0) if config.experts is None else (config.experts.count, config.experts.inner)
+    )
     shapes: dict[Role, tuple[int, ...]] = {
         Role.EMBEDDING: (config.vocab_size, d),
         Role.ATTENTION_NORM: (norm_lanes, d),
@@ -92,6 +104,10 @@ def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tupl
         Role.GATE: (lanes, mlp_rows, d),
         Role.UP: (lanes, mlp_rows, d),
         Role.DOWN: (lanes, d, mlp_rows),
+        Role.ROUTER: (1, experts, d),
+        Role.EXPERT_GATE: (1, inner, d),
+        Role.EXPERT_UP: (1, inner, d),
+        Role.EXPERT_DOWN: (1, d, inner),
         Role.FINAL_NORM: (lanes if config.final_norm_per_lane else 1, d),
         Role.HEAD: (head_lanes, config.vocab_size // head_lanes, config.head_inputs),
     }
@@ -101,8 +117,12 @@ def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tupl
     return _part_shape(shapes[role], part, config.quantization)
 
 
-def layer_roles(config: ModelConfig) -> tuple[Role, ...]:
-    """Return the roles that every layer fills, in the order in which a pass reads them."""
+def layer_roles(config: ModelConfig, layer: int = 0) -> tuple[Role, ...]:
+    """Return the roles that a layer fills, in the order in which a pass reads them.
+
+    Where no layer is a mixture of experts, all fill the same.
+    """
+    mixture = config.layers[layer].experts
     there = {
         Role.ATTENTION_NORM: config.norm_before,
         Role.Q: True,
@@ -116,9 +136,11 @@ def layer_roles(config: ModelConfig) -> tuple[Role, ...]:
         Role.O: True,
         Role.POST_ATTENTION_NORM: config.norm_after,
         Role.MLP_NORM: config.norm_before,
-        Role.GATE: True,
-        Role.UP: True,
-        Role.DOWN: True,
+        Role.GATE: not mixture,
+        Role.UP: not mixture,
+        Role.DOWN: not mixture,
+        Role.ROUTER: mixture,
+        **dict.fromkeys(EXPERT_ROLES, mixture),
         Role.POST_MLP_NORM: config.norm_after,
     }
     return tuple(role for role, is_there in there.items() if is_there)
@@ -133,6 +155,7 @@ class TensorSpec:
     role: Role
     layer: int | None = None  # None: outside the layers
     part: Part = Part.WHOLE
+    expert: int | None = None  # whose matrix; None: no expert's, or all experts' in one tensor
 
     @property
     def size(self) -> int:
@@ -145,18 +168,30 @@ def list_specs(
 ) -> tuple[TensorSpec, ...]:
     """Return a float checkpoint's tensors in the order in which a pass reads them.
 
-    ``{i}`` in a name stands for the layer. Files have no axis for the lanes in the tensors of
-    ``shared``, nor in the embedding.
+    ``{i}`` in a name stands for the layer, ``{e}`` for the expert; without it all experts of a
+    layer are one tensor, [E, ...]. Files have no axis for the lanes in the tensors of ``shared``,
+    nor in the embedding.
     """
     places: list[tuple[Role, int | None]] = [(Role.EMBEDDING, None)]
-    places += [(role, i) for i in range(config.num_layers) for role in layer_roles(config)]
+    places += [(role, i) for i in range(config.num_layers) for role in layer_roles(config, i)]
     places += [(Role.FINAL_NORM, None)]
     places += [] if config.tie_embeddings else [(Role.HEAD, None)]
     specs = []
     for role, layer in places:
         shape = lane_shape(config, role)
         in_file = shape[1:] if role in shared and role is not Role.EMBEDDING else shape
-        specs.append(TensorSpec(names[role].format(i=layer), in_file, role, layer))
+        if role not in EXPERT_ROLES:
+            specs.append(TensorSpec(names[role].format(i=layer), in_file, role, layer))
+            continue
+        assert config.experts is not None
+        count = config.experts.count
+        if "{e}" not in names[role]:
+            specs.append(TensorSpec(names[role].format(i=layer), (count, *in_file), role, layer))
+            continue
+        specs += [
+            TensorSpec(names[role].format(i=layer, e=e), in_file, role, layer, expert=e)
+            for e in range(count)
+        ]
     return tuple(specs)
 
 

@@ -19,7 +19,7 @@ from monolane.model._quantized import Blocks
 from monolane.model._rounding import rounded
 from monolane.model._safetensors import Array, PendingTensor
 from monolane.model._tensors import NORMS, Role, TensorSpec
-from monolane.model._weights import Weights
+from monolane.model._weights import Matrix, Weights
 from monolane.model.families import as_published, render_config, tensor_specs
 
 _TURNED = (Role.Q, Role.K, Role.Q_BIAS, Role.K_BIAS)  # whose rows are those of rotary pairs
@@ -33,7 +33,7 @@ def write_unpacked(model: GgufModel, folder: Path, dtype: WeightDtype | None = N
     family can say.
     """
     weights = Weights.of_gguf(model)
-    blocks = any(isinstance(matrix, Blocks) for matrix in weights.quantized.values())
+    blocks = any(isinstance(matrix, Blocks) for _, matrix in weights.coded())
     published = as_published(model.config)
     published = replace(published, dtype=dtype or ("float32" if blocks else published.dtype))
     # Read again: what follows from the dtype, such as the rounding of an embedding's scale.
@@ -50,18 +50,26 @@ def write_unpacked(model: GgufModel, folder: Path, dtype: WeightDtype | None = N
 def _pending(
     weights: Weights, published: ModelConfig, spec: TensorSpec, dtype: WeightDtype | None
 ) -> PendingTensor:
-    packed = weights.quantized.get((spec.role, spec.layer))
-    plain = weights.outer if spec.layer is None else weights.layers[spec.layer]
-    stored = np.dtype(np.float32) if packed is not None else plain[spec.role].dtype
+    found = _find(weights, spec)
+    stored = found.dtype if isinstance(found, np.ndarray) else np.dtype(np.float32)
     target = stored if dtype is None else np.dtype(dtype)
 
     def values() -> Array:
-        array = plain[spec.role] if packed is None else packed.widened()
+        array = found if isinstance(found, np.ndarray) else found.widened()
         return array if dtype is None else rounded(spec.name, array, dtype)
 
     return PendingTensor(
         spec.name, target, spec.shape, _maker(weights.config, published, spec, values)
     )
+
+
+def _find(weights: Weights, spec: TensorSpec) -> Matrix:
+    if spec.expert is not None and spec.layer is not None:
+        return weights.experts[spec.role, spec.layer][spec.expert]
+    coded = weights.quantized.get((spec.role, spec.layer))
+    if coded is not None:
+        return coded
+    return (weights.outer if spec.layer is None else weights.layers[spec.layer])[spec.role]
 
 
 def _maker(

@@ -4,9 +4,11 @@ But for matrices that another tool quantised: those are brought into our order, 
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
 
 from monolane.errors import CheckpointError
 from monolane.model._checkpoint import Checkpoint
@@ -16,7 +18,7 @@ from monolane.model._gguf_model import GgufModel, is_gguf
 from monolane.model._quantized import Blocks, Quantized
 from monolane.model._repack import PackedMatrix
 from monolane.model._safetensors import DTYPE_NAMES, DTYPES, Array
-from monolane.model._tensors import MATRICES, Part, Role, TensorSpec, lane_shape
+from monolane.model._tensors import EXPERT_ROLES, MATRICES, Part, Role, TensorSpec, lane_shape
 from monolane.model.families import find_family, gguf_specs, read_config, tensor_specs
 from monolane.model.families._gguf import ROPE_DIVISORS
 
@@ -28,12 +30,17 @@ CODE_DTYPES = {8: ("I8",), 4: ("U8",)}  # by bits
 SCALE_DTYPES = ("F16",)
 
 
+Matrix = Array | Quantized | Blocks
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """Arrays by role, shaped as ``Role`` says; ``layers[i]`` holds those of layer i.
 
     Quantised matrices are apart, by role and layer (None: outside the layers), so that nobody
     takes codes for weights: ``dequantized`` puts their float32 values in the others' places.
+    Experts' matrices are apart too, whatever they are stored in: by role and layer one for each
+    expert, all of one kind.
     """
 
     config: ModelConfig
@@ -41,6 +48,7 @@ class Weights:
     layers: tuple[Mapping[Role, Array], ...]
     quantized: Mapping[tuple[Role, int | None], Quantized | Blocks] = field(default_factory=dict)
     source: Path | None = None  # what ``open`` reads them from, if they are as stored there
+    experts: Mapping[tuple[Role, int], tuple[Matrix, ...]] = field(default_factory=dict)
 
     @classmethod
     def load(cls, config: ModelConfig, checkpoint: Checkpoint) -> "Weights":
@@ -51,21 +59,21 @@ class Weights:
         """
         packed = find_packed(config, checkpoint)
         arrays = view_arrays(config, packed, checkpoint)
-        if config.tie_embeddings:
-            embedding = arrays[Role.EMBEDDING, None, Part.WHOLE]
-            arrays[Role.HEAD, None, Part.WHOLE] = embedding.reshape(lane_shape(config, Role.HEAD))
-        outer: dict[Role, Array] = {}
-        layers: list[dict[Role, Array]] = [{} for _ in config.layers]
-        quantized: dict[tuple[Role, int | None], Quantized | Blocks] = {}
-        for (role, layer, part), array in arrays.items():
+        found = _Found(config)
+        for (role, layer, expert, part), array in arrays.items():
             if part is Part.WHOLE:
-                (outer if layer is None else layers[layer])[role] = array
+                found.put(role, layer, expert, array)
+                if role is Role.EMBEDDING and config.tie_embeddings:
+                    head = array.reshape(lane_shape(config, Role.HEAD))
+                    found.put(Role.HEAD, None, None, head)
             elif part is Part.CODES and config.quantization is not None:
-                scales = arrays[role, layer, Part.SCALES]
-                quantized[role, layer] = Quantized(config.quantization.bits, array, scales)
+                scales = arrays[role, layer, expert, Part.SCALES]
+                coded = Quantized(config.quantization.bits, array, scales)
+                found.put(role, layer, expert, coded)
         for matrix in packed.values():
-            quantized[matrix.spec.role, matrix.spec.layer] = _repacked(config, matrix)
-        return cls(config, outer, tuple(layers), quantized, checkpoint.folder)
+            spec = matrix.spec
+            found.put(spec.role, spec.layer, spec.expert, _repacked(config, matrix))
+        return found.weights(checkpoint.folder)
 
     @classmethod
     def open(cls, path: Path) -> "Weights":
@@ -87,21 +95,30 @@ class Weights:
         config = model.config
         specs = gguf_specs(config)
         _check_gguf_names(model, {spec.name for spec in specs})
-        outer: dict[Role, Array] = {}
-        layers: list[dict[Role, Array]] = [{} for _ in config.layers]
-        quantized: dict[tuple[Role, int | None], Quantized | Blocks] = {}
+        gathered = _Found(config)
         places = [(spec.role, spec) for spec in specs]
         if config.tie_embeddings:
             embedding = next(spec for spec in specs if spec.role is Role.EMBEDDING)
             places.append((Role.HEAD, embedding))
         for role, spec in places:
             found, shape = _checked_gguf(model, spec), lane_shape(config, role)
-            if isinstance(found, Blocks):
-                data = found.data.reshape(*shape[:-1], -1)
-                quantized[role, spec.layer] = replace(found, data=data)
-            else:
-                (outer if spec.layer is None else layers[spec.layer])[role] = found.reshape(shape)
-        return cls(config, outer, tuple(layers), quantized, model.path)
+            if role not in EXPERT_ROLES:
+                gathered.put(role, spec.layer, None, _shaped(found, shape))
+                continue
+            for expert in range(spec.shape[0]):
+                part = (
+                    replace(found, data=found.data[expert])
+                    if isinstance(found, Blocks)
+                    else found[expert]
+                )
+                gathered.put(role, spec.layer, expert, _shaped(part, shape))
+        return gathered.weights(model.path)
+
+    def coded(self) -> Iterator[tuple[tuple[Role, int | None], Quantized | Blocks]]:
+        """Yield every matrix that is quantised, also each expert's, by role and layer."""
+        yield from self.quantized.items()
+        for place, each in self.experts.items():
+            yield from ((place, matrix) for matrix in each if not isinstance(matrix, np.ndarray))
 
     def dequantized(self) -> "Weights":
         """Return the weights with every matrix that is quantised widened to float32."""
@@ -114,7 +131,59 @@ class Weights:
         if tied:  # the same numbers, once in memory
             embedding = outer[Role.EMBEDDING]
             outer[Role.HEAD] = embedding.reshape(lane_shape(self.config, Role.HEAD))
-        return Weights(self.config, outer, tuple(layers))
+        experts = {
+            place: tuple(
+                matrix if isinstance(matrix, np.ndarray) else matrix.widened() for matrix in each
+            )
+            for place, each in self.experts.items()
+        }
+        return Weights(self.config, outer, tuple(layers), experts=experts)
+
+
+class _Found:
+    """The tensors of a model as they are found, each in the place where ``Weights`` has it."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._config = config
+        self._outer: dict[Role, Array] = {}
+        self._layers: list[dict[Role, Array]] = [{} for _ in config.layers]
+        self._quantized: dict[tuple[Role, int | None], Quantized | Blocks] = {}
+        self._experts: dict[tuple[Role, int], dict[int, Matrix]] = {}
+
+    def put(self, role: Role, layer: int | None, expert: int | None, matrix: Matrix) -> None:
+        if expert is not None and layer is not None:
+            self._experts.setdefault((role, layer), {})[expert] = matrix
+        elif isinstance(matrix, np.ndarray):
+            (self._outer if layer is None else self._layers[layer])[role] = matrix
+        else:
+            self._quantized[role, layer] = matrix
+
+    def weights(self, source: Path) -> Weights:
+        """Return them; CheckpointError if experts of one layer are stored in several ways."""
+        experts: dict[tuple[Role, int], tuple[Matrix, ...]] = {}
+        for (role, layer), each in self._experts.items():
+            kinds = sorted({_kind(matrix) for matrix in each.values()})
+            if len(kinds) > 1:
+                raise CheckpointError(
+                    f"{source}: layer {layer}: {role.value}: expected all experts in one format, "
+                    f"got {' and '.join(kinds)}"
+                )
+            experts[role, layer] = tuple(each[i] for i in range(len(each)))
+        return Weights(
+            self._config, self._outer, tuple(self._layers), self._quantized, source, experts
+        )
+
+
+def _kind(matrix: Matrix) -> str:
+    if isinstance(matrix, Blocks):
+        return matrix.format
+    return f"int{matrix.bits}" if isinstance(matrix, Quantized) else str(matrix.dtype)
+
+
+def _shaped(matrix: "Array | Blocks", shape: tuple[int, ...]) -> "Array | Blocks":
+    if isinstance(matrix, Blocks):
+        return replace(matrix, data=matrix.data.reshape(*shape[:-1], -1))
+    return matrix.reshape(shape)
 
 
 def matrix_formats(
@@ -172,15 +241,17 @@ def find_packed(config: ModelConfig, checkpoint: Checkpoint) -> dict[str, Packed
 
 def view_arrays(
     config: ModelConfig, packed: Mapping[str, PackedMatrix], checkpoint: Checkpoint
-) -> dict[tuple[Role, int | None, Part], Array]:
+) -> dict[tuple[Role, int | None, int | None, Part], Array]:
     """Return what is not packed, checked, in the shape that executors read; see ``Weights.load``.
+
+    By role, layer, expert and part.
 
     That everything is there, and nothing besides, is checked of the packed matrices too.
     """
     specs = tensor_specs(config)
     _check_names(config, specs, packed, checkpoint)
     return {
-        (spec.role, spec.layer, spec.part): _checked(config, spec, checkpoint)
+        (spec.role, spec.layer, spec.expert, spec.part): _checked(config, spec, checkpoint)
         for spec in specs
         if spec.name not in packed
     }

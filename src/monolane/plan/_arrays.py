@@ -18,7 +18,7 @@ from monolane.plan._phase import Buffer, Phase, PhaseKind
 from monolane.plan._plan import MAX_WIDTH, Plan
 from monolane.plan._split import Scope, Share
 
-SCHEMA = 1
+SCHEMA = 2
 NO_WAIT = -(1 << 31)
 MAX_MATRICES = 3
 HEADS = (Head.VOCAB_PARALLEL, Head.MEAN, Head.SUM, Head.CONCAT)
@@ -49,6 +49,11 @@ HEADER = Struct(
         Field("layers", "i32", "N"),
         Field("hidden", "i32", "D"),
         Field("intermediate", "i32", "F, over all lanes"),
+        Field("hidden_columns", "i32", "of kHidden: F/L or k*X, whichever is more"),
+        Field("experts", "i32", "E of a layer that is a mixture; 0: there are no mixtures"),
+        Field("chosen", "i32", "k: experts of a token"),
+        Field("expert_inner", "i32", "X: inner width of an expert"),
+        Field("chosen_normalised", "i32", "1: the weights of the chosen add up to 1"),
         Field("heads", "i32", "H, over all lanes"),
         Field("kv_heads", "i32", "K, over all lanes"),
         Field("head_dim", "i32", "h"),
@@ -100,7 +105,9 @@ PHASE = Struct(
         Field("update_delay", "i32", "kNever, 0 (now) or layers; kNever if there is no update"),
         Field("update_own_slot", "i32", "ring slot of the own lane's outputs; -1: no update"),
         Field("update_other_slot", "i32", "ring slot of the other lanes' outputs; -1: no update"),
-        Field("write_slot", "i32", "ring slot that kOut or kDown writes; -1 in other phases"),
+        Field(
+            "write_slot", "i32", "ring slot that is written, of kOut, kDown or kExpertDown; else -1"
+        ),
         Field("window", "i32", "keys visible to a query in this layer, itself included; 0: all"),
         Field("rotary", "PlanRotary", "what turns this layer's queries and keys; kNone: nothing"),
         Field("num_matrices", "i32", "used entries of `matrices`"),
@@ -136,6 +143,7 @@ def to_arrays(plan: Plan) -> PlanArrays:
 
 def _header(plan: Plan, tables: int) -> npt.NDArray[np.void]:
     config, groups = plan.config, plan.groups
+    mixture = config.experts
     values = {
         "schema": SCHEMA,
         "phases": len(plan.phases),
@@ -148,6 +156,11 @@ def _header(plan: Plan, tables: int) -> npt.NDArray[np.void]:
         "layers": config.num_layers,
         "hidden": config.hidden_size,
         "intermediate": config.intermediate_size,
+        "hidden_columns": plan.hidden_columns,
+        "experts": 0 if mixture is None else mixture.count,
+        "chosen": 0 if mixture is None else mixture.chosen,
+        "expert_inner": 0 if mixture is None else mixture.inner,
+        "chosen_normalised": mixture is not None and mixture.normalised,
         "heads": config.num_heads,
         "kv_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
@@ -240,10 +253,11 @@ _TOP = """\
 // holds until the workers in question have finished c phases of this pass, that is, until their
 // counters reach pass * phases + c; c <= 0 reaches back into the previous pass.
 // Rows of a matrix are those of the group's lanes, lane after lane: row r is row r % rows of lane
-// group * group_lanes + r / rows. Rows of a head that reads all lanes are numbered once.
-// Units of kAttend are (lane of the group, KV head of the lane, split), the last running fastest;
-// those of kGather are the elements (lane of the group, column), and those of kNormQk the heads, of
-// Q and then of K, of each lane of the group.
+// group * group_lanes + r / rows. Rows of a head that reads all lanes are numbered once. Of
+// experts' matrices rows are one expert's: each has the same share of every expert, of the one
+// lane. Units of kAttend are (lane of the group, KV head of the lane, split), the last running
+// fastest; those of kGather are the elements (lane of the group, column), and those of kNormQk the
+// heads, of Q and then of K, of each lane of the group.
 #pragma once
 
 #include <cstddef>

@@ -4,7 +4,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from monolane.errors import ConfigError
-from monolane.model import Head, ModelConfig, QkNorm, Reduce, Role, find_format, lane_shape
+from monolane.model import (
+    EXPERT_ROLES,
+    Head,
+    ModelConfig,
+    QkNorm,
+    Reduce,
+    Role,
+    find_format,
+    lane_shape,
+)
 from monolane.plan._device import Choice, DeviceDescription
 from monolane.plan._groups import Groups
 from monolane.plan._phase import Access, Buffer, Matrix, Phase, PhaseKind, Update
@@ -109,6 +118,7 @@ class _Builder:
         attend, qkv = self._units(), (Role.Q, Role.K, Role.V)
         late = self.config.qk_norm is QkNorm.ALL
         first = unnormed if late else query
+        inner = self._mixture if self.config.layers[layer].experts else self._mlp
         return (
             self._phase(PhaseKind.QKV, layer, *qkv, update=before, writes=(first, keys)),
             *([self._norm_qk(layer, unnormed, query, keys)] if late else []),
@@ -116,10 +126,28 @@ class _Builder:
                 PhaseKind.ATTEND, layer, units=attend, reads=(query, keys), writes=(partial,)
             ),
             self._phase(PhaseKind.OUT, layer, Role.O, reads=(partial,), writes=(attention,)),
+            *inner(layer, between, hidden, mlp),
+        )
+
+    def _mlp(self, layer: int, between: Update, hidden: Access, mlp: Access) -> tuple[Phase, ...]:
+        return (
             self._phase(
                 PhaseKind.GATE_UP, layer, Role.GATE, Role.UP, update=between, writes=(hidden,)
             ),
             self._phase(PhaseKind.DOWN, layer, Role.DOWN, reads=(hidden,), writes=(mlp,)),
+        )
+
+    def _mixture(
+        self, layer: int, between: Update, hidden: Access, mlp: Access
+    ) -> tuple[Phase, ...]:
+        """Share out the router, then each expert: every worker makes the same choice for itself."""
+        routed, both = _own(Buffer.ROUTED, layer), (Role.EXPERT_GATE, Role.EXPERT_UP)
+        return (
+            self._phase(PhaseKind.ROUTE, layer, Role.ROUTER, update=between, writes=(routed,)),
+            self._phase(PhaseKind.EXPERT_GATE_UP, layer, *both, reads=(routed,), writes=(hidden,)),
+            self._phase(
+                PhaseKind.EXPERT_DOWN, layer, Role.EXPERT_DOWN, reads=(hidden,), writes=(mlp,)
+            ),
         )
 
     def _norm_qk(self, layer: int, unnormed: Access, *writes: Access) -> Phase:
@@ -204,8 +232,13 @@ class _Builder:
         for role in roles:
             lanes, rows, columns = lane_shape(self.config, role)
             stored = self.formats.get((role, None if layer < 0 else layer), self.format)
+            if role is Role.ROUTER and (role, layer) not in self.formats:
+                stored = find_format(self.config.dtype)  # whatever matrices are converted to
             row_bytes = stored.row_bytes(columns)
-            found.append(Matrix(role, lanes, rows, columns, row_bytes, self.shares[role]))
+            experts = 1
+            if role in EXPERT_ROLES and self.config.experts is not None:
+                experts = self.config.experts.count
+            found.append(Matrix(role, lanes, rows, columns, row_bytes, self.shares[role], experts))
         return tuple(found)
 
     def _units(self) -> Share:
@@ -225,6 +258,10 @@ class _Builder:
                 shares[role], first = self._share(role, minimum, first)
         shares[Role.UP] = shares[Role.GATE]  # activation(gate) * up needs both of a row
         shares[Role.HEAD], _ = self._share(Role.HEAD, 1, 0)
+        if self.config.experts is not None:
+            for role in (Role.ROUTER, Role.EXPERT_GATE, Role.EXPERT_DOWN):
+                shares[role], _ = self._share(role, 1, 0)
+            shares[Role.EXPERT_UP] = shares[Role.EXPERT_GATE]
         return shares
 
     def _share(self, role: Role, minimum: int, first: int) -> tuple[Share, int]:

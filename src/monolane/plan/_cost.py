@@ -1,8 +1,10 @@
 """What a phase must stream and compute, and the least time that takes on a device.
 
 The floor is a limit, not a forecast: no waits, no latencies, perfect balance. Counted are the
-matrices with their scales and the keys and values read. Norm scales, embedding rows and new keys
-are left out: together less than a thousandth of what any model of interest streams.
+matrices with their scales, of experts those that tokens choose, and the keys and values read. Of
+one token that is exact; more tokens are taken to choose each expert as often. Norm scales,
+embedding rows and new keys are left out: together less than a thousandth of what any model of
+interest streams.
 """
 
 from dataclasses import dataclass
@@ -10,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from monolane.plan._phase import Phase, PhaseKind
+from monolane.model import EXPERT_ROLES
+from monolane.plan._phase import Matrix, Phase, PhaseKind
 from monolane.plan._plan import Plan
 
 
@@ -38,8 +41,12 @@ def phase_cost(plan: Plan, phase: Phase, width: int = 1, length: int | None = No
     total = plan.context if length is None else length
     assert 1 <= width <= plan.max_width
     assert width <= total <= plan.context
-    moved = sum(matrix.bytes for matrix in phase.matrices)
-    products = sum(m.lanes * m.rows * m.columns for m in phase.matrices) * width
+    moved = round(sum(_row_bytes(plan, m, width) * m.lanes * m.rows for m in phase.matrices))
+    chosen = 1 if plan.config.experts is None else plan.config.experts.chosen
+    products = width * sum(
+        m.lanes * m.rows * m.columns * (chosen if m.role in EXPERT_ROLES else 1)
+        for m in phase.matrices
+    )
     if phase.kind is PhaseKind.ATTEND:
         config = plan.config
         window = config.layers[phase.layer].window or total
@@ -50,6 +57,11 @@ def phase_cost(plan: Plan, phase: Phase, width: int = 1, length: int | None = No
     device = plan.device
     seconds = max(moved / device.total_bandwidth, 2 * products / device.total_compute)
     return Cost(moved, 2 * products, seconds)
+
+
+def _row_bytes(plan: Plan, matrix: Matrix, width: int) -> float:
+    """Return the bytes of a row, of every expert that a pass reads."""
+    return matrix.row_bytes * plan.active_experts(matrix, width)
 
 
 def pass_cost(plan: Plan, width: int = 1, length: int | None = None) -> Cost:
@@ -64,7 +76,8 @@ def worker_bytes(
     """Return what each worker streams of a phase's bytes, [W]: by rows; of keys, by units."""
     moved = np.zeros(plan.groups.workers, np.int64)
     for matrix in phase.matrices:
-        moved += np.resize(np.diff(matrix.share.bounds), moved.shape) * matrix.row_bytes
+        rows = np.resize(np.diff(matrix.share.bounds), moved.shape)
+        moved += np.rint(rows * _row_bytes(plan, matrix, width)).astype(np.int64)
     if phase.units is not None and phase.units.total:
         units = np.resize(np.diff(phase.units.bounds), moved.shape)
         moved += phase_cost(plan, phase, width, length).bytes * units // units.sum()

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from monolane.errors import ConfigError
+from monolane.errors import ConfigError, RequestError
 
 # More than any GPU has compute units; bounds what a plan allocates.
 MAX_WORKERS = 4096
@@ -153,7 +153,7 @@ def find_device(name: str) -> DeviceDescription:
     if threads is not None or (model == "cpu" and count is None):
         return cpu(int(threads) if threads is not None else _cores())
     if model not in _GPUS:
-        raise ConfigError(
+        raise RequestError(
             f"device: expected cpu, cpu:N, {', '.join(_GPUS)}, or several as in 8xh200, got "
             f"{name!r}"
         )

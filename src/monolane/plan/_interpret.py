@@ -1,3 +1,4 @@
+# Past 500 lines on purpose: the phases share one worker's state, and are read side by side.
 """Running a plan slowly: simulated workers, each at its own pace, under a hostile scheduler.
 
 Each worker takes whole phases; which of those that may begin one does so next, a seeded scheduler
@@ -22,7 +23,7 @@ from monolane.plan._phase import Buffer, Matrix, Phase, PhaseKind, Update
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope
 from monolane.plan._validate import PlanError
-from monolane.reference import gelu_tanh, linear, rms_norm, rotate, silu
+from monolane.reference import choose_experts, gelu_tanh, linear, rms_norm, rotate, silu
 
 _GATES = {"silu": silu, "gelu_tanh": gelu_tanh}
 
@@ -76,6 +77,10 @@ class _Run:
         offset = np.float32(plan.config.norm_offset)
         self.outer = _float32(weights.outer, offset)
         self.layers = [_float32(layer, offset) for layer in weights.layers]
+        self.experts = {
+            place: [np.asarray(matrix, np.float32) for matrix in each]
+            for place, each in weights.experts.items()
+        }
         self.memory = SharedMemory(plan)
         self.passes = passes
         self.count = len(passes) + draws - 1
@@ -102,6 +107,7 @@ class _Worker:
         self.position = 0  # of the pass's first token
         self.tokens = list(run.passes[0])
         self.x = np.zeros((0,), np.float32)  # [own lanes, T, D]
+        self.choice = self.x  # [T, E]: weights of the chosen experts
 
     @property
     def phase(self) -> Phase:
@@ -218,9 +224,57 @@ class _Worker:
 
     def down(self, phase: Phase) -> None:
         for lane, rows in self._pieces(phase.matrices[0]):
-            hidden = self.memory.read(Buffer.HIDDEN, (lane, slice(self.width)))
+            columns = slice(phase.matrices[0].columns)
+            hidden = self.memory.read(Buffer.HIDDEN, (lane, slice(self.width), columns))
             y = self._product(phase.layer, phase.matrices[0], lane, rows, hidden)
             self._store(Buffer.MLP_OUTPUT, (phase.writes[0].slot, lane), rows, y)
+
+    def route(self, phase: Phase) -> None:
+        read = self._read_stream(phase.layer, Role.MLP_NORM)
+        (matrix,) = phase.matrices
+        for lane, rows in self._pieces(matrix):
+            y = self._product(phase.layer, matrix, lane, rows, self._own(read, lane))
+            self._store(Buffer.ROUTED, (lane,), rows, y)
+
+    def expert_gate_up(self, phase: Phase) -> None:
+        config = self.plan.config
+        assert config.experts is not None
+        logits = self.memory.read(Buffer.ROUTED, (0, slice(self.width)))
+        self.choice = choose_experts(logits, config.experts)
+        x, activation = self._read_stream(phase.layer, Role.MLP_NORM)[0], _GATES[config.activation]
+        gate, up = (self.run.experts[matrix.role, phase.layer] for matrix in phase.matrices)
+        for _, rows in self._pieces(phase.matrices[0]):
+            whole = np.zeros((self.width, config.experts.chosen, len(range(rows.start, rows.stop))))
+            hidden = whole.astype(np.float32)
+            for expert, tokens, places in self._chosen():
+                left = activation(linear(x[None, tokens], gate[expert][:, rows])[0])
+                hidden[tokens, places] = left * linear(x[None, tokens], up[expert][:, rows])[0]
+            for place in range(config.experts.chosen):
+                begin = place * config.experts.inner
+                where = slice(begin + rows.start, begin + rows.stop)
+                self._store(Buffer.HIDDEN, (0,), where, hidden[:, place])
+
+    def expert_down(self, phase: Phase) -> None:
+        experts, (matrix,) = self.plan.config.experts, phase.matrices
+        assert experts is not None
+        down = self.run.experts[matrix.role, phase.layer]
+        for lane, rows in self._pieces(matrix):
+            columns = slice(experts.chosen * experts.inner)
+            hidden = self.memory.read(Buffer.HIDDEN, (lane, slice(self.width), columns))
+            hidden = hidden.reshape(self.width, experts.chosen, experts.inner)
+            y = np.zeros((self.width, rows.stop - rows.start), np.float32)
+            for expert, tokens, places in self._chosen():
+                made = linear(hidden[None, tokens, places], down[expert][:, rows])[0]
+                y[tokens] += self.choice[tokens, expert][:, None] * made
+            self._store(Buffer.MLP_OUTPUT, (phase.writes[0].slot, lane), rows, y)
+
+    def _chosen(self) -> Iterator[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        """Yield each chosen expert, its tokens, and its place among the experts of each."""
+        places = np.cumsum(self.choice > 0, axis=-1) - 1
+        for expert in range(self.choice.shape[-1]):
+            tokens = np.flatnonzero(self.choice[:, expert])
+            if tokens.size:
+                yield expert, tokens, places[tokens, expert]
 
     def gather(self, phase: Phase) -> None:
         assert phase.units is not None
@@ -415,6 +469,9 @@ _ACTIONS = {
     PhaseKind.OUT: _Worker.out,
     PhaseKind.GATE_UP: _Worker.gate_up,
     PhaseKind.DOWN: _Worker.down,
+    PhaseKind.ROUTE: _Worker.route,
+    PhaseKind.EXPERT_GATE_UP: _Worker.expert_gate_up,
+    PhaseKind.EXPERT_DOWN: _Worker.expert_down,
     PhaseKind.GATHER: _Worker.gather,
     PhaseKind.HEAD: _Worker.head,
     PhaseKind.CHOOSE: _Worker.choose,

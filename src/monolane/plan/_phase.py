@@ -23,6 +23,10 @@ class PhaseKind(IntEnum):
     HEAD = 7  # update, norm, product: logits
     CHOOSE = 8  # the next token
     NORM_QK = 9  # where a norm goes over all heads of Q and of K: it, and what QKV does behind it
+    # In place of GATE_UP and DOWN where the MLP is a mixture of experts:
+    ROUTE = 10  # update, norm, product: the router's logits
+    EXPERT_GATE_UP = 11  # the choice; of the chosen experts two products, activation(gate) * up
+    EXPERT_DOWN = 12  # product of the chosen experts, weighted and added up in their order
 
 
 class Buffer(IntEnum):
@@ -33,11 +37,12 @@ class Buffer(IntEnum):
     KEY_VALUE = 2  # [N, L, context, K/L, h], twice; a slot is a layer
     ATTENTION = 3  # [L, S, T, H/L, h + 2]: sum of e*v, then peak and total, of each of S splits
     ATTENTION_OUTPUT = 4  # [slots, L, T, D]
-    HIDDEN = 5  # [L, T, F/L]
+    HIDDEN = 5  # [L, T, F/L]; of a mixture [1, T, k*X], the chosen experts in ascending order
     MLP_OUTPUT = 6  # [slots, L, T, D]
     STREAM = 7  # [L, T, D]
     LOGITS = 8  # [T, V], and candidates taken from them
     UNNORMED = 9  # [L, T, (H+K)/L*h]: products of Q, then of K, if NORM_QK norms them
+    ROUTED = 10  # [1, T, E]: logits of a layer's router
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,11 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A weight of a phase and who streams which of its rows, numbered lane after lane."""
+    """A weight of a phase and who streams which of its rows, numbered lane after lane.
+
+    Of experts' matrices, one: each expert's rows are shared out alike, so that no worker waits for
+    another whatever the choice.
+    """
 
     role: Role
     lanes: int  # L, or 1 for a head that the lanes share
@@ -93,11 +102,12 @@ class Matrix:
     columns: int
     row_bytes: int  # scales included
     share: Share
+    experts: int = 1  # E where a layer has one for each expert; a pass reads those chosen
 
     @property
     def bytes(self) -> int:
-        """Bytes of all lanes."""
-        return self.lanes * self.rows * self.row_bytes
+        """Bytes of all lanes and experts."""
+        return self.experts * self.lanes * self.rows * self.row_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ made at run time would be the same decision made each time, on the critical path
 
 from dataclasses import dataclass
 
-from monolane.model import Head, ModelConfig, QkNorm, Role, WeightFormat, find_format
+from monolane.model import EXPERT_ROLES, Head, ModelConfig, QkNorm, Role, WeightFormat, find_format
 from monolane.plan._device import DeviceDescription
 from monolane.plan._groups import Groups
-from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._phase import Buffer, Matrix, Phase, PhaseKind
 from monolane.plan._split import Share
 
 # Where a matrix is: its role, and its layer or None outside the layers.
@@ -57,6 +57,21 @@ class Plan:
         found += [phase.units for phase in self.phases if phase.units is not None]
         return tuple(dict.fromkeys(found))
 
+    @property
+    def hidden_columns(self) -> int:
+        """Columns of HIDDEN: of an MLP's lane, or of all that a token's experts make."""
+        c = self.config
+        dense = 0 if all(x.experts for x in c.layers) else c.intermediate_size // c.num_lanes
+        return dense if c.experts is None else max(dense, c.experts.chosen * c.experts.inner)
+
+    def active_experts(self, matrix: Matrix, width: int) -> float:
+        """Return how many of a matrix's experts a pass of ``width`` tokens reads; 1 without any.
+
+        Of one token exactly those chosen, of more as many as if each expert were as likely.
+        """
+        mixture = self.config.experts
+        return 1 if mixture is None or matrix.role not in EXPERT_ROLES else mixture.active(width)
+
     def shape(self, buffer: Buffer) -> tuple[int, ...]:
         """Return the shape of a shared buffer, slots first; KEY_VALUE is that of one sequence."""
         c, lanes, width = self.config, self.config.num_lanes, self.max_width
@@ -68,11 +83,12 @@ class Plan:
             Buffer.KEY_VALUE: (c.num_layers, 2, lanes, self.context, kv_heads, c.head_dim),
             Buffer.ATTENTION: (lanes, self.splits, width, heads, c.head_dim + 2),
             Buffer.ATTENTION_OUTPUT: (self.attention_slots, lanes, width, c.hidden_size),
-            Buffer.HIDDEN: (lanes, width, c.intermediate_size // lanes),
+            Buffer.HIDDEN: (lanes, width, self.hidden_columns),
             Buffer.MLP_OUTPUT: (self.mlp_slots, lanes, width, c.hidden_size),
             Buffer.STREAM: (lanes, width, c.hidden_size),
             Buffer.LOGITS: (width, c.vocab_size),
             Buffer.UNNORMED: (lanes, width, unnormed),
+            Buffer.ROUTED: (1, width, 0 if c.experts is None else c.experts.count),
         }
         return shapes[buffer]
 

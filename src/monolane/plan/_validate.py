@@ -15,12 +15,15 @@ from monolane.plan._plan import Plan
 from monolane.plan._split import Scope, Share
 
 _LAYER = (PhaseKind.QKV, PhaseKind.ATTEND, PhaseKind.OUT, PhaseKind.GATE_UP, PhaseKind.DOWN)
-_LATE_NORM_LAYER = (PhaseKind.QKV, PhaseKind.NORM_QK, *_LAYER[1:])
+_MIXTURE = (PhaseKind.ROUTE, PhaseKind.EXPERT_GATE_UP, PhaseKind.EXPERT_DOWN)
 _ROLES = {
     PhaseKind.QKV: (Role.Q, Role.K, Role.V),
     PhaseKind.OUT: (Role.O,),
     PhaseKind.GATE_UP: (Role.GATE, Role.UP),
     PhaseKind.DOWN: (Role.DOWN,),
+    PhaseKind.ROUTE: (Role.ROUTER,),
+    PhaseKind.EXPERT_GATE_UP: (Role.EXPERT_GATE, Role.EXPERT_UP),
+    PhaseKind.EXPERT_DOWN: (Role.EXPERT_DOWN,),
     PhaseKind.HEAD: (Role.HEAD,),
 }
 # What a phase reads, besides what its update does, and what it writes.
@@ -32,6 +35,9 @@ _TOUCHES: dict[PhaseKind, tuple[tuple[Buffer, ...], tuple[Buffer, ...]]] = {
     PhaseKind.OUT: ((Buffer.ATTENTION,), (Buffer.ATTENTION_OUTPUT,)),
     PhaseKind.GATE_UP: ((), (Buffer.HIDDEN,)),
     PhaseKind.DOWN: ((Buffer.HIDDEN,), (Buffer.MLP_OUTPUT,)),
+    PhaseKind.ROUTE: ((), (Buffer.ROUTED,)),
+    PhaseKind.EXPERT_GATE_UP: ((Buffer.ROUTED,), (Buffer.HIDDEN,)),
+    PhaseKind.EXPERT_DOWN: ((Buffer.HIDDEN,), (Buffer.MLP_OUTPUT,)),
     PhaseKind.GATHER: ((), (Buffer.STREAM,)),
     PhaseKind.HEAD: ((), (Buffer.LOGITS,)),
     PhaseKind.CHOOSE: ((Buffer.LOGITS,), ()),
@@ -66,9 +72,11 @@ def faults(plan: Plan) -> Iterator[str]:
 
 
 def _order(plan: Plan) -> Iterator[str]:
-    layers = range(plan.config.num_layers)
-    layer = _LATE_NORM_LAYER if plan.config.qk_norm is QkNorm.ALL else _LAYER
-    expected = [(PhaseKind.EMBED, -1), *((kind, i) for i in layers for kind in layer)]
+    late = (PhaseKind.NORM_QK,) if plan.config.qk_norm is QkNorm.ALL else ()
+    expected = [(PhaseKind.EMBED, -1)]
+    for i, rules in enumerate(plan.config.layers):
+        kinds = (*_LAYER[:1], *late, *_LAYER[1:3], *(_MIXTURE if rules.experts else _LAYER[3:]))
+        expected += [(kind, i) for kind in kinds]
     expected += [(PhaseKind.GATHER, -1)] if plan.shared_head else []
     expected += [(PhaseKind.HEAD, -1), (PhaseKind.CHOOSE, -1)]
     found = [(phase.kind, phase.layer) for phase in plan.phases]
@@ -93,7 +101,8 @@ def _weights(plan: Plan, phase: Phase) -> Iterator[str]:
     layer = None if phase.layer < 0 else phase.layer
     for matrix in phase.matrices:
         yield from (f"{matrix.role}: {fault}" for fault in _matrix(plan, matrix, layer))
-    if phase.kind is PhaseKind.GATE_UP and phase.matrices[0].share != phase.matrices[1].share:
+    pairs = (PhaseKind.GATE_UP, PhaseKind.EXPERT_GATE_UP)
+    if phase.kind in pairs and phase.matrices[0].share != phase.matrices[1].share:
         yield "expected gate and up to be shared out alike: each row of up is multiplied by gate's"
 
 
@@ -102,7 +111,12 @@ def _matrix(plan: Plan, matrix: Matrix, layer: int | None) -> Iterator[str]:
     found = (matrix.lanes, matrix.rows, matrix.columns)
     if found != shape:
         yield f"expected shape {list(shape)}, got {list(found)}"
-    stored = find_format(dict(plan.formats).get((matrix.role, layer), plan.dtype))
+    usual = plan.config.dtype if matrix.role is Role.ROUTER else plan.dtype
+    stored = find_format(dict(plan.formats).get((matrix.role, layer), usual))
+    mixture = plan.config.experts
+    each = 1 if mixture is None or not matrix.role.startswith("expert") else mixture.count
+    if matrix.experts != each:
+        yield f"expected {each} experts, got {matrix.experts}"
     if matrix.row_bytes != stored.row_bytes(shape[2]):
         yield f"expected {stored.row_bytes(shape[2])} bytes a row, got {matrix.row_bytes}"
     once = matrix.role is Role.HEAD and plan.shared_head
@@ -208,7 +222,7 @@ def _updates(plan: Plan) -> Iterator[str]:
     expected: dict[int, tuple[Buffer, int]] = {}
     for phase in plan.phases:
         last = phase.kind is (PhaseKind.GATHER if plan.shared_head else PhaseKind.HEAD)
-        if phase.kind is PhaseKind.GATE_UP:
+        if phase.kind in (PhaseKind.GATE_UP, PhaseKind.ROUTE):
             expected[phase.index] = Buffer.ATTENTION_OUTPUT, phase.layer
         elif last or (phase.kind is PhaseKind.QKV and phase.layer > 0):
             expected[phase.index] = Buffer.MLP_OUTPUT, (len(layers) if last else phase.layer) - 1

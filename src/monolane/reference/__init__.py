@@ -12,6 +12,7 @@ from monolane.reference._choose import (
     mask_bits,
 )
 from monolane.reference._executor import ReferenceExecutor
+from monolane.reference._experts import choose_experts
 from monolane.reference._model import ReferenceModel
 from monolane.reference._noise import gumbel_noise, philox
 from monolane.reference._operations import (
@@ -33,6 +34,7 @@ __all__ = [
     "allowed_tokens",
     "attend",
     "choose",
+    "choose_experts",
     "count_seen",
     "gelu_tanh",
     "gumbel_noise",

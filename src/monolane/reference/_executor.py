@@ -18,7 +18,9 @@ from monolane.epoch import (
     Executor,
     Guide,
     Kept,
+    KeptBytes,
     TokenEvent,
+    bytes_of,
     describe_logprobs,
 )
 from monolane.errors import BackendError, RequestError
@@ -84,11 +86,11 @@ class ReferenceExecutor(Executor):
         The same bits go on from it only in passes as wide: ``keeps_prefixes`` is false, for NumPy's
         products round by their shape.
         """
-        return Kept(self._caches[slot].save(begin, end))
+        return KeptBytes(self._caches[slot].save(begin, end))
 
     def restore(self, slot: int, kept: Kept, count: int) -> None:
         """Put the first ``count`` positions of what was saved behind those of a slot."""
-        self._caches[slot].restore(kept.rows[:, :count])
+        self._caches[slot].restore(bytes_of(kept).rows[:, :count])
 
     def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Feed tokens; return their logits, float32 [T, V]."""

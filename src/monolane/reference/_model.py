@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.errors import RequestError
-from monolane.model import COMMON_FEATURES, Head, LayerRotary, QkNorm, Role, Weights
+from monolane.model import COMMON_FEATURES, EXPERT_ROLES, Head, LayerRotary, QkNorm, Role, Weights
 from monolane.reference._cache import Cache
+from monolane.reference._experts import choose_experts
 from monolane.reference._operations import (
     Floats,
     attend,
@@ -35,6 +36,10 @@ class ReferenceModel:
         self._layers = [
             {role: _float32(array) for role, array in layer.items()} for layer in weights.layers
         ]
+        self._experts = {
+            place: [_float32(array) for array in each if isinstance(array, np.ndarray)]
+            for place, each in weights.experts.items()
+        }
 
     def new_cache(self, capacity: int | None = None) -> Cache:
         """Return an empty cache, by default for the model's whole context."""
@@ -69,7 +74,7 @@ class ReferenceModel:
             gain = reduce(rules.attention_reduce, attention_outputs)
             x_LTD += self._norm_if(config.norm_after, gain, layer, Role.POST_ATTENTION_NORM)
             read = self._norm_if(config.norm_before, x_LTD, layer, Role.MLP_NORM)
-            mlp_outputs.append(self._mlp(layer, read))
+            mlp_outputs.append(self._mixture(i, read) if rules.experts else self._mlp(layer, read))
             gain = reduce(rules.mlp_reduce, mlp_outputs)
             x_LTD += self._norm_if(config.norm_after, gain, layer, Role.POST_MLP_NORM)
         cache.advance(len(ids_T))
@@ -125,6 +130,20 @@ class ReferenceModel:
     def _mlp(self, layer: Layer, x_LTD: Floats) -> Floats:
         gate, up = linear(x_LTD, layer[Role.GATE]), linear(x_LTD, layer[Role.UP])
         return linear(_ACTIVATIONS[self.config.activation](gate) * up, layer[Role.DOWN])
+
+    def _mixture(self, i: int, x_1TD: Floats) -> Floats:
+        """Add up what each token's experts make of it, in their order."""
+        assert self.config.experts is not None
+        logits_TE = linear(x_1TD, self._layers[i][Role.ROUTER])[0]
+        weights_TE = choose_experts(logits_TE, self.config.experts)
+        y_1TD = np.zeros_like(x_1TD)
+        for expert, weights_T in enumerate(weights_TE.T):
+            mine = np.flatnonzero(weights_T)
+            if mine.size:
+                gate, up, down = (self._experts[role, i][expert] for role in EXPERT_ROLES)
+                layer = {Role.GATE: gate, Role.UP: up, Role.DOWN: down}
+                y_1TD[:, mine] += weights_T[mine, None] * self._mlp(layer, x_1TD[:, mine])
+        return y_1TD
 
     def _head(self, x_LTD: Floats) -> Floats:
         kind, y_LTD = self.config.head, self._normed(x_LTD)

@@ -15,26 +15,48 @@ from monolane.model._fields import Fields, read_json_object
 from monolane.model._quantization import parse_quantization, render_quantization
 from monolane.model._tensors import Role, TensorSpec, list_specs, quantized_specs
 from monolane.model.families._family import Family
-from monolane.model.families._gguf import GGUF_NAMES, as_stored, gguf_fields, named_stretch
+from monolane.model.families._gguf import (
+    GGUF_NAMES,
+    as_stored,
+    gguf_fields,
+    has_experts,
+    named_stretch,
+)
 from monolane.model.families.gemma3 import GEMMA3, GEMMA3_TEXT
 from monolane.model.families.laneformer import LANEFORMER
 from monolane.model.families.llama import LLAMA
 from monolane.model.families.mistral import MISTRAL
+from monolane.model.families.mixtral import MIXTRAL
 from monolane.model.families.olmo2 import OLMO2
 from monolane.model.families.qwen2 import QWEN2
 from monolane.model.families.qwen3 import QWEN3
+from monolane.model.families.qwen3_moe import QWEN3_MOE
 from monolane.model.families.smollm3 import SMOLLM3
 
-FAMILIES = (LANEFORMER, LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3, OLMO2, GEMMA3_TEXT, GEMMA3)
+FAMILIES = (
+    LANEFORMER,
+    LLAMA,
+    MISTRAL,
+    MIXTRAL,
+    QWEN2,
+    QWEN3,
+    QWEN3_MOE,
+    SMOLLM3,
+    OLMO2,
+    GEMMA3_TEXT,
+    GEMMA3,
+)
 _BY_NAME = {family.name: family for family in FAMILIES}
-_BY_ARCHITECTURE = {f.gguf.architecture: f for f in FAMILIES if f.gguf is not None}
+_BY_ARCHITECTURE = {
+    (f.gguf.architecture, f.gguf.experts): f for f in FAMILIES if f.gguf is not None
+}
 _BY_MODEL_TYPE = {kind: family for family in FAMILIES for kind in family.model_types}
 # What stands in the way of families that users ask for.
 _REFUSED = {
     "gemma": "Gemma 3 is read, the first one is not yet",
     "gemma2": "it caps scores and logits, which no executor does",
     "olmo": "its norms have no scales",
-    "mixtral": "it has experts, which no executor has yet",
+    "qwen2_moe": "it has an expert that all tokens share, which no executor has yet",
 }
 
 
@@ -66,12 +88,15 @@ def parse_gguf(
     ``given`` are fields of config.json that the tensors say; ``divisors`` those of rope_freqs.
     """
     kind = metadata.get("general.architecture")
-    if not isinstance(kind, str) or kind not in _BY_ARCHITECTURE:
-        known = ", ".join(map(repr, _BY_ARCHITECTURE))
+    experts = isinstance(kind, str) and has_experts(metadata, kind)
+    if not isinstance(kind, str) or (kind, experts) not in _BY_ARCHITECTURE:
+        with_experts = " with experts" if experts else ""
+        known = ", ".join(repr(name) for name, mixed in _BY_ARCHITECTURE if mixed == experts)
         raise ConfigError(
-            f"{source}: general.architecture: expected one of {known}, got {kind!r:.80}"
+            f"{source}: general.architecture: expected one of {known}{with_experts}, got "
+            f"{kind!r:.80}"
         )
-    family = _BY_ARCHITECTURE[kind]
+    family = _BY_ARCHITECTURE[kind, experts]
     assert family.gguf is not None
     try:
         config = family.parse(gguf_fields(family.gguf, metadata, given, source))

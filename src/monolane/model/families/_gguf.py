@@ -32,6 +32,7 @@ class GgufSpelling:
     given: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda fields: {}
     # Fields of ModelConfig that the converter has worked into the weights.
     folded: Mapping[str, Any] = field(default_factory=dict)
+    experts: bool = False  # its files say expert_count: one architecture may serve two families
 
 
 # Key behind "ARCHITECTURE." -> field of config.json, in all architectures.
@@ -83,6 +84,10 @@ GGUF_NAMES = {
     Role.GATE: "blk.{i}.ffn_gate.weight",
     Role.UP: "blk.{i}.ffn_up.weight",
     Role.DOWN: "blk.{i}.ffn_down.weight",
+    Role.ROUTER: "blk.{i}.ffn_gate_inp.weight",
+    Role.EXPERT_GATE: "blk.{i}.ffn_gate_exps.weight",
+    Role.EXPERT_UP: "blk.{i}.ffn_up_exps.weight",
+    Role.EXPERT_DOWN: "blk.{i}.ffn_down_exps.weight",
     Role.POST_MLP_NORM: "blk.{i}.post_ffw_norm.weight",
     Role.FINAL_NORM: "output_norm.weight",
     Role.HEAD: "output.weight",
@@ -106,6 +111,11 @@ def gguf_fields(
             raise ConfigError(
                 f"{source}: {prefix}{key}: this field of the metadata is not known here, so the "
                 f"model may compute something else than executors do; got {value!r:.80}"
+            )
+    for key in spelling.keys if spelling.experts else ():
+        if key not in said:
+            raise ConfigError(
+                f"{source}: {prefix}{key}: expected this field in a file with experts, got none"
             )
     raw: dict[str, Any] = {keys[key]: x for key, x in said.items() if key in keys} | dict(given)
     raw |= spelling.given(raw)
@@ -190,6 +200,11 @@ def _check_head(fields: Fields, said: Mapping[str, Any], prefix: str) -> None:
                 f"{fields.source}: {prefix}{key}: expected {head_dim}, the width of a head's keys, "
                 f"got {said[key]!r:.80}"
             )
+
+
+def has_experts(metadata: Mapping[str, Any], architecture: str) -> bool:
+    """Tell whether a file of that architecture says that its layers have experts."""
+    return not _is_zero(metadata.get(f"{architecture}.expert_count", 0))
 
 
 def _is_zero(value: Any) -> bool:

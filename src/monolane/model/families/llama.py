@@ -72,12 +72,15 @@ def surplus(config: ModelConfig, name: str) -> bool:
     return tied_head or name.endswith("rotary_emb.inv_freq")
 
 
-def render_as(kind: str) -> Callable[[ModelConfig], dict[str, Any]]:
-    """Return how to write a config of the family that Transformers calls ``kind``."""
+def render_as(kind: str, model_type: str | None = None) -> Callable[[ModelConfig], dict[str, Any]]:
+    """Return how to write a config of the family that Transformers calls ``kind``.
+
+    ``model_type`` is that name in small letters, if not another one.
+    """
 
     def render(config: ModelConfig) -> dict[str, Any]:
         windows = [layer.window for layer in config.layers]
-        return render_common(config, f"{kind}ForCausalLM", kind.lower()) | {
+        return render_common(config, f"{kind}ForCausalLM", model_type or kind.lower()) | {
             "hidden_act": "silu",
             "head_dim": config.head_dim,
             "rms_norm_eps": config.norm_eps,

@@ -1,0 +1,113 @@
+// What a worker does where an MLP is a mixture of experts: the router's logits, then of each chosen
+// expert the own rows, for all tokens that it serves at once, so that each row is read once a pass.
+// Such models have one lane, hence one group. routing.h tells what is chosen.
+#include <algorithm>
+#include <cstring>
+
+#include "clones.h"
+#include "worker.h"
+
+namespace monolane {
+namespace {
+
+MONOLANE_CLONES void add_scaled_to(float* x, const float* y, float scale, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[i] += scale * y[i];
+}
+
+}  // namespace
+
+// The activations are float32 whatever the model's arithmetic is. What the experts read, too, stays
+// in `normed` until the next phase.
+void Executor::route(Worker& w, const PlanPhase& phase) {
+  const PlanHeader& h = plan_.header;
+  const int64_t width = pass_.width;
+  update(w, phase);
+  if (h.norm_before) {
+    kernels_.rms_norm(w.x->as<float>(), h.hidden, weights_.layers[phase.layer].mlp_norm, h.norm_eps,
+                      h.hidden, width, w.normed->as<float>(), h.hidden);
+  } else {
+    std::memcpy(w.normed->as<float>(), w.x->as<float>(), floats(width * h.hidden));
+  }
+  const PlanShare own = share(w, phase.matrices[0].share);
+  if (own.begin == own.end) return;
+  void* packed = w.packed_lane(Activation::kF32, 0, width);
+  kernels_.pack(Activation::kF32, w.normed->as<float>(), h.hidden, width, packed);
+  kernels_.multiply(rows(w, phase, 0), 0, own.end - own.begin, Activation::kF32, packed, width,
+                    routed_->as<float>() + own.begin, h.experts);
+}
+
+// The packed activations of an expert's tokens, one behind the other.
+const void* Executor::gather_tokens(const Worker& w, Activation kind, int64_t columns,
+                                    std::span<const Routing::Use> uses) const {
+  const char* packed = static_cast<const char*>(w.packed_lane(kind, 0, pass_.width));
+  if (static_cast<int64_t>(uses.size()) == pass_.width) return packed;
+  const int64_t bytes = kernels_.packed_bytes(kind, columns);
+  char* out = w.gathered->as<char>();
+  for (const Routing::Use& use : uses) {
+    std::memcpy(out, packed + use.token * bytes, bytes);
+    out += bytes;
+  }
+  return w.gathered->as<char>();
+}
+
+void Executor::expert_gate_up(Worker& w, const PlanPhase& phase) {
+  const PlanHeader& h = plan_.header;
+  w.routing.choose(routed_->as<float>(), pass_.width);
+  const PlanShare own = share(w, phase.matrices[0].share);  // UP has the same rows
+  const int64_t count = own.end - own.begin;
+  if (count == 0) return;
+  pack(w, phase, w.normed->as<float>(), h.hidden, 0, pass_.width);
+  for (int64_t expert = 0; expert < h.experts; ++expert) {
+    const std::span<const Routing::Use> uses = w.routing.of(expert);
+    const int64_t width = static_cast<int64_t>(uses.size());
+    if (width == 0) continue;
+    float* gate = w.product->as<float>();
+    float* up = gate + width * count;
+    for (const int64_t i : {0, 1}) {
+      const Matrix& matrix = rows(w, phase, i, expert);
+      const Activation kind = activation_of(matrix);
+      kernels_.multiply(matrix, 0, count, kind, gather_tokens(w, kind, h.hidden, uses), width,
+                        i == 0 ? gate : up, count);
+    }
+    for (const Routing::Use& use : uses) {
+      const int64_t place = int64_t{use.place} * h.expert_inner + own.begin;
+      gate_times_(gate, up, count,
+                  hidden_->as<float>() + use.token * int64_t{h.hidden_columns} + place);
+      gate += count;
+      up += count;
+    }
+  }
+}
+
+// The outputs of a token's experts are added up in ascending order, from 0 on.
+void Executor::expert_down(Worker& w, const PlanPhase& phase) {
+  const PlanHeader& h = plan_.header;
+  const PlanShare own = share(w, phase.matrices[0].share);
+  const int64_t count = own.end - own.begin, hidden = h.hidden, inner = h.expert_inner;
+  if (count == 0) return;
+  float* out = output(PlanBuffer::kMlpOutput, phase.write_slot, 0) + own.begin;
+  for (int64_t t = 0; t < pass_.width; ++t) std::fill_n(out + t * hidden, count, 0.0f);
+  for (int64_t expert = 0; expert < h.experts; ++expert) {
+    const std::span<const Routing::Use> uses = w.routing.of(expert);
+    const int64_t width = static_cast<int64_t>(uses.size());
+    if (width == 0) continue;
+    float* x = w.normed->as<float>();
+    for (const Routing::Use& use : uses) {
+      const int64_t from = use.token * int64_t{h.hidden_columns} + use.place * inner;
+      std::memcpy(x, hidden_->as<float>() + from, floats(inner));
+      x += inner;
+    }
+    pack(w, phase, w.normed->as<float>(), inner, 0, width);
+    const Matrix& matrix = rows(w, phase, 0, expert);
+    const Activation kind = activation_of(matrix);
+    float* y = w.product->as<float>();
+    kernels_.multiply(matrix, 0, count, kind, w.packed_lane(kind, 0, width), width, y, count);
+    for (const Routing::Use& use : uses) {
+      add_scaled_to(out + use.token * hidden, y, use.weight, count);
+      y += count;
+    }
+  }
+  exchange_.wrote(w.index, out, count, pass_.width, hidden);
+}
+
+}  // namespace monolane

@@ -1,0 +1,60 @@
+"""Mixtral: a Llama each of whose MLPs is a mixture of experts, whose weights add up to 1.
+
+``sliding_window`` is of all layers, and null in all that were published.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from monolane.model._config import LayerConfig, ModelConfig
+from monolane.model._experts import Experts
+from monolane.model._fields import Fields
+from monolane.model._tensors import Role
+from monolane.model.families._gguf import GgufSpelling
+from monolane.model.families.llama import DENSE, LLAMA, NAMES, read_layers, render_as
+
+_NAMES = NAMES | {
+    Role.ROUTER: "model.layers.{i}.block_sparse_moe.gate.weight",
+    Role.EXPERT_GATE: "model.layers.{i}.block_sparse_moe.experts.{e}.w1.weight",
+    Role.EXPERT_UP: "model.layers.{i}.block_sparse_moe.experts.{e}.w3.weight",
+    Role.EXPERT_DOWN: "model.layers.{i}.block_sparse_moe.experts.{e}.w2.weight",
+}
+
+
+def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
+    plain = read_layers(fields, fields.optional_size("sliding_window"))
+    return tuple(replace(layer, experts=True) for layer in plain)
+
+
+def _experts(fields: Fields) -> Experts:
+    return Experts(
+        count=fields.size("num_local_experts", 8),
+        chosen=fields.size("num_experts_per_tok", 2),
+        inner=fields.size("intermediate_size"),
+        normalised=True,
+    )
+
+
+def _render(config: ModelConfig) -> dict[str, Any]:
+    assert config.experts is not None
+    return render_as("Mixtral")(config) | {
+        "num_local_experts": config.experts.count,
+        "num_experts_per_tok": config.experts.chosen,
+    }
+
+
+MIXTRAL = replace(
+    LLAMA,
+    name="mixtral",
+    model_types=("mixtral",),
+    fields=DENSE | {"layers": _layers, "experts": _experts},
+    fixed={"hidden_act": ("silu", "")},
+    names=lambda config: _NAMES,
+    render=_render,
+    gguf=GgufSpelling(
+        architecture="llama",  # with experts
+        style="interleaved",
+        keys={"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
+        experts=True,
+    ),
+)
