@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "executor.h"
+#include "weight_table.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -23,112 +24,10 @@ using namespace nb::literals;
 namespace monolane {
 namespace {
 
-using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Words = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<const uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using OwnRows = nb::ndarray<nb::numpy, uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using OwnBytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-[[noreturn]] void refuse(const std::string& message) { throw nb::value_error(message.c_str()); }
-
-// What an executor reads, and the Python objects that own it.
-struct WeightTable {
-  ModelWeights weights;
-  std::map<std::pair<int, int>, std::vector<nb::object>> owners;  // by role and layer
-
-  explicit WeightTable(int layers) { weights.layers.resize(layers); }
-
-  LayerWeights& layer(int index) {
-    if (index < 0 || index >= static_cast<int>(weights.layers.size())) {
-      refuse("layer: expected 0 to " + std::to_string(weights.layers.size() - 1) + ", got " +
-             std::to_string(index));
-    }
-    return weights.layers[index];
-  }
-
-  const float*& vector(WeightRole role, int index) {
-    switch (role) {
-      case WeightRole::kFinalNorm:
-        return weights.final_norm;
-      case WeightRole::kNone:
-        if (index < 0 || index >= kPlanRotaries) refuse("frequencies: expected a PlanRotary");
-        return weights.frequencies[index];
-      case WeightRole::kAttentionNorm:
-        return layer(index).attention_norm;
-      case WeightRole::kMlpNorm:
-        return layer(index).mlp_norm;
-      case WeightRole::kPostAttentionNorm:
-        return layer(index).post_attention_norm;
-      case WeightRole::kPostMlpNorm:
-        return layer(index).post_mlp_norm;
-      case WeightRole::kQNorm:
-        return layer(index).q_norm;
-      case WeightRole::kKNorm:
-        return layer(index).k_norm;
-      case WeightRole::kQBias:
-        return layer(index).q_bias;
-      case WeightRole::kKBias:
-        return layer(index).k_bias;
-      case WeightRole::kVBias:
-        return layer(index).v_bias;
-      default:
-        refuse("role: expected that of a norm, a bias or the frequencies");
-    }
-  }
-
-  void set_matrix(int role, int index, nb::object values, nb::object scales, int64_t rows,
-                  int64_t columns, int format, int wanted, int64_t column_parts, int64_t copies,
-                  int64_t block) {
-    const Format stored = format_of(format), used = format_of(wanted);
-    const Bytes data = nb::cast<Bytes>(values);
-    const int64_t step = std::max(column_step(stored), column_step(used));
-    if (column_parts < 1 || copies < 1 || block < 1 || rows % block != 0) {
-      refuse("cut: expected parts, copies and blocks of rows from 1 on, got " +
-             std::to_string(column_parts) + ", " + std::to_string(copies) + " and " +
-             std::to_string(block));
-    }
-    if (rows < 1 || columns < 1 || columns % (step * column_parts) != 0) {
-      refuse("columns: expected a multiple of " + std::to_string(step * column_parts) + ", got " +
-             std::to_string(columns));
-    }
-    if (static_cast<int64_t>(data.nbytes()) != rows * row_bytes(stored, columns)) {
-      refuse("values: expected " + std::to_string(rows * row_bytes(stored, columns)) +
-             " bytes, got " + std::to_string(data.nbytes()));
-    }
-    const uint16_t* scale = nullptr;
-    if (scales_apart(stored)) {
-      const Bytes bytes = nb::cast<Bytes>(scales);
-      if (static_cast<int64_t>(bytes.nbytes()) != rows * columns / kGroup * 2) {
-        refuse("scales: expected " + std::to_string(rows * columns / kGroup * 2) + " bytes, got " +
-               std::to_string(bytes.nbytes()));
-      }
-      scale = reinterpret_cast<const uint16_t*>(bytes.data());
-    }
-    const Matrix matrix{data.data(), scale, rows, columns, stored};
-    if (static_cast<WeightRole>(role) == WeightRole::kEmbedding) {
-      weights.embedding = matrix;
-    } else {
-      if (static_cast<WeightRole>(role) != WeightRole::kHead) layer(index);
-      weights.weight(static_cast<WeightRole>(role), index) = {
-          matrix, used, {column_parts, copies, block}};
-    }
-    owners[{role, index}] = {values, scales};
-  }
-
-  static Format format_of(int format) {
-    if (format < 0 || format >= static_cast<int>(std::size(kFormats)) || !kFormats[format].on_cpu) {
-      refuse("format: expected one that this processor multiplies by, got " +
-             std::to_string(format));
-    }
-    return static_cast<Format>(format);
-  }
-
-  void set_vector(int role, int index, nb::object values) {
-    vector(static_cast<WeightRole>(role), index) = nb::cast<Floats>(values).data();
-    owners[{role, index}] = {values};
-  }
-};
 
 template <typename T>
 std::vector<T> structs(const nb::bytes& bytes, const char* name) {
@@ -172,6 +71,11 @@ std::vector<T> part_of(const char* name, const auto& list, uint32_t begin, uint3
   return {list.data() + begin, list.data() + begin + count};
 }
 
+DraftBy drafter_of(uint32_t drafter) {
+  if (drafter >= kDrafters) refuse("drafter: expected one of monolane.epoch.DRAFTERS");
+  return static_cast<DraftBy>(drafter);
+}
+
 std::vector<Advance> advances_of(const nb::bytes& records, const Words& tokens, const Words& stops,
                                  const nb::bytes& biases, const Words& history,
                                  const Words& earlier) {
@@ -188,6 +92,7 @@ std::vector<Advance> advances_of(const nb::bytes& records, const Words& tokens, 
          .logprobs = r.logprobs,
          .guided = r.guided != 0,
          .drafts = r.drafts,
+         .drafter = drafter_of(r.drafter),
          .history = part_of<int32_t>("history", history, r.history_begin, r.history_count),
          .prompt = static_cast<int32_t>(r.prompt),
          .earlier = part_of<int32_t>("earlier", earlier, r.earlier_begin, r.earlier_count)});
@@ -209,6 +114,7 @@ struct Owned {
 struct BoundExecutor {
   nb::object table;
   int32_t vocab;
+  nb::object draft_model = {};  // which `executor` uses, so it is given up after that
   Executor executor;
   std::vector<TokenEvent> kept = {};  // read, and not yet taken
 
@@ -248,10 +154,11 @@ struct BoundExecutor {
     }
     const KvCache& cache = executor.cache();
     const auto sizes = [&](int64_t n) { return static_cast<size_t>(n); };
-    const size_t lists = sizes(cache.kept_rows()), row = sizes(cache.kept_row_bytes());
+    const int64_t heads = cache.all_heads().count;
+    const size_t lists = sizes(cache.kept_rows(heads)), row = sizes(cache.kept_row_bytes());
     const size_t positions = sizes(end - begin);
     const bool has_tail = cache.rings() > 0 && executor.resumable(slot, end);
-    const size_t tail_bytes = has_tail ? sizes(cache.tail_bytes(end)) : 0;
+    const size_t tail_bytes = has_tail ? sizes(cache.tail_bytes(end, heads)) : 0;
     const Owned rows(lists * positions * row), tail(tail_bytes);
     {
       nb::gil_scoped_release unlocked;
@@ -264,12 +171,13 @@ struct BoundExecutor {
 
   void restore(int slot, int64_t count, const Rows& rows, const std::optional<Bytes>& tail) {
     const KvCache& cache = executor.cache();
+    const int64_t heads = cache.all_heads().count;
     const int64_t end = executor.length(slot) + count, stride = static_cast<int64_t>(rows.shape(1));
-    if (static_cast<int64_t>(rows.shape(0)) != cache.kept_rows() ||
+    if (static_cast<int64_t>(rows.shape(0)) != cache.kept_rows(heads) ||
         static_cast<int64_t>(rows.shape(2)) != cache.kept_row_bytes() || count < 0 ||
         count > stride || end > executor.plan().header.context ||
-        (tail &&
-         (cache.rings() == 0 || static_cast<int64_t>(tail->size()) != cache.tail_bytes(end)))) {
+        (tail && (cache.rings() == 0 ||
+                  static_cast<int64_t>(tail->size()) != cache.tail_bytes(end, heads)))) {
       refuse("restore: expected what save returned, of a model and context as this one");
     }
     nb::gil_scoped_release unlocked;
@@ -286,7 +194,7 @@ void bind_executor(nb::module_& m) {
       .def(nb::init<int>(), "layers"_a)
       .def("set_matrix", &WeightTable::set_matrix, "role"_a, "layer"_a, "values"_a,
            "scales"_a.none(), "rows"_a, "columns"_a, "format"_a, "wanted"_a, "column_parts"_a = 1,
-           "copies"_a = 1, "block"_a = 1)
+           "copies"_a = 1, "block"_a = 1, "expert"_a = 0)
       .def("set_vector", &WeightTable::set_vector, "role"_a, "layer"_a, "values"_a);
 
   nb::class_<BoundExecutor>(m, "Executor", "Runs a plan on the cores of this machine.")
@@ -380,6 +288,46 @@ void bind_executor(nb::module_& m) {
       .def("restore", &BoundExecutor::restore, "slot"_a, "count"_a, "rows"_a, "tail"_a.none(),
            "Put the first positions of what was saved behind those of a slot.")
       .def(
+          "keep",
+          [](BoundExecutor& e, int64_t name, int slot, int64_t begin, int64_t end) {
+            bool has_tail;
+            {
+              nb::gil_scoped_release unlocked;
+              has_tail = e.executor.keep(name, slot, begin, end);
+            }
+            const KvCache& cache = e.executor.cache();
+            const int64_t heads = e.executor.plan().header.kv_heads;
+            return std::pair{cache.kept_rows(heads) * cache.kept_row_bytes(),
+                             has_tail ? cache.tail_bytes(end, heads) : -1};
+          },
+          "name"_a, "slot"_a, "begin"_a, "end"_a,
+          "Have every rank keep its part of positions begin .. end - 1; return, of all ranks, the "
+          "bytes of a position's rows and those of the tail, -1 where there is none.")
+      .def(
+          "cut",
+          [](BoundExecutor& e, int64_t name, int64_t from, int64_t begin, int64_t end,
+             int64_t tail_from) {
+            nb::gil_scoped_release unlocked;
+            e.executor.cut(name, from, begin, end, tail_from);
+          },
+          "name"_a, "origin"_a, "begin"_a, "end"_a, "tail_origin"_a,
+          "Keep a copy of a part of what is kept, with the tail of that or of another; -1: none.")
+      .def(
+          "resume",
+          [](BoundExecutor& e, int64_t name, int slot, int64_t count, bool has_tail) {
+            nb::gil_scoped_release unlocked;
+            e.executor.resume(name, slot, count, has_tail);
+          },
+          "name"_a, "slot"_a, "count"_a, "has_tail"_a,
+          "Put the first positions of what the ranks keep behind those of a slot.")
+      .def(
+          "drop",
+          [](BoundExecutor& e, int64_t name) {
+            nb::gil_scoped_release unlocked;
+            e.executor.drop(name);
+          },
+          "name"_a, "Keep that no longer.")
+      .def(
           "logits",
           [](BoundExecutor& e, int slot, const std::vector<int32_t>& tokens) {
             float* out = new float[tokens.size() * e.vocab];
@@ -392,6 +340,22 @@ void bind_executor(nb::module_& m) {
                 out, {tokens.size(), static_cast<size_t>(e.vocab)}, owner);
           },
           "slot"_a, "tokens"_a, "Feed tokens; return their logits, float32 [T, V].")
+      .def(
+          "hidden",
+          [](BoundExecutor& e, int slot, const std::vector<int32_t>& tokens) {
+            const size_t width = static_cast<size_t>(e.executor.plan().header.hidden);
+            const Owned rows(tokens.size() * width * sizeof(float));
+            auto* out = reinterpret_cast<float*>(rows.data);
+            {
+              nb::gil_scoped_release unlocked;
+              e.executor.hidden(slot, tokens, out);
+            }
+            return nb::ndarray<nb::numpy, float, nb::ndim<2>, nb::c_contig>(
+                out, {tokens.size(), width}, rows.owner);
+          },
+          "slot"_a, "tokens"_a,
+          "Feed tokens; return what the head reads of each, normed and of lanes the mean, float32 "
+          "[T, D].")
       .def(
           "start",
           [](BoundExecutor& e, const nb::bytes& advances, const Words& tokens, const Words& stops,
@@ -430,6 +394,15 @@ void bind_executor(nb::module_& m) {
       .def(
           "interrupt", [](BoundExecutor& e) { e.executor.interrupt(); },
           "Ask the epoch to end within one pass; read it to its end.")
+      .def(
+          "set_draft_model",
+          [](BoundExecutor& e, nb::object model) {
+            e.executor.set_draft_model(nb::cast<BoundExecutor&>(model).executor);
+            e.draft_model = model;
+          },
+          "model"_a,
+          "Have another executor, with as many workers and slots, draft tokens for this one, on "
+          "this one's threads.")
       .def(
           "script",
           [](BoundExecutor& e, int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws) {

@@ -50,13 +50,14 @@ struct AdvanceRecord {
   int32_t logprobs;        // alternatives to report with each token; -1: nothing
   uint32_t guided;         // 1: every draw waits for a guide
   int32_t drafts;          // tokens to be drafted for a pass; -1: as many as pay
+  uint32_t drafter;        // whose drafts count: a place in DRAFTERS
   uint32_t history_begin;  // in the list of tokens that the slot holds
   uint32_t history_count;  // all of them, or none
   uint32_t prompt;         // how many of history and tokens were given, not drawn
   uint32_t earlier_begin;  // in the list of texts to draft from
   uint32_t earlier_count;  // may be none
 };
-static_assert(sizeof(AdvanceRecord) == 112);
+static_assert(sizeof(AdvanceRecord) == 120);
 static_assert(offsetof(AdvanceRecord, draw) == 0);
 static_assert(offsetof(AdvanceRecord, slot) == 48);
 static_assert(offsetof(AdvanceRecord, budget) == 52);
@@ -69,11 +70,12 @@ static_assert(offsetof(AdvanceRecord, biases_count) == 76);
 static_assert(offsetof(AdvanceRecord, logprobs) == 80);
 static_assert(offsetof(AdvanceRecord, guided) == 84);
 static_assert(offsetof(AdvanceRecord, drafts) == 88);
-static_assert(offsetof(AdvanceRecord, history_begin) == 92);
-static_assert(offsetof(AdvanceRecord, history_count) == 96);
-static_assert(offsetof(AdvanceRecord, prompt) == 100);
-static_assert(offsetof(AdvanceRecord, earlier_begin) == 104);
-static_assert(offsetof(AdvanceRecord, earlier_count) == 108);
+static_assert(offsetof(AdvanceRecord, drafter) == 92);
+static_assert(offsetof(AdvanceRecord, history_begin) == 96);
+static_assert(offsetof(AdvanceRecord, history_count) == 100);
+static_assert(offsetof(AdvanceRecord, prompt) == 104);
+static_assert(offsetof(AdvanceRecord, earlier_begin) == 108);
+static_assert(offsetof(AdvanceRecord, earlier_count) == 112);
 
 struct TokenEvent {
   int64_t time_ns;        // of CLOCK_MONOTONIC, as Python's time.perf_counter_ns
@@ -82,20 +84,22 @@ struct TokenEvent {
   float logprob;          // of the token, under the model itself; NaN if not asked for
   int32_t drafted;        // tokens drafted for its pass, with the first that this gave
   int32_t accepted;       // which of them it is, from 1 on; 0: none
+  int32_t drafter;        // whose draft that was: a place in DRAFTERS; 0: none
   int32_t top_count;      // alternatives that follow
   int32_t top_token[20];  // the most probable, best first
   float top_logprob[20];  // theirs
 };
-static_assert(sizeof(TokenEvent) == 192);
+static_assert(sizeof(TokenEvent) == 200);
 static_assert(offsetof(TokenEvent, time_ns) == 0);
 static_assert(offsetof(TokenEvent, slot) == 8);
 static_assert(offsetof(TokenEvent, token) == 12);
 static_assert(offsetof(TokenEvent, logprob) == 16);
 static_assert(offsetof(TokenEvent, drafted) == 20);
 static_assert(offsetof(TokenEvent, accepted) == 24);
-static_assert(offsetof(TokenEvent, top_count) == 28);
-static_assert(offsetof(TokenEvent, top_token) == 32);
-static_assert(offsetof(TokenEvent, top_logprob) == 112);
+static_assert(offsetof(TokenEvent, drafter) == 28);
+static_assert(offsetof(TokenEvent, top_count) == 32);
+static_assert(offsetof(TokenEvent, top_token) == 36);
+static_assert(offsetof(TokenEvent, top_logprob) == 116);
 
 struct Span {
   int64_t arrived_ns;  // of CLOCK_MONOTONIC, as the others

@@ -31,19 +31,31 @@ struct Row {
   int32_t slot, position, token;
 };
 
-// What of a slot another is to hold.
-struct SlotCopy {
-  int32_t source = -1, target = -1;  // -1: nothing to copy
-  int64_t positions = 0;
+// What is to be done with the keys and values of a slot, or of what was kept of one, by each group
+// for its own heads (kept.h); the leader says it with the pass that ends an epoch.
+struct Chore {
+  enum Kind : int32_t { kNone, kCopy, kSave, kRestore, kCut, kDrop };
+
+  Kind kind = kNone;
+  int32_t slot = -1;       // copied, saved or restored
+  int32_t target = -1;     // the slot that is to hold what `slot` does
+  int32_t has_tail = 0;    // 1: with what rings hold before `end`
+  int64_t begin = 0;       // positions begin .. end - 1: of the slot, or of what is cut
+  int64_t end = 0;         //
+  int64_t name = 0;        // of what is kept: made, restored or dropped
+  int64_t from = 0;        // what it is cut from
+  int64_t tail_from = -1;  // whose tail what is cut has; -1: none
 };
 
 // One trip of T rows through the phases; laid out by the leader, read by all.
 struct Pass {
   int32_t width = 0;  // 0: the epoch is over
+  bool lent = false;  // instead, take part in an epoch of the draft model, and come back
   Row rows[kMaxWidth];
   int32_t wanted = 0;  // rows whose logits are wanted, in order
   int32_t wanted_row[kMaxWidth];
-  SlotCopy copy;  // to be done at the end of an epoch
+  bool hidden = false;  // instead of logits, what the head reads of every row is wanted
+  Chore chore;          // to be done at the end of an epoch
 };
 
 // Which of a plan's workers this process runs: those of a run of whole groups.

@@ -59,7 +59,8 @@ Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kern
   }
   query_ = std::make_unique<Arena>(floats(width * h.heads * h.head_dim));
   attention_ = std::make_unique<Arena>(floats(h.splits * width * h.heads * (h.head_dim + 2)));
-  hidden_ = std::make_unique<Arena>(floats(width * h.intermediate));
+  hidden_ = std::make_unique<Arena>(floats(width * h.lanes * h.hidden_columns));
+  routed_ = std::make_unique<Arena>(floats(width * std::max(h.experts, 1)));
   for (int i = 0; i < exchange_.workers(); ++i) {
     const int worker = exchange_.first_worker() + i;
     workers_.push_back(std::make_unique<Worker>(plan_, weights_, kernels_, activation_, worker));
@@ -172,42 +173,6 @@ int64_t Executor::first_resumable(int slot) const {
   return first;
 }
 
-void Executor::save(int slot, int64_t begin, int64_t end, char* rows, char* tail) const {
-  if (in_epoch_) throw std::logic_error("save: an epoch is running; stop it first");
-  cache_.save_rows(slot, begin, end, rows);
-  if (tail != nullptr) cache_.save_tail(slot, end, tail);
-}
-
-void Executor::restore(int slot, int64_t count, int64_t stride, const char* rows,
-                       const char* tail) {
-  if (in_epoch_) throw std::logic_error("restore: an epoch is running; stop it first");
-  const int64_t begin = lengths_[slot], end = begin + count;
-  cache_.reach(slot, end);
-  cache_.restore_rows(slot, begin, end, stride, rows);
-  if (tail != nullptr) cache_.restore_tail(slot, end, tail);
-  lengths_[slot] = highest_[slot] = end;
-  if (cache_.rings() > 0) restored_[slot] = end;
-}
-
-void Executor::copy(int source, int target) {
-  check_idle("copy");
-  const int64_t now = length(source);
-  length(target);  // throws where there is no such slot
-  if (source == target) {
-    throw std::invalid_argument("copy: expected two slots, got " + std::to_string(source) +
-                                " twice");
-  }
-  running_.clear();
-  cache_.reach(target, highest_[source]);
-  copy_ = {source, target, highest_[source]};
-  team_.start([this](int worker) { work(*workers_[worker]); });
-  team_.join();
-  copy_ = {};
-  lengths_[target] = now;
-  highest_[target] = highest_[source];
-  restored_[target] = restored_[source];
-}
-
 void Executor::check_room(int slot, size_t count) const {
   const int64_t now = length(slot);
   if (count == 0) throw std::invalid_argument("tokens: expected at least one");
@@ -260,8 +225,31 @@ void Executor::check_history(const Advance& advance) const {
   }
 }
 
-void Executor::begin(std::vector<Advance> advances, float* all_logits) {
+void Executor::begin(std::vector<Advance> advances) {
   if (in_epoch_) throw std::logic_error("an epoch is running; read it to its end or stop it first");
+  lay_out_epoch(std::move(advances));
+  in_epoch_ = true;
+  team_.start([this](int worker) { work(*workers_[worker]); });
+}
+
+void Executor::prepare(std::vector<Advance> advances, OnToken on_token) {
+  lay_out_epoch(std::move(advances));
+  on_token_ = std::move(on_token);
+}
+
+void Executor::set_draft_model(Executor& model) {
+  check_idle("draft model");
+  const bool alone = exchange_.ranks() == 1 && model.exchange_.ranks() == 1;
+  if (!alone || model.workers_.size() != workers_.size() ||
+      model.lengths_.size() != lengths_.size() || model.draft_model_ != nullptr || &model == this) {
+    throw std::invalid_argument(
+        "draft model: expected one of its own, in one rank, with the same workers and slots");
+  }
+  draft_model_ = &model;
+  speculation_.set_model(model, plan_.header.vocab);
+}
+
+void Executor::lay_out_epoch(std::vector<Advance> advances) {
   if (to_convert_ > 0) throw std::logic_error("weights: expected every matrix to be converted");
   check(advances);
   running_.clear();
@@ -275,13 +263,11 @@ void Executor::begin(std::vector<Advance> advances, float* all_logits) {
     look_back(running_.back());
   }
   drop_guides();
-  all_logits_ = all_logits;
+  on_token_ = nullptr;
   yield_.store(false, std::memory_order_relaxed);
-  in_epoch_ = true;
-  team_.start([this](int worker) { work(*workers_[worker]); });
 }
 
-void Executor::start(std::vector<Advance> advances) { begin(std::move(advances), nullptr); }
+void Executor::start(std::vector<Advance> advances) { begin(std::move(advances)); }
 
 void Executor::script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws) {
   check_idle("script");
@@ -292,7 +278,22 @@ void Executor::script(int slot, std::vector<int32_t> drafts, std::vector<int32_t
 }
 
 void Executor::logits(int slot, std::vector<int32_t> tokens, float* out) {
-  begin({Advance{.slot = slot, .tokens = std::move(tokens)}}, out);
+  all_logits_ = out;
+  finish(slot, std::move(tokens));
+}
+
+void Executor::hidden(int slot, std::vector<int32_t> tokens, float* out) {
+  all_hidden_ = out;
+  finish(slot, std::move(tokens));
+}
+
+// One slot's tokens from the first pass to the last, all rows of which are wanted.
+void Executor::finish(int slot, std::vector<int32_t> tokens) {
+  struct Forget {
+    float *&logits, *&hidden;
+    ~Forget() { logits = hidden = nullptr; }
+  } forget{all_logits_, all_hidden_};
+  begin({Advance{.slot = slot, .tokens = std::move(tokens)}});
   team_.join();
   in_epoch_ = false;
 }
@@ -342,6 +343,10 @@ void Executor::work(Worker& w) {
     } else if (!exchange_.await_pass(w.passes)) {  // reads pass_, which the leader wrote
       return;
     }
+    if (pass_.lent) {
+      draft_model_->take_part(w.index);
+      continue;
+    }
     const int32_t width = pass_.width;  // kept: in the last phase the leader writes the next pass
     if (width == 0) return end_epoch(w);
     for (const PlanPhase& phase : plan_.phases) {
@@ -370,10 +375,13 @@ bool Executor::await_others(const Worker& w) {
 // The last pass has no rows. It counts as one phase, so that the leader sees who has read it.
 void Executor::end_epoch(Worker& w) {
   const PlanHeader& h = plan_.header;
-  const SlotCopy& copy = pass_.copy;
-  if (copy.source >= 0 && w.index == w.first_worker) {
-    const int64_t heads = h.kv_heads / h.groups;
-    cache_.copy(copy.source, copy.target, copy.positions, w.group * heads, heads);
+  const Chore chore = pass_.chore;
+  const int64_t heads = h.kv_heads / h.groups;
+  if (w.index == w.first_worker) {
+    w.kept.run(chore, cache_, {w.group * heads, heads});
+  } else if (chore.kind != Chore::kNone) {
+    // Or this worker would write into rings, in the next pass, what is still to be saved of them.
+    exchange_.await(static_cast<int32_t>(w.first_worker), w.finished + 1, h.phases - 1);
   }
   w.base = ++w.finished;
   exchange_.publish(w.index, w.finished, h.phases - 1);
@@ -432,6 +440,12 @@ void Executor::run(Worker& w, const PlanPhase& phase) {
       return gate_up(w, phase);
     case PhaseKind::kDown:
       return project_down(w, phase);
+    case PhaseKind::kRoute:
+      return route(w, phase);
+    case PhaseKind::kExpertGateUp:
+      return expert_gate_up(w, phase);
+    case PhaseKind::kExpertDown:
+      return expert_down(w, phase);
     case PhaseKind::kGather:
       return gather(w, phase);
     case PhaseKind::kHead:

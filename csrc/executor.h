@@ -6,53 +6,31 @@
 // layers later. Here a worker waits for what its plan names, and for nothing else.
 //
 // Shape legend: T rows of a pass, L lanes, D hidden, F intermediate, H query heads, K KV heads,
-// h head_dim, V vocabulary, S splits.
+// h head_dim, V vocabulary, S splits, E experts, k chosen of them, X inner width of one.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
+#include "advance.h"
 #include "choose.h"
 #include "exchange.h"
 #include "kernels.h"
 #include "kv_cache.h"
+#include "model_drafter.h"
 #include "plan.h"
 #include "progress.h"
+#include "routing.h"
 #include "speculation.h"
 #include "team.h"
 #include "token_ring.h"
 #include "weights.h"
 
 namespace monolane {
-
-// The most probable token, without any limit or penalty.
-constexpr Draw kPlainDraw = {.seed = 0,
-                             .top_p = 1,
-                             .min_p = 0,
-                             .temperature = 0,
-                             .top_k = 0,
-                             .frequency_penalty = 0,
-                             .presence_penalty = 0,
-                             .repetition_penalty = 1};
-
-// What one slot does in an epoch, in memory of its own; see AdvanceRecord and
-// monolane.epoch.Advance.
-struct Advance {
-  int32_t slot = 0;
-  std::vector<int32_t> tokens = {};
-  int32_t budget = 1;
-  Draw draw = kPlainDraw;
-  std::vector<LogitBias> biases = {};
-  std::vector<int32_t> stop_ids = {};
-  int32_t logprobs = -1;              // alternatives to report with each token; -1: nothing
-  bool guided = false;                // every draw waits for a Guide
-  int32_t drafts = 0;                 // tokens drafted for a pass; kAutoDrafts: as many as pay
-  std::vector<int32_t> history = {};  // tokens that the slot holds, or none
-  int32_t prompt = 0;                 // how many of history and tokens were given, not drawn
-  std::vector<int32_t> earlier = {};  // texts to draft from, kTextEnd behind each
-};
 
 // What may follow the last token of a guided slot; see monolane.epoch.Guide.
 struct Guide {
@@ -104,8 +82,21 @@ class Executor {
   void restore(int slot, int64_t count, int64_t stride, const char* rows, const char* tail);
   const KvCache& cache() const { return cache_; }
 
+  // The same with what all ranks keep, each of its own lanes, under a name that is not yet known:
+  // of a slot; of what is kept already, positions begin .. end - 1 and the tail of `tail_from`, -1
+  // for none. `keep` returns whether there is a tail. Throw std::invalid_argument where a name or a
+  // position is not there.
+  bool keep(int64_t name, int slot, int64_t begin, int64_t end);
+  void cut(int64_t name, int64_t from, int64_t begin, int64_t end, int64_t tail_from);
+  void resume(int64_t name, int slot, int64_t count, bool has_tail);
+  void drop(int64_t name);
+
   // Feeds tokens and writes their logits [T, V]; returns when done.
   void logits(int slot, std::vector<int32_t> tokens, float* out);
+
+  // Feeds tokens and writes what the head reads of each, normed and of lanes the mean [T, D];
+  // returns when done.
+  void hidden(int slot, std::vector<int32_t> tokens, float* out);
 
   // Begins an epoch and returns; one at a time.
   void start(std::vector<Advance> advances);
@@ -115,6 +106,17 @@ class Executor {
   // over: then nothing waits. Forgotten with the epoch. This and `interrupt` may be called while
   // another thread reads. Throws std::invalid_argument if the guide allows no token.
   void guide(int slot, Guide guide);
+
+  // From the next epoch on, has a model draft tokens for this one; it must outlive this executor.
+  // Throws std::invalid_argument if it has other workers or slots, or either has several ranks.
+  void set_draft_model(Executor& model);
+
+  // In a draft model's executor: lays out an epoch, which says of each token that it draws, and
+  // gets told whether its slot goes on. Then every worker of the executor for which it drafts calls
+  // `take_part`, which returns when the epoch is over.
+  using OnToken = std::function<bool(int32_t slot, int32_t token, const float* logits)>;
+  void prepare(std::vector<Advance> advances, OnToken on_token);
+  void take_part(int worker) { work(*workers_[worker]); }
 
   // For tests and measurements, between epochs: see Speculation::script.
   void script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws);
@@ -166,11 +168,15 @@ class Executor {
 
   void check(const std::vector<Advance>& advances) const;
   int64_t first_resumable(int slot) const;
+  int64_t kept_positions(int64_t name) const;
+  void run_chore(const Chore& chore);
   void check_room(int slot, size_t count) const;
   void check_token(const char* what, int32_t token) const;
   void check_history(const Advance& advance) const;
   void check_guide(int slot, const Guide& guide) const;
-  void begin(std::vector<Advance> advances, float* all_logits);
+  void begin(std::vector<Advance> advances);
+  void finish(int slot, std::vector<int32_t> tokens);
+  void lay_out_epoch(std::vector<Advance> advances);
   void drop_guides();
 
   void work(Worker& w);
@@ -179,6 +185,8 @@ class Executor {
   void lay_out_pass();
   void lay_out_rows();
   void draft();
+  bool ask_for_drafts(Running& running, int rows, bool reading);
+  void lend_workers();
   void time_pass();
   void add_rows(Running& running);
   bool settle_parked();
@@ -203,6 +211,9 @@ class Executor {
   void project_out(Worker& w, const PlanPhase& phase);
   void gate_up(Worker& w, const PlanPhase& phase);
   void project_down(Worker& w, const PlanPhase& phase);
+  void route(Worker& w, const PlanPhase& phase);
+  void expert_gate_up(Worker& w, const PlanPhase& phase);
+  void expert_down(Worker& w, const PlanPhase& phase);
   void gather(Worker& w, const PlanPhase& phase);
   void project_head(Worker& w, const PlanPhase& phase);
   void choose_tokens();
@@ -224,10 +235,15 @@ class Executor {
   template <typename Store>
   void multiply(Worker& w, const PlanPhase& phase, int64_t index, Store store);
 
+  void offer_normed(const Worker& w);
   void join_lanes(int64_t t, float* out) const;
+  void merge_lanes(int64_t t, float* out) const;
+  const void* gather_tokens(const Worker& w, Activation kind, int64_t columns,
+                            std::span<const Routing::Use> uses) const;
   float* output(PlanBuffer module, int64_t slot, int64_t lane) const;
   PlanShare share(const Worker& w, int32_t table) const;
-  const Matrix& rows(const Worker& w, const PlanPhase& phase, int64_t index) const;
+  const Matrix& rows(const Worker& w, const PlanPhase& phase, int64_t index,
+                     int64_t expert = 0) const;
   int64_t index_of(const PlanPhase& phase) const { return &phase - plan_.phases.data(); }
   const PlanMatrix& matrix_of(int64_t phase, int64_t matrix) const;
 
@@ -246,14 +262,17 @@ class Executor {
   // Shared by the workers of a group; who may touch what when is the plan's business.
   std::unique_ptr<Arena> query_;      // [L, T, H/L*h]
   std::unique_ptr<Arena> attention_;  // [L, S, T, H/L, h + 2]
-  std::unique_ptr<Arena> hidden_;     // [L, T, F/L]
+  std::unique_ptr<Arena> hidden_;     // [L, T, F/L]; of a mixture [1, T, k*X]
+  std::unique_ptr<Arena> routed_;     // [1, T, E]
 
   Pass& pass_;
   std::vector<std::unique_ptr<Worker>> workers_;  // those of this process
 
   std::vector<Running> running_;
-  SlotCopy copy_;                // to be done by the next epoch, which has no advances
-  float* all_logits_ = nullptr;  // where `logits` wants every row
+  Chore chore_;  // to be done by the next epoch, which has no advances
+  // Where `logits` and `hidden` want every row of the one slot; else null.
+  float* all_logits_ = nullptr;
+  float* all_hidden_ = nullptr;
   std::atomic<bool> yield_{false};
   std::vector<std::atomic<Guide*>> guides_;  // [slots] posted and not yet taken, or null
   std::atomic<uint32_t> call_count_{0};
@@ -261,8 +280,12 @@ class Executor {
   TokenRing ring_;
   ChooseScratch scratch_;
   Speculation speculation_;
-  std::vector<Draft*> drafts_;  // of a pass: scratch
-  int64_t pass_begun_ns_ = 0;   // of a pass whose rows all decode; 0: of another
+  Executor* draft_model_ = nullptr;
+  OnToken on_token_ = nullptr;  // of an epoch that drafts for another executor
+  // Of a pass: scratch.
+  std::vector<ModelAsk> asks_;
+  std::vector<Draft*> drafts_;
+  int64_t pass_begun_ns_ = 0;  // of a pass whose rows all decode; 0: of another
   bool in_epoch_ = false;
   bool following_ = false;
   int64_t to_convert_ = 0;  // matrices that `convert` has not been called for

@@ -64,12 +64,17 @@ class KvCache {
     memory_->prefer_huge(slot * slot_bytes_, (slot + 1) * slot_bytes_);
   }
 
+  // KV heads of all lanes, `first` and those behind it.
+  struct Heads {
+    int64_t first, count;
+  };
+  Heads all_heads() const { return {first_head_, heads_}; }
+
   // Makes the first `positions` ever written in one slot those of another, too, of some heads.
-  void copy(int64_t source, int64_t target, int64_t positions, int64_t head, int64_t heads) {
-    const int64_t first = 2 * (head - first_head_);
+  void copy(int64_t source, int64_t target, int64_t positions, Heads heads) {
     for (size_t layer = 0; layer < capacity_.size(); ++layer) {
       const int64_t rows = std::min(positions, capacity_[layer]);  // the whole ring once it is full
-      for (int64_t i = first; i < first + 2 * heads && rows > 0; ++i) {
+      for (int64_t i = first_of(heads); i < end_of(heads) && rows > 0; ++i) {
         std::memcpy(row(target, layer, i, 0), row(source, layer, i, 0),
                     static_cast<size_t>(rows * row_bytes(format_, head_dim_)));
       }
@@ -80,16 +85,17 @@ class KvCache {
   // position of the context gives rows, [2 * heads][positions][row]; one whose ring is smaller
   // gives a tail: the positions before `end` that the token at `end` sees, as `windows` says.
   int64_t rings() const { return rings_; }  // layers that give a tail
-  int64_t kept_rows() const {               // of each position
-    return 2 * heads_ * (static_cast<int64_t>(capacity_.size()) - rings_);
+  int64_t kept_rows(int64_t heads) const {  // of each position
+    return 2 * heads * (static_cast<int64_t>(capacity_.size()) - rings_);
   }
   int64_t kept_row_bytes() const { return row_bytes(format_, head_dim_); }
-  int64_t tail_bytes(int64_t end) const;
-  void save_rows(int64_t slot, int64_t begin, int64_t end, char* rows) const;
-  void save_tail(int64_t slot, int64_t end, char* tail) const;
+  int64_t tail_bytes(int64_t end, int64_t heads) const;
+  void save_rows(int64_t slot, int64_t begin, int64_t end, Heads heads, char* rows) const;
+  void save_tail(int64_t slot, int64_t end, Heads heads, char* tail) const;
   // `stride`: positions from one row's list to the next; `end - begin` of each are restored.
-  void restore_rows(int64_t slot, int64_t begin, int64_t end, int64_t stride, const char* rows);
-  void restore_tail(int64_t slot, int64_t end, const char* tail);
+  void restore_rows(int64_t slot, int64_t begin, int64_t end, int64_t stride, Heads heads,
+                    const char* rows);
+  void restore_tail(int64_t slot, int64_t end, Heads heads, const char* tail);
 
   Format format() const { return format_; }
   size_t bytes() const { return memory_->bytes(); }
@@ -101,7 +107,10 @@ class KvCache {
     return std::max<int64_t>(0, end - windows_[layer] + 1);
   }
   template <typename Move>
-  void for_tail(int64_t slot, int64_t end, Move move) const;
+  void for_tail(int64_t slot, int64_t end, Heads heads, Move move) const;
+  // Of their keys and values, in a slot's layer.
+  int64_t first_of(Heads heads) const { return 2 * (heads.first - first_head_); }
+  int64_t end_of(Heads heads) const { return first_of(heads) + 2 * heads.count; }
   size_t head_bytes(int64_t layer) const {
     return static_cast<size_t>(capacity_[layer] * row_bytes(format_, head_dim_));
   }

@@ -17,7 +17,8 @@ void Executor::lay_out_pass() {
   for (;;) {
     pass_.width = 0;
     pass_.wanted = 0;
-    pass_.copy = copy_;
+    pass_.hidden = all_hidden_ != nullptr;
+    pass_.chore = chore_;
     const uint32_t calls = call_count_.load(std::memory_order_acquire);  // before looking for them
     if (yield_.load(std::memory_order_relaxed)) {
       // A parked slot gives its last token back: the next epoch feeds it, and has its logits then.
@@ -66,29 +67,56 @@ void Executor::draft() {
     rows += decoding;
     reading |= !decoding;
   }
+  asks_.clear();
+  for (Running& running : running_) {
+    if (!ask_for_drafts(running, rows, reading)) running.draft.clear();
+  }
+  if (!asks_.empty()) speculation_.draft_by_model(asks_, rows, [this] { lend_workers(); }, yield_);
   drafts_.clear();
   for (Running& running : running_) {
-    const Advance& advance = running.advance;
-    if (running.done || running.parked || advance.drafts == 0) continue;
-    speculation_.catch_up(advance.slot);
-    if (running.fed < advance.tokens.size()) continue;
-    // A pass draws a token more than it has drafts, and all that is drawn but the last is fed.
-    const int64_t left = std::min<int64_t>(advance.budget - running.drawn - 1, kMostDrafts);
-    const int64_t room = std::min<int64_t>(left, plan_.header.max_width - rows);
-    const bool given = advance.drafts != kAutoDrafts;
-    const int64_t most = given ? std::min<int64_t>(room, advance.drafts) : room;
-    if (most <= 0 || (reading && !given)) continue;
-    speculation_.propose(advance.slot, lengths_[advance.slot] + 1, static_cast<size_t>(most),
-                         running.draft);
-    running.draft.wait = advance.guided ? speculation_.wait() : 0;
-    if (given) {
-      running.draft.used = running.draft.tokens.size();
-      rows += static_cast<int>(running.draft.used);
-    } else {
-      drafts_.push_back(&running.draft);
+    Draft& draft = running.draft;
+    if (draft.tokens.empty() || running.done || running.parked) continue;
+    if (running.advance.drafts == kAutoDrafts) {
+      drafts_.push_back(&draft);
+      continue;
     }
+    const int32_t room = std::max(0, plan_.header.max_width - rows);
+    draft.used = std::min<size_t>(draft.tokens.size(), room);
+    rows += static_cast<int>(draft.used);
   }
   if (!drafts_.empty()) speculation_.share_out(drafts_, rows);
+}
+
+// Has the slot's own drafter propose tokens, and notes whether a draft model is to be asked, too.
+// Returns whether the slot may have drafts in this pass.
+bool Executor::ask_for_drafts(Running& running, int rows, bool reading) {
+  const Advance& advance = running.advance;
+  if (running.done || running.parked) return true;
+  if (advance.drafts == 0) return false;
+  speculation_.catch_up(advance.slot);
+  if (running.fed < advance.tokens.size()) return false;
+  // A pass draws a token more than it has drafts, and all that is drawn but the last is fed.
+  const int64_t left = advance.budget - running.drawn - 1;
+  const int64_t room =
+      std::min<int64_t>({left, kMostDrafts, int64_t{plan_.header.max_width} - rows});
+  const bool given = advance.drafts != kAutoDrafts;
+  const int64_t most = given ? std::min<int64_t>(room, advance.drafts) : room;
+  if (most <= 0 || (reading && !given)) return false;
+  const int64_t position = lengths_[advance.slot] + 1;
+  const size_t wanted = static_cast<size_t>(most);
+  speculation_.propose(advance, position, wanted, running.draft);
+  running.draft.wait = advance.guided ? speculation_.wait() : 0;
+  speculation_.ask_model(advance, position, wanted, left, running.draft, asks_);
+  return true;
+}
+
+// Has all workers, this one too, run the epoch that the draft model's executor has laid out. It has
+// passes of its own, in which all take part: so nobody still reads this one when it returns.
+void Executor::lend_workers() {
+  pass_.lent = true;
+  exchange_.publish_pass(workers_.front()->passes++);
+  draft_model_->take_part(0);
+  pass_.lent = false;
 }
 
 void Executor::add_rows(Running& running) {
@@ -103,7 +131,7 @@ void Executor::add_rows(Running& running) {
   for (size_t i = 0; i < count; ++i) {
     const int32_t token = decoding ? running.next : advance.tokens[running.fed++];
     const bool last = decoding || running.fed == advance.tokens.size();
-    if (last || all_logits_ != nullptr) {
+    if ((last || all_logits_ != nullptr) && !pass_.hidden) {
       running.row = pass_.wanted;
       pass_.wanted_row[pass_.wanted++] = pass_.width;
     }
@@ -126,6 +154,14 @@ void Executor::choose_tokens() {
   if (all_logits_ != nullptr) {  // one slot, whose rows are all wanted
     std::memcpy(all_logits_, logits, floats(pass_.wanted * vocab));
     all_logits_ += pass_.wanted * vocab;
+    Running& only = running_.front();
+    only.done = only.fed == only.advance.tokens.size();
+    return;
+  }
+  if (pass_.hidden) {  // one slot, whose rows are all there
+    for (int64_t t = 0; t < pass_.width; ++t, all_hidden_ += plan_.header.hidden) {
+      merge_lanes(t, all_hidden_);
+    }
     Running& only = running_.front();
     only.done = only.fed == only.advance.tokens.size();
     return;
@@ -192,21 +228,26 @@ void Executor::look_back(Running& running) const {
 void Executor::emit(Running& running, int32_t token, const float* logits, int32_t drafted,
                     int32_t accepted) {
   const Advance& advance = running.advance;
+  const std::vector<int32_t>& stops = advance.stop_ids;
+  running.next = token;
+  if (running.seen.penalises()) running.seen.note(token, true);
+  running.done = ++running.drawn == advance.budget ||
+                 std::find(stops.begin(), stops.end(), token) != stops.end();
+  if (on_token_) {
+    running.done |= !on_token_(advance.slot, token, logits);
+    return;
+  }
   TokenEvent event{};
   event.slot = advance.slot;
   event.token = token;
   event.drafted = drafted;
   event.accepted = accepted;
+  event.drafter = drafted > 0 || accepted > 0 ? static_cast<int32_t>(running.draft.by) : 0;
   event.logprob = std::numeric_limits<float>::quiet_NaN();
   if (advance.logprobs >= 0 && logits != nullptr) {
     report_logprobs(logits, plan_.header.vocab, advance.logprobs, event);
   }
   event.time_ns = now_ns();
-  running.next = token;
-  if (running.seen.penalises()) running.seen.note(token, true);
-  const std::vector<int32_t>& stops = advance.stop_ids;
-  running.done = ++running.drawn == advance.budget ||
-                 std::find(stops.begin(), stops.end(), token) != stops.end();
   ring_.push(event);
 }
 

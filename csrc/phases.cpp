@@ -30,8 +30,9 @@ PlanShare Executor::share(const Worker& w, int32_t table) const {
   return plan_.share(table, w.index);
 }
 
-const Matrix& Executor::rows(const Worker& w, const PlanPhase& phase, int64_t index) const {
-  return w.weights.of(index_of(phase), index);
+const Matrix& Executor::rows(const Worker& w, const PlanPhase& phase, int64_t index,
+                             int64_t expert) const {
+  return w.weights.of(index_of(phase), index, expert);
 }
 
 void Executor::embed(Worker& w) {
@@ -483,6 +484,7 @@ void Executor::project_head(Worker& w, const PlanPhase& phase) {
   const bool shared = plan_.shared_head();
   float* logits = exchange_.logits();
   if (!shared) update(w, phase);
+  if (!shared && pass_.hidden) offer_normed(w);
   if (wanted == 0) return;
 
   const PlanShare own = share(w, part.share);
@@ -514,6 +516,21 @@ void Executor::project_head(Worker& w, const PlanPhase& phase) {
   }
 }
 
+// Offers what each lane's own head reads, for `hidden`. Only the leader reads it, when it chooses
+// tokens: it waits for this phase, for the logits' sake.
+void Executor::offer_normed(const Worker& w) {
+  const PlanHeader& h = plan_.header;
+  const int64_t width = pass_.width, hidden = h.hidden;
+  if (w.index != w.first_worker) return;  // all workers of a group have its streams whole
+  for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
+    const int64_t owner = w.first_lane + lane, scale = h.final_norm_per_lane ? owner * hidden : 0;
+    float* out = exchange_.stream() + owner * h.max_width * hidden;
+    kernels_.rms_norm(w.x->as<float>() + lane * width * hidden, hidden, weights_.final_norm + scale,
+                      h.norm_eps, hidden, width, out, hidden);
+    exchange_.wrote(w.index, out, hidden, width, hidden, true);
+  }
+}
+
 // The input of a head that reads all lanes, from what `gather` offered: [D] or [L*D].
 void Executor::join_lanes(int64_t t, float* out) const {
   const PlanHeader& h = plan_.header;
@@ -527,11 +544,22 @@ void Executor::join_lanes(int64_t t, float* out) const {
     }
     return;
   }
-  std::memcpy(out, stream(0), floats(hidden));
-  for (int64_t lane = 1; lane < h.lanes; ++lane) add_to(out, stream(lane), hidden);
-  if (h.head == PlanHead::kMean) scale_by(out, 1.0f / static_cast<float>(h.lanes), hidden);
-  if (h.head == PlanHead::kSum) {
+  merge_lanes(t, out);
+}
+
+// The normed sum of the lanes' streams, or the mean of their normed ones, from what was offered.
+void Executor::merge_lanes(int64_t t, float* out) const {
+  const PlanHeader& h = plan_.header;
+  const int64_t hidden = h.hidden;
+  for (int64_t lane = 0; lane < h.lanes; ++lane) {
+    const float* stream = exchange_.stream() + (lane * h.max_width + t) * hidden;
+    lane == 0 ? static_cast<void>(std::memcpy(out, stream, floats(hidden)))
+              : add_to(out, stream, hidden);
+  }
+  if (h.head == PlanHead::kSum && plan_.shared_head()) {
     kernels_.rms_norm(out, hidden, weights_.final_norm, h.norm_eps, hidden, 1, out, hidden);
+  } else if (h.lanes > 1) {
+    scale_by(out, 1.0f / static_cast<float>(h.lanes), hidden);
   }
 }
 

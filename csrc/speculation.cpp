@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "suffix_drafter.h"
+#include "token_ring.h"
 
 namespace monolane {
 namespace {
@@ -16,6 +17,14 @@ constexpr size_t kCatchUp = 512;  // tokens that a drafter reads in a pass: tens
 // What drafts must promise over none. Estimates are noisy: without it, text with nothing to copy
 // would pay for passes that only seem to be worth it.
 constexpr double kMargin = 1.03;
+// Of a draft model that nobody knows yet: what makes it worth a first try.
+constexpr float kFirstFollows = 0.7f;
+// What it may cost where it does not pay: this part of the time that passes take is saved up for
+// short drafts, from which one learns whether it would by now, up to so much.
+constexpr double kAllowance = 0.005;
+constexpr double kMostAllowance = 2e9;  // ns
+constexpr size_t kProbe = 2;            // tokens of such a draft
+constexpr int64_t kMostLeft = 256;      // tokens that an answer is taken to have left at most
 
 template <typename T>
 bool begins_with(const std::vector<T>& whole, size_t at, const std::vector<T>& part, size_t from) {
@@ -63,6 +72,7 @@ void Speculation::begin(int slot, const std::vector<int32_t>& history,
     mine.earlier_read = 0;
     mine.drafter->clear();
     mine.acceptance = {};
+    mine.follows = {};
   }
   const size_t old = std::min(known.size(), history.size());
   const size_t fed = known.size() - old;
@@ -90,8 +100,16 @@ void Speculation::catch_up(int slot) {
   mine.drafter->observe(next + given, count - given);
 }
 
-void Speculation::propose(int slot, int64_t position, size_t most, Draft& draft) {
-  const Slot& mine = slots_[slot];
+// Adds the chances of a token behind those of the ones before it.
+void Speculation::state(Slot& mine, Draft& draft, float stated) const {
+  const int by = static_cast<int>(draft.by);
+  const double before = draft.chances.empty() ? 1 : draft.chances.back();
+  draft.chances.push_back(before *
+                          mine.acceptance[by].of(stated, acceptance_[by].of(stated, stated)));
+}
+
+void Speculation::propose(const Advance& advance, int64_t position, size_t most, Draft& draft) {
+  Slot& mine = slots_[advance.slot];
   draft.tokens.resize(most);
   draft.stated.resize(most);
   size_t count = 0;
@@ -100,16 +118,100 @@ void Speculation::propose(int slot, int64_t position, size_t most, Draft& draft)
       draft.tokens[count] = mine.drafts[position + count];
       draft.stated[count] = 1;
     }
-  } else if (mine.drafter->length() == mine.tokens.size()) {  // else it has not caught up yet
+  } else if (advance.drafter != DraftBy::kModel &&
+             mine.drafter->length() == mine.tokens.size()) {  // else it has not caught up yet
     count = mine.drafter->draft(most, draft.tokens.data(), draft.stated.data());
   }
   draft.tokens.resize(count);
   draft.stated.resize(count);
-  double chance = 1;
-  for (const float stated : draft.stated) {
-    chance *= mine.acceptance.of(stated, acceptance_.of(stated, stated));
-    draft.chances.push_back(chance);
+  for (const float stated : draft.stated) state(mine, draft, stated);
+}
+
+void Speculation::ask_model(const Advance& advance, int64_t position, size_t most, int64_t left,
+                            Draft& draft, std::vector<ModelAsk>& asks) const {
+  const Slot& mine = slots_[advance.slot];
+  // It has to know the whole sequence. What is scripted is not to be replaced.
+  const bool known = static_cast<int64_t>(mine.tokens.size()) == position;
+  if (model_ == nullptr || advance.drafter == DraftBy::kSuffix || !known || !mine.drafts.empty()) {
+    return;
   }
+  asks.push_back({&advance, &mine.tokens, mine.prompt, most, left, &draft});
+}
+
+void Speculation::draft_by_model(std::vector<ModelAsk>& asks, int rows,
+                                 const std::function<void()>& lend, const std::atomic<bool>& stop) {
+  const int sequences = static_cast<int>(asks.size());
+  bool probes = true;
+  std::erase_if(asks, [&](ModelAsk& ask) {
+    const bool given = ask.advance->drafts != kAutoDrafts;
+    if (!given && !pays(ask, rows, sequences)) return true;
+    ask.draft->clear();
+    ask.draft->by = DraftBy::kModel;
+    probes &= ask.probe;
+    return false;
+  });
+  if (asks.empty()) return;
+  const auto go_on = [&](const ModelAsk& ask, int32_t token, float stated) {
+    ask.draft->tokens.push_back(token);
+    ask.draft->stated.push_back(stated);
+    state(slots_[ask.advance->slot], *ask.draft, stated);
+    return ask.draft->chances.back() * ask.rate >= ask.least;
+  };
+  const int64_t begun = now_ns();
+  model_->draft(asks, go_on, lend, stop);
+  if (probes) allowance_ -= static_cast<double>(now_ns() - begun);
+}
+
+// Tokens a nanosecond, at the best use of a draft that is there.
+double Speculation::best_rate(const Draft& draft, int rows) const {
+  double expected = rows, best = expected / cost_.of(rows), waited = 0;
+  int width = rows;
+  for (const double chance : draft.chances) {
+    if (++width > max_width_) break;
+    expected += chance;
+    waited += chance * draft.wait;
+    best = std::max(best, expected / (cost_.of(width) + waited));
+  }
+  return best;
+}
+
+// Whether asking the draft model promises more tokens a second, what it has to read first
+// included, or may be tried to learn that. Then says when to stop drafting.
+bool Speculation::pays(ModelAsk& ask, int rows, int sequences) const {
+  const Slot& mine = slots_[ask.advance->slot];
+  const double plain = cost_.of(rows);
+  if (plain == 0) return false;  // nothing was run yet
+  const double step = model_->cost(sequences) / sequences;
+  const double reading = model_->reading_cost(ask.advance->slot, *ask.tokens);
+  const double other = best_rate(*ask.draft, rows);
+  ask.rate = mine.follows.of(0, follows_.of(0, kFirstFollows));
+  double expected = rows, chance = 1, waited = 0, best = 0;
+  size_t length = 1;
+  for (size_t i = 1; i <= ask.most; ++i) {
+    chance *= ask.rate;
+    expected += chance;
+    waited += chance * ask.draft->wait;
+    const double count = static_cast<double>(i);
+    const double time = cost_.of(rows + static_cast<int>(i)) + count * step + waited;
+    if (expected / time <= best) continue;
+    best = expected / time;
+    length = i;
+  }
+  const double left = static_cast<double>(std::min(ask.left, kMostLeft));
+  if (best > kMargin * other && (1 / other - 1 / best) * left > reading) {
+    const double widening = cost_.of(rows + static_cast<int>(length)) - plain;
+    ask.least = best * (step + widening / static_cast<double>(length));
+    return true;
+  }
+  ask.probe = true;
+  ask.most = std::min(ask.most, kProbe);
+  const bool copies = other * plain > kMargin * rows;  // there is something better to do
+  return !copies && allowance_ > reading + step * static_cast<double>(ask.most);
+}
+
+void Speculation::add_cost(int width, int64_t nanoseconds) {
+  cost_.add(width, nanoseconds);
+  allowance_ = std::min(allowance_ + kAllowance * static_cast<double>(nanoseconds), kMostAllowance);
 }
 
 // The most probable drafted tokens of all sequences go in first. A draft's chances fall from token
@@ -145,8 +247,12 @@ int32_t Speculation::drawn(int slot, int64_t position, int32_t token) const {
 }
 
 void Speculation::learn(int slot, const Draft& draft, size_t i, bool right) {
-  slots_[slot].acceptance.add(draft.stated[i], right);
-  acceptance_.add(draft.stated[i], right);
+  const int by = static_cast<int>(draft.by);
+  slots_[slot].acceptance[by].add(draft.stated[i], right);
+  acceptance_[by].add(draft.stated[i], right);
+  if (draft.by != DraftBy::kModel) return;
+  slots_[slot].follows.add(0, right);
+  follows_.add(0, right);
 }
 
 }  // namespace monolane

@@ -5,16 +5,18 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
+#include "advance.h"
 #include "drafter.h"
+#include "model_drafter.h"
 #include "pass_cost.h"
 
 namespace monolane {
-
-constexpr int32_t kAutoDrafts = -1;  // as many as pay; see Advance
 
 // How often a drafter is right when it says so: counts by what it said, old ones fading.
 class Acceptance {
@@ -30,22 +32,6 @@ class Acceptance {
     float tries = 0, right = 0;
   };
   std::array<Bin, kBins> bins_ = {};
-};
-
-// What is proposed behind a sequence, and how much of it goes into the pass.
-struct Draft {
-  std::vector<int32_t> tokens = {};
-  std::vector<float> stated = {};    // by the drafter: that a token is right if those before it are
-  std::vector<double> chances = {};  // that it is right and all before it are, by experience
-  size_t used = 0;                   // tokens that the pass verifies, from the first on
-  double wait = 0;                   // expected nanoseconds of each that is right, beside its row
-
-  void clear() {
-    tokens.clear();
-    stated.clear();
-    chances.clear();
-    used = 0;
-  }
 };
 
 class Speculation {
@@ -65,6 +51,11 @@ class Speculation {
   // the model's stead. Empty: as always.
   void script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws);
 
+  // Has this model draft, too, for sequences of a vocabulary.
+  void set_model(Executor& model, int32_t vocab) {
+    model_ = std::make_unique<ModelDrafter>(model, static_cast<int>(slots_.size()), vocab);
+  }
+
   const PassCost& cost() const { return cost_; }
 
   // ---- By the leader, in an epoch ----
@@ -72,8 +63,18 @@ class Speculation {
   // Lets a slot's drafter read on, a part at a time, so that no pass waits long for it.
   void catch_up(int slot);
 
-  // Proposes up to `most` tokens from `position` on; none of them is used yet.
-  void propose(int slot, int64_t position, size_t most, Draft& draft);
+  // Proposes up to `most` tokens from `position` on, without a draft model; none is used yet.
+  void propose(const Advance& advance, int64_t position, size_t most, Draft& draft);
+
+  // Adds what a draft model is to be asked for the sequence, of which `left` tokens are to be drawn
+  // behind `position`, if there is one that may draft for it.
+  void ask_model(const Advance& advance, int64_t position, size_t most, int64_t left, Draft& draft,
+                 std::vector<ModelAsk>& asks) const;
+
+  // Replaces drafts by those of the draft model, where that promises more tokens a second, in a
+  // pass that has `rows` rows besides. `lend`, `stop`: see ModelDrafter.
+  void draft_by_model(std::vector<ModelAsk>& asks, int rows, const std::function<void()>& lend,
+                      const std::atomic<bool>& stop);
 
   // Says how much of each draft to use in a pass that has `rows` rows besides.
   void share_out(const std::vector<Draft*>& drafts, int rows);
@@ -86,7 +87,7 @@ class Speculation {
   // Draft `i`, used or not, was right or not.
   void learn(int slot, const Draft& draft, size_t i, bool right);
 
-  void add_cost(int width, int64_t nanoseconds) { cost_.add(width, nanoseconds); }
+  void add_cost(int width, int64_t nanoseconds);
 
   // How long a guided draw within a pass waits for its mask, which the token before it tells.
   void add_wait(int64_t nanoseconds) { wait_.add(1, nanoseconds); }
@@ -97,9 +98,10 @@ class Speculation {
     std::vector<int32_t> earlier = {};  // texts of other sequences
     size_t earlier_read = 0;            // tokens of them that the drafter has read
     std::vector<int32_t> tokens = {};
-    size_t prompt = 0;                           // how many of them were given
-    std::unique_ptr<Drafter> drafter = nullptr;  // made when first asked for
-    Acceptance acceptance = {};                  // of this sequence
+    size_t prompt = 0;                                  // how many of them were given
+    std::unique_ptr<Drafter> drafter = nullptr;         // made when first asked for
+    std::array<Acceptance, kDrafters> acceptance = {};  // of this sequence
+    Acceptance follows = {};                            // a draft model's, whatever it stated
     std::vector<int32_t> drafts = {}, draws = {};
   };
   struct Candidate {
@@ -107,12 +109,19 @@ class Speculation {
     Draft* draft;
   };
 
+  double best_rate(const Draft& draft, int rows) const;
+  bool pays(ModelAsk& ask, int rows, int sequences) const;
+  void state(Slot& mine, Draft& draft, float stated) const;
+
   std::vector<Slot> slots_;
   int max_width_;
   int64_t context_;
   PassCost cost_;
   PassCost wait_{1};
-  Acceptance acceptance_;  // of all sequences
+  std::array<Acceptance, kDrafters> acceptance_;  // of all sequences
+  Acceptance follows_;
+  std::unique_ptr<ModelDrafter> model_ = nullptr;
+  double allowance_ = 0;  // nanoseconds that the draft model may spend to learn whether it pays
   std::vector<Candidate> candidates_;
 };
 

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "executor.h"
+#include "kept.h"
+#include "routing.h"
 #include "timed.h"
 #include "worker_rows.h"
 
@@ -17,20 +19,26 @@ inline size_t floats(int64_t count) { return static_cast<size_t>(count) * sizeof
 struct Executor::Worker {
   Worker(const Plan& plan, const ModelWeights& weights, const Kernels& kernels,
          Activation activation, int worker)
-      : index(worker), group(worker / plan.header.group_workers), weights(plan, weights, worker) {
+      : index(worker),
+        group(worker / plan.header.group_workers),
+        weights(plan, weights, worker),
+        routing(plan.header.experts, plan.header.chosen, plan.header.chosen_normalised != 0,
+                plan.header.max_width) {
     const PlanHeader& h = plan.header;
     const int64_t lanes = h.group_lanes, width = h.max_width;
     first_lane = group * lanes;
     first_worker = group * h.group_workers;
     const int64_t concat = h.head == PlanHead::kConcat ? int64_t{h.lanes} * h.hidden : 0;
-    int64_t columns = std::max<int64_t>(
-        {h.hidden, concat, h.intermediate / h.lanes, int64_t{h.heads} / h.lanes * h.head_dim});
+    int64_t columns = std::max<int64_t>({h.hidden, concat, h.intermediate / h.lanes, h.expert_inner,
+                                         int64_t{h.heads} / h.lanes * h.head_dim});
     // The kinds in which activations are packed: one, unless formats are mixed.
     int64_t packed_bytes = 0;
     for (const PlanPhase& phase : plan.phases) {
       for (int32_t i = 0; i < phase.num_matrices; ++i) {
-        const Weight& weight = weights.weight(phase.matrices[i].role, phase.layer);
-        token_bytes[static_cast<int>(activation_for(weight.format, activation))] = 1;
+        const WeightRole role = phase.matrices[i].role;
+        const Weight& weight = weights.weight(role, phase.layer);
+        const Activation wanted = role == WeightRole::kRouter ? Activation::kF32 : activation;
+        token_bytes[static_cast<int>(activation_for(weight.format, wanted))] = 1;
       }
     }
     for (int kind = 0; kind < kKinds; ++kind) {
@@ -38,6 +46,10 @@ struct Executor::Worker {
       first_byte[kind] = packed_bytes;
       token_bytes[kind] = kernels.packed_bytes(static_cast<Activation>(kind), columns);
       packed_bytes += lanes * width * token_bytes[kind];
+    }
+    if (h.experts > 0) {
+      const int64_t most = *std::max_element(token_bytes, token_bytes + kKinds);
+      gathered = std::make_unique<Arena>(static_cast<size_t>(width * most));
     }
     int64_t rows = 0;  // of the largest share of any phase
     for (const PlanShare& part : plan.shares) rows = std::max<int64_t>(rows, part.end - part.begin);
@@ -65,6 +77,7 @@ struct Executor::Worker {
   int group;
   int64_t first_lane, first_worker;
   WorkerRows weights;
+  Routing routing;                      // of the layer that is computed
   static constexpr int kKinds = 3;      // of Activation
   int64_t token_bytes[kKinds] = {};     // of one packed token; 0: no matrix is of that kind
   int64_t first_byte[kKinds] = {};      // of a kind within `packed`
@@ -74,11 +87,13 @@ struct Executor::Worker {
   std::unique_ptr<Arena> x;             // [lanes, T, D] residual streams
   std::unique_ptr<Arena> normed;        // [T, columns], or all heads of a token
   std::unique_ptr<Arena> packed;        // of each kind [lanes, T, packed]
+  std::unique_ptr<Arena> gathered;      // [T, packed] of those that an expert serves
   std::unique_ptr<Arena> product;       // [T, rows], twice
   std::unique_ptr<Arena> sum;           // [D]
   std::unique_ptr<Arena> scores;        // [min(H/K, kAttendHeads), chunk]
   std::unique_ptr<Arena> partial;       // [H/K, h + 2]
   std::unique_ptr<Arena> cosine, sine;  // [PlanRotary, max_width, h/2], times the amplitude
+  KeptParts kept;                       // of the group, in its first worker
   std::vector<Span> spans;
   Stream stream;  // where phases are timed
 };

@@ -108,7 +108,15 @@ void convert_rows(const Kernels& kernels, const Matrix& from, Format to, void* o
 }  // namespace
 
 WorkerRows::WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t worker)
-    : parts_(plan.phases.size() * kPlanMaxMatrices) {
+    : first_parts_(plan.phases.size() * kPlanMaxMatrices + 1) {
+  for (size_t i = 0; i + 1 < first_parts_.size(); ++i) {
+    const PlanPhase& phase = plan.phases[i / kPlanMaxMatrices];
+    const int64_t matrix = static_cast<int64_t>(i % kPlanMaxMatrices);
+    const bool used = matrix < phase.num_matrices;
+    first_parts_[i + 1] =
+        first_parts_[i] + (used ? plan.experts_of(phase.matrices[matrix].role) : 0);
+  }
+  parts_.resize(first_parts_.back());
   size_t bytes = 0;
   const auto reserve = [&](size_t wanted) {
     const size_t at = bytes;
@@ -124,23 +132,25 @@ WorkerRows::WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t wo
     const PlanPhase& phase = plan.phases[p];
     for (int32_t i = 0; i < phase.num_matrices; ++i) {
       const PlanMatrix& matrix = phase.matrices[i];
-      const Weight& weight = weights.weight(matrix.role, phase.layer);
       const PlanShare share = plan.share(matrix.share, worker);
       const int64_t first = plan.first_row(matrix, worker);
       const int64_t count = share.end - share.begin;
-      check(matrix, weight, first + share.end);
-      Part& part = parts_[p * kPlanMaxMatrices + i];
-      if (!weight.copied()) {
-        part.used = slice(weight.stored, first + share.begin, count);
-        continue;
+      for (int64_t expert = 0; expert < plan.experts_of(matrix.role); ++expert) {
+        const Weight& weight = weights.weight(matrix.role, phase.layer, expert);
+        check(matrix, weight, first + share.end);
+        Part& part = parts_[first_part(static_cast<int64_t>(p), i) + expert];
+        if (!weight.copied()) {
+          part.used = slice(weight.stored, first + share.begin, count);
+          continue;
+        }
+        part.stored = &weight;
+        part.first = first + share.begin;
+        part.used = {nullptr, nullptr, count, matrix.columns, weight.format};
+        const int64_t size = is_panels(weight.format)
+                                 ? panels_bytes(weight.format, count, matrix.columns)
+                                 : count * row_bytes(weight.format, matrix.columns);
+        places.push_back({&part, reserve(size)});
       }
-      part.stored = &weight;
-      part.first = first + share.begin;
-      part.used = {nullptr, nullptr, count, matrix.columns, weight.format};
-      const int64_t size = is_panels(weight.format)
-                               ? panels_bytes(weight.format, count, matrix.columns)
-                               : count * row_bytes(weight.format, matrix.columns);
-      places.push_back({&part, reserve(size)});
     }
   }
   if (bytes == 0) return;
@@ -152,7 +162,12 @@ WorkerRows::WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t wo
 }
 
 void WorkerRows::convert(const Kernels& kernels, int64_t phase, int64_t matrix) {
-  Part& part = parts_[static_cast<size_t>(phase) * kPlanMaxMatrices + matrix];
+  for (int64_t i = first_part(phase, matrix); i < first_part(phase, matrix + 1); ++i) {
+    copy(kernels, parts_[i]);
+  }
+}
+
+void WorkerRows::copy(const Kernels& kernels, Part& part) {
   if (part.stored == nullptr) return;
   const Matrix& used = part.used;
   char* out = static_cast<char*>(part.values);

@@ -24,11 +24,13 @@ class WorkerRows {
   WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t worker);
 
   // The rows of a phase's matrix: row 0 is the first of the worker's share.
-  const Matrix& of(int64_t phase, int64_t matrix) const { return part(phase, matrix).used; }
+  const Matrix& of(int64_t phase, int64_t matrix, int64_t expert = 0) const {
+    return parts_[first_part(phase, matrix) + expert].used;
+  }
 
-  // Makes the copy of a phase's matrix; on the worker's own thread, whose NUMA node the memory then
-  // is. Nothing to do where rows are used as they are stored. Reads what the loader handed over,
-  // for the last time. Throws std::invalid_argument if a weight has no code.
+  // Makes the copy of a phase's matrix, of all experts; on the worker's own thread, whose NUMA node
+  // the memory then is. Nothing to do where rows are used as they are stored. Reads what the loader
+  // handed over, for the last time. Throws std::invalid_argument if a weight has no code.
   void convert(const Kernels& kernels, int64_t phase, int64_t matrix);
 
   size_t bytes() const { return arena_ == nullptr ? 0 : arena_->bytes(); }
@@ -40,11 +42,13 @@ class WorkerRows {
     Matrix used;
     void* values = nullptr;  // what `used` reads, in the arena
   };
-  const Part& part(int64_t phase, int64_t matrix) const {
-    return parts_[static_cast<size_t>(phase) * kPlanMaxMatrices + matrix];
+  int64_t first_part(int64_t phase, int64_t matrix) const {
+    return first_parts_[static_cast<size_t>(phase) * kPlanMaxMatrices + matrix];
   }
+  void copy(const Kernels& kernels, Part& part);
 
-  std::vector<Part> parts_;  // [phases, kPlanMaxMatrices]
+  std::vector<int64_t> first_parts_;  // [phases * kPlanMaxMatrices + 1]
+  std::vector<Part> parts_;           // of each matrix one, or one for each expert
   std::unique_ptr<Arena> arena_;
 };
 

@@ -1,13 +1,14 @@
 // Past 500 lines on purpose: one program, whose cases share its models and its comparison.
 // Drives the executor without Python, so that a sanitizer sees nothing but our own code: weights
-// converted by the workers, epochs, batches, stops, drafts, rollbacks, traces, and a destructor
-// amid an epoch, on 1 to 8 workers; and the ranks of a plan as executors of one process that share
-// memory.
+// converted by the workers, epochs, batches, stops, drafts, a draft model, rollbacks, traces, and a
+// destructor amid an epoch, on 1 to 8 workers; and the ranks of a plan as executors of one process
+// that share memory.
 //
 //   executor_test CASES           runs everything; exit code 0 if all holds
 //   executor_test CASES FAULT     with a fault put in, which the sanitizer must report:
 //     wait      a phase no longer waits for what it reads (a race)
 //     norm      the same of the norm over all heads
+//     route     the same of the choice of experts
 //     weights   a matrix is one row shorter than its plan says (a read beyond a buffer)
 //     ring      a phase writes one slot beyond its ring (a write beyond an arena)
 //
@@ -127,6 +128,17 @@ class StoredWeights {
       const Tensor& found = tensors.at(role);
       return Weight{store(found.values, found.columns, format_, missing), used_};
     };
+    const auto experts = [&](WeightRole role, int64_t count) {
+      std::vector<Weight> each;
+      const Tensor& found = tensors.at(role);
+      const std::vector<float>& all = found.values;
+      const size_t size = all.size() / static_cast<size_t>(count);
+      for (size_t begin = 0; begin < all.size(); begin += size) {
+        const std::vector<float> one(all.begin() + begin, all.begin() + begin + size);
+        each.push_back({store(one, found.columns, format_), used_});
+      }
+      return each;
+    };
     LayerWeights w{};
     w.attention_norm = vector(WeightRole::kAttentionNorm);
     w.q = matrix(WeightRole::kQ);
@@ -137,9 +149,18 @@ class StoredWeights {
     w.o = matrix(WeightRole::kO);
     w.post_attention_norm = vector(WeightRole::kPostAttentionNorm);
     w.mlp_norm = vector(WeightRole::kMlpNorm);
-    w.gate = matrix(WeightRole::kGate);
-    w.up = matrix(WeightRole::kUp, cut_ && index == 0 ? 1 : 0);
-    w.down = matrix(WeightRole::kDown);
+    if (tensors.contains(WeightRole::kRouter)) {
+      const Tensor& router = tensors.at(WeightRole::kRouter);
+      const int64_t count = static_cast<int64_t>(router.values.size()) / router.columns;
+      w.router = {store(router.values, router.columns, Format::kF32), Format::kF32};
+      w.expert_gate = experts(WeightRole::kExpertGate, count);
+      w.expert_up = experts(WeightRole::kExpertUp, count);
+      w.expert_down = experts(WeightRole::kExpertDown, count);
+    } else {
+      w.gate = matrix(WeightRole::kGate);
+      w.up = matrix(WeightRole::kUp, cut_ && index == 0 ? 1 : 0);
+      w.down = matrix(WeightRole::kDown);
+    }
     w.post_mlp_norm = vector(WeightRole::kPostMlpNorm);
     return w;
   }
@@ -401,6 +422,49 @@ void test_drafts(Executor& executor) {
   executor.script(0, {}, {});
 }
 
+// What a draft model proposes, on the same workers, changes nothing: in one sequence, beside others
+// that read prompts, and in epochs that end at any time.
+void test_draft_model(const NamedPlan& named, const StoredWeights& weights, Isa isa) {
+  const Arithmetic arithmetic = arithmetic_of(named.dtype);
+  const auto make = [&] {
+    auto made = std::make_unique<Executor>(named.plan, Seat{}, weights.table, select_kernels(isa),
+                                           arithmetic.activation, arithmetic.kv, kSlots,
+                                           std::vector<int>{});
+    convert_all(*made);
+    return made;
+  };
+  const std::unique_ptr<Executor> model = make(), drafting = make();
+  drafting->set_draft_model(*model);
+  Advance one = penalised(advance(0, prompt(20, 4), 24), 20), other = advance(1, prompt(3, 2), 18);
+  Advance reading = advance(2, prompt(270, 3), 5);
+  const Drawn plain = draw(*drafting, {one, other, reading});
+  one.drafts = other.drafts = 5;
+  reading.drafts = kAutoDrafts;
+  one.drafter = other.drafter = reading.drafter = DraftBy::kModel;
+  clear(*drafting);
+  EXPECT(draw(*drafting, {one, other, reading}) == plain);
+  clear(*drafting);
+  const std::vector<int32_t> given = one.tokens;
+  std::vector<int32_t> parts;
+  while (parts.size() < plain.at(0).size()) {
+    std::vector<int32_t> known = given;
+    known.insert(known.end(), parts.begin(), parts.end());
+    const auto held = known.begin() + drafting->length(0);
+    one.history.assign(known.begin(), held);
+    one.tokens.assign(held, known.end());
+    one.budget = static_cast<int32_t>(plain.at(0).size() - parts.size());
+    drafting->start({one});
+    const Drawn more = drain(*drafting, 3);
+    parts.insert(parts.end(), more.at(0).begin(), more.at(0).end());
+  }
+  EXPECT(parts == plain.at(0));
+  clear(*drafting);
+  one.history.clear();
+  one.tokens = given;
+  one.budget = 400;
+  drafting->start({one});  // and destroyed amid it
+}
+
 // Drafts that are taken back leave no trace; logits do not depend on the width of the passes.
 void test_rollback(Executor& executor, int32_t vocab) {
   const std::vector<int32_t> tokens = prompt(330, 6);
@@ -485,6 +549,7 @@ Drawn test_all(const NamedPlan& named, const Tensors& tensors, Isa isa, const st
   test_yield(executor);
   test_guides(executor, named.plan.header.vocab);
   test_drafts(executor);
+  if (fault.empty()) test_draft_model(named, weights, isa);
   test_rollback(executor, named.plan.header.vocab);
   test_trace(executor, named.plan);
   clear(executor);
@@ -505,6 +570,9 @@ void spoil(Plan& plan, const std::string& fault) {
     if (fault == "norm" && phase.kind == PhaseKind::kNormQk && phase.layer == 1) {
       phase.wait_group = kNoWait;
     }
+    if (fault == "route" && phase.kind == PhaseKind::kExpertGateUp) {
+      phase.wait_group = kNoWait;
+    }
     if (fault == "ring" && phase.kind == PhaseKind::kOut) {
       phase.write_slot = plan.header.attention_slots;
     }
@@ -513,7 +581,7 @@ void spoil(Plan& plan, const std::string& fault) {
 
 Tensors read_tensors(Blobs& blobs) {
   Tensors t;
-  const std::vector<int32_t> counts = blobs.next<int32_t>();
+  const std::vector<int32_t> counts = blobs.next<int32_t>();  // tensors of each layer
   for (std::vector<float>& frequencies : t.frequencies) frequencies = blobs.next<float>();
   t.final_norm = blobs.next<float>();
   const auto tensor = [&] {
@@ -522,9 +590,9 @@ Tensors read_tensors(Blobs& blobs) {
   };
   t.embedding = tensor();
   t.head = tensor();
-  for (int32_t i = 0; i < counts.at(0); ++i) {
+  for (const int32_t tensors : counts) {
     std::map<WeightRole, Tensor>& layer = t.layers.emplace_back();
-    for (int32_t j = 0; j < counts.at(1); ++j) {
+    for (int32_t j = 0; j < tensors; ++j) {
       const auto role = static_cast<WeightRole>(blobs.number());
       layer.emplace(role, tensor());
     }
@@ -572,7 +640,7 @@ int run(const char* path, const std::string& fault) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "expected: executor_test CASES [wait | norm | weights | ring]\n");
+    std::fprintf(stderr, "expected: executor_test CASES [wait | norm | route | weights | ring]\n");
     return 2;
   }
   return monolane::run(argv[1], argc > 2 ? argv[2] : "");

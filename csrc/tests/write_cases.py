@@ -4,9 +4,10 @@
     python write_cases.py cases.bin --races   those in which threads can meet differently
 
 The file is a row of blobs, each an int64 length and as many bytes, all little-endian:
-    number of models, then of each: counts int32 [layers, tensors of a layer]; frequencies of both
+    number of models, then of each: int32 [tensors of a layer], of each layer; frequencies of both
     rotaries, final norm; embedding and head, each with the number of its columns before it; of each
-    layer each tensor, with its WeightRole and the number of its columns before it (all float32);
+    layer each tensor, with its WeightRole and the number of its columns before it, of experts all
+    one below the other (all float32);
     number of plans, then of each: dtype name, whether every instruction set of the machine is to
     run it, header, phases, shares.
 """
@@ -19,8 +20,10 @@ from typing import Any
 import numpy as np
 
 from monolane.model import (
+    EXPERT_ROLES,
     NEVER,
     NOW,
+    Experts,
     Head,
     LayerConfig,
     ModelConfig,
@@ -53,7 +56,8 @@ def models() -> tuple[ModelConfig, ...]:
     """Return models that go through all of the executor.
 
     A dense one whose heads are normed all at once; one with four norms a layer, two rotaries and
-    GELU; a Laneformer with every rule and a window; and one whose head reads all lanes.
+    GELU; one with mixtures of experts; a Laneformer with every rule and a window; and one whose
+    head reads all lanes.
     """
     mixed = (
         LayerConfig(NEVER, NEVER, 24),
@@ -80,6 +84,12 @@ def models() -> tuple[ModelConfig, ...]:
             norm_after=True,
             activation="gelu_tanh",
             embedding_scale=8.0,
+        ),
+        _config(
+            num_lanes=1,
+            layers=(LayerConfig(NOW, NOW, experts=True), LayerConfig(NOW, NOW)) * 2,
+            head=Head.MEAN,
+            experts=Experts(6, 2, 32, normalised=True),
         ),
         _config(num_lanes=4, layers=mixed, head=Head.VOCAB_PARALLEL),
         _config(num_lanes=2, layers=(LayerConfig(NOW, NOW),) * 2, head=Head.MEAN),
@@ -116,14 +126,14 @@ def blobs(races: bool) -> Iterator[bytes]:
     rng = np.random.default_rng(0)
     yield _int(len(models()))
     for number, config in enumerate(models()):
-        roles = layer_roles(config)
-        yield np.array([config.num_layers, len(roles)], np.int32).tobytes()
+        roles = [layer_roles(config, i) for i in range(config.num_layers)]
+        yield np.array([len(each) for each in roles], np.int32).tobytes()
         for rotary in (config.rotary, config.local_rotary):
             yield b"" if rotary is None else rotary.frequencies(config.head_dim).tobytes()
         yield _random(config, Role.FINAL_NORM, rng)[-1]
         for role in (Role.EMBEDDING, Role.HEAD):
             yield from _random(config, role, rng)
-        for role in roles * config.num_layers:
+        for role in (role for each in roles for role in each):
             yield _int(tuple(Role).index(role))
             yield from _random(config, role, rng)
         cases = cases_of(config, races)
@@ -139,6 +149,8 @@ def blobs(races: bool) -> Iterator[bytes]:
 def _random(config: ModelConfig, role: Role, rng: np.random.Generator) -> tuple[bytes, bytes]:
     """Return the number of columns of a tensor, and its values."""
     shape = lane_shape(config, role)
+    if role in EXPERT_ROLES and config.experts is not None:
+        shape = (config.experts.count, *shape)
     values = rng.normal(scale=1.0 if "norm" in role else 0.15, size=shape).astype("<f4")
     return _int(shape[-1]), values.tobytes()
 

@@ -9,7 +9,7 @@ is one of these; an ``AssertionError`` is a bug of ours.
     ├── TextError            (ValueError)         tokenizer files, chat templates, messages
     ├── DataError            (ValueError)         a training corpus, or what it is made from
     ├── ModelNotFoundError   (FileNotFoundError)  neither a folder nor a model that the Hub gives
-    ├── RequestError         (ValueError)         sampling parameters, token ids, prompt length
+    ├── RequestError         (ValueError)         options, sampling parameters, ids, prompt length
     ├── EngineClosedError    (RuntimeError)       an engine used after close()
     ├── BackendError         (RuntimeError)       a backend that cannot run here, or failed
     │   └── RankError        (RuntimeError)       a process that shares a request died or stalled
@@ -43,7 +43,11 @@ class ModelNotFoundError(MonolaneError, FileNotFoundError):
 
 
 class RequestError(MonolaneError, ValueError):
-    """A request asks for something outside its limits; the engine stays usable."""
+    """An option or a request asks for something outside its limits; what runs stays usable.
+
+    It is wrong by itself, whatever the model, the files and the machine: ``monolane`` ends with 2
+    for it, and with 1 for every other error.
+    """
 
 
 class EngineClosedError(MonolaneError, RuntimeError):

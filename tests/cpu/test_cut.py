@@ -15,15 +15,10 @@ from monolane.cpu import CpuExecutor
 from monolane.epoch import Advance
 from monolane.errors import BackendError
 from monolane.model import (
-    Blocks,
     ModelConfig,
     Quantization,
-    Quantized,
-    Role,
     Weights,
-    in_lanes,
-    lane_cut,
-    lane_shape,
+    cut_weights,
     parse_config,
     quantize_matrix,
     tensor_specs,
@@ -111,39 +106,6 @@ def test_lanes_compute_what_the_model_computes(case: str, tmp_path: Path) -> Non
         np.testing.assert_array_equal(np.concatenate(by_token), found[:5])
 
 
-def cut(weights: Weights, lanes: int) -> Weights:
-    """Cut a dense model's weights with NumPy: what the workers are to make of their own rows."""
-    dense = weights.config
-    config = in_lanes(dense, lanes)
-
-    def part(role: Role, array: Any, columns: int | None = None) -> Any:
-        if role is Role.EMBEDDING:
-            return array
-        rows = array.reshape(-1) if columns is None else array.reshape(-1, columns)
-        found = lane_cut(dense, config, role).of(rows)
-        shape = lane_shape(config, role)
-        if columns is not None:
-            shape = (*shape[:-1], -1)
-        return np.ascontiguousarray(found).reshape(shape)
-
-    def whole(role: Role, array: Any) -> Any:
-        return part(role, array, array.shape[-1] if array.ndim > 2 else None)
-
-    def coded(role: Role, matrix: Any) -> Any:
-        if isinstance(matrix, Blocks):
-            columns = lane_shape(config, role)[-1]
-            return Blocks(matrix.format, part(role, matrix.data, matrix.data.shape[-1]), columns)
-        codes = part(role, matrix.codes, matrix.codes.shape[-1])
-        return Quantized(matrix.bits, codes, part(role, matrix.scales, matrix.scales.shape[-1]))
-
-    return Weights(
-        config,
-        {role: whole(role, array) for role, array in weights.outer.items()},
-        tuple({role: whole(role, x) for role, x in layer.items()} for layer in weights.layers),
-        {(role, i): coded(role, matrix) for (role, i), matrix in weights.quantized.items()},
-    )
-
-
 def in_blocks(weights: Weights, name: str) -> Weights:
     """Put random blocks in the places of a model's layers' matrices."""
     rng = np.random.default_rng(1)
@@ -182,7 +144,7 @@ def test_workers_cut_what_numpy_cuts(
         dense = in_blocks(dense, stored)
     elif stored.startswith("int"):
         dense = in_codes(dense, int(stored[3:]))
-    wanted = CpuExecutor(cut(dense, lanes), context=64, slots=1, workers=3).logits(0, IDS)
+    wanted = CpuExecutor(cut_weights(dense, lanes), context=64, slots=1, workers=3).logits(0, IDS)
     np.testing.assert_array_equal(run(dense, lanes, 3).logits(0, IDS), wanted)
 
 

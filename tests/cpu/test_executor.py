@@ -80,6 +80,24 @@ def test_goldens_in_float32(golden: Path, workers: int) -> None:
         assert np.abs(executor.logits(0, ids) - logits).max() < 1e-4
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_hidden_states_of_every_kind_of_head(golden: Path, workers: int) -> None:
+    weights = load(golden)
+    ids = SafetensorsFile(golden / "expected.safetensors")["input_ids"][0]
+    reference = ReferenceModel(weights)
+    wanted_TD = reference.hidden(ids, reference.new_cache())
+    executor = CpuExecutor(weights, "float32", context=128, slots=1, workers=workers)
+    assert np.abs(executor.hidden(0, ids) - wanted_TD).max() < 1e-4  # as logits of the goldens
+    assert executor.length(0) == len(ids)
+    executor.truncate(0, 0)
+    parts = [executor.hidden(0, ids[:1]), executor.hidden(0, ids[1:])]
+    executor.truncate(0, 0)
+    assert np.array_equal(np.concatenate(parts), executor.hidden(0, ids))
+    executor.truncate(0, 0)
+    logits_TV = executor.logits(0, ids)  # logits are made again afterwards
+    assert logits_TV.any(axis=1).all()
+
+
 def bfloat16_bound(config: ModelConfig, logits: np.ndarray) -> float:
     """How far rounding activations to bfloat16 may move a logit.
 
@@ -450,7 +468,7 @@ def test_rolling_back_behind_a_window_is_refused(
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(BackendError, match=message):
+    with pytest.raises((BackendError, RequestError), match=message):
         CpuExecutor(random_weights(), **{"dtype": "auto", "context": 9, "slots": 1} | options)
 
 

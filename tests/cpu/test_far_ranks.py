@@ -14,8 +14,9 @@ import pytest
 from far_ranks import RankProcess, listening
 
 from monolane.cpu import CpuExecutor, RankListener
+from monolane.cpu._handshake import join as join_as
 from monolane.epoch import Advance, RankAddresses, read_key, split_address
-from monolane.errors import BackendError, RankError
+from monolane.errors import BackendError, RankError, RequestError
 from monolane.model import Weights
 
 ROOT = Path(__file__).parents[2]
@@ -118,9 +119,9 @@ def test_beyond_this_host_a_key_is_needed(tmp_path: Path) -> None:
     assert split_address("[::1]:7001") == ("::1", 7001)
     assert KEY.decode() not in repr(RankAddresses(("127.0.0.1:7000",), KEY))
     for wrong in ("127.0.0.1", ":7000", "127.0.0.1:x", "127.0.0.1:70000"):
-        with pytest.raises(BackendError, match="address: expected host:port"):
+        with pytest.raises(RequestError, match="address: expected host:port"):
             split_address(wrong)
-    with pytest.raises(BackendError, match="expected a different host:port for each rank"):
+    with pytest.raises(RequestError, match="expected a different host:port for each rank"):
         RankAddresses(("127.0.0.1:7000", "127.0.0.1:7000"))
 
 
@@ -145,6 +146,16 @@ def test_who_is_no_rank_is_sent_away_and_harms_nobody(wanted: np.ndarray) -> Non
             executor = join(addresses)
             np.testing.assert_array_equal(ask(executor), wanted)
             executor.close()
+
+
+def test_a_peer_whose_session_is_over_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a rank that was stopped while others joined it: or each would leave a socket here."""
+    monkeypatch.setattr("monolane.cpu._listener._GREETING", 0.2)
+    with listening(DEMO, 1) as addresses:
+        place = split_address(addresses.addresses[0])
+        with socket.create_connection(place, 60) as late:
+            join_as(late, b"", {"kind": "peer", "session": "over", "rank": 2})
+            assert late.recv(1) == b""
 
 
 def test_nobody_listens() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from monolane.cpu import CpuExecutor
-from monolane.epoch import Advance, Kept
+from monolane.epoch import Advance, Kept, KeptBytes
 from monolane.errors import BackendError, RequestError
 from monolane.model import (
     NEVER,
@@ -139,9 +139,9 @@ def test_wrong_calls(run: tuple[CpuExecutor, np.ndarray[Any, Any]]) -> None:
     wrong = (
         (kept, 21),
         (kept, -1),
-        (Kept(kept.rows[1:].copy(), kept.tail), 20),
-        (Kept(kept.rows[:, :, 1:].copy(), kept.tail), 20),
-        (Kept(kept.rows, kept.tail[1:] if kept.tail is not None else None), 20),
+        (KeptBytes(kept.rows[1:].copy(), kept.tail), 20),
+        (KeptBytes(kept.rows[:, :, 1:].copy(), kept.tail), 20),
+        (KeptBytes(kept.rows, kept.tail[1:] if kept.tail is not None else None), 20),
     )
     for found, count in wrong:
         with pytest.raises(RequestError, match="restore: expected what save returned"):

@@ -15,7 +15,7 @@ from blocks import BLOCKS, random_blocks
 from monolane._core import kernels
 from monolane.cpu import CpuExecutor
 from monolane.epoch import Advance
-from monolane.errors import BackendError
+from monolane.errors import BackendError, RequestError
 from monolane.model import (
     FORMATS,
     NOW,
@@ -207,5 +207,5 @@ def test_blocks_have_no_other_dtype(dtype: str) -> None:
 def test_a_model_of_plain_numbers_cannot_ask_for_blocks() -> None:
     weights = make(("float16",))
     for name in ("q4_k", "q4_k_panels"):
-        with pytest.raises(BackendError, match=f"dtype: expected one of auto, .* '{name}'"):
+        with pytest.raises(RequestError, match=f"dtype: expected one of auto, .* '{name}'"):
             CpuExecutor(weights, name, context=9, slots=1)

@@ -16,8 +16,9 @@ import pytest
 from far_ranks import listening
 
 from monolane.cpu import CpuExecutor
+from monolane.cpu._kept import RankKept
 from monolane.epoch import Advance, Draw, Guide, RankAddresses, TokenEvent
-from monolane.errors import BackendError, RankError
+from monolane.errors import BackendError, RankError, RequestError
 from monolane.model import Weights
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -78,8 +79,49 @@ def test_logits_have_the_bits_of_one_process(alone: CpuExecutor, together: CpuEx
         executor.truncate(1, 90)
         executor.truncate(0, 100)
         logits += [executor.logits(1, IDS[90:]), executor.logits(0, IDS[3:40])]
+        logits.append(executor.hidden(0, IDS[:70]))
     for ours, theirs in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_what_ranks_keep_has_the_bits_of_one_read_anew(
+    alone: CpuExecutor, together: CpuExecutor
+) -> None:
+    """Behind the wrap of the windowed layers' rings, in pieces that were cut, and what is dropped.
+
+    Each rank keeps the rows and tails of its own lanes.
+    """
+    ids = np.random.default_rng(3).integers(512, size=720).tolist()
+    alone.truncate(0, 0)
+    wanted = alone.logits(0, ids)
+    ours = together
+    for slot in range(2):
+        ours.truncate(slot, 0)
+    ours.logits(0, ids[:300])
+    first = ours.save(0, 0, 300)
+    ours.logits(0, ids[300:600])
+    second = ours.save(0, 300, 600)
+    alone.truncate(0, 600)
+    assert second.nbytes == alone.save(0, 300, 600).nbytes  # of all ranks
+    assert (second.tail_nbytes or 0) > 0
+    ours.logits(0, ids[:9])  # what was saved is a copy
+    upper, lower = second.part(0, 150), second.part(150, 300, second)
+    assert (upper.positions, upper.tail_nbytes) == (150, None)
+    assert upper.nbytes + lower.nbytes == second.nbytes
+    assert isinstance(second, RankKept)
+    name = second.name
+    del second
+    for end, parts in ((300, [first]), (600, [first, upper, lower])):
+        ours.truncate(1, 0)
+        for part in parts:
+            ours.restore(1, part, part.positions)
+        assert ours.length(1) == end
+        np.testing.assert_array_equal(ours.logits(1, ids[end:]), wanted[end:])
+    with pytest.raises(RequestError, match="expected some of the 720 in this slot, got 0 to 721"):
+        ours.save(1, 0, 721)
+    with pytest.raises(ValueError, match=f"expected a name that is kept, got {name}"):
+        ours._core.resume(name, 0, 1, False)
+    ours.truncate(1, 0)
 
 
 def draw_all(executor: CpuExecutor) -> list[list[tuple[object, ...]]]:

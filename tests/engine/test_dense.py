@@ -42,6 +42,7 @@ ODD = {
     "head_dim": 14,
     "vocab_size": 97,
 }
+MIXTURE = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 38}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama 2": ("Llama", {"num_key_value_heads": 8}),
     "Llama 3, grouped queries": ("Llama", {"rope_parameters": LLAMA3}),
@@ -82,6 +83,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "sliding_window": 9,
             "rope_parameters": YARN,
         },
+    ),
+    "Mixtral": ("Mixtral", ODD | {"num_local_experts": 5, "num_experts_per_tok": 3}),
+    "Mixtral, windows": ("Mixtral", {"num_local_experts": 4, "sliding_window": 9}),
+    "Qwen3-MoE": ("Qwen3Moe", ODD | MIXTURE | {"norm_topk_prob": True}),
+    "Qwen3-MoE, dense layers, not normalised": (
+        "Qwen3Moe",
+        ODD | MIXTURE | {"num_hidden_layers": 4, "mlp_only_layers": [3], "decoder_sparse_step": 2},
+    ),
+    "Qwen3-MoE, windows": (
+        "Qwen3Moe",
+        ODD | MIXTURE | {"use_sliding_window": True, "sliding_window": 9, "mlp_only_layers": [1]},
     ),
     "OLMo 2": ("Olmo2", ODD),
     "OLMo 2, YaRN": ("Olmo2", ODD | {"rope_parameters": YARN, "num_key_value_heads": 3}),
@@ -137,6 +149,7 @@ def write(folder: Path, kind: str = "Llama", **changes: Any) -> Any:
     }
     kinds = {"Gemma3": "Gemma3Text"}
     config = getattr(transformers, f"{kinds.get(kind, kind)}Config")(**fields | changes)
+    config._experts_implementation = "eager"  # others want sizes that are multiples
     model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -180,7 +193,9 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Theirs]:
         prompt = torch.from_numpy(ids[:PROMPT])[None]
         drawn = model.generate(prompt, **length, do_sample=False, pad_token_id=0)[0, PROMPT:]
         raw = render_config(read_config(folder))
-        again = type(model)(type(model.config).from_dict(raw)).eval()
+        said = type(model.config).from_dict(raw)
+        said._experts_implementation = "eager"
+        again = type(model)(said).eval()
         again.load_state_dict(model.state_dict())
         return Theirs(folder, ids, logits, drawn.tolist(), compute(again, ids))
 
@@ -216,6 +231,28 @@ def test_what_is_written_says_the_same_to_transformers(
     case: str, theirs: Callable[[str], Theirs]
 ) -> None:
     np.testing.assert_array_equal(theirs(case).rendered, theirs(case).logits)
+
+
+@pytest.mark.parametrize("kind", ["Mixtral", "Qwen3Moe"])
+def test_mixtures_of_experts_are_quantised(kind: str, dense: Make, tmp_path: Path) -> None:
+    sizes = {"head_dim": 16, "num_hidden_layers": 2, "num_experts_per_tok": 2}
+    few = {"num_local_experts": 4} if kind == "Mixtral" else {"num_experts": 4}
+    inner = {} if kind == "Mixtral" else {"moe_intermediate_size": 64, "mlp_only_layers": [1]}
+    source = dense(kind, **sizes, **few, **inner)
+    quantize_folder(source, tmp_path / "int8", Quantization(8))
+    before, after = read_config(source), read_config(tmp_path / "int8")
+    assert replace(after, quantization=None) == before
+    ids = list(range(TOKENS))
+    logits = {}
+    for name, folder, backend in (
+        ("plain", source, "reference"),
+        ("codes", tmp_path / "int8", "reference"),
+        ("cpu", tmp_path / "int8", "cpu"),
+    ):
+        with Engine.load(folder, backend) as engine:
+            logits[name] = engine.logits(ids)
+    for name in ("codes", "cpu"):
+        assert 0 < np.abs(logits[name] - logits["plain"]).mean() < 0.1 * logits["plain"].std()
 
 
 def test_quantised_dense_models_run(dense: Make, tmp_path: Path) -> None:
@@ -286,7 +323,7 @@ def test_gemma3_is_read_out_of_a_model_that_sees(tmp_path: Path) -> None:
         ({"attention_bias": True}, "attention_bias: expected false, got True"),
         ({"mlp_bias": True}, "mlp_bias: expected false, got True"),
         ({"hidden_act": "gelu"}, "hidden_act: expected one of 'silu', got 'gelu'"),
-        ({"model_type": "mixtral"}, "model_type: .* got 'mixtral': it has experts"),
+        ({"model_type": "qwen2_moe"}, "model_type: .* got 'qwen2_moe': it has an expert that"),
     ],
 )
 def test_what_no_executor_computes_is_refused(

@@ -165,10 +165,10 @@ def test_a_folder_without_tokenizer_serves_ids(golden: Path) -> None:
     [
         (
             {"backend": "gpu"},
-            BackendError,
+            RequestError,
             "backend: expected one of auto, cuda, cpu, reference, got 'gpu'",
         ),
-        ({"dtype": "int3"}, BackendError, "dtype: expected one of auto, float32, bfloat16"),
+        ({"dtype": "int3"}, RequestError, "dtype: expected one of auto, float32, bfloat16"),
         (
             {"backend": "reference", "dtype": "int8"},
             BackendError,

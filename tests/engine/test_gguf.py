@@ -50,6 +50,13 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "Qwen3": ("Qwen3", "qwen3", {"head_dim": 12}),
     "SmolLM3": ("SmolLM3", "smollm3", {"num_hidden_layers": 5, "use_sliding_window": False}),
+    "Mixtral": ("Mixtral", "llama", {"num_local_experts": 5, "num_experts_per_tok": 3}),
+    "Qwen3-MoE": (
+        "Qwen3Moe",
+        "qwen3moe",
+        {"head_dim": 12, "num_experts": 7, "num_experts_per_tok": 3, "norm_topk_prob": True}
+        | {"moe_intermediate_size": 48},
+    ),
     "OLMo 2": ("Olmo2", "olmo2", {}),
     "Gemma 3": (
         "Gemma3Text",
@@ -80,8 +87,10 @@ def random_model(kind: str, **changes: Any) -> Any:
     config = getattr(
         transformers, f"{kind.removesuffix('Text')}{'Text' * kind.endswith('Text')}Config"
     )
+    config_of = config(**fields | changes)
+    config_of._experts_implementation = "eager"  # others want sizes that are multiples
     model_class = getattr(transformers, f"{kind.removesuffix('Text')}ForCausalLM")
-    model = model_class(config(**fields | changes)).eval()
+    model = model_class(config_of).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name or name.endswith("bias"):
@@ -106,6 +115,11 @@ def metadata(config: Any, architecture: str) -> dict[str, Any]:
         "attention.value_length": head_dim,
         "rope.freq_base": float(full["rope_theta"]),
     }
+    if hasattr(config, "num_experts_per_tok"):
+        said["expert_count"] = config.num_experts
+        said["expert_used_count"] = config.num_experts_per_tok
+    if architecture == "qwen3moe":
+        said["expert_feed_forward_length"] = config.moe_intermediate_size
     if architecture == "gemma3":
         said["attention.sliding_window"] = config.sliding_window
         said["rope.freq_base_swa"] = rope["sliding_attention"]["rope_theta"]
@@ -144,12 +158,26 @@ def tensors(model: Any, architecture: str) -> dict[str, np.ndarray]:
             array = interleaved(array, config.num_key_value_heads)
         if architecture == "gemma3" and name.endswith("norm.weight"):
             array = array + 1
+        if ".mlp.gate.weight" in name or ".mlp.experts." in name:
+            found |= expert_tensors(name, array)
+            continue
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
         found[stored] = array
     if config.rope_parameters.get("rope_type") == "llama3":
         found["rope_freqs.weight"] = divisors(model)
     return found
+
+
+def expert_tensors(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
+    """A layer's router, or one matrix of all its experts; Transformers joins gate and up."""
+    block = f"blk.{name.split('.')[2]}"
+    if name.endswith("gate.weight"):
+        return {f"{block}.ffn_gate_inp.weight": array}
+    if name.endswith("down_proj"):
+        return {f"{block}.ffn_down_exps.weight": array}
+    both = zip(("gate", "up"), np.split(array, 2, axis=1), strict=True)
+    return {f"{block}.ffn_{part}_exps.weight": np.ascontiguousarray(x) for part, x in both}
 
 
 def divisors(model: Any) -> np.ndarray:
@@ -162,7 +190,13 @@ def divisors(model: Any) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("case", "backend"),
-    [*((case, "reference") for case in CASES), ("Llama 3.2, tied", "cpu"), ("Qwen2", "cpu")],
+    [
+        *((case, "reference") for case in CASES),
+        ("Llama 3.2, tied", "cpu"),
+        ("Qwen2", "cpu"),
+        ("Mixtral", "cpu"),
+        ("Qwen3-MoE", "cpu"),
+    ],
 )
 def test_logits_and_tokens_are_those_of_transformers(
     case: str, backend: str, write_gguf: Write, tmp_path: Path

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from monolane import Engine, SamplingParams
 from monolane.engine._prefix_file import fingerprint, read_prefixes, write_prefixes
-from monolane.epoch import Kept
+from monolane.epoch import KeptBytes
 from monolane.errors import RequestError
 
 PROMPT = list(range(5, 65))
@@ -83,7 +83,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     rows = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     tokens = np.array([1, 2, 3], np.int32)
     tail = np.array([9, 8], np.uint8)
-    nodes = [("", tokens, Kept(rows, tail)), ("é", tokens, Kept(rows[:, 1:]))]
+    nodes = [("", tokens, KeptBytes(rows, tail)), ("é", tokens, KeptBytes(rows[:, 1:]))]
     write_prefixes(path, "this", nodes)
     again = read_prefixes(path, "this")
     for (name, ids, kept), (other, other_ids, other_kept) in zip(nodes, again, strict=True):
@@ -141,7 +141,7 @@ def test_rows_of_other_sizes_are_refused(
     file = tmp_path / "prefixes"
     engine = load(tiny_model, tmp_path / "none")
     binding = engine.prefixes._binding(engine._files)
-    nodes = [("", np.arange(3, dtype=np.int32), Kept(np.zeros((1, 3, 4), np.uint8)))]
+    nodes = [("", np.arange(3, dtype=np.int32), KeptBytes(np.zeros((1, 3, 4), np.uint8)))]
     write_prefixes(file, binding, nodes)
     engine.prefixes.load(file, engine._files)
     assert "other sizes than this model's" in caplog.text

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monolane.engine._prefix_tree import PrefixTree
-from monolane.epoch import Kept
+from monolane.epoch import KeptBytes
 
 ROW = 8  # bytes; two lists of them, and 4 of the token itself
 TOKEN = 2 * ROW + 4
@@ -23,7 +23,7 @@ def rows_of(tokens: list[int], begin: int = 0) -> np.ndarray:
 def put(tree: PrefixTree, tokens: list[int], namespace: str = "", tail: bool = False) -> None:
     begin = tree.find(namespace, tokens).common
     tail_bytes = np.array([sum(tokens) % 256, len(tokens)], np.uint8) if tail else None
-    tree.put(namespace, tokens, begin, Kept(rows_of(tokens, begin), tail_bytes))
+    tree.put(namespace, tokens, begin, KeptBytes(rows_of(tokens, begin), tail_bytes))
 
 
 def check(tree: PrefixTree, tokens: list[int], resumed: int, namespace: str = "") -> None:
@@ -111,7 +111,7 @@ def test_the_least_recently_used_goes_first_and_parents_after_their_children() -
 
 def test_nothing_is_put_behind_what_was_forgotten() -> None:
     tree = PrefixTree(1 << 20, distance=0)
-    tree.put("", [1, 2, 3], 2, Kept(rows_of([1, 2, 3], 2)))
+    tree.put("", [1, 2, 3], 2, KeptBytes(rows_of([1, 2, 3], 2)))
     check(tree, [1, 2, 3], 0)
     assert tree.nbytes == 0
 

@@ -4,10 +4,11 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from monolane import Engine, SamplingParams
-from monolane.errors import BackendError, RankError
+from monolane.errors import BackendError, RankError, RequestError
 
 SAMPLED = SamplingParams(max_tokens=24, temperature=1.2, top_k=50, seed=11, ignore_eos=True)
 
@@ -27,13 +28,13 @@ def test_an_engine_survives_the_loss_of_a_rank(tiny_model: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["reference", "cuda"])
 def test_other_backends_refuse_ranks(tiny_model: Path, backend: str) -> None:
-    with pytest.raises(BackendError, match="ranks: expected backend cpu"):
+    with pytest.raises(RequestError, match="ranks: expected backend cpu"):
         Engine.load(tiny_model, backend, ranks=2)
 
 
 @pytest.mark.parametrize("ranks", [0, -1, "2", True])
 def test_ranks_are_a_number(tiny_model: Path, ranks: object) -> None:
-    with pytest.raises(BackendError, match="ranks: expected a number of processes"):
+    with pytest.raises(RequestError, match="ranks: expected a number of processes"):
         Engine.load(tiny_model, ranks=ranks)  # type: ignore[arg-type]
 
 
@@ -43,3 +44,59 @@ def test_a_dense_model_is_cut_into_a_lane_for_each_rank(llama_gguf: Path) -> Non
         wanted = alone.generate([5, 6, 7], greedy).token_ids
     with Engine.load(llama_gguf, "cpu", "float32", ranks=2) as engine:
         assert engine.generate([5, 6, 7], greedy).token_ids == wanted
+
+
+def test_prefixes_are_kept_by_each_rank_until_one_is_lost() -> None:
+    """A conversation, sent whole each turn: read from where it is new, in the bits of one process.
+
+    The demo model has windowed layers that drop positions. What was kept is gone with a rank.
+    """
+    said = np.random.default_rng(2).integers(3, 512, size=600).tolist()
+    turn = SamplingParams(max_tokens=8, temperature=1.0, seed=3, logprobs=2, ignore_eos=True)
+    with (
+        Engine.load("demo", "cpu", prefix_cache="off") as alone,
+        Engine.load("demo", "cpu", ranks=2, prefix_cache="64M") as engine,
+    ):
+        prompt = said[:400]
+        cached = []
+        for more in (said[400:430], said[430:500], said[500:]):
+            answer, wanted = engine.generate(prompt, turn), alone.generate(prompt, turn)
+            assert (answer.token_ids, answer.logprobs) == (wanted.token_ids, wanted.logprobs)
+            cached.append(answer.timings.cache_n)
+            prompt = [*prompt, *wanted.token_ids, *more]
+        assert cached == [0, 407, 445]
+        assert engine.prefixes.tree.nbytes > 0
+        os.kill(engine.backend.executor.processes[1], signal.SIGKILL)
+        with pytest.raises(RankError):
+            engine.generate(prompt, turn)
+        wanted = alone.generate(prompt, turn)
+        for known in (0, len(prompt) - 64):
+            answer = engine.generate(prompt, turn)
+            assert answer.timings.cache_n >= known
+            assert answer.timings.cache_n == 0 or known
+            assert (answer.token_ids, answer.logprobs) == (wanted.token_ids, wanted.logprobs)
+
+
+@pytest.mark.slow
+def test_scarce_prefixes_of_ranks_change_no_bit() -> None:
+    """What is kept is cut where prompts part, and dropped: ranks do both in rank 0's order."""
+    rng = np.random.default_rng(4)
+    texts = [rng.integers(3, 512, size=420).tolist() for _ in range(2)]
+    short = SamplingParams(max_tokens=2, temperature=1.0, seed=5, logprobs=0, ignore_eos=True)
+    hits = 0
+    with (
+        Engine.load("demo", "cpu", prefix_cache="off") as alone,
+        Engine.load("demo", "cpu", ranks=2, prefix_cache="2M") as engine,
+    ):
+        for _ in range(16):
+            prompt = [*texts[rng.integers(2)][: rng.integers(2, 420)], int(rng.integers(3, 9))]
+            answer, wanted = engine.generate(prompt, short), alone.generate(prompt, short)
+            assert (answer.token_ids, answer.logprobs) == (wanted.token_ids, wanted.logprobs)
+            assert engine.prefixes.tree.nbytes <= 2 << 20
+            hits += answer.timings.cache_n > 0
+    assert hits > 3
+
+
+def test_prefixes_of_ranks_are_in_no_file(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="prefix_file: expected one rank, got several"):
+        Engine.load("demo", "cpu", ranks=2, prefix_file=tmp_path / "prefixes")

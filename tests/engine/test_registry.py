@@ -3,7 +3,7 @@
 import pytest
 
 from monolane.engine import BACKEND_NAMES, _registry, find_backend
-from monolane.errors import BackendError
+from monolane.errors import RequestError
 
 
 @pytest.mark.parametrize(("there", "name"), [(True, "_open_best"), (False, "CpuExecutor")])
@@ -22,5 +22,5 @@ def test_a_machine_without_a_driver_has_no_gpu() -> None:
 
 def test_names() -> None:
     assert BACKEND_NAMES == ("auto", "cuda", "cpu", "reference")
-    with pytest.raises(BackendError, match="expected one of auto, cuda, cpu, reference, got 'x'"):
+    with pytest.raises(RequestError, match="expected one of auto, cuda, cpu, reference, got 'x'"):
         find_backend("x")

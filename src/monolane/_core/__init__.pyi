@@ -19,7 +19,7 @@ class WeightTable:
 
     def __init__(self, layers: int) -> None: ...
 
-    def set_matrix(self, role: int, layer: int, values: object, scales: object | None, rows: int, columns: int, format: int, wanted: int, column_parts: int = 1, copies: int = 1, block: int = 1) -> None: ...
+    def set_matrix(self, role: int, layer: int, values: object, scales: object | None, rows: int, columns: int, format: int, wanted: int, column_parts: int = 1, copies: int = 1, block: int = 1, expert: int = 0) -> None: ...
 
     def set_vector(self, role: int, layer: int, values: object) -> None: ...
 
@@ -95,8 +95,29 @@ class Executor:
     def restore(self, slot: int, count: int, rows: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], tail: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None) -> None:
         """Put the first positions of what was saved behind those of a slot."""
 
+    def keep(self, name: int, slot: int, begin: int, end: int) -> tuple[int, int]:
+        """
+        Have every rank keep its part of positions begin .. end - 1; return, of all ranks, the bytes of a position's rows and those of the tail, -1 where there is none.
+        """
+
+    def cut(self, name: int, origin: int, begin: int, end: int, tail_origin: int) -> None:
+        """
+        Keep a copy of a part of what is kept, with the tail of that or of another; -1: none.
+        """
+
+    def resume(self, name: int, slot: int, count: int, has_tail: bool) -> None:
+        """Put the first positions of what the ranks keep behind those of a slot."""
+
+    def drop(self, name: int) -> None:
+        """Keep that no longer."""
+
     def logits(self, slot: int, tokens: Sequence[int]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')]:
         """Feed tokens; return their logits, float32 [T, V]."""
+
+    def hidden(self, slot: int, tokens: Sequence[int]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')]:
+        """
+        Feed tokens; return what the head reads of each, normed and of lanes the mean, float32 [T, D].
+        """
 
     def start(self, advances: bytes, tokens: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], stops: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], biases: bytes, history: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], earlier: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
         """
@@ -118,6 +139,11 @@ class Executor:
 
     def interrupt(self) -> None:
         """Ask the epoch to end within one pass; read it to its end."""
+
+    def set_draft_model(self, model: object) -> None:
+        """
+        Have another executor, with as many workers and slots, draft tokens for this one, on this one's threads.
+        """
 
     def script(self, slot: int, drafts: Sequence[int], draws: Sequence[int]) -> None:
         """

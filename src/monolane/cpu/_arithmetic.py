@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from monolane.errors import BackendError
+from monolane.errors import BackendError, RequestError
 from monolane.model import FORMATS, WeightFormat, find_format, formats_of
 
 DTYPES = ("auto", *formats_of("cpu"))
@@ -39,7 +39,7 @@ def find_arithmetic(dtype: str, stored: str, blocks: Sequence[str] = ()) -> Arit
                 f"dtype: {name} is for GPUs: expected backend='cuda', or one of "
                 f"{', '.join(DTYPES)} on the cpu backend, got {name!r}; int8 is as small"
             )
-        raise BackendError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
+        raise RequestError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
     if stored in FORMATS and FORMATS[stored].coded and name != stored:
         raise BackendError(
             f"dtype: expected auto or {stored}, in which this model's matrices are stored, got "

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from monolane import _core
 from monolane._core import kernels
 from monolane.cpu._joined import JoinedRanks
+from monolane.cpu._kept import RankParts
 from monolane.cpu._native import Native, Setting
 from monolane.cpu._ranks import Ranks
 from monolane.cpu._weights import check_config
@@ -22,13 +24,15 @@ from monolane.epoch import (
     Executor,
     Guide,
     Kept,
+    KeptBytes,
     RankAddresses,
     TokenEvent,
+    bytes_of,
     pack,
     unpack_tokens,
 )
-from monolane.errors import BackendError, ConfigError, RankError, RequestError
-from monolane.model import ModelConfig, Weights, digest, in_lanes
+from monolane.errors import BackendError, RankError, RequestError
+from monolane.model import Weights, digest, find_lanes
 from monolane.plan import pass_cost
 
 
@@ -45,6 +49,8 @@ class CpuExecutor(Executor):
     patience    seconds that a wait for another rank may see no progress, until the epoch fails
     link_delay  seconds until a rank sees what another published; to measure what a link would cost
     timed       phases take the times of ``set_times``; to measure what an exchange hides
+    draft       weights of a model that drafts tokens for this one, on the same threads; in one rank
+    draft_dtype as dtype, of that model; docs/speculation.md
 
     A rank that dies or stalls ends the epoch with RankError. All slots are empty then, and the next
     epoch starts the ranks again.
@@ -52,6 +58,8 @@ class CpuExecutor(Executor):
 
     name = "cpu"
     drafts = True
+    keeps_prefixes = True
+    has_hidden = True
 
     def __init__(
         self,
@@ -67,6 +75,8 @@ class CpuExecutor(Executor):
         patience: float = 10.0,
         link_delay: float = 0.0,
         timed: bool = False,
+        draft: Weights | None = None,
+        draft_dtype: str = "auto",
     ) -> None:
         check_config(weights.config)
         self._addresses = ranks if isinstance(ranks, RankAddresses) else None
@@ -75,12 +85,16 @@ class CpuExecutor(Executor):
             ranks = 1 + len(ranks.addresses)
         else:
             hosts = 1
-        lanes = _find_lanes(weights.config, ranks, lanes)
-        _check_ranks(ranks, lanes, weights, self._addresses)
+        if draft is not None and ranks > 1:
+            raise BackendError(
+                f"draft: expected 1 rank, in which alone a draft model runs, got {ranks}"
+            )
+        lanes = find_lanes(weights.config, ranks, lanes, "ranks")
+        _check_ranks(ranks, weights, self._addresses)
         self.workers = _find_workers(workers, ranks, hosts)
         self.isa = _find_isa(isa)
         self.context, self.slots = context, slots
-        self.keeps_prefixes = ranks == 1  # the other ranks' keys stay with them
+        self.keeps_bytes = ranks == 1  # the other ranks' keys stay with them
         if self._addresses is not None and (link_delay or timed):
             raise BackendError("link_delay, timed: expected ranks of this host, got addresses")
         self._setting = Setting(
@@ -101,12 +115,29 @@ class CpuExecutor(Executor):
         self._ranks: Ranks | JoinedRanks | None = None
         self._lost = False
         self._open(weights)
+        if draft is not None:
+            self._add_draft_model(draft, draft_dtype)
+
+    def _add_draft_model(self, weights: Weights, dtype: str) -> None:
+        check_config(weights.config)
+        setting = replace(
+            self._setting,
+            dtype=dtype,
+            context=min(self.context, weights.config.max_positions),
+            lanes=weights.config.num_lanes,
+        )
+        native = Native(weights, setting)
+        native.convert()
+        with _our_errors():
+            self._core.set_draft_model(native.core)
+        self.draft_model = True
 
     def _open(self, weights: Weights) -> None:
         with _our_errors():  # no memory for what the ranks share
             native = Native(weights, self._setting)
         self.plan, self.dtype, self._core = native.plan, native.dtype, native.core
         self._identity = native.identity
+        self._parts = RankParts(native.core)
         windows = [layer.window or 0 for layer in weights.config.layers]
         self.tail_positions = max(windows) if self._core.has_rings else 0
         ranks = self._start(weights)
@@ -160,14 +191,27 @@ class CpuExecutor(Executor):
 
     def save(self, slot: int, begin: int, end: int) -> Kept:
         """Return what a slot holds of positions ``begin`` to ``end - 1``."""
+        if self.keeps_bytes:
+            with _our_errors():
+                return KeptBytes(*self._core.save(slot, begin, end))
+        self._need_ranks()
         with _our_errors():
-            return Kept(*self._core.save(slot, begin, end))
+            kept = self._parts.save(slot, begin, end)
+        self._check_lost()
+        return kept
 
     def restore(self, slot: int, kept: Kept, count: int) -> None:
         """Put the first ``count`` positions of what was saved behind those of a slot."""
-        tail = kept.tail if count == kept.positions else None
+        if self.keeps_bytes:
+            found = bytes_of(kept)
+            tail = found.tail if count == found.positions else None
+            with _our_errors():
+                self._core.restore(slot, count, found.rows, tail)
+            return
+        self._need_ranks()
         with _our_errors():
-            self._core.restore(slot, count, kept.rows, tail)
+            self._parts.restore(slot, kept, count)
+        self._check_lost()
 
     def identity(self) -> str:
         """Return a hash of plan, formats, instruction set and the core itself."""
@@ -180,6 +224,14 @@ class CpuExecutor(Executor):
         self._need_ranks()
         with _our_errors():
             found: npt.NDArray[np.float32] = self._core.logits(slot, list(token_ids))
+        self._check_lost()
+        return found
+
+    def hidden(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Feed tokens; return what the head reads of each, normed, float32 [T, D]."""
+        self._need_ranks()
+        with _our_errors():
+            found: npt.NDArray[np.float32] = self._core.hidden(slot, list(token_ids))
         self._check_lost()
         return found
 
@@ -268,6 +320,8 @@ class CpuExecutor(Executor):
         if rank < 0 or self._lost or self._ranks is None:
             return
         self._lost = True
+        self.losses += 1
+        self._parts.end()
         fate = self._ranks.fate(rank)
         if fate.endswith(STALLED):
             fate = f"{fate} for {self._patience:g} s"
@@ -313,31 +367,7 @@ def _find_workers(workers: int | None, ranks: int, hosts: int) -> int:
     return workers
 
 
-def _find_lanes(config: ModelConfig, ranks: int, lanes: int | None) -> int:
-    """Return the lanes of the plan: those of a Laneformer, or those into which a model is cut."""
-    if config.num_lanes > 1:
-        if lanes not in (None, config.num_lanes):
-            raise BackendError(
-                f"lanes: expected None or the {config.num_lanes} that this model has, got {lanes!r}"
-            )
-        return config.num_lanes
-    wanted = ranks if lanes is None else lanes
-    try:
-        in_lanes(config, wanted)
-    except ConfigError as error:
-        raise BackendError(
-            f"ranks: this model cannot be cut into {wanted} lanes for {ranks} ranks: {error}"
-        ) from None
-    return wanted
-
-
-def _check_ranks(ranks: int, lanes: int, weights: Weights, addresses: RankAddresses | None) -> None:
-    if lanes % ranks:
-        divisors = [str(n) for n in range(1, lanes + 1) if lanes % n == 0]
-        raise BackendError(
-            f"ranks: expected one of {', '.join(divisors)}, which divide this model's {lanes} "
-            f"lanes, got {ranks}"
-        )
+def _check_ranks(ranks: int, weights: Weights, addresses: RankAddresses | None) -> None:
     if ranks > 1 and weights.source is None and addresses is None:
         raise BackendError(
             "ranks: expected weights that lie in files, which every rank opens for itself; save "

@@ -7,8 +7,8 @@ which starts anew after another rank was lost.
 import logging
 import socket
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from monolane.cpu._handshake import HandshakeError, admit, join
@@ -44,7 +44,8 @@ class RankListener:
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._leading = threading.Lock()  # held by the one rank 0 that is served
         self._greeting = threading.Semaphore(_GREETED)
-        self._arrival = threading.Condition()  # of a peer
+        self._arrival = threading.Condition()  # of a session or a peer
+        self._sessions: set[str] = set()  # of ranks 0 that have joined
         self._peers: dict[tuple[str, int], socket.socket] = {}  # by session and rank
         self._over = threading.Event()
 
@@ -86,16 +87,31 @@ class RankListener:
                     stack.pop_all()  # the session's now
                     self._arrive(channel, session, int(hello.get("rank", 0)))
                 elif kind == "lead":
-                    self._follow(channel, session, who)
+                    with self._joined(session):
+                        self._follow(channel, session, who)
             except HandshakeError as error:
                 log.warning("rank: %s was refused: %s", who, error)
             except (OSError, ValueError) as error:
                 log.warning("rank: %s is gone: %s", who, error)
 
     def _arrive(self, channel: socket.socket, session: str, rank: int) -> None:
+        """Keep a peer for its session; one whose session is over is sent away."""
         with self._arrival:
-            self._peers[session, rank] = channel
+            if self._arrival.wait_for(lambda: session in self._sessions, _GREETING):
+                self._peers[session, rank] = channel
+                self._arrival.notify_all()
+            else:
+                channel.close()
+
+    @contextmanager
+    def _joined(self, session: str) -> Iterator[None]:
+        with self._arrival:
+            self._sessions.add(session)
             self._arrival.notify_all()
+        try:
+            yield
+        finally:
+            self._forget(session)
 
     def _follow(self, channel: socket.socket, session: str, who: str) -> None:
         """Take part in all that one rank 0 decodes."""
@@ -137,7 +153,6 @@ class RankListener:
             for link in links:
                 if link is not None:
                     link.close()
-            self._forget(session)
 
     def _load(self, wish: dict[str, Any]) -> Native:
         if wish["digest"] != self._digest:
@@ -169,19 +184,20 @@ class RankListener:
                     links[-1] = before = connect(address, patience)
                     join(before, self._key, {"kind": "peer", "session": session, "rank": own})
                 else:
-                    links[-1] = self._peer(session, rank)
+                    links[-1] = self._peer(session, rank, patience)
             except (OSError, HandshakeError) as error:
                 raise BackendError(f"cannot reach rank {rank} at {address}: {error}") from None
 
-    def _peer(self, session: str, rank: int) -> socket.socket:
+    def _peer(self, session: str, rank: int, patience: float) -> socket.socket:
         with self._arrival:
-            if not self._arrival.wait_for(lambda: (session, rank) in self._peers, 2 * _GREETING):
+            if not self._arrival.wait_for(lambda: (session, rank) in self._peers, patience):
                 raise TimeoutError("it has not joined")
             return self._peers.pop((session, rank))
 
     def _forget(self, session: str) -> None:
         """Close what peers of a session that came to nothing have left."""
         with self._arrival:
+            self._sessions.discard(session)
             for place in [place for place in self._peers if place[0] == session]:
                 self._peers.pop(place).close()
 

@@ -76,7 +76,7 @@ class Native:
         self.identity.update(arrays.shares.tobytes())
         formats = (self.dtype, arithmetic.activation, arithmetic.keys.name)
         self.identity.update(" ".join((setting.isa, *formats)).encode())
-        self._sources: Mapping[tuple[Role, int], npt.NDArray[np.generic]] = handover.sources
+        self._sources: Mapping[tuple[Role, int], list[npt.NDArray[np.generic]]] = handover.sources
         self.core = NativeExecutor(
             header=arrays.header.tobytes(),
             phases=arrays.phases.tobytes(),

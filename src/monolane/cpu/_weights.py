@@ -41,7 +41,7 @@ class Handover:
     """The table that the core reads, and what is to be known of the matrices, by role and layer."""
 
     table: WeightTable
-    sources: dict[tuple[Role, int], Array]  # those that the core is to convert
+    sources: dict[tuple[Role, int], list[Array]]  # those that the core is to convert
     formats: dict[tuple[Role, int | None], str]  # what products read
 
 
@@ -64,18 +64,21 @@ def hand_over(weights: Weights, config: ModelConfig, arithmetic: Arithmetic) -> 
             matrix = array.reshape(-1, array.shape[-1])  # lanes one below the other
             _set(found, role, index, matrix, wanted, lane_cut(weights.config, config, role))
     for (role, place), coded in weights.quantized.items():
-        cut = lane_cut(weights.config, config, role)
-        if isinstance(coded, Blocks):
-            _set_blocks(found, role, place, coded, cut)
-        else:
-            _set_quantized(found, role, place or 0, coded, cut)
+        _set_coded(found, role, place, coded, lane_cut(weights.config, config, role))
+    for (role, layer), each in weights.experts.items():
+        for expert, one in enumerate(each):
+            if isinstance(one, np.ndarray):
+                rows = one.reshape(-1, one.shape[-1])
+                _set(found, role, layer, rows, wanted, LaneCut(), expert)
+            else:
+                _set_coded(found, role, layer, one, LaneCut(), expert)
     for i, rotary in enumerate((config.rotary, config.local_rotary)):  # PlanRotary
         if rotary is not None:
             found.table.set_vector(_FREQUENCIES, i, rotary.frequencies(config.head_dim))
     return found
 
 
-def convert(core: Executor, plan: Plan, sources: Mapping[tuple[Role, int], Array]) -> None:
+def convert(core: Executor, plan: Plan, sources: Mapping[tuple[Role, int], list[Array]]) -> None:
     """Have the workers convert what is not stored as it is used, a matrix after the other.
 
     The pages of each source are given back as soon as it is done, so that at most one matrix is
@@ -83,14 +86,15 @@ def convert(core: Executor, plan: Plan, sources: Mapping[tuple[Role, int], Array
     """
     for phase in plan.phases:
         for i, matrix in enumerate(phase.matrices):
-            source = sources.get((matrix.role, max(phase.layer, 0)))
-            if source is None:
+            stored = sources.get((matrix.role, max(phase.layer, 0)))
+            if stored is None:
                 continue
             try:
                 core.convert(phase.index, i)
             except ValueError as error:
                 raise CheckpointError(f"{matrix.role.value}: {error}") from None
-            release_pages(source)
+            for source in stored:
+                release_pages(source)
 
 
 def keeps_floats(config: ModelConfig) -> bool:
@@ -112,11 +116,13 @@ def _set(
     matrix: Array,
     wanted: WeightFormat | None,
     cut: LaneCut,
+    expert: int = 0,
 ) -> None:
     rows, columns = matrix.shape
     stored = STORED[matrix.dtype]
-    # Embedding rows are looked up, not multiplied: one row a token, whatever its format.
-    if role is Role.EMBEDDING or wanted is None:
+    # Embedding rows are looked up, not multiplied: one row a token, whatever its format. A router
+    # is small, and its logits decide.
+    if role in (Role.EMBEDDING, Role.ROUTER) or wanted is None:
         wanted = stored
     lane_columns = columns // cut.column_parts
     if wanted.coded and lane_columns % wanted.group:
@@ -134,15 +140,30 @@ def _set(
         format=stored.code,
         wanted=wanted.multiplied.code,
         **asdict(cut),
+        expert=expert,
     )
     if wanted is not stored or cut.copied:
-        found.sources[role, layer] = matrix
+        found.sources.setdefault((role, layer), []).append(matrix)
     if role is not Role.EMBEDDING:
         found.formats[role, None if role is Role.HEAD else layer] = wanted.name
 
 
+def _set_coded(
+    found: Handover,
+    role: Role,
+    place: int | None,
+    matrix: Quantized | Blocks,
+    cut: LaneCut,
+    expert: int = 0,
+) -> None:
+    if isinstance(matrix, Blocks):
+        _set_blocks(found, role, place, matrix, cut, expert)
+    else:
+        _set_quantized(found, role, place or 0, matrix, cut, expert)
+
+
 def _set_blocks(
-    found: Handover, role: Role, place: int | None, matrix: Blocks, cut: LaneCut
+    found: Handover, role: Role, place: int | None, matrix: Blocks, cut: LaneCut, expert: int
 ) -> None:
     """Hand over blocks: embedding rows are looked up in them, of others the workers make panels."""
     stored = find_format(matrix.format)
@@ -164,23 +185,24 @@ def _set_blocks(
         format=stored.code,
         wanted=stored.code if looked_up else stored.multiplied.code,
         **asdict(cut),
+        expert=expert,
     )
     if not looked_up:
         found.formats[role, place] = stored.multiplied.name
-        found.sources[role, place or 0] = matrix.data
+        found.sources.setdefault((role, place or 0), []).append(matrix.data)
 
 
 def block_formats(weights: Weights) -> tuple[str, ...]:
     """Return the formats of the blocks that a model is stored in, that of the most bytes first."""
     sizes: Counter[str] = Counter()
-    for matrix in weights.quantized.values():
+    for _, matrix in weights.coded():
         if isinstance(matrix, Blocks):
             sizes[matrix.format] += matrix.data.nbytes
     return tuple(name for name, _ in sizes.most_common())
 
 
 def _set_quantized(
-    found: Handover, role: Role, layer: int, matrix: Quantized, cut: LaneCut
+    found: Handover, role: Role, layer: int, matrix: Quantized, cut: LaneCut, expert: int
 ) -> None:
     """Hand over codes and scales as they lie in memory: mapped, if they came from a file."""
     *outer, columns = matrix.shape
@@ -196,9 +218,10 @@ def _set_quantized(
         format=stored.code,
         wanted=stored.code if looked_up else stored.multiplied.code,
         **asdict(cut),
+        expert=expert,
     )
     if not looked_up:
-        found.sources[role, layer] = matrix.codes
+        found.sources.setdefault((role, layer), []).append(matrix.codes)
 
 
 def _bytes(array: Array) -> Array:

@@ -13,6 +13,7 @@ class DraftCounts:
     passes: int = 0  # that verified any
     tokens: int = 0
     accepted_at: list[int] = field(default_factory=list)  # by the place in the draft, from 0 on
+    by: dict[str, dict[str, int]] = field(default_factory=dict)  # the counts of each drafter
 
     @property
     def accepted(self) -> int:
@@ -24,6 +25,10 @@ class DraftCounts:
         for event in events:
             self.passes += event.drafted > 0
             self.tokens += event.drafted
+            if event.drafter:
+                counts = self.by.setdefault(event.drafter, {"draft_n": 0, "draft_n_accepted": 0})
+                counts["draft_n"] += event.drafted
+                counts["draft_n_accepted"] += event.accepted > 0
             if event.accepted:
                 missing = event.accepted - len(self.accepted_at)
                 self.accepted_at += [0] * missing

@@ -8,21 +8,24 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+from monolane.engine._draft_model import DraftModel
 from monolane.engine._earlier import EarlierAnswers
 from monolane.engine._files import ModelFiles
 from monolane.engine._guidance import Constraint
 from monolane.engine._parameters import SamplingParams
 from monolane.engine._prefix_file import check_writable
 from monolane.engine._prefixes import Budget, Prefixes, prefix_budget
-from monolane.engine._registry import find_backend
+from monolane.engine._registry import check_draft, find_backend, with_draft
 from monolane.engine._result import Generation
 from monolane.engine._slots import SlotPool
 from monolane.engine._source import find_model
 from monolane.engine._stream import Job, Stream
 from monolane.epoch import Executor, RankAddresses, SharedExecutor
-from monolane.errors import EngineClosedError, RequestError
+from monolane.errors import BackendError, EngineClosedError, RequestError
 from monolane.model import ModelConfig
 from monolane.text import ChatTemplate, Tokenizer
+
+_HIDDEN_TOKENS = 64  # fed between two turns of others; a pass of the CPU is as wide
 
 # Text, token ids, or chat messages such as {"role": "user", "content": "..."}.
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
@@ -58,6 +61,11 @@ class Engine:
         self._earlier = EarlierAnswers()
         self._prefix_file = None if prefix_file is None else Path(prefix_file)
         if self._prefix_file is not None:
+            if not executor.keeps_bytes:
+                raise BackendError(
+                    "prefix_file: expected one rank, got several, of which each keeps its own "
+                    "lanes' part of a prefix in its memory; leave prefix_file out, or use one rank"
+                )
             self.prefixes.load(self._prefix_file, files)
         self._closed = False
 
@@ -73,6 +81,7 @@ class Engine:
         prefix_file: str | Path | None = None,
         ranks: int | RankAddresses = 1,
         devices: int = 1,
+        draft: str | Path | None = None,
     ) -> "Engine":
         """Load a model.
 
@@ -95,6 +104,10 @@ class Engine:
                         ``monolane.engine``, where others listen; docs/ranks.md
         devices         GPUs that decode together, a share of the model's lanes each, from this
                         process; on the cuda backend; docs/monokernel.md
+        draft           a model with the same tokenizer that drafts tokens for this one, named as
+                        ``model`` is, or "int4" or "int8": this one in fewer bits. On the cpu
+                        backend; answers are the same, and drafts that do not pay are left out;
+                        docs/speculation.md
 
         Raises ModelNotFoundError, ConfigError, CheckpointError, TextError, BackendError or
         RequestError; each message says what was expected, what was found and what to do. A rank
@@ -104,12 +117,17 @@ class Engine:
         if prefix_file is not None:
             check_writable(Path(prefix_file))
         make = find_backend(backend, ranks, 0.0, devices)
+        if draft is not None:
+            check_draft(backend, ranks, devices)
         files = ModelFiles.open(find_model(model))
         size = _check_context(context, files.config)
         if type(max_sequences) is not int or not 1 <= max_sequences <= 64:
             raise RequestError(f"max_sequences: expected 1 to 64, got {max_sequences!r}")
         weights = files.weights()
         tokenizer = files.tokenizer()
+        if draft is not None:
+            found = DraftModel.open(draft, files, weights, tokenizer)
+            make = with_draft(backend, ranks, devices, found.weights, found.dtype)
         executor = make(weights, dtype, context=size, slots=max_sequences)
         seconds = time.perf_counter() - begin
         return cls(files, executor, tokenizer, seconds, prefix_cache, prefix_file)
@@ -152,6 +170,11 @@ class Engine:
                 f"stop: {self.folder} has no tokenizer, so its answers have no text; use stop_ids"
             )
         self._check_biases(params)
+        if params.speculation == "draft" and not self.backend.executor.draft_model:
+            raise RequestError(
+                "speculation: 'draft' needs a draft model, which this engine was loaded without; "
+                "load it with draft=..., or use 'auto'"
+            )
         budget = min(free, params.max_tokens or free)
         eos = frozenset() if params.ignore_eos else self.eos_ids
         stop_ids = eos | frozenset(params.stop_ids)
@@ -163,13 +186,24 @@ class Engine:
         """Return the logits after each token of a sequence: float32 [len(token_ids), vocab]."""
         return self._in_a_slot(self.backend.logits, token_ids)
 
-    def hidden(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+    def hidden(
+        self, token_ids: Sequence[int], cancelled: Callable[[], bool] = lambda: False
+    ) -> npt.NDArray[np.float32]:
         """Return what the head reads of each token, normed: float32 [len(token_ids), hidden].
 
-        Of several lanes it is their mean. BackendError where the backend has none: all but
-        "reference".
+        Of several lanes it is their mean. Ends early, with fewer rows, once ``cancelled``.
+        BackendError where the backend has none: "cuda".
         """
-        return self._in_a_slot(self.backend.hidden, token_ids)
+
+        def feed(slot: int, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+            found = [np.empty((0, self.config.hidden_size), np.float32)]
+            for begin in range(0, max(1, len(ids)), _HIDDEN_TOKENS):
+                if cancelled():
+                    break
+                found.append(self.backend.hidden(slot, ids[begin : begin + _HIDDEN_TOKENS]))
+            return np.concatenate(found)
+
+        return self._in_a_slot(feed, token_ids)
 
     def _in_a_slot(
         self, feed: Callable[[int, Sequence[int]], npt.NDArray[np.float32]], given: Sequence[int]

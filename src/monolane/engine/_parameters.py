@@ -40,8 +40,9 @@ class SamplingParams:
     repetition_penalty  what divides a positive logit of a token of prompt or answer, and
                         multiplies a negative one, 0.01 to 100; 1: nothing
     logit_bias    token id -> what its logit gains, -100 to 100, or -inf: never; at most 1,024 ids
-    speculation   "auto": tokens are drafted where that is faster; "suffix": from what the text
-                  repeats, which is what "auto" does by now; "off". The answer is the same
+    speculation   "auto": tokens are drafted where that is faster, by whoever promises more;
+                  "suffix": from what the text repeats alone; "draft": by the engine's draft model
+                  alone; "off". The answer is the same
     """
 
     max_tokens: int | None = 64
@@ -91,6 +92,11 @@ class SamplingParams:
         return 0 if self.speculation == "off" else AUTO_DRAFTS
 
     @property
+    def drafter(self) -> str:
+        """Who drafts, as an ``Advance`` says it."""
+        return "auto" if self.speculation == "off" else self.speculation
+
+    @property
     def draw(self) -> Draw:
         """The part that an executor needs to choose a token; the seed as 64 unsigned bits."""
         values = {x.name: getattr(self, x.name) for x in fields(Draw)}
@@ -132,10 +138,10 @@ def check_speculation(name: object) -> None:
     known = get_args(Speculation)
     if name not in known:
         raise RequestError(f"speculation: expected one of {', '.join(known)}, got {name!r:.80}")
-    if name in ("draft", "heads"):
+    if name == "heads":
         raise RequestError(
-            f"speculation: {name!r} needs a drafting model, which cannot be loaded yet; use "
-            "'auto', 'suffix' or 'off'"
+            "speculation: 'heads' needs heads that draft, which cannot be loaded yet; use "
+            "'auto', 'suffix', 'draft' or 'off'"
         )
 
 

@@ -24,14 +24,14 @@ from pathlib import Path
 import numpy as np
 
 from monolane.engine._prefix_tree import Tokens
-from monolane.epoch import Kept
+from monolane.epoch import KeptBytes
 from monolane.errors import RequestError
 
 _MAGIC = b"monolane prefixes 1\n"
 _DIGEST = hashlib.sha256().digest_size
 _PIECES, _PIECE = 64, 4096  # of a model's file that are looked at
 
-Node = tuple[str, Tokens, Kept]  # as PrefixTree.nodes
+Node = tuple[str, Tokens, KeptBytes]  # as PrefixTree.nodes
 
 
 def fingerprint(paths: Iterable[Path]) -> str:
@@ -155,4 +155,4 @@ def _arrays(
     tokens = np.frombuffer(read(4 * count), np.int32)
     kept = np.frombuffer(read(prod(rows)), np.uint8).reshape(rows)
     end = None if tail < 0 else np.frombuffer(read(tail), np.uint8)
-    return name, tokens, Kept(kept, end)
+    return name, tokens, KeptBytes(kept, end)

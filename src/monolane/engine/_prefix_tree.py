@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from monolane.epoch import Kept
+from monolane.epoch import Kept, KeptBytes
 
 Tokens = npt.NDArray[np.int32]
 Ids = Sequence[int] | Tokens
@@ -67,7 +67,9 @@ class PrefixTree:
         self._use(node for node, _ in path)
         common = sum(count for _, count in path)
         if self.distance:
-            while path and (path[-1][1] < len(path[-1][0].tokens) or path[-1][0].kept.tail is None):
+            while path and (
+                path[-1][1] < len(path[-1][0].tokens) or path[-1][0].kept.tail_nbytes is None
+            ):
                 path.pop()
         parts = tuple((node.kept, count) for node, count in path)
         return Found(parts, sum(count for _, count in path), common)
@@ -86,21 +88,29 @@ class PrefixTree:
         if (
             path
             and path[-1][1] < len(nodes[-1].tokens)
-            and (common < len(tokens) or kept.tail is not None)
+            and (common < len(tokens) or kept.tail_nbytes is not None)
         ):
             nodes[-1] = self._split(nodes[-1], path[-1][1])
         if common < len(tokens):
             parent = nodes[-1] if nodes else self._root(namespace)
-            rows = kept.rows if common == begin else kept.rows[:, common - begin :].copy()
-            nodes.append(Node(parent, tokens[common:].copy(), Kept(rows, kept.tail)))
+            if common > begin:
+                kept = kept.part(common - begin, kept.positions, kept)
+            nodes.append(Node(parent, tokens[common:].copy(), kept))
             self._add(nodes[-1])
-        elif nodes[-1].kept.tail is None and kept.tail is not None:  # its rows were there before
-            nodes[-1].kept = Kept(nodes[-1].kept.rows, kept.tail)
-            self.nbytes += kept.tail.nbytes
+        elif nodes[-1].kept.tail_nbytes is None and kept.tail_nbytes is not None:
+            rows = nodes[-1].kept  # which were there before
+            nodes[-1].kept = rows.part(0, rows.positions, kept)
+            self.nbytes += kept.tail_nbytes
         self._use(nodes)
         self._thin(nodes)
         while self.nbytes > self.budget:
             self._forget(next(iter(self._order)))
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.nbytes = 0
+        self._roots.clear()
+        self._order.clear()
 
     def nodes(self) -> Iterator[tuple[str, Tokens, Kept]]:
         """Yield all nodes, the most lately used first: namespace, tokens up to its end, its part.
@@ -133,20 +143,19 @@ class PrefixTree:
 
     def _root(self, namespace: str) -> Node:
         if namespace not in self._roots:
-            nothing = np.empty(0, np.int32), Kept(np.empty((0, 0, 0), np.uint8))
+            nothing = np.empty(0, np.int32), KeptBytes(np.empty((0, 0, 0), np.uint8))
             self._roots[namespace] = Node(None, *nothing)
         return self._roots[namespace]
 
     def _split(self, node: Node, count: int) -> Node:
         """Cut a node in two and return the upper one, which has the first ``count`` tokens."""
-        rows, parent = node.kept.rows, node.parent
+        kept, parent = node.kept, node.parent
         assert parent is not None
-        upper = Node(parent, node.tokens[:count].copy(), Kept(rows[:, :count].copy()))
+        upper = Node(parent, node.tokens[:count].copy(), kept.part(0, count))
         parent.children[int(upper.tokens[0])] = upper
         upper.children[int(node.tokens[count])] = node
-        # Copies: a view would keep all of the rows alive when one half is forgotten.
         node.parent, node.tokens = upper, node.tokens[count:].copy()
-        node.kept = Kept(rows[:, count:].copy(), node.kept.tail)
+        node.kept = kept.part(count, kept.positions, kept)
         self._order[upper] = None
         return upper
 
@@ -163,16 +172,16 @@ class PrefixTree:
         others one for each distance.
         """
         ends = [*accumulate(len(node.tokens) for node in path)]
-        tails = [i for i, node in enumerate(path) if node.kept.tail is not None]
+        tails = [i for i, node in enumerate(path) if node.kept.tail_nbytes is not None]
         last = 0
         for i, following in pairwise(tails[:-1]):
             parts = any(len(node.children) > 1 for node in path[i:following])
             kept = path[i].kept
             if ends[i] - last >= self.distance:
                 last = ends[i]
-            elif not parts and kept.tail is not None:
-                self.nbytes -= kept.tail.nbytes
-                path[i].kept = Kept(kept.rows)
+            elif not parts:
+                self.nbytes -= kept.tail_nbytes or 0
+                path[i].kept = kept.part(0, kept.positions)
 
     def _forget(self, node: Node) -> None:
         parent = node.parent

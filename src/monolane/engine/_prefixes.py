@@ -13,7 +13,7 @@ from pathlib import Path
 from monolane.engine._files import ModelFiles
 from monolane.engine._prefix_file import Node, fingerprint, read_prefixes, write_prefixes
 from monolane.engine._prefix_tree import PrefixTree
-from monolane.epoch import Executor, SharedExecutor
+from monolane.epoch import Executor, SharedExecutor, bytes_of
 from monolane.errors import BackendError, RequestError
 
 log = logging.getLogger("monolane.engine")
@@ -49,6 +49,7 @@ class Prefixes:
         self.tree = PrefixTree(budget, max(_DISTANCE, tail) if tail else 0)
         self._backend = backend
         self._lock = threading.Lock()  # of the tree
+        self._losses = 0  # of all that was kept, seen so far
 
     def resume(self, namespace: str, slot: int, prompt_ids: Sequence[int]) -> Resumed:
         """Put the longest known beginning of a prompt into an empty slot.
@@ -58,6 +59,7 @@ class Prefixes:
         if not self.tree.budget:
             return Resumed(0, ())
         with self._lock:
+            self._notice_loss()
             found = self.tree.find(namespace, prompt_ids[:-1])
         for kept, count in found.parts:  # which stay as they are, should the tree forget them
             self._backend.restore(slot, kept, count)
@@ -69,6 +71,7 @@ class Prefixes:
         if not self.tree.budget or not known:
             return
         with self._lock:
+            self._notice_loss()
             found = self.tree.find(namespace, known)
             if found.resumed < len(known):
                 kept = self._backend.save(slot, found.common, len(known))
@@ -97,15 +100,20 @@ class Prefixes:
     def save(self, path: Path, files: ModelFiles) -> None:
         """Write all that is kept; a warning says why where that fails."""
         with self._lock:
-            nodes = list(self.tree.nodes())
+            nodes = [(name, tokens, bytes_of(kept)) for name, tokens, kept in self.tree.nodes()]
         try:
             write_prefixes(path, self._binding(files), nodes)
         except OSError as error:
             log.warning("prefix file %s is not written: %s", path, error)
 
+    def _notice_loss(self) -> None:
+        if self._losses != self._backend.executor.losses:
+            self._losses = self._backend.executor.losses
+            self.tree.clear()
+
     def _check(self, nodes: list[Node]) -> None:
         """Refuse what no restore would take, before a request meets it."""
-        lists, _, row = self._backend.save(0, 0, 0).rows.shape
+        lists, _, row = bytes_of(self._backend.save(0, 0, 0)).rows.shape
         for _, tokens, kept in nodes:
             if kept.rows.shape[::2] != (lists, row) or not 0 < kept.positions <= len(tokens):
                 raise RequestError("it has keys and values of other sizes than this model's")

@@ -7,7 +7,7 @@ from importlib import import_module
 
 from monolane import _env
 from monolane.epoch import Executor, MakeExecutor, RankAddresses
-from monolane.errors import BackendError, MissingExtraError
+from monolane.errors import BackendError, MissingExtraError, RequestError
 from monolane.model import Weights
 
 log = logging.getLogger("monolane.engine")
@@ -28,14 +28,14 @@ def find_backend(
 ) -> MakeExecutor:
     """Return what makes an executor of loaded weights, in that many processes or on so many GPUs.
 
-    "auto" is the GPU where one can run the model, else the processor. BackendError if there is no
+    "auto" is the GPU where one can run the model, else the processor. RequestError if there is no
     backend of that name, or none in so many processes. Asked before a model is read, so that a
     wrong name costs no wait. ``link_delay``: see ``CpuExecutor``.
     """
     if name == "auto":
         name = _env.BACKEND.get()
     if type(devices) is not int or devices < 1:
-        raise BackendError(f"devices: expected a number of GPUs from 1 on, got {devices!r}")
+        raise RequestError(f"devices: expected a number of GPUs from 1 on, got {devices!r}")
     if devices > 1:
         return _on_devices(name, ranks, devices)
     if ranks != 1 or type(ranks) is not int:
@@ -45,19 +45,47 @@ def find_backend(
             return _open_best
         name = "cpu"
     if name not in _BACKENDS:
-        raise BackendError(f"backend: expected one of {', '.join(BACKEND_NAMES)}, got {name!r}")
+        raise RequestError(f"backend: expected one of {', '.join(BACKEND_NAMES)}, got {name!r}")
     module, _, attribute = _BACKENDS[name].partition(":")
     make: MakeExecutor = getattr(import_module(module), attribute)
     return make
 
 
+def with_draft(
+    name: str, ranks: int | RankAddresses, devices: int, weights: Weights, dtype: str
+) -> MakeExecutor:
+    """Return what makes an executor for which a model drafts: one of the processor, in one rank."""
+    check_draft(name, ranks, devices)
+    from monolane.cpu import CpuExecutor
+
+    return partial(CpuExecutor, draft=weights, draft_dtype=dtype)
+
+
+def check_draft(name: str, ranks: int | RankAddresses, devices: int) -> None:
+    """BackendError where no model can draft."""
+    if name == "auto":
+        name = _env.BACKEND.get()
+    if name == "auto" and not _has_gpu(_DRIVER):
+        name = "cpu"
+    if name != "cpu":
+        raise BackendError(
+            f"draft: expected backend cpu, for which alone a model drafts, got {name!r}; leave the "
+            "draft model out, or name the backend"
+        )
+    if ranks != 1 or devices != 1:
+        raise BackendError(
+            f"draft: expected one rank and one device, got ranks {ranks!r} and devices "
+            f"{devices!r}; leave the draft model out"
+        )
+
+
 def _with_ranks(name: str, ranks: int | RankAddresses, link_delay: float) -> MakeExecutor:
     if not isinstance(ranks, RankAddresses) and (type(ranks) is not int or ranks < 1):
-        raise BackendError(
+        raise RequestError(
             f"ranks: expected a number of processes from 1 on, or RankAddresses, got {ranks!r}"
         )
     if name not in ("auto", "cpu"):
-        raise BackendError(
+        raise RequestError(
             f"ranks: expected backend cpu, which alone runs in several processes, got {name!r} and "
             f"{ranks if isinstance(ranks, int) else 1 + len(ranks.addresses)} ranks"
         )
@@ -69,7 +97,7 @@ def _with_ranks(name: str, ranks: int | RankAddresses, link_delay: float) -> Mak
 def _on_devices(name: str, ranks: int | RankAddresses, devices: int) -> MakeExecutor:
     """Return what makes an executor on several GPUs; nothing else is tried, even for "auto"."""
     if name not in ("auto", "cuda") or ranks != 1:
-        raise BackendError(
+        raise RequestError(
             f"devices: expected backend cuda in one process, got {name!r}, ranks of {ranks!r} and "
             f"{devices} devices"
         )

@@ -1,6 +1,7 @@
 """What a request gives back."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from monolane.epoch import TokenLogprob
@@ -21,6 +22,8 @@ class Timings:
     cache_n: int = 0  # tokens of the prompt that were not read again, but taken from kept prefixes
     draft_n: int = 0  # tokens that were drafted, see docs/lossless.md
     draft_n_accepted: int = 0  # and of these, those that the model drew
+    # The same two counts by drafter, "suffix" or "draft"; of those that drafted any.
+    drafters: Mapping[str, Mapping[str, int]] = field(default_factory=dict, hash=False)
 
     @property
     def tokens_per_second(self) -> float:

@@ -138,6 +138,7 @@ class Stream(Iterator[Piece]):
             cache_n=self._cached,
             draft_n=self.drafts.tokens,
             draft_n_accepted=self.drafts.accepted,
+            drafters={name: dict(counts) for name, counts in self.drafts.by.items()},
         )
 
     def result(self) -> Generation:
@@ -241,6 +242,7 @@ class Stream(Iterator[Piece]):
             logprobs=params.logprobs,
             guided=self._job.constraint is not None,
             drafts=params.drafts,
+            drafter=params.drafter,
             earlier=self._earlier.texts(self.namespace, prompt_ids) if params.drafts else (),
         )
 

@@ -5,7 +5,7 @@
 import it, it imports neither.
 """
 
-from monolane.epoch._advance import AUTO_DRAFTS, TEXT_END, Advance, Draw, Guide
+from monolane.epoch._advance import AUTO_DRAFTS, DRAFTERS, TEXT_END, Advance, Draw, Guide
 from monolane.epoch._border import (
     ADVANCE,
     BIAS,
@@ -19,7 +19,7 @@ from monolane.epoch._border import (
     unpack_tokens,
 )
 from monolane.epoch._executor import Executor, MakeExecutor
-from monolane.epoch._kept import Kept
+from monolane.epoch._kept import Kept, KeptBytes, bytes_of
 from monolane.epoch._rank_addresses import (
     RankAddresses,
     check_key,
@@ -33,6 +33,7 @@ __all__ = [
     "ADVANCE",
     "AUTO_DRAFTS",
     "BIAS",
+    "DRAFTERS",
     "DRAW",
     "MAX_LOGPROBS",
     "SPAN",
@@ -43,6 +44,7 @@ __all__ = [
     "Executor",
     "Guide",
     "Kept",
+    "KeptBytes",
     "MakeExecutor",
     "PackedAdvances",
     "RankAddresses",
@@ -50,6 +52,7 @@ __all__ = [
     "SharedExecutor",
     "TokenEvent",
     "TokenLogprob",
+    "bytes_of",
     "check_key",
     "cpp_header",
     "describe_logprobs",

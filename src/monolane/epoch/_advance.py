@@ -10,6 +10,8 @@ import numpy.typing as npt
 from monolane.errors import RequestError
 
 AUTO_DRAFTS = -1  # see Advance
+# Who drafts, in the order of csrc/advance.h: whoever promises more, what the text repeats, a model.
+DRAFTERS = ("auto", "suffix", "draft")
 TEXT_END = 0xFFFFFFFF  # behind each text of Advance.earlier
 
 
@@ -57,6 +59,7 @@ class Advance:
     # Tokens to be drafted for a pass, AUTO_DRAFTS: as many as pay. A hint: the tokens are the same
     # with each, and an executor may draft fewer, or none.
     drafts: int = 0
+    drafter: str = "auto"  # who drafts, one of DRAFTERS; "auto": whose drafts promise more
     # Tokens of the sequence before token_ids, for what looks back: as many as the slot holds, or
     # none. An array where they may be many: a tuple of 100,000 takes 40 times as long to hand over.
     history: Sequence[int] | npt.NDArray[np.uint32] = field(default=(), compare=False)

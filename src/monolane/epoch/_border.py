@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane._structs import CPP, Field, Struct
-from monolane.epoch._advance import Advance, Draw
+from monolane.epoch._advance import DRAFTERS, Advance, Draw
 from monolane.epoch._token import TokenEvent, TokenLogprob
 
 MAX_LOGPROBS = 20  # alternatives reported with a token at most, as in the OpenAI API
@@ -48,6 +48,7 @@ ADVANCE = Struct(
         Field("logprobs", "i32", "alternatives to report with each token; -1: nothing"),
         Field("guided", "u32", "1: every draw waits for a guide"),
         Field("drafts", "i32", "tokens to be drafted for a pass; -1: as many as pay"),
+        Field("drafter", "u32", "whose drafts count: a place in DRAFTERS"),
         Field("history_begin", "u32", "in the list of tokens that the slot holds"),
         Field("history_count", "u32", "all of them, or none"),
         Field("prompt", "u32", "how many of history and tokens were given, not drawn"),
@@ -65,6 +66,7 @@ TOKEN = Struct(
         Field("logprob", "f32", "of the token, under the model itself; NaN if not asked for"),
         Field("drafted", "i32", "tokens drafted for its pass, with the first that this gave"),
         Field("accepted", "i32", "which of them it is, from 1 on; 0: none"),
+        Field("drafter", "i32", "whose draft that was: a place in DRAFTERS; 0: none"),
         Field("top_count", "i32", "alternatives that follow"),
         Field("top_token", "i32", "the most probable, best first", length=MAX_LOGPROBS),
         Field("top_logprob", "f32", "theirs", length=MAX_LOGPROBS),
@@ -120,7 +122,7 @@ def pack(advances: Sequence[Advance]) -> PackedAdvances:
             record["draw"][field.name] = getattr(draw, field.name)
         record["slot"], record["budget"] = advance.slot, advance.budget
         record["logprobs"] = -1 if advance.logprobs is None else advance.logprobs
-        record["drafts"] = advance.drafts
+        record["drafts"], record["drafter"] = advance.drafts, DRAFTERS.index(advance.drafter)
         record["guided"], record["prompt"] = advance.guided, advance.prompt
         for name, found in arrays.items():
             values = np.asarray(getattr(advance, name), np.uint32)
@@ -145,17 +147,19 @@ def pack(advances: Sequence[Advance]) -> PackedAdvances:
 
 def unpack_tokens(records: npt.NDArray[np.void]) -> list[TokenEvent]:
     """Return the events of TOKEN records."""
-    names = ("slot", "token", "time_ns", "logprob", "drafted", "accepted")
+    names = ("slot", "token", "time_ns", "logprob", "drafted", "accepted", "drafter")
     columns = (records[name].tolist() for name in names)
     events = []
-    for i, (slot, token, time_ns, logprob, *drafts) in enumerate(zip(*columns, strict=True)):
+    for i, row in enumerate(zip(*columns, strict=True)):
+        slot, token, time_ns, logprob, drafted, accepted, by = row
+        drafter = DRAFTERS[by] if by else ""
         described = None
         if logprob == logprob:  # NaN where nothing was asked for
             count = int(records["top_count"][i])
             ids, logprobs = (records[name][i, :count] for name in ("top_token", "top_logprob"))
             top = tuple(zip(ids.tolist(), logprobs.tolist(), strict=True))
             described = TokenLogprob(token, logprob, top)
-        events.append(TokenEvent(slot, token, time_ns, described, *drafts))
+        events.append(TokenEvent(slot, token, time_ns, described, drafted, accepted, drafter))
     return events
 
 

@@ -38,10 +38,14 @@ class Executor(ABC):
     # Whether a sequence that goes on from what was kept has the bits of one read anew: ``save`` and
     # ``restore`` are there, and bits do not depend on how many tokens a pass carries.
     keeps_prefixes: bool = False
+    # Whether what is kept is ``KeptBytes``, which can be written to a file.
+    keeps_bytes: bool = True
+    losses: int = 0  # how often all that was kept has been lost, with a rank
     tail_positions: int = 0  # of a tail (see Kept) at most; 0: no windowed layer drops any
 
     # Whether it verifies drafted tokens; else it ignores ``Advance.drafts``, which is a hint.
     drafts: bool = False
+    draft_model: bool = False  # whether a model drafts tokens for this one
     has_hidden: bool = False  # whether ``hidden`` is there
 
     @property
@@ -97,7 +101,7 @@ class Executor(ABC):
         """
         raise BackendError(
             f"hidden: the {self.name} backend keeps no hidden states, only the logits made of "
-            "them; use 'reference', which is slow"
+            "them; use 'cpu'"
         )
 
     @abstractmethod

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 
-from monolane.errors import BackendError
+from monolane.errors import BackendError, RequestError
 
 _SHORTEST = 16  # bytes of a key
 
@@ -22,7 +22,7 @@ class RankAddresses:
 
     def __post_init__(self) -> None:
         if not self.addresses or len(set(self.addresses)) < len(self.addresses):
-            raise BackendError(
+            raise RequestError(
                 f"ranks: expected a different host:port for each rank, got {self.addresses}"
             )
         for address in self.addresses:
@@ -30,7 +30,7 @@ class RankAddresses:
 
     @staticmethod
     def parse(text: str, key_file: Path | None = None) -> "RankAddresses":
-        """Read "host:port,host:port" and a key's file; BackendError."""
+        """Read "host:port,host:port" and a key's file; RequestError, or BackendError."""
         return RankAddresses(tuple(text.split(",")), read_key(key_file))
 
     @property
@@ -40,16 +40,16 @@ class RankAddresses:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of "host:port" or "[host]:port"; BackendError."""
+    """Return host and port of "host:port" or "[host]:port"; RequestError."""
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise BackendError(f"address: expected host:port, as 10.0.0.2:7000, got {address!r:.80}")
+        raise RequestError(f"address: expected host:port, as 10.0.0.2:7000, got {address!r:.80}")
     return host, int(port)
 
 
 def is_loopback(address: str) -> bool:
-    """Whether nobody but processes of this host can reach an address; BackendError."""
+    """Whether only processes of this host can reach an address; RequestError, BackendError."""
     host, port = split_address(address)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

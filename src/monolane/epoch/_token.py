@@ -25,6 +25,7 @@ class TokenEvent:
     logprob: TokenLogprob | None = None
     drafted: int = 0  # tokens that were drafted for its pass, with the first that the pass gave
     accepted: int = 0  # which of them this is, from 1 on; 0: none
+    drafter: str = ""  # whose draft that was, one of DRAFTERS
 
 
 def describe_logprobs(logits_V: npt.NDArray[np.float32], token_id: int, count: int) -> TokenLogprob:

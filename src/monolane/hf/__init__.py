@@ -14,7 +14,14 @@ from monolane.hf._export import export_hub_layout
 if TYPE_CHECKING or (find_spec("torch") and find_spec("transformers")):
     from monolane.hf import _register  # noqa: F401  tells the Auto classes
     from monolane.hf.configuration_laneformer import LaneformerConfig
-    from monolane.hf.modeling_laneformer import LaneformerForCausalLM, LaneformerModel
+    from monolane.hf.modeling_laneformer import (
+        LaneformerForCausalLM,
+        LaneformerModel,
+        LaneLinear,
+        LaneMLP,
+        LaneReduce,
+        LaneRMSNorm,
+    )
 else:
 
     def __getattr__(name: str) -> object:
@@ -23,4 +30,13 @@ else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["LaneformerConfig", "LaneformerForCausalLM", "LaneformerModel", "export_hub_layout"]
+__all__ = [
+    "LaneLinear",
+    "LaneMLP",
+    "LaneRMSNorm",
+    "LaneReduce",
+    "LaneformerConfig",
+    "LaneformerForCausalLM",
+    "LaneformerModel",
+    "export_hub_layout",
+]

@@ -3,24 +3,26 @@
 The folder's own Jinja template does it, as in Transformers, but the template is a stranger's
 program and the messages are a stranger's text: the first runs in a sandbox with a budget, and the
 second never becomes a control token, whatever it spells.
+
+Jinja is imported by the first template, not with this module: it takes as long as all of Python's
+own start, and a text that is only to be continued needs none.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
-
-from jinja2 import Template, TemplateSyntaxError, meta
+from typing import TYPE_CHECKING, Any
 
 from monolane.errors import TextError
-from monolane.text._budget import start_budget
 from monolane.text._files import named_token, read_settings, read_text
 from monolane.text._gguf import GgufText
 from monolane.text._marks import Marks
 from monolane.text._messages import plain, plain_messages
-from monolane.text._sandbox import RefusedError, Sandbox
 from monolane.text._tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 # The released convention: a header, a blank line, the trimmed content, </s>. System messages are
 # not part of it and are left out.
@@ -210,6 +212,9 @@ class ChatTemplate:
     def _rendered(
         self, chat: list[dict[str, Any]], extra: Mapping[str, Any], add_generation_prompt: bool
     ) -> str:
+        from monolane.text._budget import start_budget
+        from monolane.text._sandbox import RefusedError
+
         variables = {
             **self._special_tokens,
             **extra,
@@ -227,11 +232,15 @@ class ChatTemplate:
             ) from None
 
 
-def _compile(source: str, name: str) -> tuple[Template, frozenset[str]]:
+def _compile(source: str, name: str) -> "tuple[Template, frozenset[str]]":
     """Return the template and the names it reads; those that it sets in one branch are among them.
 
     TextError when it is no Jinja.
     """
+    from jinja2 import TemplateSyntaxError, meta
+
+    from monolane.text._sandbox import Sandbox
+
     try:
         template = Sandbox().from_string(source)
         return template, frozenset(meta.find_undeclared_variables(Sandbox().parse(source)))

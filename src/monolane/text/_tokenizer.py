@@ -110,6 +110,11 @@ class Tokenizer:
         """Return the tokenizer in a GGUF file's metadata."""
         return Tokenizer(text.data, text.settings, text.path.parent, text.path.name)
 
+    def vocabulary(self) -> dict[str, int]:
+        """Return the id of each token, as the file spells it; added ones too."""
+        found: dict[str, int] = self._library.get_vocab(True)
+        return found
+
     def encode(
         self, text: str, *, add_special_tokens: bool = True, parse_special: bool = False
     ) -> list[int]:

@@ -1,0 +1,64 @@
+"""A draft model: which one is named, and whether it reads and writes the same tokens."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from monolane.engine._files import ModelFiles
+from monolane.engine._source import find_model
+from monolane.errors import ConfigError
+from monolane.model import Weights
+from monolane.text import Tokenizer
+
+OWN = ("int4", "int8")  # the model itself, in fewer bits
+
+
+@dataclass(frozen=True, slots=True)
+class DraftModel:
+    """Weights that draft, and the type in which they are used."""
+
+    weights: Weights
+    dtype: str
+
+    @staticmethod
+    def open(
+        draft: str | Path, files: ModelFiles, weights: Weights, tokenizer: Tokenizer | None
+    ) -> "DraftModel":
+        """Find the draft model of a model; ConfigError if its tokens are others.
+
+        draft   "int4" or "int8", the model itself, or a model as ``Engine.load`` takes it
+        """
+        if draft in OWN:
+            return DraftModel(weights, str(draft))
+        found = ModelFiles.open(find_model(draft))
+        _check_tokens(files, tokenizer, found, found.tokenizer())
+        return DraftModel(found.weights(), "auto")
+
+
+def _check_tokens(
+    files: ModelFiles, tokenizer: Tokenizer | None, draft: ModelFiles, other: Tokenizer | None
+) -> None:
+    """ConfigError unless each id means the same to both."""
+    if tokenizer is None or other is None:
+        sizes = files.config.vocab_size, draft.config.vocab_size
+        if tokenizer is other and sizes[0] == sizes[1]:
+            return
+        which = files.path if tokenizer is None else draft.path
+        raise ConfigError(
+            f"draft: expected a model with the same tokenizer, got {draft.path}: {which} has none, "
+            f"and the vocabularies have {sizes[0]} and {sizes[1]} tokens; use 'int4' or 'int8', "
+            "the model itself in fewer bits"
+        )
+    mine, theirs = tokenizer.vocabulary(), other.vocabulary()
+    if mine == theirs:
+        return
+    pairs = ((token, id_, theirs.get(token)) for token, id_ in mine.items())
+    differs = next((pair for pair in pairs if pair[1] != pair[2]), None)
+    what = (
+        f"{len(theirs) - len(mine)} tokens more"
+        if differs is None
+        else f"{differs[0]!r:.40} is {differs[1]} in the one and {differs[2]} in the other"
+    )
+    raise ConfigError(
+        f"draft: expected a model with the same tokenizer as {files.path}, got {draft.path}: "
+        f"{what}; use one of the same family, or 'int4' or 'int8', the model itself in fewer bits"
+    )
