@@ -18,12 +18,13 @@ from monolane.errors import MissingExtraError
 EMULATED_SMS = 4
 
 
-def open_device(emulated: bool, work: Path, sms: int | None = None) -> Device:
-    """The GPU, ready to launch; ``sms`` pretends that it has fewer."""
+def open_device(emulated: bool, work: Path, sms: int | None = None, number: int = 0) -> Device:
+    """GPU ``number``, ready to launch; ``sms`` pretends that it has fewer."""
     if not emulated:
-        device: Device = CudaDevice()
+        device: Device = CudaDevice(number)
     else:
-        device = test_module("emulated_gpu").EmulatedGpu(work / "kernels", sms=EMULATED_SMS)
+        kind = test_module("emulated_gpu").EmulatedGpu
+        device = kind(work / "kernels", sms=EMULATED_SMS, number=number, seed=100 * number)
     if sms is not None:
         device.info = replace(device.info, sms=min(sms, device.info.sms))
     return device

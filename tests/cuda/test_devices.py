@@ -100,5 +100,5 @@ def test_gpus_that_do_not_go_together(make_gpu: MakeGpu) -> None:
     with pytest.raises(BackendError, match=r"one kind, got Emulated \(4 SMs\) as GPU 0"):
         make(unlike)
     assert all(gpu.closed for gpu in unlike)
-    with pytest.raises(BackendError, match="devices: expected a number that divides the 2 lanes"):
+    with pytest.raises(BackendError, match="devices: expected one of 1, 2, which divide"):
         make([make_gpu(number=i) for i in range(3)])

@@ -8,13 +8,14 @@ one may stop for ever. Bugs that are put in on purpose are found.
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from emulation import KERNELS
-from rig import MakeRig, Outcome, Rig, golden_weights, tiny_config
+from rig import GOLDEN, MakeRig, Outcome, Rig, golden_weights, tiny_config
 from schedules import CASES, LATE, Case, one
 from test_monokernel import WORKERS, golden_ids, run_pieces, run_whole
 
@@ -22,7 +23,7 @@ from monolane.cuda._faults import describe_faults
 from monolane.cuda._layout import lay_out
 from monolane.cuda._program import POSTED, Exchange, Program
 from monolane.cuda._prove import faults
-from monolane.model import NOW, LayerConfig, ModelConfig
+from monolane.model import NOW, LayerConfig, ModelConfig, QkNorm, in_lanes, read_config
 from monolane.plan import Choice, DeviceDescription, build
 
 SKEW = 3000  # ticks: some tenths of a pass
@@ -45,6 +46,21 @@ FOUR = replace(
         layers=(LayerConfig(NOW, NOW), LayerConfig(LATE, LATE)),
     ),
 )
+# A dense model cut into four lanes: biases, norms of heads, one KV head that each lane has, and one
+# head for all lanes on their mean.
+DENSE = Case(
+    config=in_lanes(
+        tiny_config(
+            family="llama", num_lanes=1, num_heads=4, num_kv_heads=1, vocab_size=25,
+            qkv_bias=True, qk_norm=QkNorm.HEAD,
+        ),
+        4,
+    ),
+    workers=4,
+    asks=(one(1, budget=2), one(2, slot=1, budget=2)),
+    before=(3, 5),
+    wish={"widths": (2,)},
+)  # fmt: skip
 # Devices that hear of each other in the choice alone, one of which may be a pass ahead.
 APART = CASES["lanes apart"]
 # More blocks on a device than a warp has threads.
@@ -70,12 +86,21 @@ def test_two_devices(make_rig: MakeRig) -> None:
     check(make_rig, TWO, 2, range(24))
 
 
+# Two lanes on each of two devices, or one on each of four.
+@pytest.mark.parametrize(
+    "devices",
+    [pytest.param(2, marks=pytest.mark.exhaustive), pytest.param(4, marks=pytest.mark.slow)],
+)
+def test_a_dense_model_in_lanes(make_rig: MakeRig, devices: int) -> None:
+    check(make_rig, DENSE, devices, range(24))
+
+
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("devices", [2, 4, 8])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "devices"),
+    [(x, n) for x, case in CASES.items() for n in (2, 4, 8) if case.config.num_lanes % n == 0],
+)
 def test_schedules(make_rig: MakeRig, name: str, devices: int) -> None:
-    if CASES[name].config.num_lanes % devices:
-        pytest.skip("lanes do not divide")
     check(make_rig, CASES[name], devices, range(150))
 
 
@@ -100,25 +125,30 @@ def test_a_golden_file_on_two_devices(make_rig: MakeRig) -> None:
     assert run_whole(rig, ids, 8, 3).tobytes() == run_whole(alone, ids, 8).tobytes()
 
 
+# All that divide: 16 of them take four minutes of a core, compiler included.
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("devices", [2, 4, 8])
-@pytest.mark.parametrize("name", WORKERS)
+@pytest.mark.parametrize(
+    ("name", "devices"),
+    [(x, n) for x in WORKERS for n in (2, 4, 8) if read_config(GOLDEN / x).num_lanes % n == 0],
+)
 def test_golden_files(make_rig: MakeRig, name: str, devices: int) -> None:
-    if golden_weights(name).config.num_lanes % devices:
-        pytest.skip("lanes do not divide")
     check_golden(make_rig, name, devices, (8, 1))
 
 
 # ---- a device that dies --------------------------------------------------------------------------
-@pytest.mark.parametrize("dead", [0, 2])
-def test_a_device_that_dies_is_named(make_rig: MakeRig, dead: int) -> None:
-    rig = FOUR.make(make_rig, devices=4)
-    state = FOUR.fill(rig)
-    good = FOUR.launch(rig, state, 0, mood="brisk")
+@pytest.mark.parametrize(
+    ("case", "dead"),
+    [(FOUR, 0), (FOUR, 2), pytest.param(DENSE, 1, marks=pytest.mark.slow)],
+    ids=["0", "2", "dense, 1"],
+)
+def test_a_device_that_dies_is_named(make_rig: MakeRig, case: Case, dead: int) -> None:
+    rig = case.make(make_rig, devices=4)
+    state = case.fill(rig)
+    good = case.launch(rig, state, 0, mood="brisk")
     assert good.healthy
     for seed in range(0, 24, 3):  # seeds that choose as the good one
         tick = 1 + seed * good.effort.ticks // 24
-        bad = FOUR.launch(rig, state, seed, skew=SKEW, dies=(dead, tick), watchdog=PATIENCE)
+        bad = case.launch(rig, state, seed, skew=SKEW, dies=(dead, tick), watchdog=PATIENCE)
         assert bad.error is None, bad.error
         if bad.same(good):
             continue  # a slow schedule's twenty-fourths are not the good one's; it had ended
@@ -129,7 +159,7 @@ def test_a_device_that_dies_is_named(make_rig: MakeRig, dead: int) -> None:
         for home in rig.homes:
             home["fault"][...] = 0
     # Words cleared and slots as before, as the executor does: nothing of it is left.
-    assert FOUR.launch(rig, state, 0, skew=SKEW).same(good)
+    assert case.launch(rig, state, 0, skew=SKEW).same(good)
 
 
 # ---- bugs on purpose -----------------------------------------------------------------------------
@@ -196,12 +226,33 @@ BUGS = {
         "(BUG ? 0 : b.state->pass_number % CHOICE_SLOTS) * WIDTH + row) * DEVICES",
     ),
 }
+# The watchdog's: they show where a device is late, and nowhere else.
+ALARM_BUGS = {
+    "a watchdog that never fires": Bug(
+        "block.cuh",
+        "if (now - patience.since < b.p.watchdog_ns &&",
+        "if ((BUG || now - patience.since < b.p.watchdog_ns) &&",
+    ),
+    "an alarm that names another device": Bug(
+        "block.cuh", "source / DEVICE_WORKERS);\n", "(source / DEVICE_WORKERS ^ BUG));\n"
+    ),
+    "an alarm that nobody hears": Bug(
+        "block.cuh",
+        "    store_at_peers(b, b.p.alarm_word,",
+        "    if (!BUG) store_at_peers(b, b.p.alarm_word,",
+    ),
+    "an alarm heard and passed over": Bug(
+        "passes.cuh", "&& !is_alarmed(p);", "&& (BUG || !is_alarmed(p));"
+    ),
+}
 HUGE = 0x49742400  # 1e6 in float32
+DEAF = 1 << 60, PATIENCE  # device 0 does not give up but by device 1's alarm
 # Bugs that need more than a schedule of TWO: a device ahead, or candidates for two warps.
 IN_APART = ("one buffer of the devices' best",)
 IN_MANY = ("best of the device read too soon",)
 LONELY = (*IN_APART, *IN_MANY)
-NUMBERS = {name: i for i, name in enumerate(BUGS)}
+PLANTED = BUGS | ALARM_BUGS
+NUMBERS = {name: i for i, name in enumerate(PLANTED)}
 
 
 @pytest.fixture(scope="module")
@@ -209,11 +260,12 @@ def buggy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The kernels with all bugs in them, each with a switch."""
     folder = tmp_path_factory.mktemp("buggy") / "kernels"
     shutil.copytree(KERNELS, folder)
-    for name, bug in BUGS.items():
+    for name, bug in PLANTED.items():
         path = folder / bug.file
         text = path.read_text()
         assert text.count(bug.before) == 1, f"{bug.file} has changed: plant {name!r} anew"
-        after = bug.after.replace("BUG", f"(b.p.control[1] >> {NUMBERS[name]} & 1)")
+        params = "p" if bug.file == "passes.cuh" else "b.p"
+        after = bug.after.replace("BUG", f"({params}.control[1] >> {NUMBERS[name]} & 1)")
         path.write_text(text.replace(bug.before, after))
     return folder
 
@@ -254,10 +306,52 @@ def test_no_bug_shows_nothing(switched: Rig) -> None:
 
 def test_a_device_that_gives_up_tells_the_others_before_its_garbage_comes(switched: Rig) -> None:
     """Device 1 gets no outputs of device 0, which gets the garbage that device 1 goes on with."""
-    patience = 1 << 60, PATIENCE  # device 0 would not give up by itself
-    told = list(signs(TWO, switched, ("outputs not posted",), range(24), patience))
+    told = list(signs(TWO, switched, ("outputs not posted",), range(24), DEAF))
     assert len(told) == 24
     assert not any(outcome.events for outcome in told)
+
+
+def test_an_alarm_that_nobody_hears_shows(switched: Rig) -> None:
+    """Device 0 waits for ever for device 1, which has gone."""
+    told = signs(
+        TWO, switched, ("outputs not posted", "an alarm that nobody hears"), range(6), DEAF
+    )
+    assert any("livelock: " in (outcome.error or "") for outcome in told)
+
+
+def test_an_alarm_heard_and_passed_over_shows(switched: Rig) -> None:
+    """The host is told of tokens that came of garbage."""
+    names = "outputs not posted", "an alarm heard and passed over"
+    assert any(outcome.events for outcome in signs(TWO, switched, names, range(24), DEAF))
+
+
+def alarms(rig: Rig, *names: str) -> Iterator[str]:
+    """What is said of a device that dies, or, of an emulator that ends for ever, what it says."""
+    for seed, dead in product(range(0, 12, 3), range(2)):
+        rig.memory["control"][1] = 0
+        rig.forget()
+        state = TWO.fill(rig)
+        rig.memory["control"][1] = sum(1 << NUMBERS[name] for name in names)
+        outcome = TWO.launch(rig, state, seed, dies=(dead, 1000), watchdog=PATIENCE)
+        rig.memory["control"][1] = 0
+        if outcome.error:
+            yield outcome.error
+        elif not describe_faults(outcome.fault, rig.layout.plan).startswith(f"device {dead} of 2"):
+            yield "another device is named"
+
+
+def test_the_alarm_without_a_bug(switched: Rig) -> None:
+    assert not list(alarms(switched))
+
+
+def test_a_watchdog_that_never_fires_shows(switched: Rig) -> None:
+    said = list(alarms(switched, "a watchdog that never fires"))
+    assert len(said) == 8
+    assert all(text.startswith("livelock: ") for text in said)
+
+
+def test_an_alarm_that_names_another_device_shows(switched: Rig) -> None:
+    assert "another device is named" in alarms(switched, "an alarm that names another device")
 
 
 @pytest.mark.exhaustive

@@ -22,6 +22,7 @@ from monolane.cuda._specialise import specialisation
 from monolane.errors import BackendError, ConfigError
 from monolane.model import (
     NOW,
+    Experts,
     Head,
     LayerConfig,
     ModelConfig,
@@ -230,6 +231,11 @@ REFUSED: dict[str, dict[str, Any]] = {
     "norm_offset": {"norm_offset": 1.0},
     "activation": {"activation": "gelu_tanh"},
     "embedding_scale": {"embedding_scale": 2.0},
+    "experts": {
+        "experts": Experts(4, 2, 8, normalised=True),
+        "layers": (LayerConfig(NOW, NOW, experts=True),),
+        "num_lanes": 1,
+    },
     "local_rotary": {"local_rotary": Rotary()},
     "layers.rotary": {
         "local_rotary": Rotary(),

@@ -41,9 +41,16 @@ class Variant:
     chunk: int | None = None  # keys
 
     def layouts(
-        self, config: ModelConfig, gpu: GpuInfo, dtype: str, context: int, widths: Sequence[int]
+        self,
+        config: ModelConfig,
+        gpu: GpuInfo,
+        dtype: str,
+        context: int,
+        widths: Sequence[int],
+        devices: int = 1,
     ) -> tuple[Layout, ...]:
-        """Lay out kernels of several widths."""
+        """Lay out kernels of several widths, for one device."""
+        assert devices == 1
         if self.blocks is not None:
             gpu = replace(gpu, sms=min(gpu.sms, self.blocks * config.num_lanes))
         usual = _machine.lay_out_widths(config, gpu, dtype, context, widths)
@@ -80,11 +87,16 @@ class Model:
         variant: Variant | None = None,
         watchdog: float | None = None,
         sms: int | None = None,
+        devices: int = 1,
+        lanes: int | None = None,
     ) -> None:
-        """`widths` None: the product's."""
+        """`widths` None: the product's; `sms` of each device, `lanes` of a dense model."""
         self.scale, self.dtype = stage.scale, dtype
         weights = weights or random_weights(stage.scale.config, stage.work)
-        self.device: Device = open_device(stage.scale.emulated, stage.work, sms)
+        opened = [
+            open_device(stage.scale.emulated, stage.work, sms, number) for number in range(devices)
+        ]
+        self.device: Device = opened[0]
         attributes: dict[str, Any] = {"HANG_SECONDS": 30.0}
         if widths is not None:
             attributes["WIDTHS"] = tuple(widths)
@@ -97,7 +109,7 @@ class Model:
                 patched = patch.object(_executor, "lay_out_widths", variant.layouts)
                 stack.enter_context(patched)
             self.executor: CudaExecutor = kind(
-                weights, dtype, self.device, context=context, slots=slots
+                weights, dtype, opened, context=context, slots=slots, lanes=lanes
             )
         self._rng = np.random.default_rng(0)
 

@@ -18,7 +18,7 @@ from monolane.cuda._running import Running
 from monolane.cuda._trace import Trace
 from monolane.epoch import Advance, Executor, Guide, TokenEvent
 from monolane.errors import BackendError, RequestError
-from monolane.model import Weights
+from monolane.model import Weights, cut_weights, find_lanes
 
 
 class CudaExecutor(Executor):
@@ -27,6 +27,7 @@ class CudaExecutor(Executor):
     dtype     "auto" (as stored, float32 as bfloat16), "bfloat16", "float16" or "float8"
     workers   the plan says how many blocks: None
     devices   GPUs that the model's lanes are dealt out to: a divisor of their number
+    lanes     into which a dense model is cut; None: one for each GPU
 
     BackendError if model and GPU do not fit together; the message says what to do.
     """
@@ -46,6 +47,7 @@ class CudaExecutor(Executor):
         slots: int,
         workers: int | None = None,
         devices: int = 1,
+        lanes: int | None = None,
     ) -> None:
         if workers is not None:
             raise BackendError(f"workers: the plan of a GPU says how many, got {workers!r}")
@@ -56,6 +58,8 @@ class CudaExecutor(Executor):
             opened = tuple(device) if isinstance(device, Sequence) else (device,)
         try:
             self.dtype = find_dtype(dtype, weights.config)
+            lanes = find_lanes(weights.config, len(opened), lanes, "devices")
+            weights = cut_weights(weights, lanes)
             layouts = lay_out_widths(
                 weights.config, opened[0].info, self.dtype, context, self.WIDTHS, len(opened)
             )

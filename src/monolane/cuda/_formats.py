@@ -9,7 +9,7 @@ DTYPES = ("auto", *HALVES)
 
 def check_weights(weights: Weights) -> None:
     """Refuse weights that the kernels do not multiply by; BackendError names their formats."""
-    held = {x.format.upper() for x in weights.quantized.values() if isinstance(x, Blocks)}
+    held = {x.format.upper() for _, x in weights.coded() if isinstance(x, Blocks)}
     if held:
         raise BackendError(
             f"cuda: expected a model of plain numbers, got blocks of "

@@ -64,11 +64,12 @@ def pack_header() -> str:
 class _Matrix:
     """A matrix with its rows one below the other, lane after lane, and where its tiles go.
 
-    A device has neighbouring lanes, and of one matrix for all lanes neighbouring rows.
+    A device has neighbouring lanes, and of one matrix for all lanes neighbouring rows. One that the
+    files do not hold lane after lane comes lane by lane.
     """
 
     rows: Array  # those of the device's blocks [R, columns], as stored
-    places: int  # on the device: a Place of each row
+    places: int  # on the device: a Place of each of them
     tiling: Tiling
     offset: int  # of the phase in a run
     first_row: int  # of the phase in a block's list of scales
@@ -141,7 +142,9 @@ class _Loader:
         for i, (kind, arrays) in enumerate(products):
             at = layout.phase_offsets[i], layout.row_offsets[i]
             for role, (rows, address) in places[kind].items():
-                yield _Matrix(_rows(arrays[role])[rows], address, layout.tilings[kind], *at)
+                for first, part in _rows(arrays[role], rows):
+                    place = address + first * PLACE_DTYPE.itemsize
+                    yield _Matrix(part, place, layout.tilings[kind], *at)
 
     def _places(self, kind: PhaseKind) -> dict[Role, tuple[slice, int]]:
         """Return the device's rows of a phase's matrices and, on the device, their places."""
@@ -220,5 +223,15 @@ class _Loader:
             job.result()
 
 
-def _rows(array: Array) -> Array:
-    return array.reshape(-1, array.shape[-1])
+def _rows(array: Array, rows: slice) -> Iterator[tuple[int, Array]]:
+    """Yield rows of a matrix [L, R, columns], lane below lane, without a copy: the first, and they.
+
+    In one piece if the lanes lie so. Lanes that are parts of a dense matrix's columns do not.
+    """
+    if array.flags.c_contiguous:
+        yield 0, array.reshape(-1, array.shape[-1])[rows]
+        return
+    count = array.shape[1]
+    for lane in range(rows.start // count, -(-rows.stop // count)):
+        begin, end = max(rows.start, lane * count), min(rows.stop, (lane + 1) * count)
+        yield begin - rows.start, array[lane, begin - lane * count : end - lane * count]

@@ -35,11 +35,6 @@ def lay_out_widths(
             f"cuda: expected compute capability {OLDEST[0]}.{OLDEST[1]} or later (A100, RTX 30), "
             f"got {gpu.compute[0]}.{gpu.compute[1]} of {gpu.name}; use backend='cpu'"
         )
-    if config.num_lanes % devices:
-        raise BackendError(
-            f"devices: expected a number that divides the {config.num_lanes} lanes of the model, "
-            f"got {devices}"
-        )
     plans = [_plan(config, gpu, dtype, width, context, devices) for width in widths]
     refused = ""
     for count in range(len(plans), 0, -1):
