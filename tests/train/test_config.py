@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from monolane.errors import ConfigError
+from monolane.errors import ConfigError, RequestError
 from monolane.train import RunConfig, load_config, shipped_configs, write_config
 from monolane.train._config import differences
 
@@ -90,13 +90,17 @@ def test_overrides_are_toml_or_a_bare_word() -> None:
         ("schedule.warmup=30", "warmup [+] decay within the steps, got 30 [+] 12 of 40"),
         ("data.sequence_length=128", "at most model.max_position_embeddings = 64, got 128"),
         ("schedule.short_until=3", "expected the tokens of a short row, as short_until is 3"),
-        ("peak_lr", "--set: expected section.key=value, got 'peak_lr'"),
         ("seed.x=1", "--set seed.x=1: expected a table at 'seed', got 0"),
     ],
 )
 def test_errors_name_the_key_and_what_to_do(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config("tiny", [override])
+
+
+def test_an_override_is_a_key_and_a_value() -> None:
+    with pytest.raises(RequestError, match="--set: expected section.key=value, got 'peak_lr'"):
+        load_config("tiny", ["peak_lr"])
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

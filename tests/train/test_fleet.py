@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from monolane.errors import ConfigError
+from monolane.errors import RequestError
 from monolane.train import Fleet
 
 
@@ -17,7 +17,7 @@ from monolane.train import Fleet
     ],
 )
 def test_a_fleet_that_cannot_be_is_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(RequestError, match=message):
         Fleet(**values)
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from monolane.errors import ConfigError
+from monolane.errors import ConfigError, RequestError
 from monolane.hf import LaneformerForCausalLM
 from monolane.train import forecast, load_config
 from monolane.train._attention import document_masks
@@ -114,9 +114,9 @@ def test_a_run_that_cannot_be_is_refused() -> None:
         forecast(config, 7, 0.25)
     with pytest.raises(ConfigError, match="a divisor of the 12 processes, got 8"):
         forecast(config, 12, 0.25)
-    with pytest.raises(ConfigError, match="mfu: expected more than 0 and at most 1, got 25"):
+    with pytest.raises(RequestError, match="mfu: expected more than 0 and at most 1, got 25"):
         forecast(config, 192, 25)
-    with pytest.raises(ConfigError, match="device: expected one of B200, H200, H100 PCIe"):
+    with pytest.raises(RequestError, match="device: expected one of B200, H200, H100 PCIe"):
         forecast(config, 192, 0.25, "abacus")
 
 

@@ -74,7 +74,6 @@ def test_it_says_where_it_came_from(run: Path) -> None:
     assert about.commit == (commit or None)
     copied = folder / "code" / "monolane"
     assert (copied / "errors.py").read_bytes() == (source / "errors.py").read_bytes()
-    assert not list(copied.rglob("*.pyc"))
     assert not (copied / "errors.py").stat().st_mode & 0o222
 
 
@@ -93,6 +92,7 @@ def test_half_a_snapshot_is_none(tmp_path: Path) -> None:
     about = take_snapshot(tmp_path, "", [])
     assert about.digest == code_digest(tmp_path / "snapshot" / "code")
     assert not (tmp_path / "snapshot.tmp").exists()
+    assert not list((tmp_path / "snapshot").rglob("*.pyc"))  # of our folder, which has some
     (tmp_path / "snapshot" / "about.json").write_text(json.dumps({"version": 1}))
     with pytest.raises(CheckpointError, match="expected the snapshot of a run"):
         Snapshot.read(tmp_path)

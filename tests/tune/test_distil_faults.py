@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from monolane.cli import app
-from monolane.errors import BackendError, CheckpointError, ConfigError, TrainingError
+from monolane.errors import BackendError, CheckpointError, ConfigError, RequestError, TrainingError
 from monolane.hf import LaneformerForCausalLM
 from monolane.tune import AnnealRecipe, distil_folder, retrofit_folder
 
@@ -74,7 +74,7 @@ def test_what_diverges_is_not_written(
     assert not (tmp_path / "out").exists()
     with pytest.raises(BackendError, match="device: expected a GPU"):
         distil_folder(*folders, text, tmp_path / "b", RECIPE, device="cuda")
-    with pytest.raises(ConfigError, match="device: expected one of auto, cpu, cuda"):
+    with pytest.raises(RequestError, match="device: expected one of auto, cpu, cuda"):
         distil_folder(*folders, text, tmp_path / "b", RECIPE, device="abacus")
 
 

@@ -18,7 +18,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from monolane._schedule import Wsd
 from monolane._toml import Share, config, load_table, read_table, shipped_files
-from monolane.errors import CheckpointError, ConfigError
+from monolane.errors import CheckpointError, ConfigError, RequestError
 
 _PACKAGE = "monolane.train"
 SETTINGS = "settings.json"  # in a run's folder: the overrides that it was started with
@@ -252,7 +252,8 @@ def load_config(name: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     """Read a run config: a TOML file, or the name of a shipped one.
 
     ``overrides`` are texts such as ``"optimizer.peak_lr=1e-4"``, whose value is TOML; a bare word
-    is a string. ConfigError says which key, what was expected and what was found.
+    is a string. ConfigError says which key, what was expected and what was found;
+    RequestError where an override is no key=value.
     """
     table, origin = load_table(name, _PACKAGE)
     for override in overrides:
@@ -299,7 +300,7 @@ def _override(table: dict[str, Any], override: str) -> None:
     name, equals, text = override.partition("=")
     *sections, key = name.strip().split(".")
     if not equals or not all((*sections, key)):
-        raise ConfigError(f"--set: expected section.key=value, got {override!r}; mend it")
+        raise RequestError(f"--set: expected section.key=value, got {override!r}; mend it")
     for section in sections:
         inner = table.setdefault(section, {})
         if not isinstance(inner, dict):

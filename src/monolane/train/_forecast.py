@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from monolane.errors import ConfigError
+from monolane.errors import RequestError
 from monolane.hf import LaneformerConfig, LaneformerForCausalLM
 from monolane.train._build import empty_model
 from monolane.train._config import RunConfig
@@ -120,13 +120,15 @@ class Forecast:
 
 
 def forecast(config: RunConfig, world: int, mfu: float, device: str = "H100") -> Forecast:
-    """Return what ``config`` needs of ``world`` devices; ConfigError where they do not fit."""
+    """Return what ``config`` needs of ``world`` devices; RequestError for a wrong wish, ConfigError
+    where they do not fit.
+    """
     config.rows_per_process(world)
     shard = config.shard(world)
     if not 0 < mfu <= 1:
-        raise ConfigError(f"mfu: expected more than 0 and at most 1, got {mfu}; give a share")
+        raise RequestError(f"mfu: expected more than 0 and at most 1, got {mfu}; give a share")
     if peak_of(device) is None:
-        raise ConfigError(f"device: expected one of {', '.join(PEAKS)}, got {device!r}; give one")
+        raise RequestError(f"device: expected one of {', '.join(PEAKS)}, got {device!r}; give one")
     model = empty_model(config.model)
     return Forecast(
         config=config,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from monolane.errors import MissingExtraError
 from monolane.tune._encoded import ChatEncoder
+from monolane.tune._lanes import HeadName
 from monolane.tune._marked import marked_template
 from monolane.tune._material import chat_encoder, prepare_material, read_chats
 from monolane.tune._recipe import LoraRecipe, SftRecipe, read_recipe, shipped_recipes
@@ -17,6 +18,7 @@ from monolane.tune._retrofit import retrofit_folder
 from monolane.tune._windows import Windows, read_windows
 
 if TYPE_CHECKING or all(map(find_spec, ("torch", "transformers", "tomli_w"))):
+    from monolane.tune._best import BestTokens
     from monolane.tune._distil import (
         AnnealRecipe,
         annealed,
@@ -25,8 +27,10 @@ if TYPE_CHECKING or all(map(find_spec, ("torch", "transformers", "tomli_w"))):
         held_out_loss,
         layer_share,
     )
+    from monolane.tune._divergence import divergence
     from monolane.tune._lora import add_lora, merge_adapter
     from monolane.tune._sft import tune_folder
+    from monolane.tune._swift import keep_freed_memory, swift
 else:
 
     def __getattr__(name: str) -> object:
@@ -37,7 +41,9 @@ else:
 
 __all__ = [
     "AnnealRecipe",
+    "BestTokens",
     "ChatEncoder",
+    "HeadName",
     "LoraRecipe",
     "SftRecipe",
     "Windows",
@@ -45,8 +51,10 @@ __all__ = [
     "annealed",
     "chat_encoder",
     "distil_folder",
+    "divergence",
     "heal",
     "held_out_loss",
+    "keep_freed_memory",
     "layer_share",
     "library_requests",
     "marked_template",
@@ -57,6 +65,7 @@ __all__ = [
     "read_windows",
     "retrofit_folder",
     "shipped_recipes",
+    "swift",
     "tune_folder",
     "write_requests",
 ]

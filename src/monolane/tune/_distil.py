@@ -22,20 +22,23 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
 from monolane._schedule import Wsd
 from monolane._toml import Share, config
-from monolane.errors import BackendError, ConfigError, TextError
+from monolane.errors import BackendError, RequestError, TextError
 from monolane.hf import LaneformerForCausalLM
 from monolane.model import check_replaceable, read_config
 from monolane.train import deferred_interrupt, disk_errors_told, held
+from monolane.tune._best import BestTokens
+from monolane.tune._divergence import divergence
 from monolane.tune._keeper import Keeper
 from monolane.tune._kept import Gradients, check_finite, damage_line, open_run
 from monolane.tune._recipe import Context
 from monolane.tune._staging import publish, rounded_tensors
+from monolane.tune._swift import swift
 from monolane.tune._windows import Windows, open_tokenizer, read_windows
 
 Order = Literal["together", "from_top", "from_bottom", "at_once"]
@@ -60,6 +63,7 @@ class AnnealRecipe:
     weight_decay: NonNegativeFloat = 0.0
     clip_norm: PositiveFloat = 1.0
     seed: int = 0
+    best: NonNegativeInt = 64  # of the teacher's next tokens, kept on disk; 0: all, computed anew
 
     def __post_init__(self) -> None:
         Wsd.of(self.steps, self.warmup_share, self.decay_share)
@@ -163,6 +167,7 @@ def distil_folder(
     save_every: int = 50,
     device: str = "auto",
     say: Callable[[str], None] = lambda line: None,
+    kept: Path | None = None,
 ) -> Healed:
     """Train the weights of ``delayed`` towards ``dense``, both made by ``retrofit_folder``.
 
@@ -170,7 +175,8 @@ def distil_folder(
     ``destination``; ``report`` is told (step, loss, share) of each step. A state is kept in
     ``<destination>.run`` every ``save_every`` steps and when a signal asks to stop; ``resume``
     goes on from the newest whole one, to the same bits, and ``say`` tells of damaged ones.
-    ``device`` is auto (a GPU, where there is one), cpu or cuda.
+    ``device`` is auto (a GPU, where there is one), cpu or cuda. The teacher's best tokens are kept
+    in ``kept``, which runs on the same text may share one after the other; else in the run.
     """
     check_replaceable(delayed, destination, overwrite)
     place = _device(device)
@@ -196,7 +202,10 @@ def distil_folder(
         for step, fault in damaged.items():
             say(damage_line(step, fault))
         teacher, student = _load(dense).to(place), _load(delayed).to(place)
-        healed = heal(teacher, student, windows, recipe, report, keeper, state)
+        best = None
+        if recipe.objective == "distil" and recipe.best:
+            best = BestTokens(kept or run / "best", teacher, windows, recipe.best)
+        healed = heal(teacher, student, windows, recipe, report, keeper, state, best)
         check_finite(student)
         tensors = rounded_tensors(shape, student)
         values: dict[str, Any] = {"recipe": recipe, "healed": healed}
@@ -206,7 +215,7 @@ def distil_folder(
 
 def _device(name: str) -> torch.device:
     if name not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"device: expected one of auto, cpu, cuda, got {name!r}; mend it")
+        raise RequestError(f"device: expected one of auto, cpu, cuda, got {name!r}; mend it")
     there = torch.cuda.is_available()
     if name == "cuda" and not there:
         raise BackendError(
@@ -224,16 +233,22 @@ def heal(
     report: Callable[[int, float, float], None] | None = None,
     keeper: Keeper | None = None,
     state: dict[str, Any] | None = None,
+    best: BestTokens | None = None,
 ) -> Healed:
     """Train ``student`` in place; it ends as a plain model with its own delay.
 
-    ``keeper`` keeps states, of which ``state`` is one to go on from. A gradient that is not finite
-    updates nothing; TrainingError after several in a row.
+    ``keeper`` keeps states, of which ``state`` is one to go on from. With ``best`` the student is
+    trained towards the teacher's best tokens, else towards all its logits, computed at each step.
+    A gradient that is not finite updates nothing; TrainingError after several in a row.
     """
     teacher.eval()
     schedule = Wsd.of(recipe.steps, recipe.warmup_share, recipe.decay_share)
     optimiser = torch.optim.AdamW(
-        student.parameters(), lr=recipe.peak_lr, betas=(0.9, 0.95), weight_decay=recipe.weight_decay
+        student.parameters(),
+        lr=recipe.peak_lr,
+        betas=(0.9, 0.95),
+        weight_decay=recipe.weight_decay,
+        fused=True,
     )
     curve: list[tuple[int, float, float]] = []
     if state is None:
@@ -250,11 +265,15 @@ def heal(
         return {**parts, "source": source, "at_once": at_once, "curve": curve}
 
     student.train()
-    with annealed(student, recipe.order) as annealing:
+    with annealed(student, recipe.order) as annealing, swift(student):
         for step in range(len(curve), recipe.steps):
             annealing.advance(recipe.progress(step))
-            ids_BC = torch.from_numpy(windows.batch(step, recipe.rows_per_step)).to(student.device)
-            loss = _loss(teacher, student, ids_BC, recipe.objective)
+            places_B = windows.places(step, recipe.rows_per_step)
+            ids_BC = torch.from_numpy(windows.train_RC[places_B]).to(student.device)
+            if best is None:
+                loss = _loss(teacher, student, ids_BC, recipe.objective)
+            else:
+                loss = divergence(student, ids_BC, *best.take(places_B))
             loss.backward()
             if gradients.usable(student.parameters(), step + 1):
                 torch.nn.utils.clip_grad_norm_(student.parameters(), recipe.clip_norm)

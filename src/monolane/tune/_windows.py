@@ -36,9 +36,12 @@ class Windows:
 
     def batch(self, step: int, rows: int) -> npt.NDArray[np.int64]:
         """Return the windows [B, C] of step ``step``; an epoch shows each window once."""
-        places = range(step * rows, (step + 1) * rows)
-        count = len(self.train_RC)
-        return np.stack([self.train_RC[self._order(p // count)[p % count]] for p in places])
+        return self.train_RC[self.places(step, rows)]
+
+    def places(self, step: int, rows: int) -> npt.NDArray[np.int64]:
+        """Return where the windows of step ``step`` are among those to train on, [B]."""
+        places, count = range(step * rows, (step + 1) * rows), len(self.train_RC)
+        return np.array([self._order(p // count)[p % count] for p in places])
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
         return np.random.default_rng((self._seed, epoch)).permutation(len(self.train_RC))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from monolane._env import LAUNCHER
-from monolane.errors import ConfigError, TrainingError
+from monolane.errors import RequestError, TrainingError
 from monolane.train._interrupt import deferred_interrupt
 from monolane.train._journal import JOURNAL, Follower, last_checkpoint, last_step
 from monolane.train._launch.attempt import Attempt, Ended, adopted_orphans, explain
@@ -40,13 +40,13 @@ class Fleet:
 
     def __post_init__(self) -> None:
         if self.processes < 1 or self.nodes < 1 or not 0 <= self.node < self.nodes:
-            raise ConfigError(
+            raise RequestError(
                 "launch: expected processes and nodes of 1 or more and a node below nodes, got "
                 f"{self.processes}, {self.nodes} and {self.node}"
             )
         host, _, port = self.address.rpartition(":")
         if self.nodes > 1 and not (host and port.isdigit()):
-            raise ConfigError(
+            raise RequestError(
                 f"launch: expected the host:port of node 0 for {self.nodes} nodes, got "
                 f"{self.address!r}; give --address"
             )

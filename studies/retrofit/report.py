@@ -1,0 +1,141 @@
+"""The study's report: the tables and the figure that results/ hold.
+
+python studies/retrofit/report.py
+"""
+
+import argparse
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from study import RESULTS, VARIANTS, Run, read_lines
+
+HERE = Path(__file__).parent
+_MARK = "<!-- results: made by report.py, do not edit below -->\n"
+_KINDS = ("all", "library", "manuals", "own")
+_MEASURES = {
+    "nats": "nats/token",
+    "perplexity": "perplexity",
+    "kl": "KL, nats",
+    "agreement": "same best guess",
+    "accuracy": "next word right",
+}
+
+
+def before_table(lines: Sequence[dict[str, Any]]) -> list[str]:
+    """Return what the delays cost without training."""
+    rows = [
+        f"| variant | {' | '.join(_MEASURES.values())} | KL by text: library, manuals, own |",
+        f"|---|{'---|' * (len(_MEASURES) + 1)}",
+    ]
+    for line in lines:
+        exam = line["exam"]
+        kinds = ", ".join(f"{exam[kind]['kl']:.3f}" for kind in _KINDS[1:] if kind in exam)
+        rows.append(f"| {line['variant']} | {_values(exam['all'])} | {kinds} |")
+    return rows
+
+
+def after_table(lines: Sequence[dict[str, Any]]) -> list[str]:
+    """Return every training, the least divergent of a variant and length first."""
+    rows = [
+        f"| variant | order | rate | tokens | seed | {' | '.join(_MEASURES.values())} |",
+        f"|---|---|---|---|---|{'---|' * len(_MEASURES)}",
+    ]
+    places = list(VARIANTS)
+
+    def place(line: dict[str, Any]) -> Any:
+        run = line["run"]
+        return places.index(run["variant"]), -run["steps"], line["exam"]["all"]["kl"]
+
+    for line in sorted(lines, key=place):
+        run = Run(**line["run"])
+        rows.append(
+            f"| {run.variant} | {run.order} | {run.rate:g} | {line['tokens']:,} | {run.seed} "
+            f"| {_values(line['exam']['all'])} |"
+        )
+    return rows
+
+
+def _values(exam: dict[str, float]) -> str:
+    return " | ".join(f"{exam[name]:.{1 if name == 'perplexity' else 3}f}" for name in _MEASURES)
+
+
+def longest(lines: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """Return the losses, by seed, of each variant's best rate and order in the longest runs."""
+    steps = max((line["run"]["steps"] for line in lines), default=0)
+    tried: dict[str, dict[Any, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for line in (line for line in lines if line["run"]["steps"] == steps):
+        run = Run(**line["run"])
+        tried[run.variant][run.rate, run.order].append(line["exam"]["all"]["nats"])
+    return {variant: min(ways.values(), key=statistics.fmean) for variant, ways in tried.items()}
+
+
+def draw(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw loss against delay, before and after training back; each dot is a seed."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    # Text as text, and names of elements that do not change from one drawing to the next.
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "monolane", "font.size": 9})
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 3.4), layout="constrained")
+    losses = {
+        "before": {line["variant"]: [line["exam"]["all"]["nats"]] for line in before},
+        "trained back": longest(after),
+    }
+    for (when, by_variant), style in zip(losses.items(), ("o--", "s-"), strict=True):
+        for early, colour in ((False, "#c33"), (True, "#36c")):
+            points = {
+                int(VARIANTS[variant]["delay"]): by_variant[variant]
+                for variant in VARIANTS
+                if variant in by_variant
+                and (bool(VARIANTS[variant].get("early")) == early or variant == "delay 0")
+            }
+            if not points:
+                continue
+            label = f"{when}, {'early exchanges' if early else 'none before the delay'}"
+            means = [statistics.fmean(values) for values in points.values()]
+            axes.plot(list(points), means, style, color=colour, label=label, markersize=4)
+            for delay, values in points.items():
+                axes.plot([delay] * len(values), values, ".", color="#888", markersize=3)
+    axes.set_xlabel("delay, layers")
+    axes.set_xticks(sorted({int(shape["delay"]) for shape in VARIANTS.values()}))
+    axes.set_ylabel("held-out loss, nats/token")
+    axes.legend(fontsize=7)
+    axes.set_title("SmolLM2-135M-Instruct in 3 lanes")
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+    text = "\n".join(line.rstrip() for line in path.read_text().splitlines())
+    path.write_text(text + "\n")
+
+
+def report(results: Path) -> str:
+    """Draw the figure; return the part of README.md that is made."""
+    before, after = (read_lines(results / name) for name in ("before.jsonl", "runs.jsonl"))
+    sections = ["### Before training", "\n".join(before_table(before))]
+    if after:
+        sections += ["### Trained back", "\n".join(after_table(after))]
+    draw(before, after, results / "delay.svg")
+    picture = (results / "delay.svg").resolve().relative_to(HERE.resolve())
+    return "\n\n".join([*sections, f"![loss against delay]({picture})"]) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Draw the figure and bring README.md up to date."""
+    parser = argparse.ArgumentParser(description="Make the study's report from its results.")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    readme = HERE / "README.md"
+    head, mark, _ = readme.read_text().partition(_MARK)
+    if not mark:
+        raise SystemExit(f"{readme}: expected the line {_MARK.strip()!r}, found none; put it back")
+    readme.write_text(head + mark + "\n" + report(options.results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""The retrofit study: its text, its search, its runs and what the report makes of them."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ..tune.conftest import llama
+
+__all__ = ["llama"]  # a fixture
+
+torch = pytest.importorskip("torch", reason="needs monolane[sft]")
+
+FOLDER = Path(__file__).parents[2] / "studies" / "retrofit"
+Modules = dict[str, ModuleType]
+
+
+@pytest.fixture(scope="module")
+def modules() -> Iterator[Modules]:
+    """The study's files, imported as its scripts import each other."""
+    names = ("text", "exam", "study", "report")
+    sys.path.insert(0, str(FOLDER))
+    try:
+        yield {name: __import__(name) for name in names}
+    finally:
+        sys.path.remove(str(FOLDER))
+        for name in names:
+            sys.modules.pop(name, None)
+
+
+def result(run: Any, kl: float, nats: float = 3.0) -> dict[str, Any]:
+    values = {"nats": nats, "kl": kl, "agreement": 0.5, "accuracy": 0.4, "perplexity": 20.0}
+    exam = {"all": values, "library": values}
+    return {"run": vars(run) | {}, "text": "x", "tokens": 1, "curve": [], "exam": exam}
+
+
+def test_the_search_is_as_stated(modules: Modules) -> None:
+    study = modules["study"]
+    done: list[dict[str, Any]] = []
+    for number in range(100):
+        run = next(study.search(done), None)
+        if run is None:
+            break
+        done.append(result(run, kl=1.0 if run.rate == 1e-4 else 2.0 + number))
+    assert len(done) == 2 * (len(study.RATES) + len(study.ORDERS))
+    assert [line["run"]["rate"] for line in done[6:]] == [1e-4] * 6  # the orders: at the best rate
+    long = list(study.main_runs(done))
+    assert {run.rate for run in long} == {1e-4}
+    assert {run.variant for run in long} == set(study.VARIANTS)
+    assert [run.seed for run in long].count(0) == len(study.VARIANTS)
+    assert len(long) == len(study.VARIANTS) + 6
+    assert list(study.main_runs([*done, result(long[0], 1.0)])) == long[1:]
+    with pytest.raises(SystemExit, match="expected a finished search"):
+        list(study.main_runs(done[:-1]))
+
+
+def test_files_are_in_one_half_only(modules: Modules, tmp_path: Path) -> None:
+    text = modules["text"]
+    texts = [f"text {i} " * 50 for i in range(200)]
+    text._split(tmp_path, "own", [*texts, texts[0]])
+    halves = {
+        half: [line["text"] for line in modules["study"].read_lines(tmp_path / half / "own.jsonl")]
+        for half in ("train", "exam")
+    }
+    assert sorted(halves["train"] + halves["exam"]) == sorted(texts)  # a copy counts once
+    assert 3 <= len(halves["exam"]) <= 25
+    again = tmp_path / "again"
+    text._split(again, "own", reversed(texts))
+    assert (again / "exam" / "own.jsonl").read_text() == (
+        tmp_path / "exam" / "own.jsonl"
+    ).read_text()
+
+
+class Model(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """Says that the next token is this one and a number more."""
+
+    device, dtype = torch.device("cpu"), torch.float32
+
+    def __init__(self, more: int) -> None:
+        super().__init__()
+        self.more = more
+
+    def forward(self, input_ids: Any, use_cache: bool) -> Any:
+        logits = 5.0 * torch.nn.functional.one_hot((input_ids + self.more) % 16, 16)
+        return type("Output", (), {"logits": logits})
+
+
+def test_the_exam_by_hand(modules: Modules, tmp_path: Path) -> None:
+    exam = modules["exam"]
+    windows = {"library": np.arange(8)[None], "manuals": np.arange(4)[None] * 2}
+    logs = exam.source_logs(tmp_path, Model(1), windows)
+    found = exam.examine(Model(1), windows, logs)
+    right, total = np.log(np.exp(5) / (np.exp(5) + 15)), np.exp(5) + 15
+    assert found["library"]["nats"] == pytest.approx(-right, rel=1e-5)
+    assert found["manuals"]["nats"] == pytest.approx(5 - right, rel=1e-5)
+    assert (found["library"]["accuracy"], found["manuals"]["accuracy"]) == (1, 0)
+    assert found["library"]["kl"] == pytest.approx(0, abs=1e-6)
+    assert found["all"]["accuracy"] == pytest.approx(8 / 12)
+    assert found["all"]["perplexity"] == pytest.approx(np.exp(found["all"]["nats"]))
+    other = exam.examine(Model(2), windows, exam.source_logs(tmp_path, Model(9), windows))
+    # The source's are kept: those of Model(1), not of Model(9). Two peaks of 5 are exchanged.
+    assert other["all"]["kl"] == pytest.approx(5 * (np.exp(5) - 1) / total, rel=1e-5)
+    assert (other["all"]["agreement"], other["manuals"]["accuracy"]) == (0, 1)
+
+
+def test_a_run_is_done_once_and_reported(
+    modules: Modules, llama: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, report = modules["study"], modules["report"]
+    monkeypatch.setattr(study, "LANES", 4)
+    monkeypatch.setattr(study, "CONTEXT", 16)
+    monkeypatch.setattr(study, "keep_freed_memory", lambda: None)  # it is for a whole process
+    variants = {"delay 0": {"delay": 0}, "delay 1, early": {"delay": 1, "early": True}}
+    for module in (study, report):
+        monkeypatch.setattr(module, "VARIANTS", variants)
+
+    def prepare(work: Path, model: Path, own: int) -> None:
+        lines = Path(__file__).read_text().splitlines()
+        modules["text"]._split(work / "text", "library", [f"{line}\n" * 9 for line in lines])
+
+    monkeypatch.setattr(study, "prepare", prepare)
+    out = tmp_path / "results"
+    common = ["--source", str(llama()), "--threads", "1", "--out", str(out)]
+    work = str(tmp_path / "work")
+    for _ in range(2):
+        assert study.main([work, "before", *common]) == 0
+        one = ["--run", "delay 1, early", "3e-3", "--steps", "3"]
+        assert study.main([work, "one", *one, *common]) == 0
+    before, after = study.read_lines(out / "before.jsonl"), study.read_lines(out / "runs.jsonl")
+    assert [line["variant"] for line in before] == list(variants)
+    assert len(after) == 1
+    assert len(after[0]["curve"]) == 3
+    # Nothing but rounding, in float32, where nothing is delayed.
+    assert before[0]["exam"]["all"]["kl"] == pytest.approx(0, abs=1e-5)
+    assert before[1]["exam"]["all"]["kl"] > 0.01
+    assert [path.name for path in (tmp_path / "work" / "runs").iterdir()] == [
+        "delay-1-early-together-0.003-3-seed0"
+    ]
+    monkeypatch.setattr(report, "HERE", tmp_path)
+    (tmp_path / "README.md").write_text(f"What\n{report._MARK}old\n")
+    assert report.main(["--results", str(out)]) == 0
+    page = (tmp_path / "README.md").read_text()  # 3 steps of 4 windows of 16
+    assert "| delay 1, early | together | 0.003 | 192 | 0 |" in page
+    assert "![loss against delay](results/delay.svg)" in page
+    assert "delay, layers" in (out / "delay.svg").read_text()
+    monkeypatch.setattr(study, "digest", lambda work: "another")
+    with pytest.raises(SystemExit, match="expected results on the text another"):
+        study.main([work, "before", *common])
