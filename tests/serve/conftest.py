@@ -16,6 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))  # what tests share lies in modules beside them
+
 KEY = "ml-a-key-for-tests-only"
 
 # Seconds that a test waits for what must come, and fails without it. Waiting ends with the event,
@@ -188,3 +190,11 @@ def start() -> Iterator[Callable[..., ServerProcess]]:
     yield begin
     for server in servers:
         server.close()
+
+
+@pytest.fixture
+def client(keyed_server: Any, api_key: str) -> Iterator[httpx.Client]:
+    """A client of ``keyed_server`` that has its key."""
+    headers = {"Authorization": f"Bearer {api_key}"}
+    with httpx.Client(base_url=keyed_server.url, headers=headers, timeout=120) as client:
+        yield client

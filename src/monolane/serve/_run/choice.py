@@ -91,6 +91,7 @@ class Choice:
             "cache_n": self.cached,
             "draft_n": self.drafts.tokens,
             "draft_n_accepted": self.drafts.accepted,
+            "drafters": {name: dict(counts) for name, counts in self.drafts.by.items()},
             "queue_ms": _ms(max(0, self.admitted - self.arrived)),
             "ttft_ms": _ms(max(0, self.first - self.arrived)),
             "mbu": None if mbu is None else round(mbu, 4),

@@ -68,6 +68,13 @@ class Metrics:
             (*_LABELS, "position"),
             registry=self.registry,
         )
+        self._drafters = [
+            Counter(name, what, (*_LABELS, "drafter"), registry=self.registry)
+            for name, what in (
+                ("monolane:drafter_tokens", "Tokens drafted, by who drafted them"),
+                ("monolane:drafter_accepted_tokens", "Of these, those that were drawn"),
+            )
+        ]
         self._done = Counter(
             "vllm:request_success",
             "Choices that came to an end, by why",
@@ -151,6 +158,9 @@ class Metrics:
         self._drafts.inc(drafts.passes)
         self._drafted.inc(drafts.tokens)
         self._accepted.inc(drafts.accepted)
+        for name, counts in drafts.by.items():
+            for counter, key in zip(self._drafters, ("draft_n", "draft_n_accepted"), strict=True):
+                counter.labels(*self._names, name).inc(counts[key])
         for position, count in enumerate(drafts.accepted_at):
             self._accepted_at.labels(*self._names, str(position)).inc(count)
 

@@ -37,6 +37,11 @@ _MESSAGES: dict[Reason, tuple[int, str]] = {
 }
 
 
+def ended(reason: Reason) -> ApiError:
+    """Return what a request that was cancelled gets."""
+    return ApiError(*_MESSAGES[reason])
+
+
 class ServedRequest:
     """The choices of one request, from the queue to their last tokens."""
 
@@ -87,7 +92,7 @@ class ServedRequest:
         """Why there is no whole answer, or None."""
         if self.error is not None:
             return self.error
-        return None if self.reason is None else ApiError(*_MESSAGES[self.reason])
+        return None if self.reason is None else ended(self.reason)
 
     def _end(self, _: object) -> None:
         self._timer.cancel()

@@ -98,5 +98,10 @@ function tokens(timings) {
 function drafts(timings) {
   if (!(timings?.draft_n > 0)) return NONE;
   const { draft_n, draft_n_accepted } = timings;
-  return `${count(draft_n_accepted)} of ${count(draft_n)}, ${percent(draft_n_accepted / draft_n)}`;
+  // Where several drafted, what each did: "draft" is a draft model.
+  const each = Object.entries(timings.drafters ?? {})
+    .map(([name, of]) => `${name} ${count(of.draft_n_accepted)}/${count(of.draft_n)}`);
+  const rest = each.length > 1 ? ` (${each.join(", ")})` : "";
+  const share = percent(draft_n_accepted / draft_n);
+  return `${count(draft_n_accepted)} of ${count(draft_n)}, ${share}${rest}`;
 }
