@@ -69,7 +69,7 @@ def test_the_prompt_may_come_from_stdin(tiny_model: Path) -> None:
         ),
         (
             ["generate", "x", "--backend", "gpu"],
-            1,
+            2,
             "backend: expected one of auto, cuda, cpu, reference",
         ),
         (["verify", "/no/such/folder"], 1, "expected 'demo', 'smollm2', a folder or a .gguf file"),

@@ -18,12 +18,13 @@ def test_the_text_is_that_of_one_process(tiny_model: Path) -> None:
 
 
 def test_wrong_numbers_of_ranks(tiny_model: Path) -> None:
-    for options, told in (
-        (("--ranks", "3"), "ranks: expected one of 1, 2, which divide this model's 2 lanes, got 3"),
-        (("--ranks", "2", "--backend", "reference"), "ranks: expected backend cpu"),
+    divides = "ranks: expected one of 1, 2, which divide this model's 2 lanes, got 3"
+    for code, options, told in (
+        (1, ("--ranks", "3"), divides),
+        (2, ("--ranks", "2", "--backend", "reference"), "ranks: expected backend cpu"),
     ):
         done = generate(tiny_model, *options)
-        assert done.returncode == 1
+        assert done.returncode == code
         assert told in done.stderr
         assert "Traceback" not in done.stderr
 
@@ -52,10 +53,10 @@ def test_the_text_is_that_of_one_process_with_a_rank_by_address(
 
 
 def test_what_an_address_needs(tiny_model: Path) -> None:
-    for options, told in (
-        (("--ranks", "192.0.2.1:7000"), "expected a key for ranks beyond this host, got none"),
-        (("--ranks", "two"), "ranks: expected a number, or host:port,host:port, got 'two'"),
-        (("--ranks", "2", "--key-file", "k"), "--key-file: expected ranks with addresses"),
+    for options, code, told in (
+        (("--ranks", "192.0.2.1:7000"), 1, "expected a key for ranks beyond this host, got none"),
+        (("--ranks", "two"), 2, "ranks: expected a number, or host:port,host:port, got 'two'"),
+        (("--ranks", "2", "--key-file", "k"), 2, "--key-file: expected ranks with addresses"),
     ):
         done = generate(tiny_model, *options)
-        assert (done.returncode, told in done.stderr) == (1, True), done.stderr
+        assert (done.returncode, told in done.stderr) == (code, True), done.stderr

@@ -23,7 +23,8 @@ def agent_loop(
         str, typer.Option(help="The OpenAI-compatible server that the agent's model is on.")
     ] = "http://127.0.0.1:8000",
     price: Annotated[
-        float | None, typer.Option(help="What the model's node costs per hour, in any currency.")
+        float | None,
+        typer.Option(min=0, help="What the model's node costs per hour, in any currency."),
     ] = None,
     key_from: Annotated[
         str, typer.Option(help="Environment variable that holds the server's API key.")

@@ -31,6 +31,7 @@ from monolane.cli._train import train
 from monolane.cli._verify import verify
 from monolane.errors import MonolaneError, RequestError
 
+FAILED, WRONG_USAGE = 1, 2  # typer ends with 2 itself
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
@@ -101,13 +102,17 @@ def _options(
 
 
 def main() -> NoReturn:
-    """Run a command line; errors of ours are one message on stderr, never a traceback."""
+    """Run a command line; errors of ours are one message on stderr, never a traceback.
+
+    The process ends with 0 when done; 2 for wrong usage, which is what typer refuses, and any
+    RequestError; 1 for what failed while it ran, any other error of ours; 130 after Ctrl-C.
+    """
     try:
         app()
     except RequestError as error:
-        _end(error, 2)
+        _end(error, WRONG_USAGE)
     except MonolaneError as error:
-        _end(error, 1)
+        _end(error, FAILED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     sys.exit(0)

@@ -70,6 +70,8 @@ def bench(
     contexts, prompts = context or [128], prefill or [64]
     if min(*contexts, *prompts) < 1:
         raise typer.BadParameter("--context and --prefill: expected 1 token or more")
+    if speculation == "draft":
+        raise typer.BadParameter("--speculation: expected auto, suffix or off, got 'draft'")
     over = find_ranks(ranks, key_file)
     dtypes = dict.fromkeys(dtype or ["auto"])
     if not isinstance(over, int) and len(dtypes) > 1:

@@ -39,9 +39,9 @@ def bench_serve(
     ] = 256,
     requests: Annotated[int, typer.Option(min=1, help="Of each client; of each rate.")] = 8,
     seconds: Annotated[
-        float, typer.Option(help="After these, a level begins no more requests.")
+        float, typer.Option(min=0, help="After these, a level begins no more requests.")
     ] = 60,
-    timeout: Annotated[float, typer.Option(help="Seconds of one request.")] = 120,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds of one request.")] = 120,
     chat: Annotated[bool, typer.Option("--chat", help="Ask /v1/chat/completions.")] = False,
     ignore_eos: Annotated[
         bool, typer.Option(help="Have answers go on to --max-tokens; servers may refuse the field.")

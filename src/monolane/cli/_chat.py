@@ -1,7 +1,7 @@
 """``monolane chat``: a conversation in the terminal."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -35,6 +35,7 @@ def chat(
     prefix_cache: options.PrefixCache = "auto",
     prefix_file: options.PrefixFile = None,
     speculation: options.Speculation = "auto",
+    draft: options.Draft = None,
     ranks: options.Ranks = "1",
     key_file: options.KeyFile = None,
     devices: options.Devices = 1,
@@ -44,33 +45,14 @@ def chat(
     What a model thinks before it answers is shown dimmed on a terminal (stderr), and never on
     stdout.
     """
-    from monolane.cli._defaults import terminal_defaults
-    from monolane.cli._ranks import find_ranks
+    terminal_options = dict(locals())
+    from monolane.cli._defaults import Terminal
     from monolane.cli._report import print_note
-    from monolane.engine import DEMO, Engine, SamplingDefaults, SamplingParams
+    from monolane.engine import DEMO
 
-    given: dict[str, Any] = {
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-    }
-    SamplingDefaults(**given)  # what is wrong is told before a model is loaded
-    rest: dict[str, Any] = {
-        "frequency_penalty": frequency_penalty,
-        "presence_penalty": presence_penalty,
-        "seed": seed,
-        "speculation": speculation,
-    }
-    over = find_ranks(ranks, key_file)
-    loaded = Engine.load(
-        model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=over, devices=devices
-    )
-    with loaded as engine:
-        drawn = terminal_defaults(engine.defaults, generation_config, **given)
-        params = SamplingParams(**drawn, **rest)
+    terminal = Terminal(terminal_options)
+    with terminal.load() as engine:
+        params = terminal.params(engine)
         if model == DEMO:
             print_note(
                 "The demo model has read Python source and nothing else: it continues code, and "

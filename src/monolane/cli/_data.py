@@ -19,7 +19,7 @@ def prepare_corpus(
     recipe: Annotated[Path, typer.Argument(help="The recipe, in TOML; see docs/data.md.")],
     out: Annotated[Path, typer.Argument(help="Folder to write; until it is whole, OUT.partial.")],
     workers: Annotated[
-        int | None, typer.Option(help="Processes [default: one per processor].")
+        int | None, typer.Option(min=1, help="Processes [default: one per processor].")
     ] = None,
 ) -> None:
     """Read, filter, deduplicate and tokenize the sources of a recipe.
@@ -63,7 +63,7 @@ def show_rows(
     corpus: _Corpus,
     row: Annotated[int, typer.Option(min=0, help="The first row to show.")] = 0,
     count: Annotated[int, typer.Option(min=1, help="How many rows.")] = 1,
-    length: Annotated[int, typer.Option(help="Tokens in a row.")] = 1024,
+    length: Annotated[int, typer.Option(min=2, help="Tokens in a row.")] = 1024,
     stage: Annotated[
         str | None, typer.Option(help="Mixture [default: the recipe's first, or even].")
     ] = None,

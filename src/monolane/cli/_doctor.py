@@ -48,6 +48,10 @@ def doctor(
     """
     import typer
 
+    from monolane.model import find_format
+
+    if dtype != "auto":
+        find_format(dtype)  # RequestError for one that is none
     findings = list(examine(model, dtype))
     if as_json:
         sys.stdout.write(json.dumps([asdict(finding) for finding in findings]) + "\n")

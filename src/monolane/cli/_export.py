@@ -34,7 +34,8 @@ def export(
         ),
     ] = None,
     step: Annotated[
-        int | None, typer.Option(help="Of a training run: the checkpoint [default: the newest].")
+        int | None,
+        typer.Option(min=0, help="Of a training run: the checkpoint [default: the newest]."),
     ] = None,
     overwrite: options.ReplaceDestination = False,
 ) -> None:

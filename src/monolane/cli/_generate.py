@@ -42,6 +42,7 @@ def generate(
     prefix_cache: options.PrefixCache = "auto",
     prefix_file: options.PrefixFile = None,
     speculation: options.Speculation = "auto",
+    draft: options.Draft = None,
     ranks: options.Ranks = "1",
     key_file: options.KeyFile = None,
     devices: options.Devices = 1,
@@ -52,40 +53,18 @@ def generate(
     With --chat, what a model thinks before it answers is shown dimmed on a terminal (stderr), and
     never on stdout.
     """
+    terminal_options = dict(locals())
     from monolane.cli._answer import chat_stream, print_answer
-    from monolane.cli._defaults import terminal_defaults
-    from monolane.cli._ranks import find_ranks
+    from monolane.cli._defaults import Terminal
     from monolane.cli._report import echo_prompt, print_report
-    from monolane.engine import Engine, SamplingDefaults, SamplingParams
     from monolane.errors import RequestError
 
     if thinking is not None and not chat:
         raise RequestError("--thinking, --no-thinking: expected --chat with it")
     text = sys.stdin.read() if prompt == "-" else prompt
-    given: dict[str, Any] = {
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-    }
-    SamplingDefaults(**given)  # what is wrong is told before a model is loaded
-    rest: dict[str, Any] = {
-        "frequency_penalty": frequency_penalty,
-        "presence_penalty": presence_penalty,
-        "seed": seed,
-        "stop": tuple(stop or ()),
-        "ignore_eos": ignore_eos,
-        "speculation": speculation,
-    }
-    over = find_ranks(ranks, key_file)
-    loaded = Engine.load(
-        model, backend, dtype, context, 1, prefix_cache, prefix_file, ranks=over, devices=devices
-    )
-    with loaded as engine:
-        drawn = terminal_defaults(engine.defaults, generation_config, **given)
-        params = SamplingParams(**drawn, **rest)
+    terminal = Terminal(terminal_options)
+    with terminal.load() as engine:
+        params = terminal.params(engine, stop=tuple(stop or ()), ignore_eos=ignore_eos)
         if chat:
             stream = chat_stream(engine, [{"role": "user", "content": text}], params, thinking)
         else:

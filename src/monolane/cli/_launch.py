@@ -14,21 +14,25 @@ def launch(
     ],
     out: Annotated[Path, typer.Argument(help="Folder of the run; an old one is continued.")],
     settings: options.Settings = None,
-    processes: Annotated[int, typer.Option(help="On this machine; on GPUs, one for each.")] = 1,
-    nodes: Annotated[int, typer.Option(help="Machines that train together.")] = 1,
-    node: Annotated[int, typer.Option(help="Which of them this is, from 0.")] = 0,
+    processes: Annotated[
+        int, typer.Option(min=1, help="On this machine; on GPUs, one for each.")
+    ] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="Machines that train together.")] = 1,
+    node: Annotated[int, typer.Option(min=0, help="Which of them this is, from 0.")] = 0,
     address: Annotated[
         str, typer.Option(help="host:port of node 0, where there are several.")
     ] = "",
     restarts: Annotated[
-        int, typer.Option(help="In a row without a new checkpoint, then give up.")
+        int, typer.Option(min=0, help="In a row without a new checkpoint, then give up.")
     ] = 5,
     grace: Annotated[
-        float, typer.Option(help="Seconds to keep the state when asked to stop.")
+        float, typer.Option(min=0, help="Seconds to keep the state when asked to stop.")
     ] = 60.0,
     stall: Annotated[
         float,
-        typer.Option(help="Seconds without a new step, then the processes are started again."),
+        typer.Option(
+            min=0, help="Seconds without a new step, then the processes are started again."
+        ),
     ] = 1800.0,
 ) -> None:
     """Train as 'monolane train' does, with restarts, from a snapshot of code and config.

@@ -33,12 +33,13 @@ class Check:
 
 
 def verify_lossless(
-    model: str, texts: Sequence[str], tokens: int, backend: str, as_json: bool
+    model: str, texts: Sequence[str], tokens: int, backend: str, draft: str | None, as_json: bool
 ) -> bool:
     """Answer each prompt plainly and in other ways, and compare bit by bit; True if all agree."""
     from monolane.engine import Engine
 
-    with Engine.load(model, backend, max_sequences=_SEQUENCES, prefix_cache="off") as engine:
+    loaded = Engine.load(model, backend, max_sequences=_SEQUENCES, prefix_cache="off", draft=draft)
+    with loaded as engine:
         executor = engine.backend.executor
         named = _prompts(engine, texts, tokens)
         if not as_json:
@@ -81,6 +82,10 @@ def _checks(
         requests.append((name, asked, plain))
         for way, drafts in (("drafts that pay", AUTO_DRAFTS), ("long drafts", _LONG)):
             compare(name, way, _run(executor, [replace(asked, drafts=drafts)]), plain)
+            if executor.draft_model:
+                way = f"{way}, by the model"
+                alone = replace(asked, drafts=drafts, drafter="draft")
+                compare(name, way, _run(executor, [alone]), plain)
         answer = [*ids, *(event.token_id for event in plain)]
         vocab = engine.config.vocab_size
         other = [(token + 1) % vocab for token in answer]
@@ -181,12 +186,12 @@ def read_prompts(path: Path) -> list[str]:
 
 
 def _print(checks: Sequence[Check]) -> None:
-    sys.stdout.write(f"{'way':22} {'answers':>7} {'tokens':>7} {'drafted':>8} {'drawn':>7}  bits\n")
+    sys.stdout.write(f"{'way':29} {'answers':>7} {'tokens':>7} {'drafted':>8} {'drawn':>7}  bits\n")
     for way in dict.fromkeys(check.way for check in checks):
         of = [check for check in checks if check.way == way]
         wrong = [check for check in of if check.differs_at is not None]
         sys.stdout.write(
-            f"{way:22} {len(of):7} {sum(c.tokens for c in of):7,} {sum(c.drafted for c in of):8,} "
+            f"{way:29} {len(of):7} {sum(c.tokens for c in of):7,} {sum(c.drafted for c in of):8,} "
             f"{sum(c.accepted for c in of):7,}  {'differ' if wrong else 'the same'}\n"
         )
         for check in wrong:

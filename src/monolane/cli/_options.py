@@ -23,7 +23,8 @@ Dtype = Annotated[
     ),
 ]
 Context = Annotated[
-    int | None, typer.Option("--context", help="Tokens a sequence may hold [default: the model's].")
+    int | None,
+    typer.Option("--context", min=1, help="Tokens a sequence may hold [default: the model's]."),
 ]
 PrefixCache = Annotated[
     str,
@@ -44,7 +45,16 @@ Speculation = Annotated[
     typer.Option(
         "--speculation",
         help="Draft tokens, which the model then draws itself: auto (where that is faster), "
-        "suffix (from what the text repeats) or off. The text is the same with each.",
+        "suffix (from what the text repeats), draft (by the draft model) or off. The text is the "
+        "same with each.",
+    ),
+]
+Draft = Annotated[
+    str | None,
+    typer.Option(
+        "--draft",
+        help="Have a model with the same tokenizer draft tokens (CPU): int4 or int8, this one in "
+        "fewer bits, or another as --model names it.",
     ),
 ]
 Ranks = Annotated[
@@ -64,7 +74,9 @@ KeyFile = Annotated[
 Devices = Annotated[
     int,
     typer.Option(
-        "--devices", help="GPUs that decode together, a share of the model's lanes each (CUDA)."
+        "--devices",
+        min=1,
+        help="GPUs that decode together, a share of the model's lanes each (CUDA).",
     ),
 ]
 GenerationConfig = Annotated[

@@ -30,11 +30,11 @@ def show(
         str, typer.Option(help="bfloat16, float16, float32, int8, int4, or auto.")
     ] = "auto",
     context: Annotated[
-        int | None, typer.Option(help="Tokens in the sequence [default: the most].")
+        int | None, typer.Option(min=1, help="Tokens in the sequence [default: the most].")
     ] = None,
-    width: Annotated[int, typer.Option(help="Tokens that a pass carries.")] = 1,
+    width: Annotated[int, typer.Option(min=1, help="Tokens that a pass carries.")] = 1,
     bandwidth: Annotated[
-        float | None, typer.Option(help="GB/s of a device, if you measured it.")
+        float | None, typer.Option(min=0, help="GB/s of a device, if you measured it.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Show the phases of every layer.")] = False,
     as_json: options.Json = False,

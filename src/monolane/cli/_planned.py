@@ -45,6 +45,6 @@ def planned_model(model: str) -> "tuple[ModelConfig, dict[Place, str] | None]":
     weights = Weights.open(path)
     return weights.config, {
         place: find_format(matrix.format).multiplied.name
-        for place, matrix in weights.quantized.items()
+        for place, matrix in weights.coded()
         if isinstance(matrix, Blocks) and place[0] is not Role.EMBEDDING
     }

@@ -3,19 +3,19 @@
 from pathlib import Path
 
 from monolane.epoch import RankAddresses
-from monolane.errors import BackendError
+from monolane.errors import RequestError
 
 
 def find_ranks(text: str, key_file: Path | None) -> int | RankAddresses:
-    """Return a number of ranks on this host, or the addresses of others; BackendError."""
+    """Return a number of ranks on this host, or the addresses of others; RequestError."""
     if ":" in text:
         return RankAddresses.parse(text, key_file)
     try:
         ranks = int(text)
     except ValueError:
-        raise BackendError(
+        raise RequestError(
             f"ranks: expected a number, or host:port,host:port, got {text!r:.80}"
         ) from None
     if key_file is not None:
-        raise BackendError("--key-file: expected ranks with addresses, host:port,host:port")
+        raise RequestError("--key-file: expected ranks with addresses, host:port,host:port")
     return ranks

@@ -17,6 +17,9 @@ def print_report(engine: Engine, timings: Timings) -> None:
         parts.append(f"{timings.cache_n:,} of {timings.prompt_tokens:,} prompt tokens kept")
     if timings.draft_n:
         parts.append(f"{timings.draft_n_accepted:,} of {timings.draft_n:,} drafted tokens drawn")
+        if len(timings.drafters) > 1:
+            each = (f"{name} {of['draft_n_accepted']:,}" for name, of in timings.drafters.items())
+            parts[-1] += f" ({', '.join(each)})"
     parts.append(f"loaded in {engine.load_seconds:,.2f} s")
     parts.append(f"{engine.backend.name} {engine.backend.dtype}")
     sys.stderr.write(dim(" · ".join(parts)) + "\n")

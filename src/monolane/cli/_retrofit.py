@@ -3,7 +3,7 @@
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 _DISTILLED = (  # options of --distil alone
-    *("steps", "order", "objective", "context", "rows", "learning_rate", "seed"),
+    *("steps", "order", "objective", "best", "context", "rows", "learning_rate", "seed"),
     *("resume", "save_every", "device"),
 )
 
@@ -26,8 +26,10 @@ def retrofit(
         typer.Argument(help="A dense model: 'smollm2', a folder, a .gguf file, or a Hub id."),
     ],
     out: Annotated[Path, typer.Argument(help="Model folder to write.")],
-    lanes: Annotated[int, typer.Option(help="Lanes to deal the heads out to.")] = 8,
-    delay: Annotated[int, typer.Option(help="Layers until lanes hear each other; 0 is exact.")] = 0,
+    lanes: Annotated[int, typer.Option(min=1, help="Lanes to deal the heads out to.")] = 8,
+    delay: Annotated[
+        int, typer.Option(min=0, help="Layers until lanes hear each other; 0 is exact.")
+    ] = 0,
     early: Annotated[
         bool, typer.Option("--early", help="Let the layers before the delay exchange at once.")
     ] = False,
@@ -42,6 +44,9 @@ def retrofit(
     objective: Annotated[
         str, typer.Option(help="distil (the source's logits) or finetune (the text).")
     ] = "distil",
+    best: Annotated[
+        int, typer.Option(help="Next tokens of the source to train towards; 0: all of them.", min=0)
+    ] = 64,
     context: Annotated[int, typer.Option(help="Tokens of a window of text.")] = 256,
     rows: Annotated[int, typer.Option(help="Windows of a step.")] = 8,
     learning_rate: Annotated[float, typer.Option(help="Peak.")] = 1e-3,
@@ -63,23 +68,28 @@ def retrofit(
     if early and not delay:
         raise typer.BadParameter("without a delay there is none before it", param_hint="--early")
     from monolane.cli._unpacked import model_folder
-    from monolane.tune import AnnealRecipe
+    from monolane.tune import HeadName
 
-    _check_choice("--head", head, ("auto", "vocab_parallel", "replicate"))
+    if head not in get_args(HeadName):
+        words = ", ".join(get_args(HeadName))
+        raise typer.BadParameter(f"expected one of {words}, got {head!r}", param_hint="--head")
+    recipe = None
+    if distil is not None:
+        recipe = _recipe(
+            order=order,
+            objective=objective,
+            best=best,
+            steps=steps,
+            rows_per_step=rows,
+            context=context,
+            peak_lr=learning_rate,
+            seed=seed,
+        )
     shape = {"lanes": lanes, "delay": delay, "early": early, "head": head}
     with model_folder(source, out, overwrite) as folder:
-        if distil is None:
+        if distil is None or recipe is None:
             _convert(folder, out, shape, overwrite)
         else:
-            recipe = AnnealRecipe(
-                order=order,  # type: ignore[arg-type]
-                objective=objective,  # type: ignore[arg-type]
-                steps=steps,
-                rows_per_step=rows,
-                context=context,
-                peak_lr=learning_rate,
-                seed=seed,
-            )
             how = {"overwrite": overwrite, "resume": resume, "save_every": save_every}
             try:
                 _convert_and_distil(folder, out, shape, distil, recipe, how | {"device": device})
@@ -87,6 +97,17 @@ def retrofit(
                 sys.stderr.write("interrupted; what OUT.run keeps goes on with --resume\n")
                 raise
     sys.stdout.write(f"{out}\n")
+
+
+def _recipe(**values: Any) -> "AnnealRecipe":
+    """Return the recipe of a training; all that can be wrong with it are options."""
+    from monolane.errors import ConfigError
+    from monolane.tune import AnnealRecipe
+
+    try:
+        return AnnealRecipe(**values)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _convert(folder: Path, out: Path, shape: dict[str, Any], overwrite: bool) -> None:
@@ -111,7 +132,9 @@ def _convert_and_distil(
     how: dict[str, Any],
 ) -> None:
     from monolane.model import writing
-    from monolane.tune import distil_folder, retrofit_folder
+    from monolane.tune import distil_folder, keep_freed_memory, retrofit_folder
+
+    keep_freed_memory()
 
     def report(step: int, loss: float, share: float) -> None:
         sys.stderr.write(f"step {step + 1}: loss {loss:.4f}, share of the delay {share:.2f}\n")
@@ -131,10 +154,3 @@ def _convert_and_distil(
         f"held-out loss, nats per token: {healed.source:.3f} as the source, {healed.at_once:.3f} "
         f"with the delay at once, {healed.after:.3f} after {recipe.steps} steps\n"
     )
-
-
-def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    from monolane.errors import ConfigError
-
-    if value not in choices:
-        raise ConfigError(f"{option}: expected one of {', '.join(choices)}, got {value!r}")

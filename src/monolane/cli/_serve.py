@@ -69,6 +69,7 @@ def serve(
         bool, typer.Option("--share-prefixes", help="Prefixes of one key serve those of all.")
     ] = False,
     speculation: options.Speculation = "auto",
+    draft: options.Draft = None,
     generation_config: options.GenerationConfig = "auto",
     override_generation_config: Annotated[
         str | None,
@@ -135,6 +136,7 @@ def serve(
             prefix_file,
             ranks=over,
             devices=devices,
+            draft=draft,
         )
 
     run(

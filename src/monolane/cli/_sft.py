@@ -37,14 +37,18 @@ def sft(
     Progress goes to stderr; what was learnt by a killed run is in OUT.run: continue with --resume.
     """
     from monolane.engine import find_model
+    from monolane.errors import ConfigError
     from monolane.tune import LoraRecipe, SftRecipe, read_recipe, tune_folder
 
     given = {"steps": steps, "peak_lr": learning_rate, "seed": seed, "rows_per_step": rows}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if lora is not None:
-        changes["lora"] = LoraRecipe(rank=lora, alpha=2.0 * lora)
     chosen = SftRecipe() if recipe is None else read_recipe(recipe)
-    chosen = dataclasses.replace(chosen, **changes)
+    try:
+        if lora is not None:
+            changes["lora"] = LoraRecipe(rank=lora, alpha=2.0 * lora)
+        chosen = dataclasses.replace(chosen, **changes)
+    except ConfigError as error:  # of these options: the recipe itself was whole
+        raise typer.BadParameter(str(error)) from None
 
     try:
         tuned = tune_folder(

@@ -43,16 +43,18 @@ def sim(
     dtype: Annotated[
         str, typer.Option(help="bfloat16, float16, float32, float8, int8, int4, or auto.")
     ] = "auto",
-    context: Annotated[int | None, typer.Option(help="Tokens in the sequence [1024].")] = None,
-    width: Annotated[int, typer.Option(help="Tokens that a pass carries.")] = 1,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Tokens in the sequence [1024].")
+    ] = None,
+    width: Annotated[int, typer.Option(min=1, help="Tokens that a pass carries.")] = 1,
     bandwidth: Annotated[
-        float | None, typer.Option(help="GB/s of a device, if you measured it.")
+        float | None, typer.Option(min=0, help="GB/s of a device, if you measured it.")
     ] = None,
     link_latency: Annotated[
-        float | None, typer.Option(help="us for a word to reach another device.")
+        float | None, typer.Option(min=0, help="us for a word to reach another device.")
     ] = None,
     link_bandwidth: Annotated[
-        float | None, typer.Option(help="GB/s out of a device to all others.")
+        float | None, typer.Option(min=0, help="GB/s out of a device to all others.")
     ] = None,
     sweep: Annotated[
         str | None,

@@ -48,8 +48,9 @@ def train(
     world_size: Annotated[
         int | None,
         typer.Option(
+            min=1,
             help="With --dry-run: number of devices [default: 192, where a step's rows divide, or "
-            "else 1]."
+            "else 1].",
         ),
     ] = None,
     mfu: Annotated[
@@ -58,15 +59,17 @@ def train(
     device: Annotated[
         str, typer.Option(help="With --dry-run: the device, such as H100 or MI300X.")
     ] = "H100",
-    minutes: Annotated[float, typer.Option(help="Demo: length of the run without --steps.")] = 60.0,
+    minutes: Annotated[
+        float, typer.Option(min=0, help="Demo: length of the run without --steps.")
+    ] = 60.0,
     steps: Annotated[
-        int | None, typer.Option(help="Length of the run: --set schedule.steps=N.")
+        int | None, typer.Option(min=1, help="Length of the run: --set schedule.steps=N.")
     ] = None,
     seed: Annotated[
         int, typer.Option(help="Of the first weights and the order of the data: --set seed=N.")
     ] = 0,
     threads: Annotated[
-        int | None, typer.Option(help="CPU threads of torch: --set compute.threads=N.")
+        int | None, typer.Option(min=1, help="CPU threads of torch: --set compute.threads=N.")
     ] = None,
     compiled: Annotated[
         bool, typer.Option("--compile", help="Use torch.compile (on CPUs it needs a C++ compiler).")

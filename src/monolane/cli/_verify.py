@@ -81,6 +81,7 @@ def verify(
             min=0,
         ),
     ] = None,
+    draft: options.Draft = None,
     backend: options.BackendName = "auto",
     as_json: options.Json = False,
 ) -> None:
@@ -100,10 +101,10 @@ def verify(
         from monolane.cli._lossless import read_prompts, verify_lossless
 
         texts = PROMPTS if prompts is None else read_prompts(prompts)
-        same = verify_lossless(model or "demo", texts, tokens or 100, backend, as_json)
+        same = verify_lossless(model or "demo", texts, tokens or 100, backend, draft, as_json)
         raise typer.Exit(0 if same else 1)
-    if model is None or prompts is not None:
-        raise typer.BadParameter("expected MODEL, and --prompts with --lossless alone")
+    if model is None or prompts is not None or draft is not None:
+        raise typer.BadParameter("expected MODEL, and --prompts and --draft with --lossless alone")
     path = find_model(model, with_code=trust_remote_code)
     with Engine.load(path, _float_backend(path, backend), "float32") as engine:
         theirs = transformers_logits(path, engine.config, trust_remote_code)

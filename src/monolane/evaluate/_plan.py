@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
+from monolane.engine import SamplingParams
 from monolane.errors import RequestError
 from monolane.evaluate._calls.task import BFCL_TASKS, CallsTask
 from monolane.evaluate._code.guard import Guard
@@ -78,6 +79,13 @@ class EvalOptions:
             raise RequestError(
                 "--samples: expected a --temperature above 0, at which samples differ, got 0"
             )
+        drawn = self.decoding  # whose ranges are the engine's
+        SamplingParams(
+            max_tokens=drawn.max_tokens,
+            temperature=drawn.temperature,
+            top_p=drawn.top_p,
+            seed=drawn.seed,
+        )
 
     @property
     def decoding(self) -> Decoding:

@@ -19,6 +19,9 @@ _COLORS = {
     PhaseKind.OUT: "#6a9bd1",
     PhaseKind.GATE_UP: "#5a8a45",
     PhaseKind.DOWN: "#9cc48a",
+    PhaseKind.ROUTE: "#2f6b5a",
+    PhaseKind.EXPERT_GATE_UP: "#5a8a45",
+    PhaseKind.EXPERT_DOWN: "#9cc48a",
     PhaseKind.HEAD: "#7d5a9b",
     PhaseKind.CHOOSE: "#b5524a",
 }

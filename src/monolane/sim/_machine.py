@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, replace
 
-from monolane.errors import ConfigError
+from monolane.errors import ConfigError, RequestError
 from monolane.plan import DeviceDescription, cpu, find_device
 from monolane.sim._constants import Timing, timings
 
@@ -63,7 +63,7 @@ def find_machine(name: str) -> Machine:
     count, kind, threads = match.groups() if match is not None else (None, "", None)
     timing = known.get(kind)
     if timing is None or (threads is not None and not _is_processor(kind)):
-        raise ConfigError(
+        raise RequestError(
             f"device: expected one of {', '.join(known)}, several as in 8xh200, or a processor's "
             f"threads as in cpu:2, got {name!r}"
         )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from monolane.errors import ConfigError
+from monolane.errors import ConfigError, RequestError
 from monolane.sim._scenario import Scenario, run_scenario
 
 Vary = Callable[[Scenario, float], Scenario]
@@ -107,10 +107,13 @@ class Sweep:
 
 
 def run_sweep(scenario: Scenario, name: str) -> Sweep:
-    """Return the speeds along an axis; ConfigError if there is no such one, or nothing on it."""
+    """Return the speeds along an axis.
+
+    RequestError if there is no such one, ConfigError if nothing on it fits.
+    """
     axis = _AXES.get(name)
     if axis is None:
-        raise ConfigError(f"sweep: expected one of {', '.join(SWEEPS)}, got {name!r}")
+        raise RequestError(f"sweep: expected one of {', '.join(SWEEPS)}, got {name!r}")
     fixed = scenario.reduce is not None or not axis.rules or scenario.config.num_lanes == 1
     rules = (scenario.reduce,) if fixed else RULES
     left_out: dict[str, None] = {}

@@ -14,7 +14,13 @@ from monolane.sim._machine import Machine
 from monolane.sim._rates import Rates
 from monolane.sim._simulate import Simulation
 
-_WITHIN = (PhaseKind.QKV, PhaseKind.ATTEND, PhaseKind.OUT, PhaseKind.GATE_UP, PhaseKind.DOWN)
+_WITHIN = frozenset(PhaseKind) - {
+    PhaseKind.EMBED,
+    PhaseKind.NORM_QK,
+    PhaseKind.GATHER,
+    PhaseKind.HEAD,
+    PhaseKind.CHOOSE,
+}
 
 
 @dataclass(frozen=True, slots=True)

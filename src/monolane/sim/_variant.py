@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 
-from monolane.errors import ConfigError
+from monolane.errors import ConfigError, RequestError
 from monolane.model import NEVER, ModelConfig, Reduce
 
 
@@ -15,7 +15,7 @@ def with_reduce(config: ModelConfig, rule: str) -> ModelConfig:
     """
     match = re.fullmatch(r"now|never|after:([1-9]\d?)", rule)
     if match is None:
-        raise ConfigError(f"reduce: expected now, never or after:D as in after:2, got {rule!r}")
+        raise RequestError(f"reduce: expected now, never or after:D as in after:2, got {rule!r}")
     if config.num_lanes == 1:
         raise ConfigError(
             f"reduce: expected a model of several lanes, got one lane; cut it with lanes, or leave "
