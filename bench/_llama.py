@@ -3,6 +3,7 @@
 import json
 import subprocess
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,19 @@ from monolane.measure import Case
 
 class PeerError(RuntimeError):
     """The peer could not be run, or said something that is not its format."""
+
+
+@cache
+def has_depth(program: Path) -> bool:
+    """Whether it decodes behind a context by -d, as llama.cpp's since May 2025.
+
+    ik_llama.cpp's left the tree before: -gp times generation behind a prompt, and not the prompt.
+    """
+    try:
+        told = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise PeerError(f"{program}: cannot be run: {error.strerror}") from error
+    return "--n-depth" in told.stdout
 
 
 @dataclass
@@ -30,7 +44,11 @@ class LlamaCase(Case):
 
     def command(self) -> list[str]:
         """Return the command line: one test, repeated once."""
-        lengths = {"-p": self.prompt, "-n": self.tokens, "-d": self.context}
+        lengths: dict[str, object] = {"-p": self.prompt, "-n": self.tokens}
+        if has_depth(self.program):
+            lengths |= {"-d": self.context}
+        elif self.context:
+            lengths = {"-p": 0, "-n": 0, "-gp": f"{self.context},{self.tokens}"}
         common = {"-m": self.model, "-t": self.threads, "-r": 1, "-ngl": 0, "-o": "json"}
         pairs = (common | lengths).items()
         return [str(self.program), *(str(part) for pair in pairs for part in pair)]
@@ -49,14 +67,16 @@ class LlamaCase(Case):
 
     def _read(self, text: str) -> float:
         wanted = {"n_prompt": self.prompt, "n_gen": self.tokens, "n_depth": self.context}
+        if not has_depth(self.program):
+            wanted = {"n_prompt": self.prompt or self.context, "n_gen": self.tokens}
         try:
             (row,) = json.loads(text)
             got: dict[str, Any] = {key: row[key] for key in wanted}
             speed = float(row["avg_ts"])
         except (ValueError, KeyError, TypeError) as error:
             raise PeerError(
-                f"{self.program}: expected the JSON of one test with avg_ts, n_prompt, n_gen and "
-                f"n_depth (llama.cpp of May 2025 or later), got {text[:200]!r}"
+                f"{self.program}: expected the JSON of one test with avg_ts, "
+                f"{', '.join(wanted)}, got {text[:200]!r}"
             ) from error
         if got != wanted:
             raise PeerError(f"{self.program}: expected a test of {wanted}, got {got}")

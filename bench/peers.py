@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         records: list[Record] = []
         # One file after the other: each is to be in memory alone. What is measured is kept.
-        for name, path in _files(options):
+        for name, path in find_files(options.gguf, options.shape, options.type):
             records += measure(options, name, path)
             publish(records, "peers", options.out)
     except (PeerError, MonolaneError) as error:
@@ -156,21 +156,26 @@ def _case(record: Record) -> tuple[str, str, int, int]:
     return record["name"], record["dtype"], record.get("context", 0), record["tokens"]
 
 
-def _files(options: argparse.Namespace) -> list[tuple[str, Path]]:
-    """Return (name of the type, file): those that were named, or random ones."""
-    if options.gguf:
-        return [(path.stem.rpartition(".")[2], path) for path in options.gguf]
+def find_files(
+    given: Sequence[Path] | None, shape: str, types: Sequence[str]
+) -> list[tuple[str, Path]]:
+    """Return (name of the type, file): those that were given, or random ones, written if need be.
+
+    PeerError for a shape or a type that is not known.
+    """
+    if given:
+        return [(path.stem.rpartition(".")[2], path) for path in given]
     try:
         from _gguf import SHAPES, TYPES, random_gguf
     except ImportError:
         raise PeerError("expected the gguf package, or --gguf FILE: pip install gguf") from None
-    if options.shape not in SHAPES or (wrong := set(options.type) - set(TYPES)):
-        said = options.shape if options.shape not in SHAPES else sorted(wrong)
+    if shape not in SHAPES or (wrong := set(types) - set(TYPES)):
+        said = shape if shape not in SHAPES else sorted(wrong)
         raise PeerError(
             f"expected --shape of {', '.join(SHAPES)} and --type of {', '.join(TYPES)}, got {said}"
         )
     home = _env.CACHE.get() / "synthetic"
-    return [(kind, random_gguf(home, options.shape, kind)) for kind in options.type]
+    return [(kind, random_gguf(home, shape, kind)) for kind in types]
 
 
 def _peer(text: str) -> tuple[str, Path]:

@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from _document import publish
@@ -34,7 +35,7 @@ from monolane.model import Weights
 
 DEMO = Path(__file__).parents[1] / "src" / "monolane" / "demo"
 IDS = np.random.default_rng(0).integers(512, size=900).tolist()
-PATIENCE = 3.0  # seconds that the watchdog waits
+PATIENCE = 3.0  # seconds that the watchdog waits; where a rank gets no core for so long, take more
 # Far more than the watchdog's time and a start on a machine that stands still for a while. What
 # hangs would do so for ever.
 HANGS = 300.0
@@ -60,6 +61,7 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=200, help="of all kinds together")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="numbers of processes")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--patience", type=float, default=PATIENCE, help="of the watchdog, seconds")
     parser.add_argument("--journal", type=Path, help="file of outcomes, read and added to")
     parser.add_argument("--out", type=Path, help="folder for the results file")
     options = parser.parse_args()
@@ -69,7 +71,7 @@ def main() -> None:
         outcomes = read_journal(options.journal, ranks)
         before = set(Path("/dev/shm").iterdir())
         if len(outcomes) < each:
-            executor = open_ranks(ranks)
+            executor = open_ranks(ranks, options.patience)
             try:
                 seeds = (f"{options.seed} {ranks} {i}" for i in range(len(outcomes), each))
                 for outcome in strike_all(executor, seeds):
@@ -79,7 +81,7 @@ def main() -> None:
                 executor.close()
         named_left = len(set(Path("/dev/shm").iterdir()) - before)
         records += records_of(outcomes, ranks, named_left)
-    publish(records, "rank-faults", options.out)
+    publish(records, "rank-faults", options.out, patience_s=options.patience)
 
 
 def read_journal(journal: Path | None, ranks: int) -> list[Outcome]:
@@ -90,7 +92,7 @@ def read_journal(journal: Path | None, ranks: int) -> list[Outcome]:
     return [Outcome(**line["outcome"]) for line in lines if line["ranks"] == ranks]
 
 
-def note(journal: Path | None, ranks: int, outcome: Outcome) -> None:
+def note(journal: Path | None, ranks: int, outcome: Any) -> None:
     """Tell, and keep, what came of a fault."""
     line = json.dumps({"ranks": ranks, "outcome": asdict(outcome)})
     sys.stderr.write(line + "\n")
@@ -99,11 +101,11 @@ def note(journal: Path | None, ranks: int, outcome: Outcome) -> None:
             file.write(line + "\n")
 
 
-def open_ranks(ranks: int) -> CpuExecutor:
+def open_ranks(ranks: int, patience: float = PATIENCE) -> CpuExecutor:
     """Return the demo model on so many ranks of a thread each."""
     weights = Weights.open(DEMO)
     return CpuExecutor(
-        weights, context=1024, slots=1, workers=ranks, ranks=ranks, patience=PATIENCE
+        weights, context=1024, slots=1, workers=ranks, ranks=ranks, patience=patience
     )
 
 

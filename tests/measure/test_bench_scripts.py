@@ -180,8 +180,9 @@ def test_the_parts_that_scripts_share_have_one_owner() -> None:
     owners = {"document_here(": "_document", "write_document(": "_document"}
     owners |= {"Popen(": "_server", "at (": "_server"}
     for part, owner in owners.items():
-        holders = [path.stem for path in BENCH.glob("*.py") if part in path.read_text()]
-        assert holders == [owner], part
+        holders = {path.stem for path in BENCH.glob("*.py") if part in path.read_text()}
+        # A rank is no server: it has no /health to be asked.
+        assert holders - ({"far_rank_faults"} if part == "Popen(" else set()) == {owner}, part
     for part in ("build_document(", "describe_machine(bandwidth)"):  # the package's own
         assert not [path for path in BENCH.glob("*.py") if part in path.read_text()], part
 

@@ -1,4 +1,4 @@
-"""What README and docs/benchmarks.md say of llama.cpp is what the newest results file says."""
+"""What README and docs/benchmarks.md say of other engines is what the named results files say."""
 
 import json
 import re
@@ -8,27 +8,84 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-KEYS = ("ratio_to_llama_cpp_min", "ratio_to_llama_cpp", "ratio_to_llama_cpp_max")
+RESULTS = ROOT / "bench" / "results"
+LINK = re.compile(r"\]\(\.\./bench/results/([\w.-]+-peers\.json)\)")
+
+# What the README leads with: a run of before monolane read GGUF, its formats beside the peer's.
+LEADING = "2026-11-21-amd-epyc-peers.json"
 
 
-def newest() -> list[dict[str, Any]]:
-    path = max((ROOT / "bench" / "results").glob("*-peers.json"))
-    records: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["records"]
+def read_records(name: str) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = json.loads((RESULTS / name).read_text("utf-8"))["records"]
     return records
 
 
+def find_ratios(record: dict[str, Any], peer: str) -> list[float]:
+    """The ratios of three pairs, ascending."""
+    assert record["runs"] == 3, "the page says three pairs a case"
+    key = f"ratio_to_{peer}"
+    return [record[k] for k in (f"{key}_min", key, f"{key}_max")]
+
+
+def show(ratios: list[float]) -> list[str]:
+    return [f"{x:.2f}" for x in ratios]
+
+
+def find_text_of(name: str) -> str:
+    """What docs/benchmarks.md says between the link to one results file and the next link."""
+    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    links = list(LINK.finditer(text))
+    (at,) = [i for i, link in enumerate(links) if link[1] == name]
+    end = links[at + 1].start() if at + 1 < len(links) else len(text)
+    return text[links[at].end() : end]
+
+
 def pairs() -> dict[tuple[str, int], list[float]]:
-    """The ratios of all pairs, ascending, of each case: of three, least, median and largest."""
-    cases = [r for r in newest() if r["name"] == "decode" and KEYS[0] in r]
-    assert all(r["runs"] == 3 for r in cases), "the page says three pairs a case"
-    return {(r["dtype"], r["context"]): [r[key] for key in KEYS] for r in cases}
+    cases = [
+        r for r in read_records(LEADING) if r["name"] == "decode" and "ratio_to_llama_cpp" in r
+    ]
+    return {(r["dtype"], r["context"]): find_ratios(r, "llama_cpp") for r in cases}
+
+
+def test_every_run_beside_peers_has_its_table() -> None:
+    named = LINK.findall((ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8"))
+    assert sorted(named) == sorted(path.name for path in RESULTS.glob("*-peers.json"))
+
+
+def test_the_tables_of_one_gguf_file_are_their_results_files() -> None:
+    for name in (path.name for path in RESULTS.glob("*-peers.json") if path.name != LEADING):
+        mine = [r for r in read_records(name) if r["engine"] == "monolane"]
+        expected = {
+            (
+                f"decode behind {r['context']:,}"
+                if r["name"] == "decode"
+                else f"prefill of {r['tokens']:,}",
+                r["dtype"],
+            ): (
+                f"{r['median']:.1f}",
+                [show(find_ratios(r, peer)) for peer in ("llama_cpp", "ik_llama_cpp")],
+            )
+            for r in mine
+            if r["name"] in ("decode", "prefill")
+        }
+        cell = r" ([\d.]+) \| ([\d.]+) to ([\d.]+) \|"
+        rows = re.findall(
+            rf"^\| (\w+ (?:behind|of) [\d,]+) \| (\w+) \| ([\d.]+) \|{cell}{cell}$",
+            find_text_of(name),
+            re.M,
+        )
+        shown = {
+            (case, dtype): (speed, [[low, mid, high], [low2, mid2, high2]])
+            for case, dtype, speed, mid, low, high, mid2, low2, high2 in rows
+        }
+        assert shown == expected
 
 
 def test_the_table_of_pairs_is_the_results_file() -> None:
-    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    text = find_text_of(LEADING)
     rows = re.findall(r"^\| (\w+) \| ([\d,]+) \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \|$", text, re.M)
     shown = {(d, int(c.replace(",", ""))): [low, mid, high] for d, c, mid, low, high in rows}
-    assert shown == {case: [f"{x:.2f}" for x in found] for case, found in pairs().items()}
+    assert shown == {case: show(found) for case, found in pairs().items()}
     every = sorted(chain.from_iterable(pairs().values()))
     row = f"| all {len(every)} pairs | | {median(every):.2f} | {every[0]:.2f} to {every[-1]:.2f} |"
     assert row in text
@@ -37,18 +94,17 @@ def test_the_table_of_pairs_is_the_results_file() -> None:
 def test_the_readme_leads_with_the_median_of_all_pairs() -> None:
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     every = sorted(chain.from_iterable(pairs().values()))
-    (read,) = [r for r in newest() if r["name"] == "read_bandwidth"]
+    (read,) = [r for r in read_records(LEADING) if r["name"] == "read_bandwidth"]
     assert f"**{median(every):.2f} times** as fast as llama.cpp" in text
     assert f"the median of {len(every)} interleaved pairs" in text
     assert f"gave between {read['min']:.0f} and {read['max']:.0f} GB/s" in text
     assert f"single pairs gave {every[0]:.2f} to {every[-1]:.2f}" in text
 
 
-def test_the_readme_states_the_speeds_of_the_newest_bench() -> None:
-    found = (ROOT / "bench" / "results").glob("*-synthetic-laneformer-2b.json")
-    path = max(path for path in found if "-serving-" not in path.name)
-    records = json.loads(path.read_text(encoding="utf-8"))["records"]
+def test_the_readme_states_the_speeds_of_the_run_that_it_names() -> None:
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    (name,) = re.findall(r"\]\(bench/results/([\w.-]+-synthetic-laneformer-2b\.json)\)", text)
+    records = read_records(name)
     decode = [r for r in records if r["name"] == "decode"]
     shares = sorted({f"{r['mbu']:.0%}".rstrip("%") for r in decode})
     assert f"{' or '.join(shares)} % of the memory's bandwidth" in text

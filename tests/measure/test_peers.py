@@ -17,20 +17,26 @@ BENCH = Path(__file__).parents[2] / "bench"
 # Answers as llama-bench of July 2025 does, as far as it is read; its speed depends on the format.
 FAKE = """#!{python}
 import json, sys
+if sys.argv[1:] == ["--help"]:
+    sys.exit(print({help!r}))
 given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 assert given["-o"] == "json" and given["-r"] == "1" and given["-ngl"] == "0", given
 speed = {{"BF16": 10.0, "Q8_0": 20.0}}[{dtype}]
 print("warming up", file=sys.stderr)
-print(json.dumps([{{"build_commit": "abc1234", "model_type": "llama ?B", "n_threads": 2,
-    "n_prompt": int(given["-p"]), "n_gen": int(given["-n"]), "n_depth": int(given["-d"]) + {off},
+lengths = {{"n_prompt": int(given["-p"]), "n_gen": int(given["-n"])}}
+if "-gp" in given:
+    lengths = dict(zip(lengths, map(int, given["-gp"].split(","))))
+if "-d" in given:
+    lengths["n_depth"] = int(given["-d"]) + {off}
+print(json.dumps([lengths | {{"build_commit": "abc1234", "model_type": "llama ?B", "n_threads": 2,
     "avg_ns": 1, "stddev_ns": 0, "avg_ts": speed, "stddev_ts": 0.0, "samples_ns": [1]}}]))
 sys.exit({code})
 """
 
 
-def fake(folder: Path, off: int = 0, code: int = 0) -> Path:
-    path = folder / "llama-bench"
-    text = FAKE.format(python=sys.executable, dtype='"BF16"', off=off, code=code)
+def fake(folder: Path, off: int = 0, code: int = 0, depth: str = "-d, --n-depth") -> Path:
+    path = folder / f"llama-bench{len(depth)}"
+    text = FAKE.format(python=sys.executable, dtype='"BF16"', off=off, code=code, help=depth)
     path.write_text(text)
     path.chmod(0o755)
     return path
@@ -53,7 +59,8 @@ SMALL = (*SMALL, "--patience", 0)  # other tests run beside this one
 
 def test_all_take_turns_and_a_ratio_is_ours_by_theirs(tmp_path: Path) -> None:
     out = tmp_path / "peers.json"
-    two = ["--peer", f"llama.cpp={fake(tmp_path)}", "--peer", f"ik_llama.cpp={fake(tmp_path)}"]
+    older = fake(tmp_path, depth="-gp")  # a prompt and what follows it, instead of a depth
+    two = ["--peer", f"llama.cpp={fake(tmp_path)}", "--peer", f"ik_llama.cpp={older}"]
     result = run(tmp_path, *two, *SMALL, "--out", out)
     assert result.returncode == 0, result.stderr
     document = json.loads(out.read_text())

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from monolane.errors import ConfigError
+from monolane.errors import ConfigError, RequestError
 from monolane.plan import named_config
 from monolane.sim import (
     NAMES,
@@ -111,7 +111,7 @@ def test_processors_by_the_name_that_results_have() -> None:
 
 @pytest.mark.parametrize("name", ["", "gpu", "h200:2", "xh200", "0xh200", "cpu:0", "8x"])
 def test_unknown_machines(name: str) -> None:
-    with pytest.raises(ConfigError, match="device"):
+    with pytest.raises((ConfigError, RequestError), match="device"):
         find_machine(name)
 
 
@@ -124,7 +124,7 @@ def test_rules_and_lanes() -> None:
     assert [layer.window for layer in after.layers] == [layer.window for layer in MODEL.layers]
     assert with_reduce(MODEL, "after:2") == MODEL  # what the model was trained with
     for wrong in ("", "later", "after:0", "after:x"):
-        with pytest.raises(ConfigError, match="reduce: expected now, never or after:D"):
+        with pytest.raises(RequestError, match="reduce: expected now, never or after:D"):
             with_reduce(MODEL, wrong)
     with pytest.raises(ConfigError, match="expected a model of several lanes, got one"):
         with_reduce(with_lanes(MODEL, 1), "now")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from monolane.errors import ConfigError
+from monolane.errors import ConfigError, RequestError
 from monolane.model import ModelConfig, parse_config
 from monolane.sim import (
     SWEEPS,
@@ -69,7 +69,7 @@ def test_a_model_of_one_lane_has_no_rules() -> None:
 
 
 def test_what_cannot_be_swept() -> None:
-    with pytest.raises(ConfigError, match="sweep: expected one of delay, lanes, link"):
+    with pytest.raises(RequestError, match="sweep: expected one of delay, lanes, link"):
         run_sweep(scenario(), "speed")
     with pytest.raises(ConfigError, match="nothing on"):
         run_sweep(replace(scenario(), config=with_lanes(TINY, 1)), "delay")
