@@ -44,7 +44,6 @@ from monolane.tune._windows import Windows, open_tokenizer, read_windows
 
 Order = Literal["together", "from_top", "from_bottom", "at_once"]
 Objective = Literal["distil", "finetune"]
-_EVALUATED_ROWS = 64  # held-out windows at most, the same ones every time
 _ROWS_AT_ONCE = 8
 
 
@@ -64,6 +63,7 @@ class AnnealRecipe:
     weight_decay: NonNegativeFloat = 0.0
     clip_norm: PositiveFloat = 1.0
     seed: int = 0
+    examined: PositiveInt = 64  # held-out windows at most, the same ones every time
     best: NonNegativeInt = 64  # of the teacher's next tokens, kept on disk; 0: all, computed anew
     precision: Precision = "auto"  # of the factors of products; weights are float32
 
@@ -257,7 +257,9 @@ def heal(
     )
     curve: list[tuple[int, float, float]] = []
     if state is None:
-        source, at_once = held_out_loss(teacher, windows), held_out_loss(student, windows)
+        source, at_once = (
+            held_out_loss(model, windows, recipe.examined) for model in (teacher, student)
+        )
     else:
         source, at_once = state["source"], state["at_once"]
         curve = [(int(step), float(loss), float(share)) for step, loss, share in state["curve"]]
@@ -292,7 +294,7 @@ def heal(
             if keeper is not None:
                 keeper.after(step + 1, step + 1 == recipe.steps, kept)
     student.eval()
-    return Healed(source, at_once, held_out_loss(student, windows), tuple(curve))
+    return Healed(source, at_once, held_out_loss(student, windows, recipe.examined), tuple(curve))
 
 
 def _loss(
@@ -313,14 +315,15 @@ def _loss(
 
 
 @torch.no_grad()
-def held_out_loss(model: LaneformerForCausalLM, windows: Windows) -> float:
-    """Return the mean loss on held-out windows, in nats per token."""
+def held_out_loss(model: LaneformerForCausalLM, windows: Windows, rows: int = 64) -> float:
+    """Return the mean loss on ``rows`` held-out windows at most, in nats per token."""
     was_training = model.training
     model.eval()
-    rows_RC = torch.from_numpy(windows.held_out_RC[:_EVALUATED_ROWS]).to(model.device)
+    rows_RC = torch.from_numpy(windows.held_out_RC[:rows]).to(model.device)
     total = 0.0
     for ids_BC in rows_RC.split(_ROWS_AT_ONCE):
-        logits_BCV = model(input_ids=ids_BC, use_cache=False).logits
+        with swift(model):
+            logits_BCV = model(input_ids=ids_BC, use_cache=False).logits
         total += functional.cross_entropy(
             logits_BCV[:, :-1].flatten(0, 1), ids_BC[:, 1:].flatten(), reduction="sum"
         ).item()
