@@ -85,10 +85,10 @@ def test_the_curve_stays_with_that_of_float32(llama: Make, tmp_path: Path) -> No
         curves[precision] = [loss for _, loss, _ in healed.curve]
     wide, narrow = map(np.array, curves.values())
     assert wide[-1] < 0.9 * wide[0]
-    # Logits of teacher and student are each off by SHARE of their size. Rounded weights are the same
-    # for all tokens, so nothing is averaged out. The loss by the logits has the gradient q - p,
-    # whose norm is at most sqrt(2 loss) (Pinsker). An update is off by 2 SHARE of its size, as its
-    # gradient: so is all that was learnt.
+    # Logits of teacher and student are each off by SHARE of their size. Rounded weights are the
+    # same for all tokens, so nothing is averaged out. The loss by the logits has the gradient
+    # q - p, whose norm is at most sqrt(2 loss) (Pinsker). An update is off by 2 SHARE of its size,
+    # as its gradient is: so is all that was learnt.
     ids_BC = torch.from_numpy(windows.train_RC[:4])
     size = make()(ids_BC, use_cache=False).logits.std().item()
     bound = SHARE * (size * np.sqrt(2 * 2 * wide) + 2 * (wide[0] - wide).clip(0))
