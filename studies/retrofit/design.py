@@ -26,7 +26,7 @@ RATES = (3e-4, 1e-4, 1e-3)
 ORDERS = ("at_once",)
 SEARCHED = ("delay 2", "delay 2, early")  # others take the rate of their kind: late or early
 PAIR, PAIR_SEEDS = ("delay 0", "delay 2"), (0, 1, 2)
-SEARCH_STEPS, MAIN_STEPS, PAIR_STEPS = 50, 150, 75
+SEARCH_STEPS, MAIN_STEPS, PAIR_STEPS = 50, 120, 60
 
 # Seconds on two Zen 4 cores with nothing beside: of a step with its share of the teacher's work,
 # and of what a run does once (loading, examining, writing).

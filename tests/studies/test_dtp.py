@@ -93,11 +93,10 @@ def test_now_and_dense_have_one_curve_with_shared_scales_and_a_replicated_head(
     dense, now = (study.train(size, study.Run(v, 4e-3, 0), text, "cpu") for v in models)
     assert dense["parameters"] == now["parameters"]
     assert dense["held_out_nats"] < math.log(2048) - 0.05  # something was learnt
-    # Sums in another order: 1e-7 of each. Adam divides gradients by their size, so the elements
-    # whose gradient is rounding alone move by a rate, 4e-3, either way; but the loss does not hang
-    # on those. What the head of the first study made of it is 1e-3 after as many steps.
+    # Sums in another order: a rounding, 6e-8, of each and of a loss near 8; the largest seen was
+    # 1e-7. With a scale of its own for each lane the curves are 5e-5 to 2e-4 apart.
     found, expected = (np.array(line["held_out_curve"])[:, 1] for line in (now, dense))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
 
 
 def test_the_exchanges_of_each_variant_by_hand(dtp: Any) -> None:

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from monolane.errors import BackendError, ConfigError
+from monolane.errors import BackendError, CheckpointError, ConfigError
 from monolane.hf import LaneformerForCausalLM
 from monolane.tune import (
     AnnealRecipe,
     BestTokens,
     Windows,
+    distil_folder,
     divergence,
     heal,
     products_dtype,
@@ -95,6 +96,27 @@ def test_the_curve_stays_with_that_of_float32(llama: Make, tmp_path: Path) -> No
     assert (bound < 0.1 * wide).all()
     assert (np.abs(narrow - wide) < bound).all()
     assert (narrow != wide).all()
+
+
+def test_a_run_goes_on_in_the_numbers_that_it_began_with(
+    llama: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models(llama, tmp_path)
+    text = tmp_path / "text.txt"
+    text.write_text("A lane hears the others late, and each of them hears it late too. " * 200)
+    recipe = AnnealRecipe(steps=2, rows_per_step=2, context=32)
+    places = (tmp_path / "one", tmp_path / "lanes", text, tmp_path / "out", recipe)
+
+    def stop(step: int, loss: float, share: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    with pytest.raises(KeyboardInterrupt):
+        distil_folder(*places, report=stop, device="cpu")
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    with pytest.raises(CheckpointError, match="products: expected what the run began with"):
+        distil_folder(*places, resume=True, device="cpu")
 
 
 def test_auto_follows_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
