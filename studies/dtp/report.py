@@ -3,8 +3,8 @@
     python studies/dtp/report.py
 
 A variant is judged at the best of the learning rates that it was given ("small" gives one, the
-same to all), by its difference to "now" (ordinary tensor parallelism) under the same seed: same
-order of the data, so that much of the noise is shared.
+same to all), by its difference to the base of the size, "now" (ordinary tensor parallelism) or
+"dense", under the same seed: same order of the data, so that much of the noise is shared.
 """
 
 import argparse
@@ -56,7 +56,7 @@ class Verdict:
         return t * statistics.stdev(self.differences) / math.sqrt(n)
 
 
-def verdicts(lines: Sequence[dict[str, Any]]) -> list[Verdict]:
+def verdicts(lines: Sequence[dict[str, Any]], of: str = BASE) -> list[Verdict]:
     """Return a verdict for each variant that was run; the base must be among them."""
     found = {line["variant"] for line in lines}
     best = {variant: best_rate(lines, variant) for variant in VARIANTS if variant in found}
@@ -68,7 +68,7 @@ def verdicts(lines: Sequence[dict[str, Any]]) -> list[Verdict]:
         }
         for variant, rate in best.items()
     }
-    base = nats[BASE]
+    base = nats[of]
     return [
         Verdict(
             variant,
@@ -80,15 +80,15 @@ def verdicts(lines: Sequence[dict[str, Any]]) -> list[Verdict]:
     ]
 
 
-def table(lines: Sequence[dict[str, Any]]) -> list[str]:
+def table(lines: Sequence[dict[str, Any]], of: str = BASE) -> list[str]:
     """Return the verdicts of one size as Markdown."""
     rows = [
-        "| variant | parameters | rate | seeds | held-out nats/token | against `now` |",
+        f"| variant | parameters | rate | seeds | held-out nats/token | against `{of}` |",
         "|---|---|---|---|---|---|",
     ]
     parameters = {line["variant"]: line["parameters"] for line in lines}
-    for v in verdicts(lines):
-        against = "" if v.variant == BASE else f"{v.difference:+.4f}"
+    for v in verdicts(lines, of):
+        against = "" if v.variant == of else f"{v.difference:+.4f}"
         if against and math.isfinite(v.margin):
             against += f" ± {v.margin:.4f}"
         rows.append(
@@ -98,7 +98,7 @@ def table(lines: Sequence[dict[str, Any]]) -> list[str]:
     return rows
 
 
-def draw(name: str, lines: Sequence[dict[str, Any]], folder: Path) -> list[str]:
+def draw(name: str, lines: Sequence[dict[str, Any]], folder: Path, of: str = BASE) -> list[str]:
     """Draw one size's pictures; return their file names."""
     import matplotlib as mpl
 
@@ -107,7 +107,7 @@ def draw(name: str, lines: Sequence[dict[str, Any]], folder: Path) -> list[str]:
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "monolane", "font.size": 9})
     from matplotlib import pyplot
 
-    judged = [v for v in verdicts(lines) if v.variant != BASE]
+    judged = [v for v in verdicts(lines, of) if v.variant != of]
     figure, axes = pyplot.subplots(figsize=(7, 3), layout="constrained")
     for place, v in enumerate(judged):
         axes.plot([place] * len(v.differences), v.differences, "o", color="#888", markersize=3)
@@ -115,7 +115,7 @@ def draw(name: str, lines: Sequence[dict[str, Any]], folder: Path) -> list[str]:
             axes.errorbar(place, v.difference, v.margin, fmt="_", color="#c33", capsize=4)
     axes.axhline(0, color="#444", linewidth=0.8)
     axes.set_xticks(range(len(judged)), [v.variant for v in judged], rotation=25, ha="right")
-    axes.set_ylabel("nats/token against now")
+    axes.set_ylabel(f"nats/token against {of}")
     axes.set_title(f"{name}: held-out loss, each dot a seed, the bar a 95 % interval")
     files = [f"{name}-differences.svg", f"{name}-rates.svg", f"{name}-curves.svg"]
     _save(figure, folder / files[0])
@@ -136,7 +136,7 @@ def draw(name: str, lines: Sequence[dict[str, Any]], folder: Path) -> list[str]:
     _save(figure, folder / files[1])
 
     figure, axes = pyplot.subplots(figsize=(7, 3), layout="constrained")
-    for v in verdicts(lines):
+    for v in verdicts(lines, of):
         curve = next(
             line["held_out_curve"]
             for line in lines
@@ -166,9 +166,9 @@ def report(results: Path, folder: Path) -> str:
     sections = []
     for size in SIZES.values():
         lines = read_results(results / f"{size.name}.jsonl")
-        if not any(line["variant"] == BASE for line in lines):
+        if not any(line["variant"] == size.base for line in lines):
             continue
-        files = draw(size.name, lines, folder)
+        files = draw(size.name, lines, folder, size.base)
         hours = sum(line["seconds"] for line in lines) / 3600
         shape = (
             f"{size.layers} layers, hidden {size.hidden}, inner {size.inner}, {size.heads} heads; "
@@ -178,7 +178,7 @@ def report(results: Path, folder: Path) -> str:
         sections += [
             f"### {size.name}: {size.tokens / 1e6:.1f} M tokens",
             shape,
-            "\n".join(table(lines)),
+            "\n".join(table(lines, size.base)),
             "\n".join(f"![{Path(file).stem}](results/{file})" for file in files),
         ]
     return "\n\n".join(sections) + "\n"

@@ -5,26 +5,31 @@
 
 Each variant tries the rates of its size under seed 0, then gets further seeds at the best of them;
 "small" has one rate for all, so there nothing is searched. A finished run is a
-line of the results file at once, so the study may be stopped and goes on.
+line of the results file at once, and with --states a begun one keeps its state there, so the study
+may be stopped and goes on. --list says what is missing.
 Needs ``pip install 'monolane[train]'``.
 """
 
 import argparse
 import json
 import math
+import multiprocessing
+import statistics
 import sys
 import sysconfig
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from rules import apply_rule
 from text import Text, read_text
 from torch import Tensor
-from variants import SIZES, VARIANTS, Size, config_fields
+from variants import SIZES, Size, config_fields
 
 from monolane.hf import LaneformerConfig, LaneformerForCausalLM
 
@@ -34,6 +39,8 @@ _WARM_UP, _DECAY = 0.05, 0.3  # shares of the steps: warm up, stay, decay to zer
 _WEIGHT_DECAY, _BETAS, _CLIP = 0.1, (0.9, 0.95), 1.0  # as in the 2B recipe
 _EXAMINED_ROWS = 128
 _EXAMS = 4  # of a run, evenly spread, the last at its end
+# Of small's measures, processor time on a Zen 4 core that others used too: of lanes, and of dense.
+_STEP_SECONDS = (0.53, 0.37)
 
 
 @dataclass(frozen=True)
@@ -51,16 +58,35 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
     return peak * min(1.0, (step + 1) / warm, (steps - step) / decay)
 
 
-def train(size: Size, run: Run, text: Text, device: str) -> dict[str, Any]:
-    """Train one model; return its line of the results."""
+def make_model(size: Size, run: Run) -> LaneformerForCausalLM:
+    """Return the model that ``run`` begins with."""
     torch.manual_seed(run.seed)
-    model = LaneformerForCausalLM(LaneformerConfig(**config_fields(size, run.variant))).to(device)
+    model = LaneformerForCausalLM(LaneformerConfig(**config_fields(size, run.variant)))
+    apply_rule(model, run.variant)
+    return model
+
+
+def train(
+    size: Size, run: Run, text: Text, device: str, state: Path | None = None
+) -> dict[str, Any]:
+    """Train one model; return its line of the results.
+
+    Its state is kept in the file ``state`` at each exam but the last, and gone on from if it is
+    there: to the same bits.
+    """
+    model = make_model(size, run).to(device)
     optimizer = torch.optim.AdamW(_groups(model), lr=run.learning_rate, betas=_BETAS, fused=True)
     exams = {round(size.steps * (i + 1) / _EXAMS) for i in range(_EXAMS)}
     held_out: list[tuple[int, float]] = []
     losses: list[float] = []
-    began = time.perf_counter()
-    for step in range(size.steps):
+    spent = 0.0
+    if state is not None and state.exists():
+        kept = torch.load(state)
+        model.load_state_dict(kept["model"])
+        optimizer.load_state_dict(kept["optimizer"])
+        held_out, losses, spent = kept["held_out"], kept["losses"], kept["seconds"]
+    began = time.perf_counter() - spent
+    for step in range(len(losses), size.steps):
         rows_BT = text.batch(run.seed, step, size.rows, size.context)
         loss = _loss(model, rows_BT, device)
         loss.backward()
@@ -72,6 +98,14 @@ def train(size: Size, run: Run, text: Text, device: str) -> dict[str, Any]:
         losses.append(loss.item())
         if step + 1 in exams:
             held_out.append((step + 1, examine(model, size, text, device)))
+            if state is not None and step + 1 < size.steps:
+                parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                values = {"held_out": held_out, "losses": losses}
+                seconds = {"seconds": time.perf_counter() - began}
+                torch.save({**parts, **values, **seconds}, state.with_suffix(".part"))
+                state.with_suffix(".part").replace(state)
+    if state is not None:
+        state.unlink(missing_ok=True)
     nats = held_out[-1][1]
     return {
         "size": size.name,
@@ -119,25 +153,65 @@ def _groups(model: torch.nn.Module) -> list[dict[str, Any]]:
     ]
 
 
-def to_do(size: Size, seeds: int, done: Sequence[dict[str, Any]], first: int = 1) -> Iterator[Run]:
+def to_do(
+    size: Size,
+    seeds: int,
+    done: Sequence[dict[str, Any]],
+    first: int = 1,
+    searched: Sequence[dict[str, Any]] = (),
+) -> Iterator[Run]:
     """Yield what is missing: the search over rates, then seeds at each variant's best rate.
 
     A seed is tried on all variants before the next, so that a study that is stopped is fair. After
     the search, processes that begin with different seeds, ``first``, can share the work.
+    ``searched`` are the results of the size that the rates are taken from, where that is another.
     """
     have = {Run(line["variant"], line["learning_rate"], line["seed"]) for line in done}
-    search = [Run(variant, rate, 0) for rate in size.learning_rates for variant in VARIANTS]
+    search = [Run(variant, rate, 0) for rate in size.learning_rates for variant in size.variants]
+    if size.rates_of is not None:
+        missing = [v for v in size.variants if v not in {line["variant"] for line in searched}]
+        if missing:
+            raise SystemExit(
+                f"{size.name}: expected the rates of {', '.join(missing)} among the results of "
+                f"{size.rates_of}, found none; run {size.rates_of} first"
+            )
+        search = [Run(variant, best_rate(searched, variant), 0) for variant in size.variants]
+        done = searched
     yield from (run for run in search if run not in have)
     if all(run in have for run in search):
-        for seed in range(first, seeds):
-            for variant in VARIANTS:
-                run = Run(variant, best_rate(done, variant), seed)
-                if run not in have:
-                    yield run
+        runs = [
+            Run(variant, best_rate(done, variant), seed)
+            for seed in range(first, seeds)
+            for variant in size.variants
+        ]
+        runs += [
+            Run(variant, best_rate(done, "delay 2"), seed)
+            for variant in size.controls
+            for seed in range(min(2, seeds))
+        ]
+        yield from (run for run in runs if run not in have)
 
 
-def _next(size: Size, options: argparse.Namespace, path: Path) -> Run | None:
-    return next(to_do(size, options.seeds, read_results(path), options.first_seed), None)
+def forecast(size: Size, seeds: int, done: Sequence[dict[str, Any]], workers: int) -> list[str]:
+    """Return a line for each part of what is missing, with its minutes for ``workers`` processes.
+
+    The step times are of ``small``'s measures, and no other size is foretold.
+    """
+    have = {(line["variant"], line["seed"]) for line in done}
+    rates = len({(line["variant"], line["learning_rate"]) for line in done if line["seed"] == 0})
+    searches = max(1, len(size.learning_rates)) * len(size.variants)
+    rates = min(searches, rates - len({v for v, _ in have} & set(size.controls)))
+    further = [(v, s) for v in size.variants for s in range(1, seeds) if (v, s) not in have]
+    controls = [(v, s) for v in size.controls for s in range(min(2, seeds)) if (v, s) not in have]
+    each = statistics.fmean(_STEP_SECONDS[v == "dense"] for v in size.variants)
+    parts = {
+        "search and seed 0": (searches - rates) * each,
+        "further seeds": sum(_STEP_SECONDS[v == "dense"] for v, _ in further),
+        "controls": len(controls) * _STEP_SECONDS[False],
+    }
+    minutes = {name: value * size.steps / 60 / workers for name, value in parts.items()}
+    minutes["in all"] = sum(minutes.values())
+    return [f"{value:6.1f} min  {size.name}: {name}" for name, value in minutes.items()]
 
 
 def best_rate(done: Sequence[dict[str, Any]], variant: str) -> float:
@@ -160,30 +234,79 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("size", choices=SIZES)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=1, help="of those after the search")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="of a process")
+    parser.add_argument("--workers", type=int, default=1, help="processes, each on its own run")
+    parser.add_argument("--states", type=Path, help="folder that keeps the state of begun runs")
+    parser.add_argument("--list", action="store_true", help="say what is missing, and its minutes")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     size, path = SIZES[options.size], options.out / f"{options.size}.jsonl"
+    if options.list:
+        lines = forecast(size, options.seeds, read_results(path), options.workers)
+        sys.stdout.write("\n".join(lines) + "\n")
+        return 0
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     options.out.mkdir(parents=True, exist_ok=True)
-    library = Path(sysconfig.get_path("stdlib"))
-    files = sorted(library.rglob("*.py"))
-    text = read_text([file for file in files if "site-packages" not in file.parts])
+    text = _text()
     if any(line["text"] != text.digest[:16] for line in read_results(path)):
         raise SystemExit(
             f"{path}: expected runs on the text {text.digest[:16]}, got another: the standard "
             "library differs; use the Python that began, or another --out"
         )
-    while (run := _next(size, options, path)) is not None:
-        line = train(size, run, text, device)
-        with path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        sys.stderr.write(
-            f"{run.variant:15} rate {run.learning_rate:g} seed {run.seed}: "
-            f"{line['held_out_nats']:.4f} nats, {line['seconds']:.0f} s\n"
-        )
+    while runs := _next(size, options, path):
+        for line in _results(size, runs, text, device, options):
+            with path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+            sys.stderr.write(
+                f"{line['variant']:20} rate {line['learning_rate']:g} seed {line['seed']}: "
+                f"{line['held_out_nats']:.4f} nats, {line['seconds']:.0f} s\n"
+            )
     return 0
+
+
+def _next(size: Size, options: argparse.Namespace, path: Path) -> list[Run]:
+    searched = [] if size.rates_of is None else read_results(path.with_stem(size.rates_of))
+    done = read_results(path)
+    return list(to_do(size, options.seeds, done, options.first_seed, searched))
+
+
+def _text() -> Text:
+    library = Path(sysconfig.get_path("stdlib"))
+    files = sorted(library.rglob("*.py"))
+    return read_text([file for file in files if "site-packages" not in file.parts])
+
+
+def _results(
+    size: Size, runs: Sequence[Run], text: Text, device: str, options: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    """Yield the lines of ``runs`` as they come."""
+    if options.workers == 1:
+        torch.set_num_threads(options.threads)
+        for run in runs[:1]:  # another process may do the next one meanwhile
+            yield train(size, run, text, device, _state(size, run, options.states))
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(
+        options.workers, context, torch.set_num_threads, (options.threads,)
+    ) as pool:
+        states = (_state(size, run, options.states) for run in runs)
+        jobs = [
+            pool.submit(train, size, run, text, device, state)
+            for run, state in zip(runs, states, strict=True)
+        ]
+        try:
+            for job in as_completed(jobs):
+                yield job.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _state(size: Size, run: Run, folder: Path | None) -> Path | None:
+    if folder is None:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{size.name}-{run.variant}-{run.learning_rate:g}-{run.seed}"
+    return folder / f"{name.replace(', ', '-').replace(' ', '-')}.pt"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from study import RESULTS, VARIANTS, Run, read_lines
+from design import RESULTS, VARIANTS, Run, read_lines
 
 HERE = Path(__file__).parent
 _MARK = "<!-- results: made by report.py, do not edit below -->\n"
@@ -22,6 +22,7 @@ _MEASURES = {
     "kl": "KL, nats",
     "agreement": "same best guess",
     "accuracy": "next word right",
+    "choice": "of four, right",
 }
 
 
@@ -60,7 +61,11 @@ def after_table(lines: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _values(exam: dict[str, float]) -> str:
-    return " | ".join(f"{exam[name]:.{1 if name == 'perplexity' else 3}f}" for name in _MEASURES)
+    shown = (
+        f"{exam[name]:.{1 if name == 'perplexity' else 3}f}" if name in exam else ""
+        for name in _MEASURES
+    )
+    return " | ".join(shown)
 
 
 def longest(lines: Sequence[dict[str, Any]]) -> dict[str, list[float]]:

@@ -1,12 +1,16 @@
 """What does a delay cost a real model, before and after it is trained back?
 
+    python studies/retrofit/study.py WORK list       # what is missing, and its minutes
+    python studies/retrofit/study.py WORK all        # all of it, one piece after the other:
     python studies/retrofit/study.py WORK before     # the delay switched on, nothing trained
     python studies/retrofit/study.py WORK search     # rates, then orders, in short runs
-    python studies/retrofit/study.py WORK main       # the long runs, with seeds
+    python studies/retrofit/study.py WORK pair       # delay 0 and 2 with three seeds
+    python studies/retrofit/study.py WORK main       # every variant, longest
     python studies/retrofit/report.py                # README.md and the figure
 
-WORK keeps text, models and states (some 20 GB). Each may be stopped at any time, also by a kill:
-the same command goes on. A finished run is a line in results/. README.md states the search.
+WORK keeps text, models and states (some 12 GB). Each may be stopped at any time, also by a kill:
+the same command goes on, and skips what is done. A finished run is a line in results/; README.md
+and design.py state what is run.
 Needs ``pip install 'monolane[sft,plot]'``, and Debian's apt-get for the manuals.
 """
 
@@ -15,94 +19,44 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from choice import choice_items, right_choices
+from design import (
+    CONTEXT,
+    LANES,
+    RESULTS,
+    ROWS,
+    SEARCH_STEPS,
+    STAGES,
+    VARIANTS,
+    Run,
+    forecast,
+    read_lines,
+    runs_of,
+)
 from exam import examine, source_logs
 from text import digest, exam_windows, prepare
 
 from monolane.engine import find_model, unpack_gguf
 from monolane.hf import LaneformerForCausalLM
 from monolane.text import Tokenizer
-from monolane.tune import AnnealRecipe, distil_folder, keep_freed_memory, retrofit_folder
+from monolane.tune import (
+    AnnealRecipe,
+    distil_folder,
+    keep_freed_memory,
+    products_dtype,
+    retrofit_folder,
+)
 
-RESULTS = Path(__file__).parent / "results"
-LANES, CONTEXT, ROWS = 3, 256, 4
 _EXAM_ROWS = 8  # windows of each source
+_ITEMS = 16  # choices of each source
+_HELD_OUT_ROWS = 8  # that the training itself looks at: the exam is what counts
 _CURVE_POINTS = 50  # of a run's training losses that are kept, means of as many steps each
-
-# Delay in layers, and whether the layers before it exchange at once.
-VARIANTS: dict[str, dict[str, Any]] = {
-    "delay 0": {"delay": 0},
-    "delay 1": {"delay": 1},
-    "delay 2": {"delay": 2},
-    "delay 4": {"delay": 4},
-    "delay 1, early": {"delay": 1, "early": True},
-    "delay 2, early": {"delay": 2, "early": True},
-    "delay 4, early": {"delay": 4, "early": True},
-}
-RATES = (3e-4, 1e-4, 1e-3)
-ORDERS = ("at_once", "from_bottom", "from_top")
-SEARCHED = ("delay 2", "delay 2, early")  # others take the rate of their kind: late or early
-SEARCH_STEPS, MAIN_STEPS = 100, 600
-
-
-@dataclass(frozen=True)
-class Run:
-    """One training."""
-
-    variant: str
-    rate: float
-    order: str = "together"
-    steps: int = SEARCH_STEPS
-    seed: int = 0  # of the order of the windows: all begin from the same weights
-
-    @property
-    def name(self) -> str:
-        """A folder's name."""
-        variant = self.variant.replace(", ", "-").replace(" ", "-")
-        return f"{variant}-{self.order}-{self.rate:g}-{self.steps}-seed{self.seed}"
-
-
-def search(done: Sequence[dict[str, Any]]) -> Iterator[Run]:
-    """Yield what the search lacks: rates first, then orders at the best of them."""
-    rates = [Run(variant, rate) for variant in SEARCHED for rate in RATES]
-    have = runs_of(done)
-    yield from (run for run in rates if run not in have)
-    if all(run in have for run in rates):
-        for variant in SEARCHED:
-            best = best_of(done, variant)
-            orders = (Run(variant, best.rate, order) for order in ORDERS)
-            yield from (run for run in orders if run not in have)
-
-
-def main_runs(done: Sequence[dict[str, Any]]) -> Iterator[Run]:
-    """Yield the long runs that are missing, at what the search found best; further seeds last."""
-    if next(search(done), None) is not None:
-        raise SystemExit("expected a finished search, got one with runs missing; run search first")
-    have = runs_of(done)
-    seeds = [(variant, 0) for variant in VARIANTS]
-    seeds += [(variant, seed) for seed in (1, 2) for variant in ("delay 0", *SEARCHED)]
-    for variant, seed in seeds:
-        best = best_of(done, SEARCHED[int(VARIANTS[variant].get("early", False))])
-        run = Run(variant, best.rate, best.order, MAIN_STEPS, seed)
-        if run not in have:
-            yield run
-
-
-def best_of(done: Sequence[dict[str, Any]], variant: str) -> Run:
-    """Return the run of the search with the least divergence from the source on held-out text."""
-    tried = [line for line in done if line["run"]["variant"] == variant]
-    tried = [line for line in tried if line["run"]["steps"] == SEARCH_STEPS]
-    return Run(**min(tried, key=lambda line: float(line["exam"]["all"]["kl"]))["run"])
-
-
-def runs_of(done: Sequence[dict[str, Any]]) -> set[Run]:
-    """Return the runs of these lines."""
-    return {Run(**line["run"]) for line in done}
 
 
 class Workplace:
@@ -116,6 +70,9 @@ class Workplace:
         tokenizer = Tokenizer.open(self.conversion("delay 0"))
         assert tokenizer is not None
         self._windows = exam_windows(work, tokenizer, CONTEXT, _EXAM_ROWS)
+        self._items = {
+            kind: choice_items(rows_RC, _ITEMS) for kind, rows_RC in self._windows.items()
+        }
         self._logs = source_logs(work / "exam", load(self.conversion(None)), self._windows)
 
     def conversion(self, variant: str | None) -> Path:
@@ -133,7 +90,10 @@ class Workplace:
 
     def exam(self, folder: Path) -> dict[str, dict[str, float]]:
         """Examine the model of a folder."""
-        found = examine(load(folder), self._windows, self._logs)
+        model = load(folder)
+        found = examine(model, self._windows, self._logs)
+        for kind, share in right_choices(model, self._items).items():
+            found[kind]["choice"] = share
         return {kind: {k: round(v, 5) for k, v in values.items()} for kind, values in found.items()}
 
     def train(self, run: Run) -> dict[str, Any]:
@@ -147,6 +107,7 @@ class Workplace:
             context=CONTEXT,
             peak_lr=run.rate,
             seed=run.seed,
+            examined=_HELD_OUT_ROWS,
         )
         began = time.monotonic()
 
@@ -162,12 +123,15 @@ class Workplace:
             recipe,
             overwrite=True,
             resume=(out.with_name(f"{out.name}.run") / "run.json").exists(),
-            save_every=25,
+            save_every=50,
             report=report,
             say=say,
             kept=self._work / "best",
         )
         line = {"run": asdict(run), "text": self.text, "tokens": run.steps * ROWS * CONTEXT}
+        line |= {
+            "products": str(products_dtype("auto", torch.device("cpu"))).removeprefix("torch.")
+        }
         line |= {"curve": thinned([loss for _, loss, _ in healed.curve]), "exam": self.exam(out)}
         shutil.rmtree(out.with_name(f"{out.name}.run"))  # 3 GB of states
         return line
@@ -197,11 +161,6 @@ def thinned(losses: Sequence[float]) -> list[float]:
     return [round(sum(part) / len(part), 4) for part in parts]
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a results file; none if there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def keep(path: Path, line: dict[str, Any]) -> None:
     """Add a line to a results file."""
     with path.open("a") as file:
@@ -217,43 +176,46 @@ def main(arguments: list[str] | None = None) -> int:
     """Do what a stage lacks."""
     parser = argparse.ArgumentParser(description="Train SmolLM2 in lanes back, delay by delay.")
     parser.add_argument("work", type=Path)
-    parser.add_argument("stage", choices=("before", "search", "main", "one"))
+    parser.add_argument("stage", choices=("list", "all", "before", *STAGES, "one"))
     parser.add_argument("--run", nargs=2, metavar=("VARIANT", "RATE"), help="of the stage one")
     parser.add_argument("--steps", type=int, default=SEARCH_STEPS, help="of the stage one")
     parser.add_argument("--source", default="smollm2", help="model to start from")
-    parser.add_argument("--own", type=int, default=400, help="texts that the model writes itself")
+    parser.add_argument("--own", type=int, default=100, help="texts that the model writes itself")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args(arguments)
     if (given.stage == "one") != (given.run is not None):
         parser.error("--run VARIANT RATE: expected with the stage one, and with no other")
+    before, after = given.out / "before.jsonl", given.out / "runs.jsonl"
+    if given.stage == "list":
+        sys.stdout.write("\n".join(forecast(read_lines(before), read_lines(after))) + "\n")
+        return 0
     keep_freed_memory()
     torch.set_num_threads(given.threads)
     given.out.mkdir(parents=True, exist_ok=True)
     place = Workplace(given.work, find_model(given.source), given.own)
-    before, after = given.out / "before.jsonl", given.out / "runs.jsonl"
     for path in (before, after):
         if any(line["text"] != place.text for line in read_lines(path)):
             raise SystemExit(
                 f"{path}: expected results on the text {place.text}, found some on another; use "
                 "the work folder that they were made in, or another --out"
             )
-    if given.stage == "before":
+    if given.stage in ("before", "all"):
         have = {line["variant"] for line in read_lines(before)}
         for variant in (variant for variant in VARIANTS if variant not in have):
             keep(before, place.before(variant))
             say(f"{variant}: examined")
-        return 0
-    while (run := _next(given, read_lines(after))) is not None:
-        keep(after, place.train(run))
+    for stage in STAGES if given.stage == "all" else (given.stage,):
+        while (run := _next(given, stage, read_lines(after))) is not None:
+            keep(after, place.train(run))
     return 0
 
 
-def _next(given: argparse.Namespace, done: Sequence[dict[str, Any]]) -> Run | None:
-    if given.stage == "one":
+def _next(given: argparse.Namespace, stage: str, done: Sequence[dict[str, Any]]) -> Run | None:
+    if stage == "one":
         run = Run(given.run[0], float(given.run[1]), steps=given.steps)
         return None if run in runs_of(done) else run
-    return next(search(done) if given.stage == "search" else main_runs(done), None)
+    return next(STAGES[stage](done), None) if stage in STAGES else None
 
 
 if __name__ == "__main__":

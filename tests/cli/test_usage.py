@@ -36,7 +36,7 @@ BESIDE = {
     **dict.fromkeys([("train", "device"), ("train", "mfu")], ("--dry-run",)),
     **{
         ("retrofit", name): ("--distil", "text")
-        for name in ("order", "objective", "steps", "context", "rows", "learning_rate")
+        for name in ("order", "objective", "steps", "context", "rows", "learning_rate", "precision")
     },
     ("launch", "address"): ("--nodes", "2"),
 }
@@ -53,6 +53,7 @@ WORDS = {
     "order": "sideways",
     "override_generation_config": "{",
     "policy": "all",
+    "precision": "half",
     "prefix_cache": "much",
     "ranks": "two",
     "reduce": "soon",

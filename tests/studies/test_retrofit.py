@@ -1,5 +1,6 @@
 """The retrofit study: its text, its search, its runs and what the report makes of them."""
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ Modules = dict[str, ModuleType]
 @pytest.fixture(scope="module")
 def modules() -> Iterator[Modules]:
     """The study's files, imported as its scripts import each other."""
-    names = ("text", "exam", "study", "report")
+    names = ("design", "text", "choice", "exam", "study", "report")
     sys.path.insert(0, str(FOLDER))
     try:
         yield {name: __import__(name) for name in names}
@@ -39,7 +40,7 @@ def result(run: Any, kl: float, nats: float = 3.0) -> dict[str, Any]:
 
 
 def test_the_search_is_as_stated(modules: Modules) -> None:
-    study = modules["study"]
+    study = modules["design"]
     done: list[dict[str, Any]] = []
     for number in range(100):
         run = next(study.search(done), None)
@@ -47,15 +48,49 @@ def test_the_search_is_as_stated(modules: Modules) -> None:
             break
         done.append(result(run, kl=1.0 if run.rate == 1e-4 else 2.0 + number))
     assert len(done) == 2 * (len(study.RATES) + len(study.ORDERS))
-    assert [line["run"]["rate"] for line in done[6:]] == [1e-4] * 6  # the orders: at the best rate
-    long = list(study.main_runs(done))
-    assert {run.rate for run in long} == {1e-4}
-    assert {run.variant for run in long} == set(study.VARIANTS)
-    assert [run.seed for run in long].count(0) == len(study.VARIANTS)
-    assert len(long) == len(study.VARIANTS) + 6
+    assert [line["run"]["rate"] for line in done[6:]] == [1e-4] * 2  # the orders: at the best rate
+    long, pair = list(study.main_runs(done)), list(study.pair_runs(done))
+    assert {run.rate for run in [*long, *pair]} == {1e-4}
+    assert [run.variant for run in long] == list(study.VARIANTS)
+    assert [(run.variant, run.seed) for run in pair[:4]] == [
+        ("delay 0", 0),
+        ("delay 2", 0),
+        ("delay 0", 1),
+        ("delay 2", 1),
+    ]
+    assert len(pair) == 6
+    assert {(run.steps, run.seed) for run in long} == {(study.MAIN_STEPS, 0)}
     assert list(study.main_runs([*done, result(long[0], 1.0)])) == long[1:]
     with pytest.raises(SystemExit, match="expected a finished search"):
         list(study.main_runs(done[:-1]))
+    # Pieces are as many before the search as the search, when it is done, turns out to need.
+    whole = study.forecast([], [])
+    assert len(whole) == len(study.VARIANTS) + len(done) + len(pair) + len(long) + 1
+    assert 115 < float(whole[-1].split()[0]) < 130  # two hours, as README.md says
+    assert len(study.forecast([], done[:-1])) == len(whole) - len(done) + 1
+    everything = [*done, *(result(run, 1.0) for run in [*pair, *long])]
+    before = [{"variant": variant} for variant in study.VARIANTS]
+    assert study.forecast(before, everything) == ["   0.0 min  in all"]
+
+
+def test_the_choice_by_hand(modules: Modules) -> None:
+    choice = modules["choice"]
+    rows_RC = (np.arange(4)[:, None] + np.arange(100)[None]) % 16  # each counts on from its own
+    items = choice.choice_items(rows_RC, 8)
+    assert items.shape == (8, 4, 48)
+    assert (items[5, 0] == rows_RC[1, 48:96]).all()
+    assert (items[5, 1] == [*rows_RC[1, 48:80], *rows_RC[2, 80:96]]).all()
+    assert choice.right_choices(Model(1), {"library": items}) == {"library": 1.0, "all": 1.0}
+    # One that expects the same token again errs in all alike but where two texts join.
+    items[:, 2, -16:] = items[:, 2, 31:32]
+    assert choice.right_choices(Model(0), {"library": items})["all"] == 0
+    with pytest.raises(SystemExit, match="expected 9 items of 48 tokens"):
+        choice.choice_items(rows_RC, 9)
+
+
+def test_the_report_needs_no_torch() -> None:
+    code = "import sys; sys.modules['torch'] = None; import report; print(report.report.__name__)"
+    subprocess.run([sys.executable, "-c", code], cwd=FOLDER, check=True)
 
 
 def test_files_are_in_one_half_only(modules: Modules, tmp_path: Path) -> None:
@@ -63,7 +98,7 @@ def test_files_are_in_one_half_only(modules: Modules, tmp_path: Path) -> None:
     texts = [f"text {i} " * 50 for i in range(200)]
     text._split(tmp_path, "own", [*texts, texts[0]])
     halves = {
-        half: [line["text"] for line in modules["study"].read_lines(tmp_path / half / "own.jsonl")]
+        half: [line["text"] for line in modules["design"].read_lines(tmp_path / half / "own.jsonl")]
         for half in ("train", "exam")
     }
     assert sorted(halves["train"] + halves["exam"]) == sorted(texts)  # a copy counts once
@@ -112,7 +147,8 @@ def test_a_run_is_done_once_and_reported(
 ) -> None:
     study, report = modules["study"], modules["report"]
     monkeypatch.setattr(study, "LANES", 4)
-    monkeypatch.setattr(study, "CONTEXT", 16)
+    monkeypatch.setattr(study, "CONTEXT", 48)
+    monkeypatch.setattr(study, "_ITEMS", 8)
     monkeypatch.setattr(study, "keep_freed_memory", lambda: None)  # it is for a whole process
     variants = {"delay 0": {"delay": 0}, "delay 1, early": {"delay": 1, "early": True}}
     for module in (study, report):
@@ -130,7 +166,10 @@ def test_a_run_is_done_once_and_reported(
         assert study.main([work, "before", *common]) == 0
         one = ["--run", "delay 1, early", "3e-3", "--steps", "3"]
         assert study.main([work, "one", *one, *common]) == 0
-    before, after = study.read_lines(out / "before.jsonl"), study.read_lines(out / "runs.jsonl")
+    before, after = (
+        modules["design"].read_lines(out / "before.jsonl"),
+        modules["design"].read_lines(out / "runs.jsonl"),
+    )
     assert [line["variant"] for line in before] == list(variants)
     assert len(after) == 1
     assert len(after[0]["curve"]) == 3
@@ -143,8 +182,8 @@ def test_a_run_is_done_once_and_reported(
     monkeypatch.setattr(report, "HERE", tmp_path)
     (tmp_path / "README.md").write_text(f"What\n{report._MARK}old\n")
     assert report.main(["--results", str(out)]) == 0
-    page = (tmp_path / "README.md").read_text()  # 3 steps of 4 windows of 16
-    assert "| delay 1, early | together | 0.003 | 192 | 0 |" in page
+    page = (tmp_path / "README.md").read_text()  # 3 steps of 4 windows of 48
+    assert "| delay 1, early | together | 0.003 | 576 | 0 |" in page
     assert "![loss against delay](results/delay.svg)" in page
     assert "delay, layers" in (out / "delay.svg").read_text()
     monkeypatch.setattr(study, "digest", lambda work: "another")

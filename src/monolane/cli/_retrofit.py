@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _DISTILLED = (  # options of --distil alone
     *("steps", "order", "objective", "best", "context", "rows", "learning_rate", "seed"),
-    *("resume", "save_every", "device"),
+    *("resume", "save_every", "device", "precision"),
 )
 
 
@@ -54,6 +54,9 @@ def retrofit(
     resume: options.Resume = False,
     save_every: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 50,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda: where to train.")] = "auto",
+    precision: Annotated[
+        str, typer.Option(help="auto, float32 or bfloat16: factors of products, on a CPU.")
+    ] = "auto",
     overwrite: options.ReplaceOut = False,
 ) -> None:
     """Convert a dense checkpoint into lanes: exact without a delay, a starting point with one.
@@ -84,6 +87,7 @@ def retrofit(
             context=context,
             peak_lr=learning_rate,
             seed=seed,
+            precision=precision,
         )
     shape = {"lanes": lanes, "delay": delay, "early": early, "head": head}
     with model_folder(source, out, overwrite) as folder:

@@ -15,6 +15,7 @@ if TYPE_CHECKING or (find_spec("torch") and find_spec("transformers")):
     from monolane.hf import _register  # noqa: F401  tells the Auto classes
     from monolane.hf.configuration_laneformer import LaneformerConfig
     from monolane.hf.modeling_laneformer import (
+        LaneAttention,
         LaneformerForCausalLM,
         LaneformerModel,
         LaneLinear,
@@ -31,6 +32,7 @@ else:
 
 
 __all__ = [
+    "LaneAttention",
     "LaneLinear",
     "LaneMLP",
     "LaneRMSNorm",

@@ -29,6 +29,7 @@ if TYPE_CHECKING or all(map(find_spec, ("torch", "transformers", "tomli_w"))):
     )
     from monolane.tune._divergence import divergence
     from monolane.tune._lora import add_lora, merge_adapter
+    from monolane.tune._precision import products_dtype
     from monolane.tune._sft import tune_folder
     from monolane.tune._swift import keep_freed_memory, swift
 else:
@@ -60,6 +61,7 @@ __all__ = [
     "marked_template",
     "merge_adapter",
     "prepare_material",
+    "products_dtype",
     "read_chats",
     "read_recipe",
     "read_windows",

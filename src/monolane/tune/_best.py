@@ -39,14 +39,25 @@ class BestTokens:
     """The ``k`` best tokens of ``teacher`` after each token of the windows to train on."""
 
     def __init__(
-        self, folder: Path, teacher: LaneformerForCausalLM, windows: Windows, k: int
+        self,
+        folder: Path,
+        teacher: LaneformerForCausalLM,
+        windows: Windows,
+        k: int,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self._teacher = teacher
+        self._dtype = dtype  # of the factors of its products
         self._rows_RC = windows.train_RC
         vocabulary = int(teacher.config.vocab_size)
         k = min(k, vocabulary)
         shape = (*self._rows_RC.shape, k)
-        facts = {"teacher": _digest(teacher), "k": k, "text": _text_digest(self._rows_RC)}
+        facts = {
+            "teacher": _digest(teacher),
+            "products": str(dtype).removeprefix("torch."),
+            "k": k,
+            "text": _text_digest(self._rows_RC),
+        }
         folder.mkdir(parents=True, exist_ok=True)
         _hold(folder / _FACTS, facts)
         kind = np.dtype(np.uint16 if vocabulary <= 2**16 else np.uint32)
@@ -66,7 +77,7 @@ class BestTokens:
 
     def _compute(self, place: int) -> None:
         ids_1C = torch.from_numpy(self._rows_RC[place : place + 1]).to(self._teacher.device)
-        logs_CK, best_CK = best_tokens(self._teacher, ids_1C, self._ids_RCK.shape[2])
+        logs_CK, best_CK = best_tokens(self._teacher, ids_1C, self._ids_RCK.shape[2], self._dtype)
         self._ids_RCK[place] = best_CK.cpu().numpy()
         self._logs_RCK[place] = logs_CK.cpu().numpy()
         self._sums_R[place] = self._sum(place)
@@ -79,10 +90,12 @@ class BestTokens:
 
 
 @torch.no_grad()
-def best_tokens(model: LaneformerForCausalLM, ids_BC: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def best_tokens(
+    model: LaneformerForCausalLM, ids_BC: Tensor, k: int, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
     """Return log-probabilities and ids [N, K] of the ``k`` best tokens after each token."""
     logs, ids = [], []
-    with swift(model):
+    with swift(model, dtype):
         x_LND = head_inputs(model, ids_BC)
     weight_LvD = head_weight(model)
     for part_LND in x_LND.split(_ROWS_AT_ONCE, 1):
@@ -117,7 +130,8 @@ def _hold(path: Path, facts: dict[str, Any]) -> None:
         found = None
     if found != facts:
         raise CheckpointError(
-            f"{path.parent}: expected the best tokens of this teacher on this text, found others; "
+            f"{path.parent}: expected the best tokens of this teacher on this text, by the same "
+            "kind of products, found others; "
             "remove the folder, or give another"
         )
 

@@ -36,6 +36,7 @@ from monolane.tune._best import BestTokens
 from monolane.tune._divergence import divergence
 from monolane.tune._keeper import Keeper
 from monolane.tune._kept import Gradients, check_finite, damage_line, open_run
+from monolane.tune._precision import Precision, products_dtype
 from monolane.tune._recipe import Context
 from monolane.tune._staging import publish, rounded_tensors
 from monolane.tune._swift import swift
@@ -43,7 +44,6 @@ from monolane.tune._windows import Windows, open_tokenizer, read_windows
 
 Order = Literal["together", "from_top", "from_bottom", "at_once"]
 Objective = Literal["distil", "finetune"]
-_EVALUATED_ROWS = 64  # held-out windows at most, the same ones every time
 _ROWS_AT_ONCE = 8
 
 
@@ -63,7 +63,9 @@ class AnnealRecipe:
     weight_decay: NonNegativeFloat = 0.0
     clip_norm: PositiveFloat = 1.0
     seed: int = 0
+    examined: PositiveInt = 64  # held-out windows at most, the same ones every time
     best: NonNegativeInt = 64  # of the teacher's next tokens, kept on disk; 0: all, computed anew
+    precision: Precision = "auto"  # of the factors of products; weights are float32
 
     def __post_init__(self) -> None:
         Wsd.of(self.steps, self.warmup_share, self.decay_share)
@@ -180,6 +182,7 @@ def distil_folder(
     """
     check_replaceable(delayed, destination, overwrite)
     place = _device(device)
+    dtype = products_dtype(recipe.precision, place)
     tokenizer = open_tokenizer(delayed, "the text")
     windows = read_windows(data, tokenizer, recipe.context, recipe.seed)
     shape = read_config(delayed)
@@ -192,6 +195,7 @@ def distil_folder(
     run = destination.with_name(f"{destination.name}.run")
     facts = {
         "recipe": json.loads(json.dumps(asdict(recipe))),
+        "products": str(dtype).removeprefix("torch."),  # what "auto" was on this machine
         "data": hashlib.sha256(windows.train_RC.tobytes()).hexdigest(),
         "model": hashlib.sha256((delayed / "config.json").read_bytes()).hexdigest(),
     }
@@ -204,7 +208,7 @@ def distil_folder(
         teacher, student = _load(dense).to(place), _load(delayed).to(place)
         best = None
         if recipe.objective == "distil" and recipe.best:
-            best = BestTokens(kept or run / "best", teacher, windows, recipe.best)
+            best = BestTokens(kept or run / "best", teacher, windows, recipe.best, dtype)
         healed = heal(teacher, student, windows, recipe, report, keeper, state, best)
         check_finite(student)
         tensors = rounded_tensors(shape, student)
@@ -242,6 +246,7 @@ def heal(
     A gradient that is not finite updates nothing; TrainingError after several in a row.
     """
     teacher.eval()
+    dtype = products_dtype(recipe.precision, student.device)
     schedule = Wsd.of(recipe.steps, recipe.warmup_share, recipe.decay_share)
     optimiser = torch.optim.AdamW(
         student.parameters(),
@@ -252,7 +257,9 @@ def heal(
     )
     curve: list[tuple[int, float, float]] = []
     if state is None:
-        source, at_once = held_out_loss(teacher, windows), held_out_loss(student, windows)
+        source, at_once = (
+            held_out_loss(model, windows, recipe.examined) for model in (teacher, student)
+        )
     else:
         source, at_once = state["source"], state["at_once"]
         curve = [(int(step), float(loss), float(share)) for step, loss, share in state["curve"]]
@@ -265,7 +272,7 @@ def heal(
         return {**parts, "source": source, "at_once": at_once, "curve": curve}
 
     student.train()
-    with annealed(student, recipe.order) as annealing, swift(student):
+    with annealed(student, recipe.order) as annealing, swift(student, dtype):
         for step in range(len(curve), recipe.steps):
             annealing.advance(recipe.progress(step))
             places_B = windows.places(step, recipe.rows_per_step)
@@ -273,7 +280,7 @@ def heal(
             if best is None:
                 loss = _loss(teacher, student, ids_BC, recipe.objective)
             else:
-                loss = divergence(student, ids_BC, *best.take(places_B))
+                loss = divergence(student, ids_BC, *best.take(places_B), dtype=dtype)
             loss.backward()
             if gradients.usable(student.parameters(), step + 1):
                 torch.nn.utils.clip_grad_norm_(student.parameters(), recipe.clip_norm)
@@ -287,7 +294,7 @@ def heal(
             if keeper is not None:
                 keeper.after(step + 1, step + 1 == recipe.steps, kept)
     student.eval()
-    return Healed(source, at_once, held_out_loss(student, windows), tuple(curve))
+    return Healed(source, at_once, held_out_loss(student, windows, recipe.examined), tuple(curve))
 
 
 def _loss(
@@ -308,14 +315,15 @@ def _loss(
 
 
 @torch.no_grad()
-def held_out_loss(model: LaneformerForCausalLM, windows: Windows) -> float:
-    """Return the mean loss on held-out windows, in nats per token."""
+def held_out_loss(model: LaneformerForCausalLM, windows: Windows, rows: int = 64) -> float:
+    """Return the mean loss on ``rows`` held-out windows at most, in nats per token."""
     was_training = model.training
     model.eval()
-    rows_RC = torch.from_numpy(windows.held_out_RC[:_EVALUATED_ROWS]).to(model.device)
+    rows_RC = torch.from_numpy(windows.held_out_RC[:rows]).to(model.device)
     total = 0.0
     for ids_BC in rows_RC.split(_ROWS_AT_ONCE):
-        logits_BCV = model(input_ids=ids_BC, use_cache=False).logits
+        with swift(model):
+            logits_BCV = model(input_ids=ids_BC, use_cache=False).logits
         total += functional.cross_entropy(
             logits_BCV[:, :-1].flatten(0, 1), ids_BC[:, 1:].flatten(), reduction="sum"
         ).item()

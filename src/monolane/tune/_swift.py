@@ -1,10 +1,15 @@
 """A Laneformer's arithmetic for training on a CPU: the same sums, in fewer passes over memory.
 
-Three of torch's ways are slow there. A batched product of a few lanes is slower than a product per
-lane; the backward pass of RMSNorm is ten passes over the stream; matrices that read one input (gate
-and up) each make a gradient of it, which are then added. ``swift`` puts
+Four of torch's ways are slow there. A batched product of a few lanes is slower than a product per
+lane; matrices that read one input (queries, keys and values; gate and up) are small products apart,
+and each makes a gradient of the input, which are then added; the backward pass of RMSNorm is ten
+passes over the stream; turning pairs of numbers one by one is not vectorised. ``swift`` puts
 other functions in their place while a block runs: the parameters stay, so do optimiser and
 checkpoints. Derivatives are written out by hand; tests hold them against torch's.
+
+With products in bfloat16, weights stay float32 and are rounded when they are used. Inside a module
+(queries, keys, values, scores; gate and up) numbers are bfloat16; the stream, what lanes tell each
+other, norms and gradients of weights are float32.
 
 L lanes, N tokens, O outputs, I inputs of a matrix, D hidden.
 """
@@ -19,37 +24,55 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from monolane.hf import LaneformerForCausalLM, LaneLinear, LaneMLP, LaneReduce, LaneRMSNorm
+from monolane.hf import (
+    LaneAttention,
+    LaneformerForCausalLM,
+    LaneMLP,
+    LaneReduce,
+    LaneRMSNorm,
+)
 
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # of glibc's mallopt
 
 
 class _Products(torch.autograd.Function):
-    """Each lane's stream through each of its matrices."""
+    """Each lane's stream through several matrices that read it, as one product a lane.
+
+    ``dtype`` is that of the factors; the outputs are side by side, [L, N, sum of O].
+    """
 
     @staticmethod
-    def forward(ctx: Any, x_LNI: Tensor, *weights_LOI: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(x_LNI, *weights_LOI)
-        outputs = []
-        for weight_LOI in weights_LOI:
-            y_LNO = x_LNI.new_empty(*x_LNI.shape[:2], weight_LOI.shape[1])
-            for x_NI, weight_OI, y_NO in zip(x_LNI, weight_LOI, y_LNO, strict=True):
-                torch.mm(x_NI, weight_OI.T, out=y_NO)
-            outputs.append(y_LNO)
-        return tuple(outputs)
+    def forward(ctx: Any, x_LNI: Tensor, dtype: torch.dtype, *weights_LOI: Tensor) -> Tensor:
+        x_LNI = x_LNI.to(dtype)
+        weight_LOI = _joined(weights_LOI, dtype)
+        ctx.save_for_backward(x_LNI, weight_LOI)
+        ctx.rows = [weight.shape[1] for weight in weights_LOI]
+        y_LNO = x_LNI.new_empty(*x_LNI.shape[:2], weight_LOI.shape[1])
+        for x_NI, weight_OI, y_NO in zip(x_LNI, weight_LOI, y_LNO, strict=True):
+            torch.mm(x_NI, weight_OI.T, out=y_NO)
+        return y_LNO
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        x_LNI, *weights_LOI = ctx.saved_tensors
-        dx_LNI = torch.empty(x_LNI.shape, dtype=x_LNI.dtype, device=x_LNI.device)
-        made = []
-        for place, (weight_LOI, dy) in enumerate(zip(weights_LOI, gradients, strict=True)):
-            dy_LNO, dw_LOI = dy.contiguous(), torch.empty_like(weight_LOI)
-            for lane, (dy_NO, weight_OI) in enumerate(zip(dy_LNO, weight_LOI, strict=True)):
-                torch.mm(dy_NO.T, x_LNI[lane], out=dw_LOI[lane])
-                dx_LNI[lane].addmm_(dy_NO, weight_OI, beta=int(place > 0))
-            made.append(dw_LOI)
-        return dx_LNI, *made
+        x_LNI, weight_LOI = ctx.saved_tensors
+        dy_LNO = gradients[0].to(x_LNI.dtype).contiguous()
+        dx_LNI, dw_LOI = torch.empty_like(x_LNI), torch.empty_like(weight_LOI)
+        for dy_NO, x_NI, weight_OI, dx_NI, dw_OI in zip(
+            dy_LNO, x_LNI, weight_LOI, dx_LNI, dw_LOI, strict=True
+        ):
+            torch.mm(dy_NO.T, x_NI, out=dw_OI)
+            torch.mm(dy_NO, weight_OI, out=dx_NI)
+        return dx_LNI, None, *dw_LOI.split(ctx.rows, 1)
+
+
+def _joined(weights_LOI: tuple[Tensor, ...], dtype: torch.dtype) -> Tensor:
+    """Return the matrices one below the other, as the factors of a product."""
+    first = weights_LOI[0]
+    if len(weights_LOI) == 1:
+        return first.to(dtype)
+    lanes, _, inputs = first.shape
+    joined_LOI = first.new_empty(lanes, sum(w.shape[1] for w in weights_LOI), inputs, dtype=dtype)
+    return torch.cat(weights_LOI, 1, out=joined_LOI)
 
 
 class _Norm(torch.autograd.Function):
@@ -99,26 +122,101 @@ class _Heard(torch.autograd.Function):
         return d_LBTD, d_LBTD.sum(0) - d_LBTD
 
 
-def _products(x_LBTI: Tensor, *linears: Any) -> list[Tensor]:
-    outputs = _Products.apply(x_LBTI.flatten(1, 2), *(linear.weight for linear in linears))
-    return [y_LNO.unflatten(1, x_LBTI.shape[1:3]) for y_LNO in outputs]
+class _Gated(torch.autograd.Function):
+    """silu(gate) * up, of both side by side."""
+
+    @staticmethod
+    def forward(ctx: Any, both_LBTX: Tensor) -> Tensor:
+        ctx.save_for_backward(both_LBTX)
+        gate_LBTF, up_LBTF = both_LBTX.chunk(2, -1)
+        return functional.silu(gate_LBTF).mul_(up_LBTF)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        (both_LBTX,), d_LBTF = ctx.saved_tensors, gradients[0]
+        gate_LBTF, up_LBTF = both_LBTX.chunk(2, -1)
+        d_LBTX = torch.empty_like(both_LBTX)
+        d_gate_LBTF, d_up_LBTF = d_LBTX.chunk(2, -1)
+        torch.mul(functional.silu(gate_LBTF), d_LBTF, out=d_up_LBTF)
+        torch.ops.aten.silu_backward.grad_input(d_LBTF * up_LBTF, gate_LBTF, grad_input=d_gate_LBTF)
+        return d_LBTX
 
 
-def _norm(module: Any, x_LBTD: Tensor) -> Tensor:
+class _Turned(torch.autograd.Function):
+    """Rotary positions: pairs of numbers as complex ones, turned; the gradient is turned back."""
+
+    @staticmethod
+    def forward(ctx: Any, x_LBThE: Tensor, turn_BT1e: Tensor) -> Tensor:
+        ctx.save_for_backward(turn_BT1e)
+        return _turn(x_LBThE, turn_BT1e)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        (turn_BT1e,) = ctx.saved_tensors
+        return _turn(gradients[0], turn_BT1e.conj()), None
+
+
+def _turn(x_LBThE: Tensor, turn_BT1e: Tensor) -> Tensor:
+    wide_LBThE = x_LBThE.to(turn_BT1e.real.dtype).contiguous()
+    pairs_LBThe = torch.view_as_complex(wide_LBThE.unflatten(-1, (-1, 2))) * turn_BT1e
+    return torch.view_as_real(pairs_LBThe).flatten(-2).to(x_LBThE.dtype)
+
+
+def _products(x_LBTI: Tensor, dtype: torch.dtype, *linears: Any) -> Tensor:
+    """Return the outputs of the matrices side by side, in ``dtype``."""
+    weights = (linear.weight for linear in linears)
+    y_LNO: Tensor = _Products.apply(x_LBTI.flatten(1, 2), dtype, *weights)
+    return y_LNO.unflatten(1, x_LBTI.shape[1:3])
+
+
+def _norm(module: Any, dtype: torch.dtype, x_LBTD: Tensor) -> Tensor:
     normed: Tensor = _Norm.apply(x_LBTD.flatten(1, 2), module.scale, module.eps)
     return normed.unflatten(1, x_LBTD.shape[1:3])
 
 
-def _mlp(module: Any, x_LBTD: Tensor) -> Tensor:
-    gate_LBTF, up_LBTF = _products(x_LBTD, module.w1, module.w3)
-    return _products(functional.silu(gate_LBTF) * up_LBTF, module.w2)[0]
+def _mlp(module: Any, dtype: torch.dtype, x_LBTD: Tensor) -> Tensor:
+    both_LBTX = _products(x_LBTD, dtype, module.w1, module.w3)
+    return _products(_Gated.apply(both_LBTX), dtype, module.w2).to(x_LBTD.dtype)
 
 
-def _linear(module: Any, x_LBTI: Tensor) -> Tensor:
-    return _products(x_LBTI, module)[0]
+def _attention(
+    module: Any,
+    dtype: torch.dtype,
+    x_LBTD: Tensor,
+    rotary: tuple[Tensor, Tensor],
+    mask: Tensor | None,
+    past_key_values: Any,
+    cache_position: Tensor,
+) -> Tensor:
+    if mask is not None or past_key_values is not None:  # padding, a window, or a cache
+        arguments = rotary, mask, past_key_values, cache_position
+        plain: Tensor = type(module).forward(module, x_LBTD, *arguments)
+        return plain
+    lanes, rows, tokens, _ = x_LBTD.shape
+    width = module.config.head_dim
+    keys = module.config.num_key_value_heads // lanes
+    all_LBTX = _products(x_LBTD, dtype, module.wq, module.wk, module.wv)
+    all_LBThE = all_LBTX.unflatten(-1, (-1, width))
+    turned_LBThE, v_LBTkE = all_LBThE.split([all_LBThE.shape[3] - keys, keys], 3)
+    turn_BT1e = torch.complex(*(part.to(x_LBTD.dtype) for part in rotary))
+    turned_LBThE = _Turned.apply(turned_LBThE, turn_BT1e)
+    q_LBThE, k_LBTkE = turned_LBThE.split([turned_LBThE.shape[3] - keys, keys], 3)
+    # A lane's heads read its own keys, so lanes are further rows: nothing is moved.
+    q_XhTE, k_XkTE, v_XkTE = (
+        part.flatten(0, 1).transpose(1, 2) for part in (q_LBThE, k_LBTkE, v_LBTkE)
+    )
+    k_XhTE, v_XhTE = (
+        part[:, :, None].expand(-1, -1, module.num_key_value_groups, -1, -1).flatten(1, 2)
+        for part in (k_XkTE, v_XkTE)
+    )
+    y_XhTE = functional.scaled_dot_product_attention(
+        q_XhTE, k_XhTE, v_XhTE, is_causal=True, scale=module.scaling
+    )
+    y_LBTX = y_XhTE.transpose(1, 2).reshape(lanes, rows, tokens, -1)
+    return _products(y_LBTX, dtype, module.wo).to(x_LBTD.dtype)
 
 
-def _reduce(module: Any, o_LBTD: Tensor, late_LBTD: Tensor | None) -> Tensor:
+def _reduce(module: Any, dtype: torch.dtype, o_LBTD: Tensor, late_LBTD: Tensor | None) -> Tensor:
     if late_LBTD is None:
         heard: Tensor = type(module).forward(module, o_LBTD, late_LBTD)
     else:
@@ -127,7 +225,7 @@ def _reduce(module: Any, o_LBTD: Tensor, late_LBTD: Tensor | None) -> Tensor:
 
 
 _INSTEAD: dict[type, Callable[..., Tensor]] = {
-    LaneLinear: _linear,
+    LaneAttention: _attention,
     LaneRMSNorm: _norm,
     LaneMLP: _mlp,
     LaneReduce: _reduce,
@@ -135,19 +233,20 @@ _INSTEAD: dict[type, Callable[..., Tensor]] = {
 
 
 @contextmanager
-def swift(model: LaneformerForCausalLM) -> Iterator[None]:
+def swift(model: LaneformerForCausalLM, dtype: torch.dtype = torch.float32) -> Iterator[None]:
     """Train ``model`` by these functions inside the block, where it is a float32 one on a CPU.
 
-    Elsewhere nothing changes: a GPU has batched products and fused norms, and the norms here do
-    not widen what is narrower.
+    ``dtype`` is that of the products: see ``products_dtype``. Elsewhere nothing changes: a GPU has
+    batched products and fused norms, and the norms here do not widen what is narrower.
     """
     changed: list[nn.Module] = []
     wide = model.dtype in (torch.float32, torch.float64)
+    dtype = dtype if model.dtype == torch.float32 else model.dtype
     for module in model.modules() if wide and model.device.type == "cpu" else ():
         instead = _INSTEAD.get(type(module))
         if instead is None or (isinstance(module, LaneRMSNorm) and not module.per_lane):
             continue
-        module.forward = partial(instead, module)
+        module.forward = partial(instead, module, dtype)
         changed.append(module)
     try:
         yield
