@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from monolane.errors import ConfigError
 from monolane.model._checkpoint import write_checkpoint
 from monolane.model._config import ModelConfig, WeightDtype
 from monolane.model._gguf_model import GgufModel
@@ -43,6 +44,11 @@ def write_unpacked(model: GgufModel, folder: Path, dtype: WeightDtype | None = N
         json.dumps(raw, indent=2, sort_keys=True) + "\n", encoding="utf-8"
     )
     specs = tensor_specs(published)
+    if any(spec.also or spec.columns_first for spec in specs):
+        raise ConfigError(
+            f"{model.path}: expected a family whose experts have matrices of their own, got "
+            f"{published.family}, whose folders hold them merged; run the .gguf file as it is"
+        )
     write_checkpoint(folder, [_pending(weights, published, spec, dtype) for spec in specs])
     return published
 
