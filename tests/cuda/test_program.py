@@ -231,6 +231,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "norm_offset": {"norm_offset": 1.0},
     "activation": {"activation": "gelu_tanh"},
     "embedding_scale": {"embedding_scale": 2.0},
+    "out_bias": {"out_bias": True, "num_lanes": 1},
+    "attention_sinks": {"attention_sinks": True},
     "experts": {
         "experts": Experts(4, 2, 8, normalised=True),
         "layers": (LayerConfig(NOW, NOW, experts=True),),
