@@ -251,6 +251,29 @@ def test_what_is_written_says_the_same_to_transformers(
     np.testing.assert_array_equal(theirs(case).rendered, theirs(case).logits)
 
 
+@pytest.mark.parametrize("kind", ["Mixtral", "Qwen3Moe", "GptOss"])
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_tied_experts_weigh_what_they_do_in_transformers(
+    kind: str, backend: str, tmp_path: Path
+) -> None:
+    """Which of equals are chosen torch leaves open. So all experts tie, and all are alike."""
+    count = "num_experts" if kind == "Qwen3Moe" else "num_local_experts"
+    model = write(tmp_path, kind, **{count: 5, "num_experts_per_tok": 2}, num_hidden_layers=2)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "experts" in name:
+                parameter[:] = parameter[:1].clone()
+            if ".router." in name or ".mlp.gate.weight" in name:
+                parameter[:] = 0
+    model.save_pretrained(tmp_path)
+    ids = np.arange(TOKENS)
+    wanted = compute(model, ids)
+    with Engine.load(tmp_path, backend, "float32") as engine:
+        found = engine.logits(ids.tolist())
+    assert np.abs(found - wanted).max() < 1e-4 * wanted.std()  # derived above
+    assert wanted.std() > 0.5
+
+
 @pytest.mark.parametrize("kind", ["Mixtral", "Qwen3Moe"])
 def test_mixtures_of_experts_are_quantised(kind: str, dense: Make, tmp_path: Path) -> None:
     sizes = {"head_dim": 16, "num_hidden_layers": 2, "num_experts_per_tok": 2}
