@@ -13,7 +13,16 @@ from safetensors.torch import load_file, save_file
 
 from monolane import Engine, SamplingParams
 from monolane.errors import CheckpointError, ConfigError
-from monolane.model import Quantization, quantize_folder, read_config, repack_folder
+from monolane.model import (
+    EXPERT_ROLES,
+    Checkpoint,
+    Quantization,
+    Role,
+    matrix_formats,
+    quantize_folder,
+    read_config,
+    repack_folder,
+)
 
 from .test_gguf import TOKENS, VOCAB, metadata, random_model, tensors
 
@@ -131,6 +140,10 @@ def test_the_cpu_multiplies_by_mxfp4_as_it_is(published: Published) -> None:
 def test_what_is_said_of_it(published: Published, tmp_path: Path) -> None:
     config = read_config(published.folder)
     assert config.stored_dtype == "mxfp4"
+    formats = matrix_formats(config, Checkpoint.open(published.folder))
+    for role in EXPERT_ROLES:
+        assert formats[role, 1] == "mxfp4_panels"
+    assert formats[Role.Q, 1] == "float32"
     with pytest.raises(ConfigError, match="quantise the original"):
         quantize_folder(published.folder, tmp_path / "int8", Quantization(8))
     with pytest.raises(ConfigError, match="dtype auto: expected integer codes, .* got MXFP4"):

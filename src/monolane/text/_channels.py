@@ -45,6 +45,7 @@ class ChannelSplit:
             if self._in_header:
                 text = self._header(text, content)
                 continue
+            # One that is not found, at -1, is at the end of the text.
             place, mark = min((text.find(end) % (len(text) + 1), end) for end in _ENDS)
             certain = place if place < len(text) else len(text) - _overlap(text)
             (thought if self._thinks else content).append(text[:certain])
