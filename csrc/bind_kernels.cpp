@@ -216,6 +216,11 @@ Array<float, nb::ndim<1>> gelu_tanh_times(const std::string& isa, const Floats1&
   return gate_times(gate, up, kernels_of(isa).gelu_tanh_times);
 }
 
+Array<float, nb::ndim<1>> clamped_swiglu(const std::string& isa, const Floats1& gate,
+                                         const Floats1& up) {
+  return gate_times(gate, up, kernels_of(isa).clamped_swiglu);
+}
+
 Array<float, nb::ndim<2>> attend(const std::string& isa, const Floats2& q,
                                  const std::string& format, const Bytes& keys, const Bytes& values,
                                  float scale) {
@@ -303,6 +308,8 @@ void bind_kernels(nb::module_& parent) {
         "gate / (1 + exp(-gate)) * up, each [N].");
   m.def("gelu_tanh_times", &gelu_tanh_times, arg("isa"), arg("gate"), arg("up"),
         "GELU of the gate, by its tanh formula, * up, each [N].");
+  m.def("clamped_swiglu", &clamped_swiglu, arg("isa"), arg("gate"), arg("up"),
+        "GPT-OSS's SwiGLU: g * sigmoid(1.702 g) * (u + 1), g at most 7 and u from -7 to 7.");
   m.def("attend", &attend, arg("isa"), arg("q"), arg("format"), arg("keys"), arg("values"),
         arg("scale"),
         "Heads q [H, h] over keys and values, uint8 [J, bytes]: for each the unnormalised sum, the "

@@ -23,6 +23,17 @@ std::vector<int64_t> windows_of(const Plan& plan) {
   return windows;
 }
 
+auto gate_up_of(const Kernels& kernels, GateActivation activation) {
+  switch (activation) {
+    case GateActivation::kGeluTanh:
+      return kernels.gelu_tanh_times;
+    case GateActivation::kClampedSwiglu:
+      return kernels.clamped_swiglu;
+    default:
+      return kernels.silu_times;
+  }
+}
+
 }  // namespace
 
 Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kernels& kernels,
@@ -32,8 +43,7 @@ Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kern
       weights_(std::move(weights)),
       kernels_(kernels),
       activation_(activation),
-      gate_times_(plan_.header.activation == GateActivation::kGeluTanh ? kernels.gelu_tanh_times
-                                                                       : kernels.silu_times),
+      gate_up_(gate_up_of(kernels, plan_.header.activation)),
       exchange_(plan_, seat),
       cache_(windows_of(plan_), int64_t{plan_.header.kv_heads} / seat.ranks * seat.rank,
              plan_.header.kv_heads / seat.ranks, plan_.header.head_dim, plan_.header.context, slots,

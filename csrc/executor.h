@@ -229,7 +229,7 @@ class Executor {
   }
   void attend_group(Worker& w, const PlanPhase& phase, int64_t lane, int64_t kv_head, int64_t split,
                     int64_t t, bool more_heads);
-  void merge_splits(Worker& w, int64_t lane);
+  void merge_splits(Worker& w, const float* sinks, int64_t lane);
   void rotate(const Worker& w, PlanRotary rotary, float* y, int64_t t, int64_t first_row,
               int64_t count) const;
   template <typename Store>
@@ -251,7 +251,7 @@ class Executor {
   const ModelWeights weights_;
   const Kernels& kernels_;
   const Activation activation_;  // where a matrix's format takes it
-  void (*const gate_times_)(const float* gate, const float* up, int64_t count, float* out);
+  void (*const gate_up_)(const float* gate, const float* up, int64_t count, float* out);
   Exchange exchange_;
   KvCache cache_;
   // Tokens of each slot. The leader writes them; length() may look on while it does.

@@ -29,6 +29,8 @@ enum class Format : int32_t {
   kQ6Kp = 19,
   kQ80p = 20,
   kQ40p = 21,
+  kMxfp4 = 22,
+  kMxfp4p = 23,
 };
 
 enum class Activation : int32_t {
@@ -71,6 +73,8 @@ constexpr FormatRow kFormats[] = {
     {"q6_kp", 6, 16, 256, 210, -1, true},
     {"q8_0p", 8, 32, 32, 34, -1, true},
     {"q4_0p", 4, 32, 32, 18, -1, true},
+    {"mxfp4", 4, 32, 32, 17, 23, true},
+    {"mxfp4p", 4, 32, 32, 17, -1, true},
 };
 // clang-format on
 

@@ -58,4 +58,9 @@ static inline uint16_t float_to_f16(float x) {
   return static_cast<uint16_t>(sign | half);
 }
 
+// 2^(e - 128): half of what E8M0, an exponent alone, means by e. Of 0 and 1 it is subnormal.
+static inline float half_power(uint8_t e) {
+  return bits_float(e < 2 ? 0x00200000u << e : (uint32_t{e} - 1) << 23);
+}
+
 }  // namespace monolane

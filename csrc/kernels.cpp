@@ -67,6 +67,8 @@ static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activa
       return run_panels(PanelDot<Format::kQ5Kp>(w));
     case Format::kQ6Kp:
       return run_panels(PanelDot<Format::kQ6Kp>(w));
+    case Format::kMxfp4p:
+      return run_panels(PanelDot<Format::kMxfp4p>(w));
     default:
       return;  // refused before it comes here
   }
@@ -106,8 +108,9 @@ const Kernels kKernels = {
     .pack = pack,
     .multiply = multiply,
     .rms_norm = rms_norm,
-    .silu_times = gate_times<silu>,
-    .gelu_tanh_times = gate_times<gelu_tanh>,
+    .silu_times = gate_up<times<silu>>,
+    .gelu_tanh_times = gate_up<times<gelu_tanh>>,
+    .clamped_swiglu = gate_up<clamped_swiglu>,
     .attend = attend,
     .store_kv = store_kv,
     .add = add_floats,

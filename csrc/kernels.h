@@ -127,9 +127,11 @@ struct Kernels {
   void (*rms_norm)(const float* x, int64_t x_stride, const float* scale, float eps, int64_t cols,
                    int64_t width, float* out, int64_t out_stride);
 
-  // out[i] = f(gate[i]) * up[i], f the activation of the gate; may be in place on gate.
+  // out[i] = f(gate[i]) * up[i], f the activation of the gate; may be in place on gate. Clamped:
+  // g * sigmoid(1.702 g) * (u + 1), g = min(gate[i], 7), u = up[i] within -7 .. 7.
   void (*silu_times)(const float* gate, const float* up, int64_t count, float* out);
   void (*gelu_tanh_times)(const float* gate, const float* up, int64_t count, float* out);
+  void (*clamped_swiglu)(const float* gate, const float* up, int64_t count, float* out);
 
   // `heads` query heads [heads, h] over the `count` keys that they share, each for itself:
   // scores[j] = scale * dot(q, keys[j]), keys at keys + j * stride elements of `kv` (kF32, kBf16 or

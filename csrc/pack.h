@@ -66,6 +66,7 @@ static inline void pack_i8(const float* x, int64_t cols, void* packed) {
     for (int c = 0; c < kGroup; ++c) sums[c / 16] += out->codes[c];
     out->sum = out->scale * static_cast<float>(sums[0] + sums[1]);
     out->minus_8 = -8 * (sums[0] + sums[1]);
+    out->minus_12 = -12 * (sums[0] + sums[1]);
     out->minus_16 = 2 * out->minus_8;
     out->minus_128 = 16 * out->minus_8;
     out->minus_32[0] = -32 * sums[0];

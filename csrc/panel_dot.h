@@ -35,12 +35,15 @@ struct PanelDot {
   static constexpr Planes kPlanes = planes_of(kFormat);
   static constexpr bool kMinima = kPlanes.minimum > 0;
   static constexpr bool kSupers = kPlanes.super > 0;
-  static constexpr bool kHalfScales = kSupers && !kMinima;  // scales of 16 columns
-  static constexpr bool kBytes = kPlanes.low == 32;         // codes of 8 bits
+  static constexpr bool kHalfScales = kSupers && !kMinima;      // scales of 16 columns
+  static constexpr bool kBytes = kPlanes.low == 32;             // codes of 8 bits
+  static constexpr bool kNumbers = kFormat == Format::kMxfp4p;  // codes name numbers of a table
+  static constexpr bool kExponents = kNumbers;                  // scales are powers of two
   static_assert(!kHalfScales || kPlanes.bias == 32);
 #ifdef MONOLANE_PAIR_SUMS
   // Pairs of products whose sum fits 16 bits: 8 of codes up to 15, 4 up to 31, 2 up to 63.
-  static constexpr int kPairSums = kBytes ? 1 : 8 >> kPlanes.high / 4;
+  static constexpr int kPairSums = kBytes ? 1 : kNumbers ? 4 : 8 >> kPlanes.high / 4;
+  static_assert(!kNumbers || kPairSums * 2 * 127 * 24 <= 32767);
   static_assert(kBytes || kPairSums * 2 * 127 * ((16 << kPlanes.high / 4) - 1) <= 32767);
 #endif
   static constexpr int64_t kSuperGroups = kSupers ? kSuper / kGroup : 1;
@@ -132,6 +135,8 @@ struct PanelDot {
     } else if constexpr (kSupers) {
       const auto* bytes = reinterpret_cast<const uint8_t*>(scale) + unit * kElements;
       found.scales[0] = mul(supers[0], load_bytes_as_floats(bytes));
+    } else if constexpr (kExponents) {
+      found.scales[0] = load_exponents(reinterpret_cast<const uint8_t*>(scale) + unit * kElements);
     } else {
       found.scales[0] = load(reinterpret_cast<const F16*>(scale) + unit * kElements);
     }
@@ -162,6 +167,8 @@ struct PanelDot {
     switch (kPlanes.bias) {
       case 8:
         return splat(x.minus_8);
+      case 12:
+        return splat(x.minus_12);
       case 16:
         return splat(x.minus_16);
       case 128:
@@ -233,7 +240,9 @@ struct PanelDot {
       return;
     }
     two[0] = low_nibbles(first), two[1] = high_nibbles(first);
-    if constexpr (kPlanes.high == 4) {
+    if constexpr (kNumbers) {
+      two[0] = look_up(two[0], kMxfp4Numbers), two[1] = look_up(two[1], kMxfp4Numbers);
+    } else if constexpr (kPlanes.high == 4) {
       const Bytes bits = load_bytes(high);
       two[0] = join<4 - kQuad, 0x10>(two[0], bits), two[1] = join<-kQuad, 0x10>(two[1], bits);
     } else if constexpr (kPlanes.high == 8) {

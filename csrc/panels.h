@@ -11,7 +11,8 @@
 //   high bits  of 5-bit codes 4 bytes a group: bit i of byte j is column 4 i + j; of 6-bit codes 8:
 //              the bit pairs 0 to 3 of byte j are columns j, j + 4, j + 16, j + 20, of byte j + 4
 //              the columns 8 later
-//   scales     one a group, or of 6-bit codes two, those of columns 0..15 and 16..31
+//   scales     one a group, or of 6-bit codes two, those of columns 0..15 and 16..31; of mxfp4 the
+//              exponent in a byte, E8M0
 //   minima     one a group, to be added
 //   supers     of 256 columns: the float16 scale of the scales, and then those of the minima
 //
@@ -33,7 +34,7 @@ struct Planes {
   int64_t scale;    // bytes of scales a group
   int64_t minimum;  // bytes of its minimum: 0, 1 or 2
   int64_t super;    // bytes of a float16 of 256 columns: 0 or 2; twice, where there are minima
-  int bias;         // which codes have too much
+  int bias;         // which codes have too much; of mxfp4, what they stand for in kMxfp4Numbers
 };
 
 constexpr int64_t kSuper = 256;  // columns of a super-block
@@ -56,10 +57,17 @@ constexpr Planes planes_of(Format format) {
       return {16, 4, 1, 1, 2, 0};
     case Format::kQ6Kp:
       return {16, 8, 2, 0, 2, 32};
+    case Format::kMxfp4p:
+      return {16, 0, 1, 0, 0, 12};
     default:
       return {};
   }
 }
+
+// What the codes of mxfp4 (E2M1) stand for, doubled, so that they are whole: 0, 1, 2, 3, 4, 6, 8,
+// 12, and these negated. Plus 12, since products take unsigned numbers.
+alignas(16) constexpr uint8_t kMxfp4Numbers[16] = {12, 13, 14, 15, 16, 18, 20, 24,
+                                                   12, 11, 10, 9,  8,  6,  4,  0};
 
 // Where the planes of a row begin, in bytes; in a panel, times its rows.
 struct PlaneStarts {
@@ -80,7 +88,7 @@ struct alignas(64) TokenGroup {
   float sum;  // of the activations that the codes mean: what minima are multiplied with
   // Where sums begin, to cancel a bias: that many times the sum of the codes; for q6_k the sums of
   // columns 0..15 and of 16..31.
-  int32_t minus_8, minus_16, minus_128, minus_32[2];
+  int32_t minus_8, minus_12, minus_16, minus_128, minus_32[2];
 };
 static_assert(sizeof(TokenGroup) == 64);
 

@@ -365,8 +365,9 @@ void Executor::attend_group(Worker& w, const PlanPhase& phase, int64_t lane, int
   }
 }
 
-// Leaves the attention of a lane of the group, [T, H/L*h], in `normed`.
-void Executor::merge_splits(Worker& w, int64_t lane) {
+// Leaves the attention of a lane of the group, [T, H/L*h], in `normed`. A head's sink is one more
+// score, whose value is zero.
+void Executor::merge_splits(Worker& w, const float* sinks, int64_t lane) {
   const PlanHeader& h = plan_.header;
   const int64_t heads = h.heads / h.lanes, dim = h.head_dim, stride = dim + 2;
   const int64_t owner = w.first_lane + lane;
@@ -376,11 +377,13 @@ void Executor::merge_splits(Worker& w, int64_t lane) {
         return attention_->as<float>() +
                (((owner * h.splits + split) * h.max_width + t) * heads + head) * stride;
       };
-      float peak = -std::numeric_limits<float>::infinity();
+      const float sink =
+          sinks == nullptr ? -std::numeric_limits<float>::infinity() : sinks[owner * heads + head];
+      float peak = sink;
       for (int64_t s = 0; s < h.splits; ++s) peak = std::max(peak, part(s)[dim]);
       float* out = w.normed->as<float>() + (t * heads + head) * dim;
       std::fill_n(out, dim, 0.0f);
-      float total = 0;
+      float total = std::exp(sink - peak);
       for (int64_t s = 0; s < h.splits; ++s) {
         const float gain = std::exp(part(s)[dim] - peak);
         add_scaled_to(out, part(s), gain, dim);
@@ -393,17 +396,19 @@ void Executor::merge_splits(Worker& w, int64_t lane) {
 
 void Executor::project_out(Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = plan_.header;
+  const LayerWeights& layer = weights_.layers[phase.layer];
   const PlanMatrix& part = phase.matrices[0];
   const PlanShare rows = share(w, part.share);
   const int64_t width = pass_.width;
   for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
     if (rows.begin >= (lane + 1) * part.rows || rows.end <= lane * part.rows) continue;
-    merge_splits(w, lane);
+    merge_splits(w, layer.sinks, lane);
     pack(w, phase, w.normed->as<float>(), part.columns, lane, width);
   }
   multiply(w, phase, 0, [&](int64_t lane, int64_t first, int64_t count, float* y) {
     float* out = output(PlanBuffer::kAttentionOutput, phase.write_slot, w.first_lane + lane);
     for (int64_t t = 0; t < width; ++t) {
+      if (layer.o_bias != nullptr) add_to(y + t * count, layer.o_bias + first, count);
       std::memcpy(out + t * h.hidden + first, y + t * count, floats(count));
     }
     exchange_.wrote(w.index, out + first, count, width, h.hidden);
@@ -428,7 +433,7 @@ void Executor::gate_up(Worker& w, const PlanPhase& phase) {
     for (int64_t t = 0; t < width; ++t) {
       float* hidden =
           hidden_->as<float>() + ((w.first_lane + lane) * h.max_width + t) * inner + first;
-      gate_times_(gate + t * count, up + t * count, count, hidden);
+      gate_up_(gate + t * count, up + t * count, count, hidden);
     }
   });
 }

@@ -14,6 +14,19 @@ MONOLANE_CLONES void add_scaled_to(float* x, const float* y, float scale, int64_
   for (int64_t i = 0; i < count; ++i) x[i] += scale * y[i];
 }
 
+// y [T, count] += bias [count], or nothing where there is none.
+MONOLANE_CLONES void add_bias(float* y, const float* bias, int64_t width, int64_t count) {
+  if (bias == nullptr) return;
+  for (int64_t t = 0; t < width; ++t, y += count) {
+    for (int64_t i = 0; i < count; ++i) y[i] += bias[i];
+  }
+}
+
+// Of biases [E, rows] those of an expert from row `first` on; null where there are none.
+const float* bias_of(const float* biases, int64_t rows, int64_t expert, int64_t first) {
+  return biases == nullptr ? nullptr : biases + expert * rows + first;
+}
+
 }  // namespace
 
 // The activations are float32 whatever the model's arithmetic is. What the experts read, too, stays
@@ -34,6 +47,12 @@ void Executor::route(Worker& w, const PlanPhase& phase) {
   kernels_.pack(Activation::kF32, w.normed->as<float>(), h.hidden, width, packed);
   kernels_.multiply(rows(w, phase, 0), 0, own.end - own.begin, Activation::kF32, packed, width,
                     routed_->as<float>() + own.begin, h.experts);
+  const float* bias = weights_.layers[phase.layer].router_bias;
+  if (bias == nullptr) return;
+  for (int64_t t = 0; t < width; ++t) {
+    add_bias(routed_->as<float>() + t * h.experts + own.begin, bias + own.begin, 1,
+             own.end - own.begin);
+  }
 }
 
 // The packed activations of an expert's tokens, one behind the other.
@@ -56,6 +75,7 @@ void Executor::expert_gate_up(Worker& w, const PlanPhase& phase) {
   const PlanShare own = share(w, phase.matrices[0].share);  // UP has the same rows
   const int64_t count = own.end - own.begin;
   if (count == 0) return;
+  const LayerWeights& layer = weights_.layers[phase.layer];
   pack(w, phase, w.normed->as<float>(), h.hidden, 0, pass_.width);
   for (int64_t expert = 0; expert < h.experts; ++expert) {
     const std::span<const Routing::Use> uses = w.routing.of(expert);
@@ -69,10 +89,13 @@ void Executor::expert_gate_up(Worker& w, const PlanPhase& phase) {
       kernels_.multiply(matrix, 0, count, kind, gather_tokens(w, kind, h.hidden, uses), width,
                         i == 0 ? gate : up, count);
     }
+    const int64_t inner = h.expert_inner;
+    add_bias(gate, bias_of(layer.expert_gate_bias, inner, expert, own.begin), width, count);
+    add_bias(up, bias_of(layer.expert_up_bias, inner, expert, own.begin), width, count);
     for (const Routing::Use& use : uses) {
-      const int64_t place = int64_t{use.place} * h.expert_inner + own.begin;
-      gate_times_(gate, up, count,
-                  hidden_->as<float>() + use.token * int64_t{h.hidden_columns} + place);
+      const int64_t place = use.place * inner + own.begin;
+      gate_up_(gate, up, count,
+               hidden_->as<float>() + use.token * int64_t{h.hidden_columns} + place);
       gate += count;
       up += count;
     }
@@ -102,6 +125,8 @@ void Executor::expert_down(Worker& w, const PlanPhase& phase) {
     const Activation kind = activation_of(matrix);
     float* y = w.product->as<float>();
     kernels_.multiply(matrix, 0, count, kind, w.packed_lane(kind, 0, width), width, y, count);
+    const float* biases = weights_.layers[phase.layer].expert_down_bias;
+    add_bias(y, bias_of(biases, hidden, expert, own.begin), width, count);
     for (const Routing::Use& use : uses) {
       add_scaled_to(out + use.token * hidden, y, use.weight, count);
       y += count;

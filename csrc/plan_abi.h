@@ -84,6 +84,12 @@ enum class WeightRole : int32_t {
   kExpertGate = 20,
   kExpertUp = 21,
   kExpertDown = 22,
+  kSinks = 23,
+  kOBias = 24,
+  kRouterBias = 25,
+  kExpertGateBias = 26,
+  kExpertUpBias = 27,
+  kExpertDownBias = 28,
 };
 
 enum class PlanHead : int32_t {
@@ -113,6 +119,7 @@ enum class QkNorm : int32_t {
 enum class GateActivation : int32_t {
   kSilu = 0,
   kGeluTanh = 1,
+  kClampedSwiglu = 2,
 };
 
 struct PlanShare {

@@ -53,13 +53,26 @@ static inline Floats gelu_tanh(Floats x) {
 }
 
 template <Floats (*Function)(Floats)>
-static void gate_times(const float* gate, const float* up, int64_t count, float* out) {
+static inline Floats times(Floats gate, Floats up) {
+  return mul(Function(gate), up);
+}
+
+// GPT-OSS's SwiGLU; kernels.h. A NaN stays one: it is the second operand of min and max.
+static inline Floats clamped_swiglu(Floats gate, Floats up) {
+  const Floats limit = splat(7.0f), slope = splat(1.702f);
+  const Floats g = min(limit, gate), u = min(limit, max(splat(-7.0f), up));
+  const Floats e = exp(sub(zero(), mul(slope, g)));
+  return mul(div(g, add(splat(1.0f), e)), add(u, splat(1.0f)));
+}
+
+template <Floats (*Function)(Floats, Floats)>
+static void gate_up(const float* gate, const float* up, int64_t count, float* out) {
   int64_t i = 0;
   for (; i + kElements <= count; i += kElements)
-    store(out + i, mul(Function(load(gate + i)), load(up + i)));
+    store(out + i, Function(load(gate + i), load(up + i)));
   if (i < count) {
     const int64_t n = count - i;
-    store_first(out + i, mul(Function(load_first(gate + i, n)), load_first(up + i, n)), n);
+    store_first(out + i, Function(load_first(gate + i, n), load_first(up + i, n)), n);
   }
 }
 

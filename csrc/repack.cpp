@@ -92,6 +92,13 @@ MONOLANE_CLONES void repack_q4_0(const uint8_t* block, int64_t groups, Cursor to
   }
 }
 
+MONOLANE_CLONES void repack_mxfp4(const uint8_t* block, int64_t groups, Cursor to) {
+  for (int64_t g = 0; g < groups; ++g, block += 17) {
+    to.scale[g] = block[0];
+    copy(to.low + g * 16, block + 1, 16);
+  }
+}
+
 MONOLANE_CLONES void repack_q4_1(const uint8_t* block, int64_t groups, Cursor to) {
   for (int64_t g = 0; g < groups; ++g, block += 20) {
     copy(to.scale + g * 2, block, 2);
@@ -211,6 +218,8 @@ void make_planes(const Matrix& from, int64_t row, uint8_t* planes) {
       return repack_q5_k(x, supers, to);
     case Format::kQ6K:
       return repack_q6_k(x, supers, to);
+    case Format::kMxfp4:
+      return repack_mxfp4(x, groups, to);
     default:
       return;  // nothing to repack
   }
@@ -282,7 +291,9 @@ MONOLANE_CLONES void make_panel(Format format, int64_t cols, const uint8_t* rows
   interleave_words(rows, stride, starts.scale / 4, panel);
   const uint8_t* rest = rows + starts.scale;
   uint8_t* out = panel + kPanelRows * starts.scale;
-  if (planes.super == 0) {
+  if (planes.scale == 1 && planes.super == 0) {
+    interleave_bytes(rest, stride, stride - starts.scale, out);
+  } else if (planes.super == 0) {
     interleave<uint16_t>(rest, stride, (stride - starts.scale) / 2, out);
   } else {
     const int64_t bytes = starts.super - starts.scale;
@@ -315,7 +326,9 @@ void widen_planes(Format format, int64_t cols, const uint8_t* low, float* out) {
   const uint8_t* super_minimum = low + starts.super_minimum;
   for (int64_t g = 0; g < cols / kGroup; ++g, out += kGroup) {
     float scales[2], added = 0.0f;  // scales of the group's halves
-    if (planes.super == 0) {
+    if (format == Format::kMxfp4p) {
+      scales[0] = scales[1] = half_power(scale[0]);
+    } else if (planes.super == 0) {
       scales[0] = scales[1] = half(scale);
       if (planes.minimum > 0) added = half(minimum);
     } else if (planes.minimum > 0) {
@@ -327,7 +340,8 @@ void widen_planes(Format format, int64_t cols, const uint8_t* low, float* out) {
     }
     for (int c = 0; c < kGroup; ++c) {
       const int nibble = c < 16 ? low[c] & 15 : low[c - 16] >> 4;
-      const int bits = planes.low == 32 ? low[c] : nibble | high_bits(high, planes.high, c);
+      int bits = planes.low == 32 ? low[c] : nibble | high_bits(high, planes.high, c);
+      if (format == Format::kMxfp4p) bits = kMxfp4Numbers[bits];
       out[c] = scales[c / 16] * static_cast<float>(bits - planes.bias);
       if (planes.minimum > 0) out[c] += added;
     }

@@ -75,6 +75,19 @@ static inline Bytes join(Bytes codes, Bytes high) {
       kShift >= 0 ? _mm256_slli_epi32(high, kShift) : _mm256_srli_epi32(high, -kShift);
   return _mm256_or_si256(codes, _mm256_and_si256(placed, _mm256_set1_epi8(kMask)));
 }
+// The number that each nibble names in a table of 16.
+static inline Bytes look_up(Bytes nibbles, const uint8_t* table) {
+  const __m128i sixteen = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(sixteen), nibbles);
+}
+// 2^(e - 128) of each byte e; of 0 and 1 it is subnormal, 2^21 and 2^22 times the least.
+static inline Floats load_exponents(const uint8_t* p) {
+  const __m256i e = _mm256_cvtepu8_epi32(_mm_loadu_si64(p)), one = _mm256_set1_epi32(1);
+  const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, one), 23);
+  const __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(1 << 21), e);
+  const __m256i is_normal = _mm256_cmpgt_epi32(e, one);
+  return _mm256_castsi256_ps(_mm256_blendv_epi8(small, normal, is_normal));
+}
 static inline Floats load_bytes_as_floats(const uint8_t* p) {
   return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadu_si64(p)));
 }

@@ -89,6 +89,17 @@ static inline Bytes join(Bytes codes, Bytes high) {
       kShift >= 0 ? _mm512_slli_epi32(high, kShift) : _mm512_srli_epi32(high, -kShift);
   return _mm512_ternarylogic_epi32(codes, placed, _mm512_set1_epi8(kMask), 0xF8);
 }
+// The number that each nibble names in a table of 16.
+static inline Bytes look_up(Bytes nibbles, const uint8_t* table) {
+  const __m128i sixteen = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(sixteen), nibbles);
+}
+// 2^(e - 128) of each byte e.
+static inline Floats load_exponents(const uint8_t* p) {
+  const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m512i power = _mm512_sub_epi32(e, _mm512_set1_epi32(128));
+  return _mm512_scalef_ps(_mm512_set1_ps(1.0f), _mm512_cvtepi32_ps(power));
+}
 static inline Floats load_bytes_as_floats(const uint8_t* p) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));

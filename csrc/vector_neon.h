@@ -60,6 +60,19 @@ static inline Bytes join(Bytes codes, Bytes high) {
   const uint32x4_t placed = vshlq_u32(vreinterpretq_u32_s8(high), vdupq_n_s32(kShift));
   return vorrq_s8(codes, vandq_s8(vreinterpretq_s8_u32(placed), vdupq_n_s8(kMask)));
 }
+// The number that each nibble names in a table of 16.
+static inline Bytes look_up(Bytes nibbles, const uint8_t* table) {
+  return vreinterpretq_s8_u8(vqtbl1q_u8(vld1q_u8(table), vreinterpretq_u8_s8(nibbles)));
+}
+// 2^(e - 128) of each byte e; of 0 and 1 it is subnormal, 2^21 and 2^22 times the least.
+static inline Floats load_exponents(const uint8_t* p) {
+  uint32_t four;
+  std::memcpy(&four, p, sizeof four);
+  const uint32x4_t e = vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four))));
+  const uint32x4_t normal = vshlq_n_u32(vsubq_u32(e, vdupq_n_u32(1)), 23);
+  const uint32x4_t small = vshlq_u32(vdupq_n_u32(1u << 21), vreinterpretq_s32_u32(e));
+  return vreinterpretq_f32_u32(vbslq_u32(vcgtq_u32(e, vdupq_n_u32(1)), normal, small));
+}
 static inline Floats load_bytes_as_floats(const uint8_t* p) {
   uint32_t four;
   std::memcpy(&four, p, sizeof four);

@@ -89,6 +89,15 @@ static inline Bytes join(Bytes codes, Bytes high) {
   std::memcpy(&high, &placed, sizeof high);
   return codes | (high & static_cast<int8_t>(kMask));
 }
+// The number that each nibble names in a table of 16.
+static inline Bytes look_up(Bytes nibbles, const uint8_t* table) {
+  for (int i = 0; i < 16; ++i) nibbles[i] = static_cast<int8_t>(table[nibbles[i]]);
+  return nibbles;
+}
+// 2^(e - 128) of each byte e.
+static inline Floats load_exponents(const uint8_t* p) {
+  return Floats{half_power(p[0]), half_power(p[1]), half_power(p[2]), half_power(p[3])};
+}
 template <class Byte>
 static inline Floats load_bytes_as_floats(const Byte* p) {
   return Floats{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),

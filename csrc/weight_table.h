@@ -65,6 +65,18 @@ struct WeightTable {
         return layer(index).k_bias;
       case WeightRole::kVBias:
         return layer(index).v_bias;
+      case WeightRole::kOBias:
+        return layer(index).o_bias;
+      case WeightRole::kSinks:
+        return layer(index).sinks;
+      case WeightRole::kRouterBias:
+        return layer(index).router_bias;
+      case WeightRole::kExpertGateBias:
+        return layer(index).expert_gate_bias;
+      case WeightRole::kExpertUpBias:
+        return layer(index).expert_up_bias;
+      case WeightRole::kExpertDownBias:
+        return layer(index).expert_down_bias;
       default:
         refuse("role: expected that of a norm, a bias or the frequencies");
     }

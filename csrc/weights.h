@@ -56,6 +56,9 @@ struct LayerWeights {
   const float *post_attention_norm, *post_mlp_norm;  // the same of what a stream gains from it
   const float *q_bias, *k_bias, *v_bias;             // [H*h], [K*h], [K*h]
   const float *q_norm, *k_norm;                      // [h]; over all heads: [H*h], [K*h]
+  const float *sinks, *o_bias;                       // [H], [D]
+  const float *router_bias, *expert_gate_bias, *expert_up_bias;  // [E], [E, X], [E, X]
+  const float* expert_down_bias;                                 // [E, D]
 };
 
 struct ModelWeights {

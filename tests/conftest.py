@@ -143,7 +143,7 @@ def _write_tiny_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def write_gguf() -> Callable[..., Path]:
     """Writes a GGUF file with the gguf package: fields, and arrays or (type, blocks) by name."""
     import gguf

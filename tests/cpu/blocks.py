@@ -10,10 +10,14 @@ HALVES = {"q6_k": (208,), "q8_0": (0,), "q4_0": (0,), "q5_0": (0,)}  # where; el
 
 
 def random_blocks(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Blocks:
-    """Random codes, with float16 scales such that the numbers' RMS is 0.08."""
+    """Random codes, with float16 scales such that the numbers' RMS is 0.08; or powers of two."""
     *outer, columns = shape
     block, size = GGML_QUANT_SIZES[GGMLQuantizationType[name.upper()]]
     data = rng.integers(0, 256, (*outer, columns // block, size), dtype=np.uint8)
+    if name == "mxfp4":
+        # Two powers, in such shares that the RMS is that: the codes' own is 2.93.
+        data[..., 0] = 121 + (rng.random(data.shape[:-1]) < 0.685)
+        return Blocks(name, data.reshape(*outer, -1), columns)
     halves = rng.uniform(-0.01, 0.01, (*outer, columns // block)).astype(np.float16)
     places = HALVES.get(name, (0, 2))
     for at in places:

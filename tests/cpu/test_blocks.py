@@ -13,7 +13,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 from monolane._core import kernels
-from monolane.model import FORMATS
+from monolane.model import FORMATS, Blocks
 
 ISAS = kernels.supported()
 NAMES = [name for name, row in FORMATS.items() if row.in_blocks]
@@ -27,7 +27,9 @@ HALVES = {
     "q4_k": {0: (-0.01, 0.01), 2: (-0.1, 0.1)},
     "q5_k": {0: (-0.01, 0.01), 2: (-0.1, 0.1)},
     "q6_k": {208: (-0.001, 0.001)},
+    "mxfp4": {},
 }
+EXPONENTS = {"mxfp4": 0}  # where a block has a power of two in a byte, and no float16
 # Bytes of codes of a block; what is left with all of them zero is the minimum.
 CODES = {"q4_1": (4, 20), "q5_1": (4, 24), "q4_k": (16, 144), "q5_k": (16, 176)}
 U = 2.0**-24
@@ -46,6 +48,8 @@ def random_blocks(rng, name, rows, cols):
     for at, (low, high) in HALVES[name].items():
         halves = rng.uniform(low, high, len(found)).astype(np.float16)
         found[:, at : at + 2] = halves[:, None].view(np.uint8)
+    if name in EXPONENTS:
+        found[:, EXPONENTS[name]] = rng.integers(112, 128, len(found))
     return found.reshape(rows, -1)
 
 
@@ -170,12 +174,36 @@ def test_extremes_do_not_saturate(isa, name):
         blocks = np.full((1, 512 // columns, size), byte, np.uint8)
         for at in HALVES[name]:
             blocks[..., at : at + 2] = np.array([2.0**-4], np.float16).view(np.uint8)
+        if name in EXPONENTS:
+            blocks[..., EXPONENTS[name]] = 123
         blocks = blocks.reshape(1, -1)
         x = np.stack([np.full(512, 127.0), np.full(512, -127.0)]).astype(np.float32)
         assert_products(isa, name, blocks, x)
 
 
-@every_format
+@every_isa
+def test_mxfp4_is_exact_for_every_code_and_every_scale(isa):
+    """A row for each scale, with all 16 codes, twice. The numbers are those of the standard (OCP
+    Microscaling 1.0, tables 5 and 7), but that exponent 255 goes on as the others do.
+    """
+    code = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    with np.errstate(over="ignore"):
+        wanted = (2.0 ** (np.arange(256)[:, None] - 127.0) * np.tile(code, 2)).astype(np.float32)
+    blocks = np.empty((256, 17), np.uint8)
+    blocks[:, 0] = np.arange(256)
+    blocks[:, 1:] = np.arange(16) * 17
+    assert np.isinf(wanted).any()
+    for scale in range(256):
+        found = kernels.widen(isa, "mxfp4", blocks, None, 32, scale)
+        np.testing.assert_array_equal(found, wanted[scale])
+    np.testing.assert_array_equal(Blocks("mxfp4", blocks, 32).widened(), wanted)
+    # Tokens that read one column: their code is 127, their scale 2^-10. So products are exact.
+    x = np.eye(32, dtype=np.float32) * 127 * 2.0**-10
+    exact = 127 * 2.0**-10 * 2.0 ** (np.arange(256)[:, None] - 127.0) * np.tile(code, 2)
+    np.testing.assert_array_equal(multiply(isa, "mxfp4", blocks, x), exact.T.astype(np.float32))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if HALVES[name]])
 def test_scales_of_a_hostile_file_stay_where_they_are(name):
     """An infinite or missing scale spoils its own row, and no other."""
     blocks = random_blocks(np.random.default_rng(2), name, 4, 512)

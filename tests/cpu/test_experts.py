@@ -101,6 +101,14 @@ CASES = {
     "normalised": config_of(),
     "not normalised, one": config_of(Experts(5, 1, 30, False)),
     "all chosen, a norm behind": config_of(Experts(3, 3, 20, False), norm_after=True),
+    "biases, sinks, a clamped gate": config_of(
+        Experts(6, 2, 52, True, biases=True),
+        qkv_bias=True,
+        out_bias=True,
+        attention_sinks=True,
+        activation="clamped_swiglu",
+        layers=(replace(MIXTURE, window=7), MIXTURE),
+    ),
     "no norm before": config_of(Experts(4, 2, 52, True), norm_before=False, norm_after=True),
 }
 
@@ -110,7 +118,9 @@ def test_logits_are_the_oracle_s_whatever_the_workers(case: str) -> None:
     weights = weights_of(CASES[case])
     wanted = oracle(weights)
     assert wanted.std() > 0.3  # logits near zero would agree whatever the model did
-    first = load(weights, 1, "float32").logits(0, IDS.tolist())
+    executor = load(weights, 1, "float32")
+    first = executor.logits(0, IDS.tolist())
+    np.testing.assert_array_equal(one_by_one(executor), first)
     assert np.abs(first - wanted).max() < 1e-4 * np.abs(wanted).max()
     for workers in (2, 3, 13):
         np.testing.assert_allclose(
@@ -245,6 +255,21 @@ def test_experts_of_a_layer_are_stored_in_one_way(tmp_path: Any) -> None:
 def test_sizes_that_make_no_sense(values: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Experts(*values)
+
+
+def test_a_router_s_bias_decides() -> None:
+    """Weights and bias of zero but for two experts: whatever the token is, these are chosen."""
+    weights = weights_of(CASES["biases, sinks, a clamped gate"])
+    for layer in weights.layers:
+        layer[Role.ROUTER][:] = 0
+        layer[Role.ROUTER_BIAS][:] = 0
+        layer[Role.ROUTER_BIAS][0, [2, 5]] = 1
+    both = load(weights, 2, "float32").logits(0, IDS.tolist())
+    assert np.abs(both - oracle(weights)).max() < 1e-4 * np.abs(both).max()
+    for role, layer in list(weights.experts):
+        for expert in (0, 1, 3, 4):
+            weights.experts[role, layer][expert][:] = np.nan
+    np.testing.assert_array_equal(load(weights, 2, "float32").logits(0, IDS.tolist()), both)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

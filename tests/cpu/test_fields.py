@@ -56,6 +56,13 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "layers without rotary": {"layers": (DENSE, LayerConfig(NOW, NOW, rotary="none"), DENSE)},
     "YaRN": {"rotary": YARN},
+    "sinks, a bias behind attention, a clamped gate": {
+        "attention_sinks": True,
+        "out_bias": True,
+        "activation": "clamped_swiglu",
+        "layers": (LayerConfig(NOW, NOW, 24), DENSE, LayerConfig(NOW, NOW, 1)),
+    },
+    "sinks of lanes": {"attention_sinks": True, "num_lanes": 4, "head": Head.VOCAB_PARALLEL},
     "lanes": {
         "num_lanes": 4,
         "head": Head.VOCAB_PARALLEL,

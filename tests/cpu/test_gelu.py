@@ -1,4 +1,4 @@
-"""The gate's GELU on every instruction set, against float64; u is float32's roundoff, 2^-24."""
+"""GELU and GPT-OSS's SwiGLU on every instruction set, against float64; u is float32's roundoff."""
 
 import numpy as np
 import pytest
@@ -37,6 +37,29 @@ def test_far_from_zero(isa: str) -> None:
     far = np.array([-3e38, -1e20, -50, 0, 50, 1e20, 3e38], np.float32)
     found = kernels.gelu_tanh_times(isa, far, np.ones(7, np.float32))
     assert found.tolist() == [0, 0, 0, 0, *far[4:].tolist()]
+
+
+@every_isa
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 1000])
+def test_clamped_values(isa: str, count: int) -> None:
+    """g * sigmoid(1.702 g) * (u + 1): an exponent errs by u of itself, its exponential by 4 u more,
+    and a sum, a quotient, a sum and a product add 4 u.
+    """
+    rng = np.random.default_rng(count)
+    gate, up = rng.uniform(-12, 12, (2, count)).astype(np.float32)
+    g, slope = np.minimum(gate, 7).astype(np.float64), np.float64(np.float32(1.702))
+    exact = g / (1 + np.exp(-slope * g)) * (np.clip(up, -7, 7).astype(np.float64) + 1)
+    found = kernels.clamped_swiglu(isa, gate, up)
+    relative = 1.01 * U * (8 + np.abs(slope * g))
+    assert np.all(np.abs(found - exact) <= relative * np.abs(exact))
+
+
+@every_isa
+def test_clamped_ends(isa: str) -> None:
+    ends = np.array([-3e38, 3e38, -3e38, 3e38, np.nan, 0], np.float32)
+    ups = np.array([3e38, 3e38, -3e38, -3e38, 0, np.nan], np.float32)
+    found = kernels.clamped_swiglu(isa, ends, ups)
+    np.testing.assert_allclose(found, [0, 56, 0, -42, np.nan, np.nan], rtol=1e-5)
 
 
 def test_arrays_of_two_sizes_are_refused() -> None:

@@ -231,6 +231,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "norm_offset": {"norm_offset": 1.0},
     "activation": {"activation": "gelu_tanh"},
     "embedding_scale": {"embedding_scale": 2.0},
+    "out_bias": {"out_bias": True, "num_lanes": 1},
+    "attention_sinks": {"attention_sinks": True},
     "experts": {
         "experts": Experts(4, 2, 8, normalised=True),
         "layers": (LayerConfig(NOW, NOW, experts=True),),
@@ -278,7 +280,8 @@ def test_every_field_is_computed_or_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [("olmo2", "norm_before"), ("gemma3_text", "local_rotary")]
+    ("kind", "name"),
+    [("olmo2", "norm_before"), ("gemma3_text", "local_rotary"), ("gpt_oss", "out_bias")],
 )
 def test_families_with_such_fields_are_refused(kind: str, name: str) -> None:
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "vocab_size": 96}

@@ -95,6 +95,22 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen3Moe",
         ODD | MIXTURE | {"use_sliding_window": True, "sliding_window": 9, "mlp_only_layers": [1]},
     ),
+    "GPT-OSS": (
+        "GptOss",
+        ODD | {"num_local_experts": 7, "num_experts_per_tok": 3, "sliding_window": 9},
+    ),
+    "GPT-OSS, its stretch at an odd pair, no windows, no biases in attention": (
+        "GptOss",
+        ODD
+        | {"num_local_experts": 5, "num_experts_per_tok": 1, "attention_bias": False}
+        | {"layer_types": ["full_attention"] * 3, "num_key_value_heads": 6}
+        | {"rope_parameters": YARN | {"truncate": False}},
+    ),
+    "GPT-OSS, not stretched": (
+        "GptOss",
+        {"num_local_experts": 3, "num_experts_per_tok": 3, "sliding_window": 4, "head_dim": 8}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
+    ),
     "OLMo 2": ("Olmo2", ODD),
     "OLMo 2, YaRN": ("Olmo2", ODD | {"rope_parameters": YARN, "num_key_value_heads": 3}),
     "Gemma 3": (
@@ -155,6 +171,8 @@ def write(folder: Path, kind: str = "Llama", **changes: Any) -> Any:
         for name, parameter in model.named_parameters():
             if "norm" in name or name.endswith("bias"):  # off one and zero, so that they show
                 parameter += 0.3 * torch.randn_like(parameter)
+            if name.endswith("gate_up_proj"):  # gates and ups beyond GPT-OSS's limit, 7
+                parameter *= 4
     model.save_pretrained(folder)
     return model
 
@@ -231,6 +249,29 @@ def test_what_is_written_says_the_same_to_transformers(
     case: str, theirs: Callable[[str], Theirs]
 ) -> None:
     np.testing.assert_array_equal(theirs(case).rendered, theirs(case).logits)
+
+
+@pytest.mark.parametrize("kind", ["Mixtral", "Qwen3Moe", "GptOss"])
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_tied_experts_weigh_what_they_do_in_transformers(
+    kind: str, backend: str, tmp_path: Path
+) -> None:
+    """Which of equals are chosen torch leaves open. So all experts tie, and all are alike."""
+    count = "num_experts" if kind == "Qwen3Moe" else "num_local_experts"
+    model = write(tmp_path, kind, **{count: 5, "num_experts_per_tok": 2}, num_hidden_layers=2)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "experts" in name:
+                parameter[:] = parameter[:1].clone()
+            if ".router." in name or ".mlp.gate.weight" in name:
+                parameter[:] = 0
+    model.save_pretrained(tmp_path)
+    ids = np.arange(TOKENS)
+    wanted = compute(model, ids)
+    with Engine.load(tmp_path, backend, "float32") as engine:
+        found = engine.logits(ids.tolist())
+    assert np.abs(found - wanted).max() < 1e-4 * wanted.std()  # derived above
+    assert wanted.std() > 0.5
 
 
 @pytest.mark.parametrize("kind", ["Mixtral", "Qwen3Moe"])

@@ -57,6 +57,12 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"head_dim": 12, "num_experts": 7, "num_experts_per_tok": 3, "norm_topk_prob": True}
         | {"moe_intermediate_size": 48},
     ),
+    "GPT-OSS": (
+        "GptOss",
+        "gpt-oss",
+        {"head_dim": 12, "num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": 9}
+        | {"rope_parameters": YARN | {"original_max_position_embeddings": 16, "truncate": False}},
+    ),
     "OLMo 2": ("Olmo2", "olmo2", {}),
     "Gemma 3": (
         "Gemma3Text",
@@ -120,6 +126,9 @@ def metadata(config: Any, architecture: str) -> dict[str, Any]:
         said["expert_used_count"] = config.num_experts_per_tok
     if architecture == "qwen3moe":
         said["expert_feed_forward_length"] = config.moe_intermediate_size
+    if architecture == "gpt-oss":
+        said["expert_feed_forward_length"] = config.intermediate_size
+        said["attention.sliding_window"] = config.sliding_window
     if architecture == "gemma3":
         said["attention.sliding_window"] = config.sliding_window
         said["rope.freq_base_swa"] = rope["sliding_attention"]["rope_theta"]
@@ -158,11 +167,15 @@ def tensors(model: Any, architecture: str) -> dict[str, np.ndarray]:
             array = interleaved(array, config.num_key_value_heads)
         if architecture == "gemma3" and name.endswith("norm.weight"):
             array = array + 1
+        if architecture == "gpt-oss" and ".mlp.experts." in name:
+            found |= oss_tensors(name, array)
+            continue
         if ".mlp.gate.weight" in name or ".mlp.experts." in name:
             found |= expert_tensors(name, array)
             continue
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
+        stored += ".weight" * name.endswith("sinks")
         found[stored] = array
     if config.rope_parameters.get("rope_type") == "llama3":
         found["rope_freqs.weight"] = divisors(model)
@@ -178,6 +191,15 @@ def expert_tensors(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
         return {f"{block}.ffn_down_exps.weight": array}
     both = zip(("gate", "up"), np.split(array, 2, axis=1), strict=True)
     return {f"{block}.ffn_{part}_exps.weight": np.ascontiguousarray(x) for part, x in both}
+
+
+def oss_tensors(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
+    """GPT-OSS's experts: matrices have columns first, gate and up are every other of the rows."""
+    block, bias = f"blk.{name.split('.')[2]}", name.endswith("bias")
+    array = array if bias else array.swapaxes(1, 2)
+    parts = {"down": array} if "down" in name else {"gate": array[:, ::2], "up": array[:, 1::2]}
+    kind = "bias" if bias else "weight"
+    return {f"{block}.ffn_{part}_exps.{kind}": np.ascontiguousarray(x) for part, x in parts.items()}
 
 
 def divisors(model: Any) -> np.ndarray:
@@ -196,6 +218,7 @@ def divisors(model: Any) -> np.ndarray:
         ("Qwen2", "cpu"),
         ("Mixtral", "cpu"),
         ("Qwen3-MoE", "cpu"),
+        ("GPT-OSS", "cpu"),
     ],
 )
 def test_logits_and_tokens_are_those_of_transformers(
@@ -234,6 +257,9 @@ def blocks(kind: str, shape: tuple[int, int]) -> np.ndarray:
     rng = np.random.default_rng(0)
     count = shape[0] * shape[1] // row.block
     raw = rng.integers(256, size=(count, row.bytes), dtype=np.uint8)
+    if kind == "MXFP4":  # no float16, but a power of two
+        raw[:, 0] = rng.integers(118, 121, count)
+        return raw.reshape(shape[0], -1)
     # Where the float16 numbers of a block lie (``ggml-common.h``): its scale, and what is added.
     super_block = row.block == 256
     starts = {"Q6_K": (208,), "Q4_0": (0,), "Q5_0": (0,), "Q8_0": (0,)}.get(kind, (0, 2))

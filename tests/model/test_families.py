@@ -9,6 +9,7 @@ import pytest
 from monolane.errors import ConfigError
 from monolane.model import (
     NOW,
+    Experts,
     Head,
     LayerConfig,
     LinearScaling,
@@ -67,8 +68,8 @@ def test_dense_families_are_one_lane_that_reduces_at_once(kind: str) -> None:
     assert (config.num_lanes, config.head, config.head_dim) == (1, Head.VOCAB_PARALLEL, 12)
     assert {x.attention_reduce for x in config.layers} == {NOW}
     assert config.rotary.style == "half"
-    assert config.norm_eps == (1e-5 if kind == "olmo2" else 1e-6)
-    assert config.qkv_bias is (kind == "qwen2")
+    assert config.norm_eps == (1e-5 if kind in ("olmo2", "gpt_oss") else 1e-6)
+    assert config.qkv_bias is (kind in ("qwen2", "gpt_oss"))
 
 
 FEATURES = {
@@ -80,6 +81,14 @@ FEATURES = {
     "qwen3": ("qk_norm",),
     "smollm3": ("layers.rotary",),
     "olmo2": ("norm_before", "norm_after", "qk_norm"),
+    "gpt_oss": (
+        "qkv_bias",
+        "out_bias",
+        "attention_sinks",
+        "activation",
+        "experts",
+        "rotary.amplitude",
+    ),
     "gemma3_text": (
         "local_rotary",
         "norm_offset",
@@ -148,12 +157,74 @@ def test_what_a_family_asks_of_executors(kind: str) -> None:
             [None, 9, None],
         ),
         ({"model_type": "olmo2", "sliding_window": 9}, [None, None, None]),
+        ({"model_type": "gpt_oss"}, [128, None, 128]),
+        ({"model_type": "gpt_oss", "sliding_window": 9}, [9, None, 9]),
     ],
 )
 def test_windows(fields: dict[str, Any], windows: list[int | None]) -> None:
     config = parse_config(SIZES | fields)
     assert [layer.window for layer in config.layers] == windows
     assert round_trip(config) == config
+
+
+def test_gpt_oss_is_read_as_it_is_published() -> None:
+    """The fields of openai/gpt-oss-20b that say something of the arithmetic."""
+    config = parse_config(
+        {
+            "model_type": "gpt_oss",
+            "attention_bias": True,
+            "eos_token_id": 200002,
+            "experts_per_token": 4,
+            "head_dim": 64,
+            "hidden_act": "silu",
+            "hidden_size": 2880,
+            "initial_context_length": 4096,
+            "intermediate_size": 2880,
+            "layer_types": ["sliding_attention", "full_attention"] * 12,
+            "max_position_embeddings": 131072,
+            "num_attention_heads": 64,
+            "num_experts_per_tok": 4,
+            "num_hidden_layers": 24,
+            "num_key_value_heads": 8,
+            "num_local_experts": 32,
+            "pad_token_id": 199999,
+            "quantization_config": {"modules_to_not_convert": ["lm_head"], "quant_method": "mxfp4"},
+            "rms_norm_eps": 1e-05,
+            "rope_scaling": {
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "factor": 32.0,
+                "original_max_position_embeddings": 4096,
+                "rope_type": "yarn",
+                "truncate": False,
+            },
+            "rope_theta": 150000,
+            "sliding_window": 128,
+            "swiglu_limit": 7.0,
+            "tie_word_embeddings": False,
+            "vocab_size": 201088,
+        }
+    )
+    assert config.experts == Experts(32, 4, 2880, normalised=True, biases=True)
+    assert config.stored_dtype == "mxfp4"
+    stretch = YarnScaling(32.0, 4096, 0.1 * math.log(32) + 1, 32.0, 1.0, truncate=False)
+    assert config.rotary == Rotary(150000.0, "half", stretch)
+    assert config.num_parameters == 20914757184  # as its card says: 21 billion
+    unsaid = spelled("gpt_oss", rope_theta=150000, intermediate_size=2880)
+    assert parse_config(unsaid).rotary == config.rotary
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"swiglu_alpha": 1.5}, "swiglu_alpha: expected 1.702, got 1.5; executors have this one"),
+        ({"swiglu_limit": 10}, "swiglu_limit: expected 7.0, got 10; executors have this one"),
+        ({"hidden_act": "gelu"}, "hidden_act: expected one of 'silu'"),
+    ],
+)
+def test_what_gpt_oss_may_not_say(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_config(spelled("gpt_oss", **fields))
 
 
 @pytest.mark.parametrize("kind", DENSE)

@@ -17,6 +17,7 @@ THINK = ("<think>", "</think>")
 CALL = ("<tool_call>", "</tool_call>")
 LLAMA = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 MISTRAL = ("[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]")
+HARMONY = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|call|>")
 DEEPSEEK = ("<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>")
 
 
@@ -60,6 +61,9 @@ FAMILIES = {
         (*MISTRAL, "[ARGS]", "[CALL_ID]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"),
         (),
         "mistral-named",
+    ),
+    "gpt-oss": Family(
+        "openai-gpt-oss-120b", HARMONY, (), "harmony", "<|startoftext|>", "<|return|>"
     ),
     "smollm2": Family("SmolLM2-135M-Instruct", CHATML, (), "smollm", eos=CHATML[1]),
     "smollm3": Family("HuggingFaceTB-SmolLM3-3B", CHATML, CALL + THINK, "generic", eos=CHATML[1]),

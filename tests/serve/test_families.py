@@ -21,7 +21,7 @@ from monolane.serve._tools.parser import ToolParser
 from monolane.serve._tools.prompt import tool_prompt
 from monolane.serve._tools.request import ToolUse, read_tools
 from monolane.serve._tools.shown import Shown, shown_by
-from monolane.text import ChatTemplate, ThinkingSplit, find_thinking
+from monolane.text import ChatTemplate, find_thinking
 
 from .families import FAMILIES, TEMPLATES, Family, write_family
 
@@ -99,7 +99,7 @@ def read(engine: Engine, prompt: str, text: str, use: ToolUse) -> tuple[Delta, l
     thinking = find_thinking(engine.chat_template, engine.tokenizer, ids)
     thought = ""
     if thinking is not None:
-        split = ThinkingSplit(thinking)
+        split = thinking.split()
         (thought, text), last = split.push(text), split.finish()
         thought, text = thought + last[0], text + last[1]
     parser = ToolParser(use)

@@ -33,7 +33,7 @@ FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Engine]]:
-    families = {name: FAMILIES[name] for name in NAMES}
+    families = {name: FAMILIES[name] for name in (*NAMES, "gpt-oss")}
     families["spelled"] = replace(FAMILIES["qwen3.5"], plain=CALL)  # marks letter by letter
     families["special"] = replace(FAMILIES["qwen3.5"], special=CHATML + THINK, plain=CALL)
     loaded: dict[str, Engine] = {}
@@ -263,3 +263,57 @@ def test_over_http_whole_and_streamed(start: Any, tmp_path_factory: pytest.TempP
     wrong = httpx.post(url, json=body | {"reasoning_effort": "much"}, timeout=60)
     assert wrong.status_code == 400
     assert wrong.json()["error"]["param"] == "reasoning_effort"
+
+
+NEXT = "<|end|><|start|>assistant"
+THOUGHT = f"<|channel|>analysis<|message|>Hm.{NEXT}"
+
+
+def test_an_answer_in_channels_is_told_apart(engines: dict[str, Engine]) -> None:
+    engine = engines["gpt-oss"]
+    delta, reason, tokens, kinds = said(engine, f"{THOUGHT}<|channel|>final<|message|>Yes.")
+    assert (delta, reason, kinds) == (Delta("Yes.", "Hm."), "stop", "rc")
+    assert tokens > 0
+    called = (
+        f'{THOUGHT}<|channel|>commentary to=functions.now <|constrain|>json<|message|>{{"a": 1}}'
+    )
+    delta, reason, _, kinds = said(engine, called + "<|call|>", tools=TOOLS)
+    assert (delta.content, delta.reasoning, reason, kinds) == ("", "Hm.", "tool_calls", "rt")
+    assert [(call.name, call.arguments) for call in delta.tool_calls] == [("now", '{"a": 1}')]
+    going_on = [USER, {"role": "assistant", "content": "It is"}]
+    assert said(engine, " fine.", messages=going_on)[0] == Delta(" fine.")
+
+
+def test_grammars_stand_in_the_last_channel(engines: dict[str, Engine]) -> None:
+    engine = engines["gpt-oss"]
+
+    def takes(text: str, **fields: Any) -> bool:
+        ids = ids_of(engine, text)
+        (choice,) = prepare_chat(ask(**fields, max_tokens=len(ids) + 1), engine)
+        walk = choice.stream._job.constraint
+        return walk._matcher.validate_tokens(ids) == len(ids)
+
+    for before in ("", THOUGHT):
+        assert takes(before + '<|channel|>final<|message|>{"a": 1}', response_format=FORMAT)
+        assert not takes(before + '<|channel|>final<|message|>{"a": 3}', response_format=FORMAT)
+        assert not takes(before + '{"a": 1}', response_format=FORMAT)
+        call = " to=functions.now<|channel|>commentary json<|message|>{}<|call|>"
+        assert takes(before + call, tools=TOOLS, tool_choice="required")
+        text = before + "<|channel|>final<|message|>No."
+        assert not takes(text, tools=TOOLS, tool_choice="required")
+    with pytest.raises(RequestError, match="answers in channels, where a grammar holds either"):
+        prepare_chat(ask(tools=TOOLS, response_format=FORMAT), engine)
+
+
+def test_thoughts_before_calls_are_shown_in_their_channel(engines: dict[str, Engine]) -> None:
+    engine = engines["gpt-oss"]
+    function = {"name": "now", "arguments": "{}"}
+    call = {"id": "a", "type": "function", "function": function}
+    told = {"role": "assistant", "content": None, "reasoning_content": "Hm.", "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "a", "content": "noon"}
+    (choice,) = prepare_chat(ask(messages=[USER, told, result], tools=TOOLS), engine)
+    shown = engine.tokenizer.decode(choice.prompt_ids, skip_special_tokens=False)
+    assert "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant to=functions.now" in shown
+    function = {"name": "now", "description": "The time", "strict": True}
+    with pytest.raises(RequestError, match="harmony are messages of their own, so no grammar"):
+        prepare_chat(ask(tools=[{"type": "function", "function": function}]), engine)

@@ -17,6 +17,7 @@ from monolane.model import (
     COMMON_FEATURES,
     NORMS,
     STORED,
+    VECTORS,
     Blocks,
     LaneCut,
     ModelConfig,
@@ -31,7 +32,6 @@ from monolane.plan import Plan
 
 ROLES = tuple(Role)
 _FREQUENCIES = -1  # no tensor of the checkpoint: computed from the config
-_VECTORS = NORMS | {Role.Q_BIAS, Role.K_BIAS, Role.V_BIAS}
 
 Array = npt.NDArray[Any]
 
@@ -55,7 +55,7 @@ def hand_over(weights: Weights, config: ModelConfig, arithmetic: Arithmetic) -> 
     places = [(role, 0, array) for role, array in weights.outer.items()]
     places += [(role, i, x) for i, layer in enumerate(weights.layers) for role, x in layer.items()]
     for role, index, array in places:
-        if role in _VECTORS:
+        if role in NORMS | VECTORS:
             # The core knows no offset: it is in the float32 scales that it reads.
             offset = np.float32(config.norm_offset if role in NORMS else 0)
             cut = lane_cut(weights.config, config, role)

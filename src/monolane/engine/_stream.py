@@ -14,7 +14,7 @@ from monolane.engine._result import FinishReason, Generation, Piece, Timings
 from monolane.engine._score import score
 from monolane.engine._slots import SlotPool
 from monolane.epoch import Advance, Request, SharedExecutor, TokenEvent, TokenLogprob
-from monolane.text import Detokenizer, StopStrings, ThinkingSplit, Tokenizer
+from monolane.text import Detokenizer, StopStrings, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,12 +289,12 @@ class _Text:
     def __init__(self, tokenizer: Tokenizer | None, job: Job) -> None:
         self._job = job
         thinking = None if tokenizer is None else job.params.thinking
-        self._thinking = None if thinking is None else ThinkingSplit(thinking)
+        self._thinking = None if thinking is None else thinking.split()
         self.thinking_tokens = 0
         self._undecided = 0  # tokens that may be the beginning of a thinking part
         visible = set(job.params.visible_ids)
         if tokenizer is not None and thinking is not None:
-            marks = (tokenizer.id_of(mark) for mark in (thinking.begin, thinking.end))
+            marks = (tokenizer.id_of(mark) for mark in thinking.marks)
             visible.update(token for token in marks if token is not None)
         self._detokenizer = (
             None

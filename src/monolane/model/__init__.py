@@ -50,6 +50,7 @@ from monolane.model._safetensors import PendingTensor, SafetensorsFile, write_sa
 from monolane.model._tensors import (
     EXPERT_ROLES,
     NORMS,
+    VECTORS,
     Part,
     Role,
     TensorSpec,
@@ -70,6 +71,7 @@ __all__ = [
     "NORMS",
     "NOW",
     "STORED",
+    "VECTORS",
     "Activation",
     "Blocks",
     "Checkpoint",

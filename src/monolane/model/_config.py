@@ -21,7 +21,7 @@ from monolane.model._rotary import Rotary
 MAX_LAYERS = 1024
 
 LayerRotary = Literal["main", "local", "none"]
-Activation = Literal["silu", "gelu_tanh"]
+Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
 WeightDtype = Literal["bfloat16", "float16", "float32"]
 WEIGHT_DTYPES: tuple[WeightDtype, ...] = ("bfloat16", "float16", "float32")
 
@@ -41,6 +41,8 @@ COMMON_FEATURES = (
     "activation",
     "embedding_scale",
     "experts",
+    "attention_sinks",
+    "out_bias",
 )
 
 
@@ -101,9 +103,14 @@ class ModelConfig:
     norm_after: bool = feature(False)  # what the stream gains from a module, reduced, is normed
     norm_scale_per_lane: bool = True  # RMSNorm scale [L, D]; otherwise [D], shared by the lanes
     qkv_bias: bool = feature(False)
+    out_bias: bool = feature(False)  # of the product behind attention
+    # Each query head has a score of its own in the softmax's denominator, which has no value.
+    attention_sinks: bool = feature(False)
     qk_norm: QkNorm | None = feature(None)
     query_scale: float | None = feature(None)  # of the scores; None: 1 / sqrt(head_dim)
-    activation: Activation = feature("silu")  # of the gate; "gelu_tanh": by GELU's tanh formula
+    # Of the gate; "gelu_tanh": by GELU's tanh formula. "clamped_swiglu" is of gate and up both:
+    # g * sigmoid(1.702 g) * (u + 1), g at most 7 and u from -7 to 7 (GPT-OSS).
+    activation: Activation = feature("silu")
     experts: Experts | None = feature(None)  # of the layers that are mixtures of experts
     embedding_scale: float = feature(1.0)  # of embedded tokens; a tied head reads rows unscaled
     tie_embeddings: bool = False  # the head's rows are the embedding's
@@ -139,6 +146,7 @@ class ModelConfig:
         final_norm = d * (lanes if self.final_norm_per_lane else 1)
         qkv_rows = (self.num_heads + 2 * self.num_kv_heads) * h
         attention = (qkv_rows + self.num_heads * h) * d + (qkv_rows if self.qkv_bias else 0)
+        attention += d * self.out_bias + self.num_heads * self.attention_sinks
         qk_norms = {None: 0, QkNorm.HEAD: 2, QkNorm.ALL: self.num_heads + self.num_kv_heads}
         norms = 2 * norm * (self.norm_before + self.norm_after) + h * qk_norms[self.qk_norm]
         mixture = self.experts
@@ -146,6 +154,7 @@ class ModelConfig:
         mlps = (self.num_layers - mixtures) * 3 * self.intermediate_size * d
         if mixture is not None:
             mlps += mixtures * mixture.count * (3 * mixture.inner + 1) * d
+            mlps += mixtures * mixture.biases * mixture.count * (2 * mixture.inner + d + 1)
         layers = self.num_layers * (attention + norms) + mlps
         head = 0 if self.tie_embeddings else self.vocab_size * self.head_inputs
         return self.vocab_size * d + layers + final_norm + head
@@ -236,6 +245,10 @@ class ModelConfig:
                     f"{name}: expected a multiple of the number of lanes ({self.num_lanes}), so "
                     f"that each lane owns an equal slice, got {value}"
                 )
+        if self.out_bias and self.num_lanes > 1:
+            raise ConfigError(
+                f"out_bias: expected one lane, got {self.num_lanes}: each would add the bias"
+            )
         if self.tie_embeddings and self.head is Head.CONCAT:
             raise ConfigError(
                 f"tie_embeddings: expected false with a head over all lanes: the embedding has "

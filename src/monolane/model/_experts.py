@@ -5,6 +5,8 @@ experts with the largest logits serve the token; of equal ones the lowest index 
 weighted by p, or where ``normalised`` by p over the sum of the chosen p. Their outputs are added up
 in ascending order of the experts, whatever the order of their weights: so no bit depends on which
 other tokens a pass carries.
+
+With ``biases`` each product of router and experts has one, added to it at once.
 """
 
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ class Experts:
     chosen: int  # k, for a token
     inner: int  # X, inner width of one expert's MLP
     normalised: bool  # the weights of the chosen add up to 1
+    biases: bool = False  # of the router, and of each expert's gate, up and down
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MAX_EXPERTS:

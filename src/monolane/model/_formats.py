@@ -89,11 +89,11 @@ _CPU = frozenset(("cpu",))
 
 
 def _blocks(
-    name: str, code: int, *, bits: int, repacked: str, minimum: bool = False
+    name: str, code: int, *, bits: int, repacked: str, minimum: bool = False, scale_bits: int = 16
 ) -> WeightFormat:
     """Return GGUF's blocks of 32 columns, codes behind the scale that they share."""
     return WeightFormat(
-        name=name, short=name, code=code, bits=bits, group=32, scale_bits=16,
+        name=name, short=name, code=code, bits=bits, group=32, scale_bits=scale_bits,
         minimum_bits=16 * minimum, keys="bfloat16", activation="i8", repacked=repacked,
         named=False, executors=_CPU,
     )  # fmt: skip
@@ -112,12 +112,14 @@ def _super_blocks(
     )  # fmt: skip
 
 
-def _panels(name: str, code: int, *, bits: int, minimum: bool = False) -> WeightFormat:
+def _panels(
+    name: str, code: int, *, bits: int, minimum: bool = False, scale_bits: int = 16
+) -> WeightFormat:
     """Return what is made of codes in groups of 32: the same bits, in panels of 16 rows."""
     return WeightFormat(
         name=name, short=name.removesuffix("_panels") + "p", code=code, bits=bits, group=32,
-        scale_bits=16, minimum_bits=16 * minimum, keys="bfloat16", activation="i8", named=False,
-        executors=_CPU,
+        scale_bits=scale_bits, minimum_bits=16 * minimum, keys="bfloat16", activation="i8",
+        named=False, executors=_CPU,
     )  # fmt: skip
 
 
@@ -166,6 +168,11 @@ _ROWS = (
     _super_blocks("q6_k_panels", 19, bits=6, scale_bits=8, group=16),
     _panels("q8_0_panels", 20, bits=8),
     _panels("q4_0_panels", 21, bits=4),
+    # Codes are numbers of 4 bits, E2M1 (0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives); a scale is
+    # a power of two, E8M0: 2^(e - 127). 255, with which the standard means no number, is 2^128 as
+    # in llama.cpp and Transformers.
+    _blocks("mxfp4", 22, bits=4, repacked="mxfp4_panels", scale_bits=8),
+    _panels("mxfp4_panels", 23, bits=4, scale_bits=8),
 )  # fmt: skip
 FORMATS = {row.name: row for row in _ROWS}
 # Formats in which a checkpoint may store plain numbers, by their NumPy dtype.

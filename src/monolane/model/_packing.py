@@ -13,8 +13,8 @@ from typing import Literal
 from monolane.errors import ConfigError
 from monolane.model._fields import Fields
 
-Layout = Literal["packed rows", "int8 rows", "gptq", "awq"]
-METHODS = ("compressed-tensors", "gptq", "awq")
+Layout = Literal["packed rows", "int8 rows", "gptq", "awq", "mxfp4"]
+METHODS = ("compressed-tensors", "gptq", "awq", "mxfp4")
 
 ADVICE = "; take the model's unquantised weights and run 'monolane quantize' on them"
 SHARED_SCALE = 32  # columns of a row that share a scale in our own formats
@@ -28,7 +28,6 @@ _REFUSED = {
     "fp8": "its weights are 8-bit floats",
     "hqq": "its scales and zero points are no float16 of 32 columns",
     "modelopt": "its weights are small floats",
-    "mxfp4": "its weights are 4-bit floats",
     "quanto": "its folders are pickles",
     "torchao": "its folders are pickles",
 }
@@ -63,6 +62,8 @@ def parse_packing(fields: Fields) -> Packing:
         return _gptq(fields)
     if method == "awq":
         return _awq(fields)
+    if method == "mxfp4":  # of experts; modules_to_not_convert is not asked for: the files tell
+        return Packing("mxfp4", "mxfp4", 4, SHARED_SCALE, symmetric=True)
     known = ", ".join(map(repr, ("monolane", *METHODS)))
     why = f": {_REFUSED[method]}" if isinstance(method, str) and method in _REFUSED else ""
     raise fields.fault("quant_method", f"one of {known}", why + ADVICE)

@@ -48,7 +48,8 @@ class Quantization:
     @property
     def dtype(self) -> str:
         """The name that ``Engine.load`` and the command line have for it."""
-        return f"int{self.bits}"
+        mxfp4 = self.packing is not None and self.packing.layout == "mxfp4"
+        return "mxfp4" if mxfp4 else f"int{self.bits}"
 
     @property
     def keeps_floats(self) -> bool:

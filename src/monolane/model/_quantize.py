@@ -5,7 +5,7 @@ model's size. The folder appears complete or not at all.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,7 +21,14 @@ from monolane.model._quantized import Quantized, quantize_matrix
 from monolane.model._repack import PackedMatrix
 from monolane.model._safetensors import DTYPES, Array, PendingTensor
 from monolane.model._tensors import MATRICES, Part, Role, TensorSpec
-from monolane.model._weights import CODE_DTYPES, SCALE_DTYPES, Weights, find_packed, view_arrays
+from monolane.model._weights import (
+    CODE_DTYPES,
+    SCALE_DTYPES,
+    Packed,
+    Weights,
+    find_packed,
+    view_arrays,
+)
 from monolane.model.families import find_family, read_config, render_config, tensor_specs
 
 CARD = "README.md"
@@ -121,6 +128,11 @@ def repack_folder(
             f"{source}: dtype auto: expected a model that another tool quantised, got one in "
             f"{before.stored_dtype}, as monolane reads it; name a dtype, int8 or int4"
         )
+    if before.quantization.packing.layout == "mxfp4":
+        raise ConfigError(
+            f"{source}: dtype auto: expected integer codes, which monolane's own folders can hold, "
+            "got MXFP4; run this folder as it is, or a .gguf file of it"
+        )
     checkpoint = Checkpoint.open(source)
     packed = find_packed(before, checkpoint)
     view_arrays(before, packed, checkpoint)
@@ -153,7 +165,7 @@ class _Writer:
         self,
         config: ModelConfig,
         checkpoint: Checkpoint,
-        packed: Mapping[str, PackedMatrix],
+        packed: Packed,
         report: QuantizeReport,
         progress: Callable[[str, int, int], None],
     ) -> None:
@@ -189,7 +201,7 @@ class _Writer:
 
     def _source(self, original: str) -> Array | PackedMatrix:
         packed = self.packed.get(original)
-        return self.checkpoint[original] if packed is None else packed
+        return packed if isinstance(packed, PackedMatrix) else self.checkpoint[original]
 
     def _part(self, spec: TensorSpec, original: str) -> Array:
         if spec.part is Part.WHOLE:
@@ -202,8 +214,9 @@ class _Writer:
 
     def _quantized(self, spec: TensorSpec, original: str) -> Quantized:
         assert self.config.quantization is not None
-        if original in self.packed:
-            return self.packed[original].read()
+        packed = self.packed.get(original)
+        if isinstance(packed, PackedMatrix):
+            return packed.read()
         matrix = self.checkpoint[original]
         try:
             quantized = quantize_matrix(matrix, self.config.quantization)

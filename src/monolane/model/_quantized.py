@@ -75,7 +75,8 @@ class Blocks:
         from gguf.quants import dequantize
 
         kind = GGMLQuantizationType[self.format.upper()]
-        with np.errstate(invalid="ignore"):  # a hostile file's infinite scale times a zero
+        # A hostile file's infinite scale times a zero; MXFP4's largest scales.
+        with np.errstate(invalid="ignore", over="ignore"):
             found: npt.NDArray[np.float32] = dequantize(np.ascontiguousarray(self.data), kind)
         return found.reshape(self.shape)
 

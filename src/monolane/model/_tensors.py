@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
 
+from monolane.errors import ConfigError
 from monolane.model._config import Head, ModelConfig, QkNorm
 from monolane.model._quantization import Quantization
 
@@ -35,10 +36,31 @@ class Role(StrEnum):
     EXPERT_GATE = "expert_gate"  # [1, X, D] of each expert
     EXPERT_UP = "expert_up"  # [1, X, D] of each expert
     EXPERT_DOWN = "expert_down"  # [1, D, X] of each expert
+    SINKS = "sinks"  # [L, H/L]
+    O_BIAS = "o_bias"  # [1, D]
+    ROUTER_BIAS = "router_bias"  # [1, E]
+    EXPERT_GATE_BIAS = "expert_gate_bias"  # [1, E, X]
+    EXPERT_UP_BIAS = "expert_up_bias"  # [1, E, X]
+    EXPERT_DOWN_BIAS = "expert_down_bias"  # [1, E, D]
 
 
 # Of these a layer has one for each expert.
 EXPERT_ROLES = (Role.EXPERT_GATE, Role.EXPERT_UP, Role.EXPERT_DOWN)
+
+# Vectors beside the norms' scales, whatever their shape: few numbers, read as float32.
+VECTORS = frozenset(
+    (
+        Role.Q_BIAS,
+        Role.K_BIAS,
+        Role.V_BIAS,
+        Role.O_BIAS,
+        Role.SINKS,
+        Role.ROUTER_BIAS,
+        Role.EXPERT_GATE_BIAS,
+        Role.EXPERT_UP_BIAS,
+        Role.EXPERT_DOWN_BIAS,
+    )
+)
 
 # What is quantised: matrices that meet activations. Embedding rows are looked up, one a token, and
 # vectors are too small to matter. A tied head is the embedding, so it stays as that is stored. A
@@ -108,6 +130,12 @@ def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tupl
         Role.EXPERT_GATE: (1, inner, d),
         Role.EXPERT_UP: (1, inner, d),
         Role.EXPERT_DOWN: (1, d, inner),
+        Role.SINKS: (lanes, config.num_heads // lanes),
+        Role.O_BIAS: (1, d),
+        Role.ROUTER_BIAS: (1, experts),
+        Role.EXPERT_GATE_BIAS: (1, experts, inner),
+        Role.EXPERT_UP_BIAS: (1, experts, inner),
+        Role.EXPERT_DOWN_BIAS: (1, experts, d),
         Role.FINAL_NORM: (lanes if config.final_norm_per_lane else 1, d),
         Role.HEAD: (head_lanes, config.vocab_size // head_lanes, config.head_inputs),
     }
@@ -123,6 +151,7 @@ def layer_roles(config: ModelConfig, layer: int = 0) -> tuple[Role, ...]:
     Where no layer is a mixture of experts, all fill the same.
     """
     mixture = config.layers[layer].experts
+    biases = mixture and config.experts is not None and config.experts.biases
     there = {
         Role.ATTENTION_NORM: config.norm_before,
         Role.Q: True,
@@ -133,14 +162,20 @@ def layer_roles(config: ModelConfig, layer: int = 0) -> tuple[Role, ...]:
         Role.V_BIAS: config.qkv_bias,
         Role.Q_NORM: config.qk_norm is not None,
         Role.K_NORM: config.qk_norm is not None,
+        Role.SINKS: config.attention_sinks,
         Role.O: True,
+        Role.O_BIAS: config.out_bias,
         Role.POST_ATTENTION_NORM: config.norm_after,
         Role.MLP_NORM: config.norm_before,
         Role.GATE: not mixture,
         Role.UP: not mixture,
         Role.DOWN: not mixture,
         Role.ROUTER: mixture,
+        Role.ROUTER_BIAS: biases,
         **dict.fromkeys(EXPERT_ROLES, mixture),
+        Role.EXPERT_GATE_BIAS: biases,
+        Role.EXPERT_UP_BIAS: biases,
+        Role.EXPERT_DOWN_BIAS: biases,
         Role.POST_MLP_NORM: config.norm_after,
     }
     return tuple(role for role, is_there in there.items() if is_there)
@@ -156,6 +191,8 @@ class TensorSpec:
     layer: int | None = None  # None: outside the layers
     part: Part = Part.WHOLE
     expert: int | None = None  # whose matrix; None: no expert's, or all experts' in one tensor
+    also: Role | None = None  # whose rows are in it too: in turn one of ``role`` and one of these
+    columns_first: bool = False  # it holds matrices [.., K, R]
 
     @property
     def size(self) -> int:
@@ -164,35 +201,54 @@ class TensorSpec:
 
 
 def list_specs(
-    config: ModelConfig, names: Mapping[Role, str], shared: frozenset[Role]
+    config: ModelConfig,
+    names: Mapping[Role, str],
+    shared: frozenset[Role],
+    columns_first: frozenset[Role] = frozenset(),
 ) -> tuple[TensorSpec, ...]:
     """Return a float checkpoint's tensors in the order in which a pass reads them.
 
     ``{i}`` in a name stands for the layer, ``{e}`` for the expert; without it all experts of a
-    layer are one tensor, [E, ...]. Files have no axis for the lanes in the tensors of ``shared``,
-    nor in the embedding.
+    layer are one tensor, [E, ...]. Two roles of a layer with one name are in one tensor, whose rows
+    are theirs in turn. Files have no axis for the lanes in the tensors of ``shared``, nor in the
+    embedding; they have the columns before the rows in those of ``columns_first``.
     """
+    specs: list[TensorSpec] = []
     places: list[tuple[Role, int | None]] = [(Role.EMBEDDING, None)]
     places += [(role, i) for i in range(config.num_layers) for role in layer_roles(config, i)]
     places += [(Role.FINAL_NORM, None)]
     places += [] if config.tie_embeddings else [(Role.HEAD, None)]
-    specs = []
     for role, layer in places:
         shape = lane_shape(config, role)
         in_file = shape[1:] if role in shared and role is not Role.EMBEDDING else shape
         if role not in EXPERT_ROLES:
-            specs.append(TensorSpec(names[role].format(i=layer), in_file, role, layer))
+            _add(specs, TensorSpec(names[role].format(i=layer), in_file, role, layer))
             continue
         assert config.experts is not None
         count = config.experts.count
         if "{e}" not in names[role]:
-            specs.append(TensorSpec(names[role].format(i=layer), (count, *in_file), role, layer))
+            turned = role in columns_first
+            in_file = in_file[::-1] if turned else in_file
+            name = names[role].format(i=layer)
+            spec = TensorSpec(name, (count, *in_file), role, layer, columns_first=turned)
+            _add(specs, spec)
             continue
         specs += [
             TensorSpec(names[role].format(i=layer, e=e), in_file, role, layer, expert=e)
             for e in range(count)
         ]
     return tuple(specs)
+
+
+def _add(specs: list[TensorSpec], spec: TensorSpec) -> None:
+    """Append a tensor, or its rows to those of the one before it, if that has its name."""
+    if not specs or specs[-1].name != spec.name:
+        specs.append(spec)
+        return
+    other, axis = specs[-1], -2 if spec.role in MATRICES and not spec.columns_first else -1
+    shape = list(other.shape)
+    shape[axis] += spec.shape[axis]
+    specs[-1] = replace(other, shape=tuple(shape), also=spec.role)
 
 
 def quantized_specs(config: ModelConfig, specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
@@ -203,6 +259,12 @@ def quantized_specs(config: ModelConfig, specs: tuple[TensorSpec, ...]) -> tuple
     assert config.quantization is not None
     if config.quantization.packing is not None:
         return specs
+    if any(spec.also or spec.columns_first for spec in specs):
+        raise ConfigError(
+            f"quantization: expected a family whose experts have matrices of their own, got "
+            f"{config.family}, whose files hold them merged; take a folder or a .gguf file of this "
+            "model in MXFP4"
+        )
     floats = {f"{name}.weight" for name in config.quantization.ignore}
     found: list[TensorSpec] = []
     for spec in specs:

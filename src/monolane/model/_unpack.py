@@ -18,7 +18,7 @@ from monolane.model._gguf_model import GgufModel
 from monolane.model._quantized import Blocks
 from monolane.model._rounding import rounded
 from monolane.model._safetensors import Array, PendingTensor
-from monolane.model._tensors import NORMS, Role, TensorSpec
+from monolane.model._tensors import EXPERT_ROLES, NORMS, Role, TensorSpec
 from monolane.model._weights import Matrix, Weights
 from monolane.model.families import as_published, render_config, tensor_specs
 
@@ -50,12 +50,14 @@ def write_unpacked(model: GgufModel, folder: Path, dtype: WeightDtype | None = N
 def _pending(
     weights: Weights, published: ModelConfig, spec: TensorSpec, dtype: WeightDtype | None
 ) -> PendingTensor:
-    found = _find(weights, spec)
-    stored = found.dtype if isinstance(found, np.ndarray) else np.dtype(np.float32)
+    roles = [spec.role] if spec.also is None else [spec.role, spec.also]
+    found = [_find(weights, spec, role) for role in roles]
+    first = found[0][0]
+    stored = first.dtype if isinstance(first, np.ndarray) else np.dtype(np.float32)
     target = stored if dtype is None else np.dtype(dtype)
 
     def values() -> Array:
-        array = found if isinstance(found, np.ndarray) else found.widened()
+        array = _joined(spec, [[_plain(matrix) for matrix in each] for each in found])
         return array if dtype is None else rounded(spec.name, array, dtype)
 
     return PendingTensor(
@@ -63,13 +65,30 @@ def _pending(
     )
 
 
-def _find(weights: Weights, spec: TensorSpec) -> Matrix:
-    if spec.expert is not None and spec.layer is not None:
-        return weights.experts[spec.role, spec.layer][spec.expert]
-    coded = weights.quantized.get((spec.role, spec.layer))
+def _find(weights: Weights, spec: TensorSpec, role: Role) -> tuple[Matrix, ...]:
+    """Return what a tensor holds of a role: one matrix, or each expert's."""
+    if role in EXPERT_ROLES and spec.layer is not None:
+        each = weights.experts[role, spec.layer]
+        return each if spec.expert is None else (each[spec.expert],)
+    coded = weights.quantized.get((role, spec.layer))
     if coded is not None:
-        return coded
-    return (weights.outer if spec.layer is None else weights.layers[spec.layer])[spec.role]
+        return (coded,)
+    return ((weights.outer if spec.layer is None else weights.layers[spec.layer])[role],)
+
+
+def _plain(matrix: Matrix) -> Array:
+    return matrix if isinstance(matrix, np.ndarray) else matrix.widened()
+
+
+def _joined(spec: TensorSpec, each: list[list[Array]]) -> Array:
+    """Return a tensor of the matrices of each of its roles, as ``TensorSpec`` says."""
+    if spec.also is None and len(each[0]) == 1:
+        return each[0][0]
+    of_roles = [np.stack([matrix[0] for matrix in own]) for own in each]  # [E, R, K], [1, E, R]
+    rows = 2 if spec.role in EXPERT_ROLES else 3
+    turns = np.stack(of_roles, axis=rows)  # one of each role in turn
+    joined = turns.reshape(*turns.shape[: rows - 1], -1, *turns.shape[rows + 1 :])
+    return joined.swapaxes(-1, -2) if spec.columns_first else joined
 
 
 def _maker(

@@ -13,8 +13,9 @@ import numpy as np
 from monolane.errors import CheckpointError
 from monolane.model._checkpoint import Checkpoint
 from monolane.model._config import ModelConfig
-from monolane.model._formats import STORED
+from monolane.model._formats import STORED, find_format
 from monolane.model._gguf_model import GgufModel, is_gguf
+from monolane.model._mxfp4 import Mxfp4Experts
 from monolane.model._quantized import Blocks, Quantized
 from monolane.model._repack import PackedMatrix
 from monolane.model._safetensors import DTYPE_NAMES, DTYPES, Array
@@ -31,6 +32,8 @@ SCALE_DTYPES = ("F16",)
 
 
 Matrix = Array | Quantized | Blocks
+# What another tool quantised, by the name of the tensor of floats in whose place it is.
+Packed = Mapping[str, PackedMatrix | Mxfp4Experts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,11 @@ class Weights:
                 found.put(role, layer, expert, coded)
         for matrix in packed.values():
             spec = matrix.spec
-            found.put(spec.role, spec.layer, spec.expert, _repacked(config, matrix))
+            if isinstance(matrix, PackedMatrix):
+                found.put(spec.role, spec.layer, spec.expert, _repacked(config, matrix))
+                continue
+            for role, expert, blocks in matrix.read():
+                found.put(role, spec.layer, expert, _shaped(blocks, lane_shape(config, role)))
         return found.weights(checkpoint.folder)
 
     @classmethod
@@ -195,12 +202,15 @@ def matrix_formats(
     """
     assert config.quantization is not None
     packed = find_packed(config, checkpoint)
+    coded = find_format(config.stored_dtype)
+    coded = coded.multiplied if coded.in_blocks else coded
     found = {
-        (spec.role, spec.layer): config.stored_dtype
+        (role, spec.layer): coded.name
         if spec.part is not Part.WHOLE or spec.name in packed
         else STORED[checkpoint[spec.name].dtype].name
         for spec in tensor_specs(config)
-        if spec.role in MATRICES
+        for role in (spec.role, spec.also)
+        if role in MATRICES
     }
     if config.tie_embeddings:
         floats = config.quantization.keeps_floats
@@ -209,7 +219,7 @@ def matrix_formats(
     return found
 
 
-def find_packed(config: ModelConfig, checkpoint: Checkpoint) -> dict[str, PackedMatrix]:
+def find_packed(config: ModelConfig, checkpoint: Checkpoint) -> Packed:
     """Return the matrices that lie in the files as another tool packs them, by the float's name.
 
     The files tell, not the lists of patterns in config.json: a matrix is there in one of two ways.
@@ -227,8 +237,10 @@ def find_packed(config: ModelConfig, checkpoint: Checkpoint) -> dict[str, Packed
         )
     matrices = [
         PackedMatrix(packing, spec, checkpoint)
+        if packing.layout != "mxfp4"
+        else Mxfp4Experts(spec, checkpoint)
         for spec in tensor_specs(config)
-        if spec.role in MATRICES
+        if spec.role in (MATRICES if packing.layout != "mxfp4" else EXPERT_ROLES)
     ]
     found = {matrix.spec.name: matrix for matrix in matrices if matrix.is_there}
     if not found:
@@ -240,7 +252,7 @@ def find_packed(config: ModelConfig, checkpoint: Checkpoint) -> dict[str, Packed
 
 
 def view_arrays(
-    config: ModelConfig, packed: Mapping[str, PackedMatrix], checkpoint: Checkpoint
+    config: ModelConfig, packed: Packed, checkpoint: Checkpoint
 ) -> dict[tuple[Role, int | None, int | None, Part], Array]:
     """Return what is not packed, checked, in the shape that executors read; see ``Weights.load``.
 
@@ -251,10 +263,30 @@ def view_arrays(
     specs = tensor_specs(config)
     _check_names(config, specs, packed, checkpoint)
     return {
-        (spec.role, spec.layer, spec.expert, spec.part): _checked(config, spec, checkpoint)
+        (role, spec.layer, expert, spec.part): array
         for spec in specs
         if spec.name not in packed
+        for role, expert, array in _placed(config, spec, _checked(config, spec, checkpoint))
     }
+
+
+def _placed(
+    config: ModelConfig, spec: TensorSpec, array: Array
+) -> Iterator[tuple[Role, int | None, Array]]:
+    """Yield what a tensor holds, as executors read it: role, expert and array, without a copy."""
+    if spec.columns_first:
+        array = array.swapaxes(-1, -2)
+    each = [(spec.role, array)]
+    if spec.also is not None:
+        rows = array.ndim - (2 if spec.role in MATRICES else 1)
+        turns = (array[(slice(None),) * rows + (slice(i, None, 2),)] for i in (0, 1))
+        each = list(zip((spec.role, spec.also), turns, strict=True))
+    for role, own in each:
+        shape = lane_shape(config, role, spec.part)
+        if role not in EXPERT_ROLES or spec.expert is not None:
+            yield role, spec.expert, own.reshape(shape)
+        else:
+            yield from ((role, e, own[e].reshape(shape)) for e in range(len(own)))
 
 
 def _repacked(config: ModelConfig, matrix: PackedMatrix) -> Quantized:
@@ -267,7 +299,7 @@ def _repacked(config: ModelConfig, matrix: PackedMatrix) -> Quantized:
 def _check_names(
     config: ModelConfig,
     specs: tuple[TensorSpec, ...],
-    packed: Mapping[str, PackedMatrix],
+    packed: Packed,
     checkpoint: Checkpoint,
 ) -> None:
     expected = {spec.name for spec in specs if spec.name not in packed}
@@ -291,7 +323,7 @@ def _check_names(
         )
 
 
-def _is_no_bias(packed: Mapping[str, PackedMatrix], checkpoint: Checkpoint, name: str) -> bool:
+def _is_no_bias(packed: Packed, checkpoint: Checkpoint, name: str) -> bool:
     """Tell a bias of zeros, which the first GPTQ tools store with every matrix."""
     matrix = name.removesuffix("bias") + "weight"
     return name.endswith(".bias") and matrix in packed and not checkpoint[name].any()
@@ -308,7 +340,7 @@ def _checked(config: ModelConfig, spec: TensorSpec, checkpoint: Checkpoint) -> A
     if array.dtype not in [DTYPES[name] for name in allowed]:
         expected = allowed[0] if len(allowed) == 1 else f"one of {', '.join(allowed)}"
         raise CheckpointError(f"{at}: expected {expected}, got {DTYPE_NAMES[array.dtype]}")
-    return array.reshape(lane_shape(config, spec.role, spec.part))
+    return array
 
 
 def _check_gguf_names(model: GgufModel, expected: set[str]) -> None:

@@ -25,7 +25,7 @@ HEADS = (Head.VOCAB_PARALLEL, Head.MEAN, Head.SUM, Head.CONCAT)
 ROTARY_STYLES = ("interleaved", "half")
 ROTARIES = ("main", "local")  # of the config; a layer's is one of them, or none
 QK_NORMS = (None, QkNorm.HEAD, QkNorm.ALL)
-ACTIVATIONS = ("silu", "gelu_tanh")
+ACTIVATIONS = ("silu", "gelu_tanh", "clamped_swiglu")
 ROLES = tuple(Role)
 
 SHARE = Struct(

@@ -23,9 +23,13 @@ from monolane.plan._phase import Buffer, Matrix, Phase, PhaseKind, Update
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope
 from monolane.plan._validate import PlanError
-from monolane.reference import choose_experts, gelu_tanh, linear, rms_norm, rotate, silu
+from monolane.reference import GATES, choose_experts, linear, rms_norm, rotate
 
-_GATES = {"silu": silu, "gelu_tanh": gelu_tanh}
+_EXPERT_BIASES = {
+    Role.EXPERT_GATE: Role.EXPERT_GATE_BIAS,
+    Role.EXPERT_UP: Role.EXPERT_UP_BIAS,
+    Role.EXPERT_DOWN: Role.EXPERT_DOWN_BIAS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,19 +212,21 @@ class _Worker:
 
     def out(self, phase: Phase) -> None:
         for lane, rows in self._pieces(phase.matrices[0]):
-            merged = self._merged(lane)
+            merged = self._merged(phase.layer, lane)
             y = self._product(phase.layer, phase.matrices[0], lane, rows, merged)
+            if self.plan.config.out_bias:
+                y = y + self.run.layers[phase.layer][Role.O_BIAS][0, rows]
             self._store(Buffer.ATTENTION_OUTPUT, (phase.writes[0].slot, lane), rows, y)
 
     def gate_up(self, phase: Phase) -> None:
         config = self.plan.config
-        read, activation = self._read_stream(phase.layer, Role.MLP_NORM), _GATES[config.activation]
+        read, gates = self._read_stream(phase.layer, Role.MLP_NORM), GATES[config.activation]
         gate, up = phase.matrices
         for lane, rows in self._pieces(gate):
             x = self._own(read, lane)
-            left = activation(self._product(phase.layer, gate, lane, rows, x))
+            left = self._product(phase.layer, gate, lane, rows, x)
             right = self._product(phase.layer, up, lane, rows, x)
-            self._store(Buffer.HIDDEN, (lane,), rows, left * right)
+            self._store(Buffer.HIDDEN, (lane,), rows, gates(left, right))
 
     def down(self, phase: Phase) -> None:
         for lane, rows in self._pieces(phase.matrices[0]):
@@ -234,6 +240,8 @@ class _Worker:
         (matrix,) = phase.matrices
         for lane, rows in self._pieces(matrix):
             y = self._product(phase.layer, matrix, lane, rows, self._own(read, lane))
+            if Role.ROUTER_BIAS in (layer := self.run.layers[phase.layer]):
+                y = y + layer[Role.ROUTER_BIAS][lane, rows]
             self._store(Buffer.ROUTED, (lane,), rows, y)
 
     def expert_gate_up(self, phase: Phase) -> None:
@@ -241,14 +249,16 @@ class _Worker:
         assert config.experts is not None
         logits = self.memory.read(Buffer.ROUTED, (0, slice(self.width)))
         self.choice = choose_experts(logits, config.experts)
-        x, activation = self._read_stream(phase.layer, Role.MLP_NORM)[0], _GATES[config.activation]
-        gate, up = (self.run.experts[matrix.role, phase.layer] for matrix in phase.matrices)
+        x, gates = self._read_stream(phase.layer, Role.MLP_NORM)[0], GATES[config.activation]
         for _, rows in self._pieces(phase.matrices[0]):
             whole = np.zeros((self.width, config.experts.chosen, len(range(rows.start, rows.stop))))
             hidden = whole.astype(np.float32)
             for expert, tokens, places in self._chosen():
-                left = activation(linear(x[None, tokens], gate[expert][:, rows])[0])
-                hidden[tokens, places] = left * linear(x[None, tokens], up[expert][:, rows])[0]
+                left, right = (
+                    self._expert_product(phase.layer, role, expert, rows, x[tokens])
+                    for role in (Role.EXPERT_GATE, Role.EXPERT_UP)
+                )
+                hidden[tokens, places] = gates(left, right)
             for place in range(config.experts.chosen):
                 begin = place * config.experts.inner
                 where = slice(begin + rows.start, begin + rows.stop)
@@ -257,16 +267,23 @@ class _Worker:
     def expert_down(self, phase: Phase) -> None:
         experts, (matrix,) = self.plan.config.experts, phase.matrices
         assert experts is not None
-        down = self.run.experts[matrix.role, phase.layer]
         for lane, rows in self._pieces(matrix):
             columns = slice(experts.chosen * experts.inner)
             hidden = self.memory.read(Buffer.HIDDEN, (lane, slice(self.width), columns))
             hidden = hidden.reshape(self.width, experts.chosen, experts.inner)
             y = np.zeros((self.width, rows.stop - rows.start), np.float32)
             for expert, tokens, places in self._chosen():
-                made = linear(hidden[None, tokens, places], down[expert][:, rows])[0]
+                read = hidden[tokens, places]
+                made = self._expert_product(phase.layer, matrix.role, expert, rows, read)
                 y[tokens] += self.choice[tokens, expert][:, None] * made
             self._store(Buffer.MLP_OUTPUT, (phase.writes[0].slot, lane), rows, y)
+
+    def _expert_product(
+        self, layer: int, role: Role, expert: int, rows: slice, x: Floats
+    ) -> Floats:
+        y: Floats = linear(x[None], self.run.experts[role, layer][expert][:, rows])[0]
+        bias = self.run.layers[layer].get(_EXPERT_BIASES[role])
+        return y if bias is None else y + bias[0, expert, rows]
 
     def _chosen(self) -> Iterator[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
         """Yield each chosen expert, its tokens, and its place among the experts of each."""
@@ -419,13 +436,18 @@ class _Worker:
         where = (split, slice(self.width), heads)
         self.memory.write(Buffer.ATTENTION, (lane,), where, partial, self.progress)
 
-    def _merged(self, lane: int) -> Floats:
-        """Merge the splits of all heads of a lane: [T, H/L*h]."""
+    def _merged(self, layer: int, lane: int) -> Floats:
+        """Merge the splits of all heads of a lane, and their sinks: [T, H/L*h]."""
         where = (lane, slice(None), slice(self.width))
         partial = self.memory.read(Buffer.ATTENTION, where)  # [S, T, H/L, h + 2]
         sums, peaks, totals = partial[..., :-2], partial[..., -2:-1], partial[..., -1:]
-        share = np.exp(peaks - peaks.max(axis=0))
-        merged: Floats = (share * sums).sum(axis=0) / (share * totals).sum(axis=0)
+        peak, alone = peaks.max(axis=0), np.zeros((1, 1), np.float32)
+        if Role.SINKS in self.run.layers[layer]:
+            sinks = self.run.layers[layer][Role.SINKS][lane][:, None]
+            peak = np.maximum(peak, sinks)
+            alone = np.exp(sinks - peak)
+        share = np.exp(peaks - peak)
+        merged: Floats = (share * sums).sum(axis=0) / ((share * totals).sum(axis=0) + alone)
         return merged.reshape(self.width, -1)
 
     def _joined(self) -> Floats:

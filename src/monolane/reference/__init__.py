@@ -16,6 +16,7 @@ from monolane.reference._experts import choose_experts
 from monolane.reference._model import ReferenceModel
 from monolane.reference._noise import gumbel_noise, philox
 from monolane.reference._operations import (
+    GATES,
     attend,
     gelu_tanh,
     linear,
@@ -28,6 +29,7 @@ from monolane.reference._operations import (
 from monolane.reference._penalties import count_seen, penalised
 
 __all__ = [
+    "GATES",
     "Cache",
     "ReferenceExecutor",
     "ReferenceModel",

@@ -7,22 +7,20 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.errors import RequestError
-from monolane.model import COMMON_FEATURES, EXPERT_ROLES, Head, LayerRotary, QkNorm, Role, Weights
+from monolane.model import COMMON_FEATURES, Head, LayerRotary, QkNorm, Role, Weights
 from monolane.reference._cache import Cache
 from monolane.reference._experts import choose_experts
 from monolane.reference._operations import (
+    GATES,
     Floats,
     attend,
-    gelu_tanh,
     linear,
     reduce,
     rms_norm,
     rotate,
-    silu,
 )
 
 Layer = dict[Role, Floats]
-_ACTIVATIONS = {"silu": silu, "gelu_tanh": gelu_tanh}
 
 
 class ReferenceModel:
@@ -114,8 +112,10 @@ class ReferenceModel:
         positions = np.arange(first, first + width)
         q_LTHh, k_LTKh = (self._turn(y, positions, rules.rotary) for y in (q_LTHh, k_LTKh))
         keys, values = cache.append(i, k_LTKh, v_LTKh)
-        heads = attend(q_LTHh, keys, values, first, rules.window, config.query_scale)
-        return linear(heads, layer[Role.O])
+        heads = attend(
+            q_LTHh, keys, values, first, rules.window, config.query_scale, layer.get(Role.SINKS)
+        )
+        return linear(heads, layer[Role.O]) + layer.get(Role.O_BIAS, np.float32(0))
 
     def _turn(
         self, x_LTHh: Floats, positions_T: npt.NDArray[np.int64], which: LayerRotary
@@ -129,20 +129,32 @@ class ReferenceModel:
 
     def _mlp(self, layer: Layer, x_LTD: Floats) -> Floats:
         gate, up = linear(x_LTD, layer[Role.GATE]), linear(x_LTD, layer[Role.UP])
-        return linear(_ACTIVATIONS[self.config.activation](gate) * up, layer[Role.DOWN])
+        return linear(GATES[self.config.activation](gate, up), layer[Role.DOWN])
+
+    def _expert(self, i: int, expert: int, x_1TD: Floats) -> Floats:
+        """Return what one expert of layer i makes of its tokens."""
+
+        def product(y_1TX: Floats, role: Role, bias: Role) -> Floats:
+            made = linear(y_1TX, self._experts[role, i][expert])
+            return made + self._layers[i][bias][0, expert] if bias in self._layers[i] else made
+
+        gate = product(x_1TD, Role.EXPERT_GATE, Role.EXPERT_GATE_BIAS)
+        up = product(x_1TD, Role.EXPERT_UP, Role.EXPERT_UP_BIAS)
+        hidden = GATES[self.config.activation](gate, up)
+        return product(hidden, Role.EXPERT_DOWN, Role.EXPERT_DOWN_BIAS)
 
     def _mixture(self, i: int, x_1TD: Floats) -> Floats:
         """Add up what each token's experts make of it, in their order."""
         assert self.config.experts is not None
-        logits_TE = linear(x_1TD, self._layers[i][Role.ROUTER])[0]
+        layer = self._layers[i]
+        logits_TE = linear(x_1TD, layer[Role.ROUTER])[0]
+        logits_TE += layer.get(Role.ROUTER_BIAS, np.float32(0))
         weights_TE = choose_experts(logits_TE, self.config.experts)
         y_1TD = np.zeros_like(x_1TD)
         for expert, weights_T in enumerate(weights_TE.T):
             mine = np.flatnonzero(weights_T)
             if mine.size:
-                gate, up, down = (self._experts[role, i][expert] for role in EXPERT_ROLES)
-                layer = {Role.GATE: gate, Role.UP: up, Role.DOWN: down}
-                y_1TD[:, mine] += weights_T[mine, None] * self._mlp(layer, x_1TD[:, mine])
+                y_1TD[:, mine] += weights_T[mine, None] * self._expert(i, expert, x_1TD[:, mine])
         return y_1TD
 
     def _head(self, x_LTD: Floats) -> Floats:

@@ -55,11 +55,13 @@ def attend(
     first_position: int,
     window: int | None,
     scale: float | None = None,
+    sinks_LH: Floats | None = None,
 ) -> Floats:
     """Causal attention of T queries, from ``first_position`` on, over all S = first + T keys.
 
     Query i sees key j iff j <= i and, in a windowed layer, j > i - window. Scores are multiplied by
-    ``scale``, by default 1 / sqrt(h). Returns [L, T, H*h].
+    ``scale``, by default 1 / sqrt(h). A head's sink is one more score, of a key whose value is 0.
+    Returns [L, T, H*h].
     """
     lanes, width, heads, head_dim = q_LTHh.shape
     group = heads // k_LSKh.shape[2]  # query heads per KV head
@@ -73,7 +75,11 @@ def attend(
     if window is not None:
         hidden |= key <= query - window
     scores[..., hidden] = -np.inf
-    out = np.einsum("lhts,lshc->lthc", softmax(scores), v_LSHh, optimize=True)
+    if sinks_LH is not None:
+        sinks = np.broadcast_to(sinks_LH[:, :, None, None], (*scores.shape[:3], 1))
+        scores = np.concatenate([scores, sinks], axis=-1)
+    shares = softmax(scores)[..., : k_LSKh.shape[1]]
+    out = np.einsum("lhts,lshc->lthc", shares, v_LSHh, optimize=True)
     joined: Floats = out.reshape(lanes, width, heads * head_dim)
     return joined
 
@@ -96,6 +102,30 @@ def gelu_tanh(x: Floats) -> Floats:
     """GELU by the formula with tanh (arXiv:1606.08415, section 2)."""
     bent: Floats = np.tanh(np.float32((2 / np.pi) ** 0.5) * (x + np.float32(0.044715) * x**3))
     return np.float32(0.5) * x * (1 + bent)
+
+
+def silu_gate(gate: Floats, up: Floats) -> Floats:
+    """SwiGLU (arXiv:2002.05202)."""
+    gated: Floats = silu(gate) * up
+    return gated
+
+
+def gelu_gate(gate: Floats, up: Floats) -> Floats:
+    """The same by GELU's tanh formula."""
+    gated: Floats = gelu_tanh(gate) * up
+    return gated
+
+
+def clamped_gate(gate: Floats, up: Floats) -> Floats:
+    """GPT-OSS's: g * sigmoid(1.702 g) * (u + 1), g at most 7 and u from -7 to 7."""
+    slope, limit = np.float32(1.702), np.float32(7)
+    gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+    gated: Floats = silu(slope * gate) / slope * (up + np.float32(1))
+    return gated
+
+
+# How gate and up of an MLP become what its last matrix reads, by the config's activation.
+GATES = {"silu": silu_gate, "gelu_tanh": gelu_gate, "clamped_swiglu": clamped_gate}
 
 
 def reduce(rule: Reduce, outputs: list[Floats]) -> Floats:

@@ -9,6 +9,7 @@ the beginning of an answer: a mark further on is text, for an answer may speak o
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from monolane.text import _channels
 from monolane.text._template import ChatTemplate
 from monolane.text._tokenizer import Tokenizer
 
@@ -25,6 +26,16 @@ class Thinking:
     begin: str
     end: str
     opened: bool = False
+    channels: bool = False  # the first of the channels of an answer: ``_channels.py``
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Every mark that tells parts apart; those that are control tokens must be seen."""
+        return _channels.MARKS if self.channels else (self.begin, self.end)
+
+    def split(self) -> "ThinkingSplit | _channels.ChannelSplit":
+        """Return what splits an answer."""
+        return _channels.ChannelSplit() if self.channels else ThinkingSplit(self)
 
 
 # DeepSeek R1, Qwen3, SmolLM3 and most others; Mistral (Magistral, Ministral); Seed-OSS.
@@ -33,6 +44,8 @@ _MARKS = (
     Thinking("[THINK]", "[/THINK]"),
     Thinking("<seed:think>", "</seed:think>"),
 )
+
+_HARMONY = Thinking(_channels.BEGIN, _channels.END, channels=True)  # GPT-OSS
 
 
 def find_thinking(
@@ -47,8 +60,9 @@ def find_thinking(
     last message, if the answer goes on with that one.
     """
     thinking = _marks(template, tokenizer)
-    if thinking is None:
-        return None
+    if thinking is None or thinking.channels:
+        # A continued message is content, from where it is.
+        return None if continued is not None else thinking
     if continued is not None:
         _, begun, rest = continued.partition(thinking.begin)
         return replace(thinking, opened=True) if begun and thinking.end not in rest else None
@@ -64,6 +78,8 @@ def thinking_switch(template: ChatTemplate) -> str | None:
 
 
 def _marks(template: ChatTemplate, tokenizer: Tokenizer) -> Thinking | None:
+    if _HARMONY.begin in template.source:  # its end is a mark of other templates too
+        return _HARMONY
     for marks in _MARKS:
         if marks.begin in template.source or marks.end in template.source:
             return marks

@@ -23,6 +23,7 @@ from monolane.model.families._gguf import (
     named_stretch,
 )
 from monolane.model.families.gemma3 import GEMMA3, GEMMA3_TEXT
+from monolane.model.families.gpt_oss import GPT_OSS
 from monolane.model.families.laneformer import LANEFORMER
 from monolane.model.families.llama import LLAMA
 from monolane.model.families.mistral import MISTRAL
@@ -45,6 +46,7 @@ FAMILIES = (
     OLMO2,
     GEMMA3_TEXT,
     GEMMA3,
+    GPT_OSS,
 )
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_ARCHITECTURE = {
@@ -109,7 +111,9 @@ def parse_gguf(
 
 def gguf_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
     """Return every tensor that a GGUF file of this config holds."""
-    return list_specs(config, GGUF_NAMES, frozenset(Role))
+    spelling = find_family(config).gguf
+    assert spelling is not None
+    return list_specs(config, {**GGUF_NAMES, **spelling.names}, frozenset(Role))
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -166,7 +170,8 @@ def _check_same(again: ModelConfig, config: ModelConfig) -> None:
 def tensor_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
     """Return every tensor that a checkpoint of this config holds."""
     family = find_family(config)
-    specs = list_specs(config, family.names(config), family.shared(config))
+    names, shared = family.names(config), family.shared(config)
+    specs = list_specs(config, names, shared, family.columns_first)
     return specs if config.quantization is None else quantized_specs(config, specs)
 
 

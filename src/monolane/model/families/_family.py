@@ -32,6 +32,8 @@ class Family:
     # The tensors' names in files, ``{i}`` for the layer, and those without an axis for the lanes.
     names: Callable[[ModelConfig], Mapping[Role, str]]
     shared: Callable[[ModelConfig], frozenset[Role]]
+    # Experts' matrices that files hold with the columns before the rows.
+    columns_first: frozenset[Role] = frozenset()
     # Names of tensors that a checkpoint may hold besides, and that say nothing.
     surplus: Callable[[ModelConfig, str], bool] = lambda config, name: False
     render: Callable[[ModelConfig], dict[str, Any]]

@@ -32,6 +32,9 @@ class GgufSpelling:
     given: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda fields: {}
     # Fields of ModelConfig that the converter has worked into the weights.
     folded: Mapping[str, Any] = field(default_factory=dict)
+    # Fields of rope_scaling that the file leaves to its readers, where it says any.
+    scaling: Mapping[str, Any] = field(default_factory=dict)
+    names: Mapping[Role, str] = field(default_factory=dict)  # other than GGUF_NAMES has them
     experts: bool = False  # its files say expert_count: one architecture may serve two families
 
 
@@ -89,6 +92,12 @@ GGUF_NAMES = {
     Role.EXPERT_UP: "blk.{i}.ffn_up_exps.weight",
     Role.EXPERT_DOWN: "blk.{i}.ffn_down_exps.weight",
     Role.POST_MLP_NORM: "blk.{i}.post_ffw_norm.weight",
+    Role.SINKS: "blk.{i}.attn_sinks.weight",
+    Role.O_BIAS: "blk.{i}.attn_output.bias",
+    Role.ROUTER_BIAS: "blk.{i}.ffn_gate_inp.bias",
+    Role.EXPERT_GATE_BIAS: "blk.{i}.ffn_gate_exps.bias",
+    Role.EXPERT_UP_BIAS: "blk.{i}.ffn_up_exps.bias",
+    Role.EXPERT_DOWN_BIAS: "blk.{i}.ffn_down_exps.bias",
     Role.FINAL_NORM: "output_norm.weight",
     Role.HEAD: "output.weight",
 }
@@ -124,7 +133,7 @@ def gguf_fields(
     if tokens is not None:
         raw["vocab_size"] = len(tokens)
     if (scaling := _scaling(said)) is not None:
-        raw["rope_scaling"] = scaling
+        raw["rope_scaling"] = {**scaling, **spelling.scaling}
     spelled = {place: f"{prefix}{key}" for key, place in (*keys.items(), *_SCALING.items())}
     ids = {place: f"tokenizer.ggml.{names[0]}" for place, names in _IDS.items()}
     fields = Fields(raw, source, {**spelled, **ids, "rope_scaling": f"{prefix}rope.scaling"})

@@ -20,7 +20,7 @@ from monolane.serve._api.limits import (
 )
 from monolane.serve._grammar.compiler import Grammar, compiler_of
 from monolane.serve._grammar.constraint import AtLeast, GrammarWalk
-from monolane.serve._grammar.thinking import after_thinking
+from monolane.serve._grammar.thinking import after_thinking, in_channels
 from monolane.serve._run.choice import Choice
 from monolane.serve._tools.format import AUTO
 from monolane.serve._tools.grammar import answer_grammar
@@ -54,7 +54,16 @@ def prepare_chat(asked: ChatAsked, engine: Engine, tool_format: str = AUTO) -> l
     check_size(asked.choices, budget, asked.sampling.logprobs)
     grammar = answer_grammar(asked.structured, tools)
     if grammar is not None and thinking is not None and engine.tokenizer is not None:
-        grammar = after_thinking(grammar, thinking, engine.tokenizer)
+        if not thinking.channels:
+            grammar = after_thinking(grammar, thinking, engine.tokenizer)
+        elif tools is None or (tools.required and asked.structured is None):
+            grammar = in_channels(grammar, engine.tokenizer, calls=tools is not None)
+        else:
+            raise RequestError(
+                f"{grammar.where}: this model answers in channels, where a grammar holds either "
+                "the text or a call: expected tool_choice 'required' or 'none', or tools that are "
+                "not strict and no response_format"
+            )
     # Texts leave control tokens out, but the parser must see those that mark a call.
     visible = tuple(sorted(tools.marks.values())) if tools else ()
     choices = []

@@ -23,6 +23,22 @@ def after_thinking(grammar: Grammar, thinking: Thinking, tokenizer: Tokenizer) -
         lines = [f"thought: TEXT {end}", r"TEXT: /(.|\n)*/"]
     part = "thought" if thinking.opened else f"({begin or json.dumps(thinking.begin)} thought)?"
     head = "\n".join([f"start: {part} SPACE? @answer", f"SPACE: {_SPACE}", *lines])
+    return _with_head(grammar, head)
+
+
+def in_channels(grammar: Grammar, tokenizer: Tokenizer, *, calls: bool) -> Grammar:
+    """Return the grammar of an answer in channels: an analysis or none, and then the last message.
+
+    ``calls``: the grammar is that of calls, which have their own header; else of the final text.
+    """
+    names = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>")
+    channel, message, end, start = (_token(x, tokenizer) or json.dumps(x) for x in names)
+    thought = f'{channel} "analysis" {message} TEXT {end} {start} "assistant"'
+    last = "@answer" if calls else f'{channel} "final" {message} @answer'
+    return _with_head(grammar, f"start: ({thought})? {last}\nTEXT: /(.|\\n)*/")
+
+
+def _with_head(grammar: Grammar, head: str) -> Grammar:
     text = grammar.text
     rest = json.loads(text)["grammars"] if text.startswith("{") else [{"lark_grammar": text}]
     grammars = [{"lark_grammar": head}, {**rest[0], "name": "answer"}, *rest[1:]]

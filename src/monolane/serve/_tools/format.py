@@ -22,7 +22,7 @@ class ToolFormat:
     A call is spelled in one of three shapes:
 
         object   {"name": NAME, KEY: ARGUMENTS}
-        named    NAME[ARGS]ARGUMENTS
+        named    NAME[ARGS]ARGUMENTS, or with another mark, ``args``
         xml      <function=NAME>, <parameter=KEY>, a value, </parameter>, ..., </function>
 
     That is what an enforced call and the history look like. Reading is more generous: a call begins
@@ -42,6 +42,8 @@ class ToolFormat:
     spaced: bool = False  # an enforced call may have a space behind ``begin``
     bare: bool = False  # an answer may be a call without ``begin``
     named: bool = False  # calls of shape "named" are read
+    args: str = "[ARGS]"  # in them between name and arguments
+    marks: tuple[str, ...] = ()  # further marks, which may be control tokens
     many: bool = True  # several calls in one answer
     short_ids: bool = False  # templates of this family take ids of nine letters and digits only
 
@@ -58,7 +60,7 @@ class ToolFormat:
             )
             return f"<function={name}>\n{values}</function>"
         if self.shape == "named":
-            return f"{name}[ARGS]{_json(arguments)}"
+            return f"{name}{self.args}{_json(arguments)}"
         return _json({"name": name, self.key: arguments})
 
 
@@ -85,6 +87,7 @@ MISTRAL = ToolFormat(
     shown=("[TOOL_CALLS]",),
     spaced=True,
     named=True,
+    marks=("[ARGS]", "[CALL_ID]"),
     short_ids=True,
 )
 MISTRAL_NAMED = replace(
@@ -96,6 +99,21 @@ MISTRAL_NAMED = replace(
     after="",
     shown=("[TOOL_CALLS]", "[ARGS]"),
     spaced=False,
+)
+# GPT-OSS's, behind "<|start|>assistant", with which the prompt ends. A model may write a header
+# otherwise: text/_channels.py brings it into this spelling, and puts that beginning before it.
+HARMONY = ToolFormat(
+    "harmony",
+    "<|start|>assistant to=functions.",
+    shape="named",
+    before="to=functions.",
+    after="<|call|>",
+    shown=("<|channel|>analysis<|message|>", "functions."),
+    spaced=True,
+    named=True,
+    args="<|channel|>commentary json<|message|>",
+    marks=("<|start|>", "<|channel|>", "<|message|>", "<|call|>"),
+    many=False,
 )
 LLAMA = ToolFormat(
     "llama",
@@ -117,7 +135,8 @@ SMOLLM = replace(
 )
 # Where the model shows nothing: what Hermes models write, and plain JSON.
 GENERIC = replace(HERMES, name="generic", shown=(), bare=True)
-FORMATS = (XML, HERMES, MISTRAL_NAMED, MISTRAL, LLAMA, SMOLLM, GENERIC)  # the first that fits
+# The first that fits.
+FORMATS = (XML, HERMES, MISTRAL_NAMED, MISTRAL, LLAMA, SMOLLM, HARMONY, GENERIC)
 # Special tokens that show a format where a template knows tools and spells none of its marks.
 _TOKENS = (LLAMA,)
 
@@ -154,7 +173,10 @@ def mark_ids(tool_format: ToolFormat, engine: Engine) -> dict[str, int]:
     tokenizer = engine.tokenizer
     if tokenizer is None:
         return {}
-    further = ("[ARGS]", "[CALL_ID]") if tool_format.named else ()
-    marks = {tool_format.begin, tool_format.end, *further} & tokenizer.control_spellings.all
+    marks = {
+        tool_format.begin,
+        tool_format.end,
+        *tool_format.marks,
+    } & tokenizer.control_spellings.all
     found = {mark: tokenizer.id_of(mark) for mark in marks}
     return {mark: token for mark, token in found.items() if token is not None}

@@ -56,10 +56,16 @@ def strict_grammar(use: ToolUse) -> str:
     """Return the Lark grammar of any text, and after it calls that meet their schemas, or none.
 
     Where a call needs no mark, an answer that begins with a brace or a bracket is a call.
+    RequestError for a format whose calls are messages of their own.
     """
     tools = tuple(tool if tool.strict else replace(tool, parameters=_ANY) for tool in use.callable)
     form = use.format
     marked = bool(_mark(form))
+    if not marked and not form.bare:
+        raise RequestError(
+            f"tools: calls of the format {form.name} are messages of their own, so no grammar can "
+            "hold text and calls together; leave out strict and allowed_tools, or require a call"
+        )
     text = r"([^\s{\[](.|\n)*)?" if form.bare else r"(.|\n)*"
     mark = re.escape(form.begin).replace("/", r"\/")
     spelled = form.begin not in use.marks  # letter by letter: text must not come to it
@@ -112,7 +118,7 @@ def _call(i: int, tool: Tool, use: ToolUse) -> Iterator[str]:
         return
     if use.format.shape == "named":
         own_id = f"(<[{use.marks['[CALL_ID]']}]> {_ID})?" if "[CALL_ID]" in use.marks else ""
-        mark = _literal("[ARGS]", use.marks)
+        mark = _literal(use.format.args, use.marks)
         yield f"call_{i}: {json.dumps(tool.name)} {own_id} {mark} args_{i}"
     else:
         head = json.dumps(f'{{"name": {json.dumps(tool.name)}, "{use.format.key}": ')

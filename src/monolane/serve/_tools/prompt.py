@@ -23,6 +23,7 @@ from monolane.text import ChatTemplate
 
 Message = dict[str, Any]
 _KNOWS_TOOLS = re.compile(r"\btools\b")
+_KNOWS_THINKING = re.compile(r"\bmessage\.thinking\b")
 _PROBE = "how may I help you"
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 _ID_CHARS = string.ascii_letters + string.digits
@@ -53,6 +54,8 @@ def tool_prompt(
     chat = [_parsed(message, f"messages[{i}]") for i, message in enumerate(messages)]
     form = format_of(engine, format_name) if use is None else use.format
     template = template_for(use, engine)
+    if _KNOWS_THINKING.search(template.source) and "reasoning_content" not in template.source:
+        chat = [*map(_with_thinking, chat)]
     if not _KNOWS_TOOLS.search(template.source):
         spelled = _with_results_as_text(_with_calls_as_text(chat, form))
         return (spelled if use is None else _instructed(spelled, use, engine)), None
@@ -64,6 +67,14 @@ def tool_prompt(
 def template_for(use: ToolUse | None, engine: Engine) -> ChatTemplate:
     """Return the template of a chat, which may be another where there are tools to call."""
     return engine.chat_template if use is None else engine.chat_template.for_tools
+
+
+def _with_thinking(message: Message) -> Message:
+    """Return a message with its thoughts as GPT-OSS's template has them: no content beside them."""
+    thought = message.get("reasoning_content")
+    if not thought or not isinstance(thought, str) or message.get("content"):
+        return message
+    return {**message, "thinking": thought}
 
 
 def _parsed(message: Mapping[str, Any], where: str) -> Message:

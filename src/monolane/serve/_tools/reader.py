@@ -56,7 +56,7 @@ def read_calls(tool_format: ToolFormat, calls: Calls) -> Reader:
         yield from _read_function(calls)
         return (yield from _end(tool_format, None))
     if char != "{" and tool_format.named:
-        yield from _read_named(char, calls)
+        yield from _read_named(char, calls, tool_format.args)
         return ""
     while True:
         yield from _Call(calls).read(char)
@@ -146,17 +146,17 @@ class _Call:
         self._add = calls.add
 
 
-def _read_named(char: str, calls: Calls) -> Generator[None, str, None]:
-    """Read NAME[ARGS]{...}, NAME[CALL_ID]ID[ARGS]{...} or NAME{...}."""
+def _read_named(char: str, calls: Calls, args: str) -> Generator[None, str, None]:
+    """Read NAME[ARGS]{...}, NAME[CALL_ID]ID[ARGS]{...} or NAME{...}; ``args`` is that mark."""
     name = ""
     while char in _NAME:
         name += char
         char = yield
     if not name or (calls.names is not None and name not in calls.names):
         raise NotACallError
-    if char == "[":
+    if char == args[0]:
         mark = char
-        while not mark.endswith("[ARGS]"):
+        while not mark.endswith(args):
             if len(mark) > 100:
                 raise NotACallError
             mark += yield
