@@ -11,9 +11,10 @@ do. Tokens/s of a replay are its tokens, over the sum of what its passes cost an
 the drafter: simulated, from measured parts. A replay takes no account of what the model would say.
 
 ``--engine N`` decodes the first N texts of each kind with the engine's own loop instead, off and
-auto in turns (``_spoken.py``): these tokens/s are of a clock. ``--draft`` names a draft model or a
-folder of heads, as ``monolane serve`` takes it; then each drafter alone takes its turn, too. ``--own N`` takes for answers what
-MODEL, a real one, says greedily, N tokens of each, in place of the edited files.
+auto in turns (``_spoken.py``): these tokens/s are of a clock. ``--own N`` takes for answers what
+MODEL, a real one, says greedily, N tokens of each, in place of the edited files. ``--draft`` names
+a draft model or a folder of heads, as ``monolane serve`` takes it, for ``--engine``; then each
+drafter alone takes its turn, too.
 
 ``fixed N`` drafts up to N tokens always, ``auto`` as many as its own chances make worth their cost.
 ``--arctic`` names the folder of the module _C that arctic-inference's csrc/suffix_decoding builds.
@@ -54,6 +55,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--tokenizer", default="smollm2", help="model whose tokenizer is used")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--context", type=int, default=CONTEXT, help="tokens before a timed pass")
     parser.add_argument("--each", type=int, default=15, help="traces of each kind of edit")
     parser.add_argument("--own", type=int, default=0, help="tokens that MODEL answers itself")
     parser.add_argument("--engine", type=int, default=0, help="texts of each kind to decode")
@@ -69,7 +71,7 @@ def main() -> None:
     is_synthetic = name in SYNTHETIC
     folder = synthetic(name, lambda text: None) if is_synthetic else find_model(name)
     shown = f"synthetic-{name}" if is_synthetic else name
-    costs, records = pass_costs(folder, options.dtype, options.rounds, shown)
+    costs, records = pass_costs(folder, options, shown)
     texts = texts_of(options, is_synthetic)
     if options.engine:
         records += engine_records(folder, options, texts, shown)
@@ -135,19 +137,20 @@ def ids(tokens: npt.ArrayLike) -> Ids:
     return np.array(tokens, np.int32)
 
 
-def pass_costs(folder: Path, dtype: str, rounds: int, shown: str) -> tuple[Costs, list[Record]]:
+def pass_costs(folder: Path, options: argparse.Namespace, shown: str) -> tuple[Costs, list[Record]]:
     """Time plain decoding and passes of each width, in turns; widths between are interpolated."""
-    room = CONTEXT + max(*WIDTHS, PLAIN)
-    model = LoadedModel(folder, dtype, context=room, slots=1, workers=None)
-    model.epoch(0, model.random_tokens(CONTEXT), budget=1)
+    context: int = options.context
+    room = context + max(*WIDTHS, PLAIN)
+    model = LoadedModel(folder, options.dtype, context=room, slots=1, workers=None)
+    model.epoch(0, model.random_tokens(context), budget=1)
     rows = model.random_tokens(max(WIDTHS))
     times: defaultdict[int, list[float]] = defaultdict(list)  # 0: plain
-    for number in range(rounds + 1):  # the first round warms up
-        model.executor.truncate(0, CONTEXT)
+    for number in range(options.rounds + 1):  # the first round warms up
+        model.executor.truncate(0, context)
         _, drawn = model.epoch(0, rows[:1], PLAIN)
         found = {0: (drawn[-1] - drawn[0]) / (PLAIN - 1) / 1e6}
         for width in WIDTHS:
-            model.executor.truncate(0, CONTEXT)
+            model.executor.truncate(0, context)
             begin = time.perf_counter_ns()
             model.executor.logits(0, rows[:width])
             found[width] = (time.perf_counter_ns() - begin) / 1e6
@@ -158,7 +161,7 @@ def pass_costs(folder: Path, dtype: str, rounds: int, shown: str) -> tuple[Costs
     plain = summary(times[0], "ms a token: plain")["median"]
     for width, samples in sorted(times.items()):
         what = f"a pass of {width} tokens" if width else "a token: plain"
-        of = {"engine": "monolane", "model": shown, "dtype": model.dtype, "context": CONTEXT}
+        of = {"engine": "monolane", "model": shown, "dtype": model.dtype, "context": context}
         more = {"width": width, "workers": model.workers}
         figures = summary(samples, f"ms {what}")
         cost = {"cost": round(figures["median"] / plain, 3)}

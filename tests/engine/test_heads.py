@@ -1,4 +1,4 @@
-"""Heads as a caller sees them: the same answers; how they are named and told from models; counts."""
+"""Heads as a caller sees them: the same answers, how they are named, and what is refused."""
 
 import json
 from collections.abc import Iterator

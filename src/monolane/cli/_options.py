@@ -57,6 +57,10 @@ Draft = Annotated[
         "fewer bits, or another as --model names it; or a folder of heads.",
     ),
 ]
+Heads = Annotated[
+    Path | None,
+    typer.Option("--heads", help="Have heads of 'monolane tune heads' draft tokens (CPU)."),
+]
 Ranks = Annotated[
     str,
     typer.Option(

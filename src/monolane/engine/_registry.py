@@ -54,7 +54,7 @@ def find_backend(
 def with_draft(
     name: str, ranks: int | RankAddresses, devices: int, draft: Weights | Heads, dtype: str
 ) -> MakeExecutor:
-    """Return what makes an executor for which a model or heads draft: a processor's, in one rank."""
+    """Return what makes an executor for which a model or heads draft: on CPU, in one rank."""
     check_draft(name, ranks, devices)
     from monolane.cpu import CpuExecutor
 

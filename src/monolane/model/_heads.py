@@ -78,7 +78,7 @@ class Heads:
         return int(self.down.shape[1])
 
     def check(self, config: ModelConfig, source: str) -> None:
-        """ConfigError unless these are of a model's shapes; ``source`` names them in the message."""
+        """ConfigError unless these are of a model's shapes; ``source`` names them in it."""
         for name, mine in (("hidden_size", self.hidden_size), ("vocab_size", self.vocab_size)):
             wanted = getattr(config, name)
             if mine != wanted:
@@ -134,7 +134,7 @@ class Heads:
 
 
 def is_heads(folder: Path) -> bool:
-    """Tell whether a folder's config.json says that it holds heads; ConfigError if it is no JSON."""
+    """Tell whether a folder's config.json says that it holds heads; ConfigError if no JSON."""
     path = folder / _CONFIG
     return path.is_file() and read_json_object(path).get("model_type") == MODEL_TYPE
 

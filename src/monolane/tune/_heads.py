@@ -200,9 +200,7 @@ class _Training:
         rows = np.asarray(self.tokens_R)
         if head.reshape(-1, head.shape[-1]).shape != (self._vocab, hidden):
             return torch.randn(len(rows), hidden) / hidden**0.5
-        sizes = np.square(self._material.hidden_ND[self.places[::7]].astype(np.float32)).mean(
-            axis=1
-        )
+        sizes = np.square(self._material.hidden[self.places[::7]].astype(np.float32)).mean(axis=1)
         scale = float(np.sqrt(sizes).mean())
         return torch.from_numpy(head.reshape(-1, hidden)[rows] * np.float32(scale))
 
@@ -253,14 +251,14 @@ class _Training:
     def _loss(self, places_N: npt.NDArray[np.int64]) -> tuple[Tensor, list[float]]:
         """Return the loss, and of each token of a draft how often it is right."""
         material = self._material
-        state_ND = normed(torch.from_numpy(material.hidden_ND[places_N].astype(np.float32)))
+        state_ND = normed(torch.from_numpy(material.hidden[places_N].astype(np.float32)))
         loss, weight, right = torch.zeros(()), 1.0, []
         for i in range(1, self._recipe.depth + 1):
-            tokens_N = material.ids_N[places_N + i]
+            tokens_N = material.ids[places_N + i]
             embedding_ND = normed(torch.from_numpy(self._embedding_VD[tokens_N]))
             state_ND, logits_NR = self.block(state_ND, embedding_ND)
-            rows_NB = self._row_V[torch.from_numpy(material.best_NB[places_N + i]).long()]
-            chance_NB = torch.from_numpy(material.chance_NB[places_N + i]) * (rows_NB >= 0)
+            rows_NB = self._row_V[torch.from_numpy(material.best[places_N + i]).long()]
+            chance_NB = torch.from_numpy(material.chance[places_N + i]) * (rows_NB >= 0)
             logs_NB = functional.log_softmax(logits_NR, dim=1).gather(1, rows_NB.clamp(min=0))
             loss = loss - weight * (chance_NB * logs_NB).sum(1).mean()
             weight *= _LATER
@@ -284,7 +282,7 @@ class _Training:
 def _most_said(material: Material, vocab: int, count: int) -> npt.NDArray[np.int32]:
     """Return the tokens that the model says most, most first; of a small vocabulary all."""
     said_V = np.zeros(vocab)
-    np.add.at(said_V, material.best_NB, material.chance_NB)
+    np.add.at(said_V, material.best, material.chance)
     return np.argsort(-said_V, kind="stable")[:count].astype(np.int32)
 
 

@@ -8,7 +8,7 @@ so a killed run goes on where it was.
 Shape legend: T tokens of a text, N of all texts, D hidden, B best next tokens.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -36,10 +36,10 @@ Step = Callable[[], None]
 class Material:
     """Texts one behind the other."""
 
-    ids_N: npt.NDArray[np.int32]
-    hidden_ND: npt.NDArray[np.float16]  # what the head reads of each token
-    best_NB: npt.NDArray[np.int32]  # what the model would say behind it, the most probable first
-    chance_NB: npt.NDArray[np.float32]
+    ids: npt.NDArray[np.int32]
+    hidden: npt.NDArray[np.float16]  # what the head reads of each token
+    best: npt.NDArray[np.int32]  # what the model would say behind it, the most probable first
+    chance: npt.NDArray[np.float32]
     starts: list[range]  # of each text, the places that are learnt from: its answer's
 
     def places(self, depth: int, texts: slice) -> npt.NDArray[np.int64]:
@@ -107,13 +107,13 @@ def _given(engine: Engine, text: Path, context: int, seed: int) -> _Make:
 
 
 def _own(engine: Engine, count: int, context: int, seed: int) -> _Make:
-    requests = list(islice(_requests(), seed % _STRIDE, None, _STRIDE))
+    requests = islice(library_requests(), seed % _STRIDE, None, _STRIDE)
     prompts: list[tuple[int, ...]] = []
-    for number in range(len(requests)):
-        user, assistant = requests[number]
-        prompt: Any = [{"role": "user", "content": user}]
+    for number, request in enumerate(requests):
         # In turns, so that the model has to answer and to go on: a chat, and plain code.
-        ids = engine.prompt_ids(prompt if number % 2 else assistant[: len(assistant) // 4 + 1])
+        code = request.assistant[: len(request.assistant) // 4 + 1]
+        chat = [{"role": "user", "content": request.user}]
+        ids = engine.prompt_ids(chat if number % 2 else code)
         if len(ids) <= context // 2:
             prompts.append(ids)
         if len(prompts) == count:
@@ -133,10 +133,6 @@ def _own(engine: Engine, count: int, context: int, seed: int) -> _Make:
         return len(prompt) - 1, np.array([*prompt, *said], np.int32)
 
     return answer
-
-
-def _requests() -> Iterator[tuple[str, str]]:
-    return ((request.user, request.assistant) for request in library_requests())
 
 
 def _joined(folder: Path, count: int) -> Material:
