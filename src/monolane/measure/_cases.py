@@ -67,7 +67,7 @@ class LoadedModel:
         self.transport = "memory" if isinstance(ranks, int) else "tcp"
         self.link_delay = link_delay
         self.drafts, self.drafter = drafts, drafter  # of an Advance
-        self.draft = draft  # as Engine.load takes it
+        self.draft = None if draft is None else Path(draft).name  # what a record says of it
         self._rng = np.random.default_rng(0)
 
     @property

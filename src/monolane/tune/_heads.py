@@ -12,6 +12,7 @@ Shape legend: N places of a step, D hidden, F inner, R drafted vocabulary, V voc
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -222,21 +223,16 @@ class _Training:
                 group["lr"] = schedule.rate(recipe.peak_lr, step)
             loss, _ = self._loss(self._order(step))
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             if gradients.usable(parameters, step):
                 nn.utils.clip_grad_norm_(parameters, 1.0)
                 optimiser.step()
             report(step, float(loss.detach()))
-            now = step + 1
-            keeper.after(
-                now,
-                now == recipe.steps,
-                lambda now=now: {
-                    "step": now,
-                    "block": self.block.state_dict(),
-                    "optimiser": optimiser.state_dict(),
-                },
-            )
+            keeper.after(step + 1, step + 1 == recipe.steps, partial(self._state, optimiser, step))
+
+    def _state(self, optimiser: torch.optim.Optimizer, step: int) -> dict[str, Any]:
+        state = {"block": self.block.state_dict(), "optimiser": optimiser.state_dict()}
+        return state | {"step": step + 1}
 
     def _order(self, step: int) -> npt.NDArray[np.int64]:
         """Return the places of a step: an epoch shows each once, by a function of its number."""

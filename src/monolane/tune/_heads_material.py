@@ -64,9 +64,10 @@ def gather(
         path = folder / f"text-{number:06}.npz"
         if not path.is_file():
             begin, ids = make(number)
-            hidden = engine.hidden(ids).astype(np.float16)
+            fed = ids.tolist()
+            hidden = engine.hidden(fed).astype(np.float16)
             with lock:
-                best, chance = _best(engine.logits(ids))
+                best, chance = _best(engine.logits(fed))
             aside = path.with_suffix(".new")
             with aside.open("wb") as file:
                 np.savez(file, ids=ids, hidden=hidden, best=best, chance=chance, begin=begin)
