@@ -117,6 +117,24 @@ def test_the_bits_are_those_of_plain_decoding(drafts: str, draw: Draw) -> None:
                 assert accepted(got) < drafted / 4
 
 
+def test_the_state_is_what_the_head_read_last() -> None:
+    """Heads that see it alone: it tells the last token, and so the one behind, and no more.
+
+    Every pass verifies one drafted token, so what counts is the second of its rows.
+    """
+    heads = chain_heads()
+    behind = np.zeros_like(heads.head)
+    behind[(5 * np.arange(VOCAB) + 1) % VOCAB] = heads.head
+    still = replace(heads, down=np.zeros_like(heads.down), head=behind)
+    drafting = CpuExecutor(chain_weights(), context=CONTEXT, slots=1, workers=2, draft=still)
+    request = asked(0)
+    got = run(drafting, replace(request, drafts=1, drafter="heads"))
+    assert bits(got) == bits(run(drafting, request))
+    assert accepted(got) == sum(event.drafted for event in got) == 29
+    got = run(drafting, replace(request, drafts=2, drafter="heads"))
+    assert accepted(got) == sum(event.drafted > 0 for event in got)
+
+
 @pytest.mark.parametrize("workers", [1, 3, 8])
 def test_workers_share_the_rows(workers: int) -> None:
     """Also where there are more of them than panels of rows: some have none."""
