@@ -12,17 +12,31 @@ import numpy as np
 from _replay import Ids
 
 from monolane.cpu import CpuExecutor
+from monolane.engine import DraftModel, ModelFiles
 from monolane.epoch import AUTO_DRAFTS, Advance, TokenEvent
-from monolane.model import Weights
-
-CASES = {"off": 0, "auto": AUTO_DRAFTS}
 
 
 class Speaker:
     """A model on this machine, with a slot that keeps the prompt and one that goes on from it."""
 
-    def __init__(self, folder: Path, dtype: str, context: int) -> None:
-        self.executor = CpuExecutor(Weights.open(folder), dtype, context=context, slots=2)
+    def __init__(self, folder: Path, dtype: str, context: int, draft: str | None = None) -> None:
+        files = ModelFiles.open(folder)
+        weights, tokenizer = files.weights(), files.tokenizer()
+        found = None if draft is None else DraftModel.open(draft, files, weights, tokenizer)
+        self.executor = CpuExecutor(
+            weights,
+            dtype,
+            context=context,
+            slots=2,
+            draft=None if found is None else found.weights,
+            draft_dtype="auto" if found is None else found.dtype,
+        )
+
+    @property
+    def cases(self) -> tuple[str, ...]:
+        """Who may draft: nobody last; with a draft model or heads, each drafter alone, too."""
+        drafter = self.executor.drafter
+        return ("auto", "suffix", drafter, "off") if drafter else ("auto", "off")
 
     def read(self, prompt: Ids) -> None:
         """Feed a prompt but for its last token."""
@@ -41,7 +55,8 @@ class Speaker:
                 slot=1,
                 token_ids=(int(prompt[-1]),),
                 budget=tokens,
-                drafts=CASES[case],
+                drafts=0 if case == "off" else AUTO_DRAFTS,
+                drafter="auto" if case == "off" else case,
                 history=prompt[:-1].astype(np.uint32),
                 prompt=len(prompt),
             )

@@ -1,7 +1,7 @@
 """What drafts from the text itself bring: tokens per pass, cost of each width, speed.
 
     python bench/speculation.py [MODEL] [--dtype int8] [--own N] [--engine N] [--arctic FOLDER]
-                                [--out DIR]
+                                [--draft NAME] [--out DIR]
 
 Sixty edits of files of Python's own library (``_edits.py``), tokenised by SmolLM2's tokenizer, are
 replayed: a pass takes of a draft what the answer goes on with (``_replay.py``). The cost of a pass
@@ -12,7 +12,9 @@ the drafter: simulated, from measured parts. A replay takes no account of what t
 
 ``--engine N`` decodes the first N texts of each kind with the engine's own loop instead, off and
 auto in turns (``_spoken.py``): these tokens/s are of a clock. ``--own N`` takes for answers what
-MODEL, a real one, says greedily, N tokens of each, in place of the edited files.
+MODEL, a real one, says greedily, N tokens of each, in place of the edited files. ``--draft`` names
+a draft model or a folder of heads, as ``monolane serve`` takes it, for ``--engine``; then each
+drafter alone takes its turn, too.
 
 ``fixed N`` drafts up to N tokens always, ``auto`` as many as its own chances make worth their cost.
 ``--arctic`` names the folder of the module _C that arctic-inference's csrc/suffix_decoding builds.
@@ -53,25 +55,30 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--tokenizer", default="smollm2", help="model whose tokenizer is used")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--context", type=int, default=CONTEXT, help="tokens before a timed pass")
     parser.add_argument("--each", type=int, default=15, help="traces of each kind of edit")
     parser.add_argument("--own", type=int, default=0, help="tokens that MODEL answers itself")
     parser.add_argument("--engine", type=int, default=0, help="texts of each kind to decode")
+    parser.add_argument("--draft", help="with --engine: a draft model, or heads, beside suffixes")
     parser.add_argument("--tokens", type=int, default=400, help="of an answer that is decoded")
     parser.add_argument("--plain", type=int, default=48, help="of them with speculation off")
     parser.add_argument("--arctic", type=Path, help="folder of the peer's module _C")
     parser.add_argument("--out", type=Path, help="folder for the results file")
     options = parser.parse_args()
+    if options.draft and not options.engine:
+        parser.error("--draft: expected --engine N too: nothing but a clock tells what it costs")
     name = options.model
     is_synthetic = name in SYNTHETIC
     folder = synthetic(name, lambda text: None) if is_synthetic else find_model(name)
     shown = f"synthetic-{name}" if is_synthetic else name
-    costs, records = pass_costs(folder, options.dtype, options.rounds, shown)
+    costs, records = pass_costs(folder, options, shown)
     texts = texts_of(options, is_synthetic)
     if options.engine:
         records += engine_records(folder, options, texts, shown)
     else:
         records += replays(options.arctic, texts, costs, shown)
     what = f"speculation-{shown}" + "-engine" * bool(options.engine) + "-own" * bool(options.own)
+    what += f"-{Path(options.draft).name}" if options.draft else ""
     python = ".".join(map(str, sys.version_info[:3]))
     publish(records, what, options.out, python=python, tokenizer=options.tokenizer, seed=SEED)
 
@@ -130,19 +137,20 @@ def ids(tokens: npt.ArrayLike) -> Ids:
     return np.array(tokens, np.int32)
 
 
-def pass_costs(folder: Path, dtype: str, rounds: int, shown: str) -> tuple[Costs, list[Record]]:
+def pass_costs(folder: Path, options: argparse.Namespace, shown: str) -> tuple[Costs, list[Record]]:
     """Time plain decoding and passes of each width, in turns; widths between are interpolated."""
-    room = CONTEXT + max(*WIDTHS, PLAIN)
-    model = LoadedModel(folder, dtype, context=room, slots=1, workers=None)
-    model.epoch(0, model.random_tokens(CONTEXT), budget=1)
+    context: int = options.context
+    room = context + max(*WIDTHS, PLAIN)
+    model = LoadedModel(folder, options.dtype, context=room, slots=1, workers=None)
+    model.epoch(0, model.random_tokens(context), budget=1)
     rows = model.random_tokens(max(WIDTHS))
     times: defaultdict[int, list[float]] = defaultdict(list)  # 0: plain
-    for number in range(rounds + 1):  # the first round warms up
-        model.executor.truncate(0, CONTEXT)
+    for number in range(options.rounds + 1):  # the first round warms up
+        model.executor.truncate(0, context)
         _, drawn = model.epoch(0, rows[:1], PLAIN)
         found = {0: (drawn[-1] - drawn[0]) / (PLAIN - 1) / 1e6}
         for width in WIDTHS:
-            model.executor.truncate(0, CONTEXT)
+            model.executor.truncate(0, context)
             begin = time.perf_counter_ns()
             model.executor.logits(0, rows[:width])
             found[width] = (time.perf_counter_ns() - begin) / 1e6
@@ -153,7 +161,7 @@ def pass_costs(folder: Path, dtype: str, rounds: int, shown: str) -> tuple[Costs
     plain = summary(times[0], "ms a token: plain")["median"]
     for width, samples in sorted(times.items()):
         what = f"a pass of {width} tokens" if width else "a token: plain"
-        of = {"engine": "monolane", "model": shown, "dtype": model.dtype, "context": CONTEXT}
+        of = {"engine": "monolane", "model": shown, "dtype": model.dtype, "context": context}
         more = {"width": width, "workers": model.workers}
         figures = summary(samples, f"ms {what}")
         cost = {"cost": round(figures["median"] / plain, 3)}
@@ -207,20 +215,25 @@ def engine_records(
     if not options.own:
         chosen = renumbered(chosen)
     room = max(len(prompt) for _, prompt, _ in chosen) + options.tokens
-    speaker = Speaker(folder, options.dtype, room)
+    speaker = Speaker(folder, options.dtype, room, options.draft)
     speeds: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    counts: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
     for kind, prompt, answer in chosen:
         speaker.read(prompt)
         tokens = min(options.tokens, len(answer))
         script = None if options.own else answer[:tokens].tolist()
         said = {}
-        for case in ("auto", "off"):
-            count = tokens if case == "auto" else min(tokens, options.plain)
+        for case in turns(speaker.cases, len(speeds[kind, "off"])):
+            count = min(tokens, options.plain) if case == "off" else tokens
             events = speaker.speak(prompt, count, case, script)
             said[case] = [event.token_id for event in events]
             speeds[kind, case].append(tokens_per_second(events))
-        if said["off"] != said["auto"][: len(said["off"])]:
-            raise SystemExit("speculation: expected the same text with speculation off and auto")
+            drafted = sum(event.drafted for event in events)
+            right = sum(event.accepted > 0 for event in events)
+            for i, value in enumerate((len(events), drafted, right)):
+                counts[kind, case][i] += value
+        if any(said["off"] != text[: len(said["off"])] for text in said.values()):
+            raise SystemExit("speculation: expected the same text with speculation off and on")
         sys.stderr.write(f"{kind}: {speeds[kind, 'off'][-1]:.1f}, {speeds[kind, 'auto'][-1]:.1f}\n")
     records = []
     for (kind, case), found in speeds.items():
@@ -228,10 +241,21 @@ def engine_records(
         ratios = [a / b for a, b in zip(found, speeds[kind, "off"], strict=True)]
         record = {"name": "speculation engine", "engine": "monolane", "model": shown}
         record |= {"dtype": speaker.executor.dtype, "case": case, "kind": kind}
-        record |= {"tokens": options.tokens if case == "auto" else options.plain}
+        record |= {"tokens": options.plain if case == "off" else options.tokens}
+        said_tokens, drafted, right = counts[kind, case]
+        record |= {"drafted_share": round(drafted / said_tokens, 3)}
+        record |= {"accepted_share": round(right / max(drafted, 1), 4)}
+        if options.draft and case != "off":
+            record |= {"draft": Path(options.draft).name}
         records.append({**record, **figures, "times_plain": round(float(np.median(ratios)), 3)})
     speaker.executor.close()
     return records
+
+
+def turns(cases: Sequence[str], text: int) -> tuple[str, ...]:
+    """Return the cases in an order that changes from text to text: machines drift."""
+    at = text % len(cases)
+    return (*cases[at:], *cases[:at])
 
 
 def renumbered(texts: Sequence[Text]) -> list[Text]:

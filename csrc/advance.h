@@ -13,8 +13,8 @@ namespace monolane {
 constexpr int32_t kAutoDrafts = -1;  // as many as pay
 
 // Who drafts: monolane.epoch.DRAFTERS names these.
-enum class DraftBy : int32_t { kAny, kSuffix, kModel };
-constexpr int kDrafters = 3;
+enum class DraftBy : int32_t { kAny, kSuffix, kModel, kHeads };
+constexpr int kDrafters = 4;
 
 // The most probable token, without any limit or penalty.
 constexpr Draw kPlainDraw = {.seed = 0,

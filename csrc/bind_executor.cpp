@@ -25,6 +25,8 @@ namespace monolane {
 namespace {
 
 using Words = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Table = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Tokens = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<const uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using OwnRows = nb::ndarray<nb::numpy, uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using OwnBytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -403,6 +405,24 @@ void bind_executor(nb::module_& m) {
           "model"_a,
           "Have another executor, with as many workers and slots, draft tokens for this one, on "
           "this one's threads.")
+      .def(
+          "set_heads",
+          [](BoundExecutor& e, const Table& gate, const Table& up, const Table& down,
+             const Table& head, const Tokens& tokens, float norm_eps) {
+            const auto size = [](size_t n) { return static_cast<int64_t>(n); };
+            const size_t hidden = down.shape(0), inner = down.shape(1), drafted = head.shape(0);
+            const auto fits = [](const Table& x, size_t rows, size_t columns) {
+              return x.shape(0) == rows && x.shape(1) == columns;
+            };
+            if (!fits(gate, inner, 2 * hidden) || !fits(up, inner, 2 * hidden) ||
+                !fits(head, drafted, hidden) || tokens.size() != drafted || drafted == 0) {
+              refuse("heads: expected gate and up [F, 2D], down [D, F], head [R, D], tokens [R]");
+            }
+            e.executor.set_heads({size(hidden), size(inner), size(drafted), e.vocab, gate.data(),
+                                  up.data(), down.data(), head.data(), tokens.data(), norm_eps});
+          },
+          "gate"_a, "up"_a, "down"_a, "head"_a, "tokens"_a, "norm_eps"_a,
+          "Have heads draft tokens, see csrc/heads_drafter.h; what is given is copied.")
       .def(
           "script",
           [](BoundExecutor& e, int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws) {

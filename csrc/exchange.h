@@ -50,12 +50,13 @@ struct Chore {
 // One trip of T rows through the phases; laid out by the leader, read by all.
 struct Pass {
   int32_t width = 0;  // 0: the epoch is over
-  bool lent = false;  // instead, take part in an epoch of the draft model, and come back
+  bool lent = false;  // instead, take part in what the joint drafter does, and come back
   Row rows[kMaxWidth];
   int32_t wanted = 0;  // rows whose logits are wanted, in order
   int32_t wanted_row[kMaxWidth];
-  bool hidden = false;  // instead of logits, what the head reads of every row is wanted
-  Chore chore;          // to be done at the end of an epoch
+  bool hidden = false;   // instead of logits, what the head reads of every row is wanted
+  bool offered = false;  // beside the logits, that is wanted of the same rows
+  Chore chore;           // to be done at the end of an epoch
 };
 
 // Which of a plan's workers this process runs: those of a run of whole groups.

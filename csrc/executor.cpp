@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "model_drafter.h"
 #include "worker.h"
 
 namespace monolane {
@@ -251,12 +252,27 @@ void Executor::set_draft_model(Executor& model) {
   check_idle("draft model");
   const bool alone = exchange_.ranks() == 1 && model.exchange_.ranks() == 1;
   if (!alone || model.workers_.size() != workers_.size() ||
-      model.lengths_.size() != lengths_.size() || model.draft_model_ != nullptr || &model == this) {
+      model.lengths_.size() != lengths_.size() || model.speculation_.joint() != nullptr ||
+      &model == this) {
     throw std::invalid_argument(
         "draft model: expected one of its own, in one rank, with the same workers and slots");
   }
-  draft_model_ = &model;
-  speculation_.set_model(model, plan_.header.vocab);
+  speculation_.set_joint(
+      std::make_unique<ModelDrafter>(model, static_cast<int>(lengths_.size()), plan_.header.vocab));
+}
+
+void Executor::set_heads(const HeadsWeights& heads) {
+  check_idle("heads");
+  const PlanHeader& h = plan_.header;
+  if (exchange_.ranks() != 1 || heads.hidden != h.hidden || heads.vocab != h.vocab) {
+    throw std::invalid_argument(
+        "heads: expected those of a model with " + std::to_string(h.hidden) +
+        " hidden columns and " + std::to_string(h.vocab) + " tokens, in one rank, got " +
+        std::to_string(heads.hidden) + " and " + std::to_string(heads.vocab));
+  }
+  speculation_.set_joint(std::make_unique<HeadsDrafter>(kernels_, weights_.embedding, heads,
+                                                        static_cast<int>(workers_.size()),
+                                                        static_cast<int>(lengths_.size())));
 }
 
 void Executor::lay_out_epoch(std::vector<Advance> advances) {
@@ -354,7 +370,7 @@ void Executor::work(Worker& w) {
       return;
     }
     if (pass_.lent) {
-      draft_model_->take_part(w.index);
+      speculation_.joint()->take_part(w.index);
       continue;
     }
     const int32_t width = pass_.width;  // kept: in the last phase the leader writes the next pass

@@ -19,9 +19,9 @@
 #include "advance.h"
 #include "choose.h"
 #include "exchange.h"
+#include "heads_drafter.h"
 #include "kernels.h"
 #include "kv_cache.h"
-#include "model_drafter.h"
 #include "plan.h"
 #include "progress.h"
 #include "routing.h"
@@ -111,6 +111,10 @@ class Executor {
   // Throws std::invalid_argument if it has other workers or slots, or either has several ranks.
   void set_draft_model(Executor& model);
 
+  // From the next epoch on, has heads draft. Throws std::invalid_argument if their shapes are not
+  // the model's, or there are several ranks.
+  void set_heads(const HeadsWeights& heads);
+
   // In a draft model's executor: lays out an epoch, which says of each token that it draws, and
   // gets told whether its slot goes on. Then every worker of the executor for which it drafts calls
   // `take_part`, which returns when the epoch is over.
@@ -163,6 +167,9 @@ class Executor {
     std::vector<float> logits = {};          // [rows, V] once parked: from its first row then on
     const float* row_logits = nullptr;       // in there, of the next row; null: was not parked yet
     int64_t parked_ns = 0;                   // when, if its guide could not have been there before
+    // Where heads draft: of the last pass, what the head read from its first wanted row on, [rows,
+    // D].
+    std::vector<float> hidden = {};
   };
   struct Worker;  // what only it touches: residual streams, activations, scratch
 
@@ -189,6 +196,7 @@ class Executor {
   void lend_workers();
   void time_pass();
   void add_rows(Running& running);
+  void keep_hidden(Running& running);
   bool settle_parked();
   void park(Running& running, const float* logits);
   bool take_guide(Running& running);
@@ -280,10 +288,9 @@ class Executor {
   TokenRing ring_;
   ChooseScratch scratch_;
   Speculation speculation_;
-  Executor* draft_model_ = nullptr;
   OnToken on_token_ = nullptr;  // of an epoch that drafts for another executor
   // Of a pass: scratch.
-  std::vector<ModelAsk> asks_;
+  std::vector<DraftAsk> asks_;
   std::vector<Draft*> drafts_;
   int64_t pass_begun_ns_ = 0;  // of a pass whose rows all decode; 0: of another
   bool in_epoch_ = false;

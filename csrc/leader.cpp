@@ -18,6 +18,7 @@ void Executor::lay_out_pass() {
     pass_.width = 0;
     pass_.wanted = 0;
     pass_.hidden = all_hidden_ != nullptr;
+    pass_.offered = false;
     pass_.chore = chore_;
     const uint32_t calls = call_count_.load(std::memory_order_acquire);  // before looking for them
     if (yield_.load(std::memory_order_relaxed)) {
@@ -71,7 +72,7 @@ void Executor::draft() {
   for (Running& running : running_) {
     if (!ask_for_drafts(running, rows, reading)) running.draft.clear();
   }
-  if (!asks_.empty()) speculation_.draft_by_model(asks_, rows, [this] { lend_workers(); }, yield_);
+  if (!asks_.empty()) speculation_.draft_jointly(asks_, rows, [this] { lend_workers(); }, yield_);
   drafts_.clear();
   for (Running& running : running_) {
     Draft& draft = running.draft;
@@ -87,7 +88,7 @@ void Executor::draft() {
   if (!drafts_.empty()) speculation_.share_out(drafts_, rows);
 }
 
-// Has the slot's own drafter propose tokens, and notes whether a draft model is to be asked, too.
+// Has the slot's own drafter propose tokens, and notes whether the joint one is to be asked, too.
 // Returns whether the slot may have drafts in this pass.
 bool Executor::ask_for_drafts(Running& running, int rows, bool reading) {
   const Advance& advance = running.advance;
@@ -106,16 +107,21 @@ bool Executor::ask_for_drafts(Running& running, int rows, bool reading) {
   const size_t wanted = static_cast<size_t>(most);
   speculation_.propose(advance, position, wanted, running.draft);
   running.draft.wait = advance.guided ? speculation_.wait() : 0;
-  speculation_.ask_model(advance, position, wanted, left, running.draft, asks_);
+  // Forced tokens that were not fed yet lie between what the head read and the last token: then
+  // the slot is fed them first, and does not come here.
+  const float* hidden = running.hidden.empty()
+                            ? nullptr
+                            : running.hidden.data() + running.right * plan_.header.hidden;
+  speculation_.ask_joint(advance, position, wanted, left, hidden, running.draft, asks_);
   return true;
 }
 
-// Has all workers, this one too, run the epoch that the draft model's executor has laid out. It has
-// passes of its own, in which all take part: so nobody still reads this one when it returns.
+// Has all workers, this one too, take part in what the joint drafter does. They meet in it, so
+// nobody still reads this pass when it returns.
 void Executor::lend_workers() {
   pass_.lent = true;
   exchange_.publish_pass(workers_.front()->passes++);
-  draft_model_->take_part(0);
+  speculation_.joint()->take_part(0);
   pass_.lent = false;
 }
 
@@ -133,6 +139,8 @@ void Executor::add_rows(Running& running) {
     const bool last = decoding || running.fed == advance.tokens.size();
     if ((last || all_logits_ != nullptr) && !pass_.hidden) {
       running.row = pass_.wanted;
+      const JointDrafter* joint = speculation_.joint();
+      pass_.offered |= advance.drafts != 0 && joint != nullptr && joint->reads_hidden();
       pass_.wanted_row[pass_.wanted++] = pass_.width;
     }
     pass_.rows[pass_.width++] = {advance.slot, static_cast<int32_t>(length++), token};
@@ -168,9 +176,19 @@ void Executor::choose_tokens() {
   }
   for (Running& running : running_) {
     if (running.done || running.row < 0) continue;
+    if (pass_.offered) keep_hidden(running);
     const float* row = logits + running.row * vocab;
     running.row = -1;
     settle(running, row);
+  }
+}
+
+// Keeps what the head read of a slot's rows: heads draft from that of the row drawn from last.
+void Executor::keep_hidden(Running& running) {
+  const int64_t hidden = plan_.header.hidden;
+  running.hidden.resize((running.draft.used + 1) * hidden);
+  for (size_t i = 0; i <= running.draft.used; ++i) {
+    merge_lanes(pass_.wanted_row[running.row + i], running.hidden.data() + i * hidden);
   }
 }
 

@@ -1,7 +1,6 @@
 #include "model_drafter.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "executor.h"
 
@@ -14,23 +13,12 @@ constexpr size_t kFew = 32;       // to be read, in addition to drafting: hardly
 // longer than a small model's pass, and hardly any draw goes beyond.
 constexpr uint32_t kMostRanked = 64;
 constexpr int32_t kLarge = 1024;  // tokens of a vocabulary from which on that is worth it
-constexpr float kFar = 16;        // logits that lie this far below the best add 1e-7 each
 
 // How the draft model draws for a sequence that draws like this.
 Draw draw_for(Draw draw, int32_t vocab) {
   const bool limited = vocab >= kLarge && (draw.top_p < 1 || draw.min_p > 0);
   if (limited) draw.top_k = draw.top_k == 0 ? kMostRanked : std::min(draw.top_k, kMostRanked);
   return draw;
-}
-
-// An estimate, which experience corrects: of the logits as they are, in float.
-float chance_of(const float* logits, int32_t vocab, int32_t token) {
-  const float peak = *std::max_element(logits, logits + vocab);
-  float total = 0;
-  for (int32_t i = 0; i < vocab; ++i) {
-    if (logits[i] > peak - kFar) total += std::exp(logits[i] - peak);
-  }
-  return std::exp(logits[token] - peak) / total;
 }
 
 }  // namespace
@@ -49,13 +37,13 @@ size_t ModelDrafter::common(int slot, const std::vector<int32_t>& tokens) const 
   return resumes ? same : 0;
 }
 
-double ModelDrafter::reading_cost(int slot, const std::vector<int32_t>& tokens) const {
-  const size_t unread = tokens.size() - common(slot, tokens);
+double ModelDrafter::reading_cost(const DraftAsk& ask) const {
+  const size_t unread = ask.tokens->size() - common(ask.advance->slot, *ask.tokens);
   return unread <= kFew ? 0 : static_cast<double>(unread) * read_.of(1);
 }
 
 // Fills in what the model's slot is to do; returns whether it has to do anything.
-bool ModelDrafter::prepare(const ModelAsk& ask, Advance& advance) {
+bool ModelDrafter::prepare(const DraftAsk& ask, Advance& advance) {
   const PlanHeader& header = model_.plan().header;
   const std::vector<int32_t>& tokens = *ask.tokens;
   const int slot = ask.advance->slot;
@@ -82,13 +70,15 @@ bool ModelDrafter::prepare(const ModelAsk& ask, Advance& advance) {
   return true;
 }
 
-void ModelDrafter::draft(std::vector<ModelAsk>& asks, const GoOn& go_on,
+void ModelDrafter::take_part(int worker) { model_.take_part(worker); }
+
+void ModelDrafter::draft(std::vector<DraftAsk>& asks, const GoOn& go_on,
                          const std::function<void()>& lend, const std::atomic<bool>& stop) {
   std::vector<Advance> advances;
-  std::vector<const ModelAsk*> asked(held_.size(), nullptr);  // by slot: those that draft
+  std::vector<const DraftAsk*> asked(held_.size(), nullptr);  // by slot: those that draft
   std::vector<int> steps(held_.size(), 0);                    // by slot: tokens drawn
   size_t most_read = 0, all_read = 0;
-  for (const ModelAsk& ask : asks) {
+  for (const DraftAsk& ask : asks) {
     Advance advance;
     if (!prepare(ask, advance)) continue;
     const int slot = advance.slot;
@@ -101,7 +91,7 @@ void ModelDrafter::draft(std::vector<ModelAsk>& asks, const GoOn& go_on,
   const int sequences = static_cast<int>(advances.size());
   model_.prepare(std::move(advances), [&](int32_t slot, int32_t token, const float* logits) {
     ++steps[slot];
-    const ModelAsk* ask = asked[slot];
+    const DraftAsk* ask = asked[slot];
     if (ask == nullptr || token >= vocab_) return false;
     held_[slot].push_back(token);
     const float stated = chance_of(logits, model_.plan().header.vocab, token);
@@ -115,7 +105,7 @@ void ModelDrafter::draft(std::vector<ModelAsk>& asks, const GoOn& go_on,
   } else {
     read_.add(1, took / static_cast<int64_t>(all_read));
   }
-  for (const ModelAsk& ask : asks) {  // the last token drawn was not fed
+  for (const DraftAsk& ask : asks) {  // the last token drawn was not fed
     const int slot = ask.advance->slot;
     held_[slot].resize(static_cast<size_t>(model_.length(slot)));
   }

@@ -489,7 +489,7 @@ void Executor::project_head(Worker& w, const PlanPhase& phase) {
   const bool shared = plan_.shared_head();
   float* logits = exchange_.logits();
   if (!shared) update(w, phase);
-  if (!shared && pass_.hidden) offer_normed(w);
+  if (!shared && (pass_.hidden || pass_.offered)) offer_normed(w);
   if (wanted == 0) return;
 
   const PlanShare own = share(w, part.share);

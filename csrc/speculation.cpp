@@ -17,7 +17,7 @@ constexpr size_t kCatchUp = 512;  // tokens that a drafter reads in a pass: tens
 // What drafts must promise over none. Estimates are noisy: without it, text with nothing to copy
 // would pay for passes that only seem to be worth it.
 constexpr double kMargin = 1.03;
-// Of a draft model that nobody knows yet: what makes it worth a first try.
+// Of a joint drafter that nobody knows yet: what makes it worth a first try.
 constexpr float kFirstFollows = 0.7f;
 // What it may cost where it does not pay: this part of the time that passes take is saved up for
 // short drafts, from which one learns whether it would by now, up to so much.
@@ -118,7 +118,7 @@ void Speculation::propose(const Advance& advance, int64_t position, size_t most,
       draft.tokens[count] = mine.drafts[position + count];
       draft.stated[count] = 1;
     }
-  } else if (advance.drafter != DraftBy::kModel &&
+  } else if ((advance.drafter == DraftBy::kAny || advance.drafter == DraftBy::kSuffix) &&
              mine.drafter->length() == mine.tokens.size()) {  // else it has not caught up yet
     count = mine.drafter->draft(most, draft.tokens.data(), draft.stated.data());
   }
@@ -127,38 +127,38 @@ void Speculation::propose(const Advance& advance, int64_t position, size_t most,
   for (const float stated : draft.stated) state(mine, draft, stated);
 }
 
-void Speculation::ask_model(const Advance& advance, int64_t position, size_t most, int64_t left,
-                            Draft& draft, std::vector<ModelAsk>& asks) const {
+void Speculation::ask_joint(const Advance& advance, int64_t position, size_t most, int64_t left,
+                            const float* hidden, Draft& draft, std::vector<DraftAsk>& asks) const {
   const Slot& mine = slots_[advance.slot];
   // It has to know the whole sequence. What is scripted is not to be replaced.
   const bool known = static_cast<int64_t>(mine.tokens.size()) == position;
-  if (model_ == nullptr || advance.drafter == DraftBy::kSuffix || !known || !mine.drafts.empty()) {
-    return;
-  }
-  asks.push_back({&advance, &mine.tokens, mine.prompt, most, left, &draft});
+  if (joint_ == nullptr || !known || !mine.drafts.empty()) return;
+  if (advance.drafter != DraftBy::kAny && advance.drafter != joint_->by()) return;
+  if (joint_->reads_hidden() && hidden == nullptr) return;
+  asks.push_back({&advance, &mine.tokens, mine.prompt, most, left, &draft, hidden});
 }
 
-void Speculation::draft_by_model(std::vector<ModelAsk>& asks, int rows,
-                                 const std::function<void()>& lend, const std::atomic<bool>& stop) {
+void Speculation::draft_jointly(std::vector<DraftAsk>& asks, int rows,
+                                const std::function<void()>& lend, const std::atomic<bool>& stop) {
   const int sequences = static_cast<int>(asks.size());
   bool probes = true;
-  std::erase_if(asks, [&](ModelAsk& ask) {
+  std::erase_if(asks, [&](DraftAsk& ask) {
     const bool given = ask.advance->drafts != kAutoDrafts;
     if (!given && !pays(ask, rows, sequences)) return true;
     ask.draft->clear();
-    ask.draft->by = DraftBy::kModel;
+    ask.draft->by = joint_->by();
     probes &= ask.probe;
     return false;
   });
   if (asks.empty()) return;
-  const auto go_on = [&](const ModelAsk& ask, int32_t token, float stated) {
+  const auto go_on = [&](const DraftAsk& ask, int32_t token, float stated) {
     ask.draft->tokens.push_back(token);
     ask.draft->stated.push_back(stated);
     state(slots_[ask.advance->slot], *ask.draft, stated);
     return ask.draft->chances.back() * ask.rate >= ask.least;
   };
   const int64_t begun = now_ns();
-  model_->draft(asks, go_on, lend, stop);
+  joint_->draft(asks, go_on, lend, stop);
   if (probes) allowance_ -= static_cast<double>(now_ns() - begun);
 }
 
@@ -175,14 +175,14 @@ double Speculation::best_rate(const Draft& draft, int rows) const {
   return best;
 }
 
-// Whether asking the draft model promises more tokens a second, what it has to read first
+// Whether asking the joint drafter promises more tokens a second, what it has to read first
 // included, or may be tried to learn that. Then says when to stop drafting.
-bool Speculation::pays(ModelAsk& ask, int rows, int sequences) const {
+bool Speculation::pays(DraftAsk& ask, int rows, int sequences) const {
   const Slot& mine = slots_[ask.advance->slot];
   const double plain = cost_.of(rows);
   if (plain == 0) return false;  // nothing was run yet
-  const double step = model_->cost(sequences) / sequences;
-  const double reading = model_->reading_cost(ask.advance->slot, *ask.tokens);
+  const double step = joint_->cost(sequences) / sequences;
+  const double reading = joint_->reading_cost(ask);
   const double other = best_rate(*ask.draft, rows);
   ask.rate = mine.follows.of(0, follows_.of(0, kFirstFollows));
   double expected = rows, chance = 1, waited = 0, best = 0;
@@ -250,7 +250,7 @@ void Speculation::learn(int slot, const Draft& draft, size_t i, bool right) {
   const int by = static_cast<int>(draft.by);
   slots_[slot].acceptance[by].add(draft.stated[i], right);
   acceptance_[by].add(draft.stated[i], right);
-  if (draft.by != DraftBy::kModel) return;
+  if (draft.by == DraftBy::kSuffix) return;
   slots_[slot].follows.add(0, right);
   follows_.add(0, right);
 }

@@ -13,7 +13,7 @@
 
 #include "advance.h"
 #include "drafter.h"
-#include "model_drafter.h"
+#include "joint_drafter.h"
 #include "pass_cost.h"
 
 namespace monolane {
@@ -51,10 +51,9 @@ class Speculation {
   // the model's stead. Empty: as always.
   void script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws);
 
-  // Has this model draft, too, for sequences of a vocabulary.
-  void set_model(Executor& model, int32_t vocab) {
-    model_ = std::make_unique<ModelDrafter>(model, static_cast<int>(slots_.size()), vocab);
-  }
+  // Has this one draft, too.
+  void set_joint(std::unique_ptr<JointDrafter> drafter) { joint_ = std::move(drafter); }
+  JointDrafter* joint() const { return joint_.get(); }
 
   const PassCost& cost() const { return cost_; }
 
@@ -63,18 +62,18 @@ class Speculation {
   // Lets a slot's drafter read on, a part at a time, so that no pass waits long for it.
   void catch_up(int slot);
 
-  // Proposes up to `most` tokens from `position` on, without a draft model; none is used yet.
+  // Proposes up to `most` tokens from `position` on, without the joint drafter; none is used yet.
   void propose(const Advance& advance, int64_t position, size_t most, Draft& draft);
 
-  // Adds what a draft model is to be asked for the sequence, of which `left` tokens are to be drawn
-  // behind `position`, if there is one that may draft for it.
-  void ask_model(const Advance& advance, int64_t position, size_t most, int64_t left, Draft& draft,
-                 std::vector<ModelAsk>& asks) const;
+  // Adds what the joint drafter is to be asked for the sequence, of which `left` tokens are to be
+  // drawn behind `position`, if there is one that may draft for it. `hidden`: see DraftAsk.
+  void ask_joint(const Advance& advance, int64_t position, size_t most, int64_t left,
+                 const float* hidden, Draft& draft, std::vector<DraftAsk>& asks) const;
 
-  // Replaces drafts by those of the draft model, where that promises more tokens a second, in a
-  // pass that has `rows` rows besides. `lend`, `stop`: see ModelDrafter.
-  void draft_by_model(std::vector<ModelAsk>& asks, int rows, const std::function<void()>& lend,
-                      const std::atomic<bool>& stop);
+  // Replaces drafts by the joint drafter's, where that promises more tokens a second, in a pass
+  // that has `rows` rows besides. `lend`, `stop`: see JointDrafter.
+  void draft_jointly(std::vector<DraftAsk>& asks, int rows, const std::function<void()>& lend,
+                     const std::atomic<bool>& stop);
 
   // Says how much of each draft to use in a pass that has `rows` rows besides.
   void share_out(const std::vector<Draft*>& drafts, int rows);
@@ -101,7 +100,7 @@ class Speculation {
     size_t prompt = 0;                                  // how many of them were given
     std::unique_ptr<Drafter> drafter = nullptr;         // made when first asked for
     std::array<Acceptance, kDrafters> acceptance = {};  // of this sequence
-    Acceptance follows = {};                            // a draft model's, whatever it stated
+    Acceptance follows = {};                            // the joint drafter's, whatever it stated
     std::vector<int32_t> drafts = {}, draws = {};
   };
   struct Candidate {
@@ -110,7 +109,7 @@ class Speculation {
   };
 
   double best_rate(const Draft& draft, int rows) const;
-  bool pays(ModelAsk& ask, int rows, int sequences) const;
+  bool pays(DraftAsk& ask, int rows, int sequences) const;
   void state(Slot& mine, Draft& draft, float stated) const;
 
   std::vector<Slot> slots_;
@@ -120,8 +119,8 @@ class Speculation {
   PassCost wait_{1};
   std::array<Acceptance, kDrafters> acceptance_;  // of all sequences
   Acceptance follows_;
-  std::unique_ptr<ModelDrafter> model_ = nullptr;
-  double allowance_ = 0;  // nanoseconds that the draft model may spend to learn whether it pays
+  std::unique_ptr<JointDrafter> joint_ = nullptr;
+  double allowance_ = 0;  // nanoseconds that the joint drafter may spend to learn whether it pays
   std::vector<Candidate> candidates_;
 };
 

@@ -1,8 +1,8 @@
 // Past 500 lines on purpose: one program, whose cases share its models and its comparison.
 // Drives the executor without Python, so that a sanitizer sees nothing but our own code: weights
-// converted by the workers, epochs, batches, stops, drafts, a draft model, rollbacks, traces, and a
-// destructor amid an epoch, on 1 to 8 workers; and the ranks of a plan as executors of one process
-// that share memory.
+// converted by the workers, epochs, batches, stops, drafts, a draft model, heads, rollbacks,
+// traces, and a destructor amid an epoch, on 1 to 8 workers; and the ranks of a plan as executors
+// of one process that share memory.
 //
 //   executor_test CASES           runs everything; exit code 0 if all holds
 //   executor_test CASES FAULT     with a fault put in, which the sanitizer must report:
@@ -422,9 +422,37 @@ void test_drafts(Executor& executor) {
   executor.script(0, {}, {});
 }
 
-// What a draft model proposes, on the same workers, changes nothing: in one sequence, beside others
-// that read prompts, and in epochs that end at any time.
-void test_draft_model(const NamedPlan& named, const StoredWeights& weights, Isa isa) {
+// Heads of numbers without meaning, in buffers as long as they need be; of some tokens.
+class SomeHeads {
+ public:
+  explicit SomeHeads(const PlanHeader& h) : vocab_(h.vocab), hidden_(h.hidden) {
+    for (int32_t token = 0; token < h.vocab; token += 3) tokens_.push_back(token);
+    const auto fill = [](std::vector<float>& x, size_t count) {
+      for (size_t i = 0; i < count; ++i)
+        x.push_back(0.3f * std::sin(static_cast<float>(7 * i + 1)));
+    };
+    fill(gate_, kInner * 2 * hidden_);
+    fill(up_, kInner * 2 * hidden_);
+    fill(down_, hidden_ * kInner);
+    fill(head_, tokens_.size() * hidden_);
+  }
+  HeadsWeights weights() const {
+    return {hidden_,      kInner,       static_cast<int64_t>(tokens_.size()),
+            vocab_,       gate_.data(), up_.data(),
+            down_.data(), head_.data(), tokens_.data(),
+            1e-5f};
+  }
+
+ private:
+  static constexpr int64_t kInner = 96;
+  int64_t vocab_, hidden_;
+  std::vector<float> gate_, up_, down_, head_;
+  std::vector<int32_t> tokens_;
+};
+
+// What a draft model or heads propose, on the same workers, changes nothing: in one sequence,
+// beside others that read prompts, and in epochs that end at any time.
+void test_joint_drafter(const NamedPlan& named, const StoredWeights& weights, Isa isa, DraftBy by) {
   const Arithmetic arithmetic = arithmetic_of(named.dtype);
   const auto make = [&] {
     auto made = std::make_unique<Executor>(named.plan, Seat{}, weights.table, select_kernels(isa),
@@ -434,13 +462,18 @@ void test_draft_model(const NamedPlan& named, const StoredWeights& weights, Isa 
     return made;
   };
   const std::unique_ptr<Executor> model = make(), drafting = make();
-  drafting->set_draft_model(*model);
+  if (by == DraftBy::kModel) {
+    drafting->set_draft_model(*model);
+  } else {
+    if (named.plan.header.hidden % kGroup != 0) return;  // heads are for whole groups
+    drafting->set_heads(SomeHeads(named.plan.header).weights());
+  }
   Advance one = penalised(advance(0, prompt(20, 4), 24), 20), other = advance(1, prompt(3, 2), 18);
   Advance reading = advance(2, prompt(270, 3), 5);
   const Drawn plain = draw(*drafting, {one, other, reading});
   one.drafts = other.drafts = 5;
   reading.drafts = kAutoDrafts;
-  one.drafter = other.drafter = reading.drafter = DraftBy::kModel;
+  one.drafter = other.drafter = reading.drafter = by;
   clear(*drafting);
   EXPECT(draw(*drafting, {one, other, reading}) == plain);
   clear(*drafting);
@@ -549,7 +582,8 @@ Drawn test_all(const NamedPlan& named, const Tensors& tensors, Isa isa, const st
   test_yield(executor);
   test_guides(executor, named.plan.header.vocab);
   test_drafts(executor);
-  if (fault.empty()) test_draft_model(named, weights, isa);
+  if (fault.empty()) test_joint_drafter(named, weights, isa, DraftBy::kModel);
+  if (fault.empty()) test_joint_drafter(named, weights, isa, DraftBy::kHeads);
   test_rollback(executor, named.plan.header.vocab);
   test_trace(executor, named.plan);
   clear(executor);

@@ -113,3 +113,14 @@ def test_help_is_there(command: str) -> None:
 def test_the_program_starts_without_what_measuring_needs() -> None:
     probe = "import sys, monolane.cli; sys.exit('monolane.measure' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
+
+
+def test_who_drafts() -> None:
+    """A draft model is in the record by its name; a drafter that is not there is refused."""
+    wish = ["bench", "demo", *SMALL, "--runs", 1, "--startup", 0, "--context", 8, "--prefill", 8]
+    result = run(*wish, "--draft", "int8", "--speculation", "draft", "--json")
+    assert result.exit_code == 0, result.output
+    decode = json.loads(result.stdout)["records"][1]
+    assert (decode["name"], decode["draft"], decode["drafter"]) == ("decode", "int8", "draft")
+    for wrong in (("--speculation", "heads"), ("--draft", "int8", "--speculation", "suffix")):
+        assert run(*wish, *wrong).exit_code == 2

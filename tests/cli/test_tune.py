@@ -101,3 +101,23 @@ def test_retrofit_and_distil(tmp_path: Path) -> None:
     wrong = run("retrofit", source, tmp_path / "wrong", "--lanes", 3)
     assert wrong.returncode == 1
     assert "lanes: expected a number that divides" in wrong.stderr
+
+
+def test_heads_are_trained_and_draft(tmp_path: Path) -> None:
+    text, out = tmp_path / "text.txt", tmp_path / "heads"
+    text.write_text("import os\n" * 400)
+    made = run(
+        *("tune", "heads", "demo", out, "--text", text, "--texts", 3, "--context", 32),
+        *("--steps", 50, "--vocabulary", 64, "--inner", 32, "--depth", 2, "--threads", 1),
+    )
+    assert made.returncode == 0, made.stderr
+    assert made.stdout == f"{out}\n"
+    assert "step 50: loss" in made.stderr
+    assert "held-out drafts after training, right by place:" in made.stderr
+    said = run("generate", "import os\n" * 8, "--heads", out, "--speculation", "heads", "-n", 20)
+    plain = run("generate", "import os\n" * 8, "--speculation", "off", "-n", 20)
+    assert said.returncode == 0, said.stderr
+    assert said.stdout == plain.stdout
+    wrong = run("generate", "x", "--heads", tmp_path)
+    assert wrong.returncode == 1
+    assert "heads: expected a folder that 'monolane tune heads' wrote" in wrong.stderr

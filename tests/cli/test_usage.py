@@ -27,6 +27,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "retrofit": ("demo", "out"),
     "trace": ("--out", "trace"),
     "data prepare": ("recipe", "out"),
+    "tune heads": ("demo", "out"),
     "data report": ("corpus",),
     "data show": ("corpus",),
     "eval tasks": ("--tasks", "perplexity", "--out", "out"),

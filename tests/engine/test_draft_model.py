@@ -63,7 +63,7 @@ def test_the_answer_is_the_same(engine: Engine, params: dict[str, Any]) -> None:
 def test_a_model_with_the_same_tokenizer_from_a_folder(engine: Engine) -> None:
     params = SamplingParams(max_tokens=20, ignore_eos=True)
     with Engine.load("demo", "cpu", context=100, draft="demo") as other:
-        assert other.backend.executor.draft_model
+        assert other.backend.executor.drafter == "draft"
         assert other.generate("def f(", params).text == engine.generate("def f(", params).text
 
 

@@ -145,6 +145,11 @@ class Executor:
         Have another executor, with as many workers and slots, draft tokens for this one, on this one's threads.
         """
 
+    def set_heads(self, gate: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], up: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], down: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], head: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], norm_eps: float) -> None:
+        """
+        Have heads draft tokens, see csrc/heads_drafter.h; what is given is copied.
+        """
+
     def script(self, slot: int, drafts: Sequence[int], draws: Sequence[int]) -> None:
         """
         By position of a slot's sequence, what is drafted, and what is drawn in the model's stead; for tests and measurements.

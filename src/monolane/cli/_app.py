@@ -28,6 +28,7 @@ from monolane.cli._sft import sft
 from monolane.cli._sim import sim
 from monolane.cli._trace import trace
 from monolane.cli._train import train
+from monolane.cli._tune import tune
 from monolane.cli._verify import verify
 from monolane.errors import MonolaneError, RequestError
 
@@ -76,6 +77,7 @@ for command in (
     app.command()(command)
 app.add_typer(plan, name="plan")
 app.add_typer(data, name="data")
+app.add_typer(tune, name="tune")
 benches = typer.Typer(cls=_DefaultGroup, help="Time a model on this machine, or a server.")
 benches.command("model")(bench)
 benches.command("serve")(bench_serve)

@@ -41,6 +41,7 @@ def bench(
     tokens: Annotated[int, typer.Option(min=2, help="Tokens of one decode run.")] = 32,
     workers: options.Workers = None,
     speculation: options.Speculation = "off",
+    draft: options.Draft = None,
     ranks: options.Ranks = "1",
     key_file: options.KeyFile = None,
     link_delay: Annotated[
@@ -70,8 +71,11 @@ def bench(
     contexts, prompts = context or [128], prefill or [64]
     if min(*contexts, *prompts) < 1:
         raise typer.BadParameter("--context and --prefill: expected 1 token or more")
-    if speculation == "draft":
-        raise typer.BadParameter("--speculation: expected auto, suffix or off, got 'draft'")
+    if draft is None and speculation in ("draft", "heads"):
+        raise typer.BadParameter(f"--speculation: {speculation} expected --draft too, got none")
+    if draft is not None and speculation in ("off", "suffix"):
+        raise typer.BadParameter(f"--draft: --speculation {speculation} uses none; give auto")
+    params = SamplingParams(speculation=speculation)  # type: ignore[arg-type]
     over = find_ranks(ranks, key_file)
     dtypes = dict.fromkeys(dtype or ["auto"])
     if not isinstance(over, int) and len(dtypes) > 1:
@@ -85,7 +89,9 @@ def bench(
         workers=workers,
         ranks=over,
         link_delay=link_delay / 1e6,
-        drafts=SamplingParams(speculation=speculation).drafts,  # type: ignore[arg-type]
+        drafts=params.drafts,
+        drafter=params.drafter,
+        draft=draft,
         buffer=buffer << 20,
     )
     cases: list[Case] = [probe, *decodes, *prefills]

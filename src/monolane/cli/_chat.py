@@ -36,6 +36,7 @@ def chat(
     prefix_file: options.PrefixFile = None,
     speculation: options.Speculation = "auto",
     draft: options.Draft = None,
+    heads: options.Heads = None,
     ranks: options.Ranks = "1",
     key_file: options.KeyFile = None,
     devices: options.Devices = 1,

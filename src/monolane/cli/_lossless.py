@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from monolane.engine import Engine
     from monolane.epoch import Advance, Executor, TokenEvent
 
+_DRAFTERS = {"draft": "the model", "heads": "heads"}
 _LONG = 32  # tokens drafted for each pass, whether they pay or not
 _SEQUENCES = 4  # in one pass
 _ALTERNATIVES = 5  # whose log-probabilities are compared, too
@@ -82,9 +83,9 @@ def _checks(
         requests.append((name, asked, plain))
         for way, drafts in (("drafts that pay", AUTO_DRAFTS), ("long drafts", _LONG)):
             compare(name, way, _run(executor, [replace(asked, drafts=drafts)]), plain)
-            if executor.draft_model:
-                way = f"{way}, by the model"
-                alone = replace(asked, drafts=drafts, drafter="draft")
+            if executor.drafter:
+                way = f"{way}, by {_DRAFTERS[executor.drafter]}"
+                alone = replace(asked, drafts=drafts, drafter=executor.drafter)
                 compare(name, way, _run(executor, [alone]), plain)
         answer = [*ids, *(event.token_id for event in plain)]
         vocab = engine.config.vocab_size

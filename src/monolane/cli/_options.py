@@ -45,8 +45,8 @@ Speculation = Annotated[
     typer.Option(
         "--speculation",
         help="Draft tokens, which the model then draws itself: auto (where that is faster), "
-        "suffix (from what the text repeats), draft (by the draft model) or off. The text is the "
-        "same with each.",
+        "suffix (from what the text repeats), draft (by the draft model), heads (by heads) or off. "
+        "The text is the same with each.",
     ),
 ]
 Draft = Annotated[
@@ -54,8 +54,12 @@ Draft = Annotated[
     typer.Option(
         "--draft",
         help="Have a model with the same tokenizer draft tokens (CPU): int4 or int8, this one in "
-        "fewer bits, or another as --model names it.",
+        "fewer bits, or another as --model names it; or a folder of heads.",
     ),
+]
+Heads = Annotated[
+    Path | None,
+    typer.Option("--heads", help="Have heads of 'monolane tune heads' draft tokens (CPU)."),
 ]
 Ranks = Annotated[
     str,

@@ -70,6 +70,7 @@ def serve(
     ] = False,
     speculation: options.Speculation = "auto",
     draft: options.Draft = None,
+    heads: options.Heads = None,
     generation_config: options.GenerationConfig = "auto",
     override_generation_config: Annotated[
         str | None,
@@ -137,6 +138,7 @@ def serve(
             ranks=over,
             devices=devices,
             draft=draft,
+            heads=heads,
         )
 
     run(

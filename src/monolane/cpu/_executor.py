@@ -32,7 +32,7 @@ from monolane.epoch import (
     unpack_tokens,
 )
 from monolane.errors import BackendError, RankError, RequestError
-from monolane.model import Weights, digest, find_lanes
+from monolane.model import Heads, Weights, digest, find_lanes
 from monolane.plan import pass_cost
 
 
@@ -49,8 +49,9 @@ class CpuExecutor(Executor):
     patience    seconds that a wait for another rank may see no progress, until the epoch fails
     link_delay  seconds until a rank sees what another published; to measure what a link would cost
     timed       phases take the times of ``set_times``; to measure what an exchange hides
-    draft       weights of a model that drafts tokens for this one, on the same threads; in one rank
-    draft_dtype as dtype, of that model; docs/speculation.md
+    draft       weights of a model, or heads, that draft tokens for this one, on the same threads;
+                in one rank; docs/speculation.md
+    draft_dtype as dtype, of that model
 
     A rank that dies or stalls ends the epoch with RankError. All slots are empty then, and the next
     epoch starts the ranks again.
@@ -75,7 +76,7 @@ class CpuExecutor(Executor):
         patience: float = 10.0,
         link_delay: float = 0.0,
         timed: bool = False,
-        draft: Weights | None = None,
+        draft: Weights | Heads | None = None,
         draft_dtype: str = "auto",
     ) -> None:
         check_config(weights.config)
@@ -87,7 +88,7 @@ class CpuExecutor(Executor):
             hosts = 1
         if draft is not None and ranks > 1:
             raise BackendError(
-                f"draft: expected 1 rank, in which alone a draft model runs, got {ranks}"
+                f"draft: expected 1 rank, in which alone a draft model or heads run, got {ranks}"
             )
         lanes = find_lanes(weights.config, ranks, lanes, "ranks")
         _check_ranks(ranks, weights, self._addresses)
@@ -115,7 +116,9 @@ class CpuExecutor(Executor):
         self._ranks: Ranks | JoinedRanks | None = None
         self._lost = False
         self._open(weights)
-        if draft is not None:
+        if isinstance(draft, Heads):
+            self._add_heads(draft, weights)
+        elif draft is not None:
             self._add_draft_model(draft, draft_dtype)
 
     def _add_draft_model(self, weights: Weights, dtype: str) -> None:
@@ -130,7 +133,15 @@ class CpuExecutor(Executor):
         native.convert()
         with _our_errors():
             self._core.set_draft_model(native.core)
-        self.draft_model = True
+        self.drafter = "draft"
+
+    def _add_heads(self, heads: Heads, weights: Weights) -> None:
+        heads.check(weights.config, "heads")
+        with _our_errors():
+            self._core.set_heads(
+                heads.gate, heads.up, heads.down, heads.head, heads.tokens, heads.norm_eps
+            )
+        self.drafter = "heads"
 
     def _open(self, weights: Weights) -> None:
         with _our_errors():  # no memory for what the ranks share

@@ -1,6 +1,7 @@
 """The engine: sessions, slots, sampling parameters, and streams."""
 
 from monolane.engine._defaults import SamplingDefaults
+from monolane.engine._draft_model import DraftModel
 from monolane.engine._drafts import DraftCounts
 from monolane.engine._engine import Engine, Prompt
 from monolane.engine._files import ModelFiles
@@ -11,7 +12,7 @@ from monolane.engine._parameters import (
     Speculation,
     check_speculation,
 )
-from monolane.engine._registry import BACKEND_NAMES, find_backend
+from monolane.engine._registry import BACKEND_NAMES, check_draft, find_backend, with_draft
 from monolane.engine._result import FinishReason, Generation, Piece, Timings
 from monolane.engine._source import DEMO, fetch_model, find_model
 from monolane.engine._stream import Stream
@@ -24,6 +25,7 @@ __all__ = [
     "MAX_LOGIT_BIASES",
     "Constraint",
     "DraftCounts",
+    "DraftModel",
     "Engine",
     "FinishReason",
     "Generation",
@@ -38,9 +40,11 @@ __all__ = [
     "Stream",
     "Timings",
     "TokenLogprob",
+    "check_draft",
     "check_speculation",
     "fetch_model",
     "find_backend",
     "find_model",
     "unpack_gguf",
+    "with_draft",
 ]

@@ -1,12 +1,12 @@
-"""A draft model: which one is named, and whether it reads and writes the same tokens."""
+"""Who is to draft: which model or heads are named, and whether their tokens are the model's."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from monolane.engine._files import ModelFiles
 from monolane.engine._source import find_model
-from monolane.errors import ConfigError
-from monolane.model import Weights
+from monolane.errors import ConfigError, RequestError
+from monolane.model import Heads, Weights, is_heads
 from monolane.text import Tokenizer
 
 OWN = ("int4", "int8")  # the model itself, in fewer bits
@@ -14,24 +14,47 @@ OWN = ("int4", "int8")  # the model itself, in fewer bits
 
 @dataclass(frozen=True, slots=True)
 class DraftModel:
-    """Weights that draft, and the type in which they are used."""
+    """Weights or heads that draft, and the type in which weights are used."""
 
-    weights: Weights
+    weights: Weights | Heads
     dtype: str
 
     @staticmethod
     def open(
         draft: str | Path, files: ModelFiles, weights: Weights, tokenizer: Tokenizer | None
     ) -> "DraftModel":
-        """Find the draft model of a model; ConfigError if its tokens are others.
+        """Find what drafts for a model; ConfigError if its tokens or shapes are others.
 
-        draft   "int4" or "int8", the model itself, or a model as ``Engine.load`` takes it
+        draft   "int4" or "int8", the model itself, a model as ``Engine.load`` takes it, or a folder
+                of heads, which its config.json tells
         """
         if draft in OWN:
             return DraftModel(weights, str(draft))
-        found = ModelFiles.open(find_model(draft))
+        path = find_model(draft)
+        if is_heads(path):
+            return DraftModel.open_heads(path, files)
+        found = ModelFiles.open(path)
         _check_tokens(files, tokenizer, found, found.tokenizer())
         return DraftModel(found.weights(), "auto")
+
+    @staticmethod
+    def open_heads(folder: str | Path, files: ModelFiles) -> "DraftModel":
+        """Read heads of a model; ConfigError or CheckpointError."""
+        path = Path(folder).expanduser()
+        if not (path / "config.json").is_file():
+            raise ConfigError(
+                f"heads: expected a folder that 'monolane tune heads' wrote, got {path}, which "
+                "has no config.json"
+            )
+        heads = Heads.open(path)
+        heads.check(files.config, str(path))
+        return DraftModel(heads, "auto")
+
+
+def check_one(draft: object, heads: object) -> None:
+    """RequestError for a draft model and heads at once."""
+    if draft is not None and heads is not None:
+        raise RequestError("heads: expected no draft beside them, which they are instead of")
 
 
 def _check_tokens(

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from monolane.engine._draft_model import DraftModel
+from monolane.engine._draft_model import DraftModel, check_one
 from monolane.engine._earlier import EarlierAnswers
 from monolane.engine._files import ModelFiles
 from monolane.engine._guidance import Constraint
@@ -26,6 +26,9 @@ from monolane.model import ModelConfig
 from monolane.text import ChatTemplate, Tokenizer
 
 _HIDDEN_TOKENS = 64  # fed between two turns of others; a pass of the CPU is as wide
+
+# Who drafts beside what the text repeats, if ``load`` is given it.
+_DRAFTERS = {"draft": "a draft model", "heads": "heads"}
 
 # Text, token ids, or chat messages such as {"role": "user", "content": "..."}.
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
@@ -82,6 +85,7 @@ class Engine:
         ranks: int | RankAddresses = 1,
         devices: int = 1,
         draft: str | Path | None = None,
+        heads: str | Path | None = None,
     ) -> "Engine":
         """Load a model.
 
@@ -105,9 +109,10 @@ class Engine:
         devices         GPUs that decode together, a share of the model's lanes each, from this
                         process; on the cuda backend; docs/monokernel.md
         draft           a model with the same tokenizer that drafts tokens for this one, named as
-                        ``model`` is, or "int4" or "int8": this one in fewer bits. On the cpu
-                        backend; answers are the same, and drafts that do not pay are left out;
-                        docs/speculation.md
+                        ``model`` is, or "int4" or "int8": this one in fewer bits; or a folder of
+                        heads. On the cpu backend; answers are the same, and drafts that do not pay
+                        are left out; docs/speculation.md
+        heads           a folder of heads, instead of ``draft``
 
         Raises ModelNotFoundError, ConfigError, CheckpointError, TextError, BackendError or
         RequestError; each message says what was expected, what was found and what to do. A rank
@@ -117,16 +122,22 @@ class Engine:
         if prefix_file is not None:
             check_writable(Path(prefix_file))
         make = find_backend(backend, ranks, 0.0, devices)
-        if draft is not None:
+        drafting = draft is not None or heads is not None
+        if drafting:
             check_draft(backend, ranks, devices)
+        check_one(draft, heads)
         files = ModelFiles.open(find_model(model))
         size = _check_context(context, files.config)
         if type(max_sequences) is not int or not 1 <= max_sequences <= 64:
             raise RequestError(f"max_sequences: expected 1 to 64, got {max_sequences!r}")
         weights = files.weights()
         tokenizer = files.tokenizer()
-        if draft is not None:
-            found = DraftModel.open(draft, files, weights, tokenizer)
+        if drafting:
+            found = (
+                DraftModel.open(draft, files, weights, tokenizer)
+                if draft is not None
+                else DraftModel.open_heads(str(heads), files)
+            )
             make = with_draft(backend, ranks, devices, found.weights, found.dtype)
         executor = make(weights, dtype, context=size, slots=max_sequences)
         seconds = time.perf_counter() - begin
@@ -170,10 +181,11 @@ class Engine:
                 f"stop: {self.folder} has no tokenizer, so its answers have no text; use stop_ids"
             )
         self._check_biases(params)
-        if params.speculation == "draft" and not self.backend.executor.draft_model:
+        name = params.speculation
+        if name in _DRAFTERS and name != self.backend.executor.drafter:
             raise RequestError(
-                "speculation: 'draft' needs a draft model, which this engine was loaded without; "
-                "load it with draft=..., or use 'auto'"
+                f"speculation: {name!r} needs {_DRAFTERS[name]}, which this engine was loaded "
+                f"without; load it with {name}=..., or use 'auto'"
             )
         budget = min(free, params.max_tokens or free)
         eos = frozenset() if params.ignore_eos else self.eos_ids

@@ -41,8 +41,8 @@ class SamplingParams:
                         multiplies a negative one, 0.01 to 100; 1: nothing
     logit_bias    token id -> what its logit gains, -100 to 100, or -inf: never; at most 1,024 ids
     speculation   "auto": tokens are drafted where that is faster, by whoever promises more;
-                  "suffix": from what the text repeats alone; "draft": by the engine's draft model
-                  alone; "off". The answer is the same
+                  "suffix": from what the text repeats alone; "draft" and "heads": by the engine's
+                  draft model or heads alone; "off". The answer is the same
     """
 
     max_tokens: int | None = 64
@@ -134,15 +134,10 @@ class SamplingParams:
 
 
 def check_speculation(name: object) -> None:
-    """RequestError for a ``SamplingParams.speculation`` that is none, or not there yet."""
+    """RequestError for a ``SamplingParams.speculation`` that is none."""
     known = get_args(Speculation)
     if name not in known:
         raise RequestError(f"speculation: expected one of {', '.join(known)}, got {name!r:.80}")
-    if name == "heads":
-        raise RequestError(
-            "speculation: 'heads' needs heads that draft, which cannot be loaded yet; use "
-            "'auto', 'suffix', 'draft' or 'off'"
-        )
 
 
 def _check_integer(name: str, value: object, low: int, high: int) -> None:

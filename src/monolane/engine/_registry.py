@@ -8,7 +8,7 @@ from importlib import import_module
 from monolane import _env
 from monolane.epoch import Executor, MakeExecutor, RankAddresses
 from monolane.errors import BackendError, MissingExtraError, RequestError
-from monolane.model import Weights
+from monolane.model import Heads, Weights
 
 log = logging.getLogger("monolane.engine")
 
@@ -52,30 +52,30 @@ def find_backend(
 
 
 def with_draft(
-    name: str, ranks: int | RankAddresses, devices: int, weights: Weights, dtype: str
+    name: str, ranks: int | RankAddresses, devices: int, draft: Weights | Heads, dtype: str
 ) -> MakeExecutor:
-    """Return what makes an executor for which a model drafts: one of the processor, in one rank."""
+    """Return what makes an executor for which a model or heads draft: on CPU, in one rank."""
     check_draft(name, ranks, devices)
     from monolane.cpu import CpuExecutor
 
-    return partial(CpuExecutor, draft=weights, draft_dtype=dtype)
+    return partial(CpuExecutor, draft=draft, draft_dtype=dtype)
 
 
 def check_draft(name: str, ranks: int | RankAddresses, devices: int) -> None:
-    """BackendError where no model can draft."""
+    """BackendError where neither a model nor heads can draft."""
     if name == "auto":
         name = _env.BACKEND.get()
     if name == "auto" and not _has_gpu(_DRIVER):
         name = "cpu"
     if name != "cpu":
         raise BackendError(
-            f"draft: expected backend cpu, for which alone a model drafts, got {name!r}; leave the "
-            "draft model out, or name the backend"
+            f"draft: expected backend cpu, for which alone a model or heads draft, got {name!r}; "
+            "leave them out, or name the backend"
         )
     if ranks != 1 or devices != 1:
         raise BackendError(
             f"draft: expected one rank and one device, got ranks {ranks!r} and devices "
-            f"{devices!r}; leave the draft model out"
+            f"{devices!r}; leave draft and heads out"
         )
 
 

@@ -45,7 +45,9 @@ class Executor(ABC):
 
     # Whether it verifies drafted tokens; else it ignores ``Advance.drafts``, which is a hint.
     drafts: bool = False
-    draft_model: bool = False  # whether a model drafts tokens for this one
+    drafter: str = (
+        ""  # who drafts beside what the text repeats: "draft", a model, "heads" or nobody
+    )
     has_hidden: bool = False  # whether ``hidden`` is there
 
     @property

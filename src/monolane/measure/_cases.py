@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from monolane.engine import find_backend
+from monolane.engine import DraftModel, ModelFiles, check_draft, find_backend, with_draft
 from monolane.epoch import Advance, RankAddresses
 from monolane.errors import RequestError
 from monolane.measure._bandwidth import ReadProbe
@@ -39,9 +39,12 @@ class LoadedModel:
         ranks: int | RankAddresses = 1,
         link_delay: float = 0.0,
         drafts: int = 0,
+        drafter: str = "auto",
+        draft: str | None = None,
     ) -> None:
         begin = time.perf_counter()
-        weights = Weights.open(folder)
+        files = ModelFiles.open(folder)
+        weights = files.weights()
         config = weights.config
         if context > config.max_positions:
             raise RequestError(
@@ -49,6 +52,10 @@ class LoadedModel:
                 f"got {context} with the tokens to be drawn; measure at a smaller one"
             )
         make = find_backend(backend, ranks, link_delay)
+        if draft is not None:
+            check_draft(backend, ranks, 1)
+            found = DraftModel.open(draft, files, weights, files.tokenizer())
+            make = with_draft(backend, ranks, 1, found.weights, found.dtype)
         self.executor = make(weights, dtype, context=context, slots=slots, workers=workers)
         self.load_seconds = time.perf_counter() - begin
         self.config = config
@@ -59,7 +66,8 @@ class LoadedModel:
         self.ranks = ranks if isinstance(ranks, int) else 1 + len(ranks.addresses)
         self.transport = "memory" if isinstance(ranks, int) else "tcp"
         self.link_delay = link_delay
-        self.drafts = drafts  # of an Advance
+        self.drafts, self.drafter = drafts, drafter  # of an Advance
+        self.draft = None if draft is None else Path(draft).name  # what a record says of it
         self._rng = np.random.default_rng(0)
 
     @property
@@ -87,6 +95,7 @@ class LoadedModel:
             token_ids=tuple(token_ids),
             budget=budget,
             drafts=self.drafts,
+            drafter=self.drafter,
             prompt=len(token_ids),
         )
         executor.start([asked])
@@ -186,6 +195,8 @@ def bench_cases(
     ranks: int | RankAddresses = 1,
     link_delay: float = 0.0,
     drafts: int = 0,
+    drafter: str = "auto",
+    draft: str | None = None,
     buffer: int,
 ) -> tuple[ReadProbe, list[DecodeCase], list[PrefillCase]]:
     """Return a probe of ``buffer`` bytes, and a case for each context and prompt in each dtype."""
@@ -201,6 +212,8 @@ def bench_cases(
             ranks=ranks,
             link_delay=link_delay,
             drafts=drafts,
+            drafter=drafter,
+            draft=draft,
         )
         for dtype in dtypes
     ]

@@ -78,6 +78,8 @@ def _case_record(name: str, model: str, case: DecodeCase | PrefillCase, **about:
     if case.model.ranks > 1:
         record |= {"ranks": case.model.ranks, "link_delay_us": case.model.link_delay * 1e6}
         record |= {"transport": case.model.transport}
+    if case.model.draft is not None:
+        record |= {"draft": case.model.draft, "drafter": case.model.drafter}
     return record | _speed(case.samples, "tokens/s")
 
 

@@ -32,6 +32,7 @@ from monolane.model._formats import (
 )
 from monolane.model._gguf import GgufFile
 from monolane.model._gguf_model import GgufModel, is_gguf, read_config
+from monolane.model._heads import Heads, is_heads
 from monolane.model._lanes import LaneCut, find_lanes, in_lanes, lane_cut
 from monolane.model._quantization import Quantization
 from monolane.model._quantize import MatrixError, QuantizeReport, quantize_folder, repack_folder
@@ -79,6 +80,7 @@ __all__ = [
     "GgufFile",
     "GgufModel",
     "Head",
+    "Heads",
     "LaneCut",
     "LayerConfig",
     "LayerRotary",
@@ -117,6 +119,7 @@ __all__ = [
     "formats_of",
     "in_lanes",
     "is_gguf",
+    "is_heads",
     "lane_cut",
     "lane_shape",
     "layer_roles",

@@ -28,6 +28,7 @@ if TYPE_CHECKING or all(map(find_spec, ("torch", "transformers", "tomli_w"))):
         layer_share,
     )
     from monolane.tune._divergence import divergence
+    from monolane.tune._heads import HeadsRecipe, TrainedHeads, train_heads
     from monolane.tune._lora import add_lora, merge_adapter
     from monolane.tune._precision import products_dtype
     from monolane.tune._sft import tune_folder
@@ -45,8 +46,10 @@ __all__ = [
     "BestTokens",
     "ChatEncoder",
     "HeadName",
+    "HeadsRecipe",
     "LoraRecipe",
     "SftRecipe",
+    "TrainedHeads",
     "Windows",
     "add_lora",
     "annealed",
@@ -68,6 +71,7 @@ __all__ = [
     "retrofit_folder",
     "shipped_recipes",
     "swift",
+    "train_heads",
     "tune_folder",
     "write_requests",
 ]

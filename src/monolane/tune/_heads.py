@@ -1,0 +1,289 @@
+"""Training heads that draft: a chain of one gated block, towards what the model says next.
+
+The arithmetic is csrc/heads_drafter.h's, in float32. Each place of a text is a draft's beginning:
+the state is what the model's head read there, and the tokens that the text goes on with are fed
+one by one; what the block's head says of each next token is held against the model's own
+probabilities at that place. So a token is learnt from ``depth`` times, and no text needs to be the
+model's own, though one that is tells more.
+
+Shape legend: N places of a step, D hidden, F inner, R drafted vocabulary, V vocabulary, B best.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+from torch.nn import functional
+
+from monolane._schedule import Wsd
+from monolane._toml import config
+from monolane.engine import Engine, ModelFiles, find_model
+from monolane.errors import ConfigError
+from monolane.model import (
+    Heads,
+    Role,
+    Weights,
+    check_replaceable,
+    folder_aside,
+)
+from monolane.train import deferred_interrupt, disk_errors_told, held
+from monolane.tune._heads_material import Material, gather
+from monolane.tune._keeper import Keeper
+from monolane.tune._kept import Gradients, check_finite, damage_line, open_run
+
+_HELD_OUT = 20  # every so manieth text, at least one
+_EPS = 1e-5
+_WARM_UP, _DECAY = 0.02, 0.4  # of the steps
+_LATER = 0.8  # what a token of a draft counts beside the one before it: it is reached less often
+_EVALUATED = 4096  # held-out places at most
+
+
+@config
+class HeadsRecipe:
+    """How heads are trained.
+
+    texts, context   material: texts, and tokens of each at most
+    vocabulary       R: tokens that can be drafted, those that the model says most
+    inner            F; None: the model's hidden size, rounded up to whole groups
+    depth            tokens of a draft that are learnt
+    places           N: beginnings of drafts in a step
+    """
+
+    texts: PositiveInt = 400
+    context: PositiveInt = 256
+    vocabulary: PositiveInt = 4096
+    inner: PositiveInt | None = None
+    depth: PositiveInt = 4
+    steps: PositiveInt = 2000
+    places: PositiveInt = 256
+    peak_lr: PositiveFloat = 1e-3
+    seed: NonNegativeInt = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedHeads:
+    """What came out: how often each token of a held-out draft is right if those before it are."""
+
+    right_before: list[float]
+    right: list[float]
+    places: int
+    bytes: int  # that a drafted token streams, in the core's int8
+
+
+def train_heads(
+    model: str | Path,
+    destination: Path,
+    recipe: HeadsRecipe,
+    *,
+    text: Path | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    save_every: int = 200,
+    threads: int | None = None,
+    report: Callable[[int, float], None] = lambda step, loss: None,
+    read: Callable[[], None] = lambda: None,
+    say: Callable[[str], None] = lambda line: None,
+) -> TrainedHeads:
+    """Train heads of ``model`` and write their folder.
+
+    text      what to learn from; None: what the model says itself
+    threads   of torch; None: all cores
+    report    told (step, loss) of each step; ``read`` called after each text; ``say`` told of what
+              is damaged
+
+    Texts as they are read, and a state every ``save_every`` steps and when a signal asks to stop,
+    are kept in ``<destination>.run``; ``resume`` goes on from there to the same bits.
+    """
+    path = find_model(model)
+    check_replaceable(path, destination, overwrite)
+    files = ModelFiles.open(path)
+    vocab, hidden = files.config.vocab_size, files.config.hidden_size
+    if hidden % 32:
+        raise ConfigError(f"{path}: hidden_size: expected a multiple of 32 for heads, got {hidden}")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    run = destination.with_name(f"{destination.name}.run")
+    facts = {
+        "recipe": json.loads(json.dumps(asdict(recipe))),
+        "model": [str(model), hidden, vocab],
+        "text": None if text is None else str(text.resolve()),
+    }
+    with disk_errors_told(run), held(run), deferred_interrupt() as asked:
+        open_run(run, facts, resume)
+        keeper = Keeper(run, save_every, asked)
+        state, damaged = keeper.load() if resume else (None, {})
+        for step, fault in damaged.items():
+            say(damage_line(step, fault))
+
+        def count() -> None:
+            read()
+            if asked():
+                raise KeyboardInterrupt
+
+        # "auto" would be a GPU where there is one; heads draft on the processor.
+        context = min(recipe.context, files.config.max_positions)
+        with Engine.load(
+            path, "cpu", context=context, max_sequences=8, prefix_cache="off"
+        ) as engine:
+            where = run / "texts"
+            material = gather(engine, where, text, recipe.texts, context, recipe.seed, count)
+        training = _Training(files.weights(), material, recipe)
+        before = training.measure()
+        training.run(keeper, state, report)
+        check_finite(training.block)
+        heads = training.heads()
+        with folder_aside(destination) as folder:
+            heads.write(folder)
+        size = sum(x.size for x in (heads.gate, heads.up, heads.down, heads.head))
+        return TrainedHeads(before, training.measure(), len(training.held_out), size)
+
+
+class _Block(nn.Module):
+    """The chain; csrc/heads_drafter.h."""
+
+    def __init__(self, inner: int, head_RD: Tensor) -> None:
+        super().__init__()
+        hidden = head_RD.shape[1]
+        self.gate = nn.Parameter(torch.randn(inner, 2 * hidden) / (2 * hidden) ** 0.5)
+        self.up = nn.Parameter(torch.randn(inner, 2 * hidden) / (2 * hidden) ** 0.5)
+        self.down = nn.Parameter(torch.zeros(hidden, inner))
+        self.head = nn.Parameter(head_RD)
+
+    def forward(self, state_ND: Tensor, embedding_ND: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the next state and the logits [N, R] behind a token."""
+        input_N2D = torch.cat([state_ND, embedding_ND], dim=1)
+        gated_NF = functional.silu(input_N2D @ self.gate.T) * (input_N2D @ self.up.T)
+        state_ND = state_ND + gated_NF @ self.down.T
+        return state_ND, normed(state_ND) @ self.head.T
+
+
+def normed(x: Tensor) -> Tensor:
+    """Return rows divided by their root mean square."""
+    return functional.rms_norm(x, x.shape[-1:], eps=_EPS)
+
+
+class _Training:
+    """One run's state."""
+
+    def __init__(self, weights: Weights, material: Material, recipe: HeadsRecipe) -> None:
+        self._recipe, self._material = recipe, material
+        texts = len(material.starts)
+        share = max(1, texts // _HELD_OUT)
+        self.places = material.places(recipe.depth, slice(0, texts - share))
+        held_out = material.places(recipe.depth, slice(texts - share, texts))
+        self.held_out = held_out[:: max(1, len(held_out) // _EVALUATED)]
+        if not len(self.places) or not len(self.held_out):
+            raise ConfigError(
+                f"texts: expected some with more than depth = {recipe.depth} tokens to learn from "
+                "and to measure on; take more or longer texts"
+            )
+        self._vocab = weights.config.vocab_size
+        self._embedding_VD = _widened(weights, Role.EMBEDDING)
+        self.tokens_R = _most_said(material, self._vocab, recipe.vocabulary)
+        self._row_V = torch.full((self._vocab,), -1, dtype=torch.int64)
+        self._row_V[torch.from_numpy(self.tokens_R).long()] = torch.arange(len(self.tokens_R))
+        hidden = weights.config.hidden_size
+        torch.manual_seed(recipe.seed)
+        self.block = _Block(recipe.inner or hidden, self._first_head(weights, hidden))
+
+    def _first_head(self, weights: Weights, hidden: int) -> Tensor:
+        """The model's own rows, where it has one for each token, for normed inputs."""
+        tied = Role.HEAD not in weights.outer and (Role.HEAD, None) not in weights.quantized
+        head = _widened(weights, Role.EMBEDDING if tied else Role.HEAD)
+        rows = np.asarray(self.tokens_R)
+        if head.reshape(-1, head.shape[-1]).shape != (self._vocab, hidden):
+            return torch.randn(len(rows), hidden) / hidden**0.5
+        sizes = np.square(self._material.hidden[self.places[::7]].astype(np.float32)).mean(axis=1)
+        scale = float(np.sqrt(sizes).mean())
+        return torch.from_numpy(head.reshape(-1, hidden)[rows] * np.float32(scale))
+
+    def run(
+        self, keeper: Keeper, state: dict[str, Any] | None, report: Callable[[int, float], None]
+    ) -> None:
+        """Train, from a kept state on if there is one."""
+        recipe, parameters = self._recipe, list(self.block.parameters())
+        optimiser = torch.optim.AdamW(parameters, lr=recipe.peak_lr, weight_decay=0.0)
+        first = 0
+        if state is not None:
+            self.block.load_state_dict(state["block"])
+            optimiser.load_state_dict(state["optimiser"])
+            first = int(state["step"])
+        schedule = Wsd.of(recipe.steps, _WARM_UP, _DECAY)
+        gradients = Gradients()
+        for step in range(first, recipe.steps):
+            for group in optimiser.param_groups:
+                group["lr"] = schedule.rate(recipe.peak_lr, step)
+            loss, _ = self._loss(self._order(step))
+            optimiser.zero_grad()
+            loss.backward()
+            if gradients.usable(parameters, step):
+                nn.utils.clip_grad_norm_(parameters, 1.0)
+                optimiser.step()
+            report(step, float(loss.detach()))
+            keeper.after(step + 1, step + 1 == recipe.steps, partial(self._state, optimiser, step))
+
+    def _state(self, optimiser: torch.optim.Optimizer, step: int) -> dict[str, Any]:
+        state = {"block": self.block.state_dict(), "optimiser": optimiser.state_dict()}
+        return state | {"step": step + 1}
+
+    def _order(self, step: int) -> npt.NDArray[np.int64]:
+        """Return the places of a step: an epoch shows each once, by a function of its number."""
+        count, size = len(self.places), self._recipe.places
+        begin = step * size
+        epochs = range(begin // count, (begin + size - 1) // count + 1)
+        seed = self._recipe.seed
+        orders = [np.random.default_rng((seed, e)).permutation(count) for e in epochs]
+        at = begin - epochs[0] * count
+        return self.places[np.concatenate(orders)[at : at + size]]
+
+    def _loss(self, places_N: npt.NDArray[np.int64]) -> tuple[Tensor, list[float]]:
+        """Return the loss, and of each token of a draft how often it is right."""
+        material = self._material
+        state_ND = normed(torch.from_numpy(material.hidden[places_N].astype(np.float32)))
+        loss, weight, right = torch.zeros(()), 1.0, []
+        for i in range(1, self._recipe.depth + 1):
+            tokens_N = material.ids[places_N + i]
+            embedding_ND = normed(torch.from_numpy(self._embedding_VD[tokens_N]))
+            state_ND, logits_NR = self.block(state_ND, embedding_ND)
+            rows_NB = self._row_V[torch.from_numpy(material.best[places_N + i]).long()]
+            chance_NB = torch.from_numpy(material.chance[places_N + i]) * (rows_NB >= 0)
+            logs_NB = functional.log_softmax(logits_NR, dim=1).gather(1, rows_NB.clamp(min=0))
+            loss = loss - weight * (chance_NB * logs_NB).sum(1).mean()
+            weight *= _LATER
+            right.append(float((logits_NR.argmax(1) == rows_NB[:, 0]).float().mean()))
+        return loss, right
+
+    @torch.no_grad()
+    def measure(self) -> list[float]:
+        """Return how often a held-out draft's tokens are the model's most probable ones."""
+        return [round(share, 4) for share in self._loss(self.held_out)[1]]
+
+    def heads(self) -> Heads:
+        """Return what was trained."""
+        block = self.block
+        gate, up, down, head = (
+            x.detach().numpy() for x in (block.gate, block.up, block.down, block.head)
+        )
+        return Heads(gate, up, down, head, self.tokens_R, self._vocab, _EPS)
+
+
+def _most_said(material: Material, vocab: int, count: int) -> npt.NDArray[np.int32]:
+    """Return the tokens that the model says most, most first; of a small vocabulary all."""
+    said_V = np.zeros(vocab)
+    np.add.at(said_V, material.best, material.chance)
+    return np.argsort(-said_V, kind="stable")[:count].astype(np.int32)
+
+
+def _widened(weights: Weights, role: Role) -> npt.NDArray[np.float32]:
+    coded = weights.quantized.get((role, None))
+    if coded is not None:
+        return coded.widened()
+    return weights.outer[role].astype(np.float32)
