@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from monolane.model import Quantization, quantize_folder, read_config, render_co
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+load_file = pytest.importorskip("safetensors.torch").load_file
+save_file = pytest.importorskip("safetensors.torch").save_file
 
 TOKENS, PROMPT, DRAWN = 40, 12, 12  # longer than every window, and than YaRN's trained context
 Make = Callable[..., Path]
@@ -231,6 +234,24 @@ def test_what_is_written_says_the_same_to_transformers(
     case: str, theirs: Callable[[str], Theirs]
 ) -> None:
     np.testing.assert_array_equal(theirs(case).rendered, theirs(case).logits)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_oracle_widens_16_bits_exactly(dtype: str, dense: Make, tmp_path: Path) -> None:
+    source = dense("Qwen3", head_dim=12)
+    tensors = {
+        name: array.to(getattr(torch, dtype))
+        for name, array in load_file(source / "model.safetensors").items()
+    }
+    logits = []
+    for name, as_dtype in (("narrow", dtype), ("wide", "float32")):
+        folder = tmp_path / name
+        shutil.copytree(source, folder)
+        stored = {key: value.to(getattr(torch, as_dtype)) for key, value in tensors.items()}
+        save_file(stored, folder / "model.safetensors", {"format": "pt"})
+        with Engine.load(folder, "reference") as engine:
+            logits.append(engine.logits(range(TOKENS)))
+    assert np.array_equal(logits[0], logits[1])
 
 
 @pytest.mark.parametrize("kind", ["Mixtral", "Qwen3Moe"])
