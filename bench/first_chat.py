@@ -74,8 +74,8 @@ def first_answer(home: Path) -> float:
 
 
 def _record(label: str, samples: list[float]) -> Record:
-    about = {"name": "first_chat", "engine": "monolane", "model": "smollm2", "dtype": "q4_1"}
-    return about | {"label": label} | summary(samples, "s")
+    about = {"name": f"first_chat, {label}", "engine": "monolane"}
+    return about | {"model": "smollm2", "dtype": "q4_1"} | summary(samples, "s")
 
 
 def _options() -> argparse.Namespace:
