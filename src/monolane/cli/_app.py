@@ -66,7 +66,8 @@ def command_line(wanted: Collection[str] = _ALL) -> typer.Typer:
 
 def __getattr__(name: str) -> typer.Typer:
     if name == "app":  # every command: for who looks into the command line, or runs it in a test
-        return globals().setdefault(name, command_line())
+        made: typer.Typer = globals().setdefault(name, command_line())
+        return made
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
