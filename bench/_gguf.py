@@ -5,6 +5,7 @@ does not. Needs the `gguf` package of llama.cpp, which also says how large a typ
 """
 
 import os
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,15 +49,18 @@ MIXES = ("Q4_K_M", "Q5_K_M")
 TYPES = (*MIXES, *(kind.name for kind in (*_PLAIN, *_SCALES)))
 
 
-def random_gguf(home: Path, shape: str, kind: str) -> Path:
-    """Return the file of a shape in a type of TYPES, written if it is not there."""
-    path = home / f"{shape}-{kind}-v{_VERSION}.gguf"
+def random_gguf(home: Path, shape: str, kind: str, *, words: bool = False) -> Path:
+    """Return the file of a shape in a type of TYPES, written if it is not there.
+
+    With ``words`` it has a byte-level vocabulary of random merges too, so that it takes text.
+    """
+    path = home / f"{shape}-{kind}{'-words' * words}-v{_VERSION}.gguf"
     if path.is_file():
         return path
     home.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        _write(aside, SHAPES[shape], kind)
+        _write(aside, SHAPES[shape], kind, words)
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
@@ -106,9 +110,13 @@ def _set_scale(blocks: npt.NDArray[np.uint8], kind: Kind, scale: float) -> None:
         blocks[:, byte : byte + 2] = np.frombuffer(np.float16(value).tobytes(), np.uint8)
 
 
-def _write(path: Path, shape: Shape, mix: str) -> None:
+def _write(path: Path, shape: Shape, mix: str, words: bool) -> None:
     writer = gguf.GGUFWriter(path, "llama", use_temp_file=False)
     _add_fields(writer, shape)
+    if words:
+        _add_words(writer, shape.vocab)
+    else:
+        writer.add_tokenizer_model("no_vocab")
     rng = np.random.default_rng(0)
     made: dict[tuple[Kind, int], npt.NDArray[Any]] = {}
     for name, layer, rows, columns in _matrices(shape):
@@ -139,7 +147,28 @@ def _add_fields(writer: Any, shape: Shape) -> None:
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(shape.vocab)
-    writer.add_tokenizer_model("no_vocab")
+
+
+def _add_words(writer: Any, count: int) -> None:
+    """Add a byte-level vocabulary: an end, the bytes, and random merges of what came before."""
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = range(256 - len(shown))  # bytes that GPT-2 shows as the characters from 256 on
+    tokens = ["<|endoftext|>", *map(chr, shown), *(chr(256 + i) for i in others)]
+    seen, merges, rng = set(tokens), [], random.Random(0)
+    while len(tokens) < count:
+        # Of letters mostly, and of short words: real vocabularies have some 7 bytes a token.
+        left, right = (tokens[1 + int((len(tokens) - 1) * rng.random() ** 3)] for _ in range(2))
+        if len(left + right) <= 16 and left + right not in seen:
+            seen.add(left + right)
+            tokens.append(left + right)
+            merges.append(f"{left} {right}")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.CONTROL] + [gguf.TokenType.NORMAL] * (count - 1))
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
 
 
 def _matrices(shape: Shape) -> Iterator[tuple[str, int, int, int]]:

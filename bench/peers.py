@@ -157,11 +157,11 @@ def _case(record: Record) -> tuple[str, str, int, int]:
 
 
 def find_files(
-    given: Sequence[Path] | None, shape: str, types: Sequence[str]
+    given: Sequence[Path] | None, shape: str, types: Sequence[str], *, words: bool = False
 ) -> list[tuple[str, Path]]:
     """Return (name of the type, file): those that were given, or random ones, written if need be.
 
-    PeerError for a shape or a type that is not known.
+    ``words``: with a vocabulary. PeerError for a shape or a type that is not known.
     """
     if given:
         return [(path.stem.rpartition(".")[2], path) for path in given]
@@ -175,7 +175,7 @@ def find_files(
             f"expected --shape of {', '.join(SHAPES)} and --type of {', '.join(TYPES)}, got {said}"
         )
     home = _env.CACHE.get() / "synthetic"
-    return [(kind, random_gguf(home, shape, kind)) for kind in types]
+    return [(kind, random_gguf(home, shape, kind, words=words)) for kind in types]
 
 
 def _peer(text: str) -> tuple[str, Path]:

@@ -32,8 +32,10 @@ void check(const PlanMatrix& part, const Weight& weight, int64_t end) {
                                 std::to_string(columns) + " and " + std::to_string(rows));
   }
   if (is_repacked(stored.format)) {
-    if (repacked_of(stored.format) != weight.format) {
-      throw std::invalid_argument("weights: expected codes to be repacked into their own format");
+    if (repacked_of(stored.format) != weight.format && !is_made(weight.format)) {
+      throw std::invalid_argument(
+          "weights: expected codes to be repacked into their own format, or rounded to int8 or "
+          "int4");
     }
   } else if (is_coded(stored.format) ||
              (is_coded(weight.format) && (columns % kGroup || !is_made(weight.format)))) {
@@ -84,8 +86,12 @@ class Rows {
 
 // At most a panel's rows to the format in which they are multiplied.
 void convert_rows(const Kernels& kernels, const Matrix& from, Format to, void* out) {
-  if (is_repacked(from.format)) {
+  if (is_repacked(from.format) && repacked_of(from.format) == to) {
     repack_rows(from, out);
+  } else if (is_repacked(from.format)) {  // rounded a second time, as floats would be
+    std::vector<float> rows(from.rows * from.cols);
+    for (int64_t r = 0; r < from.rows; ++r) kernels.widen(from, r, rows.data() + r * from.cols);
+    convert_rows(kernels, {rows.data(), nullptr, from.rows, from.cols, Format::kF32}, to, out);
   } else if (is_panels(to)) {
     const Format codes = codes_of(to);
     std::vector<char> values(from.rows * row_bytes(codes, from.cols));

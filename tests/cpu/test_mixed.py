@@ -1,7 +1,8 @@
 """Models whose matrices are GGUF's blocks, a format for each, in the native executor.
 
 Against the oracle, which widens the same blocks by the gguf package; and that what is read in place
-is in place, what is repacked is as large as the plan says, and a dtype cannot be asked for.
+is in place, what is repacked is as large as the plan says, and no dtype but our codes can be asked
+for.
 """
 
 from dataclasses import replace
@@ -197,10 +198,41 @@ def test_generation_is_greedy_over_the_logits() -> None:
     assert [event.token_id for event in executor.take()] == [first]
 
 
-@pytest.mark.parametrize("dtype", ["int4", "bfloat16", "q4_k", "fp8"])
+@pytest.mark.parametrize(("dtype", "same"), [("int8", "q8_0"), ("int4", "q4_0")])
+def test_blocks_are_rounded_to_our_codes_as_floats_are(dtype: str, same: str) -> None:
+    weights = make(tuple(name for name in MIXED if name != same))
+    found = run(weights, dtype=dtype)
+    assert np.array_equal(found, run(weights.dequantized(), dtype=dtype))
+    assert not np.array_equal(found, run(weights))
+
+
+@pytest.mark.parametrize(("dtype", "same"), [("int8", "q8_0"), ("int4", "q4_0")])
+def test_blocks_of_our_own_codes_stay_as_they_are(dtype: str, same: str) -> None:
+    weights = make((same,))
+    assert np.array_equal(run(weights, dtype=dtype), run(weights))
+
+
+def test_blocks_draft_for_themselves_in_fewer_bits() -> None:
+    weights = make(("q6_k", "bfloat16"))
+    executor = CpuExecutor(weights, context=128, slots=1, draft=weights, draft_dtype="int4")
+    assert executor.draft_model
+    executor.start([Advance(slot=0, token_ids=tuple(map(int, IDS[:10])), budget=8)])
+    drawn: list[int] = []
+    while len(drawn) < 8:
+        executor.read(1.0)
+        drawn += [event.token_id for event in executor.take()]
+    plain = CpuExecutor(weights, context=128, slots=1)
+    for token in drawn:
+        ids = [*IDS[:10], *drawn[: drawn.index(token)]]
+        assert plain.logits(0, ids)[-1].argmax() == token
+        plain.truncate(0, 0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "q4_k", "fp8"])
 def test_blocks_have_no_other_dtype(dtype: str) -> None:
     weights = make(("q4_k", "q6_k"))
-    with pytest.raises(BackendError, match=f"expected auto, since .* q6_k, q4_k, got '{dtype}'"):
+    wanted = f"expected auto, since .* q6_k, q4_k, or int8 or int4, got '{dtype}'"
+    with pytest.raises(BackendError, match=wanted):
         CpuExecutor(weights, dtype, context=9, slots=1)
 
 

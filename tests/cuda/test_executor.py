@@ -431,11 +431,14 @@ def test_what_a_gpu_lacks_is_said(
         CudaExecutor(weights, "auto", gpu, context=200, slots=1)
 
 
-def test_dtypes_that_a_gpu_does_not_take_are_refused(gpu: EmulatedGpu, weights: Weights) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "int8", "int4"])
+def test_dtypes_that_a_gpu_does_not_take_are_refused(
+    gpu: EmulatedGpu, weights: Weights, dtype: str
+) -> None:
     with pytest.raises(
         BackendError, match="dtype: expected one of auto, bfloat16, float16, float8"
     ):
-        CudaExecutor(weights, "int8", gpu, context=200, slots=1)
+        CudaExecutor(weights, dtype, gpu, context=200, slots=1)
 
 
 def test_everything_is_given_back(make_gpu: MakeGpu, weights: Weights) -> None:

@@ -281,7 +281,13 @@ def test_every_field_is_computed_or_refused() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [("olmo2", "norm_before"), ("gemma3_text", "local_rotary"), ("gpt_oss", "out_bias")],
+    [
+        ("olmo2", "norm_before"),
+        ("gemma3_text", "local_rotary"),
+        ("gpt_oss", "out_bias"),
+        ("mixtral", "experts"),
+        ("qwen3_moe", "experts"),
+    ],
 )
 def test_families_with_such_fields_are_refused(kind: str, name: str) -> None:
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "vocab_size": 96}

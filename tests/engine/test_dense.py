@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from monolane.model import Quantization, quantize_folder, read_config, render_co
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+load_file = pytest.importorskip("safetensors.torch").load_file
+save_file = pytest.importorskip("safetensors.torch").save_file
 
 TOKENS, PROMPT, DRAWN = 40, 12, 12  # longer than every window, and than YaRN's trained context
 Make = Callable[..., Path]
@@ -274,6 +277,24 @@ def test_tied_experts_weigh_what_they_do_in_transformers(
     assert wanted.std() > 0.5
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_oracle_widens_16_bits_exactly(dtype: str, dense: Make, tmp_path: Path) -> None:
+    source = dense("Qwen3", head_dim=12)
+    tensors = {
+        name: array.to(getattr(torch, dtype))
+        for name, array in load_file(source / "model.safetensors").items()
+    }
+    logits = []
+    for name, as_dtype in (("narrow", dtype), ("wide", "float32")):
+        folder = tmp_path / name
+        shutil.copytree(source, folder)
+        stored = {key: value.to(getattr(torch, as_dtype)) for key, value in tensors.items()}
+        save_file(stored, folder / "model.safetensors", {"format": "pt"})
+        with Engine.load(folder, "reference") as engine:
+            logits.append(engine.logits(range(TOKENS)))
+    assert np.array_equal(logits[0], logits[1])
+
+
 @pytest.mark.parametrize("kind", ["Mixtral", "Qwen3Moe"])
 def test_mixtures_of_experts_are_quantised(kind: str, dense: Make, tmp_path: Path) -> None:
     sizes = {"head_dim": 16, "num_hidden_layers": 2, "num_experts_per_tok": 2}
@@ -339,9 +360,10 @@ def test_gemma3_is_read_out_of_a_model_that_sees(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "sees")
     ids = np.arange(TOKENS)
     wanted = compute(model, ids)
-    with Engine.load(tmp_path / "sees", "reference") as engine:
-        found = engine.logits(ids.tolist())
-    assert np.abs(found - wanted).max() < 1e-4 * wanted.std()  # derived in the test above
+    for backend in ("reference", "cpu"):
+        with Engine.load(tmp_path / "sees", backend, "float32") as engine:
+            found = engine.logits(ids.tolist())
+        assert np.abs(found - wanted).max() < 1e-4 * wanted.std()  # derived in the test above
     assert wanted.std() > 0.5
     told: list[tuple[str, int, int]] = []
     quantize_folder(

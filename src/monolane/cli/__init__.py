@@ -4,6 +4,19 @@ stdout carries the answer alone; everything about it goes to stderr. Exit code 0
 2 for wrong usage, 130 after Ctrl-C.
 """
 
-from monolane.cli._app import app, main
+from typing import TYPE_CHECKING
+
+from monolane.cli._app import main
+
+if TYPE_CHECKING:
+    from monolane.cli._app import app
 
 __all__ = ["app", "main"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "app":  # every command, made when asked for
+        from monolane.cli import _app
+
+        return _app.app
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

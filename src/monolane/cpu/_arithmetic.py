@@ -7,6 +7,7 @@ from monolane.errors import BackendError, RequestError
 from monolane.model import FORMATS, WeightFormat, find_format, formats_of
 
 DTYPES = ("auto", *formats_of("cpu"))
+_ROUNDED = ("int8", "int4")  # what blocks are rounded to: a model that drafts for itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +24,19 @@ def find_arithmetic(dtype: str, stored: str, blocks: Sequence[str] = ()) -> Arit
     """Return what a dtype means; "auto" is the dtype in which the model's matrices are stored.
 
     ``blocks`` are the formats of matrices that a GGUF file holds, the one with the most bytes
-    first. Beside them each matrix keeps its own format, and activations follow it.
+    first. Beside them each matrix keeps its own format, and activations follow it; or all are
+    rounded to int8 or int4.
     """
     if blocks:
-        if dtype != "auto":
+        if dtype not in ("auto", *_ROUNDED):
             raise BackendError(
                 f"dtype: expected auto, since this model's matrices are stored in "
-                f"{', '.join(blocks)}, got {dtype!r}; load the unquantised model for that"
+                f"{', '.join(blocks)}, or {' or '.join(_ROUNDED)}, got {dtype!r}; load the "
+                "unquantised model for that"
             )
-        return Arithmetic(blocks[0], None, "bf16", find_format(blocks[0]).key_format)
+        name = blocks[0] if dtype == "auto" else dtype
+        wanted = None if dtype == "auto" else find_format(dtype)
+        return Arithmetic(name, wanted, "bf16", find_format(name).key_format)
     name = stored if dtype == "auto" else dtype
     if name not in DTYPES or name == "auto":
         if name in FORMATS and FORMATS[name].named:

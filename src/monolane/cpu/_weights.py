@@ -64,14 +64,14 @@ def hand_over(weights: Weights, config: ModelConfig, arithmetic: Arithmetic) -> 
             matrix = array.reshape(-1, array.shape[-1])  # lanes one below the other
             _set(found, role, index, matrix, wanted, lane_cut(weights.config, config, role))
     for (role, place), coded in weights.quantized.items():
-        _set_coded(found, role, place, coded, lane_cut(weights.config, config, role))
+        _set_coded(found, role, place, coded, wanted, lane_cut(weights.config, config, role))
     for (role, layer), each in weights.experts.items():
         for expert, one in enumerate(each):
             if isinstance(one, np.ndarray):
                 rows = one.reshape(-1, one.shape[-1])
                 _set(found, role, layer, rows, wanted, LaneCut(), expert)
             else:
-                _set_coded(found, role, layer, one, LaneCut(), expert)
+                _set_coded(found, role, layer, one, wanted, LaneCut(), expert)
     for i, rotary in enumerate((config.rotary, config.local_rotary)):  # PlanRotary
         if rotary is not None:
             found.table.set_vector(_FREQUENCIES, i, rotary.frequencies(config.head_dim))
@@ -153,21 +153,32 @@ def _set_coded(
     role: Role,
     place: int | None,
     matrix: Quantized | Blocks,
+    wanted: WeightFormat | None,
     cut: LaneCut,
     expert: int = 0,
 ) -> None:
     if isinstance(matrix, Blocks):
-        _set_blocks(found, role, place, matrix, cut, expert)
+        _set_blocks(found, role, place, matrix, wanted, cut, expert)
     else:
         _set_quantized(found, role, place or 0, matrix, cut, expert)
 
 
 def _set_blocks(
-    found: Handover, role: Role, place: int | None, matrix: Blocks, cut: LaneCut, expert: int
+    found: Handover,
+    role: Role,
+    place: int | None,
+    matrix: Blocks,
+    wanted: WeightFormat | None,
+    cut: LaneCut,
+    expert: int,
 ) -> None:
-    """Hand over blocks: embedding rows are looked up in them, of others the workers make panels."""
+    """Hand over blocks: embedding rows are looked up in them, of others the workers make panels.
+
+    Panels of the blocks as they are, or of what is wanted instead.
+    """
     stored = find_format(matrix.format)
     looked_up = role is Role.EMBEDDING
+    used = (wanted or stored).multiplied
     block = stored.super_block or stored.group
     if matrix.columns % (block * cut.column_parts):
         raise BackendError(
@@ -183,12 +194,12 @@ def _set_blocks(
         rows=prod(matrix.shape[:-1]),
         columns=matrix.columns,
         format=stored.code,
-        wanted=stored.code if looked_up else stored.multiplied.code,
+        wanted=stored.code if looked_up else used.code,
         **asdict(cut),
         expert=expert,
     )
     if not looked_up:
-        found.formats[role, place] = stored.multiplied.name
+        found.formats[role, place] = used.name
         found.sources.setdefault((role, place or 0), []).append(matrix.data)
 
 

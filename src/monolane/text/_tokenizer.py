@@ -278,7 +278,8 @@ def _with_named(data: dict[str, Any], named: Iterable[str | None]) -> dict[str, 
 
 def _load(data: dict[str, Any], path: Path) -> tokenizers.Tokenizer:
     with _blaming(path):
-        library = tokenizers.Tokenizer.from_str(json.dumps(data))
+        # Not ensure_ascii: half of the byte-level tokens would be escapes, which read slowly.
+        library = tokenizers.Tokenizer.from_str(json.dumps(data, ensure_ascii=False))
     # A file may ask for both; a prompt that is cut or padded in silence is a wrong answer.
     library.no_truncation()
     library.no_padding()

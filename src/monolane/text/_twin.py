@@ -133,15 +133,16 @@ def _with_names(
 def _merges_make(model: Mapping[str, Any], names: Mapping[str, str]) -> bool:
     """Whether merging, which begins with characters, may give a control token and go on from it."""
     merges = model.get("merges") or ()
-    pairs = {x if isinstance(x, str) else " ".join(x) for x in merges}
-    return bool(pairs) and any(
-        len(name) == 1 or any(f"{name[:i]} {name[i:]}" in pairs for i in range(1, len(name)))
-        for name in names
+    if not merges:
+        return False
+    wanted = {f"{name[:i]} {name[i:]}" for name in names for i in range(1, len(name))}
+    return any(len(name) == 1 for name in names) or any(
+        (merge if isinstance(merge, str) else " ".join(merge)) in wanted for merge in merges
     )
 
 
 def _load_renamed(data: Mapping[str, Any], names: Mapping[str, str]) -> tokenizers.Tokenizer:
-    library = tokenizers.Tokenizer.from_str(json.dumps(_renamed(data, names)))
+    library = tokenizers.Tokenizer.from_str(json.dumps(_renamed(data, names), ensure_ascii=False))
     library.no_truncation()
     library.no_padding()
     return library
