@@ -16,6 +16,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from monolane import Engine
+from monolane.measure import paced_engine
 from monolane.serve._api.answers import Answers
 from monolane.serve._api.completions import completions
 from monolane.serve._api.limits import check_length
@@ -126,7 +127,7 @@ def test_a_head_is_written_after_the_engine_has_begun() -> None:
     running: list[int] = []
 
     async def ask() -> None:
-        service = Service(lambda: Engine.load("demo"), ServerOptions())
+        service = Service(lambda: paced_engine(1000), ServerOptions())
         await service.start()
         body = json.dumps({"prompt": "x", "max_tokens": 1, "stream": True}).encode()
         messages = iter([{"type": "http.request", "body": body, "more_body": False}])
