@@ -33,7 +33,7 @@ from monolane.measure import Record, paced_engine, summary
 from monolane.serve import Policy, ServerOptions, serve
 
 DEMO = [sys.executable, "-m", "monolane", "serve", "--port", "0", "--no-bandwidth"]
-PACED = [sys.executable, __file__, "--paced"]  # and its context
+PACED = [sys.executable, __file__, "--paced"]  # and its context and tokens/s
 SLOW = [*DEMO, "--backend", "reference"]
 START = 120.0  # seconds for a server
 MB = 1_000_000
@@ -131,7 +131,7 @@ def stalls(runs: int) -> Iterator[Record]:
         "JSON in a field that nobody reads": {"before": 1600.0},
         "nothing else": {},
     }
-    with server([*PACED, "32768"], START) as paced:
+    with server([*PACED, "32768", "1000"], START) as paced:
         for name, (path, body) in BODIES.items():
             attack = partial(post, paced, path, body) if path else (lambda: None)
             found = [longest_gap(paced, attack) for _ in range(runs)]
@@ -229,36 +229,42 @@ def speeds(runs: int) -> Iterator[Record]:
         yield record(
             "first event on a kept connection, beyond the engine's time", firsts, "ms", goal="3"
         )
-        fields = {"temperature": 0, "ignore_eos": True}
-        message = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 900}
-        cases: tuple[tuple[str, bytes, dict[str, Any]], ...] = (
-            ("/v1/chat/completions", b"data: ", message),
-            ("/v1/responses", b"output_text.delta", {"input": "x", "max_output_tokens": 900}),
-            ("/v1/messages", b"content_block_delta", message),
+        yield from shares(demo, "the demo model", 900, runs)
+    with server([*PACED, "16384", "3000"], START) as paced:
+        yield from shares(paced, "a paced engine of 3,000 tokens/s", 9000, runs)
+
+
+def shares(of: Server, engine: str, tokens: int, runs: int) -> Iterator[Record]:
+    """The share of the engine's speed that arrives through each API."""
+    fields = {"temperature": 0, "ignore_eos": True}
+    message = {"messages": [{"role": "user", "content": "x"}], "max_tokens": tokens}
+    cases: tuple[tuple[str, bytes, dict[str, Any]], ...] = (
+        ("/v1/chat/completions", b"data: ", message),
+        ("/v1/responses", b"output_text.delta", {"input": "x", "max_output_tokens": tokens}),
+        ("/v1/messages", b"content_block_delta", message),
+    )
+    for path, delta, body in cases:
+        found = [streamed_share(of, path, delta, body | fields, tokens) for _ in range(runs)]
+        yield record(
+            f"{path}: share of the speed of {engine} that arrives",
+            [100 * share for share, _ in found],
+            "%",
+            engine_tokens_per_s=statistics.median(speed for _, speed in found),
+            goal="97",
         )
-        for path, delta, body in cases:
-            shares = [streamed_share(demo, path, delta, body | fields) for _ in range(runs)]
-            engine = statistics.median(speed for _, speed in shares)
-            yield record(
-                f"{path}: share of the engine's speed that arrives",
-                [100 * share for share, _ in shares],
-                "%",
-                engine_tokens_per_s=engine,
-                goal="97",
-            )
 
 
 def streamed_share(
-    demo: Server, path: str, delta: bytes, body: dict[str, Any]
+    of: Server, path: str, delta: bytes, body: dict[str, Any], tokens: int
 ) -> tuple[float, float]:
     """Return the share of the engine's speed in one request that a client sees, and that speed.
 
     Both are of the tokens behind the first, over the time from the first to the last: the engine's
     by its own clock, from /metrics.
     """
-    before = decode_seconds(demo)
+    before = decode_seconds(of)
     times = []
-    with stream_of(demo, path, **body) as stream:
+    with stream_of(of, path, **body) as stream:
         while data := stream.recv(1 << 16):
             if delta in data:
                 times.append(time.perf_counter())
@@ -269,14 +275,14 @@ def streamed_share(
                 or b"response.incomplete" in data
             ):
                 break
-    while (engine := decode_seconds(demo) - before) == 0:
+    while (engine := decode_seconds(of) - before) == 0:
         time.sleep(0.01)
-    return engine / (times[-1] - times[0]), (body.get("max_tokens") or 900) / engine
+    return engine / (times[-1] - times[0]), (tokens - 1) / engine
 
 
-def decode_seconds(demo: Server) -> float:
+def decode_seconds(of: Server) -> float:
     """Return the seconds of decode so far, by the server's clock."""
-    text = request(demo, "GET", "/metrics")[1].decode()
+    text = request(of, "GET", "/metrics")[1].decode()
     found = re.search(r"^vllm:request_decode_time_seconds_sum\S* (\S+)$", text, re.M)
     assert found
     return float(found[1])
@@ -358,11 +364,11 @@ PARTS: dict[str, Callable[[int], Iterator[Record]]] = {
 
 
 def serve_paced() -> None:
-    """Be the server of ``stalls``."""
-    context = int(sys.argv[2])
+    """Be a server whose tokens come at a set pace."""
+    context, pace = map(int, sys.argv[2:4])
     options = ServerOptions(port=0, policy=Policy(4), model_name="paced")
     serve(
-        lambda: paced_engine(1000, slots=4, context=context),
+        lambda: paced_engine(pace, slots=4, context=context),
         options,
         announce=lambda url: print(f"at {url}", flush=True),
     )

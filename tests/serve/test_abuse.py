@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,14 +16,18 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from monolane import Engine
+from monolane.measure import paced_engine
+from monolane.serve._api.answers import Answers
+from monolane.serve._api.completions import completions
 from monolane.serve._api.limits import check_length
 from monolane.serve._api.prepare import prepare_chat
-from monolane.serve._api.wire import ChatRequest
+from monolane.serve._api.wire import ChatRequest, CompletionRequest
 from monolane.serve._errors import ContextError
 from monolane.serve._options import Policy, ServerOptions
 from monolane.serve._run.refusals import Refusals
 from monolane.serve._run.scheduler import Scheduler
 from monolane.serve._run.service import Service
+from monolane.serve._server import _listen, _Server
 from monolane.text import Tokenizer
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -102,6 +107,51 @@ def test_work_of_clients_that_left_is_dropped(engine: Engine) -> None:
         return len(begun), message
 
     assert asyncio.run(run()) == (0, "the client closed the connection")
+
+
+def test_threads_wait_a_millisecond_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's 5 ms, several times for one event, would be a pause of all streams."""
+    seen: list[float] = []
+    monkeypatch.setattr(_Server, "run", lambda *_, **__: seen.append(sys.getswitchinterval()))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    before = sys.getswitchinterval()
+    with _listen("127.0.0.1", 0) as listener:
+        service = Service(lambda: pytest.fail("not to be loaded"), ServerOptions())
+        _Server(service, listener).run_until_signal()
+    assert seen == [pytest.approx(0.001)]
+    assert sys.getswitchinterval() == before
+
+
+def test_a_head_is_written_after_the_engine_has_begun() -> None:
+    """Writing it takes as long as reading a short prompt."""
+    running: list[int] = []
+
+    async def ask() -> None:
+        service = Service(lambda: paced_engine(1000), ServerOptions())
+        await service.start()
+        body = json.dumps({"prompt": "x", "max_tokens": 1, "stream": True}).encode()
+        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def receive() -> Any:
+            return next(messages, None) or await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                running.append(service.scheduler.running)
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "raw_path": b"",
+            "headers": [],
+            "monolane.owner": b"",
+            "monolane.request_id": "",
+        }
+        await Answers(service, completions(service, CompletionRequest))(scope, receive, send)
+        await service.close()
+
+    asyncio.run(ask())
+    assert running == [1]
 
 
 def test_a_queue_of_n_holds_n(paced: Callable[..., Any], eventually: Callable[..., None]) -> None:

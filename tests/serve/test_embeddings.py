@@ -99,6 +99,8 @@ def test_embeddings(demo_server: Any) -> None:
         for wrong in ({"input": ""}, {"input": []}, {"input": TEXT, "dimensions": 3}, {}):
             reply = client.post("/v1/embeddings", json=wrong)
             assert reply.status_code == 400
+            if "dimensions" not in wrong and wrong:
+                assert "input: expected a text, token ids" in reply.json()["error"]["message"]
 
 
 def test_texts_take_turns_with_answers_and_end_with_their_client(

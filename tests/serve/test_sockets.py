@@ -65,9 +65,8 @@ CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_what_comes_at_once_is_read_in_steps(monkeypatch: pytest.MonkeyPatch, ends: bool) -> None:
+def test_what_comes_at_once_is_read_in_turns(monkeypatch: pytest.MonkeyPatch, ends: bool) -> None:
     """A body in chunks of one byte: others have their turn in between, and no more is taken."""
-    monkeypatch.setattr(protocol, "_STEP_SECONDS", 0.0)
     monkeypatch.setattr(protocol, "_REST_SECONDS", 0.0)
     body: list[bytes] = []
     turns = 0
@@ -89,7 +88,9 @@ def test_what_comes_at_once_is_read_in_steps(monkeypatch: pytest.MonkeyPatch, en
         while transport.paused:
             turns += 1
             assert turns < 1000
+            before = len(b"".join(body))
             await asyncio.sleep(0)  # the application takes what there is, and asks for more
+            assert len(b"".join(body)) - before <= protocol._TURN_EVENTS
             if ends and turns == 3:
                 transport.abort()
                 connection.connection_lost(None)
@@ -103,4 +104,4 @@ def test_what_comes_at_once_is_read_in_steps(monkeypatch: pytest.MonkeyPatch, en
         assert 0 < len(b"".join(body)) < 4100
     else:
         assert b"".join(body) == b"x" * 4100
-        assert turns >= 4100 * 6 // protocol._STEP_BYTES
+        assert turns >= 4100 // protocol._TURN_EVENTS

@@ -8,6 +8,7 @@ import resource
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator, Callable
 from types import FrameType
 
@@ -37,6 +38,9 @@ _BACKLOG = 2048
 # Bytes that the kernel keeps for a client that does not read, where it would take megabytes: two
 # seconds of a fast stream.
 _SEND_BUFFER = 128 << 10
+# Seconds after which a thread that wants the GIL has it, where others do not let go of it: Python's
+# 5 ms, several times for one event, are a pause that a reader sees.
+_SWITCH_SECONDS = 0.001
 
 
 def serve(
@@ -138,7 +142,12 @@ class _Server(uvicorn.Server):
         # uvicorn raises the signal again when it is done, but an end on request is no failure.
         signal.signal(signal.SIGTERM, lambda *_: None)
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-        self.run(sockets=[self._listener])
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        try:
+            self.run(sockets=[self._listener])
+        finally:
+            sys.setswitchinterval(before)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more requests, and let those that run come to an end."""

@@ -9,7 +9,6 @@ length, not white space, in no spelling. A chat without such spellings is render
 
 import json
 from collections.abc import Iterator
-from itertools import chain
 from typing import Any
 
 from monolane.errors import TextError
@@ -23,9 +22,9 @@ _CANDIDATES = (*range(0xFDD2, 0xFDEF), *range(0xF0000, 0xF1000))
 class Marks:
     """The stand-in characters of one rendering: ``chars`` maps each to what it stands for."""
 
-    def __init__(self, values: Any) -> None:
-        """Take the data that will be rendered: no character in it can be a mark."""
-        used = frozenset(chain.from_iterable(_texts(values)))
+    def __init__(self, values: Any, others: frozenset[str] = frozenset()) -> None:
+        """Take the data that will be rendered: no character in it, or of others, can be a mark."""
+        used = others.union(*_texts(values))
         self._free = (chr(code) for code in _CANDIDATES if chr(code) not in used)
         self._mark_of: dict[str, str] = {}
         self.chars: dict[str, str] = {}

@@ -72,6 +72,7 @@ class ChatTemplate:
         self.is_default = source == DEFAULT_TEMPLATE
         self.for_tools: ChatTemplate = tool_use or self
         self._name = name
+        self._characters = frozenset(source)
         self._special_tokens = dict(special_tokens)
         self._compiled, self.variables = _compile(source, name)
 
@@ -151,7 +152,7 @@ class ChatTemplate:
         """
         chat = self._chat(messages)
         extra = self._extra(tools, kwargs)
-        marks = Marks([chat, extra, self.source])
+        marks = Marks([chat, extra], self._characters)
         special, control = tokenizer.special_spellings, tokenizer.control_spellings
         chat = [marks.put(m, special if m["role"] in _TRUSTED else control) for m in chat]
         extra = {

@@ -84,6 +84,7 @@ class Answers:
         served.start(seconds)
         gone.add_done_callback(lambda _: served.cancel("client"))
         try:
+            await asyncio.sleep(0)  # it begins: the engine reads the prompt while a head is written
             if asked.stream:
                 await _stream(writer, served, send)
             else:

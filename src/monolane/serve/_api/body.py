@@ -66,7 +66,8 @@ def trimmed(data: bytes, known: Collection[str]) -> bytes:
         if name not in known:
             continue
         if member.values > limit:
-            raise _refused(f"{name}: expected at most {limit} values, got {member.values}")
+            message = f"{name}: expected at most {limit} values, got {member.values}"
+            raise ApiError(400, message, name)
         kept.append(data[member.begin : member.end])
     return b"{" + b",".join(kept) + b"}"
 

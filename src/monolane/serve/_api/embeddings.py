@@ -29,20 +29,21 @@ from monolane.serve._api.limits import (
 )
 from monolane.serve._api.openapi import Operation
 from monolane.serve._api.reply import json_bytes
-from monolane.serve._api.wire import Body, TokenId
+from monolane.serve._api.wire import MAX_PROMPTS, Body, TokenId, one_of
 from monolane.serve._errors import ApiError
 from monolane.serve._run.request import Reason, ended
 from monolane.serve._run.service import Service
 
 Vector = npt.NDArray[np.float32]
 Ids = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
-Input = (
+Input = Annotated[
     Annotated[str, Field(min_length=1)]
     | Ids
     | Annotated[
-        list[Annotated[str, Field(min_length=1)] | Ids], Field(min_length=1, max_length=256)
-    ]
-)
+        list[Annotated[str, Field(min_length=1)] | Ids], Field(min_length=1, max_length=MAX_PROMPTS)
+    ],
+    one_of(f"a text, token ids (integers from 0), or a list of 1 to {MAX_PROMPTS} of either"),
+]
 
 
 class EmbeddingsRequest(Body):

@@ -6,6 +6,7 @@ completion requests of OpenAI, vLLM and llama.cpp stands here. Fields that no su
 accepted, since clients send notes of their own.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -105,5 +106,6 @@ def check_fields(extra: Mapping[str, Any]) -> None:
     for name, value in extra.items():
         neutral = REFUSED.get(name)
         if neutral is not None and value is not None and value not in neutral:
-            allowed = ", ".join(["null", *map(repr, neutral)])
-            raise RequestError(f"{name}: not supported; expected {allowed}, got {value!r:.80}")
+            allowed = ", ".join(["null", *map(json.dumps, neutral)])
+            got = json.dumps(value, ensure_ascii=False)
+            raise RequestError(f"{name}: not supported; expected {allowed}, got {got:.80}")

@@ -18,18 +18,32 @@ from monolane.serve._errors import ApiError
 from monolane.serve._options import HEAD_BYTES
 
 _HEAD_SECONDS = 10.0  # from a connection, or a request's first byte, to a whole head
-# What has come is read in steps, and then for a moment not at all: a body in chunks of one byte
-# takes 15 us for each, and 256 KB of such come at once. An event of a stream takes several turns of
-# the loop, and the thread that decodes takes the GIL in between, so one turn would not do.
-_STEP_BYTES = 2048
-_STEP_SECONDS = 0.002
-_REST_SECONDS = 0.003
+# What has come is read in turns of so many events, and then for a moment not at all. A chunk of one
+# byte is an event, of 5 to 15 us, and 256 KB of such come at once. Clocks bound no turn: a busy
+# machine would make the turns shorter, and not the pauses. An event of a stream takes several turns
+# of the loop, and the thread that decodes takes the GIL in between, hence the rest.
+_TURN_EVENTS = 64
+_REST_SECONDS = 0.002
+_STEP_BYTES = 4 << 10  # for the parser at a time: it looks at a head's size when it lacks its end
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
     error = ApiError(503, "too many connections are open; try again in a moment")
     headers = {**error.headers, "Connection": "close"}
     await Response(error.json(), error.status, headers, "application/json")(scope, receive, send)
+
+
+class _Connection(h11.Connection):
+    """A parser that says it needs data once it has given the events of a turn."""
+
+    left = _TURN_EVENTS  # events of this turn
+
+    def next_event(self) -> Any:
+        """Return the next event, ``NEED_DATA`` or ``PAUSED``."""
+        if not self.left:
+            return h11.NEED_DATA
+        self.left -= 1
+        return super().next_event()
 
 
 class _Flow(FlowControl):
@@ -68,18 +82,50 @@ class LimitedProtocol(H11Protocol):
         super().connection_made(transport)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._unread = memoryview(b"")
+        self._resting: asyncio.TimerHandle | None = None  # until more is read
+        self.conn: _Connection = _Connection(h11.SERVER, HEAD_BYTES)
         self.flow: _Flow = _Flow(transport)
         self._start_timer("head", _HEAD_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timers, and what is not read yet."""
         self._unread = memoryview(b"")
+        if self._resting is not None:
+            self._resting.cancel()
         for name in list(self._timers):
             self._stop_timer(name)
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        """Read what has come, unless more came before it."""
+        self._unset_keepalive_if_required()
+        self._unread = memoryview(bytes(self._unread) + data)
+        self.handle_events()
+
     def handle_events(self) -> None:
-        """Read what has come; stop the timer once that is a whole head."""
+        """Read what is there, unless that goes on by itself in a moment."""
+        if self._resting is None:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Read for a turn; the rest is read when others have had theirs."""
+        self._resting = None
+        self.conn.left = _TURN_EVENTS
+        self._handle()
+        while self._unread and self.conn.left and not self.transport.is_closing():
+            if self.cycle is not None and self.cycle.response_complete:
+                self._start_timer("head", _HEAD_SECONDS)
+            step, self._unread = self._unread[:_STEP_BYTES], self._unread[_STEP_BYTES:]
+            self.conn.receive_data(bytes(step))
+            self._handle()
+        if (self._unread or not self.conn.left) and not self.transport.is_closing():
+            self.flow.hold()
+            self._resting = self.loop.call_later(_REST_SECONDS, self._read_on)
+        else:
+            self.flow.release()
+
+    def _handle(self) -> None:
+        """Pass the parser's events on; stop the timer once there is a whole head."""
         before = self.cycle
         # uvicorn's own limit answers in plain text, and does not say when to come back.
         full = len(self.connections) > self.max_connections
@@ -87,27 +133,6 @@ class LimitedProtocol(H11Protocol):
         super().handle_events()
         if self.cycle is not before:
             self._stop_timer("head")
-
-    def data_received(self, data: bytes) -> None:
-        """Read what has come, and begin to wait for a further head with its first byte."""
-        waits = bool(self._unread)
-        self._unread = memoryview(bytes(self._unread) + data)
-        if not waits:
-            self._read_on()
-
-    def _read_on(self) -> None:
-        """Read for a moment; the rest is read when others have had their turn."""
-        end = self.loop.time() + _STEP_SECONDS
-        while self._unread and not self.transport.is_closing():
-            if self.cycle is not None and self.cycle.response_complete:
-                self._start_timer("head", _HEAD_SECONDS)
-            step, self._unread = self._unread[:_STEP_BYTES], self._unread[_STEP_BYTES:]
-            super().data_received(bytes(step))
-            if self._unread and self.loop.time() >= end:
-                self.flow.hold()
-                self.loop.call_later(_REST_SECONDS, self._read_on)
-                return
-        self.flow.release()
 
     def pause_writing(self) -> None:
         """Begin to wait for a client that has stopped reading."""

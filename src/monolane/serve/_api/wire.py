@@ -21,7 +21,7 @@ MAX_N = 16  # answers to one prompt
 MAX_PROMPTS = 256  # prompts of one request
 
 
-def _one_of(forms: str) -> WrapValidator:
+def one_of(forms: str) -> WrapValidator:
     """Name all forms of a field where none fits: pydantic would complain about one of them."""
 
     def check(value: Any, handler: Callable[[Any], Any]) -> Any:
@@ -49,11 +49,11 @@ ReturnTokenIds = Annotated[
 ]
 Stop = Annotated[
     str | Annotated[list[str], Field(max_length=64)],
-    _one_of("a text or a list of at most 64 texts"),
+    one_of("a text or a list of at most 64 texts"),
 ]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-ToolChoice = Annotated[str | dict[str, Any], _one_of("'none', 'auto', 'required' or an object")]
-FunctionCall = Annotated[str | dict[str, Any], _one_of("'none', 'auto' or an object with a name")]
+ToolChoice = Annotated[str | dict[str, Any], one_of("'none', 'auto', 'required' or an object")]
+FunctionCall = Annotated[str | dict[str, Any], one_of("'none', 'auto' or an object with a name")]
 Prompt = Annotated[
     str
     | Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
@@ -62,7 +62,7 @@ Prompt = Annotated[
         list[Annotated[list[TokenId], Field(fail_fast=True)]],
         Field(min_length=1, max_length=MAX_PROMPTS),
     ],
-    _one_of(f"text, token ids (integers from 0), or a list of 1 to {MAX_PROMPTS} of either"),
+    one_of(f"text, token ids (integers from 0), or a list of 1 to {MAX_PROMPTS} of either"),
 ]
 
 

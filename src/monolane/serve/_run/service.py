@@ -150,12 +150,21 @@ class Service:
         self._preparing += 1
         try:
             done = asyncio.get_running_loop().run_in_executor(self._preparers, work)
-            if gone is not None:
-                await asyncio.wait((done, gone), return_when=asyncio.FIRST_COMPLETED)
-                if not done.done():
-                    done.cancel()
-                    raise ApiError(499, "the client closed the connection")
-            return await done
+            if gone is None:
+                return await done
+
+            def leave(_: object) -> None:
+                done.cancel()
+
+            gone.add_done_callback(leave)
+            try:
+                return await done
+            except asyncio.CancelledError:
+                if not gone.done():
+                    raise  # it is the server that ends
+                raise ApiError(499, "the client closed the connection") from None
+            finally:
+                gone.remove_done_callback(leave)
         finally:
             self._preparing -= 1
 
