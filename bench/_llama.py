@@ -53,8 +53,11 @@ class LlamaCase(Case):
         pairs = (common | lengths).items()
         return [str(self.program), *(str(part) for pair in pairs for part in pair)]
 
+    def warm_up(self) -> None:
+        """Do nothing: llama-bench warms itself up each time, and our case has read the file."""
+
     def measure(self) -> float:
-        """Run it once; llama-bench warms itself up each time."""
+        """Run it once."""
         command = self.command()
         try:
             told = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -2,6 +2,7 @@
 
     python bench/peers.py --peer llama.cpp=LLAMA_CPP/build/bin/llama-bench --type Q4_K_M Q8_0 BF16
     python bench/peers.py --peer llama.cpp=... --peer ik_llama.cpp=... --gguf MODEL.gguf
+    python bench/peers.py ... --journal FILE    # what FILE keeps of earlier runs is not run again
 
 All measure decode behind a context and prefill of a prompt, of the same GGUF file, round after
 round, so that a machine that drifts drifts under all. Without --gguf the files hold random weights
@@ -12,19 +13,18 @@ import argparse
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from _document import publish
 from _llama import LlamaCase, PeerError
+from _pairing import Journal, Pairing
 
 from monolane import _env
 from monolane.errors import MonolaneError
 from monolane.measure import (
     Case,
-    DecodeCase,
     Neighbours,
-    PrefillCase,
+    ReadProbe,
     Record,
     bench_cases,
     bench_records,
@@ -33,14 +33,6 @@ from monolane.measure import (
     run_rounds,
     summary,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Pairing:
-    """A case of ours and the same case of each peer."""
-
-    own: DecodeCase | PrefillCase
-    peers: tuple[LlamaCase, ...]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -82,18 +74,12 @@ def measure(options: argparse.Namespace, name: str, path: Path) -> list[Record]:
 
     pairings = [Pairing(case, peers(context=case.context, tokens=case.tokens)) for case in decodes]
     pairings += [Pairing(case, peers(prompt=case.tokens)) for case in prefills]
-    cases: list[Case] = [probe]
-    for pairing in pairings:
-        cases += [pairing.own, *pairing.peers]
-    done = 0
-
-    def step() -> None:
-        nonlocal done
-        done += 1
-        sys.stderr.write(f"\r{name}: {done} of {(options.runs + 1) * len(cases)} steps")
-
-    disturbed = run_rounds(cases, options.runs, step, Neighbours(options.patience * options.runs))
-    sys.stderr.write(f"\n{disturbed} samples were taken while other programs ran\n")
+    journal = Journal(options.journal)
+    journal.restore(path.stem, probe, pairings, options.runs)
+    for done in range(options.runs):
+        left = [pairing for pairing in pairings if pairing.rounds == done]
+        if left:
+            run_pairings(options, name, path.stem, probe, left, journal)
     records = bench_records(path.stem, probe, decodes, prefills)
     for record, pairing in zip(records[1:], pairings, strict=True):
         record["dtype"] = name
@@ -101,6 +87,32 @@ def measure(options: argparse.Namespace, name: str, path: Path) -> list[Record]:
             record |= ratio_figures(peer.name, pairing.own.samples, peer.samples)
             records.append(_peer_record(path.stem, peer))
     return records
+
+
+def run_pairings(
+    options: argparse.Namespace,
+    name: str,
+    model: str,
+    probe: ReadProbe,
+    pairings: Sequence[Pairing],
+    journal: Journal,
+) -> None:
+    """Run the rounds that are left of pairings that have as many, and keep each as it ends."""
+    first = pairings[0].rounds
+    cases: list[Case] = [probe, *(case for pairing in pairings for case in pairing.cases)]
+    steps = (options.runs - first + 1) * len(cases)
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        sys.stderr.write(f"\r{name}: {done} of {steps} steps")
+        if done > len(cases) and done % len(cases) == 0:  # the first ones are the warm-up
+            journal.keep(model, probe, pairings)
+
+    neighbours = Neighbours(options.patience * (options.runs - first))
+    disturbed = run_rounds(cases, options.runs, step, neighbours, first=first)
+    sys.stderr.write(f"\n{disturbed} samples were taken while other programs ran\n")
 
 
 def ratio_figures(peer: str, ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
@@ -194,9 +206,12 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--shape", default="llama-1.7b", help="of the random weights")
     parser.add_argument("--type", nargs="+", default=["Q4_K_M", "Q8_0", "BF16"])
     parser.add_argument("--context", type=int, nargs="+", default=[128, 4096])
-    parser.add_argument("--prefill", type=int, nargs="+", default=[512])
+    parser.add_argument("--prefill", type=int, nargs="*", default=[512])
     parser.add_argument("--tokens", type=int, default=32, help="of one decode run")
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument(
+        "--journal", type=Path, help="file of rounds, read and added to, for a run in pieces"
+    )
     parser.add_argument(
         "--patience", type=float, default=60, help="seconds a round to wait for other programs"
     )

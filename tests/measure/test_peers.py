@@ -81,6 +81,30 @@ def test_all_take_turns_and_a_ratio_is_ours_by_theirs(tmp_path: Path) -> None:
     assert [line.split()[0] for line in result.stdout.splitlines()[1:]] == ["decode", "prefill"]
 
 
+def test_a_run_in_pieces_is_one_run(tmp_path: Path) -> None:
+    """What the journal keeps is not run again: the last run's peer could not even be run."""
+    out, journal = tmp_path / "peers.json", tmp_path / "rounds"
+    given = ("--peer", f"llama.cpp={fake(tmp_path)}", *SMALL, "--out", out, "--journal", journal)
+    first = run(tmp_path, *given, "--prefill", "--runs", 1)  # decode alone, a round
+    assert first.returncode == 0, first.stderr
+    second = run(tmp_path, *given)
+    assert second.returncode == 0, second.stderr
+    rounds = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert [line["key"][1] for line in rounds] == [
+        *("decode", "read_bandwidth"),  # the first piece
+        *("prefill", "read_bandwidth") * 2,  # the rounds that the second piece lacked
+        *("decode", "read_bandwidth"),
+    ]
+    fake(tmp_path, code=3)
+    third = run(tmp_path, *given)
+    assert third.returncode == 0, third.stderr
+    records = json.loads(out.read_text())["records"]
+    assert [record["runs"] for record in records] == [4, 2, 2, 2, 2]
+    samples = [line["round"]["sample"] for line in rounds if line["key"][1] == "decode"]
+    assert (records[1]["min"], records[1]["max"]) == (min(samples), max(samples))
+    assert len(rounds) == len(journal.read_text().splitlines())
+
+
 def test_a_ratio_is_of_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine halves its speed in the second round, between the two of the third, and stays."""
     monkeypatch.syspath_prepend(str(BENCH))

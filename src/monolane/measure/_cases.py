@@ -200,7 +200,7 @@ def bench_cases(
     buffer: int,
 ) -> tuple[ReadProbe, list[DecodeCase], list[PrefillCase]]:
     """Return a probe of ``buffer`` bytes, and a case for each context and prompt in each dtype."""
-    longest = max(max(contexts) + tokens, *prompts)
+    longest = max([max(contexts) + tokens, *prompts])
     slots = len(contexts) + 1  # one for each context, one for all prompts
     models = [
         LoadedModel(

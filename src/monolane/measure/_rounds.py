@@ -80,19 +80,22 @@ def run_rounds(
     rounds: int,
     progress: Callable[[], None],
     neighbours: Neighbours | None = None,
+    *,
+    first: int = 0,
 ) -> int:
     """Warm up, then take a sample of every case in each round; return how many were disturbed.
 
     Every other round goes backwards, so that of two cases neither always comes first, and two that
     are compared stay one right after the other. With ``neighbours``, a sample during which other
     programs ran is taken again, at most twice and while there is patience; one that is disturbed
-    even then counts. ``progress`` is called after every step: (rounds + 1) * len(cases) times.
+    even then counts. ``first``: the round to begin with, where earlier ones were taken before.
+    ``progress`` is called after every step: (rounds - first + 1) * len(cases) times.
     """
     for case in cases:
         case.warm_up()
         progress()
     disturbed = 0
-    for i in range(rounds):
+    for i in range(first, rounds):
         for case in reversed(cases) if i % 2 else cases:
             disturbed += not _take(case, neighbours)
             progress()
