@@ -134,7 +134,7 @@ DEVICE void store_at_peer(const Block& b, u32 device, Word* word, u32 value, u32
   publish_system(reinterpret_cast<Word*>(there), value, stamp);
 }
 DEVICE void store_at_peers(const Block& b, Word* word, u32 value, u32 stamp) {
-#pragma unroll
+#pragma unroll 1
   for (u32 i = 1; i < DEVICES; ++i) {  // each begins with its neighbour
     store_at_peer(b, (b.p.device + i) % DEVICES, word, value, stamp);
   }
