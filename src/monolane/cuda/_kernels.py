@@ -21,7 +21,7 @@ class Kernels:
     def __init__(self, devices: Sequence[Device], layouts: Sequence[Layout]) -> None:
         self._devices = tuple(devices)
         self._layouts = {layout.width: layout for layout in layouts}
-        # Each is proven once, which takes seconds for eight devices. One device after the other: what
+        # Each is proven once: for eight devices that takes seconds. They come one by one: what
         # the first has compiled the others find in the cache.
         headers = {width: specialisation(layout) for width, layout in self._layouts.items()}
         self._compiled = [_compile(device, headers) for device in devices]
