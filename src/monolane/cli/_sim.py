@@ -12,6 +12,8 @@ from monolane.cli._output import check_output, write_output
 from monolane.cli._planned import PlannedModel, planned_model
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from monolane.sim import Forecast, Machine, Scenario
 
 _PARTS = {
@@ -124,7 +126,7 @@ def sim(
         sys.stderr.write(f"written to {svg}\n")
 
 
-def _check_beside(sweep: str | None, swept: dict[str, object], trace: Path | None) -> None:
+def _check_beside(sweep: str | None, swept: "Mapping[str, object]", trace: Path | None) -> None:
     """RequestError if an option would not count beside the sweep."""
     from monolane.errors import RequestError
 
