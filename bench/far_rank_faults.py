@@ -10,8 +10,6 @@ started again first, one that was stopped goes on. docs/ranks.md quotes it,
 tests/cpu/test_far_rank_faults.py does the same with a few faults.
 """
 
-import argparse
-import json
 import os
 import random
 import signal
@@ -19,20 +17,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-from _document import publish
+from _faults import DEMO, HANGS, PATIENCE, Outcome, Strike, ask, be_in, run_faults
 from _wire import Link, Wire
-from rank_faults import DEMO, HANGS, IDS, PATIENCE, ask, note
 
 from monolane.cpu import CpuExecutor
-from monolane.epoch import Advance, RankAddresses
+from monolane.epoch import RankAddresses
 from monolane.errors import BackendError
-from monolane.measure import Record, summary
 from monolane.model import Weights
 
 KINDS = ("kill", "stop", "close", "cut")
@@ -40,15 +36,16 @@ STAGES = ("joining", "prefill", "decode")
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of a fault."""
+class Struck(Outcome):
+    """What came of a fault, and was left behind."""
 
-    fault: str  # kind and stage
-    seconds: float  # from the fault to its error
-    named: bool  # the error named the rank that was struck, or one of a link's
-    served: bool  # the next request had the bits of the first
-    left: int  # threads and sockets of all ranks, more than before, seconds after that request
+    held: int  # threads and sockets of all ranks, more than before, seconds after that request
     error: str = ""  # where not all is well
+
+    @property
+    def left(self) -> dict[str, int]:
+        """Return it by the name of a record's field."""
+        return {"left": self.held}
 
 
 class Host:
@@ -124,7 +121,7 @@ def _held(process: int) -> int:
     return len([*(place / "task").iterdir()]) + sum(name.startswith("socket:") for name in files)
 
 
-def strike(world: World, rng: random.Random, kind: str, stage: str) -> Outcome:
+def strike(world: World, rng: random.Random, kind: str, stage: str) -> Struck:
     """Bring one fault about, and look at what comes of it."""
     host = rng.randrange(len(world.hosts))
     if stage == "joining":
@@ -156,7 +153,7 @@ def strike(world: World, rng: random.Random, kind: str, stage: str) -> Outcome:
         served, error = False, f"{error}; then {failed}"
     left = world.left() if served else 0
     well = named and served and left == 0
-    return Outcome(
+    return Struck(
         f"{kind}, {stage}", named_at - moments[0], named, served, left, "" if well else error
     )
 
@@ -199,80 +196,21 @@ def _any_link(host: Host, rng: random.Random) -> Link:
 def _run_for(executor: CpuExecutor, stage: str) -> str:
     """Do what a stage says until an error comes, and return it; empty if none does."""
     end = time.monotonic() + HANGS
-    prompt, budget = (tuple(IDS), 1) if stage == "prefill" else ((1, 2, 3), 900)
     while time.monotonic() < end:
         try:
-            executor.truncate(0, 0)
-            executor.start([Advance(slot=0, token_ids=prompt, budget=budget)])
-            while not executor.read(0.1):
-                executor.take()
+            be_in(executor, stage)
         except BackendError as error:
             return str(error)
     return ""
 
 
-def strike_all(world: World, seeds: Iterable[str]) -> Iterator[Outcome]:
-    """Yield what came of a fault for each seed, of random kinds at random moments."""
-    for seed in seeds:
-        rng = random.Random(seed)
-        yield strike(world, rng, rng.choice(KINDS), rng.choice(STAGES))
-
-
-def records_of(outcomes: Sequence[Outcome], ranks: int) -> list[Record]:
-    """Return a record of each kind and stage, of seconds to the error, and one of all."""
-    ordered = sorted(outcomes, key=lambda one: one.fault)
-    records: list[Record] = []
-    for fault, group in groupby(ordered, key=lambda one: one.fault):
-        found = list(group)
-        seconds = summary([one.seconds for one in found], "s")
-        records.append({"name": f"tcp: {fault}, {ranks} ranks", **seconds, **_sums(found)})
-    return [*records, {"name": f"tcp: all faults, {ranks} ranks", **_sums(outcomes)}]
-
-
-def _sums(found: Sequence[Outcome]) -> dict[str, int]:
-    return {
-        "faults": len(found),
-        "named": sum(one.named for one in found),
-        "served": sum(one.served for one in found),
-        "left": sum(one.left for one in found),
-    }
-
-
-def read_journal(journal: Path | None, ranks: int) -> list[Outcome]:
-    """Return what came of earlier faults with so many ranks."""
-    if journal is None or not journal.is_file():
-        return []
-    lines = [json.loads(line) for line in journal.read_text().splitlines()]
-    return [Outcome(**line["outcome"]) for line in lines if line["ranks"] == ranks]
-
-
-def main() -> None:
-    """Strike, and write one results file."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--faults", type=int, default=200, help="of all kinds together")
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="numbers of processes")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--patience", type=float, default=PATIENCE, help="of the watchdog, seconds")
-    parser.add_argument("--journal", type=Path, help="file of outcomes, read and added to")
-    parser.add_argument("--out", type=Path, help="folder for the results file")
-    options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and end the ranks
-    records: list[Record] = []
-    each = -(-options.faults // len(options.ranks))
-    for ranks in options.ranks:
-        outcomes = read_journal(options.journal, ranks)
-        if len(outcomes) < each:
-            world = World(ranks, options.patience)
-            try:
-                seeds = (f"{options.seed} {ranks} {i}" for i in range(len(outcomes), each))
-                for outcome in strike_all(world, seeds):
-                    outcomes.append(outcome)
-                    note(options.journal, ranks, outcome)
-            finally:
-                world.close()
-        records += records_of(outcomes, ranks)
-    publish(records, "far-rank-faults", options.out, patience_s=options.patience)
+@contextmanager
+def open_world(ranks: int, patience: float = PATIENCE) -> Iterator[Strike[Struck]]:
+    """Start ranks; what strikes them or a link, at random."""
+    with closing(World(ranks, patience)) as world:
+        yield lambda rng: strike(world, rng, rng.choice(KINDS), rng.choice(STAGES))
 
 
 if __name__ == "__main__":
-    main()
+    about = (__doc__ or "").splitlines()[0]
+    run_faults(about, "far-rank-faults", Struck, open_world, "tcp: ")

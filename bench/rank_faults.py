@@ -8,97 +8,50 @@ it. tests/cpu/test_rank_faults.py does the same with a few faults. With a journa
 broken off goes on where it was.
 """
 
-import argparse
-import json
 import os
 import random
 import resource
 import signal
-import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from itertools import groupby
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from _document import publish
+from _faults import DEMO, HANGS, IDS, PATIENCE, Outcome, Strike, ask, be_in, run_faults
 
 from monolane.cpu import CpuExecutor
-from monolane.epoch import Advance
 from monolane.errors import BackendError, RankError
-from monolane.measure import Record, summary
 from monolane.model import Weights
 
-DEMO = Path(__file__).parents[1] / "src" / "monolane" / "demo"
-IDS = np.random.default_rng(0).integers(512, size=900).tolist()
-PATIENCE = 3.0  # seconds that the watchdog waits; where a rank gets no core for so long, take more
-# Far more than the watchdog's time and a start on a machine that stands still for a while. What
-# hangs would do so for ever.
-HANGS = 300.0
 STAGES = ("starting", "prefill", "decode")
 KINDS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "full": None}
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of a fault."""
+class Struck(Outcome):
+    """What came of a fault, and was left behind."""
 
-    fault: str  # kind and stage
-    seconds: float  # from the fault to its error
-    named: bool  # the error named the rank that was struck
     processes: int  # of ranks, left when the error was raised
     segments: int  # held open, beside the one in use, when the next request had been served
-    served: bool  # the next request had the bits of the first
+
+    @property
+    def left(self) -> dict[str, int]:
+        """Return both by the names of a record's fields."""
+        return {"left_processes": self.processes, "left_segments": self.segments}
 
 
-def main() -> None:
-    """Strike, and write one results file."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--faults", type=int, default=200, help="of all kinds together")
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="numbers of processes")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--patience", type=float, default=PATIENCE, help="of the watchdog, seconds")
-    parser.add_argument("--journal", type=Path, help="file of outcomes, read and added to")
-    parser.add_argument("--out", type=Path, help="folder for the results file")
-    options = parser.parse_args()
-    records: list[Record] = []
-    each = -(-options.faults // len(options.ranks))
-    for ranks in options.ranks:
-        outcomes = read_journal(options.journal, ranks)
-        before = set(Path("/dev/shm").iterdir())
-        if len(outcomes) < each:
-            executor = open_ranks(ranks, options.patience)
-            try:
-                seeds = (f"{options.seed} {ranks} {i}" for i in range(len(outcomes), each))
-                for outcome in strike_all(executor, seeds):
-                    outcomes.append(outcome)
-                    note(options.journal, ranks, outcome)
-            finally:
-                executor.close()
-        named_left = len(set(Path("/dev/shm").iterdir()) - before)
-        records += records_of(outcomes, ranks, named_left)
-    publish(records, "rank-faults", options.out, patience_s=options.patience)
-
-
-def read_journal(journal: Path | None, ranks: int) -> list[Outcome]:
-    """Return what came of earlier faults with so many ranks."""
-    if journal is None or not journal.is_file():
-        return []
-    lines = [json.loads(line) for line in journal.read_text().splitlines()]
-    return [Outcome(**line["outcome"]) for line in lines if line["ranks"] == ranks]
-
-
-def note(journal: Path | None, ranks: int, outcome: Any) -> None:
-    """Tell, and keep, what came of a fault."""
-    line = json.dumps({"ranks": ranks, "outcome": asdict(outcome)})
-    sys.stderr.write(line + "\n")
-    if journal is not None:
-        with journal.open("a") as file:
-            file.write(line + "\n")
+@contextmanager
+def open_world(ranks: int, patience: float = PATIENCE) -> Iterator[Strike[Struck]]:
+    """Start ranks; what strikes them, at random."""
+    executor = open_ranks(ranks, patience)
+    try:
+        wanted = ask(executor)
+        yield lambda rng: strike_any(executor, rng, wanted)
+    finally:
+        executor.close()
 
 
 def open_ranks(ranks: int, patience: float = PATIENCE) -> CpuExecutor:
@@ -109,19 +62,16 @@ def open_ranks(ranks: int, patience: float = PATIENCE) -> CpuExecutor:
     )
 
 
-def strike_all(executor: CpuExecutor, seeds: Iterable[str]) -> Iterator[Outcome]:
-    """Yield what came of a fault for each seed, of random kinds at random moments."""
-    wanted = ask(executor)
-    for seed in seeds:
-        rng = random.Random(seed)
-        kind = rng.choice(list(KINDS))
-        stage = "sharing" if KINDS[kind] is None else rng.choice(STAGES)
-        yield strike(executor, rng, kind, stage, wanted)
+def strike_any(executor: CpuExecutor, rng: random.Random, wanted: np.ndarray) -> Struck:
+    """Bring a fault of a random kind about."""
+    kind = rng.choice(list(KINDS))
+    stage = "sharing" if KINDS[kind] is None else rng.choice(STAGES)
+    return strike(executor, rng, kind, stage, wanted)
 
 
 def strike(
     executor: CpuExecutor, rng: random.Random, kind: str, stage: str, wanted: np.ndarray
-) -> Outcome:
+) -> Struck:
     """Bring one fault about and look at what it leaves."""
     chosen = KINDS[kind]
     if chosen is None:
@@ -132,29 +82,7 @@ def strike(
         seconds, named = lose(executor, rng, stage, chosen)
     left = len(rank_processes())
     served = np.array_equal(ask(executor), wanted)
-    return Outcome(f"{kind}, {stage}", seconds, named, left, segments() - 1, served)
-
-
-def records_of(outcomes: Sequence[Outcome], ranks: int, named_left: int) -> list[Record]:
-    """Return a record of each kind and stage, of seconds to the error, and one of all."""
-    ordered = sorted(outcomes, key=lambda one: one.fault)
-    records = []
-    for fault, group in groupby(ordered, key=lambda one: one.fault):
-        found = list(group)
-        seconds = summary([one.seconds for one in found], "s")
-        records.append({"name": f"{fault}, {ranks} ranks", **seconds, **_sums(found)})
-    whole = _sums(outcomes) | {"segments_in_dev_shm": named_left}
-    return [*records, {"name": f"all faults, {ranks} ranks", **whole}]
-
-
-def _sums(found: Sequence[Outcome]) -> dict[str, int]:
-    return {
-        "faults": len(found),
-        "named": sum(one.named for one in found),
-        "served": sum(one.served for one in found),
-        "left_processes": sum(one.processes for one in found),
-        "left_segments": sum(one.segments for one in found),
-    }
+    return Struck(f"{kind}, {stage}", seconds, named, served, left, segments() - 1)
 
 
 def rank_processes() -> list[int]:
@@ -177,17 +105,6 @@ def segments() -> int:
         except OSError:
             continue  # the folder's own
     return sum("memfd:monolane" in name for name in names)
-
-
-def ask(executor: CpuExecutor) -> np.ndarray:
-    """Answer a prompt of several passes; return its logits and what is drawn behind it."""
-    executor.take()  # what a lost epoch had drawn
-    executor.truncate(0, 0)
-    logits = executor.logits(0, IDS[:100])
-    executor.start([Advance(slot=0, token_ids=(1, 2, 3), budget=40)])
-    while not executor.read(0.1):
-        pass
-    return np.append(logits[-1], [event.token_id for event in executor.take()])
 
 
 @contextmanager
@@ -251,19 +168,10 @@ def _run_for(executor: CpuExecutor, stage: str, seconds: float) -> RankError | N
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
-            _run(executor, stage)
+            be_in(executor, stage)
         except RankError as error:
             return error
     return None
-
-
-def _run(executor: CpuExecutor, stage: str) -> None:
-    """Be in that stage for a while; what was struck too late is found by the next call."""
-    executor.truncate(0, 0)
-    prompt, budget = (tuple(IDS), 1) if stage == "prefill" else ((1, 2, 3), 900)
-    executor.start([Advance(slot=0, token_ids=prompt, budget=budget)])
-    while not executor.read(0.1):
-        executor.take()
 
 
 def fail_to_start(executor: CpuExecutor) -> bool:
@@ -278,4 +186,5 @@ def fail_to_start(executor: CpuExecutor) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    about = (__doc__ or "").splitlines()[0]
+    run_faults(about, "rank-faults", Struck, open_world)

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from monolane.cli._app import app
+from monolane.errors import RequestError
 
 
 def run(*arguments: str | Path) -> Result:
@@ -62,7 +63,10 @@ def test_this_processor_counts_at_the_bandwidth_that_it_reads(
     monkeypatch.setattr(measure, "ReadProbe", Probe)
     monkeypatch.setattr(measure, "describe_machine", lambda: {"name": "AMD EPYC"})
     base = ("-m", tiny_model, "--dtype", "bfloat16", "--context", 32, "--json")
-    here = json.loads(run(*base, "-d", "here").stdout)
+    result = run(*base, "-d", "here")
+    here = json.loads(result.stdout)
+    assert "here: AMD EPYC, " in result.stderr
+    assert " threads, which read 20 GB/s just now" in result.stderr
     assert here["device"].startswith("amd-epyc:")
     said = json.loads(run(*base, "-d", here["device"], "--bandwidth", 20).stdout)
     assert here == said
@@ -106,17 +110,38 @@ def test_the_report() -> None:
         (["--lanes", "7"], "7"),
         (["--context", "5000"], "context: expected None or 1 to 4096"),
         (["--context", "4", "--width", "8"], "context: expected at least the width, 8, got 4"),
-        (["--width", "65"], "max_width: expected 1 to 64, got 65"),
         (["--dtype", "fp8"], "dtype: expected one of"),
-        (["--bandwidth", "0"], "bandwidth_gb_s: expected a number above zero, got 0"),
         (["--sweep", "speed"], "sweep: expected one of delay"),
         (["--report", "all"], "report: expected seeds, got 'all'"),
-        (["-d", "9999xh200"], "devices: expected 1 to 4096"),
+        (["--trace", "."], "expected a file to write, got a folder"),
+        (["--svg", "/proc/none/x.svg"], "/proc/none/x.svg cannot be written: No such file"),
     ],
 )
 def test_wishes_that_cannot_be_met(arguments: list[str], message: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 1
+    assert message in str(result.exception)
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-d", "9999xh200"], "devices: expected 1 to 4096"),
+        (["-d", "0xh200"], "devices: expected 1 to 4096, got 0"),
+        (["-d", "cpu:0"], "workers: expected 1 to 4096, got 0"),
+        (["--bandwidth", "0"], "bandwidth_gb_s: expected a number above zero, got 0"),
+        (["--link-latency", "inf"], "link_us: expected a number of zero or more, got inf"),
+        (["-d", "cpu:2", "--link-latency", "5"], "a link: expected several devices"),
+        (["-d", "cpu:2", "--sweep", "link"], "sweep: link: expected several devices"),
+        (["--sweep", "link", "--link-latency", "5"], "sweep: link takes values of its own"),
+        (["--sweep", "delay", "--reduce", "now"], "sweep: delay takes values of its own"),
+        (["--sweep", "link", "--trace", "x"], "trace: expected no sweep beside it"),
+    ],
+)
+def test_what_cannot_be_meant(arguments: list[str], message: str) -> None:
+    result = run(*arguments)
+    assert isinstance(result.exception, RequestError)  # for which ``monolane`` ends with 2
     assert message in str(result.exception)
 
 

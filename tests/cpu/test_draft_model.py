@@ -13,7 +13,7 @@ import pytest
 
 from monolane.cpu import CpuExecutor
 from monolane.epoch import AUTO_DRAFTS, Draw, TokenEvent
-from monolane.errors import BackendError
+from monolane.errors import RequestError
 from monolane.model import Role, Weights
 
 from .test_kept import small_weights
@@ -214,5 +214,5 @@ def test_a_draft_model_that_ends_before(
 
 
 def test_ranks_are_refused() -> None:
-    with pytest.raises(BackendError, match="draft: expected 1 rank"):
+    with pytest.raises(RequestError, match="draft: expected 1 rank"):
         CpuExecutor(small_weights(), context=64, slots=1, ranks=2, draft=small_weights())

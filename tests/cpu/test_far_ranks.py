@@ -14,7 +14,9 @@ import pytest
 from far_ranks import RankProcess, listening
 
 from monolane.cpu import CpuExecutor, RankListener
+from monolane.cpu._handshake import admit
 from monolane.cpu._handshake import join as join_as
+from monolane.cpu._words import hear, say
 from monolane.epoch import Advance, RankAddresses, read_key, split_address
 from monolane.errors import BackendError, RankError, RequestError
 from monolane.model import Weights
@@ -156,6 +158,43 @@ def test_a_peer_whose_session_is_over_is_sent_away(monkeypatch: pytest.MonkeyPat
         with socket.create_connection(place, 60) as late:
             join_as(late, b"", {"kind": "peer", "session": "over", "rank": 2})
             assert late.recv(1) == b""
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_peer_that_is_stopped_while_it_joins_is_waited_for_as_long_as_rank_0_says(
+    rank: int,
+) -> None:
+    """Rank 1 waits for rank 2, which joins it; rank 2 connects to rank 1, and waits for a word."""
+    with listening(DEMO, 1) as addresses, socket.create_server(("127.0.0.1", 0)) as stopped:
+        own, other = addresses.addresses[0], at(stopped)
+        with socket.create_connection(split_address(own), 60) as lead:
+            join_as(lead, b"", {"kind": "lead", "session": "one"})
+            both = [own, other] if rank == 1 else [other, own]
+            say(lead, {"rank": rank, "addresses": both, "patience": 0.3})
+            heard = [hear(lead)]
+            while heard[-1] == {"loading": True} and len(heard) < 15:  # two a second
+                heard.append(hear(lead))
+            reason = {1: "it has not joined", 2: "timed out"}[rank]
+            assert heard[-1] == {"error": f"cannot reach rank {3 - rank} at {other}: {reason}"}
+
+
+def test_a_rank_that_falls_silent_while_it_loads_is_named_with_its_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+
+        def load() -> None:
+            channel, _ = door.accept()
+            with channel:
+                admit(channel, b"")
+                hear(channel)
+                say(channel, {"loading": True})
+                assert channel.recv(1) == b""
+
+        thread = threading.Thread(target=load)
+        thread.start()
+        told = f"rank 1 at {at(door)} made no progress while it loaded the model"
+        with pytest.raises(RankError, match=told):
+            join(RankAddresses((at(door),)), patience=1.0)
+        thread.join()
 
 
 def test_nobody_listens() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from monolane import Engine, SamplingParams
 from monolane.engine import find_model
-from monolane.errors import BackendError, ConfigError, RequestError
+from monolane.errors import ConfigError, RequestError
 
 PROMPT = "class Reader:\n    def __init__(self, path):\n"
 
@@ -84,9 +84,9 @@ def test_other_tokens_are_refused(tmp_path: Path) -> None:
 
 
 def test_where_no_model_drafts() -> None:
-    with pytest.raises(BackendError, match="draft: expected backend cpu, .* got 'reference'"):
+    with pytest.raises(RequestError, match="draft: expected backend cpu, .* got 'reference'"):
         Engine.load("demo", "reference", draft="int8")
-    with pytest.raises(BackendError, match="draft: expected one rank and one device"):
+    with pytest.raises(RequestError, match="draft: expected one rank and one device"):
         Engine.load("demo", "cpu", ranks=2, draft="int8")
     asked = pytest.raises(RequestError, match="'draft' needs a draft model")
     with Engine.load("demo", "cpu", context=64) as plain, asked:

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from monolane.cli import _options as options
+from monolane.cli._output import check_output, write_output
 from monolane.cli._planned import PlannedModel, planned_model
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from monolane.sim import Forecast, Machine, Scenario
 
 _PARTS = {
@@ -46,7 +49,7 @@ def sim(
     context: Annotated[
         int | None, typer.Option(min=1, help="Tokens in the sequence [1024].")
     ] = None,
-    width: Annotated[int, typer.Option(min=1, help="Tokens that a pass carries.")] = 1,
+    width: Annotated[int, typer.Option(min=1, max=64, help="Tokens that a pass carries.")] = 1,
     bandwidth: Annotated[
         float | None, typer.Option(min=0, help="GB/s of a device, if you measured it.")
     ] = None,
@@ -84,11 +87,21 @@ def sim(
     if report is not None:
         _report(report, as_json)
         return
+    for path in (trace, svg):
+        check_output(path)
+    swept = {"link": link_latency, "context": context, "lanes": lanes, "delay": reduce}
+    swept["width"] = width if width > 1 else None
+    _check_beside(sweep, swept, trace)
+    machine = _machine(device, bandwidth, link_latency, link_bandwidth)
+    if machine.device.devices == 1 and (link_latency, link_bandwidth) != (None, None):
+        _need_devices("a link", device)
+    if machine.device.devices == 1 and sweep == "link":
+        _need_devices("sweep: link", device)
     config, formats = planned_model(model)
     scenario = Scenario(
         model=model,
         config=config,
-        machine=_machine(device, bandwidth, link_latency, link_bandwidth),
+        machine=machine,
         dtype=dtype,
         formats=formats,
         reduce=reduce,
@@ -113,6 +126,24 @@ def sim(
         sys.stderr.write(f"written to {svg}\n")
 
 
+def _check_beside(sweep: str | None, swept: "Mapping[str, object]", trace: Path | None) -> None:
+    """RequestError if an option would not count beside the sweep."""
+    from monolane.errors import RequestError
+
+    if sweep is not None and trace is not None:
+        raise RequestError("trace: expected no sweep beside it, of many passes; leave one out")
+    if sweep is not None and swept.get(sweep) is not None:
+        raise RequestError(
+            f"sweep: {sweep} takes values of its own, and {swept[sweep]} was stated; leave one out"
+        )
+
+
+def _need_devices(what: str, device: str) -> None:
+    from monolane.errors import RequestError
+
+    raise RequestError(f"{what}: expected several devices, as in 8xh200 or 4xcpu:1, got {device!r}")
+
+
 def _machine(
     name: str, bandwidth: float | None, latency: float | None, rate: float | None
 ) -> "Machine":
@@ -133,10 +164,12 @@ def _here() -> "tuple[Machine, float]":
     from monolane.measure import ReadProbe, describe_machine
     from monolane.sim import find_processor
 
-    cores = len(os.sched_getaffinity(0))
+    cores, name = len(os.sched_getaffinity(0)), str(describe_machine()["name"])
     probe = ReadProbe(cores, 1 << 29)
     probe.warm_up()
-    return find_processor(str(describe_machine()["name"]), cores), probe.measure() / 1e9
+    found, measured = find_processor(name, cores), probe.measure() / 1e9
+    sys.stderr.write(f"here: {name}, {cores} threads, which read {measured:.3g} GB/s just now\n")
+    return found, measured
 
 
 def _lines(model: str, made: "Forecast") -> list[str]:
@@ -170,7 +203,7 @@ def _lines(model: str, made: "Forecast") -> list[str]:
 def _write_trace(path: Path, made: "Forecast") -> None:
     about = {"device": made.machine.name, "standing": made.machine.standing}
     document: dict[str, Any] = made.trace().chrome() | {"otherData": about}
-    path.write_text(json.dumps(document), encoding="utf-8")
+    write_output(path, json.dumps(document))
     sys.stderr.write(f"written to {path}: open it in ui.perfetto.dev\n")
 
 

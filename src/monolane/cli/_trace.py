@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from monolane.cli import _options as options
+from monolane.cli._output import check_output, write_output
 
 if TYPE_CHECKING:
     from monolane.plan import KindSummary, Trace
@@ -32,11 +33,12 @@ def trace(
     from monolane.measure import LoadedModel, take_trace
     from monolane.plan import summarise
 
+    check_output(out)
     loaded = LoadedModel(
         find_model(model), dtype, context=context + tokens, slots=1, workers=workers
     )
     taken = take_trace(loaded, context=context, tokens=tokens)
-    out.write_text(json.dumps(taken.chrome()), encoding="utf-8")
+    write_output(out, json.dumps(taken.chrome()))
     sys.stdout.write("\n".join(_table(taken, summarise(taken))) + "\n")
     sys.stderr.write(f"written to {out}: open it in ui.perfetto.dev\n")
 

@@ -87,7 +87,7 @@ class CpuExecutor(Executor):
         else:
             hosts = 1
         if draft is not None and ranks > 1:
-            raise BackendError(
+            raise RequestError(
                 f"draft: expected 1 rank, in which alone a draft model or heads run, got {ranks}"
             )
         lanes = find_lanes(weights.config, ranks, lanes, "ranks")

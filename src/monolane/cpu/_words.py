@@ -85,4 +85,4 @@ def await_answer(
         if "loading" not in answer:
             return answer
         limit, silent = patience, 0.0
-    raise RankError(f"rank {rank} {STALLED} while it loaded the model", rank)
+    raise RankError(f"rank {rank} {fate(rank)} while it loaded the model", rank)

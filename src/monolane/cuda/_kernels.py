@@ -4,7 +4,7 @@ A kernel serves as many sequences as it is wide. It hands over to a narrower one
 are left than that one holds: prompts run wide, the answers that follow narrow.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -21,8 +21,10 @@ class Kernels:
     def __init__(self, devices: Sequence[Device], layouts: Sequence[Layout]) -> None:
         self._devices = tuple(devices)
         self._layouts = {layout.width: layout for layout in layouts}
-        # One after the other: what the first has compiled the others find in the cache.
-        self._compiled = [_compile(device, self._layouts) for device in devices]
+        # Each is proven once: for eight devices that takes seconds. They come one by one: what
+        # the first has compiled the others find in the cache.
+        headers = {width: specialisation(layout) for width, layout in self._layouts.items()}
+        self._compiled = [_compile(device, headers) for device in devices]
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -61,12 +63,13 @@ def chain(widths: Sequence[int], sequences: int, rows: int) -> tuple[int, ...]:
     return tuple(width for width in reversed(able) if width <= first)
 
 
-def _compile(device: Device, layouts: dict[int, Layout]) -> dict[int, Kernel]:
-    """Compile them side by side: some two seconds each, where the cache has none."""
+def _compile(device: Device, headers: Mapping[int, str]) -> dict[int, Kernel]:
+    """Compile the kernels of all widths side by side: some two seconds each, where the cache has
+    none.
+    """
 
-    def one(layout: Layout) -> Kernel:
-        headers = {"specialisation.h": specialisation(layout)}
-        return device.kernel("monokernel.cu", "monokernel", headers)
+    def one(header: str) -> Kernel:
+        return device.kernel("monokernel.cu", "monokernel", {"specialisation.h": header})
 
-    with ThreadPoolExecutor(len(layouts)) as pool:
-        return dict(zip(layouts, pool.map(one, layouts.values()), strict=True))
+    with ThreadPoolExecutor(len(headers)) as pool:
+        return dict(zip(headers, pool.map(one, headers.values()), strict=True))

@@ -386,5 +386,6 @@ class _Walk:
     def _told(self, what: Exchange, clock: Clock) -> Clock:
         """Return the furthest that each block hears from those whose words it awaits."""
         rows, which = self.alike[what]
-        told: Clock = np.where(rows[:, :, None], clock, -1).max(axis=1)[which.reshape(-1)]
-        return told
+        # Row by row: all at once would be [W, W, W] where each block awaits others.
+        told: Clock = np.array([clock[row].max(axis=0, initial=-1) for row in rows])
+        return told[which.reshape(-1)]

@@ -7,7 +7,7 @@ from importlib import import_module
 
 from monolane import _env
 from monolane.epoch import Executor, MakeExecutor, RankAddresses
-from monolane.errors import BackendError, MissingExtraError, RequestError
+from monolane.errors import BackendError, MissingExtraError, MonolaneError, RequestError
 from monolane.model import Heads, Weights
 
 log = logging.getLogger("monolane.engine")
@@ -62,20 +62,23 @@ def with_draft(
 
 
 def check_draft(name: str, ranks: int | RankAddresses, devices: int) -> None:
-    """BackendError where neither a model nor heads can draft."""
-    if name == "auto":
-        name = _env.BACKEND.get()
-    if name == "auto" and not _has_gpu(_DRIVER):
-        name = "cpu"
-    if name != "cpu":
-        raise BackendError(
-            f"draft: expected backend cpu, for which alone a model or heads draft, got {name!r}; "
-            "leave them out, or name the backend"
-        )
+    """RequestError where other options leave nothing to draft, BackendError where the GPU does."""
     if ranks != 1 or devices != 1:
-        raise BackendError(
+        raise RequestError(
             f"draft: expected one rank and one device, got ranks {ranks!r} and devices "
             f"{devices!r}; leave draft and heads out"
+        )
+    wrong: type[MonolaneError] = RequestError
+    if name == "auto":
+        name = _env.BACKEND.get()
+    if name == "auto" and _has_gpu(_DRIVER):
+        wrong = BackendError
+    elif name == "auto":
+        name = "cpu"
+    if name != "cpu":
+        raise wrong(
+            f"draft: expected backend cpu, for which alone a model or heads draft, got {name!r}; "
+            "leave them out, or name the backend"
         )
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from monolane._toml import config, load_table, read_table
-from monolane.errors import ConfigError
+from monolane.errors import RequestError
 from monolane.plan import PhaseKind
 from monolane.sim._rates import Rates
 
@@ -101,7 +101,7 @@ class Timing:
     def stated(self, name: str, value: float) -> "Timing":
         """Return it with one constant that the caller states, hence without an interval."""
         if not 0 <= value < float("inf"):
-            raise ConfigError(f"{name}: expected a number of zero or more, got {value:g}")
+            raise RequestError(f"{name}: expected a number of zero or more, got {value:g}")
         said = Constant(value=value, low=value, high=value, basis="measured", source="stated")
         changes: dict[str, Any] = {name: said}
         return replace(self, **changes)

@@ -51,7 +51,7 @@ class Machine:
         for name, value in said.items():
             if value is not None:
                 if value == 0 and name != "link_us":
-                    raise ConfigError(f"{name}: expected a number above zero, got 0")
+                    raise RequestError(f"{name}: expected a number above zero, got 0")
                 timing = timing.stated(name, value)
         return replace(self, timing=timing)
 
@@ -67,11 +67,15 @@ def find_machine(name: str) -> Machine:
             f"device: expected one of {', '.join(known)}, several as in 8xh200, or a processor's "
             f"threads as in cpu:2, got {name!r}"
         )
-    if not _is_processor(kind):
-        device = find_device(kind.split("-")[0])
-    else:
-        device = cpu(int(threads)) if threads is not None else find_device("cpu")
-    device = replace(device, name=name.lower(), devices=int(count) if count is not None else 1)
+    try:
+        if not _is_processor(kind):
+            device = find_device(kind.split("-")[0])
+        else:
+            device = cpu(int(threads)) if threads is not None else find_device("cpu")
+        several = int(count) if count is not None else 1
+        device = replace(device, name=name.lower(), devices=several)
+    except ConfigError as error:
+        raise RequestError(str(error)) from None
     return Machine(device, timing)
 
 

@@ -113,7 +113,7 @@ struct Block {
   }
   DEVICE_MEMBER u32 prepared_token(u32 i) const { return WIDE ? member + i * BLOCKS : i; }
   // Its place, and that of its lane, on its device; the first block there speaks for the device.
-  DEVICE_MEMBER u32 here() const { return DEVICES > 1 ? worker % DEVICE_WORKERS : worker; }
+  DEVICE_MEMBER u32 here() const { return block_index(); }
   DEVICE_MEMBER u32 lane_here() const { return DEVICES > 1 ? lane % DEVICE_LANES : lane; }
   DEVICE_MEMBER bool leads() const { return here() == 0; }
   DEVICE_MEMBER Share share(u32 table) const { return p.shares[table * WORKERS + worker]; }
