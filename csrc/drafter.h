@@ -1,9 +1,8 @@
 // What proposes the next tokens of one sequence. A proposal costs time if it is wrong and nothing
 // else: each drafted token is drawn again from the model's own logits, see docs/lossless.md.
 //
-// No call per token into the model's state: what reads hidden states, as heads do, is told of the
-// same tokens, and does its work in `draft`. A draft model drafts for all sequences in one go, and
-// is no Drafter: model_drafter.h.
+// It knows the text alone. A draft model and heads, which draft for all sequences in one go on all
+// workers, are no Drafters: joint_drafter.h.
 #pragma once
 
 #include <cstddef>

@@ -167,8 +167,7 @@ class Executor {
     std::vector<float> logits = {};          // [rows, V] once parked: from its first row then on
     const float* row_logits = nullptr;       // in there, of the next row; null: was not parked yet
     int64_t parked_ns = 0;                   // when, if its guide could not have been there before
-    // Where heads draft: of the last pass, what the head read from its first wanted row on, [rows,
-    // D].
+    // Where heads draft: what the head read of the last pass's wanted rows, [rows, D].
     std::vector<float> hidden = {};
   };
   struct Worker;  // what only it touches: residual streams, activations, scratch
