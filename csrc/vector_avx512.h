@@ -97,6 +97,13 @@ static inline Floats load_bytes_as_floats(const int8_t* p) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
 }
+template <bool kHigh>
+static inline Floats load_nibbles_as_floats(const uint8_t* p) {
+  const __m512i bytes =
+      _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm512_cvtepi32_ps(kHigh ? _mm512_srli_epi32(bytes, 4)
+                                  : _mm512_and_si512(bytes, _mm512_set1_epi32(15)));
+}
 static inline Ints splat(int32_t x) { return _mm512_set1_epi32(x); }
 template <bool kBytes>
 static inline Ints dot(Ints acc, Bytes codes, const int8_t* four) {

@@ -72,6 +72,14 @@ static inline Floats load_bytes_as_floats(const int8_t* p) {
   const int16x8_t wide = vmovl_s8(vcreate_s8(four));
   return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
 }
+template <bool kHigh>
+static inline Floats load_nibbles_as_floats(const uint8_t* p) {
+  uint32_t four;
+  std::memcpy(&four, p, sizeof four);
+  const uint8x8_t bytes = vcreate_u8(four);
+  const uint8x8_t codes = kHigh ? vshr_n_u8(bytes, 4) : vand_u8(bytes, vdup_n_u8(15));
+  return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(codes))));
+}
 static inline Ints splat(int32_t x) { return vdupq_n_s32(x); }
 template <bool kBytes>
 static inline Ints dot(Ints acc, Bytes codes, const int8_t* four) {

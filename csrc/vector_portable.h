@@ -94,6 +94,11 @@ static inline Floats load_bytes_as_floats(const Byte* p) {
   return Floats{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),
                 static_cast<float>(p[3])};
 }
+template <bool kHigh>
+static inline Floats load_nibbles_as_floats(const uint8_t* p) {
+  const auto nibble = [&](int i) { return static_cast<float>(kHigh ? p[i] >> 4 : p[i] & 15); };
+  return Floats{nibble(0), nibble(1), nibble(2), nibble(3)};
+}
 static inline Ints splat(int32_t x) { return Ints{x, x, x, x}; }
 template <bool kBytes>
 static inline Ints dot(Ints acc, Bytes codes, const int8_t* four) {

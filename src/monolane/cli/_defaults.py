@@ -70,6 +70,7 @@ _LOADED = (
     "prefix_file",
     "devices",
     "draft",
+    "cache_dtype",
 )
 
 

@@ -18,6 +18,7 @@ def trace(
     model: options.ModelAtRevision = "demo",
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to trace.")] = 16,
     dtype: options.Dtype = "auto",
+    cache_dtype: options.CacheDtype = "auto",
     context: Annotated[
         int, typer.Option(min=1, help="Tokens in the sequence before those traced.")
     ] = 128,
@@ -33,7 +34,12 @@ def trace(
     from monolane.plan import summarise
 
     loaded = LoadedModel(
-        find_model(model), dtype, context=context + tokens, slots=1, workers=workers
+        find_model(model),
+        dtype,
+        context=context + tokens,
+        slots=1,
+        workers=workers,
+        cache_dtype=cache_dtype,
     )
     taken = take_trace(loaded, context=context, tokens=tokens)
     out.write_text(json.dumps(taken.chrome()), encoding="utf-8")

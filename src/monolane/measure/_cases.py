@@ -39,6 +39,7 @@ class LoadedModel:
         ranks: int | RankAddresses = 1,
         link_delay: float = 0.0,
         drafts: int = 0,
+        cache_dtype: str = "auto",
     ) -> None:
         begin = time.perf_counter()
         weights = Weights.open(folder)
@@ -49,7 +50,14 @@ class LoadedModel:
                 f"got {context} with the tokens to be drawn; measure at a smaller one"
             )
         make = find_backend(backend, ranks, link_delay)
-        self.executor = make(weights, dtype, context=context, slots=slots, workers=workers)
+        self.executor = make(
+            weights,
+            dtype,
+            context=context,
+            slots=slots,
+            workers=workers,
+            cache_dtype=cache_dtype,
+        )
         self.load_seconds = time.perf_counter() - begin
         self.config = config
         # Rows are looked up, not streamed: the plan does not count them. A tied one is the head's.
