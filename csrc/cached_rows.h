@@ -6,7 +6,6 @@
 // dots would need queries in int8 too: another rounding at each layer, for keys alone.
 #pragma once
 
-#include "half.h"
 #include "multiply.h"
 
 namespace monolane::MONOLANE_ISA {
@@ -44,11 +43,12 @@ struct BlockRows {
 
   struct Unit {
     const char* codes;
-    Floats scale;
+    Floats scale, minus_8 = {};
     explicit Unit(const char* block) : codes(block + sizeof(uint16_t)) {
-      uint16_t half;
+      F16 half;
       std::memcpy(&half, block, sizeof half);
-      scale = splat(f16_to_float(half));
+      scale = splat(half);
+      if constexpr (kFormat == Format::kQ40) minus_8 = mul(splat(-8.0f), scale);
     }
     // `v` is a constant wherever loops are unrolled, which decides between the halves of a byte.
     Floats vector(int v) const {
@@ -60,7 +60,7 @@ struct BlockRows {
         const auto* bytes = reinterpret_cast<const uint8_t*>(codes) + v * kElements % kHalf;
         const Floats shifted = v * kElements < kHalf ? load_nibbles_as_floats<false>(bytes)
                                                      : load_nibbles_as_floats<true>(bytes);
-        return mul(sub(shifted, splat(8.0f)), scale);
+        return fma(shifted, scale, minus_8);  // exact, even in two steps
       }
     }
   };

@@ -101,8 +101,8 @@ constexpr Activation activation_for(Format format, Activation wanted) {
 void quantize_rows(Format to, Format from, const void* x, int64_t rows, int64_t cols, void* values,
                    uint16_t* scales);
 
-// A row of a cache in codes: the same codes as `quantize_rows` makes, each group behind its scale as
-// GGUF's blocks have them. `to`: kQ80 or kQ40. A group whose scale is not finite means NaN.
+// A row of a cache in codes: the same codes as `quantize_rows` makes, each group behind its scale
+// as GGUF's blocks have them. `to`: kQ80 or kQ40. A group whose scale is not finite means NaN.
 void quantize_blocks(Format to, const float* x, int64_t cols, void* out);
 
 // Bytes that R rows take as panels: the last one is whole.

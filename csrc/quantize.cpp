@@ -131,7 +131,8 @@ void quantize_rows(Format to, Format from, const void* x, int64_t rows, int64_t 
   std::vector<float> scratch(from == Format::kF32 ? 0 : cols);
   for (int64_t r = 0; r < rows; ++r) {
     const float* floats = floats_of(from, row, cols, scratch.data());
-    encode_groups(floats, groups, out, reinterpret_cast<char*>(scales), row_bytes(to, kGroup), kScale);
+    encode_groups(floats, groups, out, reinterpret_cast<char*>(scales), row_bytes(to, kGroup),
+                  kScale);
     for (int64_t g = 0; g < groups; ++g) {
       if (!std::isfinite(f16_to_float(scales[g]))) refuse(f16_to_float(scales[g]));
     }

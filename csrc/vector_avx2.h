@@ -23,6 +23,7 @@ static inline Floats load(const Bf16* p) {
 static inline Floats load(const F16* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
+static inline Floats splat(F16 x) { return _mm256_cvtph_ps(_mm_set1_epi16(x.bits)); }
 static inline void store(float* p, Floats x) { _mm256_storeu_ps(p, x); }
 
 static inline Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }

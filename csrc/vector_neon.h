@@ -22,6 +22,7 @@ static inline Floats load(const Bf16* p) {
 static inline Floats load(const F16* p) {
   return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const uint16_t*>(p))));
 }
+static inline Floats splat(F16 x) { return vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(x.bits))); }
 static inline void store(float* p, Floats x) { vst1q_f32(p, x); }
 
 static inline Floats add(Floats a, Floats b) { return vaddq_f32(a, b); }

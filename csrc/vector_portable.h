@@ -43,6 +43,7 @@ static inline Floats load(const F16* p) {
   std::memcpy(&bits, &scaled, sizeof bits);
   return as_floats(bits | infinite | (halves & 0x8000u) << 16);
 }
+static inline Floats splat(F16 x) { return splat(f16_to_float(x.bits)); }
 static inline void store(float* p, Floats x) { std::memcpy(p, &x, sizeof x); }
 
 static inline Floats add(Floats a, Floats b) { return a + b; }

@@ -136,9 +136,7 @@ class Engine:
         if draft is not None:
             found = DraftModel.open(draft, files, weights, tokenizer)
             make = with_draft(backend, ranks, devices, found.weights, found.dtype)
-        executor = make(
-            weights, dtype, context=size, slots=max_sequences, cache_dtype=cache_dtype
-        )
+        executor = make(weights, dtype, context=size, slots=max_sequences, cache_dtype=cache_dtype)
         try:
             check_cache(executor)
         except BackendError:

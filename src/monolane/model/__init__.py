@@ -64,9 +64,9 @@ from monolane.model.families import parse_config, render_config, tensor_specs
 
 __all__ = [
     "ACTIVATIONS",
+    "CACHE_DTYPES",
     "COMMON_FEATURES",
     "EXPERT_ROLES",
-    "CACHE_DTYPES",
     "FORMATS",
     "LICENCE_FILES",
     "NEVER",
