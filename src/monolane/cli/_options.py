@@ -26,8 +26,8 @@ CacheDtype = Annotated[
     str,
     typer.Option(
         "--cache-dtype",
-        help="Of keys and values: auto (as goes with the weights), float32, bfloat16, float16, int8 "
-        "or int4 (CPU).",
+        help="Of keys and values: auto (as goes with the weights), float32, bfloat16, float16, "
+        "int8 or int4 (CPU).",
     ),
 ]
 Context = Annotated[

@@ -31,7 +31,7 @@ from monolane.epoch import (
     pack,
     unpack_tokens,
 )
-from monolane.errors import BackendError, RankError, RequestError
+from monolane.errors import BackendError, ConfigError, RankError, RequestError
 from monolane.model import Weights, digest, find_lanes
 from monolane.plan import pass_cost
 
@@ -349,7 +349,7 @@ def _our_errors() -> Iterator[None]:
     """Turn what C++ throws into errors of ours: a wrong argument, or a call at the wrong time."""
     try:
         yield
-    except (BackendError, RequestError):
+    except (BackendError, ConfigError, RequestError):
         raise
     except ValueError as error:
         raise RequestError(str(error)) from None

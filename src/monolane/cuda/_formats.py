@@ -40,7 +40,7 @@ def find_dtype(dtype: str, config: ModelConfig) -> str:
 
 
 def check_cache_dtype(cache_dtype: str) -> None:
-    """BackendError for a dtype of keys and values that somebody asks for: they follow the weights."""
+    """BackendError for any dtype of keys and values but "auto": they follow the weights."""
     if cache_dtype != "auto":
         raise BackendError(
             f"cache_dtype: the cuda backend keeps keys and values in the 16 bits that go with the "

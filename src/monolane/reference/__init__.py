@@ -26,6 +26,7 @@ from monolane.reference._operations import (
     softmax,
 )
 from monolane.reference._penalties import count_seen, penalised
+from monolane.reference._rounding import find_rounding
 
 __all__ = [
     "Cache",
@@ -36,6 +37,7 @@ __all__ = [
     "choose",
     "choose_experts",
     "count_seen",
+    "find_rounding",
     "gelu_tanh",
     "gumbel_noise",
     "limited",
