@@ -159,6 +159,9 @@ static void attend_as(const float* q, int64_t heads, const char* keys, const cha
     heads -= H;
   };
   while (heads >= kMany) run.template operator()<kMany>();
+  if constexpr (kMany > 3) {
+    if (heads == 3) run.template operator()<3>();
+  }
   while (heads >= 2) run.template operator()<2>();
   while (heads >= 1) run.template operator()<1>();
 }
