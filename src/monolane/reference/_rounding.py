@@ -39,7 +39,7 @@ def _as(dtype: type) -> Callable[[Floats], Floats]:
 
 def _int8(x: Floats) -> Floats:
     groups = x.reshape(*x.shape[:-1], -1, GROUP)
-    most = np.abs(groups).max(axis=-1, keepdims=True)
+    most: Floats = np.abs(groups).max(axis=-1, keepdims=True)
     return _coded(groups, most / np.float32(127), -127, 127).reshape(x.shape)
 
 
@@ -47,8 +47,9 @@ def _int4(x: Floats) -> Floats:
     """Of two scales the one with the smaller squared error: max / 7, or the largest as code -8."""
     groups = x.reshape(*x.shape[:-1], -1, GROUP)  # [.., G, 32]
     place = np.abs(groups).argmax(axis=-1, keepdims=True)
-    largest = np.take_along_axis(groups, place, axis=-1)
-    even = _coded(groups, np.abs(largest) / np.float32(7), -8, 7)
+    largest: Floats = np.take_along_axis(groups, place, axis=-1)
+    seventh: Floats = np.abs(largest) / np.float32(7)
+    even = _coded(groups, seventh, -8, 7)
     skewed = _coded(groups, largest / np.float32(-8), -8, 7)
     errors = [np.square(groups.astype(np.float64) - y).sum(axis=-1) for y in (even, skewed)]
     better = (errors[1] < errors[0])[..., None]
