@@ -48,8 +48,8 @@ def _int4(x: Floats) -> Floats:
     groups = x.reshape(*x.shape[:-1], -1, GROUP)  # [.., G, 32]
     place = np.abs(groups).argmax(axis=-1, keepdims=True)
     largest: Floats = np.take_along_axis(groups, place, axis=-1)
-    seventh: Floats = np.abs(largest) / np.float32(7)
-    even = _coded(groups, seventh, -8, 7)
+    size: Floats = np.abs(largest)
+    even = _coded(groups, size / np.float32(7), -8, 7)
     skewed = _coded(groups, largest / np.float32(-8), -8, 7)
     errors = [np.square(groups.astype(np.float64) - y).sum(axis=-1) for y in (even, skewed)]
     better = (errors[1] < errors[0])[..., None]
