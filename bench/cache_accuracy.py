@@ -34,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What the dtype of keys and values costs.")
     parser.add_argument("model", nargs="?", default="smollm2")
     parser.add_argument("--cache-dtypes", nargs="+", default=["bfloat16", "int8", "int4"])
-    parser.add_argument("--tokens", type=int, default=3000, help="of text, at most")
+    parser.add_argument("--tokens", type=int, default=3000, help="of text, at most; 0: none")
     parser.add_argument("--context", type=int, default=2048, help="of a window of text")
     parser.add_argument("--tasks", nargs="*", default=list(TASKS))
     parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 2048])
@@ -44,9 +44,11 @@ def main() -> None:
     model = find_model(options.model)
     about = {"engine": "monolane", "model": shown_word(options.model, ROOT), "backend": "cpu"}
     with tempfile.TemporaryDirectory() as scratch:
-        text = measure_text(
-            model, Path(scratch), options.cache_dtypes, options.tokens, options.context
-        )
+        text: list[Record] = []
+        if options.tokens:
+            text = measure_text(
+                model, Path(scratch), options.cache_dtypes, options.tokens, options.context
+            )
         found = []
         for name in options.cache_dtypes if options.tasks else []:
             found += measure_tasks(
