@@ -122,6 +122,9 @@ def _name(record: Record) -> str:
         return f"mixed_load {record['policy']}, {record['clients']} clients"
     if record["name"] == "client":
         return f"client: {record['client']} {record.get('version', '')}".rstrip()
+    if "cache_dtype" in record:
+        task = f", {record['task']} at {record['length']:,}" if "task" in record else ""
+        return f"{record['name']}{task}, keys and values in {record['cache_dtype']}"
     if record["name"] != "serve" or "clients" not in record:
         return str(record["name"])
     clients, rate = record["clients"], record["rate"]
@@ -171,7 +174,7 @@ def _ratio(record: Record) -> str:
 
 def _is_figure(key: str, value: object) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and key not in ("context", "tokens", "width", "runs", "workers")
+    return number and key not in ("context", "tokens", "width", "runs", "workers", "length")
 
 
 def main(arguments: list[str] | None = None) -> int:

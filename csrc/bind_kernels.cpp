@@ -64,6 +64,14 @@ Format float_format_of(const std::string& name) {
   return format;
 }
 
+Format cache_format_of(const std::string& name) {
+  const Format format = format_of(name);
+  if (!is_cached(format)) {
+    throw nb::value_error(("expected f32, bf16, f16, q8_0 or q4_0, got " + name).c_str());
+  }
+  return format;
+}
+
 Activation activation_of(const std::string& name) {
   if (name == "f32") return Activation::kF32;
   if (name == "bf16") return Activation::kBf16;
@@ -225,13 +233,15 @@ Array<float, nb::ndim<2>> attend(const std::string& isa, const Floats2& q,
                                  const std::string& format, const Bytes& keys, const Bytes& values,
                                  float scale) {
   const Kernels& k = kernels_of(isa);
-  const Format kv = float_format_of(format);
+  const Format kv = cache_format_of(format);
   const auto heads = static_cast<int64_t>(q.shape(0));
   const auto head_dim = static_cast<int64_t>(q.shape(1));
   const auto count = static_cast<int64_t>(keys.shape(0));
   const auto row = static_cast<int64_t>(keys.shape(1));
-  const int64_t stride = row / row_bytes(kv, 1);
+  const int64_t block = column_step(kv), stride = row / row_bytes(kv, block) * block;
   expect(head_dim >= 1 && head_dim <= kMaxHeadDim, "1 to 1024 head dimensions", head_dim);
+  expect(head_dim % block == 0, "head dimensions in whole blocks of " + std::to_string(block),
+         head_dim);
   expect(count >= 1, "at least one key", count);
   expect(row == row_bytes(kv, stride) && stride >= head_dim, "key rows of whole heads, in bytes",
          row);
@@ -248,8 +258,9 @@ Array<float, nb::ndim<2>> attend(const std::string& isa, const Floats2& q,
 
 Array<uint8_t, nb::ndim<1>> store_kv(const std::string& isa, const Floats1& x,
                                      const std::string& format) {
-  const Format kv = float_format_of(format);
+  const Format kv = cache_format_of(format);
   const auto count = static_cast<int64_t>(x.shape(0));
+  expect(count % column_step(kv) == 0, "whole blocks of numbers", count);
   auto out = make<uint8_t>(row_bytes(kv, count));
   kernels_of(isa).store_kv(x.data(), count, kv, out.data());
   return out;

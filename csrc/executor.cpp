@@ -35,6 +35,23 @@ auto gate_up_of(const Kernels& kernels, GateActivation activation) {
   }
 }
 
+// Codes are made by the worker that has a group: a share must not begin or end amid one.
+void check_cache_format(const Plan& plan, Format format) {
+  const int64_t group = is_cached(format) ? column_step(format) : 0;
+  bool whole = group > 0 && plan.header.head_dim % group == 0;
+  for (const PlanPhase& phase : plan.phases) {
+    if (phase.kind != PhaseKind::kQkv) continue;
+    for (int32_t i = 0; i < phase.num_matrices && whole; ++i) {
+      const PlanMatrix& matrix = phase.matrices[i];
+      if (matrix.role == WeightRole::kQ) continue;
+      for (int32_t w = 0; w < plan.header.workers; ++w) {
+        whole = whole && plan.share(matrix.share, w).begin % group == 0;
+      }
+    }
+  }
+  if (!whole) throw std::invalid_argument("the plan is not one for this format of keys and values");
+}
+
 }  // namespace
 
 Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kernels& kernels,
@@ -61,6 +78,7 @@ Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kern
   if (h.schema != kPlanSchema || !h.leader || h.max_width > kMaxWidth || h.chunk != kChunk) {
     throw std::invalid_argument("the plan is not one for this executor: build it for a CPU device");
   }
+  check_cache_format(plan_, kv_format);
   if (static_cast<int32_t>(weights_.layers.size()) != h.layers) {
     throw std::invalid_argument("plan and weights have different numbers of layers");
   }

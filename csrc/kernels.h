@@ -55,6 +55,12 @@ constexpr Format repacked_of(Format format) { return static_cast<Format>(row_of(
 // Whether a format is one of panels of rows.
 constexpr bool is_panels(Format format) { return is_coded(format) && !is_repacked(format); }
 
+// Whether keys and values may be cached in a format: plain numbers, or codes in blocks of a group.
+constexpr bool is_cached(Format format) {
+  return format == Format::kF32 || format == Format::kBf16 || format == Format::kF16 ||
+         format == Format::kQ80 || format == Format::kQ40;
+}
+
 // Columns that a row of a format has a multiple of.
 constexpr int64_t column_step(Format format) {
   const FormatRow& row = row_of(format);
@@ -95,6 +101,10 @@ constexpr Activation activation_for(Format format, Activation wanted) {
 void quantize_rows(Format to, Format from, const void* x, int64_t rows, int64_t cols, void* values,
                    uint16_t* scales);
 
+// A row of a cache in codes: the same codes as `quantize_rows` makes, each group behind its scale
+// as GGUF's blocks have them. `to`: kQ80 or kQ40. A group whose scale is not finite means NaN.
+void quantize_blocks(Format to, const float* x, int64_t cols, void* out);
+
 // Bytes that R rows take as panels: the last one is whole.
 constexpr int64_t panels_bytes(Format format, int64_t rows, int64_t cols) {
   return (rows + kPanelRows - 1) / kPanelRows * kPanelRows * row_bytes(format, cols);
@@ -134,8 +144,8 @@ struct Kernels {
   void (*clamped_swiglu)(const float* gate, const float* up, int64_t count, float* out);
 
   // `heads` query heads [heads, h] over the `count` keys that they share, each for itself:
-  // scores[j] = scale * dot(q, keys[j]), keys at keys + j * stride elements of `kv` (kF32, kBf16 or
-  // kF16), then the online-softmax partial of each head, [h + 2]:
+  // scores[j] = scale * dot(q, keys[j]), keys at keys + j * stride elements of `kv`, one of those
+  // that a cache may have (`is_cached`), then the online-softmax partial of each head, [h + 2]:
   //   sum_j e_j * values[j][c], c in [0, h); peak = max_j scores[j]; sum_j e_j,
   // where e_j = exp(scores[j] - peak). Summed in the order of j; the bits of a head do not depend
   // on `heads`. `scores` is scratch for min(heads, kAttendHeads) * count floats. `next`: keys that
@@ -145,7 +155,7 @@ struct Kernels {
                  int64_t stride, int64_t count, int64_t head_dim, float scale, const void* next,
                  float* scores, float* partial);
 
-  // Converts float -> kv format (round to nearest even), for the cache.
+  // Converts float -> kv format (round to nearest even; codes: `quantize_blocks`), for the cache.
   void (*store_kv)(const float* x, int64_t count, Format kv, void* out);
 
   // out[i] = a[i] + b[i]; and the read of embedding rows into float.

@@ -10,6 +10,9 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "arena.h"
@@ -42,7 +45,16 @@ class KvCache {
       at += 2 * head_bytes(capacity_.size() - 1) * heads;
     }
     slot_bytes_ = at;
-    memory_ = std::make_unique<Arena>(at * slots, -1, 0, false);
+    try {
+      memory_ = std::make_unique<Arena>(at * slots, -1, 0, false);
+    } catch (const std::bad_alloc&) {
+      throw std::runtime_error("expected room for keys and values of " + std::to_string(slots) +
+                               " sequences of " + std::to_string(context) +
+                               " tokens, got a refusal of the system to " +
+                               std::to_string(at * slots) +
+                               " bytes; use a smaller context, fewer sequences or a smaller "
+                               "cache dtype");
+    }
   }
 
   int64_t capacity(int64_t layer) const { return capacity_[layer]; }

@@ -93,7 +93,7 @@ static void store_kv(const float* x, int64_t count, Format kv, void* out) {
       for (int64_t i = 0; i < count; ++i) halves[i] = float_to_f16(x[i]);
       break;
     default:
-      break;  // a cache holds no codes
+      quantize_blocks(kv, x, count, out);
   }
 }
 

@@ -1,6 +1,7 @@
 // Weights to int8 and int4 codes, as plain loops over a group that compilers vectorise: one source
 // of bits for all machines is worth more here than intrinsics, since this runs once per load.
 #include <cmath>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -57,11 +58,11 @@ MONOLANE_PART float largest(const float* x) {
 }
 
 // Codes in [lowest, highest] for one choice of scale. A code's ideal is below 2^22 in size: scales
-// are max |x| / 8 or smaller fractions of it, and rounding to float16 at most halves them.
+// are max |x| / 8 or smaller fractions of it, and rounding to float16 at most halves them. A scale
+// that is not finite stays so, and the codes are some: what they mean is NaN.
 MONOLANE_PART void encode(const float* x, float scale, float lowest, float highest, Group* group) {
   group->scale = float_to_f16(scale);
   const float rounded = f16_to_float(group->scale);
-  if (!std::isfinite(rounded)) refuse(scale);
   const float divisor = rounded == 0.0f ? 1.0f : rounded;
   const float none = rounded == 0.0f ? 0.0f : 1.0f;
   for (int i = 0; i < kGroup; ++i) {
@@ -86,19 +87,22 @@ MONOLANE_PART void add_error(const float* x, Group* group) {
   for (const double sum : sums) group->error += sum;
 }
 
-MONOLANE_CLONES void encode_i8(const float* x, int64_t groups, int8_t* values, uint16_t* scales) {
-  for (int64_t g = 0; g < groups; ++g, x += kGroup, values += kGroup) {
+// Groups of codes, `step` bytes from one to the next, and their scales, as far apart.
+MONOLANE_CLONES void encode_i8(const float* x, int64_t groups, char* values, char* scales,
+                               int64_t step, int64_t scale_step) {
+  for (int64_t g = 0; g < groups; ++g, x += kGroup, values += step, scales += scale_step) {
     Group group;
     encode(x, std::fabs(largest(x)) / 127.0f, -127.0f, 127.0f, &group);
     for (int i = 0; i < kGroup; ++i) {
-      values[i] = static_cast<int8_t>(static_cast<int32_t>(group.codes[i]));
+      values[i] = static_cast<char>(static_cast<int32_t>(group.codes[i]));
     }
-    scales[g] = group.scale;
+    std::memcpy(scales, &group.scale, sizeof group.scale);
   }
 }
 
-MONOLANE_CLONES void encode_i4(const float* x, int64_t groups, uint8_t* values, uint16_t* scales) {
-  for (int64_t g = 0; g < groups; ++g, x += kGroup, values += kGroup / 2) {
+MONOLANE_CLONES void encode_i4(const float* x, int64_t groups, char* values, char* scales,
+                               int64_t step, int64_t scale_step) {
+  for (int64_t g = 0; g < groups; ++g, x += kGroup, values += step, scales += scale_step) {
     const float most = largest(x);
     Group even, skewed;
     encode(x, std::fabs(most) / 7.0f, -8.0f, 7.0f, &even);
@@ -109,9 +113,9 @@ MONOLANE_CLONES void encode_i4(const float* x, int64_t groups, uint8_t* values, 
     for (int i = 0; i < kGroup / 2; ++i) {
       const int32_t low = static_cast<int32_t>(best.codes[i]) + 8;
       const int32_t high = static_cast<int32_t>(best.codes[i + kGroup / 2]) + 8;
-      values[i] = static_cast<uint8_t>(low | high << 4);
+      values[i] = static_cast<char>(low | high << 4);
     }
-    scales[g] = best.scale;
+    std::memcpy(scales, &best.scale, sizeof best.scale);
   }
 }
 
@@ -122,18 +126,27 @@ void quantize_rows(Format to, Format from, const void* x, int64_t rows, int64_t 
   const int64_t groups = cols / kGroup;
   const char* row = static_cast<const char*>(x);
   char* out = static_cast<char*>(values);
+  const auto encode_groups = to == Format::kI8 ? encode_i8 : encode_i4;
+  constexpr int64_t kScale = sizeof(uint16_t);
   std::vector<float> scratch(from == Format::kF32 ? 0 : cols);
   for (int64_t r = 0; r < rows; ++r) {
     const float* floats = floats_of(from, row, cols, scratch.data());
-    if (to == Format::kI8) {
-      encode_i8(floats, groups, reinterpret_cast<int8_t*>(out), scales);
-    } else {
-      encode_i4(floats, groups, reinterpret_cast<uint8_t*>(out), scales);
+    encode_groups(floats, groups, out, reinterpret_cast<char*>(scales), row_bytes(to, kGroup),
+                  kScale);
+    for (int64_t g = 0; g < groups; ++g) {
+      if (!std::isfinite(f16_to_float(scales[g]))) refuse(f16_to_float(scales[g]));
     }
     row += row_bytes(from, cols);
     out += row_bytes(to, cols);
     scales += groups;
   }
+}
+
+void quantize_blocks(Format to, const float* x, int64_t cols, void* out) {
+  const int64_t bytes = row_bytes(to, kGroup);
+  char* blocks = static_cast<char*>(out);
+  const auto encode_groups = to == Format::kQ80 ? encode_i8 : encode_i4;
+  encode_groups(x, cols / kGroup, blocks + sizeof(uint16_t), blocks, bytes, bytes);
 }
 
 }  // namespace monolane

@@ -23,6 +23,7 @@ static inline Floats load(const Bf16* p) {
 static inline Floats load(const F16* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
+static inline Floats splat(F16 x) { return _mm256_cvtph_ps(_mm_set1_epi16(x.bits)); }
 static inline void store(float* p, Floats x) { _mm256_storeu_ps(p, x); }
 
 static inline Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
@@ -93,6 +94,12 @@ static inline Floats load_bytes_as_floats(const uint8_t* p) {
 }
 static inline Floats load_bytes_as_floats(const int8_t* p) {
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadu_si64(p)));
+}
+template <bool kHigh>
+static inline Floats load_nibbles_as_floats(const uint8_t* p) {
+  const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadu_si64(p));
+  return _mm256_cvtepi32_ps(kHigh ? _mm256_srli_epi32(bytes, 4)
+                                  : _mm256_and_si256(bytes, _mm256_set1_epi32(15)));
 }
 static inline Ints splat(int32_t x) { return _mm256_set1_epi32(x); }
 // vpmaddubsw takes unsigned times signed and saturates at 16 bits. Codes of 8 bits: |w| times x

@@ -25,6 +25,7 @@ static inline Floats load(const Bf16* p) {
 static inline Floats load(const F16* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
+static inline Floats splat(F16 x) { return _mm512_cvtph_ps(_mm256_set1_epi16(x.bits)); }
 static inline void store(float* p, Floats x) { _mm512_storeu_ps(p, x); }
 
 static inline Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
@@ -107,6 +108,12 @@ static inline Floats load_bytes_as_floats(const uint8_t* p) {
 static inline Floats load_bytes_as_floats(const int8_t* p) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+}
+template <bool kHigh>
+static inline Floats load_nibbles_as_floats(const uint8_t* p) {
+  const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm512_cvtepi32_ps(kHigh ? _mm512_srli_epi32(bytes, 4)
+                                  : _mm512_and_si512(bytes, _mm512_set1_epi32(15)));
 }
 static inline Ints splat(int32_t x) { return _mm512_set1_epi32(x); }
 template <bool kBytes>

@@ -22,6 +22,7 @@ static inline Floats load(const Bf16* p) {
 static inline Floats load(const F16* p) {
   return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const uint16_t*>(p))));
 }
+static inline Floats splat(F16 x) { return vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(x.bits))); }
 static inline void store(float* p, Floats x) { vst1q_f32(p, x); }
 
 static inline Floats add(Floats a, Floats b) { return vaddq_f32(a, b); }
@@ -84,6 +85,14 @@ static inline Floats load_bytes_as_floats(const int8_t* p) {
   std::memcpy(&four, p, sizeof four);
   const int16x8_t wide = vmovl_s8(vcreate_s8(four));
   return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
+}
+template <bool kHigh>
+static inline Floats load_nibbles_as_floats(const uint8_t* p) {
+  uint32_t four;
+  std::memcpy(&four, p, sizeof four);
+  const uint8x8_t bytes = vcreate_u8(four);
+  const uint8x8_t codes = kHigh ? vshr_n_u8(bytes, 4) : vand_u8(bytes, vdup_n_u8(15));
+  return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(codes))));
 }
 static inline Ints splat(int32_t x) { return vdupq_n_s32(x); }
 template <bool kBytes>

@@ -43,6 +43,7 @@ static inline Floats load(const F16* p) {
   std::memcpy(&bits, &scaled, sizeof bits);
   return as_floats(bits | infinite | (halves & 0x8000u) << 16);
 }
+static inline Floats splat(F16 x) { return splat(f16_to_float(x.bits)); }
 static inline void store(float* p, Floats x) { std::memcpy(p, &x, sizeof x); }
 
 static inline Floats add(Floats a, Floats b) { return a + b; }
@@ -102,6 +103,11 @@ template <class Byte>
 static inline Floats load_bytes_as_floats(const Byte* p) {
   return Floats{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),
                 static_cast<float>(p[3])};
+}
+template <bool kHigh>
+static inline Floats load_nibbles_as_floats(const uint8_t* p) {
+  const auto nibble = [&](int i) { return static_cast<float>(kHigh ? p[i] >> 4 : p[i] & 15); };
+  return Floats{nibble(0), nibble(1), nibble(2), nibble(3)};
 }
 static inline Ints splat(int32_t x) { return Ints{x, x, x, x}; }
 template <bool kBytes>

@@ -47,6 +47,7 @@ WORDS = {
     "backend": "gpu",
     "device": "abacus",
     "dtype": "int3",
+    "cache_dtype": "int3",
     "head": "many",
     "lengths": "long",
     "listen": "here",

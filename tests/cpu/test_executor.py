@@ -166,13 +166,18 @@ def test_every_field_of_the_config_against_the_oracle(shape: str, workers: int) 
     assert np.abs(ours - wanted).max() < 1e-4 * np.abs(wanted).max()
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+@pytest.fixture(
+    scope="module",
+    params=[("float32", "auto"), ("bfloat16", "auto"), ("bfloat16", "int8"), ("float32", "int4")],
+    ids="-".join,
+)
 def long_run(request: pytest.FixtureRequest) -> tuple[CpuExecutor, np.ndarray, np.ndarray]:
     """A model, 560 tokens (beyond two chunks of attention), and their logits, fed one by one."""
     import ml_dtypes
 
-    weights = random_weights(ml_dtypes.bfloat16)
-    executor = CpuExecutor(weights, request.param, context=600, slots=3, workers=2)
+    dtype, cache_dtype = request.param
+    weights = random_weights(ml_dtypes.bfloat16, head_dim=8 if cache_dtype == "auto" else 32)
+    executor = CpuExecutor(weights, dtype, context=600, slots=3, workers=2, cache_dtype=cache_dtype)
     ids = np.random.default_rng(2).integers(72, size=560)
     logits = np.concatenate([executor.logits(0, [token]) for token in ids])
     return executor, ids, logits
@@ -197,14 +202,20 @@ def test_bits_do_not_depend_on_how_tokens_are_fed(
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_bits_do_not_depend_on_the_number_of_workers(workers: int, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "cache_dtype"),
+    [("float32", "auto"), ("bfloat16", "auto"), ("float32", "int8"), ("bfloat16", "int4")],
+)
+def test_bits_do_not_depend_on_the_number_of_workers(
+    workers: int, dtype: str, cache_dtype: str
+) -> None:
     import ml_dtypes
 
-    weights = random_weights(ml_dtypes.bfloat16)
+    weights = random_weights(ml_dtypes.bfloat16, head_dim=8 if cache_dtype == "auto" else 32)
     ids = np.random.default_rng(3).integers(72, size=300)
-    alone = CpuExecutor(weights, dtype, context=600, slots=1, workers=1).logits(0, ids)
-    many = CpuExecutor(weights, dtype, context=600, slots=1, workers=workers)
+    wanted: dict[str, Any] = {"context": 600, "slots": 1, "cache_dtype": cache_dtype}
+    alone = CpuExecutor(weights, dtype, **wanted, workers=1).logits(0, ids)
+    many = CpuExecutor(weights, dtype, **wanted, workers=workers)
     if many.plan.splits == 1:  # with fewer KV heads than workers, a head's keys are cut otherwise
         np.testing.assert_array_equal(many.logits(0, ids), alone)
     else:
@@ -465,6 +476,7 @@ def test_rolling_back_behind_a_window_is_refused(
         ({"dtype": "float8"}, "dtype: float8 is for GPUs: expected backend='cuda', or one of auto"),
         ({"workers": 0}, "workers: expected 1 to 1024, got 0"),
         ({"isa": "mmx"}, "isa: expected one of portable"),
+        ({"cache_dtype": "q8_0"}, "cache_dtype: expected one of auto, float32, bfloat16, float16"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:

@@ -31,14 +31,14 @@ IDS = np.random.default_rng(1).integers(71, size=600)
 LAYERS = (LayerConfig(NEVER, NEVER, 150), LayerConfig(NOW, NOW), LayerConfig(NOW, NOW, 24))
 
 
-def small_weights(layers: tuple[LayerConfig, ...] = LAYERS) -> Weights:
+def small_weights(layers: tuple[LayerConfig, ...] = LAYERS, head_dim: int = 8) -> Weights:
     config = ModelConfig(
         family="laneformer",
         hidden_size=32,
         intermediate_size=64,
         num_heads=4,
         num_kv_heads=2,
-        head_dim=8,
+        head_dim=head_dim,
         vocab_size=72,
         max_positions=600,
         num_lanes=2,
@@ -54,10 +54,19 @@ def small_weights(layers: tuple[LayerConfig, ...] = LAYERS) -> Weights:
     return Weights(config, outer, tuple({r: make(r) for r in layer_roles(config)} for _ in layers))
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+# Of weights, and of keys and values: in codes too, whose groups take heads of 32.
+DTYPES = [("float32", "auto"), ("bfloat16", "auto"), ("float32", "int8"), ("float32", "int4")]
+
+
+def make(dtype: str, cache_dtype: str, slots: int) -> CpuExecutor:
+    weights = small_weights(head_dim=8 if cache_dtype == "auto" else 32)
+    return CpuExecutor(weights, dtype, context=600, slots=slots, workers=2, cache_dtype=cache_dtype)
+
+
+@pytest.fixture(scope="module", params=DTYPES, ids="-".join)
 def run(request: pytest.FixtureRequest) -> tuple[CpuExecutor, np.ndarray[Any, Any]]:
     """An executor, and the logits of IDS read at once."""
-    executor = CpuExecutor(small_weights(), request.param, context=600, slots=2, workers=2)
+    executor = make(*request.param, slots=2)
     return executor, executor.logits(0, IDS)
 
 
@@ -157,12 +166,16 @@ def test_wrong_calls(run: tuple[CpuExecutor, np.ndarray[Any, Any]]) -> None:
 
 
 def test_an_identity_names_what_bits_depend_on() -> None:
-    def identity(dtype: str, workers: int) -> str:
-        executor = CpuExecutor(small_weights(), dtype, context=600, slots=1, workers=workers)
+    def identity(dtype: str, workers: int, cache_dtype: str = "auto") -> str:
+        weights = small_weights(head_dim=32)
+        executor = CpuExecutor(
+            weights, dtype, context=600, slots=1, workers=workers, cache_dtype=cache_dtype
+        )
         return executor.identity()
 
-    assert identity("float32", 1) == identity("float32", 1)
-    assert len({identity("float32", 1), identity("bfloat16", 1), identity("float32", 2)}) == 3
+    assert identity("float32", 1) == identity("float32", 1, "float32")
+    others = [("bfloat16", 1), ("float32", 2), ("float32", 1, "int8"), ("float32", 1, "int4")]
+    assert len({identity("float32", 1), *(identity(*other) for other in others)}) == 5
 
 
 def test_an_identity_is_the_same_in_every_process(tiny_model: Path) -> None:

@@ -487,7 +487,7 @@ def test_the_other_kernels_refuse():
         attend("portable", two, "f32", kv, kv[:1], 1.0)
     with pytest.raises(ValueError, match="expected key rows of whole heads, in bytes, got 8"):
         attend("portable", np.zeros(3, np.float32), "f32", kv, kv, 1.0)
-    with pytest.raises(ValueError, match="expected f32, bf16 or f16, got i8"):
+    with pytest.raises(ValueError, match="expected f32, bf16, f16, q8_0 or q4_0, got i8"):
         kernels.store_kv("portable", two, "i8")
     with pytest.raises(ValueError, match="expected a row below 2, got 2"):
         kernels.widen("portable", "f32", kv, None, 2, 2)

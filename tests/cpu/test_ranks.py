@@ -1,5 +1,6 @@
 """Several processes that decode one request: the bits of one process, and what a lost one does."""
 
+import json
 import os
 import select
 import shutil
@@ -19,7 +20,7 @@ from monolane.cpu import CpuExecutor
 from monolane.cpu._kept import RankKept
 from monolane.epoch import Advance, Draw, Guide, RankAddresses, TokenEvent
 from monolane.errors import BackendError, RankError, RequestError
-from monolane.model import Weights
+from monolane.model import Weights, parse_config, tensor_specs, write_checkpoint
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 DEMO = Path(__file__).parents[2] / "src" / "monolane" / "demo"
@@ -122,6 +123,42 @@ def test_what_ranks_keep_has_the_bits_of_one_read_anew(
     with pytest.raises(ValueError, match=f"expected a name that is kept, got {name}"):
         ours._core.resume(name, 0, 1, False)
     ours.truncate(1, 0)
+
+
+@pytest.mark.parametrize("cache_dtype", ["int8", "int4"])
+def test_codes_of_keys_and_values_have_the_bits_of_one_process(
+    tmp_path: Path, cache_dtype: str
+) -> None:
+    """Each rank rounds those of its own lanes, and keeps them as they are."""
+    config = {
+        "model_type": "laneformer",
+        "hidden_size": 128,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 64,
+        "max_position_embeddings": 400,
+        "num_lanes": 2,
+        "broadcast_delay": 1,
+        "sliding_window": 16,
+        "swa_layers": [0],
+        "torch_dtype": "float32",
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    rng = np.random.default_rng(4)
+    specs = tensor_specs(parse_config(config))
+    write_checkpoint(
+        tmp_path, [(x.name, rng.normal(scale=0.1, size=x.shape).astype(np.float32)) for x in specs]
+    )
+    ids = rng.integers(64, size=330).tolist()
+    wanted = make(tmp_path, 1, context=400, cache_dtype=cache_dtype).logits(0, ids)
+    ours = make(tmp_path, 2, context=400, patience=60.0, cache_dtype=cache_dtype)
+    np.testing.assert_array_equal(ours.logits(0, ids[:300]), wanted[:300])
+    kept = ours.save(0, 0, 300)
+    ours.restore(1, kept, 300)
+    np.testing.assert_array_equal(ours.logits(1, ids[300:]), wanted[300:])
+    ours.close()
 
 
 def draw_all(executor: CpuExecutor) -> list[list[tuple[object, ...]]]:

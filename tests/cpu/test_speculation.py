@@ -17,7 +17,7 @@ from monolane.cpu import CpuExecutor
 from monolane.epoch import AUTO_DRAFTS, TEXT_END, Advance, Draw, Guide, TokenEvent
 from monolane.errors import RequestError
 
-from .test_kept import small_weights
+from .test_kept import DTYPES, make
 
 VOCAB = 72
 PROMPT = tuple(np.random.default_rng(2).integers(VOCAB, size=40).tolist())
@@ -34,10 +34,10 @@ DRAWS = {
 }
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+@pytest.fixture(scope="module", params=DTYPES, ids="-".join)
 def executor(request: pytest.FixtureRequest) -> CpuExecutor:
     """Two workers, so that a pass is laid out while another worker still has the one before."""
-    return CpuExecutor(small_weights(), request.param, context=600, slots=3, workers=2)
+    return make(*request.param, slots=3)
 
 
 def asked(slot: int, token_ids: Sequence[int] = PROMPT, budget: int = 60, **more: Any) -> Advance:

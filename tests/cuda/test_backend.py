@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,10 +26,8 @@ Load = Callable[..., Engine]
 def load(kernel_folder: Path, tiny_model: Path) -> Load:
     """Engine.load, but for the GPU."""
 
-    def make(weights: Weights, dtype: str, context: int, slots: int) -> CudaExecutor:
-        return CudaExecutor(
-            weights, dtype, EmulatedGpu(kernel_folder), context=context, slots=slots
-        )
+    def make(weights: Weights, dtype: str, **more: Any) -> CudaExecutor:
+        return CudaExecutor(weights, dtype, EmulatedGpu(kernel_folder), **more)
 
     def load(**wish: object) -> Engine:
         with pytest.MonkeyPatch.context() as patch:

@@ -216,9 +216,9 @@ def test_folders_run_on_the_engine(
     prompt, wanted = clear_prompt(weights, "bfloat16")
     params = SamplingParams(max_tokens=DRAWN, ignore_eos=True)
 
-    def make(weights: Weights, dtype: str, context: int, slots: int) -> CudaExecutor:
+    def make(weights: Weights, dtype: str, **more: Any) -> CudaExecutor:
         gpu = EmulatedGpu(kernel_folder, sms=4)
-        return CudaExecutor(weights, dtype, gpu, context=context, slots=slots)
+        return CudaExecutor(weights, dtype, gpu, **more)
 
     monkeypatch.setattr(_engine, "find_backend", lambda *_: make)
     with Engine.load(tmp_path / "model", "cuda", max_sequences=2) as engine:

@@ -51,10 +51,8 @@ test_guided_and_free_answers = pytest.mark.exhaustive(getattr(_CONSTRAINTS, _BUS
 def backend(kernel_folder: Path) -> Iterator[str]:
     """Whoever asks for a backend gets the CUDA one, on an emulated GPU."""
 
-    def make(weights: Weights, dtype: str, context: int, slots: int) -> CudaExecutor:
-        return CudaExecutor(
-            weights, dtype, EmulatedGpu(kernel_folder), context=context, slots=slots
-        )
+    def make(weights: Weights, dtype: str, **more: Any) -> CudaExecutor:
+        return CudaExecutor(weights, dtype, EmulatedGpu(kernel_folder), **more)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_engine, "find_backend", lambda *_: make)

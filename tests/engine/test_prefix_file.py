@@ -51,7 +51,7 @@ def test_a_file_of_another_arithmetic_or_model_is_ignored(
     with caplog.at_level(logging.WARNING), load(tiny_model, tmp_path / "no", "bfloat16") as engine:
         engine.prefixes.load(file, engine._files)
         assert engine.generate(PROMPT, PARAMS).timings.cache_n == 0
-    assert "is ignored: it was written for another model, dtype, plan or version" in caplog.text
+    assert "is ignored: it was written for another model, dtype, cache dtype, plan" in caplog.text
     weights = [tiny_model / "model.safetensors"]
     before = fingerprint(weights)
     about = weights[0].stat()

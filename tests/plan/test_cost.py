@@ -47,7 +47,7 @@ def test_bytes_follow_the_dtype(dtype: str, each: float) -> None:
 
 
 def test_keys_and_values_wider_than_go_with_the_weights() -> None:
-    two, four = (build(LANEFORMER, cpu(2), "bfloat16", kv_bytes=b) for b in (None, 4))
+    two, four = (build(LANEFORMER, cpu(2), "bfloat16", keys=k) for k in (None, "float32"))
     costs = [phase_cost(p, p.find(PhaseKind.ATTEND, 14), length=100) for p in (two, four)]
     assert [cost.bytes for cost in costs] == [100 * 2 * 1536 * 2, 100 * 2 * 1536 * 4]
 

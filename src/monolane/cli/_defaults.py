@@ -71,6 +71,7 @@ _LOADED = (
     "devices",
     "draft",
     "heads",
+    "cache_dtype",
 )
 
 

@@ -103,6 +103,7 @@ def evaluate(
     ] = None,
     backend: options.BackendName = "auto",
     dtype: options.Dtype = "auto",
+    cache_dtype: options.CacheDtype = "auto",
     context: options.Context = None,
     key_from: Annotated[
         str, typer.Option(help="Environment variable that holds the server's API key.")
@@ -149,7 +150,7 @@ def evaluate(
         how = "with limits alone, as you asked" if weak_guard else "shut in, without network"
         print_note(f"code that the model writes runs on this machine, {how}")
     command = shlex.join(["monolane", *map(_shown, sys.argv[1:])])
-    load = {"backend": backend, "dtype": dtype, "context": context}
+    load = {"backend": backend, "dtype": dtype, "context": context, "cache_dtype": cache_dtype}
     try:
         with _subject(model, base_url, chat, key_from, load) as subject, _bars() as progress:
             report = run(subject, made, out, progress, command=command, of=of)

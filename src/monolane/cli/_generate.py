@@ -38,6 +38,7 @@ def generate(
     thinking: options.Thinking = None,
     backend: options.BackendName = "auto",
     dtype: options.Dtype = "auto",
+    cache_dtype: options.CacheDtype = "auto",
     context: options.Context = None,
     prefix_cache: options.PrefixCache = "auto",
     prefix_file: options.PrefixFile = None,

@@ -22,6 +22,14 @@ Dtype = Annotated[
         "--dtype", help="auto, float32, bfloat16, float16, int8 or int4; float8 on a GPU."
     ),
 ]
+CacheDtype = Annotated[
+    str,
+    typer.Option(
+        "--cache-dtype",
+        help="Of keys and values: auto (as goes with the weights), float32, bfloat16, float16, "
+        "int8 or int4 (CPU).",
+    ),
+]
 Context = Annotated[
     int | None,
     typer.Option("--context", min=1, help="Tokens a sequence may hold [default: the model's]."),

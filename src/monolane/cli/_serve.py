@@ -62,6 +62,7 @@ def serve(
     ] = True,
     backend: options.BackendName = "auto",
     dtype: options.Dtype = "auto",
+    cache_dtype: options.CacheDtype = "auto",
     context: options.Context = None,
     prefix_cache: options.PrefixCache = "auto",
     prefix_file: options.PrefixFile = None,
@@ -139,6 +140,7 @@ def serve(
             devices=devices,
             draft=draft,
             heads=heads,
+            cache_dtype=cache_dtype,
         )
 
     run(

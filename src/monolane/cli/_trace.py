@@ -19,6 +19,7 @@ def trace(
     model: options.ModelAtRevision = "demo",
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to trace.")] = 16,
     dtype: options.Dtype = "auto",
+    cache_dtype: options.CacheDtype = "auto",
     context: Annotated[
         int, typer.Option(min=1, help="Tokens in the sequence before those traced.")
     ] = 128,
@@ -35,7 +36,12 @@ def trace(
 
     check_output(out)
     loaded = LoadedModel(
-        find_model(model), dtype, context=context + tokens, slots=1, workers=workers
+        find_model(model),
+        dtype,
+        context=context + tokens,
+        slots=1,
+        workers=workers,
+        cache_dtype=cache_dtype,
     )
     taken = take_trace(loaded, context=context, tokens=tokens)
     write_output(out, json.dumps(taken.chrome()))

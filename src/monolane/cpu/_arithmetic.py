@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from monolane.errors import BackendError, RequestError
-from monolane.model import FORMATS, WeightFormat, find_format, formats_of
+from monolane.model import FORMATS, WeightFormat, find_cache_format, find_format, formats_of
 
 DTYPES = ("auto", *formats_of("cpu"))
 _ROUNDED = ("int8", "int4")  # what blocks are rounded to: a model that drafts for itself
@@ -20,7 +20,14 @@ class Arithmetic:
     keys: WeightFormat  # of the cache
 
 
-def find_arithmetic(dtype: str, stored: str, blocks: Sequence[str] = ()) -> Arithmetic:
+def find_keys(cache_dtype: str, beside: WeightFormat) -> WeightFormat:
+    """Return how keys and values are stored; "auto": as goes with the format of the weights."""
+    return beside.key_format if cache_dtype == "auto" else find_cache_format(cache_dtype)
+
+
+def find_arithmetic(
+    dtype: str, stored: str, blocks: Sequence[str] = (), cache_dtype: str = "auto"
+) -> Arithmetic:
     """Return what a dtype means; "auto" is the dtype in which the model's matrices are stored.
 
     ``blocks`` are the formats of matrices that a GGUF file holds, the one with the most bytes
@@ -36,7 +43,7 @@ def find_arithmetic(dtype: str, stored: str, blocks: Sequence[str] = ()) -> Arit
             )
         name = blocks[0] if dtype == "auto" else dtype
         wanted = None if dtype == "auto" else find_format(dtype)
-        return Arithmetic(name, wanted, "bf16", find_format(name).key_format)
+        return Arithmetic(name, wanted, "bf16", find_keys(cache_dtype, find_format(name)))
     name = stored if dtype == "auto" else dtype
     if name not in DTYPES or name == "auto":
         if name in FORMATS and FORMATS[name].named:
@@ -53,4 +60,4 @@ def find_arithmetic(dtype: str, stored: str, blocks: Sequence[str] = ()) -> Arit
     found = find_format(name)
     # Exact to float32: 16-bit weights stay as they are, and are widened as they are read.
     weights = None if name == "float32" else found
-    return Arithmetic(name, weights, found.activation, found.key_format)
+    return Arithmetic(name, weights, found.activation, find_keys(cache_dtype, found))

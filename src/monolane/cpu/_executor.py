@@ -31,7 +31,7 @@ from monolane.epoch import (
     pack,
     unpack_tokens,
 )
-from monolane.errors import BackendError, RankError, RequestError
+from monolane.errors import BackendError, ConfigError, RankError, RequestError
 from monolane.model import Heads, Weights, digest, find_lanes
 from monolane.plan import pass_cost
 
@@ -46,6 +46,8 @@ class CpuExecutor(Executor):
     ranks       processes over which lanes and threads are spread, a number on this host, or the
                 addresses of those on others; docs/ranks.md
     lanes       into which a dense model is cut; None: one for each rank
+    cache_dtype of keys and values: "auto" (as goes with dtype), "float32", "bfloat16", "float16",
+                "int8" or "int4"; docs/long-context.md
     patience    seconds that a wait for another rank may see no progress, until the epoch fails
     link_delay  seconds until a rank sees what another published; to measure what a link would cost
     timed       phases take the times of ``set_times``; to measure what an exchange hides
@@ -73,6 +75,7 @@ class CpuExecutor(Executor):
         isa: str | None = None,
         ranks: int | RankAddresses = 1,
         lanes: int | None = None,
+        cache_dtype: str = "auto",
         patience: float = 10.0,
         link_delay: float = 0.0,
         timed: bool = False,
@@ -94,7 +97,7 @@ class CpuExecutor(Executor):
         _check_ranks(ranks, weights, self._addresses)
         self.workers = _find_workers(workers, ranks, hosts)
         self.isa = _find_isa(isa)
-        self.context, self.slots = context, slots
+        self.context, self.slots, self.cache_dtype = context, slots, cache_dtype
         self.keeps_bytes = ranks == 1  # the other ranks' keys stay with them
         if self._addresses is not None and (link_delay or timed):
             raise BackendError("link_delay, timed: expected ranks of this host, got addresses")
@@ -106,6 +109,7 @@ class CpuExecutor(Executor):
             self.workers,
             ranks,
             lanes,
+            cache_dtype,
             link_delay,
             timed,
             apart=self._addresses is not None,
@@ -128,11 +132,13 @@ class CpuExecutor(Executor):
             dtype=dtype,
             context=min(self.context, weights.config.max_positions),
             lanes=weights.config.num_lanes,
+            cache_dtype="auto",
         )
         native = Native(weights, setting)
         native.convert()
         with _our_errors():
             self._core.set_draft_model(native.core)
+        self.cache_bytes += native.core.kv_bytes
         self.drafter = "draft"
 
     def _add_heads(self, heads: Heads, weights: Weights) -> None:
@@ -148,6 +154,7 @@ class CpuExecutor(Executor):
             native = Native(weights, self._setting)
         self.plan, self.dtype, self._core = native.plan, native.dtype, native.core
         self._identity = native.identity
+        self.cache_bytes = self._core.kv_bytes * (1 if self._setting.apart else self._setting.ranks)
         self._parts = RankParts(native.core)
         windows = [layer.window or 0 for layer in weights.config.layers]
         self.tail_positions = max(windows) if self._core.has_rings else 0
@@ -353,7 +360,7 @@ def _our_errors() -> Iterator[None]:
     """Turn what C++ throws into errors of ours: a wrong argument, or a call at the wrong time."""
     try:
         yield
-    except (BackendError, RequestError):
+    except (BackendError, ConfigError, RequestError):
         raise
     except ValueError as error:
         raise RequestError(str(error)) from None

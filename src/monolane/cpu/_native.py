@@ -26,6 +26,7 @@ class Setting:
     workers: int  # threads, of all ranks together
     ranks: int = 1
     lanes: int = 1  # into which a dense model is cut
+    cache_dtype: str = "auto"  # of keys and values
     # For measurements: seconds until a rank sees what another published, and whether phases take
     # the times that they are told.
     link_delay: float = 0.0
@@ -59,7 +60,9 @@ class Native:
         dense = weights.config
         config = in_lanes(dense, setting.lanes) if dense.num_lanes == 1 else dense
         blocks = block_formats(weights)
-        arithmetic = find_arithmetic(setting.dtype, config.stored_dtype, blocks)
+        arithmetic = find_arithmetic(
+            setting.dtype, config.stored_dtype, blocks, setting.cache_dtype
+        )
         self.dtype = arithmetic.name
         handover = hand_over(weights, config, arithmetic)
         kept = setting.dtype == "float32" or bool(blocks)
@@ -68,7 +71,7 @@ class Native:
             cpu(setting.workers),
             config.dtype if kept else self.dtype,
             context=setting.context,
-            kv_bytes=arithmetic.keys.bits // 8,
+            keys=arithmetic.keys.name,
             formats=handover.formats if blocks or keeps_floats(config) else None,
         )
         arrays = to_arrays(self.plan)

@@ -8,7 +8,7 @@ from monolane.cuda._device import Device, GpuInfo
 from monolane.cuda._driver import CudaDevice
 from monolane.cuda._executor import CudaExecutor
 from monolane.cuda._fit import check_fit
-from monolane.cuda._formats import DTYPES, check_weights
+from monolane.cuda._formats import DTYPES, check_cache_dtype, check_weights
 from monolane.cuda._probe import DRIVER, Lack, Machine, examine
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "GpuInfo",
     "Lack",
     "Machine",
+    "check_cache_dtype",
     "check_fit",
     "check_weights",
     "compiler_version",

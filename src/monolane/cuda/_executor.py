@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from monolane.cuda._device import Device
 from monolane.cuda._epoch import Epoch, Limits
-from monolane.cuda._formats import check_weights, find_dtype
+from monolane.cuda._formats import check_cache_dtype, check_weights, find_dtype
 from monolane.cuda._layout import Layout
 from monolane.cuda._machine import WIDTHS, lay_out_widths
 from monolane.cuda._peers import close_all, open_devices
@@ -48,7 +48,9 @@ class CudaExecutor(Executor):
         workers: int | None = None,
         devices: int = 1,
         lanes: int | None = None,
+        cache_dtype: str = "auto",
     ) -> None:
+        check_cache_dtype(cache_dtype)
         if workers is not None:
             raise BackendError(f"workers: the plan of a GPU says how many, got {workers!r}")
         check_weights(weights)

@@ -12,6 +12,7 @@ from monolane.engine._draft_model import DraftModel, check_one
 from monolane.engine._earlier import EarlierAnswers
 from monolane.engine._files import ModelFiles
 from monolane.engine._guidance import Constraint
+from monolane.engine._memory import check_cache
 from monolane.engine._parameters import SamplingParams
 from monolane.engine._prefix_file import check_writable
 from monolane.engine._prefixes import Budget, Prefixes, prefix_budget
@@ -86,6 +87,7 @@ class Engine:
         devices: int = 1,
         draft: str | Path | None = None,
         heads: str | Path | None = None,
+        cache_dtype: str = "auto",
     ) -> "Engine":
         """Load a model.
 
@@ -113,6 +115,12 @@ class Engine:
                         heads. On the cpu backend; answers are the same, and drafts that do not pay
                         are left out; docs/speculation.md
         heads           a folder of heads, instead of ``draft``
+        cache_dtype     of keys and values: "auto" (as goes with dtype), "float32", "bfloat16",
+                        "float16", "int8" or "int4"; not on the cuda backend;
+                        docs/long-context.md tells what each costs
+
+        What sequences take at most is logged before any of it is taken, and refused where it is not
+        free.
 
         Raises ModelNotFoundError, ConfigError, CheckpointError, TextError, BackendError or
         RequestError; each message says what was expected, what was found and what to do. A rank
@@ -139,7 +147,12 @@ class Engine:
                 else DraftModel.open_heads(str(heads), files)
             )
             make = with_draft(backend, ranks, devices, found.weights, found.dtype)
-        executor = make(weights, dtype, context=size, slots=max_sequences)
+        executor = make(weights, dtype, context=size, slots=max_sequences, cache_dtype=cache_dtype)
+        try:
+            check_cache(executor)
+        except BackendError:
+            executor.close()
+            raise
         seconds = time.perf_counter() - begin
         return cls(files, executor, tokenizer, seconds, prefix_cache, prefix_file)
 

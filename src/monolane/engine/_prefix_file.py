@@ -131,7 +131,7 @@ def _read(file: BufferedReader, size: int, binding: str) -> Iterator[Node]:
     except (ValueError, TypeError, KeyError):
         raise RequestError("it is damaged: its header cannot be read") from None
     if bound != binding:
-        raise RequestError("it was written for another model, dtype, plan or version")
+        raise RequestError("it was written for another model, dtype, cache dtype, plan or version")
     found = [_arrays(read, *node) for node in nodes]
     if left != 0 or file.read() != digest.digest():
         raise RequestError("it is damaged: its checksum is another")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from monolane.engine._files import ModelFiles
+from monolane.engine._memory import available_bytes
 from monolane.engine._prefix_file import Node, fingerprint, read_prefixes, write_prefixes
 from monolane.engine._prefix_tree import PrefixTree
 from monolane.epoch import Executor, SharedExecutor, bytes_of
@@ -24,8 +25,8 @@ _STEP = 64
 # Tokens between two cuts of a long prompt, where windowed layers can be resumed at cuts only. As
 # many as the window where that is wider: then tails take no more than all positions would.
 _DISTANCE = 1024
-# "auto": this part of the memory that is available when the model has been loaded, and no more
-# than so many bytes, some ten thousand tokens of a 2B model.
+# "auto": this part of the memory that is available when the model has been loaded, less what its
+# sequences will take, and no more than so many bytes, some ten thousand tokens of a 2B model.
 _AUTO_PART, _AUTO_MOST = 0.25, 4 << 30
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -141,7 +142,8 @@ def prefix_budget(wanted: Budget, executor: Executor) -> int:
     if wanted == "off" or (wanted == "auto" and not executor.keeps_prefixes):
         return 0
     if wanted == "auto":
-        return min(int(_AUTO_PART * _available_bytes()), _AUTO_MOST)
+        free = available_bytes() - executor.cache_bytes
+        return min(int(_AUTO_PART * max(0, free)), _AUTO_MOST)
     found = re.fullmatch(r"(\d{1,15})([KMGT]?)", str(wanted).upper())
     if found is None or isinstance(wanted, bool):
         raise RequestError(
@@ -154,20 +156,3 @@ def prefix_budget(wanted: Budget, executor: Executor) -> int:
             "prefix_cache at 'auto'"
         )
     return budget
-
-
-def _available_bytes() -> int:
-    """Return the memory that can be had without swapping, as Linux estimates it."""
-    found = re.search(r"^MemAvailable:\s+(\d+) kB$", _read("/proc/meminfo"), re.MULTILINE)
-    host = int(found[1]) << 10 if found else 0
-    limit, used = (_read(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
-    if limit.isdecimal() and used.isdecimal():  # of a container; "max" where there is none
-        return max(0, min(host, int(limit) - int(used)))
-    return host
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="ascii")
-    except OSError:
-        return ""

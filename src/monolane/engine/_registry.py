@@ -110,16 +110,30 @@ def _on_devices(name: str, ranks: int | RankAddresses, devices: int) -> MakeExec
 
 
 def _open_best(
-    weights: Weights, dtype: str, *, context: int, slots: int, workers: int | None = None
+    weights: Weights,
+    dtype: str,
+    *,
+    context: int,
+    slots: int,
+    workers: int | None = None,
+    cache_dtype: str = "auto",
 ) -> Executor:
     """Return an executor on the GPU if it can run this model, else on the processor.
 
     What goes wrong on a GPU that could is raised: only what is known beforehand falls back.
     """
     from monolane.cpu import CpuExecutor
-    from monolane.cuda import CudaDevice, CudaExecutor, check_fit, check_weights, compiler_version
+    from monolane.cuda import (
+        CudaDevice,
+        CudaExecutor,
+        check_cache_dtype,
+        check_fit,
+        check_weights,
+        compiler_version,
+    )
 
     try:
+        check_cache_dtype(cache_dtype)
         check_weights(weights)
         compiler_version()
         device = CudaDevice()
@@ -134,7 +148,14 @@ def _open_best(
         return CudaExecutor(weights, dtype, device, context=context, slots=slots)
     log.warning("auto: the cpu backend, for there is a GPU but: %s", reason)
     try:
-        return CpuExecutor(weights, dtype, context=context, slots=slots, workers=workers)
+        return CpuExecutor(
+            weights,
+            dtype,
+            context=context,
+            slots=slots,
+            workers=workers,
+            cache_dtype=cache_dtype,
+        )
     except BackendError as error:
         raise BackendError(f"{error}. And of the GPU: {reason}") from error
 

@@ -31,9 +31,11 @@ class Executor(ABC):
 
     name: str
     dtype: str  # of the arithmetic's weights, as in Engine.load
+    cache_dtype: str = "auto"  # of keys and values, as in Engine.load
     slots: int
     context: int
     plan: Any = None  # the monolane.plan.Plan that it runs; None where there is none
+    cache_bytes: int = 0  # of memory that slots take as they fill, at most; of this host
     workers: int = 1  # threads, or blocks of threads, that decode
     # Whether a sequence that goes on from what was kept has the bits of one read anew: ``save`` and
     # ``restore`` are there, and bits do not depend on how many tokens a pass carries.
@@ -163,6 +165,13 @@ class MakeExecutor(Protocol):
     """What makes an executor of loaded weights, a ``monolane.model.Weights``."""
 
     def __call__(
-        self, weights: Any, dtype: str, *, context: int, slots: int, workers: int | None = None
+        self,
+        weights: Any,
+        dtype: str,
+        *,
+        context: int,
+        slots: int,
+        workers: int | None = None,
+        cache_dtype: str = "auto",
     ) -> Executor:
         """Return the executor; ``workers`` None: as many as the machine has."""

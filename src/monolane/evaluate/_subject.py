@@ -61,6 +61,9 @@ class EngineSubject(Subject):
             "context": engine.backend.context,
             "chat": self.chat,
         }
+        cache_dtype = engine.backend.executor.cache_dtype
+        if cache_dtype != "auto":  # without it journals from before there was a choice go on
+            self.about["cache_dtype"] = cache_dtype
 
     def ask(self, question: Question, sample: int = 0) -> Answer:
         """Answer; RequestError if the prompt does not fit."""

@@ -48,7 +48,7 @@ from monolane.measure._records import (
 )
 from monolane.measure._rounds import Case, Neighbours, run_rounds
 from monolane.measure._synthetic import SYNTHETIC, synthetic, synthetic_config
-from monolane.measure._trace import take_trace
+from monolane.measure._trace import take_trace, trace_epoch
 
 __all__ = [
     "SCHEMA",
@@ -96,6 +96,7 @@ __all__ = [
     "synthetic",
     "synthetic_config",
     "take_trace",
+    "trace_epoch",
     "validate_document",
     "write_document",
 ]

@@ -41,6 +41,7 @@ class LoadedModel:
         drafts: int = 0,
         drafter: str = "auto",
         draft: str | None = None,
+        cache_dtype: str = "auto",
     ) -> None:
         begin = time.perf_counter()
         files = ModelFiles.open(folder)
@@ -56,7 +57,14 @@ class LoadedModel:
             check_draft(backend, ranks, 1)
             found = DraftModel.open(draft, files, weights, files.tokenizer())
             make = with_draft(backend, ranks, 1, found.weights, found.dtype)
-        self.executor = make(weights, dtype, context=context, slots=slots, workers=workers)
+        self.executor = make(
+            weights,
+            dtype,
+            context=context,
+            slots=slots,
+            workers=workers,
+            cache_dtype=cache_dtype,
+        )
         self.load_seconds = time.perf_counter() - begin
         self.config = config
         # Rows are looked up, not streamed: the plan does not count them. A tied one is the head's.

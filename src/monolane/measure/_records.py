@@ -113,7 +113,7 @@ def memory_record(model: str, decode: DecodeCase, run: FirstToken) -> Record:
         plan.config,
         plan.device,
         plan.dtype,
-        kv_bytes=plan.kv_bytes,
+        keys=plan.keys,
         formats=dict(plan.formats),
     )
     weights = sum(matrix.bytes for phase in whole.phases for matrix in phase.matrices)

@@ -11,12 +11,17 @@ from monolane.plan import Plan, Slice, Trace, worker_bytes
 
 def take_trace(model: LoadedModel, *, context: int, tokens: int) -> Trace:
     """Fill ``context`` tokens, then trace an epoch of ``tokens``."""
-    executor = model.executor
-    executor.truncate(0, 0)
+    model.executor.truncate(0, 0)
     token, _ = model.epoch(0, model.random_tokens(context), budget=1)
+    return trace_epoch(model, 0, token, tokens)
+
+
+def trace_epoch(model: LoadedModel, slot: int, token: int, tokens: int) -> Trace:
+    """Trace an epoch of ``tokens`` that feeds ``token`` behind what a slot holds."""
+    executor, context = model.executor, model.executor.length(slot)
     executor.set_trace(True)
     executor.take_spans()
-    model.epoch(0, [token], tokens)
+    model.epoch(slot, [token], tokens)
     executor.set_trace(False)
     plan = model.plan
     slices = tuple(_slices(plan, executor.take_spans(), context))

@@ -23,9 +23,11 @@ from monolane.model._experts import Experts
 from monolane.model._fields import read_json_object
 from monolane.model._formats import (
     ACTIVATIONS,
+    CACHE_DTYPES,
     FORMATS,
     STORED,
     WeightFormat,
+    find_cache_format,
     find_format,
     formats_header,
     formats_of,
@@ -64,6 +66,7 @@ from monolane.model.families import parse_config, render_config, tensor_specs
 
 __all__ = [
     "ACTIVATIONS",
+    "CACHE_DTYPES",
     "COMMON_FEATURES",
     "EXPERT_ROLES",
     "FORMATS",
@@ -110,6 +113,7 @@ __all__ = [
     "copy_beside",
     "cut_weights",
     "digest",
+    "find_cache_format",
     "find_format",
     "find_lanes",
     "find_shards",

@@ -38,6 +38,7 @@ class WeightFormat:
     repacked: str = ""  # format that the CPU's workers make of it once, to multiply by; "": none
     named: bool = True  # whether it is a dtype; False: a model's file alone asks for it
     keys: str = ""  # format of the keys and values beside it; "": its own
+    cached: str = ""  # format of a cache of this dtype; "": there is none
     activation: str = "f32"  # the type of activations beside it on a CPU; csrc/kernels.h
     executors: frozenset[str] = frozenset()  # which multiply by it, besides ``reference``
 
@@ -125,22 +126,24 @@ def _panels(
 
 _ROWS = (
     WeightFormat(
-        name="float32", short="f32", code=0, bits=32, dtype=np.dtype(np.float32), executors=_CPU
+        name="float32", short="f32", code=0, bits=32, dtype=np.dtype(np.float32), cached="float32",
+        executors=_CPU,
     ),
     WeightFormat(
         name="bfloat16", short="bf16", code=1, bits=16, dtype=np.dtype(ml_dtypes.bfloat16),
-        activation="bf16", executors=_BOTH,
+        cached="bfloat16", activation="bf16", executors=_BOTH,
     ),
     WeightFormat(
-        name="float16", short="f16", code=2, bits=16, dtype=np.dtype(np.float16), executors=_BOTH
+        name="float16", short="f16", code=2, bits=16, dtype=np.dtype(np.float16), cached="float16",
+        executors=_BOTH,
     ),
     WeightFormat(
         name="int8", short="i8", code=3, bits=8, group=32, scale_bits=16, keys="bfloat16",
-        activation="i8", repacked="q8_0_panels", executors=_CPU,
+        cached="q8_0", activation="i8", repacked="q8_0_panels", executors=_CPU,
     ),
     WeightFormat(
         name="int4", short="i4", code=4, bits=4, group=32, scale_bits=16, keys="bfloat16",
-        activation="i8", repacked="q4_0_panels", executors=_CPU,
+        cached="q4_0", activation="i8", repacked="q4_0_panels", executors=_CPU,
     ),
     # e4m3. Its exponent does what groups do for integers: a float32 scale for a row is enough.
     # Keys and values are float16, which holds every e4m3 and has an instruction that widens to it.
@@ -178,6 +181,9 @@ FORMATS = {row.name: row for row in _ROWS}
 # Formats in which a checkpoint may store plain numbers, by their NumPy dtype.
 STORED = {row.dtype: row for row in _ROWS if row.dtype is not None}
 
+# Dtypes of a cache, by what each stores: codes lie in GGUF's blocks, each group behind its scale.
+CACHE_DTYPES = {row.name: row.cached for row in _ROWS if row.cached}
+
 _TOP = """\
 // How numbers are stored. Generated: do not edit. To write it anew: scripts/headers.
 // Described in src/monolane/model/_formats.py.
@@ -195,6 +201,15 @@ def find_format(dtype: str) -> WeightFormat:
         named = ", ".join(row.name for row in _ROWS if row.named)
         raise RequestError(f"dtype: expected one of {named}, got {dtype!r}")
     return FORMATS[dtype]
+
+
+def find_cache_format(cache_dtype: str) -> WeightFormat:
+    """Return how a cache of that dtype stores keys and values; RequestError lists what there is."""
+    if cache_dtype not in CACHE_DTYPES:
+        raise RequestError(
+            f"cache_dtype: expected one of auto, {', '.join(CACHE_DTYPES)}, got {cache_dtype!r}"
+        )
+    return FORMATS[CACHE_DTYPES[cache_dtype]]
 
 
 def formats_of(executor: str) -> tuple[str, ...]:

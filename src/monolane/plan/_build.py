@@ -30,7 +30,7 @@ def build(
     max_width: int = MAX_WIDTH,
     context: int | None = None,
     ring_slots: int | None = None,
-    kv_bytes: int | None = None,
+    keys: str | None = None,
     formats: Mapping[Place, str] | None = None,
 ) -> Plan:
     """Return the plan of a model on a device; ConfigError says which wish cannot be met.
@@ -38,7 +38,7 @@ def build(
     context      tokens that a sequence may hold; None: as many as the model was trained on
     ring_slots   slots for the module outputs that lanes exchange, at least delay + 1; by default
                  2 * delay + 1, from which on reusing a slot needs no wait of its own
-    kv_bytes     of one cached key or value element; None: as goes with the weights' format
+    keys         format of cached keys and values; None: as goes with the weights'
     formats      those of matrices that are not stored in ``dtype``, by role and layer
     """
     if type(max_width) is not int or not 1 <= max_width <= MAX_WIDTH:
@@ -49,8 +49,8 @@ def build(
             f"context: expected None or 1 to {config.max_positions} tokens, on which the model "
             f"was trained, got {context!r}"
         )
-    builder = _Builder(config, device, dtype, ring_slots, formats or {})
-    return builder.plan(max_width, length, kv_bytes)
+    builder = _Builder(config, device, dtype, ring_slots, formats or {}, keys)
+    return builder.plan(max_width, length)
 
 
 class _Builder:
@@ -63,10 +63,17 @@ class _Builder:
         dtype: str,
         ring_slots: int | None,
         formats: Mapping[Place, str],
+        keys: str | None,
     ) -> None:
         self.config = config
         self.device = device
         self.format = find_format(dtype)
+        self.keys = self.format.key_format if keys is None else find_format(keys)
+        if self.keys.coded and config.head_dim % self.keys.group:
+            raise ConfigError(
+                f"cache: expected heads whose width is a multiple of {self.keys.group}, which "
+                f"share a scale, got {config.head_dim}; use bfloat16 for keys and values"
+            )
         self.formats = {place: find_format(name) for place, name in formats.items()}
         self.groups = Groups(config.num_lanes, device.total_workers)
         self.slots = {
@@ -78,7 +85,7 @@ class _Builder:
         self.shared_head = config.head is not Head.VOCAB_PARALLEL and config.num_lanes > 1
         self.shares = self._shares()
 
-    def plan(self, max_width: int, context: int, kv_bytes: int | None) -> Plan:
+    def plan(self, max_width: int, context: int) -> Plan:
         phases = [
             self._embed(),
             *(phase for layer in range(self.config.num_layers) for phase in self._layer(layer)),
@@ -96,7 +103,7 @@ class _Builder:
             attention_slots=self.slots[Buffer.ATTENTION_OUTPUT],
             mlp_slots=self.slots[Buffer.MLP_OUTPUT],
             splits=self.splits,
-            kv_bytes=self.format.key_format.bits // 8 if kv_bytes is None else kv_bytes,
+            keys=self.keys.name,
             phases=with_waits(numbered, self.groups),
             formats=tuple((place, row.name) for place, row in self.formats.items()),
         )
@@ -250,12 +257,17 @@ class _Builder:
     def _shares(self) -> dict[Role, Share]:
         """Share out each matrix; what is left over goes to other workers from one to the next."""
         together = _rows_together(self.config)
+        # Who has a group of keys or values makes its codes.
+        least = {
+            Role.Q: together,
+            Role.K: max(together, self.keys.group),
+            Role.V: max(1, self.keys.group),
+        }
         shares: dict[Role, Share] = {}
         for roles in ((Role.Q, Role.K, Role.V), (Role.O,), (Role.GATE,), (Role.DOWN,)):
             first = 0
             for role in roles:
-                minimum = together if role in (Role.Q, Role.K) else 1
-                shares[role], first = self._share(role, minimum, first)
+                shares[role], first = self._share(role, least.get(role, 1), first)
         shares[Role.UP] = shares[Role.GATE]  # activation(gate) * up needs both of a row
         shares[Role.HEAD], _ = self._share(Role.HEAD, 1, 0)
         if self.config.experts is not None:

@@ -31,7 +31,7 @@ class Plan:
     attention_slots: int  # ring slots of ATTENTION_OUTPUT
     mlp_slots: int  # ring slots of MLP_OUTPUT
     splits: int  # S: parts into which the keys of one KV head are cut
-    kv_bytes: int  # of one cached key or value element
+    keys: str  # format of cached keys and values
     phases: tuple[Phase, ...]
     formats: tuple[tuple[Place, str], ...] = ()  # of the matrices that are not stored in ``dtype``
 
@@ -44,6 +44,11 @@ class Plan:
     def format(self) -> WeightFormat:
         """Storage of the weights, but for the matrices of ``formats``."""
         return find_format(self.dtype)
+
+    @property
+    def key_bytes(self) -> int:
+        """Bytes of one cached key or value of one KV head."""
+        return find_format(self.keys).row_bytes(self.config.head_dim)
 
     @property
     def shared_head(self) -> bool:

@@ -27,6 +27,7 @@ from monolane.reference._operations import (
     softmax,
 )
 from monolane.reference._penalties import count_seen, penalised
+from monolane.reference._rounding import find_rounding
 
 __all__ = [
     "GATES",
@@ -38,6 +39,7 @@ __all__ = [
     "choose",
     "choose_experts",
     "count_seen",
+    "find_rounding",
     "gelu_tanh",
     "gumbel_noise",
     "limited",

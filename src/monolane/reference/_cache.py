@@ -1,16 +1,21 @@
-"""Keys and values of one sequence. Windowed layers keep all of theirs: obvious beats small here."""
+"""Keys and values of one sequence. Windowed layers keep all of theirs: obvious beats small here.
+
+They are float32 numbers, rounded to what the cache's dtype can hold: small is not the point either.
+"""
 
 import numpy as np
 import numpy.typing as npt
 
 from monolane.model import ModelConfig
 from monolane.reference._operations import Floats
+from monolane.reference._rounding import find_rounding
 
 
 class Cache:
     """KV of up to ``capacity`` tokens; ``length`` of them are filled, and may be taken back."""
 
-    def __init__(self, config: ModelConfig, capacity: int) -> None:
+    def __init__(self, config: ModelConfig, capacity: int, cache_dtype: str = "auto") -> None:
+        self._rounded = find_rounding(cache_dtype, config.head_dim)
         lanes = config.num_lanes
         shape = (config.num_layers, lanes, capacity, config.num_kv_heads // lanes, config.head_dim)
         self.capacity = capacity
@@ -24,9 +29,14 @@ class Cache:
         ``length`` moves once per pass, by ``advance``: all layers append at the same place.
         """
         end = self.length + k_LTKh.shape[1]
-        self._keys[layer, :, self.length : end] = k_LTKh
-        self._values[layer, :, self.length : end] = v_LTKh
+        self._keys[layer, :, self.length : end] = self._rounded(k_LTKh)
+        self._values[layer, :, self.length : end] = self._rounded(v_LTKh)
         return self._keys[layer, :, :end], self._values[layer, :, :end]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes once it is full."""
+        return self._keys.nbytes + self._values.nbytes
 
     def advance(self, count: int) -> None:
         """Count the tokens of a finished pass as filled."""

@@ -50,6 +50,7 @@ class ReferenceExecutor(Executor):
         context: int,
         slots: int,
         workers: int | None = None,
+        cache_dtype: str = "auto",
     ) -> None:
         if dtype not in ("auto", "float32"):
             raise BackendError(
@@ -61,7 +62,9 @@ class ReferenceExecutor(Executor):
         self.context = context
         self.slots = slots
         self._model = ReferenceModel(weights)
-        self._caches = [self._model.new_cache(context) for _ in range(slots)]
+        self.cache_dtype = cache_dtype
+        self._caches = [self._model.new_cache(context, cache_dtype) for _ in range(slots)]
+        self.cache_bytes = sum(cache.nbytes for cache in self._caches)
         self._running: list[_Sequence] = []
         self._guides: dict[int, queue.SimpleQueue[Guide]] = {}  # of the guided slots
         self._called = threading.Event()  # a guide has come, or an interruption

@@ -39,9 +39,10 @@ class ReferenceModel:
             for place, each in weights.experts.items()
         }
 
-    def new_cache(self, capacity: int | None = None) -> Cache:
-        """Return an empty cache, by default for the model's whole context."""
-        return Cache(self.config, self.config.max_positions if capacity is None else capacity)
+    def new_cache(self, capacity: int | None = None, cache_dtype: str = "auto") -> Cache:
+        """Return an empty cache, by default for the model's whole context, in float32."""
+        whole = self.config.max_positions if capacity is None else capacity
+        return Cache(self.config, whole, cache_dtype)
 
     def forward(self, token_ids: npt.ArrayLike, cache: Cache) -> Floats:
         """Feed T tokens behind those in the cache; return their logits, float32 [T, V].

@@ -1,0 +1,57 @@
+"""The memory that sequences will take: stated, and refused, before any of it is taken.
+
+An executor's cache costs nothing until it is filled (csrc/arena.h), so whether it fits is asked
+when the model has been loaded and no token has been read.
+"""
+
+import logging
+import re
+from pathlib import Path
+
+from monolane.epoch import Executor
+from monolane.errors import BackendError
+
+log = logging.getLogger("monolane.engine")
+
+
+def check_cache(executor: Executor) -> None:
+    """Say what the sequences will take at most; BackendError if that is not free."""
+    need, free = executor.cache_bytes, available_bytes()
+    if not need:
+        return
+    sequences = f"{executor.slots} sequence{'s' if executor.slots > 1 else ''}"
+    what = f"keys and values of {sequences} of {executor.context:,} tokens"
+    if need > free:
+        raise BackendError(
+            f"context: expected room for {what}, {_size(need)}, got {_size(free)} of memory that "
+            f"is free; use a context of {int(executor.context * free / need):,} or less, fewer "
+            "sequences, or a smaller cache_dtype (int8, int4)"
+        )
+    log.info("%s take %s as they fill; %s are free", what, _size(need), _size(free))
+
+
+def available_bytes() -> int:
+    """Return the memory that can be had without swapping, as Linux estimates it."""
+    host = _number("/proc/meminfo", r"^MemAvailable:\s+(\d+) kB$") << 10
+    limit, used = (_read(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
+    if limit.isdecimal() and used.isdecimal():  # of a container; "max" where there is none
+        stat = "/sys/fs/cgroup/memory.stat"  # pages of files count as used, and can be had
+        files = sum(_number(stat, rf"^{x}_file (\d+)$") for x in ("active", "inactive"))
+        return max(0, min(host, int(limit) - int(used) + files))
+    return host
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
+
+
+def _number(path: str, pattern: str) -> int:
+    found = re.search(pattern, _read(path), re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except OSError:
+        return ""

@@ -1,0 +1,121 @@
+"""Keys and values in codes: what is stored, what attention makes of it, and the oracle beside it.
+
+That no bit depends on how tokens are fed, kept, drafted or shared out is tested where that is
+tested for other caches: test_executor.py, test_kept.py, test_speculation.py, test_ranks.py.
+"""
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize
+
+from monolane._core import kernels
+from monolane.cpu import CpuExecutor
+from monolane.cuda import check_cache_dtype
+from monolane.errors import BackendError, ConfigError, RequestError
+from monolane.model import find_cache_format
+from monolane.reference import ReferenceExecutor, find_rounding
+
+from .test_executor import random_weights
+
+CODES = ("int8", "int4")
+Rows = np.ndarray
+
+
+def stored(isa: str, x: Rows, cache_dtype: str) -> tuple[Rows, Rows]:
+    """Return rows [R, h] as a cache holds them, and what they mean, as gguf reads them."""
+    name = find_cache_format(cache_dtype).short
+    rows = kernels.store_kv(isa, x.reshape(-1), name).reshape(len(x), -1)
+    return rows, dequantize(rows, GGMLQuantizationType[name.upper()])
+
+
+@pytest.mark.parametrize("isa", kernels.supported())
+@pytest.mark.parametrize("cache_dtype", CODES)
+def test_codes_are_the_oracles(isa: str, cache_dtype: str) -> None:
+    """Of groups of any size, with zeros, ties and the largest number of either sign."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((300, 64)) * np.exp(3 * rng.normal(size=(300, 1)))
+    x[0], x[1], x[2] = 0, np.arange(64) - 20.5, np.linspace(-7, 7, 64)
+    x = x.astype(np.float32)
+    rows, meant = stored(isa, x, cache_dtype)
+    assert rows.shape[1] == find_cache_format(cache_dtype).row_bytes(64)
+    np.testing.assert_array_equal(meant, find_rounding(cache_dtype, 64)(x))
+    step = np.abs(x.reshape(-1, 32)).max(axis=1) / (127 if cache_dtype == "int8" else 7)
+    # Half a step, and what the scale's own rounding (2^-11, of at most so many steps) adds; of 4
+    # bits the better of two scales in the mean, one of which keeps that.
+    miss = np.sqrt(np.square((meant - x).reshape(-1, 32).astype(np.float64)).mean(axis=1))
+    assert (miss <= step * (0.5 + 128 * 2.0**-11) + 2.0**-25 * 127).all()
+
+
+@pytest.mark.parametrize("isa", kernels.supported())
+@pytest.mark.parametrize("cache_dtype", CODES)
+@pytest.mark.parametrize("head_dim", [32, 64, 96, 128, 256])
+def test_attention_over_codes_has_the_bits_of_their_numbers(
+    isa: str, cache_dtype: str, head_dim: int
+) -> None:
+    """A code is widened exactly, and sums have the order of float32 rows, whatever the heads."""
+    rng = np.random.default_rng(head_dim)
+    (keys, k), (values, v) = (
+        stored(isa, rng.standard_normal((37, head_dim)).astype(np.float32), cache_dtype)
+        for _ in "kv"
+    )
+    q = rng.standard_normal((7, head_dim)).astype(np.float32)
+    name = find_cache_format(cache_dtype).short
+    for heads in range(1, 8):
+        found = kernels.attend(isa, q[:heads], name, keys, values, 0.125)
+        wanted = kernels.attend(isa, q[:heads], "f32", k.view(np.uint8), v.view(np.uint8), 0.125)
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("cache_dtype", ["bfloat16", *CODES])
+def test_logits_are_the_oracles_with_the_same_cache(cache_dtype: str) -> None:
+    """Of 300 tokens, windows among them.
+
+    Both round numbers that differ by some 2^-22 of their size, sums of 64 products, so one between
+    two steps of 2^-9 may go the other way: about one in 4,000, each by as much as rounding moves
+    all. So the difference is sqrt(1 / 4,000), 2 %, of what the rounding itself does to the logits.
+    """
+    weights = random_weights(head_dim=32)
+    ids = np.random.default_rng(2).integers(72, size=300).tolist()
+    asked = {"context": 300, "slots": 1, "cache_dtype": cache_dtype}
+    ours = CpuExecutor(weights, "float32", workers=2, **asked)  # type: ignore[arg-type]
+    oracle = ReferenceExecutor(weights, **asked)  # type: ignore[arg-type]
+    plain = ReferenceExecutor(weights, context=300, slots=1).logits(0, ids)
+    found, wanted = ours.logits(0, ids), oracle.logits(0, ids)
+    moved = np.abs(wanted - plain).mean()
+    assert moved > 1e-6
+    assert np.abs(found - wanted).mean() < moved / 20
+
+
+def test_a_cache_takes_what_its_rows_take() -> None:
+    """Of 2 windowed layers of 256 positions and 2 whole ones of 512, 4 heads of 32."""
+    positions = 2 * 256 + 2 * 512
+    for cache_dtype, row in (("float32", 128), ("bfloat16", 64), ("int8", 34), ("int4", 18)):
+        executor = CpuExecutor(
+            random_weights(head_dim=32), context=512, slots=3, workers=1, cache_dtype=cache_dtype
+        )
+        assert executor.cache_bytes == 3 * positions * 2 * 4 * row
+        assert executor.plan.key_bytes == row
+
+
+def test_numbers_that_are_none_stay_so() -> None:
+    """A worker must not end the process: infinite keys are an infinite scale, and then NaN."""
+    for cache_dtype in CODES:
+        x = np.zeros((3, 32), np.float32)
+        x[0, 3], x[1, 4], x[2, 5] = np.inf, np.nan, 1e30
+        with np.errstate(invalid="ignore"):
+            _, meant = stored(kernels.best(), x, cache_dtype)
+        assert np.isnan(meant[:2]).any(axis=1).all()
+        assert not np.isfinite(meant[2]).all()
+
+
+def test_what_codes_cannot_hold_is_refused() -> None:
+    message = "cache: expected heads whose width is a multiple of 32, .* got 8; use bfloat16"
+    for make in (CpuExecutor, ReferenceExecutor):
+        with pytest.raises(ConfigError, match=message):
+            make(random_weights(), context=9, slots=1, cache_dtype="int8")  # type: ignore[operator]
+        with pytest.raises(RequestError, match="cache_dtype: expected one of auto, float32"):
+            make(random_weights(), context=9, slots=1, cache_dtype="int3")  # type: ignore[operator]
+    check_cache_dtype("auto")
+    with pytest.raises(BackendError, match="cache_dtype: the cuda backend keeps .* got 'int8'"):
+        check_cache_dtype("int8")
