@@ -83,7 +83,9 @@ class Journal:
         """Add the last round of each, which all have taken."""
         if self._path is None:
             return
-        lines = [{"key": p.key(model), "round": p.last_round()} for p in pairings]
+        lines: list[dict[str, Any]] = [
+            {"key": p.key(model), "round": p.last_round()} for p in pairings
+        ]
         lines.append({"key": _read_key(model, probe), "read": probe.samples[-1]})
         with self._path.open("a") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)

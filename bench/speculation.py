@@ -239,7 +239,11 @@ def engine_records(
     for (kind, case), found in speeds.items():
         figures = summary(found, f"tokens/s, speculation {case}, {kind}")
         ratios = [a / b for a, b in zip(found, speeds[kind, "off"], strict=True)]
-        record = {"name": "speculation engine", "engine": "monolane", "model": shown}
+        record: dict[str, Any] = {
+            "name": "speculation engine",
+            "engine": "monolane",
+            "model": shown,
+        }
         record |= {"dtype": speaker.executor.dtype, "case": case, "kind": kind}
         record |= {"tokens": options.plain if case == "off" else options.tokens}
         said_tokens, drafted, right = counts[kind, case]

@@ -26,7 +26,8 @@ from pathlib import Path
 
 import numpy as np
 from _document import publish
-from peers import PeerError, find_files
+from _llama import PeerError
+from peers import find_files
 
 from monolane.errors import BackendError, MonolaneError
 from monolane.measure import Record, summary

@@ -1,6 +1,7 @@
 """How lanes hear each other in the variants that no Laneformer's config.json can describe."""
 
 from collections.abc import Callable
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -43,6 +44,8 @@ RULES: dict[str, Callable[[LaneReduce], nn.Module]] = {
 def apply_rule(model: LaneformerForCausalLM, variant: str) -> None:
     """Give ``model`` the exchanges of ``variant``, where it has its own."""
     rule = RULES.get(variant)
-    for layer in model.model.layers if rule is not None else ():
-        layer.attention_reduce = rule(layer.attention_reduce)
-        layer.mlp_reduce = rule(layer.mlp_reduce)
+    if rule is None:
+        return
+    for layer in model.model.layers:
+        for name in ("attention_reduce", "mlp_reduce"):
+            setattr(layer, name, rule(cast(LaneReduce, getattr(layer, name))))

@@ -48,8 +48,8 @@ _FAIR: dict[str, Any] = {
     "head": "replicate",
     "shared_norms": True,
 }
-_FEW = {"context": 32, "rows": 2}  # for tests
-_THREE = {"variants": ("dense", "delay 2", "naive 2")}
+_FEW: dict[str, Any] = {"context": 32, "rows": 2}  # for tests
+_THREE: dict[str, Any] = {"variants": ("dense", "delay 2", "naive 2")}
 
 SIZES = {
     size.name: size
