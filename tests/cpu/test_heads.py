@@ -14,7 +14,7 @@ import pytest
 
 from monolane.cpu import CpuExecutor
 from monolane.epoch import AUTO_DRAFTS, Draw, TokenEvent
-from monolane.errors import BackendError, ConfigError
+from monolane.errors import ConfigError, RequestError
 from monolane.model import Heads, Role, Weights
 
 from .test_kept import small_weights
@@ -260,7 +260,7 @@ def test_guided_slots(which: str, drafts: int) -> None:
 
 def test_what_is_refused() -> None:
     weights = small_weights()
-    with pytest.raises(BackendError, match="draft: expected 1 rank"):
+    with pytest.raises(RequestError, match="draft: expected 1 rank"):
         CpuExecutor(weights, context=64, slots=1, ranks=2, draft=random_heads())
     for field, size in (("vocab_size", 96), ("hidden_size", 64)):
         config = replace(weights.config, **{field: size})

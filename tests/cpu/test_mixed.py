@@ -215,7 +215,7 @@ def test_blocks_of_our_own_codes_stay_as_they_are(dtype: str, same: str) -> None
 def test_blocks_draft_for_themselves_in_fewer_bits() -> None:
     weights = make(("q6_k", "bfloat16"))
     executor = CpuExecutor(weights, context=128, slots=1, draft=weights, draft_dtype="int4")
-    assert executor.draft_model
+    assert executor.drafter == "draft"
     executor.start([Advance(slot=0, token_ids=tuple(map(int, IDS[:10])), budget=8)])
     drawn: list[int] = []
     while len(drawn) < 8:

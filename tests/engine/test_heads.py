@@ -11,7 +11,7 @@ import pytest
 
 from monolane import Engine, SamplingParams
 from monolane.engine import ModelFiles, find_model
-from monolane.errors import BackendError, CheckpointError, ConfigError, RequestError
+from monolane.errors import CheckpointError, ConfigError, RequestError
 from monolane.model import Heads, Role, write_safetensors
 
 PROMPT = "class Reader:\n    def __init__(self, path):\n"
@@ -100,7 +100,7 @@ def test_either_name_takes_them(folder: Path) -> None:
             loaded.generate("def f(", SamplingParams(speculation="draft"))
     with pytest.raises(RequestError, match="heads: expected no draft beside them"):
         Engine.load("demo", "cpu", draft="int8", heads=folder)
-    with pytest.raises(BackendError, match="draft: expected backend cpu"):
+    with pytest.raises(RequestError, match="draft: expected backend cpu"):
         Engine.load("demo", "reference", heads=folder)
     with pytest.raises(ConfigError, match=r"model_type: expected 'monolane_heads', got"):
         Engine.load("demo", "cpu", heads=find_model("demo"))
