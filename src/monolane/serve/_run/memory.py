@@ -9,8 +9,8 @@ import gc
 
 _MMAP_BYTES = 1 << 20  # larger blocks are the system's own from the beginning, and go back at once
 _M_MMAP_THRESHOLD = -3  # glibc's malloc.h
-# New objects after which the collector looks for cycles, Python's own number. The command line looks
-# seldomer while it loads; so each killed client's 4 kB would wait for twenty-eight times as many.
+# New objects after which the collector looks for cycles: Python's own number. The command line has
+# a larger one while it loads, with which each killed client's 4 kB waited 28 times as long.
 _OBJECTS = 700
 
 
