@@ -17,6 +17,7 @@ the file has. On a machine without a host the two are alike.
 import argparse
 import json
 import mmap
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -89,7 +90,7 @@ def main() -> int:
             for name, path, memory in cases:
                 _read(path)
                 if memory == HELD:
-                    _hold(path.stat().st_size)
+                    hold(path.stat().st_size)
                 found = start(path, options.prompt)
                 if turn:
                     starts[name, memory].append(found)
@@ -134,8 +135,17 @@ def _read(path: Path) -> None:
             pass
 
 
-def _hold(size: int) -> None:
-    """Have the machine's host give it as much memory, and free it."""
+def hold(size: int) -> None:
+    """Have the machine's host give it as much memory, and free it.
+
+    A process of its own does it: what is started afterwards would inherit this one's peak.
+    """
+    toucher = multiprocessing.get_context("fork").Process(target=_touch, args=(size,))
+    toucher.start()
+    toucher.join()
+
+
+def _touch(size: int) -> None:
     with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         memory.madvise(mmap.MADV_HUGEPAGE)
         pages = np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE]
