@@ -9,17 +9,20 @@
     python studies/retrofit/report.py                # README.md and the figure
 
 WORK keeps text, models and states (some 12 GB). Each may be stopped at any time, also by a kill:
-the same command goes on, and skips what is done. A finished run is a line in results/; README.md
-and design.py state what is run.
+the same command goes on, and skips what is done. With ``--workers 2 --threads 1`` two runs are done
+at a time, which two cores do sooner than one after the other. A finished run is a line in results/;
+README.md and design.py state what is run.
 Needs ``pip install 'monolane[sft,plot]'``, and Debian's apt-get for the manuals.
 """
 
 import argparse
 import json
+import multiprocessing
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -57,6 +60,8 @@ _EXAM_ROWS = 8  # windows of each source
 _ITEMS = 16  # choices of each source
 _HELD_OUT_ROWS = 8  # that the training itself looks at: the exam is what counts
 _CURVE_POINTS = 50  # of a run's training losses that are kept, means of as many steps each
+
+Line = dict[str, Any]  # of a results file
 
 
 class Workplace:
@@ -145,6 +150,9 @@ class Workplace:
         return folder
 
 
+_place: Workplace | None = None  # of a worker
+
+
 def load(folder: Path) -> LaneformerForCausalLM:
     """Return the model of a folder, in float32."""
     model: LaneformerForCausalLM = LaneformerForCausalLM.from_pretrained(
@@ -181,7 +189,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=SEARCH_STEPS, help="of the stage one")
     parser.add_argument("--source", default="smollm2", help="model to start from")
     parser.add_argument("--own", type=int, default=100, help="texts that the model writes itself")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2, help="of a process")
+    parser.add_argument("--workers", type=int, default=1, help="processes, each on its own run")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args(arguments)
     if (given.stage == "one") != (given.run is not None):
@@ -190,8 +199,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.stage == "list":
         sys.stdout.write("\n".join(forecast(read_lines(before), read_lines(after))) + "\n")
         return 0
-    keep_freed_memory()
-    torch.set_num_threads(given.threads)
+    _set_up(given.threads)
     given.out.mkdir(parents=True, exist_ok=True)
     place = Workplace(given.work, find_model(given.source), given.own)
     for path in (before, after):
@@ -206,16 +214,51 @@ def main(arguments: list[str] | None = None) -> int:
             keep(before, place.before(variant))
             say(f"{variant}: examined")
     for stage in STAGES if given.stage == "all" else (given.stage,):
-        while (run := _next(given, stage, read_lines(after))) is not None:
-            keep(after, place.train(run))
+        while runs := _missing(given, stage, read_lines(after)):
+            for line in _lines(place, runs, given):
+                keep(after, line)
     return 0
 
 
-def _next(given: argparse.Namespace, stage: str, done: Sequence[dict[str, Any]]) -> Run | None:
+def _missing(given: argparse.Namespace, stage: str, done: Sequence[dict[str, Any]]) -> list[Run]:
     if stage == "one":
         run = Run(given.run[0], float(given.run[1]), steps=given.steps)
-        return None if run in runs_of(done) else run
-    return next(STAGES[stage](done), None) if stage in STAGES else None
+        return [] if run in runs_of(done) else [run]
+    return list(STAGES[stage](done)) if stage in STAGES else []
+
+
+def _lines(place: Workplace, runs: Sequence[Run], given: argparse.Namespace) -> Iterator[Line]:
+    """Yield the lines of ``runs`` as they come."""
+    if given.workers == 1:
+        yield from map(place.train, runs)
+        return
+    for variant in {run.variant for run in runs}:
+        place.conversion(variant)  # before several processes want it
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(given.workers, context, _begin, (given,)) as pool:
+        jobs = [pool.submit(_train, run) for run in runs]
+        try:
+            for job in as_completed(jobs):
+                yield job.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _begin(given: argparse.Namespace) -> None:
+    """Prepare a worker."""
+    global _place  # a worker's only state
+    _set_up(given.threads)
+    _place = Workplace(given.work, find_model(given.source), given.own)
+
+
+def _train(run: Run) -> Line:
+    assert _place is not None
+    return _place.train(run)
+
+
+def _set_up(threads: int) -> None:
+    keep_freed_memory()
+    torch.set_num_threads(threads)
 
 
 if __name__ == "__main__":

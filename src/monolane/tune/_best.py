@@ -6,7 +6,8 @@ into memory: 6 bytes each where the vocabulary has at most 65,536 tokens, so 384
 text for 64. All the logits of SmolLM2 would be 192 KiB.
 
 A window is computed when it is first asked for. Its checksum is written last, so one that a killed
-process left half written is computed again. One process at a time writes to a folder.
+process left half written is computed again. Processes may share a folder if they compute the same
+bits, with as many threads each: what they write over each other's is the same.
 
 facts.json   what the rest hangs on: a folder of another teacher, text or ``k`` is refused
 ids          [R, C, K] token ids, best first
@@ -16,6 +17,7 @@ sums         [R] uint32: CRC-32 of a window's ids and logs; 0 where there is non
 
 import hashlib
 import json
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -122,7 +124,9 @@ def _text_digest(rows_RC: npt.NDArray[np.int64]) -> str:
 def _hold(path: Path, facts: dict[str, Any]) -> None:
     """Begin a folder with ``facts``, or hold one that is there to them."""
     if not path.exists():
-        path.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        part = path.with_name(f"{path.name}.{os.getpid()}")  # others may begin it now, too
+        part.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        part.replace(path)
         return
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -139,8 +143,8 @@ def _hold(path: Path, facts: dict[str, Any]) -> None:
 def _mapped(path: Path, kind: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Map a file into memory; a new one is full of zeros and takes no room until it is written."""
     size = int(np.prod(shape)) * kind.itemsize
-    if not path.exists():
-        with path.open("wb") as file:
+    with path.open("ab") as file:
+        if file.tell() == 0:
             file.truncate(size)
     if path.stat().st_size != size:
         raise CheckpointError(

@@ -178,7 +178,7 @@ def distil_folder(
     ``<destination>.run`` every ``save_every`` steps and when a signal asks to stop; ``resume``
     goes on from the newest whole one, to the same bits, and ``say`` tells of damaged ones.
     ``device`` is auto (a GPU, where there is one), cpu or cuda. The teacher's best tokens are kept
-    in ``kept``, which runs on the same text may share one after the other; else in the run.
+    in ``kept``, which runs on the same text may share; else in the run.
     """
     check_replaceable(delayed, destination, overwrite)
     place = _device(device)
