@@ -188,7 +188,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--run", nargs=2, metavar=("VARIANT", "RATE"), help="of the stage one")
     parser.add_argument("--steps", type=int, default=SEARCH_STEPS, help="of the stage one")
     parser.add_argument("--source", default="smollm2", help="model to start from")
-    parser.add_argument("--own", type=int, default=100, help="texts that the model writes itself")
+    parser.add_argument("--own", type=int, default=160, help="texts that the model writes itself")
     parser.add_argument("--threads", type=int, default=2, help="of a process")
     parser.add_argument("--workers", type=int, default=1, help="processes, each on its own run")
     parser.add_argument("--out", type=Path, default=RESULTS)

@@ -23,7 +23,7 @@ PACKAGES = ("python3.11-doc", "debian-policy", "developers-reference")
 _MANUALS = ("*.rst.txt", "policy.txt.gz")
 _TRAIN_BYTES = 4_000_000  # of each source at most, files in the order of their hashes
 _HELD_OUT = 0.05
-_OWN_TEXTS, _OWN_TOKENS = 100, 512
+_OWN_TEXTS, _OWN_TOKENS = 160, 512
 SOURCES = ("library", "manuals", "own")
 
 
