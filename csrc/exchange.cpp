@@ -73,9 +73,9 @@ std::vector<char> read_phases(const Plan& plan) {
   return found;
 }
 
-// Makes a segment so long, with all of its memory. Without that a page would be taken when it is first
-// touched, and where none is left that is no error but a signal (SIGBUS), in whichever rank it is.
-// Returns an error number, or 0.
+// Makes a segment so long, with all of its memory. Without that a page would be taken when it is
+// first touched, and where none is left that is no error but a signal (SIGBUS), in whichever rank
+// it is. Returns an error number, or 0.
 int reserve(int segment, size_t bytes) {
   int error;
   do {
@@ -134,10 +134,10 @@ void Exchange::map(const std::vector<size_t>& bytes) {
     if (error == 0 && fstat(segment_, &found) != 0) error = errno;
     if (error != 0) {
       if (segment_ >= 0) close(segment_);
-      throw std::runtime_error("ranks: expected " + std::to_string((all >> 20) + 1) +
-                               " MB of memory to share, got: " +
-                               std::generic_category().message(error) +
-                               "; free memory on this host, or run with fewer ranks");
+      throw std::runtime_error(
+          "ranks: expected " + std::to_string((all >> 20) + 1) +
+          " MB of memory to share, got: " + std::generic_category().message(error) +
+          "; free memory on this host, or run with fewer ranks");
     }
     if (found.st_size != static_cast<off_t>(all)) {
       close(segment_);

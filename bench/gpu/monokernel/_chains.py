@@ -220,29 +220,33 @@ class Code:
             x = self.instructions[i]
             for barrier, left in _awaited(x):
                 marks = sorted(pending.pop(barrier, []))
-                for when, kind in marks[: len(marks) - left]:
+                over = max(0, len(marks) - left)
+                for when, kind in marks[:over]:
                     at_once = at_once and kind != _AWAITED
                     if when > now:
                         waits[kind] += when - now
                         now = when
-                pending[barrier] = marks[len(marks) - left :]
+                pending[barrier] = marks[over:]
             if x.opcode.startswith("BAR.SYNC"):
                 waits["barrier"] += round(latencies["barrier"].at(level))
                 now += round(latencies["barrier"].at(level))
-            for barrier, kind in ((x.control.read, "operands"), (x.control.written, self._latency(i))):
-                if barrier == NONE:
-                    continue
-                there = barrier == x.control.written and (
-                    (at_once and is_awaited(i)) or self._reads_cache(i)
-                )
-                takes = 0 if there else round(latencies[kind].at(level))
-                pending.setdefault(barrier, []).append((now + takes, _AWAITED if there else kind))
+            for barrier, kind in self._frees(i, at_once and is_awaited(i)):
+                takes = 0 if kind == _AWAITED else round(latencies[kind].at(level))
+                pending.setdefault(barrier, []).append((now + takes, kind))
             now += self.cost(i)
         return now, waits
 
-    def _reads_cache(self, i: int) -> bool:
-        """Return whether an instruction loads keys or values, whose reading is no part of a chain."""
-        return "attend_tile" in self.functions[i] and self.instructions[i].opcode.startswith("LDG")
+    def _frees(self, i: int, is_there: bool) -> Iterator[tuple[int, str]]:
+        """Yield the barriers that an instruction frees, and what that takes.
+
+        Keys and values count as there: the simulator has their reading apart.
+        """
+        x = self.instructions[i]
+        if x.control.read != NONE:
+            yield x.control.read, "operands"
+        if x.control.written != NONE:
+            is_there |= "attend_tile" in self.functions[i] and x.opcode.startswith("LDG")
+            yield x.control.written, _AWAITED if is_there else self._latency(i)
 
     def _latency(self, i: int) -> str:
         """Return the name of what an instruction's result takes."""
@@ -268,9 +272,7 @@ def _awaited(x: Instruction) -> list[tuple[int, int]]:
     return found
 
 
-def _traced(
-    before: Mapping[tuple[int, int], tuple[int, int] | None], last: tuple[int, int]
-) -> Way:
+def _traced(before: Mapping[tuple[int, int], tuple[int, int] | None], last: tuple[int, int]) -> Way:
     states = [last]
     while (state := before[states[-1]]) is not None:
         states.append(state)
@@ -376,9 +378,7 @@ def segments(layout: Layout, context: int) -> dict[str, tuple[Segment, ...]]:
     }
 
 
-def chains(
-    code: Code, latencies: Mapping[str, Constant], context: int
-) -> dict[str, Chain]:
+def chains(code: Code, latencies: Mapping[str, Constant], context: int) -> dict[str, Chain]:
     """Return the chain before the product of each phase."""
     found = {}
     for kind, halves in segments(code.layout, context).items():

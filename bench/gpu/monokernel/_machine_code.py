@@ -1,4 +1,4 @@
-"""A compiled kernel as its instructions: where in the source each comes from, and what it waits for.
+"""A compiled kernel as its instructions: where in the source each is from, and what it waits for.
 
 The compiler, not the machine, says how long a warp stands still between two instructions: each one
 carries a *control code*. It says how many cycles pass before the next one may be issued, which of
@@ -146,7 +146,7 @@ def _of_kernel(listing: str, kernel: str) -> Iterator[str]:
             yield line
 
 
-# ---- the kernel's own source -----------------------------------------------------------------------
+# ---- the kernel's own source ------------------------------------------------------------------
 @cache
 def _functions(file: str) -> tuple[tuple[int, str], ...]:
     """Return the lines on which a kernel file's functions begin."""

@@ -16,18 +16,19 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
-if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+for folder in (ROOT / "src", ROOT):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
 
-from bench.gpu.monokernel._chains import Chain, Code, chains, totals
-from bench.gpu.monokernel._machine_code import disassemble
-from monolane.cuda import GpuInfo, compiler_version
-from monolane.cuda._compile import architecture, compile_kernel
-from monolane.cuda._layout import Layout
-from monolane.cuda._machine import lay_out_widths
-from monolane.cuda._specialise import specialisation
-from monolane.plan import named_config
-from monolane.sim import latencies
+from bench.gpu.monokernel._chains import Chain, Code, chains, totals  # noqa: E402
+from bench.gpu.monokernel._machine_code import disassemble  # noqa: E402
+from monolane.cuda import GpuInfo, compiler_version  # noqa: E402
+from monolane.cuda._compile import architecture, compile_kernel  # noqa: E402
+from monolane.cuda._layout import Layout  # noqa: E402
+from monolane.cuda._machine import lay_out_widths  # noqa: E402
+from monolane.cuda._specialise import specialisation  # noqa: E402
+from monolane.plan import named_config  # noqa: E402
+from monolane.sim import latencies  # noqa: E402
 
 FILE = ROOT / "src" / "monolane" / "sim" / "configs" / "chains.json"
 GPUS = (GpuInfo("H200", (9, 0), 132, 227 << 10, 141 << 30, 141 << 30),)
@@ -72,7 +73,7 @@ def _record(chain: Chain) -> dict[str, Any]:
     return {
         "instructions": chain.instructions,
         "stalls": chain.stalls,
-        "cycles": {level: cycles for level, cycles in chain.cycles.items()},
+        "cycles": dict(chain.cycles),
         "waits": dict(sorted(chain.waits.items())),
     }
 

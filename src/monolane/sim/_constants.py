@@ -18,9 +18,7 @@ from monolane.sim._rates import Rates
 
 Level = Literal["low", "value", "high"]
 LEVELS: tuple[Level, ...] = get_args(Level)
-Basis = Literal[
-    "measured", "datasheet", "published", "estimated", "machine code", "back-solved"
-]
+Basis = Literal["measured", "datasheet", "published", "estimated", "machine code", "back-solved"]
 Positive = Annotated[float, Field(ge=0)]
 OTHER = "other"  # of the formats or kinds of phase that a table does not name
 
