@@ -73,6 +73,17 @@ std::vector<char> read_phases(const Plan& plan) {
   return found;
 }
 
+// Makes a segment so long, with all of its memory. Without that a page would be taken when it is
+// first touched, and where none is left that is no error but a signal (SIGBUS), in whichever rank
+// it is. Returns an error number, or 0.
+int reserve(int segment, size_t bytes) {
+  int error;
+  do {
+    error = posix_fallocate(segment, 0, static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  return error;
+}
+
 // Of parts without a byte, too: each has a place of its own.
 size_t whole_pages(size_t bytes) { return (std::max<size_t>(bytes, 1) + 4095) / 4096 * 4096; }
 
@@ -118,13 +129,15 @@ void Exchange::map(const std::vector<size_t>& bytes) {
     segment_ = seat_.rank == 0 ? memfd_create("monolane", MFD_CLOEXEC)
                                : fcntl(seat_.segment, F_DUPFD_CLOEXEC, 0);
     struct stat found{};
-    const bool made = segment_ >= 0 &&
-                      (seat_.rank > 0 || ftruncate(segment_, static_cast<off_t>(all)) == 0) &&
-                      fstat(segment_, &found) == 0;
-    if (!made) {
-      const int error = errno;
+    int error = segment_ < 0 ? errno : 0;
+    if (error == 0 && seat_.rank == 0) error = reserve(segment_, all);
+    if (error == 0 && fstat(segment_, &found) != 0) error = errno;
+    if (error != 0) {
       if (segment_ >= 0) close(segment_);
-      throw std::system_error(error, std::generic_category(), "the ranks' shared memory");
+      throw std::runtime_error(
+          "ranks: expected " + std::to_string((all >> 20) + 1) +
+          " MB of memory to share, got: " + std::generic_category().message(error) +
+          "; free memory on this host, or run with fewer ranks");
     }
     if (found.st_size != static_cast<off_t>(all)) {
       close(segment_);

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import select
 import shutil
 import signal
@@ -60,6 +61,30 @@ def together(request: pytest.FixtureRequest) -> Iterator[CpuExecutor]:
         executor = make(DEMO, addresses, patience=60.0)
         yield executor
         executor.close()
+
+
+def test_what_ranks_share_has_its_memory_from_the_start() -> None:
+    """A page that is taken when it is first touched is a signal where no memory is left."""
+    executor = make(DEMO, 2)
+    segment = os.fstat(executor._core.segment)
+    assert segment.st_blocks * 512 >= segment.st_size > 0
+    executor.close()
+
+
+def test_no_memory_to_share_is_an_error_before_any_rank_starts() -> None:
+    """A limit on files' sizes stands for a host without memory: both end the same call."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(
+            BackendError, match=r"ranks: expected \d+ MB of memory to share, got: .*; free memory"
+        ):
+            make(DEMO, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    executor = make(DEMO, 2)
+    assert len(epoch(executor, Advance(slot=0, token_ids=tuple(IDS[:9]), budget=3))) == 3
+    executor.close()
 
 
 def epoch(executor: CpuExecutor, *advances: Advance) -> list[TokenEvent]:

@@ -96,6 +96,7 @@ def test_a_traced_pass_is_as_long_as_it_says() -> None:
         ("cpu:2", "other processors"),
         ("amd-epyc:2", "measured on such"),
         ("amd-epyc-zen-3:2", "measured on such"),
+        ("amd-epyc-zen-4:2", "measured on such"),
         ("8xcpu:1", "a processor of its own"),
     ],
 )
@@ -107,7 +108,8 @@ def test_processors_by_the_name_that_results_have() -> None:
     assert find_processor("AMD EPYC", 2).name == "amd-epyc:2"  # as of old
     assert find_processor("AMD EPYC (Zen 5)", 2).name == "amd-epyc:2"
     assert find_processor("AMD EPYC (Zen 3)", 2).name == "amd-epyc-zen-3:2"
-    assert find_processor("AMD EPYC (Zen 4)", 2).name == "cpu:2"  # no decode of ours on one yet
+    assert find_processor("AMD EPYC (Zen 4)", 2).name == "amd-epyc-zen-4:2"
+    assert find_processor("AMD EPYC (Zen 2)", 2).name == "cpu:2"  # no decode of ours on one yet
     assert find_processor("Intel(R) Xeon(R) Processor", 2).name == "intel-xeon:2"
     assert find_processor("Something else", 3).name == "cpu:3"
 

@@ -77,24 +77,26 @@ def compile_kernel(
     use_cache: bool = True,
     fuse: bool = False,
     folders: Sequence[str] = (),
+    lines: bool = False,
 ) -> Compiled:
     """Compile a file of the kernels folder, or one of an absolute path.
 
     headers  generated files that it includes
     fuse     let the compiler make one rounding of a product and a sum
     folders  where it finds other headers; their contents are not part of the cache's key
+    lines    let the cubin say which line of the source each instruction comes from; same code
 
     BackendError with the compiler's log if it does not compile; MissingExtraError without NVRTC.
     """
     compiler_version()
     program_cache = _cache() if use_cache else None
     text = (KERNELS / source).read_text()
-    key = _key(source, text, headers, arch, (*folders, f"fuse={fuse}"))
+    key = _key(source, text, headers, arch, (*folders, f"fuse={fuse}", f"lines={lines}"))
     if program_cache is not None:
         cubin = program_cache.get(key)
         if cubin is not None and cubin.startswith(b"\x7fELF"):
             return Compiled(cubin, "")
-    compiled = _compile(source, text, headers, arch, fuse, folders)
+    compiled = _compile(source, text, headers, arch, fuse, folders, lines)
     if program_cache is not None:
         with suppress(OSError):  # a full disk costs the next start some seconds, not this one
             program_cache[key] = compiled.cubin
@@ -120,6 +122,7 @@ def _compile(
     arch: str,
     fuse: bool,
     folders: Sequence[str],
+    lines: bool,
 ) -> Compiled:
     from cuda.core import Program
 
@@ -128,7 +131,7 @@ def _compile(
         for name, content in headers.items():
             (Path(folder) / name).write_text(content)
         places = [folder, str(KERNELS), *folders]
-        program = Program(text, "c++", _options(source, arch, places, fuse))
+        program = Program(text, "c++", _options(source, arch, places, fuse, lines))
         try:
             code = program.compile("cubin", logs=log)
         except Exception as error:  # cuda.core has classes of its own, and shows none of them
@@ -141,7 +144,9 @@ def _compile(
     return Compiled(bytes(code.code), log.getvalue())
 
 
-def _options(source: str, arch: str, folders: list[str], fuse: bool = False) -> "ProgramOptions":
+def _options(
+    source: str, arch: str, folders: list[str], fuse: bool = False, lines: bool = False
+) -> "ProgramOptions":
     from cuda.core import ProgramOptions
 
     # No contraction of our own kernels: a*b + c is fused only where they say so, as in the emulated
@@ -153,6 +158,7 @@ def _options(source: str, arch: str, folders: list[str], fuse: bool = False) -> 
         fma=fuse,
         include_path=folders or None,
         ptxas_options="-v",
+        lineinfo=lines,
     )
 
 

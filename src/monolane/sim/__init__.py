@@ -6,7 +6,15 @@ interval; ``seeds_report`` recomputes published figures.
 """
 
 from monolane.sim._back_solve import back_solve
-from monolane.sim._constants import NAMES, Constant, Timing, timings
+from monolane.sim._constants import (
+    LEVELS,
+    NAMES,
+    Constant,
+    Level,
+    Timing,
+    latencies,
+    timings,
+)
 from monolane.sim._draw import draw_sweep, draw_timeline
 from monolane.sim._forecast import EPOCH_TOKENS, PARTS, Forecast, Uncertainty, forecast
 from monolane.sim._machine import Machine, find_machine, find_processor
@@ -21,11 +29,13 @@ from monolane.sim._variant import with_lanes, with_reduce
 __all__ = [
     "CONTEXT",
     "EPOCH_TOKENS",
+    "LEVELS",
     "NAMES",
     "PARTS",
     "SWEEPS",
     "Constant",
     "Forecast",
+    "Level",
     "Machine",
     "Point",
     "Ranks",
@@ -46,6 +56,7 @@ __all__ = [
     "find_machine",
     "find_processor",
     "forecast",
+    "latencies",
     "run_scenario",
     "run_sweep",
     "seeds_report",

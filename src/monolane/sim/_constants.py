@@ -4,19 +4,21 @@ Read from configs/devices.toml, whose rows are data and not code, so that a meas
 line, and so that a person with another machine can hand in a file of their own.
 """
 
+import json
 from dataclasses import replace
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
-from monolane._toml import config, load_table, read_table
+from monolane._toml import config, load_table, read_file, read_table
 from monolane.errors import RequestError
 from monolane.plan import PhaseKind
 from monolane.sim._rates import Rates
 
 Level = Literal["low", "value", "high"]
-Basis = Literal["measured", "datasheet", "published", "estimated", "back-solved"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+Basis = Literal["measured", "datasheet", "published", "estimated", "machine code", "back-solved"]
 Positive = Annotated[float, Field(ge=0)]
 OTHER = "other"  # of the formats or kinds of phase that a table does not name
 
@@ -117,8 +119,36 @@ def timings() -> dict[str, Timing]:
     return {name: read_table(Timing, _whole(table, name), f"{origin}: [{name}]") for name in table}
 
 
+@cache
+def latencies() -> dict[str, Constant]:
+    """Return what instructions take whose time varies, by name; cycles."""
+    table, origin = load_table("latencies", "monolane.sim")
+    return {name: read_table(Constant, row, f"{origin}: {name}") for name, row in table.items()}
+
+
 def _whole(table: dict[str, Any], name: str) -> dict[str, Any]:
     """Return a table's constants, those of the one that it is like included."""
     own = dict(table[name])
     like = own.pop("like", None)
+    code = own.pop("machine_code", None)
+    if code is not None:
+        own["chain_us"] = own.get("chain_us", {}) | _chains(code["arch"], code["clock_ghz"])
     return own if like is None else _whole(table, like) | own
+
+
+def _chains(arch: str, clock_ghz: float) -> dict[str, Any]:
+    """Return the chains of the kernel compiled for an architecture, as rows of a table.
+
+    bench/gpu/monokernel/chains.py writes the file that they are in.
+    """
+    text, _ = read_file("chains", "monolane.sim", suffix=".json")
+    kernel = json.loads(text)[arch]
+    rows = {}
+    for kind, chain in kernel["chains"].items():
+        us = {level: chain["cycles"][level] / clock_ghz / 1e3 for level in LEVELS}
+        source = (
+            f"chains.json, {arch}, {kernel['compiler']}: {chain['instructions']} instructions, "
+            f"{chain['stalls']} cycles by their control codes, the rest by latencies.toml"
+        )
+        rows[kind] = us | {"basis": "machine code", "source": source}
+    return rows
