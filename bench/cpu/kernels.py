@@ -33,8 +33,8 @@ FORMATS = {  # name: (weights, activations, bytes per weight, scales included)
     "q4_1 x i8": ("q4_1p", "i8", 20 / 32),
     "q5_0 x i8": ("q5_0p", "i8", 22 / 32),
     "q5_1 x i8": ("q5_1p", "i8", 24 / 32),
-    "q4_k x i8": ("q4_kp", "i8", 144 / 256),
-    "q5_k x i8": ("q5_kp", "i8", 176 / 256),
+    "q4_k x i8": ("q4_kp", "i8", 148 / 256),
+    "q5_k x i8": ("q5_kp", "i8", 180 / 256),
     "q6_k x i8": ("q6_kp", "i8", 210 / 256),
 }
 PANEL = 16  # rows that codes have together

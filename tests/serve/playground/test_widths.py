@@ -102,11 +102,10 @@ def test_pictures_for_the_docs(page: Page, server: Any, picture: Callable[[str],
     page.click("#open-settings")
     page.fill("#parameters [name=seed]", "5")
     page.click("#settings .primary")
-    for example, name in zip((1, 2, 0), SIZES, strict=True):  # so the list has three titles
-        width, height = SIZES[name]
+    for name, (width, height) in SIZES.items():
         page.set_viewport_size({"width": width, "height": height})
         page.click("#new")
-        page.click(f"#examples button >> nth={example}")
+        page.click("#examples button >> nth=0")
         page.wait_for_selector("#phase[data-phase=done]")
         expect(page.locator(".turn pre .hljs-keyword").first).to_be_attached()
         picture(f"playground-{name}")
