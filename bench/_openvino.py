@@ -3,9 +3,8 @@
     PYTHON bench/_openvino.py -m MODEL.gguf -t 2 -p 512 -n 0 -d 0 -r 1 -ngl 0 -o json
 
 PYTHON is one that has the package openvino-genai; nothing of ours is needed there, and our own
-Python needs none of OpenVINO. Precisions are those that OpenVINO takes by itself: the file's blocks
-as 4 or 8 bits with a scale per group, activations in bfloat16 or int8 where the processor
-multiplies them, keys and values in 8 bits.
+Python needs none of OpenVINO. Precisions of activations, keys
+and values are OpenVINO's own choice, which is for speed.
 """
 
 import argparse
