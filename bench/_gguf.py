@@ -1,7 +1,8 @@
 """GGUF files of random weights in the shape of a Llama, in any type that llama.cpp computes.
 
 The sizes make the bytes and operations of a token, on which speed depends; what the weights say
-does not. Needs the `gguf` package of llama.cpp, which also says how large a type's blocks are.
+does not. A vocabulary of random merges makes them files that every program takes text by. Needs the
+`gguf` package of llama.cpp, which also says how large a type's blocks are.
 """
 
 import os
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType as Kind
 
-_VERSION = 2  # of what is written below: a new one makes new files
+_VERSION = 3  # of what is written below: a new one makes new files
 _ROWS = 256  # random rows of one width, repeated: seconds instead of minutes
 
 
@@ -49,18 +50,15 @@ MIXES = ("Q4_K_M", "Q5_K_M")
 TYPES = (*MIXES, *(kind.name for kind in (*_PLAIN, *_SCALES)))
 
 
-def random_gguf(home: Path, shape: str, kind: str, *, words: bool = False) -> Path:
-    """Return the file of a shape in a type of TYPES, written if it is not there.
-
-    With ``words`` it has a byte-level vocabulary of random merges too, so that it takes text.
-    """
-    path = home / f"{shape}-{kind}{'-words' * words}-v{_VERSION}.gguf"
+def random_gguf(home: Path, shape: str, kind: str) -> Path:
+    """Return the file of a shape in a type of TYPES, written if it is not there."""
+    path = home / f"{shape}-{kind}-v{_VERSION}.gguf"
     if path.is_file():
         return path
     home.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        _write(aside, SHAPES[shape], kind, words)
+        _write(aside, SHAPES[shape], kind)
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
@@ -89,8 +87,8 @@ def random_rows(kind: Kind, columns: int, rng: np.random.Generator) -> npt.NDArr
     if kind in _PLAIN:
         values = rng.standard_normal((_ROWS, columns), np.float32) * columns**-0.5
         if kind is Kind.BF16:
-            words: npt.NDArray[Any] = gguf.quants.quantize(values, kind)
-            return words
+            halves: npt.NDArray[Any] = gguf.quants.quantize(values, kind)
+            return halves
         plain: npt.NDArray[Any] = values.astype(_PLAIN[kind])
         return plain
     per_block, size = gguf.GGML_QUANT_SIZES[kind]
@@ -110,13 +108,18 @@ def _set_scale(blocks: npt.NDArray[np.uint8], kind: Kind, scale: float) -> None:
         blocks[:, byte : byte + 2] = np.frombuffer(np.float16(value).tobytes(), np.uint8)
 
 
-def _write(path: Path, shape: Shape, mix: str, words: bool) -> None:
+def file_type(mix: str) -> gguf.LlamaFileType:
+    """Return what a file of a type calls itself; OpenVINO GenAI refuses a file that does not."""
+    kinds = gguf.LlamaFileType.__members__
+    (found,) = {f"ALL_{mix}", f"MOSTLY_{mix}", f"MOSTLY_{mix}_S"} & set(kinds)
+    return kinds[found]
+
+
+def _write(path: Path, shape: Shape, mix: str) -> None:
     writer = gguf.GGUFWriter(path, "llama", use_temp_file=False)
+    writer.add_file_type(file_type(mix))
     _add_fields(writer, shape)
-    if words:
-        _add_words(writer, shape.vocab)
-    else:
-        writer.add_tokenizer_model("no_vocab")
+    _add_words(writer, shape.vocab)
     rng = np.random.default_rng(0)
     made: dict[tuple[Kind, int], npt.NDArray[Any]] = {}
     for name, layer, rows, columns in _matrices(shape):

@@ -1,4 +1,4 @@
-"""llama-bench, llama.cpp's own or ik_llama.cpp's, as a case of ours: all take turns in one run."""
+"""llama-bench as a case of ours: llama.cpp's own, ik_llama.cpp's, or what speaks its words."""
 
 import json
 import subprocess
@@ -14,25 +14,38 @@ class PeerError(RuntimeError):
     """The peer could not be run, or said something that is not its format."""
 
 
+Program = tuple[str, ...]  # a llama-bench, or a Python and the script that takes its place
+
+
+def program_of(peer: str, path: str) -> Program:
+    """Return what runs a peer; ``openvino`` is named with a Python that has openvino-genai."""
+    if peer == "openvino":
+        return path, str(Path(__file__).with_name("_openvino.py"))
+    return (path,)
+
+
 @cache
-def has_depth(program: Path) -> bool:
+def has_depth(program: Program) -> bool:
     """Whether it decodes behind a context by -d, as llama.cpp's since May 2025.
 
     ik_llama.cpp's left the tree before: -gp times generation behind a prompt, and not the prompt.
     """
+    return "--n-depth" in _run([*program, "--help"]).stdout
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     try:
-        told = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
+        return subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise PeerError(f"{program}: cannot be run: {error.strerror}") from error
-    return "--n-depth" in told.stdout
+        raise PeerError(f"{command[0]}: cannot be run: {error.strerror}") from error
 
 
 @dataclass
 class LlamaCase(Case):
     """One line of llama-bench: decode behind a context, or prefill of a prompt."""
 
-    name: str  # of the peer: llama.cpp, or a program that keeps its llama-bench
-    program: Path
+    name: str  # of the peer
+    program: Program
     model: Path
     dtype: str  # of the GGUF: Q4_K_M, Q8_0, BF16, ...
     threads: int
@@ -40,7 +53,7 @@ class LlamaCase(Case):
     context: int = 0
     tokens: int = 0
     samples: list[float] = field(default_factory=list)  # tokens/s
-    build: str = ""  # commit of llama.cpp
+    build: str = ""  # commit of llama.cpp, or version
 
     def command(self) -> list[str]:
         """Return the command line: one test, repeated once."""
@@ -51,7 +64,7 @@ class LlamaCase(Case):
             lengths = {"-p": 0, "-n": 0, "-gp": f"{self.context},{self.tokens}"}
         common = {"-m": self.model, "-t": self.threads, "-r": 1, "-ngl": 0, "-o": "json"}
         pairs = (common | lengths).items()
-        return [str(self.program), *(str(part) for pair in pairs for part in pair)]
+        return [*self.program, *(str(part) for pair in pairs for part in pair)]
 
     def warm_up(self) -> None:
         """Do nothing: llama-bench warms itself up each time, and our case has read the file."""
@@ -59,10 +72,7 @@ class LlamaCase(Case):
     def measure(self) -> float:
         """Run it once."""
         command = self.command()
-        try:
-            told = subprocess.run(command, capture_output=True, text=True, check=False)
-        except OSError as error:
-            raise PeerError(f"{self.program}: cannot be run: {error.strerror}") from error
+        told = _run(command)
         if told.returncode != 0:
             last = (told.stderr.strip().splitlines() or ["no message"])[-1]
             raise PeerError(f"{' '.join(command)}: exit code {told.returncode}: {last}")
@@ -78,10 +88,10 @@ class LlamaCase(Case):
             speed = float(row["avg_ts"])
         except (ValueError, KeyError, TypeError) as error:
             raise PeerError(
-                f"{self.program}: expected the JSON of one test with avg_ts, "
+                f"{self.program[-1]}: expected the JSON of one test with avg_ts, "
                 f"{', '.join(wanted)}, got {text[:200]!r}"
             ) from error
         if got != wanted:
-            raise PeerError(f"{self.program}: expected a test of {wanted}, got {got}")
+            raise PeerError(f"{self.program[-1]}: expected a test of {wanted}, got {got}")
         self.build = str(row.get("build_commit", "unknown"))
         return speed

@@ -51,6 +51,7 @@ CLIENTS: Mapping[str, Client] = {
     "anthropic (Python)": Client(("anthropic",), "anthropic_python.py"),
     "anthropic (Node)": Client(("@anthropic-ai/sdk",), "anthropic_node.mjs", node=True),
     "AI SDK": Client(("ai", "@ai-sdk/openai-compatible"), "ai_sdk.mjs", node=True),
+    "AI SDK Responses": Client(("ai", "@ai-sdk/openai"), "ai_sdk_responses.mjs", node=True),
     "LiteLLM": Client(("litellm", "mcp"), "litellm.py"),
     "LangChain": Client(("langchain-openai",), "langchain.py"),
     "instructor": Client(("instructor",), "instructor.py"),

@@ -2,6 +2,7 @@
 
     python bench/peers.py --peer llama.cpp=LLAMA_CPP/build/bin/llama-bench --type Q4_K_M Q8_0 BF16
     python bench/peers.py --peer llama.cpp=... --peer ik_llama.cpp=... --gguf MODEL.gguf
+    python bench/peers.py --peer openvino=PYTHON ...    # a Python that has openvino-genai
     python bench/peers.py ... --journal FILE    # what FILE keeps of earlier runs is not run again
 
 All measure decode behind a context and prefill of a prompt, of the same GGUF file, round after
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from _document import publish
-from _llama import LlamaCase, PeerError
+from _llama import LlamaCase, PeerError, Program, program_of
 from _pairing import Journal, Pairing
 
 from monolane import _env
@@ -33,6 +34,8 @@ from monolane.measure import (
     run_rounds,
     summary,
 )
+
+_PEERS = "NAME=PATH of a llama-bench, or openvino=PYTHON"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -169,11 +172,11 @@ def _case(record: Record) -> tuple[str, str, int, int]:
 
 
 def find_files(
-    given: Sequence[Path] | None, shape: str, types: Sequence[str], *, words: bool = False
+    given: Sequence[Path] | None, shape: str, types: Sequence[str]
 ) -> list[tuple[str, Path]]:
     """Return (name of the type, file): those that were given, or random ones, written if need be.
 
-    ``words``: with a vocabulary. PeerError for a shape or a type that is not known.
+    PeerError for a shape or a type that is not known.
     """
     if given:
         return [(path.stem.rpartition(".")[2], path) for path in given]
@@ -187,21 +190,19 @@ def find_files(
             f"expected --shape of {', '.join(SHAPES)} and --type of {', '.join(TYPES)}, got {said}"
         )
     home = _env.CACHE.get() / "synthetic"
-    return [(kind, random_gguf(home, shape, kind, words=words)) for kind in types]
+    return [(kind, random_gguf(home, shape, kind)) for kind in types]
 
 
-def _peer(text: str) -> tuple[str, Path]:
-    name, _, program = text.partition("=")
-    if not name or not program:
-        raise argparse.ArgumentTypeError(f"expected NAME=PATH of a llama-bench, got {text!r}")
-    return name, Path(program)
+def _peer(text: str) -> tuple[str, Program]:
+    name, _, path = text.partition("=")
+    if not name or not path:
+        raise argparse.ArgumentTypeError(f"expected {_PEERS}, got {text!r}")
+    return name, program_of(name, path)
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--peer", type=_peer, action="append", required=True, help="NAME=PATH of a llama-bench"
-    )
+    parser.add_argument("--peer", type=_peer, action="append", required=True, help=_PEERS)
     parser.add_argument("--gguf", type=Path, nargs="+", help="files to use instead of random ones")
     parser.add_argument("--shape", default="llama-1.7b", help="of the random weights")
     parser.add_argument("--type", nargs="+", default=["Q4_K_M", "Q8_0", "BF16"])

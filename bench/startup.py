@@ -83,7 +83,7 @@ def main() -> int:
     """Measure, and write the results; return the exit code."""
     options = _options()
     try:
-        files = find_files(options.gguf, options.shape, options.type, words=True)
+        files = find_files(options.gguf, options.shape, options.type)
         cases = [(name, path, memory) for name, path in files for memory in (FOUND, HELD)]
         starts: dict[tuple[str, str], list[Start]] = {(name, m): [] for name, _, m in cases}
         for turn in range(options.runs + 1):

@@ -52,6 +52,31 @@ def run(cache: Path, *arguments: str | Path | int) -> subprocess.CompletedProces
     )
 
 
+# What _openvino.py uses of these packages; like them it compiles new shapes, and keeps prefixes.
+OPENVINO = "from numpy import asarray as Tensor"
+GENAI = """
+from types import SimpleNamespace as Values
+__version__ = "2026.4.1.0"
+GenerationConfig = Values
+class LLMPipeline:
+    def __init__(self, path, device, **wish):
+        assert path.endswith("llama-tiny-BF16-v3.gguf") and device == "CPU", path
+        assert wish.pop("INFERENCE_NUM_THREADS") == 2 and wish.pop("ENABLE_CPU_PINNING") is True
+        assert wish == {"PERFORMANCE_HINT": "LATENCY"}, wish
+        self.shapes, self.prefixes = set(), set()
+    def generate(self, ids, wish):
+        assert ids.dtype == "int64" and wish.ignore_eos and not wish.do_sample
+        milliseconds = 50 if ids.shape in self.shapes else 5000
+        if ids[0, 0] in self.prefixes:
+            milliseconds = 1
+        self.shapes.add(ids.shape), self.prefixes.add(ids[0, 0])
+        return Values(perf_metrics=Values(
+            get_num_generated_tokens=lambda: wish.max_new_tokens,
+            get_ttft=lambda: Values(mean=milliseconds * ids.shape[1]),
+            get_tpot=lambda: Values(mean=milliseconds)))
+"""
+
+
 SMALL = ("--shape", "llama-tiny", "--context", 4, "--prefill", 8, "--tokens", 3)
 SMALL = (*SMALL, "--runs", 2, "--buffer", 1, "--threads", 2, "--type", "BF16")
 SMALL = (*SMALL, "--patience", 0)  # other tests run beside this one
@@ -79,6 +104,37 @@ def test_all_take_turns_and_a_ratio_is_ours_by_theirs(tmp_path: Path) -> None:
             assert ours[f"ratio_to_{key}_min"] == pytest.approx(ours["min"] / 10)
             assert ours[f"ratio_to_{key}_max"] == pytest.approx(ours["max"] / 10)
     assert [line.split()[0] for line in result.stdout.splitlines()[1:]] == ["decode", "prefill"]
+
+
+def test_openvino_is_a_peer_by_a_python_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "openvino.py").write_text(OPENVINO)
+    (tmp_path / "openvino_genai.py").write_text(GENAI)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    out = tmp_path / "peers.json"
+    result = run(tmp_path, "--peer", f"openvino={sys.executable}", *SMALL, "--out", out)
+    assert result.returncode == 0, result.stderr
+    _, decode, prefill, *theirs = json.loads(out.read_text())["records"]
+    for ours, peer in zip((decode, prefill), theirs, strict=True):
+        assert (peer["engine"], peer["name"], peer["build"]) == (
+            "openvino",
+            ours["name"],
+            "2026.4.1.0",
+        )
+        assert (peer["runs"], peer["median"]) == (2, pytest.approx(20.0))
+        assert ours["ratio_to_openvino"] == pytest.approx(ours["median"] / 20)
+
+
+def test_a_python_without_openvino_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "openvino.py").write_text("import openvino_of_nobody")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    result = run(tmp_path, "--peer", f"openvino={sys.executable}", *SMALL)
+    assert result.returncode == 1
+    assert (
+        "No module named 'openvino_of_nobody'; expected openvino-genai: pip install"
+        in result.stderr
+    )
 
 
 def test_a_run_in_pieces_is_one_run(tmp_path: Path) -> None:
@@ -139,7 +195,10 @@ def test_a_peer_that_does_something_else(
     ("arguments", "message"),
     [
         (["--peer", "llama.cpp=/none/llama-bench"], "llama-bench: cannot be run: No such file"),
-        (["--peer", "llama.cpp"], "expected NAME=PATH of a llama-bench, got 'llama.cpp'"),
+        (
+            ["--peer", "llama.cpp"],
+            "expected NAME=PATH of a llama-bench, or openvino=PYTHON, got 'llama.cpp'",
+        ),
         (["--peer", "a=b", "--type", "Q9"], "--type of Q4_K_M, "),
         (["--peer", "a=b", "--shape", "round"], "expected --shape of llama-1.7b, "),
     ],
@@ -173,6 +232,20 @@ def test_a_random_file_has_the_sizes_of_its_shape(tmp_path: Path) -> None:
     assert kinds["output.weight"] == kinds["blk.1.ffn_down.weight"] == "Q6_K"
     assert kinds["blk.1.attn_q.weight"] == kinds["token_embd.weight"] == "Q4_K"
     assert reader.fields["llama.attention.head_count_kv"].parts[-1][0] == 4
+    # OpenVINO GenAI reads a file with these alone.
+    assert reader.fields["general.file_type"].parts[-1][0] == gguf.LlamaFileType.MOSTLY_Q4_K_M
+    assert len(reader.fields["tokenizer.ggml.tokens"].data) == shape.vocab
+
+
+@pytest.mark.usefixtures("bench")
+def test_every_type_has_a_name_of_a_file() -> None:
+    from _gguf import TYPES, file_type
+
+    named = {kind: file_type(kind).name for kind in TYPES}
+    assert named["BF16"] == "MOSTLY_BF16"
+    assert named["F32"] == "ALL_F32"
+    assert named["Q4_K"] == "MOSTLY_Q4_K_S"
+    assert len(set(named.values())) == len(TYPES)
 
 
 @pytest.mark.usefixtures("bench")
