@@ -95,30 +95,32 @@ def grow(
     answer: Ids,
     budget: int,
     rates: Rates,
+    places: Places,
     costs: Sequence[float] | None = None,
 ) -> Replay:
     """Return what drafts of a shape get of an answer, with at most ``budget`` drafted positions.
 
     rates    what is known of branches, which goes on learning
+    places   of the prompt and the answer
     costs    as of ``_replay.replay``
     """
-    drafter, found = ours(prompt), Replay(tokens=len(answer))
-    text = [*prompt.tolist(), *answer.tolist()]
-    places, at = Places(text if shape != "line" else ()), 0
+    drafter, found, at = ours(prompt), Replay(tokens=len(answer)), 0
     while at < len(answer):
         most = min(budget, len(answer) - at - 1)
         drafted, stated = drafter.draft(most)
-        line, now = drafted.tolist(), len(prompt) + at
-        ahead = text[now : now + most]
-        trunk = np.cumprod(stated, dtype=np.float64).tolist()
-        branches = [] if shape == "line" else branch_off(places, rates, now, line, trunk, most)
-        used, length, kept = cut(shape, trunk, branches, most, costs)
-        taken = matching(line[:length], ahead)
+        now = len(prompt) + at
+        ahead = places.text[now : now + most]
+        trunk = Trunk(now, drafted.tolist(), np.cumprod(stated, dtype=np.float64).tolist(), most)
+        right = matching(trunk.tokens, ahead)
+        missed = [] if shape == "line" else branch_off(places, rates, trunk, right)
+        others = all_branches(places, rates, trunk) if shape == "tree" else missed
+        used, length, kept = cut(shape, trunk.chances, others, most, costs)
+        taken = min(right, length)
         taken += max(
             (matching(b.tokens[:count], ahead[taken:]) for b, count in kept if b.at == taken),
             default=0,
         )
-        learn(rates, branches, matching(line, ahead), ahead)
+        learn(rates, missed, ahead[right:])
         found.widths[used + 1] += 1
         found.drafted += used
         found.accepted += taken
@@ -127,22 +129,50 @@ def grow(
     return found
 
 
-def branch_off(
-    places: Places, rates: Rates, now: int, line: list[int], trunk: list[float], most: int
-) -> list[Branch]:
-    """Return all branches off a line, and behind its end if it is shorter than it may be."""
+@dataclass
+class Trunk:
+    """The line behind the first ``now`` tokens; ``most``: positions that a draft may have."""
+
+    now: int
+    tokens: list[int]
+    chances: list[float]  # of each: it is right, and so are all before it
+    most: int
+
+    def missed(self, at: int) -> float:
+        """Return the chance that ``at`` tokens are right and no more."""
+        before = self.chances[at - 1] if at else 1.0
+        return before - (self.chances[at] if at < len(self.tokens) else 0.0)
+
+
+def all_branches(places: Places, rates: Rates, trunk: Trunk) -> list[Branch]:
+    """Return the branches that can be among the most probable positions.
+
+    Not those that are less probable than a whole trunk's last token.
+    """
+    whole = len(trunk.tokens) == trunk.most
+    least = trunk.chances[-1] if whole and trunk.most else 0.0
+    return [
+        branch
+        for at in range(min(len(trunk.tokens) + 1, trunk.most))
+        if trunk.missed(at) >= least
+        for branch in branch_off(places, rates, trunk, at)
+    ]
+
+
+def branch_off(places: Places, rates: Rates, trunk: Trunk, at: int) -> list[Branch]:
+    """Return the branches in place of the trunk's token ``at``, or behind its end."""
+    if at >= trunk.most:
+        return []
+    now, deepest = trunk.now, ORDERS[0]
+    token = trunk.tokens[at] if at < len(trunk.tokens) else None
+    tail = [*places.text[max(0, now - deepest) : now], *trunk.tokens[:at]][-deepest:]
     branches = []
-    before = places.text[max(0, now - ORDERS[0]) : now]
-    for at in range(min(len(line) + 1, most)):
-        token = line[at] if at < len(line) else None
-        missed = (trunk[at - 1] if at else 1.0) - (trunk[at] if token is not None else 0.0)
-        tail = [*before, *line[:at]][-ORDERS[0] :]
-        for rank, (order, place) in enumerate(places.others(now, tail, token)):
-            tokens = places.text[place : min(place + most - at, now)]
-            chances = [missed * rates.chance(order, rank)]
-            for depth in range(1, len(tokens)):
-                chances.append(chances[-1] * rates.chance(order, rank, min(depth, 4)))
-            branches.append(Branch(at, order, rank, tokens, chances))
+    for rank, (order, place) in enumerate(places.others(now, tail, token)):
+        tokens = places.text[place : min(place + trunk.most - at, now)]
+        chances = [trunk.missed(at) * rates.chance(order, rank)]
+        for depth in range(1, len(tokens)):
+            chances.append(chances[-1] * rates.chance(order, rank, min(depth, 4)))
+        branches.append(Branch(at, order, rank, tokens, chances))
     return branches
 
 
@@ -182,16 +212,12 @@ def matching(tokens: Sequence[int], ahead: Sequence[int]) -> int:
     return count
 
 
-def learn(rates: Rates, branches: list[Branch], right: int, ahead: list[int]) -> None:
-    """Count the branches off the place where the line was wrong; ``right``: tokens before it."""
-    if right == len(ahead):
-        return
+def learn(rates: Rates, branches: Sequence[Branch], ahead: Sequence[int]) -> None:
+    """Count the branches off the place where the line was wrong; ``ahead``: what comes there."""
     for branch in branches:
-        if branch.at != right:
-            continue
-        count = matching(branch.tokens, ahead[right:])
+        count = matching(branch.tokens, ahead)
         rates.count(count > 0, branch.order, branch.rank)
-        for depth in range(1, min(count + 1, len(branch.tokens), len(ahead) - right)):
+        for depth in range(1, min(count + 1, len(branch.tokens), len(ahead))):
             rates.count(depth < count, branch.order, branch.rank, min(depth, 4))
 
 

@@ -10,8 +10,8 @@ float32 it is what the others are held against, so that a difference is the cach
 
 Long prompts: tasks in the manner of RULER (``monolane eval``), the model in the dtype in which it
 is stored, each cache's answers to the same prompts. Their intervals say how much so few can show.
-Answers are kept in ``--work``: a stopped run goes on there, and one with more ``--samples`` asks only
-those that are new.
+Answers are kept in ``--work``: a stopped run goes on there, and one with more ``--samples`` asks
+only those that are new.
 """
 
 import argparse

@@ -13,12 +13,13 @@ from, and lines and trees follow from that.
 
 import argparse
 import json
+import sys
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from _branches import SHAPES, Rates, Shape, grow, of_ranks
+from _branches import SHAPES, Places, Rates, Shape, grow, of_ranks
 from _command import ROOT
 from _document import publish
 from _replay import Replay
@@ -68,16 +69,18 @@ def costs_of(path: Path) -> Costs:
 def suffix_records(texts: list[Text], costs: Costs) -> list[Record]:
     """Replay all texts in each shape; return a record for edits and one for prose, of each."""
     cases = [(f"fixed {budget}", budget, None) for budget in BUDGETS]
+    known = [Places([*prompt.tolist(), *answer.tolist()]) for _, prompt, answer in texts]
     records: list[Record] = []
     for case, budget, weighed in (*cases, ("auto", max(BUDGETS), costs)):
         lines: dict[str, Replay] = {}
         for shape in SHAPES:
             rates = Rates()
-            for _ in range(1 if shape == "line" else 2):  # the first time to learn
+            for _ in range(2 if shape == "tree" else 1):  # the first time to learn
                 totals: defaultdict[str, Replay] = defaultdict(Replay)
-                for kind, prompt, answer in texts:
-                    replay = grow(shape, prompt, answer, budget, rates, weighed)
+                for (kind, prompt, answer), places in zip(texts, known, strict=True):
+                    replay = grow(shape, prompt, answer, budget, rates, places, weighed)
                     totals["prose" if kind == "prose" else "edits"].add(replay)
+            sys.stderr.write(f"{case}, {shape}\n")
             lines = lines or dict(totals)
             records += [
                 record_of(case, shape, kind, total, lines[kind], costs)

@@ -201,12 +201,12 @@ def alone(folder: Path, backend: str) -> Iterator[Callable[[Wish], Generation]]:
 
 @pytest.fixture(scope="module")
 def engines(folder: Path, backend: str) -> Iterator[list[Engine]]:
-    """Kept for all cases: each finds what those before it have left."""
-    on_cpu = backend.startswith("cpu")
-    budgets: list[int | str] = [30_000, "64M"] if on_cpu else ["auto"]
+    """Kept for all cases: each finds what those before it have left. Of 16 sequences with codes."""
+    budgets: list[int | str] = [30_000, "64M"] if backend.startswith("cpu") else ["auto"]
+    all_slots = (1, 4, 16) if backend.startswith("cpu ") else (1, 4)
     made = [
         load(folder, backend, max_sequences=slots, prefix_cache=budget)
-        for slots in ((1, 4, 16) if on_cpu else (1, 4))
+        for slots in all_slots
         for budget in budgets
     ]
     yield made

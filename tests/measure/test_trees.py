@@ -20,13 +20,20 @@ def ids(tokens: list[int]) -> np.ndarray:
     return np.array(tokens, np.int32)
 
 
+def grow(
+    branches: Any, shape: str, prompt: np.ndarray, answer: np.ndarray, budget: int, rates: Any
+) -> Any:
+    places = branches.Places([*prompt.tolist(), *answer.tolist()])
+    return branches.grow(shape, prompt, answer, budget, rates, places)
+
+
 def test_a_line_is_what_the_drafter_gets_without_branches(branches: Any) -> None:
     replays = importlib.import_module("_replay")
     rng = np.random.default_rng(0)
     prompt, answer = ids(rng.integers(40, size=300).tolist()), rng.integers(40, size=200)
     answer[50:150] = prompt[100:200]
     for budget in (3, 15):
-        mine = branches.grow("line", prompt, ids(answer.tolist()), budget, branches.Rates())
+        mine = grow(branches, "line", prompt, ids(answer.tolist()), budget, branches.Rates())
         known = replays.replay(replays.ours, prompt, ids(answer.tolist()), budget)
         assert (mine.widths, mine.drafted, mine.accepted) == (
             known.widths,
@@ -40,8 +47,8 @@ def test_a_tree_takes_what_followed_elsewhere(branches: Any) -> None:
     rng = np.random.default_rng(3)
     text = [t for x in rng.integers(4, 6, size=200).tolist() for t in (1, 2, 3, x, 10 + x, 20 + x)]
     prompt, answer, rates = ids(text[:120]), ids(text[120:]), branches.Rates()
-    branches.grow("tree", prompt, answer, 15, rates)  # learns
-    line, tree = (branches.grow(shape, prompt, answer, 15, rates) for shape in ("line", "tree"))
+    grow(branches, "tree", prompt, answer, 15, rates)  # learns
+    line, tree = (grow(branches, shape, prompt, answer, 15, rates) for shape in ("line", "tree"))
     assert tree.passes < line.passes
     assert tree.drafted <= 15 * tree.passes
 
@@ -53,7 +60,7 @@ def test_no_tree_is_better_than_its_bound(branches: Any, budget: int) -> None:
     text = [t for i in rng.integers(6, size=80) for t in parts[i]]
     prompt, answer = ids(text[:480]), ids(text[480:])
     line, tree, bound = (
-        branches.grow(shape, prompt, answer, budget, branches.Rates()).passes
+        grow(branches, shape, prompt, answer, budget, branches.Rates()).passes
         for shape in branches.SHAPES
     )
     assert bound <= min(line, tree)
@@ -61,7 +68,7 @@ def test_no_tree_is_better_than_its_bound(branches: Any, budget: int) -> None:
 
 
 def test_trees_of_ranks(branches: Any) -> None:
-    """The best two positions are the two best first tokens where the second is hardly ever right."""
+    """The best two positions are two first tokens where a second one is hardly ever right."""
     hits = np.array([[0.5, 0.3], [0.4, 0.1]])
     assert branches.of_ranks(hits, 1, True) == pytest.approx(1.5)
     assert branches.of_ranks(hits, 2, False) == pytest.approx(1 + 0.5 + 0.2)
@@ -77,3 +84,19 @@ def test_costs_between_measured_widths(branches: Any) -> None:
     assert len(costs) == 33
     assert costs[1] == pytest.approx(8.616, abs=1e-3)  # plain decoding's token
     assert costs[7] == pytest.approx((costs[6] + costs[8]) / 2)
+
+
+def test_losses_of_one_text(
+    branches: Any,
+) -> None:
+    """Copied text wins, and neither new text nor one that misleads loses 1 %."""
+    losses = importlib.import_module("losses")
+    rng = np.random.default_rng(5)
+    file, new = rng.integers(4000, size=500), rng.integers(4000, size=900)
+    texts = [("rename", ids(file.tolist()), ids(file.tolist()))]
+    texts += [("prose", ids(file.tolist()), ids(new.tolist()))]
+    costs = [1 + (width - 1) / 2 for width in range(34)]
+    found = {r["kind"]: r["times_plain_least"] for r in losses.count(texts, "x", costs, 0.02)}
+    assert found.pop("edits") > 1.5
+    assert found.keys() == {"prose", "made to mislead"}
+    assert all(times > 0.99 for times in found.values())
