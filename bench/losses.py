@@ -44,7 +44,7 @@ def main() -> None:
     texts = texts_of(options, False)
     measured = costs_of(options.costs)
     machines = {
-        options.costs.name: [cost / measured[1] for cost in measured],
+        "measured costs": [cost / measured[1] for cost in measured],
         "1 % a row": [0.99 + width / 100 for width in range(MOST + 2)],
     }
     records = [
@@ -53,7 +53,7 @@ def main() -> None:
         for look in LOOKS
         for record in count(texts, machine, [*costs, costs[-1]], look)
     ]
-    about = {"tokenizer": options.tokenizer, "seed": SEED}
+    about = {"tokenizer": options.tokenizer, "seed": SEED, "costs": options.costs.name}
     publish(records, "speculation-losses", options.out, timed=False, **about)
 
 
@@ -71,7 +71,7 @@ def count(texts: Sequence[Text], machine: str, costs: Costs, look: float) -> lis
     found["made to mislead"].append((MISLED, passes))
     return [
         {
-            "name": "speculation_losses",
+            "name": f"speculation_losses {kind}, a look {look:.2%} of a pass, {machine}",
             "costs": machine,
             "look": look,
             "kind": kind,

@@ -95,7 +95,7 @@ def record_of(
     """Return what a shape gets, and how that is beside the line."""
     gain = line.milliseconds(costs) / total.milliseconds(costs)
     return {
-        "name": "speculation_tree",
+        "name": f"speculation_tree {case}, {shape}, {kind}",
         "drafter": "suffix",
         "case": case,
         "shape": shape,
@@ -118,7 +118,7 @@ def heads_records(folder: Path, model: str, costs: Costs) -> list[Record]:
         cost = costs[positions + 1] / costs[1]
         records.append(
             {
-                "name": "speculation_tree",
+                "name": f"speculation_tree heads, fixed {positions}",
                 "drafter": "heads",
                 "model": model,
                 "case": f"fixed {positions}",
