@@ -73,7 +73,7 @@ def suffix_records(texts: list[Text], costs: Costs) -> list[Record]:
     records: list[Record] = []
     for case, budget, weighed in (*cases, ("auto", max(BUDGETS), costs)):
         lines: dict[str, Replay] = {}
-        for shape in SHAPES:
+        for shape in SHAPES if weighed is None else SHAPES[:2]:  # a bound's branches have no price
             rates = Rates()
             for _ in range(2 if shape == "tree" else 1):  # the first time to learn
                 totals: defaultdict[str, Replay] = defaultdict(Replay)
