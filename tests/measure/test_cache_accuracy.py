@@ -21,7 +21,7 @@ def test_answers_are_kept_and_more_are_added(
     journal = tmp_path / "work" / "bfloat16" / "ruler.jsonl"
 
     def run(samples: int) -> list[dict[str, Any]]:
-        words = "demo --cache-dtypes bfloat16 --tokens 0 --tasks niah_single_1 --lengths 256"
+        words = "demo --cache-dtypes bfloat16 --tokens 0 --tasks niah_single_1 --lengths 512"
         command = [*words.split(), "--samples", str(samples), "--work", str(tmp_path / "work")]
         monkeypatch.setattr(sys, "argv", [str(BENCH / "cache_accuracy.py"), *command])
         script.main()
