@@ -2,8 +2,7 @@
 gets the tokens and log-probabilities that it gets alone, to the bit.
 
 With keys and values in codes, too: a backend's name has their dtype behind it. A case is made from
-its number. Streams are read by one thread in a drawn order, so that a case that
-fails fails again.
+its number. Streams are read by one thread in a drawn order, so that a case that fails fails again.
 """
 
 import json
