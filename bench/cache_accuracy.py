@@ -1,7 +1,8 @@
 """What the dtype of keys and values costs in accuracy: text, and strings found in long prompts.
 
     python bench/cache_accuracy.py [MODEL] [--cache-dtypes bfloat16 int8 int4] [--tokens 3000]
-        [--context 2048] [--tasks niah_single_1 ...] [--lengths 1024 2048] [--samples 4] [--out DIR]
+        [--context 2048] [--tasks niah_single_1 ...] [--lengths 1024 2048] [--samples 4]
+        [--work DIR] [--out DIR]
 
 Text: the help topics of Python's own library, in windows of ``--context`` tokens, read at once. The
 CPU backend computes in float32 with the numbers of the model as it is; with keys and values in
@@ -9,6 +10,8 @@ float32 it is what the others are held against, so that a difference is the cach
 
 Long prompts: tasks in the manner of RULER (``monolane eval``), the model in the dtype in which it
 is stored, each cache's answers to the same prompts. Their intervals say how much so few can show.
+Answers are kept in ``--work``: a stopped run goes on there, and one with more ``--samples`` asks
+only those that are new.
 """
 
 import argparse
@@ -39,6 +42,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="*", default=list(TASKS))
     parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 2048])
     parser.add_argument("--samples", type=int, default=4, help="prompts of a task and length")
+    parser.add_argument("--work", type=Path, help="folder in which answers are kept")
     parser.add_argument("--out", type=Path, help="folder for the results file")
     options = parser.parse_args()
     model = find_model(options.model)
@@ -50,13 +54,14 @@ def main() -> None:
                 model, Path(scratch), options.cache_dtypes, options.tokens, options.context
             )
         found = []
+        work = options.work or Path(scratch)
         for name in options.cache_dtypes if options.tasks else []:
             found += measure_tasks(
-                model, Path(scratch) / name, name, options.tasks, options.lengths, options.samples
+                model, work / name, name, options.tasks, options.lengths, options.samples
             )
     publish(
         [about | record for record in (*text, *found)],
-        f"cache-accuracy-{model.stem.lower()}",
+        f"cache-{'accuracy' if options.tokens else 'ruler'}-{model.stem.lower()}",
         options.out,
         timed=False,
     )
@@ -104,7 +109,7 @@ def measure_tasks(
         model, "cpu", context=max(lengths), prefix_cache="off", cache_dtype=cache_dtype
     ) as engine:
         subject = EngineSubject(engine, model.name)
-        folder.mkdir()
+        folder.mkdir(parents=True, exist_ok=True)
         outcomes = [task.run(subject, folder, lambda *_: None) for task in make_tasks(wanted)]
         dtype = engine.backend.dtype
     records: list[Record] = []

@@ -94,18 +94,22 @@ bool Executor::ask_for_drafts(Running& running, int rows, bool reading) {
   const Advance& advance = running.advance;
   if (running.done || running.parked) return true;
   if (advance.drafts == 0) return false;
+  const bool given = advance.drafts != kAutoDrafts;
+  const bool decodes = running.fed == advance.tokens.size();
+  if (decodes && !given && !speculation_.may_look(advance.slot, rows)) return false;
+  const int64_t begun = now_ns();
   speculation_.catch_up(advance.slot);
-  if (running.fed < advance.tokens.size()) return false;
+  if (!decodes) return false;
   // A pass draws a token more than it has drafts, and all that is drawn but the last is fed.
   const int64_t left = advance.budget - running.drawn - 1;
   const int64_t room =
       std::min<int64_t>({left, kMostDrafts, int64_t{plan_.header.max_width} - rows});
-  const bool given = advance.drafts != kAutoDrafts;
   const int64_t most = given ? std::min<int64_t>(room, advance.drafts) : room;
   if (most <= 0 || (reading && !given)) return false;
   const int64_t position = lengths_[advance.slot] + 1;
   const size_t wanted = static_cast<size_t>(most);
   speculation_.propose(advance, position, wanted, running.draft);
+  if (!given) speculation_.add_lookup(rows, now_ns() - begun);
   running.draft.wait = advance.guided ? speculation_.wait() : 0;
   // Forced tokens that were not fed yet lie between what the head read and the last token: then
   // the slot is fed them first, and does not come here.

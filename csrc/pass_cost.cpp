@@ -22,12 +22,19 @@ void PassCost::add(int width, int64_t nanoseconds) {
     mine.cost = mine.runs == 1 ? cost : std::min(mine.cost, cost);
     return;
   }
+  if (cost == mine.cost) return;
   const double step = std::max(kLeastStep, 0.5 / static_cast<double>(mine.runs));
   const double factor = cost > mine.cost ? 1 + step : 1 / (1 + step);
   mine.cost *= factor;
   for (Width& other : widths_) {
     if (passes_ - other.last > kStale) other.cost *= factor;
   }
+}
+
+int PassCost::reach() const {
+  int width = static_cast<int>(widths_.size()) - 1;
+  while (width > 0 && !known(width)) --width;
+  return std::min(2 * width, static_cast<int>(widths_.size()) - 1);
 }
 
 double PassCost::of(int width) const {

@@ -21,6 +21,10 @@ class PassCost {
   // low one, so that a few passes are run, which tell. 0 as long as there is nothing to go by.
   double of(int width) const;
 
+  // The widest pass whose estimate is worth a try: twice as wide as one that was measured. What
+  // lies beyond could cost a multiple of it.
+  int reach() const;
+
   // Whether that is a measurement.
   bool known(int width) const { return widths_[width].runs >= kFirstRuns; }
 

@@ -21,10 +21,10 @@ constexpr double kMargin = 1.03;
 constexpr float kFirstFollows = 0.7f;
 // What it may cost where it does not pay: this part of the time that passes take is saved up for
 // short drafts, from which one learns whether it would by now, up to so much.
-constexpr double kAllowance = 0.005;
-constexpr double kMostAllowance = 2e9;  // ns
-constexpr size_t kProbe = 2;            // tokens of such a draft
-constexpr int64_t kMostLeft = 256;      // tokens that an answer is taken to have left at most
+constexpr double kProbing = 0.005;
+constexpr double kMostProbing = 2e9;  // ns: it may have a long prompt to read first
+constexpr size_t kProbe = 2;          // tokens of such a draft
+constexpr int64_t kMostLeft = 256;    // tokens that an answer is taken to have left at most
 
 template <typename T>
 bool begins_with(const std::vector<T>& whole, size_t at, const std::vector<T>& part, size_t from) {
@@ -68,6 +68,8 @@ void Speculation::begin(int slot, const std::vector<int32_t>& history,
   if (!longer || !same || !begins_with(known, 0, history, 0) ||
       (known.size() > history.size() && !begins_with(known, history.size(), tokens, 0))) {
     known.clear();
+    allowance_.begin();
+    mine.unlearnt = 0;
     mine.earlier = earlier;
     mine.earlier_read = 0;
     mine.drafter->clear();
@@ -87,6 +89,22 @@ void Speculation::script(int slot, std::vector<int32_t> drafts, std::vector<int3
 
 // ---- In an epoch ----
 
+bool Speculation::may_look(int slot, int rows) {
+  const double plain = cost_.of(rows);
+  if (plain == 0) return true;
+  // A look is in vain where nothing is left for what it finds.
+  const double row = std::max(0.0, cost_.of(std::min(rows + 1, max_width_)) - plain);
+  if (allowance_.covers((lookup_.of(1) + row) / plain)) return true;
+  slots_[slot].unlearnt = slots_[slot].tokens.size();
+  return false;
+}
+
+void Speculation::add_lookup(int rows, int64_t nanoseconds) {
+  lookup_.add(1, nanoseconds);
+  const double plain = cost_.of(rows);
+  if (plain > 0) allowance_.spend(lookup_.of(1) / plain);
+}
+
 void Speculation::catch_up(int slot) {
   Slot& mine = slots_[slot];
   const size_t texts = std::min(kCatchUp, mine.earlier.size() - mine.earlier_read);
@@ -95,7 +113,8 @@ void Speculation::catch_up(int slot) {
   const size_t read = mine.drafter->length();
   const int32_t* next = mine.tokens.data() + read;
   const size_t count = std::min(kCatchUp - texts, mine.tokens.size() - read);
-  const size_t given = std::min(count, mine.prompt > read ? mine.prompt - read : 0);
+  const size_t unlearnt = std::max(mine.prompt, mine.unlearnt);
+  const size_t given = std::min(count, unlearnt > read ? unlearnt - read : 0);
   mine.drafter->append(next, given);
   mine.drafter->observe(next + given, count - given);
 }
@@ -159,7 +178,16 @@ void Speculation::draft_jointly(std::vector<DraftAsk>& asks, int rows,
   };
   const int64_t begun = now_ns();
   joint_->draft(asks, go_on, lend, stop);
-  if (probes) allowance_ -= static_cast<double>(now_ns() - begun);
+  if (probes) {
+    probing_ -= static_cast<double>(now_ns() - begun);
+    return;
+  }
+  const double plain = cost_.of(rows), step = joint_->cost(sequences) / sequences;
+  for (const DraftAsk& ask : asks) {  // what it has to read is weighed by `pays` alone
+    const bool given = ask.advance->drafts != kAutoDrafts;
+    const double time = step * static_cast<double>(ask.draft->tokens.size());
+    if (!given && plain > 0) allowance_.spend(time / plain);
+  }
 }
 
 // Tokens a nanosecond, at the best use of a draft that is there.
@@ -198,7 +226,8 @@ bool Speculation::pays(DraftAsk& ask, int rows, int sequences) const {
     length = i;
   }
   const double left = static_cast<double>(std::min(ask.left, kMostLeft));
-  if (best > kMargin * other && (1 / other - 1 / best) * left > reading) {
+  const bool covered = allowance_.covers(step * static_cast<double>(length) / plain);
+  if (covered && best > kMargin * other && (1 / other - 1 / best) * left > reading) {
     const double widening = cost_.of(rows + static_cast<int>(length)) - plain;
     ask.least = best * (step + widening / static_cast<double>(length));
     return true;
@@ -206,39 +235,54 @@ bool Speculation::pays(DraftAsk& ask, int rows, int sequences) const {
   ask.probe = true;
   ask.most = std::min(ask.most, kProbe);
   const bool copies = other * plain > kMargin * rows;  // there is something better to do
-  return !copies && allowance_ > reading + step * static_cast<double>(ask.most);
+  return !copies && probing_ > reading + step * static_cast<double>(ask.most);
 }
 
 void Speculation::add_cost(int width, int64_t nanoseconds) {
+  const double measured = static_cast<double>(nanoseconds);
+  probing_ = std::min(probing_ + kProbing * measured, kMostProbing);
   cost_.add(width, nanoseconds);
-  allowance_ = std::min(allowance_ + kAllowance * static_cast<double>(nanoseconds), kMostAllowance);
+  const int rows = width - widened_;
+  widened_ = 0;
+  const double plain = cost_.of(rows);
+  if (plain == 0) return;
+  // A pass that was interrupted for milliseconds is no fault of its drafts.
+  const double took = cost_.known(width) ? cost_.of(width) : measured;
+  if (width > rows) allowance_.spend((took - plain) / plain);
+  allowance_.grant(took / plain);
 }
 
 // The most probable drafted tokens of all sequences go in first. A draft's chances fall from token
 // to token, so those taken of it are its first ones.
 void Speculation::share_out(const std::vector<Draft*>& drafts, int rows) {
-  if (cost_.of(rows) == 0) return;  // nothing was run yet
+  widened_ = 0;
+  const double plain = cost_.of(rows);
+  if (plain == 0) return;  // nothing was run yet
   candidates_.clear();
   for (Draft* draft : drafts) {
     for (const double chance : draft->chances) candidates_.push_back({chance, draft});
   }
   std::stable_sort(candidates_.begin(), candidates_.end(),
                    [](const Candidate& a, const Candidate& b) { return a.chance > b.chance; });
-  const size_t room = static_cast<size_t>(std::max(0, max_width_ - rows));
+  const int widest = std::min(max_width_, cost_.reach());
+  const size_t room = static_cast<size_t>(std::max(0, widest - rows));
   candidates_.resize(std::min(candidates_.size(), room));
   double expected = static_cast<double>(rows);  // tokens of the pass: each row so far brings one
-  double best = kMargin * expected / cost_.of(rows);
+  double best = kMargin * expected / plain;
   double waited = 0;
   size_t used = 0;
   for (size_t i = 0; i < candidates_.size(); ++i) {
     expected += candidates_[i].chance;
     waited += candidates_[i].chance * candidates_[i].draft->wait;
-    const double rate = expected / (cost_.of(rows + static_cast<int>(i) + 1) + waited);
-    if (rate <= best) continue;
+    const double cost = cost_.of(rows + static_cast<int>(i) + 1);
+    const double rate = expected / (cost + waited);
+    if (rate <= best || !allowance_.covers((cost - plain) / plain)) continue;
     best = rate;
     used = i + 1;
   }
   for (size_t i = 0; i < used; ++i) ++candidates_[i].draft->used;
+  for (Draft* draft : drafts) draft->worth = 1.0 / rows - draft->wait / plain;
+  widened_ = static_cast<int>(used);
 }
 
 int32_t Speculation::drawn(int slot, int64_t position, int32_t token) const {
@@ -250,6 +294,7 @@ void Speculation::learn(int slot, const Draft& draft, size_t i, bool right) {
   const int by = static_cast<int>(draft.by);
   slots_[slot].acceptance[by].add(draft.stated[i], right);
   acceptance_[by].add(draft.stated[i], right);
+  if (right && i < draft.used) allowance_.bring(draft.worth);
   if (draft.by == DraftBy::kSuffix) return;
   slots_[slot].follows.add(0, right);
   follows_.add(0, right);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "advance.h"
+#include "allowance.h"
 #include "drafter.h"
 #include "joint_drafter.h"
 #include "pass_cost.h"
@@ -59,6 +60,13 @@ class Speculation {
 
   // ---- By the leader, in an epoch ----
 
+  // Whether a slot's drafter may be asked in a pass that has `rows` rows besides: where passes are
+  // short, looking for drafts takes a part of them. If not, it is not told what is drawn meanwhile.
+  bool may_look(int slot, int rows);
+
+  // What that took, of one slot.
+  void add_lookup(int rows, int64_t nanoseconds);
+
   // Lets a slot's drafter read on, a part at a time, so that no pass waits long for it.
   void catch_up(int slot);
 
@@ -98,6 +106,7 @@ class Speculation {
     size_t earlier_read = 0;            // tokens of them that the drafter has read
     std::vector<int32_t> tokens = {};
     size_t prompt = 0;                                  // how many of them were given
+    size_t unlearnt = 0;                                // or drawn while nobody looked
     std::unique_ptr<Drafter> drafter = nullptr;         // made when first asked for
     std::array<Acceptance, kDrafters> acceptance = {};  // of this sequence
     Acceptance follows = {};                            // the joint drafter's, whatever it stated
@@ -117,10 +126,13 @@ class Speculation {
   int64_t context_;
   PassCost cost_;
   PassCost wait_{1};
+  PassCost lookup_{1};
+  Allowance allowance_;
+  int widened_ = 0;  // rows of this pass that are drafts which were chosen to pay
   std::array<Acceptance, kDrafters> acceptance_;  // of all sequences
   Acceptance follows_;
   std::unique_ptr<JointDrafter> joint_ = nullptr;
-  double allowance_ = 0;  // nanoseconds that the joint drafter may spend to learn whether it pays
+  double probing_ = 0;  // nanoseconds that the joint drafter may spend to learn whether it pays
   std::vector<Candidate> candidates_;
 };
 

@@ -195,6 +195,29 @@ def test_batches_have_the_bits_of_each_alone(executor: CpuExecutor) -> None:
         executor.script(slot)
 
 
+def test_sixteen_sequences_draft_in_one_pass() -> None:
+    """Each has the bits that it has alone, and as few passes: 16 rows and 48 drafted ones fit."""
+    executor = make("bfloat16", "int8", slots=16)
+    rng = np.random.default_rng(16)
+    names = sorted(DRAWS)
+    requests = [
+        asked(i, rng.integers(VOCAB, size=3 + 2 * i).tolist(), 40, draw=DRAWS[names[i % 5]])
+        for i in range(16)
+    ]
+    alone = []
+    for request in requests:
+        plain = run(executor, request)
+        right = [*request.token_ids, *tokens(plain, request.slot)]
+        executor.script(request.slot, drafts=[0 if i % 9 == 8 else t for i, t in enumerate(right)])
+        alone.append((bits(plain, request.slot), passes(run(executor, replace(request, drafts=3)))))
+    for drafts in (3, 9, AUTO_DRAFTS):
+        got = run(executor, *(replace(request, drafts=drafts) for request in requests))
+        for slot, (wanted, alone_passes) in enumerate(alone):
+            mine = [event for event in got if event.slot == slot]
+            assert bits(mine, slot) == wanted
+            assert drafts != 3 or passes(mine) == alone_passes < 20
+
+
 def test_interrupted_epochs_go_on_with_the_same_bits(executor: CpuExecutor) -> None:
     plain = run(executor, asked(0, budget=80))
     known = [*PROMPT, *tokens(plain)]

@@ -1,8 +1,8 @@
 """Requests, drafts, prefixes, batches, grammars, penalties and cancels in any order: each request
 gets the tokens and log-probabilities that it gets alone, to the bit.
 
-A case is made from its number. Streams are read by one thread in a drawn order, so that a case that
-fails fails again.
+With keys and values in codes, too: a backend's name has their dtype behind it. A case is made from
+its number. Streams are read by one thread in a drawn order, so that a case that fails fails again.
 """
 
 import json
@@ -36,6 +36,9 @@ CONFIG: dict[str, Any] = {
     "swa_layers": [0, 1],  # their rings hold 256 positions
     "torch_dtype": "float32",
 }
+
+
+CODED = CONFIG | {"hidden_size": 128}  # heads 32 wide, as codes need them
 
 
 class Drafted(SamplingParams):
@@ -131,7 +134,8 @@ def shared_run(engine: Engine, rng: np.random.Generator, wishes: list[Wish]) -> 
     waiting, running, ended = list(wishes), [], []
     while waiting or running:
         room = len(running) < engine.backend.slots
-        if waiting and room and (not running or rng.random() < 0.3):
+        eager = 0.3 if engine.backend.slots <= 4 else 0.8  # so that many run at once
+        if waiting and room and (not running or rng.random() < eager):
             wish = waiting.pop(0)
             params = drafted(wish.params) if wish.drafted else wish.params
             stream = engine.stream(wish.prompt, params, wish.constraint, namespace=wish.namespace)
@@ -164,11 +168,12 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, backend: str) -> Path:
+    config = CODED if backend.endswith(("int8", "int4")) else CONFIG
     made = tmp_path_factory.mktemp("windowed")
-    (made / "config.json").write_text(json.dumps(CONFIG))
+    (made / "config.json").write_text(json.dumps(config))
     rng = np.random.default_rng(0)
-    specs = tensor_specs(parse_config(CONFIG))
+    specs = tensor_specs(parse_config(config))
     tensors = [(x.name, rng.normal(scale=0.3, size=x.shape).astype(np.float32)) for x in specs]
     write_checkpoint(made, tensors)
     return made
@@ -189,22 +194,28 @@ def texts() -> list[list[int]]:
 @pytest.fixture(scope="module")
 def alone(folder: Path, backend: str) -> Iterator[Callable[[Wish], Generation]]:
     """Tells what a request gets that is the only one, without drafts and kept prefixes."""
-    with Engine.load(folder, backend, prefix_cache="off") as engine:
+    with load(folder, backend, prefix_cache="off") as engine:
         yield lambda wish: engine.generate(wish.prompt, wish.params, wish.constraint)
 
 
 @pytest.fixture(scope="module")
 def engines(folder: Path, backend: str) -> Iterator[list[Engine]]:
-    """Kept for all cases: each finds what those before it have left."""
-    budgets: list[int | str] = [30_000, "64M"] if backend == "cpu" else ["auto"]
+    """Kept for all cases: each finds what those before it have left. Of 16 sequences with codes."""
+    budgets: list[int | str] = [30_000, "64M"] if backend.startswith("cpu") else ["auto"]
+    all_slots = (1, 4, 16) if backend.startswith("cpu ") else (1, 4)
     made = [
-        Engine.load(folder, backend, max_sequences=slots, prefix_cache=budget)
-        for slots in (1, 4)
+        load(folder, backend, max_sequences=slots, prefix_cache=budget)
+        for slots in all_slots
         for budget in budgets
     ]
     yield made
     for engine in made:
         engine.close()
+
+
+def load(folder: Path, backend: str, **more: Any) -> Engine:
+    name, _, cache_dtype = backend.partition(" ")
+    return Engine.load(folder, name, cache_dtype=cache_dtype or "auto", **more)
 
 
 def cases(backend: str, first: int) -> list[Any]:
@@ -214,7 +225,16 @@ def cases(backend: str, first: int) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("backend", "seed"), [*cases("cpu", 12), *cases("reference", 3)], indirect=["backend"]
+    ("backend", "seed"),
+    [
+        *cases("cpu", 12),
+        *cases("cpu int8", 6),
+        *cases("cpu int4", 6),
+        *cases("reference", 3),
+        *cases("reference int8", 1),
+        *cases("reference int4", 1),
+    ],
+    indirect=["backend"],
 )
 def test_each_request_gets_what_it_gets_alone(
     backend: str, seed: int, engines: list[Engine], texts: list[list[int]], alone: Any
@@ -226,8 +246,10 @@ def check(
     seed: int, backend: str, engines: list[Engine], texts: list[list[int]], alone: Any
 ) -> None:
     rng = np.random.default_rng(seed)
-    wishes = [wish_of(rng, texts, LENGTHS[backend]) for _ in range(rng.integers(2, 9))]
-    for read in shared_run(engines[seed % len(engines)], rng, wishes):
+    engine, lengths = engines[seed % len(engines)], LENGTHS[backend.partition(" ")[0]]
+    most = 9 if engine.backend.slots <= 4 else 25
+    wishes = [wish_of(rng, texts, lengths) for _ in range(rng.integers(2, most))]
+    for read in shared_run(engine, rng, wishes):
         expected = alone(read.wish)
         count = len(read.token_ids)
         assert (read.token_ids, read.logprobs) == (

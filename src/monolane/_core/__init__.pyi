@@ -207,3 +207,21 @@ class SuffixDrafter:
     @property
     def steps(self) -> int:
         """Places and tokens looked at, ever."""
+
+class SpeculationReplay:
+    """
+    How many drafts of one sequence are verified, without a model and a clock.
+    """
+
+    def __init__(self, max_width: int, context: int) -> None: ...
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        """A sequence begins with tokens that were given."""
+
+    def draft(self, most: int, lookup_ns: int) -> tuple[list[int], int] | None:
+        """
+        Return up to ``most`` drafted tokens, and how many of them the pass verifies; None where nothing is looked for. Looking takes ``lookup_ns``.
+        """
+
+    def draw(self, tokens: Sequence[int], pass_ns: int) -> None:
+        """The pass drew these tokens: drafted ones that are right, and one more."""
