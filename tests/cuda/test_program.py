@@ -24,6 +24,7 @@ from monolane.model import (
     NOW,
     Experts,
     Head,
+    Latent,
     LayerConfig,
     ModelConfig,
     QkNorm,
@@ -238,6 +239,13 @@ REFUSED: dict[str, dict[str, Any]] = {
         "layers": (LayerConfig(NOW, NOW, experts=True),),
         "num_lanes": 1,
     },
+    "latent": {
+        "latent": Latent(rank=16, query_rank=None, plain=8, turned=8, value=8),
+        "head_dim": 16,
+        "num_kv_heads": 4,
+        "num_heads": 4,
+        "num_lanes": 1,
+    },
     "local_rotary": {"local_rotary": Rotary()},
     "layers.rotary": {
         "local_rotary": Rotary(),
@@ -287,6 +295,7 @@ def test_every_field_is_computed_or_refused() -> None:
         ("gpt_oss", "out_bias"),
         ("mixtral", "experts"),
         ("qwen3_moe", "experts"),
+        ("deepseek_v3", "latent"),
     ],
 )
 def test_families_with_such_fields_are_refused(kind: str, name: str) -> None:

@@ -274,6 +274,12 @@ def _placed(
     config: ModelConfig, spec: TensorSpec, array: Array
 ) -> Iterator[tuple[Role, int | None, Array]]:
     """Yield what a tensor holds, as executors read it: role, expert and array, without a copy."""
+    if spec.role is Role.KV_UP:
+        assert config.latent is not None
+        rows = array.reshape(config.num_heads, -1, config.latent.rank)
+        yield Role.K_UP, None, rows[:, : config.latent.plain].swapaxes(1, 2)
+        yield Role.V_UP, None, rows[:, config.latent.plain :]
+        return
     if spec.columns_first:
         array = array.swapaxes(-1, -2)
     each = [(spec.role, array)]
