@@ -12,7 +12,6 @@ namespace monolane {
 // The products that latents are made of. What queries are made of where they have no latent stays in
 // `normed`, or in the stream, until the next phase.
 void Executor::project_latents(Worker& w, const PlanPhase& phase) {
-  const PlanHeader& h = plan_.header;
   update(w, phase);
   read_stream(w, phase, weights_.layers[phase.layer].attention_norm);
   const int64_t columns = latent_columns();
