@@ -1,6 +1,6 @@
-// What a worker does where attention is latent (model/_latent.py), in the absorbed form: queries are
-// multiplied by each head's K_UP and meet the latents themselves, which are the keys of one KV head,
-// and without their last part its values. V_UP is applied to what attention makes of them.
+// What a worker does where attention is latent (model/_latent.py), in the absorbed form: queries
+// are multiplied by each head's K_UP and meet the latents themselves, which are the keys of one KV
+// head, and without their last part its values. V_UP is applied to what attention makes of them.
 // Such models have one lane, hence one group.
 #include <algorithm>
 #include <cstring>
@@ -9,8 +9,8 @@
 
 namespace monolane {
 
-// The products that latents are made of. What queries are made of where they have no latent stays in
-// `normed`, or in the stream, until the next phase.
+// The products that latents are made of. What queries are made of where they have no latent stays
+// in `normed`, or in the stream, until the next phase.
 void Executor::project_latents(Worker& w, const PlanPhase& phase) {
   update(w, phase);
   read_stream(w, phase, weights_.layers[phase.layer].attention_norm);
@@ -54,9 +54,8 @@ void Executor::expand_latents(Worker& w, const PlanPhase& phase) {
   float* normed = w.normed->as<float>();
   const float* x = h.norm_before ? normed : w.x->as<float>();
   if (h.query_latent > 0) {
-    kernels_.rms_norm(latents_->as<float>(), latent_columns(),
-                      weights_.layers[phase.layer].q_norm, h.latent_eps, h.query_latent, width,
-                      normed, h.query_latent);
+    kernels_.rms_norm(latents_->as<float>(), latent_columns(), weights_.layers[phase.layer].q_norm,
+                      h.latent_eps, h.query_latent, width, normed, h.query_latent);
     x = normed;
   }
   const Activation kind = activation_of(rows(w, phase, 0));

@@ -45,13 +45,13 @@ struct Weight {
 
 // The weights of a layer, all lanes of a matrix one below the other: row = lane * rows + r.
 struct LayerWeights {
-  Weight q, k, v;   // [H*h, D], [K*h, D], [K*h, D]
-  Weight o;         // [L*D, H*h/L]
+  Weight q, k, v;  // [H*h, D], [K*h, D], [K*h, D]
+  Weight o;        // [L*D, H*h/L]
   // Of latent attention, of one lane, in place of k and v; q is then [H*(n+r), Q], or D without Q.
   Weight q_down, kv_down;  // [Q, D], [R+r, D]
   Weight k_up, v_up;       // [H*R, n], [H*v, R]
-  Weight gate, up;  // [F, D]
-  Weight down;      // [L*D, F/L]
+  Weight gate, up;         // [F, D]
+  Weight down;             // [L*D, F/L]
   // Of a layer that is a mixture, in place of gate, up and down; of one lane.
   Weight router;                                            // [E, D]
   std::vector<Weight> expert_gate, expert_up, expert_down;  // of each expert [X, D], [X, D], [D, X]
@@ -61,7 +61,7 @@ struct LayerWeights {
   const float *post_attention_norm, *post_mlp_norm;  // the same of what a stream gains from it
   const float *q_bias, *k_bias, *v_bias;             // [H*h], [K*h], [K*h]
   const float *q_norm, *k_norm;  // [h]; over all heads: [H*h], [K*h]; of latents: [Q], [R]
-  const float *sinks, *o_bias;                       // [H], [D]
+  const float *sinks, *o_bias;   // [H], [D]
   const float *router_bias, *expert_gate_bias, *expert_up_bias;  // [E], [E, X], [E, X]
   const float* expert_down_bias;                                 // [E, D]
   const float* router_correction;                                // [E]

@@ -63,6 +63,7 @@ MLA = ODD | {
     "routed_scaling_factor": 1.7,
 }
 del MLA["head_dim"]
+EVEN = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64}  # for codes
 SHARP = {"mscale": 1.0, "mscale_all_dim": 0.5}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama 2": ("Llama", {"num_key_value_heads": 8}),
@@ -338,12 +339,19 @@ def test_the_oracle_widens_16_bits_exactly(dtype: str, dense: Make, tmp_path: Pa
     assert np.array_equal(logits[0], logits[1])
 
 
-@pytest.mark.parametrize("kind", ["Mixtral", "Qwen3Moe"])
+@pytest.mark.parametrize("kind", ["Mixtral", "Qwen3Moe", "DeepseekV3"])
 def test_mixtures_of_experts_are_quantised(kind: str, dense: Make, tmp_path: Path) -> None:
     sizes = {"head_dim": 16, "num_hidden_layers": 2, "num_experts_per_tok": 2}
-    few = {"num_local_experts": 4} if kind == "Mixtral" else {"num_experts": 4}
     inner = {} if kind == "Mixtral" else {"moe_intermediate_size": 64, "mlp_only_layers": [1]}
-    source = dense(kind, **sizes, **few, **inner)
+    if kind == "DeepseekV3":  # whose kv_b_proj stays as it is
+        ranks = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 16}
+        groups = {"n_group": 2, "topk_group": 1, "first_k_dense_replace": 1}
+        heads = {"num_attention_heads": 8, "num_key_value_heads": 8}
+        few = {k: x for k, x in sizes.items() if k != "head_dim"}
+        source = dense(kind, **MLA | EVEN | few | heads | ranks | groups)
+    else:
+        few = {"num_local_experts": 4} if kind == "Mixtral" else {"num_experts": 4}
+        source = dense(kind, **sizes, **few, **inner)
     quantize_folder(source, tmp_path / "int8", Quantization(8))
     before, after = read_config(source), read_config(tmp_path / "int8")
     assert replace(after, quantization=None) == before
