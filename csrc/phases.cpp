@@ -357,8 +357,7 @@ void Executor::merge_splits(Worker& w, const float* sinks, int64_t lane) {
   }
 }
 
-// The first `columns` of one head's attention. A head's sink is one more score, whose value is
-// zero.
+// The first `columns` of one head's attention. Its sink is one more score, whose value is zero.
 void Executor::merge_head(const float* sinks, int64_t owner, int64_t head, int64_t t,
                           int64_t columns, float* out) const {
   const PlanHeader& h = plan_.header;

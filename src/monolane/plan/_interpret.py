@@ -222,9 +222,8 @@ class _Worker:
             l_TR = rms_norm(l_TR[None], weights[Role.K_NORM], latent.norm_eps)[0]
             new = slice(self.position, self.position + self.width)
             line = np.concatenate([l_TR, self._turned(phase.layer, t_Tr[:, None])[:, 0]], axis=-1)
-            where = (slice(None), 0)
-            region = (phase.layer, 0, 0, new)
-            self.memory.write(Buffer.KEY_VALUE, region, where, line, self.progress)
+            region, whole = (phase.layer, 0, 0, new), (slice(None), 0)
+            self.memory.write(Buffer.KEY_VALUE, region, whole, line, self.progress)
         made_of = self.normed
         if queries:
             made_of = rms_norm(both[None, :, :queries], weights[Role.Q_NORM], latent.norm_eps)[0]
@@ -478,8 +477,10 @@ class _Worker:
         assert rotary is not None
         positions = np.arange(self.position, self.position + self.width)
         frequencies = rotary.frequencies(config.rotary_dim)
-        heads_1THh = heads_THh[None]
-        return rotate(heads_1THh, positions, frequencies, rotary.style, rotary.amplitude)[0]
+        turned: Floats = rotate(
+            heads_THh[None], positions, frequencies, rotary.style, rotary.amplitude
+        )[0]
+        return turned
 
     def _heads(self, rows: slice, count: int, y: Floats) -> Floats:
         """Put rows among zeros in their places of a lane's heads: [1, T, heads, h]."""
