@@ -46,7 +46,8 @@ ODD = {
     "vocab_size": 97,
 }
 MIXTURE = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 38}
-MLA = ODD | {
+MLA: dict[str, Any] = {
+    **ODD,
     "num_key_value_heads": 6,
     "q_lora_rank": 22,
     "kv_lora_rank": 18,
