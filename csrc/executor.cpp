@@ -64,8 +64,8 @@ Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kern
       gate_up_(gate_up_of(kernels, plan_.header.activation)),
       exchange_(plan_, seat),
       cache_(windows_of(plan_), int64_t{plan_.header.kv_heads} / seat.ranks * seat.rank,
-             plan_.header.kv_heads / seat.ranks, plan_.header.head_dim, plan_.header.context, slots,
-             kv_format),
+             plan_.header.kv_heads / seat.ranks, plan_.header.head_dim,
+             plan_.header.latent > 0 ? 1 : 2, plan_.header.context, slots, kv_format),
       lengths_(slots),
       highest_(slots, 0),
       restored_(slots, 0),
@@ -90,6 +90,12 @@ Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kern
   attention_ = std::make_unique<Arena>(floats(h.splits * width * h.heads * (h.head_dim + 2)));
   hidden_ = std::make_unique<Arena>(floats(width * h.lanes * h.hidden_columns));
   routed_ = std::make_unique<Arena>(floats(width * std::max(h.experts, 1)));
+  int64_t values = 0;  // of all heads, that kOut reads
+  for (const PlanPhase& phase : plan_.phases) {
+    if (phase.kind == PhaseKind::kValues) values = int64_t{h.heads} * phase.matrices[0].rows;
+  }
+  latents_ = std::make_unique<Arena>(floats(values > 0 ? width * latent_columns() : 1));
+  heads_ = std::make_unique<Arena>(floats(std::max<int64_t>(width * values, 1)));
   for (int i = 0; i < exchange_.workers(); ++i) {
     const int worker = exchange_.first_worker() + i;
     workers_.push_back(std::make_unique<Worker>(plan_, weights_, kernels_, activation_, worker));
@@ -490,6 +496,12 @@ void Executor::run(Worker& w, const PlanPhase& phase) {
       return expert_gate_up(w, phase);
     case PhaseKind::kExpertDown:
       return expert_down(w, phase);
+    case PhaseKind::kLatent:
+      return project_latents(w, phase);
+    case PhaseKind::kExpand:
+      return expand_latents(w, phase);
+    case PhaseKind::kValues:
+      return project_values(w, phase);
     case PhaseKind::kGather:
       return gather(w, phase);
     case PhaseKind::kHead:

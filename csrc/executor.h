@@ -6,7 +6,8 @@
 // layers later. Here a worker waits for what its plan names, and for nothing else.
 //
 // Shape legend: T rows of a pass, L lanes, D hidden, F intermediate, H query heads, K KV heads,
-// h head_dim, V vocabulary, S splits, E experts, k chosen of them, X inner width of one.
+// h head_dim, V vocabulary, S splits, E experts, k chosen of them, X inner width of one, Xs of what
+// tokens share beside them; of latent attention Q and R latents, r turned, v a head's value.
 #pragma once
 
 #include <atomic>
@@ -220,7 +221,11 @@ class Executor {
   void project_down(Worker& w, const PlanPhase& phase);
   void route(Worker& w, const PlanPhase& phase);
   void expert_gate_up(Worker& w, const PlanPhase& phase);
+  void shared_gate_up(Worker& w, const PlanPhase& phase);
   void expert_down(Worker& w, const PlanPhase& phase);
+  void project_latents(Worker& w, const PlanPhase& phase);
+  void expand_latents(Worker& w, const PlanPhase& phase);
+  void project_values(Worker& w, const PlanPhase& phase);
   void gather(Worker& w, const PlanPhase& phase);
   void project_head(Worker& w, const PlanPhase& phase);
   void choose_tokens();
@@ -237,6 +242,12 @@ class Executor {
   void attend_group(Worker& w, const PlanPhase& phase, int64_t lane, int64_t kv_head, int64_t split,
                     int64_t t, bool more_heads);
   void merge_splits(Worker& w, const float* sinks, int64_t lane);
+  void merge_head(const float* sinks, int64_t owner, int64_t head, int64_t t, int64_t columns,
+                  float* out) const;
+  void store_latents(Worker& w, const PlanPhase& phase);
+  int64_t latent_columns() const {
+    return int64_t{plan_.header.query_latent} + plan_.header.head_dim;
+  }
   void rotate(const Worker& w, PlanRotary rotary, float* y, int64_t t, int64_t first_row,
               int64_t count) const;
   template <typename Store>
@@ -269,8 +280,10 @@ class Executor {
   // Shared by the workers of a group; who may touch what when is the plan's business.
   std::unique_ptr<Arena> query_;      // [L, T, H/L*h]
   std::unique_ptr<Arena> attention_;  // [L, S, T, H/L, h + 2]
-  std::unique_ptr<Arena> hidden_;     // [L, T, F/L]; of a mixture [1, T, k*X]
+  std::unique_ptr<Arena> hidden_;     // [L, T, F/L]; of a mixture [1, T, k*X + Xs]
   std::unique_ptr<Arena> routed_;     // [1, T, E]
+  std::unique_ptr<Arena> latents_;    // [1, T, Q + R + r]
+  std::unique_ptr<Arena> heads_;      // [1, T, H*v]
 
   Pass& pass_;
   std::vector<std::unique_ptr<Worker>> workers_;  // those of this process

@@ -8,7 +8,7 @@ int64_t KvCache::tail_bytes(int64_t end, int64_t heads) const {
   for (size_t layer = 0; layer < capacity_.size(); ++layer) {
     if (is_ring(layer)) positions += end - first_in_tail(layer, end);
   }
-  return positions * 2 * heads * kept_row_bytes();
+  return positions * lists_ * heads * kept_row_bytes();
 }
 
 // Calls move(row of the cache, bytes) for each run of the tail that lies in one piece, in order.

@@ -1,4 +1,4 @@
-// Keys and values of every sequence, per layer, lane and KV head.
+// Keys and values of every sequence, per layer, lane and KV head; or latents, which are both.
 //
 // Positions live at `position % capacity` of their layer: a layer with a window keeps only as many
 // as the window and a pass need. Capacities are multiples of the chunk in which attention sums, so
@@ -25,13 +25,14 @@ constexpr int64_t kChunk = 256;  // keys per partial sum: 48 KB of BF16 keys of 
 class KvCache {
  public:
   // `windows[i]`: keys visible in layer i, 0 for all; `heads`: KV heads, of those of all lanes the
-  // ones from `first_head` on.
+  // ones from `first_head` on. `lists`: 2, keys and values; 1, keys that are values too.
   KvCache(const std::vector<int64_t>& windows, int64_t first_head, int64_t heads, int64_t head_dim,
-          int64_t context, int64_t slots, Format format)
+          int64_t lists, int64_t context, int64_t slots, Format format)
       : windows_(windows),
         first_head_(first_head),
         heads_(heads),
         head_dim_(head_dim),
+        lists_(lists),
         format_(format) {
     size_t at = 0;
     whole_ = in_chunks(context);
@@ -42,7 +43,7 @@ class KvCache {
       capacity_.push_back(in_chunks(needed));
       rings_ += is_ring(capacity_.size() - 1);
       offset_.push_back(at);
-      at += 2 * head_bytes(capacity_.size() - 1) * heads;
+      at += lists * head_bytes(capacity_.size() - 1) * heads;
     }
     slot_bytes_ = at;
     try {
@@ -62,10 +63,10 @@ class KvCache {
   // Key (or value) of a position: head_dim elements; the following positions follow it, up to the
   // wrap.
   void* key(int64_t slot, int64_t layer, int64_t head, int64_t position) const {
-    return row(slot, layer, 2 * (head - first_head_), position);
+    return row(slot, layer, lists_ * (head - first_head_), position);
   }
   void* value(int64_t slot, int64_t layer, int64_t head, int64_t position) const {
-    return row(slot, layer, 2 * (head - first_head_) + 1, position);
+    return row(slot, layer, lists_ * (head - first_head_) + lists_ - 1, position);
   }
 
   // Says that a slot will hold so many positions before long. Attention reads huge pages faster,
@@ -94,11 +95,11 @@ class KvCache {
   }
 
   // What a sequence is kept as outside its slot; see monolane.epoch.Kept. A layer that holds every
-  // position of the context gives rows, [2 * heads][positions][row]; one whose ring is smaller
+  // position of the context gives rows, [lists * heads][positions][row]; one whose ring is smaller
   // gives a tail: the positions before `end` that the token at `end` sees, as `windows` says.
   int64_t rings() const { return rings_; }  // layers that give a tail
   int64_t kept_rows(int64_t heads) const {  // of each position
-    return 2 * heads * (static_cast<int64_t>(capacity_.size()) - rings_);
+    return lists_ * heads * (static_cast<int64_t>(capacity_.size()) - rings_);
   }
   int64_t kept_row_bytes() const { return row_bytes(format_, head_dim_); }
   int64_t tail_bytes(int64_t end, int64_t heads) const;
@@ -121,8 +122,8 @@ class KvCache {
   template <typename Move>
   void for_tail(int64_t slot, int64_t end, Heads heads, Move move) const;
   // Of their keys and values, in a slot's layer.
-  int64_t first_of(Heads heads) const { return 2 * (heads.first - first_head_); }
-  int64_t end_of(Heads heads) const { return first_of(heads) + 2 * heads.count; }
+  int64_t first_of(Heads heads) const { return lists_ * (heads.first - first_head_); }
+  int64_t end_of(Heads heads) const { return first_of(heads) + lists_ * heads.count; }
   size_t head_bytes(int64_t layer) const {
     return static_cast<size_t>(capacity_[layer] * row_bytes(format_, head_dim_));
   }
@@ -133,7 +134,7 @@ class KvCache {
   }
 
   std::vector<int64_t> windows_;
-  int64_t first_head_, heads_, head_dim_;
+  int64_t first_head_, heads_, head_dim_, lists_;
   Format format_;
   int64_t whole_ = 0;  // capacity of a layer that holds every position
   int64_t rings_ = 0;

@@ -37,7 +37,7 @@ const Matrix& Executor::rows(const Worker& w, const PlanPhase& phase, int64_t in
 
 void Executor::embed(Worker& w) {
   const PlanHeader& h = plan_.header;
-  const int64_t pairs = h.head_dim / 2;
+  const int64_t pairs = h.rotary_dim / 2;
   float* x = w.x->as<float>();
   for (int64_t t = 0; t < pass_.width; ++t) {
     kernels_.widen(weights_.embedding, pass_.rows[t].token, x + t * h.hidden);
@@ -130,26 +130,6 @@ void Executor::read_stream(Worker& w, const PlanPhase& phase, const float* scale
       x = normed;
     }
     pack(w, phase, x, hidden, lane, width);
-  }
-}
-
-// Multiplies the worker's share of a matrix with the packed activations of each lane it falls on,
-// and hands each piece on: store(lane of the group, first row within the lane, rows, y [T, rows]).
-template <typename Store>
-void Executor::multiply(Worker& w, const PlanPhase& phase, int64_t index, Store store) {
-  const PlanMatrix& part = phase.matrices[index];
-  const Matrix& matrix = rows(w, phase, index);
-  const PlanShare own = share(w, part.share);
-  const Activation kind = activation_of(matrix);
-  for (int64_t row = own.begin; row < own.end;) {
-    const int64_t lane = row / part.rows, first = row % part.rows;
-    const int64_t count = std::min<int64_t>(own.end - row, part.rows - first);
-    const int64_t begin = row - own.begin;
-    float* y = w.product->as<float>();
-    kernels_.multiply(matrix, begin, begin + count, kind, w.packed_lane(kind, lane, pass_.width),
-                      pass_.width, y, count);
-    store(lane, first, count, y);
-    row += count;
   }
 }
 
@@ -279,7 +259,7 @@ void Executor::norm_qk(Worker& w, const PlanPhase& phase) {
 void Executor::rotate(const Worker& w, PlanRotary rotary, float* y, int64_t t, int64_t first,
                       int64_t count) const {
   if (rotary == PlanRotary::kNone) return;
-  const int64_t h = plan_.header.head_dim, pairs = h / 2;
+  const int64_t h = plan_.header.rotary_dim, pairs = h / 2;
   const int64_t table = static_cast<int64_t>(rotary) * plan_.header.max_width + t;
   const float* cosine = w.cosine->as<float>() + table * pairs;
   const float* sine = w.sine->as<float>() + table * pairs;
@@ -365,33 +345,39 @@ void Executor::attend_group(Worker& w, const PlanPhase& phase, int64_t lane, int
   }
 }
 
-// Leaves the attention of a lane of the group, [T, H/L*h], in `normed`. A head's sink is one more
-// score, whose value is zero.
+// Leaves the attention of a lane of the group, [T, H/L*h], in `normed`.
 void Executor::merge_splits(Worker& w, const float* sinks, int64_t lane) {
   const PlanHeader& h = plan_.header;
-  const int64_t heads = h.heads / h.lanes, dim = h.head_dim, stride = dim + 2;
-  const int64_t owner = w.first_lane + lane;
+  const int64_t heads = h.heads / h.lanes, dim = h.head_dim;
   for (int64_t t = 0; t < pass_.width; ++t) {
     for (int64_t head = 0; head < heads; ++head) {
-      const auto part = [&](int64_t split) {
-        return attention_->as<float>() +
-               (((owner * h.splits + split) * h.max_width + t) * heads + head) * stride;
-      };
-      const float sink =
-          sinks == nullptr ? -std::numeric_limits<float>::infinity() : sinks[owner * heads + head];
-      float peak = sink;
-      for (int64_t s = 0; s < h.splits; ++s) peak = std::max(peak, part(s)[dim]);
       float* out = w.normed->as<float>() + (t * heads + head) * dim;
-      std::fill_n(out, dim, 0.0f);
-      float total = std::exp(sink - peak);
-      for (int64_t s = 0; s < h.splits; ++s) {
-        const float gain = std::exp(part(s)[dim] - peak);
-        add_scaled_to(out, part(s), gain, dim);
-        total += part(s)[dim + 1] * gain;
-      }
-      scale_by(out, 1.0f / total, dim);
+      merge_head(sinks, w.first_lane + lane, head, t, dim, out);
     }
   }
+}
+
+// The first `columns` of one head's attention. Its sink is one more score, whose value is zero.
+void Executor::merge_head(const float* sinks, int64_t owner, int64_t head, int64_t t,
+                          int64_t columns, float* out) const {
+  const PlanHeader& h = plan_.header;
+  const int64_t heads = h.heads / h.lanes, dim = h.head_dim, stride = dim + 2;
+  const auto part = [&](int64_t split) {
+    return attention_->as<float>() +
+           (((owner * h.splits + split) * h.max_width + t) * heads + head) * stride;
+  };
+  const float sink =
+      sinks == nullptr ? -std::numeric_limits<float>::infinity() : sinks[owner * heads + head];
+  float peak = sink;
+  for (int64_t s = 0; s < h.splits; ++s) peak = std::max(peak, part(s)[dim]);
+  std::fill_n(out, columns, 0.0f);
+  float total = std::exp(sink - peak);
+  for (int64_t s = 0; s < h.splits; ++s) {
+    const float gain = std::exp(part(s)[dim] - peak);
+    add_scaled_to(out, part(s), gain, columns);
+    total += part(s)[dim + 1] * gain;
+  }
+  scale_by(out, 1.0f / total, columns);
 }
 
 void Executor::project_out(Worker& w, const PlanPhase& phase) {
@@ -402,8 +388,12 @@ void Executor::project_out(Worker& w, const PlanPhase& phase) {
   const int64_t width = pass_.width;
   for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
     if (rows.begin >= (lane + 1) * part.rows || rows.end <= lane * part.rows) continue;
-    merge_splits(w, layer.sinks, lane);
-    pack(w, phase, w.normed->as<float>(), part.columns, lane, width);
+    const float* heads = heads_->as<float>();
+    if (h.latent == 0) {
+      merge_splits(w, layer.sinks, lane);
+      heads = w.normed->as<float>();
+    }
+    pack(w, phase, heads, part.columns, lane, width);
   }
   multiply(w, phase, 0, [&](int64_t lane, int64_t first, int64_t count, float* y) {
     float* out = output(PlanBuffer::kAttentionOutput, phase.write_slot, w.first_lane + lane);

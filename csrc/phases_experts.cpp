@@ -71,12 +71,13 @@ const void* Executor::gather_tokens(const Worker& w, Activation kind, int64_t co
 
 void Executor::expert_gate_up(Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = plan_.header;
-  w.routing.choose(routed_->as<float>(), pass_.width);
+  const LayerWeights& layer = weights_.layers[phase.layer];
+  w.routing.choose(routed_->as<float>(), layer.router_correction, pass_.width);
+  pack(w, phase, w.normed->as<float>(), h.hidden, 0, pass_.width);
+  if (h.shared_inner > 0) shared_gate_up(w, phase);
   const PlanShare own = share(w, phase.matrices[0].share);  // UP has the same rows
   const int64_t count = own.end - own.begin;
   if (count == 0) return;
-  const LayerWeights& layer = weights_.layers[phase.layer];
-  pack(w, phase, w.normed->as<float>(), h.hidden, 0, pass_.width);
   for (int64_t expert = 0; expert < h.experts; ++expert) {
     const std::span<const Routing::Use> uses = w.routing.of(expert);
     const int64_t width = static_cast<int64_t>(uses.size());
@@ -102,7 +103,24 @@ void Executor::expert_gate_up(Worker& w, const PlanPhase& phase) {
   }
 }
 
-// The outputs of a token's experts are added up in ascending order, from 0 on.
+// Of the MLP that all tokens share, whose rows are shared out by themselves.
+void Executor::shared_gate_up(Worker& w, const PlanPhase& phase) {
+  const PlanHeader& h = plan_.header;
+  const int64_t width = pass_.width, before = int64_t{h.chosen} * h.expert_inner;
+  const Matrix& up_rows = rows(w, phase, 3);
+  const Activation up_kind = activation_of(up_rows);
+  multiply(w, phase, 2, [&](int64_t, int64_t first, int64_t count, float* gate) {
+    float* up = gate + width * count;
+    kernels_.multiply(up_rows, 0, count, up_kind, w.packed_lane(up_kind, 0, width), width, up,
+                      count);
+    for (int64_t t = 0; t < width; ++t) {
+      float* hidden = hidden_->as<float>() + t * h.hidden_columns + before + first;
+      gate_up_(gate + t * count, up + t * count, count, hidden);
+    }
+  });
+}
+
+// The outputs of a token's experts are added up in ascending order, from 0 on, then what is shared.
 void Executor::expert_down(Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = plan_.header;
   const PlanShare own = share(w, phase.matrices[0].share);
@@ -120,9 +138,9 @@ void Executor::expert_down(Worker& w, const PlanPhase& phase) {
       std::memcpy(x, hidden_->as<float>() + from, floats(inner));
       x += inner;
     }
-    pack(w, phase, w.normed->as<float>(), inner, 0, width);
     const Matrix& matrix = rows(w, phase, 0, expert);
     const Activation kind = activation_of(matrix);
+    kernels_.pack(kind, w.normed->as<float>(), inner, width, w.packed_lane(kind, 0, width));
     float* y = w.product->as<float>();
     kernels_.multiply(matrix, 0, count, kind, w.packed_lane(kind, 0, width), width, y, count);
     const float* biases = weights_.layers[phase.layer].expert_down_bias;
@@ -130,6 +148,22 @@ void Executor::expert_down(Worker& w, const PlanPhase& phase) {
     for (const Routing::Use& use : uses) {
       add_scaled_to(out + use.token * hidden, y, use.weight, count);
       y += count;
+    }
+  }
+  if (h.shared_inner > 0) {
+    const Matrix& matrix = rows(w, phase, 1);  // the same rows
+    const Activation kind = activation_of(matrix);
+    float* x = w.normed->as<float>();
+    for (int64_t t = 0; t < pass_.width; ++t) {
+      const float* from = hidden_->as<float>() + t * h.hidden_columns + int64_t{h.chosen} * inner;
+      std::memcpy(x + t * h.shared_inner, from, floats(h.shared_inner));
+    }
+    void* packed = w.packed_lane(kind, 0, pass_.width);
+    kernels_.pack(kind, x, h.shared_inner, pass_.width, packed);
+    float* y = w.product->as<float>();
+    kernels_.multiply(matrix, 0, count, kind, packed, pass_.width, y, count);
+    for (int64_t t = 0; t < pass_.width; ++t) {
+      add_scaled_to(out + t * hidden, y + t * count, 1.0f, count);
     }
   }
   exchange_.wrote(w.index, out, count, pass_.width, hidden);

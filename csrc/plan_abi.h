@@ -9,9 +9,10 @@
 // Rows of a matrix are those of the group's lanes, lane after lane: row r is row r % rows of lane
 // group * group_lanes + r / rows. Rows of a head that reads all lanes are numbered once. Of
 // experts' matrices rows are one expert's: each has the same share of every expert, of the one
-// lane. Units of kAttend are (lane of the group, KV head of the lane, split), the last running
-// fastest; those of kGather are the elements (lane of the group, column), and those of kNormQk the
-// heads, of Q and then of K, of each lane of the group.
+// lane. Rows of kKUp and kVUp are those of one head after the other. Units of kAttend are (lane of
+// the group, KV head of the lane, split), the last running fastest; those of kGather are the
+// elements (lane of the group, column), and those of kNormQk the heads, of Q and then of K, of each
+// lane of the group.
 #pragma once
 
 #include <cstddef>
@@ -21,11 +22,11 @@
 
 namespace monolane {
 
-constexpr int32_t kPlanSchema = 2;
+constexpr int32_t kPlanSchema = 3;
 constexpr int32_t kNoWait = INT32_MIN;
 constexpr int32_t kNever = -1;  // the delay of lanes that never exchange
 constexpr int32_t kPlanMaxWidth = 64;
-constexpr int32_t kPlanMaxMatrices = 3;
+constexpr int32_t kPlanMaxMatrices = 4;
 constexpr int32_t kPlanRotaries = 2;
 
 enum class PhaseKind : int32_t {
@@ -42,6 +43,9 @@ enum class PhaseKind : int32_t {
   kRoute = 10,
   kExpertGateUp = 11,
   kExpertDown = 12,
+  kLatent = 13,
+  kExpand = 14,
+  kValues = 15,
 };
 
 enum class PlanBuffer : int32_t {
@@ -57,6 +61,8 @@ enum class PlanBuffer : int32_t {
   kLogits = 8,
   kUnnormed = 9,
   kRouted = 10,
+  kLatents = 11,
+  kHeads = 12,
 };
 
 enum class WeightRole : int32_t {
@@ -90,6 +96,15 @@ enum class WeightRole : int32_t {
   kExpertGateBias = 26,
   kExpertUpBias = 27,
   kExpertDownBias = 28,
+  kRouterCorrection = 29,
+  kSharedGate = 30,
+  kSharedUp = 31,
+  kSharedDown = 32,
+  kQDown = 33,
+  kKvDown = 34,
+  kKUp = 35,
+  kVUp = 36,
+  kKvUp = 37,
 };
 
 enum class PlanHead : int32_t {
@@ -120,6 +135,11 @@ enum class GateActivation : int32_t {
   kSilu = 0,
   kGeluTanh = 1,
   kClampedSwiglu = 2,
+};
+
+enum class ExpertScores : int32_t {
+  kSoftmax = 0,
+  kSigmoid = 1,
 };
 
 struct PlanShare {
@@ -157,9 +177,9 @@ struct PlanPhase {
   int32_t window;             // keys visible to a query in this layer, itself included; 0: all
   PlanRotary rotary;          // what turns this layer's queries and keys; kNone: nothing
   int32_t num_matrices;       // used entries of `matrices`
-  PlanMatrix matrices[3];     // used from the front
+  PlanMatrix matrices[4];     // used from the front
 };
-static_assert(sizeof(PlanPhase) == 104);
+static_assert(sizeof(PlanPhase) == 120);
 static_assert(offsetof(PlanPhase, kind) == 0);
 static_assert(offsetof(PlanPhase, layer) == 4);
 static_assert(offsetof(PlanPhase, wait_group) == 8);
@@ -188,14 +208,24 @@ struct PlanHeader {
   int32_t layers;               // N
   int32_t hidden;               // D
   int32_t intermediate;         // F, over all lanes
-  int32_t hidden_columns;       // of kHidden: F/L or k*X, whichever is more
+  int32_t hidden_columns;       // of kHidden: F/L or k*X + Xs, whichever is more
   int32_t experts;              // E of a layer that is a mixture; 0: there are no mixtures
   int32_t chosen;               // k: experts of a token
   int32_t expert_inner;         // X: inner width of an expert
   int32_t chosen_normalised;    // 1: the weights of the chosen add up to 1
+  ExpertScores expert_scores;   // what experts are chosen and weighted by
+  int32_t expert_groups;        // of consecutive experts
+  int32_t chosen_groups;        // of which alone a token's experts are chosen
+  int32_t group_best;           // experts whose scores, added up, count for their group
+  float expert_scale;           // of the weights of the chosen
+  int32_t shared_inner;         // Xs: inner width of what all tokens share; 0: nothing
   int32_t heads;                // H, over all lanes
-  int32_t kv_heads;             // K, over all lanes
-  int32_t head_dim;             // h
+  int32_t kv_heads;             // K, over all lanes; 1 where latents are cached
+  int32_t head_dim;             // h, of a cached key and a query that meets it; of latents R + r
+  int32_t rotary_dim;           // of these the last ones, which turn; h but for latents
+  int32_t latent;               // R: what of a cached key is its value; 0: values are cached
+  int32_t query_latent;         // Q: what queries are made of; 0: of the stream
+  float latent_eps;             // of the norms of latents
   int32_t vocab;                // V
   int32_t max_width;            // T: token positions of a pass at most
   int32_t context;              // tokens that a sequence may hold
@@ -219,7 +249,7 @@ struct PlanHeader {
   float query_scale;            // of the scores
   float amplitude[2];           // of cosine and sine, by PlanRotary
 };
-static_assert(sizeof(PlanHeader) == 168);
+static_assert(sizeof(PlanHeader) == 208);
 static_assert(offsetof(PlanHeader, schema) == 0);
 static_assert(offsetof(PlanHeader, phases) == 4);
 static_assert(offsetof(PlanHeader, share_tables) == 8);
@@ -236,30 +266,40 @@ static_assert(offsetof(PlanHeader, experts) == 48);
 static_assert(offsetof(PlanHeader, chosen) == 52);
 static_assert(offsetof(PlanHeader, expert_inner) == 56);
 static_assert(offsetof(PlanHeader, chosen_normalised) == 60);
-static_assert(offsetof(PlanHeader, heads) == 64);
-static_assert(offsetof(PlanHeader, kv_heads) == 68);
-static_assert(offsetof(PlanHeader, head_dim) == 72);
-static_assert(offsetof(PlanHeader, vocab) == 76);
-static_assert(offsetof(PlanHeader, max_width) == 80);
-static_assert(offsetof(PlanHeader, context) == 84);
-static_assert(offsetof(PlanHeader, attention_slots) == 88);
-static_assert(offsetof(PlanHeader, mlp_slots) == 92);
-static_assert(offsetof(PlanHeader, splits) == 96);
-static_assert(offsetof(PlanHeader, chunk) == 100);
-static_assert(offsetof(PlanHeader, format) == 104);
-static_assert(offsetof(PlanHeader, head) == 108);
-static_assert(offsetof(PlanHeader, rotary) == 112);
-static_assert(offsetof(PlanHeader, norm_per_lane) == 116);
-static_assert(offsetof(PlanHeader, final_norm_per_lane) == 120);
-static_assert(offsetof(PlanHeader, qkv_bias) == 124);
-static_assert(offsetof(PlanHeader, qk_norm) == 128);
-static_assert(offsetof(PlanHeader, norm_before) == 132);
-static_assert(offsetof(PlanHeader, norm_after) == 136);
-static_assert(offsetof(PlanHeader, activation) == 140);
-static_assert(offsetof(PlanHeader, leader) == 144);
-static_assert(offsetof(PlanHeader, norm_eps) == 148);
-static_assert(offsetof(PlanHeader, embedding_scale) == 152);
-static_assert(offsetof(PlanHeader, query_scale) == 156);
-static_assert(offsetof(PlanHeader, amplitude) == 160);
+static_assert(offsetof(PlanHeader, expert_scores) == 64);
+static_assert(offsetof(PlanHeader, expert_groups) == 68);
+static_assert(offsetof(PlanHeader, chosen_groups) == 72);
+static_assert(offsetof(PlanHeader, group_best) == 76);
+static_assert(offsetof(PlanHeader, expert_scale) == 80);
+static_assert(offsetof(PlanHeader, shared_inner) == 84);
+static_assert(offsetof(PlanHeader, heads) == 88);
+static_assert(offsetof(PlanHeader, kv_heads) == 92);
+static_assert(offsetof(PlanHeader, head_dim) == 96);
+static_assert(offsetof(PlanHeader, rotary_dim) == 100);
+static_assert(offsetof(PlanHeader, latent) == 104);
+static_assert(offsetof(PlanHeader, query_latent) == 108);
+static_assert(offsetof(PlanHeader, latent_eps) == 112);
+static_assert(offsetof(PlanHeader, vocab) == 116);
+static_assert(offsetof(PlanHeader, max_width) == 120);
+static_assert(offsetof(PlanHeader, context) == 124);
+static_assert(offsetof(PlanHeader, attention_slots) == 128);
+static_assert(offsetof(PlanHeader, mlp_slots) == 132);
+static_assert(offsetof(PlanHeader, splits) == 136);
+static_assert(offsetof(PlanHeader, chunk) == 140);
+static_assert(offsetof(PlanHeader, format) == 144);
+static_assert(offsetof(PlanHeader, head) == 148);
+static_assert(offsetof(PlanHeader, rotary) == 152);
+static_assert(offsetof(PlanHeader, norm_per_lane) == 156);
+static_assert(offsetof(PlanHeader, final_norm_per_lane) == 160);
+static_assert(offsetof(PlanHeader, qkv_bias) == 164);
+static_assert(offsetof(PlanHeader, qk_norm) == 168);
+static_assert(offsetof(PlanHeader, norm_before) == 172);
+static_assert(offsetof(PlanHeader, norm_after) == 176);
+static_assert(offsetof(PlanHeader, activation) == 180);
+static_assert(offsetof(PlanHeader, leader) == 184);
+static_assert(offsetof(PlanHeader, norm_eps) == 188);
+static_assert(offsetof(PlanHeader, embedding_scale) == 192);
+static_assert(offsetof(PlanHeader, query_scale) == 196);
+static_assert(offsetof(PlanHeader, amplitude) == 200);
 
 }  // namespace monolane

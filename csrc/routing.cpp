@@ -2,22 +2,43 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace monolane {
 
-Routing::Routing(int64_t experts, int64_t chosen, bool normalised, int64_t max_width)
-    : experts_(experts),
-      chosen_(chosen),
-      normalised_(normalised),
-      taken_(experts),
-      expert_(max_width * chosen),
-      weight_(max_width * chosen),
-      begin_(experts + 1),
-      uses_(max_width * chosen) {}
+namespace {
 
-void Routing::choose(const float* logits, int64_t width) {
+// By the branch that cannot overflow.
+float sigmoid(float x) {
+  const float e = std::exp(-std::abs(x));
+  return (x >= 0 ? 1.0f : e) / (1.0f + e);
+}
+
+// The largest of `count` numbers, of equal ones the first.
+int64_t largest(const float* x, int64_t count) { return std::max_element(x, x + count) - x; }
+
+constexpr float kOut = -std::numeric_limits<float>::infinity();  // ranks behind everything
+
+}  // namespace
+
+Routing::Routing(const PlanHeader& plan)
+    : plan_(plan),
+      experts_(plan.experts),
+      chosen_(plan.chosen),
+      taken_(experts_),
+      score_(experts_),
+      ranked_(experts_),
+      best_(plan.expert_groups),
+      open_(plan.expert_groups),
+      left_(experts_ / plan.expert_groups),
+      expert_(plan.max_width * chosen_),
+      weight_(plan.max_width * chosen_),
+      begin_(experts_ + 1),
+      uses_(plan.max_width * chosen_) {}
+
+void Routing::choose(const float* logits, const float* correction, int64_t width) {
   for (int64_t t = 0; t < width; ++t) {
-    choose_token(logits + t * experts_, static_cast<int32_t>(t));
+    choose_token(logits + t * experts_, correction, static_cast<int32_t>(t));
   }
   std::fill(begin_.begin(), begin_.end(), 0);
   for (int64_t i = 0; i < width * chosen_; ++i) ++begin_[expert_[i] + 1];
@@ -31,29 +52,59 @@ void Routing::choose(const float* logits, int64_t width) {
   begin_[0] = 0;
 }
 
-void Routing::choose_token(const float* logits, int32_t token) {
+void Routing::choose_token(const float* logits, const float* correction, int32_t token) {
+  const bool by_sigmoid = plan_.expert_scores == ExpertScores::kSigmoid;
+  const float peak = *std::max_element(logits, logits + experts_);
+  float all = 0;
+  for (int64_t e = 0; e < experts_; ++e) {
+    score_[e] = by_sigmoid ? sigmoid(logits[e]) : std::exp(logits[e] - peak);
+    all += score_[e];
+    ranked_[e] = (by_sigmoid ? score_[e] : logits[e]) + (correction == nullptr ? 0 : correction[e]);
+  }
+  if (plan_.chosen_groups < plan_.expert_groups) leave_groups();
   std::fill(taken_.begin(), taken_.end(), 0);
   for (int64_t i = 0; i < chosen_; ++i) {
     int64_t best = -1;
     for (int64_t e = 0; e < experts_; ++e) {
-      if (!taken_[e] && (best < 0 || logits[e] > logits[best])) best = e;
+      if (!taken_[e] && (best < 0 || ranked_[e] > ranked_[best])) best = e;
     }
     taken_[best] = 1;
   }
-  const float peak = *std::max_element(logits, logits + experts_);
-  float all = 0, served = 0;
+  float served = 0;
   int32_t* expert = expert_.data() + token * chosen_;
   float* weight = weight_.data() + token * chosen_;
   for (int64_t e = 0; e < experts_; ++e) {
-    const float part = std::exp(logits[e] - peak);
-    all += part;
     if (!taken_[e]) continue;
     *expert++ = static_cast<int32_t>(e);
-    *weight++ = part;
-    served += part;
+    *weight++ = score_[e];
+    served += score_[e];
   }
-  const float total = normalised_ ? served : all;
-  for (float* w = weight - chosen_; w != weight; ++w) *w /= total;
+  // Sigmoids may all be zero. Beside other sums 1e-20 is none, in float32.
+  const float total = plan_.chosen_normalised ? served + 1e-20f : by_sigmoid ? 1.0f : all;
+  for (float* w = weight - chosen_; w != weight; ++w) *w = *w / total * plan_.expert_scale;
+}
+
+// Ranks the experts of all groups but the chosen ones behind everything.
+void Routing::leave_groups() {
+  const int64_t groups = plan_.expert_groups, each = experts_ / groups;
+  for (int64_t g = 0; g < groups; ++g) {
+    std::copy_n(ranked_.data() + g * each, each, left_.data());
+    best_[g] = 0;
+    for (int32_t i = 0; i < plan_.group_best; ++i) {
+      const int64_t at = largest(left_.data(), each);
+      best_[g] += left_[at];
+      left_[at] = kOut;
+    }
+  }
+  std::fill(open_.begin(), open_.end(), 0);
+  for (int32_t i = 0; i < plan_.chosen_groups; ++i) {
+    const int64_t group = largest(best_.data(), groups);
+    open_[group] = 1;
+    best_[group] = kOut;
+  }
+  for (int64_t e = 0; e < experts_; ++e) {
+    if (!open_[e / each]) ranked_[e] = kOut;
+  }
 }
 
 }  // namespace monolane

@@ -8,6 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "plan_abi.h"
+
 namespace monolane {
 
 class Routing {
@@ -19,13 +21,14 @@ class Routing {
     float weight;
   };
 
-  // No experts: nothing is ever chosen. `normalised`: the weights of a token add up to 1.
-  Routing(int64_t experts, int64_t chosen, bool normalised, int64_t max_width);
+  // What the plan says of mixtures. No experts: nothing is ever chosen.
+  explicit Routing(const PlanHeader& plan);
 
   // Of logits [T, E] the k largest of each token, of equal ones the lowest index. Weights are of
   // the softmax over all E, in float32, summed in the order of the experts: the same for a token
-  // whatever tokens are beside it.
-  void choose(const float* logits, int64_t width);
+  // whatever tokens are beside it. Or by sigmoids, by groups: src/monolane/model/_experts.py.
+  // `correction` [E], of the router, or null.
+  void choose(const float* logits, const float* correction, int64_t width);
 
   // The tokens that an expert serves, in ascending order.
   std::span<const Use> of(int64_t expert) const {
@@ -33,11 +36,17 @@ class Routing {
   }
 
  private:
-  void choose_token(const float* logits, int32_t token);
+  void choose_token(const float* logits, const float* correction, int32_t token);
+  void leave_groups();
 
+  const PlanHeader& plan_;
   const int64_t experts_, chosen_;
-  const bool normalised_;
   std::vector<char> taken_;      // [E], of a token
+  std::vector<float> score_;     // [E]: sigmoids, or parts of the softmax that add up to anything
+  std::vector<float> ranked_;    // [E]: the largest are chosen
+  std::vector<float> best_;      // [groups]: the sum of a group's best
+  std::vector<char> open_;       // [groups]: those that are chosen
+  std::vector<float> left_;      // [E / groups]
   std::vector<int32_t> expert_;  // [T, k]
   std::vector<float> weight_;    // [T, k]
   std::vector<int32_t> begin_;   // [E + 1], of an expert's uses

@@ -71,6 +71,8 @@ struct WeightTable {
         return layer(index).sinks;
       case WeightRole::kRouterBias:
         return layer(index).router_bias;
+      case WeightRole::kRouterCorrection:
+        return layer(index).router_correction;
       case WeightRole::kExpertGateBias:
         return layer(index).expert_gate_bias;
       case WeightRole::kExpertUpBias:

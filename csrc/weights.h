@@ -1,7 +1,8 @@
 // The weights of a model as a loader hands them over.
 //
 // Shape legend: L lanes, D hidden, F intermediate, H query heads, K KV heads, h head_dim,
-// V vocabulary, E experts, X inner width of one.
+// V vocabulary, E experts, X inner width of one, Xs of what all tokens share beside them; of latent
+// attention Q and R latents, r turned and n not, v a head's value.
 #pragma once
 
 #include <cstdint>
@@ -44,21 +45,26 @@ struct Weight {
 
 // The weights of a layer, all lanes of a matrix one below the other: row = lane * rows + r.
 struct LayerWeights {
-  Weight q, k, v;   // [H*h, D], [K*h, D], [K*h, D]
-  Weight o;         // [L*D, H*h/L]
-  Weight gate, up;  // [F, D]
-  Weight down;      // [L*D, F/L]
+  Weight q, k, v;  // [H*h, D], [K*h, D], [K*h, D]
+  Weight o;        // [L*D, H*h/L]
+  // Of latent attention, of one lane, in place of k and v; q is then [H*(n+r), Q], or D without Q.
+  Weight q_down, kv_down;  // [Q, D], [R+r, D]
+  Weight k_up, v_up;       // [H*R, n], [H*v, R]
+  Weight gate, up;         // [F, D]
+  Weight down;             // [L*D, F/L]
   // Of a layer that is a mixture, in place of gate, up and down; of one lane.
   Weight router;                                            // [E, D]
   std::vector<Weight> expert_gate, expert_up, expert_down;  // of each expert [X, D], [X, D], [D, X]
+  Weight shared_gate, shared_up, shared_down;               // [Xs, D], [Xs, D], [D, Xs]
   // Those that a model does not have are null; the header says which it has.
   const float *attention_norm, *mlp_norm;            // [L, D] or [D], of what a module reads
   const float *post_attention_norm, *post_mlp_norm;  // the same of what a stream gains from it
   const float *q_bias, *k_bias, *v_bias;             // [H*h], [K*h], [K*h]
-  const float *q_norm, *k_norm;                      // [h]; over all heads: [H*h], [K*h]
-  const float *sinks, *o_bias;                       // [H], [D]
+  const float *q_norm, *k_norm;  // [h]; over all heads: [H*h], [K*h]; of latents: [Q], [R]
+  const float *sinks, *o_bias;   // [H], [D]
   const float *router_bias, *expert_gate_bias, *expert_up_bias;  // [E], [E, X], [E, X]
   const float* expert_down_bias;                                 // [E, D]
+  const float* router_correction;                                // [E]
 };
 
 struct ModelWeights {
@@ -91,6 +97,20 @@ struct ModelWeights {
         return w.up;
       case WeightRole::kDown:
         return w.down;
+      case WeightRole::kQDown:
+        return w.q_down;
+      case WeightRole::kKvDown:
+        return w.kv_down;
+      case WeightRole::kKUp:
+        return w.k_up;
+      case WeightRole::kVUp:
+        return w.v_up;
+      case WeightRole::kSharedGate:
+        return w.shared_gate;
+      case WeightRole::kSharedUp:
+        return w.shared_up;
+      case WeightRole::kSharedDown:
+        return w.shared_down;
       case WeightRole::kRouter:
         return w.router;
       case WeightRole::kExpertGate:

@@ -22,15 +22,18 @@ struct Executor::Worker {
       : index(worker),
         group(worker / plan.header.group_workers),
         weights(plan, weights, worker),
-        routing(plan.header.experts, plan.header.chosen, plan.header.chosen_normalised != 0,
-                plan.header.max_width) {
+        routing(plan.header) {
     const PlanHeader& h = plan.header;
     const int64_t lanes = h.group_lanes, width = h.max_width;
     first_lane = group * lanes;
     first_worker = group * h.group_workers;
     const int64_t concat = h.head == PlanHead::kConcat ? int64_t{h.lanes} * h.hidden : 0;
-    int64_t columns = std::max<int64_t>({h.hidden, concat, h.intermediate / h.lanes, h.expert_inner,
-                                         int64_t{h.heads} / h.lanes * h.head_dim});
+    int64_t columns = std::max<int64_t>({h.hidden, concat, h.latent});  // of any activations
+    for (const PlanPhase& phase : plan.phases) {
+      for (int32_t i = 0; i < phase.num_matrices; ++i) {
+        columns = std::max<int64_t>(columns, phase.matrices[i].columns);
+      }
+    }
     // The kinds in which activations are packed: one, unless formats are mixed.
     int64_t packed_bytes = 0;
     for (const PlanPhase& phase : plan.phases) {
@@ -55,8 +58,8 @@ struct Executor::Worker {
     for (const PlanShare& part : plan.shares) rows = std::max<int64_t>(rows, part.end - part.begin);
 
     x = std::make_unique<Arena>(floats(lanes * width * h.hidden));
-    normed = std::make_unique<Arena>(floats(std::max<int64_t>(
-        width * std::max<int64_t>(columns, h.hidden), int64_t{h.heads} * h.head_dim)));
+    normed = std::make_unique<Arena>(
+        floats(std::max<int64_t>(width * columns, int64_t{h.heads} * h.head_dim)));
     packed = std::make_unique<Arena>(static_cast<size_t>(packed_bytes));
     product = std::make_unique<Arena>(floats(2 * width * std::max<int64_t>(rows, 1)));
     sum = std::make_unique<Arena>(floats(h.hidden));
@@ -64,8 +67,8 @@ struct Executor::Worker {
     scores = std::make_unique<Arena>(
         floats(std::min(group, kAttendHeads) * std::max<int64_t>(h.chunk, 1)));
     partial = std::make_unique<Arena>(floats(group * (h.head_dim + 2)));
-    cosine = std::make_unique<Arena>(floats(kPlanRotaries * width * h.head_dim / 2));
-    sine = std::make_unique<Arena>(floats(kPlanRotaries * width * h.head_dim / 2));
+    cosine = std::make_unique<Arena>(floats(kPlanRotaries * width * h.rotary_dim / 2));
+    sine = std::make_unique<Arena>(floats(kPlanRotaries * width * h.rotary_dim / 2));
   }
 
   void* packed_lane(Activation activation, int64_t lane, int64_t width) const {
@@ -92,10 +95,30 @@ struct Executor::Worker {
   std::unique_ptr<Arena> sum;           // [D]
   std::unique_ptr<Arena> scores;        // [min(H/K, kAttendHeads), chunk]
   std::unique_ptr<Arena> partial;       // [H/K, h + 2]
-  std::unique_ptr<Arena> cosine, sine;  // [PlanRotary, max_width, h/2], times the amplitude
+  std::unique_ptr<Arena> cosine, sine;  // [PlanRotary, max_width, rotary_dim/2], times amplitude
   KeptParts kept;                       // of the group, in its first worker
   std::vector<Span> spans;
   Stream stream;  // where phases are timed
 };
+
+// Multiplies the worker's share of a matrix with the packed activations of each lane it falls on,
+// and hands each piece on: store(lane of the group, first row within the lane, rows, y [T, rows]).
+template <typename Store>
+void Executor::multiply(Worker& w, const PlanPhase& phase, int64_t index, Store store) {
+  const PlanMatrix& part = phase.matrices[index];
+  const Matrix& matrix = rows(w, phase, index);
+  const PlanShare own = share(w, part.share);
+  const Activation kind = activation_of(matrix);
+  for (int64_t row = own.begin; row < own.end;) {
+    const int64_t lane = row / part.rows, first = row % part.rows;
+    const int64_t count = std::min<int64_t>(own.end - row, part.rows - first);
+    const int64_t begin = row - own.begin;
+    float* y = w.product->as<float>();
+    kernels_.multiply(matrix, begin, begin + count, kind, w.packed_lane(kind, lane, pass_.width),
+                      pass_.width, y, count);
+    store(lane, first, count, y);
+    row += count;
+  }
+}
 
 }  // namespace monolane

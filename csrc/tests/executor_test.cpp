@@ -142,8 +142,15 @@ class StoredWeights {
     LayerWeights w{};
     w.attention_norm = vector(WeightRole::kAttentionNorm);
     w.q = matrix(WeightRole::kQ);
-    w.k = matrix(WeightRole::kK);
-    w.v = matrix(WeightRole::kV);
+    if (tensors.contains(WeightRole::kKvDown)) {
+      w.q_down = matrix(WeightRole::kQDown);
+      w.kv_down = matrix(WeightRole::kKvDown);
+      w.k_up = matrix(WeightRole::kKUp);
+      w.v_up = matrix(WeightRole::kVUp);
+    } else {
+      w.k = matrix(WeightRole::kK);
+      w.v = matrix(WeightRole::kV);
+    }
     w.q_norm = vector(WeightRole::kQNorm);
     w.k_norm = vector(WeightRole::kKNorm);
     w.o = matrix(WeightRole::kO);
@@ -156,6 +163,12 @@ class StoredWeights {
       w.expert_gate = experts(WeightRole::kExpertGate, count);
       w.expert_up = experts(WeightRole::kExpertUp, count);
       w.expert_down = experts(WeightRole::kExpertDown, count);
+      w.router_correction = vector(WeightRole::kRouterCorrection);
+      if (tensors.contains(WeightRole::kSharedGate)) {
+        w.shared_gate = matrix(WeightRole::kSharedGate);
+        w.shared_up = matrix(WeightRole::kSharedUp);
+        w.shared_down = matrix(WeightRole::kSharedDown);
+      }
     } else {
       w.gate = matrix(WeightRole::kGate);
       w.up = matrix(WeightRole::kUp, cut_ && index == 0 ? 1 : 0);

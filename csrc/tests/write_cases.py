@@ -25,6 +25,7 @@ from monolane.model import (
     NOW,
     Experts,
     Head,
+    Latent,
     LayerConfig,
     ModelConfig,
     QkNorm,
@@ -56,8 +57,8 @@ def models() -> tuple[ModelConfig, ...]:
     """Return models that go through all of the executor.
 
     A dense one whose heads are normed all at once; one with four norms a layer, two rotaries and
-    GELU; one with mixtures of experts; a Laneformer with every rule and a window; and one whose
-    head reads all lanes.
+    GELU; one with mixtures of experts; one with latent attention, chosen groups of experts and what
+    tokens share; a Laneformer with every rule and a window; and one whose head reads all lanes.
     """
     mixed = (
         LayerConfig(NEVER, NEVER, 24),
@@ -91,23 +92,40 @@ def models() -> tuple[ModelConfig, ...]:
             head=Head.MEAN,
             experts=Experts(6, 2, 32, normalised=True),
         ),
+        _config(
+            num_lanes=1,
+            layers=(LayerConfig(NOW, NOW), LayerConfig(NOW, NOW, 24, experts=True)),
+            head=Head.MEAN,
+            num_kv_heads=8,
+            head_dim=32 + 16,
+            latent=Latent(rank=32, query_rank=32, plain=32, turned=16, value=32),
+            experts=Experts(
+                *(6, 2, 32, True),
+                scores="sigmoid",
+                corrected=True,
+                groups=3,
+                chosen_groups=2,
+                group_best=2,
+                shared=32,
+            ),
+        ),
         _config(num_lanes=4, layers=mixed, head=Head.VOCAB_PARALLEL),
         _config(num_lanes=2, layers=(LayerConfig(NOW, NOW),) * 2, head=Head.MEAN),
     )
 
 
 def _config(**fields: Any) -> ModelConfig:
-    return ModelConfig(
-        family="laneformer",
-        hidden_size=64,
-        intermediate_size=128,
-        num_heads=8,
-        num_kv_heads=4,
-        head_dim=16,
-        vocab_size=96,
-        max_positions=CONTEXT,
-        **fields,
-    )
+    sizes: dict[str, Any] = {
+        "family": "laneformer",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_heads": 8,
+        "num_kv_heads": 4,
+        "head_dim": 16,
+        "vocab_size": 96,
+        "max_positions": CONTEXT,
+    }
+    return ModelConfig(**sizes | fields)
 
 
 def cases_of(config: ModelConfig, races: bool) -> list[tuple[str, int]]:
@@ -129,7 +147,7 @@ def blobs(races: bool) -> Iterator[bytes]:
         roles = [layer_roles(config, i) for i in range(config.num_layers)]
         yield np.array([len(each) for each in roles], np.int32).tobytes()
         for rotary in (config.rotary, config.local_rotary):
-            yield b"" if rotary is None else rotary.frequencies(config.head_dim).tobytes()
+            yield b"" if rotary is None else rotary.frequencies(config.rotary_dim).tobytes()
         yield _random(config, Role.FINAL_NORM, rng)[-1]
         for role in (Role.EMBEDDING, Role.HEAD):
             yield from _random(config, role, rng)

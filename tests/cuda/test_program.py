@@ -24,6 +24,7 @@ from monolane.model import (
     NOW,
     Experts,
     Head,
+    Latent,
     LayerConfig,
     ModelConfig,
     QkNorm,
@@ -238,6 +239,13 @@ REFUSED: dict[str, dict[str, Any]] = {
         "layers": (LayerConfig(NOW, NOW, experts=True),),
         "num_lanes": 1,
     },
+    "latent": {
+        "latent": Latent(rank=16, query_rank=None, plain=8, turned=8, value=8),
+        "head_dim": 16,
+        "num_kv_heads": 4,
+        "num_heads": 4,
+        "num_lanes": 1,
+    },
     "local_rotary": {"local_rotary": Rotary()},
     "layers.rotary": {
         "local_rotary": Rotary(),
@@ -287,11 +295,14 @@ def test_every_field_is_computed_or_refused() -> None:
         ("gpt_oss", "out_bias"),
         ("mixtral", "experts"),
         ("qwen3_moe", "experts"),
+        ("deepseek_v2", "latent"),
+        ("deepseek_v3", "latent"),
     ],
 )
 def test_families_with_such_fields_are_refused(kind: str, name: str) -> None:
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "vocab_size": 96}
     heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8}
+    heads["num_experts_per_tok"] = 2  # which DeepSeek-V2 has no default for
     config = parse_config({"model_type": kind, "max_position_embeddings": 64} | sizes | heads)
     with pytest.raises(BackendError, match=f"^{name}: the cuda backend does not compute it"):
         check_fit(config, "auto", H200, context=64, slots=1)

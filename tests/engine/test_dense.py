@@ -46,6 +46,26 @@ ODD = {
     "vocab_size": 97,
 }
 MIXTURE = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 38}
+MLA: dict[str, Any] = {
+    **ODD,
+    "num_key_value_heads": 6,
+    "q_lora_rank": 22,
+    "kv_lora_rank": 18,
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 14,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 12,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 26,
+    "n_shared_experts": 1,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.7,
+}
+del MLA["head_dim"]
+EVEN = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64}  # for codes
+SHARP = {"mscale": 1.0, "mscale_all_dim": 0.5}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama 2": ("Llama", {"num_key_value_heads": 8}),
     "Llama 3, grouped queries": ("Llama", {"rope_parameters": LLAMA3}),
@@ -114,6 +134,22 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_local_experts": 3, "num_experts_per_tok": 3, "sliding_window": 4, "head_dim": 8}
         | {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
     ),
+    "DeepSeek-V3": ("DeepseekV3", MLA | {"rope_parameters": YARN | SHARP}),
+    "DeepSeek-V3, halves, more experts shared": (
+        "DeepseekV3",
+        MLA
+        | {"rope_interleave": False, "n_shared_experts": 2, "norm_topk_prob": False}
+        | {"rope_parameters": YARN | {"attention_factor": 0.75}, "first_k_dense_replace": 0},
+    ),
+    "Kimi-K2": (
+        "DeepseekV3",
+        MLA | {"n_group": 1, "topk_group": 1, "rope_parameters": YARN | {"mscale_all_dim": 0.707}},
+    ),
+    "DeepSeek-V2": (
+        "DeepseekV2",
+        MLA | {"topk_method": "group_limited_greedy", "rope_parameters": YARN | SHARP},
+    ),
+    "DeepSeek-V2-Lite": ("DeepseekV2", MLA | {"q_lora_rank": None, "routed_scaling_factor": 1.0}),
     "OLMo 2": ("Olmo2", ODD),
     "OLMo 2, YaRN": ("Olmo2", ODD | {"rope_parameters": YARN, "num_key_value_heads": 3}),
     "Gemma 3": (
@@ -176,6 +212,9 @@ def write(folder: Path, kind: str = "Llama", **changes: Any) -> Any:
                 parameter += 0.3 * torch.randn_like(parameter)
             if name.endswith("gate_up_proj"):  # gates and ups beyond GPT-OSS's limit, 7
                 parameter *= 4
+        for name, correction in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):  # it decides about as often as scores do
+                correction += 0.3 * torch.randn_like(correction)
     model.save_pretrained(folder)
     return model
 
@@ -254,20 +293,26 @@ def test_what_is_written_says_the_same_to_transformers(
     np.testing.assert_array_equal(theirs(case).rendered, theirs(case).logits)
 
 
-@pytest.mark.parametrize("kind", ["Mixtral", "Qwen3Moe", "GptOss"])
+@pytest.mark.parametrize("kind", ["Mixtral", "Qwen3Moe", "GptOss", "DeepseekV2", "DeepseekV3"])
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_tied_experts_weigh_what_they_do_in_transformers(
     kind: str, backend: str, tmp_path: Path
 ) -> None:
     """Which of equals are chosen torch leaves open. So all experts tie, and all are alike."""
-    count = "num_experts" if kind == "Qwen3Moe" else "num_local_experts"
-    model = write(tmp_path, kind, **{count: 5, "num_experts_per_tok": 2}, num_hidden_layers=2)
+    if kind.startswith("Deepseek"):
+        model = write(tmp_path, kind, **MLA)
+    else:
+        count = "num_experts" if kind == "Qwen3Moe" else "num_local_experts"
+        model = write(tmp_path, kind, **{count: 5, "num_experts_per_tok": 2}, num_hidden_layers=2)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "experts" in name:
+            if ".experts" in name:
                 parameter[:] = parameter[:1].clone()
             if ".router." in name or ".mlp.gate.weight" in name:
                 parameter[:] = 0
+        for name, correction in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                correction[:] = 0
     model.save_pretrained(tmp_path)
     ids = np.arange(TOKENS)
     wanted = compute(model, ids)
@@ -295,12 +340,19 @@ def test_the_oracle_widens_16_bits_exactly(dtype: str, dense: Make, tmp_path: Pa
     assert np.array_equal(logits[0], logits[1])
 
 
-@pytest.mark.parametrize("kind", ["Mixtral", "Qwen3Moe"])
+@pytest.mark.parametrize("kind", ["Mixtral", "Qwen3Moe", "DeepseekV3"])
 def test_mixtures_of_experts_are_quantised(kind: str, dense: Make, tmp_path: Path) -> None:
     sizes = {"head_dim": 16, "num_hidden_layers": 2, "num_experts_per_tok": 2}
-    few = {"num_local_experts": 4} if kind == "Mixtral" else {"num_experts": 4}
     inner = {} if kind == "Mixtral" else {"moe_intermediate_size": 64, "mlp_only_layers": [1]}
-    source = dense(kind, **sizes, **few, **inner)
+    if kind == "DeepseekV3":  # whose kv_b_proj stays as it is
+        ranks = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 16}
+        groups = {"n_group": 2, "topk_group": 1, "first_k_dense_replace": 1}
+        heads = {"num_attention_heads": 8, "num_key_value_heads": 8}
+        few = {k: x for k, x in sizes.items() if k != "head_dim"}
+        source = dense(kind, **MLA | EVEN | few | heads | ranks | groups)
+    else:
+        few = {"num_local_experts": 4} if kind == "Mixtral" else {"num_experts": 4}
+        source = dense(kind, **sizes, **few, **inner)
     quantize_folder(source, tmp_path / "int8", Quantization(8))
     before, after = read_config(source), read_config(tmp_path / "int8")
     assert replace(after, quantization=None) == before

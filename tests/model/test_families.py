@@ -11,6 +11,7 @@ from monolane.model import (
     NOW,
     Experts,
     Head,
+    Latent,
     LayerConfig,
     LinearScaling,
     Llama3Scaling,
@@ -37,12 +38,15 @@ SIZES: dict[str, Any] = {
 LANES = {"num_lanes": 2, "broadcast_delay": 1}  # which dense families do not look at
 KINDS = [kind for family in FAMILIES for kind in family.model_types]
 DENSE = [kind for kind in KINDS if not kind.startswith("laneformer")]
+LATENT = ["deepseek_v2", "deepseek_v3", "kimi_k2"]
 
 
 def spelled(kind: str, **fields: Any) -> dict[str, Any]:
     """Return a config.json of a family: ``SIZES`` and ``fields``, where the family has them."""
     if kind == "gemma3":
         return {"model_type": kind, "text_config": SIZES | fields}
+    if kind == "deepseek_v2":  # which has no default for it
+        fields = {"num_experts_per_tok": 6} | fields
     return SIZES | {"model_type": kind} | (LANES if kind.startswith("laneformer") else {}) | fields
 
 
@@ -65,13 +69,23 @@ def test_what_a_family_reads_it_writes(kind: str, tied: bool) -> None:
 @pytest.mark.parametrize("kind", DENSE)
 def test_dense_families_are_one_lane_that_reduces_at_once(kind: str) -> None:
     config = parse_config(spelled(kind, head_dim=12))
-    assert (config.num_lanes, config.head, config.head_dim) == (1, Head.VOCAB_PARALLEL, 12)
+    latent = kind in LATENT
+    head_dim = 128 + 64 if latent else 12
+    assert (config.num_lanes, config.head, config.head_dim) == (1, Head.VOCAB_PARALLEL, head_dim)
     assert {x.attention_reduce for x in config.layers} == {NOW}
-    assert config.rotary.style == "half"
+    assert config.rotary.style == ("interleaved" if latent else "half")
     assert config.norm_eps == (1e-5 if kind in ("olmo2", "gpt_oss") else 1e-6)
     assert config.qkv_bias is (kind in ("qwen2", "gpt_oss"))
 
 
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 FEATURES = {
     "llama": (),
     "mixtral": ("experts",),
@@ -89,6 +103,7 @@ FEATURES = {
         "experts",
         "rotary.amplitude",
     ),
+    **dict.fromkeys(LATENT, ("latent", "experts")),
     "gemma3_text": (
         "local_rotary",
         "norm_offset",
@@ -227,6 +242,168 @@ def test_what_gpt_oss_may_not_say(fields: dict[str, Any], message: str) -> None:
         parse_config(spelled("gpt_oss", **fields))
 
 
+def test_kimi_k2_is_read_as_it_is_published() -> None:
+    """The fields of moonshotai/Kimi-K2-Instruct that say something of the arithmetic."""
+    config = parse_config(
+        {
+            "model_type": "kimi_k2",
+            "attention_bias": False,
+            "eos_token_id": 163585,
+            "first_k_dense_replace": 1,
+            "hidden_act": "silu",
+            "hidden_size": 7168,
+            "intermediate_size": 18432,
+            "kv_lora_rank": 512,
+            "max_position_embeddings": 131072,
+            "moe_intermediate_size": 2048,
+            "moe_layer_freq": 1,
+            "n_group": 1,
+            "n_routed_experts": 384,
+            "n_shared_experts": 1,
+            "norm_topk_prob": True,
+            "num_attention_heads": 64,
+            "num_experts_per_tok": 8,
+            "num_hidden_layers": 61,
+            "num_key_value_heads": 64,
+            "num_nextn_predict_layers": 0,
+            "q_lora_rank": 1536,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "rms_norm_eps": 1e-06,
+            "rope_theta": 50000.0,
+            "rope_scaling": {
+                "beta_fast": 1.0,
+                "beta_slow": 1.0,
+                "factor": 32.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "original_max_position_embeddings": 4096,
+                "type": "yarn",
+            },
+            "routed_scaling_factor": 2.827,
+            "scoring_func": "sigmoid",
+            "tie_word_embeddings": False,
+            "topk_group": 1,
+            "topk_method": "noaux_tc",
+            "v_head_dim": 128,
+            "vocab_size": 163840,
+        }
+    )
+    assert config.latent == Latent(rank=512, query_rank=1536, plain=128, turned=64, value=128)
+    assert config.experts == Experts(
+        384,
+        8,
+        2048,
+        normalised=True,
+        scores="sigmoid",
+        corrected=True,
+        group_best=2,
+        scale=2.827,
+        shared=2048,
+    )
+    assert [layer.experts for layer in config.layers] == [False] + [True] * 60
+    assert config.rotary == Rotary(50000.0, scaling=YarnScaling(32.0, 4096, 1.0, 1.0))
+    assert config.query_scale == pytest.approx(192**-0.5 * (0.1 * math.log(32) + 1) ** 2)
+    assert config.num_parameters == 1026408232448  # as its card says: 1 T
+    assert (config.cached_heads, config.cached_width, config.cached_lists) == (1, 576, 1)
+    assert round_trip(config) == replace(config, family="deepseek_v3")
+
+
+def test_deepseek_v2_lite_is_read_as_it_is_published() -> None:
+    config = parse_config(
+        {
+            "model_type": "deepseek_v2",
+            "attention_bias": False,
+            "first_k_dense_replace": 1,
+            "hidden_size": 2048,
+            "intermediate_size": 10944,
+            "kv_lora_rank": 512,
+            "max_position_embeddings": 163840,
+            "moe_intermediate_size": 1408,
+            "moe_layer_freq": 1,
+            "n_group": 1,
+            "n_routed_experts": 64,
+            "n_shared_experts": 2,
+            "norm_topk_prob": False,
+            "num_attention_heads": 16,
+            "num_experts_per_tok": 6,
+            "num_hidden_layers": 27,
+            "num_key_value_heads": 16,
+            "q_lora_rank": None,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "rope_scaling": {
+                "beta_fast": 32,
+                "beta_slow": 1,
+                "factor": 40,
+                "mscale": 0.707,
+                "mscale_all_dim": 0.707,
+                "original_max_position_embeddings": 4096,
+                "type": "yarn",
+            },
+            "rope_theta": 10000,
+            "routed_scaling_factor": 1.0,
+            "scoring_func": "softmax",
+            "topk_group": 1,
+            "topk_method": "greedy",
+            "v_head_dim": 128,
+            "vocab_size": 102400,
+        }
+    )
+    assert config.latent == Latent(rank=512, query_rank=None, plain=128, turned=64, value=128)
+    assert config.experts == Experts(64, 6, 1408, normalised=False, shared=2816)
+    assert config.num_parameters == 15706484224  # as its card says: 15.7 billion
+    assert config.rotary.amplitude == 1
+    assert round_trip(config) == config
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        ("deepseek_v3", {"attention_bias": True}, "attention_bias: expected false"),
+        ("deepseek_v3", {"scoring_func": "softmax"}, "scoring_func: expected one of 'sigmoid'"),
+        ("deepseek_v3", {"topk_method": "greedy"}, "topk_method: expected one of 'noaux_tc'"),
+        ("deepseek_v3", {"moe_layer_freq": 2}, "moe_layer_freq: expected 1"),
+        ("deepseek_v3", {"qk_rope_head_dim": 7}, "expected an even part that is turned"),
+        ("deepseek_v3", {"kv_lora_rank": 0}, "kv_lora_rank: expected an integer"),
+        ("deepseek_v3", {"rope_scaling": LLAMA3}, "'default', 'yarn', got 'llama3'"),
+        ("deepseek_v3", {"first_k_dense_replace": 0, "n_group": 3}, "groups that divides 256"),
+        ("deepseek_v3", {"first_k_dense_replace": 0, "topk_group": 9}, "1 to 8 chosen groups"),
+        (
+            "deepseek_v3",
+            {"first_k_dense_replace": 0, "n_group": 64, "topk_group": 1},
+            "at most 4 chosen for a token, of 1 groups of 4, got 8",
+        ),
+        (
+            "deepseek_v3",
+            {"first_k_dense_replace": 0, "n_group": 256, "topk_group": 8},
+            "1 to 1 of a group to count",
+        ),
+        ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob: expected false"),
+        ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method: expected one of 'greedy'"),
+        ("deepseek_v2", {"topk_method": "group_limited_greedy"}, "n_group: expected an integer"),
+    ],
+)
+def test_what_deepseek_may_not_say(kind: str, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_config(spelled(kind, **fields))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"head_dim": 8}, "latent: expected head_dim 192 and num_kv_heads 8"),
+        ({"qkv_bias": True}, "qkv_bias: expected False where attention is latent"),
+        ({"qk_norm": QkNorm.HEAD}, "qk_norm: expected None where attention is latent"),
+        ({"num_lanes": 2}, "latent: expected one lane, got 2"),
+    ],
+)
+def test_what_does_not_go_with_latents(change: dict[str, Any], message: str) -> None:
+    config = parse_config(spelled("deepseek_v3"))
+    with pytest.raises(ConfigError, match=message):
+        replace(config, **change)
+
+
 @pytest.mark.parametrize("kind", DENSE)
 def test_layer_types_that_are_none(kind: str) -> None:
     for wrong in ("full_attention", ["full_attention"] * 2, ["chunked_attention"] * 3, [1, 2, 3]):
@@ -242,17 +419,7 @@ def test_a_dense_config_is_not_written_as_a_laneformer() -> None:
         render_config(replace(dense, family="laneformer", qkv_bias=False))
 
 
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 4.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
-
-
-@pytest.mark.parametrize("kind", [kind for kind in DENSE if not kind.startswith("gemma3")])
+@pytest.mark.parametrize("kind", [x for x in DENSE if x not in LATENT and x[:6] != "gemma3"])
 @pytest.mark.parametrize("newer", [False, True])
 @pytest.mark.parametrize(
     ("stretch", "expected"),
@@ -402,7 +569,8 @@ def test_what_is_refused(kind: str, fields: dict[str, Any], message: str) -> Non
         ("gemma", "Gemma 3 is read"),
         ("gemma2", "it caps scores and logits"),
         ("olmo", "its norms have no scales"),
-        ("qwen2_moe", "it has an expert that all tokens share"),
+        ("qwen2_moe", "what its tokens share has a gate"),
+        ("deepseek_v32", "it chooses the keys that it attends to"),
     ],
 )
 def test_families_that_are_refused_with_a_reason(kind: str, why: str) -> None:

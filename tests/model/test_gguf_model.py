@@ -117,6 +117,14 @@ def test_which_pairs_turn_together(architecture: str, style: str) -> None:
         assert config.local_rotary.style == style
 
 
+@pytest.mark.parametrize("architecture", ["deepseek2", "qwen2moe"])
+def test_architectures_that_are_not_read(architecture: str) -> None:
+    fields = metadata(architecture, expert_count=8, expert_used_count=2)
+    message = f"architecture: expected one of .* with experts, got '{architecture}'"
+    with pytest.raises(ConfigError, match=message):
+        parse(fields)
+
+
 def test_families_have_their_own_arithmetic() -> None:
     assert parse(metadata("qwen2")).qkv_bias
     assert parse(metadata("qwen3")).qk_norm is QkNorm.HEAD

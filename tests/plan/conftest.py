@@ -15,6 +15,7 @@ from monolane.model import (
     Checkpoint,
     Experts,
     Head,
+    Latent,
     LayerConfig,
     ModelConfig,
     QkNorm,
@@ -52,6 +53,11 @@ def _config(**changes: Any) -> ModelConfig:
     return ModelConfig(**(base | changes))
 
 
+def _latent(latent: Latent, **changes: Any) -> ModelConfig:
+    sizes = {"num_lanes": 1, "num_kv_heads": 8, "head_dim": latent.head, "latent": latent}
+    return _config(**sizes | changes)
+
+
 CONFIGS = {
     "mixture": _config(
         num_lanes=1,
@@ -68,6 +74,25 @@ CONFIGS = {
         out_bias=True,
         attention_sinks=True,
         activation="clamped_swiglu",
+    ),
+    "latent": _latent(Latent(rank=11, query_rank=9, plain=6, turned=4, value=7)),
+    "latent_mixture": _latent(
+        Latent(rank=7, query_rank=None, plain=5, turned=2, value=4),
+        attention_sinks=True,
+        norm_before=False,
+        norm_after=True,
+        rotary=Rotary(style="half"),
+        experts=Experts(
+            *(8, 3, 14, True),
+            scores="sigmoid",
+            corrected=True,
+            groups=4,
+            chosen_groups=2,
+            group_best=2,
+            scale=1.7,
+            shared=18,
+        ),
+        layers=(*DENSE, MIXTURE, replace(MIXTURE, window=5)),
     ),
     "sinks_of_lanes": _config(num_lanes=2, attention_sinks=True, activation="clamped_swiglu"),
     "dense": _config(num_lanes=1, rotary=Rotary(style="half"), qkv_bias=True),

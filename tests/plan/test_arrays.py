@@ -91,7 +91,7 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
     assert header.pop("norm_eps") == pytest.approx(1e-5)
     assert header.pop("query_scale") == np.float32(96**-0.5)
     assert header == {
-        "schema": 2,
+        "schema": 3,
         "phases": 78,
         "share_tables": 6,  # K and V are alike, and OUT and DOWN
         "workers": 128,
@@ -107,9 +107,19 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
         "chosen": 0,
         "expert_inner": 0,
         "chosen_normalised": 0,
+        "expert_scores": 0,
+        "expert_groups": 1,
+        "chosen_groups": 1,
+        "group_best": 1,
+        "expert_scale": 1.0,
+        "shared_inner": 0,
         "heads": 32,
         "kv_heads": 16,
         "head_dim": 96,
+        "rotary_dim": 96,
+        "latent": 0,
+        "query_latent": 0,
+        "latent_eps": 0.0,
         "vocab": 32000,
         "max_width": 64,
         "context": 2048,

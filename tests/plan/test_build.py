@@ -167,7 +167,34 @@ def test_shapes_of_the_buffers() -> None:
         Buffer.LOGITS: (4, 32000),
         Buffer.UNNORMED: (8, 4, 0),
         Buffer.ROUTED: (1, 4, 0),
+        Buffer.LATENTS: (1, 4, 0),
+        Buffer.HEADS: (1, 4, 0),
     }
+
+
+def test_shapes_where_attention_is_latent(
+    configs: dict[str, ModelConfig], device_of: DeviceOf
+) -> None:
+    plan = build(configs["latent"], device_of(8), "bfloat16", max_width=4)
+    assert plan.splits == 8  # of the one KV head, whatever the number of heads
+    shapes = {
+        Buffer.QUERY: (1, 4, 8 * (11 + 4)),
+        Buffer.KEY_VALUE: (3, 1, 1, 64, 1, 11 + 4),
+        Buffer.ATTENTION: (1, 8, 4, 8, 11 + 4 + 2),
+        Buffer.LATENTS: (1, 4, 9 + 11 + 4),
+        Buffer.HEADS: (1, 4, 8 * 7),
+    }
+    assert {buffer: plan.shape(buffer) for buffer in shapes} == shapes
+
+
+def test_whole_heads_of_queries_and_their_second_product_are_one_worker_s(
+    configs: dict[str, ModelConfig], device_of: DeviceOf
+) -> None:
+    query, up = (
+        build(configs["latent"], device_of(3), "bfloat16").find(PhaseKind.EXPAND, 0).matrices
+    )
+    assert query.share.bounds == tuple(10 * head for head in (0, 3, 6, 8))
+    assert up.share.bounds == tuple(11 * head for head in (0, 3, 6, 8))
 
 
 @pytest.mark.parametrize(

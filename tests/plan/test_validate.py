@@ -271,6 +271,31 @@ def test_gate_and_up_apart(plan: Plan) -> None:
     assert seen(broken, "GATE_UP 0: expected gate and up to be shared out alike")
 
 
+def test_heads_of_latent_attention_apart(
+    configs: dict[str, ModelConfig], device_of: DeviceOf
+) -> None:
+    plan = build(configs["latent"], device_of(3), "bfloat16")
+    phase = plan.find(PhaseKind.EXPAND, 1)
+    query, up = phase.matrices
+    for bounds in ((0, 22, 66, 88), (0, 32, 66, 88)):  # other heads; amid one
+        apart = replace(up, share=Share(Scope.GROUP, bounds))
+        broken = changed(plan, phase.index, matrices=(query, apart))
+        assert seen(broken, "EXPAND 1: expected queries and their second product")
+
+
+def test_parts_of_a_mixture_apart(configs: dict[str, ModelConfig], device_of: DeviceOf) -> None:
+    plan = build(configs["latent_mixture"], device_of(3), "bfloat16")
+    for kind, message in (
+        (PhaseKind.EXPERT_GATE_UP, "gate and up to be shared out alike"),
+        (PhaseKind.EXPERT_DOWN, "all that is added up of a mixture"),
+    ):
+        phase = plan.find(kind, 1)
+        *others, last = phase.matrices
+        apart = replace(last, share=Share(Scope.GROUP, (0, 1, 2, last.share.total)))
+        broken = changed(plan, phase.index, matrices=(*others, apart))
+        assert seen(broken, f"{phase.name}: expected {message}")
+
+
 def test_weights_left_out_or_misshapen(plan: Plan) -> None:
     phase = plan.find(PhaseKind.QKV, 2)
     q, k, v = phase.matrices

@@ -74,7 +74,7 @@ def hand_over(weights: Weights, config: ModelConfig, arithmetic: Arithmetic) -> 
                 _set_coded(found, role, layer, one, wanted, LaneCut(), expert)
     for i, rotary in enumerate((config.rotary, config.local_rotary)):  # PlanRotary
         if rotary is not None:
-            found.table.set_vector(_FREQUENCIES, i, rotary.frequencies(config.head_dim))
+            found.table.set_vector(_FREQUENCIES, i, rotary.frequencies(config.rotary_dim))
     return found
 
 
@@ -242,5 +242,8 @@ def _bytes(array: Array) -> Array:
 def check_config(config: ModelConfig) -> None:
     """Refuse what the kernels do not hold."""
     config.check_features("cpu", *COMMON_FEATURES)
-    if config.head_dim > 1024:
-        raise BackendError(f"head_dim: the CPU backend holds at most 1024, got {config.head_dim}")
+    if config.cached_width > 1024:
+        name = "head_dim" if config.latent is None else "latent"
+        raise BackendError(
+            f"{name}: the CPU backend holds keys of at most 1024 numbers, got {config.cached_width}"
+        )

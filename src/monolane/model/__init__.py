@@ -36,6 +36,7 @@ from monolane.model._gguf import GgufFile
 from monolane.model._gguf_model import GgufModel, is_gguf, read_config
 from monolane.model._heads import Heads, is_heads
 from monolane.model._lanes import LaneCut, find_lanes, in_lanes, lane_cut
+from monolane.model._latent import Latent
 from monolane.model._quantization import Quantization
 from monolane.model._quantize import MatrixError, QuantizeReport, quantize_folder, repack_folder
 from monolane.model._quantized import Blocks, Quantized, quantize_matrix
@@ -85,6 +86,7 @@ __all__ = [
     "Head",
     "Heads",
     "LaneCut",
+    "Latent",
     "LayerConfig",
     "LayerRotary",
     "LinearScaling",

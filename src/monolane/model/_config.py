@@ -13,6 +13,7 @@ from typing import Any, Literal
 from monolane.errors import BackendError, ConfigError
 from monolane.model._experts import Experts
 from monolane.model._fields import MAX_SIZE
+from monolane.model._latent import Latent
 from monolane.model._quantization import Quantization
 from monolane.model._reduce import Reduce
 from monolane.model._rotary import Rotary
@@ -43,6 +44,7 @@ COMMON_FEATURES = (
     "experts",
     "attention_sinks",
     "out_bias",
+    "latent",
 )
 
 
@@ -89,7 +91,7 @@ class ModelConfig:
     intermediate_size: int  # F, of the MLPs that are no mixtures
     num_heads: int  # H, query heads
     num_kv_heads: int  # K
-    head_dim: int  # h
+    head_dim: int  # h, of a query and a key
     vocab_size: int  # V
     max_positions: int  # trained context, in tokens
     num_lanes: int  # L
@@ -107,6 +109,7 @@ class ModelConfig:
     # Each query head has a score of its own in the softmax's denominator, which has no value.
     attention_sinks: bool = feature(False)
     qk_norm: QkNorm | None = feature(None)
+    latent: Latent | None = feature(None)  # what keys and values are made of, in place of K and V
     query_scale: float | None = feature(None)  # of the scores; None: 1 / sqrt(head_dim)
     # Of the gate; "gelu_tanh": by GELU's tanh formula. "clamped_swiglu" is of gate and up both:
     # g * sigmoid(1.702 g) * (u + 1), g at most 7 and u from -7 to 7 (GPT-OSS).
@@ -122,6 +125,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         self._check_sizes()
+        self._check_latent()
         self._check_lanes()
         self._check_layers()
         self._check_experts()
@@ -132,6 +136,31 @@ class ModelConfig:
     def num_layers(self) -> int:
         """Number of layers, N."""
         return len(self.layers)
+
+    @property
+    def rotary_dim(self) -> int:
+        """Numbers of a head's query and key that the rotary embedding turns, the last ones."""
+        return self.head_dim if self.latent is None else self.latent.turned
+
+    @property
+    def cached_heads(self) -> int:
+        """KV heads of a cache, over all lanes; all heads share a latent."""
+        return self.num_kv_heads if self.latent is None else 1
+
+    @property
+    def cached_width(self) -> int:
+        """Numbers of a cached key; a latent is a key and, without its last part, a value."""
+        return self.head_dim if self.latent is None else self.latent.cached
+
+    @property
+    def cached_lists(self) -> int:
+        """Vectors that a cache keeps of a token, a layer and a KV head: key and value, or both."""
+        return 2 if self.latent is None else 1
+
+    @property
+    def out_columns(self) -> int:
+        """Columns of the matrix behind attention, over all lanes: the values of all heads."""
+        return self.num_heads * (self.head_dim if self.latent is None else self.latent.value)
 
     @property
     def final_norm_per_lane(self) -> bool:
@@ -145,7 +174,8 @@ class ModelConfig:
         norm = d * (lanes if self.norm_scale_per_lane else 1)
         final_norm = d * (lanes if self.final_norm_per_lane else 1)
         qkv_rows = (self.num_heads + 2 * self.num_kv_heads) * h
-        attention = (qkv_rows + self.num_heads * h) * d + (qkv_rows if self.qkv_bias else 0)
+        attention = qkv_rows * d if self.latent is None else self._latent_parameters(self.latent)
+        attention += self.out_columns * d + (qkv_rows if self.qkv_bias else 0)
         attention += d * self.out_bias + self.num_heads * self.attention_sinks
         qk_norms = {None: 0, QkNorm.HEAD: 2, QkNorm.ALL: self.num_heads + self.num_kv_heads}
         norms = 2 * norm * (self.norm_before + self.norm_after) + h * qk_norms[self.qk_norm]
@@ -155,9 +185,18 @@ class ModelConfig:
         if mixture is not None:
             mlps += mixtures * mixture.count * (3 * mixture.inner + 1) * d
             mlps += mixtures * mixture.biases * mixture.count * (2 * mixture.inner + d + 1)
+            mlps += mixtures * (3 * mixture.shared * d + mixture.corrected * mixture.count)
         layers = self.num_layers * (attention + norms) + mlps
         head = 0 if self.tie_embeddings else self.vocab_size * self.head_inputs
         return self.vocab_size * d + layers + final_norm + head
+
+    def _latent_parameters(self, latent: Latent) -> int:
+        """Return the weights of a layer's attention but for the matrix behind it."""
+        d, queries = self.hidden_size, self.num_heads * latent.head
+        made_of = d if latent.query_rank is None else latent.query_rank
+        query = queries * made_of + (0 if latent.query_rank is None else made_of * (d + 1))
+        ups = self.num_heads * (latent.plain + latent.value) * latent.rank
+        return query + latent.cached * d + latent.rank + ups
 
     @property
     def stored_dtype(self) -> str:
@@ -209,7 +248,7 @@ class ModelConfig:
                 raise ConfigError(f"{name}: expected 1 to {MAX_SIZE}, got {value}")
         if not 1 <= self.num_layers <= MAX_LAYERS:
             raise ConfigError(f"layers: expected 1 to {MAX_LAYERS} layers, got {self.num_layers}")
-        if self.head_dim % 2:
+        if self.latent is None and self.head_dim % 2:
             raise ConfigError(
                 f"head_dim: expected an even size, as rotary pairs need, got {self.head_dim}"
             )
@@ -233,6 +272,27 @@ class ModelConfig:
             raise ConfigError(
                 f"dtype: expected one of {', '.join(WEIGHT_DTYPES)}, got {self.dtype!r}"
             )
+
+    def _check_latent(self) -> None:
+        latent = self.latent
+        if latent is None:
+            return
+        if (self.head_dim, self.num_kv_heads) != (latent.head, self.num_heads):
+            raise ConfigError(
+                f"latent: expected head_dim {latent.head} and num_kv_heads {self.num_heads}, which "
+                f"its sizes say, got {self.head_dim} and {self.num_kv_heads}"
+            )
+        if self.num_lanes > 1:
+            raise ConfigError(
+                f"latent: expected one lane, got {self.num_lanes}: a latent is not dealt out to "
+                "lanes yet"
+            )
+        for name in ("qkv_bias", "qk_norm"):
+            if getattr(self, name):
+                raise ConfigError(
+                    f"{name}: expected {False if name == 'qkv_bias' else None} where attention is "
+                    f"latent, got {getattr(self, name)}"
+                )
 
     def _check_lanes(self) -> None:
         shared = ["num_heads", "num_kv_heads", "intermediate_size"]
@@ -317,11 +377,17 @@ class ModelConfig:
             )
         columns = {
             "hidden_size": self.hidden_size,
-            "num_heads * head_dim / lanes": self.num_heads * self.head_dim // lanes,
+            "num_heads * head_dim / lanes": self.out_columns // lanes,
             "intermediate_size / lanes": self.intermediate_size // lanes,
         }
+        if self.latent is not None:
+            columns |= {f"latent.{x}": getattr(self.latent, x) for x in ("rank", "plain")}
+            if self.latent.query_rank is not None:
+                columns["latent.query_rank"] = self.latent.query_rank
         if self.experts is not None:
             columns["experts.inner"] = self.experts.inner
+            if self.experts.shared:
+                columns["experts.shared"] = self.experts.shared
             if all(layer.experts for layer in self.layers):
                 del columns["intermediate_size / lanes"]
         for name, value in columns.items():

@@ -6,12 +6,23 @@ weighted by p, or where ``normalised`` by p over the sum of the chosen p. Their 
 in ascending order of the experts, whatever the order of their weights: so no bit depends on which
 other tokens a pass carries.
 
-With ``biases`` each product of router and experts has one, added to it at once.
+What some families have besides, each by itself:
+
+biases      each product of router and experts has one, added to it at once
+scores      "sigmoid": p_e = sigmoid(l_e), and the largest p are chosen instead of the largest l
+corrected   chosen by p_e + c_e, of which c is a weight of the router; the weights are p still
+groups      experts are so many groups of consecutive ones. ``chosen_groups`` of them, with the
+            largest sums of their ``group_best`` largest p + c, are all that is chosen from; of
+            equal groups, too, the first wins
+scale       the weights are multiplied by it at last
+shared      inner width of one more MLP, of all tokens, whose output is added behind the experts'
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from monolane.errors import ConfigError
+from monolane.model._fields import MAX_SIZE
 
 # More than any published model has; bounds what a hostile config.json can make us allocate.
 MAX_EXPERTS = 4096
@@ -26,6 +37,13 @@ class Experts:
     inner: int  # X, inner width of one expert's MLP
     normalised: bool  # the weights of the chosen add up to 1
     biases: bool = False  # of the router, and of each expert's gate, up and down
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    corrected: bool = False
+    groups: int = 1
+    chosen_groups: int = 1
+    group_best: int = 1
+    scale: float = 1.0
+    shared: int = 0  # 0: there is none
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MAX_EXPERTS:
@@ -34,6 +52,39 @@ class Experts:
             raise ConfigError(
                 f"experts: expected 1 to {self.count} chosen for a token, which are all there are, "
                 f"got {self.chosen}"
+            )
+        self._check_groups()
+        if not 0 < self.scale < 1e30:
+            raise ConfigError(f"experts: expected a scale above 0, got {self.scale}")
+        if not 0 <= self.shared <= MAX_SIZE:
+            raise ConfigError(
+                f"experts: expected a shared width of 0 to {MAX_SIZE}, got {self.shared}"
+            )
+
+    def _check_groups(self) -> None:
+        if self.groups < 1 or self.count % self.groups:
+            raise ConfigError(
+                f"experts: expected a number of groups that divides {self.count}, the experts of "
+                f"a layer, got {self.groups}"
+            )
+        if not 1 <= self.chosen_groups <= self.groups:
+            raise ConfigError(
+                f"experts: expected 1 to {self.groups} chosen groups, got {self.chosen_groups}"
+            )
+        each = self.count // self.groups
+        if self.chosen > self.chosen_groups * each:
+            raise ConfigError(
+                f"experts: expected at most {self.chosen_groups * each} chosen for a token, of "
+                f"{self.chosen_groups} groups of {each}, got {self.chosen}"
+            )
+        if not 1 <= self.group_best <= each:
+            raise ConfigError(
+                f"experts: expected 1 to {each} of a group to count for it, got {self.group_best}"
+            )
+        if self.scores == "softmax" and (self.corrected or self.group_best > 1):
+            raise ConfigError(
+                "experts: expected scores by sigmoid where they are corrected or added up, got "
+                "softmax, whose largest are those of the logits"
             )
 
     def active(self, width: int) -> float:

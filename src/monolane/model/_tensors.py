@@ -7,6 +7,7 @@ from math import prod
 
 from monolane.errors import ConfigError
 from monolane.model._config import Head, ModelConfig, QkNorm
+from monolane.model._latent import Latent
 from monolane.model._quantization import Quantization
 
 
@@ -28,8 +29,8 @@ class Role(StrEnum):
     DOWN = "down"  # [L, D, F/L]
     FINAL_NORM = "final_norm"  # [L, D] or [1, D]
     HEAD = "head"  # [L, V/L, D] if vocabulary-parallel, else [1, V, D] or [1, V, L*D]
-    Q_NORM = "q_norm"  # [1, h], or [1, H*h] where all heads are normed at once
-    K_NORM = "k_norm"  # [1, h] or [1, K*h]
+    Q_NORM = "q_norm"  # [1, h], or [1, H*h] where all heads are normed at once; of a latent [1, Q]
+    K_NORM = "k_norm"  # [1, h] or [1, K*h]; of a latent [1, R]
     POST_ATTENTION_NORM = "post_attention_norm"  # as ATTENTION_NORM
     POST_MLP_NORM = "post_mlp_norm"  # as ATTENTION_NORM
     ROUTER = "router"  # [1, E, D], of a layer that is a mixture
@@ -42,6 +43,17 @@ class Role(StrEnum):
     EXPERT_GATE_BIAS = "expert_gate_bias"  # [1, E, X]
     EXPERT_UP_BIAS = "expert_up_bias"  # [1, E, X]
     EXPERT_DOWN_BIAS = "expert_down_bias"  # [1, E, D]
+    ROUTER_CORRECTION = "router_correction"  # [1, E]
+    SHARED_GATE = "shared_gate"  # [1, Xs, D], Xs the width that a mixture's tokens share
+    SHARED_UP = "shared_up"  # [1, Xs, D]
+    SHARED_DOWN = "shared_down"  # [1, D, Xs]
+    # Where attention is latent, see _latent.py. Q is there too, [1, H*h, Q or D].
+    Q_DOWN = "q_down"  # [1, Q, D]
+    KV_DOWN = "kv_down"  # [1, R + r, D]
+    K_UP = "k_up"  # [H, R, n]: of each head the matrix that is applied to its query
+    V_UP = "v_up"  # [H, v, R]
+    # In files alone: of each head the n rows of what K_UP is turned, then those of V_UP.
+    KV_UP = "kv_up"  # [1, H*(n + v), R]
 
 
 # Of these a layer has one for each expert.
@@ -59,14 +71,20 @@ VECTORS = frozenset(
         Role.EXPERT_GATE_BIAS,
         Role.EXPERT_UP_BIAS,
         Role.EXPERT_DOWN_BIAS,
+        Role.ROUTER_CORRECTION,
     )
 )
 
 # What is quantised: matrices that meet activations. Embedding rows are looked up, one a token, and
 # vectors are too small to matter. A tied head is the embedding, so it stays as that is stored. A
-# router stays too: it is small, and what it decides is a jump.
+# router stays too: it is small, and what it decides is a jump. So does KV_UP: groups of its columns
+# are none of K_UP's.
 MATRICES = frozenset(
-    (Role.Q, Role.K, Role.V, Role.O, Role.GATE, Role.UP, Role.DOWN, Role.HEAD, *EXPERT_ROLES),
+    (
+        *(Role.Q, Role.K, Role.V, Role.O, Role.Q_DOWN, Role.KV_DOWN),
+        *(Role.GATE, Role.UP, Role.DOWN, Role.SHARED_GATE, Role.SHARED_UP, Role.SHARED_DOWN),
+        *(Role.HEAD, *EXPERT_ROLES),
+    )
 )
 
 
@@ -95,7 +113,8 @@ class Part(StrEnum):
 def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tuple[int, ...]:
     """Return the shape of a tensor as executors see it, lanes first (the embedding has none).
 
-    Of experts' matrices it is that of one. ``part`` asks for the codes or the scales of a quantised
+    K_UP and V_UP have the heads in the lanes' place: their products, too, are each one's own. Of
+    experts' matrices it is that of one. ``part`` asks for the codes or the scales of a quantised
     tensor.
     """
     lanes, d = config.num_lanes, config.hidden_size
@@ -108,6 +127,7 @@ def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tupl
     experts, inner = (
         (0, 0) if config.experts is None else (config.experts.count, config.experts.inner)
     )
+    shared = 0 if config.experts is None else config.experts.shared
     shapes: dict[Role, tuple[int, ...]] = {
         Role.EMBEDDING: (config.vocab_size, d),
         Role.ATTENTION_NORM: (norm_lanes, d),
@@ -121,7 +141,7 @@ def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tupl
         Role.K_NORM: (1, config.head_dim * (config.num_kv_heads if all_heads else 1)),
         Role.POST_ATTENTION_NORM: (norm_lanes, d),
         Role.POST_MLP_NORM: (norm_lanes, d),
-        Role.O: (lanes, d, q_rows),
+        Role.O: (lanes, d, config.out_columns // lanes),
         Role.MLP_NORM: (norm_lanes, d),
         Role.GATE: (lanes, mlp_rows, d),
         Role.UP: (lanes, mlp_rows, d),
@@ -136,13 +156,34 @@ def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tupl
         Role.EXPERT_GATE_BIAS: (1, experts, inner),
         Role.EXPERT_UP_BIAS: (1, experts, inner),
         Role.EXPERT_DOWN_BIAS: (1, experts, d),
+        Role.ROUTER_CORRECTION: (1, experts),
+        Role.SHARED_GATE: (1, shared, d),
+        Role.SHARED_UP: (1, shared, d),
+        Role.SHARED_DOWN: (1, d, shared),
         Role.FINAL_NORM: (lanes if config.final_norm_per_lane else 1, d),
         Role.HEAD: (head_lanes, config.vocab_size // head_lanes, config.head_inputs),
     }
+    if config.latent is not None:
+        shapes |= _latent_shapes(config, config.latent)
     if part is Part.WHOLE:
         return shapes[role]
     assert config.quantization is not None
     return _part_shape(shapes[role], part, config.quantization)
+
+
+def _latent_shapes(config: ModelConfig, latent: Latent) -> dict[Role, tuple[int, ...]]:
+    heads, d = config.num_heads, config.hidden_size
+    queries = 0 if latent.query_rank is None else latent.query_rank
+    return {
+        Role.Q: (1, heads * latent.head, queries or d),
+        Role.Q_DOWN: (1, queries, d),
+        Role.Q_NORM: (1, queries),
+        Role.KV_DOWN: (1, latent.cached, d),
+        Role.K_NORM: (1, latent.rank),
+        Role.K_UP: (heads, latent.rank, latent.plain),
+        Role.V_UP: (heads, latent.value, latent.rank),
+        Role.KV_UP: (1, heads * (latent.plain + latent.value), latent.rank),
+    }
 
 
 def layer_roles(config: ModelConfig, layer: int = 0) -> tuple[Role, ...]:
@@ -151,17 +192,24 @@ def layer_roles(config: ModelConfig, layer: int = 0) -> tuple[Role, ...]:
     Where no layer is a mixture of experts, all fill the same.
     """
     mixture = config.layers[layer].experts
-    biases = mixture and config.experts is not None and config.experts.biases
+    experts, latent = config.experts if mixture else None, config.latent
+    biases = experts is not None and experts.biases
+    shared = experts is not None and experts.shared > 0
+    queries = latent is not None and latent.query_rank is not None
     there = {
         Role.ATTENTION_NORM: config.norm_before,
+        Role.Q_DOWN: queries,
+        Role.KV_DOWN: latent is not None,
         Role.Q: True,
-        Role.K: True,
-        Role.V: True,
+        Role.K: latent is None,
+        Role.V: latent is None,
         Role.Q_BIAS: config.qkv_bias,
         Role.K_BIAS: config.qkv_bias,
         Role.V_BIAS: config.qkv_bias,
-        Role.Q_NORM: config.qk_norm is not None,
-        Role.K_NORM: config.qk_norm is not None,
+        Role.Q_NORM: queries or config.qk_norm is not None,
+        Role.K_NORM: latent is not None or config.qk_norm is not None,
+        Role.K_UP: latent is not None,
+        Role.V_UP: latent is not None,
         Role.SINKS: config.attention_sinks,
         Role.O: True,
         Role.O_BIAS: config.out_bias,
@@ -172,10 +220,14 @@ def layer_roles(config: ModelConfig, layer: int = 0) -> tuple[Role, ...]:
         Role.DOWN: not mixture,
         Role.ROUTER: mixture,
         Role.ROUTER_BIAS: biases,
+        Role.ROUTER_CORRECTION: experts is not None and experts.corrected,
         **dict.fromkeys(EXPERT_ROLES, mixture),
         Role.EXPERT_GATE_BIAS: biases,
         Role.EXPERT_UP_BIAS: biases,
         Role.EXPERT_DOWN_BIAS: biases,
+        Role.SHARED_GATE: shared,
+        Role.SHARED_UP: shared,
+        Role.SHARED_DOWN: shared,
         Role.POST_MLP_NORM: config.norm_after,
     }
     return tuple(role for role, is_there in there.items() if is_there)
@@ -210,12 +262,14 @@ def list_specs(
 
     ``{i}`` in a name stands for the layer, ``{e}`` for the expert; without it all experts of a
     layer are one tensor, [E, ...]. Two roles of a layer with one name are in one tensor, whose rows
-    are theirs in turn. Files have no axis for the lanes in the tensors of ``shared``, nor in the
-    embedding; they have the columns before the rows in those of ``columns_first``.
+    are theirs in turn; where ``names`` has KV_UP, that is in the place of K_UP and V_UP. Files have
+    no axis for the lanes in the tensors of ``shared``, nor in the embedding; they have the columns
+    before the rows in those of ``columns_first``.
     """
     specs: list[TensorSpec] = []
     places: list[tuple[Role, int | None]] = [(Role.EMBEDDING, None)]
-    places += [(role, i) for i in range(config.num_layers) for role in layer_roles(config, i)]
+    for i in range(config.num_layers):
+        places += [(role, i) for role in _file_roles(config, i, names)]
     places += [(Role.FINAL_NORM, None)]
     places += [] if config.tie_embeddings else [(Role.HEAD, None)]
     for role, layer in places:
@@ -238,6 +292,14 @@ def list_specs(
             for e in range(count)
         ]
     return tuple(specs)
+
+
+def _file_roles(config: ModelConfig, layer: int, names: Mapping[Role, str]) -> list[Role]:
+    """Return the roles of a layer's tensors as files have them."""
+    roles = layer_roles(config, layer)
+    if Role.KV_UP not in names:
+        return list(roles)
+    return [Role.KV_UP if role is Role.K_UP else role for role in roles if role is not Role.V_UP]
 
 
 def _add(specs: list[TensorSpec], spec: TensorSpec) -> None:

@@ -274,9 +274,15 @@ def _placed(
     config: ModelConfig, spec: TensorSpec, array: Array
 ) -> Iterator[tuple[Role, int | None, Array]]:
     """Yield what a tensor holds, as executors read it: role, expert and array, without a copy."""
+    if spec.role is Role.KV_UP:
+        assert config.latent is not None
+        heads = array.reshape(config.num_heads, -1, config.latent.rank)
+        yield Role.K_UP, None, heads[:, : config.latent.plain].swapaxes(1, 2)
+        yield Role.V_UP, None, heads[:, config.latent.plain :]
+        return
     if spec.columns_first:
         array = array.swapaxes(-1, -2)
-    each = [(spec.role, array)]
+    each: list[tuple[Role, Array]] = [(spec.role, array)]
     if spec.also is not None:
         rows = array.ndim - (2 if spec.role in MATRICES else 1)
         turns = (array[(slice(None),) * rows + (slice(i, None, 2),)] for i in (0, 1))

@@ -18,14 +18,15 @@ from monolane.plan._phase import Buffer, Phase, PhaseKind
 from monolane.plan._plan import MAX_WIDTH, Plan
 from monolane.plan._split import Scope, Share
 
-SCHEMA = 2
+SCHEMA = 3
 NO_WAIT = -(1 << 31)
-MAX_MATRICES = 3
+MAX_MATRICES = 4
 HEADS = (Head.VOCAB_PARALLEL, Head.MEAN, Head.SUM, Head.CONCAT)
 ROTARY_STYLES = ("interleaved", "half")
 ROTARIES = ("main", "local")  # of the config; a layer's is one of them, or none
 QK_NORMS = (None, QkNorm.HEAD, QkNorm.ALL)
 ACTIVATIONS = ("silu", "gelu_tanh", "clamped_swiglu")
+SCORES = ("softmax", "sigmoid")
 ROLES = tuple(Role)
 
 SHARE = Struct(
@@ -49,14 +50,24 @@ HEADER = Struct(
         Field("layers", "i32", "N"),
         Field("hidden", "i32", "D"),
         Field("intermediate", "i32", "F, over all lanes"),
-        Field("hidden_columns", "i32", "of kHidden: F/L or k*X, whichever is more"),
+        Field("hidden_columns", "i32", "of kHidden: F/L or k*X + Xs, whichever is more"),
         Field("experts", "i32", "E of a layer that is a mixture; 0: there are no mixtures"),
         Field("chosen", "i32", "k: experts of a token"),
         Field("expert_inner", "i32", "X: inner width of an expert"),
         Field("chosen_normalised", "i32", "1: the weights of the chosen add up to 1"),
+        Field("expert_scores", "ExpertScores", "what experts are chosen and weighted by"),
+        Field("expert_groups", "i32", "of consecutive experts"),
+        Field("chosen_groups", "i32", "of which alone a token's experts are chosen"),
+        Field("group_best", "i32", "experts whose scores, added up, count for their group"),
+        Field("expert_scale", "f32", "of the weights of the chosen"),
+        Field("shared_inner", "i32", "Xs: inner width of what all tokens share; 0: nothing"),
         Field("heads", "i32", "H, over all lanes"),
-        Field("kv_heads", "i32", "K, over all lanes"),
-        Field("head_dim", "i32", "h"),
+        Field("kv_heads", "i32", "K, over all lanes; 1 where latents are cached"),
+        Field("head_dim", "i32", "h, of a cached key and a query that meets it; of latents R + r"),
+        Field("rotary_dim", "i32", "of these the last ones, which turn; h but for latents"),
+        Field("latent", "i32", "R: what of a cached key is its value; 0: values are cached"),
+        Field("query_latent", "i32", "Q: what queries are made of; 0: of the stream"),
+        Field("latent_eps", "f32", "of the norms of latents"),
         Field("vocab", "i32", "V"),
         Field("max_width", "i32", "T: token positions of a pass at most"),
         Field("context", "i32", "tokens that a sequence may hold"),
@@ -143,7 +154,7 @@ def to_arrays(plan: Plan) -> PlanArrays:
 
 def _header(plan: Plan, tables: int) -> npt.NDArray[np.void]:
     config, groups = plan.config, plan.groups
-    mixture = config.experts
+    mixture, latent = config.experts, config.latent
     values = {
         "schema": SCHEMA,
         "phases": len(plan.phases),
@@ -161,9 +172,19 @@ def _header(plan: Plan, tables: int) -> npt.NDArray[np.void]:
         "chosen": 0 if mixture is None else mixture.chosen,
         "expert_inner": 0 if mixture is None else mixture.inner,
         "chosen_normalised": mixture is not None and mixture.normalised,
+        "expert_scores": 0 if mixture is None else SCORES.index(mixture.scores),
+        "expert_groups": 1 if mixture is None else mixture.groups,
+        "chosen_groups": 1 if mixture is None else mixture.chosen_groups,
+        "group_best": 1 if mixture is None else mixture.group_best,
+        "expert_scale": 1.0 if mixture is None else mixture.scale,
+        "shared_inner": 0 if mixture is None else mixture.shared,
         "heads": config.num_heads,
-        "kv_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
+        "kv_heads": config.cached_heads,
+        "head_dim": config.cached_width,
+        "rotary_dim": config.rotary_dim,
+        "latent": 0 if latent is None else latent.rank,
+        "query_latent": 0 if latent is None else latent.query_rank or 0,
+        "latent_eps": 0.0 if latent is None else latent.norm_eps,
         "vocab": config.vocab_size,
         "max_width": plan.max_width,
         "context": plan.context,
@@ -255,9 +276,10 @@ _TOP = """\
 // Rows of a matrix are those of the group's lanes, lane after lane: row r is row r % rows of lane
 // group * group_lanes + r / rows. Rows of a head that reads all lanes are numbered once. Of
 // experts' matrices rows are one expert's: each has the same share of every expert, of the one
-// lane. Units of kAttend are (lane of the group, KV head of the lane, split), the last running
-// fastest; those of kGather are the elements (lane of the group, column), and those of kNormQk the
-// heads, of Q and then of K, of each lane of the group.
+// lane. Rows of kKUp and kVUp are those of one head after the other. Units of kAttend are (lane of
+// the group, KV head of the lane, split), the last running fastest; those of kGather are the
+// elements (lane of the group, column), and those of kNormQk the heads, of Q and then of K, of each
+// lane of the group.
 #pragma once
 
 #include <cstddef>
@@ -280,6 +302,7 @@ def c_header() -> str:
         ("PlanRotary", [("none", -1), *((name, i) for i, name in enumerate(ROTARIES))]),
         ("QkNorm", [(str(norm or "none"), i) for i, norm in enumerate(QK_NORMS)]),
         ("GateActivation", [(name, i) for i, name in enumerate(ACTIVATIONS)]),
+        ("ExpertScores", [(name, i) for i, name in enumerate(SCORES)]),
     )
     parts = [
         _TOP,

@@ -69,10 +69,10 @@ class _Builder:
         self.device = device
         self.format = find_format(dtype)
         self.keys = self.format.key_format if keys is None else find_format(keys)
-        if self.keys.coded and config.head_dim % self.keys.group:
+        if self.keys.coded and config.cached_width % self.keys.group:
             raise ConfigError(
                 f"cache: expected heads whose width is a multiple of {self.keys.group}, which "
-                f"share a scale, got {config.head_dim}; use bfloat16 for keys and values"
+                f"share a scale, got {config.cached_width}; use bfloat16 for keys and values"
             )
         self.formats = {place: find_format(name) for place, name in formats.items()}
         self.groups = Groups(config.num_lanes, device.total_workers)
@@ -80,7 +80,7 @@ class _Builder:
             Buffer.ATTENTION_OUTPUT: _ring([x.attention_reduce for x in config.layers], ring_slots),
             Buffer.MLP_OUTPUT: _ring([x.mlp_reduce for x in config.layers], ring_slots),
         }
-        units = self.groups.lanes_each * (config.num_kv_heads // config.num_lanes)
+        units = self.groups.lanes_each * (config.cached_heads // config.num_lanes)
         self.splits = -(-self.groups.workers_each // units)
         self.shared_head = config.head is not Head.VOCAB_PARALLEL and config.num_lanes > 1
         self.shares = self._shares()
@@ -113,28 +113,51 @@ class _Builder:
         return self._phase(PhaseKind.EMBED, reads=self._led_tokens())
 
     def _layer(self, layer: int) -> tuple[Phase, ...]:
-        query, hidden = _own(Buffer.QUERY, layer), _own(Buffer.HIDDEN, layer)
-        keys, partial = _own(Buffer.KEY_VALUE, layer, layer), _own(Buffer.ATTENTION, layer)
-        unnormed = _own(Buffer.UNNORMED, layer)
+        hidden = _own(Buffer.HIDDEN, layer)
         attention, mlp = (
             _own(module, layer, layer % self.slots[module])
             for module in (Buffer.ATTENTION_OUTPUT, Buffer.MLP_OUTPUT)
         )
         before = self._update(Buffer.MLP_OUTPUT, layer - 1) if layer else None
         between = self._update(Buffer.ATTENTION_OUTPUT, layer)
-        attend, qkv = self._units(), (Role.Q, Role.K, Role.V)
-        late = self.config.qk_norm is QkNorm.ALL
-        first = unnormed if late else query
+        outer = self._attention if self.config.latent is None else self._latent
         inner = self._mixture if self.config.layers[layer].experts else self._mlp
+        return (*outer(layer, before, attention), *inner(layer, between, hidden, mlp))
+
+    def _attention(self, layer: int, before: Update | None, output: Access) -> tuple[Phase, ...]:
+        query, keys = _own(Buffer.QUERY, layer), _own(Buffer.KEY_VALUE, layer, layer)
+        unnormed, partial = _own(Buffer.UNNORMED, layer), _own(Buffer.ATTENTION, layer)
+        qkv, late = (Role.Q, Role.K, Role.V), self.config.qk_norm is QkNorm.ALL
+        first = unnormed if late else query
         return (
             self._phase(PhaseKind.QKV, layer, *qkv, update=before, writes=(first, keys)),
             *([self._norm_qk(layer, unnormed, query, keys)] if late else []),
-            self._phase(
-                PhaseKind.ATTEND, layer, units=attend, reads=(query, keys), writes=(partial,)
-            ),
-            self._phase(PhaseKind.OUT, layer, Role.O, reads=(partial,), writes=(attention,)),
-            *inner(layer, between, hidden, mlp),
+            self._attend(layer, query, keys, partial),
+            self._phase(PhaseKind.OUT, layer, Role.O, reads=(partial,), writes=(output,)),
         )
+
+    def _latent(self, layer: int, before: Update | None, output: Access) -> tuple[Phase, ...]:
+        """Share out latents by rows, then queries by heads, and the heads' values by rows."""
+        query, keys = _own(Buffer.QUERY, layer), _own(Buffer.KEY_VALUE, layer, layer)
+        latents, partial = _own(Buffer.LATENTS, layer), _own(Buffer.ATTENTION, layer)
+        heads, roles = _own(Buffer.HEADS, layer), latent_roles(self.config)
+        return (
+            self._phase(PhaseKind.LATENT, layer, *roles, update=before, writes=(latents,)),
+            self._phase(
+                PhaseKind.EXPAND,
+                layer,
+                *(Role.Q, Role.K_UP),
+                reads=(latents,),
+                writes=(query, keys),
+            ),
+            self._attend(layer, query, keys, partial),
+            self._phase(PhaseKind.VALUES, layer, Role.V_UP, reads=(partial,), writes=(heads,)),
+            self._phase(PhaseKind.OUT, layer, Role.O, reads=(heads,), writes=(output,)),
+        )
+
+    def _attend(self, layer: int, query: Access, keys: Access, partial: Access) -> Phase:
+        reads, units = (query, keys), self._units()
+        return self._phase(PhaseKind.ATTEND, layer, units=units, reads=reads, writes=(partial,))
 
     def _mlp(self, layer: int, between: Update, hidden: Access, mlp: Access) -> tuple[Phase, ...]:
         return (
@@ -148,13 +171,14 @@ class _Builder:
         self, layer: int, between: Update, hidden: Access, mlp: Access
     ) -> tuple[Phase, ...]:
         """Share out the router, then each expert: every worker makes the same choice for itself."""
-        routed, both = _own(Buffer.ROUTED, layer), (Role.EXPERT_GATE, Role.EXPERT_UP)
+        routed = _own(Buffer.ROUTED, layer)
+        ups, downs = [Role.EXPERT_GATE, Role.EXPERT_UP], [Role.EXPERT_DOWN]
+        if self.config.experts is not None and self.config.experts.shared:
+            ups, downs = [*ups, Role.SHARED_GATE, Role.SHARED_UP], [*downs, Role.SHARED_DOWN]
         return (
             self._phase(PhaseKind.ROUTE, layer, Role.ROUTER, update=between, writes=(routed,)),
-            self._phase(PhaseKind.EXPERT_GATE_UP, layer, *both, reads=(routed,), writes=(hidden,)),
-            self._phase(
-                PhaseKind.EXPERT_DOWN, layer, Role.EXPERT_DOWN, reads=(hidden,), writes=(mlp,)
-            ),
+            self._phase(PhaseKind.EXPERT_GATE_UP, layer, *ups, reads=(routed,), writes=(hidden,)),
+            self._phase(PhaseKind.EXPERT_DOWN, layer, *downs, reads=(hidden,), writes=(mlp,)),
         )
 
     def _norm_qk(self, layer: int, unnormed: Access, *writes: Access) -> Phase:
@@ -250,7 +274,7 @@ class _Builder:
 
     def _units(self) -> Share:
         """Share out (lane of the group, KV head, split): all query heads of a KV head together."""
-        kv_heads = self.config.num_kv_heads // self.config.num_lanes
+        kv_heads = self.config.cached_heads // self.config.num_lanes
         units = self.groups.lanes_each * kv_heads * self.splits
         return Share(Scope.GROUP, split(units, self.groups.workers_each))
 
@@ -264,7 +288,14 @@ class _Builder:
             Role.V: max(1, self.keys.group),
         }
         shares: dict[Role, Share] = {}
-        for roles in ((Role.Q, Role.K, Role.V), (Role.O,), (Role.GATE,), (Role.DOWN,)):
+        outer: tuple[tuple[Role, ...], ...] = ((Role.Q, Role.K, Role.V),)
+        if (latent := self.config.latent) is not None:
+            outer = (latent_roles(self.config), (Role.V_UP,))
+            # By the same heads: who makes a query has all of it for its second product.
+            heads = split(self.config.num_heads, self.groups.workers_each)
+            for role, rows in ((Role.Q, latent.head), (Role.K_UP, latent.rank)):
+                shares[role] = Share(Scope.GROUP, tuple(rows * head for head in heads))
+        for roles in (*outer, (Role.O,), (Role.GATE,), (Role.DOWN,)):
             first = 0
             for role in roles:
                 shares[role], first = self._share(role, least.get(role, 1), first)
@@ -274,6 +305,9 @@ class _Builder:
             for role in (Role.ROUTER, Role.EXPERT_GATE, Role.EXPERT_DOWN):
                 shares[role], _ = self._share(role, 1, 0)
             shares[Role.EXPERT_UP] = shares[Role.EXPERT_GATE]
+            shares[Role.SHARED_GATE], _ = self._share(Role.SHARED_GATE, 1, 0)
+            shares[Role.SHARED_UP] = shares[Role.SHARED_GATE]
+            shares[Role.SHARED_DOWN] = shares[Role.EXPERT_DOWN]  # which are added up
         return shares
 
     def _share(self, role: Role, minimum: int, first: int) -> tuple[Share, int]:
@@ -286,6 +320,12 @@ class _Builder:
         align = choose_align(total, workers, minimum)
         bounds = split(total, workers, align, first)
         return Share(scope, bounds), (first + -(-total // align)) % workers
+
+
+def latent_roles(config: ModelConfig) -> tuple[Role, ...]:
+    """Return the matrices that make latents: the queries' own too, where they have one."""
+    queries = config.latent is not None and config.latent.query_rank is not None
+    return (Role.Q_DOWN, Role.KV_DOWN) if queries else (Role.KV_DOWN,)
 
 
 def _rows_together(config: ModelConfig) -> int:

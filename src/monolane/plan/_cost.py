@@ -52,8 +52,9 @@ def phase_cost(plan: Plan, phase: Phase, width: int = 1, length: int | None = No
         window = config.layers[phase.layer].window or total
         keys = min(total, window + width - 1)  # that at least one of the tokens sees
         seen = sum(min(total - i, window) for i in range(width))  # pairs of token and key
-        moved += 2 * keys * config.num_kv_heads * plan.key_bytes
-        products += 2 * seen * config.num_heads * config.head_dim
+        moved += config.cached_lists * keys * config.cached_heads * plan.key_bytes
+        values = config.cached_width if config.latent is None else config.latent.rank
+        products += seen * config.num_heads * (config.cached_width + values)
     device = plan.device
     seconds = max(moved / device.total_bandwidth, 2 * products / device.total_compute)
     return Cost(moved, 2 * products, seconds)

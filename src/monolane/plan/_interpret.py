@@ -112,6 +112,7 @@ class _Worker:
         self.tokens = list(run.passes[0])
         self.x = np.zeros((0,), np.float32)  # [own lanes, T, D]
         self.choice = self.x  # [T, E]: weights of the chosen experts
+        self.normed = self.x  # [T, D]: what latents are made of
 
     @property
     def phase(self) -> Phase:
@@ -201,10 +202,57 @@ class _Worker:
                     turned = self._rotate(phase.layer, rows, count * dim, y)
                     self._store_qkv(phase, role, lane, rows, turned)
 
+    def latent(self, phase: Phase) -> None:
+        self.normed = self._read_stream(phase.layer, Role.ATTENTION_NORM)[0]
+        before = 0
+        for matrix in phase.matrices:
+            for lane, rows in self._pieces(matrix):
+                y = self._product(phase.layer, matrix, lane, rows, self.normed)
+                where = slice(before + rows.start, before + rows.stop)
+                self._store(Buffer.LATENTS, (0,), where, y)
+            before += matrix.rows
+
+    def expand(self, phase: Phase) -> None:
+        latent, weights = self.plan.config.latent, self.run.layers[phase.layer]
+        assert latent is not None
+        both = self.memory.read(Buffer.LATENTS, (0, slice(self.width)))
+        queries = latent.query_rank or 0
+        if self.index == 0:
+            l_TR, t_Tr = np.split(both[:, queries:], [latent.rank], axis=-1)
+            l_TR = rms_norm(l_TR[None], weights[Role.K_NORM], latent.norm_eps)[0]
+            new = slice(self.position, self.position + self.width)
+            line = np.concatenate([l_TR, self._turned(phase.layer, t_Tr[:, None])[:, 0]], axis=-1)
+            region, whole = (phase.layer, 0, 0, new), (slice(None), 0)
+            self.memory.write(Buffer.KEY_VALUE, region, whole, line, self.progress)
+        made_of = self.normed
+        if queries:
+            made_of = rms_norm(both[None, :, :queries], weights[Role.Q_NORM], latent.norm_eps)[0]
+        query, up = phase.matrices
+        begin, end = query.share.of(self.index)
+        if begin == end:
+            return
+        y = self._product(phase.layer, query, 0, slice(begin, end), made_of)
+        q_THh = y.reshape(self.width, -1, latent.head)
+        turned = self._turned(phase.layer, q_THh[..., latent.plain :])
+        for i, (head, rows) in enumerate(self._pieces(up)):
+            plain = q_THh[:, i, : latent.plain]
+            met = self._product(phase.layer, up, head, rows, plain)
+            where = slice(head * latent.cached, (head + 1) * latent.cached)
+            self._store(Buffer.QUERY, (0,), where, np.concatenate([met, turned[:, i]], axis=-1))
+
+    def values(self, phase: Phase) -> None:
+        latent, (matrix,) = self.plan.config.latent, phase.matrices
+        assert latent is not None
+        merged = self._merged(phase.layer, 0).reshape(self.width, -1, latent.cached)
+        for head, rows in self._pieces(matrix):
+            y = self._product(phase.layer, matrix, head, rows, merged[:, head, : latent.rank])
+            where = slice(head * latent.value + rows.start, head * latent.value + rows.stop)
+            self._store(Buffer.HEADS, (0,), where, y)
+
     def attend(self, phase: Phase) -> None:
         assert phase.units is not None
         config, splits = self.plan.config, self.plan.splits
-        kv_heads = config.num_kv_heads // config.num_lanes
+        kv_heads = config.cached_heads // config.num_lanes
         for unit in range(*phase.units.of(self.index)):
             head, split = divmod(unit, splits)
             lane, kv_head = self.lanes[head // kv_heads], head % kv_heads
@@ -212,8 +260,11 @@ class _Worker:
 
     def out(self, phase: Phase) -> None:
         for lane, rows in self._pieces(phase.matrices[0]):
-            merged = self._merged(phase.layer, lane)
-            y = self._product(phase.layer, phase.matrices[0], lane, rows, merged)
+            if self.plan.config.latent is None:
+                read = self._merged(phase.layer, lane)
+            else:
+                read = self.memory.read(Buffer.HEADS, (lane, slice(self.width)))
+            y = self._product(phase.layer, phase.matrices[0], lane, rows, read)
             if self.plan.config.out_bias:
                 y = y + self.run.layers[phase.layer][Role.O_BIAS][0, rows]
             self._store(Buffer.ATTENTION_OUTPUT, (phase.writes[0].slot, lane), rows, y)
@@ -248,7 +299,8 @@ class _Worker:
         config = self.plan.config
         assert config.experts is not None
         logits = self.memory.read(Buffer.ROUTED, (0, slice(self.width)))
-        self.choice = choose_experts(logits, config.experts)
+        correction = self.run.layers[phase.layer].get(Role.ROUTER_CORRECTION)
+        self.choice = choose_experts(logits, config.experts, correction)
         x, gates = self._read_stream(phase.layer, Role.MLP_NORM)[0], GATES[config.activation]
         for _, rows in self._pieces(phase.matrices[0]):
             whole = np.zeros((self.width, config.experts.chosen, len(range(rows.start, rows.stop))))
@@ -263,19 +315,29 @@ class _Worker:
                 begin = place * config.experts.inner
                 where = slice(begin + rows.start, begin + rows.stop)
                 self._store(Buffer.HIDDEN, (0,), where, hidden[:, place])
+        for lane, rows in self._pieces(phase.matrices[2]) if config.experts.shared else ():
+            left, right = (
+                self._product(phase.layer, matrix, lane, rows, x) for matrix in phase.matrices[2:]
+            )
+            begin = config.experts.chosen * config.experts.inner
+            where = slice(begin + rows.start, begin + rows.stop)
+            self._store(Buffer.HIDDEN, (0,), where, gates(left, right))
 
     def expert_down(self, phase: Phase) -> None:
-        experts, (matrix,) = self.plan.config.experts, phase.matrices
+        experts, (matrix, *shared) = self.plan.config.experts, phase.matrices
         assert experts is not None
         for lane, rows in self._pieces(matrix):
-            columns = slice(experts.chosen * experts.inner)
-            hidden = self.memory.read(Buffer.HIDDEN, (lane, slice(self.width), columns))
-            hidden = hidden.reshape(self.width, experts.chosen, experts.inner)
+            own = experts.chosen * experts.inner
+            columns = slice(own + experts.shared)
+            both = self.memory.read(Buffer.HIDDEN, (lane, slice(self.width), columns))
+            hidden = both[:, :own].reshape(self.width, experts.chosen, experts.inner)
             y = np.zeros((self.width, rows.stop - rows.start), np.float32)
             for expert, tokens, places in self._chosen():
                 read = hidden[tokens, places]
                 made = self._expert_product(phase.layer, matrix.role, expert, rows, read)
                 y[tokens] += self.choice[tokens, expert][:, None] * made
+            for every in shared:  # with the same rows
+                y += self._product(phase.layer, every, lane, rows, both[:, own:])
             self._store(Buffer.MLP_OUTPUT, (phase.writes[0].slot, lane), rows, y)
 
     def _expert_product(
@@ -384,9 +446,11 @@ class _Worker:
         return product
 
     def _pieces(self, matrix: Matrix) -> Iterator[tuple[int, slice]]:
-        """Yield (lane, rows of that lane) of the own share."""
+        """Yield (lane, rows of that lane) of the own share; of K_UP and V_UP heads for lanes."""
+        of_heads = matrix.role in (Role.K_UP, Role.V_UP)
+        lanes = range(matrix.lanes) if of_heads else self.lanes
         for lane, rows in _cut(*matrix.share.of(self.index), matrix.rows):
-            yield self.lanes[lane], rows
+            yield lanes[lane], rows
 
     def _finished(self, layer: int, role: Role, rows: slice, count: int, y: Floats) -> Floats:
         """Norm and turn some rows of a lane's heads; a head of which rows are missing is wrong."""
@@ -399,18 +463,24 @@ class _Worker:
 
     def _rotate(self, layer: int, rows: slice, count: int, y: Floats) -> Floats:
         """Turn some rows of the heads; a pair of which one row is missing comes out wrong."""
+        turned = self._turned(layer, self._heads(rows, count, y)[0])
+        part: Floats = turned.reshape(self.width, count)[:, rows]
+        return part
+
+    def _turned(self, layer: int, heads_THh: Floats) -> Floats:
+        """Turn all that is given of some heads."""
         config = self.plan.config
         which = config.layers[layer].rotary
         if which == "none":
-            return y
+            return heads_THh
         rotary = config.rotary if which == "main" else config.local_rotary
         assert rotary is not None
         positions = np.arange(self.position, self.position + self.width)
-        frequencies = rotary.frequencies(config.head_dim)
-        heads = self._heads(rows, count, y)
-        turned = rotate(heads, positions, frequencies, rotary.style, rotary.amplitude)
-        part: Floats = turned.reshape(self.width, count)[:, rows]
-        return part
+        frequencies = rotary.frequencies(config.rotary_dim)
+        turned: Floats = rotate(
+            heads_THh[None], positions, frequencies, rotary.style, rotary.amplitude
+        )[0]
+        return turned
 
     def _heads(self, rows: slice, count: int, y: Floats) -> Floats:
         """Put rows among zeros in their places of a lane's heads: [1, T, heads, h]."""
@@ -420,15 +490,15 @@ class _Worker:
 
     def _attend_unit(self, phase: Phase, lane: int, kv_head: int, split: int) -> None:
         config, end = self.plan.config, self.position + self.width
-        each = config.num_heads // config.num_kv_heads
+        each = config.num_heads // config.cached_heads
         heads = slice(kv_head * each, (kv_head + 1) * each)
         query = self.memory.read(Buffer.QUERY, (lane, slice(self.width)))
-        q = query.reshape(self.width, -1, config.head_dim)[:, heads]  # [T, a, h]
+        q = query.reshape(self.width, -1, config.cached_width)[:, heads]  # [T, a, h]
         keys = np.arange(end)
         keys = keys[keys // self.plan.device.chunk % self.plan.splits == split]
         k, v = (
             self.memory.read(Buffer.KEY_VALUE, (phase.layer, i, lane, slice(end), kv_head))[keys]
-            for i in (0, 1)
+            for i in (0, config.cached_lists - 1)  # a latent is its own value
         )
         seen = _visible(keys, self.position, self.width, config.layers[phase.layer].window)
         scale = config.head_dim**-0.5 if config.query_scale is None else config.query_scale
@@ -497,6 +567,9 @@ _ACTIONS = {
     PhaseKind.GATHER: _Worker.gather,
     PhaseKind.HEAD: _Worker.head,
     PhaseKind.CHOOSE: _Worker.choose,
+    PhaseKind.LATENT: _Worker.latent,
+    PhaseKind.EXPAND: _Worker.expand,
+    PhaseKind.VALUES: _Worker.values,
 }
 
 

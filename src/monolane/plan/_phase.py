@@ -27,6 +27,10 @@ class PhaseKind(IntEnum):
     ROUTE = 10  # update, norm, product: the router's logits
     EXPERT_GATE_UP = 11  # the choice; of the chosen experts two products, activation(gate) * up
     EXPERT_DOWN = 12  # product of the chosen experts, weighted and added up in their order
+    # Where attention is latent the first two are in place of QKV, and the last is before OUT:
+    LATENT = 13  # update, norm, products: what queries, keys and values are made of
+    EXPAND = 14  # norms, rotary, append; queries: product, rotary, each head's product with K_UP
+    VALUES = 15  # merge the partials, each head's product with V_UP
 
 
 class Buffer(IntEnum):
@@ -34,15 +38,18 @@ class Buffer(IntEnum):
 
     TOKENS = 0  # the pass's tokens, where a leader lays it out
     QUERY = 1  # [L, T, H/L*h]
-    KEY_VALUE = 2  # [N, L, context, K/L, h], twice; a slot is a layer
+    KEY_VALUE = 2  # [N, L, context, K/L, h], twice, or once of latents; a slot is a layer
     ATTENTION = 3  # [L, S, T, H/L, h + 2]: sum of e*v, then peak and total, of each of S splits
     ATTENTION_OUTPUT = 4  # [slots, L, T, D]
-    HIDDEN = 5  # [L, T, F/L]; of a mixture [1, T, k*X], the chosen experts in ascending order
+    # [L, T, F/L]; of a mixture [1, T, k*X + Xs], the chosen experts in ascending order
+    HIDDEN = 5
     MLP_OUTPUT = 6  # [slots, L, T, D]
     STREAM = 7  # [L, T, D]
     LOGITS = 8  # [T, V], and candidates taken from them
     UNNORMED = 9  # [L, T, (H+K)/L*h]: products of Q, then of K, if NORM_QK norms them
     ROUTED = 10  # [1, T, E]: logits of a layer's router
+    LATENTS = 11  # [1, T, Q + R + r]: products of Q_DOWN, if there is one, then of KV_DOWN
+    HEADS = 12  # [1, T, H*v]: what OUT reads where attention is latent
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,7 @@ class Matrix:
     """
 
     role: Role
-    lanes: int  # L, or 1 for a head that the lanes share
+    lanes: int  # L, or 1 for a head that the lanes share; H for a matrix of each head
     rows: int  # per lane
     columns: int
     row_bytes: int  # scales included

@@ -48,7 +48,7 @@ class Plan:
     @property
     def key_bytes(self) -> int:
         """Bytes of one cached key or value of one KV head."""
-        return find_format(self.keys).row_bytes(self.config.head_dim)
+        return find_format(self.keys).row_bytes(self.config.cached_width)
 
     @property
     def shared_head(self) -> bool:
@@ -64,10 +64,10 @@ class Plan:
 
     @property
     def hidden_columns(self) -> int:
-        """Columns of HIDDEN: of an MLP's lane, or of all that a token's experts make."""
-        c = self.config
+        """Columns of HIDDEN: of an MLP's lane, or of all that a mixture makes for a token."""
+        c, mixture = self.config, self.config.experts
         dense = 0 if all(x.experts for x in c.layers) else c.intermediate_size // c.num_lanes
-        return dense if c.experts is None else max(dense, c.experts.chosen * c.experts.inner)
+        return max(dense, 0 if mixture is None else mixture.chosen * mixture.inner + mixture.shared)
 
     def active_experts(self, matrix: Matrix, width: int) -> float:
         """Return how many of a matrix's experts a pass of ``width`` tokens reads; 1 without any.
@@ -80,13 +80,14 @@ class Plan:
     def shape(self, buffer: Buffer) -> tuple[int, ...]:
         """Return the shape of a shared buffer, slots first; KEY_VALUE is that of one sequence."""
         c, lanes, width = self.config, self.config.num_lanes, self.max_width
-        heads, kv_heads = c.num_heads // lanes, c.num_kv_heads // lanes
-        unnormed = (heads + kv_heads) * c.head_dim if c.qk_norm is QkNorm.ALL else 0
+        heads, kv_heads, key = c.num_heads // lanes, c.cached_heads // lanes, c.cached_width
+        unnormed = (heads + kv_heads) * key if c.qk_norm is QkNorm.ALL else 0
+        latents = 0 if c.latent is None else (c.latent.query_rank or 0) + c.latent.cached
         shapes: dict[Buffer, tuple[int, ...]] = {
             Buffer.TOKENS: (width,),
-            Buffer.QUERY: (lanes, width, heads * c.head_dim),
-            Buffer.KEY_VALUE: (c.num_layers, 2, lanes, self.context, kv_heads, c.head_dim),
-            Buffer.ATTENTION: (lanes, self.splits, width, heads, c.head_dim + 2),
+            Buffer.QUERY: (lanes, width, heads * key),
+            Buffer.KEY_VALUE: (c.num_layers, c.cached_lists, lanes, self.context, kv_heads, key),
+            Buffer.ATTENTION: (lanes, self.splits, width, heads, key + 2),
             Buffer.ATTENTION_OUTPUT: (self.attention_slots, lanes, width, c.hidden_size),
             Buffer.HIDDEN: (lanes, width, self.hidden_columns),
             Buffer.MLP_OUTPUT: (self.mlp_slots, lanes, width, c.hidden_size),
@@ -94,6 +95,8 @@ class Plan:
             Buffer.LOGITS: (width, c.vocab_size),
             Buffer.UNNORMED: (lanes, width, unnormed),
             Buffer.ROUTED: (1, width, 0 if c.experts is None else c.experts.count),
+            Buffer.LATENTS: (1, width, latents),
+            Buffer.HEADS: (1, width, 0 if c.latent is None else c.out_columns),
         }
         return shapes[buffer]
 

@@ -15,6 +15,13 @@ from monolane.plan._plan import Plan
 from monolane.plan._split import Scope, Share
 
 _LAYER = (PhaseKind.QKV, PhaseKind.ATTEND, PhaseKind.OUT, PhaseKind.GATE_UP, PhaseKind.DOWN)
+_LATENT = (
+    PhaseKind.LATENT,
+    PhaseKind.EXPAND,
+    PhaseKind.ATTEND,
+    PhaseKind.VALUES,
+    PhaseKind.OUT,
+)
 _MIXTURE = (PhaseKind.ROUTE, PhaseKind.EXPERT_GATE_UP, PhaseKind.EXPERT_DOWN)
 _ROLES = {
     PhaseKind.QKV: (Role.Q, Role.K, Role.V),
@@ -25,6 +32,13 @@ _ROLES = {
     PhaseKind.EXPERT_GATE_UP: (Role.EXPERT_GATE, Role.EXPERT_UP),
     PhaseKind.EXPERT_DOWN: (Role.EXPERT_DOWN,),
     PhaseKind.HEAD: (Role.HEAD,),
+    PhaseKind.LATENT: (Role.Q_DOWN, Role.KV_DOWN),
+    PhaseKind.EXPAND: (Role.Q, Role.K_UP),
+    PhaseKind.VALUES: (Role.V_UP,),
+}
+_SHARED = {
+    PhaseKind.EXPERT_GATE_UP: (Role.SHARED_GATE, Role.SHARED_UP),
+    PhaseKind.EXPERT_DOWN: (Role.SHARED_DOWN,),
 }
 # What a phase reads, besides what its update does, and what it writes.
 _TOUCHES: dict[PhaseKind, tuple[tuple[Buffer, ...], tuple[Buffer, ...]]] = {
@@ -41,6 +55,9 @@ _TOUCHES: dict[PhaseKind, tuple[tuple[Buffer, ...], tuple[Buffer, ...]]] = {
     PhaseKind.GATHER: ((), (Buffer.STREAM,)),
     PhaseKind.HEAD: ((), (Buffer.LOGITS,)),
     PhaseKind.CHOOSE: ((Buffer.LOGITS,), ()),
+    PhaseKind.LATENT: ((), (Buffer.LATENTS,)),
+    PhaseKind.EXPAND: ((Buffer.LATENTS,), (Buffer.QUERY, Buffer.KEY_VALUE)),
+    PhaseKind.VALUES: ((Buffer.ATTENTION,), (Buffer.HEADS,)),
 }
 # Filled before the first pass: by the host, and by whatever came before in the sequence.
 _GIVEN = (Buffer.TOKENS, Buffer.KEY_VALUE)
@@ -74,8 +91,9 @@ def faults(plan: Plan) -> Iterator[str]:
 def _order(plan: Plan) -> Iterator[str]:
     late = (PhaseKind.NORM_QK,) if plan.config.qk_norm is QkNorm.ALL else ()
     expected = [(PhaseKind.EMBED, -1)]
+    outer = (*_LAYER[:1], *late, *_LAYER[1:3]) if plan.config.latent is None else _LATENT
     for i, rules in enumerate(plan.config.layers):
-        kinds = (*_LAYER[:1], *late, *_LAYER[1:3], *(_MIXTURE if rules.experts else _LAYER[3:]))
+        kinds = (*outer, *(_MIXTURE if rules.experts else _LAYER[3:]))
         expected += [(kind, i) for kind in kinds]
     expected += [(PhaseKind.GATHER, -1)] if plan.shared_head else []
     expected += [(PhaseKind.HEAD, -1), (PhaseKind.CHOOSE, -1)]
@@ -93,7 +111,7 @@ def _order(plan: Plan) -> Iterator[str]:
 
 
 def _weights(plan: Plan, phase: Phase) -> Iterator[str]:
-    expected = _ROLES.get(phase.kind, ())
+    expected = _roles(plan, phase.kind)
     found = tuple(matrix.role for matrix in phase.matrices)
     if found != expected:
         yield f"expected the weights {_names(expected)}, got {_names(found)}"
@@ -101,9 +119,32 @@ def _weights(plan: Plan, phase: Phase) -> Iterator[str]:
     layer = None if phase.layer < 0 else phase.layer
     for matrix in phase.matrices:
         yield from (f"{matrix.role}: {fault}" for fault in _matrix(plan, matrix, layer))
-    pairs = (PhaseKind.GATE_UP, PhaseKind.EXPERT_GATE_UP)
-    if phase.kind in pairs and phase.matrices[0].share != phase.matrices[1].share:
-        yield "expected gate and up to be shared out alike: each row of up is multiplied by gate's"
+    if phase.kind in (PhaseKind.GATE_UP, PhaseKind.EXPERT_GATE_UP):
+        for gate, up in zip(phase.matrices[::2], phase.matrices[1::2], strict=True):
+            if gate.share != up.share:
+                yield (
+                    "expected gate and up to be shared out alike: each row of up is multiplied by "
+                    "gate's"
+                )
+    if phase.kind is PhaseKind.EXPERT_DOWN and len({x.share for x in phase.matrices}) > 1:
+        yield "expected all that is added up of a mixture to be shared out alike"
+    if phase.kind is PhaseKind.EXPAND and plan.config.latent is not None:
+        sizes = (plan.config.latent.head, plan.config.latent.rank)
+        heads = [
+            [divmod(bound, size) for bound in matrix.share.bounds]
+            for matrix, size in zip(phase.matrices, sizes, strict=True)
+        ]
+        if heads[0] != heads[1] or any(rest for each in heads for _, rest in each):
+            yield "expected queries and their second product to be shared out by the same heads"
+
+
+def _roles(plan: Plan, kind: PhaseKind) -> tuple[Role, ...]:
+    """Return the weights that a phase reads."""
+    latent, mixture = plan.config.latent, plan.config.experts
+    roles = _ROLES.get(kind, ())
+    if latent is not None and latent.query_rank is None:
+        roles = tuple(role for role in roles if role is not Role.Q_DOWN)
+    return roles + (_SHARED.get(kind, ()) if mixture is not None and mixture.shared else ())
 
 
 def _matrix(plan: Plan, matrix: Matrix, layer: int | None) -> Iterator[str]:
@@ -120,9 +161,10 @@ def _matrix(plan: Plan, matrix: Matrix, layer: int | None) -> Iterator[str]:
     if matrix.row_bytes != stored.row_bytes(shape[2]):
         yield f"expected {stored.row_bytes(shape[2])} bytes a row, got {matrix.row_bytes}"
     once = matrix.role is Role.HEAD and plan.shared_head
-    lanes = 1 if once else plan.groups.lanes_each
+    lanes = 1 if once else shape[0] // plan.groups.count
     yield from _share(plan, matrix.share, lanes * shape[1], Scope.ALL if once else Scope.GROUP)
-    if matrix.role in (Role.Q, Role.K) and plan.config.qk_norm is not QkNorm.ALL:
+    late = plan.config.qk_norm is QkNorm.ALL or plan.config.latent is not None
+    if matrix.role in (Role.Q, Role.K) and not late:
         interleaved, bounds = plan.config.rotary.style == "interleaved", matrix.share.bounds
         pair = 2 if interleaved else plan.config.head_dim
         if cut := [bound for bound in bounds if bound % pair]:
@@ -154,7 +196,7 @@ def _share(plan: Plan, share: Share, total: int, scope: Scope) -> Iterator[str]:
 def _units(plan: Plan, phase: Phase) -> Iterator[str]:
     lanes, config = plan.groups.lanes_each, plan.config
     totals = {
-        PhaseKind.ATTEND: lanes * config.num_kv_heads // config.num_lanes * plan.splits,
+        PhaseKind.ATTEND: lanes * config.cached_heads // config.num_lanes * plan.splits,
         PhaseKind.GATHER: lanes * config.hidden_size,
         PhaseKind.NORM_QK: (config.num_heads + config.num_kv_heads) // plan.groups.count,
     }
@@ -169,6 +211,8 @@ def _touches(plan: Plan, phase: Phase) -> Iterator[str]:
     reads, writes = _TOUCHES[phase.kind]
     if phase.kind is PhaseKind.HEAD and plan.shared_head:
         reads = (Buffer.STREAM,)
+    if phase.kind is PhaseKind.OUT and plan.config.latent is not None:
+        reads = (Buffer.HEADS,)
     if phase.kind is PhaseKind.QKV and plan.config.qk_norm is QkNorm.ALL:
         writes = (Buffer.UNNORMED, Buffer.KEY_VALUE)  # values alone; keys follow when normed
     if plan.device.choice is Choice.LEADER:
@@ -224,7 +268,7 @@ def _updates(plan: Plan) -> Iterator[str]:
         last = phase.kind is (PhaseKind.GATHER if plan.shared_head else PhaseKind.HEAD)
         if phase.kind in (PhaseKind.GATE_UP, PhaseKind.ROUTE):
             expected[phase.index] = Buffer.ATTENTION_OUTPUT, phase.layer
-        elif last or (phase.kind is PhaseKind.QKV and phase.layer > 0):
+        elif last or (phase.kind in (PhaseKind.QKV, PhaseKind.LATENT) and phase.layer > 0):
             expected[phase.index] = Buffer.MLP_OUTPUT, (len(layers) if last else phase.layer) - 1
     for phase in plan.phases:
         update = phase.update

@@ -21,6 +21,8 @@ from monolane.reference._operations import (
 )
 
 Layer = dict[Role, Floats]
+_MLP_ROLES = (Role.GATE, Role.UP, Role.DOWN)
+_SHARED_ROLES = (Role.SHARED_GATE, Role.SHARED_UP, Role.SHARED_DOWN)
 
 
 class ReferenceModel:
@@ -69,7 +71,8 @@ class ReferenceModel:
         mlp_outputs: list[Floats] = []
         for i, (rules, layer) in enumerate(zip(config.layers, self._layers, strict=True)):
             read = self._norm_if(config.norm_before, x_LTD, layer, Role.ATTENTION_NORM)
-            attention_outputs.append(self._attention(i, layer, read, cache))
+            attend_as = self._attention if config.latent is None else self._latent_attention
+            attention_outputs.append(attend_as(i, layer, read, cache))
             gain = reduce(rules.attention_reduce, attention_outputs)
             x_LTD += self._norm_if(config.norm_after, gain, layer, Role.POST_ATTENTION_NORM)
             read = self._norm_if(config.norm_before, x_LTD, layer, Role.MLP_NORM)
@@ -82,8 +85,9 @@ class ReferenceModel:
     def _norm_if(self, there: bool, x_LTD: Floats, layer: Layer, role: Role) -> Floats:
         return self._norm(x_LTD, layer[role]) if there else x_LTD
 
-    def _norm(self, x: Floats, scale: Floats) -> Floats:
-        return rms_norm(x, scale + np.float32(self.config.norm_offset), self.config.norm_eps)
+    def _norm(self, x: Floats, scale: Floats, eps: float | None = None) -> Floats:
+        offset = np.float32(self.config.norm_offset)
+        return rms_norm(x, scale + offset, self.config.norm_eps if eps is None else eps)
 
     def _norm_lanes(self, x_LTX: Floats, scale: Floats) -> Floats:
         """Norm what all lanes have of a token at once."""
@@ -118,6 +122,32 @@ class ReferenceModel:
         )
         return linear(heads, layer[Role.O]) + layer.get(Role.O_BIAS, np.float32(0))
 
+    def _latent_attention(self, i: int, layer: Layer, x_1TD: Floats, cache: Cache) -> Floats:
+        """Attend to keys and values of all heads, made of the cached latents anew in each pass."""
+        config, rules, latent = self.config, self.config.layers[i], self.config.latent
+        assert latent is not None
+        width, rank, plain = x_1TD.shape[1], latent.rank, latent.plain
+        positions = np.arange(cache.length, cache.length + width)
+        made_of = x_1TD
+        if latent.query_rank is not None:
+            made_of = linear(x_1TD, layer[Role.Q_DOWN])
+            made_of = self._norm(made_of, layer[Role.Q_NORM], latent.norm_eps)
+        q_1THh = linear(made_of, layer[Role.Q]).reshape(1, width, config.num_heads, latent.head)
+        turned = self._turn(q_1THh[..., plain:], positions, rules.rotary)
+        q_1THh = np.concatenate([q_1THh[..., :plain], turned], axis=-1)
+        new = linear(x_1TD, layer[Role.KV_DOWN])[:, :, None]  # [1, T, 1, R + r]
+        l_1TR = self._norm(new[:, :, 0, :rank], layer[Role.K_NORM], latent.norm_eps)
+        shared = self._turn(new[..., rank:], positions, rules.rotary)
+        first = cache.length
+        (cached,) = cache.append(i, np.concatenate([l_1TR[:, :, None], shared], axis=-1))
+        l_SR, t_S1r = cached[0, :, 0, :rank], cached[0, :, :, rank:]
+        k_SHn = np.einsum("sr,hrn->shn", l_SR, layer[Role.K_UP], optimize=True)
+        v_SHv = np.einsum("sr,hvr->shv", l_SR, layer[Role.V_UP], optimize=True)
+        k_SHh = np.concatenate([k_SHn, np.repeat(t_S1r, config.num_heads, axis=1)], axis=-1)
+        sinks, scale = layer.get(Role.SINKS), config.query_scale
+        heads = attend(q_1THh, k_SHh[None], v_SHv[None], first, rules.window, scale, sinks)
+        return linear(heads, layer[Role.O]) + layer.get(Role.O_BIAS, np.float32(0))
+
     def _turn(
         self, x_LTHh: Floats, positions_T: npt.NDArray[np.int64], which: LayerRotary
     ) -> Floats:
@@ -125,12 +155,14 @@ class ReferenceModel:
             return x_LTHh
         rotary = self.config.rotary if which == "main" else self.config.local_rotary
         assert rotary is not None
-        frequencies = rotary.frequencies(self.config.head_dim)
+        frequencies = rotary.frequencies(self.config.rotary_dim)
         return rotate(x_LTHh, positions_T, frequencies, rotary.style, rotary.amplitude)
 
-    def _mlp(self, layer: Layer, x_LTD: Floats) -> Floats:
-        gate, up = linear(x_LTD, layer[Role.GATE]), linear(x_LTD, layer[Role.UP])
-        return linear(GATES[self.config.activation](gate, up), layer[Role.DOWN])
+    def _mlp(
+        self, layer: Layer, x_LTD: Floats, roles: tuple[Role, Role, Role] = _MLP_ROLES
+    ) -> Floats:
+        gate, up = (linear(x_LTD, layer[role]) for role in roles[:2])
+        return linear(GATES[self.config.activation](gate, up), layer[roles[2]])
 
     def _expert(self, i: int, expert: int, x_1TD: Floats) -> Floats:
         """Return what one expert of layer i makes of its tokens."""
@@ -145,17 +177,20 @@ class ReferenceModel:
         return product(hidden, Role.EXPERT_DOWN, Role.EXPERT_DOWN_BIAS)
 
     def _mixture(self, i: int, x_1TD: Floats) -> Floats:
-        """Add up what each token's experts make of it, in their order."""
+        """Add up what each token's experts make of it, in their order, then what all share."""
         assert self.config.experts is not None
         layer = self._layers[i]
         logits_TE = linear(x_1TD, layer[Role.ROUTER])[0]
         logits_TE += layer.get(Role.ROUTER_BIAS, np.float32(0))
-        weights_TE = choose_experts(logits_TE, self.config.experts)
+        correction_1E = layer.get(Role.ROUTER_CORRECTION)
+        weights_TE = choose_experts(logits_TE, self.config.experts, correction_1E)
         y_1TD = np.zeros_like(x_1TD)
         for expert, weights_T in enumerate(weights_TE.T):
             mine = np.flatnonzero(weights_T)
             if mine.size:
                 y_1TD[:, mine] += weights_T[mine, None] * self._expert(i, expert, x_1TD[:, mine])
+        if self.config.experts.shared:
+            y_1TD += self._mlp(layer, x_1TD, _SHARED_ROLES)
         return y_1TD
 
     def _head(self, x_LTD: Floats) -> Floats:

@@ -61,7 +61,7 @@ def attend(
 
     Query i sees key j iff j <= i and, in a windowed layer, j > i - window. Scores are multiplied by
     ``scale``, by default 1 / sqrt(h). A head's sink is one more score, of a key whose value is 0.
-    Returns [L, T, H*h].
+    Values may be of another width than keys. Returns [L, T, H*h], h that of values.
     """
     lanes, width, heads, head_dim = q_LTHh.shape
     group = heads // k_LSKh.shape[2]  # query heads per KV head
@@ -80,7 +80,7 @@ def attend(
         scores = np.concatenate([scores, sinks], axis=-1)
     shares = softmax(scores)[..., : k_LSKh.shape[1]]
     out = np.einsum("lhts,lshc->lthc", shares, v_LSHh, optimize=True)
-    joined: Floats = out.reshape(lanes, width, heads * head_dim)
+    joined: Floats = out.reshape(lanes, width, -1)
     return joined
 
 
@@ -91,11 +91,16 @@ def softmax(x: Floats) -> Floats:
     return normed
 
 
-def silu(x: Floats) -> Floats:
-    """x * sigmoid(x), by the branch of the sigmoid that cannot overflow."""
+def sigmoid(x: Floats) -> Floats:
+    """1 / (1 + exp(-x)), by the branch that cannot overflow."""
     e = np.exp(-np.abs(x))
-    sigmoid: Floats = np.where(x >= 0, 1, e) / (1 + e)
-    return x * sigmoid
+    found: Floats = np.where(x >= 0, 1, e) / (1 + e)
+    return found
+
+
+def silu(x: Floats) -> Floats:
+    """x * sigmoid(x)."""
+    return x * sigmoid(x)
 
 
 def gelu_tanh(x: Floats) -> Floats:

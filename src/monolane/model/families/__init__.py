@@ -22,6 +22,7 @@ from monolane.model.families._gguf import (
     has_experts,
     named_stretch,
 )
+from monolane.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from monolane.model.families.gemma3 import GEMMA3, GEMMA3_TEXT
 from monolane.model.families.gpt_oss import GPT_OSS
 from monolane.model.families.laneformer import LANEFORMER
@@ -47,6 +48,8 @@ FAMILIES = (
     GEMMA3_TEXT,
     GEMMA3,
     GPT_OSS,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
 )
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_ARCHITECTURE = {
@@ -58,7 +61,8 @@ _REFUSED = {
     "gemma": "Gemma 3 is read, the first one is not yet",
     "gemma2": "it caps scores and logits, which no executor does",
     "olmo": "its norms have no scales",
-    "qwen2_moe": "it has an expert that all tokens share, which no executor has yet",
+    "qwen2_moe": "what its tokens share has a gate, which no executor has yet",
+    "deepseek_v32": "it chooses the keys that it attends to, which no executor does yet",
 }
 
 

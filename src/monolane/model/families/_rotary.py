@@ -175,6 +175,19 @@ def _amplitude(inner: Fields, factor: float) -> float:
     return _sharpening(factor, 1.0)
 
 
+def read_sharpening(fields: Fields, factor: float) -> float:
+    """Return by what ``mscale_all_dim`` of a stretch by ``factor`` multiplies queries and keys."""
+    inner = fields.nested(_one_of(fields, "rope_parameters", "rope_scaling"))
+    if inner is None or not inner.raw.get("mscale_all_dim"):
+        return 1.0
+    return _sharpening(factor, inner.number("mscale_all_dim"))
+
+
+def write_sharpening(sharpening: float, factor: float) -> dict[str, Any]:
+    """Write what ``read_sharpening`` reads: a number of few digits, of which it was made."""
+    return {"mscale_all_dim": float(f"{(sharpening - 1) / (0.1 * math.log(factor)):.12g}")}
+
+
 def _sharpening(factor: float, scale: float) -> float:
     """Return the square root of 1/t of YaRN's paper (arXiv:2309.00071, equation 22)."""
     return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0

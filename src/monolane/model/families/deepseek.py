@@ -1,0 +1,259 @@
+"""DeepSeek-V3, and Kimi-K2, which is one; DeepSeek-V2.
+
+Latent attention in all layers; mixtures of experts from layer ``first_k_dense_replace`` on, each
+with an MLP that all tokens share. In V3 experts are chosen by sigmoids of the router's logits, with
+a correction, out of groups with the largest sums of their two best; in V2 by the logits, out of
+groups with the largest. The norms of the latents have an epsilon of their own, 1e-6.
+
+YaRN's ``mscale_all_dim`` sharpens the scores: they are multiplied by the square of
+0.1 mscale_all_dim ln(factor) + 1. Layers behind ``num_hidden_layers`` in V3's files predict tokens
+further ahead; they are not read. Where a field is not there it means what Transformers takes for
+it.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from monolane.model._config import LayerConfig, ModelConfig
+from monolane.model._experts import Experts
+from monolane.model._fields import Fields
+from monolane.model._latent import Latent
+from monolane.model._rotary import Rotary, YarnScaling
+from monolane.model._tensors import Role
+from monolane.model.families._family import layer_count, render_common
+from monolane.model.families._rotary import read_rotary, read_sharpening, write_sharpening
+from monolane.model.families.llama import DENSE, LLAMA, NAMES, read_layers, surplus
+
+_ATTENTION = "model.layers.{i}.self_attn."
+_MLP = "model.layers.{i}.mlp."
+_LATENT = {
+    Role.Q_DOWN: _ATTENTION + "q_a_proj.weight",
+    Role.Q_NORM: _ATTENTION + "q_a_layernorm.weight",
+    Role.KV_DOWN: _ATTENTION + "kv_a_proj_with_mqa.weight",
+    Role.K_NORM: _ATTENTION + "kv_a_layernorm.weight",
+    Role.KV_UP: _ATTENTION + "kv_b_proj.weight",
+}
+_ROUTED = {
+    Role.ROUTER: _MLP + "gate.weight",
+    Role.ROUTER_CORRECTION: _MLP + "gate.e_score_correction_bias",
+    Role.EXPERT_GATE: _MLP + "experts.{e}.gate_proj.weight",
+    Role.EXPERT_UP: _MLP + "experts.{e}.up_proj.weight",
+    Role.EXPERT_DOWN: _MLP + "experts.{e}.down_proj.weight",
+    Role.SHARED_GATE: _MLP + "shared_experts.gate_proj.weight",
+    Role.SHARED_UP: _MLP + "shared_experts.up_proj.weight",
+    Role.SHARED_DOWN: _MLP + "shared_experts.down_proj.weight",
+}
+_SIZES = {
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+_V3: dict[str, Any] = _SIZES | {
+    "first_k_dense_replace": 3,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048,
+    "n_shared_experts": 1,
+    "n_group": 8,
+    "topk_group": 4,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+}
+_V2: dict[str, Any] = _SIZES | {
+    "first_k_dense_replace": 0,
+    "n_routed_experts": 64,
+    "moe_intermediate_size": 1407,
+    "n_shared_experts": 2,
+    "topk_method": "greedy",
+    "routed_scaling_factor": 1.0,
+}
+_QUERY_RANK = 1536  # null: queries have no latent
+_GREEDY, _LIMITED = "greedy", "group_limited_greedy"  # V2's ways to choose
+
+
+def _with(defaults: Mapping[str, Any]) -> Callable[[Fields], Fields]:
+    def view(fields: Fields) -> Fields:
+        there = {name: value for name, value in fields.raw.items() if value is not None}
+        rank = {"q_lora_rank": fields.raw.get("q_lora_rank", _QUERY_RANK)}
+        return Fields({**defaults, **there, **rank}, fields.source, fields.spelled)
+
+    return view
+
+
+def _latent(fields: Fields) -> Latent:
+    return Latent(
+        rank=fields.size("kv_lora_rank"),
+        query_rank=fields.optional_size("q_lora_rank"),
+        plain=fields.size("qk_nope_head_dim"),
+        turned=fields.size("qk_rope_head_dim"),
+        value=fields.size("v_head_dim"),
+    )
+
+
+def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
+    dense = fields.size("first_k_dense_replace", minimum=0)
+    return tuple(replace(x, experts=i >= dense) for i, x in enumerate(read_layers(fields)))
+
+
+def _v3_rotary(fields: Fields) -> Rotary:
+    interleaved = fields.flag("rope_interleave", True)
+    return read_rotary(fields, "interleaved" if interleaved else "half", stretches=("yarn",))
+
+
+def _v2_rotary(fields: Fields) -> Rotary:
+    return read_rotary(fields, "interleaved", stretches=("yarn",))
+
+
+def _query_scale(read: Callable[[Fields], Rotary]) -> Callable[[Fields], float | None]:
+    def query_scale(fields: Fields) -> float | None:
+        scaling = read(fields).scaling
+        if not isinstance(scaling, YarnScaling):
+            return None
+        sharpening = read_sharpening(fields, scaling.factor)
+        return None if sharpening == 1 else _latent(fields).head ** -0.5 * sharpening * sharpening
+
+    return query_scale
+
+
+def _experts(fields: Fields, **choice: Any) -> Experts | None:
+    if fields.size("first_k_dense_replace", minimum=0) >= layer_count(fields):
+        return None
+    inner = fields.size("moe_intermediate_size")
+    return Experts(
+        count=fields.size("n_routed_experts"),
+        chosen=fields.size("num_experts_per_tok"),
+        inner=inner,
+        scale=fields.number("routed_scaling_factor"),
+        shared=inner * fields.size("n_shared_experts", minimum=0),
+        **choice,
+    )
+
+
+def _v3_experts(fields: Fields) -> Experts | None:
+    return _experts(
+        fields,
+        normalised=fields.flag("norm_topk_prob", True),
+        scores="sigmoid",
+        corrected=True,
+        groups=fields.size("n_group"),
+        chosen_groups=fields.size("topk_group"),
+        group_best=2,
+    )
+
+
+def _v2_experts(fields: Fields) -> Experts | None:
+    limited = fields.choice("topk_method", (_GREEDY, _LIMITED)) == _LIMITED
+    return _experts(
+        fields,
+        normalised=False,
+        groups=fields.size("n_group") if limited else 1,
+        chosen_groups=fields.size("topk_group") if limited else 1,
+    )
+
+
+def _names(config: ModelConfig) -> Mapping[Role, str]:
+    names = {**NAMES, **_LATENT, **_ROUTED}
+    if config.latent is not None and config.latent.query_rank is not None:
+        names[Role.Q] = _ATTENTION + "q_b_proj.weight"
+    return names
+
+
+def _surplus(config: ModelConfig, name: str) -> bool:
+    """Tell also the tensors of layers that predict tokens further ahead."""
+    parts = name.split(".")
+    ahead = parts[:2] == ["model", "layers"] and parts[2:3] and parts[2].isdigit()
+    return surplus(config, name) or (bool(ahead) and int(parts[2]) >= config.num_layers)
+
+
+def _render_as(kind: str, model_type: str) -> Callable[[ModelConfig], dict[str, Any]]:
+    def render(config: ModelConfig) -> dict[str, Any]:
+        latent, mixture = config.latent, config.experts
+        assert latent is not None
+        said = render_common(config, f"{kind}ForCausalLM", model_type) | {
+            "hidden_act": "silu",
+            "head_dim": latent.turned,
+            "rms_norm_eps": config.norm_eps,
+            "attention_bias": False,
+            "kv_lora_rank": latent.rank,
+            "q_lora_rank": latent.query_rank,
+            "qk_nope_head_dim": latent.plain,
+            "qk_rope_head_dim": latent.turned,
+            "v_head_dim": latent.value,
+            "first_k_dense_replace": sum(not layer.experts for layer in config.layers),
+        }
+        if config.query_scale is not None and isinstance(config.rotary.scaling, YarnScaling):
+            sharpening = math.sqrt(config.query_scale * math.sqrt(latent.head))
+            said["rope_scaling"] |= write_sharpening(sharpening, config.rotary.scaling.factor)
+        if model_type == "deepseek_v3":
+            said["rope_interleave"] = config.rotary.style == "interleaved"
+        if mixture is None:
+            return said
+        return said | {
+            "n_routed_experts": mixture.count,
+            "num_experts_per_tok": mixture.chosen,
+            "moe_intermediate_size": mixture.inner,
+            "n_shared_experts": mixture.shared // mixture.inner,
+            "norm_topk_prob": mixture.normalised,
+            "routed_scaling_factor": mixture.scale,
+            "n_group": mixture.groups,
+            "topk_group": mixture.chosen_groups,
+            **({} if mixture.corrected else {"topk_method": _LIMITED}),
+        }
+
+    return render
+
+
+_FIXED: dict[str, tuple[str | float | None, str]] = {
+    "hidden_act": ("silu", ""),
+    "attention_bias": (False, "executors have no biases in latent attention"),
+    "moe_layer_freq": (1, "all layers behind the dense ones are mixtures"),
+}
+
+DEEPSEEK_V3 = replace(
+    LLAMA,
+    name="deepseek_v3",
+    model_types=("deepseek_v3", "kimi_k2"),
+    fields=DENSE
+    | {
+        "num_kv_heads": lambda f: f.size("num_attention_heads"),
+        "head_dim": lambda f: _latent(f).head,
+        "latent": _latent,
+        "layers": _layers,
+        "rotary": _v3_rotary,
+        "query_scale": _query_scale(_v3_rotary),
+        "experts": _v3_experts,
+    },
+    fixed=_FIXED
+    | {
+        "scoring_func": ("sigmoid", ""),
+        "topk_method": ("noaux_tc", ""),
+    },
+    names=_names,
+    surplus=_surplus,
+    render=_render_as("DeepseekV3", "deepseek_v3"),
+    view=_with(_V3),
+    gguf=None,
+)
+
+DEEPSEEK_V2 = replace(
+    DEEPSEEK_V3,
+    name="deepseek_v2",
+    model_types=("deepseek_v2",),
+    fields={
+        **DEEPSEEK_V3.fields,
+        "rotary": _v2_rotary,
+        "query_scale": _query_scale(_v2_rotary),
+        "experts": _v2_experts,
+    },
+    fixed=_FIXED
+    | {
+        "scoring_func": ("softmax", ""),
+        "norm_topk_prob": (False, "weights of this family do not add up to 1"),
+        "mlp_bias": (False, "executors have no biases in the MLP"),
+    },
+    render=_render_as("DeepseekV2", "deepseek_v2"),
+    view=_with(_V2),
+)
