@@ -3,8 +3,8 @@
     python bench/canonical.py WORK [--tasks humaneval+ mbpp+] [--data FOLDER] [--out DIR]
 
 A subject answers each problem with the benchmark's own solution, as a chat's block of code, so
-block selection, EvalPlus's sanitizing, the guard and the scorer are those of any run. WORK keeps the
-answers: a run that was ended goes on there.
+block selection, EvalPlus's sanitizing, the guard and the scorer are those of any run. WORK keeps
+the answers: a run that was ended goes on there.
 """
 
 import argparse

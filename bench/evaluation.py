@@ -55,14 +55,12 @@ def render(document: Mapping[str, Any], name: str) -> str:
     for record in records:
         if "not_measured" in record:
             missing[record["model"], record["task"]] = record["not_measured"]
-            for task, metric in published:
-                if task == record["task"]:
-                    rows.setdefault((task, metric), {})
         else:
             rows.setdefault((record["task"], record["metric"]), {})[record["model"]] = record
+    # Of what was published no line is left out.
+    rows = {key: rows.get(key, {}) for key in published} | rows
     lines = [
-        f"From [{name}](../bench/results/{name}). In brackets the 95 % interval, and how many items "
-        "were scored.",
+        f"From [{name}](../bench/results/{name}). In brackets the 95 % interval, and the items.",
         "",
         f"| task | metric | {' | '.join(models)} | card of `{OF}` |",
         f"|---|---|{'---|' * (len(models) + 1)}",

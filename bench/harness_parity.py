@@ -4,9 +4,9 @@
 
 Needs ``pip install 'monolane[hf,lmeval]'``. MODEL [smollm2] is a .gguf file, or a folder that
 Transformers reads by itself. Both read the same float32 weights, those of a file dequantised, each
-with its own tokenizer. Two tasks are made of Python's own library, since lm-eval's own need the Hub:
-which of four goes on from here, and how probable a text is as a whole. The last rows hold the file's
-own codes against Transformers: what that costs is no fault, so nothing is asked of it.
+with its own tokenizer. Two tasks are made of Python's own library, since lm-eval's own need the
+Hub: which of four goes on from here, and how probable a text is as a whole. The last rows hold the
+file's own codes against Transformers: what that costs is no fault, so nothing is asked of it.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from monolane.measure import Record, shown_word
 from monolane.model import ModelConfig, is_gguf
 
 CHOICES, BEGINNING, CONTINUATION, WHOLE = 4, 160, 64, 1500  # of an item; characters
-# The modules are read in this order; each gives a text of its own to as many items as it has room for.
+# Read in this order; each gives texts of its own to as many items as it has room for.
 MODULES = (
     *("argparse", "ast", "bdb", "calendar", "cmd", "codecs", "configparser", "csv", "datetime"),
     *("difflib", "dis", "doctest", "enum", "fractions", "functools", "gettext", "heapq", "inspect"),
@@ -95,8 +95,8 @@ def tolerance(config: ModelConfig) -> float:
 
     Each of the 7 products of a layer rounds its sums of up to F terms: the error of such a sum is
     about sqrt(F) half units in the last place, 2^-24, relative to its terms. Products add theirs as
-    random steps: sqrt(7 N). Logits are within some 30 of their mean, and a log-probability is a logit
-    less the logarithm of a sum, whose error is at most the largest logit's: twice.
+    random steps: sqrt(7 N). Logits are within some 30 of their mean, and a log-probability is a
+    logit less the logarithm of a sum, whose error is at most the largest logit's: twice.
     """
     steps = math.sqrt(7 * len(config.layers) * config.intermediate_size)
     return 2 * 30 * steps * 2.0**-24

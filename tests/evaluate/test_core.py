@@ -1,8 +1,9 @@
-"""CORE: what is shown and scored of each kind, by a scorer of known numbers; an engine, a server."""
+"""CORE: what is shown and scored of each kind, by a scorer of known numbers; engine and server."""
 
 import json
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +64,11 @@ TABLE: dict[Any, float] = {
     "red": -2, "blue": -1, "Ann": -9, "Bob": -0.1, ("Ann", "was"): -1, ("Bob", "was"): -4,
 }  # fmt: skip
 GREEDY = {("two", "three"), ("three", "four")}
-# By hand: the mean over a choice's tokens prefers "blue blue blue" (-1) to "red" (-2), the sum would
-# not; Ann's "was" is likelier than Bob's, the names are not scored; one of two ends is greedy's.
 # Of Python's own generator, seeds 1337 and 1234; "red" is right for q3 alone.
 ORDER = ["q1", "q0", "q3", "q2"]
 SHOWN = "q3\nAnswer: red\n\nq0\nAnswer: blue blue blue\n\nq1\nAnswer: "
+# By hand: the mean over a choice's tokens prefers "blue blue blue" (-1) to "red" (-2), the sum
+# would not; Ann's "was" is likelier than Bob's, names are not scored; one of two ends is greedy's.
 CENTRED = {"colours": (0.75 - 0.25) / 0.75, "heroes": (2 / 3 - 0.5) / 0.5, "ends": 0.5}
 
 
@@ -96,7 +97,7 @@ class Table(ScoringSubject):
         self.asked += 1
         assert ids[0] == 0
         words = [self.words[i] for i in ids]
-        pairs = list(zip(words, words[1:], strict=False))[-count:]
+        pairs = list(pairwise(words))[-count:]
         each = [TABLE.get(pair, TABLE.get(pair[1], -5)) for pair in pairs]
         return each, all(pair in GREEDY for pair in pairs)
 

@@ -272,8 +272,8 @@ class ServerSubject(ScoringSubject):
             greedy = all(n == max(top.values()) for n, top in zip(each, tops, strict=True))
         except (KeyError, IndexError, TypeError, ValueError):
             raise BackendError(
-                f"{self.target.url}/v1/completions: expected log-probabilities of the prompt, which "
-                f"echo and logprobs ask for, got {found!r:.200}"
+                f"{self.target.url}/v1/completions: expected log-probabilities of the prompt, "
+                f"which echo and logprobs ask for, got {found!r:.200}"
             ) from None
         return each, greedy
 

@@ -89,9 +89,8 @@ def _part(
     for row in rows:
         missing = [key for key in KEYS[kind] if key not in row]
         if missing:
-            raise DataError(
-                f"{task['dataset_uri']}: expected {missing[0]!r} in each item: {row!r:.80}"
-            )
+            uri = task["dataset_uri"]
+            raise DataError(f"{uri}: expected {missing[0]!r} in each item, got {row!r:.80}")
     shuffled = list(rows)
     random.Random(_ORDER_SEED).shuffle(shuffled)
     part = Part(
