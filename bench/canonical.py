@@ -8,6 +8,7 @@ the answers: a run that was ended goes on there.
 """
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,12 @@ def main() -> None:
         sys.stderr.write(f"{name}: {done} of {total}\n")
 
     report = evaluate(Canonical(tasks), tasks, options.work, progress)
-    publish([_record(task) for task in report["tasks"]], "canonical", options.out, timed=False)
+    records = [_record(task, options.work) for task in report["tasks"]]
+    publish(records, "canonical", options.out, timed=False)
 
 
-def _record(task: dict[str, Any]) -> Record:
+def _record(task: dict[str, Any], work: Path) -> Record:
+    lines = (work / f"{task['task']}.jsonl").read_text(encoding="utf-8").splitlines()[1:]
     figures = {figure["metric"]: figure for figure in task["figures"]}
     whole, base = figures["pass@1"], figures["pass@1, base inputs"]
     return {
@@ -70,7 +73,9 @@ def _record(task: dict[str, Any]) -> Record:
         "scored": whole["count"],
         "passed": round(whole["value"] * whole["count"] / 100),
         "passed_base": round(base["value"] * base["count"] / 100),
+        "failed": [line["item"] for line in map(json.loads, lines) if line["score"] == 0],
         "scorer": task["settings"]["scorer"],
+        "postprocessing": task["settings"]["postprocessing"],
         "data_sha256": task["settings"]["data_sha256"],
         "data_is_the_release": task["settings"]["data_is_the_release"],
     }

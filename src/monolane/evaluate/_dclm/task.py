@@ -1,6 +1,7 @@
 """CORE: 22 tasks of choice and continuation, each accuracy centred on what a guess gets right."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,15 +108,20 @@ def figures_of(parts: Sequence[Part], scores: Sequence[Sequence[int]]) -> tuple[
         below, above, how = mean_interval(scores[i])
         shown, count = f"{how}, items", int(counts[i])
         about = {"kind": part.kind, "shots": part.shots, "random_baseline": part.baseline}
-        values = [float(_centred(share, part.baseline)) for share in (shares[i], below, above)]
-        percents = [100 * float(share) for share in (shares[i], below, above)]
-        figures += [
-            Figure(f"{part.label}: centred", *values, count, shown, "", None, about),
-            Figure(f"{part.label}: accuracy", *percents, count, shown, "%", None, about),
-        ]
+        for metric, unit, scaled in (
+            ("centred", "", partial(_centred, guessed=part.baseline)),
+            ("accuracy", "%", _percent),
+        ):
+            value, low, high = (float(scaled(share)) for share in (shares[i], below, above))
+            metric = f"{part.label}: {metric}"
+            figures.append(Figure(metric, value, low, high, count, shown, unit, None, about))
     return core, *figures
 
 
 def _centred(share: Any, guessed: Any) -> Any:
     """Return 0 for what a guess gets right, 1 for all."""
     return (share - guessed) / (1 - guessed)
+
+
+def _percent(share: Any) -> Any:
+    return 100 * share
