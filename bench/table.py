@@ -122,6 +122,8 @@ def _name(record: Record) -> str:
         return f"mixed_load {record['policy']}, {record['clients']} clients"
     if record["name"] == "evaluation":
         return f"{record['task']}: {record['metric']}" if "metric" in record else record["task"]
+    if record["name"] in ("canonical", "harness_parity"):
+        return f"{record['name']}: {record['task']}"
     if record["name"] == "client":
         return f"client: {record['client']} {record.get('version', '')}".rstrip()
     if "cache_dtype" in record:

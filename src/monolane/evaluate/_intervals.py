@@ -44,8 +44,8 @@ def resampled_shares(shares: np.ndarray, counts: np.ndarray) -> np.ndarray:
     Of ``counts`` items of 0 or 1 that is a binomial draw.
     """
     size = (_RESAMPLES, len(shares))
-    drawn: np.ndarray = np.random.default_rng(0).binomial(counts, shares, size=size)
-    return drawn / counts
+    drawn: np.ndarray = np.random.default_rng(0).binomial(counts, shares, size=size) / counts
+    return drawn
 
 
 def mean_interval(scores: Sequence[float]) -> tuple[float, float, str]:
