@@ -120,6 +120,10 @@ def _name(record: Record) -> str:
     """Return what was measured; of a load, also how heavy it was."""
     if record["name"] == "mixed_load":
         return f"mixed_load {record['policy']}, {record['clients']} clients"
+    if record["name"] == "evaluation":
+        return f"{record['task']}: {record['metric']}" if "metric" in record else record["task"]
+    if record["name"] in ("canonical", "harness_parity"):
+        return f"{record['name']}: {record['task']}"
     if record["name"] == "client":
         return f"client: {record['client']} {record.get('version', '')}".rstrip()
     if "cache_dtype" in record:

@@ -108,3 +108,19 @@ def test_a_chat_is_asked_and_a_base_model_goes_on(problems: dict[str, dict[str, 
     continued = ask(problem, HUMANEVAL, how, chat=False)
     assert continued.text == problem["prompt"]
     assert "\ndef " in continued.stop
+
+
+def test_a_helper_that_yields_is_part_of_an_answer(guard: Guard) -> None:
+    code = "def halves(n):\n    yield n / 2\n\n\ndef f(n):\n    return list(halves(n))\n"
+    problem = {
+        "task_id": "Test/0",
+        "prompt": "",
+        "entry_point": "f",
+        "atol": 0,
+        "canonical_solution": code,
+        "base_input": [[3]],
+        "plus_input": [[5]],
+    }
+    verdict = guard.score("humaneval", problem, f"{code}\nprint(f(1))\n", sanitize=True)
+    assert (verdict["base"], verdict["plus"]) == ("pass", "pass")
+    assert "print" not in verdict["code"]

@@ -1,5 +1,6 @@
 """lm-eval on tasks of one's own: in process and by its own client, to equal numbers."""
 
+import importlib
 import json
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from monolane import Engine
+from monolane.engine import find_model
 from monolane.errors import DataError, RequestError
 from monolane.evaluate import (
     EngineSubject,
@@ -26,6 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of the packages that lm-eval imports
 ]
 
+BENCH = Path(__file__).parents[2] / "bench"
 CHOICES = [
     {"q": "for i in range(10", "options": ["):", " banana", ")"], "answer": 0},
     {"q": "def add(a, b):\n    return a", "options": [" + b", " elephant", "("], "answer": 0},
@@ -183,3 +186,34 @@ def test_data_that_cannot_be_had_and_wrong_folders_are_named(include: Path, tmp_
         make_tasks(EvalOptions(tasks=("local_gone",), include=(tmp_path,)))
     with pytest.raises(RequestError, match="--include /nowhere"):
         make_tasks(EvalOptions(tasks=("local_gone",), include=(Path("/nowhere"),)))
+
+
+@pytest.mark.slow
+def test_log_likelihoods_are_those_of_lm_evals_own_transformers_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch", reason="needs torch: pip install 'monolane[hf]'")
+    from lm_eval.models.huggingface import HFLM
+    from transformers import PreTrainedTokenizerFast
+
+    from monolane.evaluate._harness.models import EngineModel
+    from monolane.hf import LaneformerForCausalLM
+
+    monkeypatch.syspath_prepend(str(BENCH))
+    parity = importlib.import_module("harness_parity")
+    parity.write_tasks(tmp_path, 4)
+    folder = find_model("demo")
+    loaded = LaneformerForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    theirs = HFLM(
+        pretrained=loaded, tokenizer=PreTrainedTokenizerFast.from_pretrained(folder), batch_size=1
+    )
+    with Engine.load(folder, "cpu", "float32") as engine:
+        ours = EngineModel(engine)
+        # Not the whole texts: there lm-eval's model has two bos, where ours has one.
+        sizes = {parity.CHOICE: parity.sizes_of(ours, tmp_path)[parity.CHOICE]}
+        (record,) = parity.compare(
+            engine.config, parity.ask(ours, tmp_path), parity.ask(theirs, tmp_path), sizes
+        )
+    assert record["largest_difference_nats_per_token"] <= record["allowed_nats_per_token"]
+    assert record["requests"] == record["same_greedy"] == 16
+    assert record["acc_ours"] == record["acc_hf"]

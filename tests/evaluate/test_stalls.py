@@ -18,6 +18,7 @@ from monolane.evaluate import (
     evaluate,
     make_tasks,
 )
+from monolane.evaluate._code import scorer
 from monolane.evaluate._code.turns import Turns, Watch
 
 PROBLEMS = Path(__file__).parent / "problems"
@@ -126,6 +127,26 @@ def test_a_part_has_the_time_that_the_limits_say(guard: Guard) -> None:
     code = "def f():\n    while True: pass\n"
     verdict = Guard(limits, guard.strength).score("humaneval", problem, code, sanitize=False)
     assert verdict["base"] == "timeout"  # by the limit of an input it would be "fail", 60 s later
+
+
+@pytest.mark.parametrize(
+    ("canonical", "most"),
+    [
+        ([0.1, 0.1], 21),  # EvalPlus's: 10 s an input
+        ([5.0, 5.0, 5.0, 5.0], 61),  # its cap of 60 s
+        ([20.0, 20.0, 20.0, 20.0], 161),  # the machine is so slow that the canonical code took 80 s
+    ],
+)
+def test_a_part_has_twice_the_time_of_the_canonical_code(
+    canonical: list[float], most: float
+) -> None:
+    names: dict[str, Any] = {
+        "part_seconds": 60,
+        "ref_time": canonical,
+        "time_limits": [max(10, 4 * seconds) for seconds in canonical],
+    }
+    exec(scorer._OUR_CAP, names)
+    assert names["timeout"] == most
 
 
 class Silent(Subject):

@@ -24,9 +24,10 @@ def evaluate(
         str,
         typer.Option(
             "--tasks",
-            help="Comma-separated: humaneval+, mbpp+, perplexity, parity, bfcl (tool calls), "
-            "ruler (all eleven long-context tasks), or a part of these two by its name; with the "
-            "extra lmeval any task of lm-eval's, such as arc_easy, hellaswag, piqa or mmlu.",
+            help="Comma-separated: humaneval+, mbpp+, core (DCLM's 22 tasks), perplexity, parity, "
+            "bfcl (tool calls), ruler (all eleven long-context tasks), or a part of these two by "
+            "its name; with the extra lmeval any task of lm-eval's, such as arc_easy, hellaswag, "
+            "piqa or mmlu; card: all that the released model's card has figures of.",
         ),
     ],
     out: Annotated[
@@ -70,8 +71,8 @@ def evaluate(
     data: Annotated[
         list[Path] | None,
         typer.Option(
-            help="File or folder with the problems of HumanEval+ and MBPP+; repeatable [default: "
-            "EvalPlus fetches them]."
+            help="File or folder with the problems of HumanEval+ and MBPP+ [default: EvalPlus "
+            "fetches them], or the folder of CORE's bundle; repeatable."
         ),
     ] = None,
     text: Annotated[
@@ -97,6 +98,14 @@ def evaluate(
         int | None,
         typer.Option(help="Solved examples before an item of lm-eval's [default: the task's own]."),
     ] = None,
+    skip_missing: Annotated[
+        bool,
+        typer.Option(
+            "--skip-missing",
+            help="Name tasks in the report whose data or packages cannot be had here, and do the "
+            "others [default: end before anything is asked].",
+        ),
+    ] = False,
     of: Annotated[
         str | None,
         typer.Option(help="Hub id of the model whose published figures are to stand beside."),
@@ -143,6 +152,7 @@ def evaluate(
         against=tuple(against or ()),
         include=tuple(include or ()),
         few_shot=few_shot,
+        skip_missing=skip_missing,
         guard=Guard(strength="weak" if weak_guard else "full"),
     )
     made = make_tasks(wanted)

@@ -1,4 +1,4 @@
-"""How good a model's answers are: code, long context, perplexity, parity; journals and reports.
+"""How good a model's answers are: code, choices, long context, perplexity, parity; reports.
 
 ``make_tasks`` reads what tasks need, ``evaluate`` runs them on a subject (an engine here, or a
 server), and ``write_report`` writes what they found. ``record_loop`` says where the time of an
@@ -13,10 +13,19 @@ from monolane.evaluate._loop.call import Call
 from monolane.evaluate._loop.proxy import RecordingProxy
 from monolane.evaluate._loop.run import record_loop
 from monolane.evaluate._plan import TASK_NAMES, EvalOptions, evaluate, make_tasks
+from monolane.evaluate._published import PUBLISHED
 from monolane.evaluate._question import Answer, Decoding, Figure, Question
-from monolane.evaluate._report import build_report, render_markdown, render_page, write_report
+from monolane.evaluate._report import (
+    build_report,
+    interval,
+    number,
+    render_markdown,
+    render_page,
+    write_report,
+)
 from monolane.evaluate._subject import (
     EngineSubject,
+    ScoringSubject,
     ServerSubject,
     Subject,
     hash_model,
@@ -28,6 +37,7 @@ from monolane.evaluate._transformers import transformers_logits
 from monolane.evaluate._windows import Text, Window, cut_text, help_topics
 
 __all__ = [
+    "PUBLISHED",
     "TASK_NAMES",
     "Answer",
     "Call",
@@ -41,6 +51,7 @@ __all__ = [
     "Outcome",
     "Question",
     "RecordingProxy",
+    "ScoringSubject",
     "ServerSubject",
     "Subject",
     "Tally",
@@ -54,8 +65,10 @@ __all__ = [
     "evaluate",
     "hash_model",
     "help_topics",
+    "interval",
     "make_tasks",
     "mean_interval",
+    "number",
     "open_engine",
     "record_loop",
     "render_account",

@@ -38,6 +38,16 @@ def bootstrap(
     return float(low), float(high)
 
 
+def resampled_shares(shares: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return shares [2,000, tasks] of items drawn again, task by task, seed 0.
+
+    Of ``counts`` items of 0 or 1 that is a binomial draw.
+    """
+    size = (_RESAMPLES, len(shares))
+    drawn: np.ndarray = np.random.default_rng(0).binomial(counts, shares, size=size) / counts
+    return drawn
+
+
 def mean_interval(scores: Sequence[float]) -> tuple[float, float, str]:
     """Return the interval of a mean, and by which method: Wilson's where all scores are 0 or 1."""
     if all(score in (0, 1) for score in scores):

@@ -2,28 +2,33 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from monolane.engine import SamplingParams
-from monolane.errors import RequestError
+from monolane.errors import DataError, MissingExtraError, RequestError
 from monolane.evaluate._calls.task import BFCL_TASKS, CallsTask
 from monolane.evaluate._code.guard import Guard
 from monolane.evaluate._code.problems import HUMANEVAL, MBPP
 from monolane.evaluate._code.task import CodeTask
+from monolane.evaluate._dclm.task import CoreTask
 from monolane.evaluate._harness.task import HarnessTask
 from monolane.evaluate._long.task import LongContextTask
 from monolane.evaluate._long.tasks import LONG_TASKS
+from monolane.evaluate._missing import MissingTask
 from monolane.evaluate._parity import ParityTask
 from monolane.evaluate._perplexity import PerplexityTask
+from monolane.evaluate._published import CARD_TASKS
 from monolane.evaluate._question import Decoding
 from monolane.evaluate._report import Report, build_report
 from monolane.evaluate._subject import Subject
 from monolane.evaluate._task import Outcome, Progress, Task
 
 _LONG = frozenset(task.name for task in LONG_TASKS)
+CARD = "card"  # all tasks of the released model's card
 TASK_NAMES = (
-    *("humaneval+", "mbpp+", "perplexity", "parity"),
+    *(CARD, "humaneval+", "mbpp+", "core", "perplexity", "parity"),
     *("bfcl", *BFCL_TASKS),
     *("ruler", *sorted(_LONG)),
 )
@@ -36,13 +41,14 @@ class EvalOptions:
     limit        items of a task; of each length of a long-context task
     samples      answers of each code problem, for pass@k
     temperature  of code answers; None: 0 for one sample, 0.8 for several
-    data         files or folders with the problems of HumanEval+ and MBPP+
+    data         files or folders with the problems of HumanEval+ and MBPP+, or CORE's bundle
     text         files to score; without, Python's help topics
     window       tokens of context that perplexity and parity have
     lengths      tokens of long prompts, their answers counted
     against      what parity compares with
     include      folders of task files for lm-eval, beside its own
     few_shot     solved examples before each item of lm-eval's tasks; None: as the task says
+    skip_missing what a task needs and is not here is named in the report, and ends nothing
     """
 
     tasks: tuple[str, ...]
@@ -59,11 +65,12 @@ class EvalOptions:
     against: tuple[str, ...] = ()
     include: tuple[Path, ...] = ()
     few_shot: int | None = None
+    skip_missing: bool = False
     guard: Guard = field(default_factory=Guard)
 
     def __post_init__(self) -> None:
         for name in self.tasks:
-            if name not in TASK_NAMES and find_spec("lm_eval") is None:
+            if name not in TASK_NAMES and find_spec("lm_eval") is None and not self.skip_missing:
                 raise RequestError(
                     f"--tasks: expected some of {', '.join(TASK_NAMES)}, got {name!r}; lm-eval's "
                     "tasks (arc_easy, hellaswag, mmlu, ...) need pip install 'monolane[lmeval]'"
@@ -88,6 +95,12 @@ class EvalOptions:
         )
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The tasks, each once, with those of the card in the place of its name."""
+        spelt = [CARD_TASKS if name == CARD else (name,) for name in self.tasks]
+        return tuple(dict.fromkeys(name for names in spelt for name in names))
+
+    @property
     def decoding(self) -> Decoding:
         """How code answers are drawn."""
         temperature = self.temperature
@@ -100,34 +113,42 @@ def make_tasks(options: EvalOptions) -> list[Task]:
     """Return the tasks with their data read: ours as they were named, lm-eval's, tool calls, long
     context.
 
-    DataError, MissingExtraError: what a task needs is not here.
+    DataError, MissingExtraError: what a task needs is not here, and ``skip_missing`` is not set.
     """
+    o = options
+
+    def made(name: str, make: Callable[[], Task]) -> Task:
+        try:
+            return make()
+        except (DataError, MissingExtraError) as error:
+            if not o.skip_missing:
+                raise
+            return MissingTask(name, str(error))
 
     def code(benchmark: object) -> Task:
         which = HUMANEVAL if benchmark is HUMANEVAL else MBPP
-        o = options
         return CodeTask(which, o.data, o.limit, o.samples, o.decoding, o.guard)
 
     makers: dict[str, Callable[[], Task]] = {
         "humaneval+": lambda: code(HUMANEVAL),
         "mbpp+": lambda: code(MBPP),
-        "perplexity": lambda: PerplexityTask(options.text, options.limit, options.window),
-        "parity": lambda: ParityTask(options.against, options.text, options.limit, options.window),
+        "core": lambda: CoreTask(o.data, o.limit),
+        "perplexity": lambda: PerplexityTask(o.text, o.limit, o.window),
+        "parity": lambda: ParityTask(o.against, o.text, o.limit, o.window),
     }
-    found: list[Task] = [makers[name]() for name in dict.fromkeys(options.tasks) if name in makers]
-    o = options
+    found = [made(name, makers[name]) for name in o.names if name in makers]
     found += [
-        HarnessTask(name, o.include, o.few_shot, o.limit)
-        for name in dict.fromkeys(o.tasks)
+        made(name, partial(HarnessTask, name, o.include, o.few_shot, o.limit))
+        for name in o.names
         if name not in TASK_NAMES
     ]
-    asked = [name for name in o.tasks if name == "bfcl" or name in BFCL_TASKS]
+    asked = [name for name in o.names if name == "bfcl" or name in BFCL_TASKS]
     if asked:
         found.append(CallsTask([] if "bfcl" in asked else asked, o.limit, o.decoding))
-    asked = [name for name in options.tasks if name in _LONG or name == "ruler"]
+    asked = [name for name in o.names if name in _LONG or name == "ruler"]
     if asked:
         names = [] if "ruler" in asked else asked
-        found.append(LongContextTask(names, options.lengths, options.limit, options.seed))
+        found.append(LongContextTask(names, o.lengths, o.limit, o.seed))
     return found
 
 

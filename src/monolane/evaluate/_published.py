@@ -33,6 +33,8 @@ PUBLISHED: Mapping[str, Mapping[tuple[str, str], float]] = {
         },
     }
 }
+# The tasks of that card, in its order.
+CARD_TASKS = tuple(dict.fromkeys(task for task, _ in PUBLISHED["kogai/laneformer-2b-it"]))
 
 
 def published(model: str, task: str, metric: str) -> float | None:

@@ -65,14 +65,16 @@ def render_markdown(report: Report) -> str:
         lines += [f"## {task['title']}", ""]
         beside = _has_published(task)
         head = ["metric", "value", "95 % interval", "items", *(["published"] if beside else [])]
-        lines += [_row(head), _row(["---", *["---:"] * (len(head) - 1)])]
+        if task["figures"]:
+            lines += [_row(head), _row(["---", *["---:"] * (len(head) - 1)])]
         for figure in task["figures"]:
             cells = [figure["metric"], number(figure), interval(figure), f"{figure['count']:,}"]
             lines.append(_row([*cells, _of(figure)] if beside else cells))
         lines += ["", *(f"- {note}" for note in task["notes"])]
         if speed := speed_line(task["speed"]):
             lines.append(f"- Speed: {speed}")
-        lines.append(f"- Settings: {settings_line(task['settings'])}")
+        if settings := settings_line(task["settings"]):
+            lines.append(f"- Settings: {settings}")
         lines.append("")
     return "\n".join(lines)
 

@@ -5,14 +5,16 @@ import http.client
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from monolane.engine import Engine, ModelFiles, SamplingParams, find_model
 from monolane.errors import BackendError, RequestError
+from monolane.evaluate._likelihood import Likelihood
 from monolane.evaluate._question import Answer, Decoding, Question
 from monolane.measure import Failure, LoadTarget, ask_models
 from monolane.text import DEFAULT_TEMPLATE, Tokenizer
@@ -41,7 +43,29 @@ class Subject(ABC):
         """Return the tokens of a prompt, template included."""
 
 
-class EngineSubject(Subject):
+class ScoringSubject(Subject):
+    """One that also says how probable given tokens are.
+
+    ``first_id``: the token before a text that has no context, bos or else the end of a text.
+    """
+
+    @property
+    @abstractmethod
+    def first_id(self) -> int:
+        """The token before a text that has no context; RequestError where none is known."""
+
+    @abstractmethod
+    def token_ids(self, text: str, special: bool = True) -> list[int]:
+        """Return the ids of a text; ``special``: with what the tokenizer puts around it."""
+
+    @abstractmethod
+    def score(self, ids: Sequence[int], count: int) -> tuple[list[float], bool]:
+        """Return the log-probabilities (nats) of the last ``count`` ids, all but the first at most,
+        and whether each is the most probable token of its place.
+        """
+
+
+class EngineSubject(ScoringSubject):
     """An engine in this process; ``engine`` is open while it is."""
 
     def __init__(self, engine: Engine, name: str, chat: bool | None = None) -> None:
@@ -49,6 +73,7 @@ class EngineSubject(Subject):
             raise RequestError(f"{engine.folder}: expected a model with a tokenizer, found none")
         self.engine, self.name = engine, name
         self._tokenizer: Tokenizer = engine.tokenizer
+        self._likelihood = Likelihood(engine)
         has_template = engine.chat_template.source != DEFAULT_TEMPLATE
         self.chat = has_template if chat is None else chat
         self.context = engine.backend.context
@@ -89,6 +114,19 @@ class EngineSubject(Subject):
         """Return the tokens of a prompt, template included."""
         return len(self._ids(question))
 
+    @property
+    def first_id(self) -> int:
+        """The token before a text that has no context."""
+        return first_id(self.engine, self._tokenizer)
+
+    def token_ids(self, text: str, special: bool = True) -> list[int]:
+        """Return the ids of a text; ``special``: with what the tokenizer puts around it."""
+        return self._tokenizer.encode(text, add_special_tokens=special)
+
+    def score(self, ids: Sequence[int], count: int) -> tuple[list[float], bool]:
+        """Return the log-probabilities of the last ids, and whether each is greedy's."""
+        return self._likelihood(ids, count)
+
     def _ids(self, question: Question) -> list[int]:
         if not question.chat:
             return self._tokenizer.encode(question.text + question.begun)
@@ -101,7 +139,7 @@ class EngineSubject(Subject):
         )
 
 
-class ServerSubject(Subject):
+class ServerSubject(ScoringSubject):
     """A model behind a base URL, with or without /v1 at its end; ``target`` is where."""
 
     def __init__(
@@ -213,6 +251,32 @@ class ServerSubject(Subject):
                 f"give them ({error}); log-likelihoods need them"
             ) from None
 
+    @cached_property
+    def first_id(self) -> int:
+        """The token with which the server's tokenizer begins a text."""
+        if first := self.token_ids(""):
+            return first[0]
+        raise RequestError(
+            f"{self.target.url}: expected a tokenizer that begins a text with a token of its own, "
+            "which texts without context need; evaluate the model with --model"
+        )
+
+    def score(self, ids: Sequence[int], count: int) -> tuple[list[float], bool]:
+        """Return what ``echo`` gives of the last ids; BackendError if it gives nothing."""
+        body = {"model": self.name, "prompt": list(ids), "max_tokens": 1, "temperature": 0}
+        found = self._post("/v1/completions", body | {"echo": True, "logprobs": 1})
+        try:
+            told = found["choices"][0]["logprobs"]
+            each = [float(n) for n in told["token_logprobs"][: len(ids)][-count:]]
+            tops = told["top_logprobs"][: len(ids)][-count:]
+            greedy = all(n == max(top.values()) for n, top in zip(each, tops, strict=True))
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise BackendError(
+                f"{self.target.url}/v1/completions: expected log-probabilities of the prompt, "
+                f"which echo and logprobs ask for, got {found!r:.200}"
+            ) from None
+        return each, greedy
+
     def _post(self, route: str, body: dict[str, Any]) -> dict[str, Any]:
         for attempt in range(_TRIES):
             try:
@@ -270,6 +334,13 @@ def _read_answer(found: dict[str, Any], chat: bool, seconds: float, route: str) 
         seconds if decode is None else decode / 1e3,
         decode is not None,
     )
+
+
+def first_id(engine: Engine, tokenizer: Tokenizer) -> int:
+    """Return bos, or where a model has none the token that ends a text."""
+    if tokenizer.bos_id is not None:
+        return tokenizer.bos_id
+    return min(engine.eos_ids) if tokenizer.eos_id is None else tokenizer.eos_id
 
 
 def hash_model(path: Path) -> str:

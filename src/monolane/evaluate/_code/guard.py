@@ -31,7 +31,8 @@ class Limits:
 
     seconds        of wall time, all inputs together; as much processor time in each process
     least_seconds  that EvalPlus gives an input at least, and 4 times what the canonical code takes
-    part_seconds   that it gives the benchmark's own inputs, and its own, at most
+    part_seconds   that it gives the benchmark's own inputs, and its own, at most; or twice what the
+                   canonical code took just before
     memory         bytes of addresses of one process: EvalPlus's own 4 GB
     disk           bytes of files, all together
     processes      at once, the scorer's two included

@@ -17,8 +17,8 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from monolane.engine import Engine, SamplingParams
 from monolane.errors import RequestError
 from monolane.evaluate._journal import Journal
-from monolane.evaluate._subject import ServerSubject
-from monolane.reference import log_probabilities
+from monolane.evaluate._likelihood import Likelihood
+from monolane.evaluate._subject import ServerSubject, first_id
 from monolane.text import Tokenizer
 
 _ANSWER = 256  # tokens of an answer where a task names no limit: lm-eval's own default
@@ -45,7 +45,7 @@ class EngineModel(TemplateLM):  # type: ignore[misc]
         if self._engine.tokenizer is None:
             raise RequestError(f"{self._engine.folder}: expected a model with a tokenizer")
         self._tokenizer: Tokenizer = self._engine.tokenizer
-        self._last: tuple[list[int], Any] = ([], None)
+        self._likelihood = Likelihood(self._engine)
 
     @property
     def max_length(self) -> int:
@@ -61,8 +61,7 @@ class EngineModel(TemplateLM):  # type: ignore[misc]
     @property
     def prefix_token_id(self) -> int:
         """The token before a text that has no context."""
-        bos = self._tokenizer.bos_id
-        return self.eot_token_id if bos is None else bos
+        return first_id(self._engine, self._tokenizer)
 
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **_: Any
@@ -87,15 +86,8 @@ class EngineModel(TemplateLM):  # type: ignore[misc]
     def _score(self, context: list[int], ending: list[int]) -> tuple[float, bool]:
         """Return how probable an ending is, in nats, and whether each of its tokens is greedy's."""
         ids = (context + ending)[-(self.max_length + 1) :]
-        given = ids[:-1]
-        if self._last[0] != given:  # the letters A to D are four endings of one text
-            self._last = given, self._engine.logits(given)
-        logits_TV = self._last[1][-len(ending) :]
-        nats, greedy = 0.0, True
-        for logits_V, token in zip(logits_TV, ids[-len(logits_TV) :], strict=True):
-            nats += float(log_probabilities(logits_V)[token])
-            greedy = greedy and bool(logits_V[token] == logits_V.max())
-        return nats, greedy
+        nats, greedy = self._likelihood(ids, len(ending))
+        return sum(nats), greedy
 
     def _rolling(self, text: str) -> float:
         windows = _windows(self, text, self.max_length)
@@ -147,12 +139,7 @@ class ServerModel(LocalCompletionsAPI):  # type: ignore[misc]
     @property
     def prefix_token_id(self) -> int:
         """The token with which the server's tokenizer begins a text."""
-        if first := self._subject.token_ids(""):
-            return first[0]
-        raise RequestError(
-            f"{self._subject.target.url}: expected a tokenizer that begins a text with a token of "
-            "its own, which texts without context need; evaluate the model with --model"
-        )
+        return self._subject.first_id
 
     def tok_encode(
         self, string: Any, left_truncate_len: int | None = None, add_special_tokens: bool = True,
