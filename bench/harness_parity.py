@@ -59,7 +59,10 @@ def write_tasks(folder: Path, items: int) -> None:
         ends[0], ends[right] = ends[right], ends[0]
         whole = parts[0]
         rows.append({"beginning": whole[:BEGINNING], "choices": ends, "right": right})
-    data = {CHOICE: rows, ROLLING: [{"text": text[:WHOLE]} for text in texts[: items // 4]]}
+    data: dict[str, list[dict[str, Any]]] = {
+        CHOICE: rows,
+        ROLLING: [{"text": text[:WHOLE]} for text in texts[: items // 4]],
+    }
     for name, task in TASKS.items():
         lines = "".join(json.dumps(row) + "\n" for row in data[name])
         (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")

@@ -66,8 +66,8 @@ def count(texts: Sequence[Text], machine: str, costs: Costs, look: float) -> lis
         passes = follow(replay, prompt.tolist(), len(known), costs, look, from_text(known))
         found["prose" if kind == "prose" else "edits"].append((len(known), passes))
     rng = random.Random(SEED)
-    prompt = [rng.randrange(60) for _ in range(300)]
-    passes = follow(replay, prompt, MISLED, costs, look, misleading(rng))
+    noise = [rng.randrange(60) for _ in range(300)]
+    passes = follow(replay, noise, MISLED, costs, look, misleading(rng))
     found["made to mislead"].append((MISLED, passes))
     return [
         {

@@ -167,7 +167,9 @@ def hit_rates(folder: Path, model: str) -> tuple[npt.NDArray[np.float64], int]:
 
 def normed(rows: npt.NDArray[np.float32], eps: float) -> npt.NDArray[np.float32]:
     """Return rows divided by their root mean square."""
-    return rows / np.sqrt(np.square(rows).mean(axis=1, keepdims=True) + np.float32(eps))
+    mean_N1 = np.square(rows).mean(axis=1, keepdims=True, dtype=np.float32)
+    scaled: npt.NDArray[np.float32] = rows / np.sqrt(mean_N1 + np.float32(eps))
+    return scaled
 
 
 if __name__ == "__main__":
