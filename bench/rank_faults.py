@@ -181,7 +181,7 @@ def fail_to_start(executor: CpuExecutor) -> bool:
         with full():
             executor.logits(0, IDS[:3])
     except BackendError as error:
-        return "the ranks' shared memory: File too large" in str(error)
+        return "memory to share, got: File too large" in str(error)
     return False
 
 
