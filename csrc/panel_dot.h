@@ -50,6 +50,8 @@ struct PanelDot {
   static constexpr int64_t kGroupBytes =  // of a panel, without supers
       kPanelRows * (kPlanes.low + kPlanes.high + kPlanes.scale + kPlanes.minimum);
   static constexpr int64_t kSuperBytes = kPanelRows * kPlanes.super * (kMinima ? 2 : 1);
+  static constexpr int64_t kRecord = record_groups(kFormat);  // groups of a whole record
+  static_assert(kSuperGroups == 1 || kSuperGroups % kRecord == 0);
 
   // What a unit brings to a group beside its codes.
   struct Scales {
@@ -59,35 +61,31 @@ struct PanelDot {
 
   const char* data;
   int64_t cols;
-  PlaneStarts starts;
 
-  explicit PanelDot(const Matrix& w)
-      : data(static_cast<const char*>(w.data)),
-        cols(w.cols),
-        starts(plane_starts(kFormat, w.cols)) {}
+  explicit PanelDot(const Matrix& w) : data(static_cast<const char*>(w.data)), cols(w.cols) {}
 
   int64_t panel_bytes() const { return kPanelRows * row_bytes(kFormat, cols); }
   const char* panel(int64_t p) const { return data + p * panel_bytes(); }
 
-  // The supers of columns 256 s and on, of the scales and of the minima.
-  void load_supers(const char* panel, int unit, int64_t s, Floats (&supers)[2]) const {
+  // The supers of 256 columns, of the scales and of the minima.
+  static void load_supers(const char* from, int unit, Floats (&supers)[2]) {
     if constexpr (kSupers) {
-      const int64_t at = (s * kPanelRows + unit * kElements) * 2;
-      supers[0] = load(reinterpret_cast<const F16*>(panel + kPanelRows * starts.super + at));
-      if constexpr (kMinima) {
-        const char* minima = panel + kPanelRows * starts.super_minimum + at;
-        supers[1] = load(reinterpret_cast<const F16*>(minima));
-      }
+      const auto* scales = reinterpret_cast<const F16*>(from) + unit * kElements;
+      supers[0] = load(scales);
+      if constexpr (kMinima) supers[1] = load(scales + kPanelRows);
     }
   }
 
-  // Group g of T tokens, each `stride` bytes after the one before, which begins at `x`.
+  // Group g of a record of `groups`, by T tokens, each `stride` bytes after the one before, which
+  // begins at `x`.
   template <int T>
-  MONOLANE_INLINE void add_group(const char* panel, int unit, int64_t g, const Floats (&supers)[2],
-                                 const char* x, int64_t stride, Floats (&acc)[T]) const {
-    const char* low = panel + g * kPanelRows * kPlanes.low + unit * kElements * 4;
-    const char* high = panel + kPanelRows * (starts.high + g * kPlanes.high) + unit * kElements * 4;
-    const Scales w = scales(panel, unit, g, supers);
+  MONOLANE_INLINE static void add_group(const char* record, int64_t groups, int unit, int64_t g,
+                                        const Floats (&supers)[2], const char* x, int64_t stride,
+                                        Floats (&acc)[T]) {
+    const char* low = record + g * kPanelRows * kPlanes.low + unit * kElements * 4;
+    const char* rest = record + groups * kPanelRows * kPlanes.low;
+    const char* high = rest + g * kPanelRows * kPlanes.high + unit * kElements * 4;
+    const Scales w = scales(rest + groups * kPanelRows * kPlanes.high, groups, unit, g, supers);
 #ifdef MONOLANE_PAIR_SUMS
     if constexpr (kHalfScales) {
       Ints first[T], second[T];
@@ -124,10 +122,12 @@ struct PanelDot {
     return *reinterpret_cast<const TokenGroup*>(x + t * stride);
   }
 
-  Scales scales(const char* panel, int unit, int64_t g, const Floats (&supers)[2]) const {
+  // Group g's, of a record's scales, and of its minima behind them.
+  static Scales scales(const char* from, int64_t groups, int unit, int64_t g,
+                       const Floats (&supers)[2]) {
     Scales found;
-    const char* scale = panel + kPanelRows * (starts.scale + g * kPlanes.scale);
-    const char* minimum = panel + kPanelRows * (starts.minimum + g * kPlanes.minimum);
+    const char* scale = from + g * kPanelRows * kPlanes.scale;
+    const char* minimum = from + kPanelRows * (groups * kPlanes.scale + g * kPlanes.minimum);
     if constexpr (kHalfScales) {
       const auto* bytes = reinterpret_cast<const int8_t*>(scale) + unit * kElements;
       found.scales[0] = mul(supers[0], load_bytes_as_floats(bytes));
@@ -264,17 +264,24 @@ static inline void panel_tile(const Dot& dot, const char* panel, int unit, const
   Stream ahead = stream;  // a copy: it stays in a register
   const int64_t groups = dot.cols / kGroup;
   Floats supers[U][2];
-  for (int64_t g = 0; g < groups; g += Dot::kSuperGroups) {
-    each<U>([&](auto u) MONOLANE_INLINE {
-      dot.load_supers(panel, unit + u, g / Dot::kSuperGroups, supers[u]);
-    });
-    if constexpr (Dot::kSupers && kFetch == Fetch::kAhead) fetch<kFetch>(ahead, Dot::kSuperBytes);
-    for (int64_t i = g; i < g + Dot::kSuperGroups; ++i) {
-      if constexpr (kFetch == Fetch::kAhead) fetch<kFetch>(ahead, Dot::kGroupBytes);
-      const char* x = tokens + i * static_cast<int64_t>(sizeof(TokenGroup));
-      each<U>([&](auto u) MONOLANE_INLINE {
-        dot.template add_group<T>(panel, unit + u, i, supers[u], x, token_stride, acc[u]);
-      });
+  const char* from = panel;
+  for (int64_t g = 0; g < groups;) {
+    if constexpr (Dot::kSupers) {
+      each<U>([&](auto u) MONOLANE_INLINE { dot.load_supers(from, unit + u, supers[u]); });
+      if constexpr (kFetch == Fetch::kAhead) fetch<kFetch>(ahead, Dot::kSuperBytes);
+      from += Dot::kSuperBytes;
+    }
+    const int64_t end = Dot::kSupers ? g + Dot::kSuperGroups : groups;
+    while (g < end) {
+      const int64_t count = Dot::kSupers ? Dot::kRecord : std::min(Dot::kRecord, end - g);
+      for (int64_t i = 0; i < count; ++i, ++g) {
+        if constexpr (kFetch == Fetch::kAhead) fetch<kFetch>(ahead, Dot::kGroupBytes);
+        const char* x = tokens + g * static_cast<int64_t>(sizeof(TokenGroup));
+        each<U>([&](auto u) MONOLANE_INLINE {
+          dot.template add_group<T>(from, count, unit + u, i, supers[u], x, token_stride, acc[u]);
+        });
+      }
+      from += count * Dot::kGroupBytes;
     }
   }
   stream = ahead;
@@ -285,22 +292,16 @@ static inline void panel_tile(const Dot& dot, const char* panel, int unit, const
 
 constexpr int kUnitTokens = 8;  // times units: up to which units are taken together
 
-// Zen 3 and Zen 4. By the family: gcc 12 does not know Zen 4 by name.
-static inline bool fetches_whole_panels() {
+// Whether one token's panels are read faster without prefetches: by Zen 4 with vectors of 16
+// numbers. One core, 2,048 columns, GB/s, without and 8 KB ahead: q8_0 31.2 and 20.5, q4_k 29.3
+// and 23.1, q6_k 25.0 and 22.5. Two tokens or more take 10 to 60 % longer without, and so do AVX2's
+// vectors. By the family, which is Zen 3's, too: gcc 12 does not know Zen 4 by name.
+static inline bool follows_panels() {
 #if defined(__x86_64__)
-  return __builtin_cpu_is("amdfam19h");
+  return kElements == 16 && __builtin_cpu_is("amdfam19h");
 #else
   return false;
 #endif
-}
-
-// How far ahead panels are fetched, in bytes. Scales lie at a panel's end, so only a whole panel
-// ahead fetches them too before they are needed. AVX2 on two cores of Zen 3, 8 KB, 32 KB and a
-// panel: int8 31.8, 34.4, 33.7 GB/s; q4_k 25.1, 32.8, 31.8. AVX-512 on two of Zen 4, 2,048 columns,
-// 8 KB and a panel: q4_k 31.0, 34.5, q6_k 32.6, 35.0, int8 34.5, 34.9. Intel and Zen 5 as
-// measured for `far_ahead`.
-static inline int64_t panel_ahead(int64_t panel_bytes) {
-  return kElements == 8 || fetches_whole_panels() ? panel_bytes : far_ahead();
 }
 
 // Rows begin .. end - 1 of the unit that begins at row `first`.
@@ -332,7 +333,7 @@ static inline void panel_tiles(const Dot& dot, int64_t first, int64_t last, int6
       if (row >= end || row + U * kElements <= begin) continue;
       // Anew for each panel: a group's bytes are not whole lines. Further units find it near.
       if constexpr (kFetch == Fetch::kAhead)
-        stream.next = dot.panel(p) + (unit == 0 ? panel_ahead(dot.panel_bytes()) : 0);
+        stream.next = dot.panel(p) + (unit == 0 ? far_ahead() : 0);
       alignas(64) float y[U][T][kElements];
       panel_tile<Dot, U, T, kFetch>(dot, dot.panel(p), unit, tokens, panel_token_bytes(dot.cols),
                                     stream, y);
@@ -349,6 +350,12 @@ static inline void panel_few(const Dot& dot, int64_t first, int64_t last, int64_
   if constexpr (T > 1) {
     if (width < T) {
       panel_few<Dot, T - 1>(dot, first, last, begin, end, tokens, width, stream, out);
+      return;
+    }
+  }
+  if constexpr (T == 1) {
+    if (follows_panels()) {
+      panel_tiles<Dot, T, Fetch::kNone>(dot, first, last, begin, end, tokens, stream, out);
       return;
     }
   }

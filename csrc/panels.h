@@ -17,9 +17,11 @@
 //   supers     of 256 columns: the float16 scale of the scales, and then those of the minima
 //
 // Then 16 rows are interleaved: of bits four bytes of each row in turn, of the others one number.
-// Planes stay where they are, at 16 times their place in a row; a panel is one stretch of memory,
-// so the prefetches of multiply.h cover all of it. It takes the bytes of its rows in the file, but
-// for q4_k and q5_k: their scales have 6 bits there and a byte here, which is 4 bytes of 144 more.
+// A panel has them in the order in which they are used, so that memory is read in one stream, which
+// processors follow by themselves: records of a few groups (record_groups) with low bits, high
+// bits, scales and minima, a plane after the other; the supers of 256 columns before their records.
+// It takes the bytes of its rows in the file, but for q4_k and q5_k: their scales have 6 bits there
+// and a byte here, which is 4 bytes of 144 more.
 #pragma once
 
 #include <cstdint>
@@ -69,7 +71,16 @@ constexpr Planes planes_of(Format format) {
 alignas(16) constexpr uint8_t kMxfp4Numbers[16] = {12, 13, 14, 15, 16, 18, 20, 24,
                                                    12, 11, 10, 9,  8,  6,  4,  0};
 
-// Where the planes of a row begin, in bytes; in a panel, times its rows.
+// Groups of a record: as few as end with a cache line, by which vectors of the next begin. The last
+// record of a panel has what is left.
+constexpr int64_t record_groups(Format format) {
+  const Planes p = planes_of(format);
+  int64_t groups = 1;
+  while (groups * kPanelRows * (p.low + p.high + p.scale + p.minimum) % 64 != 0) groups *= 2;
+  return groups;
+}
+
+// Where the planes of a row begin, in bytes.
 struct PlaneStarts {
   int64_t high, scale, minimum, super, super_minimum;
 };

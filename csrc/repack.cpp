@@ -284,22 +284,42 @@ MONOLANE_PART void interleave_bytes(const uint8_t* rows, int64_t stride, int64_t
   interleave<uint8_t>(rows + whole, stride, count - whole, out + whole * kPanelRows);
 }
 
-MONOLANE_CLONES void make_panel(Format format, int64_t cols, const uint8_t* rows, uint8_t* panel) {
+// `beside` has room for what a panel has beside its bits: it is interleaved plane by plane, since a
+// record has few numbers of each.
+MONOLANE_CLONES void make_panel(Format format, int64_t cols, const uint8_t* rows, uint8_t* beside,
+                                uint8_t* out) {
   const Planes planes = planes_of(format);
   const PlaneStarts starts = plane_starts(format, cols);
   const int64_t stride = row_bytes(format, cols);
-  interleave_words(rows, stride, starts.scale / 4, panel);
-  const uint8_t* rest = rows + starts.scale;
-  uint8_t* out = panel + kPanelRows * starts.scale;
-  if (planes.scale == 1 && planes.super == 0) {
-    interleave_bytes(rest, stride, stride - starts.scale, out);
-  } else if (planes.super == 0) {
-    interleave<uint16_t>(rest, stride, (stride - starts.scale) / 2, out);
+  const uint8_t* from = rows + starts.scale;
+  if (planes.super == 0 && planes.scale == 2) {
+    interleave<uint16_t>(from, stride, (stride - starts.scale) / 2, beside);
   } else {
     const int64_t bytes = starts.super - starts.scale;
-    interleave_bytes(rest, stride, bytes, out);
-    interleave<uint16_t>(rest + bytes, stride, (stride - starts.super) / 2,
-                         out + kPanelRows * bytes);
+    interleave_bytes(from, stride, bytes, beside);
+    interleave<uint16_t>(from + bytes, stride, (stride - starts.super) / 2,
+                         beside + kPanelRows * bytes);
+  }
+  const auto put_bits = [&](int64_t start, int64_t bytes) {
+    interleave_words(rows + start, stride, bytes / 4, out);
+    out += kPanelRows * bytes;
+  };
+  const auto put = [&](int64_t start, int64_t bytes) {
+    copy(out, beside + kPanelRows * (start - starts.scale), kPanelRows * bytes);
+    out += kPanelRows * bytes;
+  };
+  const int64_t groups = cols / kGroup, record = record_groups(format);
+  for (int64_t g = 0; g < groups; g += record) {
+    if (planes.super > 0 && g % (kSuper / kGroup) == 0) {
+      const int64_t at = g / (kSuper / kGroup) * planes.super;
+      put(starts.super + at, planes.super);
+      if (planes.minimum > 0) put(starts.super_minimum + at, planes.super);
+    }
+    const int64_t count = std::min(record, groups - g);
+    put_bits(g * planes.low, count * planes.low);
+    put_bits(starts.high + g * planes.high, count * planes.high);
+    put(starts.scale + g * planes.scale, count * planes.scale);
+    put(starts.minimum + g * planes.minimum, count * planes.minimum);
   }
 }
 
@@ -357,13 +377,15 @@ void repack_rows(const Matrix& from, void* panels) {
   const int64_t stride = row_bytes(to, from.cols);
   // Not a vector: it would be zeroed for every panel, which costs as much as a copy.
   const std::unique_ptr<uint8_t[]> rows(new uint8_t[kPanelRows * stride]);
+  const int64_t bits = plane_starts(to, from.cols).scale;
+  const std::unique_ptr<uint8_t[]> beside(new uint8_t[kPanelRows * (stride - bits)]);
   uint8_t* out = static_cast<uint8_t*>(panels);
   for (int64_t first = 0; first < from.rows; first += kPanelRows, out += kPanelRows * stride) {
     const int64_t count = std::min(kPanelRows, from.rows - first);
     for (int64_t r = 0; r < count; ++r) make_planes(from, first + r, rows.get() + r * stride);
     // Rows beyond the last: no product of them is kept, but none may meet an infinity in vain.
     std::fill(rows.get() + count * stride, rows.get() + kPanelRows * stride, uint8_t{0});
-    make_panel(to, from.cols, rows.get(), out);
+    make_panel(to, from.cols, rows.get(), beside.get(), out);
   }
 }
 
