@@ -11,6 +11,7 @@ in the shape --shape, which are written to the cache folder once.
 """
 
 import argparse
+import re
 import statistics
 import sys
 from collections.abc import Sequence
@@ -179,7 +180,7 @@ def find_files(
     PeerError for a shape or a type that is not known.
     """
     if given:
-        return [(path.stem.rpartition(".")[2], path) for path in given]
+        return [(type_of(path), path) for path in given]
     try:
         from _gguf import SHAPES, TYPES, random_gguf
     except ImportError:
@@ -191,6 +192,12 @@ def find_files(
         )
     home = _env.CACHE.get() / "synthetic"
     return [(kind, random_gguf(home, shape, kind)) for kind in types]
+
+
+def type_of(path: Path) -> str:
+    """Return the type that a file's name tells, or what stands behind its last dot."""
+    found = re.search(r"\b(I?Q\d_\w+|BF16|F16|F32|MXFP4)\b", path.stem)
+    return found.group() if found else path.stem.rpartition(".")[2]
 
 
 def _peer(text: str) -> tuple[str, Program]:

@@ -260,3 +260,19 @@ def test_random_weights_are_of_the_size_that_a_model_has() -> None:
         assert values.shape == (256, 512), name
         assert values.std() == pytest.approx(512**-0.5, rel=0.01), name
         assert abs(values.mean()) < 0.2 * 512**-0.5, name  # Q4_0: codes from -8 to 7
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("SmolLM2-135M-Instruct.Q4_1.gguf", "Q4_1"),
+        ("llama-1.7b-Q4_K_M-v2.gguf", "Q4_K_M"),
+        ("some-BF16.gguf", "BF16"),
+        ("a.b.gguf", "b"),
+    ],
+)
+def test_a_file_names_its_type(monkeypatch: pytest.MonkeyPatch, name: str, kind: str) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    from peers import type_of
+
+    assert type_of(Path(name)) == kind
