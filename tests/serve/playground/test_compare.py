@@ -1,5 +1,6 @@
 """Side by side: this server with other settings, and a second real server elsewhere."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_other_settings_answer_beside(stand_in_page: Page, stand_in: Any) -> Non
 
 
 def test_a_race_against_a_second_server(page: Page, server: Any, paced: Callable[..., Any]) -> None:
-    """The pace of the second is known: 50 tokens a second, or fewer on a machine under load."""
+    """The verdict holds each side's own speed, whatever a machine under load makes of the pace."""
     other = paced(tokens_per_second=50, allowed_origins=[server.url])
     page.goto(server.url)
     page.wait_for_selector(READY)
@@ -62,11 +63,15 @@ def test_a_race_against_a_second_server(page: Page, server: Any, paced: Callable
     name = f"paced at {other.url.removeprefix('http://')}"
     expect(page.locator(".side h2")).to_have_text(["Here", name])
     expect(page.locator("#race-title")).to_have_text(f"Against {name}")
-    facts = page.locator(".side .facts").last.inner_text()
-    assert facts.startswith("20 tokens · ")
-    assert 0 < float(facts.split(" · ")[1].split()[0]) < 60
     expect(page.locator("#there")).to_have_text("20")
-    expect(page.locator("#verdict[data-final]")).to_contain_text("faster")
+    verdict = page.locator("#verdict[data-final]").inner_text()
+    found = re.fullmatch(r".*× faster (\w+): (\S+) tokens/s here, (\S+) there\.", verdict)
+    assert found is not None, verdict
+    here, there = (float(speed.replace(",", "")) for speed in found.groups()[1:])
+    assert found[1] == ("here" if here >= there else "there")
+    facts = page.locator(".side .facts").all_inner_texts()
+    for side, speed in zip(facts, found.groups()[1:], strict=True):
+        assert side.startswith(f"20 tokens · {speed} tokens/s")
 
 
 @pytest.mark.parametrize("allowed", [True, False])
