@@ -26,6 +26,7 @@ OTHER = "other"  # of the formats or kinds of phase that a table does not name
 NAMES = (
     "bandwidth_gb_s",
     "share",
+    "worker_us_per_mb",
     "ring_kb",
     "catch_up",
     "group_sync_us",
@@ -59,6 +60,9 @@ class Constant:
         return {"low": self.low, "value": self.value, "high": self.high}[level]
 
 
+_NOTHING = Constant(value=0, low=0, high=0, basis="estimated", source="none is known")
+
+
 @config
 class Timing:
     """The constants of one device; the names say their units."""
@@ -75,6 +79,7 @@ class Timing:
     launch_us: Constant
     chain_us: dict[str, Constant]  # by kind of phase
     executed: bool  # whether a decode of ours has ever run on such a device
+    worker_us_per_mb: Constant = _NOTHING  # of one worker, for 1e6 bytes; memory does not hide it
     processors: tuple[str, ...] = ()  # the names under which results know it
 
     def rates(self, dtype: str, levels: dict[str, Level] | None = None) -> Rates:
@@ -86,6 +91,7 @@ class Timing:
         share = self.share.get(dtype) or self.share[OTHER]
         return Rates(
             bandwidth=at("bandwidth_gb_s", self.bandwidth_gb_s) * 1e9 * at("share", share),
+            handling=at("worker_us_per_mb", self.worker_us_per_mb) / 1e12,
             ring=at("ring_kb", self.ring_kb) * 1024,
             catch_up=at("catch_up", self.catch_up),
             group_sync=at("group_sync_us", self.group_sync_us) / 1e6,
@@ -107,9 +113,6 @@ class Timing:
         said = Constant(value=value, low=value, high=value, basis="measured", source="stated")
         changes: dict[str, Any] = {name: said}
         return replace(self, **changes)
-
-
-_NOTHING = Constant(value=0, low=0, high=0, basis="estimated", source="a phase without a chain")
 
 
 @cache

@@ -14,6 +14,7 @@ class Rates:
     """
 
     bandwidth: float  # at which weights arrive while a worker wants them
+    handling: float = 0.0  # seconds a worker takes for a byte that has arrived, while none arrive
     ring: float = 0.0  # bytes that a worker has ready at most before a phase wants them
     catch_up: float = (
         1.0  # rate at which weights that are ready are multiplied, by that of arriving

@@ -4,9 +4,10 @@ An event is a worker that ends a phase. When it does follows from its own earlie
 those that its wait names, which all lie before it in the plan's order. So events are computed phase
 by phase, for all workers at once, and no queue of events is needed: counts point backwards.
 
-A worker's weights lie in one run, in order of use, and arrive at its share of the bandwidth. While
-it waits they go on arriving until its ring is full. A phase ends when its weights have arrived and
-when they are multiplied, whichever is later. Keys and values are read when they are wanted.
+A worker's weights lie in one run, in order of use, and arrive at its share of the bandwidth, less
+what the worker itself takes for them. While it waits they go on arriving until its ring is full. A
+phase ends when its weights have arrived and when they are multiplied, whichever is later. Keys and
+values are read when they are wanted.
 """
 
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ class _Clock:
 
     def __init__(self, work: Simulation, rates: Rates) -> None:
         self.work, self.plan, self.rates = work, work.plan, rates
-        self.rate = rates.bandwidth / self.plan.device.workers
+        self.rate = 1 / (self.plan.device.workers / rates.bandwidth + rates.handling)
         self.teams = {scope: _Team(self.plan, rates, scope) for scope in Scope}
         self.now = np.zeros(self.plan.groups.workers)
         self.ready = np.zeros(self.plan.groups.workers)  # bytes in the rings
