@@ -9,6 +9,7 @@
 #include "worker.h"
 
 namespace monolane {
+
 PlanShare Executor::share(const Worker& w, int32_t table) const {
   return plan_.share(table, w.index);
 }
