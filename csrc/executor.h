@@ -212,22 +212,13 @@ class Executor {
   void run(Worker& w, const PlanPhase& phase);
   void run_timed(Worker& w, const PlanPhase& phase, int64_t arrived);
 
-  void embed(Worker& w);
-  void project_qkv(Worker& w, const PlanPhase& phase);
-  void norm_qk(Worker& w, const PlanPhase& phase);
-  void attend(Worker& w, const PlanPhase& phase);
-  void project_out(Worker& w, const PlanPhase& phase);
-  void gate_up(Worker& w, const PlanPhase& phase);
-  void project_down(Worker& w, const PlanPhase& phase);
-  void route(Worker& w, const PlanPhase& phase);
-  void expert_gate_up(Worker& w, const PlanPhase& phase);
+  // run_embed, run_qkv and so on: each in phases.cpp, a phases_*.cpp or leader.cpp. A kind without
+  // one does not link.
+#define MONOLANE_DECLARE_RUN(KIND, NAME) void run_##NAME(Worker& w, const PlanPhase& phase);
+  MONOLANE_PHASE_KINDS(MONOLANE_DECLARE_RUN)
+#undef MONOLANE_DECLARE_RUN
+
   void shared_gate_up(Worker& w, const PlanPhase& phase);
-  void expert_down(Worker& w, const PlanPhase& phase);
-  void project_latents(Worker& w, const PlanPhase& phase);
-  void expand_latents(Worker& w, const PlanPhase& phase);
-  void project_values(Worker& w, const PlanPhase& phase);
-  void gather(Worker& w, const PlanPhase& phase);
-  void project_head(Worker& w, const PlanPhase& phase);
   void choose_tokens();
 
   void update(Worker& w, const PlanPhase& phase);

@@ -160,6 +160,10 @@ void Executor::add_rows(Running& running) {
   highest_[advance.slot] = std::max(highest_[advance.slot], length);
 }
 
+void Executor::run_choose(Worker& w, const PlanPhase&) {
+  if (w.index == 0) choose_tokens();
+}
+
 void Executor::choose_tokens() {
   const int64_t vocab = plan_.header.vocab;
   const float* logits = exchange_.logits();

@@ -4,23 +4,11 @@
 #include <algorithm>
 #include <cstring>
 
-#include "clones.h"
+#include "elementwise.h"
 #include "worker.h"
 
 namespace monolane {
 namespace {
-
-MONOLANE_CLONES void add_scaled_to(float* x, const float* y, float scale, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) x[i] += scale * y[i];
-}
-
-// y [T, count] += bias [count], or nothing where there is none.
-MONOLANE_CLONES void add_bias(float* y, const float* bias, int64_t width, int64_t count) {
-  if (bias == nullptr) return;
-  for (int64_t t = 0; t < width; ++t, y += count) {
-    for (int64_t i = 0; i < count; ++i) y[i] += bias[i];
-  }
-}
 
 // Of biases [E, rows] those of an expert from row `first` on; null where there are none.
 const float* bias_of(const float* biases, int64_t rows, int64_t expert, int64_t first) {
@@ -31,7 +19,7 @@ const float* bias_of(const float* biases, int64_t rows, int64_t expert, int64_t 
 
 // The activations are float32 whatever the model's arithmetic is. What the experts read, too, stays
 // in `normed` until the next phase.
-void Executor::route(Worker& w, const PlanPhase& phase) {
+void Executor::run_route(Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = plan_.header;
   const int64_t width = pass_.width;
   update(w, phase);
@@ -69,7 +57,7 @@ const void* Executor::gather_tokens(const Worker& w, Activation kind, int64_t co
   return w.gathered->as<char>();
 }
 
-void Executor::expert_gate_up(Worker& w, const PlanPhase& phase) {
+void Executor::run_expert_gate_up(Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = plan_.header;
   const LayerWeights& layer = weights_.layers[phase.layer];
   w.routing.choose(routed_->as<float>(), layer.router_correction, pass_.width);
@@ -121,7 +109,7 @@ void Executor::shared_gate_up(Worker& w, const PlanPhase& phase) {
 }
 
 // The outputs of a token's experts are added up in ascending order, from 0 on, then what is shared.
-void Executor::expert_down(Worker& w, const PlanPhase& phase) {
+void Executor::run_expert_down(Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = plan_.header;
   const PlanShare own = share(w, phase.matrices[0].share);
   const int64_t count = own.end - own.begin, hidden = h.hidden, inner = h.expert_inner;

@@ -11,7 +11,7 @@ namespace monolane {
 
 // The products that latents are made of. What queries are made of where they have no latent stays
 // in `normed`, or in the stream, until the next phase.
-void Executor::project_latents(Worker& w, const PlanPhase& phase) {
+void Executor::run_latent(Worker& w, const PlanPhase& phase) {
   update(w, phase);
   read_stream(w, phase, weights_.layers[phase.layer].attention_norm);
   const int64_t columns = latent_columns();
@@ -44,7 +44,7 @@ void Executor::store_latents(Worker& w, const PlanPhase& phase) {
   }
 }
 
-void Executor::expand_latents(Worker& w, const PlanPhase& phase) {
+void Executor::run_expand(Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = plan_.header;
   if (w.index == 0) store_latents(w, phase);
   const PlanMatrix &queries = phase.matrices[0], &ups = phase.matrices[1];
@@ -80,7 +80,7 @@ void Executor::expand_latents(Worker& w, const PlanPhase& phase) {
   });
 }
 
-void Executor::project_values(Worker& w, const PlanPhase& phase) {
+void Executor::run_values(Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = plan_.header;
   const PlanMatrix& part = phase.matrices[0];
   const PlanShare own = share(w, part.share);

@@ -142,6 +142,25 @@ enum class ExpertScores : int32_t {
   kSigmoid = 1,
 };
 
+// X(member, name) for each kind of phase.
+#define MONOLANE_PHASE_KINDS(X)    \
+  X(kEmbed, embed)                 \
+  X(kQkv, qkv)                     \
+  X(kAttend, attend)               \
+  X(kOut, out)                     \
+  X(kGateUp, gate_up)              \
+  X(kDown, down)                   \
+  X(kGather, gather)               \
+  X(kHead, head)                   \
+  X(kChoose, choose)               \
+  X(kNormQk, norm_qk)              \
+  X(kRoute, route)                 \
+  X(kExpertGateUp, expert_gate_up) \
+  X(kExpertDown, expert_down)      \
+  X(kLatent, latent)               \
+  X(kExpand, expand)               \
+  X(kValues, values)
+
 struct PlanShare {
   int32_t begin;  // first row
   int32_t end;    // one past the last; begin if there are none

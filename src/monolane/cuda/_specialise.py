@@ -26,9 +26,18 @@ TRACE_PASSES = 64
 FREE, MASKED, PARKED = 0, 1, 2
 PARKED_TOKEN = 0xFFFFFFFF
 _TOUCH_VERB, _TOUCH_WHEN = 256, 32  # how a touch becomes a number
-_MIXTURE = {PhaseKind.ROUTE, PhaseKind.EXPERT_GATE_UP, PhaseKind.EXPERT_DOWN}
-_LATENT = {PhaseKind.LATENT, PhaseKind.EXPAND, PhaseKind.VALUES}
-_KINDS = frozenset(PhaseKind) - {PhaseKind.NORM_QK} - _MIXTURE - _LATENT  # that the kernel has
+# Those that the kernel has.
+_KINDS = {
+    PhaseKind.EMBED,
+    PhaseKind.QKV,
+    PhaseKind.ATTEND,
+    PhaseKind.OUT,
+    PhaseKind.GATE_UP,
+    PhaseKind.DOWN,
+    PhaseKind.GATHER,
+    PhaseKind.HEAD,
+    PhaseKind.CHOOSE,
+}
 _HEADS = (Head.VOCAB_PARALLEL, Head.MEAN, Head.SUM, Head.CONCAT)
 
 

@@ -22,11 +22,11 @@ from monolane.plan._device import (
 from monolane.plan._groups import Groups
 from monolane.plan._interpret import Interpretation, interpret
 from monolane.plan._phase import Access, Buffer, Matrix, Phase, PhaseKind, Update, Wait
-from monolane.plan._plan import MAX_WIDTH, Place, Plan
+from monolane.plan._plan import MAX_WIDTH, Place, Plan, PlanError
 from monolane.plan._shapes import NAMES, named_config
 from monolane.plan._split import Scope, Share, split
 from monolane.plan._trace import KindSummary, Slice, Trace, summarise
-from monolane.plan._validate import PlanError, faults, validate
+from monolane.plan._validate import faults, validate
 
 __all__ = [
     "B200",

@@ -291,6 +291,12 @@ namespace monolane {
 """
 
 
+def _for_each(macro: str, members: list[str]) -> str:
+    lines = [f"#define {macro}(X)", *(f"  X({member})" for member in members)]
+    wide = max(len(line) for line in lines) + 1
+    return "\n".join([*(f"{line:<{wide}}\\" for line in lines[:-1]), lines[-1], ""])
+
+
 def c_header() -> str:
     """Return the whole of csrc/plan_abi.h."""
     enums = (
@@ -314,6 +320,11 @@ def c_header() -> str:
         f"constexpr int32_t kPlanRotaries = {len(ROTARIES)};",
         "",
         *(declare_enum(name, members, CPP) for name, members in enums),
+        "// X(member, name) for each kind of phase.",
+        _for_each(
+            "MONOLANE_PHASE_KINDS",
+            [f"{CPP.member(kind.name)}, {kind.name.lower()}" for kind in PhaseKind],
+        ),
         *(struct.declare(CPP) for struct in (SHARE, MATRIX, PHASE, HEADER)),
         "}  // namespace monolane\n",
     ]

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.model import EXPERT_ROLES
-from monolane.plan._phase import Matrix, Phase, PhaseKind
+from monolane.plan._kinds import KINDS
+from monolane.plan._phase import Matrix, Phase
 from monolane.plan._plan import Plan
 
 
@@ -47,14 +48,8 @@ def phase_cost(plan: Plan, phase: Phase, width: int = 1, length: int | None = No
         m.lanes * m.rows * m.columns * (chosen if m.role in EXPERT_ROLES else 1)
         for m in phase.matrices
     )
-    if phase.kind is PhaseKind.ATTEND:
-        config = plan.config
-        window = config.layers[phase.layer].window or total
-        keys = min(total, window + width - 1)  # that at least one of the tokens sees
-        seen = sum(min(total - i, window) for i in range(width))  # pairs of token and key
-        moved += config.cached_lists * keys * config.cached_heads * plan.key_bytes
-        values = config.cached_width if config.latent is None else config.latent.rank
-        products += seen * config.num_heads * (config.cached_width + values)
+    more = KINDS[phase.kind].beside(plan, phase, width, total)
+    moved, products = moved + more[0], products + more[1]
     device = plan.device
     seconds = max(moved / device.total_bandwidth, 2 * products / device.total_compute)
     return Cost(moved, 2 * products, seconds)

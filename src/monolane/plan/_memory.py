@@ -4,8 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.plan._phase import Buffer
-from monolane.plan._plan import Plan
-from monolane.plan._validate import PlanError
+from monolane.plan._plan import Plan, PlanError
 
 Floats = npt.NDArray[np.float32]
 

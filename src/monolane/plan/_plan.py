@@ -19,6 +19,10 @@ Place = tuple[Role, int | None]
 MAX_WIDTH = 64
 
 
+class PlanError(AssertionError):
+    """A plan breaks one of its own rules. Only ``build`` makes plans, so this is a bug of ours."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The phases of one pass of up to ``max_width`` token positions, for all workers."""

@@ -8,63 +8,14 @@ would agree. It looks at every pair of accesses of a slot in two consecutive pas
 from collections.abc import Iterable, Iterator
 from enum import Enum
 
-from monolane.model import QkNorm, Role, find_format, lane_shape
-from monolane.plan._device import Choice
-from monolane.plan._phase import Access, Buffer, Matrix, Phase, PhaseKind, Update
-from monolane.plan._plan import Plan
+from monolane.model import Role, find_format, lane_shape
+from monolane.plan._kinds import FIRST, KINDS, LAST, LAYER
+from monolane.plan._phase import Access, Buffer, Matrix, Phase, Update
+from monolane.plan._plan import Plan, PlanError
 from monolane.plan._split import Scope, Share
 
-_LAYER = (PhaseKind.QKV, PhaseKind.ATTEND, PhaseKind.OUT, PhaseKind.GATE_UP, PhaseKind.DOWN)
-_LATENT = (
-    PhaseKind.LATENT,
-    PhaseKind.EXPAND,
-    PhaseKind.ATTEND,
-    PhaseKind.VALUES,
-    PhaseKind.OUT,
-)
-_MIXTURE = (PhaseKind.ROUTE, PhaseKind.EXPERT_GATE_UP, PhaseKind.EXPERT_DOWN)
-_ROLES = {
-    PhaseKind.QKV: (Role.Q, Role.K, Role.V),
-    PhaseKind.OUT: (Role.O,),
-    PhaseKind.GATE_UP: (Role.GATE, Role.UP),
-    PhaseKind.DOWN: (Role.DOWN,),
-    PhaseKind.ROUTE: (Role.ROUTER,),
-    PhaseKind.EXPERT_GATE_UP: (Role.EXPERT_GATE, Role.EXPERT_UP),
-    PhaseKind.EXPERT_DOWN: (Role.EXPERT_DOWN,),
-    PhaseKind.HEAD: (Role.HEAD,),
-    PhaseKind.LATENT: (Role.Q_DOWN, Role.KV_DOWN),
-    PhaseKind.EXPAND: (Role.Q, Role.K_UP),
-    PhaseKind.VALUES: (Role.V_UP,),
-}
-_SHARED = {
-    PhaseKind.EXPERT_GATE_UP: (Role.SHARED_GATE, Role.SHARED_UP),
-    PhaseKind.EXPERT_DOWN: (Role.SHARED_DOWN,),
-}
-# What a phase reads, besides what its update does, and what it writes.
-_TOUCHES: dict[PhaseKind, tuple[tuple[Buffer, ...], tuple[Buffer, ...]]] = {
-    PhaseKind.EMBED: ((), ()),
-    PhaseKind.QKV: ((), (Buffer.QUERY, Buffer.KEY_VALUE)),
-    PhaseKind.NORM_QK: ((Buffer.UNNORMED,), (Buffer.QUERY, Buffer.KEY_VALUE)),
-    PhaseKind.ATTEND: ((Buffer.QUERY, Buffer.KEY_VALUE), (Buffer.ATTENTION,)),
-    PhaseKind.OUT: ((Buffer.ATTENTION,), (Buffer.ATTENTION_OUTPUT,)),
-    PhaseKind.GATE_UP: ((), (Buffer.HIDDEN,)),
-    PhaseKind.DOWN: ((Buffer.HIDDEN,), (Buffer.MLP_OUTPUT,)),
-    PhaseKind.ROUTE: ((), (Buffer.ROUTED,)),
-    PhaseKind.EXPERT_GATE_UP: ((Buffer.ROUTED,), (Buffer.HIDDEN,)),
-    PhaseKind.EXPERT_DOWN: ((Buffer.HIDDEN,), (Buffer.MLP_OUTPUT,)),
-    PhaseKind.GATHER: ((), (Buffer.STREAM,)),
-    PhaseKind.HEAD: ((), (Buffer.LOGITS,)),
-    PhaseKind.CHOOSE: ((Buffer.LOGITS,), ()),
-    PhaseKind.LATENT: ((), (Buffer.LATENTS,)),
-    PhaseKind.EXPAND: ((Buffer.LATENTS,), (Buffer.QUERY, Buffer.KEY_VALUE)),
-    PhaseKind.VALUES: ((Buffer.ATTENTION,), (Buffer.HEADS,)),
-}
 # Filled before the first pass: by the host, and by whatever came before in the sequence.
 _GIVEN = (Buffer.TOKENS, Buffer.KEY_VALUE)
-
-
-class PlanError(AssertionError):
-    """A plan breaks one of its own rules. Only ``build`` makes plans, so this is a bug of ours."""
 
 
 def validate(plan: Plan) -> None:
@@ -89,14 +40,11 @@ def faults(plan: Plan) -> Iterator[str]:
 
 
 def _order(plan: Plan) -> Iterator[str]:
-    late = (PhaseKind.NORM_QK,) if plan.config.qk_norm is QkNorm.ALL else ()
-    expected = [(PhaseKind.EMBED, -1)]
-    outer = (*_LAYER[:1], *late, *_LAYER[1:3]) if plan.config.latent is None else _LATENT
-    for i, rules in enumerate(plan.config.layers):
-        kinds = (*outer, *(_MIXTURE if rules.experts else _LAYER[3:]))
-        expected += [(kind, i) for kind in kinds]
-    expected += [(PhaseKind.GATHER, -1)] if plan.shared_head else []
-    expected += [(PhaseKind.HEAD, -1), (PhaseKind.CHOOSE, -1)]
+    config = plan.config
+    expected = [(kind, -1) for part in FIRST for kind in part.order(config, -1)]
+    for i in range(config.num_layers):
+        expected += [(kind, i) for part in LAYER for kind in part.order(config, i)]
+    expected += [(kind, -1) for part in LAST for kind in part.order(config, -1)]
     found = [(phase.kind, phase.layer) for phase in plan.phases]
     if found != expected:
         at = next(
@@ -111,7 +59,7 @@ def _order(plan: Plan) -> Iterator[str]:
 
 
 def _weights(plan: Plan, phase: Phase) -> Iterator[str]:
-    expected = _roles(plan, phase.kind)
+    expected = KINDS[phase.kind].roles(plan.config)
     found = tuple(matrix.role for matrix in phase.matrices)
     if found != expected:
         yield f"expected the weights {_names(expected)}, got {_names(found)}"
@@ -119,32 +67,7 @@ def _weights(plan: Plan, phase: Phase) -> Iterator[str]:
     layer = None if phase.layer < 0 else phase.layer
     for matrix in phase.matrices:
         yield from (f"{matrix.role}: {fault}" for fault in _matrix(plan, matrix, layer))
-    if phase.kind in (PhaseKind.GATE_UP, PhaseKind.EXPERT_GATE_UP):
-        for gate, up in zip(phase.matrices[::2], phase.matrices[1::2], strict=True):
-            if gate.share != up.share:
-                yield (
-                    "expected gate and up to be shared out alike: each row of up is multiplied by "
-                    "gate's"
-                )
-    if phase.kind is PhaseKind.EXPERT_DOWN and len({x.share for x in phase.matrices}) > 1:
-        yield "expected all that is added up of a mixture to be shared out alike"
-    if phase.kind is PhaseKind.EXPAND and plan.config.latent is not None:
-        sizes = (plan.config.latent.head, plan.config.latent.rank)
-        heads = [
-            [divmod(bound, size) for bound in matrix.share.bounds]
-            for matrix, size in zip(phase.matrices, sizes, strict=True)
-        ]
-        if heads[0] != heads[1] or any(rest for each in heads for _, rest in each):
-            yield "expected queries and their second product to be shared out by the same heads"
-
-
-def _roles(plan: Plan, kind: PhaseKind) -> tuple[Role, ...]:
-    """Return the weights that a phase reads."""
-    latent, mixture = plan.config.latent, plan.config.experts
-    roles = _ROLES.get(kind, ())
-    if latent is not None and latent.query_rank is None:
-        roles = tuple(role for role in roles if role is not Role.Q_DOWN)
-    return roles + (_SHARED.get(kind, ()) if mixture is not None and mixture.shared else ())
+    yield from KINDS[phase.kind].faults(plan, phase)
 
 
 def _matrix(plan: Plan, matrix: Matrix, layer: int | None) -> Iterator[str]:
@@ -163,15 +86,6 @@ def _matrix(plan: Plan, matrix: Matrix, layer: int | None) -> Iterator[str]:
     once = matrix.role is Role.HEAD and plan.shared_head
     lanes = 1 if once else shape[0] // plan.groups.count
     yield from _share(plan, matrix.share, lanes * shape[1], Scope.ALL if once else Scope.GROUP)
-    late = plan.config.qk_norm is QkNorm.ALL or plan.config.latent is not None
-    if matrix.role in (Role.Q, Role.K) and not late:
-        interleaved, bounds = plan.config.rotary.style == "interleaved", matrix.share.bounds
-        pair = 2 if interleaved else plan.config.head_dim
-        if cut := [bound for bound in bounds if bound % pair]:
-            yield f"a rotary pair is cut at row {cut[0]}"
-        heads = plan.config.head_dim if plan.config.qk_norm is QkNorm.HEAD else 1
-        if cut := [bound for bound in bounds if bound % heads]:
-            yield f"a head that is normed is cut at row {cut[0]}"
 
 
 def _share(plan: Plan, share: Share, total: int, scope: Scope) -> Iterator[str]:
@@ -194,30 +108,17 @@ def _share(plan: Plan, share: Share, total: int, scope: Scope) -> Iterator[str]:
 
 
 def _units(plan: Plan, phase: Phase) -> Iterator[str]:
-    lanes, config = plan.groups.lanes_each, plan.config
-    totals = {
-        PhaseKind.ATTEND: lanes * config.cached_heads // config.num_lanes * plan.splits,
-        PhaseKind.GATHER: lanes * config.hidden_size,
-        PhaseKind.NORM_QK: (config.num_heads + config.num_kv_heads) // plan.groups.count,
-    }
-    if (phase.units is not None) != (phase.kind in totals):
-        yield f"expected units in {_names(totals)} only"
-    elif phase.units is not None:
-        yield from _share(plan, phase.units, totals[phase.kind], Scope.GROUP)
+    count = KINDS[phase.kind].units
+    if (phase.units is None) != (count is None):
+        yield f"expected units in {_names(x for x in KINDS if KINDS[x].units is not None)} only"
+    elif phase.units is not None and count is not None:
+        yield from _share(plan, phase.units, count(plan), Scope.GROUP)
 
 
 def _touches(plan: Plan, phase: Phase) -> Iterator[str]:
     """Check that a phase declares what its kind cannot do without."""
-    reads, writes = _TOUCHES[phase.kind]
-    if phase.kind is PhaseKind.HEAD and plan.shared_head:
-        reads = (Buffer.STREAM,)
-    if phase.kind is PhaseKind.OUT and plan.config.latent is not None:
-        reads = (Buffer.HEADS,)
-    if phase.kind is PhaseKind.QKV and plan.config.qk_norm is QkNorm.ALL:
-        writes = (Buffer.UNNORMED, Buffer.KEY_VALUE)  # values alone; keys follow when normed
-    if plan.device.choice is Choice.LEADER:
-        reads += (Buffer.TOKENS,) if phase.kind is PhaseKind.EMBED else ()
-        writes += (Buffer.TOKENS,) if phase.kind is PhaseKind.CHOOSE else ()
+    touches = KINDS[phase.kind].touches(plan)
+    reads, writes = touches.reads, touches.writes
     if phase.update is not None:
         reads += (phase.update.module,) * len(_update_reads(phase.update))
     for verb, expected, accesses in (("read", reads, phase.reads), ("write", writes, phase.writes)):
@@ -241,13 +142,7 @@ def _lanes(plan: Plan, phase: Phase, access: Access) -> Scope:
         if update is None or update.reduce.delay is None or access in phase.writes:
             return Scope.GROUP
         return Scope.ALL if access.layer == update.layer - update.reduce.delay else Scope.GROUP
-    if access.buffer is Buffer.LOGITS and phase.kind is PhaseKind.HEAD:
-        return Scope.ALL if plan.shared_head else Scope.GROUP
-    if access.buffer is Buffer.STREAM and phase.kind is PhaseKind.GATHER:
-        return Scope.GROUP
-    if access.buffer is Buffer.UNNORMED:
-        return Scope.ALL if phase.kind is PhaseKind.NORM_QK else Scope.GROUP
-    wide = (Buffer.TOKENS, Buffer.STREAM, Buffer.LOGITS)
+    wide = KINDS[phase.kind].touches(plan).wide
     return Scope.ALL if access.buffer in wide else Scope.GROUP
 
 
@@ -262,21 +157,13 @@ def _slots(plan: Plan, buffer: Buffer) -> int:
 
 def _updates(plan: Plan) -> Iterator[str]:
     """Check that each module's outputs join the residual streams once, in order, by their rule."""
-    layers = plan.config.layers
-    expected: dict[int, tuple[Buffer, int]] = {}
-    for phase in plan.phases:
-        last = phase.kind is (PhaseKind.GATHER if plan.shared_head else PhaseKind.HEAD)
-        if phase.kind in (PhaseKind.GATE_UP, PhaseKind.ROUTE):
-            expected[phase.index] = Buffer.ATTENTION_OUTPUT, phase.layer
-        elif last or (phase.kind in (PhaseKind.QKV, PhaseKind.LATENT) and phase.layer > 0):
-            expected[phase.index] = Buffer.MLP_OUTPUT, (len(layers) if last else phase.layer) - 1
     for phase in plan.phases:
         update = phase.update
         found = None if update is None else (update.module, update.layer)
-        if found != expected.get(phase.index):
+        if found != KINDS[phase.kind].update(plan, phase.layer):
             yield f"{phase.name}: the wrong update of the residual streams: {update}"
         elif update is not None:
-            rules = layers[update.layer]
+            rules = plan.config.layers[update.layer]
             attention = update.module is Buffer.ATTENTION_OUTPUT
             rule = rules.attention_reduce if attention else rules.mlp_reduce
             if update.reduce != rule:

@@ -1,0 +1,15 @@
+// Loops over the elements of activations, compiled for each instruction set; see clones.h.
+#pragma once
+
+#include <cstdint>
+
+namespace monolane {
+
+void add_to(float* x, const float* y, int64_t count);
+void add_scaled_to(float* x, const float* y, float scale, int64_t count);
+void scale_by(float* x, float scale, int64_t count);
+
+// y [T, count] += bias [count], or nothing where there is none.
+void add_bias(float* y, const float* bias, int64_t width, int64_t count);
+
+}  // namespace monolane

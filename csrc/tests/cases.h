@@ -1,0 +1,205 @@
+// The models and plans of write_cases.py, which describes the file, and a model's weights as
+// stored.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "executor.h"
+#include "expect.h"
+
+namespace monolane {
+
+class Blobs {
+ public:
+  explicit Blobs(const char* path) : file_(path, std::ios::binary) { EXPECT(file_.good()); }
+
+  template <typename T>
+  std::vector<T> next() {
+    int64_t bytes = 0;
+    file_.read(reinterpret_cast<char*>(&bytes), 8);
+    EXPECT(file_.good() && bytes % static_cast<int64_t>(sizeof(T)) == 0);
+    std::vector<T> found(bytes / sizeof(T));
+    file_.read(reinterpret_cast<char*>(found.data()), bytes);
+    EXPECT(file_.good());
+    return found;
+  }
+  int64_t number() { return next<int64_t>().at(0); }
+
+ private:
+  std::ifstream file_;
+};
+
+struct Tensor {
+  int32_t columns;
+  std::vector<float> values;
+};
+
+struct Tensors {
+  std::vector<float> frequencies[kPlanRotaries], final_norm;
+  Tensor embedding, head;
+  std::vector<std::map<WeightRole, Tensor>> layers;
+};
+
+struct NamedPlan {
+  std::string dtype;
+  bool every_set;  // of instructions that this machine and this build have
+  Plan plan;
+};
+
+struct Arithmetic {
+  Format weights;
+  Activation activation;
+  Format kv;
+};
+
+inline Arithmetic arithmetic_of(const std::string& dtype) {
+  if (dtype == "float32") return {Format::kF32, Activation::kF32, Format::kF32};
+  if (dtype == "bfloat16") return {Format::kBf16, Activation::kBf16, Format::kBf16};
+  if (dtype == "int8") return {Format::kI8, Activation::kI8, Format::kBf16};
+  EXPECT(dtype == "int4");
+  return {Format::kI4, Activation::kI8, Format::kBf16};
+}
+
+// In which matrices of a format are multiplied.
+inline Format used_of(Format format) { return is_repacked(format) ? repacked_of(format) : format; }
+
+inline Tensors read_tensors(Blobs& blobs) {
+  Tensors t;
+  const std::vector<int32_t> counts = blobs.next<int32_t>();  // tensors of each layer
+  for (std::vector<float>& frequencies : t.frequencies) frequencies = blobs.next<float>();
+  t.final_norm = blobs.next<float>();
+  const auto tensor = [&] {
+    const int32_t columns = static_cast<int32_t>(blobs.number());
+    return Tensor{columns, blobs.next<float>()};
+  };
+  t.embedding = tensor();
+  t.head = tensor();
+  for (const int32_t tensors : counts) {
+    std::map<WeightRole, Tensor>& layer = t.layers.emplace_back();
+    for (int32_t j = 0; j < tensors; ++j) {
+      const auto role = static_cast<WeightRole>(blobs.number());
+      layer.emplace(role, tensor());
+    }
+  }
+  return t;
+}
+
+inline NamedPlan read_plan(Blobs& blobs) {
+  const std::vector<char> dtype = blobs.next<char>();
+  const bool every_set = blobs.number() != 0;
+  Plan plan;
+  plan.header = blobs.next<PlanHeader>().at(0);
+  plan.phases = blobs.next<PlanPhase>();
+  plan.shares = blobs.next<PlanShare>();
+  return {std::string(dtype.begin(), dtype.end()), every_set, plan};
+}
+
+// A model's weights in one format, in buffers exactly as long as they need be, to be used in one.
+class StoredWeights {
+ public:
+  StoredWeights(const Tensors& t, Format format, Format used, bool cut)
+      : format_(format), used_(used), cut_(cut) {
+    table.embedding = store(t.embedding.values, t.embedding.columns, Format::kF32);
+    table.head = {store(t.head.values, t.head.columns, format), used};
+    table.final_norm = t.final_norm.data();
+    for (int i = 0; i < kPlanRotaries; ++i) {
+      table.frequencies[i] = t.frequencies[i].empty() ? nullptr : t.frequencies[i].data();
+    }
+    for (size_t i = 0; i < t.layers.size(); ++i) table.layers.push_back(layer(t, i));
+  }
+
+  ModelWeights table;
+
+ private:
+  LayerWeights layer(const Tensors& t, size_t index) {
+    const std::map<WeightRole, Tensor>& tensors = t.layers[index];
+    const auto vector = [&](WeightRole role) -> const float* {
+      const auto found = tensors.find(role);
+      return found == tensors.end() ? nullptr : found->second.values.data();
+    };
+    const auto matrix = [&](WeightRole role, int64_t missing = 0) {
+      const Tensor& found = tensors.at(role);
+      return Weight{store(found.values, found.columns, format_, missing), used_};
+    };
+    const auto experts = [&](WeightRole role, int64_t count) {
+      std::vector<Weight> each;
+      const Tensor& found = tensors.at(role);
+      const std::vector<float>& all = found.values;
+      const size_t size = all.size() / static_cast<size_t>(count);
+      for (size_t begin = 0; begin < all.size(); begin += size) {
+        const std::vector<float> one(all.begin() + begin, all.begin() + begin + size);
+        each.push_back({store(one, found.columns, format_), used_});
+      }
+      return each;
+    };
+    LayerWeights w{};
+    w.attention_norm = vector(WeightRole::kAttentionNorm);
+    w.q = matrix(WeightRole::kQ);
+    if (tensors.contains(WeightRole::kKvDown)) {
+      w.q_down = matrix(WeightRole::kQDown);
+      w.kv_down = matrix(WeightRole::kKvDown);
+      w.k_up = matrix(WeightRole::kKUp);
+      w.v_up = matrix(WeightRole::kVUp);
+    } else {
+      w.k = matrix(WeightRole::kK);
+      w.v = matrix(WeightRole::kV);
+    }
+    w.q_norm = vector(WeightRole::kQNorm);
+    w.k_norm = vector(WeightRole::kKNorm);
+    w.o = matrix(WeightRole::kO);
+    w.post_attention_norm = vector(WeightRole::kPostAttentionNorm);
+    w.mlp_norm = vector(WeightRole::kMlpNorm);
+    if (tensors.contains(WeightRole::kRouter)) {
+      const Tensor& router = tensors.at(WeightRole::kRouter);
+      const int64_t count = static_cast<int64_t>(router.values.size()) / router.columns;
+      w.router = {store(router.values, router.columns, Format::kF32), Format::kF32};
+      w.expert_gate = experts(WeightRole::kExpertGate, count);
+      w.expert_up = experts(WeightRole::kExpertUp, count);
+      w.expert_down = experts(WeightRole::kExpertDown, count);
+      w.router_correction = vector(WeightRole::kRouterCorrection);
+      if (tensors.contains(WeightRole::kSharedGate)) {
+        w.shared_gate = matrix(WeightRole::kSharedGate);
+        w.shared_up = matrix(WeightRole::kSharedUp);
+        w.shared_down = matrix(WeightRole::kSharedDown);
+      }
+    } else {
+      w.gate = matrix(WeightRole::kGate);
+      w.up = matrix(WeightRole::kUp, cut_ && index == 0 ? 1 : 0);
+      w.down = matrix(WeightRole::kDown);
+    }
+    w.post_mlp_norm = vector(WeightRole::kPostMlpNorm);
+    return w;
+  }
+
+  // `missing`: rows that the buffer lacks although the matrix claims them.
+  Matrix store(const std::vector<float>& x, int64_t columns, Format format, int64_t missing = 0) {
+    const int64_t rows = static_cast<int64_t>(x.size()) / columns, kept = rows - missing;
+    auto& values = values_.emplace_back(new uint8_t[kept * row_bytes(format, columns)]);
+    Matrix matrix{values.get(), nullptr, rows, columns, format};
+    if (format == Format::kF32) {
+      std::memcpy(values.get(), x.data(), kept * columns * 4);
+    } else if (format == Format::kBf16) {
+      for (int64_t i = 0; i < kept * columns; ++i) {  // cut off: the upper half of a float
+        std::memcpy(values.get() + 2 * i, reinterpret_cast<const char*>(&x[i]) + 2, 2);
+      }
+    } else {
+      auto& scales = scales_.emplace_back(new uint16_t[rows * columns / kGroup]);
+      quantize_rows(format, Format::kF32, x.data(), kept, columns, values.get(), scales.get());
+      matrix.scales = scales.get();
+    }
+    return matrix;
+  }
+
+  Format format_, used_;
+  bool cut_;
+  std::vector<std::unique_ptr<uint8_t[]>> values_;
+  std::vector<std::unique_ptr<uint16_t[]>> scales_;
+};
+
+}  // namespace monolane

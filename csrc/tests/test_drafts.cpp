@@ -1,0 +1,118 @@
+// Drafts: given ones, a sequence's own, a draft model's and heads'.
+#include <cmath>
+#include <memory>
+
+#include "tests.h"
+
+namespace monolane {
+namespace {
+
+// Heads of numbers without meaning, in buffers as long as they need be; of some tokens.
+class SomeHeads {
+ public:
+  explicit SomeHeads(const PlanHeader& h) : vocab_(h.vocab), hidden_(h.hidden) {
+    for (int32_t token = 0; token < h.vocab; token += 3) tokens_.push_back(token);
+    const auto fill = [](std::vector<float>& x, size_t count) {
+      for (size_t i = 0; i < count; ++i)
+        x.push_back(0.3f * std::sin(static_cast<float>(7 * i + 1)));
+    };
+    fill(gate_, kInner * 2 * hidden_);
+    fill(up_, kInner * 2 * hidden_);
+    fill(down_, hidden_ * kInner);
+    fill(head_, tokens_.size() * hidden_);
+  }
+  HeadsWeights weights() const {
+    return {hidden_,      kInner,       static_cast<int64_t>(tokens_.size()),
+            vocab_,       gate_.data(), up_.data(),
+            down_.data(), head_.data(), tokens_.data(),
+            1e-5f};
+  }
+
+ private:
+  static constexpr int64_t kInner = 96;
+  int64_t vocab_, hidden_;
+  std::vector<float> gate_, up_, down_, head_;
+  std::vector<int32_t> tokens_;
+};
+
+}  // namespace
+
+// Drafts that are right up to a place draw what none do, beside others and in epochs that end amid
+// them; a sequence of its own drafter, too.
+void test_drafts(Executor& executor) {
+  const std::vector<int32_t> given = prompt(20, 4);
+  Advance one = penalised(advance(0, given, 24), 20), other = advance(1, prompt(3, 2), 18);
+  clear(executor);
+  const Drawn plain = draw(executor, {one, other});
+  std::vector<int32_t> known = given;
+  known.insert(known.end(), plain.at(0).begin(), plain.at(0).end());
+  std::vector<int32_t> drafts = known;
+  for (size_t i = 0; i < drafts.size(); i += 5) drafts[i] ^= 1;
+  executor.script(0, drafts, {});
+  one.drafts = 7;
+  other.drafts = kAutoDrafts;
+  clear(executor);
+  EXPECT(draw(executor, {one, other}) == plain);
+  clear(executor);
+  size_t drawn = 0;
+  while (drawn < plain.at(0).size()) {
+    const auto held = known.begin() + executor.length(0);
+    one.history.assign(known.begin(), held);
+    one.tokens.assign(held, known.begin() + given.size() + drawn);
+    one.budget = static_cast<int32_t>(plain.at(0).size() - drawn);
+    executor.start({one});
+    const Drawn more = drain(executor, 2);
+    for (const int32_t token : more.at(0)) EXPECT(token == plain.at(0).at(drawn++));
+  }
+  executor.script(0, {}, {});
+}
+
+// What a draft model or heads propose, on the same workers, changes nothing: in one sequence,
+// beside others that read prompts, and in epochs that end at any time.
+void test_joint_drafter(const NamedPlan& named, const StoredWeights& weights, Isa isa, DraftBy by) {
+  const Arithmetic arithmetic = arithmetic_of(named.dtype);
+  const auto make = [&] {
+    auto made = std::make_unique<Executor>(named.plan, Seat{}, weights.table, select_kernels(isa),
+                                           arithmetic.activation, arithmetic.kv, kSlots,
+                                           std::vector<int>{});
+    convert_all(*made);
+    return made;
+  };
+  const std::unique_ptr<Executor> model = make(), drafting = make();
+  if (by == DraftBy::kModel) {
+    drafting->set_draft_model(*model);
+  } else {
+    if (named.plan.header.hidden % kGroup != 0) return;  // heads are for whole groups
+    drafting->set_heads(SomeHeads(named.plan.header).weights());
+  }
+  Advance one = penalised(advance(0, prompt(20, 4), 24), 20), other = advance(1, prompt(3, 2), 18);
+  Advance reading = advance(2, prompt(270, 3), 5);
+  const Drawn plain = draw(*drafting, {one, other, reading});
+  one.drafts = other.drafts = 5;
+  reading.drafts = kAutoDrafts;
+  one.drafter = other.drafter = reading.drafter = by;
+  clear(*drafting);
+  EXPECT(draw(*drafting, {one, other, reading}) == plain);
+  clear(*drafting);
+  const std::vector<int32_t> given = one.tokens;
+  std::vector<int32_t> parts;
+  while (parts.size() < plain.at(0).size()) {
+    std::vector<int32_t> known = given;
+    known.insert(known.end(), parts.begin(), parts.end());
+    const auto held = known.begin() + drafting->length(0);
+    one.history.assign(known.begin(), held);
+    one.tokens.assign(held, known.end());
+    one.budget = static_cast<int32_t>(plain.at(0).size() - parts.size());
+    drafting->start({one});
+    const Drawn more = drain(*drafting, 3);
+    parts.insert(parts.end(), more.at(0).begin(), more.at(0).end());
+  }
+  EXPECT(parts == plain.at(0));
+  clear(*drafting);
+  one.history.clear();
+  one.tokens = given;
+  one.budget = 400;
+  drafting->start({one});  // and destroyed amid it
+}
+
+}  // namespace monolane

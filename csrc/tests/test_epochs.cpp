@@ -1,0 +1,68 @@
+// Batches, epochs that end early, tokens taken back, traces.
+#include <cstring>
+
+#include "tests.h"
+
+namespace monolane {
+
+// Three requests at once, one of them with a prompt of several passes, are what each is alone.
+Drawn test_batch(Executor& executor) {
+  const std::vector<Advance> advances = {advance(0, prompt(70, 1), 8), advance(1, prompt(3, 2), 12),
+                                         penalised(advance(2, prompt(270, 3), 5), 270)};
+  clear(executor);
+  Drawn alone;
+  for (const Advance& one : advances) alone.merge(draw(executor, {one}));
+  clear(executor);
+  EXPECT(draw(executor, advances) == alone);
+  return alone;
+}
+
+// An epoch that is stopped and taken up again draws what one draws that is not.
+void test_yield(Executor& executor) {
+  clear(executor);
+  const std::vector<int32_t> given = prompt(20, 4);
+  const std::vector<int32_t> whole = draw(executor, {penalised(advance(0, given, 20), 20)})[0];
+  clear(executor);
+  executor.start({penalised(advance(0, given, 20), 20)});
+  std::vector<int32_t> parts = drain(executor, 5)[0];
+  while (parts.size() < whole.size()) {
+    const int left = static_cast<int>(whole.size() - parts.size());
+    Advance rest = penalised(advance(0, {parts.back()}, left), 20);
+    rest.history = given;
+    rest.history.insert(rest.history.end(), parts.begin(), parts.end() - 1);
+    executor.start({rest});
+    const std::vector<int32_t> more = drain(executor, 3)[0];
+    parts.insert(parts.end(), more.begin(), more.end());
+  }
+  EXPECT(parts == whole);
+}
+
+// Drafts that are taken back leave no trace; logits do not depend on the width of the passes.
+void test_rollback(Executor& executor, int32_t vocab) {
+  const std::vector<int32_t> tokens = prompt(330, 6);
+  const auto logits = [&](size_t begin, size_t count) {
+    const std::vector<int32_t> part(tokens.begin() + begin, tokens.begin() + begin + count);
+    std::vector<float> out(count * vocab);
+    executor.logits(2, part, out.data());
+    return out;
+  };
+  clear(executor);
+  const std::vector<float> whole = logits(0, tokens.size());
+  executor.truncate(2, 310);
+  logits(3, 7);
+  executor.truncate(2, 310);
+  std::vector<float> again = logits(310, 1);
+  const std::vector<float> rest = logits(311, 19);
+  again.insert(again.end(), rest.begin(), rest.end());
+  EXPECT(std::memcmp(again.data(), &whole[310 * vocab], again.size() * sizeof(float)) == 0);
+}
+
+void test_trace(Executor& executor, const Plan& plan) {
+  clear(executor);
+  executor.set_trace(true);
+  draw(executor, {advance(0, prompt(9, 7), 4)});
+  executor.set_trace(false);
+  EXPECT(executor.take_spans().size() == plan.phases.size() * plan.header.workers * 4);
+}
+
+}  // namespace monolane

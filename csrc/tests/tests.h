@@ -1,0 +1,17 @@
+// The tests that executor_test.cpp runs on each executor.
+#pragma once
+
+#include "cases.h"
+#include "epochs.h"
+
+namespace monolane {
+
+Drawn test_batch(Executor& executor);  // returns what each request draws
+void test_yield(Executor& executor);
+void test_rollback(Executor& executor, int32_t vocab);
+void test_trace(Executor& executor, const Plan& plan);
+void test_guides(Executor& executor, int32_t vocab);
+void test_drafts(Executor& executor);
+void test_joint_drafter(const NamedPlan& named, const StoredWeights& weights, Isa isa, DraftBy by);
+
+}  // namespace monolane

@@ -1,0 +1,166 @@
+"""What the phases of a plan are built with: slots, shares, updates, formats of matrices."""
+
+from collections.abc import Mapping
+
+from monolane.errors import ConfigError
+from monolane.model import (
+    EXPERT_ROLES,
+    Head,
+    ModelConfig,
+    Reduce,
+    Role,
+    find_format,
+    lane_shape,
+)
+from monolane.plan._device import Choice, DeviceDescription
+from monolane.plan._groups import Groups
+from monolane.plan._phase import Access, Buffer, Matrix, Phase, PhaseKind, Update
+from monolane.plan._plan import Place
+from monolane.plan._split import Scope, Share, choose_align, split
+
+
+class Builder:
+    """What the phases of one plan have in common."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        device: DeviceDescription,
+        dtype: str,
+        ring_slots: int | None,
+        formats: Mapping[Place, str],
+        keys: str | None,
+    ) -> None:
+        self.config = config
+        self.device = device
+        self.format = find_format(dtype)
+        self.keys = self.format.key_format if keys is None else find_format(keys)
+        if self.keys.coded and config.cached_width % self.keys.group:
+            raise ConfigError(
+                f"cache: expected heads whose width is a multiple of {self.keys.group}, which "
+                f"share a scale, got {config.cached_width}; use bfloat16 for keys and values"
+            )
+        self.formats = {place: find_format(name) for place, name in formats.items()}
+        self.groups = Groups(config.num_lanes, device.total_workers)
+        self.slots = {
+            Buffer.ATTENTION_OUTPUT: _ring([x.attention_reduce for x in config.layers], ring_slots),
+            Buffer.MLP_OUTPUT: _ring([x.mlp_reduce for x in config.layers], ring_slots),
+        }
+        units = self.groups.lanes_each * (config.cached_heads // config.num_lanes)
+        self.splits = -(-self.groups.workers_each // units)
+        self.shared_head = config.head is not Head.VOCAB_PARALLEL and config.num_lanes > 1
+        self.shares: dict[Role, Share] = {}  # of each matrix, before phases are built
+
+    def phase(
+        self,
+        kind: PhaseKind,
+        layer: int = -1,
+        *roles: Role,
+        units: Share | None = None,
+        update: Update | None = None,
+        reads: tuple[Access, ...] = (),
+        writes: tuple[Access, ...] = (),
+    ) -> Phase:
+        """Return a phase, to be numbered later, with the reads of its update before its own."""
+        return Phase(
+            index=0,
+            kind=kind,
+            layer=layer,
+            matrices=self._matrices(layer, *roles),
+            units=units,
+            update=update,
+            reads=(*self._update_reads(update), *reads),
+            writes=writes,
+        )
+
+    def led_tokens(self) -> tuple[Access, ...]:
+        """Return the access to what a leader lays out, if there is one."""
+        return (shared(Buffer.TOKENS),) if self.device.choice is Choice.LEADER else ()
+
+    def output(self, module: Buffer, layer: int) -> Access:
+        """Return the write of a layer's module into its ring."""
+        return own(module, layer, layer % self.slots[module])
+
+    def update(self, module: Buffer, layer: int) -> Update:
+        """Return how the outputs of a layer's module join the residual streams."""
+        rules = self.config.layers[layer]
+        attention = module is Buffer.ATTENTION_OUTPUT
+        reduce = rules.attention_reduce if attention else rules.mlp_reduce
+        slots = self.slots[module]
+        other = (layer - (reduce.delay or 0)) % slots
+        return Update(module, layer, reduce, layer % slots, other)
+
+    def share(self, role: Role) -> Share:
+        """Share out the rows of a matrix."""
+        return self._share(role, 1, 0)[0]
+
+    def share_in_turn(self, least: Mapping[Role, int]) -> dict[Role, Share]:
+        """Share out matrices; what is left over goes to other workers from one to the next.
+
+        ``least`` has the rows of each that must stay together.
+        """
+        first, shares = 0, {}
+        for role, minimum in least.items():
+            shares[role], first = self._share(role, minimum, first)
+        return shares
+
+    def _share(self, role: Role, minimum: int, first: int) -> tuple[Share, int]:
+        """Return a share, and the worker at which the next one's left-over blocks begin."""
+        lanes, rows, _ = lane_shape(self.config, role)
+        once = role is Role.HEAD and self.shared_head
+        scope = Scope.ALL if once else Scope.GROUP
+        workers = self.groups.workers if once else self.groups.workers_each
+        total = rows if once else rows * lanes // self.groups.count
+        align = choose_align(total, workers, minimum)
+        bounds = split(total, workers, align, first)
+        return Share(scope, bounds), (first + -(-total // align)) % workers
+
+    @staticmethod
+    def _update_reads(update: Update | None) -> tuple[Access, ...]:
+        """Return what an update reads: the own lanes' outputs, and the others' if the rule asks."""
+        if update is None:
+            return ()
+        delay, module = update.reduce.delay, update.module
+        own = Access(module, update.own_slot, update.layer, Scope.GROUP)
+        if delay is None:
+            return (own,)
+        others = Access(module, update.other_slot, update.layer - delay, Scope.ALL)
+        return (own, others) if delay else (others,)
+
+    def _matrices(self, layer: int, *roles: Role) -> tuple[Matrix, ...]:
+        found = []
+        for role in roles:
+            lanes, rows, columns = lane_shape(self.config, role)
+            stored = self.formats.get((role, None if layer < 0 else layer), self.format)
+            if role is Role.ROUTER and (role, layer) not in self.formats:
+                stored = find_format(self.config.dtype)  # whatever matrices are converted to
+            row_bytes = stored.row_bytes(columns)
+            experts = 1
+            if role in EXPERT_ROLES and self.config.experts is not None:
+                experts = self.config.experts.count
+            found.append(Matrix(role, lanes, rows, columns, row_bytes, self.shares[role], experts))
+        return tuple(found)
+
+
+def _ring(rules: list[Reduce], wish: int | None) -> int:
+    """Return the number of ring slots for the outputs of a module with these rules, by layer."""
+    longest = max(rule.delay or 0 for rule in rules)
+    # At 2 * delay + 1 slots, a lane that writes has already waited, for the data it needed itself,
+    # for phases that come after the last read of the slot: see docs/plan.md.
+    slots = 2 * longest + 1 if wish is None else wish
+    if type(slots) is not int or slots < min(longest + 1, len(rules)):
+        raise ConfigError(
+            f"ring_slots: expected at least {longest + 1}, a delay of {longest} layers and the "
+            f"layer itself, got {wish!r}"
+        )
+    return min(slots, len(rules))
+
+
+def own(buffer: Buffer, layer: int, slot: int = 0) -> Access:
+    """Return the access to what the own lanes have of a layer."""
+    return Access(buffer, slot, layer, Scope.GROUP)
+
+
+def shared(buffer: Buffer) -> Access:
+    """Return the access to what all lanes have of no layer."""
+    return Access(buffer, 0, -1, Scope.ALL)

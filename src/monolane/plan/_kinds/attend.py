@@ -1,0 +1,119 @@
+"""ATTEND: partial attention of (lane, KV head, split), all query heads of a KV head together."""
+
+import numpy as np
+import numpy.typing as npt
+
+from monolane.model import ModelConfig
+from monolane.plan._builder import Builder, own
+from monolane.plan._kinds.kind import Kind, Part, Touches
+from monolane.plan._memory import Floats
+from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._plan import Plan
+from monolane.plan._split import Scope, Share, split
+from monolane.plan._worker import Worker
+
+
+def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
+    kv_heads = builder.config.cached_heads // builder.config.num_lanes
+    units = builder.groups.lanes_each * kv_heads * builder.splits
+    return (
+        builder.phase(
+            PhaseKind.ATTEND,
+            layer,
+            units=Share(Scope.GROUP, split(units, builder.groups.workers_each)),
+            reads=(own(Buffer.QUERY, layer), own(Buffer.KEY_VALUE, layer, layer)),
+            writes=(own(Buffer.ATTENTION, layer),),
+        ),
+    )
+
+
+def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
+    del config, layer
+    return (PhaseKind.ATTEND,)
+
+
+def _units(plan: Plan) -> int:
+    config = plan.config
+    return plan.groups.lanes_each * config.cached_heads // config.num_lanes * plan.splits
+
+
+def _keys(plan: Plan, phase: Phase, width: int, length: int) -> tuple[int, int]:
+    """Return the bytes of the keys and values that are read, and the products with them."""
+    config = plan.config
+    window = config.layers[phase.layer].window or length
+    keys = min(length, window + width - 1)  # that at least one of the tokens sees
+    seen = sum(min(length - i, window) for i in range(width))  # pairs of token and key
+    values = config.cached_width if config.latent is None else config.latent.rank
+    return (
+        config.cached_lists * keys * config.cached_heads * plan.key_bytes,
+        seen * config.num_heads * (config.cached_width + values),
+    )
+
+
+def _run(worker: Worker, phase: Phase) -> None:
+    assert phase.units is not None
+    config, splits = worker.plan.config, worker.plan.splits
+    kv_heads = config.cached_heads // config.num_lanes
+    for unit in range(*phase.units.of(worker.index)):
+        head, part = divmod(unit, splits)
+        lane, kv_head = worker.lanes[head // kv_heads], head % kv_heads
+        _attend(worker, phase, lane, kv_head, part)
+
+
+def _attend(worker: Worker, phase: Phase, lane: int, kv_head: int, part: int) -> None:
+    plan, config, end = worker.plan, worker.plan.config, worker.position + worker.width
+    each = config.num_heads // config.cached_heads
+    heads = slice(kv_head * each, (kv_head + 1) * each)
+    query = worker.memory.read(Buffer.QUERY, (lane, slice(worker.width)))
+    q = query.reshape(worker.width, -1, config.cached_width)[:, heads]  # [T, a, h]
+    keys = np.arange(end)
+    keys = keys[keys // plan.device.chunk % plan.splits == part]
+    k, v = (
+        worker.memory.read(Buffer.KEY_VALUE, (phase.layer, i, lane, slice(end), kv_head))[keys]
+        for i in (0, config.cached_lists - 1)  # a latent is its own value
+    )
+    seen = _visible(keys, worker.position, worker.width, config.layers[phase.layer].window)
+    scale = config.head_dim**-0.5 if config.query_scale is None else config.query_scale
+    partial = _partial_attention(q, k, v, seen, np.float32(scale))
+    where = (part, slice(worker.width), heads)
+    worker.memory.write(Buffer.ATTENTION, (lane,), where, partial, worker.progress)
+
+
+def _visible(
+    keys: npt.NDArray[np.int64], first: int, width: int, window: int | None
+) -> npt.NDArray[np.bool_]:
+    """Tell which of the keys each of the tokens sees: [T, keys]."""
+    query = np.arange(first, first + width)[:, None]
+    seen = keys[None] <= query
+    if window is not None:
+        seen &= keys[None] > query - window
+    return seen
+
+
+def _partial_attention(
+    q: Floats, k: Floats, v: Floats, seen: npt.NDArray[np.bool_], scale: np.float32
+) -> Floats:
+    """Attend to some keys: sum of e * v, then the peak of the scores and the total of e.
+
+    q [T, a, h], k and v [S, h], seen [T, S] -> [T, a, h + 2]. Nothing seen: peak -inf, total 0.
+    """
+    scores = np.einsum("tah,sh->tas", q, k) * scale
+    scores = np.where(seen[:, None, :], scores, np.float32(-np.inf))
+    peak = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    e = np.exp(scores - np.where(np.isfinite(peak), peak, 0))
+    total = e.sum(axis=-1, keepdims=True)
+    return np.concatenate([np.einsum("tas,sh->tah", e, v), peak, total], -1, dtype=np.float32)
+
+
+PART = Part(
+    kinds={
+        PhaseKind.ATTEND: Kind(
+            touches=lambda _: Touches((Buffer.QUERY, Buffer.KEY_VALUE), (Buffer.ATTENTION,)),
+            units=_units,
+            beside=_keys,
+            run=_run,
+        )
+    },
+    build=_build,
+    order=_order,
+)

@@ -1,0 +1,46 @@
+"""CHOOSE: the next token, by a leader, or by every worker alike."""
+
+from monolane.model import ModelConfig
+from monolane.plan._builder import Builder, shared
+from monolane.plan._device import Choice
+from monolane.plan._kinds.kind import Kind, Part, Touches
+from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._plan import Plan
+from monolane.plan._worker import Worker
+
+
+def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
+    reads, writes = (shared(Buffer.LOGITS),), builder.led_tokens()
+    return (builder.phase(PhaseKind.CHOOSE, layer, reads=reads, writes=writes),)
+
+
+def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
+    del config, layer
+    return (PhaseKind.CHOOSE,)
+
+
+def _touches(plan: Plan) -> Touches:
+    led = (Buffer.TOKENS,) if plan.device.choice is Choice.LEADER else ()
+    return Touches(reads=(Buffer.LOGITS,), writes=led, wide=(Buffer.LOGITS, *led))
+
+
+def _run(worker: Worker, phase: Phase) -> None:
+    del phase
+    worker.position += worker.width
+    leads = worker.plan.device.choice is Choice.LEADER
+    if leads and worker.index != 0:
+        return
+    logits = worker.memory.read(Buffer.LOGITS, (slice(worker.width),))  # [T, V]
+    drawn = int(logits[-1].argmax())
+    following = worker.run.next_tokens(worker.pass_index, drawn)
+    if leads:
+        worker.memory.tokens = following
+    else:
+        worker.tokens = following
+    if worker.index == 0:
+        worker.run.logits.append(logits.copy())
+        if worker.pass_index + 1 >= len(worker.run.passes):
+            worker.run.drawn.append(drawn)
+
+
+PART = Part(kinds={PhaseKind.CHOOSE: Kind(touches=_touches, run=_run)}, build=_build, order=_order)

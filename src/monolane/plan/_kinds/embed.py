@@ -1,0 +1,38 @@
+"""EMBED: the tokens' rows of the embedding, in every lane."""
+
+import numpy as np
+
+from monolane.model import ModelConfig, Role
+from monolane.plan._builder import Builder
+from monolane.plan._device import Choice
+from monolane.plan._kinds.kind import Kind, Part, Touches
+from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._plan import Plan
+from monolane.plan._worker import Worker
+
+
+def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
+    # Where everyone chooses, everyone knows the tokens.
+    return (builder.phase(PhaseKind.EMBED, layer, reads=builder.led_tokens()),)
+
+
+def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
+    del config, layer
+    return (PhaseKind.EMBED,)
+
+
+def _touches(plan: Plan) -> Touches:
+    led = (Buffer.TOKENS,) if plan.device.choice is Choice.LEADER else ()
+    return Touches(reads=led, wide=led)
+
+
+def _run(worker: Worker, phase: Phase) -> None:
+    del phase
+    if worker.plan.device.choice is Choice.LEADER:
+        worker.tokens = list(worker.memory.tokens)
+    embedded = worker.run.outer[Role.EMBEDDING][worker.tokens]  # [T, D]
+    embedded = embedded * np.float32(worker.plan.config.embedding_scale)
+    worker.x = np.repeat(embedded[None], len(worker.lanes), axis=0)
+
+
+PART = Part(kinds={PhaseKind.EMBED: Kind(touches=_touches, run=_run)}, build=_build, order=_order)

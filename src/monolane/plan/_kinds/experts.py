@@ -1,0 +1,186 @@
+"""ROUTE, EXPERT_GATE_UP and EXPERT_DOWN: a mixture of experts, in an MLP's place.
+
+The router is shared out by rows, then the rows of each expert: every worker makes the same choice
+for itself.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from monolane.model import ModelConfig, Role
+from monolane.plan._builder import Builder, own
+from monolane.plan._kinds.kind import Kind, Part, Touches
+from monolane.plan._kinds.mlp import check_pairs
+from monolane.plan._memory import Floats
+from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._plan import Plan
+from monolane.plan._split import Share
+from monolane.plan._worker import Worker
+from monolane.reference import GATES, choose_experts, linear
+
+_BIASES = {
+    Role.EXPERT_GATE: Role.EXPERT_GATE_BIAS,
+    Role.EXPERT_UP: Role.EXPERT_UP_BIAS,
+    Role.EXPERT_DOWN: Role.EXPERT_DOWN_BIAS,
+}
+
+
+def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
+    if not builder.config.layers[layer].experts:
+        return ()
+    routed, hidden = own(Buffer.ROUTED, layer), own(Buffer.HIDDEN, layer)
+    output = builder.output(Buffer.MLP_OUTPUT, layer)
+    between = builder.update(Buffer.ATTENTION_OUTPUT, layer)
+    ups, downs = [Role.EXPERT_GATE, Role.EXPERT_UP], [Role.EXPERT_DOWN]
+    if builder.config.experts is not None and builder.config.experts.shared:
+        ups, downs = [*ups, Role.SHARED_GATE, Role.SHARED_UP], [*downs, Role.SHARED_DOWN]
+    return (
+        builder.phase(PhaseKind.ROUTE, layer, Role.ROUTER, update=between, writes=(routed,)),
+        builder.phase(PhaseKind.EXPERT_GATE_UP, layer, *ups, reads=(routed,), writes=(hidden,)),
+        builder.phase(PhaseKind.EXPERT_DOWN, layer, *downs, reads=(hidden,), writes=(output,)),
+    )
+
+
+def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
+    kinds = (PhaseKind.ROUTE, PhaseKind.EXPERT_GATE_UP, PhaseKind.EXPERT_DOWN)
+    return kinds if config.layers[layer].experts else ()
+
+
+def _share_out(builder: Builder) -> Mapping[Role, Share]:
+    if builder.config.experts is None:
+        return {}
+    router, gate, down, shared = (
+        builder.share(role)
+        for role in (Role.ROUTER, Role.EXPERT_GATE, Role.EXPERT_DOWN, Role.SHARED_GATE)
+    )
+    return {
+        Role.ROUTER: router,
+        Role.EXPERT_GATE: gate,
+        Role.EXPERT_UP: gate,
+        Role.EXPERT_DOWN: down,
+        Role.SHARED_GATE: shared,
+        Role.SHARED_UP: shared,
+        Role.SHARED_DOWN: down,  # which are added up
+    }
+
+
+def _has_shared(config: ModelConfig) -> bool:
+    return config.experts is not None and config.experts.shared > 0
+
+
+def _up_roles(config: ModelConfig) -> tuple[Role, ...]:
+    shared = (Role.SHARED_GATE, Role.SHARED_UP) if _has_shared(config) else ()
+    return (Role.EXPERT_GATE, Role.EXPERT_UP, *shared)
+
+
+def _down_roles(config: ModelConfig) -> tuple[Role, ...]:
+    return (Role.EXPERT_DOWN, *((Role.SHARED_DOWN,) if _has_shared(config) else ()))
+
+
+def _check_downs(plan: Plan, phase: Phase) -> Iterator[str]:
+    del plan
+    if len({matrix.share for matrix in phase.matrices}) > 1:
+        yield "expected all that is added up of a mixture to be shared out alike"
+
+
+def _route(worker: Worker, phase: Phase) -> None:
+    read = worker.read_stream(phase.layer, Role.MLP_NORM)
+    (matrix,) = phase.matrices
+    for lane, rows in worker.pieces(matrix):
+        y = worker.product(phase.layer, matrix, lane, rows, worker.own(read, lane))
+        if Role.ROUTER_BIAS in (layer := worker.run.layers[phase.layer]):
+            y = y + layer[Role.ROUTER_BIAS][lane, rows]
+        worker.store(Buffer.ROUTED, (lane,), rows, y)
+
+
+def _gate_up(worker: Worker, phase: Phase) -> None:
+    config = worker.plan.config
+    assert config.experts is not None
+    logits = worker.memory.read(Buffer.ROUTED, (0, slice(worker.width)))
+    correction = worker.run.layers[phase.layer].get(Role.ROUTER_CORRECTION)
+    worker.choice = choose_experts(logits, config.experts, correction)
+    x, gates = worker.read_stream(phase.layer, Role.MLP_NORM)[0], GATES[config.activation]
+    for _, rows in worker.pieces(phase.matrices[0]):
+        whole = np.zeros((worker.width, config.experts.chosen, len(range(rows.start, rows.stop))))
+        hidden = whole.astype(np.float32)
+        for expert, tokens, places in _chosen(worker):
+            left, right = (
+                _product(worker, phase.layer, role, expert, rows, x[tokens])
+                for role in (Role.EXPERT_GATE, Role.EXPERT_UP)
+            )
+            hidden[tokens, places] = gates(left, right)
+        for place in range(config.experts.chosen):
+            begin = place * config.experts.inner
+            where = slice(begin + rows.start, begin + rows.stop)
+            worker.store(Buffer.HIDDEN, (0,), where, hidden[:, place])
+    for lane, rows in worker.pieces(phase.matrices[2]) if config.experts.shared else ():
+        left, right = (
+            worker.product(phase.layer, matrix, lane, rows, x) for matrix in phase.matrices[2:]
+        )
+        begin = config.experts.chosen * config.experts.inner
+        where = slice(begin + rows.start, begin + rows.stop)
+        worker.store(Buffer.HIDDEN, (0,), where, gates(left, right))
+
+
+def _down(worker: Worker, phase: Phase) -> None:
+    experts, (matrix, *shared) = worker.plan.config.experts, phase.matrices
+    assert experts is not None
+    for lane, rows in worker.pieces(matrix):
+        own_columns = experts.chosen * experts.inner
+        columns = slice(own_columns + experts.shared)
+        both = worker.memory.read(Buffer.HIDDEN, (lane, slice(worker.width), columns))
+        hidden = both[:, :own_columns].reshape(worker.width, experts.chosen, experts.inner)
+        y = np.zeros((worker.width, rows.stop - rows.start), np.float32)
+        for expert, tokens, places in _chosen(worker):
+            read = hidden[tokens, places]
+            made = _product(worker, phase.layer, matrix.role, expert, rows, read)
+            y[tokens] += worker.choice[tokens, expert][:, None] * made
+        for every in shared:  # with the same rows
+            y += worker.product(phase.layer, every, lane, rows, both[:, own_columns:])
+        worker.store(Buffer.MLP_OUTPUT, (phase.writes[0].slot, lane), rows, y)
+
+
+def _product(worker: Worker, layer: int, role: Role, expert: int, rows: slice, x: Floats) -> Floats:
+    y: Floats = linear(x[None], worker.run.experts[role, layer][expert][:, rows])[0]
+    bias = worker.run.layers[layer].get(_BIASES[role])
+    return y if bias is None else y + bias[0, expert, rows]
+
+
+def _chosen(
+    worker: Worker,
+) -> Iterator[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Yield each chosen expert, its tokens, and its place among the experts of each."""
+    places = np.cumsum(worker.choice > 0, axis=-1) - 1
+    for expert in range(worker.choice.shape[-1]):
+        tokens = np.flatnonzero(worker.choice[:, expert])
+        if tokens.size:
+            yield expert, tokens, places[tokens, expert]
+
+
+PART = Part(
+    kinds={
+        PhaseKind.ROUTE: Kind(
+            touches=lambda _: Touches(writes=(Buffer.ROUTED,)),
+            roles=lambda _: (Role.ROUTER,),
+            update=lambda _, layer: (Buffer.ATTENTION_OUTPUT, layer),
+            run=_route,
+        ),
+        PhaseKind.EXPERT_GATE_UP: Kind(
+            touches=lambda _: Touches((Buffer.ROUTED,), (Buffer.HIDDEN,)),
+            roles=_up_roles,
+            faults=check_pairs,
+            run=_gate_up,
+        ),
+        PhaseKind.EXPERT_DOWN: Kind(
+            touches=lambda _: Touches((Buffer.HIDDEN,), (Buffer.MLP_OUTPUT,)),
+            roles=_down_roles,
+            faults=_check_downs,
+            run=_down,
+        ),
+    },
+    build=_build,
+    order=_order,
+    share_out=_share_out,
+)

@@ -1,0 +1,119 @@
+"""HEAD: the logits; and before it GATHER, where one head reads the streams of all lanes."""
+
+import numpy as np
+
+from monolane.model import Head, ModelConfig, Role
+from monolane.plan._builder import Builder, own, shared
+from monolane.plan._kinds.kind import Kind, Part, Touches
+from monolane.plan._memory import Floats
+from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._plan import Plan
+from monolane.plan._split import Scope, Share, choose_align, split
+from monolane.plan._worker import Worker, cut
+from monolane.reference import rms_norm
+
+
+def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
+    update = builder.update(Buffer.MLP_OUTPUT, builder.config.num_layers - 1)
+    if not builder.shared_head:
+        writes = (own(Buffer.LOGITS, layer),)
+        return (builder.phase(PhaseKind.HEAD, layer, Role.HEAD, update=update, writes=writes),)
+    elements = builder.groups.lanes_each * builder.config.hidden_size
+    workers = builder.groups.workers_each
+    bounds = split(elements, workers, choose_align(elements, workers))
+    return (
+        builder.phase(
+            PhaseKind.GATHER,
+            layer,
+            units=Share(Scope.GROUP, bounds),
+            update=update,
+            writes=(own(Buffer.STREAM, layer),),
+        ),
+        builder.phase(
+            PhaseKind.HEAD,
+            layer,
+            Role.HEAD,
+            reads=(shared(Buffer.STREAM),),
+            writes=(shared(Buffer.LOGITS),),
+        ),
+    )
+
+
+def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
+    del layer
+    joined = config.head is not Head.VOCAB_PARALLEL and config.num_lanes > 1
+    return (PhaseKind.GATHER, PhaseKind.HEAD) if joined else (PhaseKind.HEAD,)
+
+
+def _last(plan: Plan) -> tuple[Buffer, int]:
+    return Buffer.MLP_OUTPUT, len(plan.config.layers) - 1
+
+
+def _elements(plan: Plan) -> int:
+    return plan.groups.lanes_each * plan.config.hidden_size
+
+
+def _gather(worker: Worker, phase: Phase) -> None:
+    assert phase.units is not None
+    streams = worker.x
+    if worker.plan.config.head is not Head.SUM:
+        streams = worker.norm(None, Role.FINAL_NORM)
+    for lane, part in cut(*phase.units.of(worker.index), streams.shape[-1]):
+        worker.store(Buffer.STREAM, (worker.lanes[lane],), part, streams[lane][:, part])
+
+
+def _touches(plan: Plan) -> Touches:
+    reads = (Buffer.STREAM,) if plan.shared_head else ()
+    writes = (Buffer.LOGITS,)
+    return Touches(reads, writes, wide=(*reads, *writes) if plan.shared_head else ())
+
+
+def _head(worker: Worker, phase: Phase) -> None:
+    (matrix,) = phase.matrices
+    if not worker.plan.shared_head:
+        normed = worker.norm(None, Role.FINAL_NORM)
+        for lane, rows in worker.pieces(matrix):
+            y = worker.product(None, matrix, lane, rows, worker.own(normed, lane))
+            region = slice(lane * matrix.rows, (lane + 1) * matrix.rows)
+            worker.store(Buffer.LOGITS, (slice(None), region), rows, y)
+        return
+    joined = _joined(worker)
+    for _, rows in cut(*matrix.share.of(worker.index), matrix.rows):
+        y = worker.product(None, matrix, 0, rows, joined)
+        worker.store(Buffer.LOGITS, (slice(None), slice(0, matrix.rows)), rows, y)
+
+
+def _joined(worker: Worker) -> Floats:
+    """Bring all lanes' streams together for the head that they share: [T, D or L*D]."""
+    config = worker.plan.config
+    streams = worker.memory.read(Buffer.STREAM, (slice(None), slice(worker.width)))
+    if config.head is Head.SUM:
+        scale = worker.run.outer[Role.FINAL_NORM]
+        summed = streams.sum(axis=0, keepdims=True)
+        normed: Floats = rms_norm(summed, scale, config.norm_eps)[0]
+        return normed
+    if config.head is Head.MEAN:
+        mean: Floats = streams.mean(axis=0)
+        return mean
+    return np.concatenate(list(streams), axis=-1)
+
+
+PART = Part(
+    kinds={
+        PhaseKind.GATHER: Kind(
+            touches=lambda _: Touches(writes=(Buffer.STREAM,)),
+            units=_elements,
+            update=lambda plan, _: _last(plan),
+            run=_gather,
+        ),
+        PhaseKind.HEAD: Kind(
+            touches=_touches,
+            roles=lambda _: (Role.HEAD,),
+            update=lambda plan, _: None if plan.shared_head else _last(plan),
+            run=_head,
+        ),
+    },
+    build=_build,
+    order=_order,
+    share_out=lambda builder: {Role.HEAD: builder.share(Role.HEAD)},
+)

@@ -1,0 +1,57 @@
+"""What is known of a kind of phase: what it must touch and read, what it costs, what it does.
+
+How phases are built is in ``Part.build``. What a ``Kind`` says of them is stated anew, for
+``validate``: two hands that share a mistake would agree.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from monolane.model import ModelConfig, Role
+from monolane.plan._builder import Builder
+from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._plan import Plan
+from monolane.plan._split import Share
+from monolane.plan._worker import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Touches:
+    """What of shared buffers a phase reads, besides what its update does, and what it writes."""
+
+    reads: tuple[Buffer, ...] = ()
+    writes: tuple[Buffer, ...] = ()
+    wide: tuple[Buffer, ...] = ()  # of these, those of which it touches all lanes, not the own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of phase, as the checker, the costs and the interpreter know it."""
+
+    touches: Callable[[Plan], Touches]
+    # What a worker does behind the phase's update, in NumPy.
+    run: Callable[[Worker, Phase], None]
+    # The weights that it reads, in their order.
+    roles: Callable[[ModelConfig], tuple[Role, ...]] = lambda _: ()
+    # How many units a group shares out, where work is not rows.
+    units: Callable[[Plan], int] | None = None
+    # Whose outputs, of which layer, join the residual streams in the phase of a layer; None: none.
+    update: Callable[[Plan, int], tuple[Buffer, int] | None] = lambda _, __: None
+    # What is wrong with a phase that has the right weights, beyond what holds for every kind.
+    faults: Callable[[Plan, Phase], Iterator[str]] = lambda _, __: iter(())
+    # Bytes and products besides those of its matrices, of a pass of so many tokens, with which the
+    # sequence is so long.
+    beside: Callable[[Plan, Phase, int, int], tuple[int, int]] = lambda *_: (0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Phases that follow upon each other in a pass: built, and expected, where a model has them."""
+
+    kinds: Mapping[PhaseKind, Kind]
+    # The phases of a layer, -1 outside the layers; none where the model has other ones.
+    build: Callable[[Builder, int], tuple[Phase, ...]]
+    # The same for the checker.
+    order: Callable[[ModelConfig, int], tuple[PhaseKind, ...]]
+    # Who streams which rows of the matrices.
+    share_out: Callable[[Builder], Mapping[Role, Share]] = lambda _: {}

@@ -1,0 +1,182 @@
+"""LATENT, EXPAND and VALUES: attention whose keys and values are made of one cached latent a token.
+
+It is in the absorbed form: the first two, in QKV's place, make queries that meet the latents
+themselves, and VALUES makes the heads' values of what ATTEND summed up. Latents are shared out by
+rows, queries by heads, values by rows. Such a model has one lane.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from monolane.model import ModelConfig, Role
+from monolane.plan._builder import Builder, own
+from monolane.plan._kinds.kind import Kind, Part, Touches
+from monolane.plan._kinds.qkv import mlp_below
+from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._plan import Plan
+from monolane.plan._split import Scope, Share, split
+from monolane.plan._worker import Worker
+from monolane.reference import rms_norm
+
+
+def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
+    if builder.config.latent is None:
+        return ()
+    latents = own(Buffer.LATENTS, layer)
+    return (
+        builder.phase(
+            PhaseKind.LATENT,
+            layer,
+            *_latent_roles(builder.config),
+            update=builder.update(Buffer.MLP_OUTPUT, layer - 1) if layer else None,
+            writes=(latents,),
+        ),
+        builder.phase(
+            PhaseKind.EXPAND,
+            layer,
+            *(Role.Q, Role.K_UP),
+            reads=(latents,),
+            writes=(own(Buffer.QUERY, layer), own(Buffer.KEY_VALUE, layer, layer)),
+        ),
+    )
+
+
+def _build_values(builder: Builder, layer: int) -> tuple[Phase, ...]:
+    if builder.config.latent is None:
+        return ()
+    reads, writes = (own(Buffer.ATTENTION, layer),), (own(Buffer.HEADS, layer),)
+    return (builder.phase(PhaseKind.VALUES, layer, Role.V_UP, reads=reads, writes=writes),)
+
+
+def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
+    del layer
+    return () if config.latent is None else (PhaseKind.LATENT, PhaseKind.EXPAND)
+
+
+def _order_values(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
+    del layer
+    return () if config.latent is None else (PhaseKind.VALUES,)
+
+
+def _share_out(builder: Builder) -> Mapping[Role, Share]:
+    latent = builder.config.latent
+    if latent is None:
+        return {}
+    # By the same heads: who makes a query has all of it for its second product.
+    heads = split(builder.config.num_heads, builder.groups.workers_each)
+    by_heads = {
+        role: Share(Scope.GROUP, tuple(rows * head for head in heads))
+        for role, rows in ((Role.Q, latent.head), (Role.K_UP, latent.rank))
+    }
+    return {**by_heads, **builder.share_in_turn(dict.fromkeys(_latent_roles(builder.config), 1))}
+
+
+def _latent_roles(config: ModelConfig) -> tuple[Role, ...]:
+    """Return the matrices that make latents: the queries' own too, where they have one."""
+    queries = config.latent is not None and config.latent.query_rank is not None
+    return (Role.Q_DOWN, Role.KV_DOWN) if queries else (Role.KV_DOWN,)
+
+
+def _expected_latents(config: ModelConfig) -> tuple[Role, ...]:
+    none = config.latent is None or config.latent.query_rank is None
+    return (Role.KV_DOWN,) if none else (Role.Q_DOWN, Role.KV_DOWN)
+
+
+def _check_heads(plan: Plan, phase: Phase) -> Iterator[str]:
+    if plan.config.latent is None:
+        return
+    sizes = (plan.config.latent.head, plan.config.latent.rank)
+    heads = [
+        [divmod(bound, size) for bound in matrix.share.bounds]
+        for matrix, size in zip(phase.matrices, sizes, strict=True)
+    ]
+    if heads[0] != heads[1] or any(rest for each in heads for _, rest in each):
+        yield "expected queries and their second product to be shared out by the same heads"
+
+
+def _latent(worker: Worker, phase: Phase) -> None:
+    worker.normed = worker.read_stream(phase.layer, Role.ATTENTION_NORM)[0]
+    before = 0
+    for matrix in phase.matrices:
+        for lane, rows in worker.pieces(matrix):
+            y = worker.product(phase.layer, matrix, lane, rows, worker.normed)
+            where = slice(before + rows.start, before + rows.stop)
+            worker.store(Buffer.LATENTS, (0,), where, y)
+        before += matrix.rows
+
+
+def _expand(worker: Worker, phase: Phase) -> None:
+    latent, weights = worker.plan.config.latent, worker.run.layers[phase.layer]
+    assert latent is not None
+    both = worker.memory.read(Buffer.LATENTS, (0, slice(worker.width)))
+    queries = latent.query_rank or 0
+    if worker.index == 0:
+        l_TR, t_Tr = np.split(both[:, queries:], [latent.rank], axis=-1)
+        l_TR = rms_norm(l_TR[None], weights[Role.K_NORM], latent.norm_eps)[0]
+        new = slice(worker.position, worker.position + worker.width)
+        line = np.concatenate([l_TR, worker.turned(phase.layer, t_Tr[:, None])[:, 0]], axis=-1)
+        region, whole = (phase.layer, 0, 0, new), (slice(None), 0)
+        worker.memory.write(Buffer.KEY_VALUE, region, whole, line, worker.progress)
+    made_of = worker.normed
+    if queries:
+        made_of = rms_norm(both[None, :, :queries], weights[Role.Q_NORM], latent.norm_eps)[0]
+    query, up = phase.matrices
+    begin, end = query.share.of(worker.index)
+    if begin == end:
+        return
+    y = worker.product(phase.layer, query, 0, slice(begin, end), made_of)
+    q_THh = y.reshape(worker.width, -1, latent.head)
+    turned = worker.turned(phase.layer, q_THh[..., latent.plain :])
+    for i, (head, rows) in enumerate(worker.pieces_of_heads(up)):
+        plain = q_THh[:, i, : latent.plain]
+        met = worker.product(phase.layer, up, head, rows, plain)
+        where = slice(head * latent.cached, (head + 1) * latent.cached)
+        worker.store(Buffer.QUERY, (0,), where, np.concatenate([met, turned[:, i]], axis=-1))
+
+
+def _values(worker: Worker, phase: Phase) -> None:
+    latent, (matrix,) = worker.plan.config.latent, phase.matrices
+    assert latent is not None
+    merged = worker.merged(phase.layer, 0).reshape(worker.width, -1, latent.cached)
+    for head, rows in worker.pieces_of_heads(matrix):
+        y = worker.product(phase.layer, matrix, head, rows, merged[:, head, : latent.rank])
+        where = slice(head * latent.value + rows.start, head * latent.value + rows.stop)
+        worker.store(Buffer.HEADS, (0,), where, y)
+
+
+# What is before ATTEND.
+PART = Part(
+    kinds={
+        PhaseKind.LATENT: Kind(
+            touches=lambda _: Touches(writes=(Buffer.LATENTS,)),
+            roles=_expected_latents,
+            update=mlp_below,
+            run=_latent,
+        ),
+        PhaseKind.EXPAND: Kind(
+            touches=lambda _: Touches((Buffer.LATENTS,), (Buffer.QUERY, Buffer.KEY_VALUE)),
+            roles=lambda _: (Role.Q, Role.K_UP),
+            faults=_check_heads,
+            run=_expand,
+        ),
+    },
+    build=_build,
+    order=_order,
+    share_out=_share_out,
+)
+# What is behind it.
+VALUES = Part(
+    kinds={
+        PhaseKind.VALUES: Kind(
+            touches=lambda _: Touches((Buffer.ATTENTION,), (Buffer.HEADS,)),
+            roles=lambda _: (Role.V_UP,),
+            run=_values,
+        )
+    },
+    build=_build_values,
+    order=_order_values,
+    share_out=lambda builder: (
+        {} if builder.config.latent is None else {Role.V_UP: builder.share(Role.V_UP)}
+    ),
+)

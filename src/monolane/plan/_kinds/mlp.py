@@ -1,0 +1,89 @@
+"""GATE_UP and DOWN: a dense MLP."""
+
+from collections.abc import Iterator, Mapping
+
+from monolane.model import ModelConfig, Role
+from monolane.plan._builder import Builder, own
+from monolane.plan._kinds.kind import Kind, Part, Touches
+from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._plan import Plan
+from monolane.plan._split import Share
+from monolane.plan._worker import Worker
+from monolane.reference import GATES
+
+
+def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
+    if builder.config.layers[layer].experts:
+        return ()
+    hidden, output = own(Buffer.HIDDEN, layer), builder.output(Buffer.MLP_OUTPUT, layer)
+    return (
+        builder.phase(
+            PhaseKind.GATE_UP,
+            layer,
+            *(Role.GATE, Role.UP),
+            update=builder.update(Buffer.ATTENTION_OUTPUT, layer),
+            writes=(hidden,),
+        ),
+        builder.phase(PhaseKind.DOWN, layer, Role.DOWN, reads=(hidden,), writes=(output,)),
+    )
+
+
+def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
+    return () if config.layers[layer].experts else (PhaseKind.GATE_UP, PhaseKind.DOWN)
+
+
+def _share_out(builder: Builder) -> Mapping[Role, Share]:
+    gate = builder.share(Role.GATE)  # activation(gate) * up needs both of a row
+    return {Role.GATE: gate, Role.UP: gate, Role.DOWN: builder.share(Role.DOWN)}
+
+
+def check_pairs(plan: Plan, phase: Phase) -> Iterator[str]:
+    """Yield what is wrong with the shares of matrices that are gate and up by turns."""
+    del plan
+    for gate, up in zip(phase.matrices[::2], phase.matrices[1::2], strict=True):
+        if gate.share != up.share:
+            yield (
+                "expected gate and up to be shared out alike: each row of up is multiplied by "
+                "gate's"
+            )
+
+
+def _gate_up(worker: Worker, phase: Phase) -> None:
+    read = worker.read_stream(phase.layer, Role.MLP_NORM)
+    gates = GATES[worker.plan.config.activation]
+    gate, up = phase.matrices
+    for lane, rows in worker.pieces(gate):
+        x = worker.own(read, lane)
+        left = worker.product(phase.layer, gate, lane, rows, x)
+        right = worker.product(phase.layer, up, lane, rows, x)
+        worker.store(Buffer.HIDDEN, (lane,), rows, gates(left, right))
+
+
+def _down(worker: Worker, phase: Phase) -> None:
+    (matrix,) = phase.matrices
+    for lane, rows in worker.pieces(matrix):
+        columns = slice(matrix.columns)
+        hidden = worker.memory.read(Buffer.HIDDEN, (lane, slice(worker.width), columns))
+        y = worker.product(phase.layer, matrix, lane, rows, hidden)
+        worker.store(Buffer.MLP_OUTPUT, (phase.writes[0].slot, lane), rows, y)
+
+
+PART = Part(
+    kinds={
+        PhaseKind.GATE_UP: Kind(
+            touches=lambda _: Touches(writes=(Buffer.HIDDEN,)),
+            roles=lambda _: (Role.GATE, Role.UP),
+            update=lambda _, layer: (Buffer.ATTENTION_OUTPUT, layer),
+            faults=check_pairs,
+            run=_gate_up,
+        ),
+        PhaseKind.DOWN: Kind(
+            touches=lambda _: Touches((Buffer.HIDDEN,), (Buffer.MLP_OUTPUT,)),
+            roles=lambda _: (Role.DOWN,),
+            run=_down,
+        ),
+    },
+    build=_build,
+    order=_order,
+    share_out=_share_out,
+)

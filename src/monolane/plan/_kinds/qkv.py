@@ -1,0 +1,202 @@
+"""QKV, and behind it NORM_QK where a norm goes over all heads: queries, keys and values."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from monolane.model import ModelConfig, QkNorm, Role
+from monolane.plan._builder import Builder, own
+from monolane.plan._kinds.kind import Kind, Part, Touches
+from monolane.plan._memory import Floats
+from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._plan import Plan
+from monolane.plan._split import Scope, Share, split
+from monolane.plan._worker import Worker, cut
+from monolane.reference import rms_norm
+
+_ROLES = (Role.Q, Role.K, Role.V)
+
+
+def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
+    if builder.config.latent is not None:
+        return ()
+    query, keys = own(Buffer.QUERY, layer), own(Buffer.KEY_VALUE, layer, layer)
+    before = builder.update(Buffer.MLP_OUTPUT, layer - 1) if layer else None
+    if builder.config.qk_norm is not QkNorm.ALL:
+        writes = (query, keys)
+        return (builder.phase(PhaseKind.QKV, layer, *_ROLES, update=before, writes=writes),)
+    unnormed = own(Buffer.UNNORMED, layer)
+    writes = (unnormed, keys)
+    # Heads are shared out, of Q and then of K; every worker sums the squares of all lanes.
+    heads = (builder.config.num_heads + builder.config.num_kv_heads) // builder.groups.count
+    return (
+        builder.phase(PhaseKind.QKV, layer, *_ROLES, update=before, writes=writes),
+        builder.phase(
+            PhaseKind.NORM_QK,
+            layer,
+            units=Share(Scope.GROUP, split(heads, builder.groups.workers_each)),
+            reads=(replace(unnormed, lanes=Scope.ALL),),
+            writes=(query, keys),
+        ),
+    )
+
+
+def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
+    del layer
+    if config.latent is not None:
+        return ()
+    late = (PhaseKind.NORM_QK,) if config.qk_norm is QkNorm.ALL else ()
+    return (PhaseKind.QKV, *late)
+
+
+def _share_out(builder: Builder) -> Mapping[Role, Share]:
+    """Share out each matrix; what is left over goes to other workers from one to the next."""
+    if builder.config.latent is not None:
+        return {}
+    together, group = _rows_together(builder.config), builder.keys.group
+    # Who has a group of keys or values makes its codes.
+    least = {Role.Q: together, Role.K: max(together, group), Role.V: max(1, group)}
+    return builder.share_in_turn(least)
+
+
+def _rows_together(config: ModelConfig) -> int:
+    """Return how many rows of Q and K one worker must have from their product to their end."""
+    if config.qk_norm is QkNorm.ALL:  # NORM_QK shares them out anew
+        return 1
+    whole = config.qk_norm is QkNorm.HEAD or config.rotary.style == "half"
+    return config.head_dim if whole else 2
+
+
+def _touches(plan: Plan) -> Touches:
+    if plan.config.qk_norm is QkNorm.ALL:  # values alone; keys follow when normed
+        return Touches(writes=(Buffer.UNNORMED, Buffer.KEY_VALUE))
+    return Touches(writes=(Buffer.QUERY, Buffer.KEY_VALUE))
+
+
+def _check_cuts(plan: Plan, phase: Phase) -> Iterator[str]:
+    config = plan.config
+    if config.qk_norm is QkNorm.ALL:
+        return
+    pair = 2 if config.rotary.style == "interleaved" else config.head_dim
+    heads = config.head_dim if config.qk_norm is QkNorm.HEAD else 1
+    for matrix in phase.matrices[:2]:
+        bounds = matrix.share.bounds
+        if wrong := [bound for bound in bounds if bound % pair]:
+            yield f"{matrix.role}: a rotary pair is cut at row {wrong[0]}"
+        if wrong := [bound for bound in bounds if bound % heads]:
+            yield f"{matrix.role}: a head that is normed is cut at row {wrong[0]}"
+
+
+def mlp_below(_: Plan, layer: int) -> tuple[Buffer, int] | None:
+    """Return what joins the residual streams before attention."""
+    return (Buffer.MLP_OUTPUT, layer - 1) if layer > 0 else None
+
+
+def _heads(plan: Plan) -> int:
+    return (plan.config.num_heads + plan.config.num_kv_heads) // plan.groups.count
+
+
+def _qkv(worker: Worker, phase: Phase) -> None:
+    config = worker.plan.config
+    read = worker.read_stream(phase.layer, Role.ATTENTION_NORM)
+    for matrix, bias in zip(phase.matrices, (Role.Q_BIAS, Role.K_BIAS, Role.V_BIAS), strict=True):
+        for lane, rows in worker.pieces(matrix):
+            y = worker.product(phase.layer, matrix, lane, rows, worker.own(read, lane))
+            if config.qkv_bias:
+                y = y + worker.run.layers[phase.layer][bias][lane, rows]
+            if matrix.role is Role.V:
+                _store(worker, phase, Role.V, lane, rows, y)
+            elif config.qk_norm is QkNorm.ALL:
+                before = phase.matrices[0].rows if matrix.role is Role.K else 0
+                where = slice(before + rows.start, before + rows.stop)
+                worker.store(Buffer.UNNORMED, (lane,), where, y)
+            else:
+                y = _finished(worker, phase.layer, matrix.role, rows, matrix.rows, y)
+                _store(worker, phase, matrix.role, lane, rows, y)
+
+
+def _norm_qk(worker: Worker, phase: Phase) -> None:
+    assert phase.units is not None
+    config = worker.plan.config
+    lanes, dim = config.num_lanes, config.head_dim
+    both = [
+        worker.memory.read(Buffer.UNNORMED, (lane, slice(worker.width))) for lane in range(lanes)
+    ]
+    heads, kv_heads = config.num_heads // lanes, config.num_kv_heads // lanes
+    for role, scale, before, count in (
+        (Role.Q, Role.Q_NORM, 0, heads),
+        (Role.K, Role.K_NORM, heads, kv_heads),
+    ):
+        columns = slice(before * dim, (before + count) * dim)
+        x = np.concatenate([lane[:, columns] for lane in both], axis=-1)
+        normed = rms_norm(x[None], worker.run.layers[phase.layer][scale], config.norm_eps)[0]
+        for i, lane in enumerate(worker.lanes):
+            first = i * (heads + kv_heads) + before
+            own_rows = [min(max(u - first, 0), count) * dim for u in phase.units.of(worker.index)]
+            rows = slice(*own_rows)
+            if own_rows[0] < own_rows[1]:
+                y = normed[:, lane * count * dim :][:, rows]
+                turned = _rotate(worker, phase.layer, rows, count * dim, y)
+                _store(worker, phase, role, lane, rows, turned)
+
+
+def _finished(worker: Worker, layer: int, role: Role, rows: slice, count: int, y: Floats) -> Floats:
+    """Norm and turn some rows of a lane's heads; a head of which rows are missing is wrong."""
+    config = worker.plan.config
+    if config.qk_norm is QkNorm.HEAD:
+        scale = worker.run.layers[layer][Role.Q_NORM if role is Role.Q else Role.K_NORM]
+        normed = rms_norm(_whole(worker, rows, count, y), scale, config.norm_eps)
+        y = normed.reshape(worker.width, count)[:, rows]
+    return _rotate(worker, layer, rows, count, y)
+
+
+def _rotate(worker: Worker, layer: int, rows: slice, count: int, y: Floats) -> Floats:
+    """Turn some rows of the heads; a pair of which one row is missing comes out wrong."""
+    turned = worker.turned(layer, _whole(worker, rows, count, y)[0])
+    part: Floats = turned.reshape(worker.width, count)[:, rows]
+    return part
+
+
+def _whole(worker: Worker, rows: slice, count: int, y: Floats) -> Floats:
+    """Put rows among zeros in their places of a lane's heads: [1, T, heads, h]."""
+    whole = np.zeros((worker.width, count), np.float32)
+    whole[:, rows] = y
+    return whole.reshape(1, worker.width, -1, worker.plan.config.head_dim)
+
+
+def _store(worker: Worker, phase: Phase, role: Role, lane: int, rows: slice, y: Floats) -> None:
+    if role is Role.Q:
+        worker.store(Buffer.QUERY, (lane,), rows, y)
+        return
+    new = slice(worker.position, worker.position + worker.width)
+    region = (phase.layer, 0 if role is Role.K else 1, lane, new)
+    h = worker.plan.config.head_dim
+    for head, columns in cut(rows.start, rows.stop, h):
+        begin = head * h + columns.start - rows.start
+        part = y[:, begin : begin + columns.stop - columns.start]
+        where = (slice(None), head, columns)
+        worker.memory.write(Buffer.KEY_VALUE, region, where, part, worker.progress)
+
+
+PART = Part(
+    kinds={
+        PhaseKind.QKV: Kind(
+            touches=_touches,
+            roles=lambda _: _ROLES,
+            update=mlp_below,
+            faults=_check_cuts,
+            run=_qkv,
+        ),
+        PhaseKind.NORM_QK: Kind(
+            touches=lambda _: Touches(
+                (Buffer.UNNORMED,), (Buffer.QUERY, Buffer.KEY_VALUE), wide=(Buffer.UNNORMED,)
+            ),
+            units=_heads,
+            run=_norm_qk,
+        ),
+    },
+    build=_build,
+    order=_order,
+    share_out=_share_out,
+)

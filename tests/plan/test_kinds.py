@@ -1,0 +1,65 @@
+"""A kind of phase is described in one file, and passes have the phases that docs/plan.md tells."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from monolane.model import ModelConfig
+from monolane.plan import DeviceDescription, PhaseKind, build
+from monolane.plan._kinds import KINDS, PARTS
+
+PLAN = Path(__file__).parents[2] / "src" / "monolane" / "plan"
+DENSE = "GATE_UP DOWN"
+MIXTURE = "ROUTE EXPERT_GATE_UP EXPERT_DOWN"
+OUTER = "QKV ATTEND OUT"
+LATENT = "LATENT EXPAND ATTEND VALUES OUT"
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "last"),
+    [
+        ("dense", [f"{OUTER} {DENSE}"] * 3, "HEAD CHOOSE"),
+        ("late_norms_of_lanes", [f"QKV NORM_QK ATTEND OUT {DENSE}"] * 3, "HEAD CHOOSE"),
+        ("mixture", [f"{OUTER} {one}" for one in (MIXTURE, DENSE, MIXTURE)], "HEAD CHOOSE"),
+        ("latent", [f"{LATENT} {DENSE}"] * 3, "HEAD CHOOSE"),
+        (
+            "latent_mixture",
+            [f"{LATENT} {one}" for one in (DENSE, MIXTURE, MIXTURE)],
+            "HEAD CHOOSE",
+        ),
+        ("sum_head", [f"{OUTER} {DENSE}"] * 2, "GATHER HEAD CHOOSE"),
+    ],
+)
+def test_the_phases_of_a_pass(
+    configs: dict[str, ModelConfig],
+    device_of: Callable[..., DeviceDescription],
+    name: str,
+    layers: list[str],
+    last: str,
+) -> None:
+    """Stated anew: builder and checker read the order of the parts from one list."""
+    plan = build(configs[name], device_of(2), "float32")
+    assert " ".join(phase.kind.name for phase in plan.phases) == " ".join(("EMBED", *layers, last))
+    inside = [phase.layer for phase in plan.phases if phase.layer >= 0]
+    assert inside == [i for i, kinds in enumerate(layers) for _ in kinds.split()]
+
+
+def test_every_kind_is_described_once() -> None:
+    described = [kind for part in PARTS for kind in part.kinds]
+    assert sorted(described) == sorted(PhaseKind)
+    assert list(KINDS) == list(PhaseKind)
+
+
+def test_only_its_own_file_names_a_kind() -> None:
+    """What builds, checks, costs, lays out and interprets plans knows no kind by its name."""
+    found = {
+        str(path.relative_to(PLAN)): set(re.findall(r"\bPhaseKind\.([A-Z_]+)\b", path.read_text()))
+        for path in PLAN.rglob("*.py")
+    }
+    files = {
+        kind.name: {file for file, names in found.items() if kind.name in names} for kind in KINDS
+    }
+    assert {name: len(each) for name, each in files.items()} == dict.fromkeys(files, 1), files
+    assert {Path(file).parent.name for each in files.values() for file in each} == {"_kinds"}
