@@ -134,7 +134,7 @@ def random_model(kind: str, **changes: Any) -> Any:
 def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, Any]:
     """What llama.cpp's convert_hf_to_gguf.py writes of a config.
 
-    ``whole``: as it did before May 2025, with kv_b in one tensor.
+    ``whole``: as it did earlier, with kv_b in one tensor.
     """
     rope = config.rope_parameters
     full = rope.get("full_attention", rope)
@@ -396,7 +396,7 @@ def test_the_cpu_multiplies_by_blocks_as_they_are(
 def test_keys_and_values_of_a_latent_are_the_same_joined_and_split(
     kind: str | None, write_gguf: Write, tmp_path: Path
 ) -> None:
-    """Files from before May 2025 have kv_b whole; of blocks, its keys turn over the blocks."""
+    """Older files have kv_b whole; of blocks, its keys turn over the blocks."""
     sizes = {"kv_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32}
     model = random_model("DeepseekV3", **LATENT | sizes)
     logits, weights = {}, {}

@@ -171,7 +171,7 @@ def test_a_latents_sizes_are_those_of_heads_not_of_the_cache() -> None:
     assert config.latent == Latent(rank=18, query_rank=22, plain=16, turned=8, value=12)
     assert (config.num_heads, config.num_kv_heads, config.head_dim) == (8, 8, 24)
     assert [layer.experts for layer in config.layers] == [False] + [True] * 11
-    # Files from before May 2025 say the heads' sizes at once.
+    # Older files say the heads' sizes at once.
     whole = latent(
         attention__head_count_kv=8,
         attention__key_length=24,

@@ -133,8 +133,8 @@ def _by_gating(families: list[Family], metadata: Mapping[str, Any], source: str)
 def gguf_specs(config: ModelConfig, stored: Container[str]) -> tuple[TensorSpec, ...]:
     """Return every tensor that a GGUF file of this config holds.
 
-    ``stored`` are the names that are there: files from before May 2025 have KV_UP, joined as in
-    folders, where others have K_UP and V_UP.
+    ``stored`` are the names that are there: older files have KV_UP, joined as in folders, where
+    others have K_UP and V_UP.
     """
     spelling = find_family(config).gguf
     assert spelling is not None
