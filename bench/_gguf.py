@@ -1,4 +1,4 @@
-"""GGUF files of random weights in the shape of a Llama, in any type that llama.cpp computes.
+"""GGUF files of random weights in the shape of a Llama or a Qwen3-MoE, in any type of llama.cpp's.
 
 The sizes make the bytes and operations of a token, on which speed depends; what the weights say
 does not. A vocabulary of random merges makes them files that every program takes text by. Needs the
@@ -23,7 +23,7 @@ _ROWS = 256  # random rows of one width, repeated: seconds instead of minutes
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a Llama."""
+    """Sizes of a Llama; with experts, of a Qwen3-MoE, each of whose experts is ``inner`` wide."""
 
     layers: int
     hidden: int
@@ -32,11 +32,27 @@ class Shape:
     kv_heads: int
     vocab: int
     context: int = 8192
+    experts: int = 0  # of each layer, of which ``chosen`` serve a token
+    chosen: int = 0
+    head_dim: int = 0  # 0: hidden / heads
+
+    @property
+    def head(self) -> int:
+        """Width of a head."""
+        return self.head_dim or self.hidden // self.heads
+
+    @property
+    def architecture(self) -> str:
+        """What llama.cpp calls a model of such sizes."""
+        return "qwen3moe" if self.experts else "llama"
 
 
 SHAPES = {
     "llama-1.7b": Shape(24, 2048, 8192, 32, 32, 49152),  # as SmolLM2 1.7B, its head not tied
     "llama-tiny": Shape(2, 256, 512, 8, 4, 512),
+    # Six of the layers of a Qwen3-30B-A3B, with half of its experts: 2.0 B, 0.45 B for a token.
+    "moe-2b": Shape(6, 2048, 768, 32, 4, 49152, experts=64, chosen=8, head_dim=128),
+    "moe-tiny": Shape(2, 256, 256, 4, 2, 512, experts=8, chosen=2, head_dim=64),
 }
 # Byte of a block's float16 scale, and of what is added to all of its numbers (negated in K types).
 _SCALES = {
@@ -75,7 +91,7 @@ def kind_of(mix: str, tensor: str, layer: int, layers: int) -> Kind:
         return Kind[mix]
     eighth = layers // 8
     more = layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
-    six = tensor == "output" or (tensor in ("attn_v", "ffn_down") and more)
+    six = tensor == "output" or (tensor in ("attn_v", "ffn_down", "ffn_down_exps") and more)
     return Kind.Q6_K if six else Kind[mix.removesuffix("_M")]
 
 
@@ -116,23 +132,23 @@ def file_type(mix: str) -> gguf.LlamaFileType:
 
 
 def _write(path: Path, shape: Shape, mix: str) -> None:
-    writer = gguf.GGUFWriter(path, "llama", use_temp_file=False)
+    writer = gguf.GGUFWriter(path, shape.architecture, use_temp_file=False)
     writer.add_file_type(file_type(mix))
     _add_fields(writer, shape)
     _add_words(writer, shape.vocab)
     rng = np.random.default_rng(0)
     made: dict[tuple[Kind, int], npt.NDArray[Any]] = {}
     for name, layer, rows, columns in _matrices(shape):
-        kind = kind_of(mix, name, layer, shape.layers)
+        kind = Kind.F32 if name == "ffn_gate_inp" else kind_of(mix, name, layer, shape.layers)
         if (kind, columns) not in made:
             made[kind, columns] = random_rows(kind, columns, rng)
         block = made[kind, columns]
         place = name if layer < 0 else f"blk.{layer}.{name}"
-        writer.add_tensor(
-            f"{place}.weight", np.resize(block, (rows, block.shape[1])), raw_dtype=kind
-        )
-    for name in _norms(shape):
-        writer.add_tensor(name, np.ones(shape.hidden, np.float32))
+        of_experts = (shape.experts,) if name.endswith("_exps") else ()
+        stored = np.resize(block, (*of_experts, rows, block.shape[1]))
+        writer.add_tensor(f"{place}.weight", stored, raw_dtype=kind)
+    for name, width in _norms(shape):
+        writer.add_tensor(name, np.ones(width, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -146,7 +162,13 @@ def _add_fields(writer: Any, shape: Shape) -> None:
     writer.add_feed_forward_length(shape.inner)
     writer.add_head_count(shape.heads)
     writer.add_head_count_kv(shape.kv_heads)
-    writer.add_rope_dimension_count(shape.hidden // shape.heads)
+    writer.add_rope_dimension_count(shape.head)
+    writer.add_key_length(shape.head)
+    writer.add_value_length(shape.head)
+    if shape.experts:
+        writer.add_expert_count(shape.experts)
+        writer.add_expert_used_count(shape.chosen)
+        writer.add_expert_feed_forward_length(shape.inner)
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(shape.vocab)
@@ -175,20 +197,27 @@ def _add_words(writer: Any, count: int) -> None:
 
 
 def _matrices(shape: Shape) -> Iterator[tuple[str, int, int, int]]:
-    """Yield (name, layer or -1, rows, columns) of every matrix."""
+    """Yield (name, layer or -1, rows, columns) of every matrix, of experts' those of one."""
     d, f = shape.hidden, shape.inner
-    kv = d // shape.heads * shape.kv_heads
+    q, kv = shape.head * shape.heads, shape.head * shape.kv_heads
+    of = "_exps" if shape.experts else ""
     yield "token_embd", -1, shape.vocab, d
     yield "output", -1, shape.vocab, d
     for i in range(shape.layers):
-        shapes = {"attn_q": (d, d), "attn_k": (kv, d), "attn_v": (kv, d), "attn_output": (d, d)}
-        shapes |= {"ffn_gate": (f, d), "ffn_up": (f, d), "ffn_down": (d, f)}
+        shapes = {"attn_q": (q, d), "attn_k": (kv, d), "attn_v": (kv, d), "attn_output": (d, q)}
+        shapes |= {f"ffn_gate{of}": (f, d), f"ffn_up{of}": (f, d), f"ffn_down{of}": (d, f)}
+        if shape.experts:
+            shapes["ffn_gate_inp"] = (shape.experts, d)
         for part, (rows, columns) in shapes.items():
             yield part, i, rows, columns
 
 
-def _norms(shape: Shape) -> Iterator[str]:
-    yield "output_norm.weight"
+def _norms(shape: Shape) -> Iterator[tuple[str, int]]:
+    """Yield name and width of every norm's scales."""
+    yield "output_norm.weight", shape.hidden
     for i in range(shape.layers):
-        yield f"blk.{i}.attn_norm.weight"
-        yield f"blk.{i}.ffn_norm.weight"
+        yield f"blk.{i}.attn_norm.weight", shape.hidden
+        yield f"blk.{i}.ffn_norm.weight", shape.hidden
+        if shape.experts:
+            yield f"blk.{i}.attn_q_norm.weight", shape.head
+            yield f"blk.{i}.attn_k_norm.weight", shape.head

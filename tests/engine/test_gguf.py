@@ -11,8 +11,10 @@ import pytest
 from monolane import Engine, SamplingParams
 from monolane.engine import _registry
 from monolane.errors import BackendError, CheckpointError, ModelNotFoundError
-from monolane.model import PairScaling, Weights
+from monolane.model import Blocks, PairScaling, Role, Weights
 from monolane.model._gguf_types import GGML_TYPES
+
+from .test_dense import MLA
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -34,6 +36,8 @@ GEMMA = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
     }
 }
+SHARPENED = YARN | {"original_max_position_embeddings": 16, "mscale": 1.0, "mscale_all_dim": 1.0}
+LATENT = MLA | {"vocab_size": VOCAB}
 # Case: class of Transformers, architecture in the file, changes of the config.
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "Llama 2": ("Llama", "llama", {"num_key_value_heads": 8}),
@@ -62,6 +66,26 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "gpt-oss",
         {"head_dim": 12, "num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": 9}
         | {"rope_parameters": YARN | {"original_max_position_embeddings": 16, "truncate": False}},
+    ),
+    "DeepSeek-V2": (
+        "DeepseekV2",
+        "deepseek2",
+        LATENT | {"topk_method": "group_limited_greedy", "rope_parameters": SHARPENED},
+    ),
+    "DeepSeek-V2-Lite": (
+        "DeepseekV2",
+        "deepseek2",
+        LATENT | {"q_lora_rank": None, "n_group": 1, "topk_group": 1, "n_shared_experts": 2},
+    ),
+    "DeepSeek-V3": (
+        "DeepseekV3",
+        "deepseek2",
+        LATENT | {"rope_parameters": SHARPENED | {"mscale": 0.7, "mscale_all_dim": 0.7}},
+    ),
+    "Kimi-K2": (
+        "DeepseekV3",
+        "deepseek2",
+        LATENT | {"n_group": 1, "topk_group": 1, "rope_parameters": SHARPENED},
     ),
     "OLMo 2": ("Olmo2", "olmo2", {}),
     "Gemma 3": (
@@ -101,11 +125,17 @@ def random_model(kind: str, **changes: Any) -> Any:
         for name, parameter in model.named_parameters():
             if "norm" in name or name.endswith("bias"):
                 parameter += 0.3 * torch.randn_like(parameter)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer += 0.3 * torch.randn_like(buffer)
     return model
 
 
-def metadata(config: Any, architecture: str) -> dict[str, Any]:
-    """What llama.cpp's convert_hf_to_gguf.py writes of a config."""
+def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, Any]:
+    """What llama.cpp's convert_hf_to_gguf.py writes of a config.
+
+    ``whole``: as it did earlier, with kv_b in one tensor.
+    """
     rope = config.rope_parameters
     full = rope.get("full_attention", rope)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -122,13 +152,16 @@ def metadata(config: Any, architecture: str) -> dict[str, Any]:
         "rope.freq_base": float(full["rope_theta"]),
     }
     if hasattr(config, "num_experts_per_tok"):
-        said["expert_count"] = config.num_experts
+        latent = architecture == "deepseek2"
+        said["expert_count"] = config.n_routed_experts if latent else config.num_experts
         said["expert_used_count"] = config.num_experts_per_tok
     if architecture == "qwen3moe":
         said["expert_feed_forward_length"] = config.moe_intermediate_size
     if architecture == "gpt-oss":
         said["expert_feed_forward_length"] = config.intermediate_size
         said["attention.sliding_window"] = config.sliding_window
+    if architecture == "deepseek2":
+        said |= latent_metadata(config, whole)
     if architecture == "gemma3":
         said["attention.sliding_window"] = config.sliding_window
         said["rope.freq_base_swa"] = rope["sliding_attention"]["rope_theta"]
@@ -145,14 +178,50 @@ def metadata(config: Any, architecture: str) -> dict[str, Any]:
     return {"general.architecture": architecture, **found, **ids}
 
 
+def latent_metadata(config: Any, whole: bool) -> dict[str, Any]:
+    """What the converter says of latent attention and of DeepSeek's mixtures."""
+    head = config.qk_nope_head_dim + config.qk_rope_head_dim
+    sizes = {"attention.key_length": head, "attention.value_length": config.v_head_dim}
+    sigmoid = config.model_type == "deepseek_v3"
+    said: dict[str, Any] = {f"{key}_mla": size for key, size in sizes.items()} | {
+        "attention.head_count_kv": 1,
+        "attention.key_length": config.kv_lora_rank + config.qk_rope_head_dim,
+        "attention.value_length": config.kv_lora_rank,
+    }
+    if whole:
+        said = {"attention.head_count_kv": config.num_attention_heads, **sizes}
+    said |= {
+        "attention.kv_lora_rank": config.kv_lora_rank,
+        "rope.dimension_count": config.qk_rope_head_dim,
+        "leading_dense_block_count": config.first_k_dense_replace,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_shared_count": config.n_shared_experts,
+        "expert_weights_scale": config.routed_scaling_factor,
+        "expert_gating_func": 2 if sigmoid else 1,
+        "expert_group_count": config.n_group,
+        "expert_group_used_count": config.topk_group,
+    }
+    if sigmoid and config.norm_topk_prob:
+        said["expert_weights_norm"] = True
+    if config.q_lora_rank is not None:
+        said["attention.q_lora_rank"] = config.q_lora_rank
+    if "mscale_all_dim" in config.rope_parameters:
+        sharpened = 0.1 * config.rope_parameters["mscale_all_dim"]
+        said["rope.scaling.yarn_log_multiplier"] = sharpened
+    return said
+
+
 def interleaved(rows: np.ndarray, heads: int) -> np.ndarray:
     """Reorder a projection's rows as the converter does: pairs that turn together side by side."""
     halves = rows.reshape(heads, 2, -1, *rows.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
 
 
-def tensors(model: Any, architecture: str) -> dict[str, np.ndarray]:
-    """The model's tensors as the converter stores them, under the names that the package has."""
+def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.ndarray]:
+    """The model's tensors as the converter stores them, under the names that the package has.
+
+    ``whole`` as in ``metadata``.
+    """
     config = model.config
     place = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(place, config.num_hidden_layers)
@@ -170,6 +239,10 @@ def tensors(model: Any, architecture: str) -> dict[str, np.ndarray]:
         if architecture == "gpt-oss" and ".mlp.experts." in name:
             found |= oss_tensors(name, array)
             continue
+        if name.endswith("kv_b_proj.weight") and not whole:
+            found |= split_ups(name, array, config)
+            continue
+        name = name.replace("e_score_correction_bias", "e_score_correction.bias")
         if ".mlp.gate.weight" in name or ".mlp.experts." in name:
             found |= expert_tensors(name, array)
             continue
@@ -191,6 +264,15 @@ def expert_tensors(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
         return {f"{block}.ffn_down_exps.weight": array}
     both = zip(("gate", "up"), np.split(array, 2, axis=1), strict=True)
     return {f"{block}.ffn_{part}_exps.weight": np.ascontiguousarray(x) for part, x in both}
+
+
+def split_ups(name: str, array: np.ndarray, config: Any) -> dict[str, np.ndarray]:
+    """What makes keys and values of a latent, of each head: that of keys is turned."""
+    block, plain = f"blk.{name.split('.')[2]}", config.qk_nope_head_dim
+    heads = array.reshape(config.num_attention_heads, -1, config.kv_lora_rank)
+    keys = np.ascontiguousarray(heads[:, :plain].swapaxes(1, 2))
+    values = np.ascontiguousarray(heads[:, plain:])
+    return {f"{block}.attn_k_b.weight": keys, f"{block}.attn_v_b.weight": values}
 
 
 def oss_tensors(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
@@ -308,6 +390,59 @@ def test_the_cpu_multiplies_by_blocks_as_they_are(
     # Activations of 8 bits in groups of 32 are off by at most half a 127th of the group's largest:
     # some hundredths of the spread behind two layers. A tensor in a wrong place gives all of it.
     assert 0 < error.mean() < 0.05 * logits["reference"].std()
+
+
+@pytest.mark.parametrize("kind", [None, "Q8_0"])
+def test_keys_and_values_of_a_latent_are_the_same_joined_and_split(
+    kind: str | None, write_gguf: Write, tmp_path: Path
+) -> None:
+    """Older files have kv_b whole; of blocks, its keys turn over the blocks."""
+    sizes = {"kv_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32}
+    model = random_model("DeepseekV3", **LATENT | sizes)
+    logits, weights = {}, {}
+    for whole in (True, False):
+        stored: dict[str, Any] = tensors(model, "deepseek2", whole)
+        for name, array in stored.items():
+            if kind is not None and ("attn_kv_b" in name or "attn_v_b" in name):
+                stored[name] = (kind, gguf.quants.quantize(array, gguf.GGMLQuantizationType[kind]))
+            elif kind is not None and "attn_k_b" in name:  # the numbers that kv_b's blocks mean
+                rows = np.ascontiguousarray(array.swapaxes(1, 2))
+                place = gguf.GGMLQuantizationType[kind]
+                meant = gguf.quants.dequantize(gguf.quants.quantize(rows, place), place)
+                stored[name] = np.ascontiguousarray(meant.swapaxes(1, 2))
+        said = metadata(model.config, "deepseek2", whole)
+        path = write_gguf(tmp_path / f"{whole}.gguf", said, stored)
+        weights[whole] = Weights.open(path).dequantized()
+        with Engine.load(path, "cpu", **{} if kind else {"dtype": "float32"}) as engine:
+            logits[whole] = engine.logits(list(range(3, 43)))
+    for whole, split in zip(weights[True].layers, weights[False].layers, strict=True):
+        for role in (Role.K_UP, Role.V_UP):
+            np.testing.assert_array_equal(whole[role], split[role])
+    np.testing.assert_array_equal(logits[True], logits[False])
+    assert logits[True].std() > 0.5
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q5_1"])
+def test_the_cpu_multiplies_by_the_blocks_of_a_latent(
+    kind: str, write_gguf: Write, tmp_path: Path
+) -> None:
+    sizes = {"hidden_size": 64, "moe_intermediate_size": 32, "intermediate_size": 96}
+    sizes |= {"kv_lora_rank": 64, "q_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32}
+    model = random_model("DeepseekV3", **LATENT | sizes)
+    stored: dict[str, Any] = tensors(model, "deepseek2")
+    for name, array in stored.items():
+        if array.ndim > 1 and "ffn_gate_inp" not in name:
+            stored[name] = (kind, gguf.quants.quantize(array, gguf.GGMLQuantizationType[kind]))
+    path = write_gguf(tmp_path / "x.gguf", metadata(model.config, "deepseek2"), stored)
+    assert isinstance(Weights.open(path).quantized[Role.K_UP, 1], Blocks)
+    logits = {}
+    for backend in ("reference", "cpu"):
+        with Engine.load(path, backend) as engine:
+            logits[backend] = engine.logits(list(range(3, 23)))
+    error = np.abs(logits["cpu"] - logits["reference"])
+    # As above, but a rounded activation may choose another expert, which changes a token's logits:
+    # so the median, of which few tokens are no part.
+    assert 0 < np.median(error) < 0.05 * logits["reference"].std()
 
 
 def test_a_gpu_is_left_alone_by_blocks(

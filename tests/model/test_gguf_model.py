@@ -1,6 +1,8 @@
 """A GGUF file as a model: config from metadata, tensors by role, parts, and what is no model."""
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ from monolane.errors import CheckpointError, ConfigError, ModelNotFoundError
 from monolane.model import (
     Blocks,
     Checkpoint,
+    Experts,
     GgufModel,
+    Latent,
     LinearScaling,
     ModelConfig,
     PairScaling,
@@ -45,23 +49,52 @@ def metadata(architecture: str = "llama", **changes: Any) -> dict[str, Any]:
     return {"general.architecture": architecture, **found}
 
 
+def latent(**changes: Any) -> dict[str, Any]:
+    """Metadata of a small DeepSeek, whose key and value heads are 24 and 12 wide."""
+    said = {
+        "attention.head_count_kv": 1,
+        "attention.kv_lora_rank": 18,
+        "attention.q_lora_rank": 22,
+        "attention.key_length": 26,
+        "attention.value_length": 18,
+        "attention.key_length_mla": 24,
+        "attention.value_length_mla": 12,
+        "rope.dimension_count": 8,
+        "leading_dense_block_count": 1,
+        "expert_count": 12,
+        "expert_used_count": 3,
+        "expert_feed_forward_length": 26,
+        "expert_shared_count": 2,
+        "expert_gating_func": 2,
+    }
+    return metadata("deepseek2", **said | changes)
+
+
 def parse(raw: dict[str, Any], divisors: tuple[float, ...] | None = None) -> ModelConfig:
     return parse_gguf(raw, {"vocab_size": 96, "tie_word_embeddings": True}, divisors, "x.gguf")
 
 
 def test_names_and_keys_are_those_of_the_package() -> None:
     spellings = [family.gguf for family in FAMILIES if family.gguf is not None]
-    architectures = [(spelling.architecture, spelling.experts) for spelling in spellings]
+    architectures = [
+        (spelling.architecture, spelling.experts, gating)
+        for spelling in spellings
+        for gating in spelling.gating or (None,)
+    ]
     assert len(set(architectures)) == len(architectures)  # one family for each
     theirs = {name: place for place, name in gguf.MODEL_ARCH_NAMES.items()}
     stems = {name.format(i="{bid}").rpartition(".")[0] for name in GGUF_NAMES.values()}
     assert stems <= set(gguf.TENSOR_NAMES.values())
     for spelling in spellings:
         kinds = gguf.MODEL_TENSORS[theirs[spelling.architecture]]
+        own = spelling.names(parse(latent())).values() if "kv_lora" in str(spelling.keys) else ()
+        named = stems | {name.format(i="{bid}").rpartition(".")[0] for name in own}
         used = {gguf.TENSOR_NAMES[kind] for kind in kinds}
-        # Every tensor of the architecture has a role, but for frequencies and whole QKV.
-        left = {name.format(bid="{i}") for name in used - stems}
-        assert left <= {"rope_freqs", "blk.{i}.attn_rot_embd", "blk.{i}.attn_qkv"}
+        # Every tensor of the architecture has a role, but for frequencies, whole QKV, gates that
+        # lie with what they gate, and layers that predict further ahead.
+        left = {name.format(bid="{i}") for name in used - named if ".nextn." not in name}
+        frequencies = {"rope_freqs", "blk.{i}.attn_rot_embd"}
+        assert left <= {*frequencies, "blk.{i}.attn_qkv", "blk.{i}.ffn_gate_up_exps"}
     known = {
         value
         for place in (gguf.Keys.LLM, gguf.Keys.Attention, gguf.Keys.Rope)
@@ -70,7 +103,7 @@ def test_names_and_keys_are_those_of_the_package() -> None:
     }
     ours = {*_KEYS, *_SCALING, *_SILENT} - {_OLD_LINEAR}  # which the package has forgotten
     for spelling in spellings:
-        ours |= set(spelling.keys)
+        ours |= {*spelling.keys, *spelling.optional}
     assert {f"{{arch}}.{key}" for key in ours} - known == set()
 
 
@@ -117,7 +150,7 @@ def test_which_pairs_turn_together(architecture: str, style: str) -> None:
         assert config.local_rotary.style == style
 
 
-@pytest.mark.parametrize("architecture", ["deepseek2", "qwen2moe"])
+@pytest.mark.parametrize("architecture", ["glm4moe", "qwen2moe"])
 def test_architectures_that_are_not_read(architecture: str) -> None:
     fields = metadata(architecture, expert_count=8, expert_used_count=2)
     message = f"architecture: expected one of .* with experts, got '{architecture}'"
@@ -131,6 +164,54 @@ def test_families_have_their_own_arithmetic() -> None:
     assert [x.rotary for x in parse(metadata("smollm3")).layers[:4]] == ["main"] * 3 + ["none"]
     olmo = parse(metadata("olmo2"))
     assert (olmo.norm_before, olmo.norm_after, olmo.qk_norm) == (False, True, QkNorm.ALL)
+
+
+def test_a_latents_sizes_are_those_of_heads_not_of_the_cache() -> None:
+    config = parse(latent())
+    assert config.latent == Latent(rank=18, query_rank=22, plain=16, turned=8, value=12)
+    assert (config.num_heads, config.num_kv_heads, config.head_dim) == (8, 8, 24)
+    assert [layer.experts for layer in config.layers] == [False] + [True] * 11
+    # Older files say the heads' sizes at once.
+    whole = latent(
+        attention__head_count_kv=8,
+        attention__key_length=24,
+        attention__value_length=12,
+        attention__key_length_mla=None,
+        attention__value_length_mla=None,
+    )
+    assert parse(whole) == config
+    assert parse(latent(attention__q_lora_rank=0)).latent == replace(config.latent, query_rank=None)
+
+
+def test_what_a_deepseek_leaves_out_is_what_llama_cpp_takes() -> None:
+    sizes = {"count": 12, "chosen": 3, "inner": 26, "shared": 52}
+    chosen = {"scores": "sigmoid", "corrected": True, "group_best": 2}
+    config = parse(latent())
+    assert config.family == "deepseek_v3"
+    assert config.experts == Experts(**sizes, **chosen, normalised=False)
+    said = {"group_count": 4, "group_used_count": 2, "weights_scale": 2.5, "weights_norm": True}
+    found = parse(latent(**{f"expert_{key}": x for key, x in said.items()})).experts
+    assert found == Experts(
+        **sizes, **chosen, normalised=True, groups=4, chosen_groups=2, scale=2.5
+    )
+    for gating in (None, 1):  # no sigmoids: V2, whose files may say nothing
+        config = parse(latent(expert_gating_func=gating, expert_group_count=4))
+        assert config.family == "deepseek_v2"
+        assert config.experts == Experts(**sizes, normalised=False, groups=4, chosen_groups=1)
+
+
+def test_a_deepseeks_yarn_sharpens_the_scores() -> None:
+    stretch = {
+        "rope__scaling__type": "yarn",
+        "rope__scaling__factor": 40.0,
+        "rope__scaling__original_context_length": 512,
+        "rope__scaling__yarn_log_multiplier": float(np.float32(0.1 * 0.707)),
+    }
+    config = parse(latent(**stretch))
+    assert config.rotary.amplitude == 1.0
+    sharpened = 24**-0.5 * (0.1 * 0.707 * math.log(40.0) + 1) ** 2
+    # Of 0.707, not of the float32 beside it, which is off by 2e-8.
+    assert config.query_scale == pytest.approx(sharpened, rel=1e-12)
 
 
 def test_gemma_is_read_as_its_weights_were_written() -> None:
@@ -198,6 +279,15 @@ def test_stretches_of_the_rotary() -> None:
         (metadata(attention__head_count=6), "num_heads: expected a multiple of num_kv_heads"),
         (metadata(attention__value_length=4), "value_length: expected 8, the width of a head's"),
         (metadata(rope__dimension_count=4), "rope.dimension_count: expected 8"),
+        (latent(expert_gating_func=3), "gating_func: expected one of 0, 1, 2, got 3"),
+        (latent(attention__key_length_mla=8), "key_length_mla: expected an integer from 9 to"),
+        (latent(attention__value_length_mla="x"), "value_length_mla: expected an integer"),
+        (latent(expert_shared_count=None), "expert_shared_count: expected this field in a file"),
+        (latent(expert_group_count=5), "experts: expected a number of groups that divides 12"),
+        (
+            latent(expert_gating_func=1, expert_weights_norm=True),
+            "expert_weights_norm: expected false, got True; weights of this family",
+        ),
         (metadata(expert_count=8), "llama.expert_used_count: expected this field in a file with"),
         (metadata(expert_count=8, expert_used_count=9), "experts: expected 1 to 8 chosen"),
         (metadata(expert_gating_func=2), "llama.expert_gating_func: this field of the metadata is"),

@@ -21,6 +21,7 @@ from monolane.text._pre_tokenizers import PRE_TOKENIZERS
 PATH = Path("x.gguf")
 TEXTS = [
     "Hello world, it's 2024 and don't WE'LL know 1234567 ways?",
+    "Kimi读K2和DeepSeek的GGUF文件, 東京's ŽIVOT's e\u0301té",
     "  two  spaces\t\ttabs\n\n\nlines \r\n end ",
     "def f(x):\n    return x[0] + 3.14e-5  # ünïcödé ½ ² 你好 12 🙂\n",
     "!!!... ``code`` $x^2 | y$ <b>",
@@ -58,6 +59,19 @@ PUBLISHED: dict[str, pre_tokenizers.PreTokenizer] = {
             split(
                 r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
                 r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+            ),
+            RAW_BYTES,
+        ]
+    ),
+    "kimi-k2": pre_tokenizers.Sequence(  # whose file is tokenization_kimi.py
+        [
+            split(
+                r"[\p{Han}]+"
+                r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*"
+                r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+                r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
+                r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+                r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
             ),
             RAW_BYTES,
         ]

@@ -19,13 +19,15 @@ METHODS = ("compressed-tensors", "gptq", "awq", "mxfp4")
 ADVICE = "; take the model's unquantised weights and run 'monolane quantize' on them"
 SHARED_SCALE = 32  # columns of a row that share a scale in our own formats
 
-# What stands in the way of schemes that users ask for.
+# Of models such as DeepSeek-V3 no wider weights were published.
+_SMALL_FLOATS = "its weights are 8-bit floats; take a copy in BF16 or a .gguf file of the model"
+# What stands in the way of schemes that users ask for; what to do instead, if it is not ``ADVICE``.
 _REFUSED = {
     "aqlm": "its codes name vectors of a codebook, they are no numbers",
     "bitsandbytes": "its codes name the places of a table (NF4, FP4), they are no numbers",
     "exl2": "its columns are reordered, and its bits differ from row to row",
-    "fbgemm_fp8": "its weights are 8-bit floats",
-    "fp8": "its weights are 8-bit floats",
+    "fbgemm_fp8": _SMALL_FLOATS,
+    "fp8": _SMALL_FLOATS,
     "hqq": "its scales and zero points are no float16 of 32 columns",
     "modelopt": "its weights are small floats",
     "quanto": "its folders are pickles",
@@ -66,7 +68,8 @@ def parse_packing(fields: Fields) -> Packing:
         return Packing("mxfp4", "mxfp4", 4, SHARED_SCALE, symmetric=True)
     known = ", ".join(map(repr, ("monolane", *METHODS)))
     why = f": {_REFUSED[method]}" if isinstance(method, str) and method in _REFUSED else ""
-    raise fields.fault("quant_method", f"one of {known}", why + ADVICE)
+    advice = "" if why.endswith(_SMALL_FLOATS) else ADVICE
+    raise fields.fault("quant_method", f"one of {known}", why + advice)
 
 
 def _compressed_tensors(fields: Fields) -> Packing:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -51,9 +52,10 @@ def _pending(
     weights: Weights, published: ModelConfig, spec: TensorSpec, dtype: WeightDtype | None
 ) -> PendingTensor:
     roles = [spec.role] if spec.also is None else [spec.role, spec.also]
+    if spec.role is Role.KV_UP:
+        roles = [Role.K_UP, Role.V_UP]
     found = [_find(weights, spec, role) for role in roles]
-    first = found[0][0]
-    stored = first.dtype if isinstance(first, np.ndarray) else np.dtype(np.float32)
+    stored = np.result_type(*(_dtype(each[0]) for each in found))
     target = stored if dtype is None else np.dtype(dtype)
 
     def values() -> Array:
@@ -76,12 +78,19 @@ def _find(weights: Weights, spec: TensorSpec, role: Role) -> tuple[Matrix, ...]:
     return ((weights.outer if spec.layer is None else weights.layers[spec.layer])[role],)
 
 
+def _dtype(matrix: Matrix) -> np.dtype[Any]:
+    return matrix.dtype if isinstance(matrix, np.ndarray) else np.dtype(np.float32)
+
+
 def _plain(matrix: Matrix) -> Array:
     return matrix if isinstance(matrix, np.ndarray) else matrix.widened()
 
 
 def _joined(spec: TensorSpec, each: list[list[Array]]) -> Array:
     """Return a tensor of the matrices of each of its roles, as ``TensorSpec`` says."""
+    if spec.role is Role.KV_UP:
+        (k_up,), (v_up,) = each  # [H, R, n], [H, v, R]
+        return np.concatenate([k_up.swapaxes(1, 2), v_up], axis=1)
     if spec.also is None and len(each[0]) == 1:
         return each[0][0]
     of_roles = [np.stack([matrix[0] for matrix in own]) for own in each]  # [E, R, K], [1, E, R]

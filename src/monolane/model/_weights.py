@@ -32,6 +32,8 @@ SCALE_DTYPES = ("F16",)
 
 
 Matrix = Array | Quantized | Blocks
+# What may lie in blocks in a GGUF file.
+_IN_BLOCKS = MATRICES | {Role.EMBEDDING, Role.K_UP, Role.V_UP, Role.KV_UP}
 # What another tool quantised, by the name of the tensor of floats in whose place it is.
 Packed = Mapping[str, PackedMatrix | Mxfp4Experts]
 
@@ -100,7 +102,7 @@ class Weights:
         looked up in it. A tied head has the embedding's blocks.
         """
         config = model.config
-        specs = gguf_specs(config)
+        specs = gguf_specs(config, model)
         _check_gguf_names(model, {spec.name for spec in specs})
         gathered = _Found(config)
         places = [(spec.role, spec) for spec in specs]
@@ -109,6 +111,10 @@ class Weights:
             places.append((Role.HEAD, embedding))
         for role, spec in places:
             found, shape = _checked_gguf(model, spec), lane_shape(config, role)
+            if role is Role.KV_UP:
+                for up, heads in _ups(config, found):
+                    gathered.put(up, spec.layer, None, heads)
+                continue
             if role not in EXPERT_ROLES:
                 gathered.put(role, spec.layer, None, _shaped(found, shape))
                 continue
@@ -275,10 +281,7 @@ def _placed(
 ) -> Iterator[tuple[Role, int | None, Array]]:
     """Yield what a tensor holds, as executors read it: role, expert and array, without a copy."""
     if spec.role is Role.KV_UP:
-        assert config.latent is not None
-        heads = array.reshape(config.num_heads, -1, config.latent.rank)
-        yield Role.K_UP, None, heads[:, : config.latent.plain].swapaxes(1, 2)
-        yield Role.V_UP, None, heads[:, config.latent.plain :]
+        yield from ((role, None, own) for role, own in _array_ups(config, array))
         return
     if spec.columns_first:
         array = array.swapaxes(-1, -2)
@@ -293,6 +296,23 @@ def _placed(
             yield role, spec.expert, own.reshape(shape)
         else:
             yield from ((role, e, own[e].reshape(shape)) for e in range(len(own)))
+
+
+def _array_ups(config: ModelConfig, array: Array) -> tuple[tuple[Role, Array], ...]:
+    """Return K_UP and V_UP of what files hold joined, without a copy."""
+    assert config.latent is not None
+    heads = array.reshape(config.num_heads, -1, array.shape[-1])
+    plain = config.latent.plain
+    return (Role.K_UP, heads[:, :plain].swapaxes(1, 2)), (Role.V_UP, heads[:, plain:])
+
+
+def _ups(config: ModelConfig, joined: "Array | Blocks") -> tuple[tuple[Role, Matrix], ...]:
+    """Return K_UP and V_UP; K_UP of blocks is widened, since it is turned across them."""
+    if not isinstance(joined, Blocks):
+        return _array_ups(config, joined)
+    parts = dict(_array_ups(config, joined.data))
+    k_up = replace(joined, data=parts[Role.K_UP].swapaxes(1, 2)).widened().swapaxes(1, 2)
+    return (Role.K_UP, k_up), (Role.V_UP, replace(joined, data=parts[Role.V_UP]))
 
 
 def _repacked(config: ModelConfig, matrix: PackedMatrix) -> Quantized:
@@ -369,7 +389,7 @@ def _checked_gguf(model: GgufModel, spec: TensorSpec) -> "Array | Blocks":
         raise CheckpointError(
             f"{at}: expected shape {list(spec.shape)} from the metadata, got {list(found.shape)}"
         )
-    if isinstance(found, Blocks) and spec.role not in MATRICES | {Role.EMBEDDING}:
+    if isinstance(found, Blocks) and spec.role not in _IN_BLOCKS:
         raise CheckpointError(
             f"{at}: expected one of {', '.join(WEIGHT_DTYPES)}, got {found.format.upper()}"
         )

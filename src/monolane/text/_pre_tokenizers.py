@@ -30,6 +30,12 @@ _CASED = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+",
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*",
 )
+# Chinese characters are words of their own, and no part of others.
+_NO_HAN = (r"\p{M}]", r"\p{M}&&[^\p{Han}]]")
+_KIMI = (
+    rf"\p{{Han}}+|{_CASED[0].replace(*_NO_HAN)}{_SHORT}?|{_CASED[1].replace(*_NO_HAN)}{_SHORT}?"
+    rf"|\p{{N}}{{1,3}}|{_OTHER}|{_ENDS}"
+)
 _SLASHED = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
 _TEKKEN = rf"{_CASED[0]}|{_CASED[1]}|\p{{N}}|{_SLASHED}|{_ENDS}"
 _GPT4O = rf"{_CASED[0]}{_SHORT}?|{_CASED[1]}{_SHORT}?|\p{{N}}{{1,3}}|{_SLASHED}|{_ENDS}"
@@ -76,6 +82,7 @@ _ROWS = (
     ),
     (PreTokenizer((_TEKKEN,), ignore_merges=True, add_bos=True), "tekken"),
     (PreTokenizer((_GPT4O,)), "gpt-4o llama4 kanana2"),
+    (PreTokenizer((_KIMI,)), "kimi-k2"),
     (
         PreTokenizer((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")),
         "falcon",

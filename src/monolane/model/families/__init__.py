@@ -4,7 +4,7 @@ To add a family: a file that states a ``Family``, and its name in ``FAMILIES``. 
 arithmetic that no other has, that is a field of ``ModelConfig``, which executors read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -52,9 +52,11 @@ FAMILIES = (
     DEEPSEEK_V3,
 )
 _BY_NAME = {family.name: family for family in FAMILIES}
-_BY_ARCHITECTURE = {
-    (f.gguf.architecture, f.gguf.experts): f for f in FAMILIES if f.gguf is not None
-}
+_BY_ARCHITECTURE: dict[tuple[str, bool], list[Family]] = {}
+for _family in FAMILIES:
+    if _family.gguf is not None:
+        _place = _family.gguf.architecture, _family.gguf.experts
+        _BY_ARCHITECTURE.setdefault(_place, []).append(_family)
 _BY_MODEL_TYPE = {kind: family for family in FAMILIES for kind in family.model_types}
 # What stands in the way of families that users ask for.
 _REFUSED = {
@@ -102,7 +104,7 @@ def parse_gguf(
             f"{source}: general.architecture: expected one of {known}{with_experts}, got "
             f"{kind!r:.80}"
         )
-    family = _BY_ARCHITECTURE[kind, experts]
+    family = _by_gating(_BY_ARCHITECTURE[kind, experts], metadata, source)
     assert family.gguf is not None
     try:
         config = family.parse(gguf_fields(family.gguf, metadata, given, source))
@@ -113,11 +115,33 @@ def parse_gguf(
         raise ConfigError(f"{source}: {error}") from None
 
 
-def gguf_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
-    """Return every tensor that a GGUF file of this config holds."""
+def _by_gating(families: list[Family], metadata: Mapping[str, Any], source: str) -> Family:
+    """Return which of the families of an architecture a file is of."""
+    if len(families) == 1:
+        return families[0]
+    by_value = {value: f for f in families if f.gguf is not None for value in f.gguf.gating}
+    key = f"{metadata['general.architecture']}.expert_gating_func"
+    said = metadata.get(key, 0)
+    if type(said) is not int or said not in by_value:
+        raise ConfigError(
+            f"{source}: {key}: expected one of {', '.join(map(str, sorted(by_value)))}, got "
+            f"{said!r:.80}"
+        )
+    return by_value[said]
+
+
+def gguf_specs(config: ModelConfig, stored: Container[str]) -> tuple[TensorSpec, ...]:
+    """Return every tensor that a GGUF file of this config holds.
+
+    ``stored`` are the names that are there: older files have KV_UP, joined as in folders, where
+    others have K_UP and V_UP.
+    """
     spelling = find_family(config).gguf
     assert spelling is not None
-    return list_specs(config, {**GGUF_NAMES, **spelling.names}, frozenset(Role))
+    names = {**GGUF_NAMES, **spelling.names(config)}
+    if config.latent is None or names[Role.KV_UP].format(i=0) not in stored:
+        del names[Role.KV_UP]
+    return list_specs(config, names, frozenset(Role) - {Role.K_UP, Role.V_UP})
 
 
 def read_config(folder: Path) -> ModelConfig:

@@ -28,14 +28,19 @@ class GgufSpelling:
     style: PairStyle  # of the rotary pairs; "interleaved" where the converter reorders q and k
     # Key of metadata behind "ARCHITECTURE." -> field of config.json, besides the common ones.
     keys: Mapping[str, str] = field(default_factory=dict)
+    # The same of keys that a file may leave out; zero and false mean that it does.
+    optional: Mapping[str, str] = field(default_factory=dict)
     # Fields of config.json that the file leaves to its readers, from those that it says.
-    given: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda fields: {}
+    given: Callable[[Fields], Mapping[str, Any]] = lambda fields: {}
     # Fields of ModelConfig that the converter has worked into the weights.
     folded: Mapping[str, Any] = field(default_factory=dict)
     # Fields of rope_scaling that the file leaves to its readers, where it says any.
     scaling: Mapping[str, Any] = field(default_factory=dict)
-    names: Mapping[Role, str] = field(default_factory=dict)  # other than GGUF_NAMES has them
+    # Names of tensors, other than GGUF_NAMES has them.
+    names: Callable[[ModelConfig], Mapping[Role, str]] = lambda config: {}
     experts: bool = False  # its files say expert_count: one architecture may serve two families
+    # Values of expert_gating_func, 0 where there is none, that tell two such families apart.
+    gating: tuple[int, ...] = ()
 
 
 # Key behind "ARCHITECTURE." -> field of config.json, in all architectures.
@@ -60,7 +65,7 @@ _SCALING = {
     "rope.scaling.yarn_beta_slow": "beta_slow",
 }
 _OLD_LINEAR = "rope.scale_linear"  # before 2023-11 the only stretch, with no type
-# Said twice, or to others than executors.
+# Said twice, unless an architecture means something of its own, or to others than executors.
 _CHECKED = ("attention.value_length", "rope.dimension_count")
 _SILENT = frozenset(("rope.scaling.finetuned", "tensor_data_layout", _OLD_LINEAR, *_CHECKED))
 # Ids of tokens: field of config.json <- the keys that say it.
@@ -98,6 +103,15 @@ GGUF_NAMES = {
     Role.EXPERT_GATE_BIAS: "blk.{i}.ffn_gate_exps.bias",
     Role.EXPERT_UP_BIAS: "blk.{i}.ffn_up_exps.bias",
     Role.EXPERT_DOWN_BIAS: "blk.{i}.ffn_down_exps.bias",
+    Role.ROUTER_CORRECTION: "blk.{i}.exp_probs_b.bias",
+    Role.SHARED_GATE: "blk.{i}.ffn_gate_shexp.weight",
+    Role.SHARED_UP: "blk.{i}.ffn_up_shexp.weight",
+    Role.SHARED_DOWN: "blk.{i}.ffn_down_shexp.weight",
+    Role.Q_DOWN: "blk.{i}.attn_q_a.weight",
+    Role.KV_DOWN: "blk.{i}.attn_kv_a_mqa.weight",
+    Role.K_UP: "blk.{i}.attn_k_b.weight",
+    Role.V_UP: "blk.{i}.attn_v_b.weight",
+    Role.KV_UP: "blk.{i}.attn_kv_b.weight",
     Role.FINAL_NORM: "output_norm.weight",
     Role.HEAD: "output.weight",
 }
@@ -113,7 +127,8 @@ def gguf_fields(
     """
     prefix = f"{spelling.architecture}."
     said = {key.removeprefix(prefix): x for key, x in metadata.items() if key.startswith(prefix)}
-    keys = {**_KEYS, **spelling.keys}
+    said = {k: x for k, x in said.items() if k not in spelling.optional or not _is_zero(x)}
+    keys = {**_KEYS, **spelling.keys, **spelling.optional}
     for key, value in said.items():
         # Whatever is not known may change the arithmetic. Zero and false mean "not at all".
         if key not in keys and key not in _SCALING and key not in _SILENT and not _is_zero(value):
@@ -127,7 +142,6 @@ def gguf_fields(
                 f"{source}: {prefix}{key}: expected this field in a file with experts, got none"
             )
     raw: dict[str, Any] = {keys[key]: x for key, x in said.items() if key in keys} | dict(given)
-    raw |= spelling.given(raw)
     raw |= {place: _token_ids(metadata, names) for place, names in _IDS.items()}
     tokens = metadata.get("tokenizer.ggml.tokens")
     if tokens is not None:
@@ -137,8 +151,8 @@ def gguf_fields(
     spelled = {place: f"{prefix}{key}" for key, place in (*keys.items(), *_SCALING.items())}
     ids = {place: f"tokenizer.ggml.{names[0]}" for place, names in _IDS.items()}
     fields = Fields(raw, source, {**spelled, **ids, "rope_scaling": f"{prefix}rope.scaling"})
-    _check_head(fields, said, prefix)
-    return fields
+    _check_head(fields, {key: x for key, x in said.items() if key not in keys}, prefix)
+    return Fields(raw | dict(spelling.given(fields)), source, fields.spelled)
 
 
 def as_stored(

@@ -23,6 +23,7 @@ from monolane.model._latent import Latent
 from monolane.model._rotary import Rotary, YarnScaling
 from monolane.model._tensors import Role
 from monolane.model.families._family import layer_count, render_common
+from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families._rotary import read_rotary, read_sharpening, write_sharpening
 from monolane.model.families.llama import DENSE, LLAMA, NAMES, read_layers, surplus
 
@@ -206,6 +207,78 @@ def _render_as(kind: str, model_type: str) -> Callable[[ModelConfig], dict[str, 
     return render
 
 
+def _gguf_names(config: ModelConfig) -> Mapping[Role, str]:
+    names = {
+        Role.Q_NORM: "blk.{i}.attn_q_a_norm.weight",
+        Role.K_NORM: "blk.{i}.attn_kv_a_norm.weight",
+    }
+    if config.latent is not None and config.latent.query_rank is not None:
+        names[Role.Q] = "blk.{i}.attn_q_b.weight"
+    return names
+
+
+def _gguf_given(fields: Fields) -> dict[str, Any]:
+    """Return the sizes of heads, and what leaving a key out means: as llama.cpp has both.
+
+    Files whose kv_b is split say the sizes of the one KV head that a cache has, and with ``_mla``
+    those of the heads; files whose kv_b is whole say those of the heads alone.
+    """
+    ends = "_mla" if fields.has("key_length_mla") else ""
+    turned = fields.size("qk_rope_head_dim")
+    given: dict[str, Any] = {
+        "qk_nope_head_dim": fields.size(f"key_length{ends}", minimum=turned + 1) - turned,
+        "v_head_dim": fields.size(f"value_length{ends}"),
+        "q_lora_rank": fields.optional_size("q_lora_rank"),
+        "norm_topk_prob": fields.flag("norm_topk_prob", False),
+        "routed_scaling_factor": fields.number("routed_scaling_factor", 1.0),
+        "n_group": fields.size("n_group", 1),
+        "topk_group": fields.size("topk_group", 1),
+    }
+    if fields.has("rope_scaling") and fields.has("yarn_log_multiplier"):
+        # A tenth of mscale_all_dim, which has few digits, in float32. All published models have
+        # mscale as large, and no key says it.
+        scale = float(f"{10 * fields.number('yarn_log_multiplier'):.6g}")
+        sharpened = {"mscale": scale, "mscale_all_dim": scale}
+        given["rope_scaling"] = {**fields.raw["rope_scaling"], **sharpened}
+    return given
+
+
+def _v2_gguf_given(fields: Fields) -> dict[str, Any]:
+    given = _gguf_given(fields)
+    return given | {"topk_method": _LIMITED if given["n_group"] > 1 else _GREEDY}
+
+
+_GGUF = GgufSpelling(
+    architecture="deepseek2",
+    style="interleaved",
+    keys={
+        "attention.kv_lora_rank": "kv_lora_rank",
+        "attention.key_length": "key_length",
+        "attention.value_length": "value_length",
+        "rope.dimension_count": "qk_rope_head_dim",
+        "leading_dense_block_count": "first_k_dense_replace",
+        "expert_count": "n_routed_experts",
+        "expert_used_count": "num_experts_per_tok",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_shared_count": "n_shared_experts",
+    },
+    optional={
+        "attention.q_lora_rank": "q_lora_rank",
+        "attention.key_length_mla": "key_length_mla",
+        "attention.value_length_mla": "value_length_mla",
+        "expert_group_count": "n_group",
+        "expert_group_used_count": "topk_group",
+        "expert_weights_scale": "routed_scaling_factor",
+        "expert_weights_norm": "norm_topk_prob",
+        "expert_gating_func": "expert_gating_func",  # which tells V3 and V2 apart
+        "rope.scaling.yarn_log_multiplier": "yarn_log_multiplier",
+    },
+    given=_gguf_given,
+    names=_gguf_names,
+    experts=True,
+    gating=(2,),  # sigmoids
+)
+
 _FIXED: dict[str, tuple[str | float | None, str]] = {
     "hidden_act": ("silu", ""),
     "attention_bias": (False, "executors have no biases in latent attention"),
@@ -235,7 +308,7 @@ DEEPSEEK_V3 = replace(
     surplus=_surplus,
     render=_render_as("DeepseekV3", "deepseek_v3"),
     view=_with(_V3),
-    gguf=None,
+    gguf=_GGUF,
 )
 
 DEEPSEEK_V2 = replace(
@@ -256,4 +329,5 @@ DEEPSEEK_V2 = replace(
     },
     render=_render_as("DeepseekV2", "deepseek_v2"),
     view=_with(_V2),
+    gguf=replace(_GGUF, given=_v2_gguf_given, gating=(0, 1)),  # none said, a softmax
 )

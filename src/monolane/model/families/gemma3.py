@@ -9,7 +9,6 @@ name little more than their sizes.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -142,15 +141,15 @@ def _render_nested(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _unsaid(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _unsaid(fields: Fields) -> dict[str, Any]:
     """Return what a GGUF file leaves to its readers: src/models/gemma3.cpp of llama.cpp."""
     given: dict[str, Any] = {"hidden_activation": "gelu_pytorch_tanh"}
-    if "sliding_window" not in fields:
+    if "sliding_window" not in fields.raw:
         given["sliding_window_pattern"] = 1  # no layer has a window
-    heads, hidden = fields.get("num_attention_heads"), fields.get("hidden_size")
-    if fields.get("num_hidden_layers") == _LAYERS_27B and type(heads) is type(hidden) is int:
-        return given | {"query_pre_attn_scalar": max(1, hidden // max(1, heads))}
-    return given | {"query_pre_attn_scalar": fields.get("head_dim")}
+    if fields.raw.get("num_hidden_layers") == _LAYERS_27B:
+        heads, hidden = fields.size("num_attention_heads"), fields.size("hidden_size")
+        return given | {"query_pre_attn_scalar": max(1, hidden // heads)}
+    return given | {"query_pre_attn_scalar": fields.raw.get("head_dim")}
 
 
 GEMMA3_TEXT = replace(

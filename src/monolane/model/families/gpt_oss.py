@@ -120,7 +120,7 @@ GPT_OSS = replace(
         },
         # The model's blend begins amid a pair. No field of the file says it, and llama.cpp rounds.
         scaling={"truncate": False},
-        names={Role.MLP_NORM: "blk.{i}.post_attention_norm.weight"},
+        names=lambda config: {Role.MLP_NORM: "blk.{i}.post_attention_norm.weight"},
         experts=True,
     ),
 )
