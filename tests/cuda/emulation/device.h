@@ -2,7 +2,7 @@
 // The primitives of primitives.cuh on the emulated device.
 #pragma once
 
-#include "launch.h"
+#include "memory.h"
 #include "numbers.h"
 
 // -DMONOLANE_EMULATED_SM=80 takes away what only sm_90 has, so that the other path runs.
@@ -15,11 +15,12 @@
 #define DEVICE [[maybe_unused]] static inline
 #define DEVICE_MEMBER inline
 #define CONSTANT [[maybe_unused]] static const
-#define KERNEL(name, Params, threads)                                                  \
-  static void name##_body(const Params& p);                                            \
-  extern "C" void name(const void* p) { name##_body(*static_cast<const Params*>(p)); } \
-  extern "C" uint32_t name##_max_threads() { return threads; }                         \
-  extern "C" uint32_t name##_params_size() { return sizeof(Params); }                  \
+#define EXPORTED __attribute__((visibility("default")))
+#define KERNEL(name, Params, threads)                                                           \
+  static void name##_body(const Params& p);                                                     \
+  extern "C" EXPORTED void name(const void* p) { name##_body(*static_cast<const Params*>(p)); } \
+  extern "C" EXPORTED uint32_t name##_max_threads() { return threads; }                         \
+  extern "C" EXPORTED uint32_t name##_params_size() { return sizeof(Params); }                  \
   static void name##_body([[maybe_unused]] const Params& p)
 
 typedef u64 SharedAddress;
@@ -222,15 +223,15 @@ DEVICE u32 select_bytes(u32 a, u32 b, u32 selector) {
   return out;
 }
 DEVICE float exp2_fast(float x) {  // subnormal inputs and results are zero
-  float y = std::exp2(std::fpclassify(x) == FP_SUBNORMAL ? 0.0f : x);
-  return std::fpclassify(y) == FP_SUBNORMAL ? 0.0f : y;
+  float y = __builtin_exp2f(__builtin_fabsf(x) < 0x1p-126f ? 0.0f : x);
+  return y < 0x1p-126f ? 0.0f : y;
 }
 DEVICE float divide(float a, float b) { return a / b; }
-DEVICE float square_root(float x) { return std::sqrt(x); }
+DEVICE float square_root(float x) { return __builtin_sqrtf(x); }
 DEVICE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-DEVICE double log_double(double x) { return std::log(x); }
-DEVICE float log_float(float x) { return std::log(x); }
-DEVICE float log1p_float(float x) { return std::log1p(x); }
+DEVICE double log_double(double x) { return __builtin_log(x); }
+DEVICE float log_float(float x) { return __builtin_logf(x); }
+DEVICE float log1p_float(float x) { return __builtin_log1pf(x); }
 DEVICE u32 multiply_high(u32 a, u32 b) { return static_cast<u32>(static_cast<u64>(a) * b >> 32); }
 
 // ---- mbarrier ----------------------------------------------------------------------------------

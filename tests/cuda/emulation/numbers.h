@@ -1,8 +1,6 @@
 // The number formats of the device, bit for bit, and the matrix instructions on top of them.
 #pragma once
 
-#include <cmath>
-
 #include "schedule.h"
 
 namespace emulator {
@@ -47,7 +45,7 @@ inline u32 float_to_bf16(float v) {
 // ---- e4m3: four exponent bits, three of mantissa, no infinity, one NaN
 // ----------------------------
 inline float e4m3_to_float(u32 b) {
-  if ((b & 127) == 127) return NAN;
+  if ((b & 127) == 127) return __builtin_nanf("");
   float v = half_to_float((b & 127) << 7) * 256;
   return b & 128 ? -v : v;
 }
