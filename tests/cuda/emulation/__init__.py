@@ -82,13 +82,10 @@ def compile_library(
     compiler = compiler or find_compiler()
     assert compiler, NO_COMPILER
     folders = [*includes, KERNELS, PROBES, HERE]
-    options = [*FLAGS, *WARNINGS, *(SANITIZE if sanitize else (SMALL_FRAMES,))]
-    core = [*options, *(f"-D{k}={v}" for k, v in (defines or {}).items() if k in CORE_DEFINES)]
-    options += [
-        optimise,
-        "-DMONOLANE_EMULATED",
-        *(f"-D{k}={v}" for k, v in (defines or {}).items()),
-    ]
+    given = {name: f"-D{name}={value}" for name, value in (defines or {}).items()}
+    common = [*FLAGS, *WARNINGS, *(SANITIZE if sanitize else (SMALL_FRAMES,))]
+    core = [*common, *(option for name, option in given.items() if name in CORE_DEFINES)]
+    options = [optimise, *common, "-DMONOLANE_EMULATED", *given.values()]
     library = folder / f"{source.stem}-{_digest(compiler, options, source, folders)}.so"
     if library.exists():
         library.touch()  # as recently used: kernels may be kept from run to run
@@ -106,7 +103,6 @@ def _compile_core(compiler: str, options: Sequence[str], folder: Path) -> Path:
     options = ["-O2", *options]
     core = folder / f"emulator-{_digest(compiler, options, CORE[0], [HERE])}.o"
     if not core.exists():
-        # A text of types stands where the device's header expects it.
         _run_compiler(compiler, [*options, "-r", f"-I{HERE}"], CORE, core)
     return core
 
