@@ -27,7 +27,7 @@ ROOT = HERE.parents[2]
 KERNELS = ROOT / "src" / "monolane" / "cuda" / "kernels"
 PROBES = ROOT / "bench" / "gpu" / "probes" / "kernels"  # ring.cuh
 CONTEXT = HERE / "context.cpp"
-CORE = tuple(HERE / f"{name}.cpp" for name in ("fiber", "schedule", "memory", "launch"))
+CORE = tuple(HERE / f"{name}.cpp" for name in ("fiber", "schedule", "memory", "numbers", "launch"))
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas")
 SMALL_FRAMES = "-Wframe-larger-than=8192"  # bytes, of a thread's stack of 40 KiB
 # No fortified functions: they take a switch of stacks for an attack. No strict aliasing: kernels
@@ -83,9 +83,10 @@ def compile_library(
     assert compiler, NO_COMPILER
     folders = [*includes, KERNELS, PROBES, HERE]
     given = {name: f"-D{name}={value}" for name, value in (defines or {}).items()}
-    common = [*FLAGS, *WARNINGS, *(SANITIZE if sanitize else (SMALL_FRAMES,))]
+    common = [*FLAGS, *WARNINGS, "-DMONOLANE_EMULATED"]
+    common += SANITIZE if sanitize else [SMALL_FRAMES]
     core = [*common, *(option for name, option in given.items() if name in CORE_DEFINES)]
-    options = [optimise, *common, "-DMONOLANE_EMULATED", *given.values()]
+    options = [optimise, *common, *given.values()]
     library = folder / f"{source.stem}-{_digest(compiler, options, source, folders)}.so"
     if library.exists():
         library.touch()  # as recently used: kernels may be kept from run to run

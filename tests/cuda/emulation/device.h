@@ -186,11 +186,17 @@ DEVICE void copy_async_wait() {
 }
 
 // ---- matrix instructions -----------------------------------------------------------------------
+DEVICE void emulated_mma(void (*multiply)(emulator::Posts&), float (&c)[4], Vec4 a, u32 b0,
+                         u32 b1) {
+  u32 mine[6] = {a.x, a.y, a.z, a.w, b0, b1};
+  const emulator::Posts& posts = emulator::meet_warp(emulator::MATRIX, mine, 6, multiply);
+  for (u32 i = 0; i < 4; ++i) c[i] += posts.product[thread_index() % 32][i];
+}
 DEVICE void mma_bf16(float (&c)[4], Vec4 a, u32 b0, u32 b1) {
-  emulator::mma<emulator::bf16_to_float>(c, a, b0, b1);
+  emulated_mma(emulator::multiply_bf16, c, a, b0, b1);
 }
 DEVICE void mma_f16(float (&c)[4], Vec4 a, u32 b0, u32 b1) {
-  emulator::mma<emulator::half_to_float>(c, a, b0, b1);
+  emulated_mma(emulator::multiply_f16, c, a, b0, b1);
 }
 
 // ---- numbers -----------------------------------------------------------------------------------

@@ -4,10 +4,10 @@
 namespace emulator {
 
 // ---- stores on their way -----------------------------------------------------------------------
-u16& near(StoreBuffer& b, const u8* at) {
+static u16& near(StoreBuffer& b, const u8* at) {
   return b.near[reinterpret_cast<uintptr_t>(at) / 8 % NEAR];
 }
-bool overlap(const u8* a, u32 a_bytes, const u8* b, u32 b_bytes) {
+static bool overlap(const u8* a, u32 a_bytes, const u8* b, u32 b_bytes) {
   return a < b + b_bytes && b < a + a_bytes;
 }
 
@@ -18,14 +18,14 @@ void write_now(u8* at, u64 value, u32 bytes) {
     __atomic_store_n(reinterpret_cast<u32*>(at), static_cast<u32>(value), __ATOMIC_RELEASE);
   }
 }
-u64 read_now(const u8* at, u32 bytes) {
+static u64 read_now(const u8* at, u32 bytes) {
   return bytes == 8 ? __atomic_load_n(reinterpret_cast<const u64*>(at), __ATOMIC_ACQUIRE)
                     : __atomic_load_n(reinterpret_cast<const u32*>(at), __ATOMIC_ACQUIRE);
 }
 
 // Drains the stores that `which` names.
 template <typename Which>
-void drain(StoreBuffer& b, Which which) {
+static void drain(StoreBuffer& b, Which which) {
   size_t kept = 0;
   for (const Store& s : b.pending) {
     if (which(s)) {
@@ -63,7 +63,7 @@ void check_aligned(const void* at, u32 bytes, const char* what) {
 
 // ---- several devices ---------------------------------------------------------------------------
 // The device in whose memory something lies; -1: the host's, or there is but one device.
-i32 owner_of(const void* at) {
+static i32 owner_of(const void* at) {
   const u8* byte = static_cast<const u8*>(at);
   for (size_t i = 0; i < machine->linked.size(); ++i) {
     const Grid& g = machine->grids[i];
@@ -71,7 +71,7 @@ i32 owner_of(const void* at) {
   }
   return -1;
 }
-i32 own_device() { return static_cast<i32>(own_block().grid - machine->grids); }
+static i32 own_device() { return static_cast<i32>(own_block().grid - machine->grids); }
 void check_own(const void* at, const char* what) {
   if (machine->linked.empty()) return;
   i32 owner = owner_of(at);
@@ -79,7 +79,6 @@ void check_own(const void* at, const char* what) {
     EMULATOR_FAIL("device %d: a %s in the memory of device %d", own_device(), what, owner);
   }
 }
-// What another device stores, in order and out of it, is for loads of system scope.
 void check_scope(const void* at) {
   if (machine->linked.empty()) return;
   i32 owner = owner_of(at);
@@ -105,8 +104,6 @@ void store_late(void* to, u64 value, u32 bytes) {
   maybe_yield(16);
 }
 
-// System scope: to another device it goes over the link, late and in any order but for stores to
-// the same place.
 void store_across(void* to, u64 value, u32 bytes) {
   i32 owner = machine->linked.empty() ? -1 : owner_of(to);
   if (owner < 0 || owner == own_device()) return store_late(to, value, bytes);
@@ -127,7 +124,7 @@ void store_across(void* to, u64 value, u32 bytes) {
   maybe_yield(16);
 }
 
-u64 load_own(const void* from, u32 bytes) {  // with the SM's own stores on top
+static u64 load_own(const void* from, u32 bytes) {  // with the SM's own stores on top
   const u8* at = static_cast<const u8*>(from);
   u64 value = read_now(at, bytes);
   StoreBuffer& b = own_block().stores;
@@ -166,19 +163,19 @@ struct Barrier {  // a bit field of the 64 bits that the kernel has reserved
 static_assert(sizeof(Barrier) == 8, "an mbarrier is 64 bits");
 constexpr u32 MARK = BARRIER_MARK & 0x3fff;
 
-Barrier get_barrier(const u64* at) {
+static Barrier get_barrier(const u64* at) {
   Barrier b;
   memcpy(&b, at, 8);
   return b;
 }
-void put_barrier(u64* at, Barrier b) {
+static void put_barrier(u64* at, Barrier b) {
   if (b.pending == 0 && b.bytes == 0) {
     b.phase = !b.phase;
     b.pending = b.expected;
   }
   memcpy(at, &b, 8);
 }
-Barrier checked_barrier(const u64* at) {
+static Barrier checked_barrier(const u64* at) {
   Barrier b = get_barrier(at);
   if (b.mark != MARK) EMULATOR_FAIL("an mbarrier was used that is not initialised");
   return b;

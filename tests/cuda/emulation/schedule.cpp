@@ -36,7 +36,6 @@ void switch_from(void** save, Lane* to) {
 #endif
 }
 
-// The next lane of the running warp after `lane`, in a ring; null: the turn is over.
 Lane* next_ready(u32 lane) {
   Warp& w = *machine->running;
   if (!w.ready || machine->error) return nullptr;
@@ -46,7 +45,6 @@ Lane* next_ready(u32 lane) {
   return w.lanes + next;
 }
 
-// The current lane stops here, in whatever list it has put itself, until somebody makes it ready.
 void park() {
   Lane* l = current;
   switch_from(&l->stack_pointer, next_ready(l->thread % 32));
@@ -57,9 +55,10 @@ void park() {
   switch_from(&nowhere, nullptr);
   abort();
 }
+
 // ---- time --------------------------------------------------------------------------------------
 // What this thread has computed, in ns: a watchdog must not bark because the machine was busy.
-u64 thread_ns() {
+static u64 thread_ns() {
   timespec t;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return static_cast<u64>(t.tv_sec) * 1000000000ull + static_cast<u64>(t.tv_nsec);
@@ -69,7 +68,6 @@ u64 read_clock() {
   return machine->now += ++machine->clock_reads % 16 == 0;  // it never stands still
 }
 
-// Notes a turn in which a warp polled in vain.
 void note_idle(Warp& w) {
   u64 turns = machine->schedule->turns;
   if (w.last_turn < turns - machine->idle_turns) w.idle = 0;
@@ -78,8 +76,6 @@ void note_idle(Warp& w) {
   w.last_turn = turns;
 }
 
-// Nothing can change any more but the clock: everybody who can run has polled in vain since anybody
-// made progress, who naps for long too. Then sleeps grow, and watchdogs bark soon.
 bool quiescent() {
   const Machine& m = *machine;
   if (m.idle_turns <= 8 * m.warps.size() || m.flying || m.buffered || m.host_stores ||
@@ -119,14 +115,12 @@ void make_ready(Lane* l) {
 }
 
 // ---- what lanes tell the scheduler -------------------------------------------------------------
-// The lane changed something that others may see.
 void advance() {
   Lane& l = self();
   l.warp->progress = true;
   l.anchor = nullptr;
   l.since_anchor = 0, l.anchor_span = 1;
 }
-// Lets others run.
 void yield() {
   Lane& l = self();
   l.fuel = 256;
