@@ -87,7 +87,8 @@ def compile_library(
     common += SANITIZE if sanitize else [SMALL_FRAMES]
     core = [*common, *(option for name, option in given.items() if name in CORE_DEFINES)]
     options = [optimise, *common, *given.values()]
-    library = folder / f"{source.stem}-{_digest(compiler, options, source, folders)}.so"
+    digest = _digest(compiler, [*options, *(path.name for path in CORE)], source, folders)
+    library = folder / f"{source.stem}-{digest}.so"
     if library.exists():
         library.touch()  # as recently used: kernels may be kept from run to run
         return library
