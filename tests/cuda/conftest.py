@@ -44,7 +44,8 @@ def kernel_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 def _prune(folder: Path) -> None:
     """Forget kernels beyond KEPT_BYTES; one that is used by another process is made again there."""
     day = time.time() - 86_400
-    found = sorted(folder.glob("*/*.so"), key=lambda path: path.stat().st_mtime, reverse=True)
+    made = [path for path in folder.rglob("*") if path.suffix in (".so", ".o")]
+    found = sorted(made, key=lambda path: path.stat().st_mtime, reverse=True)
     total = 0
     for path in found:
         total += path.stat().st_size

@@ -34,7 +34,7 @@ def build_kernel(folder: Path, source: str, headers: Mapping[str, str]) -> emula
             part = place / f"{name}.{os.getpid()}"
             part.write_text(content)
             part.rename(place / name)
-    return emulation.build(emulation.KERNELS / source, place, includes=[place], optimise="-O1")
+    return emulation.build(emulation.KERNELS / source, folder, includes=[place], optimise="-O1")
 
 
 class EmulatedGpu:

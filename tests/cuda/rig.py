@@ -430,7 +430,7 @@ def compile_kernel(
             header.write_text(text)
         return emulation.build(
             kernels / "monokernel.cu",
-            home,
+            folder,
             includes=[home, kernels],
             defines={} if sm >= 90 else {"MONOLANE_EMULATED_SM": sm},
             optimise=optimise,

@@ -37,16 +37,18 @@ def check_logits(weights: Weights, dtype: str, ids: list[int], logits: Floats) -
     assert (logits.argmax(axis=1) == wanted.argmax(axis=1))[clear].all()
 
 
-def run_whole(rig: Rig, ids: list[int], width: int, seed: int = 0) -> Floats:
+def run_whole(rig: Rig, ids: list[int], width: int, seed: int = 0, **options: Any) -> Floats:
     """The logits of a prompt that is fed in one launch, in as wide passes as there are."""
     rig.forget()
-    outcome = rig.launch(Ask(tokens=ids, all_logits=True), width=width, seed=seed)
+    outcome = rig.launch(Ask(tokens=ids, all_logits=True), width=width, seed=seed, **options)
     assert outcome.healthy, (outcome.error, outcome.fault)
     assert rig.lengths[0] == len(ids)
     return outcome.logits
 
 
-def run_pieces(rig: Rig, ids: list[int], sizes: tuple[int, ...], width: int) -> Floats:
+def run_pieces(
+    rig: Rig, ids: list[int], sizes: tuple[int, ...], width: int, **options: Any
+) -> Floats:
     """The same, fed in launches of so many tokens each, beside another sequence."""
     rig.forget()
     rig.poison_cache()
@@ -58,7 +60,7 @@ def run_pieces(rig: Rig, ids: list[int], sizes: tuple[int, ...], width: int) -> 
         asks = [Ask(tokens=piece, all_logits=True)]
         if i % 2 and width > 1:
             asks.insert(0, Ask(tokens=ids[:3], slot=1))  # its rows come first once it decodes
-        outcome = rig.launch(*asks, width=width, seed=i)
+        outcome = rig.launch(*asks, width=width, seed=i, **options)
         assert outcome.healthy, (outcome.error, outcome.fault)
         found.append(outcome.logits[: len(piece)])
         if begin >= len(ids):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulation import KERNELS
+from emulation import KERNELS, MOODS
 from rig import GOLDEN, MakeRig, Outcome, Rig, golden_weights, tiny_config
 from schedules import CASES, LATE, Case, one
 from test_monokernel import WORKERS, golden_ids, run_pieces, run_whole
@@ -106,31 +106,33 @@ def test_schedules(make_rig: MakeRig, name: str, devices: int) -> None:
 
 # ---- golden files --------------------------------------------------------------------------------
 def check_golden(make_rig: MakeRig, name: str, devices: int, widths: tuple[int, ...]) -> None:
-    """The bits of one device, which test_monokernel.py holds against the oracle."""
+    """The bits of one device, which test_monokernel.py holds against the oracle, in every mood."""
     weights, ids = golden_weights(name), golden_ids(name, 12)
     workers = WORKERS[name][0]
-    alone = make_rig(weights, workers=workers, widths=(8, 1))
+    expected = run_whole(make_rig(weights, workers=workers, widths=(8,)), ids, 8).tobytes()
     rig = make_rig(weights, workers=workers, widths=widths, devices=devices)
-    expected = run_whole(alone, ids, 8)
     for width in widths:
-        for seed in range(3):
-            assert run_whole(rig, ids, width, seed).tobytes() == expected.tobytes(), (width, seed)
-        assert run_pieces(rig, ids, (1, 5, 2), width).tobytes() == expected.tobytes(), width
+        for seed, mood in enumerate(MOODS):
+            logits = run_whole(rig, ids, width, seed, mood=mood, skew=SKEW)
+            assert logits.tobytes() == expected, (width, mood)
+        pieces = run_pieces(rig, ids, (1, 5, 2), width, skew=SKEW)
+        assert pieces.tobytes() == expected, width
 
 
-def test_a_golden_file_on_two_devices(make_rig: MakeRig) -> None:
-    weights, ids = golden_weights("no_comm"), golden_ids("no_comm", 5)
-    alone = make_rig(weights, workers=4, widths=(8, 1))
-    rig = make_rig(weights, workers=4, widths=(8,), devices=2)
-    assert run_whole(rig, ids, 8, 3).tobytes() == run_whole(alone, ids, 8).tobytes()
+# Every way to deal a golden file's lanes out to 2, 4 and 8 devices.
+DEALT = [(x, n) for x in WORKERS for n in (2, 4, 8) if read_config(GOLDEN / x).num_lanes % n == 0]
 
 
-# All that divide: 16 of them take four minutes of a core, compiler included.
-@pytest.mark.exhaustive
+# One of each number of devices in every run, by the kernel of many rows.
 @pytest.mark.parametrize(
-    ("name", "devices"),
-    [(x, n) for x in WORKERS for n in (2, 4, 8) if read_config(GOLDEN / x).num_lanes % n == 0],
+    ("name", "devices"), [("no_comm", 2), ("released_shape", 4), ("delay1_8lanes", 8)]
 )
+def test_golden_files_by_one_kernel(make_rig: MakeRig, name: str, devices: int) -> None:
+    check_golden(make_rig, name, devices, (8,))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("name", "devices"), DEALT)
 def test_golden_files(make_rig: MakeRig, name: str, devices: int) -> None:
     check_golden(make_rig, name, devices, (8, 1))
 

@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -26,14 +27,16 @@ ROOT = HERE.parents[2]
 KERNELS = ROOT / "src" / "monolane" / "cuda" / "kernels"
 PROBES = ROOT / "bench" / "gpu" / "probes" / "kernels"  # ring.cuh
 CONTEXT = HERE / "context.cpp"
+CORE = tuple(HERE / f"{name}.cpp" for name in ("fiber", "schedule", "memory", "numbers", "launch"))
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas")
 SMALL_FRAMES = "-Wframe-larger-than=8192"  # bytes, of a thread's stack of 40 KiB
 # No fortified functions: they take a switch of stacks for an attack. No strict aliasing: kernels
 # see shared memory as words, vectors and barriers alike.
 FLAGS = ("-std=c++17", "-x", "c++", "-U_FORTIFY_SOURCE", "-fno-strict-aliasing",
-         "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared")  # fmt: skip
+         "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-fvisibility=hidden")  # fmt: skip
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g",
             "-fno-omit-frame-pointer", "-Wno-maybe-uninitialized")  # fmt: skip
+CORE_DEFINES = ("MONOLANE_UCONTEXT",)  # the others are of kernels and of device.h
 NO_COMPILER = "no C++ compiler (g++ or clang++) on the PATH"
 MOODS = ("brisk", "naps", "long naps", "slow memory", "slow block", "fast memory")  # of machine.h
 
@@ -79,19 +82,43 @@ def compile_library(
     compiler = compiler or find_compiler()
     assert compiler, NO_COMPILER
     folders = [*includes, KERNELS, PROBES, HERE]
-    options = [optimise, *FLAGS, *WARNINGS, *(SANITIZE if sanitize else (SMALL_FRAMES,))]
-    options += ["-DMONOLANE_EMULATED", *(f"-D{k}={v}" for k, v in (defines or {}).items())]
-    library = folder / f"{source.stem}-{_digest(compiler, options, source, folders)}.so"
+    given = {name: f"-D{name}={value}" for name, value in (defines or {}).items()}
+    common = [*FLAGS, *WARNINGS, "-DMONOLANE_EMULATED"]
+    common += SANITIZE if sanitize else [SMALL_FRAMES]
+    core = [*common, *(option for name, option in given.items() if name in CORE_DEFINES)]
+    options = [optimise, *common, *given.values()]
+    digest = _digest(compiler, [*options, *(path.name for path in CORE)], source, folders)
+    library = folder / f"{source.stem}-{digest}.so"
     if library.exists():
         library.touch()  # as recently used: kernels may be kept from run to run
-    else:
-        folder.mkdir(parents=True, exist_ok=True)
-        part = library.with_suffix(f".{os.getpid()}")  # another worker may build the same
-        command = [compiler, *options, *(f"-I{f}" for f in folders), "-o", str(part), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        part.rename(library)
+        return library
+    options += ["-shared", *(f"-I{f}" for f in folders)]
+    _run_compiler(compiler, options, [source], library, _compile_core(compiler, core, folder))
     return library
+
+
+def _compile_core(compiler: str, options: Sequence[str], folder: Path) -> Path:
+    """The emulator itself, an object that all kernels of a folder are linked with.
+
+    It is half of what a kernel would take to compile, and where a launch's time goes: hence -O2.
+    """
+    options = ["-O2", *options]
+    core = folder / f"emulator-{_digest(compiler, options, CORE[0], [HERE])}.o"
+    if not core.exists():
+        _run_compiler(compiler, [*options, "-r", f"-I{HERE}"], CORE, core)
+    return core
+
+
+def _run_compiler(
+    compiler: str, options: Sequence[str], sources: Sequence[Path], to: Path, *objects: Path
+) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    part = to.with_suffix(f".{os.getpid()}-{threading.get_ident()}")  # another may build the same
+    command = [compiler, *options, "-o", str(part), *map(str, sources)]
+    command += ["-x", "none", *map(str, objects)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    part.rename(to)
 
 
 def sanitizer_environment(compiler: str = "g++") -> dict[str, str]:
@@ -109,7 +136,7 @@ def _digest(compiler: str, options: Sequence[str], source: Path, folders: Sequen
     parts = [version, "\0".join(options).encode(), source.read_bytes()]
     for folder in folders:
         for path in sorted(folder.iterdir()):
-            if path.suffix in (".h", ".cuh"):
+            if path.suffix in (".h", ".cuh", ".cpp"):
                 parts += [path.name.encode(), path.read_bytes()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 

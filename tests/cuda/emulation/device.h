@@ -2,7 +2,7 @@
 // The primitives of primitives.cuh on the emulated device.
 #pragma once
 
-#include "launch.h"
+#include "memory.h"
 #include "numbers.h"
 
 // -DMONOLANE_EMULATED_SM=80 takes away what only sm_90 has, so that the other path runs.
@@ -15,11 +15,12 @@
 #define DEVICE [[maybe_unused]] static inline
 #define DEVICE_MEMBER inline
 #define CONSTANT [[maybe_unused]] static const
-#define KERNEL(name, Params, threads)                                                  \
-  static void name##_body(const Params& p);                                            \
-  extern "C" void name(const void* p) { name##_body(*static_cast<const Params*>(p)); } \
-  extern "C" uint32_t name##_max_threads() { return threads; }                         \
-  extern "C" uint32_t name##_params_size() { return sizeof(Params); }                  \
+#define EXPORTED __attribute__((visibility("default")))
+#define KERNEL(name, Params, threads)                                                           \
+  static void name##_body(const Params& p);                                                     \
+  extern "C" EXPORTED void name(const void* p) { name##_body(*static_cast<const Params*>(p)); } \
+  extern "C" EXPORTED uint32_t name##_max_threads() { return threads; }                         \
+  extern "C" EXPORTED uint32_t name##_params_size() { return sizeof(Params); }                  \
   static void name##_body([[maybe_unused]] const Params& p)
 
 typedef u64 SharedAddress;
@@ -185,11 +186,17 @@ DEVICE void copy_async_wait() {
 }
 
 // ---- matrix instructions -----------------------------------------------------------------------
+DEVICE void emulated_mma(void (*multiply)(emulator::Posts&), float (&c)[4], Vec4 a, u32 b0,
+                         u32 b1) {
+  u32 mine[6] = {a.x, a.y, a.z, a.w, b0, b1};
+  const emulator::Posts& posts = emulator::meet_warp(emulator::MATRIX, mine, 6, multiply);
+  for (u32 i = 0; i < 4; ++i) c[i] += posts.product[thread_index() % 32][i];
+}
 DEVICE void mma_bf16(float (&c)[4], Vec4 a, u32 b0, u32 b1) {
-  emulator::mma<emulator::bf16_to_float>(c, a, b0, b1);
+  emulated_mma(emulator::multiply_bf16, c, a, b0, b1);
 }
 DEVICE void mma_f16(float (&c)[4], Vec4 a, u32 b0, u32 b1) {
-  emulator::mma<emulator::half_to_float>(c, a, b0, b1);
+  emulated_mma(emulator::multiply_f16, c, a, b0, b1);
 }
 
 // ---- numbers -----------------------------------------------------------------------------------
@@ -222,15 +229,15 @@ DEVICE u32 select_bytes(u32 a, u32 b, u32 selector) {
   return out;
 }
 DEVICE float exp2_fast(float x) {  // subnormal inputs and results are zero
-  float y = std::exp2(std::fpclassify(x) == FP_SUBNORMAL ? 0.0f : x);
-  return std::fpclassify(y) == FP_SUBNORMAL ? 0.0f : y;
+  float y = __builtin_exp2f(__builtin_fabsf(x) < 0x1p-126f ? 0.0f : x);
+  return y < 0x1p-126f ? 0.0f : y;
 }
 DEVICE float divide(float a, float b) { return a / b; }
-DEVICE float square_root(float x) { return std::sqrt(x); }
+DEVICE float square_root(float x) { return __builtin_sqrtf(x); }
 DEVICE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-DEVICE double log_double(double x) { return std::log(x); }
-DEVICE float log_float(float x) { return std::log(x); }
-DEVICE float log1p_float(float x) { return std::log1p(x); }
+DEVICE double log_double(double x) { return __builtin_log(x); }
+DEVICE float log_float(float x) { return __builtin_logf(x); }
+DEVICE float log1p_float(float x) { return __builtin_log1pf(x); }
 DEVICE u32 multiply_high(u32 a, u32 b) { return static_cast<u32>(static_cast<u64>(a) * b >> 32); }
 
 // ---- mbarrier ----------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 // will happen, and the random numbers that everything is drawn from.
 #pragma once
 
-#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -195,9 +194,9 @@ struct Machine {
 
 // The thread's, of context.cpp.
 extern __thread Machine* machine __asm__("monolane_emulator_machine")
-    __attribute__((tls_model("initial-exec")));
+    __attribute__((tls_model("initial-exec"), visibility("default")));
 extern __thread Lane* current __asm__("monolane_emulator_lane")
-    __attribute__((tls_model("initial-exec")));
+    __attribute__((tls_model("initial-exec"), visibility("default")));
 
 inline Lane& self() { return *current; }
 inline Block& own_block() { return *current->warp->block; }
@@ -209,9 +208,6 @@ inline u32 draw() {  // xorshift64*
 }
 inline bool chance(u32 one_in) { return draw() % one_in == 0; }
 
-inline void push_event(u64 delay, EventKind kind, u32 index) {
-  machine->events.push_back({machine->now + delay, draw(), kind, index});
-  std::push_heap(machine->events.begin(), machine->events.end());
-}
+void push_event(u64 delay, EventKind kind, u32 index);
 
 }  // namespace emulator

@@ -1,14 +1,19 @@
 // A launch: its blocks are laid out, run to their end, and what they left is looked at.
-#pragma once
+#include <sched.h>
+#include <stdio.h>
+
+#include <algorithm>
+#include <string>
 
 #include "memory.h"
 
 namespace emulator {
+namespace {
 
 constexpr u8 GUARD = 0xfd;  // behind the shared memory of each block
 constexpr size_t GUARD_BYTES = 256;
 
-inline void leave(Lane& l) {
+void leave(Lane& l) {
   Block& b = *l.warp->block;
   retire(l, 0);
   l.done = true;
@@ -30,7 +35,7 @@ inline void leave(Lane& l) {
   if (c.live && c.meeting.arrived == c.live) release(c.meeting);
 }
 
-inline void lane_main() {
+void lane_main() {
 #ifdef __SANITIZE_ADDRESS__
   const void* bottom;
   size_t bytes;
@@ -52,7 +57,7 @@ inline void lane_main() {
 
 // ---- events ------------------------------------------------------------------------------------
 // Somebody goes on after all: no watchdog shall bark only because another warp overslept.
-inline void wake_sleepers() {
+void wake_sleepers() {
   Machine& m = *machine;
   u64 longest = 1u << m.mood.backoff;
   for (Event& e : m.events) {
@@ -63,7 +68,7 @@ inline void wake_sleepers() {
   m.stretched = false;
 }
 
-inline void take_turn(Warp& w) {
+void take_turn(Warp& w) {
   w.queued = false;
   if (w.dead) return;
   w.progress = false;
@@ -87,7 +92,7 @@ inline void take_turn(Warp& w) {
   if (w.ready && !w.queued) queue_turn(w, pause_of(w));
 }
 
-inline void take_landing(u32 index) {
+void take_landing(u32 index) {
   Copy c = machine->flights[index];
   machine->free_flights.push_back(index);
   machine->flying -= 1;
@@ -96,22 +101,22 @@ inline void take_landing(u32 index) {
   if (c.block->live || !machine->schedule->dies) land(c);
 }
 
-inline void take_drain(Block& block) {
+void take_drain(Block& block) {
   StoreBuffer& b = block.stores;
   b.draining = false;
-  drain(b, [](const Store&) { return chance(2); });
+  drain_some(b);
   if (!b.pending.empty()) queue_drain(block);
 }
 
-inline void take_link(u32 index) {
+void take_link(u32 index) {
   StoreBuffer& b = machine->blocks[index].links;
-  drain(b, [](const Store&) { return chance(2); });
+  drain_some(b);
   b.draining = !b.pending.empty();
   if (b.draining) push_event(1 + draw() % machine->mood.link, LINK, index);
 }
 
 // The device stops where it is; what it had on its way is lost.
-inline void take_death(u32 device) {
+void take_death(u32 device) {
   Machine& m = *machine;
   for (Block& b : m.blocks) {
     if (b.grid != m.grids + device) continue;
@@ -126,14 +131,14 @@ inline void take_death(u32 device) {
   m.idle_turns = 0;
 }
 
-inline void take_host_store(const HostStore& s) {
+void take_host_store(const HostStore& s) {
   write_now(reinterpret_cast<u8*>(s.at), s.value, 4);
   machine->host_stores -= 1;
   machine->idle_turns = 0;
 }
 
 // Who waits where: the first few groups of threads.
-inline std::string who_waits() {
+std::string who_waits() {
   std::string text;
   u32 told = 0;
   for (Warp& w : machine->warps) {
@@ -152,7 +157,7 @@ inline std::string who_waits() {
   return text;
 }
 
-inline void run_events() {
+void run_events() {
   Machine& m = *machine;
   while (m.live && !m.error) {
     if (m.events.empty()) {
@@ -202,7 +207,7 @@ class SharedMemory {  // of one block: poisoned, at an alignment of 1024, guarde
 };
 
 // Vectors are sized first, because everything points into them.
-inline void lay_out(const std::vector<Wave>& waves, std::vector<SharedMemory>& shared) {
+void lay_out(const std::vector<Wave>& waves, std::vector<SharedMemory>& shared) {
   Machine& m = *machine;
   u32 blocks = 0, clusters = 0, lanes = 0;
   for (const Wave& w : waves) {
@@ -240,7 +245,7 @@ inline void lay_out(const std::vector<Wave>& waves, std::vector<SharedMemory>& s
   }
 }
 
-inline void run_waves(const std::vector<Wave>& waves) {
+void run_waves(const std::vector<Wave>& waves) {
   Machine& m = *machine;
   u32 lanes = 0;
   for (const Wave& w : waves) lanes += (w.last - w.first) * w.grid->threads;
@@ -258,7 +263,7 @@ inline void run_waves(const std::vector<Wave>& waves) {
   for (Block& b : m.blocks) drain_all(b.stores), drain_all(b.links);
 }
 
-inline bool fits(const Grid& g) {
+bool fits(const Grid& g) {
   if (g.threads == 0 || g.threads % 32 || g.threads > 1024 || g.cluster == 0 ||
       g.blocks % g.cluster) {
     set_error(
@@ -270,7 +275,7 @@ inline bool fits(const Grid& g) {
 }
 
 // One grid runs in waves of `sms` blocks; several must be resident together.
-inline void run(const Grid* grids, u32 count) {
+void run(const Grid* grids, u32 count) {
   u32 sms = machine->schedule->sms, blocks = 0;
   for (u32 i = 0; i < count; ++i) {
     if (!fits(grids[i])) return;
@@ -295,12 +300,14 @@ inline void run(const Grid* grids, u32 count) {
   }
 }
 
+}  // namespace
 }  // namespace emulator
 
 // Runs the grids to their end; null, or what went wrong. The text is the thread's until its next
 // launch.
-extern "C" const char* emulate(const emulator::Grid* grids, u32 count,
-                               emulator::Schedule* schedule) {
+extern "C" [[gnu::visibility("default")]] const char* emulate(const emulator::Grid* grids,
+                                                              u32 count,
+                                                              emulator::Schedule* schedule) {
   using namespace emulator;
   Machine m;
   m.schedule = schedule;
