@@ -81,11 +81,12 @@ def test_attention_over_codes_has_the_bits_of_their_numbers(
 def test_attention_over_codes_errs_by_words(
     isa: str, cache_dtype: str, head_dim: int, count: int
 ) -> None:
-    """A query errs by half a unit, 2^-16 of its largest number, a weight likewise.
+    """A query's numbers err by up to half a unit, 2^-16 of the largest, and so do weights.
 
-    So a score by scale unit / 2 sum |k|, twice with the peak's, which is e's relative error; and a
-    sum of values moreover by unit / 2 sum |code|. Floats add some 2^-24 for each of their sums,
-    and a quarter of a unit is that much more than enough for rounding the unit itself.
+    Such errors are uniform and independent: unit / sqrt(12) each, so sums of them sqrt(n) times
+    that, and none of these tests' numbers is beyond 6 deviations. A score errs so by its key, twice
+    with the peak's, which is e's relative error; a sum of values moreover by its codes. Floats add
+    some 2^-24 of the sizes for each number summed, and a hundredth is for e's own error in a unit.
     """
     (keys, k), (values, v) = (
         (rows, meant.astype(np.float64))
@@ -99,14 +100,15 @@ def test_attention_over_codes_errs_by_words(
     found = kernels.attend(isa, q, find_cache_format(cache_dtype).short, keys, values, 0.125)
     for (*out, peak, total), head in zip(found, q.astype(np.float64), strict=True):
         scores = 0.125 * (k @ head)
-        unit = np.abs(head).max() / 32767 + 2.0**-24 * head_dim * np.abs(head).max()
-        miss = 0.125 * unit / 2 * np.abs(k).sum(axis=1).max()
+        unit = np.abs(head).max() / 32767
+        miss = 0.125 * 6 / 12**0.5 * unit * np.sqrt(np.square(k).sum(axis=1).max())
+        miss += 2.0**-24 * 8 * 0.125 * (np.abs(k) @ np.abs(head)).max()
         assert abs(peak - scores.max()) <= miss
         e = np.exp(scores - peak)
         relative = 2 * miss + 2.0**-24 * (count + 12)
         assert abs(total - e.sum()) <= relative * e.sum()
-        step = 1.01 * (e[:, None] * scales).max(axis=0) / 32767
-        bound = relative * (e @ np.abs(v)) + step / 2 * codes.sum(axis=0)
+        step = 1.01 * 6 / 12**0.5 * (e[:, None] * scales).max(axis=0) / 32767
+        bound = relative * (e @ np.abs(v)) + step * np.sqrt(np.square(codes).sum(axis=0))
         assert (np.abs(out - e @ v) <= bound).all()
 
 
