@@ -9,6 +9,7 @@
 // keys prefetches the values, that over the values the keys that come next.
 #pragma once
 
+#include "attend_codes.h"
 #include "cached_rows.h"
 #include "pack.h"
 
@@ -113,10 +114,10 @@ template <class Rows, int H>
 constexpr int kBlendVectors =
     std::max(1, std::min(8, (kRegisters - H - 2) / H) / Rows::kUnit) * Rows::kUnit;
 
+// scores[h * count + j] = dot(q[h], keys[j]), and `ahead` is prefetched.
 template <class Rows, int H>
-static void attend_heads(const float* q, const char* keys, const char* values, int64_t stride,
-                         int64_t count, int64_t head_dim, float scale, const char* next,
-                         float* scores, float* partial) {
+static void score_heads(const float* q, const char* keys, int64_t stride, int64_t count,
+                        int64_t head_dim, const char* ahead, float* scores) {
   constexpr int64_t kQuery = odd_lines(kMaxHeadDim / 16) / 4;
   alignas(64) float queries[H * kQuery];
   const int64_t query_bytes = FloatDot<float>::token_bytes(head_dim);
@@ -124,7 +125,7 @@ static void attend_heads(const float* q, const char* keys, const char* values, i
   for (int i = 0; i < H; ++i) {
     pack_f32(q + i * head_dim, head_dim, reinterpret_cast<float*>(packed + i * query_bytes));
   }
-  Stream stream{values, 0};
+  Stream stream{ahead, 0};
   int64_t j = 0;
   for (; j + 4 <= count; j += 4) {
     Rows::template score<4, H>(keys, stride, head_dim, j, packed, query_bytes, stream,
@@ -134,17 +135,40 @@ static void attend_heads(const float* q, const char* keys, const char* values, i
     Rows::template score<1, H>(keys, stride, head_dim, j, packed, query_bytes, stream,
                                {scores + j, count});
   }
-  const int64_t out_stride = head_dim + 2;
+}
+
+template <class Rows, int H>
+static void attend_heads(const float* q, const char* keys, const char* values, int64_t stride,
+                         int64_t count, int64_t head_dim, float scale, const char* next,
+                         float* scores, float* partial) {
+  const int64_t row = Rows::bytes(stride), out_stride = head_dim + 2;
+  if constexpr (Rows::kInWords) {
+    Rows::template score<H>(q, keys, row, count, head_dim, values, scores);
+  } else {
+    score_heads<Rows, H>(q, keys, stride, count, head_dim, values, scores);
+  }
   for (int i = 0; i < H; ++i) {
     float* own = scores + i * count;
-    for (j = 0; j < count; ++j) own[j] *= scale;
+    for (int64_t j = 0; j < count; ++j) own[j] *= scale;
     float* peak = partial + i * out_stride + head_dim;
     peak[0] = peak_of(own, count);
     peak[1] = exponentials(own, count, peak[0]);
   }
-  blend_columns<Rows, H, kBlendVectors<Rows, H>>(scores, count, values, Rows::bytes(stride), next,
-                                                 head_dim, 0, partial, out_stride);
+  if constexpr (Rows::kInWords) {
+    Rows::template blend<H>(scores, count, values, row, head_dim, next, partial, out_stride);
+  } else {
+    blend_columns<Rows, H, kBlendVectors<Rows, H>>(scores, count, values, row, next, head_dim, 0,
+                                                   partial, out_stride);
+  }
 }
+
+#ifdef __AVX512F__
+template <Format kFormat>
+using CodedRows = WordRows<kFormat>;
+#else
+template <Format kFormat>
+using CodedRows = BlockRows<kFormat>;
+#endif
 
 template <class Rows>
 static void attend_as(const float* q, int64_t heads, const char* keys, const char* values,
@@ -182,9 +206,9 @@ static void attend(const float* q, int64_t heads, const void* keys, const void* 
     case Format::kF16:
       return run.template operator()<PlainRows<F16>>();
     case Format::kQ80:
-      return run.template operator()<BlockRows<Format::kQ80>>();
+      return run.template operator()<CodedRows<Format::kQ80>>();
     case Format::kQ40:
-      return run.template operator()<BlockRows<Format::kQ40>>();
+      return run.template operator()<CodedRows<Format::kQ40>>();
     default:
       return;  // refused before it comes here
   }

@@ -2,8 +2,8 @@
 // codes in blocks of 32, each behind its scale. A policy of attend.h says how columns are brought
 // out of a row, and how the scores of keys are made.
 //
-// Codes are widened to code * scale, exactly (19 bits at most), and multiplied as floats. Integer
-// dots would need queries in int8 too: another rounding at each layer, for keys alone.
+// Codes are widened to code * scale, exactly (19 bits at most), and multiplied as floats; with
+// AVX-512 they are multiplied as they are (attend_codes.h).
 #pragma once
 
 #include "multiply.h"
@@ -13,6 +13,7 @@ namespace monolane::MONOLANE_ISA {
 // Rows of plain numbers, whose scores the tiles of multiply.h make: keys are a matrix.
 template <class W>
 struct PlainRows {
+  static constexpr bool kInWords = false;
   static constexpr int kUnit = 1;  // vectors that are brought out together
 
   struct Unit {
@@ -38,6 +39,7 @@ struct PlainRows {
 // Rows of kQ80 or kQ40; the columns of a head are whole blocks.
 template <Format kFormat>
 struct BlockRows {
+  static constexpr bool kInWords = false;
   static constexpr int kUnit = kGroup / kElements;
   static constexpr int64_t kBytes = row_bytes(kFormat, kGroup);
 

@@ -147,10 +147,11 @@ struct Kernels {
   // scores[j] = scale * dot(q, keys[j]), keys at keys + j * stride elements of `kv`, one of those
   // that a cache may have (`is_cached`), then the online-softmax partial of each head, [h + 2]:
   //   sum_j e_j * values[j][c], c in [0, h); peak = max_j scores[j]; sum_j e_j,
-  // where e_j = exp(scores[j] - peak). Summed in the order of j; the bits of a head do not depend
-  // on `heads`. `scores` is scratch for min(heads, kAttendHeads) * count floats. `next`: keys that
-  // will be asked for next, to be prefetched, or null. count >= 1, head_dim <= kMaxHeadDim. All
-  // scores -inf: the peak is -inf, the sums are 0.
+  // where e_j = exp(scores[j] - peak). Summed in the order of j; over codes queries and weights may
+  // be rounded to 16 bits first, and sums are of integers (attend_codes.h). The bits of a head do
+  // not depend on `heads`. `scores` is scratch for min(heads, kAttendHeads) * count floats. `next`:
+  // keys that will be asked for next, to be prefetched, or null. count >= 1, head_dim <=
+  // kMaxHeadDim. All scores -inf: the peak is -inf, the sums are 0.
   void (*attend)(const float* q, int64_t heads, const void* keys, const void* values, Format kv,
                  int64_t stride, int64_t count, int64_t head_dim, float scale, const void* next,
                  float* scores, float* partial);

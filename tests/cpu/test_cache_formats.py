@@ -19,6 +19,8 @@ from monolane.reference import ReferenceExecutor, find_rounding
 from .test_executor import random_weights
 
 CODES = ("int8", "int4")
+# Sets that multiply codes as integers; the others widen them.
+IN_WORDS = [x for x in kernels.supported() if x.startswith("avx512")]
 Rows = np.ndarray
 
 
@@ -47,24 +49,110 @@ def test_codes_are_the_oracles(isa: str, cache_dtype: str) -> None:
     assert (miss <= step * (0.5 + 128 * 2.0**-11) + 2.0**-25 * 127).all()
 
 
-@pytest.mark.parametrize("isa", kernels.supported())
+def random_cache(
+    isa: str, cache_dtype: str, count: int, head_dim: int
+) -> tuple[tuple[Rows, Rows], tuple[Rows, Rows]]:
+    """Return keys and values as `stored` does."""
+    rng = np.random.default_rng(head_dim)
+    keys, values = rng.standard_normal((2, count, head_dim)).astype(np.float32)
+    return stored(isa, keys, cache_dtype), stored(isa, values, cache_dtype)
+
+
+@pytest.mark.parametrize("isa", [x for x in kernels.supported() if x not in IN_WORDS])
 @pytest.mark.parametrize("cache_dtype", CODES)
 @pytest.mark.parametrize("head_dim", [32, 64, 96, 128, 256])
 def test_attention_over_codes_has_the_bits_of_their_numbers(
     isa: str, cache_dtype: str, head_dim: int
 ) -> None:
     """A code is widened exactly, and sums have the order of float32 rows, whatever the heads."""
-    rng = np.random.default_rng(head_dim)
-    (keys, k), (values, v) = (
-        stored(isa, rng.standard_normal((37, head_dim)).astype(np.float32), cache_dtype)
-        for _ in "kv"
-    )
-    q = rng.standard_normal((7, head_dim)).astype(np.float32)
+    (keys, k), (values, v) = random_cache(isa, cache_dtype, 37, head_dim)
+    q = np.random.default_rng(1).standard_normal((7, head_dim)).astype(np.float32)
     name = find_cache_format(cache_dtype).short
     for heads in range(1, 8):
         found = kernels.attend(isa, q[:heads], name, keys, values, 0.125)
         wanted = kernels.attend(isa, q[:heads], "f32", k.view(np.uint8), v.view(np.uint8), 0.125)
         np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("isa", IN_WORDS)
+@pytest.mark.parametrize("cache_dtype", CODES)
+@pytest.mark.parametrize("head_dim", [32, 64, 96, 128, 160, 192, 256, 576])
+@pytest.mark.parametrize("count", [1, 6, 37, 256, 600])
+def test_attention_over_codes_errs_by_words(
+    isa: str, cache_dtype: str, head_dim: int, count: int
+) -> None:
+    """A query's numbers err by up to half a unit, 2^-16 of the largest, and so do weights.
+
+    Such errors are uniform and independent: unit / sqrt(12) each, so sums of them sqrt(n) times
+    that, and none of these tests' numbers is beyond 6 deviations. A score errs so by its key, twice
+    with the peak's, which is e's relative error; a sum of values moreover by its codes. Floats add
+    some 2^-24 of the sizes for each number summed, and a hundredth is for e's own error in a unit.
+    """
+    (keys, k), (values, v) = (
+        (rows, meant.astype(np.float64))
+        for rows, meant in random_cache(isa, cache_dtype, count, head_dim)
+    )
+    q = np.random.default_rng(2).standard_normal((3, head_dim)).astype(np.float32)
+    block = find_cache_format(cache_dtype).row_bytes(32)
+    scales = np.ascontiguousarray(values.reshape(count, -1, block)[:, :, :2]).view(np.float16)
+    scales = np.repeat(np.abs(scales[:, :, 0].astype(np.float64)), 32, axis=1)  # of each column
+    codes = np.abs(v) / scales
+    found = kernels.attend(isa, q, find_cache_format(cache_dtype).short, keys, values, 0.125)
+    for (*out, peak, total), head in zip(found, q.astype(np.float64), strict=True):
+        scores = 0.125 * (k @ head)
+        unit = np.abs(head).max() / 32767
+        miss = 0.125 * 6 / 12**0.5 * unit * np.sqrt(np.square(k).sum(axis=1).max())
+        miss += 2.0**-24 * 8 * 0.125 * (np.abs(k) @ np.abs(head)).max()
+        assert abs(peak - scores.max()) <= miss
+        e = np.exp(scores - peak)
+        relative = 2 * miss + 2.0**-24 * (count + 12)
+        assert abs(total - e.sum()) <= relative * e.sum()
+        step = 1.01 * 6 / 12**0.5 * (e[:, None] * scales).max(axis=0) / 32767
+        bound = relative * (e @ np.abs(v)) + step * np.sqrt(np.square(codes).sum(axis=0))
+        assert (np.abs(out - e @ v) <= bound).all()
+
+
+@pytest.mark.parametrize("isa", kernels.supported())
+@pytest.mark.parametrize("cache_dtype", CODES)
+@pytest.mark.parametrize("head_dim", [32, 64, 96, 128, 256])
+def test_a_head_over_codes_does_not_see_its_neighbours(
+    isa: str, cache_dtype: str, head_dim: int
+) -> None:
+    """How many heads go through their keys together never decides a bit; nor a score other keys."""
+    (keys, _), (values, _) = random_cache(isa, cache_dtype, 37, head_dim)
+    q = np.random.default_rng(3).standard_normal((7, head_dim)).astype(np.float32)
+    name = find_cache_format(cache_dtype).short
+    alone = [kernels.attend(isa, head[None], name, keys, values, 0.125)[0] for head in q]
+    for heads in range(2, 8):
+        together = kernels.attend(isa, q[:heads], name, keys, values, 0.125)
+        np.testing.assert_array_equal(together, alone[:heads])
+    peaks = [
+        kernels.attend(isa, q[:1], name, keys[j : j + 1], values[j : j + 1], 0.125)[0, -2]
+        for j in range(37)
+    ]
+    for count in range(1, 38):
+        some = kernels.attend(isa, q[:1], name, keys[:count], values[:count], 0.125)[0]
+        assert some[-2] == max(peaks[:count])
+
+
+@pytest.mark.parametrize("isa", kernels.supported())
+@pytest.mark.parametrize("cache_dtype", CODES)
+def test_attention_does_not_hide_a_nan(isa: str, cache_dtype: str) -> None:
+    """Of a query, a key or a value; zeros are no division by zero."""
+    name = find_cache_format(cache_dtype).short
+    rows, _ = stored(isa, np.ones((9, 64), np.float32), cache_dtype)
+    bad = np.ones((9, 64), np.float32)
+    bad[4, 40] = np.nan
+    broken, _ = stored(isa, bad, cache_dtype)
+    q = np.ones((2, 64), np.float32)
+    assert np.isnan(kernels.attend(isa, bad[4:5], name, rows, rows, 1.0)[0, :64]).all()
+    assert np.isnan(kernels.attend(isa, q, name, broken, rows, 1.0)[:, :64]).all()
+    out = kernels.attend(isa, q, name, rows, broken, 1.0)
+    assert np.isnan(out[:, 32:64]).all()
+    assert not np.isnan(out[:, :32]).any()
+    nothing, _ = stored(isa, np.zeros((9, 64), np.float32), cache_dtype)
+    found = kernels.attend(isa, 0 * q, name, nothing, nothing, 1.0)
+    np.testing.assert_array_equal(found, [[0.0] * 65 + [9.0]] * 2)
 
 
 @pytest.mark.parametrize("cache_dtype", ["bfloat16", *CODES])
