@@ -149,8 +149,7 @@ static inline uint32_t largest_bits(const float* x) {
 // Codes are x * factor to the nearest, ties to even; a NaN's is 0. Sums: of columns 0..15, 16..31.
 static inline void put_codes(const float* x, float factor, int8_t* codes, int32_t (&sums)[2]) {
   const Floats f = splat(factor);
-  // The low bytes of 32-bit numbers: a NaN becomes INT32_MIN, which packing with saturation must
-  // not see as -128.
+  // Packing saturates, and keeps 0 to 255; the low byte of a NaN's INT32_MIN is 0.
   const __m256i low = _mm256_set1_epi32(0xFF);
   const auto eight = [&](int i) {
     return _mm256_and_si256(low, _mm256_cvtps_epi32(mul(load(x + i), f)));
