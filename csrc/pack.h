@@ -40,35 +40,46 @@ static inline void pack_bf16(const float* x, int64_t cols, void* packed) {
   for (int64_t k = 0; k < cols; ++k) put_bf16(x[k], static_cast<Value*>(packed) + k);
 }
 
-// One group to int8 codes; returns its scale, max |x| / 127. Below 2^-100 a group counts as zero:
-// 127 / max must stay finite.
-static inline float quantise_group(const float* x, int8_t* codes) {
-  uint32_t most = 0;  // the bits of floats >= 0 order like the floats, and this loop vectorises
+// Of a group, unless the set has its own: the loops below took 52 ns a group with AVX-512 and AVX2,
+// vectors take 7 to 9.
+#ifndef MONOLANE_GROUPS
+// The bits of the largest |x|: of floats >= 0 they order like the floats, and the loop vectorises.
+static inline uint32_t largest_bits(const float* x) {
+  uint32_t most = 0;
   for (int i = 0; i < kGroup; ++i) {
     const uint32_t size = float_bits(x[i]) & 0x7FFFFFFFu;
     most = size > most ? size : most;
   }
-  const float top = bits_float(most);
-  const float factor = top < 0x1p-100f ? 0.0f : 127.0f / top;
+  return most;
+}
+
+// Codes, and the sums of columns 0..15 and 16..31.
+static inline void put_codes(const float* x, float factor, int8_t* codes, int32_t (&sums)[2]) {
   for (int i = 0; i < kGroup; ++i) {
     const float nearest = (x[i] * factor + 0x1.8p23f) - 0x1.8p23f;  // ties to even
     codes[i] = static_cast<int8_t>(static_cast<int32_t>(nearest));
   }
-  return top < 0x1p-100f ? 0.0f : top / 127.0f;
+  sums[0] = sums[1] = 0;
+  for (int i = 0; i < kGroup; ++i) sums[i / 16] += codes[i];
 }
+#endif
 
-// One token, a group after the other.
+// One token, a group after the other; a group's scale is max |x| / 127. Below 2^-100 it counts as
+// zero: 127 / max must stay finite.
 static inline void pack_i8(const float* x, int64_t cols, void* packed) {
   auto* out = static_cast<TokenGroup*>(packed);
   for (int64_t k = 0; k < cols; k += kGroup, ++out) {
-    out->scale = quantise_group(x + k, out->codes);
-    int32_t sums[2] = {};
-    for (int c = 0; c < kGroup; ++c) sums[c / 16] += out->codes[c];
-    out->sum = out->scale * static_cast<float>(sums[0] + sums[1]);
-    out->minus_8 = -8 * (sums[0] + sums[1]);
-    out->minus_12 = -12 * (sums[0] + sums[1]);
-    out->minus_16 = 2 * out->minus_8;
-    out->minus_128 = 16 * out->minus_8;
+    const float top = bits_float(largest_bits(x + k));
+    const bool none = top < 0x1p-100f;
+    int32_t sums[2];
+    put_codes(x + k, none ? 0.0f : 127.0f / top, out->codes, sums);
+    const int32_t sum = sums[0] + sums[1];
+    out->scale = none ? 0.0f : top / 127.0f;
+    out->sum = out->scale * static_cast<float>(sum);
+    out->minus_8 = -8 * sum;
+    out->minus_12 = -12 * sum;
+    out->minus_16 = -16 * sum;
+    out->minus_128 = -128 * sum;
     out->minus_32[0] = -32 * sums[0];
     out->minus_32[1] = -32 * sums[1];
   }

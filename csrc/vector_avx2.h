@@ -131,6 +131,43 @@ static inline Ints widen_pairs(Pair pairs) {
 static inline Ints add_sums(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
 static inline Floats to_float(Ints x) { return _mm256_cvtepi32_ps(x); }
 
+// A group of 32 activations as int8 codes (pack.h).
+#define MONOLANE_GROUPS
+// The bits of the largest |x|, which of floats >= 0 order like the floats.
+static inline uint32_t largest_bits(const float* x) {
+  const __m256i size = _mm256_set1_epi32(INT32_MAX);
+  __m256i most = _mm256_setzero_si256();
+  for (int i = 0; i < 32; i += 8) {
+    const auto* eight = reinterpret_cast<const __m256i*>(x + i);
+    most = _mm256_max_epu32(most, _mm256_and_si256(size, _mm256_loadu_si256(eight)));
+  }
+  __m128i m = _mm_max_epu32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+  m = _mm_max_epu32(m, _mm_shuffle_epi32(m, 0x4E));
+  m = _mm_max_epu32(m, _mm_shuffle_epi32(m, 0xB1));
+  return static_cast<uint32_t>(_mm_cvtsi128_si32(m));
+}
+// Codes are x * factor to the nearest, ties to even; a NaN's is 0. Sums: of columns 0..15, 16..31.
+static inline void put_codes(const float* x, float factor, int8_t* codes, int32_t (&sums)[2]) {
+  const Floats f = splat(factor);
+  // Packing saturates, and keeps 0 to 255; the low byte of a NaN's INT32_MIN is 0.
+  const __m256i low = _mm256_set1_epi32(0xFF);
+  const auto eight = [&](int i) {
+    return _mm256_and_si256(low, _mm256_cvtps_epi32(mul(load(x + i), f)));
+  };
+  const __m256i ab = _mm256_packus_epi32(eight(0), eight(8));
+  const __m256i cd = _mm256_packus_epi32(eight(16), eight(24));
+  // Four columns each of a, b, c and d, and then the other four.
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  const __m256i both = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(ab, cd), order);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), both);
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), both);
+  const __m256i fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+  const __m256i eights = _mm256_add_epi32(fours, _mm256_shuffle_epi32(fours, 0x4E));
+  const __m256i all = _mm256_add_epi32(eights, _mm256_shuffle_epi32(eights, 0xB1));
+  sums[0] = _mm_cvtsi128_si32(_mm256_castsi256_si128(all));
+  sums[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(all, 1));
+}
+
 static inline void prefetch_far(const void* p) {  // into the second level
   _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
 }

@@ -124,6 +124,30 @@ static inline Ints dot(Ints acc, Bytes codes, const int8_t* four) {
 }
 static inline Floats to_float(Ints x) { return _mm512_cvtepi32_ps(x); }
 
+// A group of 32 activations as int8 codes (pack.h).
+#define MONOLANE_GROUPS
+// The bits of the largest |x|, which of floats >= 0 order like the floats.
+static inline uint32_t largest_bits(const float* x) {
+  const __m512i sign = _mm512_set1_epi32(INT32_MIN);
+  const __m512i a = _mm512_andnot_si512(sign, _mm512_loadu_si512(x));
+  const __m512i b = _mm512_andnot_si512(sign, _mm512_loadu_si512(x + 16));
+  return _mm512_reduce_max_epu32(_mm512_max_epu32(a, b));
+}
+// Codes are x * factor to the nearest, ties to even; a NaN's is 0. Sums: of columns 0..15, 16..31.
+static inline void put_codes(const float* x, float factor, int8_t* codes, int32_t (&sums)[2]) {
+  const Floats f = splat(factor);
+  const __m128i a = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(mul(load(x), f)));
+  const __m128i b = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(mul(load(x + 16), f)));
+  const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), both);
+  const __m256i ones = _mm256_set1_epi8(1);
+  const __m256i fours = _mm256_dpbusd_epi32(_mm256_setzero_si256(), ones, both);
+  const __m256i eights = _mm256_add_epi32(fours, _mm256_shuffle_epi32(fours, 0x4E));
+  const __m256i all = _mm256_add_epi32(eights, _mm256_shuffle_epi32(eights, 0xB1));
+  sums[0] = _mm_cvtsi128_si32(_mm256_castsi256_si128(all));
+  sums[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(all, 1));
+}
+
 static inline void prefetch_far(const void* p) {  // into the second level
   _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
 }

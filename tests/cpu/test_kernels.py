@@ -170,6 +170,21 @@ def test_products(isa, fmt, activation, cols):
 
 
 @every_isa
+def test_activations_become_the_nearest_codes(isa):
+    # Token t's largest number, 127 or -127, is in column t, so its scale is 1; the others end in
+    # one half, which goes to the even side. Row r is 1 in column r alone: products are codes.
+    rng = np.random.default_rng(11)
+    x = (rng.integers(-126, 126, (32, 32)) + 0.5).astype(np.float32)
+    np.fill_diagonal(x, np.where(np.arange(32) % 2 == 0, 127, -127))
+    values = np.eye(32, dtype=np.int8).view(np.uint8)
+    scales = np.ones((32, 1), np.float16).view(np.uint16)
+    assert np.array_equal(multiply(isa, "i8", values, scales, "i8", x, 0, 32), np.rint(x))
+    for bad in (np.nan, -np.nan, np.inf):  # anywhere in a group: none of its products is a number
+        np.fill_diagonal(x, bad)
+        assert np.isnan(multiply(isa, "i8", values, scales, "i8", x, 0, 32)).all()
+
+
+@every_isa
 def test_integer_extremes_do_not_saturate(isa):
     # All codes at the ends, in every combination of signs: sums are exact, so the answer is.
     for fmt, low, high in [("i8", 0x80, 0x7F), ("i4", 0x00, 0xFF)]:
