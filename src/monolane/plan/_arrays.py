@@ -292,7 +292,7 @@ namespace monolane {
 
 
 def _for_each(macro: str, members: list[str]) -> str:
-    lines = [f"#define {macro}(X)", *(f"  X({member})" for member in members)]
+    lines = [f"#define MONOLANE_{macro}(X)", *(f"  X({member})" for member in members)]
     wide = max(len(line) for line in lines) + 1
     return "\n".join([*(f"{line:<{wide}}\\" for line in lines[:-1]), lines[-1], ""])
 
@@ -322,7 +322,7 @@ def c_header() -> str:
         *(declare_enum(name, members, CPP) for name, members in enums),
         "// X(member, name) for each kind of phase.",
         _for_each(
-            "MONOLANE_PHASE_KINDS",
+            "PHASE_KINDS",
             [f"{CPP.member(kind.name)}, {kind.name.lower()}" for kind in PhaseKind],
         ),
         *(struct.declare(CPP) for struct in (SHARE, MATRIX, PHASE, HEADER)),
