@@ -47,13 +47,6 @@ Plan plan_of(const nb::bytes& header, const nb::bytes& phases, const nb::bytes& 
   return {headers[0], structs<PlanPhase>(phases, "phases"), structs<PlanShare>(shares, "shares")};
 }
 
-const Kernels& kernels_named(const std::string& name) {
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kNeon}) {
-    if (name == isa_name(isa)) return select_kernels(isa);
-  }
-  refuse("isa: expected one of kernels.supported(), got " + name);
-}
-
 // Structs as bytes, which NumPy views as records: a copy, so that nothing dangles.
 template <typename T>
 OwnBytes records_of(const std::vector<T>& found) {
@@ -133,7 +126,7 @@ struct BoundExecutor {
                   .apart = apart,
                   .delay_ns = delay_ns,
                   .timed = timed},
-                 nb::cast<WeightTable&>(weights).weights, kernels_named(isa),
+                 nb::cast<WeightTable&>(weights).weights, select_kernels(isa),
                  static_cast<Activation>(activation), static_cast<Format>(kv_format), slots,
                  cores) {}
 

@@ -12,6 +12,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,21 +30,10 @@ using Floats2 = Array<const float, nb::ndim<2>>;
 using Bytes = Array<const uint8_t, nb::ndim<2>>;    // rows of any format, as they lie in memory
 using Scales = Array<const uint16_t, nb::ndim<2>>;  // float16 bits
 
-constexpr Isa kIsas[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kNeon};
-
 void expect(bool met, const std::string& expected, int64_t got) {
   if (!met) {
     throw nb::value_error(("expected " + expected + ", got " + std::to_string(got)).c_str());
   }
-}
-
-const Kernels& kernels_of(const std::string& isa) {
-  std::string names;
-  for (const Isa each : kIsas) {
-    if (isa == isa_name(each)) return select_kernels(each);
-    names += std::string(names.empty() ? "" : ", ") + isa_name(each);
-  }
-  throw nb::value_error(("expected one of " + names + ", got " + isa).c_str());
 }
 
 Format format_of(const std::string& name) {
@@ -131,19 +121,26 @@ struct Aligned {
   Aligned& operator=(const Aligned&) = delete;
 };
 
-std::vector<std::string> supported_names() {
+std::vector<std::string> supported_names(std::span<const Isa> isas) {
   std::vector<std::string> names;
-  for (const Isa isa : kIsas) {
+  for (const Isa isa : isas) {
     if (supported(isa)) names.emplace_back(isa_name(isa));
   }
   return names;
+}
+
+int64_t dots_of(const std::string& isa) {
+  for (const Isa each : kEmulatedIsas) {
+    if (isa == isa_name(each)) return emulated_dots(each);
+  }
+  throw nb::value_error(("expected one of emulated(), got " + isa).c_str());
 }
 
 Array<float, nb::ndim<2>> multiply(const std::string& isa, const std::string& format,
                                    const Bytes& values, const std::optional<Scales>& scales,
                                    const std::string& activation, const Floats2& x,
                                    int64_t row_begin, int64_t row_end) {
-  const Kernels& k = kernels_of(isa);
+  const Kernels& k = select_kernels(isa);
   const auto width = static_cast<int64_t>(x.shape(0));
   const auto cols = static_cast<int64_t>(x.shape(1));
   const Matrix w = matrix_of(format, values, scales, cols);
@@ -200,7 +197,7 @@ Array<float, nb::ndim<2>> rms_norm(const std::string& isa, const Floats2& x, con
   expect(static_cast<int64_t>(scale.shape(0)) == cols, "as many scales as columns",
          static_cast<int64_t>(scale.shape(0)));
   auto out = make<float>(width, cols);
-  kernels_of(isa).rms_norm(x.data(), cols, scale.data(), eps, cols, width, out.data(), cols);
+  select_kernels(isa).rms_norm(x.data(), cols, scale.data(), eps, cols, width, out.data(), cols);
   return out;
 }
 
@@ -216,23 +213,23 @@ Array<float, nb::ndim<1>> gate_times(const Floats1& gate, const Floats1& up,
 
 Array<float, nb::ndim<1>> silu_times(const std::string& isa, const Floats1& gate,
                                      const Floats1& up) {
-  return gate_times(gate, up, kernels_of(isa).silu_times);
+  return gate_times(gate, up, select_kernels(isa).silu_times);
 }
 
 Array<float, nb::ndim<1>> gelu_tanh_times(const std::string& isa, const Floats1& gate,
                                           const Floats1& up) {
-  return gate_times(gate, up, kernels_of(isa).gelu_tanh_times);
+  return gate_times(gate, up, select_kernels(isa).gelu_tanh_times);
 }
 
 Array<float, nb::ndim<1>> clamped_swiglu(const std::string& isa, const Floats1& gate,
                                          const Floats1& up) {
-  return gate_times(gate, up, kernels_of(isa).clamped_swiglu);
+  return gate_times(gate, up, select_kernels(isa).clamped_swiglu);
 }
 
 Array<float, nb::ndim<2>> attend(const std::string& isa, const Floats2& q,
                                  const std::string& format, const Bytes& keys, const Bytes& values,
                                  float scale) {
-  const Kernels& k = kernels_of(isa);
+  const Kernels& k = select_kernels(isa);
   const Format kv = cache_format_of(format);
   const auto heads = static_cast<int64_t>(q.shape(0));
   const auto head_dim = static_cast<int64_t>(q.shape(1));
@@ -262,7 +259,7 @@ Array<uint8_t, nb::ndim<1>> store_kv(const std::string& isa, const Floats1& x,
   const auto count = static_cast<int64_t>(x.shape(0));
   expect(count % column_step(kv) == 0, "whole blocks of numbers", count);
   auto out = make<uint8_t>(row_bytes(kv, count));
-  kernels_of(isa).store_kv(x.data(), count, kv, out.data());
+  select_kernels(isa).store_kv(x.data(), count, kv, out.data());
   return out;
 }
 
@@ -271,7 +268,7 @@ Array<float, nb::ndim<1>> add(const std::string& isa, const Floats1& a, const Fl
   expect(static_cast<int64_t>(b.shape(0)) == count, "two arrays of one size",
          static_cast<int64_t>(b.shape(0)));
   auto out = make<float>(count);
-  kernels_of(isa).add(a.data(), b.data(), count, out.data());
+  select_kernels(isa).add(a.data(), b.data(), count, out.data());
   return out;
 }
 
@@ -281,21 +278,21 @@ Array<float, nb::ndim<1>> widen(const std::string& isa, const std::string& forma
   const Matrix w = matrix_of(format, values, scales, cols);
   expect(0 <= row && row < w.rows, "a row below " + std::to_string(w.rows), row);
   auto out = make<float>(cols);
-  kernels_of(isa).widen(w, row, out.data());
+  select_kernels(isa).widen(w, row, out.data());
   return out;
 }
 
 float read(const std::string& isa, const Bytes& data) {
   const auto bytes = static_cast<int64_t>(data.size());
   expect(bytes % 512 == 0, "a multiple of 512 bytes", bytes);
-  const Kernels& k = kernels_of(isa);
+  const Kernels& k = select_kernels(isa);
   nb::gil_scoped_release unlocked;
   return k.read(data.data(), bytes);
 }
 
 nb::tuple multiply_registers(const std::string& isa, int64_t rounds) {
   expect(rounds >= 1, "one round or more", rounds);
-  const Kernels& k = kernels_of(isa);
+  const Kernels& k = select_kernels(isa);
   float sum = 0.0f;
   int64_t operations = 0;
   {
@@ -312,10 +309,21 @@ void bind_kernels(nb::module_& parent) {
   nb::module_ m = parent.def_submodule(
       "kernels",
       "The CPU kernels one by one, for tests and benchmarks. `isa` names an instruction set of "
-      "supported(); formats are the short names of monolane.model's table; rows of weights are "
+      "supported() or emulated(); formats are the short names of monolane.model's table; rows of "
+      "weights are "
       "uint8 [R, bytes], panels of 16 rows uint8 [R / 16, bytes], scales float16 bits [R, K / "
       "32].");
-  m.def("supported", &supported_names, "Names of the instruction sets of this machine and build.");
+  m.def(
+      "supported", [] { return supported_names(kNativeIsas); },
+      "Names of the instruction sets of this machine and build.");
+  m.def(
+      "emulated", [] { return supported_names(kEmulatedIsas); },
+      "Names of the sets whose tiles are emulated: slow, for tests, never chosen by default.");
+  m.def("emulated_dots", &dots_of, arg("isa"),
+        "How many products of tiles this thread had emulated by one of emulated().");
+  m.def(
+      "amx", [] { return nb::make_tuple(amx_state().present, amx_state().refusal); },
+      "Whether the processor has AMX tiles, and why they are not used: empty where they are.");
   m.def("best", [] { return isa_name(best_isa()); }, "The set that the engine uses by default.");
   m.def("multiply", &multiply, arg("isa"), arg("format"), arg("values"), arg("scales").none(),
         arg("activation"), arg("x"), arg("row_begin"), arg("row_end"),

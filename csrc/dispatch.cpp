@@ -4,6 +4,16 @@
 #include <string>
 
 #include "kernels.h"
+#include "tile_kernels.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#endif
 
 namespace monolane {
 
@@ -11,18 +21,23 @@ namespace monolane {
   namespace isa {                \
   extern const Kernels kKernels; \
   }
+#define MONOLANE_DECLARE_TILES(isa)      \
+  namespace isa {                        \
+  extern const TileKernels kTileKernels; \
+  }
 MONOLANE_DECLARE(portable)
+MONOLANE_DECLARE_TILES(tiles_portable)
 #if defined(__x86_64__)
 MONOLANE_DECLARE(avx2)
 MONOLANE_DECLARE(avx512)
 MONOLANE_DECLARE(avx512bf16)
+MONOLANE_DECLARE_TILES(amx)
+MONOLANE_DECLARE_TILES(tiles_avx512)
 #elif defined(__aarch64__)
 MONOLANE_DECLARE(neon)
 #endif
 
 namespace {
-
-constexpr Isa kAll[] = {Isa::kPortable, Isa::kNeon, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16};
 
 #if defined(__x86_64__)
 // The builtin also asks the operating system whether it saves the wide registers.
@@ -35,16 +50,74 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512vnni");
 }
+bool has_avx512bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+
+// Not by the builtin: it asks nothing of the operating system about tiles.
+bool has_tiles() {
+  unsigned a, b, c, d;
+  constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kTile) != 0 && (d & kInt8) != 0;
+}
+
+// Whether the operating system saves tiles and their shapes for each thread.
+bool saves_tiles() {
+  unsigned a, b, c, d;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || (c & bit_OSXSAVE) == 0) return false;
+  unsigned low, high;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  constexpr unsigned kShapes = 1u << 17, kTiles = 1u << 18;
+  return (low & kShapes) != 0 && (low & kTiles) != 0;
+}
+
+// Linux keeps 8 KB a thread for tiles only of processes that ask for them; threads that there are
+// already, and those to come, may then use them. Empty: granted.
+std::string ask_for_tiles() {
+#ifdef __linux__
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // <asm/prctl.h> of Linux 5.16
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0) return {};
+  return std::string("the kernel refuses them: arch_prctl(ARCH_REQ_XCOMP_PERM): ") +
+         std::strerror(errno);
+#else
+  return "they are asked for on Linux only";
 #endif
+}
+
+AmxState find_amx() {
+  if (!has_tiles()) return {false, "the processor has none"};
+  if (!has_avx512bf16()) return {true, "there is no AVX-512 with BF16 beside them"};
+  if (!saves_tiles()) return {true, "the operating system does not save them"};
+  return {true, ask_for_tiles()};
+}
+
+#else
+AmxState find_amx() { return {false, "the processor has none"}; }
+#endif
+
+Kernels with_tiles(const Kernels& base, const TileKernels& tiles, Isa isa) {
+  Kernels all = base;
+  all.name = isa_name(isa);
+  all.multiply = tiles.multiply;
+  return all;
+}
 
 // The table of a set, or null if this build or this machine lacks it.
 const Kernels* find(Isa isa) {
   if (isa == Isa::kPortable) return &portable::kKernels;
+  if (isa == Isa::kTilesPortable) {
+    static const Kernels table = with_tiles(portable::kKernels, tiles_portable::kTileKernels, isa);
+    return &table;
+  }
 #if defined(__x86_64__)
   if (isa == Isa::kAvx2 && has_avx2()) return &avx2::kKernels;
   if (isa == Isa::kAvx512 && has_avx512()) return &avx512::kKernels;
-  if (isa == Isa::kAvx512Bf16 && has_avx512() && __builtin_cpu_supports("avx512bf16")) {
-    return &avx512bf16::kKernels;
+  if (isa == Isa::kAvx512Bf16 && has_avx512bf16()) return &avx512bf16::kKernels;
+  if (isa == Isa::kAmx && amx_state().refusal.empty()) {
+    static const Kernels table = with_tiles(avx512bf16::kKernels, amx::kTileKernels, isa);
+    return &table;
+  }
+  if (isa == Isa::kTilesAvx512 && has_avx512()) {
+    static const Kernels table = with_tiles(avx512::kKernels, tiles_avx512::kTileKernels, isa);
+    return &table;
   }
 #elif defined(__aarch64__)
   if (isa == Isa::kNeon) return &neon::kKernels;
@@ -52,13 +125,34 @@ const Kernels* find(Isa isa) {
   return nullptr;
 }
 
+// What this machine can run, for messages.
+std::string supported_names() {
+  std::string names;
+  const auto add = [&](Isa isa) {
+    if (supported(isa)) names += std::string(names.empty() ? "" : ", ") + isa_name(isa);
+  };
+  for (const Isa isa : kNativeIsas) add(isa);
+  for (const Isa isa : kEmulatedIsas) add(isa);
+  return names;
+}
+
+[[noreturn]] void refuse(const std::string& got) {
+  throw std::invalid_argument("expected an instruction set of this machine and build (" +
+                              supported_names() + "), got " + got);
+}
+
 }  // namespace
+
+const AmxState& amx_state() {
+  static const AmxState state = find_amx();
+  return state;
+}
 
 bool supported(Isa isa) { return find(isa) != nullptr; }
 
 Isa best_isa() {
   Isa best = Isa::kPortable;
-  for (const Isa isa : kAll) {
+  for (const Isa isa : kNativeIsas) {
     if (supported(isa)) best = isa;
   }
   return best;
@@ -76,19 +170,37 @@ const char* isa_name(Isa isa) {
       return "avx512bf16";
     case Isa::kNeon:
       return "neon";
+    case Isa::kAmx:
+      return "amx";
+    case Isa::kTilesPortable:
+      return "tiles_portable";
+    case Isa::kTilesAvx512:
+      return "tiles_avx512";
   }
   return "unknown";
 }
 
 const Kernels& select_kernels(Isa isa) {
   if (const Kernels* found = find(isa)) return *found;
-  std::string names;
-  for (const Isa each : kAll) {
-    if (supported(each)) names += std::string(names.empty() ? "" : ", ") + isa_name(each);
+  refuse(isa_name(isa));
+}
+
+const Kernels& select_kernels(const std::string& name) {
+  for (const Isa isa : kNativeIsas) {
+    if (name == isa_name(isa)) return select_kernels(isa);
   }
-  throw std::invalid_argument(
-      std::string("expected an instruction set of this machine and build (") + names + "), got " +
-      isa_name(isa));
+  for (const Isa isa : kEmulatedIsas) {
+    if (name == isa_name(isa)) return select_kernels(isa);
+  }
+  refuse(name);
+}
+
+int64_t emulated_dots(Isa isa) {
+  if (isa == Isa::kTilesPortable) return tiles_portable::kTileKernels.emulated_dots();
+#if defined(__x86_64__)
+  if (isa == Isa::kTilesAvx512) return tiles_avx512::kTileKernels.emulated_dots();
+#endif
+  return 0;
 }
 
 }  // namespace monolane

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "formats_abi.h"
 
@@ -172,14 +173,39 @@ struct Kernels {
   int64_t (*multiply_registers)(int64_t rounds, float* out);
 };
 
-enum class Isa : int32_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Bf16 = 3, kNeon = 4 };
+enum class Isa : int32_t {
+  kPortable = 0,
+  kAvx2 = 1,
+  kAvx512 = 2,
+  kAvx512Bf16 = 3,
+  kNeon = 4,
+  kAmx = 5,
+  kTilesPortable = 6,
+  kTilesAvx512 = 7,
+};
+
+// Sets that machines have, better ones later; and those whose tiles are emulated, for tests.
+constexpr Isa kNativeIsas[] = {Isa::kPortable, Isa::kNeon,       Isa::kAvx2,
+                               Isa::kAvx512,   Isa::kAvx512Bf16, Isa::kAmx};
+constexpr Isa kEmulatedIsas[] = {Isa::kTilesPortable, Isa::kTilesAvx512};
 
 // Whether this machine and this build can run a set.
 bool supported(Isa isa);
-// The best supported set.
+// The best supported set that is not emulated.
 Isa best_isa();
 const char* isa_name(Isa isa);
 // The table of a set; throws std::invalid_argument with what is supported if it cannot run here.
 const Kernels& select_kernels(Isa isa);
+const Kernels& select_kernels(const std::string& name);
+// Products of tiles that this thread had emulated by a set; 0 of sets without.
+int64_t emulated_dots(Isa isa);
+
+// Whether the processor has tiles, and why they are not used; empty: they are. The kernel is asked
+// for its permission, once.
+struct AmxState {
+  bool present;
+  std::string refusal;
+};
+const AmxState& amx_state();
 
 }  // namespace monolane

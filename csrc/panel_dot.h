@@ -10,6 +10,7 @@
 // memory: of int4 12 and 1, of q4_k 12 and 8, of q6_k 28 and 5, of int8 0 and 1.
 #pragma once
 
+#include <bit>
 #include <utility>
 
 #include "multiply.h"
@@ -52,6 +53,8 @@ struct PanelDot {
   static constexpr int64_t kSuperBytes = kPanelRows * kPlanes.super * (kMinima ? 2 : 1);
   static constexpr int64_t kRecord = record_groups(kFormat);  // groups of a whole record
   static_assert(kSuperGroups == 1 || kSuperGroups % kRecord == 0);
+  static constexpr int64_t kSuperColumnsBytes =  // of a panel, 256 columns
+      kSuperBytes + kSuper / kGroup * kGroupBytes;
 
   // What a unit brings to a group beside its codes.
   struct Scales {
@@ -117,6 +120,40 @@ struct PanelDot {
 #endif
   }
 
+  static Floats add_sum(const Scales& w, const TokenGroup& x, Ints sum, Floats acc) {
+    acc = fma(to_float(sum), mul(w.scales[0], splat(x.scale)), acc);
+    if constexpr (kMinima) acc = fma(w.minimum, splat(x.sum), acc);
+    return acc;
+  }
+
+  // Of columns 0..15 and 16..31, which have a scale each.
+  static Floats add_halves(const Scales& w, const TokenGroup& x, Ints first, Ints second,
+                           Floats acc) {
+    const Floats both = fma(to_float(first), w.scales[0], mul(to_float(second), w.scales[1]));
+    return fma(both, splat(x.scale), acc);
+  }
+
+  // Group g of a record of `groups` for products of tiles: its codes as signed numbers, a vector of
+  // four columns at codes[c / 4] + 4 times the unit's first row, and what it brings beside them.
+  static Scales bring_group(const char* record, int64_t groups, int unit, int64_t g,
+                            const Floats (&supers)[2], int8_t (*codes)[kPanelRows * 4]) {
+    const char* low = record + g * kPanelRows * kPlanes.low + unit * kElements * 4;
+    const char* rest = record + groups * kPanelRows * kPlanes.low;
+    const char* high = rest + g * kPanelRows * kPlanes.high + unit * kElements * 4;
+    each<kQuads / 2>([&](auto quad) MONOLANE_INLINE {
+      Bytes two[2];
+      load_two<quad>(low, high, two);
+      for (int half = 0; half < 2; ++half) {
+        typedef uint8_t Codes __attribute__((vector_size(sizeof(Bytes))));
+        const Codes signed_codes =
+            std::bit_cast<Codes>(two[half]) - static_cast<uint8_t>(kPlanes.bias);
+        std::memcpy(codes[quad + half * (kQuads / 2)] + unit * kElements * 4, &signed_codes,
+                    sizeof signed_codes);
+      }
+    });
+    return scales(rest + groups * kPanelRows * kPlanes.high, groups, unit, g, supers);
+  }
+
  private:
   static const TokenGroup& token(const char* x, int64_t stride, int t) {
     return *reinterpret_cast<const TokenGroup*>(x + t * stride);
@@ -147,19 +184,6 @@ struct PanelDot {
       found.minimum = load(reinterpret_cast<const F16*>(minimum) + unit * kElements);
     }
     return found;
-  }
-
-  static Floats add_sum(const Scales& w, const TokenGroup& x, Ints sum, Floats acc) {
-    acc = fma(to_float(sum), mul(w.scales[0], splat(x.scale)), acc);
-    if constexpr (kMinima) acc = fma(w.minimum, splat(x.sum), acc);
-    return acc;
-  }
-
-  // Of columns 0..15 and 16..31, which have a scale each.
-  static Floats add_halves(const Scales& w, const TokenGroup& x, Ints first, Ints second,
-                           Floats acc) {
-    const Floats both = fma(to_float(first), w.scales[0], mul(to_float(second), w.scales[1]));
-    return fma(both, splat(x.scale), acc);
   }
 
   static Ints start(const TokenGroup& x) {

@@ -5,7 +5,7 @@
 
 #include "half.h"
 
-namespace monolane::portable {
+namespace monolane::MONOLANE_ISA {
 
 typedef float Floats __attribute__((vector_size(16)));
 typedef int32_t Ints __attribute__((vector_size(16)));
@@ -123,4 +123,4 @@ static inline Floats to_float(Ints x) { return __builtin_convertvector(x, Floats
 
 static inline void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
 
-}  // namespace monolane::portable
+}  // namespace monolane::MONOLANE_ISA

@@ -3,6 +3,7 @@
 import pytest
 
 from monolane import cuda
+from monolane._core import kernels
 from monolane.cli._doctor import Finding, examine
 from monolane.cuda import GpuInfo, Lack, Machine
 from monolane.errors import MissingExtraError
@@ -45,3 +46,20 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found = findings(monkeypatch, Machine((13, 0), H200, ()))
     assert found[-1].value == "no compiler (NVRTC)"
     assert found[-1].mend == "pip install 'monolane[cuda]'"
+
+
+@pytest.mark.parametrize(
+    ("present", "refusal", "said"),
+    [
+        (False, "the processor has none", []),
+        (True, "", []),
+        (True, "the kernel refuses them", ["AMX is not used: the kernel refuses them"]),
+    ],
+)
+def test_tiles_that_are_there_and_not_used(
+    monkeypatch: pytest.MonkeyPatch, present: bool, refusal: str, said: list[str]
+) -> None:
+    monkeypatch.setattr(kernels, "amx", lambda: (present, refusal))
+    found = [x for x in examine() if x.name == "cpu tiles"]
+    assert [x.value for x in found] == said
+    assert all(x.state == "missing" for x in found)  # the AVX-512 set runs: nothing is broken

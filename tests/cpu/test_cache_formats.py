@@ -20,7 +20,7 @@ from .test_executor import random_weights
 
 CODES = ("int8", "int4")
 # Sets that multiply codes as integers; the others widen them.
-IN_WORDS = [x for x in kernels.supported() if x.startswith("avx512")]
+IN_WORDS = [x for x in kernels.supported() if x.startswith(("avx512", "amx"))]
 Rows = np.ndarray
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from monolane._core import kernels
 
 ISAS = kernels.supported()
-LANES = {"portable": 4, "neon": 4, "avx2": 8, "avx512": 16, "avx512bf16": 16}
+LANES = {"portable": 4, "neon": 4, "avx2": 8, "avx512": 16, "avx512bf16": 16, "amx": 16}
 DTYPES = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
 PAIRS = [
     ("f32", "f32"),
@@ -453,7 +453,11 @@ def test_weights_that_no_scale_fits_are_refused(bad):
 def test_this_machine_forces_all_that_it_has():
     flags = set(Path("/proc/cpuinfo").read_text().split())
     if {"avx512_bf16", "avx512_vnni", "avx512bw", "avx512dq", "avx512vl"} <= flags:
-        assert ISAS == ["portable", "avx2", "avx512", "avx512bf16"]
+        assert ISAS[:4] == ["portable", "avx2", "avx512", "avx512bf16"]
+        assert kernels.emulated() == ["tiles_portable", "tiles_avx512"]
+    present, refusal = kernels.amx()
+    assert present == ({"amx_tile", "amx_int8"} <= flags) or refusal  # a kernel may hide the flags
+    assert ("amx" in ISAS) == (present and not refusal)
     assert "portable" in ISAS
     assert kernels.best() in ISAS
 
@@ -466,7 +470,10 @@ SCALES = np.zeros((4, 2), np.uint16)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"isa": "sse9"}, "expected one of portable, avx2"),
+        (
+            {"isa": "sse9"},
+            "expected an instruction set .* \\(portable, .*tiles_portable.*, got sse9",
+        ),
         ({"fmt": "f64"}, "expected one of f32, bf16, f16, i8, i4, q8_0, .*, got f64"),
         ({"activation": "f64"}, "expected f32, bf16 or i8, got f64"),
         ({"activation": "i8"}, "expected f32 activations for f32"),

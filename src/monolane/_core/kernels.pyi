@@ -1,5 +1,5 @@
 """
-The CPU kernels one by one, for tests and benchmarks. `isa` names an instruction set of supported(); formats are the short names of monolane.model's table; rows of weights are uint8 [R, bytes], panels of 16 rows uint8 [R / 16, bytes], scales float16 bits [R, K / 32].
+The CPU kernels one by one, for tests and benchmarks. `isa` names an instruction set of supported() or emulated(); formats are the short names of monolane.model's table; rows of weights are uint8 [R, bytes], panels of 16 rows uint8 [R / 16, bytes], scales float16 bits [R, K / 32].
 """
 
 from typing import Annotated
@@ -10,6 +10,21 @@ from numpy.typing import NDArray
 
 def supported() -> list[str]:
     """Names of the instruction sets of this machine and build."""
+
+def emulated() -> list[str]:
+    """
+    Names of the sets whose tiles are emulated: slow, for tests, never chosen by default.
+    """
+
+def emulated_dots(isa: str) -> int:
+    """
+    How many products of tiles this thread had emulated by one of emulated().
+    """
+
+def amx() -> tuple:
+    """
+    Whether the processor has AMX tiles, and why they are not used: empty where they are.
+    """
 
 def best() -> str:
     """The set that the engine uses by default."""

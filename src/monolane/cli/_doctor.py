@@ -117,6 +117,9 @@ def _backends(model: str, dtype: str) -> Iterator[Finding]:
 
     sets = ", ".join(kernels.supported())
     yield Finding("backends", "cpu", "ok", f"{kernels.best()} of {sets}; {_cores()} workers")
+    present, refusal = kernels.amx()
+    if present and refusal:
+        yield Finding("backends", "cpu tiles", "missing", f"AMX is not used: {refusal}")
     yield Finding("backends", "reference", "ok", "NumPy, float32: the oracle, slow")
     yield from _cuda(model, dtype)
 
@@ -206,7 +209,18 @@ def _variables() -> Iterator[Finding]:
 
 def _cpu() -> tuple[str, list[str]]:
     """Return the processor's name and the vector extensions that kernels may use."""
-    known = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "asimd")
+    known = (
+        "avx2",
+        "fma",
+        "f16c",
+        "avx512f",
+        "avx512_bf16",
+        "avx512_vnni",
+        "amx_tile",
+        "amx_int8",
+        "amx_bf16",
+        "asimd",
+    )
     name, flags = platform.processor() or platform.machine(), set[str]()
     info = Path("/proc/cpuinfo")
     for line in info.read_text().splitlines() if info.is_file() else []:

@@ -394,9 +394,9 @@ def _check_ranks(ranks: int, weights: Weights, addresses: RankAddresses | None) 
 
 
 def _find_isa(name: str | None) -> str:
-    known = kernels.supported()
     if name is None:
         return kernels.best()
+    known = [*kernels.supported(), *kernels.emulated()]
     if name not in known:
         raise BackendError(f"isa: expected one of {', '.join(known)}, got {name!r}")
     return name

@@ -1,0 +1,56 @@
+// The product of panels by tiles, into the namespace MONOLANE_ISA, over the vectors of the set
+// MONOLANE_BASE, which computes all other products. Compiled with AMX, and twice with the emulator:
+// with AVX-512, the same kernel but for the tiles, and portably, for any machine.
+#include "tile_kernels.h"
+
+#include "tile_dot.h"
+
+namespace monolane::MONOLANE_BASE {
+extern const Kernels kKernels;
+}
+
+namespace monolane::MONOLANE_ISA {
+
+template <Format kFormat>
+static void multiply_format(const Matrix& w, int64_t row_begin, int64_t row_end, const void* packed,
+                            int64_t width, Output out) {
+  const PanelDot<kFormat> dot(w);
+  const char* tokens = static_cast<const char*>(packed);
+  if (width < kTileRows) {
+    return multiply_tiles<PanelDot<kFormat>, kTileRows / 2>(dot, row_begin, row_end, tokens, width,
+                                                            out);
+  }
+  multiply_tiles<PanelDot<kFormat>, kTileRows>(dot, row_begin, row_end, tokens, width, out);
+}
+
+static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activation kind,
+                     const void* packed, int64_t width, float* y, int64_t y_stride) {
+  const auto run = [&](auto format) {
+    multiply_format<format>(w, row_begin, row_end, packed, width, {y, y_stride});
+  };
+  const auto base = [&] {
+    MONOLANE_BASE::kKernels.multiply(w, row_begin, row_end, kind, packed, width, y, y_stride);
+  };
+  if (width < kTileTokens || row_begin >= row_end) return base();
+#define MONOLANE_CASE(format) \
+  case Format::format:        \
+    return run(std::integral_constant<Format, Format::format>())
+  switch (w.format) {
+    MONOLANE_CASE(kQ80p);
+    MONOLANE_CASE(kQ40p);
+    MONOLANE_CASE(kQ41p);
+    MONOLANE_CASE(kQ50p);
+    MONOLANE_CASE(kQ51p);
+    MONOLANE_CASE(kQ4Kp);
+    MONOLANE_CASE(kQ5Kp);
+    MONOLANE_CASE(kQ6Kp);
+    MONOLANE_CASE(kMxfp4p);
+    default:
+      return base();
+  }
+}
+
+extern const TileKernels kTileKernels;
+const TileKernels kTileKernels = {.multiply = multiply, .emulated_dots = Tiles::emulated_dots};
+
+}  // namespace monolane::MONOLANE_ISA

@@ -1,0 +1,15 @@
+// What tiles (tiles.h) bring to another instruction set: one product. dispatch.cpp makes a table of
+// it and of that set's other functions; a table made here would be made when the program is loaded,
+// with the instructions of this set, on any machine.
+#pragma once
+
+#include "kernels.h"
+
+namespace monolane {
+
+struct TileKernels {
+  decltype(Kernels::multiply) multiply;
+  int64_t (*emulated_dots)();  // of tiles, by this thread so far; 0 where they are the processor's
+};
+
+}  // namespace monolane

@@ -1,0 +1,112 @@
+"""Products by tiles: emulated on every machine, by the processor's own where there are some.
+
+The kernel is one source (csrc/tile_dot.h); each set is held to the vectors of the set beneath it,
+bit by bit. That set's own products are proven in test_kernels.py and test_blocks.py.
+"""
+
+import functools
+
+import numpy as np
+import pytest
+from blocks import BLOCKS, random_blocks
+
+from monolane._core import kernels
+from monolane.cpu import CpuExecutor
+
+from .test_conversion import make_weights
+
+BASES = {"tiles_portable": "portable", "tiles_avx512": "avx512", "amx": "avx512bf16"}
+WIDTHS = (1, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64)
+every_set = pytest.mark.parametrize("isa", [*kernels.emulated(), "amx"])
+every_format = pytest.mark.parametrize("name", ["i8", "i4", *BLOCKS])
+
+
+@pytest.fixture(autouse=True)
+def _where_the_processor_has_tiles(isa: str) -> None:
+    if isa == "amx" and isa not in kernels.supported():
+        pytest.skip(f"no AMX: {kernels.amx()[1]}")
+
+
+@functools.cache
+def panels(name: str, rows: int, cols: int) -> tuple[str, np.ndarray]:
+    rng = np.random.default_rng(cols)
+    if name not in ("i8", "i4"):
+        return kernels.repack(name, random_blocks(rng, name, (rows, cols)).data, None, cols)
+    plain = (rng.standard_normal((rows, cols)) * 0.05).astype(np.float32)
+    values, scales = kernels.quantize(name, "f32", plain.view(np.uint8))
+    return kernels.repack(name, values, scales, cols)
+
+
+def multiply(
+    isa: str, of: tuple[str, np.ndarray], x: np.ndarray, begin: int, end: int
+) -> np.ndarray:
+    return kernels.multiply(isa, *of, None, "i8", x, begin, end)
+
+
+@every_set
+@every_format
+def test_the_bits_of_vectors(isa: str, name: str) -> None:
+    # Columns that end within a block of 256 and with it, in a record of one group and of four;
+    # rows of more than one block of panels, from and to the middle of one, and of one panel.
+    for cols in (256, 1024) if name.endswith("_k") else (32, 160, 256, 1184):
+        of = panels(name, 90, cols)
+        x = np.random.default_rng(1).standard_normal((64, cols)).astype(np.float32)
+        for begin, end in ((0, 90), (13, 83), (35, 36), (16, 32)):
+            wanted = multiply(BASES[isa], of, x, begin, end)
+            for width in WIDTHS:
+                found = multiply(isa, of, x[:width].copy(), begin, end)
+                np.testing.assert_array_equal(found, wanted[:width])
+
+
+@every_set
+@pytest.mark.parametrize(("name", "low", "high"), [("i8", 0x80, 0x7F), ("i4", 0x00, 0xFF)])
+def test_extremes_are_summed_exactly(isa: str, name: str, low: int, high: int) -> None:
+    size = 384 if name == "i8" else 192
+    values = np.repeat(np.array([[low], [high]], np.uint8), size, axis=1)
+    scales = np.full((2, 12), np.float16(1).view(np.uint16))
+    x = np.repeat(np.float32([[127], [-127]]), 384, axis=1).repeat(9, axis=0)
+    codes = {0x80: -128, 0x7F: 127, 0x00: -8, 0xFF: 7}
+    wanted = x @ np.full((384, 2), (codes[low], codes[high]), np.float32)
+    np.testing.assert_array_equal(
+        multiply(isa, kernels.repack(name, values, scales, 384), x, 0, 2), wanted
+    )
+
+
+@every_set
+def test_what_is_no_number_stays_with_its_token(isa: str) -> None:
+    x = np.ones((20, 160), np.float32)
+    x[3, 7], x[17, 150] = np.nan, np.inf
+    found = multiply(isa, panels("i8", 90, 160), x, 0, 90)
+    assert np.isnan(found).all(axis=1).nonzero()[0].tolist() == [3, 17]
+    assert np.isnan(found).any(axis=1).sum() == 2
+
+
+@pytest.mark.parametrize("isa", kernels.emulated())
+@every_format
+def test_as_many_products_of_tiles_as_docs_say(isa: str, name: str) -> None:
+    """For 16 rows one a group (of 16 columns: with scales of their own), for up to 16 tokens.
+
+    So tiles are what multiplies, from 8 tokens on; up to 15 they come in eights.
+    """
+    of, x = panels(name, 90, 1024), np.ones((64, 1024), np.float32)
+    sums = 1024 // (16 if name == "q6_k" else 32)
+    for width, tiles in {1: 0, 7: 0, 8: 1, 9: 2, 15: 2, 16: 1, 17: 2, 32: 2, 33: 3, 64: 4}.items():
+        before = kernels.emulated_dots(isa)
+        multiply(isa, of, x[:width].copy(), 0, 90)
+        assert kernels.emulated_dots(isa) - before == 6 * sums * tiles
+
+
+@every_set
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_a_model_has_the_same_bits(isa: str, dtype: str) -> None:
+    """By three workers, each with tiles of its own, and in passes of any width."""
+    weights = make_weights("bfloat16")
+    ids = np.random.default_rng(3).integers(weights.config.vocab_size, size=90)
+
+    def run(name: str, *cuts: int) -> np.ndarray:
+        executor = CpuExecutor(weights, dtype, context=96, slots=1, workers=3, isa=name)
+        return np.concatenate([executor.logits(0, part) for part in np.split(ids, cuts)])
+
+    wanted = run(BASES[isa])
+    np.testing.assert_array_equal(run(isa), wanted)
+    np.testing.assert_array_equal(run(isa, 1, 2, 11, 19, 44), wanted)
