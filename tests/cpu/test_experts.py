@@ -35,6 +35,7 @@ from monolane.plan import PhaseKind, build, cpu, interpret, pass_cost, phase_cos
 from monolane.reference import ReferenceModel, choose_experts
 
 VOCAB, TOKENS = 61, 90  # beyond one pass
+DEFAULTS = (False, "softmax", False, 1, 1, 1, 1.0)  # between `normalised` and `shared`
 DENSE, MIXTURE = LayerConfig(NOW, NOW), LayerConfig(NOW, NOW, experts=True)
 IDS = np.random.default_rng(1).integers(VOCAB, size=TOKENS)
 Make = Callable[[Role, tuple[int, ...]], Matrix]
@@ -108,6 +109,9 @@ CASES = {
         attention_sinks=True,
         activation="clamped_swiglu",
         layers=(replace(MIXTURE, window=7), MIXTURE),
+    ),
+    "a gate on what all share": config_of(
+        Experts(6, 2, 52, False, shared=28, shared_expert_gate=True), qkv_bias=True
     ),
     "no norm before": config_of(Experts(4, 2, 52, True), norm_before=False, norm_after=True),
 }
@@ -250,6 +254,7 @@ def test_experts_of_a_layer_are_stored_in_one_way(tmp_path: Any) -> None:
         ((0, 1, 8, True), "experts: expected 1 to 4096 in a layer, got 0"),
         ((4, 5, 8, True), "experts: expected 1 to 4 chosen for a token"),
         ((4, 0, 8, True), "experts: expected 1 to 4 chosen for a token"),
+        ((4, 2, 8, True, *DEFAULTS, 0, True), "experts: expected a shared width of 1 and more"),
     ],
 )
 def test_sizes_that_make_no_sense(values: Any, message: str) -> None:
@@ -272,9 +277,10 @@ def test_a_router_s_bias_decides() -> None:
     np.testing.assert_array_equal(load(weights, 2, "float32").logits(0, IDS.tolist()), both)
 
 
+@pytest.mark.parametrize("case", ["normalised", "a gate on what all share"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_interpreted_plan_computes_the_same(seed: int) -> None:
-    weights = weights_of(CASES["normalised"])
+def test_the_interpreted_plan_computes_the_same(seed: int, case: str) -> None:
+    weights = weights_of(CASES[case])
     plan = build(weights.config, replace(cpu(3), chunk=4), "float32", context=40, max_width=8)
     ids = IDS[:8].tolist()
     found = interpret(plan, weights, [ids[:5], ids[5:]], seed=seed)

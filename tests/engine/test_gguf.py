@@ -55,6 +55,12 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "Qwen3": ("Qwen3", "qwen3", {"head_dim": 12}),
     "SmolLM3": ("SmolLM3", "smollm3", {"num_hidden_layers": 5, "use_sliding_window": False}),
     "Mixtral": ("Mixtral", "llama", {"num_local_experts": 5, "num_experts_per_tok": 3}),
+    "Qwen2-MoE": (
+        "Qwen2Moe",
+        "qwen2moe",
+        {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 48}
+        | {"shared_expert_intermediate_size": 80},
+    ),
     "Qwen3-MoE": (
         "Qwen3Moe",
         "qwen3moe",
@@ -155,8 +161,11 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         latent = architecture == "deepseek2"
         said["expert_count"] = config.n_routed_experts if latent else config.num_experts
         said["expert_used_count"] = config.num_experts_per_tok
-    if architecture == "qwen3moe":
+    if architecture in ("qwen2moe", "qwen3moe"):
         said["expert_feed_forward_length"] = config.moe_intermediate_size
+    if architecture == "qwen2moe":
+        shared = config.shared_expert_intermediate_size
+        said["expert_shared_feed_forward_length"] = shared
     if architecture == "gpt-oss":
         said["expert_feed_forward_length"] = config.intermediate_size
         said["attention.sliding_window"] = config.sliding_window

@@ -404,6 +404,9 @@ def _checked_gguf(model: GgufModel, spec: TensorSpec) -> "Array | Blocks":
     shapes = [spec.shape]
     if spec.role in (Role.K_UP, Role.V_UP):
         shapes.append((spec.shape[0] * spec.shape[1], spec.shape[2]))
+    # As a matrix of one row, or without its axis: llama.cpp's converters of several ages.
+    if spec.role is Role.SHARED_EXPERT_GATE:
+        shapes.append((1, *spec.shape))
     if found.shape not in shapes:
         raise CheckpointError(
             f"{at}: expected shape {list(spec.shape)} from the metadata, got {list(found.shape)}"
