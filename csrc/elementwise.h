@@ -9,6 +9,9 @@ void add_to(float* x, const float* y, int64_t count);
 void add_scaled_to(float* x, const float* y, float scale, int64_t count);
 void scale_by(float* x, float scale, int64_t count);
 
+// The sum of x[i] * y[i], in 16 strands that are added up at last: the same bits everywhere.
+float dot(const float* x, const float* y, int64_t count);
+
 // y [T, count] += bias [count], or nothing where there is none.
 void add_bias(float* y, const float* bias, int64_t width, int64_t count);
 

@@ -61,6 +61,7 @@ void Executor::run_expert_gate_up(Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = plan_.header;
   const LayerWeights& layer = weights_.layers[phase.layer];
   w.routing.choose(routed_->as<float>(), layer.router_correction, pass_.width);
+  w.routing.weigh_shared(w.normed->as<float>(), layer.shared_expert_gate, pass_.width);
   pack(w, phase, w.normed->as<float>(), h.hidden, 0, pass_.width);
   if (h.shared_inner > 0) shared_gate_up(w, phase);
   const PlanShare own = share(w, phase.matrices[0].share);  // UP has the same rows
@@ -151,7 +152,7 @@ void Executor::run_expert_down(Worker& w, const PlanPhase& phase) {
     float* y = w.product->as<float>();
     kernels_.multiply(matrix, 0, count, kind, packed, pass_.width, y, count);
     for (int64_t t = 0; t < pass_.width; ++t) {
-      add_scaled_to(out + t * hidden, y + t * count, 1.0f, count);
+      add_scaled_to(out + t * hidden, y + t * count, w.routing.shared(t), count);
     }
   }
   exchange_.wrote(w.index, out, count, pass_.width, hidden);

@@ -100,11 +100,12 @@ enum class WeightRole : int32_t {
   kSharedGate = 30,
   kSharedUp = 31,
   kSharedDown = 32,
-  kQDown = 33,
-  kKvDown = 34,
-  kKUp = 35,
-  kVUp = 36,
-  kKvUp = 37,
+  kSharedExpertGate = 33,
+  kQDown = 34,
+  kKvDown = 35,
+  kKUp = 36,
+  kVUp = 37,
+  kKvUp = 38,
 };
 
 enum class PlanHead : int32_t {

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "elementwise.h"
+
 namespace monolane {
 
 namespace {
@@ -34,7 +36,8 @@ Routing::Routing(const PlanHeader& plan)
       expert_(plan.max_width * chosen_),
       weight_(plan.max_width * chosen_),
       begin_(experts_ + 1),
-      uses_(plan.max_width * chosen_) {}
+      uses_(plan.max_width * chosen_),
+      shared_(plan.max_width, 1.0f) {}
 
 void Routing::choose(const float* logits, const float* correction, int64_t width) {
   for (int64_t t = 0; t < width; ++t) {
@@ -82,6 +85,12 @@ void Routing::choose_token(const float* logits, const float* correction, int32_t
   // Sigmoids may all be zero. Beside other sums 1e-20 is none, in float32.
   const float total = plan_.chosen_normalised ? served + 1e-20f : by_sigmoid ? 1.0f : all;
   for (float* w = weight - chosen_; w != weight; ++w) *w = *w / total * plan_.expert_scale;
+}
+
+void Routing::weigh_shared(const float* x, const float* gate, int64_t width) {
+  for (int64_t t = 0; t < width; ++t) {
+    shared_[t] = gate == nullptr ? 1.0f : sigmoid(dot(x + t * plan_.hidden, gate, plan_.hidden));
+  }
 }
 
 // Ranks the experts of all groups but the chosen ones behind everything.

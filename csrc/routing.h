@@ -30,6 +30,11 @@ class Routing {
   // `correction` [E], of the router, or null.
   void choose(const float* logits, const float* correction, int64_t width);
 
+  // How much of what all tokens share is added to each: all, or where there is a `gate` [D] the
+  // sigmoid of its product with what the router read, x [T, D].
+  void weigh_shared(const float* x, const float* gate, int64_t width);
+  float shared(int64_t token) const { return shared_[token]; }
+
   // The tokens that an expert serves, in ascending order.
   std::span<const Use> of(int64_t expert) const {
     return {uses_.data() + begin_[expert], uses_.data() + begin_[expert + 1]};
@@ -51,6 +56,7 @@ class Routing {
   std::vector<float> weight_;    // [T, k]
   std::vector<int32_t> begin_;   // [E + 1], of an expert's uses
   std::vector<Use> uses_;        // [T * k]
+  std::vector<float> shared_;    // [T]
 };
 
 }  // namespace monolane

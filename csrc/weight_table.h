@@ -73,6 +73,8 @@ struct WeightTable {
         return layer(index).router_bias;
       case WeightRole::kRouterCorrection:
         return layer(index).router_correction;
+      case WeightRole::kSharedExpertGate:
+        return layer(index).shared_expert_gate;
       case WeightRole::kExpertGateBias:
         return layer(index).expert_gate_bias;
       case WeightRole::kExpertUpBias:

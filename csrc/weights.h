@@ -65,6 +65,7 @@ struct LayerWeights {
   const float *router_bias, *expert_gate_bias, *expert_up_bias;  // [E], [E, X], [E, X]
   const float* expert_down_bias;                                 // [E, D]
   const float* router_correction;                                // [E]
+  const float* shared_expert_gate;                               // [D]
 };
 
 struct ModelWeights {

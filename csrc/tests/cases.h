@@ -167,6 +167,7 @@ class StoredWeights {
         w.shared_gate = matrix(WeightRole::kSharedGate);
         w.shared_up = matrix(WeightRole::kSharedUp);
         w.shared_down = matrix(WeightRole::kSharedDown);
+        w.shared_expert_gate = vector(WeightRole::kSharedExpertGate);
       }
     } else {
       w.gate = matrix(WeightRole::kGate);

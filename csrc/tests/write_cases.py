@@ -107,6 +107,7 @@ def models() -> tuple[ModelConfig, ...]:
                 chosen_groups=2,
                 group_best=2,
                 shared=32,
+                shared_expert_gate=True,
             ),
         ),
         _config(num_lanes=4, layers=mixed, head=Head.VOCAB_PARALLEL),

@@ -35,6 +35,7 @@ from monolane.plan import PhaseKind, build, cpu, interpret, pass_cost, phase_cos
 from monolane.reference import ReferenceModel, choose_experts
 
 VOCAB, TOKENS = 61, 90  # beyond one pass
+DEFAULTS = (False, "softmax", False, 1, 1, 1, 1.0)  # between `normalised` and `shared`
 DENSE, MIXTURE = LayerConfig(NOW, NOW), LayerConfig(NOW, NOW, experts=True)
 IDS = np.random.default_rng(1).integers(VOCAB, size=TOKENS)
 Make = Callable[[Role, tuple[int, ...]], Matrix]
@@ -109,6 +110,9 @@ CASES = {
         activation="clamped_swiglu",
         layers=(replace(MIXTURE, window=7), MIXTURE),
     ),
+    "a gate on what all share": config_of(
+        Experts(6, 2, 52, False, shared=28, shared_expert_gate=True), qkv_bias=True
+    ),
     "no norm before": config_of(Experts(4, 2, 52, True), norm_before=False, norm_after=True),
 }
 
@@ -128,10 +132,14 @@ def test_logits_are_the_oracle_s_whatever_the_workers(case: str) -> None:
         )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "int4"])
-def test_bits_depend_on_nothing_but_the_tokens(dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "shared"),
+    [*((x, 0) for x in ("float32", "bfloat16", "float16", "int8", "int4")), ("int8", 32)],
+)
+def test_bits_depend_on_nothing_but_the_tokens(dtype: str, shared: int) -> None:
     """One by one, in passes whose tokens choose differently, and by other workers."""
-    config = config_of(hidden_size=64, intermediate_size=96, experts=Experts(7, 3, 64, True))
+    experts = Experts(7, 3, 64, True, shared=shared, shared_expert_gate=shared > 0)
+    config = config_of(hidden_size=64, intermediate_size=96, experts=experts)
     weights = weights_of(config, ml_dtypes.bfloat16)
     executor = load(weights, 2, dtype)
     logits = executor.logits(0, IDS.tolist())
@@ -250,6 +258,7 @@ def test_experts_of_a_layer_are_stored_in_one_way(tmp_path: Any) -> None:
         ((0, 1, 8, True), "experts: expected 1 to 4096 in a layer, got 0"),
         ((4, 5, 8, True), "experts: expected 1 to 4 chosen for a token"),
         ((4, 0, 8, True), "experts: expected 1 to 4 chosen for a token"),
+        ((4, 2, 8, True, *DEFAULTS, 0, True), "experts: expected a shared width of 1 and more"),
     ],
 )
 def test_sizes_that_make_no_sense(values: Any, message: str) -> None:
@@ -272,9 +281,10 @@ def test_a_router_s_bias_decides() -> None:
     np.testing.assert_array_equal(load(weights, 2, "float32").logits(0, IDS.tolist()), both)
 
 
+@pytest.mark.parametrize("case", ["normalised", "a gate on what all share"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_interpreted_plan_computes_the_same(seed: int) -> None:
-    weights = weights_of(CASES["normalised"])
+def test_the_interpreted_plan_computes_the_same(seed: int, case: str) -> None:
+    weights = weights_of(CASES[case])
     plan = build(weights.config, replace(cpu(3), chunk=4), "float32", context=40, max_width=8)
     ids = IDS[:8].tolist()
     found = interpret(plan, weights, [ids[:5], ids[5:]], seed=seed)

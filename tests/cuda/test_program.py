@@ -294,6 +294,7 @@ def test_every_field_is_computed_or_refused() -> None:
         ("gemma3_text", "local_rotary"),
         ("gpt_oss", "out_bias"),
         ("mixtral", "experts"),
+        ("qwen2_moe", "experts"),
         ("qwen3_moe", "experts"),
         ("deepseek_v2", "latent"),
         ("deepseek_v3", "latent"),

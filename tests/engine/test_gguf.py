@@ -55,6 +55,12 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "Qwen3": ("Qwen3", "qwen3", {"head_dim": 12}),
     "SmolLM3": ("SmolLM3", "smollm3", {"num_hidden_layers": 5, "use_sliding_window": False}),
     "Mixtral": ("Mixtral", "llama", {"num_local_experts": 5, "num_experts_per_tok": 3}),
+    "Qwen2-MoE": (
+        "Qwen2Moe",
+        "qwen2moe",
+        {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 48}
+        | {"shared_expert_intermediate_size": 80},
+    ),
     "Qwen3-MoE": (
         "Qwen3Moe",
         "qwen3moe",
@@ -155,8 +161,11 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         latent = architecture == "deepseek2"
         said["expert_count"] = config.n_routed_experts if latent else config.num_experts
         said["expert_used_count"] = config.num_experts_per_tok
-    if architecture == "qwen3moe":
+    if architecture in ("qwen2moe", "qwen3moe"):
         said["expert_feed_forward_length"] = config.moe_intermediate_size
+    if architecture == "qwen2moe":
+        shared = config.shared_expert_intermediate_size
+        said["expert_shared_feed_forward_length"] = shared
     if architecture == "gpt-oss":
         said["expert_feed_forward_length"] = config.intermediate_size
         said["attention.sliding_window"] = config.sliding_window
@@ -451,6 +460,26 @@ def test_keys_and_values_beside_their_joined_form_are_those_read(
         path = write_gguf(tmp_path / f"{both}.gguf", said, stored)
         with Engine.load(path, "cpu", **{} if kind else {"dtype": "float32"}) as engine:
             logits[both] = engine.logits(list(range(3, 23)))
+    np.testing.assert_array_equal(logits[True], logits[False])
+    assert logits[True].std() > 0.5
+
+
+def test_a_shared_expert_s_gate_is_a_vector_or_a_row(write_gguf: Write, tmp_path: Path) -> None:
+    """Older converters drop the row's axis; older files do not say widths that others imply."""
+    kind, architecture, changes = CASES["Qwen2-MoE"]
+    implied = {"moe_intermediate_size": 96 // 3, "shared_expert_intermediate_size": 96}
+    model = random_model(kind, **changes | implied)
+    said, logits = metadata(model.config, architecture), {}
+    for old in (False, True):
+        stored = tensors(model, architecture)
+        gate = stored["blk.1.ffn_gate_inp_shexp.weight"]
+        assert gate.shape == (1, 64)
+        if old:
+            for name in [name for name in stored if "_inp_shexp" in name]:
+                stored[name] = stored[name][0]
+            said = {key: x for key, x in said.items() if "expert_" not in key or "count" in key}
+        with Engine.load(write_gguf(tmp_path / f"{old}.gguf", said, stored), "cpu") as engine:
+            logits[old] = engine.logits(list(range(3, 23)))
     np.testing.assert_array_equal(logits[True], logits[False])
     assert logits[True].std() > 0.5
 

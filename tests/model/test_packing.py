@@ -75,7 +75,7 @@ def test_schemes_that_do_not_map_exactly(scheme: Any, message: str) -> None:
     assert UNQUANTISED in str(caught.value) or any(x in str(caught.value) for x in objects)
 
 
-@pytest.mark.parametrize("method", ["fp8", "fbgemm_fp8"])
+@pytest.mark.parametrize("method", ["fbgemm_fp8"])
 def test_small_floats_name_what_there_is_instead(method: str) -> None:
     # DeepSeek-V3's weights were published in no other way.
     with pytest.raises(ConfigError, match="8-bit floats; take a copy in BF16 or a .gguf file of"):

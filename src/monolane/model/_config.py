@@ -185,7 +185,8 @@ class ModelConfig:
         if mixture is not None:
             mlps += mixtures * mixture.count * (3 * mixture.inner + 1) * d
             mlps += mixtures * mixture.biases * mixture.count * (2 * mixture.inner + d + 1)
-            mlps += mixtures * (3 * mixture.shared * d + mixture.corrected * mixture.count)
+            mlps += mixtures * (3 * mixture.shared + mixture.shared_expert_gate) * d
+            mlps += mixtures * mixture.corrected * mixture.count
         layers = self.num_layers * (attention + norms) + mlps
         head = 0 if self.tie_embeddings else self.vocab_size * self.head_inputs
         return self.vocab_size * d + layers + final_norm + head

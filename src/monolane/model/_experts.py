@@ -16,6 +16,8 @@ groups      experts are so many groups of consecutive ones. ``chosen_groups`` of
             equal groups, too, the first wins
 scale       the weights are multiplied by it at last
 shared      inner width of one more MLP, of all tokens, whose output is added behind the experts'
+shared_expert_gate
+            its output is multiplied by sigmoid(g . x) first, x what the router reads and g a row
 """
 
 from dataclasses import dataclass
@@ -44,6 +46,7 @@ class Experts:
     group_best: int = 1
     scale: float = 1.0
     shared: int = 0  # 0: there is none
+    shared_expert_gate: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MAX_EXPERTS:
@@ -59,6 +62,11 @@ class Experts:
         if not 0 <= self.shared <= MAX_SIZE:
             raise ConfigError(
                 f"experts: expected a shared width of 0 to {MAX_SIZE}, got {self.shared}"
+            )
+        if self.shared_expert_gate and not self.shared:
+            raise ConfigError(
+                "experts: expected a shared width of 1 and more where what is shared has a gate, "
+                "got 0"
             )
 
     def _check_groups(self) -> None:

@@ -47,6 +47,7 @@ class Role(StrEnum):
     SHARED_GATE = "shared_gate"  # [1, Xs, D], Xs the width that a mixture's tokens share
     SHARED_UP = "shared_up"  # [1, Xs, D]
     SHARED_DOWN = "shared_down"  # [1, D, Xs]
+    SHARED_EXPERT_GATE = "shared_expert_gate"  # [1, D]: one row, of how much of it is added
     # Where attention is latent, see _latent.py. Q is there too, [1, H*h, Q or D].
     Q_DOWN = "q_down"  # [1, Q, D]
     KV_DOWN = "kv_down"  # [1, R + r, D]
@@ -72,6 +73,7 @@ VECTORS = frozenset(
         Role.EXPERT_UP_BIAS,
         Role.EXPERT_DOWN_BIAS,
         Role.ROUTER_CORRECTION,
+        Role.SHARED_EXPERT_GATE,
     )
 )
 
@@ -160,6 +162,7 @@ def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tupl
         Role.SHARED_GATE: (1, shared, d),
         Role.SHARED_UP: (1, shared, d),
         Role.SHARED_DOWN: (1, d, shared),
+        Role.SHARED_EXPERT_GATE: (1, d),
         Role.FINAL_NORM: (lanes if config.final_norm_per_lane else 1, d),
         Role.HEAD: (head_lanes, config.vocab_size // head_lanes, config.head_inputs),
     }
@@ -228,6 +231,7 @@ def layer_roles(config: ModelConfig, layer: int = 0) -> tuple[Role, ...]:
         Role.SHARED_GATE: shared,
         Role.SHARED_UP: shared,
         Role.SHARED_DOWN: shared,
+        Role.SHARED_EXPERT_GATE: experts is not None and experts.shared_expert_gate,
         Role.POST_MLP_NORM: config.norm_after,
     }
     return tuple(role for role, is_there in there.items() if is_there)

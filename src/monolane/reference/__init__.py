@@ -23,6 +23,7 @@ from monolane.reference._operations import (
     reduce,
     rms_norm,
     rotate,
+    sigmoid,
     silu,
     softmax,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "reduce",
     "rms_norm",
     "rotate",
+    "sigmoid",
     "silu",
     "softmax",
 ]

@@ -18,6 +18,7 @@ from monolane.reference._operations import (
     reduce,
     rms_norm,
     rotate,
+    sigmoid,
 )
 
 Layer = dict[Role, Floats]
@@ -190,7 +191,10 @@ class ReferenceModel:
             if mine.size:
                 y_1TD[:, mine] += weights_T[mine, None] * self._expert(i, expert, x_1TD[:, mine])
         if self.config.experts.shared:
-            y_1TD += self._mlp(layer, x_1TD, _SHARED_ROLES)
+            shared_1TD = self._mlp(layer, x_1TD, _SHARED_ROLES)
+            if (gate_1D := layer.get(Role.SHARED_EXPERT_GATE)) is not None:
+                shared_1TD *= sigmoid(linear(x_1TD, gate_1D[:, None]))
+            y_1TD += shared_1TD
         return y_1TD
 
     def _head(self, x_LTD: Floats) -> Floats:

@@ -33,6 +33,7 @@ from monolane.model.families.mistral import MISTRAL
 from monolane.model.families.mixtral import MIXTRAL
 from monolane.model.families.olmo2 import OLMO2
 from monolane.model.families.qwen2 import QWEN2
+from monolane.model.families.qwen2_moe import QWEN2_MOE
 from monolane.model.families.qwen3 import QWEN3
 from monolane.model.families.qwen3_moe import QWEN3_MOE
 from monolane.model.families.smollm3 import SMOLLM3
@@ -43,6 +44,7 @@ FAMILIES = (
     MISTRAL,
     MIXTRAL,
     QWEN2,
+    QWEN2_MOE,
     QWEN3,
     QWEN3_MOE,
     SMOLLM3,
@@ -65,7 +67,6 @@ _REFUSED = {
     "gemma": "Gemma 3 is read, the first one is not yet",
     "gemma2": "it caps scores and logits, which no executor does",
     "olmo": "its norms have no scales",
-    "qwen2_moe": "what its tokens share has a gate, which no executor has yet",
     "deepseek_v32": "it chooses the keys that it attends to, which no executor does yet",
 }
 

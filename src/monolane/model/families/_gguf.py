@@ -107,6 +107,7 @@ GGUF_NAMES = {
     Role.SHARED_GATE: "blk.{i}.ffn_gate_shexp.weight",
     Role.SHARED_UP: "blk.{i}.ffn_up_shexp.weight",
     Role.SHARED_DOWN: "blk.{i}.ffn_down_shexp.weight",
+    Role.SHARED_EXPERT_GATE: "blk.{i}.ffn_gate_inp_shexp.weight",
     Role.Q_DOWN: "blk.{i}.attn_q_a.weight",
     Role.KV_DOWN: "blk.{i}.attn_kv_a_mqa.weight",
     Role.K_UP: "blk.{i}.attn_k_b.weight",

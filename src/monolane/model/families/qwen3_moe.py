@@ -17,7 +17,7 @@ from monolane.model.families.llama import read_layers, render_as
 from monolane.model.families.mistral import DEFAULT_WINDOW
 from monolane.model.families.qwen3 import QWEN3
 
-_ROUTED = {
+ROUTED = {
     Role.ROUTER: "model.layers.{i}.mlp.gate.weight",
     Role.EXPERT_GATE: "model.layers.{i}.mlp.experts.{e}.gate_proj.weight",
     Role.EXPERT_UP: "model.layers.{i}.mlp.experts.{e}.up_proj.weight",
@@ -28,18 +28,20 @@ _ROUTED = {
 def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
     there = fields.flag("use_sliding_window", False)
     plain = read_layers(fields, fields.size("sliding_window", DEFAULT_WINDOW) if there else None)
-    mixtures = _mixtures(fields)
+    mixtures = mixtures_of(fields)
     return tuple(replace(layer, experts=i in mixtures) for i, layer in enumerate(plain))
 
 
-def _mixtures(fields: Fields) -> set[int]:
+def mixtures_of(fields: Fields) -> set[int]:
+    """Return the layers that are mixtures."""
     count, step = layer_count(fields), fields.size("decoder_sparse_step", 1)
     dense = fields.layer_ids("mlp_only_layers", count) or set()
     return {i for i in range(count) if (i + 1) % step == 0} - dense
 
 
-def _experts(fields: Fields) -> Experts | None:
-    if not _mixtures(fields):
+def read_experts(fields: Fields) -> Experts | None:
+    """Return the sizes of the mixtures, by what Qwen calls them; None where there are none."""
+    if not mixtures_of(fields):
         return None
     return Experts(
         # Transformers 5 may write the second name.
@@ -50,10 +52,10 @@ def _experts(fields: Fields) -> Experts | None:
     )
 
 
-def _render(config: ModelConfig) -> dict[str, Any]:
-    said = render_as("Qwen3Moe", "qwen3_moe")(config)
+def render_mixtures(config: ModelConfig) -> dict[str, Any]:
+    """Return what a config.json says of the mixtures."""
     dense = [i for i, layer in enumerate(config.layers) if not layer.experts]
-    said |= {"decoder_sparse_step": 1, "mlp_only_layers": dense}
+    said: dict[str, Any] = {"decoder_sparse_step": 1, "mlp_only_layers": dense}
     mixture = config.experts
     return (
         said
@@ -68,13 +70,17 @@ def _render(config: ModelConfig) -> dict[str, Any]:
     )
 
 
+def _render(config: ModelConfig) -> dict[str, Any]:
+    return render_as("Qwen3Moe", "qwen3_moe")(config) | render_mixtures(config)
+
+
 QWEN3_MOE = replace(
     QWEN3,
     name="qwen3_moe",
     model_types=("qwen3_moe",),
-    fields={**QWEN3.fields, "layers": _layers, "experts": _experts},
+    fields={**QWEN3.fields, "layers": _layers, "experts": read_experts},
     fixed={name: rule for name, rule in QWEN3.fixed.items() if name != "mlp_bias"},
-    names=lambda config: {**QWEN3.names(config), **_ROUTED},
+    names=lambda config: {**QWEN3.names(config), **ROUTED},
     render=_render,
     gguf=GgufSpelling(
         architecture="qwen3moe",

@@ -18,7 +18,7 @@ from monolane.plan._phase import Buffer, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Share
 from monolane.plan._worker import Worker
-from monolane.reference import GATES, choose_experts, linear
+from monolane.reference import GATES, choose_experts, linear, sigmoid
 
 _BIASES = {
     Role.EXPERT_GATE: Role.EXPERT_GATE_BIAS,
@@ -115,6 +115,9 @@ def _gate_up(worker: Worker, phase: Phase) -> None:
             begin = place * config.experts.inner
             where = slice(begin + rows.start, begin + rows.stop)
             worker.store(Buffer.HIDDEN, (0,), where, hidden[:, place])
+    gate = worker.run.layers[phase.layer].get(Role.SHARED_EXPERT_GATE)
+    if gate is not None:
+        worker.shared_weight = sigmoid(linear(x[None], gate[:, None])[0])
     for lane, rows in worker.pieces(phase.matrices[2]) if config.experts.shared else ():
         left, right = (
             worker.product(phase.layer, matrix, lane, rows, x) for matrix in phase.matrices[2:]
@@ -138,7 +141,8 @@ def _down(worker: Worker, phase: Phase) -> None:
             made = _product(worker, phase.layer, matrix.role, expert, rows, read)
             y[tokens] += worker.choice[tokens, expert][:, None] * made
         for every in shared:  # with the same rows
-            y += worker.product(phase.layer, every, lane, rows, both[:, own_columns:])
+            made = worker.product(phase.layer, every, lane, rows, both[:, own_columns:])
+            y += worker.shared_weight * made
         worker.store(Buffer.MLP_OUTPUT, (phase.writes[0].slot, lane), rows, y)
 
 
