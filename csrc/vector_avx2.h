@@ -107,28 +107,41 @@ static inline Ints splat(int32_t x) { return _mm256_set1_epi32(x); }
 // several can be added in 16 bits before they are widened (PanelDot::kPairSums).
 #define MONOLANE_PAIR_SUMS
 using Pair = __m256i;  // of 16-bit sums, of columns 0 and 1, 2 and 3 of each row
+// The same four bytes in every element.
+static inline Bytes splat_four(const int8_t* four) {
+  int32_t word;
+  std::memcpy(&word, four, sizeof word);
+  return _mm256_set1_epi32(word);
+}
 template <bool kBytes>
 struct Codes {
   Bytes unsigned_codes, sign;
+  Codes() = default;
   explicit Codes(Bytes codes) : unsigned_codes(codes) {
     if constexpr (kBytes) {
       sign = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
       unsigned_codes = _mm256_abs_epi8(sign);
     }
   }
-  Pair times(const int8_t* four) const {
-    int32_t word;
-    std::memcpy(&word, four, sizeof word);
-    __m256i x = _mm256_set1_epi32(word);
+  Pair times(Bytes x) const {
     if constexpr (kBytes) x = _mm256_sign_epi8(x, sign);
     return _mm256_maddubs_epi16(unsigned_codes, x);
   }
 };
-static inline Pair add_pairs(Pair a, Pair b) { return _mm256_add_epi16(a, b); }
+// Sums are fixed where they are made: gcc would make trees of several, and spill what waits.
+static inline Pair add_pairs(Pair a, Pair b) {
+  Pair sum = _mm256_add_epi16(a, b);
+  asm("" : "+x"(sum));
+  return sum;
+}
 static inline Ints widen_pairs(Pair pairs) {
   return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
-static inline Ints add_sums(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
+static inline Ints add_sums(Ints a, Ints b) {
+  Ints sum = _mm256_add_epi32(a, b);
+  asm("" : "+x"(sum));
+  return sum;
+}
 static inline Floats to_float(Ints x) { return _mm256_cvtepi32_ps(x); }
 
 // A group of 32 activations as int8 codes (pack.h).
