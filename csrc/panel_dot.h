@@ -41,10 +41,11 @@ struct PanelDot {
   static constexpr bool kExponents = kNumbers;                  // scales are powers of two
   static_assert(!kHalfScales || kPlanes.bias == 32);
 #ifdef MONOLANE_PAIR_SUMS
-  // Pairs of products whose sum fits 16 bits: 8 of codes up to 15, 4 up to 31, 2 up to 63.
-  static constexpr int kPairSums = kBytes ? 1 : kNumbers ? 4 : 8 >> kPlanes.high / 4;
+  // Pairs of products whose sum fits 16 bits: 8 of codes up to 15 (or nibbles of codes of 8 bits),
+  // 4 up to 31, 2 up to 63.
+  static constexpr int kPairSums = kNumbers ? 4 : 8 >> kPlanes.high / 4;
   static_assert(!kNumbers || kPairSums * 2 * 127 * 24 <= 32767);
-  static_assert(kBytes || kPairSums * 2 * 127 * ((16 << kPlanes.high / 4) - 1) <= 32767);
+  static_assert(kPairSums * 2 * 127 * ((16 << kPlanes.high / 4) - 1) <= 32767);
 #endif
   static constexpr int64_t kUnitBytes = kElements * 4;  // of a vector of codes
   static constexpr int64_t kSuperGroups = kSupers ? kSuper / kGroup : 1;
@@ -101,6 +102,13 @@ struct PanelDot {
       });
     } else {
       sum_pairs<U, T, 0, kQuads>(low, high, x, stride, sums);
+      if constexpr (kBytes) {
+        Ints more[U][T];
+        sum_pairs<U, T, 0, kQuads, 16>(low, high, x, stride, more);
+        each<U>([&](auto u) MONOLANE_INLINE {
+          each<T>([&](auto t) MONOLANE_INLINE { sums[u][t] = add_sums(sums[u][t], more[u][t]); });
+        });
+      }
       each<U>([&](auto u) MONOLANE_INLINE {
         const Scales w = scales(behind, groups, unit + u, g, supers[u]);
         each<T>([&](auto t) MONOLANE_INLINE {
@@ -194,33 +202,40 @@ struct PanelDot {
 #ifdef MONOLANE_PAIR_SUMS
   // Sums of the columns of quads kBegin .. kEnd - 1. Four columns of activations are brought to all
   // elements once for all units; codes are brought out of memory where they are needed and meet all
-  // tokens: 16 registers do not hold those of a whole group.
-  template <int U, int T, int kBegin, int kEnd>
+  // tokens: 16 registers do not hold those of a whole group. Codes of 8 bits are two of 4, of which
+  // the high ones count 16 times (kTimes): 16 products and 14 additions in 16 bits. To multiply
+  // |w| by x with w's sign, and widen each pair, is 32 operations, too, but 24 of them by the two
+  // ports that multiply, of four.
+  template <int U, int T, int kBegin, int kEnd, int kTimes = 1>
   MONOLANE_INLINE static void sum_pairs(const char* low, const char* high, const char* x,
                                         int64_t stride, Ints (&sums)[U][T]) {
     Pair pairs[U][T];
     // By constants, not loops: so the arrays are registers before anything is unrolled.
     each<kEnd - kBegin>([&](auto at) MONOLANE_INLINE {
       constexpr int quad = kBegin + at;
-      Codes<kBytes> codes[U];
+      Bytes codes[U];
       each<U>([&](auto u) MONOLANE_INLINE {
-        codes[u] = Codes<kBytes>(load_quad<quad>(low + u * kUnitBytes, high + u * kUnitBytes));
+        codes[u] = load_quad<quad>(low + u * kUnitBytes, high + u * kUnitBytes);
+        if constexpr (kBytes) {
+          codes[u] = kTimes == 16 ? high_nibbles(codes[u]) : low_nibbles(codes[u]);
+        }
       });
       each<T>([&](auto t) MONOLANE_INLINE {
         const Bytes four = splat_four(token(x, stride, t).codes + 4 * quad);
         each<U>([&](auto u) MONOLANE_INLINE {
-          const Pair found = codes[u].times(four);
+          const Pair found = multiply_pairs(codes[u], four);
           pairs[u][t] = at % kPairSums == 0 ? found : add_pairs(pairs[u][t], found);
           if constexpr (at + 1 == kPairSums) {
-            sums[u][t] = widen_pairs(pairs[u][t]);
+            sums[u][t] = widen_pairs<kTimes>(pairs[u][t]);
           } else if constexpr ((at + 1) % kPairSums == 0) {
-            sums[u][t] = add_sums(sums[u][t], widen_pairs(pairs[u][t]));
+            sums[u][t] = add_sums(sums[u][t], widen_pairs<kTimes>(pairs[u][t]));
           }
         });
       });
       // Or the compiler reads the activations of many columns ahead, and spills them.
       if constexpr (U * T > 1) asm volatile("" ::: "memory");
     });
+    if constexpr (kTimes > 1) return;
     each<T>([&](auto t) MONOLANE_INLINE {
       const TokenGroup& group = token(x, stride, t);
       const Ints more = kHalfScales ? splat(group.minus_32[kBegin / (kQuads / 2)]) : start(group);
