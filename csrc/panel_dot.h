@@ -42,11 +42,13 @@ struct PanelDot {
   static constexpr bool kExponents = kNumbers;                  // scales are powers of two
   static_assert(!kHalfScales || kPlanes.bias == 32);
 #ifdef MONOLANE_PAIR_SUMS
-  // Pairs of products whose sum fits 16 bits: 8 of codes up to 15, 4 up to 31, 2 up to 63.
-  static constexpr int kPairSums = kBytes ? 1 : kNumbers ? 4 : 8 >> kPlanes.high / 4;
+  // Pairs of products whose sum fits 16 bits: 8 of codes up to 15 (or nibbles of codes of 8 bits),
+  // 4 up to 31, 2 up to 63.
+  static constexpr int kPairSums = kNumbers ? 4 : 8 >> kPlanes.high / 4;
   static_assert(!kNumbers || kPairSums * 2 * 127 * 24 <= 32767);
-  static_assert(kBytes || kPairSums * 2 * 127 * ((16 << kPlanes.high / 4) - 1) <= 32767);
+  static_assert(kPairSums * 2 * 127 * ((16 << kPlanes.high / 4) - 1) <= 32767);
 #endif
+  static constexpr int64_t kUnitBytes = kElements * 4;  // of a vector of codes
   static constexpr int64_t kSuperGroups = kSupers ? kSuper / kGroup : 1;
   static constexpr int64_t kGroupBytes =  // of a panel, without supers
       kPanelRows * (kPlanes.low + kPlanes.high + kPlanes.scale + kPlanes.minimum);
@@ -79,44 +81,63 @@ struct PanelDot {
     }
   }
 
-  // Group g of a record of `groups`, by T tokens, each `stride` bytes after the one before, which
-  // begins at `x`.
-  template <int T>
+  // Group g of a record of `groups`, of U units by T tokens, each `stride` bytes after the one
+  // before, which begins at `x`.
+  template <int U, int T>
   MONOLANE_INLINE static void add_group(const char* record, int64_t groups, int unit, int64_t g,
-                                        const Floats (&supers)[2], const char* x, int64_t stride,
-                                        Floats (&acc)[T]) {
-    const char* low = record + g * kPanelRows * kPlanes.low + unit * kElements * 4;
+                                        const Floats (&supers)[U][2], const char* x, int64_t stride,
+                                        Floats (&acc)[U][T]) {
+    const char* low = record + g * kPanelRows * kPlanes.low + unit * kUnitBytes;
     const char* rest = record + groups * kPanelRows * kPlanes.low;
-    const char* high = rest + g * kPanelRows * kPlanes.high + unit * kElements * 4;
-    const Scales w = scales(rest + groups * kPanelRows * kPlanes.high, groups, unit, g, supers);
+    const char* high = rest + g * kPanelRows * kPlanes.high + unit * kUnitBytes;
+    const char* behind = rest + groups * kPanelRows * kPlanes.high;
 #ifdef MONOLANE_PAIR_SUMS
+    Ints sums[U][T];
     if constexpr (kHalfScales) {
-      Ints first[T], second[T];
-      sum_pairs<T, 0, 1>(low, high, x, stride, first);
-      sum_pairs<T, 1, 2>(low, high, x, stride, second);
-      each<T>([&](auto t) MONOLANE_INLINE {
-        acc[t] = add_halves(w, token(x, stride, t), first[t], second[t], acc[t]);
+      Ints second[U][T];
+      sum_pairs<U, T, 0, kQuads / 2>(low, high, x, stride, sums);
+      sum_pairs<U, T, kQuads / 2, kQuads>(low, high, x, stride, second);
+      each<U>([&](auto u) MONOLANE_INLINE {
+        const Scales w = scales(behind, groups, unit + u, g, supers[u]);
+        each<T>([&](auto t) MONOLANE_INLINE {
+          acc[u][t] = add_halves(w, token(x, stride, t), sums[u][t], second[u][t], acc[u][t]);
+        });
       });
     } else {
-      Ints sums[T];
-      sum_pairs<T, 0, 2>(low, high, x, stride, sums);
-      each<T>([&](auto t)
-                  MONOLANE_INLINE { acc[t] = add_sum(w, token(x, stride, t), sums[t], acc[t]); });
+      sum_pairs<U, T, 0, kQuads>(low, high, x, stride, sums);
+      if constexpr (kBytes) {
+        Ints more[U][T];
+        sum_pairs<U, T, 0, kQuads, 16>(low, high, x, stride, more);
+        each<U>([&](auto u) MONOLANE_INLINE {
+          each<T>([&](auto t) MONOLANE_INLINE { sums[u][t] = add_sums(sums[u][t], more[u][t]); });
+        });
+      }
+      each<U>([&](auto u) MONOLANE_INLINE {
+        const Scales w = scales(behind, groups, unit + u, g, supers[u]);
+        each<T>([&](auto t) MONOLANE_INLINE {
+          acc[u][t] = add_sum(w, token(x, stride, t), sums[u][t], acc[u][t]);
+        });
+      });
     }
 #else
-    Bytes codes[kQuads];
-    load_codes(low, high, codes);
+    each<U>([&](auto u) MONOLANE_INLINE {
+      const Scales w = scales(behind, groups, unit + u, g, supers[u]);
+      Bytes codes[kQuads];
+      each<kQuads>([&](auto quad) MONOLANE_INLINE {
+        codes[quad] = load_quad<quad>(low + u * kUnitBytes, high + u * kUnitBytes);
+      });
 #pragma GCC unroll 16
-    for (int t = 0; t < T; ++t) {
-      const TokenGroup& group = token(x, stride, t);
-      if constexpr (kHalfScales) {
-        const Ints first = dots<0, kQuads / 2>(codes, group, splat(group.minus_32[0]));
-        const Ints second = dots<kQuads / 2, kQuads>(codes, group, splat(group.minus_32[1]));
-        acc[t] = add_halves(w, group, first, second, acc[t]);
-      } else {
-        acc[t] = add_sum(w, group, dots<0, kQuads>(codes, group, start(group)), acc[t]);
+      for (int t = 0; t < T; ++t) {
+        const TokenGroup& group = token(x, stride, t);
+        if constexpr (kHalfScales) {
+          const Ints first = dots<0, kQuads / 2>(codes, group, splat(group.minus_32[0]));
+          const Ints second = dots<kQuads / 2, kQuads>(codes, group, splat(group.minus_32[1]));
+          acc[u][t] = add_halves(w, group, first, second, acc[u][t]);
+        } else {
+          acc[u][t] = add_sum(w, group, dots<0, kQuads>(codes, group, start(group)), acc[u][t]);
+        }
       }
-    }
+    });
 #endif
   }
 
@@ -203,36 +224,46 @@ struct PanelDot {
   }
 
 #ifdef MONOLANE_PAIR_SUMS
-  // Sums of halves kBegin .. kEnd - 1 of a group's columns. Codes are brought out of memory where
-  // they are needed and meet all tokens: 16 registers do not hold those of a whole group.
-  template <int T, int kBegin, int kEnd>
+  // Sums of the columns of quads kBegin .. kEnd - 1. Four columns of activations are brought to all
+  // elements once for all units; codes are brought out of memory where they are needed and meet all
+  // tokens: 16 registers do not hold those of a whole group. Codes of 8 bits are two of 4, of which
+  // the high ones count 16 times (kTimes): 16 products and 14 additions in 16 bits. To multiply
+  // |w| by x with w's sign, and widen each pair, is 32 operations, too, but 24 of them by the two
+  // ports that multiply, of four.
+  template <int U, int T, int kBegin, int kEnd, int kTimes = 1>
   MONOLANE_INLINE static void sum_pairs(const char* low, const char* high, const char* x,
-                                        int64_t stride, Ints (&sums)[T]) {
-    constexpr int kHalf = kQuads / 2;
-    Pair pairs[T];
+                                        int64_t stride, Ints (&sums)[U][T]) {
+    Pair pairs[U][T];
     // By constants, not loops: so the arrays are registers before anything is unrolled.
-    each<kHalf>([&](auto quad) MONOLANE_INLINE {
-      Bytes two[2];
-      load_two<quad>(low, high, two);
-      each<kEnd - kBegin>([&](auto i) MONOLANE_INLINE {
-        constexpr int half = kBegin + i, at = quad * (kEnd - kBegin) + i;
-        const Codes<kBytes> codes(two[half]);
-        each<T>([&](auto t) MONOLANE_INLINE {
-          const Pair found = codes.times(token(x, stride, t).codes + 4 * (quad + half * kHalf));
-          pairs[t] = at % kPairSums == 0 ? found : add_pairs(pairs[t], found);
+    each<kEnd - kBegin>([&](auto at) MONOLANE_INLINE {
+      constexpr int quad = kBegin + at;
+      Bytes codes[U];
+      each<U>([&](auto u) MONOLANE_INLINE {
+        codes[u] = load_quad<quad>(low + u * kUnitBytes, high + u * kUnitBytes);
+        if constexpr (kBytes) {
+          codes[u] = kTimes == 16 ? high_nibbles(codes[u]) : low_nibbles(codes[u]);
+        }
+      });
+      each<T>([&](auto t) MONOLANE_INLINE {
+        const Bytes four = splat_four(token(x, stride, t).codes + 4 * quad);
+        each<U>([&](auto u) MONOLANE_INLINE {
+          const Pair found = multiply_pairs(codes[u], four);
+          pairs[u][t] = at % kPairSums == 0 ? found : add_pairs(pairs[u][t], found);
           if constexpr (at + 1 == kPairSums) {
-            sums[t] = widen_pairs(pairs[t]);
+            sums[u][t] = widen_pairs<kTimes>(pairs[u][t]);
           } else if constexpr ((at + 1) % kPairSums == 0) {
-            sums[t] = add_sums(sums[t], widen_pairs(pairs[t]));
+            sums[u][t] = add_sums(sums[u][t], widen_pairs<kTimes>(pairs[u][t]));
           }
         });
-        // Or the compiler reads the activations of many columns ahead, and spills them.
-        if constexpr (T > 1) asm volatile("" ::: "memory");
       });
+      // Or the compiler reads the activations of many columns ahead, and spills them.
+      if constexpr (U * T > 1) asm volatile("" ::: "memory");
     });
+    if constexpr (kTimes > 1) return;
     each<T>([&](auto t) MONOLANE_INLINE {
       const TokenGroup& group = token(x, stride, t);
-      sums[t] = add_sums(sums[t], kHalfScales ? splat(group.minus_32[kBegin]) : start(group));
+      const Ints more = kHalfScales ? splat(group.minus_32[kBegin / (kQuads / 2)]) : start(group);
+      each<U>([&](auto u) MONOLANE_INLINE { sums[u][t] = add_sums(sums[u][t], more); });
     });
   }
 #else
@@ -242,38 +273,25 @@ struct PanelDot {
     for (int q = kBegin; q < kEnd; ++q) sum = dot<kBytes>(sum, codes[q], x.codes + 4 * q);
     return sum;
   }
-
-  static void load_codes(const char* low, const char* high, Bytes (&codes)[kQuads]) {
-    const auto load = [&]<int kQuad>(std::integral_constant<int, kQuad>) {
-      Bytes two[2];
-      load_two<kQuad>(low, high, two);
-      codes[kQuad] = two[0], codes[kQuad + kQuads / 2] = two[1];
-    };
-    load(std::integral_constant<int, 0>()), load(std::integral_constant<int, 1>());
-    load(std::integral_constant<int, 2>()), load(std::integral_constant<int, 3>());
-  }
 #endif
 
-  // The codes of columns 4 kQuad .. 4 kQuad + 3 and of those 16 later.
+  // The codes of columns 4 kQuad .. 4 kQuad + 3.
   template <int kQuad>
-  static void load_two(const char* low, [[maybe_unused]] const char* high, Bytes (&two)[2]) {
+  static Bytes load_quad(const char* low, [[maybe_unused]] const char* high) {
     constexpr int64_t kStride = kPanelRows * 4;  // from four columns to the next
-    const Bytes first = load_bytes(low + kQuad * kStride);
-    if constexpr (kBytes) {
-      two[0] = first, two[1] = load_bytes(low + (kQuad + kQuads / 2) * kStride);
-      return;
-    }
-    two[0] = low_nibbles(first), two[1] = high_nibbles(first);
-    if constexpr (kNumbers) {
-      two[0] = look_up(two[0], kMxfp4Numbers), two[1] = look_up(two[1], kMxfp4Numbers);
-    } else if constexpr (kPlanes.high == 4) {
-      const Bytes bits = load_bytes(high);
-      two[0] = join<4 - kQuad, 0x10>(two[0], bits), two[1] = join<-kQuad, 0x10>(two[1], bits);
+    constexpr int kHalf = kQuads / 2, kByte = kBytes ? kQuad : kQuad % kHalf;
+    constexpr bool kHigh = kQuad >= kHalf;  // its nibble
+    const Bytes stored = load_bytes(low + kByte * kStride);
+    if constexpr (kBytes) return stored;
+    const Bytes nibbles = kHigh ? high_nibbles(stored) : low_nibbles(stored);
+    if constexpr (kNumbers) return look_up(nibbles, kMxfp4Numbers);
+    if constexpr (kPlanes.high == 4) {
+      return join<(kHigh ? 0 : 4) - kByte, 0x10>(nibbles, load_bytes(high));
     } else if constexpr (kPlanes.high == 8) {
-      constexpr int kOdd = kQuad % 2 * 2;
-      const Bytes bits = load_bytes(high + kQuad / 2 * kStride);
-      two[0] = join<4 - kOdd, 0x30>(two[0], bits), two[1] = join<-kOdd, 0x30>(two[1], bits);
+      return join<(kHigh ? 0 : 4) - kByte % 2 * 2, 0x30>(nibbles,
+                                                         load_bytes(high + kByte / 2 * kStride));
     }
+    return nibbles;
   }
 };
 
@@ -301,9 +319,7 @@ static inline void panel_tile(const Dot& dot, const char* panel, int unit, const
       for (int64_t i = 0; i < count; ++i, ++g) {
         if constexpr (kFetch == Fetch::kAhead) fetch<kFetch>(ahead, Dot::kGroupBytes);
         const char* x = tokens + g * static_cast<int64_t>(sizeof(TokenGroup));
-        each<U>([&](auto u) MONOLANE_INLINE {
-          dot.template add_group<T>(from, count, unit + u, i, supers[u], x, token_stride, acc[u]);
-        });
+        dot.template add_group<U, T>(from, count, unit, i, supers, x, token_stride, acc);
       }
       from += count * Dot::kGroupBytes;
     }

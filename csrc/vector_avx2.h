@@ -63,7 +63,7 @@ static inline void sum4(Floats a, Floats b, Floats c, Floats d, float* out) {
 }
 
 // Integer dots: each element is a row, its four bytes are four columns (panels.h).
-constexpr bool kSignedBytes = true;  // `dot` takes the bias of codes of 8 bits away
+constexpr bool kSignedBytes = false;  // codes of 8 bits are multiplied unsigned
 static inline Bytes load_bytes(const void* p) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(p));
 }
@@ -102,33 +102,33 @@ static inline Floats load_nibbles_as_floats(const uint8_t* p) {
                                   : _mm256_and_si256(bytes, _mm256_set1_epi32(15)));
 }
 static inline Ints splat(int32_t x) { return _mm256_set1_epi32(x); }
-// vpmaddubsw takes unsigned times signed and saturates at 16 bits. Codes of 8 bits: |w| times x
-// with w's sign, at most 2 * 128 * 127 = 32512. Others are at most 63: 2 * 63 * 127; so pairs of
-// several can be added in 16 bits before they are widened (PanelDot::kPairSums).
+// vpmaddubsw takes unsigned times signed and saturates at 16 bits. Codes are at most 63, of those
+// of 8 bits each nibble by itself: 2 * 63 * 127; so pairs of several can be added in 16 bits before
+// they are widened (PanelDot::kPairSums).
 #define MONOLANE_PAIR_SUMS
 using Pair = __m256i;  // of 16-bit sums, of columns 0 and 1, 2 and 3 of each row
-template <bool kBytes>
-struct Codes {
-  Bytes unsigned_codes, sign;
-  explicit Codes(Bytes codes) : unsigned_codes(codes) {
-    if constexpr (kBytes) {
-      sign = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
-      unsigned_codes = _mm256_abs_epi8(sign);
-    }
-  }
-  Pair times(const int8_t* four) const {
-    int32_t word;
-    std::memcpy(&word, four, sizeof word);
-    __m256i x = _mm256_set1_epi32(word);
-    if constexpr (kBytes) x = _mm256_sign_epi8(x, sign);
-    return _mm256_maddubs_epi16(unsigned_codes, x);
-  }
-};
-static inline Pair add_pairs(Pair a, Pair b) { return _mm256_add_epi16(a, b); }
-static inline Ints widen_pairs(Pair pairs) {
-  return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+// The same four bytes in every element.
+static inline Bytes splat_four(const int8_t* four) {
+  int32_t word;
+  std::memcpy(&word, four, sizeof word);
+  return _mm256_set1_epi32(word);
 }
-static inline Ints add_sums(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
+static inline Pair multiply_pairs(Bytes codes, Bytes x) { return _mm256_maddubs_epi16(codes, x); }
+// Sums are fixed where they are made: gcc would make trees of several, and spill what waits.
+static inline Pair add_pairs(Pair a, Pair b) {
+  Pair sum = _mm256_add_epi16(a, b);
+  asm("" : "+x"(sum));
+  return sum;
+}
+template <int kTimes>
+static inline Ints widen_pairs(Pair pairs) {
+  return _mm256_madd_epi16(pairs, _mm256_set1_epi16(kTimes));
+}
+static inline Ints add_sums(Ints a, Ints b) {
+  Ints sum = _mm256_add_epi32(a, b);
+  asm("" : "+x"(sum));
+  return sum;
+}
 static inline Floats to_float(Ints x) { return _mm256_cvtepi32_ps(x); }
 
 // A group of 32 activations as int8 codes (pack.h).
