@@ -4,9 +4,12 @@
 // scratch stays in cache, and the peak is known before the first exp, so no partial result is ever
 // rescaled.
 //
-// Heads go together because widening a key costs as much as multiplying it: two heads took 45
-// cycles a key each when each widened for itself. Memory works all the while: the pass over the
-// keys prefetches the values, that over the values the keys that come next.
+// Queries go together because widening a key costs as much as multiplying it: two heads took 45
+// cycles a key each when each widened for itself. They are the heads of a token, and in a prompt
+// those of the tokens after it too: each sees a few keys more than the one before, so scores are
+// made of all keys that any of a tile sees, values are summed of those that all see, and each
+// query goes on alone. Memory works all the while: the pass over the keys prefetches the values,
+// that over the values the keys that come next.
 #pragma once
 
 #include "attend_codes.h"
@@ -44,10 +47,17 @@ static inline float exponentials(float* scores, int64_t count, float peak) {
   return sum(total);
 }
 
-// out[i][c] = sum_j e[i][j] * values[j][c] for H heads and N vectors of columns, each a chain of
-// its own in the order of j. `next`: rows to prefetch in step, of as many bytes, or null.
+// Which keys of a chunk: begin .. end - 1; `stride` floats from a query's weights to the next
+// one's.
+struct Keys {
+  int64_t begin, end, stride;
+};
+
+// out[i][c] = sum_j e[i][j] * values[j][c] for H queries and N vectors of columns, each a chain of
+// its own in the order of j, which goes on from `out` where j does not begin at 0. `next`: rows to
+// prefetch in step, of as many bytes, or null.
 template <class Rows, int H, int N>
-static inline void blend(const float* e, int64_t count, const char* values, int64_t row_bytes,
+static inline void blend(const float* e, Keys keys, const char* values, int64_t row_bytes,
                          const char* next, float* out, int64_t out_stride) {
   constexpr int kUnit = Rows::kUnit;
   constexpr int64_t kBytes = Rows::bytes(kUnit * kElements);
@@ -55,14 +65,17 @@ static inline void blend(const float* e, int64_t count, const char* values, int6
 #pragma GCC unroll 8
   for (int i = 0; i < H; ++i) {
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) acc[i][n] = zero();
+    for (int n = 0; n < N; ++n) {
+      acc[i][n] = keys.begin == 0 ? zero() : load(out + i * out_stride + n * kElements);
+    }
   }
   const int64_t ahead = next == nullptr ? 0 : row_bytes;
-  for (int64_t j = 0; j < count; ++j, values += row_bytes, next += ahead) {
+  values += keys.begin * row_bytes;
+  for (int64_t j = keys.begin; j < keys.end; ++j, values += row_bytes, next += ahead) {
     for (int64_t b = 0; b < ahead; b += 64) prefetch_far(next + b);
     Floats weight[H];
 #pragma GCC unroll 8
-    for (int i = 0; i < H; ++i) weight[i] = splat(e[i * count + j]);
+    for (int i = 0; i < H; ++i) weight[i] = splat(e[i * keys.stride + j]);
 #pragma GCC unroll 8
     for (int n = 0; n < N; n += kUnit) {
       const typename Rows::Unit unit(values + n / kUnit * kBytes);
@@ -84,27 +97,28 @@ static inline void blend(const float* e, int64_t count, const char* values, int6
 // Columns c .. head_dim - 1, N vectors at a time and then fewer: a lone vector waits for its own
 // sum at each key, six hide that.
 template <class Rows, int H, int N>
-static inline void blend_columns(const float* e, int64_t count, const char* values,
-                                 int64_t row_bytes, const char* next, int64_t head_dim, int64_t c,
-                                 float* out, int64_t out_stride) {
+static inline void blend_columns(const float* e, Keys keys, const char* values, int64_t row_bytes,
+                                 const char* next, int64_t head_dim, int64_t c, float* out,
+                                 int64_t out_stride) {
   for (; c + N * kElements <= head_dim; c += N * kElements) {
-    blend<Rows, H, N>(e, count, values + Rows::bytes(c), row_bytes, next, out + c, out_stride);
+    blend<Rows, H, N>(e, keys, values + Rows::bytes(c), row_bytes, next, out + c, out_stride);
     next = nullptr;  // once is enough
   }
   if constexpr (N > Rows::kUnit) {
-    return blend_columns<Rows, H, N - Rows::kUnit>(e, count, values, row_bytes, next, head_dim, c,
+    return blend_columns<Rows, H, N - Rows::kUnit>(e, keys, values, row_bytes, next, head_dim, c,
                                                    out, out_stride);
   }
   if constexpr (Rows::kUnit == 1) {  // blocks are whole
     if (c == head_dim) return;
     for (int i = 0; i < H; ++i) {
-      Floats acc = zero();
-      const char* row = values + Rows::bytes(c);
-      for (int64_t j = 0; j < count; ++j, row += row_bytes) {
+      float* own = out + i * out_stride + c;
+      Floats acc = keys.begin == 0 ? zero() : load_first(own, head_dim - c);
+      const char* row = values + Rows::bytes(c) + keys.begin * row_bytes;
+      for (int64_t j = keys.begin; j < keys.end; ++j, row += row_bytes) {
         const typename Rows::Unit unit(row);
-        acc = fma(splat(e[i * count + j]), load_first(unit.columns, head_dim - c), acc);
+        acc = fma(splat(e[i * keys.stride + j]), load_first(unit.columns, head_dim - c), acc);
       }
-      store_first(out + i * out_stride + c, acc, head_dim - c);
+      store_first(own, acc, head_dim - c);
     }
   }
 }
@@ -114,16 +128,22 @@ template <class Rows, int H>
 constexpr int kBlendVectors =
     std::max(1, std::min(8, (kRegisters - H - 2) / H) / Rows::kUnit) * Rows::kUnit;
 
-// scores[h * count + j] = dot(q[h], keys[j]), and `ahead` is prefetched.
+// Where a query lies, and how many keys it sees.
+struct Query {
+  const float* q;
+  int64_t count;
+};
+
+// scores[i * count + j] = dot(queries[i], keys[j]), and `ahead` is prefetched.
 template <class Rows, int H>
-static void score_heads(const float* q, const char* keys, int64_t stride, int64_t count,
-                        int64_t head_dim, const char* ahead, float* scores) {
+static void score_queries(const Query (&queries)[H], const char* keys, int64_t stride,
+                          int64_t count, int64_t head_dim, const char* ahead, float* scores) {
   constexpr int64_t kQuery = odd_lines(kMaxHeadDim / 16) / 4;
-  alignas(64) float queries[H * kQuery];
+  alignas(64) float floats[H * kQuery];
   const int64_t query_bytes = FloatDot<float>::token_bytes(head_dim);
-  char* packed = reinterpret_cast<char*>(queries);
+  char* packed = reinterpret_cast<char*>(floats);
   for (int i = 0; i < H; ++i) {
-    pack_f32(q + i * head_dim, head_dim, reinterpret_cast<float*>(packed + i * query_bytes));
+    pack_f32(queries[i].q, head_dim, reinterpret_cast<float*>(packed + i * query_bytes));
   }
   Stream stream{ahead, 0};
   int64_t j = 0;
@@ -138,27 +158,38 @@ static void score_heads(const float* q, const char* keys, int64_t stride, int64_
 }
 
 template <class Rows, int H>
-static void attend_heads(const float* q, const char* keys, const char* values, int64_t stride,
-                         int64_t count, int64_t head_dim, float scale, const char* next,
-                         float* scores, float* partial) {
+static void attend_queries(const Query (&queries)[H], const char* keys, const char* values,
+                           int64_t stride, int64_t head_dim, float scale, const char* next,
+                           float* scores, float* partial) {
   const int64_t row = Rows::bytes(stride), out_stride = head_dim + 2;
-  if constexpr (Rows::kInWords) {
-    Rows::template score<H>(q, keys, row, count, head_dim, values, scores);
+  int64_t fewest = queries[0].count, most = fewest;
+  for (const Query& query : queries) {
+    fewest = std::min(fewest, query.count);
+    most = std::max(most, query.count);
+  }
+  if constexpr (Rows::kInWords) {  // the heads of one token
+    Rows::template score<H>(queries[0].q, keys, row, most, head_dim, values, scores);
   } else {
-    score_heads<Rows, H>(q, keys, stride, count, head_dim, values, scores);
+    score_queries<Rows, H>(queries, keys, stride, most, head_dim, values, scores);
   }
   for (int i = 0; i < H; ++i) {
-    float* own = scores + i * count;
-    for (int64_t j = 0; j < count; ++j) own[j] *= scale;
+    float* own = scores + i * most;
+    for (int64_t j = 0; j < queries[i].count; ++j) own[j] *= scale;
     float* peak = partial + i * out_stride + head_dim;
-    peak[0] = peak_of(own, count);
-    peak[1] = exponentials(own, count, peak[0]);
+    peak[0] = peak_of(own, queries[i].count);
+    peak[1] = exponentials(own, queries[i].count, peak[0]);
   }
   if constexpr (Rows::kInWords) {
-    Rows::template blend<H>(scores, count, values, row, head_dim, next, partial, out_stride);
+    Rows::template blend<H>(scores, most, values, row, head_dim, next, partial, out_stride);
   } else {
-    blend_columns<Rows, H, kBlendVectors<Rows, H>>(scores, count, values, row, next, head_dim, 0,
-                                                   partial, out_stride);
+    blend_columns<Rows, H, kBlendVectors<Rows, H>>(scores, {0, fewest, most}, values, row, next,
+                                                   head_dim, 0, partial, out_stride);
+    for (int i = 0; i < H; ++i) {
+      if (queries[i].count == fewest) continue;
+      blend_columns<Rows, 1, kBlendVectors<Rows, 1>>(
+          scores + i * most, {fewest, queries[i].count, most}, values, row, nullptr, head_dim, 0,
+          partial + i * out_stride, out_stride);
+    }
   }
 }
 
@@ -171,32 +202,50 @@ using CodedRows = BlockRows<kFormat>;
 #endif
 
 template <class Rows>
-static void attend_as(const float* q, int64_t heads, const char* keys, const char* values,
-                      int64_t stride, int64_t count, int64_t head_dim, float scale,
-                      const char* next, float* scores, float* partial) {
-  constexpr int kMany = kRegisters == 32 ? kAttendHeads : 2;
+static void attend_as(const Askers& askers, const char* keys, const char* values, int64_t stride,
+                      int64_t head_dim, float scale, const char* next, float* scores,
+                      float* partial) {
+  const int64_t all = askers.tokens * askers.heads;
+  int64_t done = 0, token = 0, head = 0;
   const auto run = [&]<int H>() {
-    attend_heads<Rows, H>(q, keys, values, stride, count, head_dim, scale,
-                          heads == H ? next : nullptr, scores, partial);
-    q += H * head_dim;
+    Query queries[H];
+    for (Query& query : queries) {
+      query = {askers.q + token * askers.stride + head * head_dim, askers.counts[token]};
+      if (++head == askers.heads) {
+        head = 0;
+        ++token;
+      }
+    }
+    done += H;
+    attend_queries<Rows, H>(queries, keys, values, stride, head_dim, scale,
+                            done == all ? next : nullptr, scores, partial);
     partial += H * (head_dim + 2);
-    heads -= H;
   };
-  while (heads >= kMany) run.template operator()<kMany>();
-  if constexpr (kMany > 3) {
-    if (heads == 3) run.template operator()<3>();
+  // Tiles of up to 4 of one token's heads; where tokens share them, of 6.
+  constexpr bool kShared = !Rows::kInWords && kRegisters == 32;
+  constexpr int kMany = kRegisters == 32 ? 4 : 2;
+  if constexpr (kShared) {
+    if (askers.tokens > 1) {
+      while (all - done >= kAttendQueries) run.template operator()<kAttendQueries>();
+    }
   }
-  while (heads >= 2) run.template operator()<2>();
-  while (heads >= 1) run.template operator()<1>();
+  const int64_t step = Rows::kInWords ? askers.heads : all;  // what tiles may not cross
+  for (int64_t end = std::min(all, done + step); done < all; end += step) {
+    while (end - done >= kMany) run.template operator()<kMany>();
+    if constexpr (kMany > 3) {
+      if (end - done == 3) run.template operator()<3>();
+    }
+    while (end - done >= 2) run.template operator()<2>();
+    while (end - done >= 1) run.template operator()<1>();
+  }
 }
 
-static void attend(const float* q, int64_t heads, const void* keys, const void* values, Format kv,
-                   int64_t stride, int64_t count, int64_t head_dim, float scale, const void* next,
-                   float* scores, float* partial) {
+static void attend(const Askers& askers, const void* keys, const void* values, Format kv,
+                   int64_t stride, int64_t head_dim, float scale, const void* next, float* scores,
+                   float* partial) {
   const auto run = [&]<class Rows>() {
-    attend_as<Rows>(q, heads, static_cast<const char*>(keys), static_cast<const char*>(values),
-                    stride, count, head_dim, scale, static_cast<const char*>(next), scores,
-                    partial);
+    attend_as<Rows>(askers, static_cast<const char*>(keys), static_cast<const char*>(values),
+                    stride, head_dim, scale, static_cast<const char*>(next), scores, partial);
   };
   switch (kv) {
     case Format::kF32:
