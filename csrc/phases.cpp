@@ -184,6 +184,7 @@ void Executor::attend_group(Worker& w, const PlanPhase& phase, int64_t lane, int
       sum[dim + 1] = 0;
     }
   }
+  const int64_t together = attend_tokens(h);
   const int64_t oldest = begin(tokens.begin) / kChunk, last = end(tokens.end - 1);
   int64_t chunk = oldest + (split - oldest % h.splits + h.splits) % h.splits;
   for (; chunk * kChunk < last; chunk += h.splits) {
@@ -202,7 +203,7 @@ void Executor::attend_group(Worker& w, const PlanPhase& phase, int64_t lane, int
       }
       // Those that begin with the same key go together.
       int64_t counts[kMaxWidth], some = 0;
-      const int64_t most = std::min(attend_tokens(h), tokens.end - t);
+      const int64_t most = std::min(together, tokens.end - t);
       while (some < most && from(t + some) == from(t)) {
         counts[some] = count(t + some);
         ++some;
@@ -215,8 +216,8 @@ void Executor::attend_group(Worker& w, const PlanPhase& phase, int64_t lane, int
                       w.scores->as<float>(), w.partial->as<float>());
       const float* added = w.partial->as<float>();
       for (int64_t stop = t + some; t < stop; ++t) {
-        for (int64_t head = 0; head < group; ++head, added += stride) {
-          float* sum = out(t) + head * stride;
+        float* sum = out(t);
+        for (int64_t head = 0; head < group; ++head, sum += stride, added += stride) {
           const float top = std::max(sum[dim], added[dim]);
           const float keep = std::exp(sum[dim] - top), gain = std::exp(added[dim] - top);
           scale_by(sum, keep, dim);
