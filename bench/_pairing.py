@@ -43,6 +43,7 @@ class Pairing:
         """Return the last round in the words of JSON."""
         kept: dict[str, Any] = {
             "sample": self.own.samples[-1],
+            "arithmetic": self.own.arithmetic[-1],
             "peers": [[peer.samples[-1], peer.build] for peer in self.peers],
         }
         if isinstance(self.own, DecodeCase):
@@ -53,6 +54,7 @@ class Pairing:
     def restore(self, kept: dict[str, Any]) -> None:
         """Take up a round that was kept."""
         self.own.samples.append(kept["sample"])
+        self.own.arithmetic.append(kept["arithmetic"])
         for peer, (sample, build) in zip(self.peers, kept["peers"], strict=True):
             peer.samples.append(sample)
             peer.build = build

@@ -300,6 +300,18 @@ float read(const std::string& isa, const Bytes& data) {
   return k.read(data.data(), bytes);
 }
 
+nb::tuple multiply_registers(const std::string& isa, int64_t rounds) {
+  expect(rounds >= 1, "one round or more", rounds);
+  const Kernels& k = kernels_of(isa);
+  float sum = 0.0f;
+  int64_t operations = 0;
+  {
+    nb::gil_scoped_release unlocked;
+    operations = k.multiply_registers(rounds, &sum);
+  }
+  return nb::make_tuple(operations, sum);
+}
+
 }  // namespace
 
 void bind_kernels(nb::module_& parent) {
@@ -340,6 +352,10 @@ void bind_kernels(nb::module_& parent) {
         arg("cols"), arg("row"), "One row as float32 [K].");
   m.def("read", &read, arg("isa"), arg("data"),
         "Read data, a multiple of 512 bytes, and return its sum as floats: a bandwidth yardstick.");
+  m.def("multiply_registers", &multiply_registers, arg("isa"), arg("rounds"),
+        "Multiply and add registers alone, an arithmetic yardstick: how many operations that was, "
+        "and "
+        "a sum of their results.");
 }
 
 }  // namespace monolane

@@ -98,6 +98,22 @@ static float read(const void* data, int64_t bytes) {
   return sum(all);
 }
 
+// As many chains as keep two multipliers busy, of four cycles each, in the registers of AVX2.
+static int64_t multiply_registers(int64_t rounds, float* out) {
+  constexpr int kChains = 12;
+  Floats x[kChains];
+  for (int i = 0; i < kChains; ++i) x[i] = splat(static_cast<float>(i));
+  const Floats half = splat(0.5f), one = splat(1.0f);  // x goes to 2
+  for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kChains; ++i) x[i] = fma(x[i], half, one);
+  }
+  Floats all = zero();
+  for (const Floats& each : x) all = add(all, each);
+  *out = sum(all);
+  return rounds * kChains * kElements * 2;
+}
+
 #define MONOLANE_TEXT(x) #x
 #define MONOLANE_NAME(x) MONOLANE_TEXT(x)
 
@@ -116,6 +132,7 @@ const Kernels kKernels = {
     .add = add_floats,
     .widen = widen,
     .read = read,
+    .multiply_registers = multiply_registers,
 };
 
 }  // namespace monolane::MONOLANE_ISA

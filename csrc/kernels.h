@@ -174,6 +174,10 @@ struct Kernels {
   // Reads `bytes` (a multiple of 512) and does nothing else: the yardstick of bandwidth. Returns
   // their sum as floats, so that no compiler drops it.
   float (*read)(const void* data, int64_t bytes);
+
+  // Fused multiply-adds of registers alone: what a core does where memory is not asked. Returns how
+  // many operations that were, two each; `out` gets a sum of them, so that no compiler drops them.
+  int64_t (*multiply_registers)(int64_t rounds, float* out);
 };
 
 enum class Isa : int32_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Bf16 = 3, kNeon = 4 };

@@ -420,6 +420,21 @@ def test_read_reads_everything(isa):
     assert kernels.read(isa, as_bytes(x)) == 2048.0
 
 
+@every_isa
+def test_multiplying_registers_does_what_it_counts(isa):
+    """A sum of elements that halve and gain one each round: of few rounds, and of many, 2 each."""
+    one, few = kernels.multiply_registers(isa, 1), kernels.multiply_registers(isa, 3)
+    many = kernels.multiply_registers(isa, 100)
+    chains, elements = 12, one[0] // 24
+    assert elements in (4, 8, 16)
+    assert (few[0], many[0]) == (3 * one[0], 100 * one[0])
+    assert one[1] == elements * sum(i / 2 + 1 for i in range(chains))
+    assert few[1] == elements * sum(i / 8 + 1.75 for i in range(chains))
+    assert many[1] == elements * 2 * chains
+    with pytest.raises(ValueError, match="expected one round or more, got 0"):
+        kernels.multiply_registers(isa, 0)
+
+
 @pytest.mark.parametrize("source", ["f32", "bf16", "f16"])
 def test_int8_codes_are_nearest(source):
     # Half a step, and a little more for the largest: float16 may round the scale down by 2^-11 of

@@ -11,7 +11,7 @@ import pytest
 from monolane import Engine, SamplingParams
 from monolane.engine import _registry
 from monolane.errors import BackendError, CheckpointError, ModelNotFoundError
-from monolane.model import Blocks, PairScaling, Role, Weights
+from monolane.model import Blocks, GgufModel, PairScaling, Role, Weights
 from monolane.model._gguf_types import GGML_TYPES
 
 from .test_dense import MLA
@@ -420,6 +420,72 @@ def test_keys_and_values_of_a_latent_are_the_same_joined_and_split(
             np.testing.assert_array_equal(whole[role], split[role])
     np.testing.assert_array_equal(logits[True], logits[False])
     assert logits[True].std() > 0.5
+
+
+def quantized(array: np.ndarray, kind: str | None) -> Any:
+    """An array as ``write_gguf`` takes it, in blocks of a type or as it is."""
+    if kind is None:
+        return array
+    return kind, gguf.quants.quantize(array, gguf.GGMLQuantizationType[kind])
+
+
+@pytest.mark.parametrize("kind", [None, "Q8_0"])
+def test_keys_and_values_beside_their_joined_form_are_those_read(
+    kind: str | None, write_gguf: Write, tmp_path: Path
+) -> None:
+    """ik_llama.cpp's converter writes both, and the heads of the split pair as one matrix."""
+    sizes = {"kv_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32}
+    model = random_model("DeepseekV3", **LATENT | sizes)
+    split: dict[str, Any] = tensors(model, "deepseek2")
+    beside = tensors(model, "deepseek2", whole=True)
+    for name, array in split.items():
+        if "attn_k_b" in name or "attn_v_b" in name:
+            split[name] = quantized(array, kind)
+            beside[name] = quantized(array.reshape(-1, array.shape[-1]), kind)
+    for name, array in beside.items():
+        if "attn_kv_b" in name:
+            beside[name] = np.full_like(array, np.nan)
+    logits = {}
+    for both, stored in ((True, beside), (False, split)):
+        said = metadata(model.config, "deepseek2", whole=both)
+        path = write_gguf(tmp_path / f"{both}.gguf", said, stored)
+        with Engine.load(path, "cpu", **{} if kind else {"dtype": "float32"}) as engine:
+            logits[both] = engine.logits(list(range(3, 23)))
+    np.testing.assert_array_equal(logits[True], logits[False])
+    assert logits[True].std() > 0.5
+
+
+@pytest.mark.parametrize("kind", [None, "Q8_0"])
+@pytest.mark.parametrize("case", ["Qwen3-MoE", "DeepSeek-V3"])  # mixtures in all layers; not in all
+def test_gates_and_ups_of_experts_are_the_same_fused_and_apart(
+    case: str, kind: str | None, write_gguf: Write, tmp_path: Path
+) -> None:
+    family, architecture, changes = CASES[case]
+    model = random_model(family, **changes | {"hidden_size": 64})  # whole blocks in a row
+    apart: dict[str, Any] = tensors(model, architecture)
+    fused = dict(apart)
+    for name, gate in apart.items():
+        if "ffn_gate_exps" in name:
+            up = fused.pop(name.replace("gate", "up"))
+            del fused[name]
+            both = np.concatenate([gate, up], axis=1)
+            fused[name.replace("gate", "gate_up")] = quantized(both, kind)
+    for name, array in apart.items():
+        if "ffn_gate_exps" in name or "ffn_up_exps" in name:
+            apart[name] = quantized(array, kind)
+    logits = {}
+    for place, stored in (("fused", fused), ("apart", apart)):
+        path = write_gguf(tmp_path / f"{place}.gguf", metadata(model.config, architecture), stored)
+        with Engine.load(path, "cpu", **{} if kind else {"dtype": "float32"}) as engine:
+            logits[place] = engine.logits(list(range(3, 23)))
+    np.testing.assert_array_equal(logits["fused"], logits["apart"])
+    assert logits["fused"].std() > 0.5
+    file = GgufModel(tmp_path / "fused.gguf")
+    whole = file["blk.2.ffn_gate_up_exps.weight"]
+    for role in (Role.EXPERT_GATE, Role.EXPERT_UP):
+        for matrix in Weights.of_gguf(file).experts[role, 2]:
+            held = [x.data if isinstance(x, Blocks) else x for x in (matrix, whole)]
+            assert np.shares_memory(*held)  # where it lies
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q5_1"])

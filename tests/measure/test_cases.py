@@ -22,6 +22,7 @@ from monolane.measure import (
     run_rounds,
     startup_record,
 )
+from monolane.measure._arithmetic import ArithmeticProbe
 from monolane.plan import pass_cost
 
 
@@ -105,7 +106,7 @@ def test_decode_stands_at_its_context_in_every_run(model: LoadedModel, tokens: i
     case = DecodeCase(model, 0, 20, tokens, ReadProbe(1, 1 << 20))
     run_rounds([case], 3, lambda: None)
     assert model.executor.length(0) == 20 + tokens
-    assert len(case.samples) == len(case.shares) == 3
+    assert len(case.samples) == len(case.shares) == len(case.arithmetic) == 3
     assert len(case.token_us) == 3 * (tokens - 1)
     assert all(0 < sample < 1e7 for sample in case.samples)
     # The speed of an epoch is that of its own tokens.
@@ -113,7 +114,7 @@ def test_decode_stands_at_its_context_in_every_run(model: LoadedModel, tokens: i
     assert case.samples[-1] == pytest.approx(1e6 / np.mean(last), rel=1e-3)
     assert case.bytes_per_token == pass_cost(model.plan, 1, 20 + tokens // 2).bytes
     case.forget()
-    assert (len(case.samples), len(case.shares)) == (2, 2)
+    assert (len(case.samples), len(case.shares), len(case.arithmetic)) == (2, 2, 2)
     assert len(case.token_us) == 2 * (tokens - 1)
 
 
@@ -156,6 +157,37 @@ def test_an_epoch_is_held_against_the_memory_of_its_own_minute(model: LoadedMode
     expected = [200e9, 600e9]
     found = [case.bytes_per_token * s / m for s, m in zip(case.samples, case.shares, strict=True)]
     assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_what_cores_multiply_is_counted_over_all_threads(workers: int) -> None:
+    assert 1e5 < ArithmeticProbe(workers).measure() < 1e14  # the machine may stand still for long
+
+
+class _Cores:
+    """Cores whose speed changes at every look: 1, 3, 5 GFLOP/s and so on."""
+
+    looks = 0
+
+    def measure(self) -> float:
+        self.looks += 1
+        return (2 * self.looks - 1) * 1e9
+
+
+def test_a_sample_is_held_against_the_cores_of_its_own_minute(model: LoadedModel) -> None:
+    probe = ReadProbe(1, 1 << 20)
+    cases = [DecodeCase(model, 0, 10, 4, probe), PrefillCase(model, 1, 12)]
+    for case in cases:
+        case._cores = _Cores()  # type: ignore[assignment]
+        case.warm_up()  # takes no look
+        for _ in range(3):
+            case.run()
+        assert case.arithmetic == [2e9, 6e9, 10e9]
+    probe.run()
+    _, *records = bench_records("tiny", probe, cases[:1], cases[1:])  # type: ignore[arg-type]
+    for record in records:
+        ends = ("", "_min", "_max")
+        assert [record[f"core_gflops{end}"] for end in ends] == pytest.approx([6, 2, 10])
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])

@@ -158,6 +158,11 @@ def test_a_run_in_pieces_is_one_run(tmp_path: Path) -> None:
     assert [record["runs"] for record in records] == [4, 2, 2, 2, 2]
     samples = [line["round"]["sample"] for line in rounds if line["key"][1] == "decode"]
     assert (records[1]["min"], records[1]["max"]) == (min(samples), max(samples))
+    cores = [line["round"]["arithmetic"] / 1e9 for line in rounds if line["key"][1] == "decode"]
+    assert (records[1]["core_gflops_min"], records[1]["core_gflops_max"]) == (
+        min(cores),
+        max(cores),
+    )
     assert len(rounds) == len(journal.read_text().splitlines())
 
 

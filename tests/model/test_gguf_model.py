@@ -28,7 +28,14 @@ from monolane.model import (
     read_config,
 )
 from monolane.model.families import FAMILIES, parse_gguf
-from monolane.model.families._gguf import _KEYS, _OLD_LINEAR, _SCALING, _SILENT, GGUF_NAMES
+from monolane.model.families._gguf import (
+    _KEYS,
+    _OLD_LINEAR,
+    _SCALING,
+    _SILENT,
+    FUSED_EXPERTS,
+    GGUF_NAMES,
+)
 
 Write = Callable[..., Path]
 Tiny = tuple[dict[str, Any], dict[str, Any]]
@@ -83,18 +90,19 @@ def test_names_and_keys_are_those_of_the_package() -> None:
     ]
     assert len(set(architectures)) == len(architectures)  # one family for each
     theirs = {name: place for place, name in gguf.MODEL_ARCH_NAMES.items()}
-    stems = {name.format(i="{bid}").rpartition(".")[0] for name in GGUF_NAMES.values()}
+    all_names = (*GGUF_NAMES.values(), FUSED_EXPERTS)
+    stems = {name.format(i="{bid}").rpartition(".")[0] for name in all_names}
     assert stems <= set(gguf.TENSOR_NAMES.values())
     for spelling in spellings:
         kinds = gguf.MODEL_TENSORS[theirs[spelling.architecture]]
         own = spelling.names(parse(latent())).values() if "kv_lora" in str(spelling.keys) else ()
         named = stems | {name.format(i="{bid}").rpartition(".")[0] for name in own}
         used = {gguf.TENSOR_NAMES[kind] for kind in kinds}
-        # Every tensor of the architecture has a role, but for frequencies, whole QKV, gates that
-        # lie with what they gate, and layers that predict further ahead.
+        # Every tensor of the architecture has a role, but for frequencies, whole QKV, and layers
+        # that predict further ahead.
         left = {name.format(bid="{i}") for name in used - named if ".nextn." not in name}
         frequencies = {"rope_freqs", "blk.{i}.attn_rot_embd"}
-        assert left <= {*frequencies, "blk.{i}.attn_qkv", "blk.{i}.ffn_gate_up_exps"}
+        assert left <= {*frequencies, "blk.{i}.attn_qkv"}
     known = {
         value
         for place in (gguf.Keys.LLM, gguf.Keys.Attention, gguf.Keys.Rope)

@@ -62,3 +62,8 @@ def read(isa: str, data: Annotated[NDArray[numpy.uint8], dict(shape=(None, None)
     """
     Read data, a multiple of 512 bytes, and return its sum as floats: a bandwidth yardstick.
     """
+
+def multiply_registers(isa: str, rounds: int) -> tuple:
+    """
+    Multiply and add registers alone, an arithmetic yardstick: how many operations that was, and a sum of their results.
+    """

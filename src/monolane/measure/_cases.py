@@ -9,6 +9,7 @@ import numpy as np
 from monolane.engine import DraftModel, ModelFiles, check_draft, find_backend, with_draft
 from monolane.epoch import Advance, RankAddresses
 from monolane.errors import RequestError
+from monolane.measure._arithmetic import ArithmeticProbe
 from monolane.measure._bandwidth import ReadProbe
 from monolane.measure._rounds import Case
 from monolane.model import Blocks, Role, Weights
@@ -114,11 +115,35 @@ class LoadedModel:
         return events[-1].token_id, [event.time_ns for event in events]
 
 
-class DecodeCase(Case):
+class _ModelCase(Case):
+    """A case of a model, and what the cores multiplied right before and after each sample.
+
+    Where memory and cores change their speed from minute to minute, as on virtual machines, a
+    sample has to be held against the speeds of its own minute.
+    """
+
+    def __init__(self, model: LoadedModel) -> None:
+        super().__init__()
+        self.model = model
+        self.arithmetic: list[float] = []  # operations/s of all workers, of each sample
+        self._cores = ArithmeticProbe(model.workers)
+
+    def run(self) -> None:
+        """Take one sample between two looks at the cores, and keep it."""
+        before = self._cores.measure()
+        super().run()
+        self.arithmetic.append((before + self._cores.measure()) / 2)
+
+    def forget(self) -> None:
+        """Take the last sample back."""
+        super().forget()
+        self.arithmetic.pop()
+
+
+class DecodeCase(_ModelCase):
     """Tokens of one epoch, behind ``context`` tokens that are there already.
 
-    The memory is read right before and after each epoch: where it changes its speed from minute to
-    minute, as on virtual machines, an epoch has to be held against the speed of its own minute.
+    The memory is read right before and after each epoch.
     """
 
     def __init__(
@@ -126,8 +151,8 @@ class DecodeCase(Case):
     ) -> None:
         assert context >= 1
         assert tokens >= 2
-        super().__init__()  # samples: tokens/s of an epoch
-        self.model, self.context, self.tokens = model, context, tokens
+        super().__init__(model)  # samples: tokens/s of an epoch
+        self.context, self.tokens = context, tokens
         self._slot, self._next, self._probe = slot, -1, probe
         self.shares: list[float] = []  # of the read bandwidth that an epoch came to: its MBU
         self.token_us: list[float] = []  # from token to token, of all epochs
@@ -174,13 +199,13 @@ class DecodeCase(Case):
         return times
 
 
-class PrefillCase(Case):
+class PrefillCase(_ModelCase):
     """From a prompt to its first token."""
 
     def __init__(self, model: LoadedModel, slot: int, tokens: int) -> None:
         assert tokens >= 1
-        super().__init__()  # samples: tokens of the prompt per second, the head's time included
-        self.model, self.tokens = model, tokens
+        super().__init__(model)  # samples: tokens of the prompt per second, with the head's time
+        self.tokens = tokens
         self._slot = slot
         self._prompt = model.random_tokens(tokens)
 

@@ -42,6 +42,9 @@ def percentiles(samples: Sequence[float]) -> dict[str, float] | None:
     return {"p50": p50, "p90": p90, "p99": p99, "max": max(samples)}
 
 
+_ENDS = {"": "median", "_min": "min", "_max": "max"}  # of a field's name
+
+
 def bench_records(
     model: str,
     probe: ReadProbe,
@@ -80,7 +83,9 @@ def _case_record(name: str, model: str, case: DecodeCase | PrefillCase, **about:
         record |= {"transport": case.model.transport}
     if case.model.draft is not None:
         record |= {"draft": case.model.draft, "drafter": case.model.drafter}
-    return record | _speed(case.samples, "tokens/s")
+    gflops = summary([each / 1e9 for each in case.arithmetic], "GFLOP/s")
+    cores = {f"core_gflops{end}": gflops[name] for end, name in _ENDS.items()}
+    return record | _speed(case.samples, "tokens/s") | cores
 
 
 def _speed(samples: Sequence[float], unit: str) -> dict[str, Any]:

@@ -243,7 +243,7 @@ class TensorSpec:
     layer: int | None = None  # None: outside the layers
     part: Part = Part.WHOLE
     expert: int | None = None  # whose matrix; None: no expert's, or all experts' in one tensor
-    also: Role | None = None  # whose rows are in it too: in turn one of ``role`` and one of these
+    also: Role | None = None  # whose rows are in it too: in turn with ``role``'s, in GGUF behind
     columns_first: bool = False  # it holds matrices [.., K, R]
 
     @property

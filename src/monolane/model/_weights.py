@@ -20,8 +20,13 @@ from monolane.model._quantized import Blocks, Quantized
 from monolane.model._repack import PackedMatrix
 from monolane.model._safetensors import DTYPE_NAMES, DTYPES, Array
 from monolane.model._tensors import EXPERT_ROLES, MATRICES, Part, Role, TensorSpec, lane_shape
-from monolane.model.families import find_family, gguf_specs, read_config, tensor_specs
-from monolane.model.families._gguf import ROPE_DIVISORS
+from monolane.model.families import (
+    find_family,
+    gguf_specs,
+    gguf_unread,
+    read_config,
+    tensor_specs,
+)
 
 log = logging.getLogger("monolane.model")
 
@@ -103,7 +108,7 @@ class Weights:
         """
         config = model.config
         specs = gguf_specs(config, model)
-        _check_gguf_names(model, {spec.name for spec in specs})
+        _check_gguf_names(model, {spec.name for spec in specs}, gguf_unread(config))
         gathered = _Found(config)
         places = [(spec.role, spec) for spec in specs]
         if config.tie_embeddings:
@@ -118,13 +123,8 @@ class Weights:
             if role not in EXPERT_ROLES:
                 gathered.put(role, spec.layer, None, _shaped(found, shape))
                 continue
-            for expert in range(spec.shape[0]):
-                part = (
-                    replace(found, data=found.data[expert])
-                    if isinstance(found, Blocks)
-                    else found[expert]
-                )
-                gathered.put(role, spec.layer, expert, _shaped(part, shape))
+            for own, expert, matrix in _each_expert(spec, found):
+                gathered.put(own, spec.layer, expert, _shaped(matrix, lane_shape(config, own)))
         return gathered.weights(model.path)
 
     def coded(self) -> Iterator[tuple[tuple[Role, int | None], Quantized | Blocks]]:
@@ -315,6 +315,21 @@ def _ups(config: ModelConfig, joined: "Array | Blocks") -> tuple[tuple[Role, Mat
     return (Role.K_UP, k_up), (Role.V_UP, replace(joined, data=parts[Role.V_UP]))
 
 
+def _each_expert(
+    spec: TensorSpec, found: "Array | Blocks"
+) -> Iterator[tuple[Role, int, "Array | Blocks"]]:
+    """Yield role, expert and matrix of each that a tensor of a GGUF file holds, without a copy."""
+    roles = [spec.role] if spec.also is None else [spec.role, spec.also]
+    count = spec.shape[1] // len(roles)
+    for expert in range(spec.shape[0]):
+        for i, role in enumerate(roles):
+            rows = slice(i * count, (i + 1) * count)
+            if isinstance(found, Blocks):
+                yield role, expert, replace(found, data=found.data[expert, rows])
+            else:
+                yield role, expert, found[expert, rows]
+
+
 def _repacked(config: ModelConfig, matrix: PackedMatrix) -> Quantized:
     spec, found = matrix.spec, matrix.read()
     codes = found.codes.reshape(lane_shape(config, spec.role, Part.CODES))
@@ -369,13 +384,13 @@ def _checked(config: ModelConfig, spec: TensorSpec, checkpoint: Checkpoint) -> A
     return array
 
 
-def _check_gguf_names(model: GgufModel, expected: set[str]) -> None:
+def _check_gguf_names(model: GgufModel, expected: set[str], unread: frozenset[str]) -> None:
     if missing := sorted(expected - model.keys()):
         raise CheckpointError(
             f"{model.path}: expected {len(expected)} tensors, {len(missing)} are missing: "
             f"{_first(missing)}; the metadata and the tensors are not of one model"
         )
-    if extra := sorted(model.keys() - expected - {ROPE_DIVISORS}):
+    if extra := sorted(model.keys() - expected - unread):
         raise CheckpointError(
             f"{model.file_of(extra[0])}: expected {len(expected)} tensors, got {len(extra)} more: "
             f"{_first(extra)}; executors do not compute what these are for"
@@ -385,7 +400,11 @@ def _check_gguf_names(model: GgufModel, expected: set[str]) -> None:
 def _checked_gguf(model: GgufModel, spec: TensorSpec) -> "Array | Blocks":
     found = model[spec.name]
     at = f"{model.file_of(spec.name)}: tensor {spec.name!r}"
-    if found.shape != spec.shape:
+    # ik_llama.cpp writes the heads' matrices as one, each below the one before.
+    shapes = [spec.shape]
+    if spec.role in (Role.K_UP, Role.V_UP):
+        shapes.append((spec.shape[0] * spec.shape[1], spec.shape[2]))
+    if found.shape not in shapes:
         raise CheckpointError(
             f"{at}: expected shape {list(spec.shape)} from the metadata, got {list(found.shape)}"
         )

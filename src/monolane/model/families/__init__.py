@@ -16,7 +16,9 @@ from monolane.model._quantization import parse_quantization, render_quantization
 from monolane.model._tensors import Role, TensorSpec, list_specs, quantized_specs
 from monolane.model.families._family import Family
 from monolane.model.families._gguf import (
+    FUSED_EXPERTS,
     GGUF_NAMES,
+    ROPE_DIVISORS,
     as_stored,
     gguf_fields,
     has_experts,
@@ -131,17 +133,32 @@ def _by_gating(families: list[Family], metadata: Mapping[str, Any], source: str)
 
 
 def gguf_specs(config: ModelConfig, stored: Container[str]) -> tuple[TensorSpec, ...]:
-    """Return every tensor that a GGUF file of this config holds.
+    """Return every tensor of a GGUF file of this config that is read.
 
     ``stored`` are the names that are there: older files have KV_UP, joined as in folders, where
-    others have K_UP and V_UP.
+    others have K_UP and V_UP; these are read where a file has both. Where one tensor has gate and
+    up of experts, its ``also`` is EXPERT_UP, whose rows are the second half of an expert's.
     """
     spelling = find_family(config).gguf
     assert spelling is not None
     names = {**GGUF_NAMES, **spelling.names(config)}
-    if config.latent is None or names[Role.KV_UP].format(i=0) not in stored:
+    split, joined = (names[role].format(i=0) in stored for role in (Role.K_UP, Role.KV_UP))
+    if config.latent is None or split or not joined:
         del names[Role.KV_UP]
+    mixtures = (i for i, layer in enumerate(config.layers) if layer.experts)
+    if any(FUSED_EXPERTS.format(i=i) in stored for i in mixtures):
+        names[Role.EXPERT_GATE] = names[Role.EXPERT_UP] = FUSED_EXPERTS
     return list_specs(config, names, frozenset(Role) - {Role.K_UP, Role.V_UP})
+
+
+def gguf_unread(config: ModelConfig) -> frozenset[str]:
+    """Return the tensors that a GGUF file may hold besides those of ``gguf_specs``.
+
+    They say again what others say: divisors are in the config, and ik_llama.cpp writes KV_UP beside
+    K_UP and V_UP.
+    """
+    joined = range(0 if config.latent is None else config.num_layers)
+    return frozenset((ROPE_DIVISORS, *(GGUF_NAMES[Role.KV_UP].format(i=i) for i in joined)))
 
 
 def read_config(folder: Path) -> ModelConfig:

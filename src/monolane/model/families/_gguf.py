@@ -115,6 +115,9 @@ GGUF_NAMES = {
     Role.FINAL_NORM: "output_norm.weight",
     Role.HEAD: "output.weight",
 }
+# In place of EXPERT_GATE and EXPERT_UP, if the converter was told to fuse them: of each expert the
+# rows of gate, then those of up.
+FUSED_EXPERTS = "blk.{i}.ffn_gate_up_exps.weight"
 ROPE_DIVISORS = "rope_freqs.weight"  # one for each pair of a head
 
 
