@@ -184,7 +184,6 @@ void Executor::attend_group(Worker& w, const PlanPhase& phase, int64_t lane, int
       sum[dim + 1] = 0;
     }
   }
-  const int64_t together = attend_tokens(h);
   const int64_t oldest = begin(tokens.begin) / kChunk, last = end(tokens.end - 1);
   int64_t chunk = oldest + (split - oldest % h.splits + h.splits) % h.splits;
   for (; chunk * kChunk < last; chunk += h.splits) {
@@ -203,7 +202,7 @@ void Executor::attend_group(Worker& w, const PlanPhase& phase, int64_t lane, int
       }
       // Those that begin with the same key go together.
       int64_t counts[kMaxWidth], some = 0;
-      const int64_t most = std::min(together, tokens.end - t);
+      const int64_t most = std::min(w.attend_tokens, tokens.end - t);
       while (some < most && from(t + some) == from(t)) {
         counts[some] = count(t + some);
         ++some;

@@ -13,13 +13,6 @@
 
 namespace monolane {
 
-// Tokens whose attention to a chunk is asked for at once, at most: 24 queries are whole tiles of 6
-// and of 4, and their partial sums stay in the first-level cache.
-inline int64_t attend_tokens(const PlanHeader& h) {
-  const int64_t group = h.heads / h.kv_heads;
-  return std::clamp<int64_t>(24 / group, 1, kMaxWidth);
-}
-
 inline size_t floats(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
 
 // Rows of the group's lanes, [lanes][T][...], and scratch. Lane indices here are within the group.
@@ -72,7 +65,9 @@ struct Executor::Worker {
     sum = std::make_unique<Arena>(floats(h.hidden));
     const int64_t group = h.heads / h.kv_heads;
     scores = std::make_unique<Arena>(floats(kAttendQueries * std::max<int64_t>(h.chunk, 1)));
-    partial = std::make_unique<Arena>(floats(attend_tokens(h) * group * (h.head_dim + 2)));
+    // 24 queries are whole tiles of 6 and of 4, and their partial sums stay in the first-level cache.
+    attend_tokens = std::clamp<int64_t>(24 / group, 1, kMaxWidth);
+    partial = std::make_unique<Arena>(floats(attend_tokens * group * (h.head_dim + 2)));
     cosine = std::make_unique<Arena>(floats(kPlanRotaries * width * h.rotary_dim / 2));
     sine = std::make_unique<Arena>(floats(kPlanRotaries * width * h.rotary_dim / 2));
   }
@@ -85,6 +80,7 @@ struct Executor::Worker {
   int index;
   int group;
   int64_t first_lane, first_worker;
+  int64_t attend_tokens;  // whose attention to a chunk is asked for at once, at most
   WorkerRows weights;
   Routing routing;                      // of the layer that is computed
   static constexpr int kKinds = 3;      // of Activation
