@@ -3,19 +3,20 @@
     python bench/long_context.py [--shapes llama-8b laneformer-2b smollm2] [--contexts 32768 131072]
         [--cache-dtypes bfloat16 int8 int4] [--layers 2] [--rounds 7] [--out DIR]
 
-A shape has the attention heads of the model that it is named after, and two layers of it; the rest
-is small. Its weights are random. **No prompt of so many tokens is read**: slots are filled with
+A shape has the attention heads of the model that it is named after, in two layers; the rest is
+small. Its weights are random. **No prompt of so many tokens is read**: slots are filled with
 random keys and values, put there as kept prefixes are. What is timed is attention alone, by the
 executor's own trace of eight tokens that are drawn behind them, so neither weights nor words enter.
 
-A share is the bytes of keys and values by that time, over the read bandwidth that the same cores
-measured right before and after. Dtypes take turns.
+A record's microseconds are those of one token in all layers of the shape. Its MBU is the bytes of
+keys and values by that time, over the read bandwidth of the same cores right before and after.
+`core_gflops` is what they multiplied then, since arithmetic may be the limit. Dtypes and contexts
+take turns.
 """
 
 import argparse
 import json
 import tempfile
-from collections import defaultdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,7 +27,17 @@ from _document import publish
 
 from monolane._core import kernels
 from monolane.epoch import KeptBytes
-from monolane.measure import LoadedModel, ReadProbe, Record, summary, trace_epoch
+from monolane.measure import (
+    ArithmeticProbe,
+    Case,
+    LoadedModel,
+    ReadProbe,
+    Record,
+    bench_records,
+    run_rounds,
+    summary,
+    trace_epoch,
+)
 from monolane.model import find_cache_format, parse_config, tensor_specs, write_checkpoint
 from monolane.plan import summarise
 
@@ -50,15 +61,33 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, help="folder for the results file")
     options = parser.parse_args()
+    probe: ReadProbe | None = None
     records: list[Record] = []
     for shape in options.shapes:
-        with tempfile.TemporaryDirectory() as scratch:
-            folder = Path(scratch) / shape
-            write_model(folder, *SHAPES[shape], options.layers, max(options.contexts) + 64)
-            records += measure(
-                folder, options.cache_dtypes, sorted(options.contexts), options.rounds
-            )
-    publish(records, "long-context", options.out, tokens=TOKENS)
+        probe, found = measure(shape, options, probe)
+        records += found
+    assert probe is not None
+    read = bench_records("", probe, (), ())
+    publish([*read, *records], "long-context", options.out, tokens=TOKENS)
+
+
+def measure(
+    shape: str, options: argparse.Namespace, probe: ReadProbe | None
+) -> tuple[ReadProbe, list[Record]]:
+    """Return a record for each dtype of keys and values and each length; one probe is for all."""
+    contexts = sorted(options.contexts)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / shape
+        write_model(folder, *SHAPES[shape], options.layers, contexts[-1] + 64)
+        models = {name: load(folder, name, contexts) for name in options.cache_dtypes}
+    probe = probe or ReadProbe(next(iter(models.values())).workers, PROBE_BYTES)
+    cases = [
+        AttentionCase(model, name, slot, context, probe)
+        for slot, context in enumerate(contexts)
+        for name, model in models.items()
+    ]
+    run_rounds([probe, *cases], options.rounds, lambda: None)
+    return probe, [record(shape, case) for case in cases]
 
 
 def write_model(
@@ -95,43 +124,78 @@ def write_model(
     )
 
 
-def measure(
-    folder: Path, cache_dtypes: list[str], contexts: list[int], rounds: int
-) -> list[Record]:
-    """Return a record for each dtype of keys and values and each length."""
-    models = {name: load(folder, name, contexts) for name in cache_dtypes}
-    workers = next(iter(models.values())).workers
-    probe = ReadProbe(workers, PROBE_BYTES)
-    samples: dict[tuple[str, int], list[tuple[float, float, float]]] = defaultdict(list)
-    order = [(name, slot) for slot in range(len(contexts)) for name in cache_dtypes]
-    for number in range(rounds + 1):
-        for name, slot in order if number % 2 else order[::-1]:
-            before = probe.measure()
-            busy_us, moved = attention(models[name], slot, contexts[slot])
-            speed = moved / busy_us / 1e3  # GB/s
-            bandwidth = (before + probe.measure()) / 2e9
-            if number:  # the first warms up
-                samples[name, contexts[slot]].append((busy_us, speed, speed / bandwidth))
-    found = []
-    for (name, context), each in sorted(samples.items(), key=lambda item: item[0][1]):
-        model = models[name]
-        about = {"name": "attention", "engine": "monolane", "model": folder.name}
-        plan, config = model.plan, model.config
-        token = 2 * config.num_layers * config.num_kv_heads * plan.key_bytes
-        sizes = {"cache_bytes_per_token": token, "cache_bytes": model.executor.cache_bytes}
-        found.append(
-            about
-            | {"dtype": name, "context": context, "isa": kernels.best(), "workers": workers}
-            | sizes
-            | summary([us for us, _, _ in each], "us")
-            | {
-                "bytes_per_token": round(median(us * gb * 1e3 for us, gb, _ in each)),
-                "gb_per_s": median(gb for _, gb, _ in each),
-                "mbu": median(share for _, _, share in each),
-                "shares": [round(share, 4) for _, _, share in each],
-            }
-        )
-    return found
+class AttentionCase(Case):
+    """Attention of one token behind a context, and what the same cores read and multiply then."""
+
+    def __init__(
+        self, model: LoadedModel, cache_dtype: str, slot: int, context: int, probe: ReadProbe
+    ) -> None:
+        super().__init__()  # samples: us a token
+        self.model, self.cache_dtype, self.context = model, cache_dtype, context
+        self._slot, self._probe = slot, probe
+        self._cores = ArithmeticProbe(model.workers)
+        self.bytes_per_token = 0.0  # of keys and values
+        self.shares: list[float] = []  # of the read bandwidth
+        self.arithmetic: list[float] = []  # operations/s of all workers
+
+    def warm_up(self) -> None:
+        """Draw once."""
+        self._draw()
+
+    def measure(self) -> float:
+        """Draw tokens between two looks at the machine."""
+        bandwidth, operations = self._probe.measure(), self._cores.measure()
+        busy_us = self._draw()
+        operations += self._cores.measure()
+        bandwidth += self._probe.measure()
+        self.shares.append(self.bytes_per_token / busy_us * 1e6 / (bandwidth / 2))
+        self.arithmetic.append(operations / 2)
+        return busy_us
+
+    def forget(self) -> None:
+        """Take the last sample back."""
+        super().forget()
+        self.shares.pop()
+        self.arithmetic.pop()
+
+    def _draw(self) -> float:
+        trace = trace_epoch(self.model, self._slot, 1, TOKENS)
+        self.model.executor.truncate(self._slot, self.context)
+        row = next(row for row in summarise(trace) if row.kind == "ATTEND")
+        self.bytes_per_token = row.bytes
+        return row.busy_us
+
+
+def record(shape: str, case: AttentionCase) -> Record:
+    """Return the record of a dtype of keys and values at a length."""
+    model, (heads, kv_heads, head_dim) = case.model, SHAPES[shape]
+    time = summary(case.samples, "us")
+    gflops = summary([each / 1e9 for each in case.arithmetic], "GFLOP/s")
+    return {
+        "name": "attention",
+        "engine": "monolane",
+        "model": f"heads of {shape}",
+        "dtype": model.dtype,
+        "cache_dtype": case.cache_dtype,
+        "context": case.context,
+        "layers": model.config.num_layers,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "isa": kernels.best(),
+        "workers": model.workers,
+        "cache_bytes_per_token": 2 * model.config.num_layers * kv_heads * model.plan.key_bytes,
+        **time,
+        "us_per_token": time["median"],
+        "bytes_per_token": round(case.bytes_per_token),
+        "gb_per_s": case.bytes_per_token / time["median"] / 1e3,
+        "mbu": median(case.shares),
+        "mbu_min": min(case.shares),
+        "mbu_max": max(case.shares),
+        "core_gflops": gflops["median"],
+        "core_gflops_min": gflops["min"],
+        "core_gflops_max": gflops["max"],
+    }
 
 
 def load(folder: Path, cache_dtype: str, contexts: list[int]) -> LoadedModel:
@@ -155,14 +219,6 @@ def random_rows(model: LoadedModel, cache_dtype: str) -> npt.NDArray[np.uint8]:
     x = np.random.default_rng(1).standard_normal((lists, PIECE, config.head_dim), np.float32)
     stored = kernels.store_kv(kernels.best(), x.reshape(-1), find_cache_format(cache_dtype).short)
     return stored.reshape(lists, PIECE, -1)
-
-
-def attention(model: LoadedModel, slot: int, context: int) -> tuple[float, float]:
-    """Draw tokens behind a context; return us a token in attention, and bytes a token."""
-    trace = trace_epoch(model, slot, 1, TOKENS)
-    model.executor.truncate(slot, context)
-    row = next(row for row in summarise(trace) if row.kind == "ATTEND")
-    return row.busy_us, row.bytes
 
 
 if __name__ == "__main__":

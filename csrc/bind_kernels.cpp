@@ -228,10 +228,10 @@ Array<float, nb::ndim<1>> clamped_swiglu(const std::string& isa, const Floats1& 
 
 Array<float, nb::ndim<2>> attend(const std::string& isa, const Floats2& q,
                                  const std::string& format, const Bytes& keys, const Bytes& values,
-                                 float scale) {
+                                 float scale, std::vector<int64_t> counts) {
   const Kernels& k = select_kernels(isa);
   const Format kv = cache_format_of(format);
-  const auto heads = static_cast<int64_t>(q.shape(0));
+  const auto queries = static_cast<int64_t>(q.shape(0));
   const auto head_dim = static_cast<int64_t>(q.shape(1));
   const auto count = static_cast<int64_t>(keys.shape(0));
   const auto row = static_cast<int64_t>(keys.shape(1));
@@ -246,10 +246,17 @@ Array<float, nb::ndim<2>> attend(const std::string& isa, const Floats2& q,
          static_cast<int64_t>(values.shape(0)));
   expect(static_cast<int64_t>(values.shape(1)) == row, "value rows as long as key rows",
          static_cast<int64_t>(values.shape(1)));
-  auto partial = make<float>(heads, head_dim + 2);
-  std::vector<float> scores(static_cast<size_t>(std::min(heads, kAttendHeads) * count));
-  k.attend(q.data(), heads, keys.data(), values.data(), kv, stride, count, head_dim, scale, nullptr,
-           scores.data(), partial.data());
+  if (counts.empty()) counts.push_back(count);
+  const auto tokens = static_cast<int64_t>(counts.size()), heads = queries / tokens;
+  expect(heads >= 1 && heads * tokens == queries, "queries of as many tokens as there are counts",
+         queries);
+  for (const int64_t seen : counts) {
+    expect(1 <= seen && seen <= count, "counts of 1 to all keys", seen);
+  }
+  auto partial = make<float>(queries, head_dim + 2);
+  std::vector<float> scores(static_cast<size_t>(kAttendQueries * count));
+  k.attend({q.data(), tokens, heads, heads * head_dim, counts.data()}, keys.data(), values.data(),
+           kv, stride, head_dim, scale, nullptr, scores.data(), partial.data());
   return partial;
 }
 
@@ -342,9 +349,10 @@ void bind_kernels(nb::module_& parent) {
   m.def("clamped_swiglu", &clamped_swiglu, arg("isa"), arg("gate"), arg("up"),
         "GPT-OSS's SwiGLU: g * sigmoid(1.702 g) * (u + 1), g at most 7 and u from -7 to 7.");
   m.def("attend", &attend, arg("isa"), arg("q"), arg("format"), arg("keys"), arg("values"),
-        arg("scale"),
+        arg("scale"), arg("counts") = std::vector<int64_t>(),
         "Heads q [H, h] over keys and values, uint8 [J, bytes]: for each the unnormalised sum, the "
-        "peak score and the total weight, [H, h + 2].");
+        "peak score and the total weight, [H, h + 2]. `counts`: q is of as many tokens, one after "
+        "the other, each of which sees so many of the first keys; without, of one that sees all.");
   m.def("store_kv", &store_kv, arg("isa"), arg("x"), arg("format"),
         "The bytes of x [N] in a cache format.");
   m.def("add", &add, arg("isa"), arg("a"), arg("b"), "a + b, each [N].");

@@ -230,8 +230,11 @@ class Executor {
   Activation activation_of(const Matrix& matrix) const {
     return activation_for(matrix.format, activation_);
   }
+  struct Tokens {  // of a pass
+    int64_t begin, end;
+  };
   void attend_group(Worker& w, const PlanPhase& phase, int64_t lane, int64_t kv_head, int64_t split,
-                    int64_t t, bool more_heads);
+                    Tokens tokens, bool more_heads);
   void merge_splits(Worker& w, const float* sinks, int64_t lane);
   void merge_head(const float* sinks, int64_t owner, int64_t head, int64_t t, int64_t columns,
                   float* out) const;

@@ -30,7 +30,15 @@ constexpr int kGroup = 32;  // columns that share a scale, in every format that 
 constexpr int64_t kPanelRows = 16;
 constexpr int kMaxWidth = 64;  // tokens of one pass
 constexpr int kMaxHeadDim = 1024;
-constexpr int64_t kAttendHeads = 4;  // that attention takes through their keys together, at most
+constexpr int64_t kAttendQueries = 6;  // that attention takes through their keys together, at most
+
+// The queries that attend the same keys: token t has `heads` of them, [heads, h] at q + t * stride
+// floats, and sees the first counts[t] keys, at least one.
+struct Askers {
+  const float* q;
+  int64_t tokens, heads, stride;
+  const int64_t* counts;
+};
 
 struct Matrix {
   const void* data;        // values of row 0; panels are 64-byte aligned
@@ -144,18 +152,18 @@ struct Kernels {
   void (*gelu_tanh_times)(const float* gate, const float* up, int64_t count, float* out);
   void (*clamped_swiglu)(const float* gate, const float* up, int64_t count, float* out);
 
-  // `heads` query heads [heads, h] over the `count` keys that they share, each for itself:
+  // Query heads over the first `count` of the keys that they share, each for itself:
   // scores[j] = scale * dot(q, keys[j]), keys at keys + j * stride elements of `kv`, one of those
-  // that a cache may have (`is_cached`), then the online-softmax partial of each head, [h + 2]:
+  // that a cache may have (`is_cached`), then the online-softmax partials, [tokens, heads, h + 2]:
   //   sum_j e_j * values[j][c], c in [0, h); peak = max_j scores[j]; sum_j e_j,
   // where e_j = exp(scores[j] - peak). Summed in the order of j; over codes queries and weights may
-  // be rounded to 16 bits first, and sums are of integers (attend_codes.h). The bits of a head do
-  // not depend on `heads`. `scores` is scratch for min(heads, kAttendHeads) * count floats. `next`:
-  // keys that will be asked for next, to be prefetched, or null. count >= 1, head_dim <=
-  // kMaxHeadDim. All scores -inf: the peak is -inf, the sums are 0.
-  void (*attend)(const float* q, int64_t heads, const void* keys, const void* values, Format kv,
-                 int64_t stride, int64_t count, int64_t head_dim, float scale, const void* next,
-                 float* scores, float* partial);
+  // be rounded to 16 bits first, and sums are of integers (attend_codes.h). The bits of a head
+  // depend neither on other heads nor on other tokens. `scores` is scratch for kAttendQueries times
+  // the largest count of floats. `next`: keys that will be asked for next, to be prefetched, or
+  // null. head_dim <= kMaxHeadDim. All scores -inf: the peak is -inf, the sums are 0.
+  void (*attend)(const Askers& askers, const void* keys, const void* values, Format kv,
+                 int64_t stride, int64_t head_dim, float scale, const void* next, float* scores,
+                 float* partial);
 
   // Converts float -> kv format (round to nearest even; codes: `quantize_blocks`), for the cache.
   void (*store_kv)(const float* x, int64_t count, Format kv, void* out);

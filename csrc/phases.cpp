@@ -151,58 +151,80 @@ void Executor::run_attend(Worker& w, const PlanPhase& phase) {
     const int64_t split = unit % h.splits;
     const int64_t kv_head = unit / h.splits % kv_heads;
     const int64_t lane = w.first_lane + unit / h.splits / kv_heads;
-    for (int64_t t = 0; t < pass_.width; ++t)
-      attend_group(w, phase, lane, kv_head, split, t, unit + 1 < units.end);
+    for (int64_t t = 0, end; t < pass_.width; t = end) {
+      end = t + 1;
+      while (end < pass_.width && pass_.rows[end].slot == pass_.rows[t].slot) ++end;
+      attend_group(w, phase, lane, kv_head, split, {t, end}, unit + 1 < units.end);
+    }
   }
 }
 
-// All query heads of one KV head, for one token: the partial sums of every chunk of this split,
-// merged in the order of the chunks. Which chunks there are depends on the position alone.
+// All query heads of one KV head, for tokens of one slot: the partial sums of every chunk of this
+// split, merged in the order of the chunks. Which chunks a token has depends on its position alone.
 void Executor::attend_group(Worker& w, const PlanPhase& phase, int64_t lane, int64_t kv_head,
-                            int64_t split, int64_t t, bool more_heads) {
+                            int64_t split, Tokens tokens, bool more_heads) {
   const PlanHeader& h = plan_.header;
   const int64_t heads = h.heads / h.lanes, group = h.heads / h.kv_heads, dim = h.head_dim;
   const int64_t cached_head = lane * (h.kv_heads / h.lanes) + kv_head;
-  const Row& row = pass_.rows[t];
-  const int64_t end = row.position + 1;
-  const int64_t begin = phase.window > 0 ? std::max<int64_t>(0, end - phase.window) : 0;
-  const int64_t first = kv_head * group, stride = dim + 2;
-  const float* q = query_->as<float>() + ((lane * h.max_width + t) * heads + first) * dim;
-  float* out = attention_->as<float>() +
-               (((lane * h.splits + split) * h.max_width + t) * heads + first) * stride;
-  float* partial = w.partial->as<float>();
-  const auto key = [&](int64_t head, int64_t chunk) {
-    return cache_.key(row.slot, phase.layer, head, std::max(begin, chunk * kChunk));
+  const int64_t first = kv_head * group, stride = dim + 2, slot = pass_.rows[tokens.begin].slot;
+  const auto end = [&](int64_t t) { return int64_t{pass_.rows[t].position} + 1; };
+  const auto begin = [&](int64_t t) {
+    return phase.window > 0 ? std::max<int64_t>(0, end(t) - phase.window) : 0;
+  };
+  const auto out = [&](int64_t t) {
+    return attention_->as<float>() +
+           (((lane * h.splits + split) * h.max_width + t) * heads + first) * stride;
   };
 
-  for (int64_t head = 0; head < group; ++head) {
-    std::fill_n(out + head * stride, dim, 0.0f);
-    out[head * stride + dim] = -std::numeric_limits<float>::infinity();
-    out[head * stride + dim + 1] = 0;
-  }
-  const int64_t oldest = begin / kChunk;
-  int64_t chunk = oldest + (split - oldest % h.splits + h.splits) % h.splits;
-  for (; chunk * kChunk < end; chunk += h.splits) {
-    const int64_t from = std::max(begin, chunk * kChunk);
-    const int64_t count = std::min(end, (chunk + 1) * kChunk) - from;
-    const void* next = nullptr;  // what this worker reads next, where that is easily said
-    if ((chunk + h.splits) * kChunk < end) {
-      next = key(cached_head, chunk + h.splits);
-    } else if (more_heads && h.splits == 1 && pass_.width == 1) {
-      next = key(cached_head + 1, oldest);
-    }
-    kernels_.attend(q, group, key(cached_head, chunk),
-                    cache_.value(row.slot, phase.layer, cached_head, from), cache_.format(), dim,
-                    count, dim, h.query_scale, next, w.scores->as<float>(), partial);
+  for (int64_t t = tokens.begin; t < tokens.end; ++t) {
     for (int64_t head = 0; head < group; ++head) {
-      float* sum = out + head * stride;
-      const float* added = partial + head * stride;
-      const float top = std::max(sum[dim], added[dim]);
-      const float keep = std::exp(sum[dim] - top), gain = std::exp(added[dim] - top);
-      scale_by(sum, keep, dim);
-      add_scaled_to(sum, added, gain, dim);
-      sum[dim + 1] = sum[dim + 1] * keep + added[dim + 1] * gain;
-      sum[dim] = top;
+      float* sum = out(t) + head * stride;
+      std::fill_n(sum, dim, 0.0f);
+      sum[dim] = -std::numeric_limits<float>::infinity();
+      sum[dim + 1] = 0;
+    }
+  }
+  const int64_t oldest = begin(tokens.begin) / kChunk, last = end(tokens.end - 1);
+  int64_t chunk = oldest + (split - oldest % h.splits + h.splits) % h.splits;
+  for (; chunk * kChunk < last; chunk += h.splits) {
+    const auto from = [&](int64_t t) { return std::max(begin(t), chunk * kChunk); };
+    const auto count = [&](int64_t t) { return std::min(end(t), (chunk + 1) * kChunk) - from(t); };
+    const void* next = nullptr;  // what this worker reads next, where that is easily said
+    if ((chunk + h.splits) * kChunk < last) {
+      next = cache_.key(slot, phase.layer, cached_head, (chunk + h.splits) * kChunk);
+    } else if (more_heads && h.splits == 1 && pass_.width == 1) {
+      next = cache_.key(slot, phase.layer, cached_head + 1, begin(tokens.begin));
+    }
+    for (int64_t t = tokens.begin; t < tokens.end;) {
+      if (count(t) <= 0) {
+        ++t;
+        continue;
+      }
+      // Those that begin with the same key go together.
+      int64_t counts[kMaxWidth], some = 0;
+      const int64_t most = std::min(w.attend_tokens, tokens.end - t);
+      while (some < most && from(t + some) == from(t)) {
+        counts[some] = count(t + some);
+        ++some;
+      }
+      const float* q = query_->as<float>() + ((lane * h.max_width + t) * heads + first) * dim;
+      kernels_.attend({q, some, group, heads * dim, counts},
+                      cache_.key(slot, phase.layer, cached_head, from(t)),
+                      cache_.value(slot, phase.layer, cached_head, from(t)), cache_.format(), dim,
+                      dim, h.query_scale, t + some == tokens.end ? next : nullptr,
+                      w.scores->as<float>(), w.partial->as<float>());
+      const float* added = w.partial->as<float>();
+      for (int64_t stop = t + some; t < stop; ++t) {
+        float* sum = out(t);
+        for (int64_t head = 0; head < group; ++head, sum += stride, added += stride) {
+          const float top = std::max(sum[dim], added[dim]);
+          const float keep = std::exp(sum[dim] - top), gain = std::exp(added[dim] - top);
+          scale_by(sum, keep, dim);
+          add_scaled_to(sum, added, gain, dim);
+          sum[dim + 1] = sum[dim + 1] * keep + added[dim + 1] * gain;
+          sum[dim] = top;
+        }
+      }
     }
   }
 }

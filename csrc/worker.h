@@ -64,9 +64,10 @@ struct Executor::Worker {
     product = std::make_unique<Arena>(floats(2 * width * std::max<int64_t>(rows, 1)));
     sum = std::make_unique<Arena>(floats(h.hidden));
     const int64_t group = h.heads / h.kv_heads;
-    scores = std::make_unique<Arena>(
-        floats(std::min(group, kAttendHeads) * std::max<int64_t>(h.chunk, 1)));
-    partial = std::make_unique<Arena>(floats(group * (h.head_dim + 2)));
+    scores = std::make_unique<Arena>(floats(kAttendQueries * std::max<int64_t>(h.chunk, 1)));
+    // 24 queries are whole tiles of 6 and of 4, and their partial sums stay in the first-level cache.
+    attend_tokens = std::clamp<int64_t>(24 / group, 1, kMaxWidth);
+    partial = std::make_unique<Arena>(floats(attend_tokens * group * (h.head_dim + 2)));
     cosine = std::make_unique<Arena>(floats(kPlanRotaries * width * h.rotary_dim / 2));
     sine = std::make_unique<Arena>(floats(kPlanRotaries * width * h.rotary_dim / 2));
   }
@@ -79,6 +80,7 @@ struct Executor::Worker {
   int index;
   int group;
   int64_t first_lane, first_worker;
+  int64_t attend_tokens;  // whose attention to a chunk is asked for at once, at most
   WorkerRows weights;
   Routing routing;                      // of the layer that is computed
   static constexpr int kKinds = 3;      // of Activation
@@ -93,8 +95,8 @@ struct Executor::Worker {
   std::unique_ptr<Arena> gathered;      // [T, packed] of those that an expert serves
   std::unique_ptr<Arena> product;       // [T, rows], twice
   std::unique_ptr<Arena> sum;           // [D]
-  std::unique_ptr<Arena> scores;        // [min(H/K, kAttendHeads), chunk]
-  std::unique_ptr<Arena> partial;       // [H/K, h + 2]
+  std::unique_ptr<Arena> scores;        // [kAttendQueries, chunk]
+  std::unique_ptr<Arena> partial;       // [attend_tokens, H/K, h + 2]
   std::unique_ptr<Arena> cosine, sine;  // [PlanRotary, max_width, rotary_dim/2], times amplitude
   KeptParts kept;                       // of the group, in its first worker
   std::vector<Span> spans;

@@ -324,6 +324,36 @@ def test_a_head_does_not_see_its_neighbours(isa, kv, head_dim):
 
 
 @every_isa
+@pytest.mark.parametrize("kv", ["f32", "bf16", "f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize(("tokens", "heads"), [(2, 3), (5, 1), (3, 4), (4, 2), (2, 7)])
+def test_a_token_does_not_see_its_neighbours(isa, kv, tokens, heads):
+    # Tokens share what they read of a key, and each sees its own keys alone: those behind the last
+    # of them are NaN, which would spoil whatever they came into.
+    rng = np.random.default_rng(tokens)
+    for head_dim, first in (64, 30), (96, 1), (192 if "_" in kv else 200, 250):
+        q = rng.standard_normal((tokens * heads, head_dim)).astype(np.float32)
+        rows = rng.standard_normal((2, first + tokens, head_dim)).astype(np.float32)
+        keys, values = (np.stack([kernels.store_kv(isa, x, kv) for x in part]) for part in rows)
+        counts = [first + t for t in range(tokens)]
+        if tokens == 4:
+            counts[2:] = counts[1], counts[0]  # they need not grow
+        broken = kernels.store_kv(isa, np.full(head_dim, np.nan, np.float32), kv)
+        keys[max(counts) :] = values[max(counts) :] = broken
+        found = kernels.attend(isa, q, kv, keys, values, 0.125, counts)
+        assert np.isfinite(found).all()
+        for t, count in enumerate(counts):
+            own = slice(t * heads, (t + 1) * heads)
+            alone = kernels.attend(isa, q[own], kv, keys[:count], values[:count], 0.125)
+            assert np.array_equal(found[own], alone)
+        # What the last token alone sees spoils no other.
+        if tokens != 4:
+            keys[counts[-1] - 1] = values[counts[-1] - 1] = broken
+            spoilt = kernels.attend(isa, q, kv, keys, values, 0.125, counts)
+            assert np.array_equal(spoilt[:-heads], found[:-heads])
+            assert np.isnan(spoilt[-heads:, :head_dim]).all()
+
+
+@every_isa
 def test_attend_reads_heads_out_of_wider_rows(isa):
     rng = np.random.default_rng(3)
     q = rng.standard_normal(64).astype(np.float32)
@@ -524,6 +554,10 @@ def test_the_other_kernels_refuse():
         attend("portable", two, "f32", kv, kv[:1], 1.0)
     with pytest.raises(ValueError, match="expected key rows of whole heads, in bytes, got 8"):
         attend("portable", np.zeros(3, np.float32), "f32", kv, kv, 1.0)
+    with pytest.raises(ValueError, match="expected queries of as many tokens as there are counts"):
+        kernels.attend("portable", np.zeros((3, 2), "f4"), "f32", kv, kv, 1.0, [1, 2])
+    with pytest.raises(ValueError, match="expected counts of 1 to all keys, got 3"):
+        kernels.attend("portable", np.zeros((2, 2), "f4"), "f32", kv, kv, 1.0, [2, 3])
     with pytest.raises(ValueError, match="expected f32, bf16, f16, q8_0 or q4_0, got i8"):
         kernels.store_kv("portable", two, "i8")
     with pytest.raises(ValueError, match="expected a row below 2, got 2"):

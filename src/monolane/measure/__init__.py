@@ -16,6 +16,7 @@ from monolane._results import (
     validate_document,
     write_document,
 )
+from monolane.measure._arithmetic import ArithmeticProbe
 from monolane.measure._bandwidth import ReadProbe
 from monolane.measure._cases import DecodeCase, LoadedModel, PrefillCase, bench_cases
 from monolane.measure._first_token import FirstToken, first_token
@@ -53,6 +54,7 @@ from monolane.measure._trace import take_trace, trace_epoch
 __all__ = [
     "SCHEMA",
     "SYNTHETIC",
+    "ArithmeticProbe",
     "Case",
     "DecodeCase",
     "Failure",
