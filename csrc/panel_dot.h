@@ -158,19 +158,14 @@ struct PanelDot {
   // four columns at codes[c / 4] + 4 times the unit's first row, and what it brings beside them.
   static Scales bring_group(const char* record, int64_t groups, int unit, int64_t g,
                             const Floats (&supers)[2], int8_t (*codes)[kPanelRows * 4]) {
-    const char* low = record + g * kPanelRows * kPlanes.low + unit * kElements * 4;
+    const char* low = record + g * kPanelRows * kPlanes.low + unit * kUnitBytes;
     const char* rest = record + groups * kPanelRows * kPlanes.low;
-    const char* high = rest + g * kPanelRows * kPlanes.high + unit * kElements * 4;
-    each<kQuads / 2>([&](auto quad) MONOLANE_INLINE {
-      Bytes two[2];
-      load_two<quad>(low, high, two);
-      for (int half = 0; half < 2; ++half) {
-        typedef uint8_t Codes __attribute__((vector_size(sizeof(Bytes))));
-        const Codes signed_codes =
-            std::bit_cast<Codes>(two[half]) - static_cast<uint8_t>(kPlanes.bias);
-        std::memcpy(codes[quad + half * (kQuads / 2)] + unit * kElements * 4, &signed_codes,
-                    sizeof signed_codes);
-      }
+    const char* high = rest + g * kPanelRows * kPlanes.high + unit * kUnitBytes;
+    each<kQuads>([&](auto quad) MONOLANE_INLINE {
+      typedef uint8_t Codes __attribute__((vector_size(sizeof(Bytes))));
+      const Codes signed_codes =
+          std::bit_cast<Codes>(load_quad<quad>(low, high)) - static_cast<uint8_t>(kPlanes.bias);
+      std::memcpy(codes[quad] + unit * kUnitBytes, &signed_codes, sizeof signed_codes);
     });
     return scales(rest + groups * kPanelRows * kPlanes.high, groups, unit, g, supers);
   }
