@@ -15,13 +15,13 @@ integrations/finegrained_fp8.py of github.com/huggingface/transformers.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from monolane.errors import CheckpointError
-from monolane.model._fields import Fields, read_json_object
+from monolane.model._fields import MAX_SIZE, Fields, read_json_object
 from monolane.model._safetensors import DTYPE_NAMES, DTYPES, Array
 
 METHOD = "fp8"  # as quant_method spells it
@@ -33,7 +33,12 @@ CHUNK = 1 << 20  # codes that are widened at a time
 
 _SCALES = "_scale_inv"
 _FLOATS = ("F32", "BF16", "F16")
-_DTYPES = ("bfloat16", "float16", "float32")
+# Largest number of each dtype that weights may have.
+_MOST = {
+    "bfloat16": (2 - 2.0**-7) * 2.0**127,
+    "float16": 65504.0,
+    "float32": (2 - 2.0**-23) * 2.0**127,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ class Float8:
         return found
 
     def _check_scales(self, at: str, scales: npt.NDArray[np.float32]) -> None:
-        most = float(ml_dtypes.finfo(np.dtype(self.dtype)).max) / LARGEST
+        most = _MOST[self.dtype] / LARGEST
         wrong = ~(np.abs(scales) <= most)  # also of what is no number
         if wrong.any():
             raise CheckpointError(
@@ -108,9 +113,9 @@ def parse_float8(fields: Fields) -> Float8 | None:
     if said.choice("activation_scheme", ("dynamic", "static"), "dynamic") == "static":
         why = "; take a copy of the model in BF16, or a .gguf file of it"
         raise said.fault("activation_scheme", "'dynamic': weights alone are scaled here", why)
-    block = said.raw.get("weight_block_size")
+    block: Any = said.raw.get("weight_block_size")
     whole = isinstance(block, list) and len(block) == 2
-    if not whole or any(type(size) is not int or not 1 <= size <= 1 << 24 for size in block):
+    if not whole or any(type(size) is not int or not 1 <= size <= MAX_SIZE for size in block):
         raise said.fault(
             "weight_block_size",
             "the rows and the columns that share a scale, as [128, 128]",
@@ -118,7 +123,7 @@ def parse_float8(fields: Fields) -> Float8 | None:
         )
     return Float8(
         (block[0], block[1]),
-        fields.choice(fields.first("dtype", "torch_dtype"), _DTYPES, "bfloat16"),
+        fields.choice(fields.first("dtype", "torch_dtype"), tuple(_MOST), "bfloat16"),
     )
 
 
