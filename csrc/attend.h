@@ -55,8 +55,8 @@ struct Weights {
   int64_t count, stride;
 };
 
-// Whether sums begin, or go on from what `out` has. Known where it is compiled: asked at run time
-// it cost a token of decode 2 % of its attention.
+// Whether sums begin, or go on from what `out` has. Known where it is compiled: decode, where sums
+// only begin, asks nothing.
 enum class Sums { kBegin, kGoOn };
 
 // out[i][c] = sum_j e[i][j] * values[j][c] for H queries and N vectors of columns, each a chain of

@@ -65,7 +65,7 @@ struct Executor::Worker {
     sum = std::make_unique<Arena>(floats(h.hidden));
     const int64_t group = h.heads / h.kv_heads;
     scores = std::make_unique<Arena>(floats(kAttendQueries * std::max<int64_t>(h.chunk, 1)));
-    // 24 queries are whole tiles of 6 and of 4, and their partial sums stay in the first-level cache.
+    // 24 queries are whole tiles of 6 and 4, whose partial sums stay in the first-level cache.
     attend_tokens = std::clamp<int64_t>(24 / group, 1, kMaxWidth);
     partial = std::make_unique<Arena>(floats(attend_tokens * group * (h.head_dim + 2)));
     cosine = std::make_unique<Arena>(floats(kPlanRotaries * width * h.rotary_dim / 2));
