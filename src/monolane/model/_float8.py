@@ -3,8 +3,8 @@
 A matrix NAME [R, K] is there as E4M3 codes (sign, four bits of exponent, three of mantissa; no
 infinity, and 0x7f and 0xff are no number), NAME_scale_inv beside it has a scale for each block of,
 mostly, 128 rows by 128 columns; the last ones are cut off. A weight is code * scale, computed in
-float32 and rounded to the dtype that config.json names: what Transformers and DeepSeek's own
-converter make of it, bit for bit. Matrices that were left as floats are there without scales.
+float32 and rounded to the dtype that config.json names: what Transformers makes
+of it, bit for bit. Matrices that were left as floats are there without scales.
 
 Codes are widened a few rows at a time, so that the work needs some megabytes beside the result.
 
