@@ -112,6 +112,7 @@ void spoil(Plan& plan, const std::string& fault) {
 }
 
 int run(const char* path, const std::string& fault) {
+  test_tiles();
   Blobs blobs(path);
   int count = 0;
   for (int64_t models = blobs.number(); models > 0; --models) {
