@@ -58,7 +58,7 @@ static inline Floats round_even(Floats x) {
   return sub(add(x, magic), magic);
 }
 
-// e^x within 2 ulp (tests/cpu/test_kernels.py), 0 below -104, inf
+// e^x within 2 ulp (tests/cpu/test_attend.py), 0 below -104, inf
 // above 89, NaN for NaN. x = n ln 2 + r, |r| <= 0.35; e^r by its series up to r^7, whose remainder
 // r^8 / 8! is under 2^-27; then 2^n in two factors, since n reaches -150.
 static inline Floats exp(Floats x) {

@@ -24,7 +24,8 @@ from monolane.model import (
     repack_folder,
 )
 
-from .test_gguf import TOKENS, VOCAB, metadata, random_model, tensors
+from .converted import metadata, tensors
+from .test_gguf import TOKENS, VOCAB, random_model
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -14,7 +14,8 @@ from monolane.errors import CheckpointError, ConfigError
 from monolane.model import Checkpoint, Llama3Scaling, read_config
 from monolane.text import Tokenizer
 
-from .test_gguf import CASES, TOKENS, VOCAB, blocks, metadata, random_model, tensors
+from .converted import metadata, tensors
+from .test_gguf import CASES, TOKENS, VOCAB, blocks, random_model
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

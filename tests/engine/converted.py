@@ -1,0 +1,170 @@
+"""What llama.cpp's convert_hf_to_gguf.py makes of a model of Transformers: metadata and tensors."""
+
+from typing import Any
+
+import gguf
+import numpy as np
+
+
+def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, Any]:
+    """What it writes of a config.
+
+    ``whole``: as it did earlier, with kv_b in one tensor.
+    """
+    rope = config.rope_parameters
+    full = rope.get("full_attention", rope)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    said: dict[str, Any] = {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "rope.freq_base": float(full["rope_theta"]),
+    }
+    if hasattr(config, "num_experts_per_tok"):
+        latent = architecture == "deepseek2"
+        said["expert_count"] = config.n_routed_experts if latent else config.num_experts
+        said["expert_used_count"] = config.num_experts_per_tok
+    if architecture in ("qwen2moe", "qwen3moe"):
+        said["expert_feed_forward_length"] = config.moe_intermediate_size
+    if architecture == "qwen2moe":
+        shared = config.shared_expert_intermediate_size
+        said["expert_shared_feed_forward_length"] = shared
+    if architecture == "gpt-oss":
+        said["expert_feed_forward_length"] = config.intermediate_size
+        said["attention.sliding_window"] = config.sliding_window
+    if architecture == "deepseek2":
+        said |= latent_metadata(config, whole)
+    if architecture == "gemma3":
+        said["attention.sliding_window"] = config.sliding_window
+        said["rope.freq_base_swa"] = rope["sliding_attention"]["rope_theta"]
+    elif architecture in ("llama", "smollm3"):
+        said["rope.dimension_count"] = head_dim
+    if full["rope_type"] in ("linear", "yarn"):
+        said["rope.scaling.type"] = full["rope_type"]
+        said["rope.scaling.factor"] = full["factor"]
+    if full["rope_type"] == "yarn":
+        context = full["original_max_position_embeddings"]
+        said["rope.scaling.original_context_length"] = context
+    found = {f"{architecture}.{key}": value for key, value in said.items()}
+    ids = {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
+    return {"general.architecture": architecture, **found, **ids}
+
+
+def latent_metadata(config: Any, whole: bool) -> dict[str, Any]:
+    """What the converter says of latent attention and of DeepSeek's mixtures."""
+    head = config.qk_nope_head_dim + config.qk_rope_head_dim
+    sizes = {"attention.key_length": head, "attention.value_length": config.v_head_dim}
+    sigmoid = config.model_type == "deepseek_v3"
+    said: dict[str, Any] = {f"{key}_mla": size for key, size in sizes.items()} | {
+        "attention.head_count_kv": 1,
+        "attention.key_length": config.kv_lora_rank + config.qk_rope_head_dim,
+        "attention.value_length": config.kv_lora_rank,
+    }
+    if whole:
+        said = {"attention.head_count_kv": config.num_attention_heads, **sizes}
+    said |= {
+        "attention.kv_lora_rank": config.kv_lora_rank,
+        "rope.dimension_count": config.qk_rope_head_dim,
+        "leading_dense_block_count": config.first_k_dense_replace,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_shared_count": config.n_shared_experts,
+        "expert_weights_scale": config.routed_scaling_factor,
+        "expert_gating_func": 2 if sigmoid else 1,
+        "expert_group_count": config.n_group,
+        "expert_group_used_count": config.topk_group,
+    }
+    if sigmoid and config.norm_topk_prob:
+        said["expert_weights_norm"] = True
+    if config.q_lora_rank is not None:
+        said["attention.q_lora_rank"] = config.q_lora_rank
+    if "mscale_all_dim" in config.rope_parameters:
+        sharpened = 0.1 * config.rope_parameters["mscale_all_dim"]
+        said["rope.scaling.yarn_log_multiplier"] = sharpened
+    return said
+
+
+def interleaved(rows: np.ndarray, heads: int) -> np.ndarray:
+    """Reorder a projection's rows as the converter does: pairs that turn together side by side."""
+    halves = rows.reshape(heads, 2, -1, *rows.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
+
+
+def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.ndarray]:
+    """The model's tensors as the converter stores them, under the names that the package has.
+
+    ``whole`` as in ``metadata``.
+    """
+    config = model.config
+    place = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(place, config.num_hidden_layers)
+    found = {}
+    for name, parameter in model.state_dict().items():
+        array = parameter.float().numpy()
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        if architecture in ("llama", "smollm3") and ".q_proj" in name:
+            array = interleaved(array, config.num_attention_heads)
+        if architecture in ("llama", "smollm3") and ".k_proj" in name:
+            array = interleaved(array, config.num_key_value_heads)
+        if architecture == "gemma3" and name.endswith("norm.weight"):
+            array = array + 1
+        if architecture == "gpt-oss" and ".mlp.experts." in name:
+            found |= oss_tensors(name, array)
+            continue
+        if name.endswith("kv_b_proj.weight") and not whole:
+            found |= split_ups(name, array, config)
+            continue
+        name = name.replace("e_score_correction_bias", "e_score_correction.bias")
+        if ".mlp.gate.weight" in name or ".mlp.experts." in name:
+            found |= expert_tensors(name, array)
+            continue
+        stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert stored is not None, name
+        stored += ".weight" * name.endswith("sinks")
+        found[stored] = array
+    if config.rope_parameters.get("rope_type") == "llama3":
+        found["rope_freqs.weight"] = divisors(model)
+    return found
+
+
+def expert_tensors(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
+    """A layer's router, or one matrix of all its experts; Transformers joins gate and up."""
+    block = f"blk.{name.split('.')[2]}"
+    if name.endswith("gate.weight"):
+        return {f"{block}.ffn_gate_inp.weight": array}
+    if name.endswith("down_proj"):
+        return {f"{block}.ffn_down_exps.weight": array}
+    both = zip(("gate", "up"), np.split(array, 2, axis=1), strict=True)
+    return {f"{block}.ffn_{part}_exps.weight": np.ascontiguousarray(x) for part, x in both}
+
+
+def split_ups(name: str, array: np.ndarray, config: Any) -> dict[str, np.ndarray]:
+    """What makes keys and values of a latent, of each head: that of keys is turned."""
+    block, plain = f"blk.{name.split('.')[2]}", config.qk_nope_head_dim
+    heads = array.reshape(config.num_attention_heads, -1, config.kv_lora_rank)
+    keys = np.ascontiguousarray(heads[:, :plain].swapaxes(1, 2))
+    values = np.ascontiguousarray(heads[:, plain:])
+    return {f"{block}.attn_k_b.weight": keys, f"{block}.attn_v_b.weight": values}
+
+
+def oss_tensors(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
+    """GPT-OSS's experts: matrices have columns first, gate and up are every other of the rows."""
+    block, bias = f"blk.{name.split('.')[2]}", name.endswith("bias")
+    array = array if bias else array.swapaxes(1, 2)
+    parts = {"down": array} if "down" in name else {"gate": array[:, ::2], "up": array[:, 1::2]}
+    kind = "bias" if bias else "weight"
+    return {f"{block}.ffn_{part}_exps.{kind}": np.ascontiguousarray(x) for part, x in parts.items()}
+
+
+def divisors(model: Any) -> np.ndarray:
+    """By how much each pair turns slower than without Llama 3's stretch."""
+    head_dim = model.config.hidden_size // model.config.num_attention_heads
+    base = model.config.rope_parameters["rope_theta"]
+    plain = base ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    return (plain / model.model.rotary_emb.inv_freq.double().numpy()).astype(np.float32)
