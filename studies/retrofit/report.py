@@ -34,7 +34,7 @@ def before_table(lines: Sequence[dict[str, Any]]) -> list[str]:
     ]
     for line in lines:
         exam = line["exam"]
-        kinds = ", ".join(f"{exam[kind]['kl']:.3f}" for kind in _KINDS[1:] if kind in exam)
+        kinds = ", ".join(f"{exam[kind]['kl']:z.3f}" for kind in _KINDS[1:] if kind in exam)
         rows.append(f"| {line['variant']} | {_values(exam['all'])} | {kinds} |")
     return rows
 
@@ -62,7 +62,7 @@ def after_table(lines: Sequence[dict[str, Any]]) -> list[str]:
 
 def _values(exam: dict[str, float]) -> str:
     shown = (
-        f"{exam[name]:.{1 if name == 'perplexity' else 3}f}" if name in exam else ""
+        f"{exam[name]:z.{1 if name == 'perplexity' else 3}f}" if name in exam else ""
         for name in _MEASURES
     )
     return " | ".join(shown)
