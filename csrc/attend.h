@@ -249,17 +249,17 @@ static void attend_token(const float* q, int64_t heads, int64_t count, const cha
 
 // The heads of all tokens, up to 6 together.
 template <class Rows>
-static void attend_prompt(const Askers& askers, const char* keys, const char* values,
+static void attend_prompt(const Queries& queries, const char* keys, const char* values,
                           int64_t stride, int64_t head_dim, float scale, const char* next,
                           float* scores, float* partial) {
   constexpr int kMany = kRegisters == 32 ? kAttendQueries : 2;
-  int64_t left = askers.tokens * askers.heads, token = 0, head = 0;
+  int64_t left = queries.tokens * queries.heads, token = 0, head = 0;
   const auto run = [&]<int H>() {
     PromptTile<H> tile;
     for (int i = 0; i < H; ++i) {
-      tile.q[i] = askers.q + token * askers.stride + head * head_dim;
-      tile.seen[i] = askers.counts[token];
-      if (++head == askers.heads) {
+      tile.q[i] = queries.q + token * queries.stride + head * head_dim;
+      tile.seen[i] = queries.counts[token];
+      if (++head == queries.heads) {
         head = 0;
         ++token;
       }
@@ -279,28 +279,28 @@ static void attend_prompt(const Askers& askers, const char* keys, const char* va
 }
 
 template <class Rows>
-static void attend_as(const Askers& askers, const char* keys, const char* values, int64_t stride,
+static void attend_as(const Queries& queries, const char* keys, const char* values, int64_t stride,
                       int64_t head_dim, float scale, const char* next, float* scores,
                       float* partial) {
   if constexpr (!Rows::kInWords) {
-    if (askers.tokens > 1) {
-      return attend_prompt<Rows>(askers, keys, values, stride, head_dim, scale, next, scores,
+    if (queries.tokens > 1) {
+      return attend_prompt<Rows>(queries, keys, values, stride, head_dim, scale, next, scores,
                                  partial);
     }
   }
-  const int64_t last = askers.tokens - 1;
+  const int64_t last = queries.tokens - 1;
   for (int64_t t = 0; t <= last; ++t) {
-    attend_token<Rows>(askers.q + t * askers.stride, askers.heads, askers.counts[t], keys, values,
-                       stride, head_dim, scale, t == last ? next : nullptr, scores,
-                       partial + t * askers.heads * (head_dim + 2));
+    attend_token<Rows>(queries.q + t * queries.stride, queries.heads, queries.counts[t], keys,
+                       values, stride, head_dim, scale, t == last ? next : nullptr, scores,
+                       partial + t * queries.heads * (head_dim + 2));
   }
 }
 
-static void attend(const Askers& askers, const void* keys, const void* values, Format kv,
+static void attend(const Queries& queries, const void* keys, const void* values, Format kv,
                    int64_t stride, int64_t head_dim, float scale, const void* next, float* scores,
                    float* partial) {
   const auto run = [&]<class Rows>() {
-    attend_as<Rows>(askers, static_cast<const char*>(keys), static_cast<const char*>(values),
+    attend_as<Rows>(queries, static_cast<const char*>(keys), static_cast<const char*>(values),
                     stride, head_dim, scale, static_cast<const char*>(next), scores, partial);
   };
   switch (kv) {

@@ -34,7 +34,7 @@ constexpr int64_t kAttendQueries = 6;  // that attention takes through their key
 
 // The queries that attend the same keys: token t has `heads` of them, [heads, h] at q + t * stride
 // floats, and sees the first counts[t] keys, at least one.
-struct Askers {
+struct Queries {
   const float* q;
   int64_t tokens, heads, stride;
   const int64_t* counts;
@@ -161,7 +161,7 @@ struct Kernels {
   // depend neither on other heads nor on other tokens. `scores` is scratch for kAttendQueries times
   // the largest count of floats. `next`: keys that will be asked for next, to be prefetched, or
   // null. head_dim <= kMaxHeadDim. All scores -inf: the peak is -inf, the sums are 0.
-  void (*attend)(const Askers& askers, const void* keys, const void* values, Format kv,
+  void (*attend)(const Queries& queries, const void* keys, const void* values, Format kv,
                  int64_t stride, int64_t head_dim, float scale, const void* next, float* scores,
                  float* partial);
 

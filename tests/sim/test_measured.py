@@ -183,7 +183,18 @@ def _runs() -> list[Measured]:
 RUNS = _runs()
 TAKEN = [run for run in RUNS if reason_against(run) is None]
 CALIBRATING = [run for run in TAKEN if run.calibrates]
-HELD = [run for run in TAKEN if not run.calibrates]
+# What the simulator misses, and docs/simulator.md says so: in an hour when memory went from 30 to 60
+# GB/s and back within a run.
+MISSED = [
+    run
+    for run in TAKEN
+    if str(run)
+    in (
+        "2026-11-23-amd-epyc-zen-4-slow-memory-peers-Q4_K_M-128",
+        "2026-11-23-amd-epyc-zen-4-slow-memory-peers-BF16-128",
+    )
+]
+HELD = [run for run in TAKEN if not run.calibrates and run not in MISSED]
 
 
 def _by_processor(runs: list[Measured]) -> Counter[str]:
@@ -210,6 +221,17 @@ def test_the_page_says_how_many_runs_are_held() -> None:
     assert reasons == {None: len(TAKEN), **left}
     assert f"and {sum(left.values())} are left out" in " ".join(page.split())
     assert f"Of {len(RUNS)} decode runs, {len(CALIBRATING)} calibrate, {len(HELD)} are held" in page
+
+
+def test_the_page_names_the_runs_that_are_missed() -> None:
+    page = " ".join((ROOT / "docs" / "simulator.md").read_text().split())
+    four, sixteen = sorted(MISSED, key=lambda run: -run.error)
+    assert f"10 %, {len(MISSED)} are missed, and" in page
+    assert f"Q4_K_M is simulated {four.error:.0%} too fast".replace("%", " %") in page
+    assert f"outside the interval ({sixteen.error:+.0%})".replace("%", " %") in page
+    assert four.error >= CLOSE  # or it is held
+    low, high = sixteen.forecast.interval
+    assert not low < sixteen.speed < high
 
 
 def test_the_page_says_what_three_runs_of_one_processor_promise() -> None:
