@@ -183,8 +183,8 @@ def _runs() -> list[Measured]:
 RUNS = _runs()
 TAKEN = [run for run in RUNS if reason_against(run) is None]
 CALIBRATING = [run for run in TAKEN if run.calibrates]
-# What the simulator misses, and docs/simulator.md says so: in an hour when memory went from 30 to 60
-# GB/s and back within a run.
+# What the simulator misses, and docs/simulator.md says so: in an hour when memory went from 30 to
+# 60 GB/s and back within a run.
 MISSED = [
     run
     for run in TAKEN
