@@ -65,6 +65,20 @@ MLA: dict[str, Any] = {
     "routed_scaling_factor": 1.7,
 }
 del MLA["head_dim"]
+# Gated delta rules: sizes that are no multiples, value heads three to a key head.
+DELTA: dict[str, Any] = {
+    **ODD,
+    **MIXTURE,
+    "norm_topk_prob": True,
+    "shared_expert_intermediate_size": 22,
+    "num_hidden_layers": 4,
+    "partial_rotary_factor": 0.3,  # 4 of 14
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 10,
+    "linear_value_head_dim": 13,
+    "linear_num_key_heads": 3,
+    "linear_num_value_heads": 9,
+}
 EVEN = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64}  # for codes
 SHARP = {"mscale": 1.0, "mscale_all_dim": 0.5}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -167,6 +181,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         MLA | {"topk_method": "group_limited_greedy", "rope_parameters": YARN | SHARP},
     ),
     "DeepSeek-V2-Lite": ("DeepseekV2", MLA | {"q_lora_rank": None, "routed_scaling_factor": 1.0}),
+    "Qwen3-Next": ("Qwen3Next", DELTA | {"mlp_only_layers": [1]}),
+    "Qwen3-Next, dense, a short kernel, all of a head turned": (
+        "Qwen3Next",
+        DELTA
+        | {"mlp_only_layers": [0, 1, 2, 3], "linear_conv_kernel_dim": 2}
+        | {"layer_types": ["full_attention", "linear_attention"] * 2}
+        | {"linear_num_value_heads": 3, "partial_rotary_factor": 1.0, "head_dim": 12},
+    ),
     "OLMo 2": ("Olmo2", ODD),
     "OLMo 2, YaRN": ("Olmo2", ODD | {"rope_parameters": YARN, "num_key_value_heads": 3}),
     "Gemma 3": (
