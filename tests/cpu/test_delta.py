@@ -1,6 +1,7 @@
 """Gated delta rules and gated attention in the native executor: states go forward, bits stay."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import ml_dtypes
@@ -135,7 +136,7 @@ def test_bits_depend_on_nothing_but_the_tokens(case: str, dtype: str) -> None:
     logits = executor.logits(0, ids)
     executor.truncate(0, 0)
     cuts = [0, 3, 70, *range(71, 100), 290]
-    for begin, end in zip(cuts, cuts[1:], strict=False):
+    for begin, end in pairwise(cuts):
         np.testing.assert_array_equal(executor.logits(0, ids[begin:end]), logits[begin:end])
     executor.copy(0, 1)
     executor.restore(2, executor.save(0, 0, 290), 290)

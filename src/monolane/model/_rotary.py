@@ -169,7 +169,8 @@ class Rotary:
     def frequencies(self, head_dim: int) -> npt.NDArray[np.float32]:
         """Return the angle per position of each pair, in radians: float32 [head_dim / 2].
 
-        ``head_dim`` counts what is turned of a head, all in the formula's eyes. Computed in float64 and rounded once, so that every executor starts from the same numbers.
+        ``head_dim`` counts what is turned of a head. Computed in float64 and rounded once, so that
+        every executor starts from the same numbers.
         """
         frequency = self.theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
         if self.scaling is not None:

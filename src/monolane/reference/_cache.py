@@ -3,7 +3,8 @@
 Windowed layers keep all of their keys: obvious beats small here. States are those behind the last
 token alone, so a sequence with states goes back to its beginning or not at all.
 
-Keys and values are float32 numbers, rounded to what the cache's dtype can hold: small is not the point either.
+Keys and values are float32 numbers, rounded to what the cache's dtype can hold: small is not the
+point either.
 """
 
 import numpy as np
