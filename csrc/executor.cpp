@@ -208,6 +208,8 @@ void Executor::truncate(int slot, int64_t length) {
 }
 
 int64_t Executor::first_resumable(int slot) const {
+  // Restored without its states, a slot goes on from nowhere.
+  if (states_.any() && states_.position(slot) < 0) return lengths_[slot] + 1;
   int64_t first = std::max(restored_[slot], states_.any() ? states_.position(slot) : 0);
   for (const PlanPhase& phase : plan_.phases) {
     if (phase.kind != PhaseKind::kAttend) continue;

@@ -296,6 +296,7 @@ def test_every_field_is_computed_or_refused() -> None:
         ("mixtral", "experts"),
         ("qwen2_moe", "experts"),
         ("qwen3_moe", "experts"),
+        ("qwen3_next", "norm_offset"),
         ("deepseek_v2", "latent"),
         ("deepseek_v3", "latent"),
     ],

@@ -29,6 +29,7 @@ class Cache:
         shape = (len(others), lanes, capacity, heads, config.cached_width)
         self.capacity = capacity
         self.length = 0
+        self.stale = False  # the states are not of the positions that were restored last
         # Keys and values, or latents: each [N, L, capacity, K, h].
         self._lists = [np.zeros(shape, np.float32) for _ in range(config.cached_lists)]
         # Of each layer the states [U, k, v], and the channels' last inputs [C - 1, c].
@@ -75,7 +76,7 @@ class Cache:
         for mine, theirs in zip(self._lists, other._lists, strict=True):
             mine[:] = theirs
         self._states[:], self._inputs[:] = other._states, other._inputs
-        self.length = other.length
+        self.length, self.stale = other.length, other.stale
 
     def save(self, begin: int, end: int) -> npt.NDArray[np.uint8]:
         """Return positions begin to end - 1: uint8 [U, T, r], r = 4 * K * h.
@@ -89,7 +90,7 @@ class Cache:
 
     def save_tail(self, end: int) -> npt.NDArray[np.uint8] | None:
         """Return the states behind position ``end - 1``; None where there are none, or no more."""
-        if end != self.length or not self._states.size:
+        if end != self.length or not self._states.size or self.stale:
             return None
         return np.concatenate([self._states.ravel(), self._inputs.ravel()]).view(np.uint8)
 
@@ -98,15 +99,17 @@ class Cache:
         states, inputs = np.split(tail.view(np.float32), [self._states.size])
         self._states[:] = states.reshape(self._states.shape)
         self._inputs[:] = inputs.reshape(self._inputs.shape)
+        self.stale = False
 
     def restore(self, rows_UTr: npt.NDArray[np.uint8]) -> None:
-        """Put saved positions behind the filled part."""
+        """Put saved positions behind the filled part; states do not follow by themselves."""
         end = self.length + rows_UTr.shape[1]
         rows = np.ascontiguousarray(rows_UTr).view(np.float32)
         for cached, own in zip(self._lists, np.split(rows, len(self._lists)), strict=True):
             part = cached[:, :, self.length : end]
             part[:] = own.reshape(part.shape)
         self.length = end
+        self.stale = self._states.size > 0
 
     def truncate(self, length: int) -> None:
         """Take back all tokens from ``length`` on; RequestError where states cannot go back."""
@@ -118,4 +121,5 @@ class Cache:
             )
         if length == 0:
             self._states[:], self._inputs[:] = 0, 0
+            self.stale = False
         self.length = length

@@ -250,6 +250,10 @@ class ReferenceModel:
         wrong = ids_T[(ids_T < 0) | (ids_T >= vocab)]
         if wrong.size:
             raise RequestError(f"token ids: expected 0 to {vocab - 1}, got {wrong[0]}")
+        if cache.stale:
+            raise RequestError(
+                "restore: expected the last part with its tail before the slot goes on, got none"
+            )
         if cache.length + ids_T.size > cache.capacity:
             raise RequestError(
                 f"context: expected at most {cache.capacity} tokens, got {cache.length} in the "
