@@ -132,10 +132,14 @@ def test_logits_are_the_oracle_s_whatever_the_workers(case: str) -> None:
         )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "int4"])
-def test_bits_depend_on_nothing_but_the_tokens(dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "shared"),
+    [*((x, 0) for x in ("float32", "bfloat16", "float16", "int8", "int4")), ("int8", 32)],
+)
+def test_bits_depend_on_nothing_but_the_tokens(dtype: str, shared: int) -> None:
     """One by one, in passes whose tokens choose differently, and by other workers."""
-    config = config_of(hidden_size=64, intermediate_size=96, experts=Experts(7, 3, 64, True))
+    experts = Experts(7, 3, 64, True, shared=shared, shared_expert_gate=shared > 0)
+    config = config_of(hidden_size=64, intermediate_size=96, experts=experts)
     weights = weights_of(config, ml_dtypes.bfloat16)
     executor = load(weights, 2, dtype)
     logits = executor.logits(0, IDS.tolist())

@@ -464,6 +464,26 @@ def test_keys_and_values_beside_their_joined_form_are_those_read(
     assert logits[True].std() > 0.5
 
 
+def test_a_shared_expert_s_gate_is_a_vector_or_a_row(write_gguf: Write, tmp_path: Path) -> None:
+    """Older converters drop the row's axis; older files do not say widths that others imply."""
+    kind, architecture, changes = CASES["Qwen2-MoE"]
+    implied = {"moe_intermediate_size": 96 // 3, "shared_expert_intermediate_size": 96}
+    model = random_model(kind, **changes | implied)
+    said, logits = metadata(model.config, architecture), {}
+    for old in (False, True):
+        stored = tensors(model, architecture)
+        gate = stored["blk.1.ffn_gate_inp_shexp.weight"]
+        assert gate.shape == (1, 64)
+        if old:
+            for name in [name for name in stored if "_inp_shexp" in name]:
+                stored[name] = stored[name][0]
+            said = {key: x for key, x in said.items() if "expert_" not in key or "count" in key}
+        with Engine.load(write_gguf(tmp_path / f"{old}.gguf", said, stored), "cpu") as engine:
+            logits[old] = engine.logits(list(range(3, 23)))
+    np.testing.assert_array_equal(logits[True], logits[False])
+    assert logits[True].std() > 0.5
+
+
 @pytest.mark.parametrize("kind", [None, "Q8_0"])
 @pytest.mark.parametrize("case", ["Qwen3-MoE", "DeepSeek-V3"])  # mixtures in all layers; not in all
 def test_gates_and_ups_of_experts_are_the_same_fused_and_apart(

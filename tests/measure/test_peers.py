@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
+from monolane import Engine
 from monolane.measure import validate_document
 
 BENCH = Path(__file__).parents[2] / "bench"
@@ -240,6 +241,55 @@ def test_a_random_file_has_the_sizes_of_its_shape(tmp_path: Path) -> None:
     # OpenVINO GenAI reads a file with these alone.
     assert reader.fields["general.file_type"].parts[-1][0] == gguf.LlamaFileType.MOSTLY_Q4_K_M
     assert len(reader.fields["tokenizer.ggml.tokens"].data) == shape.vocab
+
+
+@pytest.mark.usefixtures("bench")
+def test_a_random_mixture_has_the_tensors_of_a_qwen3_moe(tmp_path: Path) -> None:
+    """Those of ``--shape moe-2b``, whose names and types do not depend on sizes."""
+    from _gguf import SHAPES, random_gguf
+
+    reader = gguf.GGUFReader(random_gguf(tmp_path, "moe-tiny", "Q4_K_M"))
+    # Columns first, then rows, then experts.
+    layer = {
+        "attn_q": (256, 256),
+        "attn_k": (256, 128),
+        "attn_v": (256, 128),
+        "attn_output": (256, 256),
+        "attn_q_norm": (64,),
+        "attn_k_norm": (64,),
+        "attn_norm": (256,),
+        "ffn_norm": (256,),
+        "ffn_gate_inp": (256, 8),
+        **{f"ffn_{part}_exps": (256, 256, 8) for part in ("gate", "up", "down")},
+    }
+    wanted = {f"blk.{i}.{name}.weight": shape for i in range(2) for name, shape in layer.items()}
+    wanted |= {"token_embd.weight": (256, 512), "output.weight": (256, 512)}
+    wanted["output_norm.weight"] = (256,)
+    assert {x.name: tuple(map(int, x.shape)) for x in reader.tensors} == wanted
+    kinds = {x.name: x.tensor_type.name for x in reader.tensors}
+    assert {kinds[name] for name in wanted if "norm" in name or "_inp" in name} == {"F32"}
+    six = ("blk.1.attn_v.weight", "blk.1.ffn_down_exps.weight", "output.weight")
+    assert {name for name, kind in kinds.items() if kind == "Q6_K"} == set(six)
+    assert set(kinds.values()) == {"F32", "Q4_K", "Q6_K"}
+    said = {"expert_count": 8, "expert_used_count": 2, "expert_feed_forward_length": 256}
+    for key, value in (said | {"attention.key_length": 64}).items():
+        assert reader.fields[f"qwen3moe.{key}"].parts[-1][0] == value
+    # The real one differs in sizes alone.
+    tiny, real = SHAPES["moe-tiny"], SHAPES["moe-2b"]
+    assert (real.architecture, real.experts, real.chosen) == (tiny.architecture, 64, 8)
+
+
+@pytest.mark.usefixtures("bench")
+def test_a_token_reads_the_chosen_experts_of_a_random_mixture(tmp_path: Path) -> None:
+    from _gguf import random_gguf
+
+    path, d = random_gguf(tmp_path, "moe-tiny", "Q8_0"), 256
+    attention, expert, router = (2 * 256 + 2 * 128) * d, 3 * 256 * d, 8 * d
+    numbers = 2 * (attention + 2 * expert) + 512 * d  # 2 of 8 experts; the head
+    with Engine.load(path, "cpu") as engine:
+        one, two = (engine.backend.bytes_per_token(length) for length in (1, 2))
+    # The router is in float32; what is cached counts by token.
+    assert one - (two - one) == numbers // 32 * 34 + 2 * router * 4
 
 
 @pytest.mark.usefixtures("bench")

@@ -9,6 +9,7 @@ import pytest
 from monolane.errors import ConfigError
 from monolane.model import (
     NOW,
+    Experts,
     Head,
     LayerConfig,
     LinearScaling,
@@ -76,6 +77,42 @@ def test_dense_families_are_one_lane_that_reduces_at_once(kind: str) -> None:
     assert config.rotary.style == ("interleaved" if latent else "half")
     assert config.norm_eps == (1e-5 if kind in ("olmo2", "gpt_oss") else 1e-6)
     assert config.qkv_bias is (kind in ("qwen2", "qwen2_moe", "gpt_oss"))
+
+
+def test_qwen1_5_moe_is_read_as_it_is_published() -> None:
+    """The fields of Qwen/Qwen1.5-MoE-A2.7B that say something of the arithmetic."""
+    config = parse_config(
+        {
+            "model_type": "qwen2_moe",
+            "decoder_sparse_step": 1,
+            "hidden_act": "silu",
+            "hidden_size": 2048,
+            "intermediate_size": 5632,
+            "max_position_embeddings": 8192,
+            "max_window_layers": 21,
+            "moe_intermediate_size": 1408,
+            "norm_topk_prob": False,
+            "num_attention_heads": 16,
+            "num_experts": 60,
+            "num_experts_per_tok": 4,
+            "num_hidden_layers": 24,
+            "num_key_value_heads": 16,
+            "rms_norm_eps": 1e-06,
+            "rope_theta": 1000000.0,
+            "shared_expert_intermediate_size": 5632,
+            "sliding_window": 32768,
+            "tie_word_embeddings": False,
+            "torch_dtype": "bfloat16",
+            "use_sliding_window": False,
+            "vocab_size": 151936,
+        }
+    )
+    assert config.experts == Experts(
+        60, 4, 1408, normalised=False, shared=5632, shared_expert_gate=True
+    )
+    assert all(layer.experts and layer.window is None for layer in config.layers)
+    assert config.num_parameters == 14315784192  # as its card says: 14.3 billion
+    assert round_trip(config) == config
 
 
 LLAMA3 = {

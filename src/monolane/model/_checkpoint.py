@@ -6,8 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from monolane.errors import CheckpointError
 from monolane.model._fields import read_json_object
+from monolane.model._float8 import CODES, find_float8
 from monolane.model._safetensors import (
     Array,
     PendingTensor,
@@ -23,11 +26,24 @@ _GPTQ = re.compile(r"gptq_model-\d+bit-(-?\d+)g\.safetensors(\.index\.json)?")
 
 
 class Checkpoint(Mapping[str, Array]):
-    """Every tensor of a folder by name, as read-only views of the mapped files."""
+    """Every tensor of a folder by name, as read-only views of the mapped files.
+
+    Matrices of 8-bit floats with scales beside them (``_float8.py``) are widened anew whenever they
+    are asked for, in memory of their own: so ask for ``shape_of`` and its like where these will do.
+    """
 
     def __init__(self, folder: Path, files: Mapping[str, SafetensorsFile]) -> None:
         self.folder = folder
-        self._files = files  # tensor name -> the file that holds it
+        self._files = dict(files)  # tensor name -> the file that holds it
+        self._scales: dict[str, Array] = {}  # of the matrices that are widened
+        dtypes = {file.entries[name].dtype for name, file in files.items()}
+        self._float8 = find_float8(folder, dtypes)
+        if self._float8 is None:
+            return
+        for name, file in files.items():
+            scales = self._float8.scales_of(name)
+            if file.entries[name].dtype == CODES and scales in files:
+                self._scales[name] = self._files.pop(scales)[scales]
 
     @classmethod
     def open(cls, folder: Path) -> "Checkpoint":
@@ -55,13 +71,32 @@ class Checkpoint(Mapping[str, Array]):
         raise CheckpointError(f"{folder}: expected {SINGLE}, or shards with {INDEX}{advice}")
 
     def __getitem__(self, name: str) -> Array:
-        return self._files[name][name]
+        stored = self._files[name][name]
+        if self._float8 is None or name not in self._scales:
+            return stored
+        at = f"{self.file_of(name)}: tensor {name!r}"
+        return self._float8.widen(at, stored, self._scales[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._files)
 
     def __len__(self) -> int:
         return len(self._files)
+
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor, without a look at its numbers."""
+        return self._files[name].entries[name].shape
+
+    def dtype_of(self, name: str) -> np.dtype[Any]:
+        """Return the dtype in which a tensor is read."""
+        if self._float8 is not None and name in self._scales:
+            return np.dtype(self._float8.dtype)
+        return self._files[name].entries[name].dtype
+
+    def bytes_of(self, name: str) -> int:
+        """Return the bytes of a tensor in the files."""
+        scales = self._scales.get(name)
+        return self._files[name][name].nbytes + (0 if scales is None else scales.nbytes)
 
     def file_of(self, name: str) -> Path:
         """Return the path of the file that holds a tensor."""

@@ -14,7 +14,7 @@ from monolane.errors import ConfigError
 from monolane.model._fields import Fields
 
 Layout = Literal["packed rows", "int8 rows", "gptq", "awq", "mxfp4"]
-METHODS = ("compressed-tensors", "gptq", "awq", "mxfp4")
+METHODS = ("compressed-tensors", "gptq", "awq", "mxfp4", "fp8")
 
 ADVICE = "; take the model's unquantised weights and run 'monolane quantize' on them"
 SHARED_SCALE = 32  # columns of a row that share a scale in our own formats
@@ -27,7 +27,6 @@ _REFUSED = {
     "bitsandbytes": "its codes name the places of a table (NF4, FP4), they are no numbers",
     "exl2": "its columns are reordered, and its bits differ from row to row",
     "fbgemm_fp8": _SMALL_FLOATS,
-    "fp8": _SMALL_FLOATS,
     "hqq": "its scales and zero points are no float16 of 32 columns",
     "modelopt": "its weights are small floats",
     "quanto": "its folders are pickles",

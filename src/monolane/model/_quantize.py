@@ -25,7 +25,7 @@ from monolane.model._weights import (
     CODE_DTYPES,
     SCALE_DTYPES,
     Packed,
-    Weights,
+    check_arrays,
     find_packed,
     view_arrays,
 )
@@ -103,7 +103,7 @@ def quantize_folder(
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
     checkpoint = Checkpoint.open(source)
-    Weights.load(before, checkpoint)
+    check_arrays(before, checkpoint)
     check_replaceable(source, destination, overwrite)
     report = QuantizeReport(destination, quantization.dtype)
     return _write(source, _Writer(config, checkpoint, {}, report, progress))
@@ -172,7 +172,7 @@ class _Writer:
         self.config, self.checkpoint, self.packed = config, checkpoint, packed
         self.report, self._progress = report, progress
         whole = tensor_specs(replace(config, quantization=None))
-        self._total = sum(self._source(spec.name).nbytes for spec in whole)  # a file may hold more
+        self._total = sum(self._bytes(spec.name) for spec in whole)  # a file may hold more
         self._last: tuple[str, Quantized] | None = None
 
     def tensors(self) -> Iterator[PendingTensor]:
@@ -186,7 +186,7 @@ class _Writer:
         assert self.config.quantization is not None
         bits = self.config.quantization.bits
         if spec.part is Part.WHOLE:
-            dtype = self.checkpoint[original].dtype
+            dtype = self.checkpoint.dtype_of(original)
         else:
             dtype = DTYPES[(CODE_DTYPES[bits] if spec.part is Part.CODES else SCALE_DTYPES)[0]]
         return PendingTensor(spec.name, dtype, spec.shape, lambda: self._make(spec, original))
@@ -195,13 +195,15 @@ class _Writer:
         found = self._part(spec, original)
         self.report.bytes_after += found.nbytes
         if spec.part is not Part.SCALES:  # whose source has been counted with the codes
-            self.report.bytes_before += self._source(original).nbytes
+            self.report.bytes_before += self._bytes(original)
             self._progress(spec.name, self.report.bytes_before, self._total)
         return found
 
-    def _source(self, original: str) -> Array | PackedMatrix:
+    def _bytes(self, original: str) -> int:
         packed = self.packed.get(original)
-        return packed if isinstance(packed, PackedMatrix) else self.checkpoint[original]
+        if isinstance(packed, PackedMatrix):
+            return packed.nbytes
+        return self.checkpoint.bytes_of(original)
 
     def _part(self, spec: TensorSpec, original: str) -> Array:
         if spec.part is Part.WHOLE:

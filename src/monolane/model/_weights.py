@@ -370,18 +370,33 @@ def _is_no_bias(packed: Packed, checkpoint: Checkpoint, name: str) -> bool:
     return name.endswith(".bias") and matrix in packed and not checkpoint[name].any()
 
 
+def check_arrays(config: ModelConfig, checkpoint: Checkpoint) -> None:
+    """Check that a checkpoint of floats has every tensor, as it should be, and nothing besides.
+
+    CheckpointError as ``Weights.load``; no tensor is read.
+    """
+    specs = tensor_specs(config)
+    _check_names(config, specs, {}, checkpoint)
+    for spec in specs:
+        _check(config, spec, checkpoint)
+
+
 def _checked(config: ModelConfig, spec: TensorSpec, checkpoint: Checkpoint) -> Array:
-    array = checkpoint[spec.name]
+    _check(config, spec, checkpoint)
+    return checkpoint[spec.name]
+
+
+def _check(config: ModelConfig, spec: TensorSpec, checkpoint: Checkpoint) -> None:
+    shape, dtype = checkpoint.shape_of(spec.name), checkpoint.dtype_of(spec.name)
     at = f"{checkpoint.file_of(spec.name)}: tensor {spec.name!r}"
-    if array.shape != spec.shape:
+    if shape != spec.shape:
         raise CheckpointError(
-            f"{at}: expected shape {list(spec.shape)} from config.json, got {list(array.shape)}"
+            f"{at}: expected shape {list(spec.shape)} from config.json, got {list(shape)}"
         )
     allowed = _dtypes(config, spec.part)
-    if array.dtype not in [DTYPES[name] for name in allowed]:
+    if dtype not in [DTYPES[name] for name in allowed]:
         expected = allowed[0] if len(allowed) == 1 else f"one of {', '.join(allowed)}"
-        raise CheckpointError(f"{at}: expected {expected}, got {DTYPE_NAMES[array.dtype]}")
-    return array
+        raise CheckpointError(f"{at}: expected {expected}, got {DTYPE_NAMES[dtype]}")
 
 
 def _check_gguf_names(model: GgufModel, expected: set[str], unread: frozenset[str]) -> None:

@@ -1,0 +1,135 @@
+"""Folders whose matrices are 8-bit floats with scales of blocks, read as floats of the model.
+
+A matrix NAME [R, K] is there as E4M3 codes (sign, four bits of exponent, three of mantissa; no
+infinity, and 0x7f and 0xff are no number), NAME_scale_inv beside it has a scale for each block of,
+mostly, 128 rows by 128 columns; the last ones are cut off. A weight is code * scale, computed in
+float32 and rounded to the dtype that config.json names: what Transformers and DeepSeek's own
+converter make of it, bit for bit. Matrices that were left as floats are there without scales.
+
+Codes are widened a few rows at a time, so that the work needs some megabytes beside the result.
+
+Sources: config.json and inference/kernel.py (``weight_dequant``) of DeepSeek-V3;
+integrations/finegrained_fp8.py of github.com/huggingface/transformers.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from monolane.errors import CheckpointError
+from monolane.model._fields import MAX_SIZE, Fields, read_json_object
+from monolane.model._safetensors import DTYPE_NAMES, DTYPES, Array
+
+METHOD = "fp8"  # as quant_method spells it
+CODES = DTYPES["F8_E4M3"]
+# What every code means, float32 [256].
+MEANING: npt.NDArray[np.float32] = np.arange(256, dtype=np.uint8).view(CODES).astype(np.float32)
+LARGEST = 448.0  # of the codes' numbers
+CHUNK = 1 << 20  # codes that are widened at a time
+
+_SCALES = "_scale_inv"
+_FLOATS = ("F32", "BF16", "F16")
+# Largest number of each dtype that weights may have.
+_MOST = {
+    "bfloat16": (2 - 2.0**-7) * 2.0**127,
+    "float16": 65504.0,
+    "float32": (2 - 2.0**-23) * 2.0**127,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Float8:
+    """How a folder's 8-bit floats become others: ``block`` rows and columns share a scale."""
+
+    block: tuple[int, int]
+    dtype: str
+
+    def scales_of(self, name: str) -> str:
+        """Return the name of the tensor that has a matrix's scales."""
+        return name + _SCALES
+
+    def widen(self, at: str, codes: Array, scales: Array) -> Array:
+        """Return codes [R, K] times the scales of their blocks, in ``dtype``; ``at`` names them.
+
+        CheckpointError where a code is no number, or scales do not fit.
+        """
+        shape = codes.shape
+        if len(shape) != 2:
+            raise CheckpointError(f"{at}: expected a matrix of 8-bit floats, got shape {shape}")
+        grid = tuple(-(-size // part) for size, part in zip(shape, self.block, strict=True))
+        if scales.shape != grid or scales.dtype not in [DTYPES[name] for name in _FLOATS]:
+            raise CheckpointError(
+                f"{at}: expected scales of shape {list(grid)} beside it, one for each block of "
+                f"{self.block[0]} rows by {self.block[1]} columns, in {', '.join(_FLOATS)}, got "
+                f"{list(scales.shape)} in {DTYPE_NAMES[scales.dtype]}"
+            )
+        wide = scales.astype(np.float32)
+        self._check_scales(at, wide)
+        rows, columns = shape
+        found = np.empty(shape, np.dtype(self.dtype))
+        step = max(1, CHUNK // max(columns, 1))
+        for begin in range(0, rows, step):
+            own = codes[begin : begin + step].view(np.uint8)
+            _check_codes(at, own, begin)
+            of_rows = wide[np.arange(begin, begin + len(own)) // self.block[0]]
+            numbers = MEANING[own]
+            numbers *= np.repeat(of_rows, self.block[1], axis=1)[:, :columns]
+            found[begin : begin + step] = numbers  # rounds to nearest, ties to even
+        return found
+
+    def _check_scales(self, at: str, scales: npt.NDArray[np.float32]) -> None:
+        most = _MOST[self.dtype] / LARGEST
+        wrong = ~(np.abs(scales) <= most)  # also of what is no number
+        if wrong.any():
+            raise CheckpointError(
+                f"{at}: expected scales of at most {most:g}, with which all codes are numbers of "
+                f"{self.dtype}, got {float(scales[wrong][0]):g}"
+            )
+
+
+def _check_codes(at: str, codes: npt.NDArray[np.uint8], first: int) -> None:
+    wrong = (codes & 0x7F) == 0x7F
+    if wrong.any():
+        row, column = map(int, np.argwhere(wrong)[0])
+        raise CheckpointError(
+            f"{at}: expected numbers, got the code {int(codes[row, column]):#x} of E4M3, which is "
+            f"none, in row {first + row}, column {column}; fetch the file again"
+        )
+
+
+def parse_float8(fields: Fields) -> Float8 | None:
+    """Read a config.json's ``quantization_config``; None where it is not of 8-bit floats.
+
+    ConfigError for another way to scale them.
+    """
+    said = fields.nested("quantization_config")
+    if said is None or said.raw.get("quant_method") != METHOD:
+        return None
+    said.choice("fmt", ("e4m3",), "e4m3")
+    if said.choice("activation_scheme", ("dynamic", "static"), "dynamic") == "static":
+        why = "; take a copy of the model in BF16, or a .gguf file of it"
+        raise said.fault("activation_scheme", "'dynamic': weights alone are scaled here", why)
+    block: Any = said.raw.get("weight_block_size")
+    whole = isinstance(block, list) and len(block) == 2
+    if not whole or any(type(size) is not int or not 1 <= size <= MAX_SIZE for size in block):
+        raise said.fault(
+            "weight_block_size",
+            "the rows and the columns that share a scale, as [128, 128]",
+            "; take a copy of the model in BF16, or a .gguf file of it",
+        )
+    return Float8(
+        (block[0], block[1]),
+        fields.choice(fields.first("dtype", "torch_dtype"), tuple(_MOST), "bfloat16"),
+    )
+
+
+def find_float8(folder: Path, dtypes: Iterable[np.dtype[np.generic]]) -> Float8 | None:
+    """Return how a folder's 8-bit floats are read, if it has tensors of them."""
+    config = folder / "config.json"
+    if CODES not in dtypes or not config.is_file():
+        return None
+    return parse_float8(Fields(read_json_object(config), str(config)))

@@ -1,0 +1,187 @@
+"""Folders in 8-bit floats with scales of blocks: what each code means, and what is refused."""
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from monolane.errors import CheckpointError, ConfigError
+from monolane.model import Checkpoint, Quantization, parse_config, quantize_folder
+from monolane.model import _float8 as float8
+from monolane.model._float8 import MEANING, Float8
+from monolane.model._safetensors import write_safetensors
+
+CODES = np.dtype(ml_dtypes.float8_e4m3fn)
+SCHEME: dict[str, Any] = {
+    "quant_method": "fp8",
+    "fmt": "e4m3",
+    "activation_scheme": "dynamic",
+    "weight_block_size": [128, 128],
+}
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 97,
+    "max_position_embeddings": 64,
+    "quantization_config": SCHEME,
+}
+
+
+def meaning(code: int) -> float:
+    """E4M3 by its definition: sign, exponent with bias 7, mantissa of three bits."""
+    sign, exponent, mantissa = -1.0 if code & 128 else 1.0, code >> 3 & 15, code & 7
+    if (exponent, mantissa) == (15, 7):
+        return float("nan")
+    return sign * (
+        mantissa / 8 * 2.0**-6 if exponent == 0 else (1 + mantissa / 8) * 2.0 ** (exponent - 7)
+    )
+
+
+def draw(rows: int, columns: int, block: tuple[int, int], dtype: Any = np.float32) -> Any:
+    """Random codes, all of them numbers, and scales of their blocks."""
+    rng = np.random.default_rng(rows)
+    codes = rng.integers(256, size=(rows, columns), dtype=np.uint8)
+    codes[(codes & 127) == 127] = 0
+    grid = -(-rows // block[0]), -(-columns // block[1])
+    scales = rng.lognormal(-6, 2, size=grid) * rng.choice([-1, 1], size=grid)
+    return codes.view(CODES), scales.astype(dtype)
+
+
+def test_every_code_means_what_the_format_says() -> None:
+    wanted = np.array([meaning(code) for code in range(256)], np.float32)
+    np.testing.assert_array_equal(MEANING, wanted)
+    assert np.flatnonzero(np.isnan(MEANING)).tolist() == [0x7F, 0xFF]
+    assert np.nanmax(MEANING) == float8.LARGEST
+    torch = pytest.importorskip("torch")
+    theirs = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
+    np.testing.assert_array_equal(MEANING, theirs)
+    number = ~np.isnan(MEANING)
+    np.testing.assert_array_equal(np.signbit(MEANING[number]), np.signbit(theirs[number]))
+
+
+@pytest.mark.parametrize("block", [(128, 128), (16, 24), (1, 200), (300, 1)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_a_weight_is_its_code_times_the_scale_of_its_block(
+    block: tuple[int, int], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes that no block divides, taken in parts that no block divides."""
+    monkeypatch.setattr(float8, "CHUNK", 1000)
+    codes, scales = draw(131, 257, block)
+    scales = np.clip(scales, -100, 100)
+    found = Float8(block, dtype).widen("x", codes, scales)
+    assert found.dtype == np.dtype(dtype)
+    by_weight = scales[np.arange(131)[:, None] // block[0], np.arange(257) // block[1]]
+    product = MEANING[codes.view(np.uint8)] * by_weight
+    np.testing.assert_array_equal(found, product.astype(np.dtype(dtype)))
+    exact = MEANING[codes.view(np.uint8)].astype(np.float64) * by_weight
+    if dtype != "float16":  # which has few small numbers
+        # Half a unit in the last place of each rounding: the product to 24 bits, then to 8.
+        bound = (1 + 2.0**-24) * (1 + (2.0**-8 if dtype == "bfloat16" else 0)) - 1
+        assert (np.abs(found.astype(np.float64) - exact) <= bound * np.abs(exact)).all()
+        assert (found.astype(np.float64) != exact).any()
+
+
+def test_powers_of_two_as_scales_are_exact() -> None:
+    codes = np.arange(256, dtype=np.uint8)[MEANING == MEANING].reshape(2, 127).view(CODES)
+    found = Float8((1, 127), "bfloat16").widen("x", codes, np.array([[2.0**-9], [4]], np.float32))
+    wanted = MEANING[codes.view(np.uint8)] * np.array([[2.0**-9], [4]], np.float32)
+    np.testing.assert_array_equal(found.astype(np.float32), wanted)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])  # DeepSeek's; Qwen3's
+def test_numbers_are_those_of_transformers(dtype: Any) -> None:
+    torch = pytest.importorskip("torch")
+    theirs = pytest.importorskip("transformers.integrations.finegrained_fp8")
+    codes, scales = draw(256, 384, (128, 128), dtype)
+    found = Float8((128, 128), "bfloat16").widen("x", codes, scales)
+    wanted = theirs.Fp8Dequantize(None)._dequantize_one(
+        torch.from_numpy(codes.view(np.uint8)).view(torch.float8_e4m3fn),
+        torch.from_numpy(scales.astype(np.float32)),
+        torch.bfloat16,
+    )
+    np.testing.assert_array_equal(found.astype(np.float32), wanted.float().numpy())
+
+
+def test_one_matrix_takes_some_megabytes_beside_itself() -> None:
+    codes, scales = draw(4096, 4096, (128, 128))
+    tracemalloc.start()
+    try:
+        found = Float8((128, 128), "bfloat16").widen("x", codes, scales)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.nbytes <= peak < found.nbytes + 16 * float8.CHUNK  # in codes at a time
+
+
+@pytest.mark.parametrize("code", [0x7F, 0xFF])
+def test_a_code_that_is_no_number_is_refused(code: int) -> None:
+    codes, scales = draw(40, 50, (16, 16))
+    codes.view(np.uint8)[33, 7] = code
+    with pytest.raises(CheckpointError, match=f"^y: .* got the code {code:#x} .* row 33, column 7"):
+        Float8((16, 16), "bfloat16").widen("y", codes, scales)
+
+
+@pytest.mark.parametrize("scale", [np.inf, -np.inf, np.nan, 1e37])
+def test_scales_that_make_no_number_are_refused(scale: float) -> None:
+    codes, scales = draw(40, 50, (16, 16))
+    scales[1, 2] = scale
+    with pytest.raises(CheckpointError, match=r"^y: expected scales of at most 7.\d+e\+35"):
+        Float8((16, 16), "bfloat16").widen("y", codes, scales)
+
+
+def test_scales_of_other_blocks_are_refused() -> None:
+    codes, scales = draw(40, 50, (16, 16))
+    with pytest.raises(CheckpointError, match=r"^y: expected scales of shape \[2, 4\] beside it"):
+        Float8((32, 16), "bfloat16").widen("y", codes, scales)
+    with pytest.raises(CheckpointError, match=r"^y: .* got \[3, 4\] in F64"):
+        Float8((16, 16), "bfloat16").widen("y", codes, scales.astype(np.float64))
+    with pytest.raises(CheckpointError, match="^y: expected a matrix of 8-bit floats"):
+        Float8((16, 16), "bfloat16").widen("y", codes[None], scales)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fmt": "e5m2"}, "fmt: expected one of 'e4m3', got 'e5m2'"),
+        ({"activation_scheme": "static"}, "activation_scheme: expected 'dynamic': weights alone"),
+        ({"weight_block_size": None}, "weight_block_size: expected the rows and the columns"),
+        ({"weight_block_size": [128]}, "weight_block_size: expected the rows and the columns"),
+        ({"weight_block_size": [0, 128]}, "weight_block_size: expected the rows and the columns"),
+        ({"weight_block_size": [128.0, 1]}, "weight_block_size: expected the rows and the columns"),
+    ],
+)
+def test_other_schemes_are_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^config.json: quantization_config: {message}"):
+        parse_config(CONFIG | {"quantization_config": SCHEME | changes})
+
+
+def test_a_folder_is_one_of_floats(tmp_path: Path) -> None:
+    assert parse_config(CONFIG).quantization is None
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    codes, scales = draw(130, 100, (128, 128))
+    plain = np.ones((2, 3), np.float32)
+    tensors = {"a": codes, "a_scale_inv": scales, "b": plain, "c": codes}
+    write_safetensors(tmp_path / "model.safetensors", list(tensors.items()))
+    checkpoint = Checkpoint.open(tmp_path)
+    assert sorted(checkpoint) == ["a", "b", "c"]
+    assert (checkpoint.dtype_of("a"), checkpoint.shape_of("a")) == ("bfloat16", (130, 100))
+    assert checkpoint.bytes_of("a") == 130 * 100 + 2 * 4
+    np.testing.assert_array_equal(
+        checkpoint["a"], Float8((128, 128), "bfloat16").widen("a", codes, scales)
+    )
+    assert np.shares_memory(checkpoint["b"], checkpoint["b"])  # where it lies
+    assert checkpoint["c"].dtype == CODES  # without scales no weight's dtype
+    codes.view(np.uint8)[0, 0] = 0x7F
+    write_safetensors(tmp_path / "model.safetensors", list(tensors.items()))
+    with pytest.raises(CheckpointError, match=r"model.safetensors: tensor 'a': .* code 0x7f"):
+        Checkpoint.open(tmp_path)["a"]
+    with pytest.raises(CheckpointError, match="tensors, .* are missing"):
+        quantize_folder(tmp_path, tmp_path / "int8", Quantization(8))
