@@ -75,7 +75,7 @@ def _steps(plan: Plan, phase: Phase, width: int, length: int) -> tuple[int, int]
     delta = plan.config.delta
     if delta is None:
         return 0, 0
-    # Of each number of a state: it is kept, asked, added to and asked again.
+    # Each number of a state is multiplied four times: kept in part, asked, added to, asked again.
     sums = delta.channels * delta.kernel
     return 2 * 4 * delta.state, width * (4 * delta.state + sums)
 

@@ -56,7 +56,7 @@ def _share_out(builder: Builder) -> Mapping[Role, Share]:
     if config.latent is not None:
         return {}
     together, group = _rows_together(config), builder.keys.group
-    # Of Q a head is cut neither where its gate's rows follow it.
+    # Of Q, where a gate follows each head, both stay together.
     queries = 2 * config.head_dim if config.attention_gate else together
     # Who has a group of keys or values makes its codes.
     least = {Role.Q: queries, Role.K: max(together, group), Role.V: max(1, group)}
