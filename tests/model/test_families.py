@@ -302,9 +302,7 @@ def test_layers_with_states_are_those_that_are_named_or_all_but_every_fourth() -
     every = parse_config(layers | {"full_attention_interval": 2})
     assert [layer.delta for layer in every.layers] == [True, False] * 4
     named = ["full_attention", "linear_attention"] * 4
-    assert parse_config(layers | {"layer_types": named}).layers == tuple(
-        reversed(every.layers[:8])
-    )
+    assert parse_config(layers | {"layer_types": named}).layers == tuple(reversed(every.layers[:8]))
     without = parse_config(layers | {"layer_types": ["full_attention"] * 8})
     assert without.delta is None
     assert round_trip(without) == without
