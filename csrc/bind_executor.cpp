@@ -152,8 +152,8 @@ struct BoundExecutor {
     const int64_t heads = cache.all_heads().count;
     const size_t lists = sizes(cache.kept_rows(heads)), row = sizes(cache.kept_row_bytes());
     const size_t positions = sizes(end - begin);
-    const bool has_tail = cache.rings() > 0 && executor.resumable(slot, end);
-    const size_t tail_bytes = has_tail ? sizes(cache.tail_bytes(end, heads)) : 0;
+    const bool has_tail = executor.has_tails() && executor.resumable(slot, end);
+    const size_t tail_bytes = has_tail ? sizes(executor.tail_bytes(slot, end)) : 0;
     const Owned rows(lists * positions * row), tail(tail_bytes);
     {
       nb::gil_scoped_release unlocked;
@@ -171,13 +171,13 @@ struct BoundExecutor {
     if (static_cast<int64_t>(rows.shape(0)) != cache.kept_rows(heads) ||
         static_cast<int64_t>(rows.shape(2)) != cache.kept_row_bytes() || count < 0 ||
         count > stride || end > executor.plan().header.context ||
-        (tail && (cache.rings() == 0 ||
-                  static_cast<int64_t>(tail->size()) != cache.tail_bytes(end, heads)))) {
+        (tail && !executor.takes_tail(end, static_cast<int64_t>(tail->size())))) {
       refuse("restore: expected what save returned, of a model and context as this one");
     }
     nb::gil_scoped_release unlocked;
     executor.restore(slot, count, stride, reinterpret_cast<const char*>(rows.data()),
-                     tail ? reinterpret_cast<const char*>(tail->data()) : nullptr);
+                     tail ? reinterpret_cast<const char*>(tail->data()) : nullptr,
+                     tail ? static_cast<int64_t>(tail->size()) : 0);
   }
 };
 
@@ -277,9 +277,16 @@ void bind_executor(nb::module_& m) {
           "source"_a, "target"_a)
       .def_prop_ro("has_rings",
                    [](const BoundExecutor& e) { return e.executor.cache().rings() > 0; })
+      .def_prop_ro(
+          "state_bytes",
+          [](const BoundExecutor& e) {
+            const DeltaStates& states = e.executor.states();
+            return states.any() ? states.saved_bytes(0) : 0;
+          },
+          "Bytes that the states of gated delta rules add to a tail; 0: there are none.")
       .def("save", &BoundExecutor::save, "slot"_a, "begin"_a, "end"_a,
            "Return what a slot holds of positions begin .. end - 1: rows, uint8 [U, T, r], and the "
-           "tail of rings, or None where they have none or have dropped it.")
+           "tail, of rings and states, or None where there are neither or they are beyond it.")
       .def("restore", &BoundExecutor::restore, "slot"_a, "count"_a, "rows"_a, "tail"_a.none(),
            "Put the first positions of what was saved behind those of a slot.")
       .def(

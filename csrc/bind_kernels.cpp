@@ -216,6 +216,11 @@ Array<float, nb::ndim<1>> silu_times(const std::string& isa, const Floats1& gate
   return gate_times(gate, up, select_kernels(isa).silu_times);
 }
 
+Array<float, nb::ndim<1>> sigmoid_times(const std::string& isa, const Floats1& gate,
+                                        const Floats1& up) {
+  return gate_times(gate, up, select_kernels(isa).sigmoid_times);
+}
+
 Array<float, nb::ndim<1>> gelu_tanh_times(const std::string& isa, const Floats1& gate,
                                           const Floats1& up) {
   return gate_times(gate, up, select_kernels(isa).gelu_tanh_times);
@@ -344,6 +349,8 @@ void bind_kernels(nb::module_& parent) {
         "x [T, K] over the root of its mean square + eps, times scale [K].");
   m.def("silu_times", &silu_times, arg("isa"), arg("gate"), arg("up"),
         "gate / (1 + exp(-gate)) * up, each [N].");
+  m.def("sigmoid_times", &sigmoid_times, arg("isa"), arg("gate"), arg("up"),
+        "up / (1 + exp(-gate)), each [N].");
   m.def("gelu_tanh_times", &gelu_tanh_times, arg("isa"), arg("gate"), arg("up"),
         "GELU of the gate, by its tanh formula, * up, each [N].");
   m.def("clamped_swiglu", &clamped_swiglu, arg("isa"), arg("gate"), arg("up"),

@@ -31,6 +31,14 @@ struct Row {
   int32_t slot, position, token;
 };
 
+// The rows of one sequence in a pass, one behind the other.
+struct Run {
+  int32_t slot, first, rows;  // rows first .. first + rows - 1 of the pass
+  int32_t certain;            // of these, the first ones, which stay; the others may be taken back
+  int32_t position;           // of the first row
+  int32_t settled;            // tokens that the states of the sequence are of, before the pass
+};
+
 // What is to be done with the keys and values of a slot, or of what was kept of one, by each group
 // for its own heads (kept.h); the leader says it with the pass that ends an epoch.
 struct Chore {
@@ -52,6 +60,8 @@ struct Pass {
   int32_t width = 0;  // 0: the epoch is over
   bool lent = false;  // instead, take part in what the joint drafter does, and come back
   Row rows[kMaxWidth];
+  int32_t runs = 0;
+  Run run[kMaxWidth];
   int32_t wanted = 0;  // rows whose logits are wanted, in order
   int32_t wanted_row[kMaxWidth];
   bool hidden = false;   // instead of logits, what the head reads of every row is wanted

@@ -16,10 +16,11 @@ namespace {
 // Tokens in flight towards Python before the decode waits for it: seconds of decoding.
 constexpr uint32_t kRingEvents = 4096;
 
+// Of each layer, as KvCache reads it.
 std::vector<int64_t> windows_of(const Plan& plan) {
-  std::vector<int64_t> windows;
+  std::vector<int64_t> windows(plan.header.layers, -1);
   for (const PlanPhase& phase : plan.phases) {
-    if (phase.kind == PhaseKind::kAttend) windows.push_back(phase.window);
+    if (phase.kind == PhaseKind::kAttend) windows.at(phase.layer) = phase.window;
   }
   return windows;
 }
@@ -66,6 +67,7 @@ Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kern
       cache_(windows_of(plan_), int64_t{plan_.header.kv_heads} / seat.ranks * seat.rank,
              plan_.header.kv_heads / seat.ranks, plan_.header.head_dim,
              plan_.header.latent > 0 ? 1 : 2, plan_.header.context, slots, kv_format),
+      states_(plan_, slots),
       lengths_(slots),
       highest_(slots, 0),
       restored_(slots, 0),
@@ -90,12 +92,16 @@ Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kern
   attention_ = std::make_unique<Arena>(floats(h.splits * width * h.heads * (h.head_dim + 2)));
   hidden_ = std::make_unique<Arena>(floats(width * h.lanes * h.hidden_columns));
   routed_ = std::make_unique<Arena>(floats(width * std::max(h.experts, 1)));
+  query_gate_ =
+      std::make_unique<Arena>(floats(h.attention_gate ? width * h.heads * h.head_dim : 1));
+  mixed_ = std::make_unique<Arena>(floats(std::max<int64_t>(width * mixed_columns(), 1)));
   int64_t values = 0;  // of all heads, that kOut reads
   for (const PlanPhase& phase : plan_.phases) {
     if (phase.kind == PhaseKind::kValues) values = int64_t{h.heads} * phase.matrices[0].rows;
   }
   latents_ = std::make_unique<Arena>(floats(values > 0 ? width * latent_columns() : 1));
-  heads_ = std::make_unique<Arena>(floats(std::max<int64_t>(width * values, 1)));
+  const int64_t made = std::max(values, int64_t{h.delta_value_heads} * h.delta_value);
+  heads_ = std::make_unique<Arena>(floats(std::max<int64_t>(width * made, 1)));
   for (int i = 0; i < exchange_.workers(); ++i) {
     const int worker = exchange_.first_worker() + i;
     workers_.push_back(std::make_unique<Worker>(plan_, weights_, kernels_, activation_, worker));
@@ -190,19 +196,24 @@ void Executor::truncate(int slot, int64_t length) {
   }
   if (length > 0 && !resumable(slot, length)) {
     throw std::invalid_argument(
-        "length: windowed layers have dropped the keys that the next token would see; expected 0 "
-        "or at least " +
+        "length: windowed layers have dropped the keys that the next token would see, or states "
+        "are beyond it; expected 0 or at least " +
         std::to_string(first_resumable(slot)) + ", got " + std::to_string(length));
   }
   lengths_[slot] = length;
-  if (length == 0) highest_[slot] = restored_[slot] = 0;
+  if (length == 0) {
+    highest_[slot] = restored_[slot] = 0;
+    states_.set_position(slot, 0);
+  }
 }
 
 int64_t Executor::first_resumable(int slot) const {
-  int64_t first = restored_[slot], layer = 0;
+  // Restored without its states, a slot goes on from nowhere.
+  if (states_.any() && states_.position(slot) < 0) return lengths_[slot] + 1;
+  int64_t first = std::max(restored_[slot], states_.any() ? states_.position(slot) : 0);
   for (const PlanPhase& phase : plan_.phases) {
     if (phase.kind != PhaseKind::kAttend) continue;
-    const int64_t kept = highest_[slot] - cache_.capacity(layer++);  // oldest key kept
+    const int64_t kept = highest_[slot] - cache_.capacity(phase.layer);  // oldest key kept
     if (phase.window > 0 && kept > 0) first = std::max(first, kept + phase.window - 1);
   }
   return first;
@@ -240,6 +251,10 @@ void Executor::check(const std::vector<Advance>& advances) const {
     if (advance.tokens.empty()) throw std::invalid_argument("tokens: expected at least one");
     if (used[advance.slot]) throw std::invalid_argument("advances: a slot occurs twice");
     used[advance.slot] = true;
+    if (states_.any() && states_.position(advance.slot) < 0) {
+      throw std::invalid_argument(
+          "restore: expected the last part with its tail before the slot goes on, got none");
+    }
     for (const int32_t token : advance.tokens) check_token("tokens", token);
     for (const int32_t token : advance.earlier) {
       if (token != kTextEnd) check_token("earlier", token);

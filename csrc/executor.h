@@ -7,7 +7,8 @@
 //
 // Shape legend: T rows of a pass, L lanes, D hidden, F intermediate, H query heads, K KV heads,
 // h head_dim, V vocabulary, S splits, E experts, k chosen of them, X inner width of one, Xs of what
-// tokens share beside them; of latent attention Q and R latents, r turned, v a head's value.
+// tokens share beside them; of latent attention Q and R latents, r turned, v a head's value; of a
+// gated delta rule G key heads, U value heads, of widths d_k and d_v.
 #pragma once
 
 #include <atomic>
@@ -19,6 +20,7 @@
 
 #include "advance.h"
 #include "choose.h"
+#include "delta_states.h"
 #include "exchange.h"
 #include "heads_drafter.h"
 #include "kernels.h"
@@ -79,9 +81,16 @@ class Executor {
   void save(int slot, int64_t begin, int64_t end, char* rows, char* tail) const;
 
   // Puts `count` positions, of `stride` in each list of rows, behind those of a slot. The last call
-  // before the slot is used brings a tail, where there are rings.
-  void restore(int slot, int64_t count, int64_t stride, const char* rows, const char* tail);
+  // before the slot is used brings a tail, of so many bytes, where there are tails.
+  void restore(int slot, int64_t count, int64_t stride, const char* rows, const char* tail,
+               int64_t tail_bytes);
   const KvCache& cache() const { return cache_; }
+
+  // What of a sequence is kept behind its last position: what rings hold, and states.
+  bool has_tails() const { return cache_.rings() > 0 || states_.any(); }
+  const DeltaStates& states() const { return states_; }
+  int64_t tail_bytes(int slot, int64_t end) const;
+  bool takes_tail(int64_t end, int64_t bytes) const;
 
   // The same with what all ranks keep, each of its own lanes, under a name that is not yet known:
   // of a slot; of what is kept already, positions begin .. end - 1 and the tail of `tail_from`, -1
@@ -148,7 +157,7 @@ class Executor {
 
   const Plan& plan() const { return plan_; }
   Exchange& exchange() { return exchange_; }
-  size_t kv_bytes() const { return cache_.bytes(); }
+  size_t kv_bytes() const { return cache_.bytes() + states_.bytes(); }
   size_t converted_bytes() const;  // of the workers' own copies of weights
 
  private:
@@ -196,6 +205,7 @@ class Executor {
   void lend_workers();
   void time_pass();
   void add_rows(Running& running);
+  void add_run(const Running& running, int32_t first, int32_t given);
   void keep_hidden(Running& running);
   bool settle_parked();
   void park(Running& running, const float* logits);
@@ -238,6 +248,21 @@ class Executor {
   void merge_splits(Worker& w, const float* sinks, int64_t lane);
   void merge_head(const float* sinks, int64_t owner, int64_t head, int64_t t, int64_t columns,
                   float* out) const;
+  void offer_attention(Worker& w, const PlanPhase& phase, const float* bias);
+  void store_side_by_side(Worker& w, const PlanPhase& phase, float* out, int64_t columns);
+  void store_gated_queries(Worker& w, const PlanPhase& phase, int64_t owner, int64_t first,
+                           int64_t count, float* y);
+  void take_steps(Worker& w, const PlanPhase& phase, int64_t head, const Run& run);
+  const float* gather_inputs(Worker& w, const PlanPhase& phase, int64_t head, const Run& run);
+  void offer_head(const PlanPhase& phase, int64_t head, int64_t row, float* said);
+  int64_t delta_rows() const {  // of kDeltaIn
+    const PlanHeader& h = plan_.header;
+    return 2 * (int64_t{h.delta_key_heads} * h.delta_key +
+                int64_t{h.delta_value_heads} * h.delta_value);
+  }
+  int64_t mixed_columns() const {
+    return delta_rows() + 2 * int64_t{plan_.header.delta_value_heads};
+  }
   void store_latents(Worker& w, const PlanPhase& phase);
   int64_t latent_columns() const {
     return int64_t{plan_.header.query_latent} + plan_.header.head_dim;
@@ -266,18 +291,21 @@ class Executor {
   void (*const gate_up_)(const float* gate, const float* up, int64_t count, float* out);
   Exchange exchange_;
   KvCache cache_;
+  DeltaStates states_;
   // Tokens of each slot. The leader writes them; length() may look on while it does.
   std::vector<std::atomic<int64_t>> lengths_;
   std::vector<int64_t> highest_;   // one past the highest position ever written in each slot
   std::vector<int64_t> restored_;  // of each slot: before here its rings lack keys, but for a tail
 
   // Shared by the workers of a group; who may touch what when is the plan's business.
-  std::unique_ptr<Arena> query_;      // [L, T, H/L*h]
-  std::unique_ptr<Arena> attention_;  // [L, S, T, H/L, h + 2]
-  std::unique_ptr<Arena> hidden_;     // [L, T, F/L]; of a mixture [1, T, k*X + Xs]
-  std::unique_ptr<Arena> routed_;     // [1, T, E]
-  std::unique_ptr<Arena> latents_;    // [1, T, Q + R + r]
-  std::unique_ptr<Arena> heads_;      // [1, T, H*v]
+  std::unique_ptr<Arena> query_;       // [L, T, H/L*h]
+  std::unique_ptr<Arena> attention_;   // [L, S, T, H/L, h + 2]
+  std::unique_ptr<Arena> hidden_;      // [L, T, F/L]; of a mixture [1, T, k*X + Xs]
+  std::unique_ptr<Arena> routed_;      // [1, T, E]
+  std::unique_ptr<Arena> latents_;     // [1, T, Q + R + r]
+  std::unique_ptr<Arena> heads_;       // [1, T, H*v], or [1, T, U*d_v]
+  std::unique_ptr<Arena> query_gate_;  // [L, T, H/L*h]
+  std::unique_ptr<Arena> mixed_;       // [1, T, rows of kDeltaIn + 2U]
 
   Pass& pass_;
   std::vector<std::unique_ptr<Worker>> workers_;  // those of this process

@@ -13,16 +13,35 @@ namespace monolane {
 void Executor::save(int slot, int64_t begin, int64_t end, char* rows, char* tail) const {
   if (in_epoch_) throw std::logic_error("save: an epoch is running; stop it first");
   cache_.save_rows(slot, begin, end, cache_.all_heads(), rows);
-  if (tail != nullptr) cache_.save_tail(slot, end, cache_.all_heads(), tail);
+  if (tail == nullptr) return;
+  cache_.save_tail(slot, end, cache_.all_heads(), tail);
+  const int64_t rings = cache_.tail_bytes(end, cache_.all_heads().count);
+  if (states_.any()) states_.save(slot, end - states_.position(slot), tail + rings);
 }
 
-void Executor::restore(int slot, int64_t count, int64_t stride, const char* rows,
-                       const char* tail) {
+int64_t Executor::tail_bytes(int slot, int64_t end) const {
+  const int64_t rings = cache_.tail_bytes(end, cache_.all_heads().count);
+  return rings + (states_.any() ? states_.saved_bytes(end - states_.position(slot)) : 0);
+}
+
+bool Executor::takes_tail(int64_t end, int64_t bytes) const {
+  return has_tails() &&
+         states_.saves(bytes - cache_.tail_bytes(end, cache_.all_heads().count), end);
+}
+
+void Executor::restore(int slot, int64_t count, int64_t stride, const char* rows, const char* tail,
+                       int64_t tail_bytes) {
   if (in_epoch_) throw std::logic_error("restore: an epoch is running; stop it first");
   const int64_t begin = lengths_[slot], end = begin + count;
   cache_.reach(slot, end);
   cache_.restore_rows(slot, begin, end, stride, cache_.all_heads(), rows);
-  if (tail != nullptr) cache_.restore_tail(slot, end, cache_.all_heads(), tail);
+  if (tail != nullptr) {
+    const int64_t rings = cache_.tail_bytes(end, cache_.all_heads().count);
+    cache_.restore_tail(slot, end, cache_.all_heads(), tail);
+    states_.restore(slot, end, tail_bytes - rings, tail + rings);
+  } else if (count > 0) {
+    states_.set_position(slot, -1);
+  }
   lengths_[slot] = highest_[slot] = end;
   if (cache_.rings() > 0) restored_[slot] = end;
 }
@@ -112,6 +131,7 @@ void Executor::copy(int source, int target) {
   lengths_[target] = now;
   highest_[target] = highest_[source];
   restored_[target] = restored_[source];
+  states_.copy(source, target);
 }
 
 }  // namespace monolane

@@ -125,6 +125,7 @@ const Kernels kKernels = {
     .multiply = multiply,
     .rms_norm = rms_norm,
     .silu_times = gate_up<times<silu>>,
+    .sigmoid_times = gate_up<times<sigmoid>>,
     .gelu_tanh_times = gate_up<times<gelu_tanh>>,
     .clamped_swiglu = gate_up<clamped_swiglu>,
     .attend = attend,

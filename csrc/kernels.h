@@ -149,6 +149,7 @@ struct Kernels {
   // out[i] = f(gate[i]) * up[i], f the activation of the gate; may be in place on gate. Clamped:
   // g * sigmoid(1.702 g) * (u + 1), g = min(gate[i], 7), u = up[i] within -7 .. 7.
   void (*silu_times)(const float* gate, const float* up, int64_t count, float* out);
+  void (*sigmoid_times)(const float* gate, const float* up, int64_t count, float* out);
   void (*gelu_tanh_times)(const float* gate, const float* up, int64_t count, float* out);
   void (*clamped_swiglu)(const float* gate, const float* up, int64_t count, float* out);
 

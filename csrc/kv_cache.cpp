@@ -30,7 +30,7 @@ void KvCache::for_tail(int64_t slot, int64_t end, Heads heads, Move move) const 
 void KvCache::save_rows(int64_t slot, int64_t begin, int64_t end, Heads heads, char* rows) const {
   const size_t bytes = static_cast<size_t>((end - begin) * kept_row_bytes());
   for (size_t layer = 0; layer < capacity_.size(); ++layer) {
-    if (is_ring(layer)) continue;
+    if (!is_whole(layer)) continue;
     for (int64_t i = first_of(heads); i < end_of(heads); ++i, rows += bytes) {
       std::memcpy(rows, row(slot, layer, i, begin), bytes);
     }
@@ -48,7 +48,7 @@ void KvCache::restore_rows(int64_t slot, int64_t begin, int64_t end, int64_t str
                            const char* rows) {
   const size_t bytes = static_cast<size_t>((end - begin) * kept_row_bytes());
   for (size_t layer = 0; layer < capacity_.size(); ++layer) {
-    if (is_ring(layer)) continue;
+    if (!is_whole(layer)) continue;
     for (int64_t i = first_of(heads); i < end_of(heads); ++i, rows += stride * kept_row_bytes()) {
       std::memcpy(row(slot, layer, i, begin), rows, bytes);
     }

@@ -24,8 +24,9 @@ constexpr int64_t kChunk = 256;  // keys per partial sum: 48 KB of BF16 keys of 
 
 class KvCache {
  public:
-  // `windows[i]`: keys visible in layer i, 0 for all; `heads`: KV heads, of those of all lanes the
-  // ones from `first_head` on. `lists`: 2, keys and values; 1, keys that are values too.
+  // `windows[i]`: keys visible in layer i, 0 for all, -1 where it has none; `heads`: KV heads, of
+  // those of all lanes the ones from `first_head` on. `lists`: 2, keys and values; 1, keys that are
+  // values too.
   KvCache(const std::vector<int64_t>& windows, int64_t first_head, int64_t heads, int64_t head_dim,
           int64_t lists, int64_t context, int64_t slots, Format format)
       : windows_(windows),
@@ -40,8 +41,9 @@ class KvCache {
       // The oldest key that the first token of a pass sees, and the last that the pass writes, are
       // window + kMaxWidth - 1 apart.
       const int64_t needed = window > 0 ? std::min(context, window + kMaxWidth) : context;
-      capacity_.push_back(in_chunks(needed));
+      capacity_.push_back(window < 0 ? 0 : in_chunks(needed));
       rings_ += is_ring(capacity_.size() - 1);
+      without_ += window < 0;
       offset_.push_back(at);
       at += lists * head_bytes(capacity_.size() - 1) * heads;
     }
@@ -99,7 +101,7 @@ class KvCache {
   // gives a tail: the positions before `end` that the token at `end` sees, as `windows` says.
   int64_t rings() const { return rings_; }  // layers that give a tail
   int64_t kept_rows(int64_t heads) const {  // of each position
-    return lists_ * heads * (static_cast<int64_t>(capacity_.size()) - rings_);
+    return lists_ * heads * (static_cast<int64_t>(capacity_.size()) - rings_ - without_);
   }
   int64_t kept_row_bytes() const { return row_bytes(format_, head_dim_); }
   int64_t tail_bytes(int64_t end, int64_t heads) const;
@@ -115,7 +117,8 @@ class KvCache {
 
  private:
   static int64_t in_chunks(int64_t positions) { return (positions + kChunk - 1) / kChunk * kChunk; }
-  bool is_ring(size_t layer) const { return capacity_[layer] < whole_; }
+  bool is_ring(size_t layer) const { return windows_[layer] >= 0 && capacity_[layer] < whole_; }
+  bool is_whole(size_t layer) const { return windows_[layer] >= 0 && !is_ring(layer); }
   int64_t first_in_tail(size_t layer, int64_t end) const {
     return std::max<int64_t>(0, end - windows_[layer] + 1);
   }
@@ -136,8 +139,8 @@ class KvCache {
   std::vector<int64_t> windows_;
   int64_t first_head_, heads_, head_dim_, lists_;
   Format format_;
-  int64_t whole_ = 0;  // capacity of a layer that holds every position
-  int64_t rings_ = 0;
+  int64_t whole_ = 0;                // capacity of a layer that holds every position
+  int64_t rings_ = 0, without_ = 0;  // layers that are rings; that have no keys
   std::vector<int64_t> capacity_;
   std::vector<size_t> offset_;
   size_t slot_bytes_ = 0;

@@ -16,6 +16,7 @@ void Executor::lay_out_pass() {
   time_pass();
   for (;;) {
     pass_.width = 0;
+    pass_.runs = 0;
     pass_.wanted = 0;
     pass_.hidden = all_hidden_ != nullptr;
     pass_.offered = false;
@@ -134,6 +135,7 @@ void Executor::add_rows(Running& running) {
   running.row = -1;
   running.right = 0;
   running.row_logits = nullptr;
+  const int32_t begin = pass_.width;
   int64_t length = lengths_[advance.slot];
   const bool decoding = running.fed == advance.tokens.size();
   size_t count = decoding ? 1 : advance.tokens.size() - running.fed;
@@ -158,6 +160,19 @@ void Executor::add_rows(Running& running) {
                                  running.draft.tokens[i]};
   }
   highest_[advance.slot] = std::max(highest_[advance.slot], length);
+  if (states_.any()) add_run(running, begin, static_cast<int32_t>(count));
+}
+
+// Says which rows states may go over for good: all but drafts, and but the one whose draw may have
+// to wait for its guide, and be taken back with the end of the epoch.
+void Executor::add_run(const Running& running, int32_t first, int32_t given) {
+  const int32_t slot = running.advance.slot;
+  const bool waits = running.advance.guided && running.fed == running.advance.tokens.size();
+  const int32_t certain = given - (waits ? 1 : 0);
+  const int32_t position = pass_.rows[first].position;
+  const int32_t settled = static_cast<int32_t>(states_.position(slot));
+  pass_.run[pass_.runs++] = {slot, first, pass_.width - first, certain, position, settled};
+  states_.set_position(slot, position + certain);
 }
 
 void Executor::run_choose(Worker& w, const PlanPhase&) {

@@ -117,17 +117,32 @@ void Executor::read_stream(Worker& w, const PlanPhase& phase, const float* scale
   }
 }
 
-// Turns rows first .. first + count - 1 of a lane, which hold whole rotary pairs.
+// Puts the products of a phase of one lane side by side into out [T, columns].
+void Executor::store_side_by_side(Worker& w, const PlanPhase& phase, float* out, int64_t columns) {
+  for (int32_t i = 0; i < phase.num_matrices; ++i) {
+    multiply(w, phase, i, [&](int64_t, int64_t first, int64_t count, float* y) {
+      for (int64_t t = 0; t < pass_.width; ++t) {
+        std::memcpy(out + t * columns + first, y + t * count, floats(count));
+      }
+    });
+    out += phase.matrices[i].rows;
+  }
+}
+
+// Turns rows first .. first + count - 1 of a lane's heads, which hold whole rotary pairs, or of the
+// part of heads that turns, where attention is latent.
 void Executor::rotate(const Worker& w, PlanRotary rotary, float* y, int64_t t, int64_t first,
                       int64_t count) const {
   if (rotary == PlanRotary::kNone) return;
-  const int64_t h = plan_.header.rotary_dim, pairs = h / 2;
+  const int64_t turned = plan_.header.rotary_dim, pairs = turned / 2;
+  const int64_t h = plan_.header.latent > 0 ? turned : plan_.header.head_dim;
   const int64_t table = static_cast<int64_t>(rotary) * plan_.header.max_width + t;
   const float* cosine = w.cosine->as<float>() + table * pairs;
   const float* sine = w.sine->as<float>() + table * pairs;
   if (plan_.header.rotary == RotaryStyle::kInterleaved) {
     for (int64_t r = 0; r < count; r += 2) {
       const int64_t i = (first + r) % h / 2;
+      if (i >= pairs) continue;
       const float a = y[r], b = y[r + 1];
       y[r] = a * cosine[i] - b * sine[i];
       y[r + 1] = b * cosine[i] + a * sine[i];
@@ -275,17 +290,29 @@ void Executor::run_out(Worker& w, const PlanPhase& phase) {
     const float* heads = heads_->as<float>();
     if (h.latent == 0) {
       merge_splits(w, layer.sinks, lane);
+      if (h.attention_gate) {
+        float* merged = w.normed->as<float>();
+        const float* gate =
+            query_gate_->as<float>() + (w.first_lane + lane) * h.max_width * part.columns;
+        kernels_.sigmoid_times(gate, merged, width * part.columns, merged);
+      }
       heads = w.normed->as<float>();
     }
     pack(w, phase, heads, part.columns, lane, width);
   }
+  offer_attention(w, phase, layer.o_bias);
+}
+
+// The last product of attention, or of what is in its place, of what is packed.
+void Executor::offer_attention(Worker& w, const PlanPhase& phase, const float* bias) {
+  const int64_t width = pass_.width, hidden = plan_.header.hidden;
   multiply(w, phase, 0, [&](int64_t lane, int64_t first, int64_t count, float* y) {
     float* out = output(PlanBuffer::kAttentionOutput, phase.write_slot, w.first_lane + lane);
     for (int64_t t = 0; t < width; ++t) {
-      if (layer.o_bias != nullptr) add_to(y + t * count, layer.o_bias + first, count);
-      std::memcpy(out + t * h.hidden + first, y + t * count, floats(count));
+      if (bias != nullptr) add_to(y + t * count, bias + first, count);
+      std::memcpy(out + t * hidden + first, y + t * count, floats(count));
     }
-    exchange_.wrote(w.index, out + first, count, width, h.hidden);
+    exchange_.wrote(w.index, out + first, count, width, hidden);
   });
 }
 

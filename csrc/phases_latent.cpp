@@ -14,17 +14,7 @@ namespace monolane {
 void Executor::run_latent(Worker& w, const PlanPhase& phase) {
   update(w, phase);
   read_stream(w, phase, weights_.layers[phase.layer].attention_norm);
-  const int64_t columns = latent_columns();
-  int64_t before = 0;
-  for (int32_t i = 0; i < phase.num_matrices; ++i) {
-    multiply(w, phase, i, [&](int64_t, int64_t first, int64_t count, float* y) {
-      for (int64_t t = 0; t < pass_.width; ++t) {
-        float* out = latents_->as<float>() + t * columns + before + first;
-        std::memcpy(out, y + t * count, floats(count));
-      }
-    });
-    before += phase.matrices[i].rows;
-  }
+  store_side_by_side(w, phase, latents_->as<float>(), latent_columns());
 }
 
 // Puts the latent of each token, normed, and the turned key behind it into the cache. One worker

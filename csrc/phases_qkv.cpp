@@ -42,6 +42,12 @@ void Executor::run_qkv(Worker& w, const PlanPhase& phase) {
       });
       continue;
     }
+    if (part.role == WeightRole::kQ && h.attention_gate) {
+      multiply(w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
+        store_gated_queries(w, phase, w.first_lane + lane, first, count, y);
+      });
+      continue;
+    }
     if (part.role == WeightRole::kQ) {
       multiply(w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
         const int64_t owner = w.first_lane + lane;
@@ -67,6 +73,26 @@ void Executor::run_qkv(Worker& w, const PlanPhase& phase) {
         store_key_or_value(phase, key, t, owner * rows + first, row, count);
       }
     });
+  }
+}
+
+// Puts whole heads of a lane, of each the query and then its gate, into where each is read.
+void Executor::store_gated_queries(Worker& w, const PlanPhase& phase, int64_t owner, int64_t first,
+                                   int64_t count, float* y) {
+  const PlanHeader& h = plan_.header;
+  const int64_t dim = h.head_dim, columns = h.heads / h.lanes * dim;
+  const float* scale = weights_.layers[phase.layer].q_norm;
+  for (int64_t t = 0; t < pass_.width; ++t) {
+    const int64_t at = (owner * h.max_width + t) * columns + first / 2;
+    float *query = query_->as<float>() + at, *gate = query_gate_->as<float>() + at;
+    for (int64_t r = 0; r < count; r += 2 * dim, y += 2 * dim, query += dim, gate += dim) {
+      if (h.qk_norm == QkNorm::kHead) {
+        kernels_.rms_norm(y, dim, scale, h.norm_eps, dim, 1, y, dim);
+      }
+      rotate(w, phase.rotary, y, t, 0, dim);
+      std::memcpy(query, y, floats(dim));
+      std::memcpy(gate, y + dim, floats(dim));
+    }
   }
 }
 

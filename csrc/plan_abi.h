@@ -11,8 +11,8 @@
 // experts' matrices rows are one expert's: each has the same share of every expert, of the one
 // lane. Rows of kKUp and kVUp are those of one head after the other. Units of kAttend are (lane of
 // the group, KV head of the lane, split), the last running fastest; those of kGather are the
-// elements (lane of the group, column), and those of kNormQk the heads, of Q and then of K, of each
-// lane of the group.
+// elements (lane of the group, column), those of kNormQk the heads, of Q and then of K, of each
+// lane of the group, and those of kDelta key heads.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@
 
 namespace monolane {
 
-constexpr int32_t kPlanSchema = 3;
+constexpr int32_t kPlanSchema = 4;
 constexpr int32_t kNoWait = INT32_MIN;
 constexpr int32_t kNever = -1;  // the delay of lanes that never exchange
 constexpr int32_t kPlanMaxWidth = 64;
@@ -46,6 +46,9 @@ enum class PhaseKind : int32_t {
   kLatent = 13,
   kExpand = 14,
   kValues = 15,
+  kDeltaIn = 16,
+  kDelta = 17,
+  kDeltaOut = 18,
 };
 
 enum class PlanBuffer : int32_t {
@@ -63,6 +66,9 @@ enum class PlanBuffer : int32_t {
   kRouted = 10,
   kLatents = 11,
   kHeads = 12,
+  kQueryGate = 13,
+  kMixed = 14,
+  kState = 15,
 };
 
 enum class WeightRole : int32_t {
@@ -105,7 +111,14 @@ enum class WeightRole : int32_t {
   kKvDown = 35,
   kKUp = 36,
   kVUp = 37,
-  kKvUp = 38,
+  kDeltaIn = 38,
+  kDeltaGates = 39,
+  kDeltaConv = 40,
+  kDeltaDecay = 41,
+  kDeltaStep = 42,
+  kDeltaNorm = 43,
+  kDeltaOut = 44,
+  kKvUp = 45,
 };
 
 enum class PlanHead : int32_t {
@@ -160,7 +173,10 @@ enum class ExpertScores : int32_t {
   X(kExpertDown, expert_down)      \
   X(kLatent, latent)               \
   X(kExpand, expand)               \
-  X(kValues, values)
+  X(kValues, values)               \
+  X(kDeltaIn, delta_in)            \
+  X(kDelta, delta)                 \
+  X(kDeltaOut, delta_out)
 
 struct PlanShare {
   int32_t begin;  // first row
@@ -187,7 +203,7 @@ struct PlanPhase {
   int32_t layer;              // -1 outside the layers
   int32_t wait_group;         // kNoWait, or what all of the own group must have finished
   int32_t wait_all;           // kNoWait, or what all workers must have finished
-  int32_t units;              // table of shares of kAttend, kGather and kNormQk; -1: none
+  int32_t units;              // table of shares of work that is not rows; -1: none
   PlanBuffer update;          // kNone, kAttentionOutput or kMlpOutput
   int32_t update_layer;       // whose module; -1: no update
   int32_t update_delay;       // kNever, 0 (now) or layers; kNever if there is no update
@@ -239,10 +255,15 @@ struct PlanHeader {
   int32_t group_best;           // experts whose scores, added up, count for their group
   float expert_scale;           // of the weights of the chosen
   int32_t shared_inner;         // Xs: inner width of what all tokens share; 0: nothing
+  int32_t delta_key_heads;      // G of a gated delta rule; 0: no layer has one
+  int32_t delta_value_heads;    // U
+  int32_t delta_key;            // d_k: width of its queries and keys
+  int32_t delta_value;          // d_v: width of its values
+  int32_t delta_kernel;         // C: tokens over which its channels are summed
   int32_t heads;                // H, over all lanes
   int32_t kv_heads;             // K, over all lanes; 1 where latents are cached
   int32_t head_dim;             // h, of a cached key and a query that meets it; of latents R + r
-  int32_t rotary_dim;           // of these the last ones, which turn; h but for latents
+  int32_t rotary_dim;           // of these those that turn: of a latent the last, else the first
   int32_t latent;               // R: what of a cached key is its value; 0: values are cached
   int32_t query_latent;         // Q: what queries are made of; 0: of the stream
   float latent_eps;             // of the norms of latents
@@ -259,6 +280,7 @@ struct PlanHeader {
   int32_t norm_per_lane;        // 1: norm scales are [L, D]; 0: [1, D]
   int32_t final_norm_per_lane;  // the same of the last norm
   int32_t qkv_bias;             // 1: Q, K and V have biases
+  int32_t attention_gate;       // 1: of each head Q has rows of the query, then of a gate
   QkNorm qk_norm;               // what of Q and K is normed, before rotary
   int32_t norm_before;          // 1: what a module reads is normed
   int32_t norm_after;           // 1: what a stream gains from a module, reduced, is normed
@@ -269,7 +291,7 @@ struct PlanHeader {
   float query_scale;            // of the scores
   float amplitude[2];           // of cosine and sine, by PlanRotary
 };
-static_assert(sizeof(PlanHeader) == 208);
+static_assert(sizeof(PlanHeader) == 232);
 static_assert(offsetof(PlanHeader, schema) == 0);
 static_assert(offsetof(PlanHeader, phases) == 4);
 static_assert(offsetof(PlanHeader, share_tables) == 8);
@@ -292,34 +314,40 @@ static_assert(offsetof(PlanHeader, chosen_groups) == 72);
 static_assert(offsetof(PlanHeader, group_best) == 76);
 static_assert(offsetof(PlanHeader, expert_scale) == 80);
 static_assert(offsetof(PlanHeader, shared_inner) == 84);
-static_assert(offsetof(PlanHeader, heads) == 88);
-static_assert(offsetof(PlanHeader, kv_heads) == 92);
-static_assert(offsetof(PlanHeader, head_dim) == 96);
-static_assert(offsetof(PlanHeader, rotary_dim) == 100);
-static_assert(offsetof(PlanHeader, latent) == 104);
-static_assert(offsetof(PlanHeader, query_latent) == 108);
-static_assert(offsetof(PlanHeader, latent_eps) == 112);
-static_assert(offsetof(PlanHeader, vocab) == 116);
-static_assert(offsetof(PlanHeader, max_width) == 120);
-static_assert(offsetof(PlanHeader, context) == 124);
-static_assert(offsetof(PlanHeader, attention_slots) == 128);
-static_assert(offsetof(PlanHeader, mlp_slots) == 132);
-static_assert(offsetof(PlanHeader, splits) == 136);
-static_assert(offsetof(PlanHeader, chunk) == 140);
-static_assert(offsetof(PlanHeader, format) == 144);
-static_assert(offsetof(PlanHeader, head) == 148);
-static_assert(offsetof(PlanHeader, rotary) == 152);
-static_assert(offsetof(PlanHeader, norm_per_lane) == 156);
-static_assert(offsetof(PlanHeader, final_norm_per_lane) == 160);
-static_assert(offsetof(PlanHeader, qkv_bias) == 164);
-static_assert(offsetof(PlanHeader, qk_norm) == 168);
-static_assert(offsetof(PlanHeader, norm_before) == 172);
-static_assert(offsetof(PlanHeader, norm_after) == 176);
-static_assert(offsetof(PlanHeader, activation) == 180);
-static_assert(offsetof(PlanHeader, leader) == 184);
-static_assert(offsetof(PlanHeader, norm_eps) == 188);
-static_assert(offsetof(PlanHeader, embedding_scale) == 192);
-static_assert(offsetof(PlanHeader, query_scale) == 196);
-static_assert(offsetof(PlanHeader, amplitude) == 200);
+static_assert(offsetof(PlanHeader, delta_key_heads) == 88);
+static_assert(offsetof(PlanHeader, delta_value_heads) == 92);
+static_assert(offsetof(PlanHeader, delta_key) == 96);
+static_assert(offsetof(PlanHeader, delta_value) == 100);
+static_assert(offsetof(PlanHeader, delta_kernel) == 104);
+static_assert(offsetof(PlanHeader, heads) == 108);
+static_assert(offsetof(PlanHeader, kv_heads) == 112);
+static_assert(offsetof(PlanHeader, head_dim) == 116);
+static_assert(offsetof(PlanHeader, rotary_dim) == 120);
+static_assert(offsetof(PlanHeader, latent) == 124);
+static_assert(offsetof(PlanHeader, query_latent) == 128);
+static_assert(offsetof(PlanHeader, latent_eps) == 132);
+static_assert(offsetof(PlanHeader, vocab) == 136);
+static_assert(offsetof(PlanHeader, max_width) == 140);
+static_assert(offsetof(PlanHeader, context) == 144);
+static_assert(offsetof(PlanHeader, attention_slots) == 148);
+static_assert(offsetof(PlanHeader, mlp_slots) == 152);
+static_assert(offsetof(PlanHeader, splits) == 156);
+static_assert(offsetof(PlanHeader, chunk) == 160);
+static_assert(offsetof(PlanHeader, format) == 164);
+static_assert(offsetof(PlanHeader, head) == 168);
+static_assert(offsetof(PlanHeader, rotary) == 172);
+static_assert(offsetof(PlanHeader, norm_per_lane) == 176);
+static_assert(offsetof(PlanHeader, final_norm_per_lane) == 180);
+static_assert(offsetof(PlanHeader, qkv_bias) == 184);
+static_assert(offsetof(PlanHeader, attention_gate) == 188);
+static_assert(offsetof(PlanHeader, qk_norm) == 192);
+static_assert(offsetof(PlanHeader, norm_before) == 196);
+static_assert(offsetof(PlanHeader, norm_after) == 200);
+static_assert(offsetof(PlanHeader, activation) == 204);
+static_assert(offsetof(PlanHeader, leader) == 208);
+static_assert(offsetof(PlanHeader, norm_eps) == 212);
+static_assert(offsetof(PlanHeader, embedding_scale) == 216);
+static_assert(offsetof(PlanHeader, query_scale) == 220);
+static_assert(offsetof(PlanHeader, amplitude) == 224);
 
 }  // namespace monolane

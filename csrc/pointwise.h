@@ -43,6 +43,12 @@ static inline Floats silu(Floats x) {
   return div(x, add(splat(1.0f), e));
 }
 
+// 1 / (1 + e^-x), of which the same holds.
+static inline Floats sigmoid(Floats x) {
+  const Floats e = exp(sub(zero(), x));
+  return div(splat(1.0f), add(splat(1.0f), e));
+}
+
 // x / 2 * (1 + tanh(u)), u = sqrt(2 / pi) * (x + 0.044715 x^3): GELU's tanh formula
 // (arXiv:1606.08415). Since (1 + tanh(u)) / 2 = 1 / (1 + e^-2u), it is x / (1 + e^-2u): the two
 // constants are 2 * sqrt(2 / pi), and that times 0.044715.

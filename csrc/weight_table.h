@@ -75,6 +75,14 @@ struct WeightTable {
         return layer(index).router_correction;
       case WeightRole::kSharedExpertGate:
         return layer(index).shared_expert_gate;
+      case WeightRole::kDeltaConv:
+        return layer(index).delta_conv;
+      case WeightRole::kDeltaDecay:
+        return layer(index).delta_decay;
+      case WeightRole::kDeltaStep:
+        return layer(index).delta_step;
+      case WeightRole::kDeltaNorm:
+        return layer(index).delta_norm;
       case WeightRole::kExpertGateBias:
         return layer(index).expert_gate_bias;
       case WeightRole::kExpertUpBias:

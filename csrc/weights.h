@@ -2,7 +2,8 @@
 //
 // Shape legend: L lanes, D hidden, F intermediate, H query heads, K KV heads, h head_dim,
 // V vocabulary, E experts, X inner width of one, Xs of what all tokens share beside them; of latent
-// attention Q and R latents, r turned and n not, v a head's value.
+// attention Q and R latents, r turned and n not, v a head's value; of a gated delta rule C tokens
+// of a kernel, G key heads, U value heads, of widths d_k and d_v.
 #pragma once
 
 #include <cstdint>
@@ -45,13 +46,15 @@ struct Weight {
 
 // The weights of a layer, all lanes of a matrix one below the other: row = lane * rows + r.
 struct LayerWeights {
-  Weight q, k, v;  // [H*h, D], [K*h, D], [K*h, D]
+  Weight q, k, v;  // [H*h, D], or [H*2h, D] with gates, [K*h, D], [K*h, D]
   Weight o;        // [L*D, H*h/L]
   // Of latent attention, of one lane, in place of k and v; q is then [H*(n+r), Q], or D without Q.
   Weight q_down, kv_down;  // [Q, D], [R+r, D]
   Weight k_up, v_up;       // [H*R, n], [H*v, R]
-  Weight gate, up;         // [F, D]
-  Weight down;             // [L*D, F/L]
+  // Of a gated delta rule, of one lane, in place of all of these. Rows go by key heads.
+  Weight delta_in, delta_gates, delta_out;  // [2G*d_k + 2U*d_v, D], [2U, D], [D, U*d_v]
+  Weight gate, up;                          // [F, D]
+  Weight down;                              // [L*D, F/L]
   // Of a layer that is a mixture, in place of gate, up and down; of one lane.
   Weight router;                                            // [E, D]
   std::vector<Weight> expert_gate, expert_up, expert_down;  // of each expert [X, D], [X, D], [D, X]
@@ -66,6 +69,9 @@ struct LayerWeights {
   const float* expert_down_bias;                                 // [E, D]
   const float* router_correction;                                // [E]
   const float* shared_expert_gate;                               // [D]
+  const float* delta_conv;                // [C, G, channels of a key head], the last token's last
+  const float *delta_decay, *delta_step;  // [U]
+  const float* delta_norm;                // [d_v]
 };
 
 struct ModelWeights {
@@ -106,6 +112,12 @@ struct ModelWeights {
         return w.k_up;
       case WeightRole::kVUp:
         return w.v_up;
+      case WeightRole::kDeltaIn:
+        return w.delta_in;
+      case WeightRole::kDeltaGates:
+        return w.delta_gates;
+      case WeightRole::kDeltaOut:
+        return w.delta_out;
       case WeightRole::kSharedGate:
         return w.shared_gate;
       case WeightRole::kSharedUp:

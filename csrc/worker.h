@@ -67,7 +67,13 @@ struct Executor::Worker {
     scores = std::make_unique<Arena>(floats(kAttendQueries * std::max<int64_t>(h.chunk, 1)));
     // 24 queries are whole tiles of 6 and 4, whose partial sums stay in the first-level cache.
     attend_tokens = std::clamp<int64_t>(24 / group, 1, kMaxWidth);
-    partial = std::make_unique<Arena>(floats(attend_tokens * group * (h.head_dim + 2)));
+    partial = std::make_unique<Arena>(
+        floats(std::max<int64_t>(attend_tokens * group * (h.head_dim + 2), h.delta_value)));
+    const DeltaSizes d(h);
+    const int64_t tokens = d.before + 2 * int64_t{kMaxWidth};
+    inputs = std::make_unique<Arena>(floats(tokens * d.columns));
+    channels = std::make_unique<Arena>(floats(d.channels));
+    tried = std::make_unique<Arena>(floats(d.state));
     cosine = std::make_unique<Arena>(floats(kPlanRotaries * width * h.rotary_dim / 2));
     sine = std::make_unique<Arena>(floats(kPlanRotaries * width * h.rotary_dim / 2));
   }
@@ -96,9 +102,12 @@ struct Executor::Worker {
   std::unique_ptr<Arena> product;       // [T, rows], twice
   std::unique_ptr<Arena> sum;           // [D]
   std::unique_ptr<Arena> scores;        // [kAttendQueries, chunk]
-  std::unique_ptr<Arena> partial;       // [attend_tokens, H/K, h + 2]
+  std::unique_ptr<Arena> partial;       // [attend_tokens, H/K, h + 2], or [d_v]
   std::unique_ptr<Arena> cosine, sine;  // [PlanRotary, max_width, rotary_dim/2], times amplitude
-  KeptParts kept;                       // of the group, in its first worker
+  // Of one key head and one sequence: inputs of tokens [C - 1 + 2 kMaxWidth, columns], the channels
+  // of one token, and states of which some tokens may be taken back; see delta_states.h.
+  std::unique_ptr<Arena> inputs, channels, tried;
+  KeptParts kept;  // of the group, in its first worker
   std::vector<Span> spans;
   Stream stream;  // where phases are timed
 };

@@ -140,19 +140,30 @@ class StoredWeights {
     };
     LayerWeights w{};
     w.attention_norm = vector(WeightRole::kAttentionNorm);
-    w.q = matrix(WeightRole::kQ);
+    if (tensors.contains(WeightRole::kDeltaIn)) {
+      const Tensor& gates = tensors.at(WeightRole::kDeltaGates);
+      w.delta_in = matrix(WeightRole::kDeltaIn);
+      w.delta_gates = {store(gates.values, gates.columns, Format::kF32), Format::kF32};
+      w.delta_out = matrix(WeightRole::kDeltaOut);
+      w.delta_conv = vector(WeightRole::kDeltaConv);
+      w.delta_decay = vector(WeightRole::kDeltaDecay);
+      w.delta_step = vector(WeightRole::kDeltaStep);
+      w.delta_norm = vector(WeightRole::kDeltaNorm);
+    } else {
+      w.q = matrix(WeightRole::kQ);
+      w.q_norm = vector(WeightRole::kQNorm);
+      w.k_norm = vector(WeightRole::kKNorm);
+      w.o = matrix(WeightRole::kO);
+    }
     if (tensors.contains(WeightRole::kKvDown)) {
       w.q_down = matrix(WeightRole::kQDown);
       w.kv_down = matrix(WeightRole::kKvDown);
       w.k_up = matrix(WeightRole::kKUp);
       w.v_up = matrix(WeightRole::kVUp);
-    } else {
+    } else if (tensors.contains(WeightRole::kK)) {
       w.k = matrix(WeightRole::kK);
       w.v = matrix(WeightRole::kV);
     }
-    w.q_norm = vector(WeightRole::kQNorm);
-    w.k_norm = vector(WeightRole::kKNorm);
-    w.o = matrix(WeightRole::kO);
     w.post_attention_norm = vector(WeightRole::kPostAttentionNorm);
     w.mlp_norm = vector(WeightRole::kMlpNorm);
     if (tensors.contains(WeightRole::kRouter)) {

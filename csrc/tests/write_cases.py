@@ -23,6 +23,7 @@ from monolane.model import (
     EXPERT_ROLES,
     NEVER,
     NOW,
+    Delta,
     Experts,
     Head,
     Latent,
@@ -58,7 +59,8 @@ def models() -> tuple[ModelConfig, ...]:
 
     A dense one whose heads are normed all at once; one with four norms a layer, two rotaries and
     GELU; one with mixtures of experts; one with latent attention, chosen groups of experts and what
-    tokens share; a Laneformer with every rule and a window; and one whose head reads all lanes.
+    tokens share; one with gated delta rules and gated attention; a Laneformer with every rule and a
+    window; and one whose head reads all lanes.
     """
     mixed = (
         LayerConfig(NEVER, NEVER, 24),
@@ -109,6 +111,15 @@ def models() -> tuple[ModelConfig, ...]:
                 shared=32,
                 shared_expert_gate=True,
             ),
+        ),
+        _config(
+            num_lanes=1,
+            layers=(LayerConfig(NOW, NOW, delta=True), LayerConfig(NOW, NOW)) * 2,
+            head=Head.MEAN,
+            rotary=Rotary(style="half", part=0.5),
+            qk_norm=QkNorm.HEAD,
+            attention_gate=True,
+            delta=Delta(key_heads=2, value_heads=4, key=12, value=40, kernel=4),
         ),
         _config(num_lanes=4, layers=mixed, head=Head.VOCAB_PARALLEL),
         _config(num_lanes=2, layers=(LayerConfig(NOW, NOW),) * 2, head=Head.MEAN),

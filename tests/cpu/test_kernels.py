@@ -246,6 +246,19 @@ def test_silu_times(isa, count):
 
 
 @every_isa
+@pytest.mark.parametrize("count", [1, 15, 17, 1000])
+def test_sigmoid_times(isa, count):
+    # As silu_times, with one rounding less.
+    rng = np.random.default_rng(count)
+    gate = rng.uniform(-90, 90, count).astype(np.float32)
+    up = rng.standard_normal(count).astype(np.float32)
+    exact = up / (1 + np.exp(-gate.astype(np.float64)))
+    out = kernels.sigmoid_times(isa, gate, up)
+    tiny = 3e-39 * np.abs(up) + 2.0**-149
+    assert np.all(np.abs(out - exact) <= gamma(7) * np.abs(exact) + tiny)
+
+
+@every_isa
 @pytest.mark.parametrize("fmt", ["bf16", "f16"])
 def test_widen_is_exact_for_every_half(isa, fmt):
     halves = np.arange(65536, dtype=np.uint16).view(DTYPES[fmt])[None]

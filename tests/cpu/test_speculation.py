@@ -17,6 +17,7 @@ from monolane.cpu import CpuExecutor
 from monolane.epoch import AUTO_DRAFTS, TEXT_END, Advance, Draw, Guide, TokenEvent
 from monolane.errors import RequestError
 
+from .test_delta import CASES, load, weights_of
 from .test_kept import DTYPES, make
 
 VOCAB = 72
@@ -34,9 +35,14 @@ DRAWS = {
 }
 
 
-@pytest.fixture(scope="module", params=DTYPES, ids="-".join)
+@pytest.fixture(scope="module", params=[*DTYPES, ("states",)], ids="-".join)
 def executor(request: pytest.FixtureRequest) -> CpuExecutor:
-    """Two workers, so that a pass is laid out while another worker still has the one before."""
+    """Two workers, so that a pass is laid out while another worker still has the one before.
+
+    Once with states, which cannot go back to what they were before a rejected draft.
+    """
+    if request.param == ("states",):
+        return load(weights_of(CASES["odd"]), 2, "float32", slots=3)
     return make(*request.param, slots=3)
 
 

@@ -22,6 +22,7 @@ from monolane.cuda._specialise import specialisation
 from monolane.errors import BackendError, ConfigError
 from monolane.model import (
     NOW,
+    Delta,
     Experts,
     Head,
     Latent,
@@ -246,6 +247,13 @@ REFUSED: dict[str, dict[str, Any]] = {
         "num_heads": 4,
         "num_lanes": 1,
     },
+    "attention_gate": {"attention_gate": True},
+    "delta": {
+        "delta": Delta(key_heads=1, value_heads=2, key=4, value=4, kernel=2),
+        "layers": (LayerConfig(NOW, NOW, delta=True),),
+        "num_lanes": 1,
+    },
+    "rotary.part": {"rotary": Rotary(part=0.5)},
     "local_rotary": {"local_rotary": Rotary()},
     "layers.rotary": {
         "local_rotary": Rotary(),
@@ -284,7 +292,8 @@ def test_fields_that_the_kernels_have_are_laid_out(name: str) -> None:
 
 def test_every_field_is_computed_or_refused() -> None:
     marked = {x.name for x in fields(ModelConfig) if x.metadata.get("feature")}
-    assert REFUSED.keys() | COMPUTED.keys() == marked | {"layers.rotary", "rotary.amplitude"}
+    parts = {"layers.rotary", "rotary.amplitude", "rotary.part"}
+    assert REFUSED.keys() | COMPUTED.keys() == marked | parts
 
 
 @pytest.mark.parametrize(
@@ -296,6 +305,7 @@ def test_every_field_is_computed_or_refused() -> None:
         ("mixtral", "experts"),
         ("qwen2_moe", "experts"),
         ("qwen3_moe", "experts"),
+        ("qwen3_next", "norm_offset"),
         ("deepseek_v2", "latent"),
         ("deepseek_v3", "latent"),
     ],

@@ -65,6 +65,23 @@ MLA: dict[str, Any] = {
     "routed_scaling_factor": 1.7,
 }
 del MLA["head_dim"]
+# Gated delta rules: sizes that are no multiples, value heads three to a key head.
+DELTA: dict[str, Any] = {
+    **ODD,
+    **MIXTURE,
+    "norm_topk_prob": True,
+    "shared_expert_intermediate_size": 22,
+    "num_hidden_layers": 4,
+    "partial_rotary_factor": 0.3,  # 4 of 14
+    # Of 1e-6, the norm of what a state says magnifies the last bits of nearly nothing: an embedding
+    # that is changed by 2e-7 then moves logits by 3.7e-5, and with this by 1.3e-5.
+    "rms_norm_eps": 1e-3,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 10,
+    "linear_value_head_dim": 13,
+    "linear_num_key_heads": 3,
+    "linear_num_value_heads": 9,
+}
 EVEN = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64}  # for codes
 SHARP = {"mscale": 1.0, "mscale_all_dim": 0.5}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -167,6 +184,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         MLA | {"topk_method": "group_limited_greedy", "rope_parameters": YARN | SHARP},
     ),
     "DeepSeek-V2-Lite": ("DeepseekV2", MLA | {"q_lora_rank": None, "routed_scaling_factor": 1.0}),
+    "Qwen3-Next": ("Qwen3Next", DELTA | {"mlp_only_layers": [1]}),
+    "Qwen3-Next, dense, a short kernel, all of a head turned, YaRN": (
+        "Qwen3Next",
+        DELTA
+        | {"mlp_only_layers": [0, 1, 2, 3], "linear_conv_kernel_dim": 2}
+        | {"layer_types": ["full_attention", "linear_attention"] * 2}
+        | {"linear_num_value_heads": 3, "head_dim": 12}
+        | {"rope_parameters": YARN | {"partial_rotary_factor": 1.0}},
+    ),
     "OLMo 2": ("Olmo2", ODD),
     "OLMo 2, YaRN": ("Olmo2", ODD | {"rope_parameters": YARN, "num_key_value_heads": 3}),
     "Gemma 3": (
@@ -359,7 +385,7 @@ def test_the_oracle_widens_16_bits_exactly(dtype: str, dense: Make, tmp_path: Pa
     assert np.array_equal(logits[0], logits[1])
 
 
-@pytest.mark.parametrize("kind", ["Mixtral", "Qwen3Moe", "DeepseekV3"])
+@pytest.mark.parametrize("kind", ["Mixtral", "Qwen3Moe", "Qwen3Next", "DeepseekV3"])
 def test_mixtures_of_experts_are_quantised(kind: str, dense: Make, tmp_path: Path) -> None:
     sizes = {"head_dim": 16, "num_hidden_layers": 2, "num_experts_per_tok": 2}
     inner = {} if kind == "Mixtral" else {"moe_intermediate_size": 64, "mlp_only_layers": [1]}
@@ -370,7 +396,14 @@ def test_mixtures_of_experts_are_quantised(kind: str, dense: Make, tmp_path: Pat
         few = {k: x for k, x in sizes.items() if k != "head_dim"}
         source = dense(kind, **MLA | EVEN | few | heads | ranks | groups)
     else:
-        few = {"num_local_experts": 4} if kind == "Mixtral" else {"num_experts": 4}
+        few: dict[str, Any] = {"num_experts": 4}
+        if kind == "Mixtral":
+            few = {"num_local_experts": 4}
+        if kind == "Qwen3Next":  # whose gates of states stay as they are
+            few |= {"layer_types": ["linear_attention", "full_attention"]}
+            few |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+            few |= {"linear_key_head_dim": 12, "linear_value_head_dim": 16}
+            few |= {"shared_expert_intermediate_size": 32, "rms_norm_eps": 1e-3}
         source = dense(kind, **sizes, **few, **inner)
     quantize_folder(source, tmp_path / "int8", Quantization(8))
     before, after = read_config(source), read_config(tmp_path / "int8")

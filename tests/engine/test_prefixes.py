@@ -37,8 +37,21 @@ TEXT = RNG.integers(64, size=1500).tolist()
 ANSWER = SamplingParams(max_tokens=12, temperature=1.0, seed=3, logprobs=3)
 
 
-def write(folder: Path, windowed: list[int]) -> Path:
-    config = CONFIG | {"swa_layers": windowed}
+STATES: dict[str, Any] = {
+    **{name: x for name, x in CONFIG.items() if name[:3] in ("hid", "int", "num", "voc", "max")},
+    "model_type": "qwen3_next",
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 6,
+    "linear_value_head_dim": 5,
+    "head_dim": 8,
+    "mlp_only_layers": [0, 1, 2],
+    "torch_dtype": "float32",
+}
+
+
+def write(folder: Path, config: dict[str, Any]) -> Path:
     (folder / "config.json").write_text(json.dumps(config))
     rng = np.random.default_rng(0)
     specs = tensor_specs(parse_config(config))
@@ -47,11 +60,17 @@ def write(folder: Path, windowed: list[int]) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=["windowed", "whole"])
+CONFIGS = {
+    "windowed": CONFIG | {"swa_layers": [0, 1]},
+    "whole": CONFIG | {"swa_layers": []},
+    "states": STATES,
+}
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose windowed layers drop positions, and one without any."""
-    windowed = [0, 1] if request.param == "windowed" else []
-    return write(tmp_path_factory.mktemp(request.param), windowed)
+    """A model whose windowed layers drop positions, one without any, and one with states."""
+    return write(tmp_path_factory.mktemp(request.param), CONFIGS[request.param])
 
 
 @pytest.fixture(scope="module")

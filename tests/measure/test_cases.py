@@ -1,5 +1,6 @@
 """Cases count what they say: tokens, contexts, bytes; and all of them take turns."""
 
+import json
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from monolane.measure import (
     startup_record,
 )
 from monolane.measure._arithmetic import ArithmeticProbe
+from monolane.model import parse_config, tensor_specs, write_checkpoint
 from monolane.plan import pass_cost
 
 
@@ -116,6 +118,36 @@ def test_decode_stands_at_its_context_in_every_run(model: LoadedModel, tokens: i
     case.forget()
     assert (len(case.samples), len(case.shares), len(case.arithmetic)) == (2, 2, 2)
     assert len(case.token_us) == 2 * (tokens - 1)
+
+
+def test_a_model_with_states_reads_its_context_anew(tmp_path: Path) -> None:
+    """States do not go back to a context that lies behind them."""
+    raw = {
+        "model_type": "qwen3_next",
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "vocab_size": 40,
+        "max_position_embeddings": 64,
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 1,
+        "linear_num_value_heads": 2,
+        "mlp_only_layers": [0, 1],
+        "torch_dtype": "float32",
+    }
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    rng = np.random.default_rng(0)
+    specs = tensor_specs(parse_config(raw))
+    draws = [(x.name, rng.normal(scale=0.2, size=x.shape).astype(np.float32)) for x in specs]
+    write_checkpoint(tmp_path, draws)
+    model = LoadedModel(tmp_path, "auto", context=64, slots=1, workers=2)
+    case = DecodeCase(model, 0, 20, 5, ReadProbe(1, 1 << 20))
+    run_rounds([case], 3, lambda: None)
+    assert model.executor.length(0) == 20 + 5
+    assert len(case.samples) == 3
 
 
 def test_any_executor_can_be_timed(tiny_model: Path) -> None:

@@ -46,6 +46,8 @@ def spelled(kind: str, **fields: Any) -> dict[str, Any]:
         return {"model_type": kind, "text_config": SIZES | fields}
     if kind == "deepseek_v2":  # which has no default for it
         fields = {"num_experts_per_tok": 6} | fields
+    if kind == "qwen3_next":  # whose default is a quarter of a head
+        fields = {"partial_rotary_factor": 1.0} | fields
     return SIZES | {"model_type": kind} | (LANES if kind.startswith("laneformer") else {}) | fields
 
 
@@ -126,6 +128,7 @@ FEATURES = {
     "mixtral": ("experts",),
     "qwen2_moe": ("qkv_bias", "experts"),
     "qwen3_moe": ("qk_norm", "experts"),
+    "qwen3_next": ("norm_offset", "qk_norm", "attention_gate", "delta", "experts"),
     "mistral": (),
     "qwen2": ("qkv_bias",),
     "qwen3": ("qk_norm",),
@@ -272,6 +275,39 @@ def test_rotary_in_both_spellings(
     assert round_trip(config) == config
 
 
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({}, 0.25),
+        ({"partial_rotary_factor": 0.5}, 0.5),
+        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, 0.5),
+        ({"rope_scaling": YARN, "partial_rotary_factor": 0.5}, 0.5),
+        (
+            {"partial_rotary_factor": 1, "rope_parameters": YARN | {"partial_rotary_factor": 0.5}},
+            0.5,
+        ),
+    ],
+)
+def test_the_part_of_a_head_that_turns(fields: dict[str, Any], part: float) -> None:
+    config = parse_config(SIZES | {"model_type": "qwen3_next", "head_dim": 16} | fields)
+    assert (config.rotary.part, config.rotary_dim) == (part, 16 * part)
+    assert "rotary.part" in config.features
+    assert round_trip(config) == config
+
+
+def test_layers_with_states_are_those_that_are_named_or_all_but_every_fourth() -> None:
+    layers = SIZES | {"model_type": "qwen3_next", "num_hidden_layers": 8}
+    config = parse_config(layers)
+    assert [layer.delta for layer in config.layers] == [True, True, True, False] * 2
+    every = parse_config(layers | {"full_attention_interval": 2})
+    assert [layer.delta for layer in every.layers] == [True, False] * 4
+    named = ["full_attention", "linear_attention"] * 4
+    assert parse_config(layers | {"layer_types": named}).layers == tuple(reversed(every.layers[:8]))
+    without = parse_config(layers | {"layer_types": ["full_attention"] * 8})
+    assert without.delta is None
+    assert round_trip(without) == without
+
+
 def test_two_spellings_that_say_the_same() -> None:
     both = {"rope_scaling": YARN, "rope_parameters": YARN | {"rope_theta": 5e5}}
     config = parse_config(spelled("llama", **both))
@@ -313,6 +349,13 @@ def test_query_scale_is_read_and_written(width: float) -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "message"),
     [
+        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor: expected 1"),
+        ("qwen3_next", {"partial_rotary_factor": 1.5}, "rotary: expected a part of a head above 0"),
+        ("qwen3_next", {"head_dim": 6, "partial_rotary_factor": 0.5}, "expected an even part of a"),
+        ("qwen3_next", {"linear_num_value_heads": 24}, "delta: expected a multiple of 16 value"),
+        ("qwen3_next", {"linear_conv_kernel_dim": 65}, "delta: expected a kernel of 1 to 64"),
+        ("qwen3_next", {"linear_key_head_dim": 0}, "linear_key_head_dim: expected an integer"),
+        ("qwen3_next", {"attention_bias": True}, "attention_bias: expected false"),
         ("llama", {"rope_parameters": {"factor": 2.0, "rope_type": "dynamic"}}, "'yarn', got 'dyn"),
         ("llama", {"rope_scaling": {"type": "linear"}}, "rope_scaling: factor: expected a number"),
         ("llama", {"rope_scaling": {"type": "yarn"}}, "rope_scaling: factor: expected a number"),

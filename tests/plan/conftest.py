@@ -13,6 +13,7 @@ from monolane.model import (
     NEVER,
     NOW,
     Checkpoint,
+    Delta,
     Experts,
     Head,
     Latent,
@@ -34,6 +35,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 LATE = Reduce(2)
 DENSE = (LayerConfig(NOW, NOW),)
 MIXTURE = LayerConfig(NOW, NOW, experts=True)
+STATES = LayerConfig(NOW, NOW, delta=True)
 
 
 def _config(**changes: Any) -> ModelConfig:
@@ -93,6 +95,26 @@ CONFIGS = {
             shared=18,
         ),
         layers=(*DENSE, MIXTURE, replace(MIXTURE, window=5)),
+    ),
+    "delta": _config(
+        num_lanes=1,
+        delta=Delta(key_heads=3, value_heads=6, key=5, value=7, kernel=4),
+        layers=(STATES, *DENSE, STATES),
+    ),
+    "delta_mixture": _config(
+        num_lanes=1,
+        head_dim=10,
+        num_kv_heads=2,
+        attention_gate=True,
+        qk_norm=QkNorm.HEAD,
+        norm_offset=1.0,
+        rotary=Rotary(style="half", part=0.4),
+        delta=Delta(key_heads=2, value_heads=2, key=3, value=8, kernel=2),
+        experts=Experts(5, 3, 14, normalised=True, shared=10, shared_expert_gate=True),
+        layers=(replace(MIXTURE, window=5), replace(STATES, experts=True), *DENSE, STATES),
+    ),
+    "gates_of_lanes": _config(
+        num_lanes=2, head_dim=8, attention_gate=True, rotary=Rotary(part=0.5)
     ),
     "sinks_of_lanes": _config(num_lanes=2, attention_sinks=True, activation="clamped_swiglu"),
     "dense": _config(num_lanes=1, rotary=Rotary(style="half"), qkv_bias=True),

@@ -91,7 +91,7 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
     assert header.pop("norm_eps") == pytest.approx(1e-5)
     assert header.pop("query_scale") == np.float32(96**-0.5)
     assert header == {
-        "schema": 3,
+        "schema": 4,
         "phases": 78,
         "share_tables": 6,  # K and V are alike, and OUT and DOWN
         "workers": 128,
@@ -113,6 +113,11 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
         "group_best": 1,
         "expert_scale": 1.0,
         "shared_inner": 0,
+        "delta_key_heads": 0,
+        "delta_value_heads": 0,
+        "delta_key": 0,
+        "delta_value": 0,
+        "delta_kernel": 0,
         "heads": 32,
         "kv_heads": 16,
         "head_dim": 96,
@@ -133,6 +138,7 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
         "norm_per_lane": 1,
         "final_norm_per_lane": 1,
         "qkv_bias": 0,
+        "attention_gate": 0,
         "qk_norm": 0,
         "norm_before": 1,
         "norm_after": 0,

@@ -169,6 +169,9 @@ def test_shapes_of_the_buffers() -> None:
         Buffer.ROUTED: (1, 4, 0),
         Buffer.LATENTS: (1, 4, 0),
         Buffer.HEADS: (1, 4, 0),
+        Buffer.QUERY_GATE: (8, 4, 0),
+        Buffer.MIXED: (1, 4, 0),
+        Buffer.STATE: (15, 1, 0),
     }
 
 

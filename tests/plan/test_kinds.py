@@ -14,6 +14,7 @@ PLAN = Path(__file__).parents[2] / "src" / "monolane" / "plan"
 DENSE = "GATE_UP DOWN"
 MIXTURE = "ROUTE EXPERT_GATE_UP EXPERT_DOWN"
 OUTER = "QKV ATTEND OUT"
+STATES = "DELTA_IN DELTA DELTA_OUT"
 LATENT = "LATENT EXPAND ATTEND VALUES OUT"
 
 
@@ -27,6 +28,12 @@ LATENT = "LATENT EXPAND ATTEND VALUES OUT"
         (
             "latent_mixture",
             [f"{LATENT} {one}" for one in (DENSE, MIXTURE, MIXTURE)],
+            "HEAD CHOOSE",
+        ),
+        ("delta", [f"{one} {DENSE}" for one in (STATES, OUTER, STATES)], "HEAD CHOOSE"),
+        (
+            "delta_mixture",
+            [f"{OUTER} {MIXTURE}", f"{STATES} {MIXTURE}", f"{OUTER} {DENSE}", f"{STATES} {DENSE}"],
             "HEAD CHOOSE",
         ),
         ("sum_head", [f"{OUTER} {DENSE}"] * 2, "GATHER HEAD CHOOSE"),

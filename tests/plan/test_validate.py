@@ -242,6 +242,18 @@ def test_a_head_that_is_normed_is_not_cut(
     assert not seen(broken, "a rotary pair is cut")
 
 
+def test_a_head_and_its_gate_are_not_cut_apart(
+    configs: dict[str, ModelConfig], device_of: DeviceOf
+) -> None:
+    plan = build(configs["gates_of_lanes"], device_of(4), "float32")
+    phase = plan.find(PhaseKind.QKV, 0)
+    q, k, v = phase.matrices
+    cut = replace(q, share=Share(Scope.GROUP, (0, 24, 64)))  # heads of eight rows, and as many
+    broken = changed(plan, phase.index, matrices=(cut, k, v))
+    assert seen(broken, "QKV 0: q: a head and its gate are cut at row 24")
+    assert not seen(broken, "a rotary pair is cut")
+
+
 def test_a_norm_over_all_heads_that_is_left_out_or_incomplete(
     configs: dict[str, ModelConfig], device_of: DeviceOf
 ) -> None:

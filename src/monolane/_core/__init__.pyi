@@ -87,9 +87,15 @@ class Executor:
     @property
     def has_rings(self) -> bool: ...
 
+    @property
+    def state_bytes(self) -> int:
+        """
+        Bytes that the states of gated delta rules add to a tail; 0: there are none.
+        """
+
     def save(self, slot: int, begin: int, end: int) -> tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu')], Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')] | None]:
         """
-        Return what a slot holds of positions begin .. end - 1: rows, uint8 [U, T, r], and the tail of rings, or None where they have none or have dropped it.
+        Return what a slot holds of positions begin .. end - 1: rows, uint8 [U, T, r], and the tail, of rings and states, or None where there are neither or they are beyond it.
         """
 
     def restore(self, slot: int, count: int, rows: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], tail: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None) -> None:

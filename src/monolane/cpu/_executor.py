@@ -32,7 +32,7 @@ from monolane.epoch import (
     unpack_tokens,
 )
 from monolane.errors import BackendError, ConfigError, RankError, RequestError
-from monolane.model import Heads, Weights, digest, find_lanes
+from monolane.model import Heads, ModelConfig, Weights, digest, find_lanes
 from monolane.plan import pass_cost
 
 
@@ -127,6 +127,12 @@ class CpuExecutor(Executor):
 
     def _add_draft_model(self, weights: Weights, dtype: str) -> None:
         check_config(weights.config)
+        if weights.config.delta is not None:
+            raise BackendError(
+                "draft: expected a model without gated delta rules, whose states cannot go back "
+                f"when a draft is wrong, got a {weights.config.family} model with "
+                f"{sum(layer.delta for layer in weights.config.layers)} such layers; leave it out"
+            )
         setting = replace(
             self._setting,
             dtype=dtype,
@@ -156,8 +162,7 @@ class CpuExecutor(Executor):
         self._identity = native.identity
         self.cache_bytes = self._core.kv_bytes * (1 if self._setting.apart else self._setting.ranks)
         self._parts = RankParts(native.core)
-        windows = [layer.window or 0 for layer in weights.config.layers]
-        self.tail_positions = max(windows) if self._core.has_rings else 0
+        self.tail_positions = self._tail_positions(weights.config)
         ranks = self._start(weights)
         if ranks is None:
             native.convert()
@@ -171,6 +176,14 @@ class CpuExecutor(Executor):
             del native  # whoever keeps the error keeps this frame, and would keep the segment
             raise
         self._ranks.watch(self._core, self._patience)
+
+    def _tail_positions(self, config: ModelConfig) -> int:
+        """Return how many positions take as many bytes as a tail, at most."""
+        windows = [layer.window or 0 for layer in config.layers]
+        rings = max(windows) if self._core.has_rings else 0
+        lists = config.cached_lists * config.cached_heads
+        position = lists * self.plan.key_bytes * sum(not layer.delta for layer in config.layers)
+        return rings + -(-self._core.state_bytes // max(position, 1))
 
     def _start(self, weights: Weights) -> Ranks | JoinedRanks | None:
         """Have the ranks 1.. load, if there are any."""

@@ -15,6 +15,7 @@ from monolane.cpu._pages import release_pages
 from monolane.errors import BackendError, CheckpointError
 from monolane.model import (
     COMMON_FEATURES,
+    KEPT_FLOATS,
     NORMS,
     STORED,
     VECTORS,
@@ -59,6 +60,8 @@ def hand_over(weights: Weights, config: ModelConfig, arithmetic: Arithmetic) -> 
             # The core knows no offset: it is in the float32 scales that it reads.
             offset = np.float32(config.norm_offset if role in NORMS else 0)
             cut = lane_cut(weights.config, config, role)
+            if role is Role.DELTA_CONV:
+                array = _taps(config, array)
             _set_vector(found.table, role, index, cut.of(array.reshape(-1)), offset)
         else:
             matrix = array.reshape(-1, array.shape[-1])  # lanes one below the other
@@ -76,6 +79,19 @@ def hand_over(weights: Weights, config: ModelConfig, arithmetic: Arithmetic) -> 
         if rotary is not None:
             found.table.set_vector(_FREQUENCIES, i, rotary.frequencies(config.rotary_dim))
     return found
+
+
+def _taps(config: ModelConfig, conv: Array) -> Array:
+    """Order a convolution's weights [1, channels, 1, C] as the core reads them: [C, G, channels].
+
+    The channels of a key head lie together there; files have them kind by kind.
+    """
+    delta = config.delta
+    assert delta is not None
+    queries = delta.key_heads * delta.key
+    kinds = np.split(conv[0, :, 0].T, (queries, 2 * queries), axis=-1)
+    by_head = [kind.reshape(delta.kernel, delta.key_heads, -1) for kind in kinds]
+    return np.concatenate(by_head, axis=-1)
 
 
 def convert(core: Executor, plan: Plan, sources: Mapping[tuple[Role, int], list[Array]]) -> None:
@@ -120,9 +136,8 @@ def _set(
 ) -> None:
     rows, columns = matrix.shape
     stored = STORED[matrix.dtype]
-    # Embedding rows are looked up, not multiplied: one row a token, whatever its format. A router
-    # is small, and its logits decide.
-    if role in (Role.EMBEDDING, Role.ROUTER) or wanted is None:
+    # Embedding rows are looked up, not multiplied: one row a token, whatever its format.
+    if role is Role.EMBEDDING or role in KEPT_FLOATS or wanted is None:
         wanted = stored
     lane_columns = columns // cut.column_parts
     if wanted.coded and lane_columns % wanted.group:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from monolane.cuda._program import Program, Rule, Slots, lower, rules_of
 from monolane.cuda._tiling import TILE, Tiling, find_tiling
 from monolane.errors import ConfigError
-from monolane.model import FORMATS, Role, formats_of
+from monolane.model import FORMATS, ModelConfig, Role, formats_of
 from monolane.plan import MAX_WIDTH, Buffer, PhaseKind, Plan
 
 PRODUCTS = (PhaseKind.QKV, PhaseKind.OUT, PhaseKind.GATE_UP, PhaseKind.DOWN, PhaseKind.HEAD)
@@ -255,9 +255,14 @@ def lay_out(
     return replace(draft, ring_slots=ring_slots, shared=_shared(draft, ring_slots))
 
 
+def check_computed(config: ModelConfig) -> None:
+    """Refuse by its name a field that the kernels do not compute: BackendError."""
+    config.check_features("cuda", *_COMPUTED)
+
+
 def _check(plan: Plan, warps: int) -> None:
     c, groups = plan.config, plan.groups
-    c.check_features("cuda", *_COMPUTED)
+    check_computed(c)
     if groups.lanes_each != 1:
         raise ConfigError(
             f"cuda: expected a multiple of the {c.num_lanes} lanes as workers, got {groups.workers}"

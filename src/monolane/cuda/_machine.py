@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from monolane.cuda._device import GpuInfo
-from monolane.cuda._layout import Layout, lay_out
+from monolane.cuda._layout import Layout, check_computed, lay_out
 from monolane.errors import BackendError, ConfigError
 from monolane.model import ModelConfig
 from monolane.plan import Choice, DeviceDescription, PhaseKind, Plan, build
@@ -35,6 +35,7 @@ def lay_out_widths(
             f"cuda: expected compute capability {OLDEST[0]}.{OLDEST[1]} or later (A100, RTX 30), "
             f"got {gpu.compute[0]}.{gpu.compute[1]} of {gpu.name}; use backend='cpu'"
         )
+    check_computed(config)  # before a plan is looked through for phases that it may not have
     plans = [_plan(config, gpu, dtype, width, context, devices) for width in widths]
     refused = ""
     for count in range(len(plans), 0, -1):

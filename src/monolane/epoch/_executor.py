@@ -43,7 +43,9 @@ class Executor(ABC):
     # Whether what is kept is ``KeptBytes``, which can be written to a file.
     keeps_bytes: bool = True
     losses: int = 0  # how often all that was kept has been lost, with a rank
-    tail_positions: int = 0  # of a tail (see Kept) at most; 0: no windowed layer drops any
+    # Of a tail (see Kept) at most: positions, or as many as take the bytes of its states; 0: there
+    # are no tails.
+    tail_positions: int = 0
 
     # Whether it verifies drafted tokens; else it ignores ``Advance.drafts``, which is a hint.
     drafts: bool = False
@@ -65,7 +67,8 @@ class Executor(ABC):
     def truncate(self, slot: int, length: int) -> None:
         """Take back all tokens of a slot from ``length`` on; between epochs.
 
-        RequestError if a windowed layer no longer holds the keys that the next token would see.
+        RequestError if a windowed layer no longer holds the keys that the next token would see, or
+        states are of later tokens: these go back to 0 alone.
         """
 
     def copy(self, source: int, target: int) -> None:

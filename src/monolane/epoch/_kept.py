@@ -13,9 +13,10 @@ class Kept(ABC):
     """Keys and values of some positions of a sequence, in the bits in which the slot held them.
 
     Rows are of the layers that hold every position of the context. A tail is of the windowed layers
-    that do not: the positions that the token behind the last one sees. Where a model has no such
-    layers there is none; nor where they have dropped those positions, and then nothing can go on
-    from there. Where these bytes lie is the executor's business.
+    that do not, the positions that the token behind the last one sees, and of the layers that have
+    states, these as they are behind it. Where a model has no such layers there is none; nor where
+    those positions are dropped, or states are of later ones, and then nothing can go on from there.
+    Where these bytes lie is the executor's business.
     """
 
     @property

@@ -191,7 +191,8 @@ class DecodeCase(_ModelCase):
 
     def _draw(self) -> list[int]:
         executor = self.model.executor
-        if self.tokens <= MAX_WIDTH:  # as far back as windowed layers keep what they need
+        # As far back as windowed layers keep what they need; states go to the beginning alone.
+        if self.tokens <= MAX_WIDTH and self.model.config.delta is None:
             executor.truncate(self._slot, self.context)
         elif executor.length(self._slot) > self.context:
             self._fill()

@@ -18,6 +18,7 @@ from monolane.model._config import (
     WeightDtype,
 )
 from monolane.model._cut import cut_weights
+from monolane.model._delta import Delta
 from monolane.model._digest import digest
 from monolane.model._experts import Experts
 from monolane.model._fields import read_json_object
@@ -53,6 +54,7 @@ from monolane.model._rounding import rounded
 from monolane.model._safetensors import PendingTensor, SafetensorsFile, write_safetensors
 from monolane.model._tensors import (
     EXPERT_ROLES,
+    KEPT_FLOATS,
     NORMS,
     VECTORS,
     Part,
@@ -71,6 +73,7 @@ __all__ = [
     "COMMON_FEATURES",
     "EXPERT_ROLES",
     "FORMATS",
+    "KEPT_FLOATS",
     "LICENCE_FILES",
     "NEVER",
     "NORMS",
@@ -80,6 +83,7 @@ __all__ = [
     "Activation",
     "Blocks",
     "Checkpoint",
+    "Delta",
     "Experts",
     "GgufFile",
     "GgufModel",

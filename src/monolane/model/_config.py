@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from monolane.errors import BackendError, ConfigError
+from monolane.model._delta import Delta
 from monolane.model._experts import Experts
 from monolane.model._fields import MAX_SIZE
 from monolane.model._latent import Latent
@@ -45,6 +46,9 @@ COMMON_FEATURES = (
     "attention_sinks",
     "out_bias",
     "latent",
+    "delta",
+    "attention_gate",
+    "rotary.part",
 )
 
 
@@ -80,6 +84,7 @@ class LayerConfig:
     window: int | None = None  # keys visible to a query, itself included; None: all before it
     rotary: LayerRotary = "main"  # which of the config's rotaries turns queries and keys, if any
     experts: bool = False  # the MLP is a mixture, of the config's ``experts``
+    delta: bool = False  # in place of attention a gated delta rule, the config's ``delta``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +114,11 @@ class ModelConfig:
     # Each query head has a score of its own in the softmax's denominator, which has no value.
     attention_sinks: bool = feature(False)
     qk_norm: QkNorm | None = feature(None)
+    # What each head gives is multiplied by sigmoids of a gate, which Q has rows for: of each head
+    # those of the query, then as many of the gate.
+    attention_gate: bool = feature(False)
     latent: Latent | None = feature(None)  # what keys and values are made of, in place of K and V
+    delta: Delta | None = feature(None)  # of the layers that have it in place of attention
     query_scale: float | None = feature(None)  # of the scores; None: 1 / sqrt(head_dim)
     # Of the gate; "gelu_tanh": by GELU's tanh formula. "clamped_swiglu" is of gate and up both:
     # g * sigmoid(1.702 g) * (u + 1), g at most 7 and u from -7 to 7 (GPT-OSS).
@@ -126,6 +135,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         self._check_sizes()
         self._check_latent()
+        self._check_delta()
         self._check_lanes()
         self._check_layers()
         self._check_experts()
@@ -139,8 +149,11 @@ class ModelConfig:
 
     @property
     def rotary_dim(self) -> int:
-        """Numbers of a head's query and key that the rotary embedding turns, the last ones."""
-        return self.head_dim if self.latent is None else self.latent.turned
+        """Numbers of a head's query and key that the rotary embedding turns.
+
+        The first ones, where attention is latent the last.
+        """
+        return self.rotary.turned(self.head_dim if self.latent is None else self.latent.turned)
 
     @property
     def cached_heads(self) -> int:
@@ -163,6 +176,11 @@ class ModelConfig:
         return self.num_heads * (self.head_dim if self.latent is None else self.latent.value)
 
     @property
+    def query_rows(self) -> int:
+        """Rows of Q, over all lanes: the queries of all heads, and their gates."""
+        return self.num_heads * self.head_dim * (2 if self.attention_gate else 1)
+
+    @property
     def final_norm_per_lane(self) -> bool:
         """Whether the last norm has a scale per lane: the sum of lanes is one stream."""
         return self.norm_scale_per_lane and self.head is not Head.SUM
@@ -173,12 +191,13 @@ class ModelConfig:
         d, h, lanes = self.hidden_size, self.head_dim, self.num_lanes
         norm = d * (lanes if self.norm_scale_per_lane else 1)
         final_norm = d * (lanes if self.final_norm_per_lane else 1)
-        qkv_rows = (self.num_heads + 2 * self.num_kv_heads) * h
+        qkv_rows = self.query_rows + 2 * self.num_kv_heads * h
         attention = qkv_rows * d if self.latent is None else self._latent_parameters(self.latent)
         attention += self.out_columns * d + (qkv_rows if self.qkv_bias else 0)
         attention += d * self.out_bias + self.num_heads * self.attention_sinks
         qk_norms = {None: 0, QkNorm.HEAD: 2, QkNorm.ALL: self.num_heads + self.num_kv_heads}
-        norms = 2 * norm * (self.norm_before + self.norm_after) + h * qk_norms[self.qk_norm]
+        attention += h * qk_norms[self.qk_norm]
+        norms = 2 * norm * (self.norm_before + self.norm_after)
         mixture = self.experts
         mixtures = sum(layer.experts for layer in self.layers)
         mlps = (self.num_layers - mixtures) * 3 * self.intermediate_size * d
@@ -187,7 +206,9 @@ class ModelConfig:
             mlps += mixtures * mixture.biases * mixture.count * (2 * mixture.inner + d + 1)
             mlps += mixtures * (3 * mixture.shared + mixture.shared_expert_gate) * d
             mlps += mixtures * mixture.corrected * mixture.count
-        layers = self.num_layers * (attention + norms) + mlps
+        deltas = sum(layer.delta for layer in self.layers)
+        layers = (self.num_layers - deltas) * attention + deltas * self._delta_parameters()
+        layers += self.num_layers * norms + mlps
         head = 0 if self.tie_embeddings else self.vocab_size * self.head_inputs
         return self.vocab_size * d + layers + final_norm + head
 
@@ -198,6 +219,14 @@ class ModelConfig:
         query = queries * made_of + (0 if latent.query_rank is None else made_of * (d + 1))
         ups = self.num_heads * (latent.plain + latent.value) * latent.rank
         return query + latent.cached * d + latent.rank + ups
+
+    def _delta_parameters(self) -> int:
+        """Return the weights of a layer's gated delta rule."""
+        delta = self.delta
+        if delta is None:
+            return 0
+        matrices = (delta.rows + 2 * delta.value_heads + delta.columns) * self.hidden_size
+        return matrices + delta.channels * delta.kernel + 2 * delta.value_heads + delta.value
 
     @property
     def stored_dtype(self) -> str:
@@ -239,6 +268,8 @@ class ModelConfig:
         rotaries = [x for x in (self.rotary, self.local_rotary) if x is not None]
         if amplitudes := [x.amplitude for x in rotaries if x.amplitude != 1]:
             found["rotary.amplitude"] = amplitudes[0]
+        if parts := [x.part for x in rotaries if x.part != 1]:
+            found["rotary.part"] = parts[0]
         return found
 
     def _check_sizes(self) -> None:
@@ -264,6 +295,11 @@ class ModelConfig:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"{name}: expected a number above 0, got {value}")
+        if self.attention_gate and (self.qk_norm is QkNorm.ALL or self.qkv_bias):
+            raise ConfigError(
+                "attention_gate: expected false with qkv_bias, or with a norm over all heads: no "
+                "family has both"
+            )
         if not (self.norm_before or self.norm_after):
             raise ConfigError(
                 "norm_after: expected true where norm_before is false: a module without any norm "
@@ -288,11 +324,37 @@ class ModelConfig:
                 f"latent: expected one lane, got {self.num_lanes}: a latent is not dealt out to "
                 "lanes yet"
             )
-        for name in ("qkv_bias", "qk_norm"):
+        for name in ("qkv_bias", "qk_norm", "attention_gate"):
             if getattr(self, name):
                 raise ConfigError(
-                    f"{name}: expected {False if name == 'qkv_bias' else None} where attention is "
+                    f"{name}: expected {None if name == 'qk_norm' else False} where attention is "
                     f"latent, got {getattr(self, name)}"
+                )
+
+    def _check_delta(self) -> None:
+        deltas = sum(layer.delta for layer in self.layers)
+        if (deltas > 0) != (self.delta is not None):
+            raise ConfigError(
+                "delta: expected its sizes where a layer has a gated delta rule, and only there, "
+                f"got {self.delta} and {deltas} such layers"
+            )
+        if self.delta is None:
+            return
+        if self.num_lanes > 1:
+            raise ConfigError(
+                f"delta: expected one lane, got {self.num_lanes}: states are not dealt out to "
+                "lanes yet"
+            )
+        if self.latent is not None:
+            raise ConfigError(
+                "delta: expected None in a model whose attention is latent, which no executor "
+                f"has beside it, got {self.delta}"
+            )
+        for i, layer in enumerate(self.layers):
+            if layer.delta and layer.window is not None:
+                raise ConfigError(
+                    f"layer {i}: window: expected None in a layer with a gated delta rule, got "
+                    f"{layer.window}"
                 )
 
     def _check_lanes(self) -> None:
@@ -336,6 +398,16 @@ class ModelConfig:
             raise ConfigError(
                 f"local_rotary: expected {self.rotary.style} pairs as in rotary, got "
                 f"{self.local_rotary.style} ones"
+            )
+        if self.local_rotary is not None and self.local_rotary.part != self.rotary.part:
+            raise ConfigError(
+                f"local_rotary: expected {self.rotary.part} of a head to turn as in rotary, got "
+                f"{self.local_rotary.part}"
+            )
+        if self.rotary_dim < 2 or self.rotary_dim % 2:
+            raise ConfigError(
+                f"rotary: expected an even part of a head of {self.head_dim} numbers, as rotary "
+                f"pairs need, got {self.rotary_dim}"
             )
 
     def _check_experts(self) -> None:
@@ -381,6 +453,8 @@ class ModelConfig:
             "num_heads * head_dim / lanes": self.out_columns // lanes,
             "intermediate_size / lanes": self.intermediate_size // lanes,
         }
+        if self.delta is not None:
+            columns["delta.value_heads * delta.value"] = self.delta.columns
         if self.latent is not None:
             columns |= {f"latent.{x}": getattr(self.latent, x) for x in ("rank", "plain")}
             if self.latent.query_rank is not None:

@@ -147,8 +147,11 @@ class Rotary:
     theta: float = 10000.0
     style: PairStyle = "interleaved"
     scaling: RotaryScaling | None = None
+    part: float = 1.0  # of a head, the first of its numbers; the others are not turned
 
     def __post_init__(self) -> None:
+        if not 0 < self.part <= 1:
+            raise ConfigError(f"rotary: expected a part of a head above 0, to 1, got {self.part}")
         if isinstance(self.scaling, YarnScaling) and self.theta <= 1:
             raise ConfigError(
                 f"rotary scaling: expected rope_theta above 1 with YaRN, got {self.theta}"
@@ -159,10 +162,15 @@ class Rotary:
         """Factor of cosine and sine, and so of queries and keys; 1 but for YaRN."""
         return self.scaling.amplitude if isinstance(self.scaling, YarnScaling) else 1.0
 
+    def turned(self, head_dim: int) -> int:
+        """Return how many of a head's numbers are turned."""
+        return int(head_dim * self.part)  # as Transformers rounds it
+
     def frequencies(self, head_dim: int) -> npt.NDArray[np.float32]:
         """Return the angle per position of each pair, in radians: float32 [head_dim / 2].
 
-        Computed in float64 and rounded once, so that every executor starts from the same numbers.
+        ``head_dim`` counts what is turned of a head. Computed in float64 and rounded once, so that
+        every executor starts from the same numbers.
         """
         frequency = self.theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
         if self.scaling is not None:

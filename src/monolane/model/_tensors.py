@@ -7,6 +7,7 @@ from math import prod
 
 from monolane.errors import ConfigError
 from monolane.model._config import Head, ModelConfig, QkNorm
+from monolane.model._delta import Delta
 from monolane.model._latent import Latent
 from monolane.model._quantization import Quantization
 
@@ -53,12 +54,26 @@ class Role(StrEnum):
     KV_DOWN = "kv_down"  # [1, R + r, D]
     K_UP = "k_up"  # [H, R, n]: of each head the matrix that is applied to its query
     V_UP = "v_up"  # [H, v, R]
+    # Of a layer with a gated delta rule, see _delta.py. Rows go by key heads.
+    DELTA_IN = "delta_in"  # [1, 2*G*d_k + 2*U*d_v, D]: of each key head q, k, its v, its z
+    DELTA_GATES = "delta_gates"  # [1, 2*U, D]: of each key head b of its value heads, then a
+    DELTA_CONV = "delta_conv"  # [1, channels, 1, C]: of all q, of all k, of all v
+    DELTA_DECAY = "delta_decay"  # [1, U]
+    DELTA_STEP = "delta_step"  # [1, U]
+    DELTA_NORM = "delta_norm"  # [1, d_v]; no offset is added to it
+    DELTA_OUT = "delta_out"  # [1, D, U*d_v]
     # In files alone: of each head the n rows of what K_UP is turned, then those of V_UP.
     KV_UP = "kv_up"  # [1, H*(n + v), R]
 
 
 # Of these a layer has one for each expert.
 EXPERT_ROLES = (Role.EXPERT_GATE, Role.EXPERT_UP, Role.EXPERT_DOWN)
+
+# What a layer with a gated delta rule has in place of attention's, in the order of their use.
+_DELTA_ROLES = (
+    *(Role.DELTA_IN, Role.DELTA_GATES, Role.DELTA_CONV, Role.DELTA_DECAY, Role.DELTA_STEP),
+    *(Role.DELTA_NORM, Role.DELTA_OUT),
+)
 
 # Vectors beside the norms' scales, whatever their shape: few numbers, read as float32.
 VECTORS = frozenset(
@@ -74,18 +89,25 @@ VECTORS = frozenset(
         Role.EXPERT_DOWN_BIAS,
         Role.ROUTER_CORRECTION,
         Role.SHARED_EXPERT_GATE,
+        Role.DELTA_CONV,
+        Role.DELTA_DECAY,
+        Role.DELTA_STEP,
+        Role.DELTA_NORM,
     )
 )
 
+# Matrices that stay in the floats that they are stored in, whatever is asked of the others: they
+# are small, and what they decide is a jump, or lasts for all tokens behind.
+KEPT_FLOATS = frozenset((Role.ROUTER, Role.DELTA_GATES))
+
 # What is quantised: matrices that meet activations. Embedding rows are looked up, one a token, and
-# vectors are too small to matter. A tied head is the embedding, so it stays as that is stored. A
-# router stays too: it is small, and what it decides is a jump. So does KV_UP: groups of its columns
-# are none of K_UP's.
+# vectors are too small to matter. A tied head is the embedding, so it stays as that is stored.
+# KEPT_FLOATS stay too, and so does KV_UP: groups of its columns are none of K_UP's.
 MATRICES = frozenset(
     (
         *(Role.Q, Role.K, Role.V, Role.O, Role.Q_DOWN, Role.KV_DOWN),
         *(Role.GATE, Role.UP, Role.DOWN, Role.SHARED_GATE, Role.SHARED_UP, Role.SHARED_DOWN),
-        *(Role.HEAD, *EXPERT_ROLES),
+        *(Role.HEAD, Role.DELTA_IN, Role.DELTA_OUT, *EXPERT_ROLES),
     )
 )
 
@@ -120,7 +142,7 @@ def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tupl
     tensor.
     """
     lanes, d = config.num_lanes, config.hidden_size
-    q_rows = config.num_heads * config.head_dim // lanes
+    q_rows = config.query_rows // lanes
     kv_rows = config.num_kv_heads * config.head_dim // lanes
     mlp_rows = config.intermediate_size // lanes
     norm_lanes = lanes if config.norm_scale_per_lane else 1
@@ -136,7 +158,7 @@ def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tupl
         Role.Q: (lanes, q_rows, d),
         Role.K: (lanes, kv_rows, d),
         Role.V: (lanes, kv_rows, d),
-        Role.Q_BIAS: (lanes, q_rows),
+        Role.Q_BIAS: (lanes, config.num_heads * config.head_dim // lanes),
         Role.K_BIAS: (lanes, kv_rows),
         Role.V_BIAS: (lanes, kv_rows),
         Role.Q_NORM: (1, config.head_dim * (config.num_heads if all_heads else 1)),
@@ -168,6 +190,8 @@ def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tupl
     }
     if config.latent is not None:
         shapes |= _latent_shapes(config, config.latent)
+    if config.delta is not None:
+        shapes |= _delta_shapes(config, config.delta)
     if part is Part.WHOLE:
         return shapes[role]
     assert config.quantization is not None
@@ -189,12 +213,24 @@ def _latent_shapes(config: ModelConfig, latent: Latent) -> dict[Role, tuple[int,
     }
 
 
+def _delta_shapes(config: ModelConfig, delta: Delta) -> dict[Role, tuple[int, ...]]:
+    return {
+        Role.DELTA_IN: (1, delta.rows, config.hidden_size),
+        Role.DELTA_GATES: (1, 2 * delta.value_heads, config.hidden_size),
+        Role.DELTA_CONV: (1, delta.channels, 1, delta.kernel),
+        Role.DELTA_DECAY: (1, delta.value_heads),
+        Role.DELTA_STEP: (1, delta.value_heads),
+        Role.DELTA_NORM: (1, delta.value),
+        Role.DELTA_OUT: (1, config.hidden_size, delta.columns),
+    }
+
+
 def layer_roles(config: ModelConfig, layer: int = 0) -> tuple[Role, ...]:
     """Return the roles that a layer fills, in the order in which a pass reads them.
 
-    Where no layer is a mixture of experts, all fill the same.
+    Where no layer is a mixture of experts or has a gated delta rule, all fill the same.
     """
-    mixture = config.layers[layer].experts
+    mixture, delta = config.layers[layer].experts, config.layers[layer].delta
     experts, latent = config.experts if mixture else None, config.latent
     biases = experts is not None and experts.biases
     shared = experts is not None and experts.shared > 0
@@ -203,19 +239,20 @@ def layer_roles(config: ModelConfig, layer: int = 0) -> tuple[Role, ...]:
         Role.ATTENTION_NORM: config.norm_before,
         Role.Q_DOWN: queries,
         Role.KV_DOWN: latent is not None,
-        Role.Q: True,
-        Role.K: latent is None,
-        Role.V: latent is None,
-        Role.Q_BIAS: config.qkv_bias,
-        Role.K_BIAS: config.qkv_bias,
-        Role.V_BIAS: config.qkv_bias,
-        Role.Q_NORM: queries or config.qk_norm is not None,
-        Role.K_NORM: latent is not None or config.qk_norm is not None,
+        **dict.fromkeys(_DELTA_ROLES, delta),
+        Role.Q: not delta,
+        Role.K: latent is None and not delta,
+        Role.V: latent is None and not delta,
+        Role.Q_BIAS: config.qkv_bias and not delta,
+        Role.K_BIAS: config.qkv_bias and not delta,
+        Role.V_BIAS: config.qkv_bias and not delta,
+        Role.Q_NORM: queries or (config.qk_norm is not None and not delta),
+        Role.K_NORM: latent is not None or (config.qk_norm is not None and not delta),
         Role.K_UP: latent is not None,
         Role.V_UP: latent is not None,
-        Role.SINKS: config.attention_sinks,
-        Role.O: True,
-        Role.O_BIAS: config.out_bias,
+        Role.SINKS: config.attention_sinks and not delta,
+        Role.O: not delta,
+        Role.O_BIAS: config.out_bias and not delta,
         Role.POST_ATTENTION_NORM: config.norm_after,
         Role.MLP_NORM: config.norm_before,
         Role.GATE: not mixture,

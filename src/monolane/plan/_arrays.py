@@ -18,7 +18,7 @@ from monolane.plan._phase import Buffer, Phase, PhaseKind
 from monolane.plan._plan import MAX_WIDTH, Plan
 from monolane.plan._split import Scope, Share
 
-SCHEMA = 3
+SCHEMA = 4
 NO_WAIT = -(1 << 31)
 MAX_MATRICES = 4
 HEADS = (Head.VOCAB_PARALLEL, Head.MEAN, Head.SUM, Head.CONCAT)
@@ -61,10 +61,17 @@ HEADER = Struct(
         Field("group_best", "i32", "experts whose scores, added up, count for their group"),
         Field("expert_scale", "f32", "of the weights of the chosen"),
         Field("shared_inner", "i32", "Xs: inner width of what all tokens share; 0: nothing"),
+        Field("delta_key_heads", "i32", "G of a gated delta rule; 0: no layer has one"),
+        Field("delta_value_heads", "i32", "U"),
+        Field("delta_key", "i32", "d_k: width of its queries and keys"),
+        Field("delta_value", "i32", "d_v: width of its values"),
+        Field("delta_kernel", "i32", "C: tokens over which its channels are summed"),
         Field("heads", "i32", "H, over all lanes"),
         Field("kv_heads", "i32", "K, over all lanes; 1 where latents are cached"),
         Field("head_dim", "i32", "h, of a cached key and a query that meets it; of latents R + r"),
-        Field("rotary_dim", "i32", "of these the last ones, which turn; h but for latents"),
+        Field(
+            "rotary_dim", "i32", "of these those that turn: of a latent the last, else the first"
+        ),
         Field("latent", "i32", "R: what of a cached key is its value; 0: values are cached"),
         Field("query_latent", "i32", "Q: what queries are made of; 0: of the stream"),
         Field("latent_eps", "f32", "of the norms of latents"),
@@ -81,6 +88,7 @@ HEADER = Struct(
         Field("norm_per_lane", "i32", "1: norm scales are [L, D]; 0: [1, D]"),
         Field("final_norm_per_lane", "i32", "the same of the last norm"),
         Field("qkv_bias", "i32", "1: Q, K and V have biases"),
+        Field("attention_gate", "i32", "1: of each head Q has rows of the query, then of a gate"),
         Field("qk_norm", "QkNorm", "what of Q and K is normed, before rotary"),
         Field("norm_before", "i32", "1: what a module reads is normed"),
         Field("norm_after", "i32", "1: what a stream gains from a module, reduced, is normed"),
@@ -110,7 +118,7 @@ PHASE = Struct(
         Field("layer", "i32", "-1 outside the layers"),
         Field("wait_group", "i32", "kNoWait, or what all of the own group must have finished"),
         Field("wait_all", "i32", "kNoWait, or what all workers must have finished"),
-        Field("units", "i32", "table of shares of kAttend, kGather and kNormQk; -1: none"),
+        Field("units", "i32", "table of shares of work that is not rows; -1: none"),
         Field("update", "PlanBuffer", "kNone, kAttentionOutput or kMlpOutput"),
         Field("update_layer", "i32", "whose module; -1: no update"),
         Field("update_delay", "i32", "kNever, 0 (now) or layers; kNever if there is no update"),
@@ -154,7 +162,7 @@ def to_arrays(plan: Plan) -> PlanArrays:
 
 def _header(plan: Plan, tables: int) -> npt.NDArray[np.void]:
     config, groups = plan.config, plan.groups
-    mixture, latent = config.experts, config.latent
+    mixture, latent, delta = config.experts, config.latent, config.delta
     values = {
         "schema": SCHEMA,
         "phases": len(plan.phases),
@@ -178,6 +186,11 @@ def _header(plan: Plan, tables: int) -> npt.NDArray[np.void]:
         "group_best": 1 if mixture is None else mixture.group_best,
         "expert_scale": 1.0 if mixture is None else mixture.scale,
         "shared_inner": 0 if mixture is None else mixture.shared,
+        "delta_key_heads": 0 if delta is None else delta.key_heads,
+        "delta_value_heads": 0 if delta is None else delta.value_heads,
+        "delta_key": 0 if delta is None else delta.key,
+        "delta_value": 0 if delta is None else delta.value,
+        "delta_kernel": 0 if delta is None else delta.kernel,
         "heads": config.num_heads,
         "kv_heads": config.cached_heads,
         "head_dim": config.cached_width,
@@ -198,6 +211,7 @@ def _header(plan: Plan, tables: int) -> npt.NDArray[np.void]:
         "norm_per_lane": config.norm_scale_per_lane,
         "final_norm_per_lane": config.final_norm_per_lane,
         "qkv_bias": config.qkv_bias,
+        "attention_gate": config.attention_gate,
         "qk_norm": QK_NORMS.index(config.qk_norm),
         "norm_before": config.norm_before,
         "norm_after": config.norm_after,
@@ -278,8 +292,8 @@ _TOP = """\
 // experts' matrices rows are one expert's: each has the same share of every expert, of the one
 // lane. Rows of kKUp and kVUp are those of one head after the other. Units of kAttend are (lane of
 // the group, KV head of the lane, split), the last running fastest; those of kGather are the
-// elements (lane of the group, column), and those of kNormQk the heads, of Q and then of K, of each
-// lane of the group.
+// elements (lane of the group, column), those of kNormQk the heads, of Q and then of K, of each
+// lane of the group, and those of kDelta key heads.
 #pragma once
 
 #include <cstddef>

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from monolane.errors import ConfigError
 from monolane.model import (
     EXPERT_ROLES,
+    KEPT_FLOATS,
     Head,
     ModelConfig,
     Reduce,
@@ -132,7 +133,7 @@ class Builder:
         for role in roles:
             lanes, rows, columns = lane_shape(self.config, role)
             stored = self.formats.get((role, None if layer < 0 else layer), self.format)
-            if role is Role.ROUTER and (role, layer) not in self.formats:
+            if role in KEPT_FLOATS and (role, layer) not in self.formats:
                 stored = find_format(self.config.dtype)  # whatever matrices are converted to
             row_bytes = stored.row_bytes(columns)
             experts = 1

@@ -7,6 +7,7 @@ from monolane.plan._phase import Buffer
 from monolane.plan._plan import Plan, PlanError
 
 Floats = npt.NDArray[np.float32]
+_LASTING = (Buffer.KEY_VALUE, Buffer.STATE)  # what a sequence keeps from pass to pass
 
 
 class SharedMemory:
@@ -39,7 +40,7 @@ class SharedMemory:
         """Write ``values`` into ``part`` of a region, which is poisoned once per version."""
         array = self._arrays[buffer][region]
         key = buffer, str(region)
-        if buffer is not Buffer.KEY_VALUE and self._versions.get(key) != version:
+        if buffer not in _LASTING and self._versions.get(key) != version:
             array[...] = np.nan
             self._versions[key] = version
         array[part] = values

@@ -31,6 +31,10 @@ class PhaseKind(IntEnum):
     LATENT = 13  # update, norm, products: what queries, keys and values are made of
     EXPAND = 14  # norms, rotary, append; queries: product, rotary, each head's product with K_UP
     VALUES = 15  # merge the partials, each head's product with V_UP
+    # Where a layer has a gated delta rule, in place of all from QKV to OUT:
+    DELTA_IN = 16  # update, norm, two products
+    DELTA = 17  # of own key heads: sums over tokens, the steps of their states, norm, gate
+    DELTA_OUT = 18  # product
 
 
 class Buffer(IntEnum):
@@ -49,7 +53,12 @@ class Buffer(IntEnum):
     UNNORMED = 9  # [L, T, (H+K)/L*h]: products of Q, then of K, if NORM_QK norms them
     ROUTED = 10  # [1, T, E]: logits of a layer's router
     LATENTS = 11  # [1, T, Q + R + r]: products of Q_DOWN, if there is one, then of KV_DOWN
-    HEADS = 12  # [1, T, H*v]: what OUT reads where attention is latent
+    HEADS = 12  # [1, T, H*v]: what OUT reads where attention is latent, and DELTA_OUT
+    QUERY_GATE = 13  # [L, T, H/L*h]: what OUT multiplies by, before its sigmoid
+    MIXED = 14  # [1, T, rows of DELTA_IN + 2U]: products of DELTA_IN, then of DELTA_GATES
+    # [N, G, numbers]: states of a key head's value heads, and the last inputs of their channels; a
+    # slot is a layer
+    STATE = 15
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,11 +82,16 @@ class Plan:
         return 1 if mixture is None or matrix.role not in EXPERT_ROLES else mixture.active(width)
 
     def shape(self, buffer: Buffer) -> tuple[int, ...]:
-        """Return the shape of a shared buffer, slots first; KEY_VALUE is that of one sequence."""
+        """Return the shape of a shared buffer, slots first; of one sequence where it keeps some."""
         c, lanes, width = self.config, self.config.num_lanes, self.max_width
         heads, kv_heads, key = c.num_heads // lanes, c.cached_heads // lanes, c.cached_width
         unnormed = (heads + kv_heads) * key if c.qk_norm is QkNorm.ALL else 0
         latents = 0 if c.latent is None else (c.latent.query_rank or 0) + c.latent.cached
+        delta = c.delta
+        mixed = 0 if delta is None else delta.rows + 2 * delta.value_heads
+        made = delta.columns if delta is not None else 0 if c.latent is None else c.out_columns
+        kept = 0 if delta is None else delta.state + (delta.kernel - 1) * delta.channels
+        units = 1 if delta is None else delta.key_heads
         shapes: dict[Buffer, tuple[int, ...]] = {
             Buffer.TOKENS: (width,),
             Buffer.QUERY: (lanes, width, heads * key),
@@ -100,7 +105,10 @@ class Plan:
             Buffer.UNNORMED: (lanes, width, unnormed),
             Buffer.ROUTED: (1, width, 0 if c.experts is None else c.experts.count),
             Buffer.LATENTS: (1, width, latents),
-            Buffer.HEADS: (1, width, 0 if c.latent is None else c.out_columns),
+            Buffer.HEADS: (1, width, made),
+            Buffer.QUERY_GATE: (lanes, width, heads * key if c.attention_gate else 0),
+            Buffer.MIXED: (1, width, mixed),
+            Buffer.STATE: (c.num_layers, units, kept // units),
         }
         return shapes[buffer]
 

@@ -15,7 +15,7 @@ from monolane.plan._plan import Plan, PlanError
 from monolane.plan._split import Scope, Share
 
 # Filled before the first pass: by the host, and by whatever came before in the sequence.
-_GIVEN = (Buffer.TOKENS, Buffer.KEY_VALUE)
+_GIVEN = (Buffer.TOKENS, Buffer.KEY_VALUE, Buffer.STATE)
 
 
 def validate(plan: Plan) -> None:
@@ -75,7 +75,8 @@ def _matrix(plan: Plan, matrix: Matrix, layer: int | None) -> Iterator[str]:
     found = (matrix.lanes, matrix.rows, matrix.columns)
     if found != shape:
         yield f"expected shape {list(shape)}, got {list(found)}"
-    usual = plan.config.dtype if matrix.role is Role.ROUTER else plan.dtype
+    kept = matrix.role in (Role.ROUTER, Role.DELTA_GATES)
+    usual = plan.config.dtype if kept else plan.dtype
     stored = find_format(dict(plan.formats).get((matrix.role, layer), usual))
     mixture = plan.config.experts
     each = 1 if mixture is None or not matrix.role.startswith("expert") else mixture.count
@@ -149,6 +150,7 @@ def _lanes(plan: Plan, phase: Phase, access: Access) -> Scope:
 def _slots(plan: Plan, buffer: Buffer) -> int:
     slots = {
         Buffer.KEY_VALUE: plan.config.num_layers,
+        Buffer.STATE: plan.config.num_layers,
         Buffer.ATTENTION_OUTPUT: plan.attention_slots,
         Buffer.MLP_OUTPUT: plan.mlp_slots,
     }

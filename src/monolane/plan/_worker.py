@@ -150,7 +150,7 @@ class Worker:
         yield from cut(*matrix.share.of(self.index), matrix.rows)
 
     def turned(self, layer: int, heads_THh: Floats) -> Floats:
-        """Turn all that is given of some heads."""
+        """Turn what is given of some heads: all, or where all of a head is, its first numbers."""
         config = self.plan.config
         which = config.layers[layer].rotary
         if which == "none":
@@ -158,11 +158,10 @@ class Worker:
         rotary = config.rotary if which == "main" else config.local_rotary
         assert rotary is not None
         positions = np.arange(self.position, self.position + self.width)
+        part_THr, rest = np.split(heads_THh, [config.rotary_dim], axis=-1)
         frequencies = rotary.frequencies(config.rotary_dim)
-        turned: Floats = rotate(
-            heads_THh[None], positions, frequencies, rotary.style, rotary.amplitude
-        )[0]
-        return turned
+        turned = rotate(part_THr[None], positions, frequencies, rotary.style, rotary.amplitude)[0]
+        return np.concatenate([turned, rest], axis=-1)
 
     def merged(self, layer: int, lane: int) -> Floats:
         """Merge the splits of all heads of a lane, and their sinks: [T, H/L*h]."""

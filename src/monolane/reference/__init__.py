@@ -11,6 +11,7 @@ from monolane.reference._choose import (
     log_probabilities,
     mask_bits,
 )
+from monolane.reference._delta import convolve, part_gates, part_heads, step_states
 from monolane.reference._executor import ReferenceExecutor
 from monolane.reference._experts import choose_experts
 from monolane.reference._model import ReferenceModel
@@ -39,6 +40,7 @@ __all__ = [
     "attend",
     "choose",
     "choose_experts",
+    "convolve",
     "count_seen",
     "find_rounding",
     "gelu_tanh",
@@ -47,6 +49,8 @@ __all__ = [
     "linear",
     "log_probabilities",
     "mask_bits",
+    "part_gates",
+    "part_heads",
     "penalised",
     "philox",
     "reduce",
@@ -55,4 +59,5 @@ __all__ = [
     "sigmoid",
     "silu",
     "softmax",
+    "step_states",
 ]

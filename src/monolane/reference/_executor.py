@@ -84,16 +84,20 @@ class ReferenceExecutor(Executor):
         self._caches[target].copy_from(self._caches[source])
 
     def save(self, slot: int, begin: int, end: int) -> Kept:
-        """Return what a slot holds of positions ``begin`` to ``end - 1``; no tails.
+        """Return what a slot holds of positions ``begin`` to ``end - 1``; tails are states.
 
         The same bits go on from it only in passes as wide: ``keeps_prefixes`` is false, for NumPy's
         products round by their shape.
         """
-        return KeptBytes(self._caches[slot].save(begin, end))
+        cache = self._caches[slot]
+        return KeptBytes(cache.save(begin, end), cache.save_tail(end))
 
     def restore(self, slot: int, kept: Kept, count: int) -> None:
         """Put the first ``count`` positions of what was saved behind those of a slot."""
-        self._caches[slot].restore(bytes_of(kept).rows[:, :count])
+        found = bytes_of(kept)
+        self._caches[slot].restore(found.rows[:, :count])
+        if found.tail is not None and count == found.positions:
+            self._caches[slot].restore_tail(found.tail)
 
     def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Feed tokens; return their logits, float32 [T, V]."""

@@ -3,12 +3,15 @@
 Shape legend: see _operations.py.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
 from monolane.errors import RequestError
-from monolane.model import COMMON_FEATURES, Head, LayerRotary, QkNorm, Role, Weights
+from monolane.model import COMMON_FEATURES, Head, LayerConfig, LayerRotary, QkNorm, Role, Weights
 from monolane.reference._cache import Cache
+from monolane.reference._delta import convolve, part_gates, part_heads, step_states
 from monolane.reference._experts import choose_experts
 from monolane.reference._operations import (
     GATES,
@@ -19,6 +22,7 @@ from monolane.reference._operations import (
     rms_norm,
     rotate,
     sigmoid,
+    silu,
 )
 
 Layer = dict[Role, Floats]
@@ -72,8 +76,7 @@ class ReferenceModel:
         mlp_outputs: list[Floats] = []
         for i, (rules, layer) in enumerate(zip(config.layers, self._layers, strict=True)):
             read = self._norm_if(config.norm_before, x_LTD, layer, Role.ATTENTION_NORM)
-            attend_as = self._attention if config.latent is None else self._latent_attention
-            attention_outputs.append(attend_as(i, layer, read, cache))
+            attention_outputs.append(self._attend_as(rules)(i, layer, read, cache))
             gain = reduce(rules.attention_reduce, attention_outputs)
             x_LTD += self._norm_if(config.norm_after, gain, layer, Role.POST_ATTENTION_NORM)
             read = self._norm_if(config.norm_before, x_LTD, layer, Role.MLP_NORM)
@@ -82,6 +85,11 @@ class ReferenceModel:
             x_LTD += self._norm_if(config.norm_after, gain, layer, Role.POST_MLP_NORM)
         cache.advance(len(ids_T))
         return x_LTD
+
+    def _attend_as(self, rules: LayerConfig) -> Callable[[int, Layer, Floats, Cache], Floats]:
+        if rules.delta:
+            return self._gated_delta
+        return self._attention if self.config.latent is None else self._latent_attention
 
     def _norm_if(self, there: bool, x_LTD: Floats, layer: Layer, role: Role) -> Floats:
         return self._norm(x_LTD, layer[role]) if there else x_LTD
@@ -108,6 +116,8 @@ class ReferenceModel:
                 (Role.V, Role.V_BIAS),
             )
         )
+        if config.attention_gate:  # of each head the query, then its gate
+            q, gate = np.split(q.reshape(lanes, width, -1, 2 * config.head_dim), 2, axis=-1)
         if config.qk_norm is QkNorm.ALL:
             q, k = self._norm_lanes(q, layer[Role.Q_NORM]), self._norm_lanes(k, layer[Role.K_NORM])
         q_LTHh, k_LTKh, v_LTKh = (y.reshape(lanes, width, -1, config.head_dim) for y in (q, k, v))
@@ -121,7 +131,25 @@ class ReferenceModel:
         heads = attend(
             q_LTHh, keys, values, first, rules.window, config.query_scale, layer.get(Role.SINKS)
         )
+        if config.attention_gate:
+            heads = heads * sigmoid(gate.reshape(heads.shape))
         return linear(heads, layer[Role.O]) + layer.get(Role.O_BIAS, np.float32(0))
+
+    def _gated_delta(self, i: int, layer: Layer, x_1TD: Floats, cache: Cache) -> Floats:
+        """Take the steps of model/_delta.py, one token after the other."""
+        delta = self.config.delta
+        assert delta is not None
+        new_Tc, z_TUv = part_heads(linear(x_1TD, layer[Role.DELTA_IN])[0], delta)
+        b_TU, a_TU = part_gates(linear(x_1TD, layer[Role.DELTA_GATES])[0], delta)
+        state_Ukv, before_Xc = cache.state(i)
+        inputs_Xc = np.concatenate([before_Xc, new_Tc])
+        channels_Tc = convolve(inputs_Xc, layer[Role.DELTA_CONV][0, :, 0])
+        gates = b_TU, a_TU, layer[Role.DELTA_DECAY][0], layer[Role.DELTA_STEP][0]
+        said_TUv, state_Ukv = step_states(channels_Tc, *gates, state_Ukv, delta)
+        cache.set_state(i, state_Ukv, inputs_Xc)
+        normed_TUv = rms_norm(said_TUv, layer[Role.DELTA_NORM], self.config.norm_eps)
+        heads_1TX = (normed_TUv * silu(z_TUv)).reshape(1, len(new_Tc), -1)
+        return linear(heads_1TX, layer[Role.DELTA_OUT])
 
     def _latent_attention(self, i: int, layer: Layer, x_1TD: Floats, cache: Cache) -> Floats:
         """Attend to keys and values of all heads, made of the cached latents anew in each pass."""
@@ -156,8 +184,10 @@ class ReferenceModel:
             return x_LTHh
         rotary = self.config.rotary if which == "main" else self.config.local_rotary
         assert rotary is not None
+        x_LTHr, rest = np.split(x_LTHh, [self.config.rotary_dim], axis=-1)
         frequencies = rotary.frequencies(self.config.rotary_dim)
-        return rotate(x_LTHh, positions_T, frequencies, rotary.style, rotary.amplitude)
+        turned = rotate(x_LTHr, positions_T, frequencies, rotary.style, rotary.amplitude)
+        return np.concatenate([turned, rest], axis=-1)
 
     def _mlp(
         self, layer: Layer, x_LTD: Floats, roles: tuple[Role, Role, Role] = _MLP_ROLES
@@ -220,6 +250,10 @@ class ReferenceModel:
         wrong = ids_T[(ids_T < 0) | (ids_T >= vocab)]
         if wrong.size:
             raise RequestError(f"token ids: expected 0 to {vocab - 1}, got {wrong[0]}")
+        if cache.stale:
+            raise RequestError(
+                "restore: expected the last part with its tail before the slot goes on, got none"
+            )
         if cache.length + ids_T.size > cache.capacity:
             raise RequestError(
                 f"context: expected at most {cache.capacity} tokens, got {cache.length} in the "

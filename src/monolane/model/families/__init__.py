@@ -36,6 +36,7 @@ from monolane.model.families.qwen2 import QWEN2
 from monolane.model.families.qwen2_moe import QWEN2_MOE
 from monolane.model.families.qwen3 import QWEN3
 from monolane.model.families.qwen3_moe import QWEN3_MOE
+from monolane.model.families.qwen3_next import QWEN3_NEXT
 from monolane.model.families.smollm3 import SMOLLM3
 
 FAMILIES = (
@@ -47,6 +48,7 @@ FAMILIES = (
     QWEN2_MOE,
     QWEN3,
     QWEN3_MOE,
+    QWEN3_NEXT,
     SMOLLM3,
     OLMO2,
     GEMMA3_TEXT,

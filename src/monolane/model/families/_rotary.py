@@ -22,6 +22,7 @@ from monolane.model._rotary import (
 )
 
 FULL, WINDOWED = "full_attention", "sliding_attention"  # the kinds of layers that have names
+_PART = "partial_rotary_factor"
 THETA = 10000.0  # of Transformers, where no family says otherwise
 
 # Field of Llama3Scaling -> field of config.json.
@@ -33,18 +34,23 @@ _LLAMA3 = {
 
 
 def read_rotary(
-    fields: Fields, style: PairStyle, theta: float = THETA, stretches: tuple[str, ...] = ()
+    fields: Fields,
+    style: PairStyle,
+    theta: float = THETA,
+    stretches: tuple[str, ...] = (),
+    part: float | None = None,
 ) -> Rotary:
     """Read the rotary of a model whose layers all turn alike.
 
     ``theta`` is the base where none is given; ``stretches`` are the kinds that the family may have,
-    by default all. ConfigError names the field that is missing, wrong or not computed.
+    by default all; ``part`` of a head turns where nothing is said, None: all of it whatever is.
+    ConfigError names the field that is missing, wrong or not computed.
     """
     inner = fields.nested(_one_of(fields, "rope_parameters", "rope_scaling"))
     for kind in (FULL, WINDOWED):
         if inner is not None and inner.has(kind):
             raise inner.fault(kind, "null: all layers of this family turn alike")
-    return make_rotary(fields, inner, style, fields.number("rope_theta", theta), stretches)
+    return make_rotary(fields, inner, style, fields.number("rope_theta", theta), stretches, part)
 
 
 def read_layer_rotary(fields: Fields, kind: str, style: PairStyle, theta: float) -> Rotary:
@@ -66,18 +72,24 @@ def make_rotary(
     style: PairStyle,
     theta: float,
     stretches: tuple[str, ...] = (),
+    part: float | None = None,
 ) -> Rotary:
     """Make a rotary of the object ``inner``, which may say another base than ``theta``."""
-    fields.fixed("partial_rotary_factor", 1, "all of a head turns")
+    turned = 1.0 if part is None else part
+    for place in (fields,) if inner is None else (fields, inner):
+        if part is None:
+            place.fixed(_PART, 1, "all of a head turns")
+        else:
+            turned = place.number(_PART, turned)
     if inner is None:
-        return Rotary(theta, style)
-    inner.fixed("partial_rotary_factor", 1, "all of a head turns")
+        return Rotary(theta, style, part=turned)
     kind = inner.choice(
         inner.first("rope_type", "type"), ("default", *(stretches or _READERS)), "default"
     )
     theta = inner.number("rope_theta", theta)
     try:
-        return Rotary(theta, style, None if kind == "default" else _READERS[kind](fields, inner))
+        scaling = None if kind == "default" else _READERS[kind](fields, inner)
+        return Rotary(theta, style, scaling, turned)
     except ConfigError as error:
         if str(error).startswith(inner.source):
             raise

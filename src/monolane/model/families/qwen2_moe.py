@@ -19,7 +19,7 @@ from monolane.model.families.mistral import DEFAULT_WINDOW
 from monolane.model.families.qwen2 import QWEN2
 from monolane.model.families.qwen3_moe import ROUTED, mixtures_of, read_experts, render_mixtures
 
-_SHARED = {
+SHARED = {
     Role.SHARED_GATE: "model.layers.{i}.mlp.shared_expert.gate_proj.weight",
     Role.SHARED_UP: "model.layers.{i}.mlp.shared_expert.up_proj.weight",
     Role.SHARED_DOWN: "model.layers.{i}.mlp.shared_expert.down_proj.weight",
@@ -78,7 +78,7 @@ QWEN2_MOE = replace(
         "qkv_bias": lambda f: f.flag("qkv_bias", True),
         "experts": _experts,
     },
-    names=lambda config: {**QWEN2.names(config), **ROUTED, **_SHARED},
+    names=lambda config: {**QWEN2.names(config), **ROUTED, **SHARED},
     # The one tensor with an axis in the lanes' place: a matrix of one row.
     shared=lambda config: frozenset(Role) - {Role.SHARED_EXPERT_GATE},
     render=_render,

@@ -6,7 +6,7 @@ builder, the checker, the costs and the interpreter know of it is in that file.
 
 from collections.abc import Mapping
 
-from monolane.plan._kinds import attend, choose, embed, experts, head, latent, mlp, out, qkv
+from monolane.plan._kinds import attend, choose, delta, embed, experts, head, latent, mlp, out, qkv
 from monolane.plan._kinds.kind import Kind, Part
 from monolane.plan._phase import PhaseKind
 
@@ -18,6 +18,7 @@ LAYER = (
     attend.PART,
     latent.VALUES,
     out.PART,
+    delta.PART,
     mlp.PART,
     experts.PART,
 )

@@ -14,6 +14,8 @@ from monolane.plan._worker import Worker
 
 
 def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
+    if builder.config.layers[layer].delta:
+        return ()
     kv_heads = builder.config.cached_heads // builder.config.num_lanes
     units = builder.groups.lanes_each * kv_heads * builder.splits
     return (
@@ -28,8 +30,7 @@ def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
 
 
 def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    del config, layer
-    return (PhaseKind.ATTEND,)
+    return () if config.layers[layer].delta else (PhaseKind.ATTEND,)
 
 
 def _units(plan: Plan) -> int:

@@ -19,12 +19,13 @@ _ROLES = (Role.Q, Role.K, Role.V)
 
 
 def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
-    if builder.config.latent is not None:
+    if builder.config.latent is not None or builder.config.layers[layer].delta:
         return ()
     query, keys = own(Buffer.QUERY, layer), own(Buffer.KEY_VALUE, layer, layer)
     before = builder.update(Buffer.MLP_OUTPUT, layer - 1) if layer else None
     if builder.config.qk_norm is not QkNorm.ALL:
-        writes = (query, keys)
+        gate = (own(Buffer.QUERY_GATE, layer),) if builder.config.attention_gate else ()
+        writes = (query, *gate, keys)
         return (builder.phase(PhaseKind.QKV, layer, *_ROLES, update=before, writes=writes),)
     unnormed = own(Buffer.UNNORMED, layer)
     writes = (unnormed, keys)
@@ -43,8 +44,7 @@ def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
 
 
 def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    del layer
-    if config.latent is not None:
+    if config.latent is not None or config.layers[layer].delta:
         return ()
     late = (PhaseKind.NORM_QK,) if config.qk_norm is QkNorm.ALL else ()
     return (PhaseKind.QKV, *late)
@@ -52,11 +52,14 @@ def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
 
 def _share_out(builder: Builder) -> Mapping[Role, Share]:
     """Share out each matrix; what is left over goes to other workers from one to the next."""
-    if builder.config.latent is not None:
+    config = builder.config
+    if config.latent is not None:
         return {}
-    together, group = _rows_together(builder.config), builder.keys.group
+    together, group = _rows_together(config), builder.keys.group
+    # Of Q, where a gate follows each head, both stay together.
+    queries = 2 * config.head_dim if config.attention_gate else together
     # Who has a group of keys or values makes its codes.
-    least = {Role.Q: together, Role.K: max(together, group), Role.V: max(1, group)}
+    least = {Role.Q: queries, Role.K: max(together, group), Role.V: max(1, group)}
     return builder.share_in_turn(least)
 
 
@@ -71,7 +74,8 @@ def _rows_together(config: ModelConfig) -> int:
 def _touches(plan: Plan) -> Touches:
     if plan.config.qk_norm is QkNorm.ALL:  # values alone; keys follow when normed
         return Touches(writes=(Buffer.UNNORMED, Buffer.KEY_VALUE))
-    return Touches(writes=(Buffer.QUERY, Buffer.KEY_VALUE))
+    gate = (Buffer.QUERY_GATE,) if plan.config.attention_gate else ()
+    return Touches(writes=(Buffer.QUERY, *gate, Buffer.KEY_VALUE))
 
 
 def _check_cuts(plan: Plan, phase: Phase) -> Iterator[str]:
@@ -82,6 +86,9 @@ def _check_cuts(plan: Plan, phase: Phase) -> Iterator[str]:
     heads = config.head_dim if config.qk_norm is QkNorm.HEAD else 1
     for matrix in phase.matrices[:2]:
         bounds = matrix.share.bounds
+        gated = config.attention_gate and matrix.role is Role.Q
+        if gated and (wrong := [bound for bound in bounds if bound % (2 * config.head_dim)]):
+            yield f"{matrix.role}: a head and its gate are cut at row {wrong[0]}"
         if wrong := [bound for bound in bounds if bound % pair]:
             yield f"{matrix.role}: a rotary pair is cut at row {wrong[0]}"
         if wrong := [bound for bound in bounds if bound % heads]:
@@ -105,7 +112,9 @@ def _qkv(worker: Worker, phase: Phase) -> None:
             y = worker.product(phase.layer, matrix, lane, rows, worker.own(read, lane))
             if config.qkv_bias:
                 y = y + worker.run.layers[phase.layer][bias][lane, rows]
-            if matrix.role is Role.V:
+            if matrix.role is Role.Q and config.attention_gate:
+                _gated_queries(worker, phase, lane, rows, y)
+            elif matrix.role is Role.V:
                 _store(worker, phase, Role.V, lane, rows, y)
             elif config.qk_norm is QkNorm.ALL:
                 before = phase.matrices[0].rows if matrix.role is Role.K else 0
@@ -114,6 +123,18 @@ def _qkv(worker: Worker, phase: Phase) -> None:
             else:
                 y = _finished(worker, phase.layer, matrix.role, rows, matrix.rows, y)
                 _store(worker, phase, matrix.role, lane, rows, y)
+
+
+def _gated_queries(worker: Worker, phase: Phase, lane: int, rows: slice, y: Floats) -> None:
+    """Store queries and gates, which Q makes by turns of a head each."""
+    config = worker.plan.config
+    both = y.reshape(worker.width, -1, 2, config.head_dim)
+    own_rows = slice(rows.start // 2, rows.stop // 2)
+    queries, gates = (both[:, :, i].reshape(worker.width, -1) for i in (0, 1))
+    count = config.num_heads // config.num_lanes * config.head_dim
+    turned = _finished(worker, phase.layer, Role.Q, own_rows, count, queries)
+    worker.store(Buffer.QUERY, (lane,), own_rows, turned)
+    worker.store(Buffer.QUERY_GATE, (lane,), own_rows, gates)
 
 
 def _norm_qk(worker: Worker, phase: Phase) -> None:

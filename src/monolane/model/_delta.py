@@ -1,0 +1,82 @@
+"""The gated delta rule (arXiv:2412.06464): a state of fixed size in place of keys and values.
+
+With x the normed stream of a token, of G key heads each with U / G value heads:
+
+    q, k, v, z = delta_in(x)       # [G, d_k], [G, d_k], [U, d_v], [U, d_v]; rows go by key heads
+    b, a = delta_gates(x)          # [U], [U]; by key heads, too
+    q, k, v = silu(each channel's sum over its last C numbers, this token's the last, times conv)
+    q, k = q / |q| / sqrt(d_k), k / |k|     # |x| = sqrt(sum of x^2 + 1e-6)
+    of each value head, with the state S [d_k, d_v] and q, k of its key head:
+        S = exp(-exp(decay) * softplus(a + step)) * S
+        S = S + k (sigmoid(b) * (v - k S))  # an outer product: what S says of k becomes v, in part
+        o = norm(q S) * silu(z)             # the norm's scale [d_v] is of all heads, without offset
+    y = delta_out(all o)
+
+A state is float32, whatever the weights are. Each token's step is taken by itself, in order, so
+that bits do not depend on how tokens are fed; the chunked form, which is other arithmetic, is not
+used. What a sequence is kept as is S and the last C - 1 inputs of the channels.
+"""
+
+from dataclasses import dataclass, replace
+
+from monolane.errors import ConfigError
+from monolane.model._fields import MAX_SIZE
+
+# Published models have 4. A cache keeps so many inputs of each channel, less one.
+MAX_KERNEL = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """The sizes of the layers with a gated delta rule. ConfigError if they make no sense."""
+
+    key_heads: int  # G
+    value_heads: int  # U, as many for each key head
+    key: int  # d_k, of a query and a key
+    value: int  # d_v
+    kernel: int  # C, tokens over which a channel is summed
+
+    def __post_init__(self) -> None:
+        for name in ("key_heads", "value_heads", "key", "value"):
+            if not 1 <= getattr(self, name) <= MAX_SIZE:
+                raise ConfigError(
+                    f"delta: expected a {name} of 1 to {MAX_SIZE}, got {getattr(self, name)}"
+                )
+        if not 1 <= self.kernel <= MAX_KERNEL:
+            raise ConfigError(
+                f"delta: expected a kernel of 1 to {MAX_KERNEL} tokens, got {self.kernel}"
+            )
+        if self.value_heads % self.key_heads:
+            raise ConfigError(
+                f"delta: expected a multiple of {self.key_heads} value heads, as many for each "
+                f"key head, got {self.value_heads}"
+            )
+
+    @property
+    def each(self) -> int:
+        """Value heads of a key head, U / G."""
+        return self.value_heads // self.key_heads
+
+    def of_one_key_head(self) -> "Delta":
+        """Return the sizes of one key head and its value heads."""
+        return replace(self, key_heads=1, value_heads=self.each)
+
+    @property
+    def channels(self) -> int:
+        """Numbers of a token that are summed over tokens: of all queries, keys and values."""
+        return 2 * self.key_heads * self.key + self.columns
+
+    @property
+    def rows(self) -> int:
+        """Rows of the matrix that makes them, and the gates of the outputs."""
+        return self.channels + self.columns
+
+    @property
+    def columns(self) -> int:
+        """Numbers of a token that the layer's last matrix reads."""
+        return self.value_heads * self.value
+
+    @property
+    def state(self) -> int:
+        """Numbers of a layer's states."""
+        return self.value_heads * self.key * self.value

@@ -1,0 +1,146 @@
+"""Qwen3-Next: gated delta rules in most layers, gated attention in the others, mixtures of experts.
+
+A layer's kind is in ``layer_types``; without it every ``full_attention_interval``-th layer attends,
+counted from 1. Mixtures are as in Qwen3-MoE, each with an MLP that all tokens share, behind a gate.
+Norms have scales 1 + w, but for that of a gated delta rule's outputs. Of a head's numbers the first
+``partial_rotary_factor`` are turned, a quarter where that is not said. Tensors "mtp.", which
+predict tokens further ahead, are not read.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from monolane.model._config import LayerConfig, ModelConfig
+from monolane.model._delta import Delta
+from monolane.model._experts import Experts
+from monolane.model._fields import Fields
+from monolane.model._reduce import NOW
+from monolane.model._tensors import Role
+from monolane.model.families._family import layer_count, render_common
+from monolane.model.families._rotary import FULL, read_rotary
+from monolane.model.families.llama import surplus
+from monolane.model.families.qwen2_moe import SHARED
+from monolane.model.families.qwen3_moe import (
+    QWEN3_MOE,
+    mixtures_of,
+    read_experts,
+    render_mixtures,
+)
+
+_LINEAR = "linear_attention"  # what config.json calls a gated delta rule
+_DELTA = "model.layers.{i}.linear_attn."
+_NAMES = {
+    Role.DELTA_IN: _DELTA + "in_proj_qkvz.weight",
+    Role.DELTA_GATES: _DELTA + "in_proj_ba.weight",
+    Role.DELTA_CONV: _DELTA + "conv1d.weight",
+    Role.DELTA_DECAY: _DELTA + "A_log",
+    Role.DELTA_STEP: _DELTA + "dt_bias",
+    Role.DELTA_NORM: _DELTA + "norm.weight",
+    Role.DELTA_OUT: _DELTA + "out_proj.weight",
+}
+# Field of Delta -> field of config.json.
+_SIZES = {
+    "key_heads": "linear_num_key_heads",
+    "value_heads": "linear_num_value_heads",
+    "key": "linear_key_head_dim",
+    "value": "linear_value_head_dim",
+    "kernel": "linear_conv_kernel_dim",
+}
+# What a config.json that leaves them out means.
+_DEFAULTS = {
+    "head_dim": 256,
+    "full_attention_interval": 4,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "norm_topk_prob": True,
+}
+_PART = 0.25  # of a head turns
+
+
+def _view(fields: Fields) -> Fields:
+    there = {name: value for name, value in fields.raw.items() if value is not None}
+    if "num_local_experts" in there:  # which Transformers 5 may write
+        there.setdefault("num_experts", there["num_local_experts"])
+    return Fields({**_DEFAULTS, **there}, fields.source, fields.spelled)
+
+
+def _kinds(fields: Fields) -> list[str]:
+    count, kinds = layer_count(fields), fields.raw.get("layer_types")
+    if kinds is None:
+        every = fields.size("full_attention_interval")
+        return [_LINEAR if (i + 1) % every else FULL for i in range(count)]
+    known = isinstance(kinds, list) and all(kind in (FULL, _LINEAR) for kind in kinds)
+    if not known or len(kinds) != count:
+        expected = f"a list of {count} kinds of attention, one a layer: {FULL!r} or {_LINEAR!r}"
+        raise fields.fault("layer_types", expected)
+    return list(kinds)
+
+
+def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
+    mixtures = mixtures_of(fields)
+    return tuple(
+        LayerConfig(NOW, NOW, experts=i in mixtures, delta=kind == _LINEAR)
+        for i, kind in enumerate(_kinds(fields))
+    )
+
+
+def _delta(fields: Fields) -> Delta | None:
+    if _LINEAR not in _kinds(fields):
+        return None
+    return Delta(**{place: fields.size(name) for place, name in _SIZES.items()})
+
+
+def _experts(fields: Fields) -> Experts | None:
+    plain = read_experts(fields)
+    shared = fields.size("shared_expert_intermediate_size")
+    return None if plain is None else replace(plain, shared=shared, shared_expert_gate=True)
+
+
+def _surplus(config: ModelConfig, name: str) -> bool:
+    return surplus(config, name) or name.startswith("mtp.")
+
+
+def _render(config: ModelConfig) -> dict[str, Any]:
+    said = render_common(config, "Qwen3NextForCausalLM", "qwen3_next") | {
+        "hidden_act": "silu",
+        "head_dim": config.head_dim,
+        "rms_norm_eps": config.norm_eps,
+        "attention_bias": False,
+        "partial_rotary_factor": config.rotary.part,
+        "layer_types": [_LINEAR if layer.delta else FULL for layer in config.layers],
+    }
+    if config.delta is not None:
+        said |= {name: getattr(config.delta, place) for place, name in _SIZES.items()}
+    if config.experts is not None:
+        said["shared_expert_intermediate_size"] = config.experts.shared
+    return said | render_mixtures(config)
+
+
+QWEN3_NEXT = replace(
+    QWEN3_MOE,
+    name="qwen3_next",
+    model_types=("qwen3_next",),
+    fields={
+        **QWEN3_MOE.fields,
+        "layers": _layers,
+        "rotary": lambda f: read_rotary(f, "half", part=_PART),
+        "norm_offset": lambda f: 1.0,
+        "attention_gate": lambda f: True,
+        "delta": _delta,
+        "experts": _experts,
+    },
+    names=lambda config: {**QWEN3_MOE.names(config), **SHARED, **_NAMES},
+    # The one tensor with an axis in the lanes' place: a matrix of one row.
+    shared=lambda config: frozenset(Role) - {Role.SHARED_EXPERT_GATE},
+    surplus=_surplus,
+    render=_render,
+    view=_view,
+    gguf=None,
+)

@@ -1,0 +1,172 @@
+"""DELTA_IN, DELTA and DELTA_OUT: a layer with a gated delta rule in place of attention.
+
+Products are shared out by rows, states by key heads: who has one makes all that its value heads
+need of the products, and nobody else reads their states. Such a model has one lane.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from monolane.model import ModelConfig, Role
+from monolane.plan._builder import Builder, own
+from monolane.plan._kinds.kind import Kind, Part, Touches
+from monolane.plan._kinds.qkv import mlp_below
+from monolane.plan._memory import Floats
+from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._plan import Plan
+from monolane.plan._split import Scope, Share, split
+from monolane.plan._worker import Worker
+from monolane.reference import convolve, part_gates, part_heads, rms_norm, silu, step_states
+
+_IN = (Role.DELTA_IN, Role.DELTA_GATES)
+
+
+def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
+    delta = builder.config.delta
+    if delta is None or not builder.config.layers[layer].delta:
+        return ()
+    mixed, heads = own(Buffer.MIXED, layer), own(Buffer.HEADS, layer)
+    state = own(Buffer.STATE, layer, layer)
+    return (
+        builder.phase(
+            PhaseKind.DELTA_IN,
+            layer,
+            *_IN,
+            update=builder.update(Buffer.MLP_OUTPUT, layer - 1) if layer else None,
+            writes=(mixed,),
+        ),
+        builder.phase(
+            PhaseKind.DELTA,
+            layer,
+            units=Share(Scope.GROUP, split(delta.key_heads, builder.groups.workers_each)),
+            reads=(mixed, state),
+            writes=(state, heads),
+        ),
+        builder.phase(
+            PhaseKind.DELTA_OUT,
+            layer,
+            Role.DELTA_OUT,
+            reads=(heads,),
+            writes=(builder.output(Buffer.ATTENTION_OUTPUT, layer),),
+        ),
+    )
+
+
+def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
+    three = (PhaseKind.DELTA_IN, PhaseKind.DELTA, PhaseKind.DELTA_OUT)
+    return three if config.layers[layer].delta else ()
+
+
+def _share_out(builder: Builder) -> Mapping[Role, Share]:
+    if builder.config.delta is None:
+        return {}
+    ends = {Role.DELTA_OUT: builder.share(Role.DELTA_OUT)}
+    return {**builder.share_in_turn(dict.fromkeys(_IN, 1)), **ends}
+
+
+def _units(plan: Plan) -> int:
+    return 0 if plan.config.delta is None else plan.config.delta.key_heads
+
+
+def _steps(plan: Plan, phase: Phase, width: int, length: int) -> tuple[int, int]:
+    """Return the bytes of the states, read and written once, and the products with them."""
+    del phase, length
+    delta = plan.config.delta
+    if delta is None:
+        return 0, 0
+    # Each number of a state is multiplied four times: kept in part, asked, added to, asked again.
+    sums = delta.channels * delta.kernel
+    return 2 * 4 * delta.state, width * (4 * delta.state + sums)
+
+
+def _in(worker: Worker, phase: Phase) -> None:
+    x = worker.read_stream(phase.layer, Role.ATTENTION_NORM)[0]
+    before = 0
+    for matrix in phase.matrices:
+        for lane, rows in worker.pieces(matrix):
+            y = worker.product(phase.layer, matrix, lane, rows, x)
+            where = slice(before + rows.start, before + rows.stop)
+            worker.store(Buffer.MIXED, (0,), where, y)
+        before += matrix.rows
+
+
+def _key_heads(worker: Worker, phase: Phase) -> Iterator[int]:
+    assert phase.units is not None
+    yield from range(*phase.units.of(worker.index))
+
+
+def _delta(worker: Worker, phase: Phase) -> None:
+    delta, weights = worker.plan.config.delta, worker.run.layers[phase.layer]
+    assert delta is not None
+    width, before = worker.width, (delta.kernel - 1) * delta.channels // delta.key_heads
+    for head in _key_heads(worker, phase):
+        mine = delta.of_one_key_head()
+        values = slice(head * delta.each, (head + 1) * delta.each)
+        columns = slice(head * mine.rows, (head + 1) * mine.rows)
+        new_Tc, z_TUv = part_heads(
+            worker.memory.read(Buffer.MIXED, (0, slice(width), columns)), mine
+        )
+        first = delta.rows + 2 * values.start
+        gates = slice(first, first + 2 * delta.each)
+        b_TU, a_TU = part_gates(worker.memory.read(Buffer.MIXED, (0, slice(width), gates)), mine)
+        if worker.position:
+            kept = worker.memory.read(Buffer.STATE, (phase.layer, head))
+        else:
+            kept = np.zeros(worker.plan.shape(Buffer.STATE)[-1], np.float32)
+        inputs_Xc = np.concatenate([kept[:before].reshape(-1, mine.channels), new_Tc])
+        channels_Tc = convolve(inputs_Xc, _conv_of(weights[Role.DELTA_CONV][0, :, 0], head, worker))
+        decay_U, step_U = (weights[role][0, values] for role in (Role.DELTA_DECAY, Role.DELTA_STEP))
+        state_Ukv = kept[before:].reshape(delta.each, delta.key, delta.value)
+        said_TUv, state_Ukv = step_states(channels_Tc, b_TU, a_TU, decay_U, step_U, state_Ukv, mine)
+        last = inputs_Xc[width:].ravel()
+        whole = np.concatenate([last, state_Ukv.ravel()])
+        region = (phase.layer, head)
+        worker.memory.write(Buffer.STATE, region, (slice(None),), whole, worker.progress)
+        normed_TUv = rms_norm(said_TUv, weights[Role.DELTA_NORM], worker.plan.config.norm_eps)
+        made = (normed_TUv * silu(z_TUv)).reshape(width, -1)
+        where = slice(values.start * delta.value, values.stop * delta.value)
+        worker.store(Buffer.HEADS, (0,), where, made)
+
+
+def _conv_of(conv_cC: Floats, head: int, worker: Worker) -> Floats:
+    """Return the rows of one key head's channels, which files have kind by kind."""
+    delta = worker.plan.config.delta
+    assert delta is not None
+    ends = np.cumsum((delta.key_heads * delta.key,) * 2)
+    kinds = np.split(conv_cC, ends)
+    return np.concatenate([np.split(each, delta.key_heads)[head] for each in kinds])
+
+
+def _out(worker: Worker, phase: Phase) -> None:
+    (matrix,) = phase.matrices
+    for lane, rows in worker.pieces(matrix):
+        heads = worker.memory.read(Buffer.HEADS, (lane, slice(worker.width)))
+        y = worker.product(phase.layer, matrix, lane, rows, heads)
+        worker.store(Buffer.ATTENTION_OUTPUT, (phase.writes[0].slot, lane), rows, y)
+
+
+PART = Part(
+    kinds={
+        PhaseKind.DELTA_IN: Kind(
+            touches=lambda _: Touches(writes=(Buffer.MIXED,)),
+            roles=lambda _: _IN,
+            update=mlp_below,
+            run=_in,
+        ),
+        PhaseKind.DELTA: Kind(
+            touches=lambda _: Touches((Buffer.MIXED, Buffer.STATE), (Buffer.STATE, Buffer.HEADS)),
+            units=_units,
+            beside=_steps,
+            run=_delta,
+        ),
+        PhaseKind.DELTA_OUT: Kind(
+            touches=lambda _: Touches((Buffer.HEADS,), (Buffer.ATTENTION_OUTPUT,)),
+            roles=lambda _: (Role.DELTA_OUT,),
+            run=_out,
+        ),
+    },
+    build=_build,
+    order=_order,
+    share_out=_share_out,
+)

@@ -1,0 +1,75 @@
+"""The gated delta rule, token by token, as model/_delta.py defines it.
+
+Shape legend: T tokens, c channels, C tokens of the kernel, G key heads, U value heads, k width of a
+query and a key, v of a value.
+"""
+
+import numpy as np
+
+from monolane.model import Delta
+from monolane.reference._operations import Floats, sigmoid, silu
+
+# Of the lengths by which queries and keys are divided, squared.
+_EPS = np.float32(1e-6)
+
+
+def part_heads(mixed_TX: Floats, delta: Delta) -> tuple[Floats, Floats]:
+    """Part what DELTA_IN made, whose rows go by key heads: the channels [T, c], z [T, U, v]."""
+    width, each = len(mixed_TX), delta.each * delta.value
+    by_head = mixed_TX.reshape(width, delta.key_heads, -1)
+    ends = np.cumsum((delta.key, delta.key, each))
+    q, k, v, z = np.split(by_head, ends, axis=-1)
+    channels_Tc = np.concatenate([x.reshape(width, -1) for x in (q, k, v)], axis=-1)
+    return channels_Tc, z.reshape(width, delta.value_heads, delta.value)
+
+
+def part_gates(gates_TX: Floats, delta: Delta) -> tuple[Floats, Floats]:
+    """Part what DELTA_GATES made: b and a, each [T, U]."""
+    by_head = gates_TX.reshape(len(gates_TX), delta.key_heads, 2, delta.each)
+    b, a = (by_head[:, :, i].reshape(-1, delta.value_heads) for i in (0, 1))
+    return b, a
+
+
+def convolve(inputs_Xc: Floats, conv_cC: Floats) -> Floats:
+    """Sum each channel over its last C numbers, this token's the last: [X - C + 1, c]."""
+    kernel = conv_cC.shape[1]
+    width = len(inputs_Xc) - kernel + 1
+    summed = np.zeros((width, inputs_Xc.shape[1]), np.float32)
+    for i in range(kernel):
+        summed += inputs_Xc[i : i + width] * conv_cC[:, i]
+    return silu(summed)
+
+
+def step_states(
+    channels_Tc: Floats,
+    b_TU: Floats,
+    a_TU: Floats,
+    decay_U: Floats,
+    step_U: Floats,
+    state_Ukv: Floats,
+    delta: Delta,
+) -> tuple[Floats, Floats]:
+    """Take the step of each token in turn; return what the states say, [T, U, v], and the last."""
+    queries = delta.key_heads * delta.key
+    q_Tk, k_Tk, v_Tv = np.split(channels_Tc, (queries, 2 * queries), axis=-1)
+    width = len(channels_Tc)
+    q_TUk, k_TUk = (
+        np.repeat(_unit(x.reshape(width, delta.key_heads, delta.key)), delta.each, axis=1)
+        for x in (q_Tk, k_Tk)
+    )
+    q_TUk *= np.float32(delta.key**-0.5)
+    v_TUv = v_Tv.reshape(width, delta.value_heads, delta.value)
+    kept_TU = np.exp(-np.exp(decay_U) * np.logaddexp(0, a_TU + step_U, dtype=np.float32))
+    beta_TU = sigmoid(b_TU)
+    said = np.empty((width, delta.value_heads, delta.value), np.float32)
+    for t in range(width):
+        state_Ukv = state_Ukv * kept_TU[t, :, None, None]
+        known_Uv = np.einsum("uk,ukv->uv", k_TUk[t], state_Ukv)
+        new_Uv = (v_TUv[t] - known_Uv) * beta_TU[t, :, None]
+        state_Ukv = state_Ukv + k_TUk[t, :, :, None] * new_Uv[:, None, :]
+        said[t] = np.einsum("uk,ukv->uv", q_TUk[t], state_Ukv)
+    return said, state_Ukv
+
+
+def _unit(x: Floats) -> Floats:
+    return x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + _EPS)
