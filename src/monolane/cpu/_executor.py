@@ -182,7 +182,8 @@ class CpuExecutor(Executor):
         windows = [layer.window or 0 for layer in config.layers]
         rings = max(windows) if self._core.has_rings else 0
         lists = config.cached_lists * config.cached_heads
-        position = lists * self.plan.key_bytes * sum(not layer.delta for layer in config.layers)
+        layers = sum(not layer.delta for layer in config.layers)
+        position: int = lists * self.plan.key_bytes * layers
         return rings + -(-self._core.state_bytes // max(position, 1))
 
     def _start(self, weights: Weights) -> Ranks | JoinedRanks | None:

@@ -33,7 +33,8 @@ class Cache:
         # Keys and values, or latents: each [N, L, capacity, K, h].
         self._lists = [np.zeros(shape, np.float32) for _ in range(config.cached_lists)]
         # Of each layer the states [U, k, v], and the channels' last inputs [C - 1, c].
-        self._states = self._inputs = np.zeros((0,), np.float32)
+        self._states: Floats = np.zeros((0,), np.float32)
+        self._inputs: Floats = self._states
         if (delta := config.delta) is not None:
             count, state = len(deltas), (delta.value_heads, delta.key, delta.value)
             self._states = np.zeros((count, *state), np.float32)

@@ -72,4 +72,5 @@ def step_states(
 
 
 def _unit(x: Floats) -> Floats:
-    return x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + _EPS)
+    length: Floats = np.sqrt((x * x).sum(axis=-1, keepdims=True) + _EPS)
+    return x / length

@@ -15,9 +15,9 @@ from monolane.reference import sigmoid
 def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
     if builder.config.layers[layer].delta:
         return ()
-    reads = (own(Buffer.ATTENTION if builder.config.latent is None else Buffer.HEADS, layer),)
-    if builder.config.attention_gate:
-        reads += (own(Buffer.QUERY_GATE, layer),)
+    read = Buffer.ATTENTION if builder.config.latent is None else Buffer.HEADS
+    gate = (Buffer.QUERY_GATE,) if builder.config.attention_gate else ()
+    reads = tuple(own(buffer, layer) for buffer in (read, *gate))
     writes = (builder.output(Buffer.ATTENTION_OUTPUT, layer),)
     return (builder.phase(PhaseKind.OUT, layer, Role.O, reads=reads, writes=writes),)
 
