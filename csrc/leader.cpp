@@ -160,7 +160,8 @@ void Executor::add_rows(Running& running) {
                                  running.draft.tokens[i]};
   }
   highest_[advance.slot] = std::max(highest_[advance.slot], length);
-  if (states_.any()) add_run(running, begin, static_cast<int32_t>(count));
+  // Where others have filled the pass, a sequence has no rows in it.
+  if (states_.any() && count > 0) add_run(running, begin, static_cast<int32_t>(count));
 }
 
 // Says which rows states may go over for good: all but drafts, and but the one whose draw may have

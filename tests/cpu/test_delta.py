@@ -193,13 +193,28 @@ def test_a_part_without_states_does_not_go_on() -> None:
         assert executor.logits(1, IDS[90:91].tolist()).shape == (1, VOCAB)
 
 
-def test_a_greedy_answer_is_the_oracle_s() -> None:
-    weights = weights_of(CASES["odd"])
-    executor = load(weights, 2, "float32")
-    executor.start([Advance(slot=0, token_ids=tuple(IDS[:20].tolist()), budget=30)])
+def draw(executor: CpuExecutor, *prompts: list[int]) -> list[list[int]]:
+    """Return 30 tokens behind each prompt, in slots of their own, all at once."""
+    advances = [Advance(slot=i, token_ids=tuple(x), budget=30) for i, x in enumerate(prompts)]
+    executor.start(advances[::-1])  # the last one fills passes first
     while not executor.read(0.1):
         pass
-    drawn = [event.token_id for event in executor.take()]
+    events = executor.take()
+    for i in range(len(prompts)):
+        executor.truncate(i, 0)
+    return [[event.token_id for event in events if event.slot == i] for i in range(len(prompts))]
+
+
+def test_a_prompt_waits_while_another_fills_passes() -> None:
+    executor = load(weights_of(CASES["odd"]), 2, "float32", slots=2)
+    prompts = IDS[:150].tolist(), IDS[150:].tolist()
+    alone = [draw(executor, prompt)[0] for prompt in prompts]
+    assert draw(executor, *prompts) == alone
+
+
+def test_a_greedy_answer_is_the_oracle_s() -> None:
+    weights = weights_of(CASES["odd"])
+    (drawn,) = draw(load(weights, 2, "float32"), IDS[:20].tolist())
     model = ReferenceModel(weights)
     logits = model.forward([*IDS[:20], *drawn], model.new_cache())
     assert logits[19:-1].argmax(-1).tolist() == drawn
