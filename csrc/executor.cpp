@@ -100,7 +100,7 @@ Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kern
     if (phase.kind == PhaseKind::kValues) values = int64_t{h.heads} * phase.matrices[0].rows;
   }
   latents_ = std::make_unique<Arena>(floats(values > 0 ? width * latent_columns() : 1));
-  const int64_t made = std::max(values, int64_t{h.delta_value_heads} * h.delta_value);
+  const int64_t made = std::max(values, delta_columns());
   heads_ = std::make_unique<Arena>(floats(std::max<int64_t>(width * made, 1)));
   for (int i = 0; i < exchange_.workers(); ++i) {
     const int worker = exchange_.first_worker() + i;

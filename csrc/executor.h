@@ -255,13 +255,18 @@ class Executor {
   void take_steps(Worker& w, const PlanPhase& phase, int64_t head, const Run& run);
   const float* gather_inputs(Worker& w, const PlanPhase& phase, int64_t head, const Run& run);
   void offer_head(const PlanPhase& phase, int64_t head, int64_t row, float* said);
-  int64_t delta_rows() const {  // of kDeltaIn
-    const PlanHeader& h = plan_.header;
-    return 2 * (int64_t{h.delta_key_heads} * h.delta_key +
-                int64_t{h.delta_value_heads} * h.delta_value);
+  // Numbers of all value heads: of v, of z and of what they make.
+  int64_t delta_columns() const {
+    return int64_t{plan_.header.delta_value_heads} * plan_.header.delta_value;
   }
+  // Where z and the gates b, a begin in a row of `mixed_`, behind all q, all k and all v.
+  int64_t mixed_z() const {
+    const PlanHeader& h = plan_.header;
+    return 2 * int64_t{h.delta_key_heads} * h.delta_key + delta_columns();
+  }
+  int64_t mixed_gates() const { return mixed_z() + delta_columns(); }
   int64_t mixed_columns() const {
-    return delta_rows() + 2 * int64_t{plan_.header.delta_value_heads};
+    return mixed_gates() + 2 * int64_t{plan_.header.delta_value_heads};
   }
   void store_latents(Worker& w, const PlanPhase& phase);
   int64_t latent_columns() const {
@@ -305,7 +310,7 @@ class Executor {
   std::unique_ptr<Arena> latents_;     // [1, T, Q + R + r]
   std::unique_ptr<Arena> heads_;       // [1, T, H*v], or [1, T, U*d_v]
   std::unique_ptr<Arena> query_gate_;  // [L, T, H/L*h]
-  std::unique_ptr<Arena> mixed_;       // [1, T, rows of kDeltaIn + 2U]
+  std::unique_ptr<Arena> mixed_;       // [1, T, 2G*d_k + 2U*d_v + 2U]
 
   Pass& pass_;
   std::vector<std::unique_ptr<Worker>> workers_;  // those of this process

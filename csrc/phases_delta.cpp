@@ -86,12 +86,15 @@ const float* Executor::gather_inputs(Worker& w, const PlanPhase& phase, int64_t 
   float* inputs = w.inputs->as<float>();
   const int64_t earlier = d.before + run.position - run.settled;
   std::memcpy(inputs, kept, floats(earlier * d.columns));
-  const int64_t rows = delta_rows(), each = rows / h.delta_key_heads;
+  const int64_t keys = int64_t{h.delta_key_heads} * d.key, values = d.values * d.value;
   for (int64_t t = 0; t < run.rows; ++t) {
     const float* mixed = mixed_->as<float>() + (run.first + t) * mixed_columns();
     float* out = inputs + (earlier + t) * d.columns;
-    std::memcpy(out, mixed + head * each, floats(d.channels));
-    std::memcpy(out + d.channels, mixed + rows + head * 2 * d.values, floats(2 * d.values));
+    std::memcpy(out, mixed + head * d.key, floats(d.key));
+    std::memcpy(out + d.key, mixed + keys + head * d.key, floats(d.key));
+    std::memcpy(out + 2 * d.key, mixed + 2 * keys + head * values, floats(values));
+    std::memcpy(out + d.channels, mixed + mixed_gates() + head * 2 * d.values,
+                floats(2 * d.values));
   }
   const int64_t settled = run.position - run.settled + run.certain;
   std::memcpy(kept, inputs + settled * d.columns,
@@ -103,13 +106,11 @@ const float* Executor::gather_inputs(Worker& w, const PlanPhase& phase, int64_t 
 void Executor::offer_head(const PlanPhase& phase, int64_t head, int64_t row, float* said) {
   const PlanHeader& h = plan_.header;
   const DeltaSizes& d = states_.sizes();
-  const int64_t each = delta_rows() / h.delta_key_heads;
-  const float* z = mixed_->as<float>() + row * mixed_columns() + head / d.values * each +
-                   d.channels + head % d.values * d.value;
+  const float* z = mixed_->as<float>() + row * mixed_columns() + mixed_z() + head * d.value;
   kernels_.rms_norm(said, d.value, weights_.layers[phase.layer].delta_norm, h.norm_eps, d.value, 1,
                     said, d.value);
   kernels_.silu_times(z, said, d.value,
-                      heads_->as<float>() + row * h.delta_value_heads * d.value + head * d.value);
+                      heads_->as<float>() + row * delta_columns() + head * d.value);
 }
 
 void Executor::run_delta_out(Worker& w, const PlanPhase& phase) {

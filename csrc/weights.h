@@ -51,8 +51,10 @@ struct LayerWeights {
   // Of latent attention, of one lane, in place of k and v; q is then [H*(n+r), Q], or D without Q.
   Weight q_down, kv_down;  // [Q, D], [R+r, D]
   Weight k_up, v_up;       // [H*R, n], [H*v, R]
-  // Of a gated delta rule, of one lane, in place of all of these. Rows go by key heads.
-  Weight delta_in, delta_gates, delta_out;  // [2G*d_k + 2U*d_v, D], [2U, D], [D, U*d_v]
+  // Of a gated delta rule, of one lane, in place of all of these: rows of all q, all k and all v, of
+  // z, of b and a by key heads.
+  Weight delta_qkv, delta_z;      // [2G*d_k + U*d_v, D], [U*d_v, D]
+  Weight delta_gates, delta_out;  // [2U, D], [D, U*d_v]
   Weight gate, up;                          // [F, D]
   Weight down;                              // [L*D, F/L]
   // Of a layer that is a mixture, in place of gate, up and down; of one lane.
@@ -112,8 +114,10 @@ struct ModelWeights {
         return w.k_up;
       case WeightRole::kVUp:
         return w.v_up;
-      case WeightRole::kDeltaIn:
-        return w.delta_in;
+      case WeightRole::kDeltaQkv:
+        return w.delta_qkv;
+      case WeightRole::kDeltaZ:
+        return w.delta_z;
       case WeightRole::kDeltaGates:
         return w.delta_gates;
       case WeightRole::kDeltaOut:

@@ -140,9 +140,10 @@ class StoredWeights {
     };
     LayerWeights w{};
     w.attention_norm = vector(WeightRole::kAttentionNorm);
-    if (tensors.contains(WeightRole::kDeltaIn)) {
+    if (tensors.contains(WeightRole::kDeltaQkv)) {
       const Tensor& gates = tensors.at(WeightRole::kDeltaGates);
-      w.delta_in = matrix(WeightRole::kDeltaIn);
+      w.delta_qkv = matrix(WeightRole::kDeltaQkv);
+      w.delta_z = matrix(WeightRole::kDeltaZ);
       w.delta_gates = {store(gates.values, gates.columns, Format::kF32), Format::kF32};
       w.delta_out = matrix(WeightRole::kDeltaOut);
       w.delta_conv = vector(WeightRole::kDeltaConv);

@@ -7,12 +7,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from random_weights import weights_of
 
 from monolane.cpu import CpuExecutor
 from monolane.epoch import Advance, KeptBytes
 from monolane.errors import BackendError, ConfigError, RequestError
 from monolane.model import (
-    EXPERT_ROLES,
     NOW,
     Delta,
     Experts,
@@ -24,8 +24,6 @@ from monolane.model import (
     Rotary,
     Weights,
     in_lanes,
-    lane_shape,
-    layer_roles,
 )
 from monolane.plan import PhaseKind, build, cpu, phase_cost
 from monolane.reference import ReferenceExecutor, ReferenceModel
@@ -88,26 +86,6 @@ CASES = {
         delta=Delta(key_heads=2, value_heads=4, key=32, value=32, kernel=4),
     ),
 }
-
-
-def weights_of(config: ModelConfig, dtype: Any = np.float32) -> Weights:
-    rng = np.random.default_rng(0)
-
-    def draw(role: Role) -> Any:
-        scale = 0.5 if "norm" in role or role.startswith("delta") else 0.2
-        return rng.normal(scale=scale, size=lane_shape(config, role)).astype(dtype)
-
-    outer = {role: draw(role) for role in (Role.EMBEDDING, Role.FINAL_NORM, Role.HEAD)}
-    roles = [layer_roles(config, i) for i in range(config.num_layers)]
-    layers = tuple({x: draw(x) for x in each if x not in EXPERT_ROLES} for each in roles)
-    count = 0 if config.experts is None else config.experts.count
-    experts = {
-        (role, i): tuple(draw(role) for _ in range(count))
-        for i, each in enumerate(roles)
-        for role in each
-        if role in EXPERT_ROLES
-    }
-    return Weights(config, outer, layers, experts=experts)
 
 
 def load(weights: Weights, workers: int, dtype: str = "auto", **options: Any) -> CpuExecutor:

@@ -1,7 +1,6 @@
 """Mixtures of experts on the CPU: the oracle's numbers in every format that matrices have, and bits
 that depend on nothing but the tokens."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,12 +8,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 from blocks import BLOCKS, random_blocks
+from random_weights import weights_of
 
 from monolane.cpu import CpuExecutor
 from monolane.epoch import AUTO_DRAFTS, Advance
 from monolane.errors import BackendError, CheckpointError, ConfigError
 from monolane.model import (
-    EXPERT_ROLES,
     NOW,
     Experts,
     Head,
@@ -26,8 +25,6 @@ from monolane.model import (
     Rotary,
     Weights,
     in_lanes,
-    lane_shape,
-    layer_roles,
     quantize_matrix,
 )
 from monolane.model._weights import _Found
@@ -38,7 +35,6 @@ VOCAB, TOKENS = 61, 90  # beyond one pass
 DEFAULTS = (False, "softmax", False, 1, 1, 1, 1.0)  # between `normalised` and `shared`
 DENSE, MIXTURE = LayerConfig(NOW, NOW), LayerConfig(NOW, NOW, experts=True)
 IDS = np.random.default_rng(1).integers(VOCAB, size=TOKENS)
-Make = Callable[[Role, tuple[int, ...]], Matrix]
 
 
 EXPERTS = Experts(7, 3, 52, True)
@@ -61,27 +57,6 @@ def config_of(experts: Experts = EXPERTS, **changes: Any) -> ModelConfig:
         "experts": experts,
     }
     return ModelConfig(**sizes | changes)
-
-
-def weights_of(config: ModelConfig, dtype: Any = np.float32, make: Make | None = None) -> Weights:
-    """Random weights; ``make`` makes the experts' matrices, in another form than floats."""
-    rng = np.random.default_rng(0)
-
-    def draw(role: Role) -> Any:
-        scale = 0.5 if "norm" in role else 1.0 if role is Role.ROUTER else 0.15
-        return rng.normal(scale=scale, size=lane_shape(config, role)).astype(dtype)
-
-    outer = {role: draw(role) for role in (Role.EMBEDDING, Role.FINAL_NORM, Role.HEAD)}
-    layers, experts = [], {}
-    for i in range(config.num_layers):
-        roles = layer_roles(config, i)
-        layers.append({role: draw(role) for role in roles if role not in EXPERT_ROLES})
-        for role in roles:
-            if role in EXPERT_ROLES and config.experts is not None:
-                each = range(config.experts.count)
-                shape = lane_shape(config, role)
-                experts[role, i] = tuple(make(role, shape) if make else draw(role) for _ in each)
-    return Weights(config, outer, tuple(layers), experts=experts)
 
 
 def load(weights: Weights, workers: int = 2, dtype: str = "auto", slots: int = 1) -> CpuExecutor:

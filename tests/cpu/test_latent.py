@@ -6,12 +6,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from random_weights import weights_of
 
 from monolane.cpu import CpuExecutor
 from monolane.epoch import Advance
 from monolane.errors import BackendError, ConfigError
 from monolane.model import (
-    EXPERT_ROLES,
     NOW,
     Experts,
     Head,
@@ -23,8 +23,6 @@ from monolane.model import (
     Weights,
     YarnScaling,
     in_lanes,
-    lane_shape,
-    layer_roles,
 )
 from monolane.plan import PhaseKind, build, cpu, pass_cost, phase_cost
 from monolane.reference import ReferenceModel, choose_experts
@@ -92,26 +90,6 @@ CASES = {
         num_kv_heads=4,
     ),
 }
-
-
-def weights_of(config: ModelConfig, dtype: Any = np.float32) -> Weights:
-    rng = np.random.default_rng(0)
-
-    def draw(role: Role) -> Any:
-        scale = 0.5 if "norm" in role or "router" in role else 0.15
-        return rng.normal(scale=scale, size=lane_shape(config, role)).astype(dtype)
-
-    outer = {role: draw(role) for role in (Role.EMBEDDING, Role.FINAL_NORM, Role.HEAD)}
-    roles = [layer_roles(config, i) for i in range(config.num_layers)]
-    layers = tuple({x: draw(x) for x in each if x not in EXPERT_ROLES} for each in roles)
-    assert config.experts is not None
-    experts = {
-        (role, i): tuple(draw(role) for _ in range(config.experts.count))
-        for i, each in enumerate(roles)
-        for role in each
-        if role in EXPERT_ROLES
-    }
-    return Weights(config, outer, layers, experts=experts)
 
 
 def load(weights: Weights, workers: int, dtype: str = "auto", **options: Any) -> CpuExecutor:

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from random_weights import weights_of
 
 from monolane.cpu import CpuExecutor
 from monolane.epoch import AUTO_DRAFTS, TEXT_END, Advance, Draw, Guide, TokenEvent
 from monolane.errors import RequestError
 
-from .test_delta import CASES, load, weights_of
+from .test_delta import CASES, load
 from .test_kept import DTYPES, make
 
 VOCAB = 72

@@ -9,7 +9,7 @@ import numpy as np
 def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, Any]:
     """What it writes of a config.
 
-    ``whole``: as it did earlier, with kv_b in one tensor.
+    ``whole``: as it did earlier, with kv_b in one tensor, and without what it now says of layers.
     """
     rope = config.rope_parameters
     full = rope.get("full_attention", rope)
@@ -30,9 +30,9 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         latent = architecture == "deepseek2"
         said["expert_count"] = config.n_routed_experts if latent else config.num_experts
         said["expert_used_count"] = config.num_experts_per_tok
-    if architecture in ("qwen2moe", "qwen3moe"):
+    if architecture in ("qwen2moe", "qwen3moe", "qwen3next"):
         said["expert_feed_forward_length"] = config.moe_intermediate_size
-    if architecture == "qwen2moe":
+    if architecture in ("qwen2moe", "qwen3next"):
         shared = config.shared_expert_intermediate_size
         said["expert_shared_feed_forward_length"] = shared
     if architecture == "gpt-oss":
@@ -40,6 +40,8 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         said["attention.sliding_window"] = config.sliding_window
     if architecture == "deepseek2":
         said |= latent_metadata(config, whole)
+    if architecture == "qwen3next":
+        said |= delta_metadata(config, whole)
     if architecture == "gemma3":
         said["attention.sliding_window"] = config.sliding_window
         said["rope.freq_base_swa"] = rope["sliding_attention"]["rope_theta"]
@@ -89,6 +91,23 @@ def latent_metadata(config: Any, whole: bool) -> dict[str, Any]:
     return said
 
 
+def delta_metadata(config: Any, whole: bool) -> dict[str, Any]:
+    """What the converter says of gated delta rules, and of gated attention."""
+    part = config.rope_parameters["partial_rotary_factor"]
+    said: dict[str, Any] = {
+        "rope.dimension_count": int(config.head_dim * part),
+        "ssm.conv_kernel": config.linear_conv_kernel_dim,
+        "ssm.state_size": config.linear_key_head_dim,
+        "ssm.group_count": config.linear_num_key_heads,
+        "ssm.time_step_rank": config.linear_num_value_heads,
+        "ssm.inner_size": config.linear_value_head_dim * config.linear_num_value_heads,
+    }
+    if not whole:
+        recurrent = [kind == "linear_attention" for kind in config.layer_types]
+        said |= {"attention.recurrent_layers": recurrent, "full_attention_interval": 4}
+    return said
+
+
 def interleaved(rows: np.ndarray, heads: int) -> np.ndarray:
     """Reorder a projection's rows as the converter does: pairs that turn together side by side."""
     halves = rows.reshape(heads, 2, -1, *rows.shape[1:])
@@ -112,8 +131,14 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
             array = interleaved(array, config.num_attention_heads)
         if architecture in ("llama", "smollm3") and ".k_proj" in name:
             array = interleaved(array, config.num_key_value_heads)
-        if architecture == "gemma3" and name.endswith("norm.weight"):
+        offset = architecture in ("gemma3", "qwen3next") and ".linear_attn." not in name
+        if offset and name.endswith("norm.weight"):
             array = array + 1
+        if name.endswith("in_proj_qkvz.weight"):
+            found |= delta_inputs(name, array, config, whole)
+            continue
+        if ".linear_attn." in name:
+            name, array = delta_tensor(name, array)
         if architecture == "gpt-oss" and ".mlp.experts." in name:
             found |= oss_tensors(name, array)
             continue
@@ -151,6 +176,30 @@ def split_ups(name: str, array: np.ndarray, config: Any) -> dict[str, np.ndarray
     keys = np.ascontiguousarray(heads[:, :plain].swapaxes(1, 2))
     values = np.ascontiguousarray(heads[:, plain:])
     return {f"{block}.attn_k_b.weight": keys, f"{block}.attn_v_b.weight": values}
+
+
+def delta_inputs(
+    name: str, array: np.ndarray, config: Any, whole: bool
+) -> dict[str, np.ndarray]:
+    """What q, k, v and z of a gated delta rule are made with: by kinds; earlier by key heads."""
+    block = f"blk.{name.split('.')[2]}"
+    if whole:
+        return {f"{block}.ssm_in.weight": array}
+    heads, key = config.linear_num_key_heads, config.linear_key_head_dim
+    values = config.linear_num_value_heads // heads * config.linear_value_head_dim
+    by_head = array.reshape(heads, -1, config.hidden_size)
+    kinds = np.split(by_head, np.cumsum((key, key, values)), axis=1)
+    q, k, v, z = (kind.reshape(-1, config.hidden_size) for kind in kinds)
+    return {f"{block}.attn_qkv.weight": np.concatenate([q, k, v]), f"{block}.attn_gate.weight": z}
+
+
+def delta_tensor(name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
+    """Another tensor of a gated delta rule, under the name that the package knows."""
+    if name.endswith("A_log"):
+        return name, -np.exp(array)
+    if name.endswith("dt_bias"):
+        return name.replace("dt_bias", "dt_proj.bias"), array
+    return name, array.squeeze() if "conv1d" in name else array
 
 
 def oss_tensors(name: str, array: np.ndarray) -> dict[str, np.ndarray]:

@@ -12,7 +12,8 @@ from monolane import Engine, SamplingParams
 from monolane.errors import CheckpointError
 from monolane.model import Checkpoint, Quantization, quantize_folder
 
-from .test_dense import EVEN, MIXTURE, MLA, ODD, TOKENS, compute, load_file, save_file, write
+from .sizes import EVEN, MIXTURE, MLA, ODD
+from .test_dense import TOKENS, compute, load_file, save_file, write
 
 torch = pytest.importorskip("torch")
 

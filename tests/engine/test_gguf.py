@@ -15,44 +15,32 @@ from monolane.model import Blocks, GgufModel, PairScaling, Role, Weights
 from monolane.model._gguf_types import GGML_TYPES
 
 from .converted import metadata, tensors
-from .test_dense import MLA
+from .sizes import DELTA, LLAMA3, MLA, YARN
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 VOCAB, TOKENS = 96, 40
 Write = Callable[..., Path]
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 100.0,  # eight-wide heads: pairs that are kept, blended and stretched
-    "factor": 4.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
-YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0}
+LINEAR = {"rope_type": "linear", "rope_theta": 100.0, "factor": 4.0}
 GEMMA = {
     "rope_parameters": {
         "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4},
         "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
     }
 }
-SHARPENED = YARN | {"original_max_position_embeddings": 16, "mscale": 1.0, "mscale_all_dim": 1.0}
+SHARPENED = YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}
 LATENT = MLA | {"vocab_size": VOCAB}
 # Case: class of Transformers, architecture in the file, changes of the config.
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "Llama 2": ("Llama", "llama", {"num_key_value_heads": 8}),
     "Llama 3": ("Llama", "llama", {"rope_parameters": LLAMA3}),
     "Llama 3.2, tied": ("Llama", "llama", {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
-    "linear": ("Llama", "llama", {"rope_parameters": YARN | {"rope_type": "linear"}}),
+    "linear": ("Llama", "llama", {"rope_parameters": LINEAR}),
     "heads wider than hidden / heads": ("Llama", "llama", {"head_dim": 12}),
     "Mistral": ("Mistral", "llama", {"sliding_window": None}),
     "Qwen2": ("Qwen2", "qwen2", {}),
-    "Qwen2.5, YaRN": (
-        "Qwen2",
-        "qwen2",
-        {"rope_parameters": YARN | {"original_max_position_embeddings": 16}},
-    ),
+    "Qwen2.5, YaRN": ("Qwen2", "qwen2", {"rope_parameters": YARN}),
     "Qwen3": ("Qwen3", "qwen3", {"head_dim": 12}),
     "SmolLM3": ("SmolLM3", "smollm3", {"num_hidden_layers": 5, "use_sliding_window": False}),
     "Mixtral": ("Mixtral", "llama", {"num_local_experts": 5, "num_experts_per_tok": 3}),
@@ -72,7 +60,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "GptOss",
         "gpt-oss",
         {"head_dim": 12, "num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": 9}
-        | {"rope_parameters": YARN | {"original_max_position_embeddings": 16, "truncate": False}},
+        | {"rope_parameters": YARN | {"truncate": False}},
     ),
     "DeepSeek-V2": (
         "DeepseekV2",
@@ -94,6 +82,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "deepseek2",
         LATENT | {"n_group": 1, "topk_group": 1, "rope_parameters": SHARPENED},
     ),
+    "Qwen3-Next": ("Qwen3Next", "qwen3next", DELTA | {"vocab_size": VOCAB}),
     "OLMo 2": ("Olmo2", "olmo2", {}),
     "Gemma 3": (
         "Gemma3Text",

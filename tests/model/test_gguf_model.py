@@ -14,6 +14,7 @@ from monolane.errors import CheckpointError, ConfigError, ModelNotFoundError
 from monolane.model import (
     Blocks,
     Checkpoint,
+    Delta,
     Experts,
     GgufModel,
     Latent,
@@ -77,6 +78,25 @@ def latent(**changes: Any) -> dict[str, Any]:
     return metadata("deepseek2", **said | changes)
 
 
+def delta(**changes: Any) -> dict[str, Any]:
+    """Metadata of a small Qwen3-Next, whose heads are 16 wide."""
+    said = {
+        "attention.key_length": 16,
+        "attention.value_length": 16,
+        "rope.dimension_count": 4,
+        "expert_count": 12,
+        "expert_used_count": 3,
+        "expert_feed_forward_length": 26,
+        "expert_shared_feed_forward_length": 30,
+        "ssm.conv_kernel": 4,
+        "ssm.state_size": 10,
+        "ssm.group_count": 3,
+        "ssm.time_step_rank": 6,
+        "ssm.inner_size": 42,
+    }
+    return metadata("qwen3next", **said | changes)
+
+
 def parse(raw: dict[str, Any], divisors: tuple[float, ...] | None = None) -> ModelConfig:
     return parse_gguf(raw, {"vocab_size": 96, "tie_word_embeddings": True}, divisors, "x.gguf")
 
@@ -91,28 +111,33 @@ def test_names_and_keys_are_those_of_the_package() -> None:
     assert len(set(architectures)) == len(architectures)  # one family for each
     theirs = {name: place for place, name in gguf.MODEL_ARCH_NAMES.items()}
     all_names = (*GGUF_NAMES.values(), FUSED_EXPERTS)
-    stems = {name.format(i="{bid}").rpartition(".")[0] for name in all_names}
+    stems = set(map(stem, all_names))
     assert stems <= set(gguf.TENSOR_NAMES.values())
     for spelling in spellings:
         kinds = gguf.MODEL_TENSORS[theirs[spelling.architecture]]
         own = spelling.names(parse(latent())).values() if "kv_lora" in str(spelling.keys) else ()
-        named = stems | {name.format(i="{bid}").rpartition(".")[0] for name in own}
+        named = stems | set(map(stem, own))
         used = {gguf.TENSOR_NAMES[kind] for kind in kinds}
-        # Every tensor of the architecture has a role, but for frequencies, whole QKV, and layers
-        # that predict further ahead.
+        # Every tensor of the architecture has a role, but for frequencies, and layers that predict
+        # further ahead.
         left = {name.format(bid="{i}") for name in used - named if ".nextn." not in name}
-        frequencies = {"rope_freqs", "blk.{i}.attn_rot_embd"}
-        assert left <= {*frequencies, "blk.{i}.attn_qkv"}
+        assert left <= {"rope_freqs", "blk.{i}.attn_rot_embd"}
     known = {
         value
-        for place in (gguf.Keys.LLM, gguf.Keys.Attention, gguf.Keys.Rope)
+        for place in (gguf.Keys.LLM, gguf.Keys.Attention, gguf.Keys.Rope, gguf.Keys.SSM)
         for value in vars(place).values()
         if isinstance(value, str)
     }
     ours = {*_KEYS, *_SCALING, *_SILENT} - {_OLD_LINEAR}  # which the package has forgotten
     for spelling in spellings:
         ours |= {*spelling.keys, *spelling.optional}
-    assert {f"{{arch}}.{key}" for key in ours} - known == set()
+    newer = "{arch}.attention.recurrent_layers"  # than the package's 0.19
+    assert {f"{{arch}}.{key}" for key in ours} - known <= {newer}
+
+
+def stem(name: str) -> str:
+    """A tensor's name as the package has it."""
+    return name.format(i="{bid}").removesuffix(".weight").removesuffix(".bias")
 
 
 def test_a_llamas_fields() -> None:
@@ -158,7 +183,7 @@ def test_which_pairs_turn_together(architecture: str, style: str) -> None:
         assert config.local_rotary.style == style
 
 
-@pytest.mark.parametrize("architecture", ["glm4moe", "qwen3next"])
+@pytest.mark.parametrize("architecture", ["glm4moe", "qwen3nextvl"])
 def test_architectures_that_are_not_read(architecture: str) -> None:
     fields = metadata(architecture, expert_count=8, expert_used_count=2)
     message = f"architecture: expected one of .* with experts, got '{architecture}'"
@@ -220,6 +245,35 @@ def test_a_deepseeks_yarn_sharpens_the_scores() -> None:
     sharpened = 24**-0.5 * (0.1 * 0.707 * math.log(40.0) + 1) ** 2
     # Of 0.707, not of the float32 beside it, which is off by 2e-8.
     assert config.query_scale == pytest.approx(sharpened, rel=1e-12)
+
+
+def test_a_qwen3_next_is_read_as_its_weights_were_written() -> None:
+    config = parse(delta())
+    assert config.family == "qwen3_next"
+    assert config.delta == Delta(key_heads=3, value_heads=6, key=10, value=7, kernel=4)
+    assert config.experts == Experts(12, 3, 26, True, shared=30, shared_expert_gate=True)
+    assert config.norm_offset == 0.0  # the converter has added the 1
+    assert config.attention_gate
+    assert config.rotary == Rotary(1e4, "half", part=0.25)
+    assert (config.num_heads, config.head_dim, config.rotary_dim) == (8, 16, 4)
+    # llama.cpp's reader, too, takes every fourth layer where nothing is said.
+    assert [layer.delta for layer in config.layers] == [True, True, True, False] * 3
+    assert all(layer.experts for layer in config.layers)
+    other = parse(delta(full_attention_interval=2))
+    assert [layer.delta for layer in other.layers] == [True, False] * 6
+    kinds = np.array([False, True] * 5 + [True, False])
+    named = parse(delta(full_attention_interval=2, attention__recurrent_layers=kinds))
+    assert [layer.delta for layer in named.layers] == kinds.tolist()
+    ahead = parse(delta(nextn_predict_layers=2, attention__recurrent_layers=kinds))
+    assert [layer.delta for layer in ahead.layers] == kinds.tolist()[:10]
+    assert parse(delta(nextn_predict_layers=0)) == config
+
+
+@pytest.mark.parametrize(("head", "turned"), [(98, 2), (98, 96), (14, 4), (256, 64)])
+def test_the_part_of_a_head_that_turns_is_a_number_of_its_numbers(head: int, turned: int) -> None:
+    """As a fraction, 2 of 98 times 98 is less than 2."""
+    sizes = {"attention.key_length": head, "attention.value_length": head}
+    assert parse(delta(**sizes, rope__dimension_count=turned)).rotary_dim == turned
 
 
 def test_gemma_is_read_as_its_weights_were_written() -> None:
@@ -296,6 +350,24 @@ def test_stretches_of_the_rotary() -> None:
             latent(expert_gating_func=1, expert_weights_norm=True),
             "expert_weights_norm: expected false, got True; weights of this family",
         ),
+        *(
+            (delta(**{key: None}), f"qwen3next.{key}: expected this field in a file with experts")
+            for key in ("ssm.group_count", "rope.dimension_count", "attention.key_length")
+        ),
+        (delta(ssm__inner_size=40), "ssm.inner_size: expected a multiple of 6, the number of value"),
+        (delta(ssm__time_step_rank=7, ssm__inner_size=42), "delta: expected a multiple of 3 value"),
+        (delta(ssm__conv_kernel=65), "delta: expected a kernel of 1 to 64 tokens, got 65"),
+        (delta(ssm__state_size="x"), "qwen3next.ssm.state_size: expected an integer"),
+        (delta(rope__dimension_count=18), "rope.dimension_count: expected at most 16, the width"),
+        (delta(rope__dimension_count=3), "expected an even part of a head of 16 numbers"),
+        (delta(attention__value_length=8), "value_length: expected 16, the width of a head's"),
+        (delta(nextn_predict_layers=12), "nextn_predict_layers: expected fewer than all 12 blocks"),
+        *(
+            (delta(attention__recurrent_layers=kinds), "recurrent_layers: expected a list of 12 of")
+            for kinds in (True, np.array([True] * 11), np.array([1] * 12), ["x"] * 12)
+        ),
+        (delta(expert_weights_scale=2.5), "expert_weights_scale: this field of the metadata is not"),
+        (delta(expert_count=None), "general.architecture: expected one of .*, got 'qwen3next'"),
         (metadata(expert_count=8), "llama.expert_used_count: expected this field in a file with"),
         (metadata(expert_count=8, expert_used_count=9), "experts: expected 1 to 8 chosen"),
         (metadata(expert_gating_func=2), "llama.expert_gating_func: this field of the metadata is"),

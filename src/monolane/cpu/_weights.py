@@ -84,7 +84,7 @@ def hand_over(weights: Weights, config: ModelConfig, arithmetic: Arithmetic) -> 
 def _taps(config: ModelConfig, conv: Array) -> Array:
     """Order a convolution's weights [1, channels, 1, C] as the core reads them: [C, G, channels].
 
-    The channels of a key head lie together there; files have them kind by kind.
+    The channels of a key head lie together there; files have them as DELTA_QKV has its rows.
     """
     delta = config.delta
     assert delta is not None

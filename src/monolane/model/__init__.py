@@ -40,7 +40,7 @@ from monolane.model._lanes import LaneCut, find_lanes, in_lanes, lane_cut
 from monolane.model._latent import Latent
 from monolane.model._quantization import Quantization
 from monolane.model._quantize import MatrixError, QuantizeReport, quantize_folder, repack_folder
-from monolane.model._quantized import Blocks, Quantized, quantize_matrix
+from monolane.model._quantized import Blocks, Matrix, Quantized, quantize_matrix
 from monolane.model._reduce import NEVER, NOW, Reduce
 from monolane.model._rotary import (
     LinearScaling,
@@ -64,7 +64,7 @@ from monolane.model._tensors import (
     layer_roles,
 )
 from monolane.model._unpack import write_unpacked
-from monolane.model._weights import Matrix, Weights, matrix_formats
+from monolane.model._weights import Weights, matrix_formats
 from monolane.model.families import parse_config, render_config, tensor_specs
 
 __all__ = [

@@ -225,7 +225,7 @@ class ModelConfig:
         delta = self.delta
         if delta is None:
             return 0
-        matrices = (delta.rows + 2 * delta.value_heads + delta.columns) * self.hidden_size
+        matrices = (delta.mixed + delta.columns) * self.hidden_size
         return matrices + delta.channels * delta.kernel + 2 * delta.value_heads + delta.value
 
     @property

@@ -2,8 +2,9 @@
 
 With x the normed stream of a token, of G key heads each with U / G value heads:
 
-    q, k, v, z = delta_in(x)       # [G, d_k], [G, d_k], [U, d_v], [U, d_v]; rows go by key heads
-    b, a = delta_gates(x)          # [U], [U]; by key heads, too
+    q, k, v = delta_qkv(x)         # [G, d_k], [G, d_k], [U, d_v]: the channels
+    z = delta_z(x)                 # [U, d_v]
+    b, a = delta_gates(x)          # [U], [U]; rows go by key heads
     q, k, v = silu(each channel's sum over its last C numbers, this token's the last, times conv)
     q, k = q / |q| / sqrt(d_k), k / |k|     # |x| = sqrt(sum of x^2 + 1e-6)
     of each value head, with the state S [d_k, d_v] and q, k of its key head:
@@ -66,15 +67,22 @@ class Delta:
         """Numbers of a token that are summed over tokens: of all queries, keys and values."""
         return 2 * self.key_heads * self.key + self.columns
 
-    @property
-    def rows(self) -> int:
-        """Rows of the matrix that makes them, and the gates of the outputs."""
-        return self.channels + self.columns
+    def channels_of(self, head: int) -> tuple[slice, slice, slice]:
+        """Return where q, k and the v of a key head are among all channels."""
+        queries, values = self.key_heads * self.key, self.each * self.value
+        places = ((0, self.key), (queries, self.key), (2 * queries, values))
+        q, k, v = (slice(at + head * size, at + (head + 1) * size) for at, size in places)
+        return q, k, v
 
     @property
     def columns(self) -> int:
-        """Numbers of a token that the layer's last matrix reads."""
+        """Numbers of a token that the layer's last matrix reads; as many are in z."""
         return self.value_heads * self.value
+
+    @property
+    def mixed(self) -> int:
+        """Numbers of a token that are made of the stream: channels, z, b and a."""
+        return self.channels + self.columns + 2 * self.value_heads
 
     @property
     def state(self) -> int:

@@ -81,6 +81,10 @@ class Blocks:
         return found.reshape(self.shape)
 
 
+# However it is stored: plain numbers, codes of ours, or blocks.
+Matrix = Array | Quantized | Blocks
+
+
 def quantize_matrix(matrix: Array, quantization: Quantization) -> Quantized:
     """Quantise a float matrix [.., K], K a multiple of 32.
 

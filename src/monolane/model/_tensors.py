@@ -54,16 +54,25 @@ class Role(StrEnum):
     KV_DOWN = "kv_down"  # [1, R + r, D]
     K_UP = "k_up"  # [H, R, n]: of each head the matrix that is applied to its query
     V_UP = "v_up"  # [H, v, R]
-    # Of a layer with a gated delta rule, see _delta.py. Rows go by key heads.
-    DELTA_IN = "delta_in"  # [1, 2*G*d_k + 2*U*d_v, D]: of each key head q, k, its v, its z
+    # Of a layer with a gated delta rule, see _delta.py.
+    DELTA_QKV = "delta_qkv"  # [1, channels, D]: of all q, of all k, of all v
+    DELTA_Z = "delta_z"  # [1, U*d_v, D]
     DELTA_GATES = "delta_gates"  # [1, 2*U, D]: of each key head b of its value heads, then a
     DELTA_CONV = "delta_conv"  # [1, channels, 1, C]: of all q, of all k, of all v
     DELTA_DECAY = "delta_decay"  # [1, U]
     DELTA_STEP = "delta_step"  # [1, U]
     DELTA_NORM = "delta_norm"  # [1, d_v]; no offset is added to it
     DELTA_OUT = "delta_out"  # [1, D, U*d_v]
-    # In files alone: of each head the n rows of what K_UP is turned, then those of V_UP.
-    KV_UP = "kv_up"  # [1, H*(n + v), R]
+    # In files alone, see JOINED.
+    KV_UP = "kv_up"  # [1, H*(n + v), R]: of each head the rows of K_UP, not turned, then of V_UP
+    DELTA_IN = "delta_in"  # [1, channels + U*d_v, D]: of each key head q, k, its v, its z
+
+
+# Tensors of files that hold the rows of several roles, in an order of their own.
+JOINED = {
+    Role.KV_UP: (Role.K_UP, Role.V_UP),
+    Role.DELTA_IN: (Role.DELTA_QKV, Role.DELTA_Z),
+}
 
 
 # Of these a layer has one for each expert.
@@ -71,8 +80,8 @@ EXPERT_ROLES = (Role.EXPERT_GATE, Role.EXPERT_UP, Role.EXPERT_DOWN)
 
 # What a layer with a gated delta rule has in place of attention's, in the order of their use.
 _DELTA_ROLES = (
-    *(Role.DELTA_IN, Role.DELTA_GATES, Role.DELTA_CONV, Role.DELTA_DECAY, Role.DELTA_STEP),
-    *(Role.DELTA_NORM, Role.DELTA_OUT),
+    *(Role.DELTA_QKV, Role.DELTA_Z, Role.DELTA_GATES, Role.DELTA_CONV, Role.DELTA_DECAY),
+    *(Role.DELTA_STEP, Role.DELTA_NORM, Role.DELTA_OUT),
 )
 
 # Vectors beside the norms' scales, whatever their shape: few numbers, read as float32.
@@ -107,7 +116,7 @@ MATRICES = frozenset(
     (
         *(Role.Q, Role.K, Role.V, Role.O, Role.Q_DOWN, Role.KV_DOWN),
         *(Role.GATE, Role.UP, Role.DOWN, Role.SHARED_GATE, Role.SHARED_UP, Role.SHARED_DOWN),
-        *(Role.HEAD, Role.DELTA_IN, Role.DELTA_OUT, *EXPERT_ROLES),
+        *(Role.HEAD, Role.DELTA_IN, Role.DELTA_QKV, Role.DELTA_Z, Role.DELTA_OUT, *EXPERT_ROLES),
     )
 )
 
@@ -215,7 +224,9 @@ def _latent_shapes(config: ModelConfig, latent: Latent) -> dict[Role, tuple[int,
 
 def _delta_shapes(config: ModelConfig, delta: Delta) -> dict[Role, tuple[int, ...]]:
     return {
-        Role.DELTA_IN: (1, delta.rows, config.hidden_size),
+        Role.DELTA_QKV: (1, delta.channels, config.hidden_size),
+        Role.DELTA_Z: (1, delta.columns, config.hidden_size),
+        Role.DELTA_IN: (1, delta.channels + delta.columns, config.hidden_size),
         Role.DELTA_GATES: (1, 2 * delta.value_heads, config.hidden_size),
         Role.DELTA_CONV: (1, delta.channels, 1, delta.kernel),
         Role.DELTA_DECAY: (1, delta.value_heads),
@@ -303,7 +314,7 @@ def list_specs(
 
     ``{i}`` in a name stands for the layer, ``{e}`` for the expert; without it all experts of a
     layer are one tensor, [E, ...]. Two roles of a layer with one name are in one tensor, whose rows
-    are theirs in turn; where ``names`` has KV_UP, that is in the place of K_UP and V_UP. Files have
+    are theirs in turn; where ``names`` has one of ``JOINED``, that is in its roles' place. Files have
     no axis for the lanes in the tensors of ``shared``, nor in the embedding; they have the columns
     before the rows in those of ``columns_first``.
     """
@@ -337,10 +348,11 @@ def list_specs(
 
 def _file_roles(config: ModelConfig, layer: int, names: Mapping[Role, str]) -> list[Role]:
     """Return the roles of a layer's tensors as files have them."""
-    roles = layer_roles(config, layer)
-    if Role.KV_UP not in names:
-        return list(roles)
-    return [Role.KV_UP if role is Role.K_UP else role for role in roles if role is not Role.V_UP]
+    roles = list(layer_roles(config, layer))
+    for joined, (first, *others) in JOINED.items():
+        if joined in names:
+            roles = [joined if role is first else role for role in roles if role not in others]
+    return roles
 
 
 def _add(specs: list[TensorSpec], spec: TensorSpec) -> None:

@@ -16,11 +16,12 @@ import numpy as np
 from monolane.model._checkpoint import write_checkpoint
 from monolane.model._config import ModelConfig, WeightDtype
 from monolane.model._gguf_model import GgufModel
-from monolane.model._quantized import Blocks
+from monolane.model._joined import join_rows
+from monolane.model._quantized import Blocks, Matrix
 from monolane.model._rounding import rounded
 from monolane.model._safetensors import Array, PendingTensor
-from monolane.model._tensors import EXPERT_ROLES, NORMS, Role, TensorSpec
-from monolane.model._weights import Matrix, Weights
+from monolane.model._tensors import EXPERT_ROLES, JOINED, NORMS, Role, TensorSpec
+from monolane.model._weights import Weights
 from monolane.model.families import as_published, render_config, tensor_specs
 
 _TURNED = (Role.Q, Role.K, Role.Q_BIAS, Role.K_BIAS)  # whose rows are those of rotary pairs
@@ -52,14 +53,16 @@ def _pending(
     weights: Weights, published: ModelConfig, spec: TensorSpec, dtype: WeightDtype | None
 ) -> PendingTensor:
     roles = [spec.role] if spec.also is None else [spec.role, spec.also]
-    if spec.role is Role.KV_UP:
-        roles = [Role.K_UP, Role.V_UP]
-    found = [_find(weights, spec, role) for role in roles]
+    found = [_find(weights, spec, role) for role in JOINED.get(spec.role, roles)]
     stored = np.result_type(*(_dtype(each[0]) for each in found))
     target = stored if dtype is None else np.dtype(dtype)
 
     def values() -> Array:
-        array = _joined(spec, [[_plain(matrix) for matrix in each] for each in found])
+        plain = [[_plain(matrix) for matrix in each] for each in found]
+        if spec.role in JOINED:
+            array = join_rows(published, spec.role, *(matrix for (matrix,) in plain))
+        else:
+            array = _joined(spec, plain)
         return array if dtype is None else rounded(spec.name, array, dtype)
 
     return PendingTensor(
@@ -88,9 +91,6 @@ def _plain(matrix: Matrix) -> Array:
 
 def _joined(spec: TensorSpec, each: list[list[Array]]) -> Array:
     """Return a tensor of the matrices of each of its roles, as ``TensorSpec`` says."""
-    if spec.role is Role.KV_UP:
-        (k_up,), (v_up,) = each  # [H, R, n], [H, v, R]
-        return np.concatenate([k_up.swapaxes(1, 2), v_up], axis=1)
     if spec.also is None and len(each[0]) == 1:
         return each[0][0]
     of_roles = [np.stack([matrix[0] for matrix in own]) for own in each]  # [E, R, K], [1, E, R]

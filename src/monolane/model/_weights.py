@@ -1,9 +1,11 @@
 """The weights of a model in the shape that executors read, lanes first, and still in the files.
 
-But for matrices that another tool quantised: those are brought into our order, in memory.
+But for matrices that another tool quantised, and for rows that files have in an order of their own
+(_joined.py): those are brought into our order, in memory.
 """
 
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,11 +17,21 @@ from monolane.model._checkpoint import Checkpoint
 from monolane.model._config import ModelConfig
 from monolane.model._formats import STORED, find_format
 from monolane.model._gguf_model import GgufModel, is_gguf
+from monolane.model._joined import part_rows
 from monolane.model._mxfp4 import Mxfp4Experts
-from monolane.model._quantized import Blocks, Quantized
+from monolane.model._quantized import Blocks, Matrix, Quantized
 from monolane.model._repack import PackedMatrix
 from monolane.model._safetensors import DTYPE_NAMES, DTYPES, Array
-from monolane.model._tensors import EXPERT_ROLES, MATRICES, Part, Role, TensorSpec, lane_shape
+from monolane.model._tensors import (
+    EXPERT_ROLES,
+    JOINED,
+    KEPT_FLOATS,
+    MATRICES,
+    Part,
+    Role,
+    TensorSpec,
+    lane_shape,
+)
 from monolane.model.families import (
     find_family,
     gguf_specs,
@@ -36,9 +48,8 @@ CODE_DTYPES = {8: ("I8",), 4: ("U8",)}  # by bits
 SCALE_DTYPES = ("F16",)
 
 
-Matrix = Array | Quantized | Blocks
-# What may lie in blocks in a GGUF file.
-_IN_BLOCKS = MATRICES | {Role.EMBEDDING, Role.K_UP, Role.V_UP, Role.KV_UP}
+# What may lie in blocks in a GGUF file. DELTA_GATES stays float, so it is widened.
+_IN_BLOCKS = MATRICES | {Role.EMBEDDING, Role.K_UP, Role.V_UP, Role.KV_UP, Role.DELTA_GATES}
 # What another tool quantised, by the name of the tensor of floats in whose place it is.
 Packed = Mapping[str, PackedMatrix | Mxfp4Experts]
 
@@ -83,7 +94,9 @@ class Weights:
         for matrix in packed.values():
             spec = matrix.spec
             if isinstance(matrix, PackedMatrix):
-                found.put(spec.role, spec.layer, spec.expert, _repacked(config, matrix))
+                for role, own in part_rows(config, spec.role, matrix.read()):
+                    shape = lane_shape(config, role)
+                    found.put(role, spec.layer, spec.expert, _shaped(own, shape))
                 continue
             for role, expert, blocks in matrix.read():
                 found.put(role, spec.layer, expert, _shaped(blocks, lane_shape(config, role)))
@@ -108,23 +121,21 @@ class Weights:
         """
         config = model.config
         specs = gguf_specs(config, model)
-        _check_gguf_names(model, {spec.name for spec in specs}, gguf_unread(config))
+        unread = gguf_unread(config, model.metadata, model)
+        _check_gguf_names(model, {spec.name for spec in specs}, unread)
         gathered = _Found(config)
         places = [(spec.role, spec) for spec in specs]
         if config.tie_embeddings:
             embedding = next(spec for spec in specs if spec.role is Role.EMBEDDING)
             places.append((Role.HEAD, embedding))
         for role, spec in places:
-            found, shape = _checked_gguf(model, spec), lane_shape(config, role)
-            if role is Role.KV_UP:
-                for up, heads in _ups(config, found):
-                    gathered.put(up, spec.layer, None, heads)
+            found = _read_gguf(model, spec)
+            if role in EXPERT_ROLES:
+                for own, expert, matrix in _each_expert(spec, found):
+                    gathered.put(own, spec.layer, expert, _shaped(matrix, lane_shape(config, own)))
                 continue
-            if role not in EXPERT_ROLES:
-                gathered.put(role, spec.layer, None, _shaped(found, shape))
-                continue
-            for own, expert, matrix in _each_expert(spec, found):
-                gathered.put(own, spec.layer, expert, _shaped(matrix, lane_shape(config, own)))
+            for own, rows in part_rows(config, role, found):
+                gathered.put(own, spec.layer, None, _shaped(rows, lane_shape(config, own)))
         return gathered.weights(model.path)
 
     def coded(self) -> Iterator[tuple[tuple[Role, int | None], Quantized | Blocks]]:
@@ -193,10 +204,13 @@ def _kind(matrix: Matrix) -> str:
     return f"int{matrix.bits}" if isinstance(matrix, Quantized) else str(matrix.dtype)
 
 
-def _shaped(matrix: "Array | Blocks", shape: tuple[int, ...]) -> "Array | Blocks":
+def _shaped(matrix: Matrix, shape: tuple[int, ...]) -> Matrix:
+    if isinstance(matrix, np.ndarray):
+        return matrix.reshape(shape)
+    outer = (*shape[:-1], -1)
     if isinstance(matrix, Blocks):
-        return replace(matrix, data=matrix.data.reshape(*shape[:-1], -1))
-    return matrix.reshape(shape)
+        return replace(matrix, data=matrix.data.reshape(outer))
+    return replace(matrix, codes=matrix.codes.reshape(outer), scales=matrix.scales.reshape(outer))
 
 
 def matrix_formats(
@@ -215,7 +229,7 @@ def matrix_formats(
         if spec.part is not Part.WHOLE or spec.name in packed
         else STORED[checkpoint[spec.name].dtype].name
         for spec in tensor_specs(config)
-        for role in (spec.role, spec.also)
+        for role in (*JOINED.get(spec.role, (spec.role,)), spec.also)
         if role in MATRICES
     }
     if config.tie_embeddings:
@@ -279,9 +293,13 @@ def view_arrays(
 def _placed(
     config: ModelConfig, spec: TensorSpec, array: Array
 ) -> Iterator[tuple[Role, int | None, Array]]:
-    """Yield what a tensor holds, as executors read it: role, expert and array, without a copy."""
-    if spec.role is Role.KV_UP:
-        yield from ((role, None, own) for role, own in _array_ups(config, array))
+    """Yield what a tensor holds, as executors read it: role, expert and array.
+
+    No row is copied, but for those that ``part_rows`` says.
+    """
+    if spec.role in JOINED:
+        parts = part_rows(config, spec.role, array)
+        yield from ((role, None, own) for role, own in parts if isinstance(own, np.ndarray))
         return
     if spec.columns_first:
         array = array.swapaxes(-1, -2)
@@ -298,23 +316,6 @@ def _placed(
             yield from ((role, e, own[e].reshape(shape)) for e in range(len(own)))
 
 
-def _array_ups(config: ModelConfig, array: Array) -> tuple[tuple[Role, Array], ...]:
-    """Return K_UP and V_UP of what files hold joined, without a copy."""
-    assert config.latent is not None
-    heads = array.reshape(config.num_heads, -1, array.shape[-1])
-    plain = config.latent.plain
-    return (Role.K_UP, heads[:, :plain].swapaxes(1, 2)), (Role.V_UP, heads[:, plain:])
-
-
-def _ups(config: ModelConfig, joined: "Array | Blocks") -> tuple[tuple[Role, Matrix], ...]:
-    """Return K_UP and V_UP; K_UP of blocks is widened, since it is turned across them."""
-    if not isinstance(joined, Blocks):
-        return _array_ups(config, joined)
-    parts = dict(_array_ups(config, joined.data))
-    k_up = replace(joined, data=parts[Role.K_UP].swapaxes(1, 2)).widened().swapaxes(1, 2)
-    return (Role.K_UP, k_up), (Role.V_UP, replace(joined, data=parts[Role.V_UP]))
-
-
 def _each_expert(
     spec: TensorSpec, found: "Array | Blocks"
 ) -> Iterator[tuple[Role, int, "Array | Blocks"]]:
@@ -328,13 +329,6 @@ def _each_expert(
                 yield role, expert, replace(found, data=found.data[expert, rows])
             else:
                 yield role, expert, found[expert, rows]
-
-
-def _repacked(config: ModelConfig, matrix: PackedMatrix) -> Quantized:
-    spec, found = matrix.spec, matrix.read()
-    codes = found.codes.reshape(lane_shape(config, spec.role, Part.CODES))
-    scales = found.scales.reshape(lane_shape(config, spec.role, Part.SCALES))
-    return Quantized(found.bits, codes, scales)
 
 
 def _check_names(
@@ -412,6 +406,24 @@ def _check_gguf_names(model: GgufModel, expected: set[str], unread: frozenset[st
         )
 
 
+def _read_gguf(model: GgufModel, spec: TensorSpec) -> "Array | Blocks":
+    """Return a tensor, checked, as executors read it but for its shape."""
+    found = _checked_gguf(model, spec)
+    if isinstance(found, Blocks):
+        return found.widened() if spec.role in KEPT_FLOATS else found
+    if spec.role is not Role.DELTA_DECAY:
+        return found
+    # The converter writes -exp of it. Its logarithm is rounded once, to float32.
+    rates = -found.astype(np.float64)
+    if wrong := [rate for rate in rates.ravel().tolist() if not 0 < rate < math.inf]:
+        raise CheckpointError(
+            f"{model.file_of(spec.name)}: tensor {spec.name!r}: expected numbers below zero, "
+            f"-exp(A_log) as llama.cpp's converter writes it, got {-wrong[0]:.9g}; take a file of "
+            "that converter, or the model's folder"
+        )
+    return np.log(rates).astype(np.float32)
+
+
 def _checked_gguf(model: GgufModel, spec: TensorSpec) -> "Array | Blocks":
     found = model[spec.name]
     at = f"{model.file_of(spec.name)}: tensor {spec.name!r}"
@@ -422,9 +434,11 @@ def _checked_gguf(model: GgufModel, spec: TensorSpec) -> "Array | Blocks":
     # As a matrix of one row, or without its axis: llama.cpp's converters of several ages.
     if spec.role is Role.SHARED_EXPERT_GATE:
         shapes.append((1, *spec.shape))
+    if spec.role is Role.DELTA_CONV:  # without the axis in the middle, which has one place
+        shapes = [(spec.shape[0], spec.shape[2])]
     if found.shape not in shapes:
         raise CheckpointError(
-            f"{at}: expected shape {list(spec.shape)} from the metadata, got {list(found.shape)}"
+            f"{at}: expected shape {list(shapes[0])} from the metadata, got {list(found.shape)}"
         )
     if isinstance(found, Blocks) and spec.role not in _IN_BLOCKS:
         raise CheckpointError(

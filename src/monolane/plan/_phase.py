@@ -32,7 +32,7 @@ class PhaseKind(IntEnum):
     EXPAND = 14  # norms, rotary, append; queries: product, rotary, each head's product with K_UP
     VALUES = 15  # merge the partials, each head's product with V_UP
     # Where a layer has a gated delta rule, in place of all from QKV to OUT:
-    DELTA_IN = 16  # update, norm, two products
+    DELTA_IN = 16  # update, norm, three products
     DELTA = 17  # of own key heads: sums over tokens, the steps of their states, norm, gate
     DELTA_OUT = 18  # product
 
@@ -55,7 +55,7 @@ class Buffer(IntEnum):
     LATENTS = 11  # [1, T, Q + R + r]: products of Q_DOWN, if there is one, then of KV_DOWN
     HEADS = 12  # [1, T, H*v]: what OUT reads where attention is latent, and DELTA_OUT
     QUERY_GATE = 13  # [L, T, H/L*h]: what OUT multiplies by, before its sigmoid
-    MIXED = 14  # [1, T, rows of DELTA_IN + 2U]: products of DELTA_IN, then of DELTA_GATES
+    MIXED = 14  # [1, T, channels + U*d_v + 2U]: products of DELTA_QKV, DELTA_Z and DELTA_GATES
     # [N, G, numbers]: states of a key head's value heads, and the last inputs of their channels; a
     # slot is a layer
     STATE = 15

@@ -88,7 +88,7 @@ class Plan:
         unnormed = (heads + kv_heads) * key if c.qk_norm is QkNorm.ALL else 0
         latents = 0 if c.latent is None else (c.latent.query_rank or 0) + c.latent.cached
         delta = c.delta
-        mixed = 0 if delta is None else delta.rows + 2 * delta.value_heads
+        mixed = 0 if delta is None else delta.mixed
         made = delta.columns if delta is not None else 0 if c.latent is None else c.out_columns
         kept = 0 if delta is None else delta.state + (delta.kernel - 1) * delta.channels
         units = 1 if delta is None else delta.key_heads

@@ -11,7 +11,7 @@ from monolane.reference._choose import (
     log_probabilities,
     mask_bits,
 )
-from monolane.reference._delta import convolve, part_gates, part_heads, step_states
+from monolane.reference._delta import convolve, part_gates, step_states
 from monolane.reference._executor import ReferenceExecutor
 from monolane.reference._experts import choose_experts
 from monolane.reference._model import ReferenceModel
@@ -50,7 +50,6 @@ __all__ = [
     "log_probabilities",
     "mask_bits",
     "part_gates",
-    "part_heads",
     "penalised",
     "philox",
     "reduce",

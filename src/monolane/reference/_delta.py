@@ -13,16 +13,6 @@ from monolane.reference._operations import Floats, sigmoid, silu
 _EPS = np.float32(1e-6)
 
 
-def part_heads(mixed_TX: Floats, delta: Delta) -> tuple[Floats, Floats]:
-    """Part what DELTA_IN made, whose rows go by key heads: the channels [T, c], z [T, U, v]."""
-    width, each = len(mixed_TX), delta.each * delta.value
-    by_head = mixed_TX.reshape(width, delta.key_heads, -1)
-    ends = np.cumsum((delta.key, delta.key, each))
-    q, k, v, z = np.split(by_head, ends, axis=-1)
-    channels_Tc = np.concatenate([x.reshape(width, -1) for x in (q, k, v)], axis=-1)
-    return channels_Tc, z.reshape(width, delta.value_heads, delta.value)
-
-
 def part_gates(gates_TX: Floats, delta: Delta) -> tuple[Floats, Floats]:
     """Part what DELTA_GATES made: b and a, each [T, U]."""
     by_head = gates_TX.reshape(len(gates_TX), delta.key_heads, 2, delta.each)

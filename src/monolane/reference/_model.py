@@ -11,7 +11,7 @@ import numpy.typing as npt
 from monolane.errors import RequestError
 from monolane.model import COMMON_FEATURES, Head, LayerConfig, LayerRotary, QkNorm, Role, Weights
 from monolane.reference._cache import Cache
-from monolane.reference._delta import convolve, part_gates, part_heads, step_states
+from monolane.reference._delta import convolve, part_gates, step_states
 from monolane.reference._experts import choose_experts
 from monolane.reference._operations import (
     GATES,
@@ -139,7 +139,7 @@ class ReferenceModel:
         """Take the steps of model/_delta.py, one token after the other."""
         delta = self.config.delta
         assert delta is not None
-        new_Tc, z_TUv = part_heads(linear(x_1TD, layer[Role.DELTA_IN])[0], delta)
+        new_Tc, z_TX = (linear(x_1TD, layer[role])[0] for role in (Role.DELTA_QKV, Role.DELTA_Z))
         b_TU, a_TU = part_gates(linear(x_1TD, layer[Role.DELTA_GATES])[0], delta)
         state_Ukv, before_Xc = cache.state(i)
         inputs_Xc = np.concatenate([before_Xc, new_Tc])
@@ -148,7 +148,7 @@ class ReferenceModel:
         said_TUv, state_Ukv = step_states(channels_Tc, *gates, state_Ukv, delta)
         cache.set_state(i, state_Ukv, inputs_Xc)
         normed_TUv = rms_norm(said_TUv, layer[Role.DELTA_NORM], self.config.norm_eps)
-        heads_1TX = (normed_TUv * silu(z_TUv)).reshape(1, len(new_Tc), -1)
+        heads_1TX = normed_TUv.reshape(1, *z_TX.shape) * silu(z_TX)
         return linear(heads_1TX, layer[Role.DELTA_OUT])
 
     def _latent_attention(self, i: int, layer: Layer, x_1TD: Floats, cache: Cache) -> Floats:

@@ -4,7 +4,7 @@ To add a family: a file that states a ``Family``, and its name in ``FAMILIES``. 
 arithmetic that no other has, that is a field of ``ModelConfig``, which executors read.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ from monolane.errors import ConfigError, ModelNotFoundError
 from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields, read_json_object
 from monolane.model._quantization import parse_quantization, render_quantization
-from monolane.model._tensors import Role, TensorSpec, list_specs, quantized_specs
+from monolane.model._tensors import JOINED, Role, TensorSpec, list_specs, quantized_specs
 from monolane.model.families._family import Family
 from monolane.model.families._gguf import (
+    AHEAD,
     FUSED_EXPERTS,
     GGUF_NAMES,
     ROPE_DIVISORS,
@@ -138,30 +139,47 @@ def _by_gating(families: list[Family], metadata: Mapping[str, Any], source: str)
 def gguf_specs(config: ModelConfig, stored: Container[str]) -> tuple[TensorSpec, ...]:
     """Return every tensor of a GGUF file of this config that is read.
 
-    ``stored`` are the names that are there: older files have KV_UP, joined as in folders, where
-    others have K_UP and V_UP; these are read where a file has both. Where one tensor has gate and
-    up of experts, its ``also`` is EXPERT_UP, whose rows are the second half of an expert's.
+    ``stored`` are the names that are there: older files have one of ``JOINED``, as in folders,
+    where others have the roles in it; these are read where a file has both. Where one tensor has
+    gate and up of experts, its ``also`` is EXPERT_UP, whose rows are the second half of an
+    expert's.
     """
     spelling = find_family(config).gguf
     assert spelling is not None
     names = {**GGUF_NAMES, **spelling.names(config)}
-    split, joined = (names[role].format(i=0) in stored for role in (Role.K_UP, Role.KV_UP))
-    if config.latent is None or split or not joined:
-        del names[Role.KV_UP]
+    for joined, (part, _) in JOINED.items():
+        layers = range(config.num_layers)
+        whole, parted = (
+            any(names[role].format(i=i) in stored for i in layers) for role in (joined, part)
+        )
+        if parted or not whole:
+            del names[joined]
     mixtures = (i for i, layer in enumerate(config.layers) if layer.experts)
     if any(FUSED_EXPERTS.format(i=i) in stored for i in mixtures):
         names[Role.EXPERT_GATE] = names[Role.EXPERT_UP] = FUSED_EXPERTS
     return list_specs(config, names, frozenset(Role) - {Role.K_UP, Role.V_UP})
 
 
-def gguf_unread(config: ModelConfig) -> frozenset[str]:
+def gguf_unread(
+    config: ModelConfig, metadata: Mapping[str, Any], stored: Iterable[str]
+) -> frozenset[str]:
     """Return the tensors that a GGUF file may hold besides those of ``gguf_specs``.
 
-    They say again what others say: divisors are in the config, and ik_llama.cpp writes KV_UP beside
-    K_UP and V_UP.
+    Some say again what others say: divisors are in the config, and ik_llama.cpp writes KV_UP beside
+    K_UP and V_UP. Others, of ``stored``, are of blocks that predict tokens further ahead.
     """
+    spelling = find_family(config).gguf
+    assert spelling is not None
     joined = range(0 if config.latent is None else config.num_layers)
-    return frozenset((ROPE_DIVISORS, *(GGUF_NAMES[Role.KV_UP].format(i=i) for i in joined)))
+    said = metadata.get(f"{spelling.architecture}.{AHEAD}", 0) if AHEAD in spelling.optional else 0
+    blocks = tuple(f"blk.{config.num_layers + i}." for i in range(int(said)))
+    return frozenset(
+        (
+            ROPE_DIVISORS,
+            *(GGUF_NAMES[Role.KV_UP].format(i=i) for i in joined),
+            *(name for name in stored if name.startswith(blocks)),
+        )
+    )
 
 
 def read_config(folder: Path) -> ModelConfig:

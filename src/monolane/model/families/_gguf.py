@@ -113,6 +113,15 @@ GGUF_NAMES = {
     Role.K_UP: "blk.{i}.attn_k_b.weight",
     Role.V_UP: "blk.{i}.attn_v_b.weight",
     Role.KV_UP: "blk.{i}.attn_kv_b.weight",
+    Role.DELTA_QKV: "blk.{i}.attn_qkv.weight",
+    Role.DELTA_Z: "blk.{i}.attn_gate.weight",
+    Role.DELTA_IN: "blk.{i}.ssm_in.weight",
+    Role.DELTA_GATES: "blk.{i}.ssm_ba.weight",
+    Role.DELTA_CONV: "blk.{i}.ssm_conv1d.weight",
+    Role.DELTA_DECAY: "blk.{i}.ssm_a",
+    Role.DELTA_STEP: "blk.{i}.ssm_dt.bias",
+    Role.DELTA_NORM: "blk.{i}.ssm_norm.weight",
+    Role.DELTA_OUT: "blk.{i}.ssm_out.weight",
     Role.FINAL_NORM: "output_norm.weight",
     Role.HEAD: "output.weight",
 }
@@ -120,6 +129,9 @@ GGUF_NAMES = {
 # rows of gate, then those of up.
 FUSED_EXPERTS = "blk.{i}.ffn_gate_up_exps.weight"
 ROPE_DIVISORS = "rope_freqs.weight"  # one for each pair of a head
+# How many of the last blocks predict tokens further ahead; an architecture that may have some has
+# this key in ``optional``. Their tensors are not read.
+AHEAD = "nextn_predict_layers"
 
 
 def gguf_fields(

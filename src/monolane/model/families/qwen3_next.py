@@ -4,11 +4,14 @@ A layer's kind is in ``layer_types``; without it every ``full_attention_interval
 counted from 1. Mixtures are as in Qwen3-MoE, each with an MLP that all tokens share, behind a gate.
 Norms have scales 1 + w, but for that of a gated delta rule's outputs. Of a head's numbers the first
 ``partial_rotary_factor`` are turned, a quarter where that is not said. Tensors "mtp.", which
-predict tokens further ahead, are not read.
+predict tokens further ahead, are not read; in GGUF files they are the last blocks.
 """
 
+import math
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from monolane.model._config import LayerConfig, ModelConfig
 from monolane.model._delta import Delta
@@ -17,6 +20,7 @@ from monolane.model._fields import Fields
 from monolane.model._reduce import NOW
 from monolane.model._tensors import Role
 from monolane.model.families._family import layer_count, render_common
+from monolane.model.families._gguf import AHEAD, GGUF_NAMES, GgufSpelling
 from monolane.model.families._rotary import FULL, read_rotary
 from monolane.model.families.llama import surplus
 from monolane.model.families.qwen2_moe import SHARED
@@ -123,6 +127,71 @@ def _render(config: ModelConfig) -> dict[str, Any]:
     return said | render_mixtures(config)
 
 
+def _gguf_given(fields: Fields) -> dict[str, Any]:
+    """Return what the file says in other words, and what it leaves to its readers.
+
+    As llama.cpp has it, the weights of the chosen experts add up to 1.
+    """
+    blocks, ahead = layer_count(fields), fields.size(AHEAD, 0)
+    if ahead >= blocks:
+        raise fields.fault(AHEAD, f"fewer than all {blocks} blocks")
+    heads, values = fields.size("linear_num_value_heads"), fields.size("ssm_inner_size")
+    if values % heads:
+        raise fields.fault("ssm_inner_size", f"a multiple of {heads}, the number of value heads")
+    head, turned = fields.size("head_dim"), fields.size("rope_dimension_count")
+    if turned > head:
+        raise fields.fault("rope_dimension_count", f"at most {head}, the width of a head's keys")
+    part = turned / head
+    if int(head * part) < turned:  # the fraction is rounded down
+        part = math.nextafter(part, 1.0)
+    given: dict[str, Any] = {
+        "num_hidden_layers": blocks - ahead,
+        "linear_value_head_dim": values // heads,
+        "partial_rotary_factor": part,
+        "norm_topk_prob": True,
+    }
+    if fields.has("recurrent_layers"):
+        kinds = [_LINEAR if x else FULL for x in _recurrent(fields, blocks)]
+        given["layer_types"] = kinds[: blocks - ahead]
+    return given
+
+
+def _recurrent(fields: Fields, blocks: int) -> list[bool]:
+    """Read of each block whether it has a state."""
+    said = fields.raw["recurrent_layers"]
+    if not isinstance(said, np.ndarray) or said.dtype != np.bool_ or len(said) != blocks:
+        raise fields.fault("recurrent_layers", f"a list of {blocks} of true or false")
+    found: list[bool] = said.tolist()
+    return found
+
+
+_GGUF = GgufSpelling(
+    architecture="qwen3next",
+    style="half",
+    keys={
+        "attention.key_length": "head_dim",
+        "rope.dimension_count": "rope_dimension_count",
+        "expert_count": "num_experts",
+        "expert_used_count": "num_experts_per_tok",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+        "ssm.conv_kernel": "linear_conv_kernel_dim",
+        "ssm.group_count": "linear_num_key_heads",
+        "ssm.time_step_rank": "linear_num_value_heads",
+        "ssm.state_size": "linear_key_head_dim",
+        "ssm.inner_size": "ssm_inner_size",
+    },
+    optional={
+        "attention.recurrent_layers": "recurrent_layers",
+        "full_attention_interval": "full_attention_interval",
+        AHEAD: AHEAD,
+    },
+    given=_gguf_given,
+    folded={"norm_offset": 0.0},
+    names=lambda config: {Role.MLP_NORM: GGUF_NAMES[Role.POST_ATTENTION_NORM]},
+    experts=True,
+)
+
 QWEN3_NEXT = replace(
     QWEN3_MOE,
     name="qwen3_next",
@@ -142,5 +211,5 @@ QWEN3_NEXT = replace(
     surplus=_surplus,
     render=_render,
     view=_view,
-    gguf=None,
+    gguf=_GGUF,
 )

@@ -17,9 +17,9 @@ from monolane.plan._phase import Buffer, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope, Share, split
 from monolane.plan._worker import Worker
-from monolane.reference import convolve, part_gates, part_heads, rms_norm, silu, step_states
+from monolane.reference import convolve, part_gates, rms_norm, silu, step_states
 
-_IN = (Role.DELTA_IN, Role.DELTA_GATES)
+_IN = (Role.DELTA_QKV, Role.DELTA_Z, Role.DELTA_GATES)
 
 
 def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
@@ -103,19 +103,19 @@ def _delta(worker: Worker, phase: Phase) -> None:
     for head in _key_heads(worker, phase):
         mine = delta.of_one_key_head()
         values = slice(head * delta.each, (head + 1) * delta.each)
-        columns = slice(head * mine.rows, (head + 1) * mine.rows)
-        new_Tc, z_TUv = part_heads(
-            worker.memory.read(Buffer.MIXED, (0, slice(width), columns)), mine
-        )
-        first = delta.rows + 2 * values.start
-        gates = slice(first, first + 2 * delta.each)
-        b_TU, a_TU = part_gates(worker.memory.read(Buffer.MIXED, (0, slice(width), gates)), mine)
+        channels = delta.channels_of(head)
+        new_Tc = np.concatenate([_mixed(worker, part) for part in channels], axis=-1)
+        made = slice(values.start * delta.value, values.stop * delta.value)
+        z_TUv = _mixed(worker, made, delta.channels).reshape(width, delta.each, delta.value)
+        gates = slice(2 * values.start, 2 * values.stop)
+        b_TU, a_TU = part_gates(_mixed(worker, gates, delta.channels + delta.columns), mine)
         if worker.position:
             kept = worker.memory.read(Buffer.STATE, (phase.layer, head))
         else:
             kept = np.zeros(worker.plan.shape(Buffer.STATE)[-1], np.float32)
         inputs_Xc = np.concatenate([kept[:before].reshape(-1, mine.channels), new_Tc])
-        channels_Tc = convolve(inputs_Xc, _conv_of(weights[Role.DELTA_CONV][0, :, 0], head, worker))
+        conv_cC = weights[Role.DELTA_CONV][0, :, 0]
+        channels_Tc = convolve(inputs_Xc, np.concatenate([conv_cC[part] for part in channels]))
         decay_U, step_U = (weights[role][0, values] for role in (Role.DELTA_DECAY, Role.DELTA_STEP))
         state_Ukv = kept[before:].reshape(delta.each, delta.key, delta.value)
         said_TUv, state_Ukv = step_states(channels_Tc, b_TU, a_TU, decay_U, step_U, state_Ukv, mine)
@@ -124,18 +124,14 @@ def _delta(worker: Worker, phase: Phase) -> None:
         region = (phase.layer, head)
         worker.memory.write(Buffer.STATE, region, (slice(None),), whole, worker.progress)
         normed_TUv = rms_norm(said_TUv, weights[Role.DELTA_NORM], worker.plan.config.norm_eps)
-        made = (normed_TUv * silu(z_TUv)).reshape(width, -1)
-        where = slice(values.start * delta.value, values.stop * delta.value)
-        worker.store(Buffer.HEADS, (0,), where, made)
+        gated = (normed_TUv * silu(z_TUv)).reshape(width, -1)
+        worker.store(Buffer.HEADS, (0,), made, gated)
 
 
-def _conv_of(conv_cC: Floats, head: int, worker: Worker) -> Floats:
-    """Return the rows of one key head's channels, which files have kind by kind."""
-    delta = worker.plan.config.delta
-    assert delta is not None
-    ends = np.cumsum((delta.key_heads * delta.key,) * 2)
-    kinds = np.split(conv_cC, ends)
-    return np.concatenate([np.split(each, delta.key_heads)[head] for each in kinds])
+def _mixed(worker: Worker, part: slice, first: int = 0) -> Floats:
+    """Return columns of what DELTA_IN made for the tokens of the pass, counted from ``first``."""
+    where = slice(first + part.start, first + part.stop)
+    return worker.memory.read(Buffer.MIXED, (0, slice(worker.width), where))
 
 
 def _out(worker: Worker, phase: Phase) -> None:
