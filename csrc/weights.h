@@ -51,12 +51,12 @@ struct LayerWeights {
   // Of latent attention, of one lane, in place of k and v; q is then [H*(n+r), Q], or D without Q.
   Weight q_down, kv_down;  // [Q, D], [R+r, D]
   Weight k_up, v_up;       // [H*R, n], [H*v, R]
-  // Of a gated delta rule, of one lane, in place of all of these: rows of all q, all k and all v, of
-  // z, of b and a by key heads.
+  // Of a gated delta rule, of one lane, in place of all of these: rows of all q, all k and all v,
+  // of z, of b and a by key heads.
   Weight delta_qkv, delta_z;      // [2G*d_k + U*d_v, D], [U*d_v, D]
   Weight delta_gates, delta_out;  // [2U, D], [D, U*d_v]
-  Weight gate, up;                          // [F, D]
-  Weight down;                              // [L*D, F/L]
+  Weight gate, up;                // [F, D]
+  Weight down;                    // [L*D, F/L]
   // Of a layer that is a mixture, in place of gate, up and down; of one lane.
   Weight router;                                            // [E, D]
   std::vector<Weight> expert_gate, expert_up, expert_down;  // of each expert [X, D], [X, D], [D, X]

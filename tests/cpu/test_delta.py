@@ -20,7 +20,6 @@ from monolane.model import (
     LayerConfig,
     ModelConfig,
     QkNorm,
-    Role,
     Rotary,
     Weights,
     in_lanes,

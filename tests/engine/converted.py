@@ -178,9 +178,7 @@ def split_ups(name: str, array: np.ndarray, config: Any) -> dict[str, np.ndarray
     return {f"{block}.attn_k_b.weight": keys, f"{block}.attn_v_b.weight": values}
 
 
-def delta_inputs(
-    name: str, array: np.ndarray, config: Any, whole: bool
-) -> dict[str, np.ndarray]:
+def delta_inputs(name: str, array: np.ndarray, config: Any, whole: bool) -> dict[str, np.ndarray]:
     """What q, k, v and z of a gated delta rule are made with: by kinds; earlier by key heads."""
     block = f"blk.{name.split('.')[2]}"
     if whole:

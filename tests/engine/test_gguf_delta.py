@@ -1,5 +1,5 @@
-"""GGUF files of Qwen3-Next: where rows of gated delta rules lie, in which blocks, and what such files
-may hold besides. That they are the model's is in test_gguf.py."""
+"""GGUF files of Qwen3-Next: where rows of gated delta rules lie, in which blocks, and what such
+files may hold besides. That their logits are the model's is in test_gguf.py."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -112,7 +112,9 @@ def test_rows_by_key_heads_and_by_kinds_are_the_same(
     weights = Weights.of_gguf(file)
     for role, name in ((Role.DELTA_QKV, "attn_qkv"), (Role.DELTA_Z, "attn_gate")):
         held = weights.quantized[role, 1] if kind else weights.layers[1][role]
-        both = [x.data if isinstance(x, Blocks) else x for x in (held, file[f"blk.1.{name}.weight"])]
+        both = [
+            x.data if isinstance(x, Blocks) else x for x in (held, file[f"blk.1.{name}.weight"])
+        ]
         assert np.shares_memory(*both)  # used where it lies
 
 
@@ -141,7 +143,11 @@ def test_blocks_that_predict_further_ahead_are_left_alone(
     ("name", "array", "message"),
     [
         ("ssm_a", np.log(np.full(9, 3.0, np.float32)), r"below zero, -exp\(A_log\) .*, got 1.0986"),
-        ("ssm_a", np.full(9, np.nan, np.float32), "'blk.1.ssm_a': expected numbers .*, got nan; take"),
+        (
+            "ssm_a",
+            np.full(9, np.nan, np.float32),
+            "'blk.1.ssm_a': expected numbers .*, got nan",
+        ),
         ("ssm_a", np.full(9, -np.inf, np.float32), "expected numbers below zero, .*, got -inf"),
         ("ssm_conv1d.weight", np.zeros((177, 1, 4), np.float32), r"shape \[177, 4\] from the met"),
         ("attn_qkv.weight", np.zeros((294, 64), np.float32), r"expected shape \[177, 64\]"),

@@ -354,7 +354,10 @@ def test_stretches_of_the_rotary() -> None:
             (delta(**{key: None}), f"qwen3next.{key}: expected this field in a file with experts")
             for key in ("ssm.group_count", "rope.dimension_count", "attention.key_length")
         ),
-        (delta(ssm__inner_size=40), "ssm.inner_size: expected a multiple of 6, the number of value"),
+        (
+            delta(ssm__inner_size=40),
+            "ssm.inner_size: expected a multiple of 6, the number of",
+        ),
         (delta(ssm__time_step_rank=7, ssm__inner_size=42), "delta: expected a multiple of 3 value"),
         (delta(ssm__conv_kernel=65), "delta: expected a kernel of 1 to 64 tokens, got 65"),
         (delta(ssm__state_size="x"), "qwen3next.ssm.state_size: expected an integer"),
@@ -366,7 +369,10 @@ def test_stretches_of_the_rotary() -> None:
             (delta(attention__recurrent_layers=kinds), "recurrent_layers: expected a list of 12 of")
             for kinds in (True, np.array([True] * 11), np.array([1] * 12), ["x"] * 12)
         ),
-        (delta(expert_weights_scale=2.5), "expert_weights_scale: this field of the metadata is not"),
+        (
+            delta(expert_weights_scale=2.5),
+            "expert_weights_scale: this field of the metadata is not",
+        ),
         (delta(expert_count=None), "general.architecture: expected one of .*, got 'qwen3next'"),
         (metadata(expert_count=8), "llama.expert_used_count: expected this field in a file with"),
         (metadata(expert_count=8, expert_used_count=9), "experts: expected 1 to 8 chosen"),

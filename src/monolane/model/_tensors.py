@@ -314,9 +314,9 @@ def list_specs(
 
     ``{i}`` in a name stands for the layer, ``{e}`` for the expert; without it all experts of a
     layer are one tensor, [E, ...]. Two roles of a layer with one name are in one tensor, whose rows
-    are theirs in turn; where ``names`` has one of ``JOINED``, that is in its roles' place. Files have
-    no axis for the lanes in the tensors of ``shared``, nor in the embedding; they have the columns
-    before the rows in those of ``columns_first``.
+    are theirs in turn; where ``names`` has one of ``JOINED``, that is in its roles' place. Files
+    have no axis for the lanes in the tensors of ``shared``, nor in the embedding; they have the
+    columns before the rows in those of ``columns_first``.
     """
     specs: list[TensorSpec] = []
     places: list[tuple[Role, int | None]] = [(Role.EMBEDDING, None)]
