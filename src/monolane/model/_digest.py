@@ -4,10 +4,10 @@ import hashlib
 
 import numpy as np
 
-from monolane.model._quantized import Blocks, Quantized
+from monolane.model._quantized import Blocks, Matrix, Quantized
 from monolane.model._safetensors import Array
 from monolane.model._tensors import Role
-from monolane.model._weights import Matrix, Weights
+from monolane.model._weights import Weights
 
 
 def digest(weights: Weights) -> str:
