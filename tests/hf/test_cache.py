@@ -40,6 +40,19 @@ def test_cached_equals_full_past_the_window(model: Any, chunk: int) -> None:
 
 
 @torch.no_grad()
+def test_a_cache_is_taken_by_either_of_its_names(model: Any) -> None:
+    """generate() says past_key_values up to transformers 5.23, and cache from 5.24 on."""
+    ids_BT = _ids(2, 11)
+    full_BTV = model(ids_BT, use_cache=False).logits[:, 7:]
+    for name in ("past_key_values", "cache"):
+        past = model(ids_BT[:, :7], use_cache=True).past_key_values
+        logits_BTV = model(ids_BT[:, 7:], **{name: past}).logits
+        torch.testing.assert_close(logits_BTV, full_BTV, atol=TOLERANCE, rtol=0)
+    with pytest.raises(ValueError, match="as cache or as past_key_values, got both"):
+        model(ids_BT, past_key_values=past, cache=past)
+
+
+@torch.no_grad()
 def test_the_window_hides_what_lies_before_it(tiny: Callable[..., Any]) -> None:
     model = LaneformerForCausalLM(tiny(swa_layers=[0, 1, 2, 3], num_hidden_layers=4)).eval()
     ids_BT = _ids(1, 24)

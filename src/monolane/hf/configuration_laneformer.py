@@ -31,7 +31,7 @@ class LaneformerConfig(PretrainedConfig):
     """
 
     model_type = "laneformer"
-    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values", "cache"]
     # transformers 5 has a deprecated property of this name that would divert the assignment below.
     rope_scaling = None
 

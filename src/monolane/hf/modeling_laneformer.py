@@ -34,6 +34,8 @@ MASK_FUNCTIONS = {
 _MASK_PARAMETERS = inspect.signature(create_causal_mask).parameters
 _MASK_EMBEDDINGS = "inputs_embeds" if "inputs_embeds" in _MASK_PARAMETERS else "input_embeds"
 _MASK_WANTS_POSITION = "cache_position" in _MASK_PARAMETERS
+# Renamed in transformers 5.24: a cache's name in arguments and outputs. Models take it by both.
+_CACHE = "cache" if "cache" in _MASK_PARAMETERS else "past_key_values"
 
 
 def _at_least_float32(x: Tensor) -> Tensor:
@@ -230,7 +232,7 @@ class LaneformerPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ("LaneformerLayer",)
-    _skip_keys_device_placement = ("past_key_values",)
+    _skip_keys_device_placement = ("past_key_values", "cache")
     _supports_sdpa = True
     _can_compile_fullgraph = True
 
@@ -285,6 +287,7 @@ class LaneformerModel(LaneformerPreTrainedModel):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
+        cache: Any = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast | tuple[Any, ...]:
         """Run the layers; ``input_ids`` [B, T] or ``inputs_embeds`` [B, T, D]."""
@@ -293,7 +296,7 @@ class LaneformerModel(LaneformerPreTrainedModel):
             raise ValueError("expected either input_ids or inputs_embeds, got both or neither")
         _refuse_attentions(config, output_attentions)
         x_BTD = self.tok_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
-        past_key_values = self._cache(past_key_values, use_cache)
+        past_key_values = self._cache(_given(past_key_values, cache), use_cache)
         # In the kwargs, not in the signature: transformers 5 warns of models that name it.
         cache_position = kwargs.get("cache_position")
         if cache_position is None:
@@ -306,8 +309,8 @@ class LaneformerModel(LaneformerPreTrainedModel):
         x_LBTD = self._layers(x_BTD, rotary, masks, past_key_values, cache_position, states)
         output = BaseModelOutputWithPast(
             last_hidden_state=self._aggregate(x_LBTD),
-            past_key_values=past_key_values,
             hidden_states=None if states is None else tuple(states),
+            **{_CACHE: past_key_values},
         )
         return output if _wanted(return_dict, config.return_dict) else output.to_tuple()
 
@@ -403,6 +406,7 @@ class LaneformerForCausalLM(LaneformerPreTrainedModel, GenerationMixin):
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        cache: Any = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
         """Return logits [B, T, V], and the mean next-token loss where ``labels`` [B, T] are given.
@@ -413,7 +417,7 @@ class LaneformerForCausalLM(LaneformerPreTrainedModel, GenerationMixin):
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
-            past_key_values=past_key_values,
+            past_key_values=_given(past_key_values, cache),
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
             output_hidden_states=output_hidden_states,
@@ -431,8 +435,8 @@ class LaneformerForCausalLM(LaneformerPreTrainedModel, GenerationMixin):
         output = CausalLMOutputWithPast(
             loss=loss,
             logits=logits_BTV,
-            past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
+            **{_CACHE: outputs.get(_CACHE)},
         )
         return output if _wanted(return_dict, self.config.return_dict) else output.to_tuple()
 
@@ -504,6 +508,13 @@ def _rotate(x_LBThE: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
     return pairs.flatten(-2).to(x_LBThE.dtype)
 
 
+def _given(past_key_values: Any, cache: Any) -> Any:
+    """Return the cache, by whichever of its two names it was passed."""
+    if past_key_values is not None and cache is not None:
+        raise ValueError("expected a cache as cache or as past_key_values, got both; pass one")
+    return past_key_values if cache is None else cache
+
+
 def _masks(
     config: LaneformerConfig,
     x_BTD: Tensor,
@@ -519,7 +530,7 @@ def _masks(
         "config": config,
         _MASK_EMBEDDINGS: x_BTD,
         "attention_mask": attention_mask,
-        "past_key_values": past_key_values,
+        _CACHE: past_key_values,
         "position_ids": position_ids,
     }
     if _MASK_WANTS_POSITION:
