@@ -55,8 +55,8 @@ bool has_avx512bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf1
 // Not by the builtin: it asks nothing of the operating system about tiles.
 bool has_tiles() {
   unsigned a, b, c, d;
-  constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kTile) != 0 && (d & kInt8) != 0;
+  constexpr unsigned kWanted = 1u << 22 | 1u << 24 | 1u << 25;  // of bfloat16, tiles, of int8
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kWanted) == kWanted;
 }
 
 // Whether the operating system saves tiles and their shapes for each thread.
@@ -96,6 +96,8 @@ AmxState find_amx() { return {false, "the processor has none"}; }
 Kernels with_tiles(const Kernels& base, const TileKernels& tiles, Isa isa) {
   Kernels all = base;
   all.name = isa_name(isa);
+  all.packed_bytes = tiles.packed_bytes;
+  all.pack = tiles.pack;
   all.multiply = tiles.multiply;
   return all;
 }

@@ -1,9 +1,10 @@
-// The product of panels by tiles, into the namespace MONOLANE_ISA, over the vectors of the set
-// MONOLANE_BASE, which computes all other products. Compiled with AMX, and twice with the emulator:
-// with AVX-512, the same kernel but for the tiles, and portably, for any machine.
+// Products by tiles of panels and of bfloat16, into the namespace MONOLANE_ISA, over the vectors of
+// the set MONOLANE_BASE, which computes all other products. Compiled with AMX, and twice with the
+// emulator: with AVX-512, the same kernel but for the tiles, and portably, for any machine.
 #include "tile_kernels.h"
 
 #include "tile_dot.h"
+#include "tile_pairs.h"
 
 namespace monolane::MONOLANE_BASE {
 extern const Kernels kKernels;
@@ -23,6 +24,16 @@ static void multiply_format(const Matrix& w, int64_t row_begin, int64_t row_end,
   multiply_tiles<PanelDot<kFormat>, kTileRows>(dot, row_begin, row_end, tokens, width, out);
 }
 
+static int64_t packed_bytes(Activation kind, int64_t cols) {
+  return kind == Activation::kBf16 ? pair_token_bytes(cols)
+                                   : MONOLANE_BASE::kKernels.packed_bytes(kind, cols);
+}
+
+static void pack(Activation kind, const float* x, int64_t cols, int64_t width, void* packed) {
+  if (kind == Activation::kBf16) return pack_pairs(x, cols, width, packed);
+  MONOLANE_BASE::kKernels.pack(kind, x, cols, width, packed);
+}
+
 static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activation kind,
                      const void* packed, int64_t width, float* y, int64_t y_stride) {
   const auto run = [&](auto format) {
@@ -31,7 +42,11 @@ static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activa
   const auto base = [&] {
     MONOLANE_BASE::kKernels.multiply(w, row_begin, row_end, kind, packed, width, y, y_stride);
   };
-  if (width < kTileTokens || row_begin >= row_end) return base();
+  if (row_begin >= row_end) return base();
+  if (w.format == Format::kBf16 && kind == Activation::kBf16) {
+    return multiply_pairs(w, row_begin, row_end, packed, width, {y, y_stride});
+  }
+  if (width < kTileTokens) return base();
 #define MONOLANE_CASE(format) \
   case Format::format:        \
     return run(std::integral_constant<Format, Format::format>())
@@ -51,6 +66,9 @@ static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activa
 }
 
 extern const TileKernels kTileKernels;
-const TileKernels kTileKernels = {.multiply = multiply, .emulated_dots = Tiles::emulated_dots};
+const TileKernels kTileKernels = {.packed_bytes = packed_bytes,
+                                  .pack = pack,
+                                  .multiply = multiply,
+                                  .emulated_dots = Tiles::emulated_dots};
 
 }  // namespace monolane::MONOLANE_ISA

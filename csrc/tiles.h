@@ -1,17 +1,21 @@
-// Eight registers of 16 rows by 64 bytes, and products of bytes between them: the processor's
-// (AMX), or emulated, for machines without. Both have the same operations, so a kernel that is
-// written over them is proven everywhere; sums are of integers, so it computes the same bits on
-// both.
+// Eight registers of 16 rows by 64 bytes, and products of bytes or of bfloat16 between them: the
+// processor's (AMX), or emulated, for machines without. Both have the same operations, so a kernel
+// that is written over them is proven everywhere. They compute the same bits: of integers sums are
+// exact, and those of bfloat16 are emulated in the order that Intel's manual gives, which an Intel
+// Xeon (family 6 model 167) keeps (tests/cpu/test_tiles.py, on machines with tiles).
 //
 // Not by the compiler's intrinsics: gcc 12's _tile_loadconfig names 8 of the 64 bytes that it
 // reads, and the stores to the others are dropped as dead; its loads do not say that they read
 // memory.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <string>
+
+#include "half.h"
 
 namespace monolane::MONOLANE_ISA {
 
@@ -62,6 +66,13 @@ class Tiles {
     asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kLeft), "i"(kRight));
   }
 
+  // sum[m][n] += e + o, float of bfloat16: e of left[m][2 k] * right[k][2 n] over k, o of the odd
+  // ones behind them, each a chain of fused steps from zero. Subnormal numbers count as zeros.
+  template <int kSum, int kLeft, int kRight>
+  void dot_pairs() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kLeft), "i"(kRight));
+  }
+
   static int64_t emulated_dots() { return 0; }
 
  private:
@@ -107,11 +118,8 @@ class Tiles {
   }
   template <int kSum, int kLeft, int kRight>
   void dot() {
-    static_assert(kSum != kLeft && kSum != kRight && kLeft != kRight);  // else they fault
-    const TileShape sum = shapes_[kSum], left = shapes_[kLeft], right = shapes_[kRight];
-    require(left.rows == sum.rows && left.row_bytes == 4 * right.rows &&
-                right.row_bytes == sum.row_bytes,
-            "a sum [M, N], a left side [M, K] and a right side [K / 4, 4 N]");
+    check<kSum, kLeft, kRight>();
+    const TileShape sum = shapes_[kSum], right = shapes_[kRight];
     for (int m = 0; m < sum.rows; ++m) {
       int32_t sums[kTileRowBytes / 4];
       std::memcpy(sums, bytes_[kSum][m], sizeof sums);
@@ -127,6 +135,25 @@ class Tiles {
     ++dots_;
   }
 
+  template <int kSum, int kLeft, int kRight>
+  void dot_pairs() {
+    check<kSum, kLeft, kRight>();
+    const TileShape sum = shapes_[kSum], right = shapes_[kRight];
+    for (int m = 0; m < sum.rows; ++m) {
+      for (int n = 0; n < sum.row_bytes / 4; ++n) {
+        float even = 0, odd = 0, all;
+        for (int k = 0; k < right.rows; ++k) {
+          even = flushed(std::fma(pair(kLeft, m, 2 * k), pair(kRight, k, 2 * n), even));
+          odd = flushed(std::fma(pair(kLeft, m, 2 * k + 1), pair(kRight, k, 2 * n + 1), odd));
+        }
+        std::memcpy(&all, bytes_[kSum][m] + 4 * n, sizeof all);
+        all = flushed(flushed(all) + flushed(even + odd));
+        std::memcpy(bytes_[kSum][m] + 4 * n, &all, sizeof all);
+      }
+    }
+    ++dots_;
+  }
+
   // By this thread so far.
   static int64_t emulated_dots() { return dots_; }
 
@@ -134,6 +161,23 @@ class Tiles {
   // The processor faults.
   static void require(bool met, const char* expected) {
     if (!met) throw std::logic_error(std::string("tiles: expected ") + expected);
+  }
+  template <int kSum, int kLeft, int kRight>
+  void check() const {
+    static_assert(kSum != kLeft && kSum != kRight && kLeft != kRight);  // else they fault
+    const TileShape sum = shapes_[kSum], left = shapes_[kLeft], right = shapes_[kRight];
+    require(left.rows == sum.rows && left.row_bytes == 4 * right.rows &&
+                right.row_bytes == sum.row_bytes,
+            "a sum [M, N], a left side [M, K] and a right side [K / 4, 4 N]");
+  }
+  // Number i of a row of bfloat16.
+  float pair(int tile, int row, int i) const {
+    uint16_t bits;
+    std::memcpy(&bits, bytes_[tile][row] + 2 * i, sizeof bits);
+    return flushed(bf16_to_float(bits));
+  }
+  static float flushed(float x) {
+    return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x;
   }
   size_t row_bytes(int tile) const { return static_cast<size_t>(shapes_[tile].row_bytes); }
 

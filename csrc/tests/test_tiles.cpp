@@ -1,5 +1,8 @@
 // The emulated tiles (csrc/tiles.h): against plain loops, and what a processor would fault at.
 #define MONOLANE_ISA tiles_test
+#include <utility>
+#include <vector>
+
 #include "expect.h"
 #include "tiles.h"
 
@@ -76,8 +79,43 @@ void test_dot() {
   EXPECT(sums[2][4] == 0 && sums[2][5] == expected[2][5]);
 }
 
+float in_pairs(const std::vector<std::pair<float, float>>& columns, float sum) {
+  uint16_t left[1][32] = {}, right[16][2] = {};
+  for (size_t i = 0; i < columns.size(); ++i) {
+    left[0][i] = float_to_bf16(columns[i].first);
+    right[i / 2][i % 2] = float_to_bf16(columns[i].second);
+  }
+  Tiles tiles({{1, 4}, {1, 64}, {16, 4}, kUnused, kUnused, kUnused, kUnused, kUnused});
+  tiles.load<0>(&sum, 4);
+  tiles.load<1>(left, 64);
+  tiles.load<2>(right, 4);
+  tiles.dot_pairs<0, 1, 2>();
+  tiles.store<0>(&sum, 4);
+  return sum;
+}
+
+// Even columns are summed apart from odd ones, each from zero, and both before the sum so far.
+void test_order_of_pairs() {
+  constexpr float kBig = 0x1p24f;  // beside which 1 is half of the last place, and tied to even
+  EXPECT(in_pairs({{1, 2}, {3, 4}}, 100) == 114);
+  EXPECT(in_pairs({{kBig, 1}, {1, 1}, {1, 1}}, 0) == kBig);  // 1 is lost twice
+  EXPECT(in_pairs({{kBig, 1}, {1, 1}, {0, 0}, {1, 1}}, 0) == kBig + 2);
+  EXPECT(in_pairs({{1, 1}, {1, 1}}, kBig) == kBig + 2);  // not one after the other
+  EXPECT(in_pairs({{kBig, 1}, {0, 0}, {1, 1}, {0, 0}, {-kBig, 1}}, 0) == 0);
+}
+
+// What is subnormal is zero: numbers, steps, sums, and what the sum was before.
+void test_small_pairs() {
+  constexpr float kTiny = 0x1p-126f;
+  EXPECT(in_pairs({{kTiny, 1}}, 0) == kTiny);
+  EXPECT(in_pairs({{kTiny / 2, 8}}, 0) == 0);
+  EXPECT(in_pairs({{kTiny, 0.5f}, {kTiny, 0.5f}, {kTiny, 0.5f}}, 0) == 0);
+  EXPECT(in_pairs({{kTiny, 1}}, kTiny / 2) == kTiny);
+  EXPECT(in_pairs({{-kTiny, 1}}, 1.5f * kTiny) == 0);
+}
+
 }  // namespace
 
-void test_tiles() { test_shapes(), test_dot(); }
+void test_tiles() { test_shapes(), test_dot(), test_order_of_pairs(), test_small_pairs(); }
 
 }  // namespace monolane

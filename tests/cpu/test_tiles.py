@@ -1,11 +1,13 @@
 """Products by tiles: emulated on every machine, by the processor's own where there are some.
 
-The kernel is one source (csrc/tile_dot.h); each set is held to the vectors of the set beneath it,
-bit by bit. That set's own products are proven in test_kernels.py and test_blocks.py.
+Each kernel is one source. Of codes (csrc/tile_dot.h) each set is held to the vectors of the set
+beneath it, bit by bit; those are proven in test_kernels.py and test_blocks.py. Of bfloat16
+(csrc/tile_pairs.h) sums have an order of their own, which is written down here once more.
 """
 
 import functools
 
+import ml_dtypes
 import numpy as np
 import pytest
 from blocks import BLOCKS, random_blocks
@@ -81,6 +83,91 @@ def test_what_is_no_number_stays_with_its_token(isa: str) -> None:
     assert np.isnan(found).any(axis=1).sum() == 2
 
 
+def stored(plain: np.ndarray) -> np.ndarray:
+    """Rows of bfloat16 as a file has them."""
+    return np.ascontiguousarray(plain.astype(ml_dtypes.bfloat16)).view(np.uint8)
+
+
+def flushed(x: np.ndarray) -> np.ndarray:
+    """Numbers with subnormal ones as zeros."""
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.float32(0), x).astype(np.float32)
+
+
+def in_order(w: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Products in the order of TDPBF16PS: of 32 columns even ones, odd ones, both, the sum so far.
+
+    A product of two bfloat16 is exact in float64; one step there, rounded to float32, is a fused
+    step but for a sum that lies within 2^-53 of half-way, which these seeds do not have.
+    """
+    w, x = (flushed(a.astype(ml_dtypes.bfloat16).astype(np.float32)) for a in (w, x))
+    sums = np.zeros((len(x), len(w)), np.float32)
+    for k in range(0, w.shape[1], 32):
+        halves = []
+        for first in (k, k + 1):
+            half = np.zeros_like(sums)
+            for c in range(first, min(k + 32, w.shape[1]), 2):
+                product = np.outer(x[:, c].astype(np.float64), w[:, c])
+                half = flushed((product + half).astype(np.float32))
+            halves.append(half)
+        sums = flushed(sums + flushed(halves[0] + halves[1]))
+    return sums
+
+
+@every_set
+def test_bfloat16_is_summed_in_the_order_of_the_manual(isa: str) -> None:
+    """Of any columns, in calls of any rows, and of one token as of 64.
+
+    Rows: part of a tile, whole ones, a last one within the matrix and at its end. Columns: less
+    than a tile, whole ones, a tail of even and of odd length.
+    """
+    rng = np.random.default_rng(5)
+    for rows, cols in ((7, 24), (40, 32), (37, 160), (70, 333)):
+        w = (rng.standard_normal((rows, cols)) * 0.05).astype(np.float32)
+        x = rng.standard_normal((64, cols)).astype(np.float32)
+        wanted, bytes_ = in_order(w, x), stored(w)
+        for begin, end in ((0, rows), (3, rows), (rows // 3, rows - 2), (rows - 1, rows)):
+            for width in WIDTHS:
+                found = kernels.multiply(
+                    isa, "bf16", bytes_, None, "bf16", x[:width].copy(), begin, end
+                )
+                np.testing.assert_array_equal(found, wanted[:width, begin:end])
+
+
+@every_set
+def test_numbers_too_small_for_bfloat16_tiles_count_as_zeros(isa: str) -> None:
+    tiny = np.float32(2.0**-126)  # the least normal number
+    w = np.full((16, 64), tiny / 2, np.float32)  # subnormal
+    x = np.ones((3, 64), np.float32)
+    assert (kernels.multiply(isa, "bf16", stored(w), None, "bf16", x, 0, 16) == 0).all()
+    w[:], x[1] = tiny, 0.5  # each step of half that is subnormal, and so is their sum
+    found = kernels.multiply(isa, "bf16", stored(w), None, "bf16", x, 0, 16)
+    assert (found[[0, 2]] == 64 * tiny).all()
+    assert (found[1] == 0).all()
+
+
+@every_set
+def test_what_is_no_number_in_bfloat16_stays_with_its_row_and_token(isa: str) -> None:
+    """Also where the last columns of a row are followed by such numbers of the next row."""
+    w, x = np.ones((40, 72), np.float32), np.ones((20, 72), np.float32)
+    w[17, 0], x[3, 7], x[18, 71] = np.nan, np.nan, np.inf
+    found = kernels.multiply(isa, "bf16", stored(w), None, "bf16", x, 0, 40)
+    odd = np.isnan(found)
+    assert odd[:, 17].all()
+    assert odd[3].all()
+    assert not np.delete(np.delete(odd, 17, axis=1), 3, axis=0).any()
+    assert np.isinf(np.delete(found[18], 17)).all()
+
+
+@pytest.mark.parametrize("isa", kernels.emulated())
+def test_as_many_products_of_bfloat16_tiles_as_docs_say(isa: str) -> None:
+    """For 16 rows one for each 32 columns, for up to 16 tokens: of one token as of 16."""
+    w = stored(np.ones((70, 72), np.float32))
+    for width, sides in {1: 1, 2: 1, 16: 1, 17: 2, 33: 3, 49: 4, 64: 4}.items():
+        before = kernels.emulated_dots(isa)
+        kernels.multiply(isa, "bf16", w, None, "bf16", np.ones((width, 72), np.float32), 0, 70)
+        assert kernels.emulated_dots(isa) - before == 5 * 3 * sides
+
+
 @pytest.mark.parametrize("isa", kernels.emulated())
 @every_format
 def test_as_many_products_of_tiles_as_docs_say(isa: str, name: str) -> None:
@@ -110,3 +197,17 @@ def test_a_model_has_the_same_bits(isa: str, dtype: str) -> None:
     wanted = run(BASES[isa])
     np.testing.assert_array_equal(run(isa), wanted)
     np.testing.assert_array_equal(run(isa, 1, 2, 11, 19, 44), wanted)
+
+
+@every_set
+def test_a_model_in_bfloat16_has_the_same_bits_on_all_tiles(isa: str) -> None:
+    """The processor's and the emulated ones, one token at a time and in passes of any width."""
+    weights = make_weights("bfloat16")
+    ids = np.random.default_rng(3).integers(weights.config.vocab_size, size=70)
+
+    def run(name: str, *cuts: int) -> np.ndarray:
+        executor = CpuExecutor(weights, "bfloat16", context=96, slots=1, workers=3, isa=name)
+        return np.concatenate([executor.logits(0, part) for part in np.split(ids, cuts)])
+
+    wanted = run("tiles_portable")
+    np.testing.assert_array_equal(run(isa, 1, 2, 5, 21, 38), wanted)
