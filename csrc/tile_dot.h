@@ -21,7 +21,7 @@
 
 namespace monolane::MONOLANE_ISA {
 
-constexpr int64_t kTileTokens = 8;  // from which on tiles are used: docs/cpu.md, Tiles
+constexpr int64_t kTileTokens = 9;  // from which on tiles are used: docs/cpu.md, Tiles
 constexpr int64_t kTileGroups = 8;  // of a block of columns
 constexpr int64_t kTilePanels = 4;  // of a block of rows
 static_assert(kTileGroups * kGroup == kSuper);
