@@ -78,6 +78,7 @@ def test_no_checkout_no_commit(tmp_path: Path) -> None:
 
 
 CPUINFO = "processor\t: 0\nvendor_id\t: {}\ncpu family\t: {}\nmodel\t\t: {}\nmodel name\t: X\n"
+FLAGS = "flags\t\t: fpu {}\n"
 
 
 @pytest.mark.parametrize(
@@ -96,6 +97,12 @@ def test_processors_of_one_model_name_are_told_apart(
 ) -> None:
     both = [CPUINFO.format(vendor, family, model), CPUINFO.format("Other", 0, 0)]
     assert processor_name("\n".join(both)) == name
+
+
+def test_processors_with_tiles_are_told_apart() -> None:
+    intel = CPUINFO.format("GenuineIntel", 6, 167)
+    assert processor_name(intel + FLAGS.format("amx_bf16 amx_tile amx_int8")) == "X (AMX)"
+    assert processor_name(intel + FLAGS.format("avx512_bf16")) == "X"
 
 
 def test_a_file_is_named_after_the_processor() -> None:

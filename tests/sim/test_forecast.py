@@ -111,6 +111,7 @@ def test_processors_by_the_name_that_results_have() -> None:
     assert find_processor("AMD EPYC (Zen 4)", 2).name == "amd-epyc-zen-4:2"
     assert find_processor("AMD EPYC (Zen 2)", 2).name == "cpu:2"  # no decode of ours on one yet
     assert find_processor("Intel(R) Xeon(R) Processor", 2).name == "intel-xeon:2"
+    assert find_processor("Intel(R) Xeon(R) Processor (AMX)", 2).name == "intel-xeon-amx:2"
     assert find_processor("Something else", 3).name == "cpu:3"
 
 

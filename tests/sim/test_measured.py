@@ -38,6 +38,7 @@ PAGE = {  # as docs/simulator.md has them
     "AMD EPYC (Zen 3)": "Zen 3",
     "AMD EPYC (Zen 4)": "Zen 4",
     "Intel(R) Xeon(R) Processor": "Intel Xeon",
+    "Intel(R) Xeon(R) Processor (AMX)": "Intel Xeon (AMX)",
 }
 NAMES = {
     Role.Q: "attn_q",
@@ -207,6 +208,7 @@ def test_the_page_says_how_many_runs_are_held() -> None:
         "AMD EPYC (Zen 3)": 1,
         "AMD EPYC (Zen 4)": 1,
         "Intel(R) Xeon(R) Processor": 3,
+        "Intel(R) Xeon(R) Processor (AMX)": 3,
     }
     held, page = _by_processor(HELD), (ROOT / "docs" / "simulator.md").read_text()
     row = r"(?m)^ *\| ([^|]+) \| (\d+) \| (\d+) \| ([+-]\d+) to ([+-]\d+) % \|$"

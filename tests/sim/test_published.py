@@ -62,4 +62,11 @@ def test_our_engine_is_predicted_with_an_interval_and_what_it_hangs_on() -> None
 def test_no_gpu_counts_as_executed() -> None:
     """As long as no results file of a GPU is committed."""
     processors = {n for n, t in timings().items() if t.executed}
-    assert processors == {"cpu", "amd-epyc", "amd-epyc-zen-3", "amd-epyc-zen-4", "intel-xeon"}
+    assert processors == {
+        "cpu",
+        "amd-epyc",
+        "amd-epyc-zen-3",
+        "amd-epyc-zen-4",
+        "intel-xeon",
+        "intel-xeon-amx",
+    }

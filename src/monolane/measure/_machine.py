@@ -27,7 +27,8 @@ _ZEN: Mapping[int, Mapping[str, Sequence[range]]] = {
 def describe_machine(read_bandwidth: float | None = None) -> dict[str, Any]:
     """Return the fields of a result's ``device``; ``read_bandwidth`` in bytes/s, as measured.
 
-    The name says the microarchitecture of AMD's processors too: "AMD EPYC (Zen 3)".
+    The name says the microarchitecture of AMD's processors too: "AMD EPYC (Zen 3)", and of Intel's
+    whether they have tiles: "Intel(R) Xeon(R) Processor (AMX)".
     """
     info = Path("/proc/cpuinfo")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -74,11 +75,15 @@ def processor_name(info: str) -> str:
     fields = {key.strip(): value.strip() for key, _, value in (x.partition(":") for x in first)}
     if "model name" not in fields:
         return platform.processor() or platform.machine()
-    zen = _microarchitecture(fields)
-    return f"{fields['model name']} ({zen})" if zen else fields["model name"]
+    kind = _microarchitecture(fields)
+    return f"{fields['model name']} ({kind})" if kind else fields["model name"]
 
 
 def _microarchitecture(fields: Mapping[str, str]) -> str | None:
+    if fields.get("vendor_id") == "GenuineIntel":
+        # Hosts hide the model, and call all of them "Intel(R) Xeon(R) Processor"; tiles are what
+        # other kernels run for.
+        return "AMX" if "amx_tile" in fields.get("flags", "").split() else None
     if fields.get("vendor_id") != "AuthenticAMD":
         return None
     family, model = int(fields.get("cpu family", 0)), int(fields.get("model", -1))
