@@ -248,7 +248,7 @@ class Executor {
   void merge_splits(Worker& w, const float* sinks, int64_t lane);
   void merge_head(const float* sinks, int64_t owner, int64_t head, int64_t t, int64_t columns,
                   float* out) const;
-  void offer_attention(Worker& w, const PlanPhase& phase, const float* bias);
+  void offer_products(Worker& w, const PlanPhase& phase, PlanBuffer module, const float* bias);
   void store_side_by_side(Worker& w, const PlanPhase& phase, float* out, int64_t columns);
   void store_gated_queries(Worker& w, const PlanPhase& phase, int64_t owner, int64_t first,
                            int64_t count, float* y);
@@ -274,6 +274,12 @@ class Executor {
   }
   void rotate(const Worker& w, PlanRotary rotary, float* y, int64_t t, int64_t first_row,
               int64_t count) const;
+  struct Products {  // [T] rows, `stride` floats apart
+    float* y;
+    int64_t stride;
+  };
+  template <typename Place, typename Store>
+  void multiply(Worker& w, const PlanPhase& phase, int64_t index, Place place, Store store);
   template <typename Store>
   void multiply(Worker& w, const PlanPhase& phase, int64_t index, Store store);
 

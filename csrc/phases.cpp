@@ -48,7 +48,7 @@ void Executor::run_embed(Worker& w, const PlanPhase&) {
 void Executor::update(Worker& w, const PlanPhase& phase) {
   if (phase.update == PlanBuffer::kNone) return;
   const PlanHeader& h = plan_.header;
-  const int64_t count = pass_.width * h.hidden;
+  const int64_t hidden = h.hidden;
   const float alone = std::sqrt(static_cast<float>(h.lanes));  // gain of a lane that never reduces
   const float* scale = nullptr;                                // of the norm of what is added
   if (h.norm_after) {
@@ -56,33 +56,32 @@ void Executor::update(Worker& w, const PlanPhase& phase) {
     scale = phase.update == PlanBuffer::kAttentionOutput ? layer.post_attention_norm
                                                          : layer.post_mlp_norm;
   }
-  for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
-    float* x = w.x->as<float>() + lane * count;
-    const int64_t own_lane = w.first_lane + lane;
-    const float* own = output(phase.update, phase.update_own_slot, own_lane);
-    if (phase.update_delay == kNever && scale == nullptr) {
-      add_scaled_to(x, own, alone, count);
-      continue;
-    }
-    const float* lane_scale =
-        scale == nullptr || !h.norm_per_lane ? scale : scale + own_lane * h.hidden;
-    // Token by token, so that the sum stays in the first-level cache.
-    for (int64_t t = 0; t < pass_.width; ++t) {
+  // Token by token, so that what all lanes said of it comes from far once for the group's lanes.
+  for (int64_t t = 0; t < pass_.width; ++t) {
+    for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
+      float* x = w.x->as<float>() + (lane * pass_.width + t) * hidden;
+      const int64_t own_lane = w.first_lane + lane;
+      const float* own = output(phase.update, phase.update_own_slot, own_lane) + t * hidden;
+      if (phase.update_delay == kNever && scale == nullptr) {
+        add_scaled_to(x, own, alone, hidden);
+        continue;
+      }
       float* sum = w.sum->as<float>();
-      std::fill_n(sum, h.hidden, 0.0f);
+      std::fill_n(sum, hidden, 0.0f);
       if (phase.update_delay == kNever) {
-        add_scaled_to(sum, own + t * h.hidden, alone, h.hidden);
+        add_scaled_to(sum, own, alone, hidden);
       } else {
         for (int64_t j = 0; j < h.lanes; ++j) {
           if (j == own_lane && phase.update_delay > 0) continue;
-          add_to(sum, output(phase.update, phase.update_other_slot, j) + t * h.hidden, h.hidden);
+          add_to(sum, output(phase.update, phase.update_other_slot, j) + t * hidden, hidden);
         }
-        if (phase.update_delay > 0) add_to(sum, own + t * h.hidden, h.hidden);
+        if (phase.update_delay > 0) add_to(sum, own, hidden);
       }
-      if (lane_scale != nullptr) {
-        kernels_.rms_norm(sum, h.hidden, lane_scale, h.norm_eps, h.hidden, 1, sum, h.hidden);
+      if (scale != nullptr) {
+        const float* lane_scale = h.norm_per_lane ? scale + own_lane * hidden : scale;
+        kernels_.rms_norm(sum, hidden, lane_scale, h.norm_eps, hidden, 1, sum, hidden);
       }
-      add_to(x + t * h.hidden, sum, h.hidden);
+      add_to(x, sum, hidden);
     }
   }
 }
@@ -300,19 +299,21 @@ void Executor::run_out(Worker& w, const PlanPhase& phase) {
     }
     pack(w, phase, heads, part.columns, lane, width);
   }
-  offer_attention(w, phase, layer.o_bias);
+  offer_products(w, phase, PlanBuffer::kAttentionOutput, layer.o_bias);
 }
 
-// The last product of attention, or of what is in its place, of what is packed.
-void Executor::offer_attention(Worker& w, const PlanPhase& phase, const float* bias) {
+// The product of what is packed, and a bias where there is one: what a module says.
+void Executor::offer_products(Worker& w, const PlanPhase& phase, PlanBuffer module,
+                              const float* bias) {
   const int64_t width = pass_.width, hidden = plan_.header.hidden;
-  multiply(w, phase, 0, [&](int64_t lane, int64_t first, int64_t count, float* y) {
-    float* out = output(PlanBuffer::kAttentionOutput, phase.write_slot, w.first_lane + lane);
-    for (int64_t t = 0; t < width; ++t) {
-      if (bias != nullptr) add_to(y + t * count, bias + first, count);
-      std::memcpy(out + t * hidden + first, y + t * count, floats(count));
+  const auto place = [&](int64_t lane, int64_t first, int64_t) {
+    return Products{output(module, phase.write_slot, w.first_lane + lane) + first, hidden};
+  };
+  multiply(w, phase, 0, place, [&](int64_t, int64_t first, int64_t count, float* out) {
+    if (bias != nullptr) {
+      for (int64_t t = 0; t < width; ++t) add_to(out + t * hidden, bias + first, count);
     }
-    exchange_.wrote(w.index, out + first, count, width, hidden);
+    exchange_.wrote(w.index, out, count, width, hidden);
   });
 }
 

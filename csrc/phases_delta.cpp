@@ -115,7 +115,7 @@ void Executor::offer_head(const PlanPhase& phase, int64_t head, int64_t row, flo
 
 void Executor::run_delta_out(Worker& w, const PlanPhase& phase) {
   pack(w, phase, heads_->as<float>(), phase.matrices[0].columns, 0, pass_.width);
-  offer_attention(w, phase, nullptr);
+  offer_products(w, phase, PlanBuffer::kAttentionOutput, nullptr);
 }
 
 }  // namespace monolane

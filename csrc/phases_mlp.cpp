@@ -1,6 +1,4 @@
 // kGateUp and kDown: a dense MLP.
-#include <cstring>
-
 #include "worker.h"
 
 namespace monolane {
@@ -38,13 +36,7 @@ void Executor::run_down(Worker& w, const PlanPhase& phase) {
     const float* hidden = hidden_->as<float>() + (w.first_lane + lane) * h.max_width * inner;
     pack(w, phase, hidden, inner, lane, width);
   }
-  multiply(w, phase, 0, [&](int64_t lane, int64_t first, int64_t count, float* y) {
-    float* out = output(PlanBuffer::kMlpOutput, phase.write_slot, w.first_lane + lane);
-    for (int64_t t = 0; t < width; ++t) {
-      std::memcpy(out + t * h.hidden + first, y + t * count, floats(count));
-    }
-    exchange_.wrote(w.index, out + first, count, width, h.hidden);
-  });
+  offer_products(w, phase, PlanBuffer::kMlpOutput, nullptr);
 }
 
 }  // namespace monolane

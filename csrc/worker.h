@@ -113,9 +113,11 @@ struct Executor::Worker {
 };
 
 // Multiplies the worker's share of a matrix with the packed activations of each lane it falls on,
-// and hands each piece on: store(lane of the group, first row within the lane, rows, y [T, rows]).
-template <typename Store>
-void Executor::multiply(Worker& w, const PlanPhase& phase, int64_t index, Store store) {
+// piece by piece: place(lane of the group, first row within the lane, rows) says where the products
+// go, and store(the same, y) is told when they are there.
+template <typename Place, typename Store>
+void Executor::multiply(Worker& w, const PlanPhase& phase, int64_t index, Place place,
+                        Store store) {
   const PlanMatrix& part = phase.matrices[index];
   const Matrix& matrix = rows(w, phase, index);
   const PlanShare own = share(w, part.share);
@@ -124,12 +126,21 @@ void Executor::multiply(Worker& w, const PlanPhase& phase, int64_t index, Store 
     const int64_t lane = row / part.rows, first = row % part.rows;
     const int64_t count = std::min<int64_t>(own.end - row, part.rows - first);
     const int64_t begin = row - own.begin;
-    float* y = w.product->as<float>();
+    const Products to = place(lane, first, count);
     kernels_.multiply(matrix, begin, begin + count, kind, w.packed_lane(kind, lane, pass_.width),
-                      pass_.width, y, count);
-    store(lane, first, count, y);
+                      pass_.width, to.y, to.stride);
+    store(lane, first, count, to.y);
     row += count;
   }
+}
+
+// The same into the worker's own `product`: y [T, rows].
+template <typename Store>
+void Executor::multiply(Worker& w, const PlanPhase& phase, int64_t index, Store store) {
+  const auto place = [&](int64_t, int64_t, int64_t count) {
+    return Products{w.product->as<float>(), count};
+  };
+  multiply(w, phase, index, place, store);
 }
 
 }  // namespace monolane
