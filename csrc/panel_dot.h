@@ -16,8 +16,6 @@
 #include "multiply.h"
 #include "panels.h"
 
-#define MONOLANE_INLINE __attribute__((always_inline))
-
 namespace monolane::MONOLANE_ISA {
 
 constexpr int kUnits = static_cast<int>(kPanelRows) / kElements;

@@ -18,6 +18,10 @@ struct F16 {
 
 }  // namespace monolane
 
+// Prefetches need it, too: gcc 12 drops calls of a function that does nothing else, as free of
+// effects, unless it is inlined first.
+#define MONOLANE_INLINE __attribute__((always_inline))
+
 #if defined(__AVX512F__)
 #include "vector_avx512.h"
 #elif defined(__AVX2__)

@@ -168,7 +168,10 @@ static inline void put_codes(const float* x, float factor, int8_t* codes, int32_
   sums[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(all, 1));
 }
 
-static inline void prefetch_far(const void* p) {  // into the second level
+MONOLANE_INLINE static inline void prefetch_near(const void* p) {  // into the first level
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+}
+MONOLANE_INLINE static inline void prefetch_far(const void* p) {  // into the second level
   _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
 }
 

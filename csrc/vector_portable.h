@@ -121,6 +121,7 @@ static inline Ints dot(Ints acc, Bytes codes, const int8_t* four) {
 }
 static inline Floats to_float(Ints x) { return __builtin_convertvector(x, Floats); }
 
-static inline void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
+MONOLANE_INLINE static inline void prefetch_near(const void* p) { __builtin_prefetch(p, 0, 3); }
+MONOLANE_INLINE static inline void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 }  // namespace monolane::MONOLANE_ISA
