@@ -377,6 +377,7 @@ def test_any_pattern_of_right_and_wrong_drafts(
 
 
 def test_costs_are_known_of_widths_that_were_run(executor: CpuExecutor) -> None:
+    run(executor, asked(0))
     executor.script(0, drafts=[1] * 300)
     run(executor, asked(0, drafts=3))
     executor.script(0)
