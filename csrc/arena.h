@@ -37,6 +37,8 @@ class Arena {
   }
   size_t bytes() const { return bytes_; }
 
+  static constexpr size_t kHugePage = 2 << 20;  // bytes
+
   // Wishes for huge pages where `begin .. end` has not been touched yet.
   void prefer_huge(size_t begin, size_t end) const {
     begin = begin / kPage * kPage;

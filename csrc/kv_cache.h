@@ -72,11 +72,18 @@ class KvCache {
   }
 
   // Says that a slot will hold so many positions before long. Attention reads huge pages faster,
-  // but the first key of a head then takes all the memory of that head: the pages of a slot are
-  // huge once a quarter of it is needed, so that no slot takes more than four times what it needs.
+  // but the first key of a head then takes a whole one. So a layer has them once a head needs a
+  // quarter of its room or half a page, which at worst is one on either side of a page's edge:
+  // nothing takes more than four times what it needs.
   void reach(int64_t slot, int64_t positions) const {
-    if (4 * positions < whole_) return;
-    memory_->prefer_huge(slot * slot_bytes_, (slot + 1) * slot_bytes_);
+    for (size_t layer = 0; layer < capacity_.size(); ++layer) {
+      const size_t room = head_bytes(layer);
+      const auto needed = static_cast<size_t>(std::min(positions, capacity_[layer]) *
+                                              row_bytes(format_, head_dim_));
+      if (4 * needed < room && 2 * needed < Arena::kHugePage) continue;
+      const size_t begin = slot * slot_bytes_ + offset_[layer];
+      memory_->prefer_huge(begin, begin + lists_ * heads_ * room);
+    }
   }
 
   // KV heads of all lanes, `first` and those behind it.
