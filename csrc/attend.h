@@ -8,8 +8,8 @@
 // cycles a key each when each widened for itself. They are the heads of a token, and in a prompt
 // those of the tokens after it too: each sees a few keys more than the one before, so scores are
 // made of all keys that any of a tile sees, values are summed of those that all see, and each
-// query goes on alone. Memory works all the while: the pass over the keys prefetches the values,
-// that over the values the keys that come next.
+// query goes on alone. Rows are prefetched kRowsAhead before they are read, behind the last key the
+// values, behind the last value the keys that come next.
 #pragma once
 
 #include <type_traits>
@@ -17,37 +17,9 @@
 #include "attend_codes.h"
 #include "cached_rows.h"
 #include "pack.h"
+#include "softmax.h"
 
 namespace monolane::MONOLANE_ISA {
-
-static inline float peak_of(const float* scores, int64_t count) {
-  Floats peak = splat(-__builtin_inff());
-  int64_t j = 0;
-  for (; j + kElements <= count; j += kElements) peak = max(load(scores + j), peak);
-  float top = max_element(peak);
-  for (; j < count; ++j) top = scores[j] > top ? scores[j] : top;
-  return top;
-}
-
-// scores[j] = e^(scores[j] - peak), and their sum: each element of a vector adds its own in the
-// order of j, then the tree adds the elements.
-// If all scores are -inf there is nothing to subtract, and every term is zero.
-static inline float exponentials(float* scores, int64_t count, float peak) {
-  const Floats shift = splat(peak == -__builtin_inff() ? 0.0f : peak);
-  Floats total = zero();
-  int64_t j = 0;
-  for (; j + kElements <= count; j += kElements) {
-    const Floats e = exp(sub(load(scores + j), shift));
-    store(scores + j, e);
-    total = add(total, e);
-  }
-  if (j < count) {
-    const int64_t n = count - j;
-    store_first(scores + j, exp(sub(load_first(scores + j, n), shift)), n);
-    total = add(total, load_first(scores + j, n));
-  }
-  return sum(total);
-}
 
 // The weights of H queries, e[i][j] at e + i * stride + j, for the same `count` keys.
 struct Weights {
@@ -60,7 +32,8 @@ struct Weights {
 enum class Sums { kBegin, kGoOn };
 
 // out[i][c] = sum_j e[i][j] * values[j][c] for H queries and N vectors of columns, each a chain of
-// its own in the order of j. `next`: rows to prefetch in step, of as many bytes, or null.
+// its own in the order of j. Rows are prefetched in step where `next` is not null, and behind the
+// last one `next`.
 template <Sums kSums, class Rows, int H, int N>
 static inline void blend(const Weights& weights, const char* values, int64_t row_bytes,
                          const char* next, float* out, int64_t out_stride) {
@@ -75,8 +48,11 @@ static inline void blend(const Weights& weights, const char* values, int64_t row
     }
   }
   const int64_t ahead = next == nullptr ? 0 : row_bytes;
-  for (int64_t j = 0; j < weights.count; ++j, values += row_bytes, next += ahead) {
-    for (int64_t b = 0; b < ahead; b += 64) prefetch_far(next + b);
+  const int64_t turn = std::max<int64_t>(0, weights.count - kRowsAhead / row_bytes);
+  const char* near = values + kRowsAhead;
+  for (int64_t j = 0; j < weights.count; ++j, values += row_bytes, near += ahead) {
+    if (j == turn) near = next;
+    for (int64_t b = 0; b < ahead; b += 64) prefetch_near(near + b);
     Floats weight[H];
 #pragma GCC unroll 8
     for (int i = 0; i < H; ++i) weight[i] = splat(weights.e[i * weights.stride + j]);
@@ -159,10 +135,10 @@ struct PromptTile {
   int64_t most() const { return *std::max_element(seen, seen + H); }
 };
 
-// scores[i * count + j] = dot(query i, keys[j]), and `ahead` is prefetched.
+// scores[i * count + j] = dot(query i, keys[j]); `next` is read next.
 template <class Rows, int H, template <int> class Tile>
 static void score_queries(const Tile<H>& tile, const char* keys, int64_t stride, int64_t count,
-                          int64_t head_dim, const char* ahead, float* scores) {
+                          int64_t head_dim, const char* next, float* scores) {
   constexpr int64_t kQuery = odd_lines(kMaxHeadDim / 16) / 4;
   alignas(64) float queries[H * kQuery];
   const int64_t query_bytes = FloatDot<float>::token_bytes(head_dim);
@@ -170,9 +146,11 @@ static void score_queries(const Tile<H>& tile, const char* keys, int64_t stride,
   for (int i = 0; i < H; ++i) {
     pack_f32(tile.query(i), head_dim, reinterpret_cast<float*>(packed + i * query_bytes));
   }
-  Stream stream{ahead, 0};
+  Stream stream{keys + kRowsAhead, 0};
+  const int64_t turn = std::max<int64_t>(0, count - kRowsAhead / Rows::bytes(stride)) / 4 * 4;
   int64_t j = 0;
   for (; j + 4 <= count; j += 4) {
+    if (j == turn) stream.next = next;
     Rows::template score<4, H>(keys, stride, head_dim, j, packed, query_bytes, stream,
                                {scores + j, count});
   }
@@ -252,7 +230,8 @@ template <class Rows>
 static void attend_prompt(const Queries& queries, const char* keys, const char* values,
                           int64_t stride, int64_t head_dim, float scale, const char* next,
                           float* scores, float* partial) {
-  constexpr int kMany = kRegisters == 32 ? kAttendQueries : 2;
+  constexpr int kMany = kRegisters == 32 ? 6 : 2;
+  static_assert(kMany <= kAttendQueries);
   int64_t left = queries.tokens * queries.heads, token = 0, head = 0;
   const auto run = [&]<int H>() {
     PromptTile<H> tile;

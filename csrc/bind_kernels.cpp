@@ -259,7 +259,7 @@ Array<float, nb::ndim<2>> attend(const std::string& isa, const Floats2& q,
     expect(1 <= seen && seen <= count, "counts of 1 to all keys", seen);
   }
   auto partial = make<float>(queries, head_dim + 2);
-  std::vector<float> scores(static_cast<size_t>(kAttendQueries * count));
+  std::vector<float> scores(static_cast<size_t>(kAttendQueries * scores_of(count)));
   k.attend({q.data(), tokens, heads, heads * head_dim, counts.data()}, keys.data(), values.data(),
            kv, stride, head_dim, scale, nullptr, scores.data(), partial.data());
   return partial;

@@ -99,6 +99,7 @@ Kernels with_tiles(const Kernels& base, const TileKernels& tiles, Isa isa) {
   all.packed_bytes = tiles.packed_bytes;
   all.pack = tiles.pack;
   all.multiply = tiles.multiply;
+  all.attend = tiles.attend;
   return all;
 }
 

@@ -30,7 +30,10 @@ constexpr int kGroup = 32;  // columns that share a scale, in every format that 
 constexpr int64_t kPanelRows = 16;
 constexpr int kMaxWidth = 64;  // tokens of one pass
 constexpr int kMaxHeadDim = 1024;
-constexpr int64_t kAttendQueries = 6;  // that attention takes through their keys together, at most
+constexpr int64_t kAttendQueries = 8;  // that attention takes through their keys together, at most
+
+// Floats of scratch for the scores of one query: whole steps of tiles.
+constexpr int64_t scores_of(int64_t keys) { return (keys + 31) / 32 * 32; }
 
 // The queries that attend the same keys: token t has `heads` of them, [heads, h] at q + t * stride
 // floats, and sees the first counts[t] keys, at least one.
@@ -158,10 +161,11 @@ struct Kernels {
   // that a cache may have (`is_cached`), then the online-softmax partials, [tokens, heads, h + 2]:
   //   sum_j e_j * values[j][c], c in [0, h); peak = max_j scores[j]; sum_j e_j,
   // where e_j = exp(scores[j] - peak). Summed in the order of j; over codes queries and weights may
-  // be rounded to 16 bits first, and sums are of integers (attend_codes.h). The bits of a head
-  // depend neither on other heads nor on other tokens. `scores` is scratch for kAttendQueries times
-  // the largest count of floats. `next`: keys that will be asked for next, to be prefetched, or
-  // null. head_dim <= kMaxHeadDim. All scores -inf: the peak is -inf, the sums are 0.
+  // be rounded to 16 bits first, and sums are of integers (attend_codes.h); by tiles bfloat16 is
+  // summed in another order (tile_attend.h). The bits of a head depend neither on other heads nor
+  // on other tokens. `scores` is scratch for kAttendQueries times as many floats as `scores_of` of
+  // the largest count. `next`: keys that will be asked for next, to be prefetched, or null.
+  // head_dim <= kMaxHeadDim. All scores -inf: the peak is -inf, the sums are 0.
   void (*attend)(const Queries& queries, const void* keys, const void* values, Format kv,
                  int64_t stride, int64_t head_dim, float scale, const void* next, float* scores,
                  float* partial);

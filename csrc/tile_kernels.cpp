@@ -1,8 +1,10 @@
-// Products by tiles of panels and of bfloat16, into the namespace MONOLANE_ISA, over the vectors of
-// the set MONOLANE_BASE, which computes all other products. Compiled with AMX, and twice with the
-// emulator: with AVX-512, the same kernel but for the tiles, and portably, for any machine.
+// Products by tiles of panels and of bfloat16 and attention over bfloat16, into the namespace
+// MONOLANE_ISA, over the vectors of the set MONOLANE_BASE, which computes everything else. Compiled
+// with AMX, and twice with the emulator: with AVX-512, the same kernel but for the tiles, and
+// portably, for any machine.
 #include "tile_kernels.h"
 
+#include "tile_attend.h"
 #include "tile_dot.h"
 #include "tile_pairs.h"
 
@@ -65,10 +67,21 @@ static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activa
   }
 }
 
+static void attend(const Queries& queries, const void* keys, const void* values, Format kv,
+                   int64_t stride, int64_t head_dim, float scale, const void* next, float* scores,
+                   float* partial) {
+  if (kv == Format::kBf16) {
+    return attend_pairs(queries, keys, values, stride, head_dim, scale, next, scores, partial);
+  }
+  MONOLANE_BASE::kKernels.attend(queries, keys, values, kv, stride, head_dim, scale, next, scores,
+                                 partial);
+}
+
 extern const TileKernels kTileKernels;
 const TileKernels kTileKernels = {.packed_bytes = packed_bytes,
                                   .pack = pack,
                                   .multiply = multiply,
+                                  .attend = attend,
                                   .emulated_dots = Tiles::emulated_dots};
 
 }  // namespace monolane::MONOLANE_ISA

@@ -64,8 +64,9 @@ struct Executor::Worker {
     product = std::make_unique<Arena>(floats(2 * width * std::max<int64_t>(rows, 1)));
     sum = std::make_unique<Arena>(floats(h.hidden));
     const int64_t group = h.heads / h.kv_heads;
-    scores = std::make_unique<Arena>(floats(kAttendQueries * std::max<int64_t>(h.chunk, 1)));
-    // 24 queries are whole tiles of 6 and 4, whose partial sums stay in the first-level cache.
+    scores =
+        std::make_unique<Arena>(floats(kAttendQueries * scores_of(std::max<int64_t>(h.chunk, 1))));
+    // 24 queries are whole tiles of 8, 6 and 4, whose partial sums stay in the first-level cache.
     attend_tokens = std::clamp<int64_t>(24 / group, 1, kMaxWidth);
     partial = std::make_unique<Arena>(
         floats(std::max<int64_t>(attend_tokens * group * (h.head_dim + 2), h.delta_value)));

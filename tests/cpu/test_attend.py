@@ -12,6 +12,10 @@ from monolane._core import kernels
 
 from .test_kernels import DTYPES, LANES, U, as_bytes, every_isa, gamma
 
+# Those whose tiles are emulated, too: they have attention of their own over bfloat16.
+TILED = {"amx", *kernels.emulated()}
+every_set = pytest.mark.parametrize("isa", [*kernels.supported(), *kernels.emulated()])
+
 
 def attend(isa, q, kv, keys, values, scale):
     """One head's sum, peak and total, as one array."""
@@ -41,12 +45,17 @@ def test_exp_is_within_two_ulp(isa):
     assert worst <= 2.0
 
 
-@every_isa
+@every_set
 @pytest.mark.parametrize("kv", ["f32", "bf16", "f16"])
-@pytest.mark.parametrize(("count", "head_dim"), [(1, 64), (7, 96), (33, 128), (500, 20), (9, 200)])
+@pytest.mark.parametrize(
+    ("count", "head_dim"),
+    [(1, 64), (7, 96), (33, 128), (500, 20), (9, 200), (16, 32), (256, 1024), (31, 8), (64, 576)],
+)
 def test_attend(isa, kv, count, head_dim):
     # A score errs by gamma(h / lanes + 7) scale sum |q k|, twice with the peak's, which is the
-    # relative error of e beside its own 4 u; the weighted sum adds gamma(count + 1).
+    # relative error of e beside its own 4 u; the weighted sum adds gamma(count + 1). By tiles a
+    # chain has 16 steps and 3 sums for each 32 numbers, twice; and queries and weights err by
+    # 2^-16 of themselves.
     rng = np.random.default_rng(count)
     q = rng.standard_normal(head_dim).astype(np.float32)
     keys = rng.standard_normal((count, head_dim)).astype(DTYPES[kv])
@@ -55,11 +64,15 @@ def test_attend(isa, kv, count, head_dim):
     *out, peak, total = attend(isa, q, kv, as_bytes(keys), as_bytes(values), scale)
     k, v = keys.astype(np.float64), values.astype(np.float64)
     scores = scale * (k @ q)
-    miss = gamma(head_dim / LANES[isa] + 8) * scale * (np.abs(k) @ np.abs(q)).max()
+    tiled = isa in TILED and kv == "bf16"
+    steps = head_dim / 16 + 24 if tiled else head_dim / LANES[isa] + 8
+    rounded = 2.0**-16 if tiled else 0.0
+    miss = (gamma(steps) + rounded) * scale * (np.abs(k) @ np.abs(q)).max()
     assert abs(peak - scores.max()) <= miss
     e = np.exp(scores - peak)
-    relative = 2 * miss + 6 * U + gamma(count + 5)
+    relative = 2 * miss + 6 * U + gamma(count + 24 if tiled else count + 5)
     assert abs(total - e.sum()) <= relative * e.sum()
+    relative += rounded
     assert np.all(np.abs(out - e @ v) <= relative * (e @ np.abs(v)))
 
 
@@ -74,26 +87,26 @@ def test_a_score_depends_on_its_key_alone(isa):
         assert attend(isa, q, "f32", part, part, 0.1)[-2] == max(alone[:count])
 
 
-@every_isa
+@every_set
 @pytest.mark.parametrize("kv", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("head_dim", [20, 64, 96, 200])
 def test_a_head_does_not_see_its_neighbours(isa, kv, head_dim):
     # How many heads go through the keys together decides tiles and accumulators, never a bit.
     rng = np.random.default_rng(head_dim)
-    q = rng.standard_normal((7, head_dim)).astype(np.float32)
+    q = rng.standard_normal((19, head_dim)).astype(np.float32)
     keys, values = (as_bytes(rng.standard_normal((37, head_dim)).astype(DTYPES[kv])) for _ in "kv")
     together = kernels.attend(isa, q, kv, keys, values, 0.125)
     alone = [attend(isa, head, kv, keys, values, 0.125) for head in q]
     assert np.array_equal(together, alone)
-    for heads in range(2, 7):
+    for heads in range(2, 19):
         assert np.array_equal(
             kernels.attend(isa, q[:heads], kv, keys, values, 0.125), alone[:heads]
         )
 
 
-@every_isa
+@every_set
 @pytest.mark.parametrize("kv", ["f32", "bf16", "f16", "q8_0", "q4_0"])
-@pytest.mark.parametrize(("tokens", "heads"), [(2, 3), (5, 1), (3, 4), (4, 2), (2, 7)])
+@pytest.mark.parametrize(("tokens", "heads"), [(2, 3), (5, 1), (3, 4), (4, 2), (2, 7), (40, 1)])
 def test_a_token_does_not_see_its_neighbours(isa, kv, tokens, heads):
     # Tokens share what they read of a key, and each sees its own keys alone: those behind the last
     # of them are NaN, which would spoil whatever they came into.
@@ -172,3 +185,31 @@ def test_what_is_no_attention_is_refused():
         kernels.attend("portable", np.zeros((2, 2), "f4"), "f32", kv, kv, 1.0, [2, 3])
     with pytest.raises(ValueError, match="expected f32, bf16, f16, q8_0 or q4_0, got i8"):
         kernels.store_kv("portable", two, "i8")
+
+
+@pytest.mark.parametrize("isa", kernels.emulated())
+def test_tiles_attend_over_bfloat16(isa):
+    # Up to 8 queries go together. Of 40 keys of 96 numbers: 3 strips by 3 steps of columns, and 2
+    # steps of keys by 6 of columns, each with both halves of a weight.
+    keys = as_bytes(np.ones((40, 96), DTYPES["bf16"]))
+    for heads, tiles in (1, 1), (8, 1), (9, 2), (24, 3):
+        before = kernels.emulated_dots(isa)
+        kernels.attend(isa, np.ones((heads, 96), np.float32), "bf16", keys, keys, 0.1)
+        assert kernels.emulated_dots(isa) - before == tiles * (3 * 3 + 2 * 6 * 2)
+
+
+@pytest.mark.skipif(
+    not {"amx", "tiles_avx512"} <= {*kernels.supported(), *kernels.emulated()}, reason="no AMX"
+)
+def test_the_tiles_of_the_processor_attend_like_emulated_ones():
+    rng = np.random.default_rng(6)
+    for count, head_dim in (1, 64), (40, 96), (256, 128), (300, 80), (77, 20):
+        q = rng.standard_normal((9, head_dim)).astype(np.float32)
+        keys, values = (
+            as_bytes(rng.standard_normal((count, head_dim)).astype(DTYPES["bf16"])) for _ in "kv"
+        )
+        found = [
+            kernels.attend(isa, q, "bf16", keys, values, 0.125, [count] * 3)
+            for isa in ("amx", "tiles_avx512")
+        ]
+        np.testing.assert_array_equal(*found)
