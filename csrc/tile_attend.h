@@ -13,9 +13,10 @@
 // the step that its last key lies in is taken for it alone, with zeros behind that key. A weight of
 // zero would not do for those: a value may be no number.
 //
-// Work on tiles and on vectors is mixed, and rows are prefetched 2 KB ahead in the order in which
-// they lie. On two cores of an Intel Xeon (family 6 model 167), whose memory gives 30 GB/s, eight
-// heads of 128 over a KV head read 21 to 23 GB/s without the one or the other, and 26 with both.
+// Work on tiles and on vectors is mixed, and rows are prefetched kRowsAhead before they are read, in
+// the order in which they lie. On two cores of an Intel Xeon (family 6 model 167), whose memory gave
+// a plain loop 30 GB/s, eight heads of 128 over a KV head read 21 to 23 GB/s without the one or the
+// other and 26 with both; by vectors 17.
 #pragma once
 
 #include <algorithm>
@@ -137,7 +138,7 @@ struct CachedPairs {
 // The first of what is read next, to which no row before it leads.
 static inline void prefetch_start(const char* next) {
   if (next == nullptr) return;
-  for (int64_t at = 0; at < kRowsAhead; at += 64) prefetch_near(next + at);
+  for (int64_t at = 0; at < kRowsAhead; at += 64) prefetch_far(next + at);
 }
 
 // Scores of a tile's queries: scores[i * stride + j], all keys that any of them sees.
@@ -196,7 +197,7 @@ class TileScores {
     alignas(64) char edge[kTileRows][kTileRowBytes];
     int64_t key_stride;
     const char* ahead = keys.data + j * keys.row_bytes + k * kTileRowBytes / 2 + kRowsAhead;
-    each<kTileRows>([&](auto i) MONOLANE_INLINE { prefetch_near(ahead + i * 64); });
+    each<kTileRows>([&](auto i) MONOLANE_INLINE { prefetch_far(ahead + i * 64); });
     tiles_.template load<kSide + kOddStep>(sides_.steps[k / kPairColumns], kRowBytes);
     const char* from = keys.whole(j, k, kTileRowBytes, edge, key_stride);
     tiles_.template load<kKey + kOddStep>(from, key_stride);
@@ -341,8 +342,8 @@ class TileBlend {
     const char* ahead = rows.lie + 2 * p * rows.stride + kRowsAhead;
     for (int64_t n = 0, at = 0; at < rows.bytes; ++n, at += kTileRowBytes) {
       Halves a, b;
-      prefetch_near(ahead + 2 * at);
-      prefetch_near(ahead + 2 * at + 64);
+      prefetch_far(ahead + 2 * at);
+      prefetch_far(ahead + 2 * at + 64);
       std::memcpy(&a, from + at, sizeof a);
       std::memcpy(&b, from + rows.stride + at, sizeof b);
       zip(a, b, sides[2 * n] + p * kTileRowBytes, std::integral_constant<int, 0>(), all);

@@ -128,7 +128,7 @@ MONOLANE_INLINE static inline void add_strip(Tiles& tiles, const PairRows& rows,
   for (int64_t k = 0; k < rows.cols; k += kPairColumns) {
     const Bf16* next = rows.data + row * rows.cols + k + kAhead;
     if (k + kAhead >= rows.cols) next += (kTileRows - 1) * rows.cols;  // of the next strip
-    each<kTileRows>([&](auto i) MONOLANE_INLINE { prefetch_near(next + i * rows.cols); });
+    each<kTileRows>([&](auto i) MONOLANE_INLINE { prefetch_far(next + i * rows.cols); });
     rows.load<kLeft>(tiles, row, k);
     each<S>([&](auto s) MONOLANE_INLINE {
       constexpr int kSide = kRight + s % kRights;
