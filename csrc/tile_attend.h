@@ -13,10 +13,10 @@
 // the step that its last key lies in is taken for it alone, with zeros behind that key. A weight of
 // zero would not do for those: a value may be no number.
 //
-// Work on tiles and on vectors is mixed, and rows are prefetched kRowsAhead before they are read, in
-// the order in which they lie. On two cores of an Intel Xeon (family 6 model 167), whose memory gave
-// a plain loop 30 GB/s, eight heads of 128 over a KV head read 21 to 23 GB/s without the one or the
-// other and 26 with both; by vectors 17.
+// Work on tiles and on vectors is mixed, and rows are prefetched kRowsAhead before they are read,
+// in the order in which they lie. On two cores of an Intel Xeon (family 6 model 167), whose memory
+// gave a plain loop 30 GB/s, eight heads of 128 over a KV head read 21 to 23 GB/s without the one
+// or the other and 26 with both; by vectors 17.
 #pragma once
 
 #include <algorithm>

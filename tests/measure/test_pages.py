@@ -1,0 +1,65 @@
+"""What pages say of a results file is what the file says, row by row."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+SPOKEN = "2026-11-25-intel-xeon-amx-speculation-synthetic-laneformer-2b-{}.json"
+LONG = "2026-11-25-intel-xeon-amx-long-context.json"
+
+
+def read_page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def read_records(name: str) -> list[dict[str, Any]]:
+    text = (ROOT / "bench" / "results" / name).read_text(encoding="utf-8")
+    records: list[dict[str, Any]] = json.loads(text)["records"]
+    return records
+
+
+def find_row(page: str, begin: str) -> list[str]:
+    """The cells behind the first one of the only row that begins so."""
+    (row,) = re.findall(rf"(?m)^\| {re.escape(begin)} \| (.*) \|$", page)
+    return [cell.strip() for cell in row.split("|")]
+
+
+def test_speculation_at_the_2b_shape() -> None:
+    page = read_page("speculation.md")
+    files = [read_records(SPOKEN.format(dtype)) for dtype in ("bf16", "int8")]
+    named = {"a rename": "rename", "an added parameter": "parameter", "type hints": "hints"}
+    for shown, kind in (named | {"a planted bug": "bug", "prose": "prose"}).items():
+        wanted = []
+        for records in files:
+            cases = {r["case"]: r for r in records if r.get("kind") == kind}
+            plain, drafts = cases["off"], cases["auto"]
+            times = drafts["times_plain"]
+            wanted += [
+                f"{plain['median']:.1f}",
+                f"{drafts['median']:.1f} ({drafts['min']:.1f} to {drafts['max']:.1f})",
+                f"{times:.2f}" if times < 2 else f"{times:.1f}",
+                f"{drafts['accepted_share']:.0%}".replace("%", " %"),
+            ]
+        assert find_row(page, shown) == wanted
+    for dtype, records in zip(("bfloat16", "int8"), files, strict=True):
+        costs = {r["width"]: r["cost"] for r in records if "cost" in r}
+        wanted = [f"{costs[width]:.2f}" for width in (2, 4, 8, 16, 32)]
+        assert find_row(page, f"{dtype}, times plain decoding's token") == wanted
+
+
+def test_attention_over_long_contexts() -> None:
+    page = read_page("long-context.md")
+    found = [r for r in read_records(LONG) if r["name"] == "attention"]
+    models = {r["model"] for r in found}
+    for model in models:
+        for context in (32768, 131072):
+            own = {
+                r["cache_dtype"]: r for r in found if (r["model"], r["context"]) == (model, context)
+            }
+            row = find_row(page, f"{model}, {context:,} keys")
+            assert row == [
+                f"{own[dtype]['mbu']:.0%} ({own[dtype]['gb_per_s']:.1f})".replace("%", " %")
+                for dtype in ("bfloat16", "int8", "int4")
+            ]
