@@ -63,3 +63,28 @@ def test_attention_over_long_contexts() -> None:
                 f"{own[dtype]['mbu']:.0%} ({own[dtype]['gb_per_s']:.1f})".replace("%", " %")
                 for dtype in ("bfloat16", "int8", "int4")
             ]
+
+
+def test_accuracy_of_caches() -> None:
+    page = read_page("long-context.md").partition("## Accuracy")[2]
+    records = read_records("2026-11-25-intel-xeon-amx-cache-accuracy-smollm2.json")
+    for cache_dtype in ("bfloat16", "int8", "int4"):
+        (text,) = (
+            r for r in records if (r["name"], r["cache_dtype"]) == ("cache_text", cache_dtype)
+        )
+        shown = [
+            f"{text['cache_bytes_per_token']:,}",
+            f"{text['bits_per_byte']:.4f}",
+            f"+{text['bits_per_byte_more']:.4f}",
+            f"{text['perplexity']:.3f}",
+            f"{text['logit_rms_error_share']:.2%}".replace("%", " %"),
+            f"{text['kl_nats']:.5f}",
+            f"{text['top1_agreement']:.2%}".replace("%", " %"),
+        ]
+        found = [
+            f"{r['score']:.0f} % ({r['low']:.0f} to {r['high']:.0f})"
+            for r in records
+            if r["name"] == "cache_ruler" and r["cache_dtype"] == cache_dtype
+        ]
+        rows = re.findall(rf"(?m)^\| {cache_dtype} \| (.*) \|$", page)
+        assert [row.split(" | ") for row in rows] == [shown, found]
