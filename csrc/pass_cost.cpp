@@ -6,7 +6,9 @@ namespace monolane {
 namespace {
 
 constexpr double kLeastStep = 0.01;  // of the running median, relative; larger in the beginning
-constexpr int64_t kStale = 64;       // passes after which a width moves with the others
+// Passes after which a width moves with the others. At 64 the cost of one row fell by half on its
+// own when a short context followed a long one, and drafts did not seem worth it ever after.
+constexpr int64_t kStale = 8;
 // What a row more costs of a pass of one, as long as nobody knows; beyond the widest pass that was
 // run, half of what its rows cost. Both rather too little: then a pass is run, which tells.
 constexpr double kGuess = 0.05;

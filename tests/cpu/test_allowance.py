@@ -128,3 +128,17 @@ def test_where_passes_are_short_drafts_are_looked_for_seldom_until_they_pay() ->
     rest = Course()
     rest.follow(replay, COSTS["flat"], 0.05, 395, copied(file))
     assert rest.tokens > 4 * rest.passes
+
+
+def test_where_all_passes_get_shorter_drafts_go_on() -> None:
+    """Behind a long context, passes of one row alone, behind a short one: wider ones follow it."""
+    steep, rng = COSTS["steep"], random.Random(3)
+    file = [rng.randrange(3000) for _ in range(400)]
+    replay = SpeculationReplay(64, 8192)
+    replay.begin(file)
+    Course().follow(replay, steep, 0.001, 395, copied(file))
+    replay.begin(file)
+    Course().follow(replay, lambda rows: steep(rows) / 2, 0.001, 200, copied(range(6000, 6200)))
+    course = Course()
+    course.follow(replay, lambda rows: steep(rows) / 2, 0.001, 395, copied(file))
+    assert course.passes < course.tokens / 2 / 1.25

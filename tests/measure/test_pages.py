@@ -7,6 +7,13 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SPOKEN = "2026-11-25-intel-xeon-amx-speculation-synthetic-laneformer-2b-{}.json"
+KINDS = {
+    "rename": "a rename",
+    "parameter": "an added parameter",
+    "hints": "type hints",
+    "bug": "a planted bug",
+    "prose": "prose",
+}
 LONG = "2026-11-25-intel-xeon-amx-long-context.json"
 
 
@@ -29,8 +36,7 @@ def find_row(page: str, begin: str) -> list[str]:
 def test_speculation_at_the_2b_shape() -> None:
     page = read_page("speculation.md")
     files = [read_records(SPOKEN.format(dtype)) for dtype in ("bf16", "int8")]
-    named = {"a rename": "rename", "an added parameter": "parameter", "type hints": "hints"}
-    for shown, kind in (named | {"a planted bug": "bug", "prose": "prose"}).items():
+    for kind, shown in KINDS.items():
         wanted = []
         for records in files:
             cases = {r["case"]: r for r in records if r.get("kind") == kind}
@@ -47,6 +53,23 @@ def test_speculation_at_the_2b_shape() -> None:
         costs = {r["width"]: r["cost"] for r in records if "cost" in r}
         wanted = [f"{costs[width]:.2f}" for width in (2, 4, 8, 16, 32)]
         assert find_row(page, f"{dtype}, times plain decoding's token") == wanted
+
+
+def test_speculation_with_heads() -> None:
+    page = read_page("speculation.md")
+    for model, shown in (("smollm2", "SmolLM2, {}"), ("demo", "the demo model, stories")):
+        records = read_records(f"2026-11-25-intel-xeon-amx-speculation-{model}-heads.json")
+        cases = {(r["kind"], r["case"]): r for r in records if "kind" in r}
+        for kind in {kind for kind, _ in cases}:
+            row = find_row(page, shown.format(KINDS[kind]))
+            drafts = [cases[kind, case] for case in ("auto", "suffix", "heads")]
+            assert row == [
+                f"{cases[kind, 'off']['median']:.1f}",
+                *(
+                    f"{r['times_plain']:.2f} ({r['accepted_share']:.0%})".replace("%", " %")
+                    for r in drafts
+                ),
+            ]
 
 
 def test_attention_over_long_contexts() -> None:
