@@ -8,6 +8,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 READY = "#state[data-state=ready]"
+# Of 300 seeds two end "import os" within 20 tokens, and a new seed is drawn for each answer.
+SEED = "11"
 
 
 def compare(page: Page, kind: str, **fields: str) -> None:
@@ -57,6 +59,7 @@ def test_a_race_against_a_second_server(page: Page, server: Any, paced: Callable
     page.wait_for_selector(READY)
     page.click("#open-settings")
     page.fill("#parameters [name=max_tokens]", "20")
+    page.fill("#parameters [name=seed]", SEED)
     page.click("#settings .primary")
     compare(page, "server", url=f"{other.url}/v1")
     ask(page, "import os")
@@ -85,6 +88,7 @@ def test_a_server_that_cannot_be_asked_says_why(
     page.wait_for_selector(READY)
     page.click("#open-settings")
     page.fill("#parameters [name=max_tokens]", "8")
+    page.fill("#parameters [name=seed]", SEED)
     page.click("#settings .primary")
     url = other.url if not allowed else other.url + "/nowhere"
     compare(page, "server", url=url, model="paced")

@@ -192,6 +192,7 @@ def test_the_conversation_survives_a_reload_and_a_new_one_does_not_see_it(
 def test_copied_curl_gives_the_same_answer(server_page: Page) -> None:
     page = server_page
     set_field(page, "max_tokens", "60")
+    set_field(page, "seed", "11")
     ask(page, "print('it''s', \"$HOME\", `x`)  # \\ ü")
     shown = page.locator(".turn .answer").inner_text()
     command = copied_curl(page)
