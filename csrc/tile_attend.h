@@ -135,12 +135,6 @@ struct CachedPairs {
   }
 };
 
-// The first of what is read next, to which no row before it leads.
-static inline void prefetch_start(const char* next) {
-  if (next == nullptr) return;
-  for (int64_t at = 0; at < kRowsAhead; at += 64) prefetch_far(next + at);
-}
-
 // Scores of a tile's queries: scores[i * stride + j], all keys that any of them sees.
 template <int C>
 class TileScores {
@@ -164,14 +158,12 @@ class TileScores {
         scores_(scores),
         stride_(stride) {}
 
-  // `next`: what is read next.
-  void make(const char* next) {
+  void make() {
     // One strip ahead: the units work while vectors turn sums.
     multiply<0>(0);
     for (int64_t j = 0; j < keys_.rows; j += 2 * kTileRows) {
       const int64_t second = j + kTileRows, third = second + kTileRows;
       if (second < keys_.rows) multiply<1>(second);
-      if (third >= keys_.rows) prefetch_start(next);
       put<0>(j);
       if (second >= keys_.rows) break;
       if (third < keys_.rows) multiply<0>(third);
@@ -263,15 +255,14 @@ class TileBlend {
         weights_(weights),
         stride_(stride) {}
 
-  // `next`: what is read next.
-  void make(const char* next, float* out, int64_t out_stride) {
+  void make(float* out, int64_t out_stride) {
     const int64_t fewest = tile_.fewest();
     if (fewest == values_.rows) {
-      add(0, fewest, nullptr, together_, next);
+      add(0, fewest, nullptr, together_);
       return put(together_, 0, tile_.count, out, out_stride);
     }
     const int64_t common = fewest / kStepKeys * kStepKeys;
-    if (common > 0) add(0, common, nullptr, together_, nullptr);
+    if (common > 0) add(0, common, nullptr, together_);
     for (int first = 0, last; first < tile_.count; first = last) {
       last = first + 1;
       while (last < tile_.count && tile_.seen[last] == tile_.seen[first]) ++last;
@@ -279,7 +270,7 @@ class TileBlend {
         put(together_, first, last, out, out_stride);
         continue;
       }
-      add(common, tile_.seen[first], common > 0 ? &together_ : nullptr, own_, next);
+      add(common, tile_.seen[first], common > 0 ? &together_ : nullptr, own_);
       put(own_, first, last, out, out_stride);
     }
   }
@@ -287,17 +278,13 @@ class TileBlend {
  private:
   // Sums of keys begin .. end - 1, behind those of `before`. Values of the next step are brought in
   // between products of this one.
-  void add(int64_t begin, int64_t end, const Sums* before, Sums& sums, const char* next) {
+  void add(int64_t begin, int64_t end, const Sums* before, Sums& sums) {
     const int64_t sides = (values_.columns + kPairColumns - 1) / kPairColumns * 2;
     Rows rows = bring(begin, end);
     for (int64_t p = 0; p < kTileRows; ++p) pair(rows, p, sides_[0]);
     for (int64_t j = begin, odd = 0; j < end; j += kStepKeys, odd ^= 1) {
       const bool more = j + kStepKeys < end;
-      if (more) {
-        rows = bring(j + kStepKeys, end);
-      } else {
-        prefetch_start(next);
-      }
+      if (more) rows = bring(j + kStepKeys, end);
       tiles_.load<kWeight>(weights_ + j, 4 * stride_);
       tiles_.load<kWeight + 1>(weights_ + j + kStepKeys / 2, 4 * stride_);
       for (int64_t p = 0, c = 0; p < kTileRows; ++p) {
@@ -385,13 +372,13 @@ class TileBlend {
 };
 
 static void attend_tile(const TileQueries& tile, const char* keys, const char* values,
-                        int64_t row_bytes, int64_t head_dim, float scale, const char* next,
-                        float* scores, float* partial) {
+                        int64_t row_bytes, int64_t head_dim, float scale, float* scores,
+                        float* partial) {
   const int64_t most = tile.most(), out_stride = head_dim + 2;
   const int64_t stride = scores_of(most);
   static_assert(scores_of(1) == kStepKeys);
   const auto score = [&]<int C>() {
-    TileScores<C>(tile, {keys, row_bytes, most, head_dim}, scale, scores, stride).make(values);
+    TileScores<C>(tile, {keys, row_bytes, most, head_dim}, scale, scores, stride).make();
   };
   if (tile.count <= 2) {
     score.template operator()<4>();
@@ -406,27 +393,26 @@ static void attend_tile(const TileQueries& tile, const char* keys, const char* v
     peak[1] = exponentials(own, tile.seen[i], peak[0]);
     split_in_place(own, tile.seen[i], stride);
   }
-  TileBlend(tile, {values, row_bytes, most, head_dim}, scores, stride)
-      .make(next, partial, out_stride);
+  TileBlend(tile, {values, row_bytes, most, head_dim}, scores, stride).make(partial, out_stride);
 }
 
 static void attend_pairs(const Queries& queries, const void* keys, const void* values,
-                         int64_t stride, int64_t head_dim, float scale, const void* next,
-                         float* scores, float* partial) {
+                         int64_t stride, int64_t head_dim, float scale, float* scores,
+                         float* partial) {
   TileQueries tile;
-  const auto run = [&](const void* then) {
+  const auto run = [&] {
     attend_tile(tile, static_cast<const char*>(keys), static_cast<const char*>(values), 2 * stride,
-                head_dim, scale, static_cast<const char*>(then), scores, partial);
+                head_dim, scale, scores, partial);
     partial += tile.count * (head_dim + 2);
     tile.count = 0;
   };
   for (int64_t t = 0; t < queries.tokens; ++t) {
     for (int64_t head = 0; head < queries.heads; ++head) {
-      if (tile.count == kTileQueries) run(nullptr);
+      if (tile.count == kTileQueries) run();
       tile.add(queries.q + t * queries.stride + head * head_dim, queries.counts[t]);
     }
   }
-  run(next);
+  run();
 }
 
 }  // namespace monolane::MONOLANE_ISA

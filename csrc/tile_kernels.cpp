@@ -71,7 +71,7 @@ static void attend(const Queries& queries, const void* keys, const void* values,
                    int64_t stride, int64_t head_dim, float scale, const void* next, float* scores,
                    float* partial) {
   if (kv == Format::kBf16) {
-    return attend_pairs(queries, keys, values, stride, head_dim, scale, next, scores, partial);
+    return attend_pairs(queries, keys, values, stride, head_dim, scale, scores, partial);
   }
   MONOLANE_BASE::kKernels.attend(queries, keys, values, kv, stride, head_dim, scale, next, scores,
                                  partial);
