@@ -120,6 +120,9 @@ def _name(record: Record) -> str:
     """Return what was measured; of a load, also how heavy it was."""
     if record["name"] == "mixed_load":
         return f"mixed_load {record['policy']}, {record['clients']} clients"
+    if record["name"] == "crowded_decode":
+        workers, cores = record["workers"], record["cores"]
+        return f"{workers} workers on {cores} cores beside {record['programs']} other programs"
     if record["name"] == "evaluation":
         return f"{record['task']}: {record['metric']}" if "metric" in record else record["task"]
     if record["name"] in ("canonical", "harness_parity"):

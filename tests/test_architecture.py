@@ -11,7 +11,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "monolane"
 LEAVES = {
     "errors",
+    "_cgroup",
     "_env",
+    "_processor",
     "_results",
     "_schedule",
     "_structs",

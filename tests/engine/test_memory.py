@@ -8,6 +8,7 @@ import pytest
 from monolane import Engine
 from monolane.engine import _memory
 from monolane.errors import BackendError
+from tests.trees import write_tree
 
 
 def test_what_sequences_take_is_stated(tiny_model: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -37,15 +38,16 @@ def test_what_does_not_fit_is_refused_with_what_would(
         Engine.load(tiny_model, backend)
 
 
-def test_files_in_memory_count_as_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container's limit counts the pages of mapped weights as used."""
-    texts = {
-        "/proc/meminfo": "MemTotal: 9 kB\nMemAvailable:    9000 kB\n",
-        "/sys/fs/cgroup/memory.max": "max\n",
-        "/sys/fs/cgroup/memory.current": "5000000\n",
-        "/sys/fs/cgroup/memory.stat": "anon 1\nactive_file 1000000\ninactive_file 2000000\n",
-    }
-    monkeypatch.setattr(_memory, "_read", lambda path: texts.get(path, ""))
-    assert _memory.available_bytes() == 9000 << 10
-    texts["/sys/fs/cgroup/memory.max"] = "6000000\n"
-    assert _memory.available_bytes() == 4_000_000
+def test_a_container_s_memory_is_what_can_be_had(tmp_path: Path) -> None:
+    write_tree(tmp_path, {"proc/meminfo": "MemTotal: 9 kB\nMemAvailable:    9000 kB\n"})
+    assert _memory.available_bytes(tmp_path) == 9000 << 10
+    group = {"memory.max": "6000000", "memory.current": "5000000", "memory.stat": "anon 1\n"}
+    write_tree(tmp_path, {"proc/self/cgroup": "0::/\n"})
+    write_tree(tmp_path / "sys/fs/cgroup", group)
+    assert _memory.available_bytes(tmp_path) == 1_000_000
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text("60000000\n")
+    assert _memory.available_bytes(tmp_path) == 9000 << 10
+
+
+def test_this_machine_has_memory() -> None:
+    assert _memory.available_bytes() > 1 << 20

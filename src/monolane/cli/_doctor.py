@@ -73,7 +73,7 @@ def examine(model: str = "demo", dtype: str = "auto") -> Iterator[Finding]:
 def _machine() -> Iterator[Finding]:
     cpu, features = _cpu()
     yield Finding("machine", "system", "ok", f"{platform.system()} {platform.machine()}")
-    yield Finding("machine", "cpu", "ok", f"{cpu}, {_cores()} cores in use")
+    yield Finding("machine", "cpu", "ok", cpu)
     yield Finding("machine", "vectors", "ok", " ".join(features) or "none that monolane uses")
     if memory := _memory_bytes():
         yield Finding("machine", "memory", "ok", f"{memory / 2**30:.1f} GiB")
@@ -114,9 +114,10 @@ def _demo() -> Finding:
 
 def _backends(model: str, dtype: str) -> Iterator[Finding]:
     from monolane._core import kernels
+    from monolane._processor import read_processor
 
-    sets = ", ".join(kernels.supported())
-    yield Finding("backends", "cpu", "ok", f"{kernels.best()} of {sets}; {_cores()} workers")
+    sets, workers = ", ".join(kernels.supported()), read_processor().describe()
+    yield Finding("backends", "cpu", "ok", f"{kernels.best()} of {sets}; {workers}")
     present, refusal = kernels.amx()
     if present and refusal:
         yield Finding("backends", "cpu tiles", "missing", f"AMX is not used: {refusal}")
@@ -230,10 +231,6 @@ def _cpu() -> tuple[str, list[str]]:
         elif key in ("flags", "Features"):
             flags = set(value.split())
     return name, [flag for flag in known if flag in flags]
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _memory_bytes() -> int:

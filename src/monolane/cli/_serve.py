@@ -153,11 +153,10 @@ def serve(
 
 def _read_bandwidth() -> float:
     """Return the bytes/s that this machine reads, as 'bench' measures it; takes half a second."""
-    import os
-
+    from monolane._processor import read_processor
     from monolane.measure import ReadProbe
 
-    probe = ReadProbe(len(os.sched_getaffinity(0)), _PROBE_BYTES)
+    probe = ReadProbe(read_processor().workers, _PROBE_BYTES)
     probe.warm_up()
     return probe.measure()
 

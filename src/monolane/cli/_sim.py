@@ -159,12 +159,11 @@ def _machine(
 
 def _here() -> "tuple[Machine, float]":
     """Return this processor and its read bandwidth, GB/s, which takes a second or two."""
-    import os
-
+    from monolane._processor import read_processor
     from monolane.measure import ReadProbe, describe_machine
     from monolane.sim import find_processor
 
-    cores, name = len(os.sched_getaffinity(0)), str(describe_machine()["name"])
+    cores, name = read_processor().workers, str(describe_machine()["name"])
     probe = ReadProbe(cores, 1 << 29)
     probe.warm_up()
     found, measured = find_processor(name, cores), probe.measure() / 1e9

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from monolane import _core
 from monolane._core import kernels
+from monolane._processor import read_processor
 from monolane.cpu._joined import JoinedRanks
 from monolane.cpu._kept import RankParts
 from monolane.cpu._native import Native, Setting
@@ -388,7 +389,7 @@ def _find_workers(workers: int | None, ranks: int, hosts: int) -> int:
     Of other hosts it is taken that they have as many cores as this.
     """
     if workers is None:
-        return max(1, len(os.sched_getaffinity(0)) * hosts // ranks) * ranks
+        return max(1, read_processor().workers * hosts // ranks) * ranks
     if type(workers) is not int or not 1 <= workers <= 1024:
         raise BackendError(f"workers: expected 1 to 1024, got {workers!r}")
     if workers % ranks:

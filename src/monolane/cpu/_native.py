@@ -1,7 +1,6 @@
 """A native executor for one rank of a model: the plan, its part of the weights, its cores."""
 
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane._core import Executor as NativeExecutor
+from monolane._processor import read_processor
 from monolane.cpu._arithmetic import find_arithmetic
 from monolane.cpu._weights import block_formats, convert, hand_over, keeps_floats
 from monolane.model import ACTIVATIONS, Role, Weights, in_lanes
@@ -34,17 +34,14 @@ class Setting:
     apart: bool = False  # ranks share no memory: each may have a host of its own
 
     def cores(self, rank: int) -> list[int]:
-        """Return the cores of a rank's workers; none where there are more workers than cores.
+        """Return the processors of a rank's workers; none where Linux had better choose them.
 
-        Nor where ranks are apart: none knows which others this host has.
+        It does where ranks are apart: none knows which others this host has.
         """
         if self.apart:
             return []
-        all_cores = sorted(os.sched_getaffinity(0))
         each = self.workers // self.ranks
-        if self.workers > len(all_cores):
-            return []
-        return all_cores[rank * each : (rank + 1) * each]
+        return read_processor().place(self.workers)[rank * each : (rank + 1) * each]
 
 
 class Native:

@@ -8,6 +8,7 @@ import logging
 import re
 from pathlib import Path
 
+from monolane._cgroup import free_memory
 from monolane.epoch import Executor
 from monolane.errors import BackendError
 
@@ -30,28 +31,17 @@ def check_cache(executor: Executor) -> None:
     log.info("%s take %s as they fill; %s are free", what, _size(need), _size(free))
 
 
-def available_bytes() -> int:
-    """Return the memory that can be had without swapping, as Linux estimates it."""
-    host = _number("/proc/meminfo", r"^MemAvailable:\s+(\d+) kB$") << 10
-    limit, used = (_read(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
-    if limit.isdecimal() and used.isdecimal():  # of a container; "max" where there is none
-        stat = "/sys/fs/cgroup/memory.stat"  # pages of files count as used, and can be had
-        files = sum(_number(stat, rf"^{x}_file (\d+)$") for x in ("active", "inactive"))
-        return max(0, min(host, int(limit) - int(used) + files))
-    return host
+def available_bytes(root: Path = Path("/")) -> int:
+    """Return the memory that can be had without swapping, as Linux estimates it.
+
+    In a container or a service, what that has left where it is less. ``root``: where /proc lies.
+    """
+    text = (root / "proc/meminfo").read_text(encoding="ascii")
+    found = re.search(r"^MemAvailable:\s+(\d+) kB$", text, re.MULTILINE)
+    host = int(found[1]) << 10 if found else 0
+    own = free_memory(root)
+    return host if own is None else min(host, own)
 
 
 def _size(count: int) -> str:
     return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
-
-
-def _number(path: str, pattern: str) -> int:
-    found = re.search(pattern, _read(path), re.MULTILINE)
-    return int(found[1]) if found else 0
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="ascii")
-    except OSError:
-        return ""

@@ -5,14 +5,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from monolane._processor import read_processor
+
 
 class PinnedThreads:
-    """As many as decode has workers; pinned where there are as many cores."""
+    """As many as decode has workers, pinned where those are."""
 
     def __init__(self, workers: int) -> None:
-        cores = sorted(os.sched_getaffinity(0))
-        pinned = workers <= len(cores)
-        self._cores: Sequence[int | None] = cores[:workers] if pinned else [None] * workers
+        self._cores: Sequence[int | None] = read_processor().place(workers) or [None] * workers
 
     @property
     def count(self) -> int:

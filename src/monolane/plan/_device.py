@@ -7,11 +7,11 @@ their post on 3,000 tokens/s gives them; datasheets promise 4.8 TB/s for an H200
 MI300X. Nobody here has measured compute or caches: those are datasheet figures.
 """
 
-import os
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from monolane._processor import read_processor
 from monolane.errors import ConfigError, RequestError
 
 # More than any GPU has compute units; bounds what a plan allocates.
@@ -151,7 +151,7 @@ def find_device(name: str) -> DeviceDescription:
     match = re.fullmatch(r"(?:(\d{1,4})x)?([a-z]\w*)|cpu(?::(\d{1,4}))", name.lower())
     count, model, threads = match.groups() if match is not None else (None, "", None)
     if threads is not None or (model == "cpu" and count is None):
-        return cpu(int(threads) if threads is not None else _cores())
+        return cpu(int(threads) if threads is not None else read_processor().workers)
     if model not in _GPUS:
         raise RequestError(
             f"device: expected cpu, cpu:N, {', '.join(_GPUS)}, or several as in 8xh200, got "
@@ -159,7 +159,3 @@ def find_device(name: str) -> DeviceDescription:
         )
     one = _GPUS[model]
     return one if count is None else replace(one, name=f"{count}x{model}", devices=int(count))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,67 @@
+"""What the control groups of this process allow it: time of the processor, and memory.
+
+Containers and services have such limits; ``nproc`` and /proc/meminfo know nothing of them. Both
+versions of Linux's interface are read. A group above ours may be the tighter one, so all count:
+https://docs.kernel.org/admin-guide/cgroup-v2.html, .../cgroup-v1/memory.html, .../sched-bwc.html
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+_MOUNT = "sys/fs/cgroup"
+_ROOT = Path("/")
+
+
+def processor_share(root: Path = _ROOT) -> float | None:
+    """Return how many processors' time the process may use, such as 1.5; None: no limit.
+
+    ``docker run --cpus`` and systemd's ``CPUQuota`` set it. Whoever wants more stands still for the
+    rest of each period, 100 ms as a rule.
+    """
+    shares = []
+    for group in _groups(root, "cpu"):
+        quota, period = (*_read(group / "cpu.max").split(), "", "")[:2]  # version 2
+        if not quota:
+            quota, period = _read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us")
+        if quota.isdecimal() and period.isdecimal():  # "max" and -1 are no limits
+            shares.append(int(quota) / int(period))
+    return min(shares, default=None)
+
+
+def free_memory(root: Path = _ROOT) -> int | None:
+    """Return the bytes that the process's groups have left; None: no limit.
+
+    Pages of files count as used, and can be had: those are counted as free.
+    """
+    free = []
+    for group in _groups(root, "memory"):
+        names = ("memory.max", "memory.current", "")  # version 2
+        if not (group / names[0]).exists():
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+        limit, used = _read(group / names[0]), _read(group / names[1])
+        if limit.isdecimal() and used.isdecimal():
+            stat = dict(x.split(" ", 1) for x in _read(group / "memory.stat").splitlines())
+            files = (int(stat.get(f"{names[2]}{x}_file", 0)) for x in ("active", "inactive"))
+            free.append(max(0, int(limit) - int(used) + sum(files)))
+    return min(free, default=None)
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of the groups that limit the process: its own, and those above it.
+
+    Of a container's own group, only the folder at the mount may be there.
+    """
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        mount = root / _MOUNT / (controller if controllers else "")
+        own = mount / path.lstrip("/")
+        yield from (own, *(x for x in own.parents if x.is_relative_to(mount)))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
