@@ -38,6 +38,7 @@ def chat(
     speculation: options.Speculation = "auto",
     draft: options.Draft = None,
     heads: options.Heads = None,
+    workers: options.Workers = None,
     ranks: options.Ranks = "1",
     key_file: options.KeyFile = None,
     devices: options.Devices = 1,

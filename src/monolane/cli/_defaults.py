@@ -72,6 +72,7 @@ _LOADED = (
     "draft",
     "heads",
     "cache_dtype",
+    "workers",
 )
 
 

@@ -162,7 +162,10 @@ ModelAtRevision = Annotated[
         help="'demo', 'smollm2', a model folder, a .gguf file, or a Hub id (name/model@revision)."
     ),
 ]
-Workers = Annotated[int | None, typer.Option(min=1, help="Threads [default: one per core].")]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, help="Threads that decode (CPU) [default: one per core; see 'doctor']."),
+]
 ReplaceOut = Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it is there.")]
 ReplaceDestination = Annotated[
     bool, typer.Option("--overwrite", help="Replace the destination if it is there.")

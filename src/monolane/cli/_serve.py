@@ -84,6 +84,7 @@ def serve(
     any_model: Annotated[
         bool, typer.Option("--any-model", help="Requests may name any model, and get this one.")
     ] = False,
+    workers: options.Workers = None,
     ranks: options.Ranks = "1",
     key_file: options.KeyFile = None,
     devices: options.Devices = 1,
@@ -141,6 +142,7 @@ def serve(
             draft=draft,
             heads=heads,
             cache_dtype=cache_dtype,
+            workers=workers,
         )
 
     run(

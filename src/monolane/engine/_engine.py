@@ -88,6 +88,7 @@ class Engine:
         draft: str | Path | None = None,
         heads: str | Path | None = None,
         cache_dtype: str = "auto",
+        workers: int | None = None,
     ) -> "Engine":
         """Load a model.
 
@@ -118,6 +119,8 @@ class Engine:
         cache_dtype     of keys and values: "auto" (as goes with dtype), "float32", "bfloat16",
                         "float16", "int8" or "int4"; not on the cuda backend;
                         docs/long-context.md tells what each costs
+        workers         threads that decode, on the cpu backend; of all ranks together. None: one
+                        per core, as docs/cpu.md tells
 
         What sequences take at most is logged before any of it is taken, and refused where it is not
         free.
@@ -147,7 +150,14 @@ class Engine:
                 else DraftModel.open_heads(str(heads), files)
             )
             make = with_draft(backend, ranks, devices, found.weights, found.dtype)
-        executor = make(weights, dtype, context=size, slots=max_sequences, cache_dtype=cache_dtype)
+        executor = make(
+            weights,
+            dtype,
+            context=size,
+            slots=max_sequences,
+            workers=workers,
+            cache_dtype=cache_dtype,
+        )
         try:
             check_cache(executor)
         except BackendError:

@@ -145,7 +145,7 @@ def _open_best(
     except (BackendError, MissingExtraError) as error:
         reason = str(error)
     else:
-        return CudaExecutor(weights, dtype, device, context=context, slots=slots)
+        return CudaExecutor(weights, dtype, device, context=context, slots=slots, workers=workers)
     log.warning("auto: the cpu backend, for there is a GPU but: %s", reason)
     try:
         return CpuExecutor(
