@@ -152,7 +152,7 @@ def test_wrong_prompts_are_named_and_the_engine_stays_usable(
 
 def test_a_folder_without_tokenizer_serves_ids(golden: Path) -> None:
     with Engine.load(golden) as engine:
-        with pytest.raises(RequestError, match="no tokenizer.json, so text cannot become tokens"):
+        with pytest.raises(RequestError, match="has no tokenizer, so text cannot become tokens"):
             engine.generate("text")
         with pytest.raises(RequestError, match="so chat messages cannot become tokens"):
             engine.generate([{"role": "user", "content": "x"}])
