@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -87,6 +88,12 @@ int reserve(int segment, size_t bytes) {
 // Of parts without a byte, too: each has a place of its own.
 size_t whole_pages(size_t bytes) { return (std::max<size_t>(bytes, 1) + 4095) / 4096 * 4096; }
 
+// Whether each of so many workers has a processor of its own.
+bool has_processors(int32_t workers) {
+  cpu_set_t own;
+  return sched_getaffinity(0, sizeof own, &own) != 0 || workers <= CPU_COUNT(&own);
+}
+
 }  // namespace
 
 Exchange::Exchange(const Plan& plan, const Seat& seat)
@@ -94,6 +101,9 @@ Exchange::Exchange(const Plan& plan, const Seat& seat)
       plan_workers_(plan.header.workers),
       workers_each_(workers_of(plan, seat)),
       phases_(plan.header.phases),
+      // Or a worker that waits would keep the one from its work that it waits for, and phases that
+      // sleep from waking in time.
+      spins_(!seat.timed && has_processors(seat.apart ? workers_each_ : plan_workers_)),
       clocked_(seat.delay_ns > 0 || seat.timed),
       awaited_(awaited_phases(plan)),
       read_(read_phases(plan)),
@@ -264,9 +274,7 @@ void Exchange::publish(int32_t worker, uint32_t count, int32_t phase) {
 }
 
 bool Exchange::await(int32_t worker, uint32_t count, int32_t phase) {
-  // Where phases sleep, there are more workers than cores: a wait that spins would keep one from
-  // waking in time.
-  const bool there = seat_.timed ? progress(worker).reached(count) : progress(worker).spin(count);
+  const bool there = spins_ ? progress(worker).spin(count) : progress(worker).reached(count);
   if (!there && !sleep(worker, count)) return false;
   if (clocked_ && rank_of(worker) != seat_.rank) {
     const int64_t hop = parts_[kHops]->as<int64_t>()[phase];

@@ -189,6 +189,7 @@ class Exchange {
 
   const Seat seat_;
   const int32_t plan_workers_, workers_each_, phases_;
+  const bool spins_;    // whether a wait spins before it sleeps
   const bool clocked_;  // whether others are told when something was published
   int segment_ = -1;
   std::vector<std::unique_ptr<Arena>> parts_;

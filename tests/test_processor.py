@@ -72,17 +72,17 @@ def test_slow_cores_by_clock_and_by_capacity(tmp_path: Path) -> None:
 
 
 def test_a_container_s_share_of_time(tmp_path: Path) -> None:
-    """``docker run --cpus 3.5`` on 64 cores: who takes 64 workers stands still most of the time."""
+    """``docker run --cpus 3.4`` on 64 cores: who takes 64 workers stands still most of the time."""
     root = machine(tmp_path, [str(i) for i in range(64)], [0] * 64)
-    write_tree(root, {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "350000 100000"})
+    write_tree(root, {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "340000 100000"})
     found = read_processor(root, range(64))
     assert found.workers == 3
     assert found.place(3) == []  # other containers have these cores, too
     assert found.place(64) == []
-    assert found.describe() == "3 workers, without what a limit of 3.5 processors' time leaves"
-    (root / "sys/fs/cgroup/cpu.max").write_text("20000 100000")
-    assert read_processor(root, range(64)).workers == 1
-    (root / "sys/fs/cgroup/cpu.max").write_text("6400000 100000")
+    assert found.describe() == "3 workers, without what a limit of 3.4 processors' time leaves"
+    for share, workers in ((0.2, 1), (1.4, 1), (1.5, 2), (2.5, 3), (63.9, 64), (80, 64)):
+        (root / "sys/fs/cgroup/cpu.max").write_text(f"{share * 100000:.0f} 100000")
+        assert read_processor(root, range(64)).workers == workers
     assert read_processor(root, range(64)).place(64) == list(range(64))
 
 

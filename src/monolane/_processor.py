@@ -46,10 +46,12 @@ class Processor:
 
     @property
     def workers(self) -> int:
-        """How many threads compute best together: at least 1."""
-        return (
-            len(self.fast) if self.share is None else max(1, min(len(self.fast), int(self.share)))
-        )
+        """How many threads compute best together: at least 1.
+
+        A share of time is rounded to the nearest number: docs/cpu.md has the measurements.
+        """
+        fast = len(self.fast)
+        return fast if self.share is None else max(1, min(fast, int(self.share + 0.5)))
 
     def place(self, workers: int) -> list[int]:
         """Return the processor of each worker; none where Linux had better choose.
