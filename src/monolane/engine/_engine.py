@@ -298,8 +298,8 @@ class Engine:
     def _need_tokenizer(self, what: str) -> Tokenizer:
         if self.tokenizer is None:
             raise RequestError(
-                f"prompt: {self.folder} has no tokenizer, so {what} cannot become tokens; pass token "
-                "ids"
+                f"prompt: {self.folder} has no tokenizer, so {what} cannot become tokens; "
+                "pass token ids"
             )
         return self.tokenizer
 
