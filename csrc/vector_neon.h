@@ -29,8 +29,9 @@ static inline Floats add(Floats a, Floats b) { return vaddq_f32(a, b); }
 static inline Floats sub(Floats a, Floats b) { return vsubq_f32(a, b); }
 static inline Floats mul(Floats a, Floats b) { return vmulq_f32(a, b); }
 static inline Floats div(Floats a, Floats b) { return vdivq_f32(a, b); }
-static inline Floats max(Floats a, Floats b) { return vmaxq_f32(a, b); }
-static inline Floats min(Floats a, Floats b) { return vminq_f32(a, b); }
+// b if either is NaN, as on the other sets; vmaxq_f32 would return the NaN, wherever it is.
+static inline Floats max(Floats a, Floats b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+static inline Floats min(Floats a, Floats b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 static inline Floats fma(Floats a, Floats b, Floats c) { return vfmaq_f32(c, a, b); }
 
 // 2^n for integral n in [-126, 127].
