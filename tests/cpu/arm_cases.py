@@ -1,4 +1,4 @@
-"""Writes what the portable kernels here make of seeded inputs: cases of csrc/tests/kernels_test.cpp.
+"""What the portable kernels make of seeded inputs, written for csrc/tests/kernels_test.cpp.
 
 The file is a row of blobs, each an int64 length and as many bytes, all little-endian: the number of
 cases, then of each its operation, its sizes (int64), the number of its inputs, each input, and

@@ -26,6 +26,8 @@ MISSING = [f"no {name}: {mend}" for name, mend in NEEDED.items() if shutil.which
 # What a processor can run, and the best of it.
 PROCESSORS = {
     "cortex-a57": "portable, neon; best: neon",
+    "neoverse-n1": "portable, neon, neon_dot; best: neon_dot",
+    "max": "portable, neon, neon_dot, neon_i8mm; best: neon_i8mm",
 }
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason="; ".join(MISSING))]
