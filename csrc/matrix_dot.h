@@ -12,6 +12,10 @@
 
 namespace monolane::MONOLANE_ISA {
 
+// From which on, and how many together. By count, not by the clock (docs/cpu.md, Arm): with fewer
+// it costs more to bring codes into this order than matrices spare.
+constexpr int kMatrixTokens = 8;
+
 template <class Dot, int T>
 class MatrixSums {
   static constexpr int kPairs = T / 2;  // of tokens
@@ -110,15 +114,5 @@ class MatrixSums {
 
   Pair pairs_[kTileGroups][kPairs];
 };
-
-// Two tokens or more.
-template <class Dot>
-static void multiply_pairs_of_tokens(const Dot& dot, int64_t begin, int64_t end, const void* packed,
-                                     int64_t width, Output out) {
-  const char* tokens = static_cast<const char*>(packed);
-  if (width < 4) return multiply_tiles<Dot, 2, MatrixSums>(dot, begin, end, tokens, width, out);
-  if (width < 8) return multiply_tiles<Dot, 4, MatrixSums>(dot, begin, end, tokens, width, out);
-  multiply_tiles<Dot, 8, MatrixSums>(dot, begin, end, tokens, width, out);
-}
 
 }  // namespace monolane::MONOLANE_ISA

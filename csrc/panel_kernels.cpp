@@ -18,7 +18,10 @@ static void multiply_format(const Matrix& w, int64_t row_begin, int64_t row_end,
                             int64_t width, Output out) {
   const PanelDot<kFormat> dot(w);
 #ifdef __ARM_FEATURE_MATMUL_INT8
-  if (width > 1) return multiply_pairs_of_tokens(dot, row_begin, row_end, packed, width, out);
+  if (width >= kMatrixTokens) {
+    return multiply_tiles<PanelDot<kFormat>, kMatrixTokens, MatrixSums>(
+        dot, row_begin, row_end, static_cast<const char*>(packed), width, out);
+  }
 #endif
   multiply_panels(dot, row_begin, row_end, packed, width, out);
 }
