@@ -103,6 +103,7 @@ AmxState find_amx() { return {false, "the processor has none"}; }
 #endif
 
 #if defined(__aarch64__) && defined(__linux__)
+// Processors with dots are ARMv8.2 or later, which the compiler may use beside them.
 bool has_dots() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
 bool has_i8mm() { return has_dots() && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0; }
 #elif defined(__aarch64__)
