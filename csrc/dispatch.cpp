@@ -13,6 +13,9 @@
 
 #include <cerrno>
 #include <cstring>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 namespace monolane {
@@ -25,6 +28,10 @@ namespace monolane {
   namespace isa {                        \
   extern const TileKernels kTileKernels; \
   }
+#define MONOLANE_DECLARE_PANELS(isa)                  \
+  namespace isa {                                     \
+  extern const decltype(Kernels::multiply) kMultiply; \
+  }
 MONOLANE_DECLARE(portable)
 MONOLANE_DECLARE_TILES(tiles_portable)
 #if defined(__x86_64__)
@@ -35,6 +42,8 @@ MONOLANE_DECLARE_TILES(amx)
 MONOLANE_DECLARE_TILES(tiles_avx512)
 #elif defined(__aarch64__)
 MONOLANE_DECLARE(neon)
+MONOLANE_DECLARE_PANELS(neon_dot)
+MONOLANE_DECLARE_PANELS(neon_i8mm)
 #endif
 
 namespace {
@@ -93,6 +102,24 @@ AmxState find_amx() {
 AmxState find_amx() { return {false, "the processor has none"}; }
 #endif
 
+#if defined(__aarch64__) && defined(__linux__)
+// Processors with dots are ARMv8.2 or later, which the compiler may use beside them.
+bool has_dots() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
+bool has_i8mm() { return has_dots() && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0; }
+#elif defined(__aarch64__)
+bool has_dots() { return false; }  // asked for on Linux only
+bool has_i8mm() { return false; }
+#endif
+
+#if defined(__aarch64__)
+Kernels with_panels(decltype(Kernels::multiply) multiply, Isa isa) {
+  Kernels all = neon::kKernels;
+  all.name = isa_name(isa);
+  all.multiply = multiply;
+  return all;
+}
+#endif
+
 Kernels with_tiles(const Kernels& base, const TileKernels& tiles, Isa isa) {
   Kernels all = base;
   all.name = isa_name(isa);
@@ -124,6 +151,14 @@ const Kernels* find(Isa isa) {
   }
 #elif defined(__aarch64__)
   if (isa == Isa::kNeon) return &neon::kKernels;
+  if (isa == Isa::kNeonDot && has_dots()) {
+    static const Kernels table = with_panels(neon_dot::kMultiply, isa);
+    return &table;
+  }
+  if (isa == Isa::kNeonI8mm && has_i8mm()) {
+    static const Kernels table = with_panels(neon_i8mm::kMultiply, isa);
+    return &table;
+  }
 #endif
   return nullptr;
 }
@@ -173,6 +208,10 @@ const char* isa_name(Isa isa) {
       return "avx512bf16";
     case Isa::kNeon:
       return "neon";
+    case Isa::kNeonDot:
+      return "neon_dot";
+    case Isa::kNeonI8mm:
+      return "neon_i8mm";
     case Isa::kAmx:
       return "amx";
     case Isa::kTilesPortable:

@@ -195,11 +195,13 @@ enum class Isa : int32_t {
   kAmx = 5,
   kTilesPortable = 6,
   kTilesAvx512 = 7,
+  kNeonDot = 8,
+  kNeonI8mm = 9,
 };
 
 // Sets that machines have, better ones later; and those whose tiles are emulated, for tests.
-constexpr Isa kNativeIsas[] = {Isa::kPortable, Isa::kNeon,       Isa::kAvx2,
-                               Isa::kAvx512,   Isa::kAvx512Bf16, Isa::kAmx};
+constexpr Isa kNativeIsas[] = {Isa::kPortable, Isa::kNeon,   Isa::kNeonDot,    Isa::kNeonI8mm,
+                               Isa::kAvx2,     Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
 constexpr Isa kEmulatedIsas[] = {Isa::kTilesPortable, Isa::kTilesAvx512};
 
 // Whether this machine and this build can run a set.

@@ -139,15 +139,17 @@ struct PanelDot {
 #endif
   }
 
-  static Floats add_sum(const Scales& w, const TokenGroup& x, Ints sum, Floats acc) {
+  // `Token`: TokenGroup, or what has the scale and the sum of each element's token in vectors.
+  template <class Token>
+  static Floats add_sum(const Scales& w, const Token& x, Ints sum, Floats acc) {
     acc = fma(to_float(sum), mul(w.scales[0], splat(x.scale)), acc);
     if constexpr (kMinima) acc = fma(w.minimum, splat(x.sum), acc);
     return acc;
   }
 
   // Of columns 0..15 and 16..31, which have a scale each.
-  static Floats add_halves(const Scales& w, const TokenGroup& x, Ints first, Ints second,
-                           Floats acc) {
+  template <class Token>
+  static Floats add_halves(const Scales& w, const Token& x, Ints first, Ints second, Floats acc) {
     const Floats both = fma(to_float(first), w.scales[0], mul(to_float(second), w.scales[1]));
     return fma(both, splat(x.scale), acc);
   }
@@ -262,8 +264,14 @@ struct PanelDot {
 #else
   template <int kBegin, int kEnd>
   static Ints dots(const Bytes (&codes)[kQuads], const TokenGroup& x, Ints sum) {
+#ifdef MONOLANE_LANE_DOTS
+    each<kEnd - kBegin>([&](auto at) MONOLANE_INLINE {
+      sum = dot_lane<kBytes, kBegin + at>(sum, codes[kBegin + at], x.codes);
+    });
+#else
 #pragma GCC unroll 8
     for (int q = kBegin; q < kEnd; ++q) sum = dot<kBytes>(sum, codes[q], x.codes + 4 * q);
+#endif
     return sum;
   }
 #endif

@@ -138,8 +138,8 @@ class TileSums {
 };
 
 // `width` tokens, T at a time. The last T may have some of those before them once more, which get
-// the same sums again: so every tile has one shape.
-template <class Dot, int T>
+// the same sums again: so every tile has one shape. `Sums`: how sums of a block are made.
+template <class Dot, int T, template <class, int> class Sums = TileSums>
 static void multiply_tiles(const Dot& dot, int64_t begin, int64_t end, const char* tokens,
                            int64_t width, Output out) {
   constexpr int64_t kMost = kMaxWidth / T;
@@ -150,7 +150,7 @@ static void multiply_tiles(const Dot& dot, int64_t begin, int64_t end, const cha
   const int64_t blocks = (groups + kTileGroups - 1) / kTileGroups;
   Stream stream{nullptr, 0};
   stream.part = (dot.panel_bytes() / (blocks * count) + 63) / 64 * 64;
-  TileSums<Dot, T> adder;
+  Sums<Dot, T> adder;
   TileBlock<Dot> block;
   alignas(64) float sums[kTilePanels][kMost][kUnits][T][kElements];
   for (int64_t p = first; p < last; p += kTilePanels) {

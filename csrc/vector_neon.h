@@ -1,11 +1,13 @@
-// Four floats: Advanced SIMD of 64-bit Arm, baseline ARMv8.0, so any such machine runs it.
+// Four floats: Advanced SIMD of 64-bit Arm. Compiled three times: as ARMv8.0 has it, which any such
+// machine runs; with dots of four bytes (SDOT); with those of unsigned by signed bytes and products
+// of matrices of bytes (USDOT, SMMLA: FEAT_I8MM). Floats are the same in all three.
 #pragma once
 
 #include <arm_neon.h>
 
 #include "half.h"
 
-namespace monolane::neon {
+namespace monolane::MONOLANE_ISA {
 
 using Floats = float32x4_t;
 using Ints = int32x4_t;
@@ -29,8 +31,9 @@ static inline Floats add(Floats a, Floats b) { return vaddq_f32(a, b); }
 static inline Floats sub(Floats a, Floats b) { return vsubq_f32(a, b); }
 static inline Floats mul(Floats a, Floats b) { return vmulq_f32(a, b); }
 static inline Floats div(Floats a, Floats b) { return vdivq_f32(a, b); }
-static inline Floats max(Floats a, Floats b) { return vmaxq_f32(a, b); }
-static inline Floats min(Floats a, Floats b) { return vminq_f32(a, b); }
+// b if either is NaN, as on the other sets; vmaxq_f32 would return the NaN, wherever it is.
+static inline Floats max(Floats a, Floats b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+static inline Floats min(Floats a, Floats b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 static inline Floats fma(Floats a, Floats b, Floats c) { return vfmaq_f32(c, a, b); }
 
 // 2^n for integral n in [-126, 127].
@@ -49,7 +52,11 @@ static inline void sum4(Floats a, Floats b, Floats c, Floats d, float* out) {
 }
 
 // Integer dots: each element is a row, its four bytes are four columns (panels.h).
-constexpr bool kSignedBytes = true;  // `dot` takes the bias of codes of 8 bits away
+#ifdef __ARM_FEATURE_MATMUL_INT8
+constexpr bool kSignedBytes = false;  // USDOT takes unsigned codes of 8 bits as they are stored
+#else
+constexpr bool kSignedBytes = true;  // dots take the bias of codes of 8 bits away
+#endif
 static inline Bytes load_bytes(const void* p) { return vld1q_s8(static_cast<const int8_t*>(p)); }
 static inline Bytes low_nibbles(Bytes x) { return vandq_s8(x, vdupq_n_s8(15)); }
 static inline Bytes high_nibbles(Bytes x) {
@@ -95,6 +102,21 @@ static inline Floats load_nibbles_as_floats(const uint8_t* p) {
   return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(codes))));
 }
 static inline Ints splat(int32_t x) { return vdupq_n_s32(x); }
+#ifdef __ARM_FEATURE_DOTPROD
+// Of columns 4 kQuad .. 4 kQuad + 3 of a token's group at x. A dot takes its four columns out of a
+// vector of 16, so a group is loaded twice and not eight times.
+#define MONOLANE_LANE_DOTS
+template <bool kBytes, int kQuad>
+static inline Ints dot_lane(Ints acc, Bytes codes, const int8_t* x) {
+  const int8x16_t columns = vld1q_s8(x + kQuad / 4 * 16);
+#ifdef __ARM_FEATURE_MATMUL_INT8
+  return vusdotq_laneq_s32(acc, vreinterpretq_u8_s8(codes), columns, kQuad % 4);
+#else
+  if constexpr (kBytes) codes = veorq_s8(codes, vdupq_n_s8(-128));
+  return vdotq_laneq_s32(acc, codes, columns, kQuad % 4);
+#endif
+}
+#else
 template <bool kBytes>
 static inline Ints dot(Ints acc, Bytes codes, const int8_t* four) {
   int32_t word;
@@ -105,9 +127,41 @@ static inline Ints dot(Ints acc, Bytes codes, const int8_t* four) {
   const int16x8_t low = vmull_s8(vget_low_s8(codes), vget_low_s8(x));
   return vpadalq_s16(acc, vpaddq_s16(low, vmull_high_s8(codes, x)));
 }
+#endif
 static inline Floats to_float(Ints x) { return vcvtq_f32_s32(x); }
+
+#ifdef __ARM_FEATURE_MATMUL_INT8
+// Products of matrices (matrix_dot.h): two rows of eight columns by two tokens' eight columns.
+// Sums are of row 0 with either token, then of row 1.
+static inline Ints multiply_matrices(Ints acc, Bytes rows, Bytes tokens) {
+  return vmmlaq_s32(acc, rows, tokens);
+}
+// Eight columns of rows 0 and 1, or of 2 and 3, of two vectors of four columns of four rows.
+template <bool kLast>
+static inline Bytes join_columns(Bytes four, Bytes next) {
+  const Ints a = vreinterpretq_s32_s8(four), b = vreinterpretq_s32_s8(next);
+  return vreinterpretq_s8_s32(kLast ? vzip2q_s32(a, b) : vzip1q_s32(a, b));
+}
+// Eight columns of two tokens, of 16 of each: the first ones or the last.
+template <bool kLast>
+static inline Bytes join_tokens(Bytes first, Bytes second) {
+  const int64x2_t a = vreinterpretq_s64_s8(first), b = vreinterpretq_s64_s8(second);
+  return vreinterpretq_s8_s64(kLast ? vzip2q_s64(a, b) : vzip1q_s64(a, b));
+}
+// The elements of both in turn: the first two of each, or the last two.
+template <bool kLast>
+static inline Floats interleave(Floats a, Floats b) {
+  return kLast ? vzip2q_f32(a, b) : vzip1q_f32(a, b);
+}
+static inline Floats splat(Floats x) { return x; }  // what has a number for each element already
+// Every other element of both, from the first on or from the second.
+template <bool kOdd>
+static inline Floats every_other(Floats a, Floats b) {
+  return kOdd ? vuzp2q_f32(a, b) : vuzp1q_f32(a, b);
+}
+#endif
 
 MONOLANE_INLINE static inline void prefetch_near(const void* p) { __builtin_prefetch(p, 0, 3); }
 MONOLANE_INLINE static inline void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
 
-}  // namespace monolane::neon
+}  // namespace monolane::MONOLANE_ISA

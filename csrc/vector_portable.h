@@ -1,6 +1,6 @@
 // Four floats on any machine, by the compilers' generic vectors: the set that always works and that
 // the tests hold against the others. Multiply-add is two roundings here: a fused one without the
-// instruction is a library call per element.
+// instruction is a library call per element. MONOLANE_FUSED makes it one, for csrc/tests.
 #pragma once
 
 #include "half.h"
@@ -52,7 +52,14 @@ static inline Floats mul(Floats a, Floats b) { return a * b; }
 static inline Floats div(Floats a, Floats b) { return a / b; }
 static inline Floats max(Floats a, Floats b) { return a > b ? a : b; }  // b if either is NaN
 static inline Floats min(Floats a, Floats b) { return a < b ? a : b; }
-static inline Floats fma(Floats a, Floats b, Floats c) { return a * b + c; }
+static inline Floats fma(Floats a, Floats b, Floats c) {
+#ifdef MONOLANE_FUSED
+  for (int i = 0; i < kElements; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return c;
+#else
+  return a * b + c;
+#endif
+}
 
 // 2^n for integral n in [-126, 127].
 static inline Floats pow2(Floats n) {

@@ -128,7 +128,7 @@ int run(const char* path, const std::string& fault) {
       if (named.plan.header.splits == 1) EXPECT(drawn == expected);
       ++count;
       if (!named.every_set || !fault.empty()) continue;
-      for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kNeon}) {
+      for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kNeon, Isa::kNeonDot}) {
         if (isa != best_isa() && supported(isa)) test_all(named, tensors, isa, ""), ++count;
       }
     }

@@ -2,6 +2,7 @@
 
     python write_cases.py cases.bin           every case: what a worker reads, writes and computes
     python write_cases.py cases.bin --races   those in which threads can meet differently
+    python write_cases.py cases.bin --few     one of each model: for an emulated processor
 
 The file is a row of blobs, each an int64 length and as many bytes, all little-endian:
     number of models, then of each: int32 [tensors of a layer], of each layer; frequencies of both
@@ -51,6 +52,9 @@ DENSE_WORKERS = {"bfloat16": (1, 5)}
 RACES = {"bfloat16": (2, 5, 8)}
 RACES_OF_EVERY_DTYPE = {**RACES, "float32": (5,), "int8": (5,), "int4": (5,)}
 DENSE_RACES = {"bfloat16": (5,)}
+# What an emulator runs: each model, so each kind of phase, and each kind of product.
+FEW = {"bfloat16": (2,)}
+FEW_OF_EVERY_DTYPE = {"float32": (1,), "bfloat16": (2,), "int8": (2,), "int4": (2,)}
 CONTEXT = 600  # beyond two chunks of attention
 
 
@@ -140,10 +144,12 @@ def _config(**fields: Any) -> ModelConfig:
     return ModelConfig(**sizes | fields)
 
 
-def cases_of(config: ModelConfig, races: bool) -> list[tuple[str, int]]:
+def cases_of(config: ModelConfig, part: str) -> list[tuple[str, int]]:
     """Return the dtypes and numbers of workers that a model is run with."""
     dense = config.num_lanes == 1
-    if races:
+    if part == "--few":
+        chosen = FEW_OF_EVERY_DTYPE if config.head is Head.VOCAB_PARALLEL else FEW
+    elif part == "--races":
         every_dtype = RACES_OF_EVERY_DTYPE if config.head is Head.VOCAB_PARALLEL else RACES
         chosen = DENSE_RACES if dense else every_dtype
     else:
@@ -151,8 +157,8 @@ def cases_of(config: ModelConfig, races: bool) -> list[tuple[str, int]]:
     return [(dtype, count) for dtype, counts in chosen.items() for count in counts]
 
 
-def blobs(races: bool) -> Iterator[bytes]:
-    """Yield the content of the file."""
+def blobs(part: str) -> Iterator[bytes]:
+    """Yield the content of the file; `part`: "", "--races" or "--few"."""
     rng = np.random.default_rng(0)
     yield _int(len(models()))
     for number, config in enumerate(models()):
@@ -166,10 +172,10 @@ def blobs(races: bool) -> Iterator[bytes]:
         for role in (role for each in roles for role in each):
             yield _int(tuple(Role).index(role))
             yield from _random(config, role, rng)
-        cases = cases_of(config, races)
+        cases = cases_of(config, part)
         yield _int(len(cases))
         for dtype, workers in cases:
-            every_set = not races and workers == 5 and number == len(models()) - 1
+            every_set = not part and workers == 5 and number == len(models()) - 1
             arrays = to_arrays(build(config, cpu(workers), dtype, context=CONTEXT))
             yield dtype.encode()
             yield _int(every_set)
@@ -190,5 +196,5 @@ def _int(value: int) -> bytes:
 
 
 if __name__ == "__main__":
-    found = blobs(races="--races" in sys.argv[2:])
+    found = blobs("".join(sys.argv[2:]))
     Path(sys.argv[1]).write_bytes(b"".join(_int(len(blob)) + blob for blob in found))

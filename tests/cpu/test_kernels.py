@@ -19,7 +19,7 @@ from monolane._core import kernels
 
 ISAS = kernels.supported()
 LANES = {"portable": 4, "neon": 4, "avx2": 8, "avx512": 16, "avx512bf16": 16, "amx": 16}
-LANES |= {"tiles_portable": 4, "tiles_avx512": 16}
+LANES |= {"tiles_portable": 4, "tiles_avx512": 16, "neon_dot": 4, "neon_i8mm": 4}
 DTYPES = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
 PAIRS = [
     ("f32", "f32"),

@@ -1,0 +1,52 @@
+// Products of panels by the integer dots of a newer instruction set, into the namespace
+// MONOLANE_ISA, over the set MONOLANE_BASE, which computes everything else. All other kernels would
+// be those of that set to the instruction, and compiling them takes longer than these.
+#ifdef __ARM_FEATURE_MATMUL_INT8
+#include "matrix_dot.h"
+#else
+#include "panel_dot.h"
+#endif
+
+namespace monolane::MONOLANE_BASE {
+extern const Kernels kKernels;
+}
+
+namespace monolane::MONOLANE_ISA {
+
+template <Format kFormat>
+static void multiply_format(const Matrix& w, int64_t row_begin, int64_t row_end, const void* packed,
+                            int64_t width, Output out) {
+  const PanelDot<kFormat> dot(w);
+#ifdef __ARM_FEATURE_MATMUL_INT8
+  if (width >= kMatrixTokens) {
+    return multiply_tiles<PanelDot<kFormat>, kMatrixTokens, MatrixSums>(
+        dot, row_begin, row_end, static_cast<const char*>(packed), width, out);
+  }
+#endif
+  multiply_panels(dot, row_begin, row_end, packed, width, out);
+}
+
+static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activation kind,
+                     const void* packed, int64_t width, float* y, int64_t y_stride) {
+#define MONOLANE_CASE(format) \
+  case Format::format:        \
+    return multiply_format<Format::format>(w, row_begin, row_end, packed, width, {y, y_stride})
+  switch (w.format) {
+    MONOLANE_CASE(kQ80p);
+    MONOLANE_CASE(kQ40p);
+    MONOLANE_CASE(kQ41p);
+    MONOLANE_CASE(kQ50p);
+    MONOLANE_CASE(kQ51p);
+    MONOLANE_CASE(kQ4Kp);
+    MONOLANE_CASE(kQ5Kp);
+    MONOLANE_CASE(kQ6Kp);
+    MONOLANE_CASE(kMxfp4p);
+    default:
+      MONOLANE_BASE::kKernels.multiply(w, row_begin, row_end, kind, packed, width, y, y_stride);
+  }
+}
+
+extern const decltype(Kernels::multiply) kMultiply;
+const decltype(Kernels::multiply) kMultiply = multiply;
+
+}  // namespace monolane::MONOLANE_ISA
