@@ -120,6 +120,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from monolane.hf import LaneformerConfig, LaneformerForCausalLM
 from monolane.train._evaluate import score_documents
+from monolane.train._world import leave
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
@@ -137,7 +138,7 @@ out.joinpath(f"{dist.get_rank()}.json").write_text(json.dumps([score.bits for sc
 # Training goes on: the gathered weights were put back.
 model(input_ids=torch.arange(1, 9)[None], labels=torch.arange(1, 9)[None]).loss.backward()
 dist.barrier()  # or the first to leave closes what the other still sends on
-dist.destroy_process_group()
+leave()
 """
 
 

@@ -5,10 +5,13 @@ weights are whole. So no step of a run has a second form that only a laptop take
 """
 
 import os
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -76,7 +79,34 @@ def open_world(config: RunConfig) -> Iterator[World]:
         yield world
         world.wait()  # who leaves first would close connections that others still read from
     finally:
-        dist.destroy_process_group()
+        leave()
+
+
+def leave() -> None:
+    """Destroy the process groups, then wait until their threads hold nothing of Python's.
+
+    A thread of gloo may let go of its last tensor a moment after the collective has ended. If
+    the interpreter is being finalized by then, asking for its lock ends that thread from inside
+    a destructor, and the whole process with "terminate called without an active exception", after
+    all has gone well (pytorch issue 190489). Destroying a group joins its threads only where
+    nothing refers to it any more, and meshes and sharded weights do.
+    """
+    dist.destroy_process_group()
+    quiet, deadline = 0, time.monotonic() + 5  # seconds: of a thread that computes something else
+    while quiet < 3 and time.monotonic() < deadline:  # one look may fall between two waits
+        time.sleep(0.001)  # gives the interpreter's lock away
+        quiet = 0 if _threads_run() else quiet + 1
+
+
+def _threads_run() -> bool:
+    """Return whether another thread of this process has work; without /proc, False."""
+    mine = threading.get_native_id()
+    for task in Path("/proc/self/task").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile
+            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            if state == "R" and int(task.name) != mine:
+                return True
+    return False
 
 
 def pick_device(compute: Compute) -> torch.device:
