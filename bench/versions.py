@@ -1,6 +1,6 @@
 """Two versions of monolane on one machine: did a change cost speed?
 
-    python bench/versions.py --python OTHER/bin/python --label v1 [--dtype int8] [--out DIR]
+    python bench/versions.py --python OTHER/bin/python --label v1 [--dtype int8] [--prefill 512]
 
 Runs ``monolane bench --json`` by this interpreter and by that of another version's environment, in
 turns whose order is swapped each time (A B, B A, ...), so that a machine that drifts drifts under
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
 def compare(options: argparse.Namespace, dtype: str) -> list[Record]:
     """Return decode and prefill of this version, with their ratios to the other's."""
     command = ["-m", "monolane", "bench", "--synthetic", options.synthetic, "--dtype", dtype]
-    command += ["--context", "128", "--prefill", "64", "--startup", "0", "--json"]
+    command += ["--context", "128", "--prefill", str(options.prefill), "--startup", "0", "--json"]
     command += ["--runs", str(options.runs), "--tokens", str(options.tokens)]
     pythons = {"this": sys.executable, "other": str(options.python)}
     samples: dict[str, list[dict[str, Record]]] = {"this": [], "other": []}
@@ -91,6 +91,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=4)
     parser.add_argument("--runs", type=int, default=3, help="rounds of one process")
     parser.add_argument("--tokens", type=int, default=16, help="of one decode run")
+    parser.add_argument("--prefill", type=int, default=64, help="tokens of a prompt")
     parser.add_argument("--out", type=Path, help="a folder, or a file that ends in .json")
     options = parser.parse_args(arguments)
     options.dtype = options.dtype or ["bfloat16"]

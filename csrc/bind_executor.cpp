@@ -436,7 +436,7 @@ void bind_executor(nb::module_& m) {
           [](const BoundExecutor& e) {
             const PassCost& cost = e.executor.pass_cost();
             std::vector<std::pair<int, double>> found;
-            for (int width = 1; width <= e.executor.plan().header.max_width; ++width) {
+            for (int width = 1; width <= decode_width(e.executor.plan().header); ++width) {
               if (cost.known(width)) found.push_back({width, cost.of(width)});
             }
             return found;

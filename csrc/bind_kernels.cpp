@@ -145,7 +145,7 @@ Array<float, nb::ndim<2>> multiply(const std::string& isa, const std::string& fo
   const auto cols = static_cast<int64_t>(x.shape(1));
   const Matrix w = matrix_of(format, values, scales, cols);
   const Activation kind = activation_of(activation);
-  expect(width >= 1 && width <= kMaxWidth, "1 to 64 tokens", width);
+  expect(width >= 1 && width <= kMaxWidth, "1 to 96 tokens", width);
   expect(0 <= row_begin && row_begin <= row_end, "0 <= row_begin <= row_end", row_begin);
   expect(row_end <= w.rows, "row_end <= " + std::to_string(w.rows), row_end);
   if (!accepts(w.format, kind)) {
@@ -336,6 +336,9 @@ void bind_kernels(nb::module_& parent) {
   m.def(
       "amx", [] { return nb::make_tuple(amx_state().present, amx_state().refusal); },
       "Whether the processor has AMX tiles, and why they are not used: empty where they are.");
+  m.def(
+      "wide_bf16", [](const std::string& isa) { return select_kernels(isa).wide_bf16; }, arg("isa"),
+      "Whether passes of more than 64 tokens pay, where activations are bfloat16.");
   m.def("best", [] { return isa_name(best_isa()); }, "The set that the engine uses by default.");
   m.def("multiply", &multiply, arg("isa"), arg("format"), arg("values"), arg("scales").none(),
         arg("activation"), arg("x"), arg("row_begin"), arg("row_end"),

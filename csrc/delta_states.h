@@ -70,7 +70,7 @@ class DeltaStates {
   size_t bytes() const { return memory_ == nullptr ? 0 : memory_->bytes(); }
 
  private:
-  int64_t kept_rows() const { return sizes_.before + kMaxWidth; }
+  int64_t kept_rows() const { return sizes_.before + kPlanMaxWidth; }
   int64_t parts() const { return layers_ * heads_; }
   float* part(int64_t slot, int64_t index) const {
     const int64_t each = sizes_.state + kept_rows() * sizes_.columns;

@@ -123,6 +123,7 @@ Kernels with_panels(decltype(Kernels::multiply) multiply, Isa isa) {
 Kernels with_tiles(const Kernels& base, const TileKernels& tiles, Isa isa) {
   Kernels all = base;
   all.name = isa_name(isa);
+  all.wide_bf16 = true;
   all.packed_bytes = tiles.packed_bytes;
   all.pack = tiles.pack;
   all.multiply = tiles.multiply;

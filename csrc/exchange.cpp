@@ -121,7 +121,7 @@ Exchange::Exchange(const Plan& plan, const Seat& seat)
       h.mlp_slots * h.lanes * lane,
       h.lanes * lane,
       sizeof(float) * h.max_width * unnormed,
-      sizeof(float) * h.max_width * h.vocab,
+      sizeof(float) * decode_width(h) * h.vocab,
       sizeof(int64_t) * (phases_ + 1),
       seat.timed ? sizeof(PhaseTime) * phases_ * plan_workers_ : 0,
   });

@@ -61,9 +61,9 @@ struct Pass {
   bool lent = false;  // instead, take part in what the joint drafter does, and come back
   Row rows[kMaxWidth];
   int32_t runs = 0;
-  Run run[kMaxWidth];
+  Run run[kPlanMaxWidth];
   int32_t wanted = 0;  // rows whose logits are wanted, in order
-  int32_t wanted_row[kMaxWidth];
+  int32_t wanted_row[kPlanMaxWidth];
   bool hidden = false;   // instead of logits, what the head reads of every row is wanted
   bool offered = false;  // beside the logits, that is wanted of the same rows
   Chore chore;           // to be done at the end of an epoch
@@ -98,7 +98,7 @@ class Exchange {
   float* mlp_output() const { return part(kMlpOutput); }              // [slots, L, T, D]
   float* stream() const { return part(kStream); }                     // [L, T, D]
   float* unnormed() const { return part(kUnnormed); }                 // [T, (H+K)*h]
-  float* logits() const { return part(kLogits); }                     // [T, V], as in `wanted`
+  float* logits() const { return part(kLogits); }                     // [decode_width, V]
 
   // Says that a worker wrote rows of floats, `stride` apart, into one of these; before it publishes
   // the phase. `to_leader`: only rank 0 reads them.

@@ -66,7 +66,8 @@ Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kern
       exchange_(plan_, seat),
       cache_(windows_of(plan_), int64_t{plan_.header.kv_heads} / seat.ranks * seat.rank,
              plan_.header.kv_heads / seat.ranks, plan_.header.head_dim,
-             plan_.header.latent > 0 ? 1 : 2, plan_.header.context, slots, kv_format),
+             plan_.header.latent > 0 ? 1 : 2, plan_.header.context, plan_.header.max_width, slots,
+             kv_format),
       states_(plan_, slots),
       lengths_(slots),
       highest_(slots, 0),
@@ -74,10 +75,12 @@ Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kern
       pass_(exchange_.pass()),
       guides_(slots),
       ring_(kRingEvents),
-      speculation_(slots, plan_.header.max_width, plan_.header.context),
+      speculation_(slots, decode_width(plan_.header), plan_.header.context),
       team_(exchange_.workers(), cores) {
   const PlanHeader& h = plan_.header;
-  if (h.schema != kPlanSchema || !h.leader || h.max_width > kMaxWidth || h.chunk != kChunk) {
+  static_assert(kPlanPromptWidth <= kMaxWidth);
+  if (h.schema != kPlanSchema || !h.leader || h.max_width > kPlanPromptWidth ||
+      h.chunk != kChunk || (states_.any() && h.max_width > kPlanMaxWidth)) {
     throw std::invalid_argument("the plan is not one for this executor: build it for a CPU device");
   }
   check_cache_format(plan_, kv_format);
@@ -239,9 +242,9 @@ void Executor::check_token(const char* what, int32_t token) const {
 
 void Executor::check(const std::vector<Advance>& advances) const {
   std::vector<bool> used(lengths_.size(), false);
-  if (advances.empty() || advances.size() > static_cast<size_t>(plan_.header.max_width)) {
+  if (advances.empty() || advances.size() > static_cast<size_t>(decode_width(plan_.header))) {
     throw std::invalid_argument("advances: expected 1 to " +
-                                std::to_string(plan_.header.max_width) + ", got " +
+                                std::to_string(decode_width(plan_.header)) + ", got " +
                                 std::to_string(advances.size()));
   }
   for (const Advance& advance : advances) {

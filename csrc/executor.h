@@ -204,7 +204,7 @@ class Executor {
   bool ask_for_drafts(Running& running, int rows, bool reading);
   void lend_workers();
   void time_pass();
-  void add_rows(Running& running);
+  void add_rows(Running& running, int32_t most);
   void add_run(const Running& running, int32_t first, int32_t given);
   void keep_hidden(Running& running);
   bool settle_parked();

@@ -28,7 +28,7 @@ namespace monolane {
 
 constexpr int kGroup = 32;  // columns that share a scale, in every format that has codes here
 constexpr int64_t kPanelRows = 16;
-constexpr int kMaxWidth = 64;  // tokens of one pass
+constexpr int kMaxWidth = 96;  // tokens of one pass
 constexpr int kMaxHeadDim = 1024;
 constexpr int64_t kAttendQueries = 8;  // that attention takes through their keys together, at most
 
@@ -132,6 +132,7 @@ void widen_row(const Matrix& w, int64_t row, float* out);
 // One instruction set's functions. Bits may differ between sets, never within one.
 struct Kernels {
   const char* name;
+  bool wide_bf16 = false;  // by bfloat16, passes of more than 64 tokens take less time a token
 
   // Bytes that one packed token of K activations takes: a multiple of 64.
   int64_t (*packed_bytes)(Activation kind, int64_t cols);

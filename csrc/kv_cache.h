@@ -28,7 +28,7 @@ class KvCache {
   // those of all lanes the ones from `first_head` on. `lists`: 2, keys and values; 1, keys that are
   // values too.
   KvCache(const std::vector<int64_t>& windows, int64_t first_head, int64_t heads, int64_t head_dim,
-          int64_t lists, int64_t context, int64_t slots, Format format)
+          int64_t lists, int64_t context, int64_t max_width, int64_t slots, Format format)
       : windows_(windows),
         first_head_(first_head),
         heads_(heads),
@@ -39,8 +39,8 @@ class KvCache {
     whole_ = in_chunks(context);
     for (const int64_t window : windows) {
       // The oldest key that the first token of a pass sees, and the last that the pass writes, are
-      // window + kMaxWidth - 1 apart.
-      const int64_t needed = window > 0 ? std::min(context, window + kMaxWidth) : context;
+      // window + max_width - 1 apart.
+      const int64_t needed = window > 0 ? std::min(context, window + max_width) : context;
       capacity_.push_back(window < 0 ? 0 : in_chunks(needed));
       rings_ += is_ring(capacity_.size() - 1);
       without_ += window < 0;

@@ -43,15 +43,18 @@ void Executor::time_pass() {
 void Executor::lay_out_rows() {
   draft();
   // Sequences that decode come first, with their drafts; a prompt may take what is left.
+  const PlanHeader& h = plan_.header;
   bool decoding = true;
   for (Running& running : running_) {
     const bool fed = running.fed == running.advance.tokens.size();
-    if (fed && !running.done && !running.parked) add_rows(running);
+    if (fed && !running.done && !running.parked) add_rows(running, decode_width(h));
   }
+  // Nobody waits for his next token during a wider pass, and it has no room for all rows' logits.
+  const bool wide = pass_.width == 0 && all_logits_ == nullptr;
   for (Running& running : running_) {
     if (!running.done && running.fed < running.advance.tokens.size()) {
       decoding = false;
-      add_rows(running);
+      add_rows(running, wide ? h.max_width : decode_width(h));
     }
   }
   if (decoding && pass_.width > 0) pass_begun_ns_ = now_ns();
@@ -82,7 +85,7 @@ void Executor::draft() {
       drafts_.push_back(&draft);
       continue;
     }
-    const int32_t room = std::max(0, plan_.header.max_width - rows);
+    const int32_t room = std::max(0, decode_width(plan_.header) - rows);
     draft.used = std::min<size_t>(draft.tokens.size(), room);
     rows += static_cast<int>(draft.used);
   }
@@ -104,7 +107,7 @@ bool Executor::ask_for_drafts(Running& running, int rows, bool reading) {
   // A pass draws a token more than it has drafts, and all that is drawn but the last is fed.
   const int64_t left = advance.budget - running.drawn - 1;
   const int64_t room =
-      std::min<int64_t>({left, kMostDrafts, int64_t{plan_.header.max_width} - rows});
+      std::min<int64_t>({left, kMostDrafts, int64_t{decode_width(plan_.header)} - rows});
   const int64_t most = given ? std::min<int64_t>(room, advance.drafts) : room;
   if (most <= 0 || (reading && !given)) return false;
   const int64_t position = lengths_[advance.slot] + 1;
@@ -130,7 +133,7 @@ void Executor::lend_workers() {
   pass_.lent = false;
 }
 
-void Executor::add_rows(Running& running) {
+void Executor::add_rows(Running& running, int32_t most) {
   const Advance& advance = running.advance;
   running.row = -1;
   running.right = 0;
@@ -139,7 +142,7 @@ void Executor::add_rows(Running& running) {
   int64_t length = lengths_[advance.slot];
   const bool decoding = running.fed == advance.tokens.size();
   size_t count = decoding ? 1 : advance.tokens.size() - running.fed;
-  count = std::min<size_t>(count, plan_.header.max_width - pass_.width);
+  count = std::min<size_t>(count, std::max(0, most - pass_.width));
   for (size_t i = 0; i < count; ++i) {
     const int32_t token = decoding ? running.next : advance.tokens[running.fed++];
     const bool last = decoding || running.fed == advance.tokens.size();
@@ -153,7 +156,7 @@ void Executor::add_rows(Running& running) {
   }
   lengths_[advance.slot].store(length, std::memory_order_relaxed);
   // Drafted tokens count once they are accepted. What a ring loses by those that are not, nothing
-  // sees: it holds kMaxWidth positions beyond its window.
+  // sees: it holds max_width positions beyond its window.
   for (size_t i = 0; i < running.draft.used; ++i) {
     pass_.wanted_row[pass_.wanted++] = pass_.width;
     pass_.rows[pass_.width++] = {advance.slot, static_cast<int32_t>(length++),

@@ -1,12 +1,16 @@
 // A plan as the executor holds it: the arrays of plan_abi.h, and what they say about one worker.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "plan_abi.h"
 
 namespace monolane {
+
+// Rows at most of a pass in which a sequence decodes, and rows whose logits a pass can hold.
+inline int32_t decode_width(const PlanHeader& h) { return std::min(h.max_width, kPlanMaxWidth); }
 
 struct Plan {
   PlanHeader header;

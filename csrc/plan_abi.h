@@ -25,7 +25,8 @@ namespace monolane {
 constexpr int32_t kPlanSchema = 4;
 constexpr int32_t kNoWait = INT32_MIN;
 constexpr int32_t kNever = -1;  // the delay of lanes that never exchange
-constexpr int32_t kPlanMaxWidth = 64;
+constexpr int32_t kPlanMaxWidth = 64;  // of passes that decode
+constexpr int32_t kPlanPromptWidth = 96;  // of others
 constexpr int32_t kPlanMaxMatrices = 4;
 constexpr int32_t kPlanRotaries = 2;
 

@@ -162,6 +162,18 @@ static inline void put_strip(const float* sums, int64_t count, int64_t width, Ou
   }
 }
 
+constexpr int kMostSides = 6;  // at once: a tile of sums each, and two for what is multiplied
+static_assert(kMaxWidth <= kMostSides * kSideTokens);
+
+// Calls run(S) for so many right sides, 1 to 6.
+template <int S = 1, typename Run>
+MONOLANE_INLINE static inline void by_sides(int64_t sides, const Run& run) {
+  if constexpr (S < kMostSides) {
+    if (sides > S) return by_sides<S + 1>(sides, run);
+  }
+  run(std::integral_constant<int, S>());
+}
+
 template <int S>
 static void multiply_strips(const PairRows& rows, int64_t begin, int64_t end,
                             const PairTokens& tokens, int64_t width, Output out) {
@@ -180,23 +192,12 @@ static void multiply_strips(const PairRows& rows, int64_t begin, int64_t end,
 
 static void multiply_pairs(const Matrix& w, int64_t begin, int64_t end, const void* packed,
                            int64_t width, Output out) {
-  static thread_local std::vector<char> room;  // for 64 tokens of 12,288 columns 1.5 MB
+  static thread_local std::vector<char> room;  // for 96 tokens of 12,288 columns 2.3 MB
   const PairRows rows{static_cast<const Bf16*>(w.data), w.rows, w.cols};
   const PairTokens tokens = pair_tokens(static_cast<const char*>(packed), width, w.cols, room);
-  const auto run = [&](auto sides) {
+  by_sides((width + kSideTokens - 1) / kSideTokens, [&](auto sides) {
     multiply_strips<sides>(rows, begin, end, tokens, width, out);
-  };
-  static_assert(kMaxWidth <= 4 * kSideTokens);
-  switch ((width + kSideTokens - 1) / kSideTokens) {
-    case 1:
-      return run(std::integral_constant<int, 1>());
-    case 2:
-      return run(std::integral_constant<int, 2>());
-    case 3:
-      return run(std::integral_constant<int, 3>());
-    default:
-      return run(std::integral_constant<int, 4>());
-  }
+  });
 }
 
 }  // namespace monolane::MONOLANE_ISA

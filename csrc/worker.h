@@ -71,7 +71,7 @@ struct Executor::Worker {
     partial = std::make_unique<Arena>(
         floats(std::max<int64_t>(attend_tokens * group * (h.head_dim + 2), h.delta_value)));
     const DeltaSizes d(h);
-    const int64_t tokens = d.before + 2 * int64_t{kMaxWidth};
+    const int64_t tokens = d.before + 2 * int64_t{kPlanMaxWidth};
     inputs = std::make_unique<Arena>(floats(tokens * d.columns));
     channels = std::make_unique<Arena>(floats(d.channels));
     tried = std::make_unique<Arena>(floats(d.state));
@@ -105,7 +105,7 @@ struct Executor::Worker {
   std::unique_ptr<Arena> scores;        // [kAttendQueries, chunk]
   std::unique_ptr<Arena> partial;       // [attend_tokens, H/K, h + 2], or [d_v]
   std::unique_ptr<Arena> cosine, sine;  // [PlanRotary, max_width, rotary_dim/2], times amplitude
-  // Of one key head and one sequence: inputs of tokens [C - 1 + 2 kMaxWidth, columns], the channels
+  // Of one key head and one sequence: inputs of tokens [C - 1 + 2 kPlanMaxWidth, columns], the channels
   // of one token, and states of which some tokens may be taken back; see delta_states.h.
   std::unique_ptr<Arena> inputs, channels, tried;
   KeptParts kept;  // of the group, in its first worker

@@ -54,7 +54,7 @@ def test_the_header_is_printed() -> None:
     ("arguments", "message"),
     [
         (["-d", "gpu"], "device: expected cpu"),
-        (["--width", "65"], "max_width: expected 1 to 64, got 65"),
+        (["--width", "97"], "max_width: expected 1 to 96, got 97"),
         (["--context", "5000"], "context: expected None or 1 to 4096"),
         (["--dtype", "fp8"], "dtype: expected one of"),
         (["--bandwidth", "0"], "bandwidth: expected a number above zero"),

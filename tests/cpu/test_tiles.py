@@ -18,7 +18,7 @@ from monolane.cpu import CpuExecutor
 from .test_conversion import make_weights
 
 BASES = {"tiles_portable": "portable", "tiles_avx512": "avx512", "amx": "avx512bf16"}
-WIDTHS = (1, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64)
+WIDTHS = (1, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 80, 81, 95, 96)
 every_set = pytest.mark.parametrize("isa", [*kernels.emulated(), "amx"])
 every_format = pytest.mark.parametrize("name", ["i8", "i4", *BLOCKS])
 
@@ -52,7 +52,7 @@ def test_the_bits_of_vectors(isa: str, name: str) -> None:
     # rows of more than one block of panels, from and to the middle of one, and of one panel.
     for cols in (256, 1024) if name.endswith("_k") else (32, 160, 256, 1184):
         of = panels(name, 90, cols)
-        x = np.random.default_rng(1).standard_normal((64, cols)).astype(np.float32)
+        x = np.random.default_rng(1).standard_normal((96, cols)).astype(np.float32)
         for begin, end in ((0, 90), (13, 83), (35, 36), (16, 32)):
             wanted = multiply(BASES[isa], of, x, begin, end)
             for width in WIDTHS:
@@ -115,7 +115,7 @@ def in_order(w: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 @every_set
 def test_bfloat16_is_summed_in_the_order_of_the_manual(isa: str) -> None:
-    """Of any columns, in calls of any rows, and of one token as of 64.
+    """Of any columns, in calls of any rows, and of one token as of 96.
 
     Rows: part of a tile, whole ones, a last one within the matrix and at its end. Columns: less
     than a tile, whole ones, a tail of even and of odd length.
@@ -123,7 +123,7 @@ def test_bfloat16_is_summed_in_the_order_of_the_manual(isa: str) -> None:
     rng = np.random.default_rng(5)
     for rows, cols in ((7, 24), (40, 32), (37, 160), (70, 333)):
         w = (rng.standard_normal((rows, cols)) * 0.05).astype(np.float32)
-        x = rng.standard_normal((64, cols)).astype(np.float32)
+        x = rng.standard_normal((96, cols)).astype(np.float32)
         wanted, bytes_ = in_order(w, x), stored(w)
         for begin, end in ((0, rows), (3, rows), (rows // 3, rows - 2), (rows - 1, rows)):
             for width in WIDTHS:
@@ -162,7 +162,7 @@ def test_what_is_no_number_in_bfloat16_stays_with_its_row_and_token(isa: str) ->
 def test_as_many_products_of_bfloat16_tiles_as_docs_say(isa: str) -> None:
     """For 16 rows one for each 32 columns, for up to 16 tokens: of one token as of 16."""
     w = stored(np.ones((70, 72), np.float32))
-    for width, sides in {1: 1, 2: 1, 16: 1, 17: 2, 33: 3, 49: 4, 64: 4}.items():
+    for width, sides in {1: 1, 2: 1, 16: 1, 17: 2, 33: 3, 49: 4, 64: 4, 65: 5, 96: 6}.items():
         before = kernels.emulated_dots(isa)
         kernels.multiply(isa, "bf16", w, None, "bf16", np.ones((width, 72), np.float32), 0, 70)
         assert kernels.emulated_dots(isa) - before == 5 * 3 * sides

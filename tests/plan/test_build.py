@@ -203,8 +203,8 @@ def test_whole_heads_of_queries_and_their_second_product_are_one_worker_s(
 @pytest.mark.parametrize(
     ("wish", "message"),
     [
-        ({"max_width": 0}, "max_width: expected 1 to 64, got 0"),
-        ({"max_width": 65}, "max_width: expected 1 to 64, got 65"),
+        ({"max_width": 0}, "max_width: expected 1 to 96, got 0"),
+        ({"max_width": 97}, "max_width: expected 1 to 96, got 97"),
         ({"context": 0}, "context: expected None or 1 to 4096 tokens, .* got 0"),
         ({"context": 4097}, "context: expected None or 1 to 4096 tokens, .* got 4097"),
     ],

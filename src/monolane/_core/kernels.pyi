@@ -27,6 +27,11 @@ def amx() -> tuple:
     Whether the processor has AMX tiles, and why they are not used: empty where they are.
     """
 
+def wide_bf16(isa: str) -> bool:
+    """
+    Whether passes of more than 64 tokens pay, where activations are bfloat16.
+    """
+
 def best() -> str:
     """The set that the engine uses by default."""
 

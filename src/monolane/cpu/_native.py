@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane._core import Executor as NativeExecutor
+from monolane._core import kernels
 from monolane._processor import read_processor
 from monolane.cpu._arithmetic import find_arithmetic
 from monolane.cpu._weights import block_formats, convert, hand_over, keeps_floats
-from monolane.model import ACTIVATIONS, Role, Weights, in_lanes
-from monolane.plan import Plan, build, cpu, to_arrays
+from monolane.model import ACTIVATIONS, ModelConfig, Role, Weights, in_lanes
+from monolane.plan import MAX_WIDTH, PROMPT_WIDTH, Plan, build, cpu, to_arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class Native:
             config,
             cpu(setting.workers),
             config.dtype if kept else self.dtype,
+            max_width=_pass_width(config, self.dtype, setting.isa),
             context=setting.context,
             keys=arithmetic.keys.name,
             formats=handover.formats if blocks or keeps_floats(config) else None,
@@ -99,3 +101,13 @@ class Native:
         """Have the workers convert their rows of what is not stored as it is used."""
         convert(self.core, self.plan, self._sources)
         self._sources = {}
+
+
+def _pass_width(config: ModelConfig, dtype: str, isa: str) -> int:
+    """Return how many token positions a pass may have, which costs memory for each.
+
+    States of a delta layer keep the inputs of a pass apart: none of those is wider than it may
+    have drafts.
+    """
+    pays = dtype == "bfloat16" and config.delta is None and kernels.wide_bf16(isa)
+    return PROMPT_WIDTH if pays else MAX_WIDTH

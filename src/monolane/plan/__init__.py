@@ -22,7 +22,7 @@ from monolane.plan._device import (
 from monolane.plan._groups import Groups
 from monolane.plan._interpret import Interpretation, interpret
 from monolane.plan._phase import Access, Buffer, Matrix, Phase, PhaseKind, Update, Wait
-from monolane.plan._plan import MAX_WIDTH, Place, Plan, PlanError
+from monolane.plan._plan import MAX_WIDTH, PROMPT_WIDTH, Place, Plan, PlanError
 from monolane.plan._shapes import NAMES, named_config
 from monolane.plan._split import Scope, Share, split
 from monolane.plan._trace import KindSummary, Slice, Trace, summarise
@@ -36,6 +36,7 @@ __all__ = [
     "MI300X",
     "MI350X",
     "NAMES",
+    "PROMPT_WIDTH",
     "Access",
     "Buffer",
     "Choice",

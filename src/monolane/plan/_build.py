@@ -9,7 +9,7 @@ from monolane.plan._builder import Builder
 from monolane.plan._device import DeviceDescription
 from monolane.plan._kinds import FIRST, LAST, LAYER, PARTS
 from monolane.plan._phase import Buffer
-from monolane.plan._plan import MAX_WIDTH, Place, Plan
+from monolane.plan._plan import MAX_WIDTH, PROMPT_WIDTH, Place, Plan
 from monolane.plan._waits import with_waits
 
 
@@ -26,14 +26,15 @@ def build(
 ) -> Plan:
     """Return the plan of a model on a device; ConfigError says which wish cannot be met.
 
+    max_width    token positions of a pass; beyond MAX_WIDTH, of one that only reads a prompt
     context      tokens that a sequence may hold; None: as many as the model was trained on
     ring_slots   slots for the module outputs that lanes exchange, at least delay + 1; by default
                  2 * delay + 1, from which on reusing a slot needs no wait of its own
     keys         format of cached keys and values; None: as goes with the weights'
     formats      those of matrices that are not stored in ``dtype``, by role and layer
     """
-    if type(max_width) is not int or not 1 <= max_width <= MAX_WIDTH:
-        raise ConfigError(f"max_width: expected 1 to {MAX_WIDTH}, got {max_width!r}")
+    if type(max_width) is not int or not 1 <= max_width <= PROMPT_WIDTH:
+        raise ConfigError(f"max_width: expected 1 to {PROMPT_WIDTH}, got {max_width!r}")
     length = config.max_positions if context is None else context
     if type(length) is not int or not 1 <= length <= config.max_positions:
         raise ConfigError(

@@ -15,8 +15,10 @@ from monolane.plan._split import Share
 # Where a matrix is: its role, and its layer or None outside the layers.
 Place = tuple[Role, int | None]
 
-# Token positions of one pass at most: what the kernels keep in registers and fast memory.
+# Token positions of one pass at most: what the kernels keep in registers and fast memory. Where a
+# pass reads nothing but a prompt, and multiplies faster so, it may be wider.
 MAX_WIDTH = 64
+PROMPT_WIDTH = 96
 
 
 class PlanError(AssertionError):
@@ -101,7 +103,7 @@ class Plan:
             Buffer.HIDDEN: (lanes, width, self.hidden_columns),
             Buffer.MLP_OUTPUT: (self.mlp_slots, lanes, width, c.hidden_size),
             Buffer.STREAM: (lanes, width, c.hidden_size),
-            Buffer.LOGITS: (width, c.vocab_size),
+            Buffer.LOGITS: (min(width, MAX_WIDTH), c.vocab_size),
             Buffer.UNNORMED: (lanes, width, unnormed),
             Buffer.ROUTED: (1, width, 0 if c.experts is None else c.experts.count),
             Buffer.LATENTS: (1, width, latents),
