@@ -43,7 +43,8 @@ void DeltaStates::save(int64_t slot, int64_t inputs, char* out) const {
 bool DeltaStates::saves(int64_t bytes, int64_t end) const {
   if (!any()) return bytes == 0;
   const int64_t inputs = bytes < saved_bytes(0) ? -1 : saved_inputs(bytes);
-  return inputs >= 0 && inputs <= std::min<int64_t>(kPlanMaxWidth, end) && saved_bytes(inputs) == bytes;
+  return inputs >= 0 && inputs <= std::min<int64_t>(kPlanMaxWidth, end) &&
+         saved_bytes(inputs) == bytes;
 }
 
 void DeltaStates::restore(int64_t slot, int64_t end, int64_t bytes, const char* saved) {

@@ -25,8 +25,9 @@ namespace monolane {
 constexpr int32_t kPlanSchema = 4;
 constexpr int32_t kNoWait = INT32_MIN;
 constexpr int32_t kNever = -1;  // the delay of lanes that never exchange
-constexpr int32_t kPlanMaxWidth = 64;  // of passes that decode
-constexpr int32_t kPlanPromptWidth = 96;  // of others
+// Rows of a pass at most: of one that decodes, and of one that only reads prompts.
+constexpr int32_t kPlanMaxWidth = 64;
+constexpr int32_t kPlanPromptWidth = 96;
 constexpr int32_t kPlanMaxMatrices = 4;
 constexpr int32_t kPlanRotaries = 2;
 

@@ -93,6 +93,13 @@ struct PairTokens {
   }
 };
 
+// So many bytes from the beginning of a line on; of what was there before, nothing is kept.
+template <typename T>
+static inline T* lines_of(std::vector<char>& room, size_t bytes) {
+  if (room.size() < bytes + 63) room.resize(bytes + 63);
+  return reinterpret_cast<T*>(room.data() + (-reinterpret_cast<intptr_t>(room.data()) & 63));
+}
+
 // One token is a right side of 16 rows of 4 bytes where it lies; others are brought into `room`, 16
 // at a time, and of tokens that are not there zeros.
 static inline PairTokens pair_tokens(const char* packed, int64_t width, int64_t cols,
@@ -101,9 +108,7 @@ static inline PairTokens pair_tokens(const char* packed, int64_t width, int64_t 
   const int64_t sides = (width + kSideTokens - 1) / kSideTokens;
   const int64_t steps = (cols + kPairColumns - 1) / kPairColumns;
   const int64_t stride = pair_token_bytes(cols);
-  const size_t bytes = static_cast<size_t>(sides * steps * kSideBytes) + 63;
-  if (room.size() < bytes) room.resize(bytes);
-  char* to = room.data() + (-reinterpret_cast<intptr_t>(room.data()) & 63);
+  char* to = lines_of<char>(room, sides * steps * kSideBytes);
   for (int64_t s = 0; s < sides; ++s) {
     const char* from = packed + s * kSideTokens * stride;
     for (int64_t k = 0; k < steps; ++k) {
@@ -118,16 +123,20 @@ static inline PairTokens pair_tokens(const char* packed, int64_t width, int64_t 
 // of an Intel core follows one in each of 32 pages. They are prefetched a little ahead: by 64
 // tokens of 3,072 columns both cores read 23.8 GB/s of weights so, 23.0 without, and 22 by two
 // strips at a time. Farther ahead is slower: tokens come from the second level meanwhile, and lines
-// in flight are few.
+// in flight are few. Of the columns begin .. end - 1; those before are in `sums`.
 template <int S>
 MONOLANE_INLINE static inline void add_strip(Tiles& tiles, const PairRows& rows, int64_t row,
-                                             const PairTokens& tokens, float* sums) {
+                                             int64_t begin, int64_t end, const PairTokens& tokens,
+                                             float* sums) {
   constexpr int kLeft = S, kRight = S + 1, kRights = std::min(kTiles - kRight, S);
   constexpr int64_t kAhead = 4 * kPairColumns;
-  each<S>([&](auto s) MONOLANE_INLINE { tiles.zero<s>(); });
-  for (int64_t k = 0; k < rows.cols; k += kPairColumns) {
+  each<S>([&](auto s) MONOLANE_INLINE {
+    begin == 0 ? tiles.zero<s>()
+               : tiles.load<s>(sums + s * kTileRows * kSideTokens, tokens.row_bytes);
+  });
+  for (int64_t k = begin; k < end; k += kPairColumns) {
     const Bf16* next = rows.data + row * rows.cols + k + kAhead;
-    if (k + kAhead >= rows.cols) next += (kTileRows - 1) * rows.cols;  // of the next strip
+    if (k + kAhead >= end) next += kTileRows * rows.cols - (end - begin);  // of the next strip
     each<kTileRows>([&](auto i) MONOLANE_INLINE { prefetch_far(next + i * rows.cols); });
     rows.load<kLeft>(tiles, row, k);
     each<S>([&](auto s) MONOLANE_INLINE {
@@ -162,6 +171,8 @@ static inline void put_strip(const float* sums, int64_t count, int64_t width, Ou
   }
 }
 
+constexpr int64_t kTokenBytes = 1 << 20;
+constexpr int64_t kAsideRows = 1024;  // whose sums by 96 tokens take 384 KB
 constexpr int kMostSides = 6;  // at once: a tile of sums each, and two for what is multiplied
 static_assert(kMaxWidth <= kMostSides * kSideTokens);
 
@@ -174,6 +185,13 @@ MONOLANE_INLINE static inline void by_sides(int64_t sides, const Run& run) {
   run(std::integral_constant<int, S>());
 }
 
+// Columns whose tokens take half of a second level of 2 MB, which they leave for each strip anew.
+static inline int64_t block_of_pairs(int64_t cols, int64_t width) {
+  const int64_t bytes = cols * 2 * width, blocks = (bytes + kTokenBytes - 1) / kTokenBytes;
+  const int64_t steps = (cols + kPairColumns - 1) / kPairColumns;
+  return (steps + blocks - 1) / blocks * kPairColumns;
+}
+
 template <int S>
 static void multiply_strips(const PairRows& rows, int64_t begin, int64_t end,
                             const PairTokens& tokens, int64_t width, Output out) {
@@ -182,11 +200,23 @@ static void multiply_strips(const PairRows& rows, int64_t begin, int64_t end,
     shapes[i] = {kTileRows, i == S ? kTileRowBytes : static_cast<int>(tokens.row_bytes)};
   }
   Tiles tiles(shapes);
-  alignas(64) float sums[S * kTileRows * kSideTokens];
-  for (int64_t row = begin; row < end; row += kTileRows) {
-    add_strip<S>(tiles, rows, row, tokens, sums);
-    put_strip(sums, std::min<int64_t>(end - row, kTileRows), width,
-              {out.y + (row - begin), out.stride});
+  constexpr int64_t kSums = S * kTileRows * kSideTokens;  // of a strip
+  alignas(64) float one[kSums];
+  const int64_t cols = rows.cols, step = block_of_pairs(cols, width);
+  const int64_t most = step < cols ? kAsideRows : kTileRows;  // whose sums are put aside
+  static thread_local std::vector<char> room;
+  float* first = step < cols ? lines_of<float>(room, kAsideRows / kTileRows * sizeof one) : one;
+  for (int64_t r = begin; r < end; r += most) {
+    const int64_t last = std::min(end, r + most);
+    for (int64_t k = 0; k < cols; k += step) {
+      float* sums = first;
+      for (int64_t row = r; row < last; row += kTileRows, sums += kSums) {
+        add_strip<S>(tiles, rows, row, k, std::min(cols, k + step), tokens, sums);
+        if (k + step < cols) continue;
+        put_strip(sums, std::min<int64_t>(end - row, kTileRows), width,
+                  {out.y + (row - begin), out.stride});
+      }
+    }
   }
 }
 
@@ -195,9 +225,8 @@ static void multiply_pairs(const Matrix& w, int64_t begin, int64_t end, const vo
   static thread_local std::vector<char> room;  // for 96 tokens of 12,288 columns 2.3 MB
   const PairRows rows{static_cast<const Bf16*>(w.data), w.rows, w.cols};
   const PairTokens tokens = pair_tokens(static_cast<const char*>(packed), width, w.cols, room);
-  by_sides((width + kSideTokens - 1) / kSideTokens, [&](auto sides) {
-    multiply_strips<sides>(rows, begin, end, tokens, width, out);
-  });
+  by_sides((width + kSideTokens - 1) / kSideTokens,
+           [&](auto sides) { multiply_strips<sides>(rows, begin, end, tokens, width, out); });
 }
 
 }  // namespace monolane::MONOLANE_ISA

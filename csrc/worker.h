@@ -105,8 +105,8 @@ struct Executor::Worker {
   std::unique_ptr<Arena> scores;        // [kAttendQueries, chunk]
   std::unique_ptr<Arena> partial;       // [attend_tokens, H/K, h + 2], or [d_v]
   std::unique_ptr<Arena> cosine, sine;  // [PlanRotary, max_width, rotary_dim/2], times amplitude
-  // Of one key head and one sequence: inputs of tokens [C - 1 + 2 kPlanMaxWidth, columns], the channels
-  // of one token, and states of which some tokens may be taken back; see delta_states.h.
+  // Of one key head and one sequence: inputs of tokens [C - 1 + 2 kPlanMaxWidth, columns], the
+  // channels of one token, and states of which some tokens may be taken back; see delta_states.h.
   std::unique_ptr<Arena> inputs, channels, tried;
   KeptParts kept;  // of the group, in its first worker
   std::vector<Span> spans;

@@ -214,3 +214,18 @@ def test_a_model_in_bfloat16_has_the_same_bits_in_passes_of_any_width(isa: str) 
     wanted = run("tiles_avx512" if isa == "amx" else isa)
     for cuts in ((), (1, 2, 5, 21, 38), tuple(range(1, 70))):
         np.testing.assert_array_equal(run(isa, *cuts), wanted)
+
+
+@every_set
+def test_columns_in_blocks_have_the_same_bits(isa: str) -> None:
+    """96 tokens of 5,600 columns are more than 1 MB, and rows beyond 1,024 a block of their own."""
+    rng = np.random.default_rng(7)
+    rows, cols = (1040, 5600) if isa != "tiles_portable" else (70, 5600)  # that is the slowest
+    w = stored(rng.standard_normal((rows, cols)).astype(np.float32))
+    x = rng.standard_normal((96, cols)).astype(np.float32)
+
+    def run(tokens: np.ndarray) -> np.ndarray:
+        return kernels.multiply(isa, "bf16", w, None, "bf16", tokens, 5, rows)
+
+    alone = [run(part) for part in np.split(x, 6)]  # 16 tokens are one block
+    np.testing.assert_array_equal(run(x), np.concatenate(alone))
