@@ -20,6 +20,8 @@ from _document import publish
 
 from monolane.measure import Record, summary
 
+CASES = ("decode", "prefill")
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print the ratios, and write the results; return the exit code."""
@@ -53,7 +55,7 @@ def compare(options: argparse.Namespace, dtype: str) -> list[Record]:
                 [pythons[version], *command], capture_output=True, text=True, check=True
             )
             samples[version].append({r["name"]: r for r in json.loads(told.stdout)["records"]})
-    return [ratio_record(samples, name, options.label) for name in ("decode", "prefill")]
+    return [ratio_record(samples, name, options.label) for name in options.only or CASES]
 
 
 def ratio_record(samples: dict[str, list[dict[str, Record]]], name: str, other: str) -> Record:
@@ -92,6 +94,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3, help="rounds of one process")
     parser.add_argument("--tokens", type=int, default=16, help="of one decode run")
     parser.add_argument("--prefill", type=int, default=64, help="tokens of a prompt")
+    parser.add_argument("--only", nargs="+", choices=CASES, help="what to record")
     parser.add_argument("--out", type=Path, help="a folder, or a file that ends in .json")
     options = parser.parse_args(arguments)
     options.dtype = options.dtype or ["bfloat16"]
