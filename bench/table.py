@@ -123,6 +123,9 @@ def _name(record: Record) -> str:
     if record["name"] == "crowded_decode":
         workers, cores = record["workers"], record["cores"]
         return f"{workers} workers on {cores} cores beside {record['programs']} other programs"
+    if record["name"] == "expert_memory_decode":
+        part = "all experts" if record["part"] == "all" else f"{record['part']} % of experts"
+        return f"decode, {part} in memory"
     if record["name"] == "evaluation":
         return f"{record['task']}: {record['metric']}" if "metric" in record else record["task"]
     if record["name"] in ("canonical", "harness_parity"):

@@ -5,6 +5,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "executor.h"
@@ -116,7 +118,7 @@ struct BoundExecutor {
   BoundExecutor(const nb::bytes& header, const nb::bytes& phases, const nb::bytes& shares,
                 nb::object weights, const std::string& isa, int activation, int kv_format,
                 int slots, const std::vector<int>& cores, int rank, int ranks, int segment,
-                int64_t delay_ns, bool timed, bool apart)
+                int64_t delay_ns, bool timed, bool apart, int expert_file, int64_t expert_memory)
       : table(weights),
         vocab(plan_of(header, phases, shares).header.vocab),
         executor(plan_of(header, phases, shares),
@@ -127,8 +129,8 @@ struct BoundExecutor {
                   .delay_ns = delay_ns,
                   .timed = timed},
                  nb::cast<WeightTable&>(weights).weights, select_kernels(isa),
-                 static_cast<Activation>(activation), static_cast<Format>(kv_format), slots,
-                 cores) {}
+                 static_cast<Activation>(activation), static_cast<Format>(kv_format), slots, cores,
+                 {.file = expert_file, .memory = static_cast<size_t>(expert_memory)}) {}
 
   void convert(int64_t phase, int64_t matrix) {
     if (!executor.converts(phase, matrix)) return;
@@ -195,10 +197,10 @@ void bind_executor(nb::module_& m) {
   nb::class_<BoundExecutor>(m, "Executor", "Runs a plan on the cores of this machine.")
       .def(nb::init<const nb::bytes&, const nb::bytes&, const nb::bytes&, nb::object,
                     const std::string&, int, int, int, const std::vector<int>&, int, int, int,
-                    int64_t, bool, bool>(),
+                    int64_t, bool, bool, int, int64_t>(),
            "header"_a, "phases"_a, "shares"_a, "weights"_a, "isa"_a, "activation"_a, "kv_format"_a,
            "slots"_a, "cores"_a, "rank"_a = 0, "ranks"_a = 1, "segment"_a = -1, "delay_ns"_a = 0,
-           "timed"_a = false, "apart"_a = false)
+           "timed"_a = false, "apart"_a = false, "expert_file"_a = -1, "expert_memory"_a = 0)
       .def(
           "follow", [](BoundExecutor& e) { e.executor.follow(); },
           "In another rank than 0: take part in all epochs of rank 0, on the workers' threads.")
@@ -256,6 +258,14 @@ void bind_executor(nb::module_& m) {
       .def_prop_ro(
           "lost", [](BoundExecutor& e) { return e.executor.exchange().lost(); },
           "The first rank that died or made no progress, which ended the epoch; -1: none.")
+      .def_prop_ro(
+          "expert_counts",
+          [](const BoundExecutor& e) {
+            const ExpertCache::Counts counts = e.executor.expert_counts();
+            return std::tuple(counts.found, counts.missed, counts.brought);
+          },
+          "How often an expert was in memory, was read from the file, and was brought to stay, "
+          "over all workers.")
       .def("convert", &BoundExecutor::convert, "phase"_a, "matrix"_a,
            "Have the workers make their copies of a phase's matrix, if it is stored in another "
            "format than it is multiplied in, or cut into lanes otherwise than by rows; for each "

@@ -1,10 +1,14 @@
 // Loading, and epochs as their callers see them.
 #include "executor.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "model_drafter.h"
@@ -57,7 +61,7 @@ void check_cache_format(const Plan& plan, Format format) {
 
 Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kernels& kernels,
                    Activation activation, Format kv_format, int slots,
-                   const std::vector<int>& cores)
+                   const std::vector<int>& cores, const ExpertFile& experts)
     : plan_(std::move(plan)),
       weights_(std::move(weights)),
       kernels_(kernels),
@@ -105,10 +109,14 @@ Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kern
   latents_ = std::make_unique<Arena>(floats(values > 0 ? width * latent_columns() : 1));
   const int64_t made = std::max(values, delta_columns());
   heads_ = std::make_unique<Arena>(floats(std::max<int64_t>(width * made, 1)));
+  std::optional<size_t> memory;  // of each worker, for experts
+  if (experts.file >= 0) memory = experts.memory / exchange_.workers();
   for (int i = 0; i < exchange_.workers(); ++i) {
     const int worker = exchange_.first_worker() + i;
-    workers_.push_back(std::make_unique<Worker>(plan_, weights_, kernels_, activation_, worker));
+    workers_.push_back(
+        std::make_unique<Worker>(plan_, weights_, kernels_, activation_, worker, memory));
   }
+  if (memory.has_value()) open_experts(experts.file);
   for (const PlanPhase& phase : plan_.phases) {
     for (int64_t i = 0; i < phase.num_matrices; ++i) to_convert_ += converts(index_of(phase), i);
   }
@@ -137,7 +145,8 @@ const PlanMatrix& Executor::matrix_of(int64_t phase, int64_t matrix) const {
 
 bool Executor::converts(int64_t phase, int64_t matrix) const {
   const WeightRole role = matrix_of(phase, matrix).role;
-  return weights_.weight(role, plan_.phases[phase].layer).copied();
+  return weights_.weight(role, plan_.phases[phase].layer).copied() ||
+         workers_.front()->weights.stows(phase, matrix);
 }
 
 void Executor::convert(int64_t phase, int64_t matrix) {
@@ -155,6 +164,39 @@ void Executor::convert(int64_t phase, int64_t matrix) {
     if (error != nullptr) std::rethrow_exception(error);
   }
   --to_convert_;
+}
+
+void Executor::open_experts(int file) {
+  if (plan_.header.experts == 0) {
+    throw std::invalid_argument("expert_memory: expected a mixture of experts, got a dense model");
+  }
+  size_t bytes = 0;
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    bytes += worker->weights.experts()->file_bytes();
+  }
+  // The room is taken at once, so that there is some for what is read later.
+  if (const int error = bytes == 0 ? 0 : posix_fallocate(file, 0, static_cast<off_t>(bytes))) {
+    throw std::runtime_error(
+        "expert_memory: expected " + std::to_string((bytes >> 20) + 1) +
+        " MB of disk for the experts, got: " + std::generic_category().message(error));
+  }
+  size_t offset = 0;
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    worker->weights.experts()->open(file, offset);
+    offset += worker->weights.experts()->file_bytes();
+  }
+}
+
+ExpertCache::Counts Executor::expert_counts() const {
+  ExpertCache::Counts all;
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    if (worker->weights.experts() == nullptr) continue;
+    const ExpertCache::Counts& counts = worker->weights.experts()->counts();
+    all.found += counts.found;
+    all.missed += counts.missed;
+    all.brought += counts.brought;
+  }
+  return all;
 }
 
 size_t Executor::converted_bytes() const {

@@ -22,6 +22,7 @@
 #include "choose.h"
 #include "delta_states.h"
 #include "exchange.h"
+#include "expert_cache.h"
 #include "heads_drafter.h"
 #include "kernels.h"
 #include "kv_cache.h"
@@ -41,12 +42,19 @@ struct Guide {
   std::vector<uint32_t> mask;   // then a draw among these, [ceil(V / 32)]; empty: the answer ends
 };
 
+// Where experts are that are not in memory; see expert_cache.h.
+struct ExpertFile {
+  int file = -1;      // an empty one, which may be closed afterwards; -1: there is none
+  size_t memory = 0;  // bytes for those that are used most, of all workers together
+};
+
 class Executor {
  public:
   // Runs the workers of one seat of the plan. Throws std::invalid_argument if plan, seat, weights
-  // and kernels do not fit together.
+  // and kernels do not fit together, and std::runtime_error if a file has no room for the experts.
   Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kernels& kernels,
-           Activation activation, Format kv_format, int slots, const std::vector<int>& cores);
+           Activation activation, Format kv_format, int slots, const std::vector<int>& cores,
+           const ExpertFile& experts = {});
   ~Executor();
 
   // Brings a phase's matrix into the format in which it is multiplied, each worker its own rows
@@ -55,6 +63,7 @@ class Executor {
   // std::invalid_argument if a weight has no code in that format.
   void convert(int64_t phase, int64_t matrix);
   bool converts(int64_t phase, int64_t matrix) const;
+  ExpertCache::Counts expert_counts() const;  // of all workers of this process
 
   // In another rank than 0: has the workers take part in all epochs of rank 0, which everything
   // below is for, and returns.
@@ -283,6 +292,8 @@ class Executor {
   template <typename Store>
   void multiply(Worker& w, const PlanPhase& phase, int64_t index, Store store);
 
+  void open_experts(int file);
+  void choose_experts(Worker& w, const PlanPhase& phase);
   void offer_normed(const Worker& w);
   void join_lanes(int64_t t, float* out) const;
   void merge_lanes(int64_t t, float* out) const;

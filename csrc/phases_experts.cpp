@@ -57,20 +57,33 @@ const void* Executor::gather_tokens(const Worker& w, Activation kind, int64_t co
   return w.gathered->as<char>();
 }
 
+// The experts of any token, in ascending order, and has those be read that are not in memory.
+void Executor::choose_experts(Worker& w, const PlanPhase& phase) {
+  w.routing.choose(routed_->as<float>(), weights_.layers[phase.layer].router_correction,
+                   pass_.width);
+  w.chosen.clear();
+  for (int64_t expert = 0; expert < plan_.header.experts; ++expert) {
+    if (!w.routing.of(expert).empty()) w.chosen.push_back(expert);
+  }
+  w.order =
+      w.weights.experts() == nullptr ? w.chosen : w.weights.use_experts(phase.layer, w.chosen);
+}
+
 void Executor::run_expert_gate_up(Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = plan_.header;
   const LayerWeights& layer = weights_.layers[phase.layer];
-  w.routing.choose(routed_->as<float>(), layer.router_correction, pass_.width);
+  choose_experts(w, phase);
   w.routing.weigh_shared(w.normed->as<float>(), layer.shared_expert_gate, pass_.width);
   pack(w, phase, w.normed->as<float>(), h.hidden, 0, pass_.width);
   if (h.shared_inner > 0) shared_gate_up(w, phase);
   const PlanShare own = share(w, phase.matrices[0].share);  // UP has the same rows
   const int64_t count = own.end - own.begin;
   if (count == 0) return;
-  for (int64_t expert = 0; expert < h.experts; ++expert) {
+  ExpertCache* stowed = w.weights.experts();
+  for (const int64_t expert : w.order) {
     const std::span<const Routing::Use> uses = w.routing.of(expert);
     const int64_t width = static_cast<int64_t>(uses.size());
-    if (width == 0) continue;
+    if (stowed != nullptr) stowed->await(expert, ExpertCache::kInner);
     float* gate = w.product->as<float>();
     float* up = gate + width * count;
     for (const int64_t i : {0, 1}) {
@@ -89,6 +102,7 @@ void Executor::run_expert_gate_up(Worker& w, const PlanPhase& phase) {
       gate += count;
       up += count;
     }
+    if (stowed != nullptr) stowed->release(expert, ExpertCache::kInner);
   }
 }
 
@@ -117,10 +131,11 @@ void Executor::run_expert_down(Worker& w, const PlanPhase& phase) {
   if (count == 0) return;
   float* out = output(PlanBuffer::kMlpOutput, phase.write_slot, 0) + own.begin;
   for (int64_t t = 0; t < pass_.width; ++t) std::fill_n(out + t * hidden, count, 0.0f);
-  for (int64_t expert = 0; expert < h.experts; ++expert) {
+  ExpertCache* stowed = w.weights.experts();
+  if (stowed != nullptr) stowed->begin_outer();
+  for (const int64_t expert : w.chosen) {
     const std::span<const Routing::Use> uses = w.routing.of(expert);
     const int64_t width = static_cast<int64_t>(uses.size());
-    if (width == 0) continue;
     float* x = w.normed->as<float>();
     for (const Routing::Use& use : uses) {
       const int64_t from = use.token * int64_t{h.hidden_columns} + use.place * inner;
@@ -130,6 +145,7 @@ void Executor::run_expert_down(Worker& w, const PlanPhase& phase) {
     const Matrix& matrix = rows(w, phase, 0, expert);
     const Activation kind = activation_of(matrix);
     kernels_.pack(kind, w.normed->as<float>(), inner, width, w.packed_lane(kind, 0, width));
+    if (stowed != nullptr) stowed->await(expert, ExpertCache::kOuter);
     float* y = w.product->as<float>();
     kernels_.multiply(matrix, 0, count, kind, w.packed_lane(kind, 0, width), width, y, count);
     const float* biases = weights_.layers[phase.layer].expert_down_bias;
@@ -138,6 +154,7 @@ void Executor::run_expert_down(Worker& w, const PlanPhase& phase) {
       add_scaled_to(out + use.token * hidden, y, use.weight, count);
       y += count;
     }
+    if (stowed != nullptr) stowed->release(expert, ExpertCache::kOuter);
   }
   if (h.shared_inner > 0) {
     const Matrix& matrix = rows(w, phase, 1);  // the same rows

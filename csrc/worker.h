@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "executor.h"
@@ -18,10 +20,10 @@ inline size_t floats(int64_t count) { return static_cast<size_t>(count) * sizeof
 // Rows of the group's lanes, [lanes][T][...], and scratch. Lane indices here are within the group.
 struct Executor::Worker {
   Worker(const Plan& plan, const ModelWeights& weights, const Kernels& kernels,
-         Activation activation, int worker)
+         Activation activation, int worker, std::optional<size_t> expert_memory)
       : index(worker),
         group(worker / plan.header.group_workers),
-        weights(plan, weights, worker),
+        weights(plan, weights, worker, expert_memory),
         routing(plan.header) {
     const PlanHeader& h = plan.header;
     const int64_t lanes = h.group_lanes, width = h.max_width;
@@ -90,6 +92,8 @@ struct Executor::Worker {
   int64_t attend_tokens;  // whose attention to a chunk is asked for at once, at most
   WorkerRows weights;
   Routing routing;                      // of the layer that is computed
+  std::vector<int64_t> chosen;          // experts of any token, ascending
+  std::span<const int64_t> order;       // of these, in which gate and up are multiplied
   static constexpr int kKinds = 3;      // of Activation
   int64_t token_bytes[kKinds] = {};     // of one packed token; 0: no matrix is of that kind
   int64_t first_byte[kKinds] = {};      // of a kind within `packed`

@@ -10,6 +10,19 @@ namespace {
 
 size_t line_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
+size_t bytes_of(const Matrix& used) {
+  return static_cast<size_t>(is_panels(used.format)
+                                 ? panels_bytes(used.format, used.rows, used.cols)
+                                 : used.rows * row_bytes(used.format, used.cols));
+}
+
+// Which of an expert's matrices that is, by its place in ExpertCache::Expert; -1: none.
+int kind_of(WeightRole role) {
+  if (role == WeightRole::kExpertGate) return 0;
+  if (role == WeightRole::kExpertUp) return 1;
+  return role == WeightRole::kExpertDown ? 2 : -1;
+}
+
 // Rows begin .. begin + count - 1 of a matrix as one of its own.
 Matrix slice(const Matrix& whole, int64_t begin, int64_t count) {
   const char* data =
@@ -113,7 +126,8 @@ void convert_rows(const Kernels& kernels, const Matrix& from, Format to, void* o
 
 }  // namespace
 
-WorkerRows::WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t worker)
+WorkerRows::WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t worker,
+                       std::optional<size_t> expert_memory)
     : first_parts_(plan.phases.size() * kPlanMaxMatrices + 1) {
   for (size_t i = 0; i + 1 < first_parts_.size(); ++i) {
     const PlanPhase& phase = plan.phases[i / kPlanMaxMatrices];
@@ -124,11 +138,6 @@ WorkerRows::WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t wo
   }
   parts_.resize(first_parts_.back());
   size_t bytes = 0;
-  const auto reserve = [&](size_t wanted) {
-    const size_t at = bytes;
-    bytes += line_up(wanted);
-    return at;
-  };
   struct Place {
     Part* part;
     size_t values;
@@ -141,24 +150,25 @@ WorkerRows::WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t wo
       const PlanShare share = plan.share(matrix.share, worker);
       const int64_t first = plan.first_row(matrix, worker);
       const int64_t count = share.end - share.begin;
+      const bool stowed = expert_memory.has_value() && kind_of(matrix.role) >= 0;
       for (int64_t expert = 0; expert < plan.experts_of(matrix.role); ++expert) {
         const Weight& weight = weights.weight(matrix.role, phase.layer, expert);
         check(matrix, weight, first + share.end);
         Part& part = parts_[first_part(static_cast<int64_t>(p), i) + expert];
-        if (!weight.copied()) {
+        if (!weight.copied() && !stowed) {
           part.used = slice(weight.stored, first + share.begin, count);
           continue;
         }
         part.stored = &weight;
         part.first = first + share.begin;
         part.used = {nullptr, nullptr, count, matrix.columns, weight.format};
-        const int64_t size = is_panels(weight.format)
-                                 ? panels_bytes(weight.format, count, matrix.columns)
-                                 : count * row_bytes(weight.format, matrix.columns);
-        places.push_back({&part, reserve(size)});
+        if (stowed) continue;
+        places.push_back({&part, bytes});
+        bytes += line_up(bytes_of(part.used));
       }
     }
   }
+  if (expert_memory.has_value()) stow_experts(plan, *expert_memory);
   if (bytes == 0) return;
   arena_ = std::make_unique<Arena>(bytes);
   for (const Place& place : places) {
@@ -167,16 +177,52 @@ WorkerRows::WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t wo
   }
 }
 
-void WorkerRows::convert(const Kernels& kernels, int64_t phase, int64_t matrix) {
-  for (int64_t i = first_part(phase, matrix); i < first_part(phase, matrix + 1); ++i) {
-    copy(kernels, parts_[i]);
+void WorkerRows::stow_experts(const Plan& plan, size_t memory) {
+  const PlanHeader& h = plan.header;
+  std::vector<ExpertCache::Expert> experts;
+  first_expert_.assign(h.layers, -1);
+  for (size_t p = 0; p < plan.phases.size(); ++p) {
+    const PlanPhase& phase = plan.phases[p];
+    for (int32_t i = 0; i < phase.num_matrices; ++i) {
+      const int kind = kind_of(phase.matrices[i].role);
+      if (kind < 0) continue;
+      int64_t& first = first_expert_[phase.layer];
+      if (first < 0) {
+        first = static_cast<int64_t>(experts.size());
+        experts.resize(experts.size() + h.experts);
+      }
+      for (int64_t expert = 0; expert < h.experts; ++expert) {
+        Part& part = parts_[first_part(static_cast<int64_t>(p), i) + expert];
+        part.expert = first + expert;
+        part.kind = kind;
+        experts[part.expert][kind] = {bytes_of(part.used), &part.used.data};
+      }
+    }
   }
+  experts_ = std::make_unique<ExpertCache>(std::move(experts), memory, h.chosen);
 }
 
-void WorkerRows::copy(const Kernels& kernels, Part& part) {
-  if (part.stored == nullptr) return;
+void WorkerRows::convert(const Kernels& kernels, int64_t phase, int64_t matrix) {
+  std::vector<char> rows;  // of an expert that goes to the file
+  bool stowed = false;
+  for (int64_t i = first_part(phase, matrix); i < first_part(phase, matrix + 1); ++i) {
+    Part& part = parts_[i];
+    if (part.stored == nullptr) continue;
+    if (part.expert < 0) {
+      copy(kernels, part, part.values);
+      continue;
+    }
+    rows.resize(bytes_of(part.used));
+    copy(kernels, part, rows.data());
+    experts_->write(part.expert, part.kind, rows.data());
+    stowed = true;
+  }
+  if (stowed) experts_->written();
+}
+
+void WorkerRows::copy(const Kernels& kernels, Part& part, void* to) {
   const Matrix& used = part.used;
-  char* out = static_cast<char*>(part.values);
+  char* out = static_cast<char*>(to);
   for (int64_t r = 0; r < used.rows; r += kPanelRows) {
     const int64_t count = std::min(kPanelRows, used.rows - r);
     const Rows rows(*part.stored, part.first + r, count);

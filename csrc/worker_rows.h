@@ -6,11 +6,15 @@
 // of memory, which it alone writes and reads.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "arena.h"
+#include "expert_cache.h"
 #include "kernels.h"
 #include "plan.h"
 #include "weights.h"
@@ -19,9 +23,11 @@ namespace monolane {
 
 class WorkerRows {
  public:
-  // Reserves the copies and touches none of them. Throws std::invalid_argument if a matrix is not
-  // of the plan's shape, or its rows cannot be converted.
-  WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t worker);
+  // Reserves the copies and touches none of them. `expert_memory`: bytes for those experts that are
+  // used most, all of which go to a file; none: there is no such file. Throws std::invalid_argument
+  // if a matrix is not of the plan's shape, or its rows cannot be converted.
+  WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t worker,
+             std::optional<size_t> expert_memory);
 
   // The rows of a phase's matrix: row 0 is the first of the worker's share.
   const Matrix& of(int64_t phase, int64_t matrix, int64_t expert = 0) const {
@@ -33,23 +39,45 @@ class WorkerRows {
   // handed over, for the last time. Throws std::invalid_argument if a weight has no code.
   void convert(const Kernels& kernels, int64_t phase, int64_t matrix);
 
-  size_t bytes() const { return arena_ == nullptr ? 0 : arena_->bytes(); }
+  // Null: all experts are in memory. Else its file has to be open before anything is converted.
+  ExpertCache* experts() const { return experts_.get(); }
+
+  bool stows(int64_t phase, int64_t matrix) const {
+    return parts_[first_part(phase, matrix)].expert >= 0;
+  }
+
+  // Has a layer's experts be read that are about to be used, ascending; see ExpertCache::use.
+  std::span<const int64_t> use_experts(int64_t layer, std::span<const int64_t> chosen) {
+    return experts_->use(first_expert_[static_cast<size_t>(layer)], chosen);
+  }
+
+  size_t bytes() const {
+    return (arena_ == nullptr ? 0 : arena_->bytes()) +
+           (experts_ == nullptr ? 0 : experts_->bytes());
+  }
 
  private:
   struct Part {
     const Weight* stored = nullptr;  // null where there is nothing to convert, or no longer
     int64_t first = 0;               // of its rows, all lanes one below the other
     Matrix used;
-    void* values = nullptr;  // what `used` reads, in the arena
+    void* values = nullptr;  // its copy, in the arena
+    int64_t expert = -1;     // whose copy is in the file, among all of them
+    int kind = 0;            // which of its matrices
   };
+  using ExpertParts = std::array<Part*, ExpertCache::kMatrices>;
   int64_t first_part(int64_t phase, int64_t matrix) const {
     return first_parts_[static_cast<size_t>(phase) * kPlanMaxMatrices + matrix];
   }
-  void copy(const Kernels& kernels, Part& part);
+  void stow_experts(const Plan& plan, size_t memory);
+  void copy(const Kernels& kernels, Part& part, void* to);
 
   std::vector<int64_t> first_parts_;  // [phases * kPlanMaxMatrices + 1]
   std::vector<Part> parts_;           // of each matrix one, or one for each expert
   std::unique_ptr<Arena> arena_;
+  // Where experts are in a file:
+  std::vector<int64_t> first_expert_;  // of each layer, among all of them; -1: it has none
+  std::unique_ptr<ExpertCache> experts_;
 };
 
 }  // namespace monolane

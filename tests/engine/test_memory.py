@@ -2,6 +2,8 @@
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -36,6 +38,17 @@ def test_what_does_not_fit_is_refused_with_what_would(
     )
     with pytest.raises(BackendError, match=message):
         Engine.load(tiny_model, backend)
+
+
+def test_experts_may_have_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights: Any = SimpleNamespace(expert_bytes=3_000_000)
+    monkeypatch.setattr(_memory, "available_bytes", lambda: 2_000_000)
+    assert _memory.expert_budget("1M", weights) == 1 << 20
+    message = r"expert_memory: expected at most 2\.00 MB, which are free, got 3\.00 MB; the rest"
+    with pytest.raises(BackendError, match=message):
+        _memory.expert_budget("1G", weights)
+    monkeypatch.setattr(_memory, "available_bytes", lambda: 3_000_000)
+    assert _memory.expert_budget("1G", weights) == 1 << 30  # all of them
 
 
 def test_a_container_s_memory_is_what_can_be_had(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ class WeightTable:
 class Executor:
     """Runs a plan on the cores of this machine."""
 
-    def __init__(self, header: bytes, phases: bytes, shares: bytes, weights: object, isa: str, activation: int, kv_format: int, slots: int, cores: Sequence[int], rank: int = 0, ranks: int = 1, segment: int = -1, delay_ns: int = 0, timed: bool = False, apart: bool = False) -> None: ...
+    def __init__(self, header: bytes, phases: bytes, shares: bytes, weights: object, isa: str, activation: int, kv_format: int, slots: int, cores: Sequence[int], rank: int = 0, ranks: int = 1, segment: int = -1, delay_ns: int = 0, timed: bool = False, apart: bool = False, expert_file: int = -1, expert_memory: int = 0) -> None: ...
 
     def follow(self) -> None:
         """
@@ -71,6 +71,12 @@ class Executor:
     def lost(self) -> int:
         """
         The first rank that died or made no progress, which ended the epoch; -1: none.
+        """
+
+    @property
+    def expert_counts(self) -> tuple[int, int, int]:
+        """
+        How often an expert was in memory, was read from the file, and was brought to stay, over all workers.
         """
 
     def convert(self, phase: int, matrix: int) -> None:

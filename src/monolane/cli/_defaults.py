@@ -73,6 +73,7 @@ _LOADED = (
     "heads",
     "cache_dtype",
     "workers",
+    "expert_memory",
 )
 
 

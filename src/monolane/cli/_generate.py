@@ -46,6 +46,7 @@ def generate(
     draft: options.Draft = None,
     heads: options.Heads = None,
     workers: options.Workers = None,
+    expert_memory: options.ExpertMemory = None,
     ranks: options.Ranks = "1",
     key_file: options.KeyFile = None,
     devices: options.Devices = 1,

@@ -166,6 +166,14 @@ Workers = Annotated[
     int | None,
     typer.Option(min=1, help="Threads that decode (CPU) [default: one per core; see 'doctor']."),
 ]
+ExpertMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--expert-memory",
+        help="Bytes for the experts of a mixture that are used most, such as 8G; others are read "
+        "from a file (CPU) [default: all are in memory].",
+    ),
+]
 ReplaceOut = Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it is there.")]
 ReplaceDestination = Annotated[
     bool, typer.Option("--overwrite", help="Replace the destination if it is there.")

@@ -85,6 +85,7 @@ def serve(
         bool, typer.Option("--any-model", help="Requests may name any model, and get this one.")
     ] = False,
     workers: options.Workers = None,
+    expert_memory: options.ExpertMemory = None,
     ranks: options.Ranks = "1",
     key_file: options.KeyFile = None,
     devices: options.Devices = 1,
@@ -143,6 +144,7 @@ def serve(
             heads=heads,
             cache_dtype=cache_dtype,
             workers=workers,
+            expert_memory=expert_memory,
         )
 
     run(

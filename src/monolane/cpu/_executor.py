@@ -82,6 +82,7 @@ class CpuExecutor(Executor):
         timed: bool = False,
         draft: Weights | Heads | None = None,
         draft_dtype: str = "auto",
+        expert_memory: int | None = None,
     ) -> None:
         check_config(weights.config)
         self._addresses = ranks if isinstance(ranks, RankAddresses) else None
@@ -114,6 +115,7 @@ class CpuExecutor(Executor):
             link_delay,
             timed,
             apart=self._addresses is not None,
+            expert_memory=expert_memory,
         )
         self._patience = patience
         self._weights = weights if ranks > 1 else None  # to start the ranks again
@@ -140,6 +142,7 @@ class CpuExecutor(Executor):
             context=min(self.context, weights.config.max_positions),
             lanes=weights.config.num_lanes,
             cache_dtype="auto",
+            expert_memory=None,
         )
         native = Native(weights, setting)
         native.convert()
@@ -199,6 +202,15 @@ class CpuExecutor(Executor):
     def processes(self) -> tuple[int, ...]:
         """Process ids of the ranks of this host that this process started, itself first."""
         return (os.getpid(), *(self._ranks.processes if self._ranks is not None else ()))
+
+    @property
+    def expert_counts(self) -> tuple[int, int, int]:
+        """How often an expert was in memory, was in the file alone, and was brought from there.
+
+        Of all workers together, each of which has its own rows of every expert.
+        """
+        found: tuple[int, int, int] = self._core.expert_counts
+        return found
 
     @property
     def converted_bytes(self) -> int:

@@ -2,16 +2,21 @@
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from tempfile import TemporaryFile
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
 
+from monolane import _env
 from monolane._core import Executor as NativeExecutor
 from monolane._core import kernels
 from monolane._processor import read_processor
 from monolane.cpu._arithmetic import find_arithmetic
 from monolane.cpu._weights import block_formats, convert, hand_over, keeps_floats
+from monolane.errors import BackendError
 from monolane.model import ACTIVATIONS, ModelConfig, Role, Weights, in_lanes
 from monolane.plan import MAX_WIDTH, PROMPT_WIDTH, Plan, build, cpu, to_arrays
 
@@ -33,6 +38,7 @@ class Setting:
     link_delay: float = 0.0
     timed: bool = False
     apart: bool = False  # ranks share no memory: each may have a host of its own
+    expert_memory: int | None = None  # bytes of each rank; None: experts are in memory, all of them
 
     def cores(self, rank: int) -> list[int]:
         """Return the processors of a rank's workers; none where Linux had better choose them.
@@ -79,28 +85,49 @@ class Native:
         formats = (self.dtype, arithmetic.activation, arithmetic.keys.name)
         self.identity.update(" ".join((setting.isa, *formats)).encode())
         self._sources: Mapping[tuple[Role, int], list[npt.NDArray[np.generic]]] = handover.sources
-        self.core = NativeExecutor(
-            header=arrays.header.tobytes(),
-            phases=arrays.phases.tobytes(),
-            shares=arrays.shares.tobytes(),
-            weights=handover.table,
-            isa=setting.isa,
-            activation=ACTIVATIONS.index(arithmetic.activation),
-            kv_format=arithmetic.keys.code,
-            slots=setting.slots,
-            cores=setting.cores(rank),
-            rank=rank,
-            ranks=setting.ranks,
-            segment=segment,
-            delay_ns=round(setting.link_delay * 1e9),
-            timed=setting.timed,
-            apart=setting.apart,
-        )
+        with _expert_file(setting.expert_memory) as file:
+            self.core = NativeExecutor(
+                header=arrays.header.tobytes(),
+                phases=arrays.phases.tobytes(),
+                shares=arrays.shares.tobytes(),
+                weights=handover.table,
+                isa=setting.isa,
+                activation=ACTIVATIONS.index(arithmetic.activation),
+                kv_format=arithmetic.keys.code,
+                slots=setting.slots,
+                cores=setting.cores(rank),
+                rank=rank,
+                ranks=setting.ranks,
+                segment=segment,
+                delay_ns=round(setting.link_delay * 1e9),
+                timed=setting.timed,
+                apart=setting.apart,
+                expert_file=-1 if file is None else file.fileno(),
+                expert_memory=setting.expert_memory or 0,
+            )
 
     def convert(self) -> None:
         """Have the workers convert their rows of what is not stored as it is used."""
         convert(self.core, self.plan, self._sources)
         self._sources = {}
+
+
+def _expert_file(memory: int | None) -> AbstractContextManager[IO[bytes] | None]:
+    """Make a file for experts in the cache folder, without a name; none if all are in memory.
+
+    The core keeps it open for itself.
+    """
+    if memory is None:
+        return nullcontext()
+    folder = _env.CACHE.get() / "experts"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return TemporaryFile(dir=folder)
+    except OSError as error:
+        raise BackendError(
+            f"expert_memory: expected to make a file in {folder}, got: {error.strerror}; set "
+            "MONOLANE_CACHE to a folder on a disk with room"
+        ) from None
 
 
 def _pass_width(config: ModelConfig, dtype: str, isa: str) -> int:

@@ -102,14 +102,11 @@ def convert(core: Executor, plan: Plan, sources: Mapping[tuple[Role, int], list[
     """
     for phase in plan.phases:
         for i, matrix in enumerate(phase.matrices):
-            stored = sources.get((matrix.role, max(phase.layer, 0)))
-            if stored is None:
-                continue
             try:
                 core.convert(phase.index, i)
             except ValueError as error:
                 raise CheckpointError(f"{matrix.role.value}: {error}") from None
-            for source in stored:
+            for source in sources.get((matrix.role, max(phase.layer, 0)), ()):
                 release_pages(source)
 
 

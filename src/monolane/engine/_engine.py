@@ -12,11 +12,16 @@ from monolane.engine._draft_model import DraftModel, check_one
 from monolane.engine._earlier import EarlierAnswers
 from monolane.engine._files import ModelFiles
 from monolane.engine._guidance import Constraint
-from monolane.engine._memory import check_cache
+from monolane.engine._memory import check_cache, expert_budget
 from monolane.engine._parameters import SamplingParams
 from monolane.engine._prefix_file import check_writable
 from monolane.engine._prefixes import Budget, Prefixes, prefix_budget
-from monolane.engine._registry import check_draft, find_backend, with_draft
+from monolane.engine._registry import (
+    check_draft,
+    find_backend,
+    with_draft,
+    with_expert_memory,
+)
 from monolane.engine._result import Generation
 from monolane.engine._slots import SlotPool
 from monolane.engine._source import find_model
@@ -89,6 +94,7 @@ class Engine:
         heads: str | Path | None = None,
         cache_dtype: str = "auto",
         workers: int | None = None,
+        expert_memory: str | int | None = None,
     ) -> "Engine":
         """Load a model.
 
@@ -121,6 +127,10 @@ class Engine:
                         docs/long-context.md tells what each costs
         workers         threads that decode, on the cpu backend; of all ranks together. None: one
                         per core, as docs/cpu.md tells
+        expert_memory   bytes, also as "8G", for the experts of a mixture that are used most; the
+                        others are read from a file in the cache folder. On the cpu backend,
+                        which "auto" is then. None: all are in memory; docs/cpu.md tells what it
+                        costs
 
         What sequences take at most is logged before any of it is taken, and refused where it is not
         free.
@@ -132,6 +142,8 @@ class Engine:
         begin = time.perf_counter()
         if prefix_file is not None:
             check_writable(Path(prefix_file))
+        if expert_memory is not None and backend == "auto":
+            backend = "cpu"  # which alone reads experts from a file
         make = find_backend(backend, ranks, 0.0, devices)
         drafting = draft is not None or heads is not None
         if drafting:
@@ -150,6 +162,8 @@ class Engine:
                 else DraftModel.open_heads(str(heads), files)
             )
             make = with_draft(backend, ranks, devices, found.weights, found.dtype)
+        if expert_memory is not None:
+            make = with_expert_memory(make, expert_budget(expert_memory, weights))
         executor = make(
             weights,
             dtype,

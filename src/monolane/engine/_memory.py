@@ -10,9 +10,12 @@ from pathlib import Path
 
 from monolane._cgroup import free_memory
 from monolane.epoch import Executor
-from monolane.errors import BackendError
+from monolane.errors import BackendError, RequestError
+from monolane.model import Weights
 
 log = logging.getLogger("monolane.engine")
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def check_cache(executor: Executor) -> None:
@@ -29,6 +32,33 @@ def check_cache(executor: Executor) -> None:
             "sequences, or a smaller cache_dtype (int8, int4)"
         )
     log.info("%s take %s as they fill; %s are free", what, _size(need), _size(free))
+
+
+def expert_budget(wanted: str | int, weights: Weights) -> int:
+    """Return the bytes that experts may have; RequestError for no number, BackendError if too many.
+
+    A number beyond what the experts take is as good as that.
+    """
+    size = read_bytes(wanted)
+    if size is None:
+        raise RequestError(
+            f"expert_memory: expected bytes, such as 512M or 8G, or None, got {wanted!r:.80}"
+        )
+    need, free = min(size, weights.expert_bytes), available_bytes()
+    if need > free:
+        raise BackendError(
+            f"expert_memory: expected at most {_size(free)}, which are free, got {_size(need)}; "
+            "the rest of the model and its keys and values have to fit beside it"
+        )
+    return size
+
+
+def read_bytes(wanted: str | int) -> int | None:
+    """Return bytes that are given as such, or as text such as "512M"; None if it is neither."""
+    found = re.fullmatch(r"(\d{1,15})([KMGT]?)", str(wanted).upper())
+    if found is None or isinstance(wanted, bool):
+        return None
+    return int(found[1]) * _UNITS[found[2]]
 
 
 def available_bytes(root: Path = Path("/")) -> int:

@@ -4,14 +4,13 @@ What is kept lies outside the slots, in host memory; docs/prefix-cache.md says w
 """
 
 import logging
-import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from monolane.engine._files import ModelFiles
-from monolane.engine._memory import available_bytes
+from monolane.engine._memory import available_bytes, read_bytes
 from monolane.engine._prefix_file import Node, fingerprint, read_prefixes, write_prefixes
 from monolane.engine._prefix_tree import PrefixTree
 from monolane.epoch import Executor, SharedExecutor, bytes_of
@@ -28,7 +27,6 @@ _DISTANCE = 1024
 # "auto": this part of the memory that is available when the model has been loaded, less what its
 # sequences will take, and no more than so many bytes, some ten thousand tokens of a 2B model.
 _AUTO_PART, _AUTO_MOST = 0.25, 4 << 30
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 # "auto", "off", bytes, or bytes as text, such as "512M".
 Budget = str | int
@@ -144,12 +142,11 @@ def prefix_budget(wanted: Budget, executor: Executor) -> int:
     if wanted == "auto":
         free = available_bytes() - executor.cache_bytes
         return min(int(_AUTO_PART * max(0, free)), _AUTO_MOST)
-    found = re.fullmatch(r"(\d{1,15})([KMGT]?)", str(wanted).upper())
-    if found is None or isinstance(wanted, bool):
+    budget = read_bytes(wanted)
+    if budget is None:
         raise RequestError(
             f"prefix_cache: expected 'auto', 'off' or bytes, such as 512M or 2G, got {wanted!r:.80}"
         )
-    budget = int(found[1]) * _UNITS[found[2]]
     if budget and not executor.keeps_prefixes:
         raise BackendError(
             f"prefix_cache: the {executor.name} backend keeps no prefixes; use 'cpu', or leave "

@@ -61,6 +61,20 @@ def with_draft(
     return partial(CpuExecutor, draft=draft, draft_dtype=dtype)
 
 
+def with_expert_memory(make: MakeExecutor, size: int) -> MakeExecutor:
+    """Have experts stay in a file but for ``size`` bytes; BackendError where none could."""
+    from monolane.cpu import CpuExecutor
+
+    of = make.func if isinstance(make, partial) else make
+    if of is not CpuExecutor:
+        raise BackendError(
+            "expert_memory: expected the cpu backend, which alone reads experts from a file; use "
+            "backend 'cpu', or leave it out"
+        )
+    already = make.keywords if isinstance(make, partial) else {}
+    return partial(CpuExecutor, **already, expert_memory=size)
+
+
 def check_draft(name: str, ranks: int | RankAddresses, devices: int) -> None:
     """RequestError where other options leave nothing to draft, BackendError where the GPU does."""
     if ranks != 1 or devices != 1:

@@ -30,6 +30,11 @@ class Quantized:
         """Shape of the matrix that is meant: [.., K]."""
         return (*self.scales.shape[:-1], self.scales.shape[-1] * GROUP)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of codes and scales."""
+        return self.codes.nbytes + self.scales.nbytes
+
     def widened(self) -> npt.NDArray[np.float32]:
         """Return codes * scales: float32 [.., K], exact, since no product has over 19 bits."""
         groups = self.codes.reshape(*self.scales.shape, -1)  # [.., K/32, 32 or 16]
@@ -68,6 +73,11 @@ class Blocks:
     def shape(self) -> tuple[int, ...]:
         """Shape of the matrix that is meant: [.., K]."""
         return (*self.data.shape[:-1], self.columns)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks."""
+        return self.data.nbytes
 
     def widened(self) -> npt.NDArray[np.float32]:
         """Return the numbers that are meant, float32 [.., K], as llama.cpp dequantises them."""

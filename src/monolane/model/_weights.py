@@ -138,6 +138,11 @@ class Weights:
                 gathered.put(own, spec.layer, None, _shaped(rows, lane_shape(config, own)))
         return gathered.weights(model.path)
 
+    @property
+    def expert_bytes(self) -> int:
+        """Bytes of all experts' matrices, as they are stored."""
+        return sum(matrix.nbytes for each in self.experts.values() for matrix in each)
+
     def coded(self) -> Iterator[tuple[tuple[Role, int | None], Quantized | Blocks]]:
         """Yield every matrix that is quantised, also each expert's, by role and layer."""
         yield from self.quantized.items()
