@@ -48,6 +48,7 @@ WORDS = {
     "device": "abacus",
     "dtype": "int3",
     "cache_dtype": "int3",
+    "expert_memory": "much",
     "head": "many",
     "lengths": "long",
     "listen": "here",

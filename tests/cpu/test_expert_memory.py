@@ -103,7 +103,7 @@ def test_a_folder_that_cannot_be_written(
     file.write_text("")
     monkeypatch.setenv("MONOLANE_CACHE", str(file))
     with pytest.raises(
-        BackendError, match="expert_memory: expected to make a file in .*set MONOLA"
+        BackendError, match="expert_memory: expected to make a file in .*have MONOLANE_CACHE na"
     ):
         load(weights, "int8", 0)
 

@@ -125,8 +125,8 @@ def _expert_file(memory: int | None) -> AbstractContextManager[IO[bytes] | None]
         return TemporaryFile(dir=folder)
     except OSError as error:
         raise BackendError(
-            f"expert_memory: expected to make a file in {folder}, got: {error.strerror}; set "
-            "MONOLANE_CACHE to a folder on a disk with room"
+            f"expert_memory: expected to make a file in {folder}, got: {error.strerror}; have "
+            f"{_env.CACHE.name} name a folder on a disk with room"
         ) from None
 
 
