@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from tempfile import TemporaryFile
 from typing import IO
 
 import numpy as np
@@ -119,6 +118,8 @@ def _expert_file(memory: int | None) -> AbstractContextManager[IO[bytes] | None]
     """
     if memory is None:
         return nullcontext()
+    from tempfile import TemporaryFile  # which takes 5 ms to import
+
     folder = _env.CACHE.get() / "experts"
     try:
         folder.mkdir(parents=True, exist_ok=True)
