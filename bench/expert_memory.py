@@ -8,9 +8,8 @@ others are read from a file in the cache folder, past the page cache: what is me
 
 Each sample loads the model, reads a prompt of 64 random tokens, decodes as many as --tokens to warm
 up and as many again, which are timed: all of their time, waits for the disk too. Tokens are drawn
-at temperature 1, which of random weights is almost any token, and so almost any expert: the worst
-that can be, since none is used much more often than others. Parts take turns, in an order that is
-reversed each time.
+at temperature 1. Routers of random weights choose some experts far more often than others, and one
+that was trained may choose otherwise. Parts take turns, in an order that is reversed each time.
 """
 
 import argparse

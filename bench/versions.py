@@ -42,8 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def compare(options: argparse.Namespace, dtype: str) -> list[Record]:
     """Return decode and prefill of this version, with their ratios to the other's."""
-    command = ["-m", "monolane", "bench", "--synthetic", options.synthetic, "--dtype", dtype]
-    command += ["--context", "128", "--prefill", str(options.prefill), "--startup", "0", "--json"]
+    model = ["--synthetic", options.synthetic] if options.model is None else [str(options.model)]
+    command = ["-m", "monolane", "bench", *model, "--dtype", dtype, "--context", "128"]
+    command += ["--prefill", str(options.prefill), "--startup", "0", "--json"]
     command += ["--runs", str(options.runs), "--tokens", str(options.tokens)]
     pythons = {"this": sys.executable, "other": str(options.python)}
     samples: dict[str, list[dict[str, Record]]] = {"this": [], "other": []}
@@ -65,6 +66,7 @@ def ratio_record(samples: dict[str, list[dict[str, Record]]], name: str, other: 
     first = samples["this"][0][name]
     kept = ("name", "engine", "model", "dtype", "context", "tokens", "workers")
     record: dict[str, Any] = {key: first[key] for key in kept if key in first}
+    record["model"] = record["model"].rpartition("/")[2].removesuffix(".gguf")  # of a path
     record |= summary(this, first["unit"])
     record |= {"other": other, "other_median": statistics.median(that)}
     record |= {"ratio_to_other": statistics.median(ratios)}
@@ -89,6 +91,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--python", type=Path, required=True, help="of the other version")
     parser.add_argument("--label", default="other", help="name of the other version, as a commit")
     parser.add_argument("--synthetic", default="laneformer-2b", help="shape of random weights")
+    parser.add_argument("--model", type=Path, help="a folder or a GGUF file instead")
     parser.add_argument("--dtype", action="append", help="repeatable; default: bfloat16")
     parser.add_argument("--pairs", type=int, default=4)
     parser.add_argument("--runs", type=int, default=3, help="rounds of one process")

@@ -204,7 +204,7 @@ char* Exchange::place_of(int32_t rank, int32_t worker, const Written& one) const
   if (one.part == kHead && one.rows > 0 && !pass) return nullptr;
   if (one.rows < 0 || one.offset > room || one.bytes > room || one.stride > room) return nullptr;
   const uint64_t last = one.rows > 0 ? uint64_t{one.stride} * (one.rows - 1) + one.bytes : 0;
-  if (one.rows > kMaxWidth || last > room - one.offset) return nullptr;
+  if (one.rows > kPlanMixtureWidth || last > room - one.offset) return nullptr;
   return parts_[one.part]->as<char>() + one.offset;
 }
 

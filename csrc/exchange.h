@@ -59,7 +59,7 @@ struct Chore {
 struct Pass {
   int32_t width = 0;  // 0: the epoch is over
   bool lent = false;  // instead, take part in what the joint drafter does, and come back
-  Row rows[kMaxWidth];
+  Row rows[kPlanMixtureWidth];
   int32_t runs = 0;
   Run run[kPlanMaxWidth];
   int32_t wanted = 0;  // rows whose logits are wanted, in order

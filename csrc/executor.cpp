@@ -82,9 +82,8 @@ Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kern
       speculation_(slots, decode_width(plan_.header), plan_.header.context),
       team_(exchange_.workers(), cores) {
   const PlanHeader& h = plan_.header;
-  static_assert(kPlanPromptWidth <= kMaxWidth);
-  if (h.schema != kPlanSchema || !h.leader || h.max_width > kPlanPromptWidth || h.chunk != kChunk ||
-      (states_.any() && h.max_width > kPlanMaxWidth)) {
+  if (h.schema != kPlanSchema || !h.leader || h.max_width > kPlanMixtureWidth ||
+      h.chunk != kChunk || (states_.any() && h.max_width > kPlanMaxWidth)) {
     throw std::invalid_argument("the plan is not one for this executor: build it for a CPU device");
   }
   check_cache_format(plan_, kv_format);

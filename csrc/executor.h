@@ -257,6 +257,9 @@ class Executor {
   void merge_splits(Worker& w, const float* sinks, int64_t lane);
   void merge_head(const float* sinks, int64_t owner, int64_t head, int64_t t, int64_t columns,
                   float* out) const;
+  // What `kernels_.multiply` does, of passes of any width: kMaxWidth tokens at a time.
+  void product(const Matrix& matrix, int64_t row_begin, int64_t row_end, Activation kind,
+               const void* packed, int64_t width, float* y, int64_t stride) const;
   void offer_products(Worker& w, const PlanPhase& phase, PlanBuffer module, const float* bias);
   void store_side_by_side(Worker& w, const PlanPhase& phase, float* out, int64_t columns);
   void store_gated_queries(Worker& w, const PlanPhase& phase, int64_t owner, int64_t first,

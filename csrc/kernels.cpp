@@ -40,8 +40,8 @@ static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activa
   const auto run = [&](const auto& dot) {
     multiply_by(dot, row_begin, row_end, packed, width, {y, y_stride});
   };
-  const auto run_panels = [&](const auto& dot) {
-    multiply_panels(dot, row_begin, row_end, packed, width, {y, y_stride});
+  const auto run_panels = [&](auto format) {
+    multiply_panels(PanelDot<format>(w), row_begin, row_end, packed, width, {y, y_stride});
   };
   switch (w.format) {
     case Format::kF32:
@@ -51,26 +51,8 @@ static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activa
     case Format::kBf16:
       if (kind == Activation::kF32) return run(float_dot<Bf16>(w));
       return run(Bf16Dot{static_cast<const Bf16*>(w.data), w.cols, w.cols});
-    case Format::kQ80p:
-      return run_panels(PanelDot<Format::kQ80p>(w));
-    case Format::kQ40p:
-      return run_panels(PanelDot<Format::kQ40p>(w));
-    case Format::kQ41p:
-      return run_panels(PanelDot<Format::kQ41p>(w));
-    case Format::kQ50p:
-      return run_panels(PanelDot<Format::kQ50p>(w));
-    case Format::kQ51p:
-      return run_panels(PanelDot<Format::kQ51p>(w));
-    case Format::kQ4Kp:
-      return run_panels(PanelDot<Format::kQ4Kp>(w));
-    case Format::kQ5Kp:
-      return run_panels(PanelDot<Format::kQ5Kp>(w));
-    case Format::kQ6Kp:
-      return run_panels(PanelDot<Format::kQ6Kp>(w));
-    case Format::kMxfp4p:
-      return run_panels(PanelDot<Format::kMxfp4p>(w));
     default:
-      return;  // refused before it comes here
+      for_panels(w.format, run_panels);  // others are refused before they come here
   }
 }
 #endif

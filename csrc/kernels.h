@@ -28,7 +28,7 @@ namespace monolane {
 
 constexpr int kGroup = 32;  // columns that share a scale, in every format that has codes here
 constexpr int64_t kPanelRows = 16;
-constexpr int kMaxWidth = 96;  // tokens of one pass
+constexpr int kMaxWidth = 96;  // tokens of one product: as many as kPlanPromptWidth
 constexpr int kMaxHeadDim = 1024;
 constexpr int64_t kAttendQueries = 8;  // that attention takes through their keys together, at most
 

@@ -28,22 +28,11 @@ static void multiply_format(const Matrix& w, int64_t row_begin, int64_t row_end,
 
 static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activation kind,
                      const void* packed, int64_t width, float* y, int64_t y_stride) {
-#define MONOLANE_CASE(format) \
-  case Format::format:        \
-    return multiply_format<Format::format>(w, row_begin, row_end, packed, width, {y, y_stride})
-  switch (w.format) {
-    MONOLANE_CASE(kQ80p);
-    MONOLANE_CASE(kQ40p);
-    MONOLANE_CASE(kQ41p);
-    MONOLANE_CASE(kQ50p);
-    MONOLANE_CASE(kQ51p);
-    MONOLANE_CASE(kQ4Kp);
-    MONOLANE_CASE(kQ5Kp);
-    MONOLANE_CASE(kQ6Kp);
-    MONOLANE_CASE(kMxfp4p);
-    default:
-      MONOLANE_BASE::kKernels.multiply(w, row_begin, row_end, kind, packed, width, y, y_stride);
-  }
+  const auto run = [&](auto format) {
+    multiply_format<format>(w, row_begin, row_end, packed, width, {y, y_stride});
+  };
+  if (for_panels(w.format, run)) return;
+  MONOLANE_BASE::kKernels.multiply(w, row_begin, row_end, kind, packed, width, y, y_stride);
 }
 
 extern const decltype(Kernels::multiply) kMultiply;

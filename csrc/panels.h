@@ -25,6 +25,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels.h"
 
@@ -63,6 +64,45 @@ constexpr Planes planes_of(Format format) {
       return {16, 0, 1, 0, 0, 12};
     default:
       return {};
+  }
+}
+
+template <Format kFormat>
+using OfFormat = std::integral_constant<Format, kFormat>;
+
+// Calls run(OfFormat<format>{}) if that is a format of panels, and says whether it is.
+template <class Run>
+inline bool for_panels(Format format, Run&& run) {
+  switch (format) {
+    case Format::kQ80p:
+      run(OfFormat<Format::kQ80p>{});
+      return true;
+    case Format::kQ40p:
+      run(OfFormat<Format::kQ40p>{});
+      return true;
+    case Format::kQ41p:
+      run(OfFormat<Format::kQ41p>{});
+      return true;
+    case Format::kQ50p:
+      run(OfFormat<Format::kQ50p>{});
+      return true;
+    case Format::kQ51p:
+      run(OfFormat<Format::kQ51p>{});
+      return true;
+    case Format::kQ4Kp:
+      run(OfFormat<Format::kQ4Kp>{});
+      return true;
+    case Format::kQ5Kp:
+      run(OfFormat<Format::kQ5Kp>{});
+      return true;
+    case Format::kQ6Kp:
+      run(OfFormat<Format::kQ6Kp>{});
+      return true;
+    case Format::kMxfp4p:
+      run(OfFormat<Format::kMxfp4p>{});
+      return true;
+    default:
+      return false;
   }
 }
 

@@ -302,6 +302,16 @@ void Executor::run_out(Worker& w, const PlanPhase& phase) {
   offer_products(w, phase, PlanBuffer::kAttentionOutput, layer.o_bias);
 }
 
+void Executor::product(const Matrix& matrix, int64_t row_begin, int64_t row_end, Activation kind,
+                       const void* packed, int64_t width, float* y, int64_t stride) const {
+  const int64_t bytes = kernels_.packed_bytes(kind, matrix.cols);
+  const char* tokens = static_cast<const char*>(packed);
+  for (int64_t t = 0; t < width; t += kMaxWidth) {
+    kernels_.multiply(matrix, row_begin, row_end, kind, tokens + t * bytes,
+                      std::min<int64_t>(width - t, kMaxWidth), y + t * stride, stride);
+  }
+}
+
 // The product of what is packed, and a bias where there is one: what a module says.
 void Executor::offer_products(Worker& w, const PlanPhase& phase, PlanBuffer module,
                               const float* bias) {

@@ -33,8 +33,8 @@ void Executor::run_route(Worker& w, const PlanPhase& phase) {
   if (own.begin == own.end) return;
   void* packed = w.packed_lane(Activation::kF32, 0, width);
   kernels_.pack(Activation::kF32, w.normed->as<float>(), h.hidden, width, packed);
-  kernels_.multiply(rows(w, phase, 0), 0, own.end - own.begin, Activation::kF32, packed, width,
-                    routed_->as<float>() + own.begin, h.experts);
+  product(rows(w, phase, 0), 0, own.end - own.begin, Activation::kF32, packed, width,
+          routed_->as<float>() + own.begin, h.experts);
   const float* bias = weights_.layers[phase.layer].router_bias;
   if (bias == nullptr) return;
   for (int64_t t = 0; t < width; ++t) {
@@ -89,8 +89,8 @@ void Executor::run_expert_gate_up(Worker& w, const PlanPhase& phase) {
     for (const int64_t i : {0, 1}) {
       const Matrix& matrix = rows(w, phase, i, expert);
       const Activation kind = activation_of(matrix);
-      kernels_.multiply(matrix, 0, count, kind, gather_tokens(w, kind, h.hidden, uses), width,
-                        i == 0 ? gate : up, count);
+      product(matrix, 0, count, kind, gather_tokens(w, kind, h.hidden, uses), width,
+              i == 0 ? gate : up, count);
     }
     const int64_t inner = h.expert_inner;
     add_bias(gate, bias_of(layer.expert_gate_bias, inner, expert, own.begin), width, count);
@@ -114,8 +114,7 @@ void Executor::shared_gate_up(Worker& w, const PlanPhase& phase) {
   const Activation up_kind = activation_of(up_rows);
   multiply(w, phase, 2, [&](int64_t, int64_t first, int64_t count, float* gate) {
     float* up = gate + width * count;
-    kernels_.multiply(up_rows, 0, count, up_kind, w.packed_lane(up_kind, 0, width), width, up,
-                      count);
+    product(up_rows, 0, count, up_kind, w.packed_lane(up_kind, 0, width), width, up, count);
     for (int64_t t = 0; t < width; ++t) {
       float* hidden = hidden_->as<float>() + t * h.hidden_columns + before + first;
       gate_up_(gate + t * count, up + t * count, count, hidden);
@@ -147,7 +146,7 @@ void Executor::run_expert_down(Worker& w, const PlanPhase& phase) {
     kernels_.pack(kind, w.normed->as<float>(), inner, width, w.packed_lane(kind, 0, width));
     if (stowed != nullptr) stowed->await(expert, ExpertCache::kOuter);
     float* y = w.product->as<float>();
-    kernels_.multiply(matrix, 0, count, kind, w.packed_lane(kind, 0, width), width, y, count);
+    product(matrix, 0, count, kind, w.packed_lane(kind, 0, width), width, y, count);
     const float* biases = weights_.layers[phase.layer].expert_down_bias;
     add_bias(y, bias_of(biases, hidden, expert, own.begin), width, count);
     for (const Routing::Use& use : uses) {
@@ -167,7 +166,7 @@ void Executor::run_expert_down(Worker& w, const PlanPhase& phase) {
     void* packed = w.packed_lane(kind, 0, pass_.width);
     kernels_.pack(kind, x, h.shared_inner, pass_.width, packed);
     float* y = w.product->as<float>();
-    kernels_.multiply(matrix, 0, count, kind, packed, pass_.width, y, count);
+    product(matrix, 0, count, kind, packed, pass_.width, y, count);
     for (int64_t t = 0; t < pass_.width; ++t) {
       add_scaled_to(out + t * hidden, y + t * count, w.routing.shared(t), count);
     }

@@ -64,8 +64,7 @@ void Executor::run_expand(Worker& w, const PlanPhase& phase) {
         std::memcpy(out + t * stride + h.latent, q + plain, floats(h.rotary_dim));
       }
       kernels_.pack(up_kind, normed, plain, width, packed);
-      kernels_.multiply(up, head * ups.rows, (head + 1) * ups.rows, up_kind, packed, width, out,
-                        stride);
+      product(up, head * ups.rows, (head + 1) * ups.rows, up_kind, packed, width, out, stride);
     }
   });
 }
@@ -86,8 +85,8 @@ void Executor::run_values(Worker& w, const PlanPhase& phase) {
     }
     void* packed = w.packed_lane(kind, 0, width);
     kernels_.pack(kind, normed, h.latent, width, packed);
-    kernels_.multiply(matrix, row - own.begin, end - own.begin, kind, packed, width,
-                      heads_->as<float>() + row, columns);
+    product(matrix, row - own.begin, end - own.begin, kind, packed, width,
+            heads_->as<float>() + row, columns);
     row = end;
   }
 }

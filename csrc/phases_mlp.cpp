@@ -16,8 +16,8 @@ void Executor::run_gate_up(Worker& w, const PlanPhase& phase) {
   multiply(w, phase, 0, [&](int64_t lane, int64_t first, int64_t count, float* gate) {
     float* up = gate + width * count;
     const int64_t begin = lane * part.rows + first - own.begin;
-    kernels_.multiply(up_rows, begin, begin + count, up_kind, w.packed_lane(up_kind, lane, width),
-                      width, up, count);
+    product(up_rows, begin, begin + count, up_kind, w.packed_lane(up_kind, lane, width), width, up,
+            count);
     for (int64_t t = 0; t < width; ++t) {
       float* hidden =
           hidden_->as<float>() + ((w.first_lane + lane) * h.max_width + t) * inner + first;

@@ -25,9 +25,11 @@ namespace monolane {
 constexpr int32_t kPlanSchema = 4;
 constexpr int32_t kNoWait = INT32_MIN;
 constexpr int32_t kNever = -1;  // the delay of lanes that never exchange
-// Rows of a pass at most: of one that decodes, and of one that only reads prompts.
+// Rows of a pass at most: of one that decodes, of one that only reads prompts, and of a
+// mixture's that only reads prompts.
 constexpr int32_t kPlanMaxWidth = 64;
 constexpr int32_t kPlanPromptWidth = 96;
+constexpr int32_t kPlanMixtureWidth = 256;
 constexpr int32_t kPlanMaxMatrices = 4;
 constexpr int32_t kPlanRotaries = 2;
 

@@ -41,30 +41,11 @@ static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activa
   const auto run = [&](auto format) {
     multiply_format<format>(w, row_begin, row_end, packed, width, {y, y_stride});
   };
-  const auto base = [&] {
-    MONOLANE_BASE::kKernels.multiply(w, row_begin, row_end, kind, packed, width, y, y_stride);
-  };
-  if (row_begin >= row_end) return base();
-  if (w.format == Format::kBf16 && kind == Activation::kBf16) {
+  if (row_begin < row_end && w.format == Format::kBf16 && kind == Activation::kBf16) {
     return multiply_pairs(w, row_begin, row_end, packed, width, {y, y_stride});
   }
-  if (width < kTileTokens) return base();
-#define MONOLANE_CASE(format) \
-  case Format::format:        \
-    return run(std::integral_constant<Format, Format::format>())
-  switch (w.format) {
-    MONOLANE_CASE(kQ80p);
-    MONOLANE_CASE(kQ40p);
-    MONOLANE_CASE(kQ41p);
-    MONOLANE_CASE(kQ50p);
-    MONOLANE_CASE(kQ51p);
-    MONOLANE_CASE(kQ4Kp);
-    MONOLANE_CASE(kQ5Kp);
-    MONOLANE_CASE(kQ6Kp);
-    MONOLANE_CASE(kMxfp4p);
-    default:
-      return base();
-  }
+  if (row_begin < row_end && width >= kTileTokens && for_panels(w.format, run)) return;
+  MONOLANE_BASE::kKernels.multiply(w, row_begin, row_end, kind, packed, width, y, y_stride);
 }
 
 static void attend(const Queries& queries, const void* keys, const void* values, Format kv,

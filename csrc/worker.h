@@ -132,8 +132,8 @@ void Executor::multiply(Worker& w, const PlanPhase& phase, int64_t index, Place 
     const int64_t count = std::min<int64_t>(own.end - row, part.rows - first);
     const int64_t begin = row - own.begin;
     const Products to = place(lane, first, count);
-    kernels_.multiply(matrix, begin, begin + count, kind, w.packed_lane(kind, lane, pass_.width),
-                      pass_.width, to.y, to.stride);
+    product(matrix, begin, begin + count, kind, w.packed_lane(kind, lane, pass_.width), pass_.width,
+            to.y, to.stride);
     store(lane, first, count, to.y);
     row += count;
   }

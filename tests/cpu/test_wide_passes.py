@@ -1,6 +1,6 @@
 """Passes that only read a prompt may be wider than those that decode: with the same bits.
 
-They are where bfloat16 is multiplied by tiles; here by emulated ones.
+They are where bfloat16 is multiplied by tiles, here by emulated ones; and those of mixtures.
 """
 
 from pathlib import Path
@@ -8,12 +8,14 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from random_weights import weights_of
 
 from monolane._core import kernels
-from monolane.cpu import CpuExecutor, _native
+from monolane.cpu import CpuExecutor
 from monolane.model import NOW, LayerConfig, Reduce
-from monolane.plan import MAX_WIDTH, PROMPT_WIDTH
+from monolane.plan import MAX_WIDTH, MIXTURE_WIDTH, PROMPT_WIDTH, _plan
 
+from . import test_experts, test_latent
 from .test_executor import epoch, load, random_weights, sampled
 
 ISA = kernels.emulated()[-1]  # the fastest of them
@@ -42,6 +44,23 @@ def test_where_passes_are_wide(dtype: str) -> None:
         executor = CpuExecutor(weights, dtype, context=64, slots=1, workers=1, isa=isa)
         tiles = dtype == "bfloat16" and (isa in kernels.emulated() or isa == "amx")
         assert executor.plan.max_width == (PROMPT_WIDTH if tiles else MAX_WIDTH)
+
+
+MIXTURES = test_experts.CASES | test_latent.CASES
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("case", MIXTURES)
+def test_a_mixture_s_prompt_has_the_same_bits_in_wide_passes(case: str, dtype: str) -> None:
+    """Products take some of the tokens at a time, experts those that they serve."""
+    weights = weights_of(MIXTURES[case], ml_dtypes.bfloat16)
+    executor = CpuExecutor(weights, dtype, context=400, slots=2, workers=3)
+    assert executor.plan.max_width == MIXTURE_WIDTH
+    ids = np.random.default_rng(7).integers(61, size=390)
+    hidden = [executor.hidden(0, part) for part in np.split(ids, range(33, 390, 33))]
+    executor.set_trace(True)
+    np.testing.assert_array_equal(executor.hidden(1, ids), np.concatenate(hidden))
+    assert passes(executor) == -(-390 // MIXTURE_WIDTH)
 
 
 def test_a_prompt_has_the_same_bits_in_wide_passes() -> None:
@@ -83,7 +102,7 @@ def test_every_family_has_the_same_bits(folder: Path, monkeypatch: pytest.Monkey
     ids = np.random.default_rng(6).integers(weights.config.vocab_size, size=context - 20)
     found = []
     for width in (PROMPT_WIDTH, MAX_WIDTH):
-        monkeypatch.setattr(_native, "PROMPT_WIDTH", width)
+        monkeypatch.setattr(_plan, "PROMPT_WIDTH", width)
         executor = CpuExecutor(weights, "bfloat16", context=context, slots=2, workers=2, isa=ISA)
         wide = width if weights.config.delta is None else MAX_WIDTH
         assert executor.plan.max_width == wide

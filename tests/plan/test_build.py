@@ -215,6 +215,17 @@ def test_wishes_that_cannot_be_met(wish: dict[str, object], message: str) -> Non
         build(named_config("laneformer-2b"), H200, **wish)  # type: ignore[arg-type]
 
 
+def test_how_wide_a_pass_of_a_mixture_may_be(
+    configs: dict[str, ModelConfig], device_of: DeviceOf
+) -> None:
+    mixture = configs["mixture"]
+    assert build(mixture, device_of(3), "bfloat16", max_width=256).max_width == 256
+    with pytest.raises(ConfigError, match="max_width: expected 1 to 256, got 257"):
+        build(mixture, device_of(3), "bfloat16", max_width=257)
+    with pytest.raises(ConfigError, match="max_width: expected 1 to 64, got 65"):
+        build(configs["delta_mixture"], device_of(3), "bfloat16", max_width=65)
+
+
 def test_a_dtype_that_is_none() -> None:
     with pytest.raises(RequestError, match="dtype: expected one of .*, got 'fp8'"):
         build(named_config("laneformer-2b"), H200, dtype="fp8")

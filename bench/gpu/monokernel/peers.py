@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from bench.gpu._device import gpu_info
-from bench.gpu._stage import NotMeasuredError, Stage, expect, speed
+from bench.gpu._stage import NotMeasuredError, Stage, expect, expect_equal, speed
 from bench.gpu.monokernel._random_weights import named_parts, read_block
 from bench.gpu.monokernel.baseline import HfStep, PackedStep, Step, capture
 from monolane._results import Record
@@ -116,6 +116,8 @@ def _eager(stage: Stage, model: Any, job: str, context: int) -> Record:
             output = model(token, past_key_values=cache, use_cache=True)
             token = output.logits[:, -1].argmax(-1, keepdim=True)
         _synchronize(device)
+        # A model that passes its cache over is fast and wrong, or slow: another peer either way.
+        expect_equal("tokens in the cache", cache.get_seq_length(), context + count)
         if i:  # the first warms up
             samples.append(count / (time.perf_counter() - begin))
         if i >= 2 and stage.budget.exhausted:

@@ -17,7 +17,7 @@ from monolane.cpu._arithmetic import find_arithmetic
 from monolane.cpu._weights import block_formats, convert, hand_over, keeps_floats
 from monolane.errors import BackendError
 from monolane.model import ACTIVATIONS, ModelConfig, Role, Weights, in_lanes
-from monolane.plan import MAX_WIDTH, PROMPT_WIDTH, Plan, build, cpu, to_arrays
+from monolane.plan import MAX_WIDTH, Plan, build, cpu, to_arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +132,6 @@ def _expert_file(memory: int | None) -> AbstractContextManager[IO[bytes] | None]
 
 
 def _pass_width(config: ModelConfig, dtype: str, isa: str) -> int:
-    """Return how many token positions a pass may have, which costs memory for each.
-
-    States of a delta layer keep the inputs of a pass apart: none of those is wider than it may
-    have drafts.
-    """
-    pays = dtype == "bfloat16" and config.delta is None and kernels.wide_bf16(isa)
-    return PROMPT_WIDTH if pays else MAX_WIDTH
+    """Return how many token positions a pass may have, which costs memory for each."""
+    pays = config.experts is not None or (dtype == "bfloat16" and kernels.wide_bf16(isa))
+    return Plan.widest(config) if pays else MAX_WIDTH

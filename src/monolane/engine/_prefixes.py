@@ -18,9 +18,6 @@ from monolane.errors import BackendError, RequestError
 
 log = logging.getLogger("monolane.engine")
 
-# A prompt is cut at a multiple of this from where its reading begins: of the tokens that a pass of
-# any executor carries, so that a cut costs no pass.
-_STEP = 64
 # Tokens between two cuts of a long prompt, where windowed layers can be resumed at cuts only. As
 # many as the window where that is wider: then tails take no more than all positions would.
 _DISTANCE = 1024
@@ -46,6 +43,9 @@ class Prefixes:
     def __init__(self, backend: SharedExecutor, budget: int) -> None:
         tail = backend.executor.tail_positions
         self.tree = PrefixTree(budget, max(_DISTANCE, tail) if tail else 0)
+        # A prompt is cut at a multiple of this from where its reading begins: of the tokens that a
+        # pass carries, so that a cut costs no pass.
+        self._step = backend.executor.plan.max_width if backend.executor.plan else 1
         self._backend = backend
         self._lock = threading.Lock()  # of the tree
         self._losses = 0  # of all that was kept, seen so far
@@ -131,7 +131,7 @@ class Prefixes:
         marks = {end} if self.tree.distance or self._backend.slots > 1 else set()
         if distance := self.tree.distance:
             marks |= {common, *range(begin + distance, end, distance)}
-        cuts = {mark - (mark - begin) % _STEP for mark in marks}
+        cuts = {mark - (mark - begin) % self._step for mark in marks}
         return tuple(sorted(cut for cut in cuts if cut > begin))
 
 

@@ -22,7 +22,14 @@ from monolane.plan._device import (
 from monolane.plan._groups import Groups
 from monolane.plan._interpret import Interpretation, interpret
 from monolane.plan._phase import Access, Buffer, Matrix, Phase, PhaseKind, Update, Wait
-from monolane.plan._plan import MAX_WIDTH, PROMPT_WIDTH, Place, Plan, PlanError
+from monolane.plan._plan import (
+    MAX_WIDTH,
+    MIXTURE_WIDTH,
+    PROMPT_WIDTH,
+    Place,
+    Plan,
+    PlanError,
+)
 from monolane.plan._shapes import NAMES, named_config
 from monolane.plan._split import Scope, Share, split
 from monolane.plan._trace import KindSummary, Slice, Trace, summarise
@@ -35,6 +42,7 @@ __all__ = [
     "MAX_WIDTH",
     "MI300X",
     "MI350X",
+    "MIXTURE_WIDTH",
     "NAMES",
     "PROMPT_WIDTH",
     "Access",

@@ -15,7 +15,7 @@ from monolane._structs import CPP, Field, Struct, declare_enum, members_of
 from monolane.model import Head, LayerConfig, ModelConfig, QkNorm, Role
 from monolane.plan._device import Choice
 from monolane.plan._phase import Buffer, Phase, PhaseKind
-from monolane.plan._plan import MAX_WIDTH, PROMPT_WIDTH, Plan
+from monolane.plan._plan import MAX_WIDTH, MIXTURE_WIDTH, PROMPT_WIDTH, Plan
 from monolane.plan._split import Scope, Share
 
 SCHEMA = 4
@@ -329,9 +329,11 @@ def c_header() -> str:
         f"constexpr int32_t kPlanSchema = {SCHEMA};",
         "constexpr int32_t kNoWait = INT32_MIN;",
         "constexpr int32_t kNever = -1;  // the delay of lanes that never exchange",
-        "// Rows of a pass at most: of one that decodes, and of one that only reads prompts.",
+        "// Rows of a pass at most: of one that decodes, of one that only reads prompts, and of a",
+        "// mixture's that only reads prompts.",
         f"constexpr int32_t kPlanMaxWidth = {MAX_WIDTH};",
         f"constexpr int32_t kPlanPromptWidth = {PROMPT_WIDTH};",
+        f"constexpr int32_t kPlanMixtureWidth = {MIXTURE_WIDTH};",
         f"constexpr int32_t kPlanMaxMatrices = {MAX_MATRICES};",
         f"constexpr int32_t kPlanRotaries = {len(ROTARIES)};",
         "",

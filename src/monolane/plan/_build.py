@@ -9,7 +9,7 @@ from monolane.plan._builder import Builder
 from monolane.plan._device import DeviceDescription
 from monolane.plan._kinds import FIRST, LAST, LAYER, PARTS
 from monolane.plan._phase import Buffer
-from monolane.plan._plan import MAX_WIDTH, PROMPT_WIDTH, Place, Plan
+from monolane.plan._plan import MAX_WIDTH, Place, Plan
 from monolane.plan._waits import with_waits
 
 
@@ -33,8 +33,9 @@ def build(
     keys         format of cached keys and values; None: as goes with the weights'
     formats      those of matrices that are not stored in ``dtype``, by role and layer
     """
-    if type(max_width) is not int or not 1 <= max_width <= PROMPT_WIDTH:
-        raise ConfigError(f"max_width: expected 1 to {PROMPT_WIDTH}, got {max_width!r}")
+    widest = Plan.widest(config)
+    if type(max_width) is not int or not 1 <= max_width <= widest:
+        raise ConfigError(f"max_width: expected 1 to {widest}, got {max_width!r}")
     length = config.max_positions if context is None else context
     if type(length) is not int or not 1 <= length <= config.max_positions:
         raise ConfigError(

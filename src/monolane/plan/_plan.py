@@ -16,9 +16,11 @@ from monolane.plan._split import Share
 Place = tuple[Role, int | None]
 
 # Token positions of one pass at most: what the kernels keep in registers and fast memory. Where a
-# pass reads nothing but a prompt, and multiplies faster so, it may be wider.
+# pass reads nothing but a prompt, and multiplies faster so, it may be wider. In a mixture an expert
+# serves some of the tokens only, and has few of 64.
 MAX_WIDTH = 64
 PROMPT_WIDTH = 96
+MIXTURE_WIDTH = 256
 
 
 class PlanError(AssertionError):
@@ -40,6 +42,17 @@ class Plan:
     keys: str  # format of cached keys and values
     phases: tuple[Phase, ...]
     formats: tuple[tuple[Place, str], ...] = ()  # of the matrices that are not stored in ``dtype``
+
+    @staticmethod
+    def widest(config: ModelConfig) -> int:
+        """Return how many token positions of a model a pass may have, on any device.
+
+        States of a delta layer keep the inputs of a pass apart: none of those is wider than it may
+        have drafts.
+        """
+        if config.delta is not None:
+            return MAX_WIDTH
+        return PROMPT_WIDTH if config.experts is None else MIXTURE_WIDTH
 
     @property
     def groups(self) -> Groups:
