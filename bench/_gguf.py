@@ -52,6 +52,8 @@ SHAPES = {
     "llama-tiny": Shape(2, 256, 512, 8, 4, 512),
     # Six of the layers of a Qwen3-30B-A3B, with half of its experts: 2.0 B, 0.45 B for a token.
     "moe-2b": Shape(6, 2048, 768, 32, 4, 49152, experts=64, chosen=8, head_dim=128),
+    # Twelve of its layers with all of its experts: 8.1 B, 1.0 B for a token.
+    "moe-8b": Shape(12, 2048, 768, 32, 4, 151936, experts=128, chosen=8, head_dim=128),
     "moe-tiny": Shape(2, 256, 256, 4, 2, 512, experts=8, chosen=2, head_dim=64),
 }
 # Byte of a block's float16 scale, and of what is added to all of its numbers (negated in K types).
@@ -62,7 +64,7 @@ _SCALES = {
 _PLAIN = {Kind.F32: np.float32, Kind.F16: np.float16, Kind.BF16: np.uint16}
 # Half of the largest code: the minimum that puts the mean of random codes near zero.
 _MIDDLE = {Kind.Q4_1: -7.5, Kind.Q5_1: -15.5, Kind.Q4_K: 7.5, Kind.Q5_K: 15.5}
-MIXES = ("Q4_K_M", "Q5_K_M")
+MIXES = ("Q4_K_M", "Q5_K_M", "MXFP4_MOE")
 TYPES = (*MIXES, *(kind.name for kind in (*_PLAIN, *_SCALES)))
 
 
@@ -82,13 +84,16 @@ def random_gguf(home: Path, shape: str, kind: str) -> Path:
 
 
 def kind_of(mix: str, tensor: str, layer: int, layers: int) -> Kind:
-    """Return the type of a matrix in a mix: llama.cpp's src/llama-quant.cpp, Q4_K_M and Q5_K_M.
+    """Return the type of a matrix in a mix, as llama.cpp's src/llama-quant.cpp chooses it.
 
-    The head, and values and down projections of the first and last eighth of the layers and of each
-    third one between, have six bits.
+    Q4_K_M, Q5_K_M: the head, and values and down projections of the first and last eighth of the
+    layers and of each third one between, have six bits. MXFP4_MOE: experts have MXFP4, all else 8
+    bits.
     """
     if mix not in MIXES:
         return Kind[mix]
+    if mix == "MXFP4_MOE":
+        return Kind.MXFP4 if tensor.endswith("_exps") else Kind.Q8_0
     eighth = layers // 8
     more = layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
     six = tensor == "output" or (tensor in ("attn_v", "ffn_down", "ffn_down_exps") and more)
@@ -97,6 +102,8 @@ def kind_of(mix: str, tensor: str, layer: int, layers: int) -> Kind:
 
 def random_rows(kind: Kind, columns: int, rng: np.random.Generator) -> npt.NDArray[Any]:
     """Return rows of random numbers with a mean near 0 and a deviation of columns**-0.5.
+
+    Of MXFP4, whose scales are powers of two, of 0.7 to 1.4 times that.
 
     As a file holds them: [_ROWS, bytes of a row] of uint8, or floats [_ROWS, columns].
     """
@@ -116,6 +123,9 @@ def random_rows(kind: Kind, columns: int, rng: np.random.Generator) -> npt.NDArr
 
 
 def _set_scale(blocks: npt.NDArray[np.uint8], kind: Kind, scale: float) -> None:
+    if kind is Kind.MXFP4:  # an exponent
+        blocks[:, 0] = 127 + round(np.log2(scale))
+        return
     at, minimum_at = _SCALES[kind]
     places = [(at, scale)]
     if minimum_at is not None:

@@ -196,7 +196,7 @@ def find_files(
 
 def type_of(path: Path) -> str:
     """Return the type that a file's name tells, or what stands behind its last dot."""
-    found = re.search(r"\b(I?Q\d_\w+|BF16|F16|F32|MXFP4)\b", path.stem)
+    found = re.search(r"\b(I?Q\d_\w+|BF16|F16|F32|MXFP4(_MOE)?)\b", path.stem)
     return found.group() if found else path.stem.rpartition(".")[2]
 
 

@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
-from monolane import Engine
+from monolane import Engine, SamplingParams
 from monolane.measure import validate_document
 
 BENCH = Path(__file__).parents[2] / "bench"
@@ -293,6 +293,22 @@ def test_a_token_reads_the_chosen_experts_of_a_random_mixture(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("bench")
+def test_a_random_mixture_with_experts_in_mxfp4(tmp_path: Path) -> None:
+    from _gguf import random_gguf
+
+    path = random_gguf(tmp_path, "moe-tiny", "MXFP4_MOE")
+    reader = gguf.GGUFReader(path)
+    experts = {x.name for x in reader.tensors if "_exps" in x.name}
+    kinds = {x.name: x.tensor_type.name for x in reader.tensors}
+    assert {name for name, kind in kinds.items() if kind == "MXFP4"} == experts
+    assert set(kinds.values()) == {"F32", "Q8_0", "MXFP4"}
+    assert reader.fields["general.file_type"].parts[-1][0] == gguf.LlamaFileType.MOSTLY_MXFP4_MOE
+    with Engine.load(path, "cpu") as engine:
+        answer = engine.generate([3, 4, 5], SamplingParams(max_tokens=4, logprobs=0))
+    assert all(-20 < draw.logprob <= 0 for draw in answer.logprobs)
+
+
+@pytest.mark.usefixtures("bench")
 def test_every_type_has_a_name_of_a_file() -> None:
     from _gguf import TYPES, file_type
 
@@ -315,6 +331,9 @@ def test_random_weights_are_of_the_size_that_a_model_has() -> None:
         assert values.shape == (256, 512), name
         assert values.std() == pytest.approx(512**-0.5, rel=0.01), name
         assert abs(values.mean()) < 0.2 * 512**-0.5, name  # Q4_0: codes from -8 to 7
+    kind = gguf.GGMLQuantizationType.MXFP4
+    deviation = gguf.quants.dequantize(random_rows(kind, 512, np.random.default_rng(0)), kind).std()
+    assert 0.5**0.5 <= deviation * 512**0.5 <= 2**0.5
 
 
 @pytest.mark.parametrize(
@@ -323,6 +342,7 @@ def test_random_weights_are_of_the_size_that_a_model_has() -> None:
         ("SmolLM2-135M-Instruct.Q4_1.gguf", "Q4_1"),
         ("llama-1.7b-Q4_K_M-v2.gguf", "Q4_K_M"),
         ("some-BF16.gguf", "BF16"),
+        ("moe-8b-MXFP4_MOE-v3.gguf", "MXFP4_MOE"),
         ("a.b.gguf", "b"),
     ],
 )
