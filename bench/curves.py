@@ -1,7 +1,7 @@
-"""Draws the curves of docs/mixed-load.md and docs/dtp.md in docs/images, from bench/results.
+"""Draws the pictures of measurements in docs/images, from bench/results.
 
     python bench/curves.py            draws them
-    python bench/curves.py --check    exit code 1 if they are not of the newest results
+    python bench/curves.py --check    exit code 1 if they are not of the results that they should be of
 
 Each picture holds names and SHA-256 of the results files that it shows: ``--check`` goes by those,
 since another release of matplotlib may draw the same curve with other digits.
@@ -10,6 +10,7 @@ since another release of matplotlib may draw the same curve with other digits.
 import argparse
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,9 +26,14 @@ _STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "monolane", "f
 Record = dict[str, Any]
 
 
-def newest(ending: str, results: Path) -> Path | None:
-    """Return the last results file, by its date, with such an ending."""
-    return max(results.glob(f"[0-9]*{ending}"), key=lambda path: path.name[:10], default=None)
+def sources_of(picture: "Picture", results: Path) -> list[Path]:
+    """Return the files of a picture; none if the first of its endings has none."""
+    found = [sorted(results.glob(f"[0-9]*{ending}")) for ending in picture.endings]
+    if not found[0]:
+        return []
+    if picture.every:
+        return [path for paths in found for path in paths]
+    return [max(paths, key=lambda path: path.name[:10]) for paths in found if paths]
 
 
 def origin(sources: list[Path]) -> str:
@@ -44,7 +50,9 @@ def draw(picture: "Picture", sources: list[Path], path: Path) -> None:
 
     records: list[Record] = []
     for source in sources:
-        records += json.loads(source.read_text(encoding="utf-8"))["records"]
+        document = json.loads(source.read_text(encoding="utf-8"))
+        device = document.get("device", {}).get("name")
+        records += [record | {"device": device} for record in document["records"]]
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=picture.inches, layout="constrained")
         picture.fill(figure, records)
@@ -97,6 +105,55 @@ def draw_overlap(figure: Any, records: list[Record]) -> None:
     )
 
 
+def draw_peers(figure: Any, records: list[Record]) -> None:
+    """Draw how many times as fast as its peers an engine is: dots, with all pairs' range."""
+    ours = [r for r in records if any(case(r) for case in _CASES.values())]
+    rows = sorted({_row(r) for r in ours if not _PEERS.keys().isdisjoint(r)}, reverse=True)
+    panels = figure.subplots(1, len(_CASES), sharex=True, sharey=True)
+    for axes, (title, holds) in zip(panels, _CASES.items(), strict=True):
+        for color, (ratio, peer) in enumerate(_PEERS.items()):
+            shown = [r for r in ours if holds(r) and ratio in r]
+            heights = [rows.index(_row(r)) + 0.2 * (0.5 - color) for r in shown]
+            ends = [[r[f"{ratio}_{end}"] for r in shown] for end in ("min", "max")]
+            axes.hlines(heights, *ends, color=f"C{color}", linewidth=1, alpha=0.6)
+            axes.plot([r[ratio] for r in shown], heights, f"C{color}o", markersize=4, label=peer)
+        axes.axvline(1, color="0.5", linewidth=1)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks([0.5, 1, 2, 4], ["0.5", "1", "2", "4"])
+        axes.set_yticks(range(len(rows)), rows, fontsize=7)
+        axes.tick_params(left=False, which="both")
+        axes.minorticks_off()
+        axes.set_title(title, fontsize=9)
+        axes.grid(alpha=0.3)
+    figure.legend(
+        *panels[0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=2,
+        frameon=False,
+        title=_AXIS,
+    )
+
+
+_AXIS = (
+    "times as fast, two cores, the same file (laneformer-2b: a Llama of its sizes): medians of "
+    "pairs, and their range"
+)
+_PEERS = {"ratio_to_llama_cpp": "as llama.cpp", "ratio_to_ik_llama_cpp": "as ik_llama.cpp"}
+_CASES: dict[str, Callable[[Record], bool]] = {
+    "decode behind 128 tokens": lambda r: r["name"] == "decode" and r["context"] == 128,
+    "decode behind 4,096": lambda r: r["name"] == "decode" and r["context"] == 4096,
+    "prompt of 512": lambda r: r["name"] == "prefill",
+}
+
+
+def _row(record: Record) -> str:
+    """Return the name of a row: model without its type and version, type, kind of processor."""
+    model = re.split(rf"[-.]{record['dtype']}", record["model"])[0]
+    kind = re.search(r"\(([^()]{3,})\)$", record["device"])
+    device = record["device"] if kind is None else kind.group(1)
+    return f"{model.removeprefix('synthetic-')}, {record['dtype']}, {device}"
+
+
 def by_policy(records: list[Record]) -> dict[str, list[Record]]:
     """Return the records of mixed load, policy by policy, with growing load."""
     mixed = [record for record in records if record["name"] == "mixed_load"]
@@ -113,12 +170,16 @@ def _slots(policy: str) -> int:
 
 @dataclass(frozen=True)
 class Picture:
-    """What is drawn of the newest results files with these endings; the first must be there."""
+    """What is drawn of the newest results files with these endings; the first must be there.
+
+    Or of every one.
+    """
 
     page: str
     endings: tuple[str, ...]
     fill: Callable[[Any, list[Record]], None]
     inches: tuple[float, float] = (7.6, 3.2)
+    every: bool = False
 
 
 PICTURES = {
@@ -132,6 +193,9 @@ PICTURES = {
         draw_overlap,
         inches=(9.6, 3.4),
     ),
+    "peers.svg": Picture(
+        "benchmarks.md", ("-peers.json",), draw_peers, inches=(10.4, 4.2), every=True
+    ),
 }
 
 
@@ -144,9 +208,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     drifted = []
     for name, picture in PICTURES.items():
-        found = [newest(ending, options.results) for ending in picture.endings]
-        sources, path = [source for source in found if source is not None], options.images / name
-        if found[0] is None:
+        sources, path = sources_of(picture, options.results), options.images / name
+        if not sources:
             continue
         if not options.check:
             draw(picture, sources, path)

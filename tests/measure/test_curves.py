@@ -70,6 +70,29 @@ def test_a_picture_is_of_the_newest_file_and_a_check_sees_another(
     assert "python bench/curves.py" in capsys.readouterr().err
 
 
+def test_all_runs_beside_other_engines_are_in_one_picture(tmp_path: Path) -> None:
+    def peer(model: str, **more: Any) -> dict[str, Any]:
+        case = {"name": "decode", "context": 128, "dtype": "Q8_0", "model": model}
+        ratios = {"": 1.5, "_min": 1.2, "_max": 1.9}
+        return case | {f"ratio_to_llama_cpp{end}": x for end, x in ratios.items()} | more
+
+    def write(name: str, device: str, *records: dict[str, Any]) -> None:
+        document = {"device": {"name": device}, "records": records}
+        (tmp_path / name).write_text(json.dumps(document))
+
+    other = {"name": "decode", "context": 128, "dtype": "Q8_0", "model": "none", "engine": "peer"}
+    write("2026-01-01-a-peers.json", "AMD EPYC (Zen 4)", peer("llama-1.7b-Q8_0-v3"), other)
+    write("2026-02-01-b-peers.json", "Intel(R) Processor", peer("moe.Q8_0", name="prefill"))
+    options = ["--results", str(tmp_path), "--images", str(tmp_path)]
+    assert curves.main(options) == 0
+    text = (tmp_path / "peers.svg").read_text()
+    rows = [">moe, Q8_0, Intel(R) Processor<", ">llama-1.7b, Q8_0, Zen 4<"]
+    assert sorted(rows, key=text.index) == rows  # from below
+    assert ">none" not in text
+    write("2025-01-01-c-peers.json", "AMD EPYC", peer("old"))
+    assert curves.main([*options, "--check"]) == 1
+
+
 def test_a_picture_of_two_files_takes_the_later_one_and_says_what_is_modelled(
     tmp_path: Path,
 ) -> None:
