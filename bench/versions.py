@@ -43,8 +43,16 @@ def main(arguments: list[str] | None = None) -> int:
 def compare(options: argparse.Namespace, dtype: str) -> list[Record]:
     """Return decode and prefill of this version, with their ratios to the other's."""
     model = ["--synthetic", options.synthetic] if options.model is None else [str(options.model)]
-    command = ["-m", "monolane", "bench", *model, "--dtype", dtype, "--context", "128"]
-    command += ["--prefill", str(options.prefill), "--startup", "0", "--json"]
+    command = ["-m", "monolane", "bench", *model, "--dtype", dtype]
+    command += [
+        "--context",
+        str(options.context),
+        "--prefill",
+        str(options.prefill),
+        "--startup",
+        "0",
+        "--json",
+    ]
     command += ["--runs", str(options.runs), "--tokens", str(options.tokens)]
     pythons = {"this": sys.executable, "other": str(options.python)}
     samples: dict[str, list[dict[str, Record]]] = {"this": [], "other": []}
@@ -97,6 +105,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3, help="rounds of one process")
     parser.add_argument("--tokens", type=int, default=16, help="of one decode run")
     parser.add_argument("--prefill", type=int, default=64, help="tokens of a prompt")
+    parser.add_argument("--context", type=int, default=128, help="tokens before those decoded")
     parser.add_argument("--only", nargs="+", choices=CASES, help="what to record")
     parser.add_argument("--out", type=Path, help="a folder, or a file that ends in .json")
     options = parser.parse_args(arguments)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monolane.plan import Groups, Scope, Share, split
-from monolane.plan._split import choose_align
+from monolane.plan._split import choose_align, choose_splits
 
 sizes = st.integers(0, 3000)
 workers = st.integers(1, 70)
@@ -53,6 +53,31 @@ def test_blocks_of_eight_where_they_divide() -> None:
     assert choose_align(192, 16, 2) == 4  # 12 rows each; eights would give some 16 and some 8
     assert choose_align(192, 16, 96) == 96
     assert choose_align(3072, 5) == 8  # 616 rows instead of 615: a better bargain than a tail
+
+
+@given(st.integers(1, 64), workers)
+def test_parts_of_heads_give_everybody_one_and_nobody_more_than_whole_heads(
+    heads: int, count: int
+) -> None:
+    def busiest(splits: int) -> float:  # in heads
+        return -(-heads * splits // count) / splits
+
+    least = -(-count // heads)
+    splits = choose_splits(heads, count)
+    assert least <= splits <= max(least, 8)
+    assert busiest(splits) <= busiest(least)
+    fewer = range(least, splits)
+    assert all(busiest(s) > 1.125 * heads / count for s in fewer)
+    assert all(busiest(s) > busiest(splits) for s in fewer)
+
+
+def test_heads_are_cut_where_they_do_not_go_round() -> None:
+    assert choose_splits(3, 2) == 2
+    assert choose_splits(8, 6) == 2  # three halves of a head instead of two heads; thirds: 4/3
+    assert choose_splits(8, 12) == 3
+    for heads, count in ((8, 8), (8, 4), (4, 2), (1, 1), (3, 1)):
+        assert choose_splits(heads, count) == 1
+    assert choose_splits(1, 24) == 24
 
 
 def test_a_share_is_the_same_in_every_group() -> None:

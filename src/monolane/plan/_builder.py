@@ -17,7 +17,7 @@ from monolane.plan._device import Choice, DeviceDescription
 from monolane.plan._groups import Groups
 from monolane.plan._phase import Access, Buffer, Matrix, Phase, PhaseKind, Update
 from monolane.plan._plan import Place
-from monolane.plan._split import Scope, Share, choose_align, split
+from monolane.plan._split import Scope, Share, choose_align, choose_splits, split
 
 
 class Builder:
@@ -48,7 +48,7 @@ class Builder:
             Buffer.MLP_OUTPUT: _ring([x.mlp_reduce for x in config.layers], ring_slots),
         }
         units = self.groups.lanes_each * (config.cached_heads // config.num_lanes)
-        self.splits = -(-self.groups.workers_each // units)
+        self.splits = choose_splits(units, self.groups.workers_each)
         self.shared_head = config.head is not Head.VOCAB_PARALLEL and config.num_lanes > 1
         self.shares: dict[Role, Share] = {}  # of each matrix, before phases are built
 
