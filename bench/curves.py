@@ -1,7 +1,7 @@
 """Draws the pictures of measurements in docs/images, from bench/results.
 
     python bench/curves.py            draws them
-    python bench/curves.py --check    exit code 1 if they are not of the results that they should be of
+    python bench/curves.py --check    exit code 1 if they are not of the results they should be of
 
 Each picture holds names and SHA-256 of the results files that it shows: ``--check`` goes by those,
 since another release of matplotlib may draw the same curve with other digits.

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from monolane.data import Blend, Corpus, prepare, read_recipe
+from monolane._processor import Core, Processor
+from monolane.data import Blend, Corpus, _prepare, prepare, read_recipe
 from monolane.errors import ConfigError, DataError, MissingExtraError
 
 if not find_spec("datatrove"):
@@ -26,6 +27,23 @@ from .planted import DROPPED, KEPT, plant
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return plant(tmp_path_factory.mktemp("planted"))
+
+
+def test_there_are_as_many_workers_as_a_container_has_cores_for(
+    planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Processor(tuple(Core((i,)) for i in range(8)), share=2.0)
+    monkeypatch.setattr(_prepare, "read_processor", lambda: found)
+    asked = []
+
+    def make(_: object, __: object, workers: int, *rest: object) -> None:
+        asked.append(workers)
+        raise DataError("enough")
+
+    monkeypatch.setattr(_prepare, "_make", make)
+    with pytest.raises(DataError, match="enough"):
+        prepare(planted, tmp_path / "out", progress=False)
+    assert asked == [2]
 
 
 @pytest.fixture(scope="module")

@@ -30,8 +30,9 @@ CLOSE = 0.10
 SAME = 0.01  # a constant has four digits
 BESIDE = 1.0  # threads at most beside the measurement's own, of which there is one a core
 SMALL = "the model is too small for memory to take its time"
-# Caches that a token's bytes must fill, or weights where they are known, for a share of the bandwidth to hold what its phases take
-# besides: 30 layers of SmolLM2 in 4 bits, 3 caches, take a sixth of their 4 ms for norms and waits.
+# Caches that a token's bytes must fill, or weights where they are known, for a share of the
+# bandwidth to hold what its phases take besides: 30 layers of SmolLM2 in 4 bits, 3 caches, take a
+# sixth of their 4 ms for norms and waits.
 BOUND = 4
 WEIGHT_BYTES = {"SmolLM2-135M-Instruct.Q4_1": 98_362_432}  # of files that are not bench's own
 PAGE = {  # as docs/simulator.md has them

@@ -19,7 +19,7 @@ def prepare_corpus(
     recipe: Annotated[Path, typer.Argument(help="The recipe, in TOML; see docs/data.md.")],
     out: Annotated[Path, typer.Argument(help="Folder to write; until it is whole, OUT.partial.")],
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes [default: one per processor].")
+        int | None, typer.Option(min=1, help="Processes [default: one per core].")
     ] = None,
 ) -> None:
     """Read, filter, deduplicate and tokenize the sources of a recipe.

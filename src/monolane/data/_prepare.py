@@ -5,7 +5,6 @@ goes on with the same command.
 """
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from monolane._processor import read_processor
 from monolane.data._corpus import HELD_OUT_BYTES, Corpus
 from monolane.data._manifest import MANIFEST, Half, Manifest, Source
 from monolane.data._pool import Pool, progress_bars
@@ -39,7 +39,7 @@ def prepare(
 ) -> Corpus:
     """Prepare the corpus of a recipe (or of its TOML file) in the folder ``out``, and open it.
 
-    ``workers`` processes share the work, all of this machine's processors if None; the corpus is
+    ``workers`` processes share the work, one for each core if None; the corpus is
     the same for any number. A script that calls this needs ``if __name__ == "__main__":``.
     ConfigError: the recipe. DataError: ``out`` exists, a file cannot be read, too little disk.
     MissingExtraError: datatrove is not installed.
@@ -55,7 +55,7 @@ def prepare(
     if (partial / MANIFEST).is_file():
         _check_whole(recipe, partial)
     else:
-        _make(recipe, partial, workers or os.cpu_count() or 1, progress, say)
+        _make(recipe, partial, workers or read_processor().workers, progress, say)
     shutil.rmtree(partial / "work", ignore_errors=True)
     partial.rename(out)
     return Corpus.open(out)

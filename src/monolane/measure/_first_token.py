@@ -15,13 +15,11 @@ from pathlib import Path
 from monolane.errors import BackendError
 
 _CHILD = """
-import json, os, sys
+import json, sys, time
 wish = json.loads(sys.argv[1])
-if wish["workers"] is not None:
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: wish["workers"]])
-import time
 from monolane.engine import Engine, SamplingParams
-engine = Engine.load(wish["folder"], "cpu", wish["dtype"], ranks=wish["ranks"])
+options = {name: wish[name] for name in ("dtype", "ranks", "workers")}
+engine = Engine.load(wish["folder"], "cpu", **options)
 params = SamplingParams(max_tokens=wish["tokens"], ignore_eos=True)
 prompt = [i * 7919 % engine.config.vocab_size for i in range(wish["prompt"])]
 first = None
