@@ -271,6 +271,7 @@ void Executor::merge_head(const float* sinks, int64_t owner, int64_t head, int64
   std::fill_n(out, columns, 0.0f);
   float total = std::exp(sink - peak);
   for (int64_t s = 0; s < h.splits; ++s) {
+    if (part(s)[dim + 1] == 0) continue;  // no keys: of short contexts most parts have none
     const float gain = std::exp(part(s)[dim] - peak);
     add_scaled_to(out, part(s), gain, columns);
     total += part(s)[dim + 1] * gain;

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from study import RESULTS, best_rate, read_results
-from variants import SIZES, VARIANTS
+from variants import SIZES, VARIANTS, Size
 
 BASE = "now"
 HERE = Path(__file__).parent
@@ -98,8 +98,8 @@ def table(lines: Sequence[dict[str, Any]], of: str = BASE) -> list[str]:
     return rows
 
 
-def draw(name: str, lines: Sequence[dict[str, Any]], folder: Path, of: str = BASE) -> list[str]:
-    """Draw one size's pictures; return their file names."""
+def draw(size: Size, lines: Sequence[dict[str, Any]], folder: Path) -> list[str]:
+    """Draw one size's pictures; return their file names. One of rates where these were searched."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -107,7 +107,8 @@ def draw(name: str, lines: Sequence[dict[str, Any]], folder: Path, of: str = BAS
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "monolane", "font.size": 9})
     from matplotlib import pyplot
 
-    judged = [v for v in verdicts(lines, of) if v.variant != of]
+    found = verdicts(lines, size.base)
+    judged = [v for v in found if v.variant != size.base]
     figure, axes = pyplot.subplots(figsize=(7, 3), layout="constrained")
     for place, v in enumerate(judged):
         axes.plot([place] * len(v.differences), v.differences, "o", color="#888", markersize=3)
@@ -115,10 +116,35 @@ def draw(name: str, lines: Sequence[dict[str, Any]], folder: Path, of: str = BAS
             axes.errorbar(place, v.difference, v.margin, fmt="_", color="#c33", capsize=4)
     axes.axhline(0, color="#444", linewidth=0.8)
     axes.set_xticks(range(len(judged)), [v.variant for v in judged], rotation=25, ha="right")
-    axes.set_ylabel(f"nats/token against {of}")
-    axes.set_title(f"{name}: held-out loss, each dot a seed, the bar a 95 % interval")
-    files = [f"{name}-differences.svg", f"{name}-rates.svg", f"{name}-curves.svg"]
-    _save(figure, folder / files[0])
+    axes.set_ylabel(f"nats/token against {size.base}")
+    axes.set_title(f"{size.name}: held-out loss, each dot a seed, the bar a 95 % interval")
+    files = [f"{size.name}-differences.svg"]
+    _save(figure, folder / files[-1])
+
+    if size.rates_of is None:
+        files.append(f"{size.name}-rates.svg")
+        _save(_rates(size.name, lines), folder / files[-1])
+
+    figure, axes = pyplot.subplots(figsize=(7, 3), layout="constrained")
+    for v in found:
+        curve = next(
+            line["held_out_curve"]
+            for line in lines
+            if (line["variant"], line["learning_rate"], line["seed"])
+            == (v.variant, v.learning_rate, 0)
+        )
+        axes.plot(*zip(*curve, strict=True), "o-", label=v.variant, linewidth=1, markersize=3)
+    axes.set_xlabel("step")
+    axes.set_ylabel("held-out nats/token")
+    axes.legend(fontsize=7, ncols=3)
+    axes.set_title(f"{size.name}: the best rate of each variant, seed 0")
+    files.append(f"{size.name}-curves.svg")
+    _save(figure, folder / files[-1])
+    return files
+
+
+def _rates(name: str, lines: Sequence[dict[str, Any]]) -> Any:
+    from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 3), layout="constrained")
     for variant in dict.fromkeys(line["variant"] for line in lines):
@@ -133,23 +159,7 @@ def draw(name: str, lines: Sequence[dict[str, Any]], folder: Path, of: str = BAS
     axes.set_ylabel("held-out nats/token")
     axes.legend(fontsize=7, ncols=3)
     axes.set_title(f"{name}: the search over learning rates, seed 0")
-    _save(figure, folder / files[1])
-
-    figure, axes = pyplot.subplots(figsize=(7, 3), layout="constrained")
-    for v in verdicts(lines, of):
-        curve = next(
-            line["held_out_curve"]
-            for line in lines
-            if (line["variant"], line["learning_rate"], line["seed"])
-            == (v.variant, v.learning_rate, 0)
-        )
-        axes.plot(*zip(*curve, strict=True), "o-", label=v.variant, linewidth=1, markersize=3)
-    axes.set_xlabel("step")
-    axes.set_ylabel("held-out nats/token")
-    axes.legend(fontsize=7, ncols=3)
-    axes.set_title(f"{name}: the best rate of each variant, seed 0")
-    _save(figure, folder / files[2])
-    return files
+    return figure
 
 
 def _save(figure: Any, path: Path) -> None:
@@ -168,7 +178,7 @@ def report(results: Path, folder: Path) -> str:
         lines = read_results(results / f"{size.name}.jsonl")
         if not any(line["variant"] == size.base for line in lines):
             continue
-        files = draw(size.name, lines, folder, size.base)
+        files = draw(size, lines, folder)
         hours = sum(line["seconds"] for line in lines) / 3600
         shape = (
             f"{size.layers} layers, hidden {size.hidden}, inner {size.inner}, {size.heads} heads; "

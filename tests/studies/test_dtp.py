@@ -279,10 +279,14 @@ def test_verdicts_compare_seed_by_seed(dtp: Any, tmp_path: Path) -> None:
     table = dtp["report"].table(lines)
     assert table[-1] == "| never | 10 | 0.002 | 2 | 4.7000 | +0.2000 ± 1.2706 |"
     pytest.importorskip("matplotlib")
-    files = dtp["report"].draw("tiny", lines, tmp_path)
+    tiny = dtp["variants"].SIZES["tiny"]
+    files = dtp["report"].draw(tiny, lines, tmp_path)
+    assert files == [f"tiny-{what}.svg" for what in ("differences", "rates", "curves")]
     first = [(tmp_path / file).read_bytes() for file in files]
-    dtp["report"].draw("tiny", lines, tmp_path)
+    dtp["report"].draw(tiny, lines, tmp_path)
     assert [(tmp_path / file).read_bytes() for file in files] == first
+    # Where rates are another size's, there is no search to be shown.
+    assert dtp["report"].draw(replace(tiny, rates_of="small"), lines, tmp_path) == files[::2]
 
 
 def test_the_page_is_that_of_the_results(dtp: Any, tmp_path: Path) -> None:
