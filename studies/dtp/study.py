@@ -14,9 +14,11 @@ import argparse
 import json
 import math
 import multiprocessing
+import os
 import statistics
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -178,7 +180,7 @@ def to_do(
         search = [Run(variant, best_rate(searched, variant), 0) for variant in size.variants]
         done = searched
     yield from (run for run in search if run not in have)
-    if all(run in have for run in search):
+    if size.rates_of is not None or all(run in have for run in search):
         runs = [
             Run(variant, best_rate(done, variant), seed)
             for seed in range(first, seeds)
@@ -286,9 +288,7 @@ def _results(
             yield train(size, run, text, device, _state(size, run, options.states))
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        options.workers, context, torch.set_num_threads, (options.threads,)
-    ) as pool:
+    with ProcessPoolExecutor(options.workers, context, _begin, (options.threads,)) as pool:
         states = (_state(size, run, options.states) for run in runs)
         jobs = [
             pool.submit(train, size, run, text, device, state)
@@ -299,6 +299,19 @@ def _results(
                 yield job.result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _begin(threads: int) -> None:
+    """Set up a worker: it ends with its launcher, however that ends."""
+    torch.set_num_threads(threads)
+    launcher = multiprocessing.parent_process()
+    assert launcher is not None
+
+    def end() -> None:
+        launcher.join()
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 def _state(size: Size, run: Run, folder: Path | None) -> Path | None:

@@ -2,6 +2,10 @@
 
 import json
 import math
+import os
+import select
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -221,6 +225,35 @@ def test_a_killed_run_goes_on_to_the_same_bits(
     assert not state.exists()
 
 
+LAUNCHER = """
+import multiprocessing, os, sys, time
+from concurrent.futures import ProcessPoolExecutor
+sys.path.insert(0, sys.argv[1])
+import study
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(1, context, initializer=study._begin, initargs=(1,))
+    print(pool.submit(os.getpid).result(), flush=True)
+    pool.submit(time.sleep, 3600)
+    time.sleep(3600)
+"""
+
+
+def test_workers_end_with_a_killed_launcher(tmp_path: Path) -> None:
+    script = tmp_path / "launcher.py"
+    script.write_text(LAUNCHER)
+    command = [sys.executable, str(script), str(FOLDER)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        worker = int(launcher.stdout.readline())
+        launcher.kill()
+        # The worker has the pipe, too: it is at its end when both are gone.
+        ended = bool(select.select([launcher.stdout], [], [], 60)[0])
+        if not ended:
+            os.kill(worker, signal.SIGKILL)
+    assert ended
+
+
 def test_medium_does_its_controls_and_the_long_runs_take_its_rates(dtp: Any) -> None:
     study, sizes = dtp["study"], dtp["variants"].SIZES
     size, long = sizes["medium"], sizes["medium-long"]
@@ -234,11 +267,11 @@ def test_medium_does_its_controls_and_the_long_runs_take_its_rates(dtp: Any) -> 
         ]
     assert phases == [12, 4 * 4 + 3 * 2]
     assert {line["learning_rate"] for line in done[12:]} == {8e-3}
+    # Its rates are known, so no seed waits for another.
     runs = list(study.to_do(long, 2, [], searched=done))
-    assert runs == [study.Run(variant, 8e-3, 0) for variant in long.variants]
-    lines = [a_line(run.variant, run.learning_rate, run.seed, 4.0) for run in runs]
-    second = list(study.to_do(long, 2, lines, searched=done))
-    assert second == [study.Run(variant, 8e-3, 1) for variant in long.variants]
+    assert runs == [study.Run(variant, 8e-3, seed) for seed in (0, 1) for variant in long.variants]
+    lines = [a_line(run.variant, run.learning_rate, run.seed, 4.0) for run in runs[:4]]
+    assert list(study.to_do(long, 2, lines, searched=done)) == runs[4:]
     with pytest.raises(SystemExit, match="run medium first"):
         list(study.to_do(long, 2, []))
     # Nothing is foretold of what is done, and all of what is not.
