@@ -4,7 +4,7 @@
     python bench/evaluation.py --page            writes the table; with --check: 1 if it has drifted
 
 OUT are folders of ``monolane eval --out``, of one or several models. What a run could not measure,
-and why, is a record too.
+and why, is a record too. The table is of all results files; of the same figure the last counts.
 """
 
 import argparse
@@ -45,9 +45,13 @@ def records_of(report: Mapping[str, Any]) -> Iterator[Record]:
             yield about | {key: figure[key] for key in kept}
 
 
-def render(document: Mapping[str, Any], name: str) -> str:
-    """Return the table of a document: a row for each figure, a column for each model."""
-    records: Sequence[Record] = document["records"]
+def render(documents: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the table of documents by their files' names, the oldest first.
+
+    A row for each figure, a column for each model; of the same figure the last counts.
+    """
+    records: Sequence[Record] = [r for document in documents.values() for r in document["records"]]
+    links = ", ".join(f"[{name}](../bench/results/{name})" for name in documents)
     models = list(dict.fromkeys(record["model"] for record in records))
     rows: dict[tuple[str, str], dict[str, Record]] = {}
     missing: dict[tuple[str, str], str] = {}  # (model, task): why
@@ -56,11 +60,12 @@ def render(document: Mapping[str, Any], name: str) -> str:
         if "not_measured" in record:
             missing[record["model"], record["task"]] = record["not_measured"]
         else:
+            missing.pop((record["model"], record["task"]), None)
             rows.setdefault((record["task"], record["metric"]), {})[record["model"]] = record
     # Of what was published no line is left out.
     rows = {key: rows.get(key, {}) for key in published} | rows
     lines = [
-        f"From [{name}](../bench/results/{name}). In brackets the 95 % interval, and the items.",
+        f"From {links}. In brackets the 95 % interval, and the items.",
         "",
         f"| task | metric | {' | '.join(models)} | card of `{OF}` |",
         f"|---|---|{'---|' * (len(models) + 1)}",
@@ -97,9 +102,12 @@ def page_with(table: str) -> str:
     return f"{before}{BEGIN}\n{table}{END}{after}"
 
 
-def newest() -> Path:
-    """Return the newest results file of evaluations."""
-    return max(RESULTS.glob("*-evaluation.json"))
+def kept() -> dict[str, Any]:
+    """Return all results of evaluations by their files' names, the oldest first."""
+    return {
+        path.name: json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(RESULTS.glob("*-evaluation.json"))
+    }
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -116,13 +124,12 @@ def main(arguments: list[str] | None = None) -> int:
         publish(records, "evaluation", options.out, timed=False)
     if not options.page:
         return 0
-    path = newest()
-    text = page_with(render(json.loads(path.read_text(encoding="utf-8")), path.name))
+    text = page_with(render(kept()))
     if not options.check:
         PAGE.write_text(text, encoding="utf-8")
     elif PAGE.read_text(encoding="utf-8") != text:
         sys.stderr.write(
-            f"{PAGE} is not what {path.name} says: python bench/evaluation.py --page\n"
+            f"{PAGE} is not what bench/results says: python bench/evaluation.py --page\n"
         )
         return 1
     return 0
