@@ -44,8 +44,9 @@ class Peer:
         wish = {name: getattr(sizes, name) for name in ("experts", "chosen", "inner", "hidden")}
         wish |= {"layers": sizes.layers, "threads": threads, "most": PROMPT, "method": method}
         command = [python, str(Path(__file__).with_name("_kt_layers.py")), json.dumps(wish)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen(command, text=True, **pipes)
+        self.process = subprocess.Popen(
+            command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         self.ask(1, 2)
 
     def __enter__(self) -> "Peer":
@@ -68,7 +69,8 @@ class Peer:
         if not line:
             raise SystemExit(f"kt_layers: the peer ended with exit code {self.process.wait()}")
         self.process.send_signal(signal.SIGSTOP)
-        return statistics.median(json.loads(line))
+        times: list[float] = json.loads(line)
+        return statistics.median(times)
 
 
 def layer_seconds(executor: CpuExecutor, ids: np.ndarray, budget: int) -> float:
@@ -83,7 +85,7 @@ def layer_seconds(executor: CpuExecutor, ids: np.ndarray, budget: int) -> float:
     spans = executor.take_spans()
     executor.set_trace(False)
     spans = spans[spans["width"] == (1 if budget > 1 else len(ids))]
-    times = []
+    times: list[float] = []
     for gate in (p for p in executor.plan.phases if p.kind is PhaseKind.EXPERT_GATE_UP):
         begun = _by_worker(spans, gate.index, "begun_ns").min(0)
         ended = _by_worker(spans, gate.index + 1, "ended_ns").max(0)  # of EXPERT_DOWN
