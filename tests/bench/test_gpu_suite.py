@@ -261,6 +261,23 @@ def test_torch_has_the_monokernels_weights(work: Path) -> None:
         assert np.array_equal(state[spec.name].numpy(), wide), spec.name
 
 
+def test_a_model_that_passes_its_cache_over_is_no_peer(work: Path) -> None:
+    torch: Any = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from bench.gpu.monokernel import peers
+
+    behind = 8
+    with torch.no_grad():
+        model = peers.hf_model(stage(work, []), torch.bfloat16)
+        assert peers._eager(stage(work, []), model, "hf-eager", behind)["tokens"] == 2
+
+        def forgetful(ids: Any, past_key_values: Any = None, **options: Any) -> Any:
+            return model(ids, **options)
+
+        with pytest.raises(CheckError, match="tokens in the cache: expected 10, got 8"):
+            peers._eager(stage(work, []), forgetful, "hf-eager", behind)
+
+
 # ---- the rehearsal -------------------------------------------------------------------------------
 @pytest.mark.exhaustive
 def test_what_the_sanitizers_run(work: Path, tmp_path: Path) -> None:

@@ -47,11 +47,32 @@ def test_a_plan_counts_the_bytes_of_each_matrix_as_it_is_multiplied(
 
 
 def test_bench_takes_a_file(llama_gguf: Path) -> None:
-    common = ("--runs", 1, "--tokens", 2, "--startup", 0, "--buffer", 1, "--prefill", 8, "--json")
+    common = ("--runs", 1, "--tokens", 2, "--startup", 1, "--buffer", 1, "--prefill", 8, "--json")
     result = run("bench", llama_gguf, "--context", 8, *common)
     assert result.returncode == 0, result.stderr
     records = json.loads(result.stdout)["records"]
-    assert {"decode", "prefill"} <= {record["name"] for record in records}
+    names = ["read_bandwidth", "decode", "prefill", "startup", "memory"]
+    assert [record["name"] for record in records] == names
+
+
+def test_bench_of_a_mixture_whose_experts_are_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llama_gguf: Path
+) -> None:
+    monkeypatch.setenv("MONOLANE_CACHE", str(tmp_path))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "bench"))
+    from _gguf import random_gguf
+
+    path = random_gguf(tmp_path, "moe-tiny", "Q8_0")
+    common = ("--runs", 1, "--tokens", 2, "--startup", 1, "--buffer", 1, "--prefill", 8, "--json")
+    asked = ("bench", path, "--context", 8, *common, "--expert-memory")
+    result = run(*asked, "64K")
+    assert result.returncode == 0, result.stderr
+    decode = json.loads(result.stdout)["records"][1]
+    assert (decode["name"], decode["expert_memory"]) == ("decode", "64K")
+    # It reaches the executor: these are refused there.
+    assert "got 'much'" in run(*asked, "much").stderr
+    dense = run("bench", llama_gguf, "--context", 8, *common, "--expert-memory", "64K")
+    assert "expert_memory: expected a mixture" in dense.stderr
 
 
 def invoke(*arguments: object) -> Result:

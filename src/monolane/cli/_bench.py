@@ -42,6 +42,7 @@ def bench(
     workers: options.Workers = None,
     speculation: options.Speculation = "off",
     draft: options.Draft = None,
+    expert_memory: options.ExpertMemory = None,
     ranks: options.Ranks = "1",
     key_file: options.KeyFile = None,
     link_delay: Annotated[
@@ -92,6 +93,7 @@ def bench(
         drafts=params.drafts,
         drafter=params.drafter,
         draft=draft,
+        expert_memory=expert_memory,
         buffer=buffer << 20,
     )
     cases: list[Case] = [probe, *decodes, *prefills]
@@ -101,7 +103,9 @@ def bench(
         print_note(f"other programs ran during {disturbed} samples: figures may be low")
     records = bench_records(name, probe, decodes, prefills)
     if startup and isinstance(over, int):  # others' ranks are busy with what is measured here
-        records += _process_records(name, folder, decodes, startup, workers, over)
+        records += _process_records(
+            name, folder, decodes, startup, workers=workers, ranks=over, expert_memory=expert_memory
+        )
     write_results(records, out, as_json, what=Path(name).name)
 
 
@@ -125,8 +129,7 @@ def _process_records(
     folder: Path,
     decodes: "Sequence[DecodeCase]",
     runs: int,
-    workers: int | None,
-    ranks: int,
+    **options: Any,
 ) -> "list[Record]":
     from monolane.measure import first_token, memory_record, startup_record
 
@@ -134,19 +137,12 @@ def _process_records(
     records = []
     with progress_bar("starting processes", len(largest) * (runs + 1)) as step:
         for dtype, case in largest.items():
-            starts = []
+            starts, wanted = [], case.model.wanted_dtype
             for _ in range(runs):
-                starts.append(first_token(folder, dtype, workers=workers, ranks=ranks))
+                starts.append(first_token(folder, wanted, **options))
                 step()
             records.append(startup_record(name, dtype, starts))
-            run = first_token(
-                folder,
-                dtype,
-                prompt=case.context,
-                tokens=case.tokens,
-                workers=workers,
-                ranks=ranks,
-            )
+            run = first_token(folder, wanted, prompt=case.context, tokens=case.tokens, **options)
             step()
             records.append(memory_record(name, case, run))
     return records

@@ -113,6 +113,7 @@ def evaluate(
     backend: options.BackendName = "auto",
     dtype: options.Dtype = "auto",
     cache_dtype: options.CacheDtype = "auto",
+    expert_memory: options.ExpertMemory = None,
     context: options.Context = None,
     key_from: Annotated[
         str, typer.Option(help="Environment variable that holds the server's API key.")
@@ -160,7 +161,13 @@ def evaluate(
         how = "with limits alone, as you asked" if weak_guard else "shut in, without network"
         print_note(f"code that the model writes runs on this machine, {how}")
     command = shlex.join(["monolane", *map(_shown, sys.argv[1:])])
-    load = {"backend": backend, "dtype": dtype, "context": context, "cache_dtype": cache_dtype}
+    load = {
+        "backend": backend,
+        "dtype": dtype,
+        "context": context,
+        "cache_dtype": cache_dtype,
+        "expert_memory": expert_memory,
+    }
     try:
         with _subject(model, base_url, chat, key_from, load) as subject, _bars() as progress:
             report = run(subject, made, out, progress, command=command, of=of)

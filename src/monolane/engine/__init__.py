@@ -12,7 +12,13 @@ from monolane.engine._parameters import (
     Speculation,
     check_speculation,
 )
-from monolane.engine._registry import BACKEND_NAMES, check_draft, find_backend, with_draft
+from monolane.engine._registry import (
+    BACKEND_NAMES,
+    check_draft,
+    find_backend,
+    with_draft,
+    with_expert_memory,
+)
 from monolane.engine._result import FinishReason, Generation, Piece, Timings
 from monolane.engine._source import DEMO, fetch_model, find_model
 from monolane.engine._stream import Stream
@@ -47,4 +53,5 @@ __all__ = [
     "find_model",
     "unpack_gguf",
     "with_draft",
+    "with_expert_memory",
 ]

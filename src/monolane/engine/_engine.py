@@ -12,7 +12,7 @@ from monolane.engine._draft_model import DraftModel, check_one
 from monolane.engine._earlier import EarlierAnswers
 from monolane.engine._files import ModelFiles
 from monolane.engine._guidance import Constraint
-from monolane.engine._memory import check_cache, expert_budget
+from monolane.engine._memory import check_cache
 from monolane.engine._parameters import SamplingParams
 from monolane.engine._prefix_file import check_writable
 from monolane.engine._prefixes import Budget, Prefixes, prefix_budget
@@ -163,7 +163,7 @@ class Engine:
             )
             make = with_draft(backend, ranks, devices, found.weights, found.dtype)
         if expert_memory is not None:
-            make = with_expert_memory(make, expert_budget(expert_memory, weights))
+            make = with_expert_memory(make, expert_memory, weights)
         executor = make(
             weights,
             dtype,

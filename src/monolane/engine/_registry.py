@@ -6,6 +6,7 @@ from functools import cache, partial
 from importlib import import_module
 
 from monolane import _env
+from monolane.engine._memory import expert_budget
 from monolane.epoch import Executor, MakeExecutor, RankAddresses
 from monolane.errors import BackendError, MissingExtraError, MonolaneError, RequestError
 from monolane.model import Heads, Weights
@@ -61,8 +62,12 @@ def with_draft(
     return partial(CpuExecutor, draft=draft, draft_dtype=dtype)
 
 
-def with_expert_memory(make: MakeExecutor, size: int) -> MakeExecutor:
-    """Have experts stay in a file but for ``size`` bytes; BackendError where none could."""
+def with_expert_memory(make: MakeExecutor, wanted: str | int, weights: Weights) -> MakeExecutor:
+    """Have experts stay in a file but for as many bytes as ``wanted`` says.
+
+    RequestError where it says no number, BackendError where none could stay or memory is too small.
+    """
+    size = expert_budget(wanted, weights)
     from monolane.cpu import CpuExecutor
 
     of = make.func if isinstance(make, partial) else make

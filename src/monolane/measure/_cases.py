@@ -6,7 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from monolane.engine import DraftModel, ModelFiles, check_draft, find_backend, with_draft
+from monolane.engine import (
+    DraftModel,
+    ModelFiles,
+    check_draft,
+    find_backend,
+    with_draft,
+    with_expert_memory,
+)
 from monolane.epoch import Advance, RankAddresses
 from monolane.errors import RequestError
 from monolane.measure._arithmetic import ArithmeticProbe
@@ -43,6 +50,7 @@ class LoadedModel:
         drafter: str = "auto",
         draft: str | None = None,
         cache_dtype: str = "auto",
+        expert_memory: str | None = None,
     ) -> None:
         begin = time.perf_counter()
         files = ModelFiles.open(folder)
@@ -58,6 +66,8 @@ class LoadedModel:
             check_draft(backend, ranks, 1)
             found = DraftModel.open(draft, files, weights, files.tokenizer())
             make = with_draft(backend, ranks, 1, found.weights, found.dtype)
+        if expert_memory is not None:
+            make = with_expert_memory(make, expert_memory, weights)
         self.executor = make(
             weights,
             dtype,
@@ -70,13 +80,15 @@ class LoadedModel:
         self.config = config
         # Rows are looked up, not streamed: the plan does not count them. A tied one is the head's.
         self.embedding_bytes = 0 if config.tie_embeddings else _embedding_bytes(weights)
-        self.dtype = self.executor.dtype
+        self.wanted_dtype = dtype
+        self.dtype = self.executor.dtype  # of a GGUF file, what it has: no word of the option
         self.workers = self.executor.workers
         self.ranks = ranks if isinstance(ranks, int) else 1 + len(ranks.addresses)
         self.transport = "memory" if isinstance(ranks, int) else "tcp"
         self.link_delay = link_delay
         self.drafts, self.drafter = drafts, drafter  # of an Advance
         self.draft = None if draft is None else Path(draft).name  # what a record says of it
+        self.expert_memory = expert_memory
         self._rng = np.random.default_rng(0)
 
     @property
@@ -231,6 +243,7 @@ def bench_cases(
     drafts: int = 0,
     drafter: str = "auto",
     draft: str | None = None,
+    expert_memory: str | None = None,
     buffer: int,
 ) -> tuple[ReadProbe, list[DecodeCase], list[PrefillCase]]:
     """Return a probe of ``buffer`` bytes, and a case for each context and prompt in each dtype."""
@@ -248,6 +261,7 @@ def bench_cases(
             drafts=drafts,
             drafter=drafter,
             draft=draft,
+            expert_memory=expert_memory,
         )
         for dtype in dtypes
     ]

@@ -18,7 +18,7 @@ _CHILD = """
 import json, sys, time
 wish = json.loads(sys.argv[1])
 from monolane.engine import Engine, SamplingParams
-options = {name: wish[name] for name in ("dtype", "ranks", "workers")}
+options = {name: wish[name] for name in ("dtype", "ranks", "workers", "expert_memory")}
 engine = Engine.load(wish["folder"], "cpu", **options)
 params = SamplingParams(max_tokens=wish["tokens"], ignore_eos=True)
 prompt = [i * 7919 % engine.config.vocab_size for i in range(wish["prompt"])]
@@ -68,6 +68,7 @@ def first_token(
     tokens: int = 1,
     workers: int | None = None,
     ranks: int = 1,
+    expert_memory: str | None = None,
 ) -> FirstToken:
     """Start a process that answers ``prompt`` tokens; BackendError if it fails."""
     wish = {
@@ -77,6 +78,7 @@ def first_token(
         "tokens": tokens,
         "workers": workers,
         "ranks": ranks,
+        "expert_memory": expert_memory,
     }
     # perf_counter_ns is CLOCK_MONOTONIC on Linux: one clock for both processes.
     begin = time.perf_counter_ns()

@@ -83,6 +83,8 @@ def _case_record(name: str, model: str, case: DecodeCase | PrefillCase, **about:
         record |= {"transport": case.model.transport}
     if case.model.draft is not None:
         record |= {"draft": case.model.draft, "drafter": case.model.drafter}
+    if case.model.expert_memory is not None:
+        record |= {"expert_memory": case.model.expert_memory}
     gflops = summary([each / 1e9 for each in case.arithmetic], "GFLOP/s")
     cores = {f"core_gflops{end}": gflops[name] for end, name in _ENDS.items()}
     return record | _speed(case.samples, "tokens/s") | cores
