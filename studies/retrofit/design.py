@@ -11,6 +11,7 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 LANES, CONTEXT, ROWS = 3, 256, 4
+NINE = 9  # lanes of the second shape: a head each, with a copy of the KV head that it shares
 
 # Delay in layers, and whether the layers before it exchange at once.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -67,9 +68,14 @@ def search(done: Sequence[dict[str, Any]]) -> Iterator[Run]:
             yield from (run for run in orders if run not in have)
 
 
-def pair_runs(done: Sequence[dict[str, Any]]) -> Iterator[Run]:
-    """Yield what the main pair lacks: a seed is done for both before the next begins."""
-    found = _best(done, SEARCHED[0])
+def pair_runs(
+    done: Sequence[dict[str, Any]], searched: Sequence[dict[str, Any]] | None = None
+) -> Iterator[Run]:
+    """Yield what the main pair lacks: a seed is done for both before the next begins.
+
+    ``searched`` has the search, where another shape's results have it.
+    """
+    found = _best(done if searched is None else searched, SEARCHED[0])
     runs = (
         Run(variant, found.rate, found.order, PAIR_STEPS, seed)
         for seed in PAIR_SEEDS
@@ -101,6 +107,12 @@ def best_of(done: Sequence[dict[str, Any]], variant: str) -> Run:
     tried = [line for line in done if line["run"]["variant"] == variant]
     tried = [line for line in tried if line["run"]["steps"] == SEARCH_STEPS]
     return Run(**min(tried, key=lambda line: float(line["exam"]["all"]["kl"]))["run"])
+
+
+def result_paths(folder: Path, lanes: int) -> tuple[Path, Path]:
+    """Return the results files of a shape: before training, and the runs."""
+    end = "" if lanes == LANES else f"-{lanes}-lanes"
+    return folder / f"before{end}.jsonl", folder / f"runs{end}.jsonl"
 
 
 def runs_of(done: Sequence[dict[str, Any]]) -> set[Run]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from design import RESULTS, VARIANTS, Run, read_lines
+from design import LANES, NINE, RESULTS, VARIANTS, Run, read_lines, result_paths
 
 HERE = Path(__file__).parent
 _MARK = "<!-- results: made by report.py, do not edit below -->\n"
@@ -120,13 +120,19 @@ def draw(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], path
 
 def report(results: Path) -> str:
     """Draw the figure; return the part of README.md that is made."""
-    before, after = (read_lines(results / name) for name in ("before.jsonl", "runs.jsonl"))
+    before, after = map(read_lines, result_paths(results, LANES))
     sections = ["### Before training", "\n".join(before_table(before))]
     if after:
         sections += ["### Trained back", "\n".join(after_table(after))]
     draw(before, after, results / "delay.svg")
     picture = (results / "delay.svg").resolve().relative_to(HERE.resolve())
-    return "\n\n".join([*sections, f"![loss against delay]({picture})"]) + "\n"
+    sections.append(f"![loss against delay]({picture})")
+    before, after = map(read_lines, result_paths(results, NINE))
+    if before:
+        sections += [f"### {NINE} lanes, before training", "\n".join(before_table(before))]
+    if after:
+        sections += [f"### {NINE} lanes, trained back", "\n".join(after_table(after))]
+    return "\n\n".join(sections) + "\n"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -6,6 +6,8 @@
     python studies/retrofit/study.py WORK search     # rates, then orders, in short runs
     python studies/retrofit/study.py WORK pair       # delay 0 and 2 with three seeds
     python studies/retrofit/study.py WORK main       # every variant, longest
+    python studies/retrofit/study.py WORK before --lanes 9    # the second shape, nothing trained
+    python studies/retrofit/study.py WORK pair --lanes 9      # its pair, as the first shape's
     python studies/retrofit/report.py                # README.md and the figure
 
 WORK keeps text, models and states (some 12 GB). Each may be stopped at any time, also by a kill:
@@ -32,6 +34,7 @@ from choice import choice_items, right_choices
 from design import (
     CONTEXT,
     LANES,
+    NINE,
     RESULTS,
     ROWS,
     SEARCH_STEPS,
@@ -39,7 +42,9 @@ from design import (
     VARIANTS,
     Run,
     forecast,
+    pair_runs,
     read_lines,
+    result_paths,
     runs_of,
 )
 from exam import examine, source_logs
@@ -67,9 +72,10 @@ Line = dict[str, Any]  # of a results file
 class Workplace:
     """The work folder: text, conversions, the teacher's best tokens, and the runs."""
 
-    def __init__(self, work: Path, source: Path, own: int) -> None:
+    def __init__(self, work: Path, source: Path, own: int, lanes: int) -> None:
         self._work = work
         self._source = source
+        self._lanes = lanes
         prepare(work, source, own)
         self.text = digest(work)
         tokenizer = Tokenizer.open(self.conversion("delay 0"))
@@ -83,9 +89,11 @@ class Workplace:
     def conversion(self, variant: str | None) -> Path:
         """Return the source as a variant, or as one lane (None); made once."""
         name = "one-lane" if variant is None else Run(variant, 0).name.split("-together")[0]
+        if variant is not None and self._lanes != LANES:
+            name += f"-{self._lanes}-lanes"
         folder = self._work / "models" / name
         if not folder.exists():
-            shape = {"lanes": 1} if variant is None else {"lanes": LANES, **VARIANTS[variant]}
+            shape = {"lanes": 1} if variant is None else {"lanes": self._lanes, **VARIANTS[variant]}
             retrofit_folder(self._dense(), folder, **shape)
         return folder
 
@@ -103,7 +111,8 @@ class Workplace:
 
     def train(self, run: Run) -> dict[str, Any]:
         """Do a run, or the rest of it; return its line."""
-        out = self._work / "runs" / run.name
+        shape = "runs" if self._lanes == LANES else f"runs-{self._lanes}-lanes"
+        out = self._work / shape / run.name
         out.parent.mkdir(exist_ok=True)
         recipe = AnnealRecipe(
             order=run.order,  # type: ignore[arg-type]
@@ -186,6 +195,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("work", type=Path)
     parser.add_argument("stage", choices=("list", "all", "before", *STAGES, "one"))
     parser.add_argument("--run", nargs=2, metavar=("VARIANT", "RATE"), help="of the stage one")
+    parser.add_argument("--lanes", type=int, default=LANES, help=f"{NINE}: the second shape")
     parser.add_argument("--steps", type=int, default=SEARCH_STEPS, help="of the stage one")
     parser.add_argument("--source", default="smollm2", help="model to start from")
     parser.add_argument("--own", type=int, default=160, help="texts that the model writes itself")
@@ -195,13 +205,15 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if (given.stage == "one") != (given.run is not None):
         parser.error("--run VARIANT RATE: expected with the stage one, and with no other")
-    before, after = given.out / "before.jsonl", given.out / "runs.jsonl"
+    if given.lanes != LANES and given.stage not in ("before", "pair", "one"):
+        parser.error(f"--lanes {given.lanes}: expected the stage before, pair or one")
+    before, after = result_paths(given.out, given.lanes)
     if given.stage == "list":
         sys.stdout.write("\n".join(forecast(read_lines(before), read_lines(after))) + "\n")
         return 0
     _set_up(given.threads)
     given.out.mkdir(parents=True, exist_ok=True)
-    place = Workplace(given.work, find_model(given.source), given.own)
+    place = Workplace(given.work, find_model(given.source), given.own, given.lanes)
     for path in (before, after):
         if any(line["text"] != place.text for line in read_lines(path)):
             raise SystemExit(
@@ -224,6 +236,8 @@ def _missing(given: argparse.Namespace, stage: str, done: Sequence[dict[str, Any
     if stage == "one":
         run = Run(given.run[0], float(given.run[1]), steps=given.steps)
         return [] if run in runs_of(done) else [run]
+    if given.lanes != LANES and stage == "pair":
+        return list(pair_runs(done, read_lines(result_paths(given.out, LANES)[1])))
     return list(STAGES[stage](done)) if stage in STAGES else []
 
 
@@ -248,7 +262,7 @@ def _begin(given: argparse.Namespace) -> None:
     """Prepare a worker."""
     global _place  # a worker's only state
     _set_up(given.threads)
-    _place = Workplace(given.work, find_model(given.source), given.own)
+    _place = Workplace(given.work, find_model(given.source), given.own, given.lanes)
 
 
 def _train(run: Run) -> Line:

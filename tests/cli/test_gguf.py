@@ -55,6 +55,19 @@ def test_bench_takes_a_file(llama_gguf: Path) -> None:
     assert [record["name"] for record in records] == names
 
 
+def test_verify_of_a_file_that_transformers_cannot_load(
+    llama_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs monolane[hf]")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("other sizes\nand a table")  # as it does of shapes that it misreads
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", refuse)
+    result = invoke("verify", llama_gguf)
+    assert "Transformers reads too, got: other sizes; 'monolane export'" in str(result.exception)
+
+
 def test_bench_of_a_mixture_whose_experts_are_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llama_gguf: Path
 ) -> None:

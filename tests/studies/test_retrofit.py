@@ -59,6 +59,8 @@ def test_the_search_is_as_stated(modules: Modules) -> None:
         ("delay 2", 1),
     ]
     assert len(pair) == 6
+    # Another shape has its own runs, at what the search of the first found.
+    assert list(study.pair_runs([result(pair[0], 1.0)], done)) == pair[1:]
     assert {(run.steps, run.seed) for run in long} == {(study.MAIN_STEPS, 0)}
     assert list(study.main_runs([*done, result(long[0], 1.0)])) == long[1:]
     with pytest.raises(SystemExit, match="expected a finished search"):
@@ -146,7 +148,8 @@ def test_a_run_is_done_once_and_reported(
     modules: Modules, llama: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study, report = modules["study"], modules["report"]
-    monkeypatch.setattr(study, "LANES", 4)
+    for module in (study, report, modules["design"]):
+        monkeypatch.setattr(module, "LANES", 4)
     monkeypatch.setattr(study, "CONTEXT", 48)
     monkeypatch.setattr(study, "_ITEMS", 8)
     monkeypatch.setattr(study, "keep_freed_memory", lambda: None)  # it is for a whole process
@@ -186,6 +189,18 @@ def test_a_run_is_done_once_and_reported(
     assert "| delay 1, early | together | 0.003 | 576 | 0 |" in page
     assert "![loss against delay](results/delay.svg)" in page
     assert "delay, layers" in (out / "delay.svg").read_text()
+    # The second shape, beside the first: other files, other models.
+    monkeypatch.setattr(report, "NINE", 2)
+    assert study.main([work, "before", "--lanes", "2", *common]) == 0
+    two, late = modules["design"].read_lines(out / "before-2-lanes.jsonl")
+    assert two["exam"]["all"]["kl"] == pytest.approx(0, abs=1e-5)
+    assert late["exam"]["all"]["kl"] != before[1]["exam"]["all"]["kl"]
+    assert len(modules["design"].read_lines(out / "before.jsonl")) == 2
+    with pytest.raises(SystemExit):
+        study.main([work, "search", "--lanes", "2", *common])
+    assert report.main(["--results", str(out)]) == 0
+    page = (tmp_path / "README.md").read_text()
+    assert page.index("### 2 lanes, before training") > page.index("### Trained back")
     monkeypatch.setattr(study, "digest", lambda work: "another")
     with pytest.raises(SystemExit, match="expected results on the text another"):
         study.main([work, "before", *common])

@@ -31,7 +31,7 @@ def transformers_logits(
             loaded = AutoModelForCausalLM.from_pretrained(
                 path.parent, gguf_file=path.name, dtype=torch.float32
             )
-        except (ValueError, KeyError, ImportError, NotImplementedError) as error:
+        except (ValueError, KeyError, ImportError, RuntimeError) as error:
             raise ConfigError(
                 f"{path}: expected a .gguf file that Transformers reads too, got: "
                 f"{str(error).splitlines()[0]}; 'monolane export' makes a folder, which it may read"
