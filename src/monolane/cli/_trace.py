@@ -52,19 +52,20 @@ def trace(
 def _table(trace: "Trace", rows: "list[KindSummary]") -> list[str]:
     from monolane.plan import KindSummary
 
+    wide = max(8, *(len(row.kind) for row in rows))
     lines = [
         f"{trace.passes} tokens on {trace.workers} workers, per token:",
-        f"{'phase':8} {'us':>10} {'MB':>10} {'GB/s':>8} {'waiting us':>11} {'waiting':>8}",
+        f"{'phase':{wide}} {'us':>10} {'MB':>10} {'GB/s':>8} {'waiting us':>11} {'waiting':>8}",
     ]
     busy = sum(row.busy_us for row in rows)
     waiting = sum(row.waiting_us for row in rows)
     moved = sum(row.bytes for row in rows)
     total = KindSummary("total", busy, waiting, moved, moved / max(busy, 1e-9) / 1e3)
-    return [*lines, *map(_line, [*rows, total])]
+    return [*lines, *(_line(row, wide) for row in [*rows, total])]
 
 
-def _line(row: "KindSummary") -> str:
+def _line(row: "KindSummary", wide: int) -> str:
     return (
-        f"{row.kind:8} {row.busy_us:10,.1f} {row.bytes / 1e6:10,.3f} {row.gb_per_s:8.2f} "
+        f"{row.kind:{wide}} {row.busy_us:10,.1f} {row.bytes / 1e6:10,.3f} {row.gb_per_s:8.2f} "
         f"{row.waiting_us:11,.1f} {row.waiting_share:8.1%}"
     )
