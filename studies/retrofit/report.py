@@ -4,6 +4,7 @@ python studies/retrofit/report.py
 """
 
 import argparse
+import json
 import statistics
 import sys
 from collections import defaultdict
@@ -58,6 +59,31 @@ def after_table(lines: Sequence[dict[str, Any]]) -> list[str]:
             f"| {_values(line['exam']['all'])} |"
         )
     return rows
+
+
+def answer_table(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[str]:
+    """Return what those lines answer that have answers, which came later than the first runs."""
+    told = [(f"{line['variant']}, before", line) for line in before]
+    told += [(_title(Run(**line["run"])), line) for line in after]
+    told = [(title, line["answers"]) for title, line in told if "answers" in line]
+    if not told:
+        return []
+    questions = list(told[0][1])
+    rows = [f"| model | {' | '.join(questions)} |", f"|---|{'---|' * len(questions)}"]
+    for title, by_question in told:
+        rows.append(f"| {title} | {' | '.join(map(_cell, by_question.values()))} |")
+    return rows
+
+
+def _title(run: Run) -> str:
+    return f"{run.variant}, {run.steps} steps, seed {run.seed}"
+
+
+def _cell(text: str) -> str:
+    """Return text as it stands in a cell of a table: in one line, and as code."""
+    for mark, other in {"|": "\N{BOX DRAWINGS LIGHT VERTICAL}", "`": "'"}.items():
+        text = text.replace(mark, other)
+    return f"`{json.dumps(text, ensure_ascii=False)[1:-1]}`"
 
 
 def _values(exam: dict[str, float]) -> str:
@@ -132,6 +158,8 @@ def report(results: Path) -> str:
         sections += [f"### {NINE} lanes, before training", "\n".join(before_table(before))]
     if after:
         sections += [f"### {NINE} lanes, trained back", "\n".join(after_table(after))]
+    if answers := answer_table(before, after):
+        sections += [f"### {NINE} lanes, likeliest answers of 40 tokens", "\n".join(answers)]
     return "\n\n".join(sections) + "\n"
 
 

@@ -48,6 +48,7 @@ from design import (
     runs_of,
 )
 from exam import examine, source_logs
+from samples import answers
 from text import digest, exam_windows, prepare
 
 from monolane.engine import find_model, unpack_gguf
@@ -99,7 +100,9 @@ class Workplace:
 
     def before(self, variant: str) -> dict[str, Any]:
         """Return a variant's line without training."""
-        return {"variant": variant, "text": self.text, "exam": self.exam(self.conversion(variant))}
+        folder = self.conversion(variant)
+        line = {"variant": variant, "text": self.text, "exam": self.exam(folder)}
+        return line | {"answers": answers(folder)}
 
     def exam(self, folder: Path) -> dict[str, dict[str, float]]:
         """Examine the model of a folder."""
@@ -147,6 +150,7 @@ class Workplace:
             "products": str(products_dtype("auto", torch.device("cpu"))).removeprefix("torch.")
         }
         line |= {"curve": thinned([loss for _, loss, _ in healed.curve]), "exam": self.exam(out)}
+        line |= {"answers": answers(out)}
         shutil.rmtree(out.with_name(f"{out.name}.run"))  # 3 GB of states
         return line
 

@@ -23,7 +23,7 @@ Modules = dict[str, ModuleType]
 @pytest.fixture(scope="module")
 def modules() -> Iterator[Modules]:
     """The study's files, imported as its scripts import each other."""
-    names = ("design", "text", "choice", "exam", "study", "report")
+    names = ("design", "text", "choice", "exam", "samples", "study", "report")
     sys.path.insert(0, str(FOLDER))
     try:
         yield {name: __import__(name) for name in names}
@@ -201,6 +201,9 @@ def test_a_run_is_done_once_and_reported(
     assert report.main(["--results", str(out)]) == 0
     page = (tmp_path / "README.md").read_text()
     assert page.index("### 2 lanes, before training") > page.index("### Trained back")
+    assert "| model | " + " | ".join(modules["samples"].QUESTIONS) + " |" in page
+    assert "\n| delay 1, early, before | `" in page
+    assert report._cell("a|b\nc`d") == "`a│b\\nc'd`"
     monkeypatch.setattr(study, "digest", lambda work: "another")
     with pytest.raises(SystemExit, match="expected results on the text another"):
         study.main([work, "before", *common])
