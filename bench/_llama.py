@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from monolane.measure import Case
+from monolane.measure import Case, ReadProbe
 
 
 class PeerError(RuntimeError):
@@ -52,7 +52,9 @@ class LlamaCase(Case):
     prompt: int = 0  # tokens; 0: decode
     context: int = 0
     tokens: int = 0
+    probe: ReadProbe | None = None  # reads the memory before and after each sample
     samples: list[float] = field(default_factory=list)  # tokens/s
+    reads: list[tuple[float, float]] = field(default_factory=list)  # bytes/s of the probe
     build: str = ""  # commit of llama.cpp, or version
 
     def command(self) -> list[str]:
@@ -72,11 +74,20 @@ class LlamaCase(Case):
     def measure(self) -> float:
         """Run it once."""
         command = self.command()
+        before = self.probe.measure() if self.probe else 0.0
         told = _run(command)
+        if self.probe:
+            self.reads.append((before, self.probe.measure()))
         if told.returncode != 0:
             last = (told.stderr.strip().splitlines() or ["no message"])[-1]
             raise PeerError(f"{' '.join(command)}: exit code {told.returncode}: {last}")
         return self._read(told.stdout)
+
+    def forget(self) -> None:
+        """Take the last sample back."""
+        super().forget()
+        if self.probe:
+            self.reads.pop()
 
     def _read(self, text: str) -> float:
         wanted = {"n_prompt": self.prompt, "n_gen": self.tokens, "n_depth": self.context}

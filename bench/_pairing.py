@@ -32,6 +32,21 @@ class Pairing:
         """Rounds that all have taken."""
         return min(len(case.samples) for case in self.cases)
 
+    def is_steady(self, limit: float) -> bool:
+        """Whether the memory was as fast for all in the last round, but for a factor ``limit``.
+
+        Cores of a virtual machine may move to where two of them share what one has elsewhere.
+        """
+        reads = [read for peer in self.peers if peer.reads for read in peer.reads[-1]]
+        if isinstance(self.own, DecodeCase):
+            reads += self.own.reads[-1]
+        return not reads or max(reads) <= limit * min(reads)
+
+    def forget(self) -> None:
+        """Take the last round back."""
+        for case in self.cases:
+            case.forget()
+
     def key(self, model: str) -> list[Any]:
         """What must be the same for rounds to be of one table: model, case and peers."""
         name = "prefill" if isinstance(self.own, PrefillCase) else "decode"
@@ -44,10 +59,11 @@ class Pairing:
         kept: dict[str, Any] = {
             "sample": self.own.samples[-1],
             "arithmetic": self.own.arithmetic[-1],
-            "peers": [[peer.samples[-1], peer.build] for peer in self.peers],
+            "peers": [[peer.samples[-1], peer.build, peer.reads[-1:]] for peer in self.peers],
         }
         if isinstance(self.own, DecodeCase):
             kept["share"] = self.own.shares[-1]
+            kept["reads"] = self.own.reads[-1]
             kept["token_us"] = self.own.token_us[-(self.own.tokens - 1) :]
         return kept
 
@@ -55,11 +71,13 @@ class Pairing:
         """Take up a round that was kept."""
         self.own.samples.append(kept["sample"])
         self.own.arithmetic.append(kept["arithmetic"])
-        for peer, (sample, build) in zip(self.peers, kept["peers"], strict=True):
+        for peer, (sample, build, reads) in zip(self.peers, kept["peers"], strict=True):
             peer.samples.append(sample)
             peer.build = build
+            peer.reads += map(tuple, reads)
         if isinstance(self.own, DecodeCase):
             self.own.shares.append(kept["share"])
+            self.own.reads.append(tuple(kept["reads"]))
             self.own.token_us += kept["token_us"]
 
 
@@ -82,7 +100,7 @@ class Journal:
                 pairing.restore(found)
 
     def keep(self, model: str, probe: ReadProbe, pairings: Sequence[Pairing]) -> None:
-        """Add the last round of each, which all have taken."""
+        """Add the last round of each."""
         if self._path is None:
             return
         lines: list[dict[str, Any]] = [

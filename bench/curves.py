@@ -21,7 +21,13 @@ ROOT = Path(__file__).parents[1]
 RESULTS, IMAGES = ROOT / "bench" / "results", ROOT / "docs" / "images"
 # Text stays text, in whatever sans-serif font the reader has, and nothing is drawn by chance. The
 # ground is white, so that a dark page shows the same picture.
-_STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "monolane", "font.size": 9}
+# One font by name: with text as text, each of its words repeats the whole list.
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "monolane",
+    "font.size": 9,
+    "font.sans-serif": ["DejaVu Sans"],
+}
 
 Record = dict[str, Any]
 

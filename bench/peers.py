@@ -6,8 +6,9 @@
     python bench/peers.py ... --journal FILE    # what FILE keeps of earlier runs is not run again
 
 All measure decode behind a context and prefill of a prompt, of the same GGUF file, round after
-round, so that a machine that drifts drifts under all. Without --gguf the files hold random weights
-in the shape --shape, which are written to the cache folder once.
+round, so that a machine that drifts drifts under all. The memory is read before and after each
+sample of decode, and a round in which it changed its speed does not count. Without --gguf the files
+hold random weights in the shape --shape, which are written to the cache folder once.
 """
 
 import argparse
@@ -36,6 +37,7 @@ from monolane.measure import (
     summary,
 )
 
+_ATTEMPTS = 4  # at each round that is wanted
 _PEERS = "NAME=PATH of a llama-bench, or openvino=PYTHON"
 
 
@@ -71,8 +73,9 @@ def measure(options: argparse.Namespace, name: str, path: Path) -> list[Record]:
     )
 
     def peers(prompt: int = 0, context: int = 0, tokens: int = 0) -> tuple[LlamaCase, ...]:
+        read = None if prompt else probe  # a prompt does not wait for the memory
         return tuple(
-            LlamaCase(peer, program, path, name, threads, prompt, context, tokens)
+            LlamaCase(peer, program, path, name, threads, prompt, context, tokens, read)
             for peer, program in options.peer
         )
 
@@ -80,42 +83,53 @@ def measure(options: argparse.Namespace, name: str, path: Path) -> list[Record]:
     pairings += [Pairing(case, peers(prompt=case.tokens)) for case in prefills]
     journal = Journal(options.journal)
     journal.restore(path.stem, probe, pairings, options.runs)
-    for done in range(options.runs):
+    left_out = dict.fromkeys(map(id, pairings), 0)
+    for index in range(_ATTEMPTS * options.runs):
+        done = min(pairing.rounds for pairing in pairings)
+        if done >= options.runs:
+            break
         left = [pairing for pairing in pairings if pairing.rounds == done]
-        if left:
-            run_pairings(options, name, path.stem, probe, left, journal)
+        run_round(options, f"{name}, round {index + 1}", index, probe, left)
+        steady = [pairing for pairing in left if pairing.is_steady(options.steady)]
+        journal.keep(path.stem, probe, steady)
+        for pairing in left:
+            if pairing not in steady:
+                pairing.forget()
+                left_out[id(pairing)] += 1
+    if any(not pairing.rounds for pairing in pairings):
+        raise PeerError(
+            f"expected a memory that keeps its speed to a factor of {options.steady} in a round, "
+            f"got {_ATTEMPTS * options.runs} rounds in which it did not; try again later, or give "
+            "--steady"
+        )
     records = bench_records(path.stem, probe, decodes, prefills)
     for record, pairing in zip(records[1:], pairings, strict=True):
         record["dtype"] = name
+        if left_out[id(pairing)]:
+            record["rounds_left_out"] = left_out[id(pairing)]
         for peer in pairing.peers:
             record |= ratio_figures(peer.name, pairing.own.samples, peer.samples)
             records.append(_peer_record(path.stem, peer))
     return records
 
 
-def run_pairings(
+def run_round(
     options: argparse.Namespace,
-    name: str,
-    model: str,
+    title: str,
+    index: int,
     probe: ReadProbe,
     pairings: Sequence[Pairing],
-    journal: Journal,
 ) -> None:
-    """Run the rounds that are left of pairings that have as many, and keep each as it ends."""
-    first = pairings[0].rounds
+    """Take a round of these pairings; every other one goes backwards."""
     cases: list[Case] = [probe, *(case for pairing in pairings for case in pairing.cases)]
-    steps = (options.runs - first + 1) * len(cases)
     done = 0
 
     def step() -> None:
         nonlocal done
         done += 1
-        sys.stderr.write(f"\r{name}: {done} of {steps} steps")
-        if done > len(cases) and done % len(cases) == 0:  # the first ones are the warm-up
-            journal.keep(model, probe, pairings)
+        sys.stderr.write(f"\r{title}: {done} of {2 * len(cases)} steps")
 
-    neighbours = Neighbours(options.patience * (options.runs - first))
-    disturbed = run_rounds(cases, options.runs, step, neighbours, first=first)
+    disturbed = run_rounds(cases, index + 1, step, Neighbours(options.patience), first=index)
     sys.stderr.write(f"\n{disturbed} samples were taken while other programs ran\n")
 
 
@@ -222,6 +236,12 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--patience", type=float, default=60, help="seconds a round to wait for other programs"
+    )
+    parser.add_argument(
+        "--steady",
+        type=float,
+        default=1.15,
+        help="factor between readings of the memory beyond which a round of decode does not count",
     )
     parser.add_argument("--threads", type=int, help="of all [default: one per core]")
     parser.add_argument("--buffer", type=int, default=1024, help="MB read to find the bandwidth")

@@ -55,7 +55,7 @@ def pairs() -> dict[tuple[str, int], list[float]]:
 
 def assert_pairs_are_told(name: str, records: list[dict[str, Any]]) -> None:
     (runs,) = {r["runs"] for r in records}
-    word = {3: "three", 5: "five", 9: "nine"}[runs]
+    word = {3: "three", 4: "four", 5: "five", 9: "nine"}[runs]
     assert f"{word} pairs a case" in " ".join(find_text_before(name).split()).lower()
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from monolane import Engine, SamplingParams
-from monolane.measure import validate_document
+from monolane.measure import DecodeCase, validate_document
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -80,7 +80,7 @@ class LLMPipeline:
 
 SMALL = ("--shape", "llama-tiny", "--context", 4, "--prefill", 8, "--tokens", 3)
 SMALL = (*SMALL, "--runs", 2, "--buffer", 1, "--threads", 2, "--type", "BF16")
-SMALL = (*SMALL, "--patience", 0)  # other tests run beside this one
+SMALL = (*SMALL, "--patience", 0, "--steady", 1e9)  # other tests run beside this one
 
 
 def test_all_take_turns_and_a_ratio_is_ours_by_theirs(tmp_path: Path) -> None:
@@ -149,14 +149,14 @@ def test_a_run_in_pieces_is_one_run(tmp_path: Path) -> None:
     rounds = [json.loads(line) for line in journal.read_text().splitlines()]
     assert [line["key"][1] for line in rounds] == [
         *("decode", "read_bandwidth"),  # the first piece
-        *("prefill", "read_bandwidth") * 2,  # the rounds that the second piece lacked
-        *("decode", "read_bandwidth"),
+        *("prefill", "read_bandwidth"),  # the round that the second piece lacked
+        *("decode", "prefill", "read_bandwidth"),
     ]
     fake(tmp_path, code=3)
     third = run(tmp_path, *given)
     assert third.returncode == 0, third.stderr
     records = json.loads(out.read_text())["records"]
-    assert [record["runs"] for record in records] == [4, 2, 2, 2, 2]
+    assert [record["runs"] for record in records] == [3, 2, 2, 2, 2]
     samples = [line["round"]["sample"] for line in rounds if line["key"][1] == "decode"]
     assert (records[1]["min"], records[1]["max"]) == (min(samples), max(samples))
     cores = [line["round"]["arithmetic"] / 1e9 for line in rounds if line["key"][1] == "decode"]
@@ -165,6 +165,35 @@ def test_a_run_in_pieces_is_one_run(tmp_path: Path) -> None:
         max(cores),
     )
     assert len(rounds) == len(journal.read_text().splitlines())
+
+
+def test_a_round_in_which_the_memory_changed_does_not_count(tmp_path: Path) -> None:
+    """Of no round that is measured are all readings the same to the last bit."""
+    journal = tmp_path / "rounds"
+    given = ("--peer", f"llama.cpp={fake(tmp_path)}", *SMALL, "--prefill", "--journal", journal)
+    result = run(tmp_path, *given, "--steady", 1)
+    assert result.returncode == 1
+    assert "expected a memory that keeps its speed to a factor of 1.0 in a round" in result.stderr
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert [line["key"][1] for line in lines] == ["read_bandwidth"] * 8
+
+
+def test_a_round_is_steady_by_all_of_its_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    from _llama import LlamaCase
+    from _pairing import Pairing
+
+    case = object.__new__(DecodeCase)
+    peer = LlamaCase("peer", ("bench",), Path("model"), "Q8_0", 2)
+    pairing = Pairing(case, (peer,))
+    for own, other, steady in (
+        ((60.0, 61.0), (59.0, 60.0), True),
+        ((60.0, 36.0), (36.0, 36.0), False),  # while ours ran
+        ((60.0, 60.0), (60.0, 36.0), False),  # while the peer ran
+        ((60.0, 60.0), (36.0, 36.0), False),  # between them
+    ):
+        case.reads, peer.reads = [(1.0, 1.0), own], [(9.0, 9.0), other]  # the last ones count
+        assert pairing.is_steady(1.15) == steady
 
 
 def test_a_ratio_is_of_one_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,6 +167,7 @@ class DecodeCase(_ModelCase):
         self.context, self.tokens = context, tokens
         self._slot, self._next, self._probe = slot, -1, probe
         self.shares: list[float] = []  # of the read bandwidth that an epoch came to: its MBU
+        self.reads: list[tuple[float, float]] = []  # bytes/s of the memory, before and after each
         self.token_us: list[float] = []  # from token to token, of all epochs
 
     @property
@@ -183,9 +184,9 @@ class DecodeCase(_ModelCase):
         """Draw one epoch. The first token is not counted: its time holds the start of the epoch."""
         before = self._probe.measure()
         times = self._draw()
-        bandwidth = (before + self._probe.measure()) / 2
+        self.reads.append((before, self._probe.measure()))
         speed = (len(times) - 1) / (times[-1] - times[0]) * 1e9
-        self.shares.append(self.bytes_per_token * speed / bandwidth)
+        self.shares.append(self.bytes_per_token * speed * 2 / sum(self.reads[-1]))
         self.token_us += (np.diff(np.asarray(times, np.int64)) / 1e3).tolist()
         return speed
 
@@ -193,6 +194,7 @@ class DecodeCase(_ModelCase):
         """Take the last epoch back."""
         super().forget()
         self.shares.pop()
+        self.reads.pop()
         del self.token_us[-(self.tokens - 1) :]
 
     def _fill(self) -> None:
