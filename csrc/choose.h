@@ -15,8 +15,8 @@ namespace monolane {
 struct ChooseScratch {
   std::vector<float> limited;       // [V] with biases and penalties, -infinity without a mask's bit
   std::vector<float> scaled;        // [V]
-  std::vector<int32_t> ranked;      // ids by rank
-  std::vector<double> probability;  // by rank, unnormalised: the first is 1
+  std::vector<int32_t> ranked;      // ids that top-k, top-p and min-p let through
+  std::vector<double> probability;  // [V] unnormalised: the most probable token's is 1
 };
 
 constexpr int32_t mask_words(int32_t vocab) { return (vocab + 31) / 32; }

@@ -2,7 +2,7 @@
 # `phases*.cpp`, a file for each few kinds of phases, beside these. Kernels, which are compiled once per
 # instruction set, are not among them.
 set(core_sources choose delta_states delta_step dispatch edit_tracker elementwise exchange executor
-                 expert_cache file_reader guide heads_drafter kept kv_cache leader links
+                 expert_cache file_reader guide heads_drafter kept kv_cache leader links logit_scan
                  model_drafter pass_cost quantize repack routing speculation suffix_drafter
                  suffix_index walk worker_rows)
 list(TRANSFORM core_sources PREPEND ${CMAKE_CURRENT_LIST_DIR}/)

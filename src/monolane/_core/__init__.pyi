@@ -14,6 +14,11 @@ def gumbel_noise(seed: int, position: int, first_token: int, count: int) -> Anno
     Gumbel noise, float32 [count], of the tokens first_token .. first_token + count - 1 at a position under a 64-bit seed. Defined in docs/sampling.md.
     """
 
+def choose(logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], temperature: float, top_k: int, top_p: float, min_p: float, seed: int, position: int, mask: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> int:
+    """
+    The token that executors draw from logits, float32 [V], as docs/sampling.md defines it. `mask`, uint32 [ceil(V / 32)]: bit t % 32 of word t / 32 says whether token t may come.
+    """
+
 class WeightTable:
     """Where an executor finds each weight; keeps them alive."""
 
