@@ -26,8 +26,9 @@ void divide_by(const float* x, float by, int32_t count, float* out);
 // 4e-16 of it at most, and exp(-700) for what is less. No x[i] exceeds `peak`.
 void exp_below(const float* x, int32_t count, float peak, double* out);
 
-// Upper bounds, at most 0.7 loose where the noise is above 2, of the noise of tokens first .. first
-// + kScanBlock - 1 (gumbel.h): a draw's ten rounds without its two logarithms.
+// Upper bounds of the noise of tokens first .. first + kScanBlock - 1 (gumbel.h): a draw's ten
+// rounds without its two logarithms. Of noise above 2 less than 1 too high, but for one word in
+// 2^24.
 void bound_noise(uint64_t seed, uint32_t position, uint32_t first, float* bounds);
 
 }  // namespace monolane
