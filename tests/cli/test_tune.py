@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from monolane.model import Checkpoint
 
 transformers = pytest.importorskip("transformers", reason="needs the extra 'sft'")
 pytest.importorskip("torch", reason="needs the extra 'sft'")
@@ -62,7 +65,7 @@ def test_a_bad_row_is_one_message(tmp_path: Path) -> None:
 def test_retrofit_and_distil(tmp_path: Path) -> None:
     config = transformers.LlamaConfig(
         hidden_size=32,
-        intermediate_size=64,
+        intermediate_size=62,  # four lanes have 16, 16, 15 and 15 of them
         num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=4,
@@ -76,7 +79,9 @@ def test_retrofit_and_distil(tmp_path: Path) -> None:
         (source / name).write_bytes((demo / name).read_bytes())
     exact = run("retrofit", source, tmp_path / "exact", "--lanes", 4)
     assert (exact.returncode, exact.stdout) == (0, f"{tmp_path / 'exact'}\n"), exact.stderr
-    assert exact.stderr == ""
+    assert exact.stderr == (
+        "the MLP has 66 inner units more, of zeros, so that each lane has as many\n"
+    )
     late = run("retrofit", source, tmp_path / "late", "--lanes", 4, "--delay", 1)
     assert "the delay changes what is computed" in late.stderr
     healed = run(
@@ -98,6 +103,13 @@ def test_retrofit_and_distil(tmp_path: Path) -> None:
     )
     assert healed.returncode == 0, healed.stderr
     assert "held-out loss, nats per token:" in healed.stderr
+    trained = Checkpoint.open(tmp_path / "healed")
+    for matrix in ("w1", "w2", "w3"):
+        name = f"model.layers.1.feed_forward.{matrix}.weight"
+        lanes_LFD = trained[name].swapaxes(1, 2) if matrix == "w2" else trained[name]
+        for lane_FD, units in zip(lanes_LFD, (16, 16, 15, 15), strict=True):
+            assert np.all(np.any(lane_FD[:units], axis=1))
+            assert not np.any(lane_FD[units:])
     wrong = run("retrofit", source, tmp_path / "wrong", "--lanes", 3)
     assert wrong.returncode == 1
     assert "lanes: expected a number that divides" in wrong.stderr

@@ -36,6 +36,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a lane per head": ({"num_key_value_heads": 8}, {"lanes": 8}),
     "each KV head twice": ({}, {"lanes": 8}),
     "one KV head for all": ({"num_key_value_heads": 1}, {"lanes": 4}),
+    "inner units that do not divide": (
+        {"num_attention_heads": 8, "intermediate_size": 100},
+        {"lanes": 8},
+    ),
     "wide heads": ({"num_attention_heads": 2, "num_key_value_heads": 2}, {"lanes": 2}),
     "tied": ({"tie_word_embeddings": True}, {"lanes": 4}),
     "replicated head": ({}, {"lanes": 4, "head": "replicate"}),

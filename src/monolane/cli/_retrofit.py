@@ -120,6 +120,11 @@ def _convert(folder: Path, out: Path, shape: dict[str, Any], overwrite: bool) ->
     made = retrofit_folder(folder, out, overwrite=overwrite, **shape)
     if made.kv_head_copies > 1:
         sys.stderr.write(f"each KV head is there {made.kv_head_copies} times, one a lane\n")
+    if made.added_inner:
+        sys.stderr.write(
+            f"the MLP has {made.added_inner} inner units more, of zeros, so that each lane has "
+            "as many\n"
+        )
     if not made.exact:
         sys.stderr.write(
             "the delay changes what is computed: train the model back, with --distil or "

@@ -21,6 +21,7 @@ class Retrofit:
 
     config: ModelConfig
     kv_head_copies: int  # 1: as many KV heads as before
+    added_inner: int  # inner units of zeros, so that all lanes have as many
 
     @property
     def exact(self) -> bool:
@@ -59,7 +60,8 @@ def retrofit_folder(
     check_biases(weights, str(source))
     # The weights know their dtype better than the source's own field does.
     config = replace(config, dtype=cast("Any", weights.outer[Role.EMBEDDING].dtype.name))
-    made = Retrofit(config, config.num_kv_heads // dense.num_kv_heads)
+    added = config.intermediate_size - dense.intermediate_size
+    made = Retrofit(config, config.num_kv_heads // dense.num_kv_heads, added)
     longest = max(layer.mlp_reduce.delay or 0 for layer in config.layers)
     publish(
         source,
