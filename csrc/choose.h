@@ -6,17 +6,30 @@
 #include <span>
 #include <vector>
 
+#include "crew.h"
 #include "epoch_abi.h"
 #include "seen.h"
 
 namespace monolane {
 
-// Reusable memory of `choose`: no allocation while decoding.
+// A token, and its scaled logit with its noise.
+struct Candidate {
+  int32_t id;
+  float value;
+};
+
+// What `choose` works with: reusable memory, so that nothing is allocated while decoding, and who
+// helps in loops over the vocabulary.
 struct ChooseScratch {
+  Crew crew;
   std::vector<float> limited;       // [V] with biases and penalties, -infinity without a mask's bit
   std::vector<float> scaled;        // [V]
-  std::vector<int32_t> ranked;      // ids that top-k, top-p and min-p let through
+  std::vector<int32_t> found;       // [V] room for ids
+  std::vector<int32_t> ranked;      // ids whose order matters
   std::vector<double> probability;  // [V] unnormalised: the most probable token's is 1
+  std::vector<double> mass;         // sums of that, of each slice's buckets
+  std::vector<float> peaks;         // of slices
+  std::vector<Candidate> winners;   // of slices
 };
 
 constexpr int32_t mask_words(int32_t vocab) { return (vocab + 31) / 32; }
@@ -29,6 +42,7 @@ int32_t choose(const float* logits, int32_t vocab, const Draw& draw,
                const uint32_t* mask, ChooseScratch& scratch);
 
 // Fills logprob and the `count` best alternatives of an event.
-void report_logprobs(const float* logits, int32_t vocab, int32_t count, TokenEvent& event);
+void report_logprobs(const float* logits, int32_t vocab, int32_t count, ChooseScratch& scratch,
+                     TokenEvent& event);
 
 }  // namespace monolane

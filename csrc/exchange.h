@@ -59,6 +59,7 @@ struct Chore {
 struct Pass {
   int32_t width = 0;  // 0: the epoch is over
   bool lent = false;  // instead, take part in what the joint drafter does, and come back
+  bool help = false;  // instead, help the leader with its draw, and come back
   Row rows[kPlanMixtureWidth];
   int32_t runs = 0;
   Run run[kPlanMaxWidth];
@@ -134,6 +135,7 @@ class Exchange {
   void set_links(const std::vector<int64_t>& hops_ns);
   void set_times(const Timetable& table, const std::vector<PhaseTime>& times);
   bool timed() const { return seat_.timed; }
+  bool spins() const { return spins_; }
   const Timetable& timetable() const { return head().timetable; }
   const PhaseTime& phase_time(int64_t phase, int32_t worker) const {
     return parts_[kPhaseTimes]->as<PhaseTime>()[phase * plan_workers_ + worker];

@@ -116,6 +116,11 @@ Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kern
         std::make_unique<Worker>(plan_, weights_, kernels_, activation_, worker, memory));
   }
   if (memory.has_value()) open_experts(experts.file);
+  // Other ranks' workers have no logits, and a timed pass takes the time that it is told.
+  // And where there are more workers than processors, they are asleep when they wait.
+  if (seat.ranks == 1 && !seat.timed && exchange_.spins()) {
+    scratch_.crew.enlist(exchange_.workers() - 1, [this] { call_helpers(); });
+  }
   for (const PlanPhase& phase : plan_.phases) {
     for (int64_t i = 0; i < phase.num_matrices; ++i) to_convert_ += converts(index_of(phase), i);
   }
@@ -128,7 +133,7 @@ Executor::~Executor() {
   }
   interrupt();
   std::vector<TokenEvent> dropped;
-  while (!read(dropped, 1)) dropped.clear();  // a full ring must not hold the leader up
+  while (!take(dropped, 1)) dropped.clear();  // a full ring must not hold the leader up
   drop_guides();
 }
 
@@ -321,9 +326,21 @@ void Executor::check_history(const Advance& advance) const {
 
 void Executor::begin(std::vector<Advance> advances) {
   if (in_epoch_) throw std::logic_error("an epoch is running; read it to its end or stop it first");
+  check_failed();
   lay_out_epoch(std::move(advances));
   in_epoch_ = true;
-  team_.start([this](int worker) { work(*workers_[worker]); });
+  team_.start([this](int worker) {
+    try {
+      work(*workers_[worker]);
+    } catch (...) {  // the others' waits end, too, and so does the executor's use
+      if (!failed_.exchange(true)) failure_ = std::current_exception();
+      exchange_.stop();
+    }
+  });
+}
+
+void Executor::check_failed() const {
+  if (failed_) std::rethrow_exception(failure_);
 }
 
 void Executor::prepare(std::vector<Advance> advances, OnToken on_token) {
@@ -387,11 +404,13 @@ void Executor::script(int slot, std::vector<int32_t> drafts, std::vector<int32_t
 }
 
 void Executor::logits(int slot, std::vector<int32_t> tokens, float* out) {
+  check_idle("logits");  // before the leader of a running epoch sees where they would go
   all_logits_ = out;
   finish(slot, std::move(tokens));
 }
 
 void Executor::hidden(int slot, std::vector<int32_t> tokens, float* out) {
+  check_idle("hidden");
   all_hidden_ = out;
   finish(slot, std::move(tokens));
 }
@@ -405,9 +424,19 @@ void Executor::finish(int slot, std::vector<int32_t> tokens) {
   begin({Advance{.slot = slot, .tokens = std::move(tokens)}});
   team_.join();
   in_epoch_ = false;
+  check_failed();
+  if (!running_.front().done && exchange_.lost() < 0) {
+    throw std::logic_error("logits, hidden: expected no `interrupt` while they are computed");
+  }
 }
 
 bool Executor::read(std::vector<TokenEvent>& events, int milliseconds) {
+  const bool over = take(events, milliseconds);
+  if (over) check_failed();
+  return over;
+}
+
+bool Executor::take(std::vector<TokenEvent>& events, int milliseconds) {
   const int64_t deadline = now_ns() + int64_t{milliseconds} * 1'000'000;
   for (;;) {
     const bool over = !in_epoch_ || team_.finished();  // before taking: later there come no more

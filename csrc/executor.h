@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
@@ -148,7 +149,8 @@ class Executor {
   const PassCost& pass_cost() const { return speculation_.cost(); }
 
   // Appends the tokens that are there, waiting up to `milliseconds` for the first; returns whether
-  // the epoch is over and all of them have been taken.
+  // the epoch is over and all of them have been taken. Throws what a worker failed of, as of a disk
+  // that cannot be read, and so does all that comes after it.
   bool read(std::vector<TokenEvent>& events, int milliseconds);
 
   // Asks the epoch to end within one pass; what it drew until then is still there to be read.
@@ -200,6 +202,8 @@ class Executor {
   void check_history(const Advance& advance) const;
   void check_guide(int slot, const Guide& guide) const;
   void begin(std::vector<Advance> advances);
+  void check_failed() const;
+  bool take(std::vector<TokenEvent>& events, int milliseconds);
   void finish(int slot, std::vector<int32_t> tokens);
   void lay_out_epoch(std::vector<Advance> advances);
   void drop_guides();
@@ -226,7 +230,7 @@ class Executor {
   void emit(Running& running, int32_t token, const float* logits, int32_t drafted = 0,
             int32_t accepted = 0);
   void look_back(Running& running) const;
-  void call_leader() { calls_.publish(call_count_.fetch_add(1, std::memory_order_acq_rel) + 1); }
+  void call_leader() { calls_.advance(); }
   bool await(const Worker& w, const PlanPhase& phase);
   void run(Worker& w, const PlanPhase& phase);
   void run_timed(Worker& w, const PlanPhase& phase, int64_t arrived);
@@ -239,6 +243,7 @@ class Executor {
 
   void shared_gate_up(Worker& w, const PlanPhase& phase);
   void choose_tokens();
+  void call_helpers();
 
   void update(Worker& w, const PlanPhase& phase);
   void read_stream(Worker& w, const PlanPhase& phase, const float* scale);
@@ -342,7 +347,6 @@ class Executor {
   float* all_hidden_ = nullptr;
   std::atomic<bool> yield_{false};
   std::vector<std::atomic<Guide*>> guides_;  // [slots] posted and not yet taken, or null
-  std::atomic<uint32_t> call_count_{0};
   Progress calls_;  // guides and interruptions: what a leader with nothing else to do waits for
   TokenRing ring_;
   ChooseScratch scratch_;
@@ -353,6 +357,8 @@ class Executor {
   std::vector<Draft*> drafts_;
   int64_t pass_begun_ns_ = 0;  // of a pass whose rows all decode; 0: of another
   bool in_epoch_ = false;
+  std::atomic<bool> failed_{false};
+  std::exception_ptr failure_;  // what the first worker failed of; to be read between epochs
   bool following_ = false;
   int64_t to_convert_ = 0;  // matrices that `convert` has not been called for
   bool trace_ = false;

@@ -6,6 +6,7 @@
 // The Python twin, and the test that holds the two together: src/monolane/reference/_noise.py.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -34,6 +35,16 @@ inline uint32_t philox_word(uint64_t seed, uint32_t position, uint32_t token) {
 inline float gumbel(uint32_t word) {
   const double u = (static_cast<double>(word >> 8) + 0.5) * 0x1p-24;  // (0, 1), exact
   return static_cast<float>(-std::log(-std::log(u)));
+}
+
+// An upper bound of it, without logarithms: of noise above 2 less than 1 too high, but for one word
+// in 2^24. With z = 2^24 - 1 - (w >> 8) and 2^k <= z: -log(u) >= 1 - u > 2^k / 2^24, so the noise
+// is below (24 - k) ln 2. z = 0 has k = -127 here: any bound will do. The last term is for the
+// rounding of noise to float.
+inline float gumbel_bound(uint32_t word) {
+  const auto z = static_cast<float>(static_cast<int32_t>(0xFFFFFF - (word >> 8)));
+  const auto k = static_cast<int32_t>(std::bit_cast<uint32_t>(z) >> 23) - 127;
+  return static_cast<float>(24 - k) * 0.693148f + 1e-4f;
 }
 
 // noise[i] = noise of token `first_token + i`.

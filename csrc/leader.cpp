@@ -21,7 +21,7 @@ void Executor::lay_out_pass() {
     pass_.hidden = all_hidden_ != nullptr;
     pass_.offered = false;
     pass_.chore = chore_;
-    const uint32_t calls = call_count_.load(std::memory_order_acquire);  // before looking for them
+    const uint32_t calls = calls_.count();  // before looking for them
     if (yield_.load(std::memory_order_relaxed)) {
       // A parked slot gives its last token back: the next epoch feeds it, and has its logits then.
       for (const Running& running : running_) lengths_[running.advance.slot] -= running.parked;
@@ -201,6 +201,7 @@ void Executor::choose_tokens() {
     only.done = only.fed == only.advance.tokens.size();
     return;
   }
+  scratch_.crew.gather();  // they are through with their part of the logits
   for (Running& running : running_) {
     if (running.done || running.row < 0) continue;
     if (pass_.offered) keep_hidden(running);
@@ -208,6 +209,15 @@ void Executor::choose_tokens() {
     running.row = -1;
     settle(running, row);
   }
+  scratch_.crew.dismiss();
+  pass_.help = false;
+}
+
+// Has the other workers help with a draw, in a pass of its own. All have read the pass before: the
+// draw is behind its last products, which it waits for.
+void Executor::call_helpers() {
+  pass_.help = true;
+  exchange_.publish_pass(++workers_.front()->passes);
 }
 
 // Keeps what the head read of a slot's rows: heads draft from that of the row drawn from last.
@@ -290,7 +300,7 @@ void Executor::emit(Running& running, int32_t token, const float* logits, int32_
   event.drafter = drafted > 0 || accepted > 0 ? static_cast<int32_t>(running.draft.by) : 0;
   event.logprob = std::numeric_limits<float>::quiet_NaN();
   if (advance.logprobs >= 0 && logits != nullptr) {
-    report_logprobs(logits, plan_.header.vocab, advance.logprobs, event);
+    report_logprobs(logits, plan_.header.vocab, advance.logprobs, scratch_, event);
   }
   event.time_ns = now_ns();
   ring_.push(event);

@@ -82,9 +82,16 @@ Links::Links(int32_t rank, const std::vector<int>& sockets, int64_t patience_ns,
       throw std::system_error(error, std::generic_category(), "links: a rank's socket");
     }
   }
-  for (size_t i = 0; i < sockets.size(); ++i) {
-    const int32_t peer = static_cast<int32_t>(i);
-    if (peer != rank) receivers_.emplace_back([this, peer] { receive(peer); });
+  try {
+    for (size_t i = 0; i < sockets.size(); ++i) {
+      const int32_t peer = static_cast<int32_t>(i);
+      if (peer != rank) receivers_.emplace_back([this, peer] { receive(peer); });
+    }
+  } catch (...) {  // the system has no more threads
+    hang_up();
+    for (std::thread& thread : receivers_) thread.join();
+    close_all();
+    throw;
   }
 }
 

@@ -7,9 +7,9 @@
 
 namespace monolane {
 
-MONOLANE_CLONES float peak_of(const float* x, int32_t count) {
+MONOLANE_CLONES float peak_of(const float* x, int32_t count, float start) {
   float peaks[kScanBlock];
-  for (int32_t s = 0; s < kScanBlock; ++s) peaks[s] = x[0];
+  for (int32_t s = 0; s < kScanBlock; ++s) peaks[s] = start;
   int32_t i = 0;
   for (; i + kScanBlock <= count; i += kScanBlock) {
     for (int32_t s = 0; s < kScanBlock; ++s) peaks[s] = x[i + s] > peaks[s] ? x[i + s] : peaks[s];
@@ -30,19 +30,32 @@ MONOLANE_CLONES int32_t find_equal(const float* x, int32_t from, int32_t count, 
   return from;
 }
 
-MONOLANE_CLONES int32_t find_reaching(const float* x, int32_t from, int32_t count, float floor) {
-  for (; from + kScanBlock <= count; from += kScanBlock) {
-    int32_t found = 0;
-    for (int32_t s = 0; s < kScanBlock; ++s) found |= x[from + s] >= floor;
-    if (found != 0) break;
+// Blocks without any are passed over; in the others a condition per logit would be mispredicted.
+MONOLANE_CLONES int32_t collect(const float* x, int32_t count, float low, float high,
+                                int32_t* found) {
+  int32_t size = 0;
+  for (int32_t at = 0; at < count; at += kScanBlock) {
+    const int32_t end = at + kScanBlock < count ? at + kScanBlock : count;
+    int32_t any = 0;
+    for (int32_t i = at; i < end; ++i) any |= (x[i] >= low) & (x[i] <= high);
+    if (any == 0) continue;
+    for (int32_t i = at; i < end; ++i) {
+      found[size] = i;
+      size += (x[i] >= low) & (x[i] <= high);
+    }
   }
-  while (from < count && !(x[from] >= floor)) ++from;
-  return from;
+  return size;
 }
 
 MONOLANE_CLONES bool any_reaches(const float* x, int32_t count, float more, float floor) {
   int32_t found = 0;
   for (int32_t i = 0; i < count; ++i) found |= !(x[i] + more < floor);
+  return found != 0;
+}
+
+MONOLANE_CLONES bool any_reaches(const float* x, int32_t count, const float* more, float floor) {
+  int32_t found = 0;
+  for (int32_t i = 0; i < count; ++i) found |= !(x[i] + more[i] < floor);
   return found != 0;
 }
 
@@ -94,15 +107,9 @@ MONOLANE_CLONES void exp_below(const float* x, int32_t count, float peak, double
   for (; i < count; ++i) out[i] = exp_of(x[i] - peak < kNothing ? kNothing : x[i] - peak);
 }
 
-// With z = 2^24 - 1 - (w >> 8) and 2^k <= z: -log(u) >= 1 - u > 2^k / 2^24, so the noise is below
-// (24 - k) ln 2. z = 0 has k = -127 here: any bound will do. The last term is for the rounding of
-// noise to float.
 MONOLANE_CLONES void bound_noise(uint64_t seed, uint32_t position, uint32_t first, float* bounds) {
   for (uint32_t s = 0; s < kScanBlock; ++s) {
-    const uint32_t word = philox_word(seed, position, first + s);
-    const auto z = static_cast<float>(static_cast<int32_t>(0xFFFFFF - (word >> 8)));
-    const auto k = static_cast<int32_t>(std::bit_cast<uint32_t>(z) >> 23) - 127;
-    bounds[s] = static_cast<float>(24 - k) * 0.693148f + 1e-4f;
+    bounds[s] = gumbel_bound(philox_word(seed, position, first + s));
   }
 }
 

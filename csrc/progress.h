@@ -44,10 +44,13 @@ class alignas(64) Progress {  // a cache line of its own: neighbours must not sh
   // Publishes everything that the caller wrote before: release, read by `await`'s acquire.
   void publish(uint32_t count) {
     count_.store(count, std::memory_order_release);
-    // The waiter counts itself before it looks at the count a last time, and this thread looks for
-    // waiters after it stored: the two fences let one see the other.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_relaxed) != 0) futex(FUTEX_WAKE, INT_MAX, nullptr);
+    wake();
+  }
+
+  // The same with a count one higher, for a counter that several threads publish.
+  void advance() {
+    count_.fetch_add(1, std::memory_order_release);
+    wake();
   }
 
   bool reached(uint32_t count) const {
@@ -79,6 +82,13 @@ class alignas(64) Progress {  // a cache line of its own: neighbours must not sh
   }
 
  private:
+  // The waiter counts itself before it looks at the count a last time, and this thread looks for
+  // waiters after it stored: the two fences let one see the other.
+  void wake() {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_relaxed) != 0) futex(FUTEX_WAKE, INT_MAX, nullptr);
+  }
+
   // Sleeps until woken, for at most `limit`; returns whether `count` has been published.
   bool sleep(uint32_t count, const timespec* limit) {
     sleepers_.fetch_add(1, std::memory_order_relaxed);

@@ -16,19 +16,21 @@ namespace monolane {
 class Team {
  public:
   // Starts `count` workers; worker i runs on cores[i], or where it likes if there are fewer cores.
+  // Throws std::system_error if the system has no more threads.
   Team(int count, const std::vector<int>& cores) {
     threads_.reserve(count);
-    for (int i = 0; i < count; ++i) {
-      const int core = count <= static_cast<int>(cores.size()) ? cores[i] : -1;
-      threads_.emplace_back([this, i, core] { serve(i, core); });
+    try {
+      for (int i = 0; i < count; ++i) {
+        const int core = count <= static_cast<int>(cores.size()) ? cores[i] : -1;
+        threads_.emplace_back([this, i, core] { serve(i, core); });
+      }
+    } catch (...) {  // the system has no more threads: those that there are leave
+      dismiss();
+      throw;
     }
   }
 
-  ~Team() {
-    job_ = nullptr;  // the word to leave
-    started_.publish(++round_);
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~Team() { dismiss(); }
 
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
@@ -51,6 +53,12 @@ class Team {
   bool join_for(int64_t nanoseconds) { return finished_.await_for(round_, nanoseconds); }
 
  private:
+  void dismiss() {
+    job_ = nullptr;  // the word to leave
+    started_.publish(++round_);
+    for (std::thread& thread : threads_) thread.join();
+  }
+
   void serve(int worker, int core) {
     if (core >= 0) {
       cpu_set_t set;

@@ -20,6 +20,10 @@ void Executor::work(Worker& w) {
       speculation_.joint()->take_part(w.index);
       continue;
     }
+    if (pass_.help) {
+      scratch_.crew.help();
+      continue;
+    }
     const int32_t width = pass_.width;  // kept: in the last phase the leader writes the next pass
     if (width == 0) return end_epoch(w);
     for (const PlanPhase& phase : plan_.phases) {

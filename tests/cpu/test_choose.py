@@ -5,10 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from random_weights import weights_of
 
 from monolane._core import choose as native
-from monolane.epoch import Draw
-from monolane.reference import choose
+from monolane.cpu import CpuExecutor
+from monolane.epoch import Advance, Draw
+from monolane.model import NOW, Head, LayerConfig, ModelConfig
+from monolane.reference import choose, log_probabilities
 
 POSITIONS = range(3)
 LIMITS: list[dict[str, Any]] = [
@@ -82,3 +85,62 @@ def test_what_is_refused() -> None:
         native(np.zeros(0, np.float32), 1.0, 0, 1.0, 0.0, 0, 0)
     with pytest.raises(ValueError, match="mask: expected a bit for each logit"):
         native(np.zeros(33, np.float32), 1.0, 0, 1.0, 0.0, 0, 0, np.ones(1, np.uint32))
+
+
+def test_what_no_noise_can_be_added_to() -> None:
+    """Where the largest scaled logit is infinite, the largest logit that may come is drawn."""
+    logits_V = np.array([-3, 1, 12, 2, 1.5, 2, 1, 0], np.float32)
+    low_V = np.array([-3, -9, -7, -5, -4, -6, -8, -2], np.float32)  # every one goes to -inf
+    mask_M = np.array([0b1111_1110], np.uint32)
+    for temperature, limits in itertools.product((1e-38, 1e-44), LIMITS):
+        draw = Draw(temperature=np.float32(temperature).item(), seed=5, **limits)
+        limited = (draw.temperature, draw.top_k, draw.top_p, draw.min_p, 5)
+        for row_V, wanted in ((logits_V, 2), (low_V, 7)):
+            assert native(row_V, *limited, 0, mask_M) == wanted
+            assert choose(row_V, draw, 0, mask_M) == wanted
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_workers_help(workers: int) -> None:
+    """A vocabulary of several slices: the draws and log-probabilities are the definition's."""
+    config = ModelConfig(
+        family="llama",
+        hidden_size=32,
+        intermediate_size=48,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=8,
+        vocab_size=20_011,
+        max_positions=64,
+        num_lanes=1,
+        layers=(LayerConfig(NOW, NOW),),
+        head=Head.VOCAB_PARALLEL,
+    )
+    executor = CpuExecutor(weights_of(config), "float32", context=64, slots=2, workers=workers)
+    for limits in LIMITS:
+        advances = [
+            Advance(
+                slot=slot,
+                token_ids=(3, 1 + slot),
+                budget=6,
+                draw=Draw(temperature=1.5, seed=slot, **limits),
+                logprobs=1,
+            )
+            for slot in range(2)
+        ]
+        executor.start(advances)
+        while not executor.read(0.1):
+            pass
+        events = executor.take()
+        for advance in advances:
+            mine = [event for event in events if event.slot == advance.slot]
+            executor.truncate(advance.slot, 0)
+            ids = [*advance.token_ids, *(event.token_id for event in mine)]
+            logits = executor.logits(advance.slot, ids)
+            executor.truncate(advance.slot, 0)
+            for i, event in enumerate(mine):
+                assert event.token_id == choose(logits[1 + i], advance.draw, 2 + i)
+                exact = log_probabilities(logits[1 + i].astype(np.float64))[event.token_id]
+                assert event.logprob is not None
+                # Rounded once to float32; the logit is exact, and so nearly is the sum.
+                assert abs(event.logprob.logprob - exact) <= 2.0**-23 * abs(exact)

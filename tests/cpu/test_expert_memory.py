@@ -1,5 +1,7 @@
 """Experts of which some are in memory and all are in a file: the same bits, whatever fits."""
 
+import contextlib
+import os
 import resource
 import subprocess
 import sys
@@ -152,3 +154,19 @@ def test_where_the_kernel_reads_nothing_ahead() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
+
+
+def test_a_disk_that_fails_ends_the_request_and_not_the_process(
+    weights: Weights, tmp_path: Path
+) -> None:
+    executor = load(weights, "bfloat16", 0)
+    executor.logits(0, [1, 2])
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the folder's own was closed
+            if str(link.readlink()).startswith(str(tmp_path)):
+                os.truncate(link, 0)
+    with pytest.raises(BackendError, match="experts: expected to read their file: Input/output"):
+        executor.logits(0, [3])
+    with pytest.raises(BackendError, match="experts: expected to read their file: Input/output"):
+        executor.start([Advance(slot=0, token_ids=(1,), budget=2)])
+    executor.close()

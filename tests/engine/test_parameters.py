@@ -17,6 +17,11 @@ def test_one_stop_text_may_be_given_as_it_is() -> None:
     assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("given", "drawn"), [(1e-40, 0.0), (9e-7, 0.0), (1e-6, 1e-6), (1, 1)])
+def test_temperatures_near_zero_are_greedy(given: float, drawn: float) -> None:
+    assert SamplingParams(temperature=given).draw.temperature == drawn
+
+
 def test_biases_are_sorted_for_the_draw_and_leave_parameters_hashable() -> None:
     params = SamplingParams(logit_bias={9: 1, 2: float("-inf")})
     assert params.draw.logit_bias == ((2, float("-inf")), (9, 1))
@@ -51,6 +56,9 @@ def test_negative_seeds_are_64_bit_words() -> None:
         ("stop", ("x" * 1025,), "texts of 1 to 1024 characters"),
         ("stop", (3,), "texts of 1 to 1024 characters"),
         ("stop", ("x",) * 65, "at most 64 texts"),
+        ("stop", None, "a list, got None"),
+        ("stop_ids", None, "a list, got None"),
+        ("stop_ids", 5, "a list, got 5"),
         ("stop_ids", (-1,), "an integer from 0"),
         ("logprobs", 21, "an integer from 0 to 20"),
         ("logit_bias", {-1: 1}, "an integer from 0"),

@@ -34,7 +34,10 @@ def choose(
         return 0 if mask_M is None else int(np.argmax(mask_bits(mask_M, len(logits_V))))
     if draw.temperature == 0:
         return int(np.argmax(logits_V))
-    scaled_V = logits_V / np.float32(draw.temperature)
+    with np.errstate(over="ignore"):
+        scaled_V = logits_V / np.float32(draw.temperature)
+    if not np.isfinite(scaled_V.max()):  # there is nothing to add noise to
+        return int(np.argmax(logits_V))
     allowed = allowed_tokens(scaled_V, draw.top_k, draw.top_p, draw.min_p)
     perturbed = scaled_V[allowed] + gumbel_noise(draw.seed, position, allowed)
     return int(allowed[np.argmax(perturbed)])
