@@ -16,10 +16,12 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from monolane import Engine
+from monolane.errors import RequestError
 from monolane.measure import paced_engine
+from monolane.serve._api import limits
 from monolane.serve._api.answers import Answers
 from monolane.serve._api.completions import completions
-from monolane.serve._api.limits import check_length
+from monolane.serve._api.limits import check_counted, check_length
 from monolane.serve._api.prepare import prepare_chat
 from monolane.serve._api.wire import ChatRequest, CompletionRequest
 from monolane.serve._errors import ContextError
@@ -48,14 +50,31 @@ def test_a_text_that_cannot_fit_is_not_encoded(engine: Engine, demo_server: Any)
     digits = "7" * (limit + 1)
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": digits}}
     for path, body in (
-        ("/tokenize", {"prompt": digits}),
-        ("/tokenize", {"messages": [{"role": "user", "content": digits}]}),
         (TEXT, {"prompt": digits}),
         (CHAT, {"messages": [{"role": "assistant", "content": "", "tool_calls": [call]}]}),
     ):
         reply = httpx.post(f"{demo_server.url}{path}", json=body, timeout=120)
         assert reply.status_code == 400
         assert "which cannot be so few" in reply.json()["error"]["message"]
+
+
+def test_what_is_only_counted_has_a_bound_of_its_own(
+    engine: Engine, demo_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digits = "7" * 200_000
+    with pytest.raises(ContextError):
+        check_length("prompt", digits, engine)
+    for name, value in (
+        ("prompt", digits),
+        ("content", digits),
+        ("messages", [{"role": "user", "content": digits}]),
+    ):
+        reply = httpx.post(f"{demo_server.url}/tokenize", json={name: value}, timeout=120)
+        assert len(reply.json()["tokens"]) > engine.backend.context
+    check_counted("prompt", digits, engine)
+    monkeypatch.setattr(limits, "MAX_COUNTED", 2000)
+    with pytest.raises(RequestError, match="at most 2000 tokens to count, got 200000 chara"):
+        check_counted("prompt", digits, engine)
 
 
 def test_what_may_fit_is_counted_in_pieces(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

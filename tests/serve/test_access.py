@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 from bare_requests import COMPLETIONS, exchange, get
 
@@ -111,13 +112,41 @@ def test_named_origins_and_hosts_may_ask(start: Callable[..., Any]) -> None:
     page = {"Origin": "https://chat.example", "Access-Control-Request-Method": "POST"}
     reply = httpx.options(f"{server.url}{COMPLETIONS}", headers=page, timeout=120)
     assert reply.status_code == 204
+    assert "x-api-key" in reply.headers["access-control-allow-headers"]
     assert reply.headers["access-control-allow-origin"] == "https://chat.example"
     assert "access-control-allow-credentials" not in reply.headers
+    # Official clients send headers of their own: anthropic-version, x-stainless-os and the like.
+    for asked, allowed in (
+        ("anthropic-version,x-stainless-os", True),
+        ("content-type, anthropic-dangerous-direct-browser-access", True),
+        ("a b", False),
+    ):
+        told = page | {"Access-Control-Request-Headers": asked}
+        reply = httpx.options(f"{server.url}/v1/messages", headers=told, timeout=120)
+        assert (reply.headers["access-control-allow-headers"] == asked) == allowed
     from_page = {"Origin": "https://chat.example"}
     reply = httpx.get(f"{server.url}/v1/models", headers=from_page, timeout=120)
     assert reply.headers["access-control-allow-origin"] == "https://chat.example"
+    assert reply.headers["access-control-expose-headers"] == "retry-after, x-request-id"
     assert exchange(server, get("/v1/models", "box.example"))[0] == 200
     assert exchange(server, get("/v1/models", "other.example"))[0] == 403
+
+
+def test_a_name_with_a_slash_is_found(start: Callable[..., Any], api_key: str) -> None:
+    """As clients encode it: openai asks for org%2Fname."""
+    server = start("--name", "org/a name", MONOLANE_API_KEY=api_key).wait_ready()
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=api_key) as client:
+        assert client.models.retrieve("org/a name").id == "org/a name"
+    key = f"Authorization: Bearer {api_key}"
+    for path, status in (
+        ("/models/org%2fa%20name", 200),
+        ("/v1/models/org/a%20name", 200),
+        ("/v1/models/org%252Fa%20name", 404),
+        ("/v1/models/%2e%2e/health", 404),
+        ("/v1/%6dodels/org%2Fa%20name", 404),
+    ):
+        assert exchange(server, get(path, "127.0.0.1", key))[0] == status, path
+        assert exchange(server, get(path))[0] == 401
 
 
 def test_the_page_carries_a_policy_and_stays_in_its_folder(client: httpx.Client) -> None:

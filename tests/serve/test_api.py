@@ -264,6 +264,13 @@ def test_models_tokens_and_version(client: httpx.Client, engine: Engine) -> None
     }
     chat = [{"role": "user", "content": "hi"}]
     assert post(client, "/tokenize", messages=chat)["tokens"] == list(engine.prompt_ids(chat))
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    chat += [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "42"},
+    ]
+    counted = post(client, "/v1/chat/completions/input_tokens", messages=chat)
+    assert post(client, "/tokenize", messages=chat)["count"] == counted["input_tokens"]
     assert set(client.get("/version").json()) == {"version"}
 
 

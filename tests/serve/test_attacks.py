@@ -16,7 +16,13 @@ import monolane
 PACKAGE = Path(monolane.__file__).parent
 
 
-@pytest.mark.parametrize("name", ["tokenize", "messages", "tools", "eos_token", "__class__", "a b"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("tokenize", "messages", "tools", "eos_token", "__class__", "a b"),
+        *("self", "template", "tokenizer", "engine", "continue_final"),
+    ],
+)
 def test_template_variables_cannot_change_the_rendering(client: httpx.Client, name: str) -> None:
     body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
     kwargs = {name: True}

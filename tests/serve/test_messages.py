@@ -135,6 +135,28 @@ def test_a_whole_turn_with_a_result(client: anthropic.Anthropic) -> None:
     assert read == count.input_tokens > called.usage.input_tokens
 
 
+def test_a_prompt_beyond_the_context_is_counted(demo_server: Any) -> None:
+    """Claude Code counts to know what to leave out, and compacts when it reads these words."""
+    url = demo_server.url
+    ask: Json = {"messages": [{"role": "user", "content": "hello world " * 500}], "max_tokens": 1}
+    count = httpx.post(f"{url}/v1/messages/count_tokens", json=ask, timeout=120).json()
+    assert count["input_tokens"] > 1024
+    chat = httpx.post(f"{url}/v1/chat/completions/input_tokens", json=ask, timeout=120).json()
+    assert chat["input_tokens"] == count["input_tokens"]
+    reply = httpx.post(f"{url}/v1/messages", json=ask, timeout=120)
+    assert reply.status_code == 400
+    said = reply.json()["error"]["message"]
+    assert said.startswith(f"prompt is too long: {count['input_tokens']} tokens > 1024 maximum (")
+
+
+def test_a_message_without_blocks_says_nothing(client: anthropic.Anthropic) -> None:
+    empty: Json = {"role": "user", "content": []}
+    count = client.messages.count_tokens(model="demo", messages=[empty])
+    plain = client.messages.count_tokens(model="demo", messages=[{"role": "user", "content": ""}])
+    assert count == plain
+    assert client.messages.create(**ASK | {"messages": [empty]}).usage.input_tokens
+
+
 def test_an_answer_that_was_begun_goes_on(client: anthropic.Anthropic) -> None:
     begun = {"role": "assistant", "content": "    return"}
     count = client.messages.count_tokens(model="demo", messages=[USER, begun])

@@ -161,7 +161,8 @@ def test_progress_of_the_prompt(client: httpx.Client, path: str) -> None:
         ({"prompt": {"prompt_string": "x", "multimodal_data": ["A"]}}, "prompt"),
         ({"prompt": ["x"] * 257}, "prompt"),
         ({"prompt": [1 << 20]}, "token ids"),
-        ({"n_predict": 0}, "n_predict"),
+        ({"samplers": ["top_k", "top_p", "infill"]}, "samplers"),
+        ({"n_indent": 4}, "n_indent"),
         ({"logit_bias": [[1]]}, "logit_bias"),
         ({"logit_bias": [["x", "y"]]}, "logit_bias"),
         ({"logit_bias": [[1.5, 1]]}, "logit_bias"),
@@ -211,6 +212,27 @@ def test_tokens_in_the_words_of_llama_cpp(client: httpx.Client) -> None:
     assert client.post("/detokenize", json=ids).json()["content"] == text
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_token_but_the_prompt_is_read(client: httpx.Client, stream: bool) -> None:
+    """As llama.cpp's clients warm up the cache."""
+    ask = {"prompt": PROMPT + f"  # {stream}" * 20, "n_predict": 0, "stream": stream}
+    answer = events(client, **ask)[-1] if stream else post(client, **ask)
+    assert (answer["content"], answer["tokens"], answer["tokens_predicted"]) == ("", [], 0)
+    assert (answer["stop_type"], answer["generation_settings"]["n_predict"]) == ("limit", 0)
+    assert post(client, prompt=ask["prompt"])["timings"]["cache_n"] > 0
+
+
+def test_settings_may_be_sent_back(client: httpx.Client) -> None:
+    """As /props and each answer tell them."""
+    told = client.get("/props").json()["default_generation_settings"]["params"]
+    answer = post(client, **told | {"n_predict": 4})
+    assert answer["tokens_predicted"] == 4
+    settings = answer["generation_settings"]
+    assert post(client, **settings)["content"] == answer["content"]
+    body = {"prompt": PROMPT, "samplers": told["samplers"], "max_tokens": 1}
+    assert client.post("/v1/completions", json=body).status_code == 200
+
+
 def test_infill_is_refused_where_a_model_cannot(client: httpx.Client) -> None:
     reply = client.post("/infill", json={"input_prefix": "a", "input_suffix": "b"})
     assert reply.status_code == 400
@@ -252,6 +274,25 @@ def test_infill(filling: Path, start: Any) -> None:
         huge = gap | {"input_prefix": "a b " * 50_000, "input_suffix": "c d " * 50_000}
         files = [{"text": "e f " * 50_000}, {"text": "last"}]
         assert post(client, "/infill", **huge, input_extra=files)["tokens_evaluated"] == 61
-        for wrong in ({"input_extra": [{"filename": "x"}]}, {"input_prefix": None}):
+        vim: dict[str, Any] = {
+            **gap,
+            "n_indent": 4,
+            "samplers": ["top_k", "top_p", "infill"],
+            "t_max_prompt_ms": 500,
+            "t_max_predict_ms": 1000,
+        }
+        answer = post(client, "/infill", **vim, response_fields=["content"])
+        assert set(answer) == {"content"}
+        warm = vim | {"n_predict": 0, "samplers": []}  # llama.vim reads the file before it asks
+        long = {"input_prefix": "a b " * 100, "input_suffix": "c d " * 100}
+        for texts, size in (({}, None), (long, 64)):
+            answer = post(client, "/infill", **warm | texts)
+            assert (answer["content"], answer["tokens_predicted"]) == ("", 0)
+            assert size in (None, answer["tokens_evaluated"])
+        for wrong in (
+            {"input_extra": [{"filename": "x"}]},
+            {"input_prefix": None},
+            {"samplers": ["top_p", "top_k"]},
+        ):
             reply = client.post("/infill", json=gap | wrong)
             assert reply.status_code == 400

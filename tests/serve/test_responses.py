@@ -30,6 +30,8 @@ WEATHER: Json = {
     },
     "strict": True,
 }
+RESULT: Json = {"type": "function_call_output", "output": "9"}
+CALL_ITEM: Json = {"type": "function_call", "name": "now", "arguments": "{}"}
 ASK: Json = {"model": "demo", "input": "def add(a, b):", "max_output_tokens": 24, "temperature": 0}
 CALL: Json = {
     "model": "demo",
@@ -226,6 +228,9 @@ def test_log_probabilities(client: openai.OpenAI) -> None:
         ({"input": [{"role": "king", "content": "x"}]}, "input[0].role"),
         ({"input": [{"role": "user", "content": 5}]}, "input[0].content"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "only"),
+        ({"input": [RESULT | {"call_id": {}}]}, "input[0].call_id"),
+        ({"input": [RESULT | {"call_id": []}]}, "input[0].call_id"),
+        ({"input": [CALL_ITEM | {"call_id": {}}]}, "input[0].call_id"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "no item 'x'"),
         ({"text": {"format": {"type": "yaml"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),

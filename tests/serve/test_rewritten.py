@@ -116,6 +116,33 @@ def test_what_cannot_be_said_is_refused(engine: Engine, schema: Any) -> None:
         compiler_of(engine).walk(Grammar(f"start: {schema_rule(schema)}", "schema"))
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "dependentRequired": {"a": ["b"]}, "required": 5},
+        {"type": "object", "dependentRequired": {"a": ["b"]}, "properties": [1]},
+        {"type": "object", "dependentRequired": {"a": [["b"]]}},
+        {"type": "object", "propertyNames": {"pattern": ["x"]}},
+        {"type": "object", "propertyNames": {"enum": 5}},
+        {"type": "object", "propertyNames": {"enum": None}},
+    ],
+)
+def test_a_malformed_schema_is_refused(engine: Engine, schema: Any) -> None:
+    with pytest.raises(RequestError):
+        compiler_of(engine).walk(Grammar(f"start: {schema_rule(schema)}", "schema"))
+
+
+def test_references_in_branches_still_lead_to_their_definitions(engine: Engine) -> None:
+    schema = {
+        "type": "array",
+        "maxItems": 2,
+        "contains": {"$ref": "#/$defs/A"},
+        "$defs": {"A": {"type": "integer"}},
+    }
+    for value in ([1], ["x", 1], ["x"], []):
+        assert follows(engine, schema, value) == jsonschema_rs.is_valid(schema, value)
+
+
 def test_names_of_properties_are_no_keywords() -> None:
     schema = {"type": "object", "properties": {"uniqueItems": {"type": "boolean"}}}
     assert rewritten(schema) == schema

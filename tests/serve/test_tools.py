@@ -269,6 +269,14 @@ def test_arguments_that_are_no_json_are_told_as_they_are() -> None:
         ),
         ({"messages": [{"role": "assistant", "tool_calls": 5}]}, r"messages\[0\].tool_calls: exp"),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "expected functions with a"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{**NAMED, "id": []}]}]},
+            r"messages\[0\].tool_calls: expected the id of a call to be text, got \[\]",
+        ),
+        (
+            {"messages": [{"role": "tool", "tool_call_id": {}, "content": "x"}]},
+            r"messages\[0\].tool_call_id: expected the id of a call to be text, got {}",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_named(

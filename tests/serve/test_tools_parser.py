@@ -13,7 +13,19 @@ from monolane.serve._tools.parser import ToolParser
 from monolane.serve._tools.request import Tool, ToolUse
 
 WEATHER = {"city": {"type": "string"}, "days": {"type": "integer"}, "where": {"enum": ["7", 7]}}
-SCHEMAS = {"f": {"type": "object"}, "get_weather": {"properties": WEATHER}}
+OPTIONAL = {
+    "listed": {"type": ["string", "null"]},
+    "branch": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    "reference": {"$ref": "#/$defs/Text"},
+    "number": {"anyOf": [{"type": "string"}, {"type": "number"}]},
+    "whole": {"type": ["integer", "null"]},
+    "open": {"description": "anything"},
+}
+SCHEMAS = {
+    "f": {"type": "object"},
+    "get_weather": {"properties": WEATHER},
+    "optional": {"properties": OPTIONAL, "$defs": {"Text": {"type": "string"}}},
+}
 F = '{"name": "f", "arguments": {"a": [1, "}", "\\"{"]}}'
 G = '{"arguments":{"city":"Zürich"},"name":"get_weather"}'
 FA, GA = '{"a": [1, "}", "\\"{"]}', '{"city":"Zürich"}'
@@ -101,7 +113,7 @@ CASES: list[tuple[ToolFormat, str, str, list[list[str]]]] = [
             "</parameter></function></tool_call>"
         ),
         "",
-        [["get_weather", '{"days": true, "where": [1]}']],
+        [["get_weather", '{"days": true, "where": "[1]"}']],
     ),
     (HERMES, "<tool_call><function=f>\n<parameter=a>\n1", "", [["f", ""]]),
     (HERMES, "<tool_call><function=f><parameter=a>1</parameter>", "", [["f", '{"a": "1"']]),
@@ -158,6 +170,32 @@ def test_what_is_a_call_and_what_is_content(
 ) -> None:
     assert read(tool_format, text) == (content, calls)
     assert read(tool_format, *text) == (content, calls)  # one character at a time
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        *((name, "123", "123") for name in ("listed", "branch", "reference")),
+        *((name, "true", "true") for name in ("listed", "branch", "reference", "number")),
+        *((name, '{"a": 1}', '{"a": 1}') for name in ("listed", "branch", "reference")),
+        *((name, "null", None) for name in ("listed", "branch", "whole", "open")),
+        *((name, "None", None) for name in ("listed", "branch", "whole")),
+        ("reference", "null", "null"),
+        ("number", "1.5", 1.5),
+        ("number", "12", 12),
+        ("number", "[1]", "[1]"),
+        ("whole", "2.0", 2.0),
+        ("whole", "2.5", 2.5),  # no text is allowed either: the client says what is wrong
+        ("open", "[1]", [1]),
+        ("open", "x", "x"),
+    ],
+)
+def test_a_value_in_xml_has_a_type_that_its_schema_allows(
+    name: str, text: str, value: object
+) -> None:
+    call = f"<function=optional>\n<parameter={name}>\n{text}\n</parameter>\n</function>"
+    _, ((_, arguments),) = read(HERMES, f"<tool_call>\n{call}\n</tool_call>")
+    assert json.loads(arguments) == {name: value}
 
 
 PARTS = (

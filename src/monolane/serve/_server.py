@@ -30,6 +30,7 @@ from monolane.serve._messages import routes as messages
 from monolane.serve._messages.errors import error_json
 from monolane.serve._options import HEAD_BYTES, ServerOptions
 from monolane.serve._responses import routes as responses
+from monolane.serve._run.memory import unsettle
 from monolane.serve._run.service import Service
 from monolane.serve._tools.format import AUTO, format_named
 
@@ -64,7 +65,10 @@ def serve(
         service = Service(load, options, bandwidth)
         server = _Server(service, listener)
         announce(_url(options, listener))
-        server.run_until_signal()
+        try:
+            server.run_until_signal()
+        finally:
+            unsettle()
     if service.failure is not None:
         raise service.failure
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from monolane.errors import RequestError
 
+# As a request's settings and /props tell them.
+SAMPLERS = ["penalties", "temperature", "top_k", "top_p", "min_p"]
 # They name the sender, a cache, an order or another place of work, or adjust what is refused below.
 HARMLESS = frozenset(
     (
@@ -55,7 +57,8 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "dry_multiplier": (0,),
     "xtc_probability": (0,),
     "adaptive_target": (-1,),
-    "samplers": (["temperature", "top_k", "top_p", "min_p"],),  # the order of docs/sampling.md
+    # The order of docs/sampling.md, and what /props says of it.
+    "samplers": (["temperature", "top_k", "top_p", "min_p"], SAMPLERS),
     "lora": ([],),
     "n_indent": (0,),
     "t_max_predict_ms": (0, -1),

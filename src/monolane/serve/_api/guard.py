@@ -23,6 +23,10 @@ log = logging.getLogger("monolane.serve")
 
 _HOST = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:\d{1,5})?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_MODELS = (b"/v1/models/", b"/models/")  # the name of a model follows
+_ENCODED = re.compile(rb"%([0-9A-Fa-f]{2})")
+_NAMES = re.compile(r"[A-Za-z0-9_-]+(, ?[A-Za-z0-9_-]+)*")  # of headers
+_USUAL = "authorization, x-api-key, content-type, x-request-id"
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _HEADERS = {
     "x-content-type-options": "nosniff",
@@ -71,7 +75,7 @@ class Guard:
         scope["monolane.request_id"] = request_id
         scope["monolane.owner"] = b""
         scope["app"] = self  # Starlette's router then raises its 404 and 405
-        cross_origin = self._cross_origin(headers.getlist("origin"))
+        cross_origin = self._cross_origin(headers)
         started = False
 
         async def answer(message: Message) -> None:
@@ -107,7 +111,7 @@ class Guard:
         self._check_origin(headers.getlist("origin"), headers["host"])
         if not preflight and scope["raw_path"] not in self._open:
             scope["monolane.owner"] = self._check_key(headers)
-        if b"%" in scope["raw_path"] or scope["raw_path"].decode("latin-1") != scope["path"]:
+        if _read(scope["raw_path"]) != scope["path"]:
             raise ApiError(404, "no such path; see /openapi.json")
         if scope["method"] == "POST":
             kind = "".join(headers.getlist("content-type")).split(";")[0].strip().lower()
@@ -152,14 +156,34 @@ class Guard:
             )
         return key_hash(key)
 
-    def _cross_origin(self, origins: list[str]) -> dict[str, str]:
-        """Return the CORS headers for an origin that is allowed, else none."""
+    def _cross_origin(self, headers: Headers) -> dict[str, str]:
+        """Return the CORS headers for an origin that is allowed, else none.
+
+        It may send any header: those of official clients differ, and only the known ones are read.
+        """
+        origins = headers.getlist("origin")
         allowed = [origin for origin in origins if origin in self._options.allowed_origins]
         if not allowed:
             return {}
+        asked = headers.get("access-control-request-headers", "")
         return {
             "access-control-allow-origin": allowed[0],
-            "access-control-allow-headers": "authorization, x-api-key, content-type, x-request-id",
+            "access-control-allow-headers": asked if _NAMES.fullmatch(asked) else _USUAL,
             "access-control-allow-methods": "DELETE, GET, POST",
-            "vary": "origin",
+            "access-control-expose-headers": "retry-after, x-request-id",
+            "vary": "origin, access-control-request-headers",
         }
+
+
+def _read(raw_path: bytes) -> str | None:
+    """Return a path as it is to be read; None for one with "%", but for the name of a model.
+
+    Clients encode the slash in it, and every path under these needs the key of all others.
+    """
+    if b"%" not in raw_path:
+        return raw_path.decode("latin-1")
+    if not raw_path.startswith(_MODELS):
+        return None
+    return _ENCODED.sub(lambda found: bytes.fromhex(found[1].decode()), raw_path).decode(
+        errors="replace"
+    )

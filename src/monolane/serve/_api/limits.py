@@ -16,6 +16,9 @@ from monolane.text import Tokenizer
 LARGE_BODY = 1 << 18  # bytes, after which memory is given back
 BODY_SECONDS = 30.0  # for a whole body
 MAX_CHOICES = 256  # answers of one request
+# Tokens of what is only counted: two seconds of work at most. A client counts when it fears that
+# its conversation is too long, so the context is no bound there.
+MAX_COUNTED = 1 << 19
 # Tokens drawn or scored, each alternative counted: what a whole reply may hold, about 100 MB.
 MAX_WEIGHT = 1 << 20
 # Longer texts are refused before seconds go into encoding them. No normalizer in use makes less
@@ -72,24 +75,37 @@ def check_length(name: str, value: Any, engine: Engine) -> None:
 
     Texts of more than 256 KB are encoded in pieces until it is known: not for an event loop.
     """
-    context, tokenizer = engine.backend.context, engine.tokenizer
+    context = engine.backend.context
+    if (found := _beyond(context, value, engine)) is not None:
+        raise ContextError(name, context, *found)
+
+
+def check_counted(name: str, value: Any, engine: Engine) -> None:
+    """Raise RequestError for a JSON value whose texts are too long to be counted."""
+    limit = max(MAX_COUNTED, engine.backend.context)
+    if (found := _beyond(limit, value, engine)) is not None:
+        raise RequestError(f"{name}: expected at most {limit} tokens to count, got {found[0]}")
+
+
+def _beyond(limit: int, value: Any, engine: Engine) -> tuple[str, int] | None:
+    """Return the size of texts that have more tokens than this, and so many tokens at least."""
+    tokenizer = engine.tokenizer
     if tokenizer is None:
-        return
+        return None
     chars = sum(map(len, _texts(value)))
     most = _chars_per_token(tokenizer)
-    if chars > most * context:
-        least = -(-chars // most)
-        raise ContextError(name, context, f"{chars} characters, which cannot be so few", least)
+    if chars > most * limit:
+        return f"{chars} characters, which cannot be so few", -(-chars // most)
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in _texts(value))
-    if size <= min(_BYTES_PER_TOKEN * context, _COUNTED_BYTES):
-        return
+    if size <= min(_BYTES_PER_TOKEN * limit, _COUNTED_BYTES):
+        return None
     tokens = 0
     for text in _texts(value):
         for i in range(0, len(text), _PIECE_CHARS):
             tokens += tokenizer.count(text[i : i + _PIECE_CHARS])
-            if tokens > _SURE * context:
-                got = f"more than {tokens // _SURE} tokens"
-                raise ContextError(name, context, got, tokens // _SURE)
+            if tokens > _SURE * limit:
+                return f"more than {tokens // _SURE} tokens", tokens // _SURE
+    return None
 
 
 def _texts(value: Any) -> Iterator[str]:

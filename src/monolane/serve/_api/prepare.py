@@ -13,6 +13,7 @@ from monolane.engine import Engine, SamplingParams
 from monolane.errors import RequestError
 from monolane.serve._api.asked import Asked, ChatAsked, TextAsked
 from monolane.serve._api.limits import (
+    check_counted,
     check_length,
     check_prompt,
     check_size,
@@ -32,7 +33,10 @@ from monolane.text import ChatTemplate, Thinking, find_thinking, thinking_switch
 # Template variables that a request may set: plain ones, and none that changes what is rendered.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _RESERVED = frozenset(
-    ("add_generation_prompt", "continue_final", "tools", "documents", "messages", "tokenize")
+    (
+        *("add_generation_prompt", "continue_final", "tools", "documents", "messages", "tokenize"),
+        *("self", "tokenizer", "template", "engine"),  # ours, on the way to the template
+    )
 )
 
 
@@ -78,24 +82,26 @@ def prepare_chat(asked: ChatAsked, engine: Engine, tool_format: str = AUTO) -> l
 
 
 def read_chat(
-    asked: ChatAsked, engine: Engine, tool_format: str = AUTO
+    asked: ChatAsked, engine: Engine, tool_format: str = AUTO, *, bounded: bool = True
 ) -> tuple[ToolUse | None, tuple[int, ...], Thinking | None]:
-    """Return the tools, the ids of the prompt, and how the answer may think; as ``prepare``."""
-    check_length("messages", asked.messages, engine)
+    """Return the tools, the ids of the prompt, and how the answer may think; as ``prepare``.
+
+    ``bounded``: the prompt must fit into the context; False where it is only counted.
+    """
+    (check_length if bounded else check_counted)("messages", asked.messages, engine)
     tools = read_tools(
         asked.tools, asked.tool_choice, asked.parallel_tool_calls, engine, tool_format
     )
     rendered, thinking = chat_prompt(asked, tools, engine, tool_format)
     ids = engine.prompt_ids(rendered)
-    check_prompt("messages", ids, engine)
+    if bounded:
+        check_prompt("messages", ids, engine)
     return tools, ids, thinking
 
 
 def prepare_completion(asked: TextAsked, engine: Engine) -> list[Choice]:
     """Return the choices of continued texts, prompt by prompt; as ``prepare``."""
-    if asked.max_tokens == 0 and not asked.echo:
-        raise RequestError("max_tokens: expected at least 1 where the prompt is not echoed, got 0")
-    # The engine draws at least one token. Where only the prompt's scores are wanted, it is dropped.
+    # The engine draws at least one token. Where only the prompt is wanted, it is dropped.
     discard = asked.max_tokens == 0
     grammar = answer_grammar(asked.structured, None)
     alternatives = asked.sampling.logprobs

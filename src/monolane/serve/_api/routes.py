@@ -12,7 +12,7 @@ from monolane.errors import RequestError
 from monolane.serve._api.answers import Answers
 from monolane.serve._api.body import parse_body
 from monolane.serve._api.completions import completions
-from monolane.serve._api.limits import check_length
+from monolane.serve._api.limits import check_counted
 from monolane.serve._api.openapi import OPERATIONS, Operation, openapi
 from monolane.serve._api.posted import answer_posted
 from monolane.serve._api.prepare import render_ids
@@ -25,6 +25,7 @@ from monolane.serve._api.wire import (
 )
 from monolane.serve._errors import RETRY_SECONDS
 from monolane.serve._run.service import Service
+from monolane.serve._tools.prompt import tool_prompt
 from monolane.text import DEFAULT_TEMPLATE, Tokenizer
 
 B = TypeVar("B", bound=Body)
@@ -106,20 +107,22 @@ class _Handlers:
 
     def _tokenize(self, body: TokenizeRequest) -> dict[str, Any]:
         engine, tokenizer = self._service.engine, self._tokenizer()
+        tool_format = self._service.options.tool_format
         if body.content is not None and body.prompt is None and body.messages is None:
             return self._tokenize_content(body, body.content)
         if (body.prompt is None) == (body.messages is None):
             raise RequestError("prompt: expected one of prompt, messages and content")
         if body.messages is not None:
-            check_length("messages", body.messages, engine)
+            check_counted("messages", body.messages, engine)
+            chat, _ = tool_prompt(body.messages, None, None, engine, tool_format)
             ids = render_ids(
-                body.messages,
+                chat,
                 engine,
                 add_generation_prompt=body.add_generation_prompt is not False,
                 continue_final=bool(body.continue_final_message),
             )
         else:
-            check_length("prompt", body.prompt, engine)
+            check_counted("prompt", body.prompt, engine)
             ids = tokenizer.encode(
                 body.prompt or "",
                 add_special_tokens=body.add_special_tokens is not False,
@@ -138,7 +141,7 @@ class _Handlers:
     def _tokenize_content(self, body: TokenizeRequest, content: str) -> dict[str, Any]:
         """Answer as llama.cpp's server; with pieces, bytes that are no text are numbers."""
         tokenizer = self._tokenizer()
-        check_length("content", content, self._service.engine)
+        check_counted("content", content, self._service.engine)
         ids = tokenizer.encode(
             content,
             add_special_tokens=bool(body.add_special),

@@ -275,6 +275,10 @@ class CompletionRequest(AnswerRequest):
 
     def asked(self, defaults: SamplingDefaults = NO_DEFAULTS) -> TextAsked:
         """Return what is asked for; RequestError where we cannot do it."""
+        if self.wanted_tokens == 0 and not self.echo:
+            raise RequestError(
+                "max_tokens: expected at least 1 where the prompt is not echoed, got 0"
+            )
         return TextAsked(
             **self.shared(self.alternatives, defaults),
             prompts=self.prompts,

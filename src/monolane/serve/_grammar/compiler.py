@@ -6,6 +6,7 @@ requests. The cache of what it made has a bounded length. A mask that takes too 
 own request.
 """
 
+import contextlib
 import json
 import re
 import threading
@@ -91,7 +92,8 @@ def schema_rule(schema: Any, options: dict[str, Any] = _JSON) -> str:
         schema = {}
     if schema is False:
         raise RequestError("schema: expected one that some value meets, got false")
-    schema = rewritten(schema)
+    with contextlib.suppress(TypeError, AttributeError):  # malformed: the compiler names the fault
+        schema = rewritten(schema)
     own = schema.get("x-guidance")
     merged = {**options, **own} if isinstance(own, dict) else options
     return f"%json {json.dumps({**schema, 'x-guidance': merged})}"

@@ -21,6 +21,7 @@ MAX_PLACES = 16  # of a list with contains
 _ONE = ("items", "additionalProperties", "not", "if", "then", "else")
 _LIST = ("anyOf", "oneOf", "allOf", "prefixItems")
 _NAMED = ("properties", "patternProperties", "$defs", "definitions")
+_DEFINITIONS = ("$defs", "definitions")
 _NOTES = ("title", "description", "default", "examples", "$schema")
 
 
@@ -105,8 +106,8 @@ def _dependent(schema: dict[str, Any]) -> dict[str, Any]:
         return schema
     if not all(isinstance(others, list) for others in needs.values()):
         return schema
-    outer = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
-    branch = _without(schema, "dependentRequired", *outer)
+    outer, inner = _parted(schema)
+    branch = _without(inner, "dependentRequired")
     branches = list(_branches(branch, list(needs.items())))
     return outer | (branches[0] if len(branches) == 1 else {"anyOf": branches})
 
@@ -133,10 +134,11 @@ def _contains(schema: dict[str, Any]) -> dict[str, Any]:
     unclear = {"minContains", "maxContains", "prefixItems", "uniqueItems", "anyOf"}
     if wanted is None or most > MAX_PLACES or unclear.intersection(schema):
         return schema
-    rest, items = _without(schema, "contains"), schema.get("items", True)
+    outer, inner = _parted(schema)
+    rest, items = _without(inner, "contains"), schema.get("items", True)
     both = wanted if items is True else {"allOf": [items, wanted]}
     least = _size(schema, "minItems", 0)
-    return {
+    return outer | {
         "anyOf": [
             {**rest, "prefixItems": [items] * place + [both], "minItems": max(least, place + 1)}
             for place in range(most)
@@ -150,6 +152,12 @@ _RULES: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = (
     _dependent,
     _contains,
 )
+
+
+def _parted(schema: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the definitions of a schema, which references look for at its top, and the rest."""
+    outer = {name: value for name, value in schema.items() if name in _DEFINITIONS}
+    return outer, _without(schema, *outer)
 
 
 def _without(schema: Mapping[str, Any], *names: str) -> dict[str, Any]:

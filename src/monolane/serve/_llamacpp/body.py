@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from monolane.engine import Engine, SamplingDefaults
 from monolane.errors import RequestError
 from monolane.serve._api.asked import TextAsked
+from monolane.serve._api.fields import check_fields
 from monolane.serve._api.limits import check_length
-from monolane.serve._api.wire import MAX_PROMPTS, AnswerRequest, TokenId
+from monolane.serve._api.wire import MAX_PROMPTS, AnswerRequest, Budget, Count, TokenId
 from monolane.serve._llamacpp.infill import Extra, infill_ids
 
 
@@ -79,8 +80,6 @@ class NativeRequest(AnswerRequest):
             logit_bias=dict(_biases(self.logit_bias, engine)),
             stop_ids=(*sampling.stop_ids, *ends),
         )
-        if shared["max_tokens"] == 0:  # llama.cpp reads the prompt then; here one token is least
-            raise RequestError("n_predict: expected at least 1, or -1 for as many as fit, got 0")
         return TextAsked(**shared, sampling=sampling, prompts=prompts)
 
 
@@ -94,6 +93,10 @@ class NativeCompletion(NativeRequest):
         return self.native(list(_prompts(self.prompt, engine)), engine, defaults)
 
 
+# Of editors: llama.cpp's way to fill in, without its own sampler here, and none, only to read.
+_EDITORS: tuple[list[str], ...] = (["top_k", "top_p", "infill"], [])
+
+
 class InfillRequest(NativeRequest):
     """``POST /infill``."""
 
@@ -103,6 +106,16 @@ class InfillRequest(NativeRequest):
         None, description="Other files"
     )
     prompt: str | None = Field(None, description="What the gap begins with")
+    # llama.vim sends these with every request. They only say when to stop early.
+    n_indent: Count | None = Field(None, description="Changes nothing here")
+    t_max_predict_ms: Budget | None = Field(None, description="Changes nothing here")
+    samplers: list[str] | None = Field(None, description="llama.vim's, or those of /props")
+
+    def check_supported(self) -> None:
+        """Raise RequestError for a field that asks for what we cannot do."""
+        super().check_supported()
+        if self.samplers not in _EDITORS:
+            check_fields({"samplers": self.samplers})
 
     def asked(self, engine: Engine, defaults: SamplingDefaults) -> TextAsked:
         """Return what is asked for; RequestError where we cannot do it."""

@@ -45,7 +45,7 @@ def infill_ids(
     before, behind, begun = (_plain(text, tokenizer) for text in cut)
     bos = [] if tokenizer.bos_id is None or not tokenizer.encode("") else [tokenizer.bos_id]
     # The last token drawn is never fed, so it needs no place.
-    places = context + 1 - min(context // 4 if wanted is None else wanted, context // 2)
+    places = context + 1 - min(context // 4 if wanted is None else max(1, wanted), context // 2)
     room = max(0, places - len(begun) - len(bos) - 3)
     kept = min(len(behind), max(room // 4, room - len(before)))
     before = before[len(before) - min(len(before), room - kept) :]

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from monolane.engine import Engine, SamplingParams
+from monolane.serve._api.fields import SAMPLERS
 
 Json = dict[str, Any]
 # Samplers that are off here, at the values that say so there.
@@ -59,7 +60,7 @@ def generation_settings(params: SamplingParams, engine: Engine, max_tokens: int 
             for token, bias in biases.items()
         ],
         "n_probs": params.logprobs or 0,
-        "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p"],
+        "samplers": SAMPLERS,
     }
 
 

@@ -97,5 +97,6 @@ class _LlamaCpp:
         body = parse_body(ChatRequest, data)
         service.check_model(body.model)
         asked = modern(body).asked(service.defaults)
-        _, ids, _ = read_chat(asked, service.engine, service.options.tool_format)
+        tool_format = service.options.tool_format
+        _, ids, _ = read_chat(asked, service.engine, tool_format, bounded=False)
         return ids

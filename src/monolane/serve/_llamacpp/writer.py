@@ -120,7 +120,7 @@ class NativeWriter(Writer):
         self, choice: Choice, reason: str | None, text: str, ids: list[int], has_new_line: bool
     ) -> Json:
         prompt, asked, tokenizer = choice.prompt_ids, self._asked, self._tokenizer
-        word = choice.stream.stop_text
+        word = None if choice.discard else choice.stream.stop_text
         full = len(prompt) + choice.drawn > self._service.engine.backend.context
         shown = "" if tokenizer is None else tokenizer.decode(prompt, skip_special_tokens=False)
         return {
@@ -130,7 +130,7 @@ class NativeWriter(Writer):
             "id_slot": choice.index,
             "stop": True,
             "model": self._service.options.model_name,
-            "tokens_predicted": choice.drawn,
+            "tokens_predicted": 0 if choice.discard else choice.drawn,
             "tokens_evaluated": len(prompt),
             "generation_settings": generation_settings(
                 choice.stream.params, self._service.engine, asked.max_tokens

@@ -78,7 +78,7 @@ def _asked(blocks: list[Json], where: str) -> list[Json]:
             said[-1]["content"] += _block_text(block, place)
         else:
             said.append({"role": "user", "content": _block_text(block, place)})
-    return said
+    return said or [{"role": "user", "content": ""}]
 
 
 def _answered(blocks: list[Json], where: str) -> Json:

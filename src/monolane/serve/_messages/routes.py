@@ -48,7 +48,8 @@ class _Messages:
         engine, tool_format = service.engine, service.options.tool_format
 
         def work(data: bytes) -> dict[str, int]:
-            _, ids, _ = read_chat(self._asked(CountRequest, data), engine, tool_format)
+            asked = self._asked(CountRequest, data)
+            _, ids, _ = read_chat(asked, engine, tool_format, bounded=False)
             return {"input_tokens": len(ids)}
 
         return await answer_posted(service, request, work)

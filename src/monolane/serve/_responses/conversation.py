@@ -35,11 +35,11 @@ def chat_messages(items: Sequence[Json], instructions: str | None) -> list[Json]
             case "reasoning":
                 thoughts += _thoughts(item, where)
             case "function_call":
-                names[item.get("call_id")] = joined_name(item)
+                names[_call_id(item, where)] = joined_name(item)
                 _add_call(chat, item, thoughts)
                 thoughts = ""
             case "custom_tool_call":
-                names[item.get("call_id")] = item.get("name")
+                names[_call_id(item, where)] = item.get("name")
                 _add_call(chat, item, thoughts)
                 thoughts = ""
             case "function_call_output" | "custom_tool_call_output":
@@ -78,11 +78,18 @@ def _add_call(chat: list[Json], item: Json, thoughts: str) -> None:
 
 
 def _result(item: Json, names: Json, where: str) -> Json:
-    called = item.get("call_id")
+    called = _call_id(item, where)
     message = {"role": "tool", "tool_call_id": called}
     if called in names:
         message["name"] = names[called]
     return message | {"content": _text(item.get("output"), f"{where}.output")}
+
+
+def _call_id(item: Json, where: str) -> str | None:
+    called = item.get("call_id")
+    if not isinstance(called, str | None):
+        raise RequestError(f"{where}.call_id: expected text, got {called!r:.80}")
+    return called
 
 
 def _thoughts(item: Json, where: str) -> str:

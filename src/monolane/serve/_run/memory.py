@@ -25,6 +25,11 @@ def settle() -> None:
     gc.set_threshold(_OBJECTS, *gc.get_threshold()[1:])
 
 
+def unsettle() -> None:
+    """Let the collector see it again, at the end: else the core reports leaked objects."""
+    gc.unfreeze()
+
+
 def give_back() -> None:
     """Return what is free to the system; takes milliseconds.
 

@@ -135,7 +135,9 @@ def _fits_xml(schema: Any) -> bool:
     known = {"type", "properties", "required", "additionalProperties", "description", "title"}
     if not isinstance(schema, Mapping) or not known.issuperset(schema):
         return False
-    properties = schema.get("properties", {})
+    properties, required = schema.get("properties", {}), schema.get("required") or []
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        return False  # no schema: the compiler says so
     return isinstance(properties, Mapping) and all(
         re.fullmatch(r"[\w.-]+", key) and _kind(properties[key]) for key in properties
     )
@@ -145,11 +147,11 @@ def _kind(schema: Any) -> str | None:
     """Return how a value is written in XML: as "json", "text" or one of "texts"; None: unclear."""
     if not isinstance(schema, Mapping):
         return None
-    if schema.get("type") in _PLAIN_TYPES:
+    kind, allowed = schema.get("type"), schema.get("enum")
+    if isinstance(kind, str) and kind in _PLAIN_TYPES:  # a list of types may allow a text, too
         return "json"
-    allowed = schema.get("enum")
     if allowed is None:
-        return "text" if schema.get("type") == "string" and _NOTES.issuperset(schema) else None
+        return "text" if kind == "string" and _NOTES.issuperset(schema) else None
     if not _NOTES.issuperset(schema.keys() - {"enum"}) or not isinstance(allowed, list):
         return None
     if all(isinstance(value, str) and value.strip() for value in allowed):
@@ -177,6 +179,8 @@ def _xml_value(schema: Mapping[str, Any]) -> str:
     kind = _kind(schema)
     if kind == "text":
         return "text_value"
-    texts = (json.dumps(text, ensure_ascii=False) for text in schema.get("enum", ()))
-    value = schema_rule(schema) if kind == "json" else f"({' | '.join(texts)})"
+    if kind == "json":
+        value = schema_rule(schema)
+    else:
+        value = f"({' | '.join(json.dumps(text, ensure_ascii=False) for text in schema['enum'])})"
     return f'"\\n" {value} "\\n</parameter>\\n"'

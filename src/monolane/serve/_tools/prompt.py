@@ -18,7 +18,8 @@ from monolane.errors import RequestError, TextError
 from monolane.serve._tools.custom import as_functions, with_functions
 from monolane.serve._tools.format import AUTO, ToolFormat, format_of
 from monolane.serve._tools.request import ToolUse
-from monolane.serve._tools.shown import Shown, shown_by
+from monolane.serve._tools.shown import Shown, shown_by, takes_in_a_row
+from monolane.serve._tools.turns import alternating, with_system, with_texts_in_results
 from monolane.text import ChatTemplate
 
 Message = dict[str, Any]
@@ -54,13 +55,18 @@ def tool_prompt(
     chat = [_parsed(message, f"messages[{i}]") for i, message in enumerate(messages)]
     form = format_of(engine, format_name) if use is None else use.format
     template = template_for(use, engine)
+    if "developer" not in template.source:
+        chat = with_system(chat)
     if _KNOWS_THINKING.search(template.source) and "reasoning_content" not in template.source:
         chat = [*map(_with_thinking, chat)]
     if not _KNOWS_TOOLS.search(template.source):
-        spelled = _with_results_as_text(_with_calls_as_text(chat, form))
-        return (spelled if use is None else _instructed(spelled, use, engine)), None
-    if any(message.get("tool_calls") or message.get("role") == "tool" for message in chat):
+        chat, given = _with_results_as_text(_with_calls_as_text(chat, form)), None
+        if use is not None:
+            chat = _instructed(chat, use, engine)
+    elif any(message.get("tool_calls") or message.get("role") == "tool" for message in chat):
         chat = _adapted(chat, form, shown_by(template))
+    if not takes_in_a_row(template):
+        chat = alternating(chat)
     return chat, given if use else None
 
 
@@ -80,6 +86,7 @@ def _with_thinking(message: Message) -> Message:
 def _parsed(message: Mapping[str, Any], where: str) -> Message:
     """Return a message whose calls have their arguments as objects, and which has no empty list."""
     calls = message.get("tool_calls")
+    _check_id(message.get("tool_call_id"), f"{where}.tool_call_id")
     if not calls:
         return {key: value for key, value in message.items() if key != "tool_calls"}
     if not isinstance(calls, list):
@@ -91,6 +98,7 @@ def _call(call: Any, where: str) -> Message:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise RequestError(f"{where}.tool_calls: expected functions with a name and arguments")
+    _check_id(call.get("id"), f"{where}.tool_calls")
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         # What a model wrote may be no JSON. Then it is shown again as it is.
@@ -99,15 +107,24 @@ def _call(call: Any, where: str) -> Message:
     return {**call, "function": {**function, "arguments": {} if arguments is None else arguments}}
 
 
+def _check_id(value: Any, where: str) -> None:
+    if not isinstance(value, str | None):
+        raise RequestError(f"{where}: expected the id of a call to be text, got {value!r:.80}")
+
+
 def _adapted(chat: list[Message], form: ToolFormat, shown: Shown) -> list[Message]:
     """Return the messages in the form that a template takes, which knows tools."""
     if not shown.calls:
         chat = _with_calls_as_text(chat, form)
-        return chat if shown.results else _with_results_as_text(chat)
+        if not shown.results:
+            return _with_results_as_text(chat)
+        return chat if shown.then else with_texts_in_results(chat)
     if form.short_ids:
         chat = [_with_short_ids(message) for message in chat]
     if not shown.many:
         chat = list(_one_by_one(chat))
+    if not shown.then:
+        chat = with_texts_in_results(chat)
     return [_in_form(message, shown) for message in chat]
 
 
@@ -116,7 +133,18 @@ def _in_form(message: Message, shown: Shown) -> Message:
         return message
     if message.get("content") is None:
         message = {**message, "content": None if shown.null else ""}
-    return message if shown.objects else {**message, "tool_calls": [*map(_as_text, calls)]}
+    if not shown.objects:
+        return {**message, "tool_calls": [*map(_as_text, calls)]}
+    return message if shown.texts else {**message, "tool_calls": [*map(_as_object, calls)]}
+
+
+def _as_object(call: Message) -> Message:
+    """Return a call for a template that goes through the arguments one by one."""
+    function, arguments = call["function"], call["function"]["arguments"]
+    if isinstance(arguments, Mapping):
+        return call
+    # What was cut off, or is no object: it has no names of its own.
+    return {**call, "function": {**function, "arguments": {"arguments": arguments}}}
 
 
 def _as_text(call: Message) -> Message:

@@ -24,6 +24,7 @@ from typing import Any
 
 from monolane.serve._tools.calls import Calls, NotACallError
 from monolane.serve._tools.format import ToolFormat
+from monolane.serve._tools.types import allowed_types, type_of
 
 _SPACE = " \t\r\n"
 _NAME = frozenset(string.ascii_letters + string.digits + "_.:/-")  # characters of a tool's name
@@ -245,7 +246,7 @@ def _read_function(calls: Calls) -> Generator[None, str, None]:
             raise NotACallError
         key = tag.removeprefix("parameter=").strip()
         text = yield from _parameter()
-        value = _typed(text, known.get(key) if isinstance(known, Mapping) else None)
+        value = _typed(text, known.get(key) if isinstance(known, Mapping) else None, schema)
         calls.add(f"{between}{json.dumps(key, ensure_ascii=False)}: {value}")
         between = ", "
     calls.add("{}" if between == "{" else "}")
@@ -272,13 +273,17 @@ def _parameter() -> Value:
             return text.removeprefix("\n").removesuffix("\n")
 
 
-def _typed(text: str, schema: Any) -> str:
-    """Return the JSON of a value: a text where the schema wants one, or it is nothing else."""
+def _typed(text: str, schema: Any, root: Any) -> str:
+    """Return the JSON of a value: as it is written if the schema allows its type, else a text.
+
+    Where the schema allows no text either, JSON stays JSON. ``root``: what references point into.
+    """
     known = schema if isinstance(schema, Mapping) else {"type": "string"}
-    allowed = known.get("enum")
-    if known.get("type") != "string" and not (isinstance(allowed, list) and text in allowed):
+    types, listed = allowed_types(known, root), known.get("enum")
+    if types != {"string"} and not (isinstance(listed, list) and text in listed):
         plain = _SPELLED.get(text.strip(), text.strip())
         with contextlib.suppress(ValueError, RecursionError):
-            json.loads(plain, parse_constant=int)  # which refuses NaN and Infinity
-            return plain
+            value = json.loads(plain, parse_constant=int)  # which refuses NaN and Infinity
+            if type_of(value) in types or "string" not in types:
+                return plain
     return json.dumps(text, ensure_ascii=False)

@@ -5,6 +5,7 @@ several, no content beside calls or an empty one. Some drop calls without a word
 would not tell, for it is a program; a rendering with calls in it does, and takes a millisecond.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -14,6 +15,7 @@ from monolane.errors import TextError
 from monolane.text import ChatTemplate
 
 _NAME, _VALUES, _RESULTS = "probe_tool", ("probe-one", "probe-two"), ("seen-one", "seen-two")
+_THEN = "and-then"
 _TOOL = {
     "type": "function",
     "function": {
@@ -37,6 +39,8 @@ class Shown:
     many: bool = True  # several calls in one message
     null: bool = True  # a message of calls alone may have null for its content
     objects: bool = True  # arguments are objects; False: JSON as text
+    texts: bool = True  # arguments may be a text, too
+    then: bool = True  # a user's message may follow a result
 
 
 @lru_cache(maxsize=64)
@@ -44,32 +48,46 @@ def shown_by(template: ChatTemplate) -> Shown:
     """Return what a template shows: in the form of the API if it takes that, else in another."""
     for many, null, objects in product((True, False), repeat=3):
         calls = 2 if many else 1
-        text = _render(template, calls, null, objects)
-        if all(word in text for word in (_NAME, *_VALUES[:calls], *_RESULTS[:calls])):
-            return Shown(True, True, many, null, objects)
+        words = (_NAME, *_VALUES[:calls], *_RESULTS[:calls])
+        chat = _called(calls, null, objects)
+        if _shows(template, chat, words):
+            texts = not objects or _shows(template, _called(calls, null, False), words)
+            then = _shows(template, [*chat, _user(_THEN)], (*words, _THEN))
+            return Shown(True, True, many, null, objects, texts, then)
     chat = [_user(), {"role": "assistant", "content": "x"}, _result(0)]
-    return Shown(results=_RESULTS[0] in _rendered(template, chat))
+    if not _shows(template, chat, _RESULTS[:1]):
+        return Shown()
+    return Shown(results=True, then=_shows(template, [*chat, _user(_THEN)], (_RESULTS[0], _THEN)))
 
 
-def _render(template: ChatTemplate, count: int, null: bool, objects: bool) -> str:
+@lru_cache(maxsize=64)
+def takes_in_a_row(template: ChatTemplate) -> bool:
+    """Tell whether a template shows two messages of the user in a row, as all but a few do."""
+    return _shows(template, [_user(_VALUES[0]), _user(_VALUES[1])], _VALUES)
+
+
+def _called(count: int, null: bool, objects: bool) -> list[dict[str, Any]]:
+    """Return a chat with so many calls and their results."""
     calls = []
     for i, value in enumerate(_VALUES[:count]):
         arguments: Any = {"at": value} if objects else f'{{"at": "{value}"}}'
         function = {"name": _NAME, "arguments": arguments}
         calls.append({"id": _id(i), "type": "function", "function": function})
     told = {"role": "assistant", "content": None if null else "", "tool_calls": calls}
-    return _rendered(template, [_user(), told, *map(_result, range(count))])
+    return [_user(), told, *map(_result, range(count))]
 
 
-def _rendered(template: ChatTemplate, chat: list[dict[str, Any]]) -> str:
+def _shows(template: ChatTemplate, chat: list[dict[str, Any]], words: Iterable[str]) -> bool:
+    """Tell whether the text of a chat has all these words."""
     try:
-        return template.render(chat, tools=[_TOOL])
+        text = template.render(chat, tools=[_TOOL])
     except TextError:
-        return ""
+        return False
+    return all(word in text for word in words)
 
 
-def _user() -> dict[str, Any]:
-    return {"role": "user", "content": "x"}
+def _user(text: str = "x") -> dict[str, Any]:
+    return {"role": "user", "content": text}
 
 
 def _result(i: int) -> dict[str, Any]:
