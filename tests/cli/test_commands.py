@@ -72,6 +72,21 @@ def test_the_prompt_may_come_from_stdin(tiny_model: Path) -> None:
             2,
             "backend: expected one of auto, cuda, cpu, reference",
         ),
+        (
+            ["generate", "x", "-m", "~nobody-of-this-name/x"],
+            1,
+            "expected a path to a file or folder",
+        ),
+        (
+            ["generate", "x", "--generation-config", "~nobody-of-this-name"],
+            1,
+            "--generation-config: expected auto, none, or a JSON file",
+        ),
+        (
+            ["generate", "x", "--heads", "~nobody-of-this-name", "--backend", "cpu"],
+            1,
+            "expected a path to a file or folder",
+        ),
         (["verify", "/no/such/folder"], 1, "expected 'demo', 'smollm2', a folder or a .gguf file"),
     ],
 )
@@ -138,6 +153,49 @@ def test_a_closed_pipe_is_no_failure(tiny_model: Path) -> None:
     assert "Traceback" not in result.stderr
     assert "Error" not in result.stderr
     assert result.returncode == 0
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_an_output_that_cannot_be_written_is_named(
+    tiny_model: Path, more: tuple[str, ...], unbuffered: str
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [*PROGRAM, "generate", "x", "-m", str(tiny_model), "-n", "4", *more],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=300,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+            check=False,
+        )
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("monolane: the output cannot be written: No space left on device;")
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("command", [("generate", "-"), ("chat",)])
+def test_an_input_that_is_no_text_is_named(tiny_model: Path, command: tuple[str, ...]) -> None:
+    result = subprocess.run(
+        [*PROGRAM, *command, "-m", str(tiny_model), "-n", "4"],
+        input=b"caf\xe9\n",
+        capture_output=True,
+        timeout=300,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8"},
+        check=False,
+    )
+    assert result.returncode == 2
+    assert b"monolane: stdin: expected text in utf-8, got other bytes:" in result.stderr
+    assert b"Traceback" not in result.stderr
+
+
+def test_chat_goes_on_behind_a_line_that_is_longer_than_the_context(tiny_model: Path) -> None:
+    result = run("chat", "-m", tiny_model, "-n", 6, stdin=f"a\n{'x = 1 ' * 200}\nb\n")
+    assert result.returncode == 0
+    assert "and the context holds 96: it was left out" in result.stderr
+    assert len([line for line in result.stderr.splitlines() if "first after" in line]) == 2
 
 
 def test_chat_answers_each_line_and_obeys_its_commands(tiny_model: Path) -> None:

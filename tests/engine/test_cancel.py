@@ -8,6 +8,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,37 @@ def test_a_stream_that_was_cancelled_before_gives_nothing(engine: Engine) -> Non
     assert list(stream) == []
     assert stream.finish_reason == "cancelled"
     stream.cancel()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_stream_that_waits_for_a_sequence_is_cancelled(backend: str) -> None:
+    with Engine.load("demo", backend) as engine:
+        first, second = engine.stream([5, 6, 7], LONG), engine.stream([5], LONG)
+        next(first)
+        with reader_of(second) as (reader, pieces):
+            time.sleep(0.05)
+            assert reader.is_alive()
+            second.cancel()
+            reader.join(timeout=30)
+            ended = not reader.is_alive()
+            first.close()
+        assert ended
+        assert pieces == []
+        assert second.finish_reason == "cancelled"
+        third = engine.stream([5], SamplingParams(max_tokens=3, ignore_eos=True))
+        assert len(third.result().token_ids) == 3
+
+
+def test_a_thread_of_a_pool_waits_for_a_stream_that_it_began() -> None:
+    with Engine.load("demo") as engine, ThreadPoolExecutor(1) as pool:
+        first, second = engine.stream([5, 6, 7], LONG), engine.stream([5], LONG)
+        pool.submit(next, first).result()
+        waiting = pool.submit(next, second)
+        time.sleep(0.05)
+        assert not waiting.done()
+        assert sum(len(piece.token_ids) for piece in first)  # read to its end by this thread
+        assert waiting.result(timeout=30).token_ids
+        second.close()
 
 
 def test_a_prompt_is_left_midway(engine: Engine) -> None:

@@ -1,6 +1,7 @@
 """The engine on real models: goldens, text, limits, and use from several threads."""
 
 import gc
+import json
 import threading
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from monolane.errors import (
     ModelNotFoundError,
     RequestError,
 )
-from monolane.model import SafetensorsFile
+from monolane.model import SafetensorsFile, parse_config, tensor_specs, write_checkpoint
 from monolane.reference import choose
 
 GREEDY = SamplingParams(max_tokens=24, ignore_eos=True)
@@ -126,6 +127,41 @@ def test_a_smaller_context(tiny_model: Path, backend: str) -> None:
         assert len(engine.generate([5] * 8, SamplingParams(ignore_eos=True)).token_ids) == 3
         with pytest.raises(RequestError, match="expected at most 10 tokens"):
             engine.generate([5] * 11)
+
+
+def test_yarn_allows_a_longer_context_than_the_trained_one(tmp_path: Path, backend: str) -> None:
+    """Switched on as Qwen's cards tell, with max_position_embeddings as it was."""
+    fields = {
+        "model_type": "qwen3",
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "vocab_size": 96,
+        "max_position_embeddings": 40,
+        "torch_dtype": "float32",
+    }
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    rng = np.random.default_rng(0)
+    specs = tensor_specs(parse_config(fields))
+    weights = [(x.name, rng.normal(size=x.shape).astype(np.float32)) for x in specs]
+    write_checkpoint(tmp_path, weights)
+    (tmp_path / "config.json").write_text(json.dumps(fields | {"rope_scaling": yarn}))
+    with Engine.load(tmp_path, backend) as engine:
+        assert engine.backend.context == 40
+        short = engine.logits(range(40))
+    with Engine.load(tmp_path, backend, context=128) as engine:
+        assert engine.config.max_positions == 40
+        np.testing.assert_array_equal(engine.logits(range(40)), short)
+        answer = engine.generate(range(60), SamplingParams(max_tokens=None, ignore_eos=True))
+        assert len(answer.token_ids) == 69
+    with pytest.raises(RequestError, match="context: expected None or 1 to 128 tokens"):
+        Engine.load(tmp_path, backend, context=129)
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(RequestError, match="context: expected None or 1 to 40 tokens"):
+        Engine.load(tmp_path, backend, context=41)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,18 @@ def test_an_index_that_is_no_json(tmp_path: Path) -> None:
         Checkpoint.open(tmp_path)
 
 
+def test_an_index_may_be_longer_than_any_config(tmp_path: Path) -> None:
+    """Qwen3-30B-A3B's has 1.7 MB: 48 layers of 128 experts of 3 matrices each."""
+    names = [
+        f"model.layers.{i // 128}.mlp.experts.{i % 128}.gate_proj.weight" for i in range(12_000)
+    ]
+    tensors = [(name, np.zeros(1, np.float32)) for name in names]
+    write_checkpoint(tmp_path, tensors, max_shard_bytes=20_000)
+    assert (tmp_path / INDEX).stat().st_size > 1 << 20
+    assert set(Checkpoint.open(tmp_path)) == set(names)
+    assert len(find_shards(tmp_path / INDEX)) == 3
+
+
 def test_shards_and_index_of_two_checkpoints(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, TENSORS.items(), max_shard_bytes=128)
     index = json.loads((tmp_path / INDEX).read_text())

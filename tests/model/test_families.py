@@ -56,6 +56,16 @@ def round_trip(config: ModelConfig) -> ModelConfig:
     return parse_config(render_config(config))
 
 
+@pytest.mark.parametrize("pad", [-1, 320, [-1]])
+def test_a_padding_token_that_is_none_is_left_out(pad: object) -> None:
+    """As LLaMA's first folders and conversions of llama2.c have it."""
+    assert parse_config(spelled("llama", pad_token_id=pad)).pad_id is None
+    assert parse_config(spelled("llama", pad_token_id=319)).pad_id == 319
+    for name in ("bos_token_id", "eos_token_id"):
+        with pytest.raises(ConfigError, match="token id"):
+            parse_config(spelled("llama", **{name: pad}))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tied", [False, True])
 def test_what_a_family_reads_it_writes(kind: str, tied: bool) -> None:

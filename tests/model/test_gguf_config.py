@@ -153,6 +153,14 @@ def test_the_vocabulary_is_as_long_as_its_tokens() -> None:
     assert (config.bos_id, config.eos_ids, config.pad_id) == (3, (4, 5), 6)
 
 
+@pytest.mark.parametrize("pad", [90, -1, (1 << 32) - 1])
+def test_a_padding_token_that_is_none_is_left_out(pad: int) -> None:
+    tokens = {"tokenizer.ggml.tokens": ["x"] * 90, "tokenizer.ggml.padding_token_id": pad}
+    assert parse(metadata() | tokens).pad_id is None
+    with pytest.raises(ConfigError, match="token id"):
+        parse(metadata() | tokens | {"tokenizer.ggml.bos_token_id": pad})
+
+
 @pytest.mark.parametrize(
     ("architecture", "style"),
     # The list of architectures with LLAMA_ROPE_TYPE_NORM in src/llama-model.cpp of llama.cpp.
@@ -384,6 +392,23 @@ def test_stretches_of_the_rotary() -> None:
 def test_what_is_missing_wrong_or_unknown_is_named(raw: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(raw)
+
+
+@pytest.mark.parametrize("value", [np.array([8, 9]), np.array([8]), ["x"], "x"])
+def test_a_list_or_a_text_where_a_number_belongs_is_named(value: object) -> None:
+    ids = {"tokenizer.ggml.eos_token_id": 5, "tokenizer.ggml.padding_token_id": 6}
+    llama = metadata(attention__value_length=8, rope__dimension_count=8, rope__scale_linear=1.0)
+    window = {"attention.key_length": 16, "attention.sliding_window": 512}
+    for raw in (
+        llama | ids,
+        metadata(rope__scaling__type="none"),
+        metadata("gemma3", **window),
+        delta(),
+    ):
+        parse(raw)
+        for key in raw:
+            with pytest.raises(ConfigError, match=key.rsplit(".", 1)[-1]):
+                parse(raw | {key: value})
 
 
 def test_fields_of_no_effect_are_left_alone() -> None:

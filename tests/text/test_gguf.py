@@ -189,8 +189,51 @@ def test_tokens_that_end_an_answer_are_known_by_name() -> None:
     text = open_text(raw)
     tokens = raw["tokenizer.ggml.tokens"]
     assert [tokens[i] for i in text.ending_ids] == ["<|im_end|>", "<|endoftext|>"]
-    ordinary = np.ones(len(tokens), np.int32)  # spelled so, but no control token: it is text
-    assert open_text(raw | {"tokenizer.ggml.token_type": ordinary}).ending_ids == ()
+
+
+@pytest.mark.parametrize("kind", [1, 4])
+def test_tokens_that_end_an_answer_are_control_tokens_whatever_their_type(kind: int) -> None:
+    raw = byte_level()
+    raw["tokenizer.ggml.eos_token_id"] = len(raw["tokenizer.ggml.tokens"]) - 2  # <|endoftext|>
+    types = np.full(len(raw["tokenizer.ggml.tokens"]), kind, np.int32)
+    text = open_text(raw | {"tokenizer.ggml.token_type": types})
+    assert text.ending_ids == open_text(raw).ending_ids
+    tokenizer = Tokenizer.of_gguf(text)
+    assert tokenizer.special_spellings.all >= {"<|im_end|>", "<|endoftext|>"}
+    end = tokenizer.id_of("<|im_end|>")
+    assert tokenizer.encode("<|im_end|>", add_special_tokens=False, parse_special=True) == [end]
+    assert end not in tokenizer.encode("<|im_end|>", add_special_tokens=False)
+    assert tokenizer.decode([end]) == ""
+
+
+def test_a_tag_of_html_is_text_unless_the_file_says_otherwise() -> None:
+    raw = sentence_piece()
+    assert open_text(raw).ending_ids == (2,)
+    for kind in (1, 4):
+        types = raw["tokenizer.ggml.token_type"].copy()
+        types[2] = kind
+        assert open_text(raw | {"tokenizer.ggml.token_type": types}).ending_ids == ()
+
+
+def test_harmonys_messages_end_without_the_answer() -> None:
+    names = ["<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>", "<|message|>"]
+    raw = byte_level()
+    places = len(raw["tokenizer.ggml.tokens"])
+    raw["tokenizer.ggml.tokens"] += [*names, "<|call|>"]
+    types = raw["tokenizer.ggml.token_type"]
+    raw["tokenizer.ggml.token_type"] = np.append(types, [3] * 7).astype(np.int32)
+    tokens = raw["tokenizer.ggml.tokens"]
+    ends = [tokens[i] for i in open_text(raw).ending_ids]
+    assert ends == ["<|im_end|>", "<|endoftext|>", "<|return|>", "<|call|>"]
+    # Without both, as in Phi-3, <|end|> ends a turn.
+    raw["tokenizer.ggml.tokens"] = [*tokens[:-1], "<|other|>"]
+    assert places + 4 in open_text(raw).ending_ids
+
+
+@pytest.mark.parametrize("pad", [-1, 279, (1 << 32) - 1])
+def test_a_padding_token_that_is_none_is_left_out(pad: int) -> None:
+    tokenizer = Tokenizer.of_gguf(open_text(sentence_piece(padding_token_id=pad)))
+    assert tokenizer.pad_id is None
 
 
 def test_a_file_without_a_tokenizer_has_none() -> None:

@@ -3,13 +3,13 @@
 Thinking is for people: a program that reads stdout gets the answer alone.
 """
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from monolane.cli._report import dim
+from monolane.cli._streams import leave_stdout
 from monolane.engine import Engine, SamplingParams, Stream
 from monolane.errors import RequestError
 from monolane.text import find_thinking, thinking_switch
@@ -64,5 +64,5 @@ def print_answer(stream: Stream) -> tuple[str, str, bool]:
         interrupted = True
     except BrokenPipeError:  # the reader has seen enough, as `head` does: stop decoding, no failure
         stream.close()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        leave_stdout()
     return "".join(texts), "".join(thoughts), interrupted

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from monolane._version import __version__
+from monolane.cli._streams import checked_stdout
 from monolane.errors import MonolaneError, RequestError
 
 if TYPE_CHECKING:
@@ -120,7 +121,8 @@ def main() -> NoReturn:
     gc.set_threshold(20_000, *gc.get_threshold()[1:])
     named = set(_ALL).intersection(sys.argv[1:2])  # else help, a completion, or a mistake
     try:
-        command_line(named or _ALL)()
+        with checked_stdout():
+            command_line(named or _ALL)()
     except RequestError as error:
         _end(error, WRONG_USAGE)
     except MonolaneError as error:

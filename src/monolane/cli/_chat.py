@@ -97,7 +97,15 @@ class _Conversation:
         from monolane.cli._answer import chat_stream, print_answer
         from monolane.cli._report import print_note, print_report
 
-        self._messages.append({"role": "user", "content": line})
+        said = {"role": "user", "content": line}
+        engine = self._engine
+        if (tokens := len(engine.prompt_ids([*self._head, said]))) > engine.backend.context:
+            print_note(
+                f"this line has {tokens:,} tokens with what goes before it, and the context holds "
+                f"{engine.backend.context:,}: it was left out"
+            )
+            return
+        self._messages.append(said)
         if dropped := self._make_room():
             print_note(f"the context is full: forgot the {dropped} oldest messages")
         chat = self._head + self._messages
@@ -124,7 +132,10 @@ class _Conversation:
 
 def _read_line() -> str | None:
     """Return the next line, or None at the end of input."""
+    from monolane.cli._streams import checked_stdin
+
     try:
-        return input("> " if sys.stdin.isatty() else "")
+        with checked_stdin():
+            return input("> " if sys.stdin.isatty() else "")
     except (EOFError, KeyboardInterrupt):
         return None

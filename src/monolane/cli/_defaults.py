@@ -22,11 +22,11 @@ def read_defaults(source: str) -> SamplingDefaults:
     """
     if source in (AUTO, NONE):
         return SamplingDefaults()
-    path = Path(source).expanduser()
-    path = path / "generation_config.json" if path.is_dir() else path
     try:
+        path = Path(source).expanduser()
+        path = path / "generation_config.json" if path.is_dir() else path
         return SamplingDefaults.of_config(_object(path.read_text(encoding="utf-8")), str(path))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # the last: of a home that nobody has
         raise ConfigError(
             f"--generation-config: expected {AUTO}, {NONE}, or a JSON file or its folder, got "
             f"{source}: {error!s:.200}"

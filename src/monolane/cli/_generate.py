@@ -61,11 +61,13 @@ def generate(
     from monolane.cli._answer import chat_stream, print_answer
     from monolane.cli._defaults import Terminal
     from monolane.cli._report import echo_prompt, print_report
+    from monolane.cli._streams import checked_stdin
     from monolane.errors import RequestError
 
     if thinking is not None and not chat:
         raise RequestError("--thinking, --no-thinking: expected --chat with it")
-    text = sys.stdin.read() if prompt == "-" else prompt
+    with checked_stdin():
+        text = sys.stdin.read() if prompt == "-" else prompt
     terminal = Terminal(terminal_options)
     with terminal.load() as engine:
         params = terminal.params(engine, stop=tuple(stop or ()), ignore_eos=ignore_eos)

@@ -139,7 +139,7 @@ class CpuExecutor(Executor):
         setting = replace(
             self._setting,
             dtype=dtype,
-            context=min(self.context, weights.config.max_positions),
+            context=min(self.context, weights.config.longest_context),
             lanes=weights.config.num_lanes,
             cache_dtype="auto",
             expert_memory=None,

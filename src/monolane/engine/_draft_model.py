@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from monolane.engine._files import ModelFiles
+from monolane.engine._path import expand
 from monolane.engine._source import find_model
 from monolane.errors import ConfigError, RequestError
 from monolane.model import Heads, Weights, is_heads
@@ -40,7 +41,7 @@ class DraftModel:
     @staticmethod
     def open_heads(folder: str | Path, files: ModelFiles) -> "DraftModel":
         """Read heads of a model; ConfigError or CheckpointError."""
-        path = Path(folder).expanduser()
+        path = expand(folder)
         if not (path / "config.json").is_file():
             raise ConfigError(
                 f"heads: expected a folder that 'monolane tune heads' wrote, got {path}, which "

@@ -105,7 +105,9 @@ class Engine:
         dtype           "auto" (as the model is stored), "float32", "bfloat16", "float16", "int8"
                         or "int4"; on a GPU "bfloat16", "float16" or "float8"; docs/cpu.md and
                         docs/quantization.md tell what each means
-        context         tokens that a sequence may hold; None: as many as the model was trained on
+        context         tokens that a sequence may hold; None: as many as the model was trained on.
+                        YaRN's stretch, where config.json says it, allows more:
+                        docs/long-context.md
         max_sequences   sequences that may be open at once
         prefix_cache    bytes of ended and running sequences to keep, so that a prompt that begins
                         as one of them is read from where it is new: "auto" (a quarter of the
@@ -266,6 +268,7 @@ class Engine:
                 f"got {len(ids)}"
             )
         slot = self._slots.take()
+        assert slot is not None  # nobody cancels it
         try:
             self.backend.truncate(slot, 0)
             return feed(slot, ids)
@@ -349,9 +352,10 @@ def _is_chat(prompt: Prompt) -> TypeGuard[Sequence[Mapping[str, Any]]]:
 def _check_context(context: int | None, config: ModelConfig) -> int:
     if context is None:
         return config.max_positions
-    if type(context) is not int or not 1 <= context <= config.max_positions:
+    most = config.longest_context
+    if type(context) is not int or not 1 <= context <= most:
         raise RequestError(
-            f"context: expected None or 1 to {config.max_positions} tokens, on which the model "
-            f"was trained, got {context!r}"
+            f"context: expected None or 1 to {most} tokens, on which the model was trained, "
+            f"or to which it is stretched, got {context!r}"
         )
     return context

@@ -1,7 +1,7 @@
 """How a request draws its tokens, and when it ends."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
 
@@ -14,6 +14,9 @@ MAX_STOP_LENGTH = 1024  # characters of one stop string
 MAX_LOGIT_BIASES = 1024
 _MOST = (1 << 31) - 1  # what a native core's 32-bit integers hold
 
+# Logits divided by less could be infinite, and all alike.
+LEAST_TEMPERATURE = 1e-6
+
 # Who drafts tokens, which the model then draws itself: the text is the same with each.
 Speculation = Literal["auto", "off", "suffix", "draft", "heads"]
 
@@ -23,7 +26,7 @@ class SamplingParams:
     """Parameters of one request; RequestError on construction if one is outside its range.
 
     max_tokens    tokens to draw at most; None: until the context is full
-    temperature   0 is greedy; at most 100
+    temperature   0 is greedy, as is less than 1e-6; at most 100
     top_k         keep the k most probable tokens; 0 keeps all
     top_p         then the shortest front that reaches this probability
     min_p         then those at least this share as probable as the first
@@ -68,7 +71,10 @@ class SamplingParams:
         if isinstance(self.stop, str):  # a frequent slip that would stop at each of its letters
             object.__setattr__(self, "stop", (self.stop,))
         for name in ("stop", "stop_ids", "visible_ids"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            value = getattr(self, name)
+            if not isinstance(value, Iterable):
+                raise RequestError(f"{name}: expected a list, got {value!r:.80}")
+            object.__setattr__(self, name, tuple(value))
         if self.max_tokens is not None:
             _check_integer("max_tokens", self.max_tokens, 1, _MOST)
         _check_number("temperature", self.temperature, 0, 100)
@@ -101,6 +107,8 @@ class SamplingParams:
         """The part that an executor needs to choose a token; the seed as 64 unsigned bits."""
         values = {x.name: getattr(self, x.name) for x in fields(Draw)}
         values["seed"] &= 0xFFFFFFFFFFFFFFFF
+        if self.temperature < LEAST_TEMPERATURE:
+            values["temperature"] = 0.0
         values["logit_bias"] = tuple(sorted(self.logit_bias.items()))
         return Draw(**values)
 

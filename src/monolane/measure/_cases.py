@@ -56,9 +56,9 @@ class LoadedModel:
         files = ModelFiles.open(folder)
         weights = files.weights()
         config = weights.config
-        if context > config.max_positions:
+        if context > config.longest_context:
             raise RequestError(
-                f"context: expected at most {config.max_positions} tokens, the model's context, "
+                f"context: expected at most {config.longest_context} tokens, the model's context, "
                 f"got {context} with the tokens to be drawn; measure at a smaller one"
             )
         make = find_backend(backend, ranks, link_delay)

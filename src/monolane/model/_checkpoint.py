@@ -12,6 +12,7 @@ from monolane.errors import CheckpointError
 from monolane.model._fields import read_json_object
 from monolane.model._float8 import CODES, find_float8
 from monolane.model._safetensors import (
+    MAX_HEADER_BYTES,
     Array,
     PendingTensor,
     SafetensorsFile,
@@ -143,7 +144,8 @@ def _open_shards(path: Path) -> dict[str, SafetensorsFile]:
 
 def _read_weight_map(path: Path) -> dict[str, str]:
     try:
-        raw: Any = read_json_object(path).get("weight_map")
+        # An index names each tensor, as headers do: with 128 experts a layer that is 1.7 MB.
+        raw: Any = read_json_object(path, most=MAX_HEADER_BYTES).get("weight_map")
     except ValueError as error:
         raise CheckpointError(str(error)) from None
     if not isinstance(raw, dict) or not raw:

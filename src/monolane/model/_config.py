@@ -17,7 +17,7 @@ from monolane.model._fields import MAX_SIZE
 from monolane.model._latent import Latent
 from monolane.model._quantization import Quantization
 from monolane.model._reduce import Reduce
-from monolane.model._rotary import Rotary
+from monolane.model._rotary import Rotary, YarnScaling
 
 # Deeper than any published decoder; bounds what a hostile config.json can make us allocate.
 MAX_LAYERS = 1024
@@ -146,6 +146,18 @@ class ModelConfig:
     def num_layers(self) -> int:
         """Number of layers, N."""
         return len(self.layers)
+
+    @property
+    def longest_context(self) -> int:
+        """Tokens that a sequence may hold at most: what YaRN stretches the trained context to.
+
+        To switch YaRN on, cards add it to config.json and leave max_position_embeddings alone.
+        """
+        scaling = self.rotary.scaling
+        if not isinstance(scaling, YarnScaling):
+            return self.max_positions
+        stretched = min(scaling.factor * scaling.original_context, MAX_SIZE)
+        return max(self.max_positions, int(stretched))
 
     @property
     def rotary_dim(self) -> int:

@@ -18,10 +18,10 @@ MAX_SIZE = 1 << 24
 MAX_JSON_BYTES = 1 << 20
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Read a small JSON file that must hold an object; ConfigError names the file."""
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise ConfigError(f"{path}: expected at most {MAX_JSON_BYTES} bytes of JSON")
+def read_json_object(path: Path, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    """Read a JSON file that must hold an object, in ``most`` bytes; ConfigError names the file."""
+    if path.stat().st_size > most:
+        raise ConfigError(f"{path}: expected at most {most} bytes of JSON")
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # also bad UTF-8

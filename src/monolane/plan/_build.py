@@ -37,10 +37,10 @@ def build(
     if type(max_width) is not int or not 1 <= max_width <= widest:
         raise ConfigError(f"max_width: expected 1 to {widest}, got {max_width!r}")
     length = config.max_positions if context is None else context
-    if type(length) is not int or not 1 <= length <= config.max_positions:
+    if type(length) is not int or not 1 <= length <= config.longest_context:
         raise ConfigError(
-            f"context: expected None or 1 to {config.max_positions} tokens, on which the model "
-            f"was trained, got {context!r}"
+            f"context: expected None or 1 to {config.longest_context} tokens, on which the model "
+            f"was trained, or to which it is stretched, got {context!r}"
         )
     builder = Builder(config, device, dtype, ring_slots, formats or {}, keys)
     for part in PARTS:

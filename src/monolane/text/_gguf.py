@@ -31,18 +31,24 @@ _REFUSED = {
 _NAMED = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
 # Ids that llama.cpp takes where a file of that model names none.
 _DEFAULT_IDS = {"llama": {"bos": 1, "eos": 2, "unk": 0}, "gpt2": {}}
-# Tokens that end an answer, whatever ids the metadata name: older files name one of several.
+# Tokens that end an answer, whatever ids the metadata name: older files name one of several. Some
+# files do not mark them as control tokens; llama.cpp takes them for such by their spelling.
 _ENDINGS = (
     "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
-    "<|end_of_text|>", "<EOT>", "<｜end▁of▁sentence｜>", "</s>", "<eos>",
+    "<|end_of_text|>", "<EOT>", "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>",
 )  # fmt: skip
+# Those that are only if the file marks them: in Gemma </s> is a tag of HTML.
+_MARKED_ENDINGS = ("</s>", "<eos>")
+# Where these are, the format is harmony, and <|end|> ends a message of several in an answer.
+_HARMONY_ENDINGS = {"<|return|>", "<|call|>"}
 _SPACE = "▁"
 
 
 class GgufText:
     """What the metadata say of text: tokenizer, chat template, and the tokens that end an answer.
 
-    ``data`` and ``settings`` are what tokenizer.json and tokenizer_config.json would hold.
+    ``data`` and ``settings`` are what tokenizer.json and tokenizer_config.json would hold;
+    ``ending_ids`` are the ids of control tokens that are known to end a turn or a text.
     TextError names the field at fault.
     """
 
@@ -55,6 +61,7 @@ class GgufText:
         self._tokens = self._read_tokens()
         self._vocab = {token: place for place, token in enumerate(self._tokens)}
         self._types = self._numbers("token_type", "iu", _NORMAL)
+        self.ending_ids = self._find_endings()
         make = self._byte_level if self.kind == "gpt2" else self._sentence_piece
         self.data: dict[str, Any] = {**make(), "added_tokens": self._added()}
         self.settings = self._read_settings()
@@ -62,16 +69,21 @@ class GgufText:
     @staticmethod
     def open(metadata: Mapping[str, Any], path: Path) -> "GgufText | None":
         """Return what the metadata say, or None if they hold no tokenizer."""
-        if metadata.get(f"{_PREFIX}model", "none") in ("none", "no_vocab"):
+        kind = metadata.get(f"{_PREFIX}model", "none")
+        if isinstance(kind, str) and kind in ("none", "no_vocab"):
             return None
         return GgufText(metadata, path)
 
-    @property
-    def ending_ids(self) -> tuple[int, ...]:
-        """Ids of control tokens that are known to end a turn or a text."""
-        special = (_CONTROL, _UNKNOWN)
-        found = ((token, place) for place, token in enumerate(self._tokens) if token in _ENDINGS)
-        return tuple(place for _, place in found if self._types[place] in special)
+    def _find_endings(self) -> tuple[int, ...]:
+        """Return the ids of tokens that end an answer, which become control tokens."""
+        named = [self._vocab[token] for token in _ENDINGS if token in self._vocab]
+        for place in named:
+            self._types[place] = _CONTROL
+        marked = [self._vocab[token] for token in _MARKED_ENDINGS if token in self._vocab]
+        found = {*named, *(place for place in marked if self._types[place] in (_CONTROL, _UNKNOWN))}
+        if self._vocab.keys() >= _HARMONY_ENDINGS:
+            found.discard(self._vocab.get("<|end|>", -1))
+        return tuple(sorted(found))
 
     def _fault(self, name: str, message: str) -> TextError:
         return TextError(f"{self.path}: {_PREFIX}{name}: {message}")
@@ -219,18 +231,22 @@ class GgufText:
     def _id(self, name: str) -> int | None:
         key = f"{_NAMED[name]}_token_id"
         value = self._metadata.get(_PREFIX + key, _DEFAULT_IDS[self.kind].get(name))
-        if value is None:
+        # Nothing is ever padded here, and files name a padding token that is none, such as -1.
+        if value is None or (name == "pad" and type(value) is int and not self._has(value)):
             return None
-        if type(value) is not int or not 0 <= value < len(self._tokens):
+        if type(value) is not int or not self._has(value):
             raise self._fault(key, f"expected an id below {len(self._tokens)}, got {value!r:.80}")
         return value
+
+    def _has(self, place: int) -> bool:
+        return 0 <= place < len(self._tokens)
 
     def _read_settings(self) -> dict[str, Any]:
         ids = {name: self._id(name) for name in _NAMED}
         settings: dict[str, Any] = {
             f"{name}_token": self._tokens[place] for name, place in ids.items() if place is not None
         }
-        pre = PRE_TOKENIZERS.get(self._metadata.get(f"{_PREFIX}pre", ""))
+        pre = PRE_TOKENIZERS.get(self._get("pre", str, ""))
         bos = self.kind == "llama" or (pre is not None and pre.add_bos)
         for name, usual in (("bos", bos and ids["bos"] is not None), ("eos", False)):
             wanted = settings[f"add_{name}_token"] = self._get(f"add_{name}_token", bool, usual)

@@ -59,6 +59,18 @@ def layer_count(fields: Fields) -> int:
     return count
 
 
+def _pad_id(fields: Fields) -> int | None:
+    """Read the padding token, or None where the id is no token's: decoding never pads.
+
+    Published files say -1, or the size of the vocabulary, and mean that there is none.
+    """
+    value = fields.raw.get("pad_token_id")
+    first = value[0] if isinstance(value, list) and value else value
+    if type(first) is int and not 0 <= first < fields.size("vocab_size"):
+        return None
+    return next(iter(fields.ids("pad_token_id")), None)
+
+
 # What all families spell alike: field of ModelConfig -> field of config.json, or how to read it.
 SIZES = {
     "hidden_size": "hidden_size",
@@ -76,7 +88,7 @@ COMMON: dict[str, Reader] = {
     "tie_embeddings": lambda f: f.flag("tie_word_embeddings", False),
     "bos_id": lambda f: next(iter(f.ids("bos_token_id")), None),
     "eos_ids": lambda f: f.ids("eos_token_id"),
-    "pad_id": lambda f: next(iter(f.ids("pad_token_id")), None),
+    "pad_id": _pad_id,
     "dtype": lambda f: f.choice(f.first("dtype", "torch_dtype"), WEIGHT_DTYPES, "bfloat16"),
 }
 

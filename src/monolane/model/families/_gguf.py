@@ -7,7 +7,7 @@ src/models of llama.cpp).
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -160,11 +160,13 @@ def gguf_fields(
     raw: dict[str, Any] = {keys[key]: x for key, x in said.items() if key in keys} | dict(given)
     raw |= {place: _token_ids(metadata, names) for place, names in _IDS.items()}
     tokens = metadata.get("tokenizer.ggml.tokens")
-    if tokens is not None:
+    if isinstance(tokens, Sequence) and not isinstance(tokens, str):
         raw["vocab_size"] = len(tokens)
     if (scaling := _scaling(said)) is not None:
         raw["rope_scaling"] = {**scaling, **spelling.scaling}
     spelled = {place: f"{prefix}{key}" for key, place in (*keys.items(), *_SCALING.items())}
+    if _OLD_LINEAR in said and "rope.scaling.type" not in said:
+        spelled["factor"] = f"{prefix}{_OLD_LINEAR}"
     ids = {place: f"tokenizer.ggml.{names[0]}" for place, names in _IDS.items()}
     fields = Fields(raw, source, {**spelled, **ids, "rope_scaling": f"{prefix}rope.scaling"})
     _check_head(fields, {key: x for key, x in said.items() if key not in keys}, prefix)
@@ -219,14 +221,17 @@ def _scaling(said: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return what rope_scaling would hold, or None where nothing is stretched."""
     found = {place: said[key] for key, place in _SCALING.items() if key in said}
     kind = found.get("rope_type")
-    if kind is None and said.get(_OLD_LINEAR, 1.0) != 1.0:
-        return {"rope_type": "linear", "factor": said[_OLD_LINEAR]}
-    return None if kind in (None, "none") else found
+    old = said.get(_OLD_LINEAR, 1.0)
+    if kind is None and not (isinstance(old, int | float) and old == 1):
+        return {"rope_type": "linear", "factor": old}
+    return None if kind is None or (isinstance(kind, str) and kind == "none") else found
 
 
 def _token_ids(metadata: Mapping[str, Any], names: tuple[str, ...]) -> list[Any]:
-    found = (metadata.get(f"tokenizer.ggml.{name}") for name in names)
-    return list(dict.fromkeys(token for token in found if token is not None))
+    said = (metadata.get(f"tokenizer.ggml.{name}") for name in names)
+    found = [token for token in said if token is not None]
+    # Lists have no hash; what is no id is refused where it is read.
+    return list(dict.fromkeys(found)) if all(type(x) is int for x in found) else found
 
 
 def _check_head(fields: Fields, said: Mapping[str, Any], prefix: str) -> None:
@@ -234,7 +239,8 @@ def _check_head(fields: Fields, said: Mapping[str, Any], prefix: str) -> None:
     heads, hidden = fields.size("num_attention_heads"), fields.size("hidden_size")
     head_dim = fields.size("head_dim", max(1, hidden // heads))
     for key in _CHECKED:
-        if key in said and said[key] != head_dim:
+        # The type first: a list of numbers is neither equal nor different.
+        if key in said and (type(said[key]) is not int or said[key] != head_dim):
             raise ConfigError(
                 f"{fields.source}: {prefix}{key}: expected {head_dim}, the width of a head's keys, "
                 f"got {said[key]!r:.80}"

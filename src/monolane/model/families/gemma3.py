@@ -19,7 +19,7 @@ from monolane.errors import ConfigError
 from monolane.model._config import LayerConfig, ModelConfig, QkNorm
 from monolane.model._fields import Fields
 from monolane.model._tensors import Role
-from monolane.model.families._family import render_common
+from monolane.model.families._family import layer_count, render_common
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families._rotary import FULL, WINDOWED, read_layer_rotary, write_stretch
 from monolane.model.families.llama import DENSE, LLAMA, NAMES, read_layers
@@ -146,7 +146,7 @@ def _unsaid(fields: Fields) -> dict[str, Any]:
     given: dict[str, Any] = {"hidden_activation": "gelu_pytorch_tanh"}
     if "sliding_window" not in fields.raw:
         given["sliding_window_pattern"] = 1  # no layer has a window
-    if fields.raw.get("num_hidden_layers") == _LAYERS_27B:
+    if layer_count(fields) == _LAYERS_27B:
         heads, hidden = fields.size("num_attention_heads"), fields.size("hidden_size")
         return given | {"query_pre_attn_scalar": max(1, hidden // heads)}
     return given | {"query_pre_attn_scalar": fields.raw.get("head_dim")}
