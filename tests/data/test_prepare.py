@@ -1,5 +1,6 @@
 """Preparation on planted files: what must go goes, for the reason planted; what is close stays."""
 
+import errno
 import json
 import os
 import shutil
@@ -300,6 +301,18 @@ def test_a_machine_without_datatrove_says_what_to_install(
     monkeypatch.setattr("monolane.data._prepare._NEEDED", ("no_such_module",))
     with pytest.raises(MissingExtraError, match=r"pip install 'monolane\[data\]'"):
         prepare(planted, tmp_path / "out")
+
+
+def test_a_disk_that_refuses_is_told(
+    planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", "out.partial")
+
+    monkeypatch.setattr(_prepare, "_make", refuse)
+    words = "the disk refuses: Read-only file system: out.partial; .*run the same command again"
+    with pytest.raises(DataError, match=words):
+        prepare(planted, tmp_path / "out", progress=False)
 
 
 def test_a_full_disk_is_found_before_it_is_full(

@@ -54,8 +54,12 @@ def test_a_broken_line_is_an_error(tmp_path: Path, line: str, message: str) -> N
         documents(SourceRecipe("s", "jsonl", str(tmp_path)))
 
 
-def test_a_cut_archive_is_an_error(tmp_path: Path) -> None:
+def test_a_cut_or_damaged_archive_is_an_error(tmp_path: Path) -> None:
     packed = gzip.compress(b'{"text": "a longer line that is cut"}\n' * 50)
+    damaged = packed[:10] + b"\xff" + packed[11:]  # a kind of block that there is not
+    (tmp_path / "x.jsonl.gz").write_bytes(damaged)
+    with pytest.raises(DataError, match=r"x.jsonl.gz: expected a readable file, got: Error -3"):
+        documents(SourceRecipe("s", "jsonl", str(tmp_path)))
     (tmp_path / "x.jsonl.gz").write_bytes(packed[: len(packed) // 2])
     with pytest.raises(DataError, match=r"x.jsonl.gz: expected a readable file, got"):
         documents(SourceRecipe("s", "jsonl", str(tmp_path)))

@@ -1,5 +1,6 @@
 """HumanEval+ and MBPP+: which block is scored, what passes, pass@k."""
 
+import gzip
 import json
 from math import comb
 from pathlib import Path
@@ -70,6 +71,23 @@ def test_pass_at_k_is_the_unbiased_estimate() -> None:
     assert figure.low is not None
     assert figure.high is not None
     assert figure.low <= figure.value <= figure.high
+
+
+def test_samples_that_are_all_alike_still_leave_an_interval() -> None:
+    for passed, bound in ((0, (0.0, 65.76)), (1, (34.24, 100.0))):
+        lines = [{"item": item, "score": passed} for item in "ab" for _ in range(5)]
+        figure = pass_at(1, "score", lines)
+        assert figure is not None
+        assert (figure.low, figure.high) == pytest.approx(bound, abs=0.01)
+        assert figure.interval == "Wilson 95 %, problems"
+
+
+def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
+    path, packed = tmp_path / "he.jsonl.gz", bytearray(gzip.compress(b"{}" * 500))
+    packed[10] = 0xFF  # a kind of block that there is not
+    path.write_bytes(packed)
+    with pytest.raises(DataError, match="he.jsonl.gz: Error -3 while decompressing"):
+        find_problems(HUMANEVAL, [path])
 
 
 def test_what_has_no_score_counts_nowhere() -> None:

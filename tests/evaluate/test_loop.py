@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from monolane.cli import app
 from monolane.errors import BackendError, RequestError
 from monolane.evaluate import Call, RecordingProxy, account, record_loop, render_account
 from monolane.evaluate._loop.call import is_answer, read_call
@@ -126,6 +128,17 @@ def test_a_run_is_recorded_and_its_time_adds_up(server_url: str, tmp_path: Path)
     assert len((tmp_path / "calls.jsonl").read_text().splitlines()) == 2
     assert json.loads((tmp_path / "loop.json").read_text())["bound_by"] == found["bound_by"]
     assert (tmp_path / "loop.md").read_text() == render_account(found)
+    with pytest.raises(RequestError, match="calls.jsonl: expected no record there, found that of"):
+        record_loop(command, LoadTarget.parse(server_url), tmp_path)
+
+
+def test_the_agents_failure_is_the_commands(server_url: str, tmp_path: Path) -> None:
+    command = ["eval", "agent-loop", "--base-url", server_url, "--out", tmp_path]
+    agent = [sys.executable, "-c", AGENT + "sys.exit(7)"]
+    result = CliRunner().invoke(app, [*map(str, command), "--", *agent])
+    assert result.exit_code == 7, result.output
+    assert "the agent's command ended with code 7" in result.output
+    assert json.loads((tmp_path / "loop.json").read_text())["exit_code"] == 7
 
 
 def test_what_goes_wrong_is_passed_on_or_said(server_url: str, tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Runs: journals survive kills, intervals are right, reports say what was found and where."""
 
+import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import monolane
 from monolane.errors import BackendError, MonolaneError, RequestError
 from monolane.evaluate import (
     Decoding,
@@ -23,6 +26,7 @@ from monolane.evaluate import (
     Outcome,
     Question,
     ServerSubject,
+    Text,
     bootstrap,
     build_report,
     evaluate,
@@ -32,8 +36,12 @@ from monolane.evaluate import (
     render_markdown,
     render_page,
     wilson,
+    write_report,
 )
+from monolane.evaluate._intervals import ratio_interval
+from monolane.evaluate._perplexity import hash_texts
 
+DEMO = Path(monolane.__file__).parent / "demo"
 HEAD = {"task": "t", "seed": 0}
 
 
@@ -76,6 +84,18 @@ def test_wilson_is_the_interval_of_the_textbook() -> None:
     assert mean_interval([1, 1, 0])[2].startswith("Wilson")
     with pytest.raises(ValueError, match="successes"):
         wilson(2, 1)
+
+
+def test_a_ratio_lies_in_its_own_interval_however_long_one_item_is() -> None:
+    parts, wholes = [5.0] * 19 + [0.0], [10.0] * 19 + [10_000.0]
+    low, high, how = ratio_interval(parts, wholes)
+    assert low <= sum(parts) / sum(wholes) <= high
+    assert how.startswith("bootstrap")
+    assert ratio_interval([0.0] * 3, [9.0] * 3) == (0, 0, how)  # of what is no share
+    low, high, how = ratio_interval([0, 0, 0], [9, 8, 7], share=True)
+    assert (low, high) == pytest.approx((0, 0.5615), abs=1e-4)
+    assert how.startswith("Wilson")
+    assert ratio_interval([9, 8, 7], [9, 8, 7], share=True)[1] == 1
 
 
 def test_bootstrap_agrees_with_the_normal_interval_of_many() -> None:
@@ -142,8 +162,72 @@ def test_parity_of_a_model_with_itself_and_with_rougher_codes(tmp_path: Path) ->
     found = {figure["metric"]: figure["value"] for figure in task["figures"]}
     assert found["cpu:bfloat16: top-1 agreement"] == 100
     assert found["cpu:bfloat16: logit error, largest"] == 0
+    kl = next(figure for figure in task["figures"] if figure["metric"] == "cpu:bfloat16: KL")
+    assert (kl["low"], kl["value"], kl["high"]) == (0, 0, 0)
     assert found["cpu:int4: KL"] > 0
     assert found["cpu:int4: top-1 agreement"] < 100
+
+
+def test_texts_of_one_token_are_left_out_and_keep_nobody_elses_place(tmp_path: Path) -> None:
+    names = {"a.txt": "x", "b.txt": "import os\n", "c.txt": "def main():\n"}
+    for name, text in names.items():
+        (tmp_path / name).write_text(text)
+
+    def run(task: str, texts: list[str], out: str) -> dict[str, Any]:
+        options = EvalOptions(
+            tasks=(task,), text=tuple(tmp_path / name for name in texts), against=("cpu:int8",)
+        )
+        report = evaluate(subject, make_tasks(options), tmp_path / out)
+        return dict(report["tasks"][0])
+
+    with open_engine("demo", backend="cpu") as subject:
+        # The demo's tokenizer puts a token before each text: as if it did not.
+        subject.engine.prompt_ids = lambda text: subject.token_ids(text, special=False)  # type: ignore[method-assign,assignment,misc]
+        assert len(subject.engine.prompt_ids("x")) == 1
+        for task in ("parity", "perplexity"):
+            found = run(task, [*names], "out")
+            assert found["figures"][0]["count"] == 2
+            with pytest.raises(RequestError, match="a text of 2 tokens or more, got none"):
+                run(task, ["a.txt"], "none")
+        lines = (tmp_path / "out" / "parity.jsonl").read_text().splitlines()[1:]
+        keys = [json.loads(line)["item"] for line in lines]
+        hashes = [hash_texts([Text(name, names[name])])[:16] for name in ("b.txt", "c.txt")]
+    assert keys == [f"cpu:int8 {found}" for found in hashes]
+
+
+def test_another_chat_template_is_another_subject(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(DEMO, folder)
+    with open_engine(str(folder)) as subject:
+        before = subject.about
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    with open_engine(str(folder)) as subject:
+        after = subject.about
+    assert {key for key in before if before[key] != after[key]} <= {"text_sha256", "chat"}
+    path = tmp_path / "t.jsonl"
+    old = {key: value for key, value in before.items() if key != "text_sha256"}
+    for head in (old, before):
+        path.unlink(missing_ok=True)
+        Journal(path, head).close()
+        Journal(path, before).close()  # one from before there was such a sum goes on
+    with pytest.raises(RequestError, match="text_sha256 is "):
+        Journal(path, {**after, "chat": before["chat"]})
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(
+            RequestError, match="t.jsonl: the disk refuses: No space left on device"
+        ):
+            Journal(tmp_path / "t.jsonl", HEAD)
+    Journal(tmp_path / "t.jsonl", HEAD).close()
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(RequestError, match="the disk refuses: No space .*; make room or mend it"):
+        write_report(tmp_path, report_of("demo"))
 
 
 def test_perplexity_is_what_the_engine_scores(tmp_path: Path) -> None:
@@ -168,6 +252,7 @@ class Fake(BaseHTTPRequestHandler):
 
     asked: list[dict[str, Any]] = []  # noqa: RUF012
     failures = 0
+    reply: bytes | None = None
 
     def do_GET(self) -> None:
         self._say(200, {"data": [{"id": "m", "max_model_len": 100}]})
@@ -180,6 +265,8 @@ class Fake(BaseHTTPRequestHandler):
         elif type(self).failures:
             type(self).failures -= 1
             self._say(503, {"error": "busy"})
+        elif type(self).reply is not None:
+            self._send(200, type(self).reply)
         elif body.get("max_tokens") == 13:
             self._say(400, {"error": {"message": "no"}})
         elif "messages" in body:
@@ -189,7 +276,9 @@ class Fake(BaseHTTPRequestHandler):
             self._say(200, {"choices": [{"text": body["prompt"], "finish_reason": "length"}]})
 
     def _say(self, status: int, body: dict[str, Any]) -> None:
-        data = json.dumps(body).encode()
+        self._send(status, json.dumps(body).encode())
+
+    def _send(self, status: int, data: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
@@ -225,6 +314,19 @@ def test_a_server_is_asked_as_openai_says(monkeypatch: pytest.MonkeyPatch) -> No
         assert subject.ask(Question("a", Decoding(5), chat=False, begun="b")).text == "ab"
         with pytest.raises(BackendError, match="HTTP 400"):
             subject.ask(Question("a", Decoding(13)))
+        Fake.reply, asked = b"<!doctype html>", len(Fake.asked)
+        with pytest.raises(BackendError, match="HTTP 200, expected a JSON object, got: <!doctype"):
+            subject.ask(Question("a", Decoding(5)))
+        assert len(Fake.asked) == asked + 3
+        parts = [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]
+        choices = [{"message": {"content": parts}, "finish_reason": "stop"}]
+        Fake.reply = json.dumps({"choices": choices, "timings": [], "usage": "none"}).encode()
+        assert subject.ask(Question("a", Decoding(5))).text == "xy"
+        for choice in ({"message": {"content": {"x": 1}}}, {"message": {"content": ["x"]}}, "x"):
+            Fake.reply = json.dumps({"choices": [choice]}).encode()
+            with pytest.raises(BackendError, match="expected a choice with text"):
+                subject.ask(Question("a", Decoding(5)))
+        Fake.reply = None
         with pytest.raises(RequestError, match="--model"):
             make_tasks(EvalOptions(tasks=("perplexity",), limit=1))[0].run(
                 subject, Path(), lambda *_: None
@@ -245,6 +347,7 @@ def test_a_server_is_asked_as_openai_says(monkeypatch: pytest.MonkeyPatch) -> No
         ({"tasks": ("parity",), "against": ("gpu",)}, "got 'gpu'"),
         ({"tasks": ("ruler",), "lengths": (4,)}, "--lengths"),
         ({"tasks": ("perplexity",), "window": 1}, "--window"),
+        ({"tasks": ("parity",), "against": ("hf",), "window": 1}, "--window"),
         ({"tasks": ("perplexity",), "text": (Path("/nowhere"),)}, "--text /nowhere"),
     ],
 )

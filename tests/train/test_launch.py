@@ -83,6 +83,28 @@ def test_a_launch_goes_on_after_a_kill_with_the_code_and_config_it_kept(
         launch_run("tiny", run, ["seed=1"])
 
 
+_REFUSING = """
+import sys, tomllib
+from pathlib import Path
+if tomllib.loads(Path(sys.argv[2]).read_text())["seed"] == 1:
+    sys.exit("monolane: seed: expected another, got 1")
+(Path(sys.argv[3]) / "config.toml").touch()
+"""
+
+
+def test_a_run_that_never_began_may_be_launched_with_another_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def command(fleet: Fleet, arguments: Sequence[str]) -> list[str]:
+        return [sys.executable, "-c", _REFUSING, *arguments]
+
+    monkeypatch.setattr(Fleet, "command", command)
+    run = tmp_path / "run"
+    with pytest.raises(TrainingError, match="seed: expected another, got 1 .*before its first"):
+        launch_run("tiny", run, ["seed=1"], policy=QUICK)
+    assert launch_run("tiny", run, ["seed=2"], policy=QUICK) == 0
+
+
 # Whole runs.
 
 

@@ -1,5 +1,6 @@
 """A snapshot is what Python imports in a run, and nobody can change it without being noticed."""
 
+import errno
 import json
 import os
 import subprocess
@@ -96,3 +97,15 @@ def test_half_a_snapshot_is_none(tmp_path: Path) -> None:
     (tmp_path / "snapshot" / "about.json").write_text(json.dumps({"version": 1}))
     with pytest.raises(CheckpointError, match="expected the snapshot of a run"):
         Snapshot.read(tmp_path)
+
+
+def test_a_full_disk_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: str, target: str, **_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", target)
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    with pytest.raises(
+        CheckpointError, match="the code of the run there, got: .*No space"
+    ) as found:
+        take_snapshot(tmp_path, "", [])
+    assert len(str(found.value)) < 1000

@@ -196,6 +196,13 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
         load_task(path)
 
 
+def test_a_line_of_json_may_hold_other_ends_of_lines(tmp_path: Path) -> None:
+    text, path = "a\u2028\u2029\x85b", tmp_path / "mine.jsonl"
+    line = json.dumps({"context": text, "target": "b"}, ensure_ascii=False)
+    path.write_text(f"{line}\n\n{line}\n", encoding="utf-8")
+    assert [example.pairs for example in load_task(path).examples] == [((text, "b"),)] * 2
+
+
 def test_what_is_no_task_is_refused(tmp_path: Path, letters: Tokenizer) -> None:
     with pytest.raises(ConfigError, match=r"validation.tasks: nonsense: expected .* one of agre"):
         load_task("nonsense")

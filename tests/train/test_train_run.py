@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from monolane.data import Encoded, write_corpus
 from monolane.errors import CheckpointError, ConfigError, DataError, TrainingError
 from monolane.train import Observer, RunConfig, StepRecord, read_weights, train_run
 from monolane.train._guard import SpikeGuard
@@ -133,6 +135,31 @@ def test_another_run_cannot_be_resumed(whole: tuple[Path, RunConfig, Ear], tmp_p
     longer = replace(config, schedule=replace(config.schedule, steps=80))
     with pytest.raises(ConfigError, match=r"schedule\.steps: expected 40, with which .* got 80"):
         train_run(longer, folder, Ear(), resume=True)
+
+
+def test_what_is_refused_leaves_the_folder_as_it_was(
+    tiny: RunConfig, corpus: Path, tmp_path: Path
+) -> None:
+    run, folder = tmp_path / "run", tmp_path / "other"
+    few = replace(tiny, validation=replace(tiny.validation, every=1, rows=1))
+    none = replace(few, validation=replace(few.validation, rows=64, tasks=("nonsense",)))
+    for config in (none, few):
+        with pytest.raises(ConfigError, match=r"validation\."):
+            train_run(replace(config, data=replace(few.data, sequence_length=4)), run, Ear())
+        assert not run.exists()
+    config = replace(tiny, schedule=replace(tiny.schedule, steps=2, warmup=0, decay=0))
+    train_run(config, run, Ear(), until=1)
+    kept = (run / "config.toml").read_bytes()
+    documents = [Encoded(np.array([1, *range(10, 200), 2]), 800)]
+    write_corpus(folder, corpus, dict.fromkeys(("up", "down"), (documents, documents)))
+    other = replace(config, data=replace(config.data, corpus=str(folder)))
+    with pytest.raises(CheckpointError, match=r"data\.corpus: expected the corpus .* that the run"):
+        train_run(other, run, Ear(), resume=True)
+    foreign = replace(config.validation, every=1, sources=("sideways",))
+    with pytest.raises(ConfigError, match="sideways"):
+        train_run(replace(config, validation=foreign), run, Ear(), resume=True)
+    assert (run / "config.toml").read_bytes() == kept
+    assert train_run(config, run, Ear(), resume=True).step == 2
 
 
 def test_a_run_may_be_lengthened_before_its_decay(tiny: RunConfig, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """A distillation to which something happens: it goes on to the same bits, beside its output."""
 
 import dataclasses
+import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,16 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
+def changed(folder: Path, to: Path) -> Path:
+    """A model of the same shapes and another bit."""
+    shutil.copytree(folder, to)
+    path = next(to.glob("*.safetensors"))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    return to
+
+
 def test_killed_or_stopped_it_ends_in_the_same_bits(
     folders: tuple[Path, Path], text: Path, tmp_path: Path
 ) -> None:
@@ -53,6 +65,14 @@ def test_killed_or_stopped_it_ends_in_the_same_bits(
     other = dataclasses.replace(RECIPE, peak_lr=1.0)
     with pytest.raises(CheckpointError, match="recipe: expected what the run began with"):
         distil_folder(*folders, text, out, other, resume=True)
+    dense, delayed = folders
+    with pytest.raises(CheckpointError, match="teacher: expected what the run began with"):
+        distil_folder(changed(dense, tmp_path / "a"), delayed, text, out, RECIPE, resume=True)
+    with pytest.raises(CheckpointError, match="student: expected what the run began with"):
+        distil_folder(dense, changed(delayed, tmp_path / "b"), text, out, RECIPE, resume=True)
+    facts = json.loads((run / "run.json").read_text())
+    del facts["teacher"], facts["student"]  # a run begun before they were kept
+    (run / "run.json").write_text(json.dumps(facts))
     said: list[str] = []
     healed = distil_folder(*folders, text, out, RECIPE, resume=True, say=said.append)
     assert said == [

@@ -95,10 +95,10 @@ def test_weights_that_are_not_finite_are_never_written(
             tune_folder(chat_model, data, out, RECIPE)
     assert not out.exists()
 
-    def broken(*_: Any) -> tuple[Any, list[float]]:
+    def broken(*_: Any) -> tuple[Any, list[float], list[float]]:
         model = torch.nn.Linear(2, 2)
         model.weight.data[0, 0] = torch.nan
-        return model, [1.0]
+        return model, [1.0], [1.0]
 
     monkeypatch.setattr(_sft, "_trained", broken)
     with pytest.raises(TrainingError, match="weight: expected finite weights, found NaN"):

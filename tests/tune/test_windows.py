@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import numpy as np
@@ -25,13 +26,17 @@ def test_files_lines_and_folders(tmp_path: Path) -> None:
     tokenizer = Tokenizer.open(DEMO)
     assert tokenizer is not None
     (tmp_path / "a.py").write_text("x = 1\n" * 200)
-    (tmp_path / "b.jsonl").write_text('{"text": "y = 2 "}\n' * 200)
+    line = json.dumps(
+        {"text": "y\u2028\x85= 2 "}, ensure_ascii=False
+    )  # JSON allows both as they are
+    (tmp_path / "b.jsonl").write_text(f"{line}\n\n" * 200, encoding="utf-8")
     (tmp_path / "c.py").write_bytes(b"\xff")
+    (tmp_path / "notes.md").mkdir()
     (tmp_path / "d.bin").write_bytes(b"z")
     windows = read_windows(tmp_path, tokenizer, 8, 0)
     total = (len(windows.train_RC) + len(windows.held_out_RC)) * 8
     expected = len(tokenizer.encode("x = 1\n" * 200, add_special_tokens=False)) + 1
-    expected += 200 * (len(tokenizer.encode("y = 2 ", add_special_tokens=False)) + 1)
+    expected += 200 * (len(tokenizer.encode("y\u2028\x85= 2 ", add_special_tokens=False)) + 1)
     assert total == expected // 8 * 8
 
 

@@ -49,5 +49,6 @@ def agent_loop(
     else:
         sys.stdout.write(render_account(found))
     print_note(f"written to {out / 'loop.json'}, {out / 'loop.md'}, {out / 'calls.jsonl'}")
-    if found["exit_code"]:
-        print_note(f"the agent's command ended with code {found['exit_code']}")
+    if code := found["exit_code"]:
+        print_note(f"the agent's command ended with code {code}")
+        raise typer.Exit(code if code > 0 else 128 - code)  # as a shell tells of a signal

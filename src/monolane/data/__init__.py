@@ -5,6 +5,7 @@ Reading needs nothing beside the base install, preparation ``pip install 'monola
 
 from monolane.data._blend import IGNORED, NO_DOCUMENT, Blend, Rows
 from monolane.data._corpus import Corpus, Encoded
+from monolane.data._disk import disk_told
 from monolane.data._figures import figures_of, render_page
 from monolane.data._prepare import prepare
 from monolane.data._recipe import (
@@ -34,6 +35,7 @@ __all__ = [
     "Rows",
     "SourceRecipe",
     "TokenizerRecipe",
+    "disk_told",
     "figures_of",
     "is_held_out",
     "library_texts",

@@ -17,6 +17,7 @@ import numpy as np
 
 from monolane._processor import read_processor
 from monolane.data._corpus import HELD_OUT_BYTES, Corpus
+from monolane.data._disk import disk_told
 from monolane.data._manifest import MANIFEST, Half, Manifest, Source
 from monolane.data._pool import Pool, progress_bars
 from monolane.data._recipe import CorpusRecipe, read_recipe
@@ -41,7 +42,7 @@ def prepare(
 
     ``workers`` processes share the work, one for each core if None; the corpus is
     the same for any number. A script that calls this needs ``if __name__ == "__main__":``.
-    ConfigError: the recipe. DataError: ``out`` exists, a file cannot be read, too little disk.
+    ConfigError: the recipe. DataError: ``out`` exists, a file cannot be read, the disk refuses.
     MissingExtraError: datatrove is not installed.
     """
     recipe = read_recipe(recipe) if isinstance(recipe, Path) else recipe
@@ -52,12 +53,13 @@ def prepare(
     if out.exists():
         raise DataError(f"{out}: expected no folder there yet; remove it, or name another")
     partial = out.with_name(f"{out.name}.partial")
-    if (partial / MANIFEST).is_file():
-        _check_whole(recipe, partial)
-    else:
-        _make(recipe, partial, workers or read_processor().workers, progress, say)
-    shutil.rmtree(partial / "work", ignore_errors=True)
-    partial.rename(out)
+    with disk_told(partial, DataError, "run the same command again"):
+        if (partial / MANIFEST).is_file():
+            _check_whole(recipe, partial)
+        else:
+            _make(recipe, partial, workers or read_processor().workers, progress, say)
+        shutil.rmtree(partial / "work", ignore_errors=True)
+        partial.rename(out)
     return Corpus.open(out)
 
 

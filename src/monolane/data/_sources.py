@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import sysconfig
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -82,7 +83,7 @@ def read_file(source: SourceRecipe, path: Path) -> Iterator[Text]:
     }.get(source.kind, _read_whole)
     try:
         yield from reader(path, name, source.field)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(
             f"{path}: expected a readable file, got: {error}; mend or remove it"
         ) from None

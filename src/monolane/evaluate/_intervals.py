@@ -48,8 +48,27 @@ def resampled_shares(shares: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return drawn
 
 
+def ratio_interval(
+    parts: Sequence[float], wholes: Sequence[float], share: bool = False
+) -> tuple[float, float, str]:
+    """Return the interval of sum(parts) / sum(wholes) over items, and by which method.
+
+    ``share``: each part is some of its whole. Where all items have all of it, or none, drawing them
+    again shows nothing: there it is Wilson's, as of items that are right or wrong.
+    """
+    count = len(parts)
+    if share and (not any(parts) or list(parts) == list(wholes)):
+        return *wilson(count if any(parts) else 0, count), WILSON
+    rows = list(zip(parts, wholes, strict=True))
+    low, high = bootstrap(rows, lambda mean: float(mean[0] / mean[1]))
+    return low, high, BOOTSTRAP
+
+
 def mean_interval(scores: Sequence[float]) -> tuple[float, float, str]:
-    """Return the interval of a mean, and by which method: Wilson's where all scores are 0 or 1."""
+    """Return the interval of a mean of shares, from 0 to 1, and by which method.
+
+    Wilson's where all are 0 or 1, else the bootstrap.
+    """
     if all(score in (0, 1) for score in scores):
         return *wilson(int(sum(scores)), len(scores)), WILSON
     low, high = bootstrap([[score] for score in scores], lambda mean: float(mean[0]))

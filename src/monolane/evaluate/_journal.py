@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -10,6 +11,20 @@ from typing import Any
 from monolane.errors import RequestError
 
 Line = dict[str, Any]
+# What older journals do not say of how they came about: they are gone on with.
+_NEWER = ("text_sha256",)
+
+
+@contextmanager
+def writing_told(path: Path) -> Iterator[None]:
+    """Turn what a disk refuses into a RequestError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise RequestError(
+            f"{path}: the disk refuses: {error.strerror}; make room or mend it, and go on with the "
+            "same command, or give another --out"
+        ) from error
 
 
 class Journal:
@@ -22,8 +37,11 @@ class Journal:
         """Open or begin it. RequestError: what lies there was made with other settings."""
         self._path = path
         self._lines: dict[tuple[str, int], Line] = {}
-        head, whole = self._read()
+        with writing_told(path):
+            head, whole = self._read()
         wanted = json.loads(json.dumps(settings))
+        if head is not None:
+            head |= {key: wanted[key] for key in _NEWER if key in wanted and key not in head}
         if head is not None and head != wanted:
             different = [k for k in {*head, *wanted} if head.get(k) != wanted.get(k)]
             name = sorted(different)[0]
@@ -32,11 +50,16 @@ class Journal:
                 f"{wanted.get(name)!r:.80} and was {head.get(name)!r:.80}; give another --out, or "
                 "delete the folder"
             )
-        self._file = path.open("ab")
-        if whole != path.stat().st_size:
-            self._file.truncate(whole)
+        with writing_told(path):
+            self._file = path.open("ab")
+            if whole != path.stat().st_size:
+                self._file.truncate(whole)
         if head is None:
-            self._write(wanted)
+            try:
+                self._write(wanted)
+            except RequestError:
+                self.close()
+                raise
 
     def get(self, item: str, sample: int = 0) -> Line | None:
         """Return what is known of an item, or None."""
@@ -50,8 +73,9 @@ class Journal:
         return line
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file; what could not be written was told when it was added."""
+        with suppress(OSError):
+            self._file.close()
 
     def __enter__(self) -> "Journal":
         return self
@@ -65,9 +89,10 @@ class Journal:
         self.close()
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(line).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with writing_told(self._path):
+            self._file.write(json.dumps(line).encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def _read(self) -> tuple[Line | None, int]:
         """Fill the lines; return the head, and how many bytes are whole."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from monolane.engine import BACKEND_NAMES, Engine
 from monolane.errors import ConfigError, RequestError
-from monolane.evaluate._intervals import mean_interval
+from monolane.evaluate._intervals import ratio_interval
 from monolane.evaluate._journal import Journal
 from monolane.evaluate._perplexity import hash_texts, read_texts
 from monolane.evaluate._question import Figure
@@ -19,7 +19,7 @@ from monolane.evaluate._subject import EngineSubject, Subject
 from monolane.evaluate._tally import Tally
 from monolane.evaluate._task import Outcome, Progress, Task
 from monolane.evaluate._transformers import Logits, LogitsOf, transformers_logits
-from monolane.evaluate._windows import Window
+from monolane.evaluate._windows import Window, check_window
 
 _PROMPTS = 20
 
@@ -61,6 +61,7 @@ class ParityTask(Task):
         if not against:
             raise RequestError("parity: expected --against, such as reference, cpu:int8 or hf")
         self._variants = [Variant.parse(word) for word in against]
+        check_window(window)
         self._texts = read_texts(files)[: limit or _PROMPTS]
         self._window = window
 
@@ -70,19 +71,18 @@ class ParityTask(Task):
             raise RequestError("parity: expected --model, an engine in this process")
         window = min(self._window, subject.engine.backend.context)
         settings = {"task": self.name, "prompt_tokens": window}
-        prompts = [subject.engine.prompt_ids(text.text)[:window] for text in self._texts]
-        prompts = [ids for ids in prompts if len(ids) > 1]
-        hashes = [hash_texts([text])[:16] for text in self._texts]
+        check_window(window)
+        prompts = self._prompts(subject, window)
         tallies: dict[str, list[Tally]] = {}
         done, total = 0, len(prompts) * len(self._variants)
         with Journal(folder / f"{self.name}.jsonl", {**subject.about, **settings}) as journal:
             progress(self.name, 0, total)
             for variant in self._variants:
-                keys = [f"{variant.word} {text}" for text in hashes[: len(prompts)]]
+                keys = [f"{variant.word} {text}" for text, _ in prompts]
                 found = tallies[variant.word] = []
                 missing = any(journal.get(key) is None for key in keys)
                 with _logits_of(variant, subject, window) if missing else _nothing() as logits:
-                    for key, ids in zip(keys, prompts, strict=True):
+                    for key, (_, ids) in zip(keys, prompts, strict=True):
                         line = journal.get(key)
                         if line is None:
                             tally = Tally()
@@ -96,18 +96,28 @@ class ParityTask(Task):
         data = {"data_sha256": hash_texts(self._texts)}
         return Outcome(self.name, self.title, figures, settings | data)
 
+    def _prompts(self, subject: EngineSubject, window: int) -> Sequence[tuple[str, Sequence[int]]]:
+        """Return the prompts with a token to follow another, each with the hash of its text."""
+        found = [
+            (hash_texts([text])[:16], subject.engine.prompt_ids(text.text)[:window])
+            for text in self._texts
+        ]
+        prompts = [(text, ids) for text, ids in found if len(ids) > 1]
+        if not prompts:
+            raise RequestError("--text: expected a text of 2 tokens or more, got none; give longer")
+        return prompts
+
 
 def _figures(word: str, tallies: Sequence[Tally]) -> Iterator[Figure]:
     whole = Tally.total(tallies).record(1)
     count = len(tallies)
-    shares = [100 * tally.same / tally.tokens for tally in tallies]
-    low, high, how = mean_interval(shares)
+    tokens = [tally.tokens for tally in tallies]
+    low, high, how = ratio_interval([tally.same for tally in tallies], tokens, share=True)
     yield Figure(
-        f"{word}: top-1 agreement", 100 * whole["top1_agreement"], low, high, count,
+        f"{word}: top-1 agreement", 100 * whole["top1_agreement"], 100 * low, 100 * high, count,
         f"{how}, prompts", "%", None, {"tokens": whole["tokens"]},
     )  # fmt: skip
-    divergences = [tally.divergence / tally.tokens for tally in tallies]
-    low, high, how = mean_interval(divergences)
+    low, high, how = ratio_interval([tally.divergence for tally in tallies], tokens)
     yield Figure(f"{word}: KL", whole["kl_nats"], low, high, count, f"{how}, prompts", "nats/token")
     for metric, key in (("RMS", "logit_rms_error"), ("largest", "logit_largest_error")):
         yield Figure(f"{word}: logit error, {metric}", whole[key], None, None, count, "", "")

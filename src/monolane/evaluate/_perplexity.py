@@ -11,7 +11,7 @@ from monolane.evaluate._question import Figure
 from monolane.evaluate._subject import EngineSubject, Subject
 from monolane.evaluate._tally import Tally, bits_per_byte
 from monolane.evaluate._task import Outcome, Progress, Task
-from monolane.evaluate._windows import Text, cut_text, help_topics
+from monolane.evaluate._windows import Text, check_window, cut_text, help_topics
 
 
 class PerplexityTask(Task):
@@ -20,8 +20,7 @@ class PerplexityTask(Task):
     name, title = "perplexity", "Perplexity of local text"
 
     def __init__(self, files: Sequence[Path], limit: int | None, window: int) -> None:
-        if window < 2:
-            raise RequestError(f"--window: expected 2 tokens or more, got {window}")
+        check_window(window)
         self._texts = read_texts(files)[:limit]
         self._window, self._own = window, bool(files)
 
@@ -30,6 +29,7 @@ class PerplexityTask(Task):
         if not isinstance(subject, EngineSubject):
             raise RequestError("perplexity: expected --model, an engine in this process")
         window = min(self._window, subject.engine.backend.context)
+        check_window(window)
         settings = {
             "task": self.name,
             "window": window,
@@ -46,8 +46,11 @@ class PerplexityTask(Task):
                     tally = score_text(subject, text, window)
                     size = len(text.text.encode())
                     line = journal.add(key, nats=tally.nats, tokens=tally.tokens, bytes=size)
-                rows.append((line["nats"], line["tokens"], line["bytes"]))
+                if line["tokens"]:  # of a text of one token nothing is scored
+                    rows.append((line["nats"], line["tokens"], line["bytes"]))
                 progress(self.name, done, len(self._texts))
+        if not rows:
+            raise RequestError("--text: expected a text of 2 tokens or more, got none; give longer")
         settings["data_sha256"] = hash_texts(self._texts)
         return Outcome(self.name, self.title, _figures(rows), settings)
 

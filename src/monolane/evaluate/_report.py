@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment
 
 from monolane._version import __version__
+from monolane.evaluate._journal import writing_told
 from monolane.evaluate._published import published
 from monolane.evaluate._question import Figure
 from monolane.evaluate._task import Outcome
@@ -44,17 +45,21 @@ def build_report(
 
 
 def write_report(folder: Path, report: Report) -> list[Path]:
-    """Write report.json, report.md and report.html; a reader never sees half of one."""
+    """Write report.json, report.md and report.html; a reader never sees half of one.
+
+    RequestError where the disk refuses.
+    """
     texts = {
         "report.json": json.dumps(report, indent=1) + "\n",
         "report.md": render_markdown(report),
         "report.html": render_page(report),
     }
     written = []
-    for name, text in texts.items():
-        temporary = folder / f".{name}"
-        temporary.write_text(text, encoding="utf-8")
-        written.append(temporary.replace(folder / name))
+    with writing_told(folder):
+        for name, text in texts.items():
+            temporary = folder / f".{name}"
+            temporary.write_text(text, encoding="utf-8")
+            written.append(temporary.replace(folder / name))
     return written
 
 

@@ -21,6 +21,10 @@ from monolane.text import DEFAULT_TEMPLATE, Tokenizer
 
 _TRIES = 3
 _BLOCK = 1 << 20
+_TEXT_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    "generation_config.json",
+)
 
 
 class Subject(ABC):
@@ -80,6 +84,7 @@ class EngineSubject(ScoringSubject):
         self.about = {
             "model": name,
             "sha256": hash_model(engine.folder),
+            "text_sha256": hash_text_files(engine),
             "family": engine.config.family,
             "backend": engine.backend.name,
             "dtype": engine.backend.dtype,
@@ -283,16 +288,15 @@ class ServerSubject(ScoringSubject):
                 status, text = self._exchange(route, body)
             except (OSError, http.client.HTTPException) as error:
                 status, text = 0, str(error).encode()
-            if status == 200:
-                found = json.loads(text)
-                if isinstance(found, dict):
-                    return found
+            if status == 200 and (found := _read_object(text)) is not None:
+                return found
             if 400 <= status < 500 and status != 429:
                 break
             if attempt + 1 < _TRIES:
                 time.sleep(1.0 + attempt)
         shown = text.decode("utf-8", "replace")[:300]
-        raise BackendError(f"{self.target.url}{route}: HTTP {status}: {shown}")
+        what = "HTTP 200, expected a JSON object, got" if status == 200 else f"HTTP {status}"
+        raise BackendError(f"{self.target.url}{route}: {what}: {shown}")
 
     def _exchange(self, route: str, body: dict[str, Any]) -> tuple[int, bytes]:
         target = self.target
@@ -322,18 +326,42 @@ def _read_answer(found: dict[str, Any], chat: bool, seconds: float, route: str) 
     try:
         choice = found["choices"][0]
         text = choice["message"]["content"] if chat else choice["text"]
-    except (KeyError, IndexError, TypeError):
+        if isinstance(text, list):  # parts, as some servers answer a chat
+            text = "".join(part["text"] for part in text if part["type"] == "text")
+        reason = str(choice.get("finish_reason"))
+        text = _checked(text or "")
+    except (KeyError, IndexError, TypeError, AttributeError):
         raise BackendError(f"{route}: expected a choice with text, got {found!r:.200}") from None
-    usage, timings = found.get("usage") or {}, found.get("timings") or {}
-    decode = timings.get("predicted_ms")
+    usage, decode = found.get("usage"), _number(found.get("timings"), "predicted_ms")
     return Answer(
-        text or "",
-        str(choice.get("finish_reason")),
-        int(usage.get("prompt_tokens") or 0),
-        int(usage.get("completion_tokens") or 0),
+        text,
+        reason,
+        int(_number(usage, "prompt_tokens") or 0),
+        int(_number(usage, "completion_tokens") or 0),
         seconds if decode is None else decode / 1e3,
         decode is not None,
     )
+
+
+def _checked(text: Any) -> str:
+    if not isinstance(text, str):
+        raise TypeError(type(text).__name__)
+    return text
+
+
+def _number(told: Any, name: str) -> float | None:
+    """Return a number that a server may tell beside its answer; None where it does not."""
+    value = told.get(name) if isinstance(told, dict) else None
+    return value if isinstance(value, int | float) else None
+
+
+def _read_object(text: bytes) -> dict[str, Any] | None:
+    """Return the JSON object that a reply is; None where it is something else, such as a page."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def first_id(engine: Engine, tokenizer: Tokenizer) -> int:
@@ -351,6 +379,15 @@ def hash_model(path: Path) -> str:
         with file.open("rb") as opened:
             while block := opened.read(_BLOCK):
                 whole.update(block)
+    return whole.hexdigest()
+
+
+def hash_text_files(engine: Engine) -> str:
+    """Return the SHA-256 over what makes tokens of a chat, and says where an answer ends."""
+    whole = hashlib.sha256(engine.chat_template.source.encode())
+    for name in _TEXT_FILES:
+        if (file := engine.folder / name).is_file():  # a .gguf file holds them itself
+            whole.update(name.encode() + file.read_bytes())
     return whole.hexdigest()
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pydoc_data.topics import topics
 
+from monolane.errors import RequestError
+
 
 @dataclass(frozen=True)
 class Text:
@@ -20,6 +22,12 @@ class Window:
 
     ids: Sequence[int]
     first: int
+
+
+def check_window(tokens: int) -> None:
+    """Raise RequestError for a context in which no token follows another."""
+    if tokens < 2:
+        raise RequestError(f"--window: expected 2 tokens of context or more, got {tokens}")
 
 
 def help_topics() -> list[Text]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING or all(map(find_spec, ("torch", "transformers", "tomli_w"))):
     from monolane.train._lock import held
     from monolane.train._record import Observer, Observers, StepRecord
     from monolane.train._run import disk_errors_told, train_run
-    from monolane.train._seal import find_damage, is_sealed, write_seal
+    from monolane.train._seal import find_damage, is_sealed, sum_file, write_seal
     from monolane.train._store import Progress
 else:
 
@@ -62,6 +62,7 @@ __all__ = [
     "run_observers",
     "shipped_configs",
     "standard_listeners",
+    "sum_file",
     "train_demo",
     "train_run",
     "write_config",

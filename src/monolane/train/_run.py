@@ -9,7 +9,6 @@ was killed anywhere ends in the same bits as one that was not, with as many proc
 number it reads the same rows in the same order, and sums in another order.
 """
 
-import errno
 import json
 import math
 import time
@@ -18,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from monolane.data import Corpus
-from monolane.errors import CheckpointError, ConfigError, MonolaneError, TrainingError
+from monolane.data import Corpus, disk_told
+from monolane.errors import CheckpointError, ConfigError, TrainingError
 from monolane.train._config import SETTINGS, RunConfig, differences, load_config, write_config
 from monolane.train._forecast import flops_per_token, peak_flops
 from monolane.train._guard import SpikeGuard
@@ -27,17 +26,12 @@ from monolane.train._inputs import make_validator, open_blend, open_corpus
 from monolane.train._interrupt import deferred_interrupt
 from monolane.train._lock import held
 from monolane.train._record import Listeners, Observers, StepRecord
+from monolane.train._seal import write_durably
 from monolane.train._store import Progress, Store, checkpoint_folder, checkpoint_steps
 from monolane.train._trainer import Outcome, Trainer
 from monolane.train._world import World, open_world
 
 CONFIG = "config.toml"
-
-# What a disk may say: it is full, read-only, not ours, failing, or has something else there.
-_DISK = {
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
-    *(errno.EIO, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG),
-}
 
 # What a resumed run may change: how the work is done and watched, not what is computed.
 _FREE = ("parallel.", "compute.", "checkpoint.", "validation.", "guard.", "log.", "data.corpus")
@@ -69,18 +63,10 @@ def train_run(
 
 
 @contextmanager
-def disk_errors_told(run: Path) -> Iterator[None]:
-    """Turn what a disk refuses into a CheckpointError that says what to do."""
-    try:
+def disk_errors_told(run: Path, again: str = "go on with --resume") -> Iterator[None]:
+    """Turn what a disk refuses into a CheckpointError that says what to do, ``again`` with it."""
+    with disk_told(run, CheckpointError, again):
         yield
-    except OSError as error:
-        if isinstance(error, MonolaneError) or error.errno not in _DISK:
-            raise
-        where = "" if error.filename is None else f": {error.filename}"
-        raise CheckpointError(
-            f"{run}: the disk refuses: {error.strerror}{where}; make room or mend it, and go on "
-            "with --resume, or name another folder"
-        ) from error
 
 
 class Run:
@@ -100,17 +86,20 @@ class Run:
         self.blend = open_blend(config, corpus)
         self.store = Store(folder, config.checkpoint.keep, world)
         newest = self.store.newest()
+        if newest is not None:
+            _check_corpus(folder, newest, corpus)
+        self._validator = make_validator(config, corpus)
         self.trainer = Trainer(config, world, resumed=newest is not None)
-        if world.is_first:  # nothing is left behind by a config that cannot run
+        # All that can refuse a config is done: one that cannot run leaves the folder as it was.
+        if world.is_first:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / CONFIG).write_text(write_config(config), encoding="utf-8")
+            write_durably(folder / CONFIG, write_config(config))
             if settings:
                 (folder / SETTINGS).write_text(json.dumps([*settings]) + "\n", encoding="utf-8")
         self._until = config.schedule.steps
         self.guard = SpikeGuard(config.guard)
         self.progress = self._start(corpus, newest)
         self._folder = folder
-        self._validator = make_validator(config, corpus)
         self._observers = Observers(listeners(self.progress.step) if world.is_first else ())
         self._per_token = flops_per_token(self.trainer.model.config, config.data.sequence_length)
         self._peak = peak_flops(world.device)
@@ -149,11 +138,6 @@ class Run:
             self.store.save(progress, self.trainer.tensors())
             return progress
         progress = self.store.load(newest, self.trainer.tensors())
-        if progress.corpus != corpus.digest:
-            raise CheckpointError(
-                f"data.corpus: expected the corpus {progress.corpus[:12]} that the run began with, "
-                f"got {corpus.digest[:12]}; give its folder, or start another run"
-            )
         self.store.drop_after(newest)
         self.guard.load(progress.guard)
         return progress
@@ -270,6 +254,16 @@ def check_new(run: Path) -> None:
         raise CheckpointError(
             f"{run}: expected no run there, found one; continue it with --resume, or remove the "
             "folder to start anew"
+        )
+
+
+def _check_corpus(run: Path, step: int, corpus: Corpus) -> None:
+    """Refuse a corpus other than that of the checkpoint to go on from."""
+    began = Progress.read(checkpoint_folder(run, step)).corpus
+    if began != corpus.digest:
+        raise CheckpointError(
+            f"data.corpus: expected the corpus {began[:12]} that the run began with, got "
+            f"{corpus.digest[:12]}; give its folder, or start another run"
         )
 
 

@@ -138,7 +138,10 @@ def _window(pair: tuple[str, str], tokenizer: Tokenizer, context: int) -> Window
 
 def _examples(text: str, origin: str) -> tuple[Example, ...]:
     examples = []
-    for number, line in enumerate(text.splitlines(), 1):
+    # Not splitlines: JSON may hold U+2028 and other ends of a line as they are.
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
         try:
             examples.append(_example(json.loads(line)))
         except (ValueError, KeyError, TypeError, IndexError) as error:

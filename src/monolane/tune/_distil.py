@@ -35,7 +35,13 @@ from monolane.train import deferred_interrupt, disk_errors_told, held
 from monolane.tune._best import BestTokens
 from monolane.tune._divergence import divergence
 from monolane.tune._keeper import Keeper
-from monolane.tune._kept import Gradients, check_finite, damage_line, open_run
+from monolane.tune._kept import (
+    Gradients,
+    check_finite,
+    damage_line,
+    open_run,
+    weights_digest,
+)
 from monolane.tune._precision import Precision, products_dtype
 from monolane.tune._recipe import Context
 from monolane.tune._staging import publish, rounded_tensors
@@ -198,9 +204,11 @@ def distil_folder(
         "products": str(dtype).removeprefix("torch."),  # what "auto" was on this machine
         "data": hashlib.sha256(windows.train_RC.tobytes()).hexdigest(),
         "model": hashlib.sha256((delayed / "config.json").read_bytes()).hexdigest(),
+        "teacher": weights_digest(dense),
+        "student": weights_digest(delayed),
     }
     with disk_errors_told(run), held(run), deferred_interrupt() as asked:
-        open_run(run, facts, resume)
+        open_run(run, facts, resume, newer=("teacher", "student"))
         keeper = Keeper(run, save_every, asked)
         state, damaged = keeper.load() if resume else (None, {})
         for step, fault in damaged.items():

@@ -7,22 +7,27 @@ checkpoint-<step>/      a state, with its seal (``monolane.train``): whole, or p
 import json
 import math
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from monolane.errors import CheckpointError, TrainingError
-from monolane.train import find_damage, is_sealed
+from monolane.train import find_damage, is_sealed, sum_file
 
 _RUN = "run.json"
 _PREFIX = "checkpoint-"
 PATIENCE = 4  # gradients in a row that are not finite; then the run has diverged
 
 
-def open_run(run: Path, facts: Mapping[str, Any], resume: bool) -> None:
-    """Begin a run in the folder ``run``, or hold a resumed one to the ``facts`` it began with."""
+def open_run(
+    run: Path, facts: Mapping[str, Any], resume: bool, newer: Collection[str] = ()
+) -> None:
+    """Begin a run in the folder ``run``, or hold a resumed one to the ``facts`` it began with.
+
+    ``newer`` are facts that older runs did not keep: such a run is not asked for them.
+    """
     path = run / _RUN
     if not resume:
         if path.exists():
@@ -45,11 +50,17 @@ def open_run(run: Path, facts: Mapping[str, Any], resume: bool) -> None:
             "anew"
         ) from None
     for name, value in facts.items():
-        if kept.get(name) != value:
+        if kept.get(name) != value and (name in kept or name not in newer):
             raise CheckpointError(
                 f"{path}: {name}: expected what the run began with, got something else; resume "
                 "with the same model, data and recipe, or start anew"
             )
+
+
+def weights_digest(folder: Path) -> list[list[Any]]:
+    """Return name, size and SHA-256 of each weight file: a tuned copy has the names and sizes."""
+    files = sorted(folder.glob("*.safetensors"))
+    return [[path.name, path.stat().st_size, sum_file(path)] for path in files]
 
 
 def newest_checkpoint(run: Path) -> tuple[Path | None, dict[int, str]]:

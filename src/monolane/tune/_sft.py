@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import Trainer, TrainingArguments
+from transformers import TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from monolane._schedule import Wsd
@@ -30,7 +30,14 @@ from monolane.hf import LaneformerForCausalLM
 from monolane.model import ModelConfig, check_replaceable, read_config
 from monolane.text import ChatTemplate
 from monolane.train import Observers, deferred_interrupt, disk_errors_told, held, run_observers
-from monolane.tune._kept import check_finite, damage_line, drop_after, newest_checkpoint, open_run
+from monolane.tune._kept import (
+    check_finite,
+    damage_line,
+    drop_after,
+    newest_checkpoint,
+    open_run,
+    weights_digest,
+)
 from monolane.tune._lora import add_lora, merged
 from monolane.tune._marked import marked_template
 from monolane.tune._material import (
@@ -43,9 +50,10 @@ from monolane.tune._material import (
 )
 from monolane.tune._recipe import SftRecipe
 from monolane.tune._staging import publish, rounded_tensors
+from monolane.tune._trainer import RowStream, StreamTrainer
 from monolane.tune._watch import Report, Score, Watch
 
-_FORMAT = 1
+_FORMAT = 2  # 1: rows in the Trainer's own order, with a short step at the end of each pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +102,7 @@ def tune_folder(
         "format": _FORMAT,
         "recipe": json.loads(json.dumps(recipe.to_dict())),
         "data": material.digest,
-        "model": _weights_digest(source),
+        "model": weights_digest(source),
     }
     with disk_errors_told(run), held(run):
         open_run(run, facts, resume)
@@ -109,7 +117,7 @@ def tune_folder(
             for step, fault in damaged.items():
                 observers.event(start, "damaged", damage_line(step, fault))
             observers.event(start, "resume" if last else "start", "")
-            model, losses = _trained(
+            model, losses, logged = _trained(
                 source, run, recipe, schedule, material, config, last, save_every, report, observers
             )
             observers.event(steps, "end", "all steps are done")
@@ -121,14 +129,13 @@ def tune_folder(
             model.save_pretrained(adapter)
             model = merged(model)
         check_finite(model)
-        tenth = max(1, len(losses) // 10)
+        tenth = max(1, len(logged) // 10)
         values: dict[str, Any] = {
             "recipe": recipe,
             "material": material,
             "steps": schedule.steps,
-            # A run that was resumed at its end has no step of its own.
-            "first": fmean(losses[:tenth]) if losses else math.nan,
-            "last": fmean(losses[-tenth:]) if losses else math.nan,
+            "first": fmean(logged[:tenth]),
+            "last": fmean(logged[-tenth:]),
         }
         tensors = rounded_tensors(config, model)
         # A folder without a template of its own was tuned in the default one: it says so from now.
@@ -148,8 +155,11 @@ def _trained(
     save_every: int,
     report: Report | None,
     observers: Observers,
-) -> tuple[Any, list[float]]:
-    """Do the steps that are left; return the model, adapted where LoRA is, and their losses."""
+) -> tuple[Any, list[float], list[float]]:
+    """Do the steps that are left.
+
+    Returns the model, adapted where LoRA is, their losses, and those of all steps of the run.
+    """
     model = LaneformerForCausalLM.from_pretrained(source, dtype=torch.float32)
     torch.manual_seed(recipe.seed)  # LoRA's first values
     trained: Any = model if recipe.lora is None else add_lora(model, recipe.lora)
@@ -158,10 +168,12 @@ def _trained(
     per_step = recipe.rows_per_step * material.tokens / len(material.rows)
     with deferred_interrupt() as asked:
         watch = Watch(run, observers, asked, per_step, report, score, recipe.evaluate_every)
-        trainer = Trainer(
+        length = schedule.steps * recipe.rows_per_step
+        trainer = StreamTrainer(
+            schedule,
             model=trained,
             args=_arguments(run, recipe, schedule, save_every),
-            train_dataset=material.rows,
+            train_dataset=RowStream(material.rows, length, recipe.seed),
             data_collator=partial(_collate, pad_id),
             callbacks=[watch],
         )
@@ -175,7 +187,9 @@ def _trained(
             text = "asked to stop; the state is kept"
             observers.event(trainer.state.global_step, "stop", text)
             raise KeyboardInterrupt
-    return trained, watch.losses
+    # Kept with each checkpoint: a run that was resumed at its end has no step of its own.
+    logged = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    return trained, watch.losses, logged
 
 
 def _scorer(material: Material, pad_id: int) -> Score:
@@ -236,12 +250,6 @@ def _tunable(source: Path) -> ModelConfig:
     return config
 
 
-def _weights_digest(source: Path) -> list[list[Any]]:
-    """Sizes and names, not contents: reading 4 GB to resume would cost more than it tells."""
-    files = sorted(source.glob("*.safetensors"))
-    return [[path.name, path.stat().st_size] for path in files]
-
-
 def _arguments(run: Path, recipe: SftRecipe, schedule: Wsd, save_every: int) -> TrainingArguments:
     on_cpu = not torch.cuda.is_available()
     return TrainingArguments(
@@ -250,9 +258,6 @@ def _arguments(run: Path, recipe: SftRecipe, schedule: Wsd, save_every: int) -> 
         per_device_train_batch_size=recipe.rows_at_once,
         gradient_accumulation_steps=recipe.rows_per_step // recipe.rows_at_once,
         learning_rate=recipe.peak_lr,
-        lr_scheduler_type="warmup_stable_decay",
-        lr_scheduler_kwargs={"num_decay_steps": schedule.decay, "decay_type": "linear"},
-        warmup_steps=schedule.warmup,
         weight_decay=recipe.weight_decay,
         adam_beta1=recipe.beta1,
         adam_beta2=recipe.beta2,

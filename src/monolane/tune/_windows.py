@@ -70,7 +70,9 @@ def read_windows(path: Path, tokenizer: Tokenizer, context: int, seed: int) -> W
 def _texts(path: Path) -> Iterator[str]:
     if not path.exists():
         raise TextError(f"{path}: expected a text file or a folder of them, found nothing there")
-    files = sorted(p for p in path.rglob("*") if p.suffix in _SUFFIXES) if path.is_dir() else [path]
+    found = path.rglob("*") if path.is_dir() else [path]
+    # A folder may be called notes.md; what was named itself is read whatever it is called.
+    files = sorted(p for p in found if p.is_file() and (p == path or p.suffix in _SUFFIXES))
     for file in files:
         try:
             text = file.read_text(encoding="utf-8")
@@ -85,7 +87,10 @@ def _texts(path: Path) -> Iterator[str]:
 
 
 def _lines(file: Path, text: str) -> Iterator[str]:
-    for number, line in enumerate(text.splitlines(), 1):
+    # Not splitlines: JSON may hold U+2028 and other ends of a line as they are.
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
         try:
             found = json.loads(line)["text"]
         except (ValueError, KeyError, TypeError):

@@ -104,7 +104,8 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         raise DataError(
             f"{path}: expected the data of bfcl-eval 2026.3.23 (BFCL v4): {error.strerror}"
         ) from None
-    yield from map(json.loads, text.splitlines())
+    # Not splitlines: JSON may hold U+2028 and other ends of a line as they are.
+    yield from (json.loads(line) for line in text.split("\n") if line.strip())
 
 
 def _folder() -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from monolane.evaluate._journal import writing_told
 from monolane.evaluate._loop.call import Call, is_answer, read_call
 from monolane.measure import LoadTarget
 
@@ -31,7 +32,8 @@ class RecordingProxy:
     def __init__(self, target: LoadTarget, path: Path) -> None:
         self.calls: list[Call] = []
         self._begin = time.monotonic()
-        self._file = path.open("w", encoding="utf-8")
+        with writing_told(path):
+            self._file = path.open("w", encoding="utf-8")
         self._changed = threading.Condition()
         self._in_flight = 0
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(target, self))

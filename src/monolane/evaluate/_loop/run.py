@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from monolane.errors import BackendError, RequestError
+from monolane.evaluate._journal import writing_told
 from monolane.evaluate._loop.account import account, render_account
 from monolane.evaluate._loop.proxy import RecordingProxy
 from monolane.measure import LoadTarget
@@ -22,7 +23,8 @@ def record_loop(
     """Run a command until it ends, and return and write the account of its time.
 
     calls.jsonl grows as requests end; loop.json and loop.md come at the end. RequestError: the
-    command cannot be run; BackendError: it ended without one request to the model.
+    command cannot be run, or the folder has a record; BackendError: it ended without one request to
+    the model.
     """
     if price is not None and not price >= 0:
         raise RequestError(f"--price: expected 0 or more per hour, got {price}")
@@ -30,7 +32,13 @@ def record_loop(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RequestError(f"--out {folder}: expected a folder: {error.strerror}") from None
-    with RecordingProxy(target, folder / "calls.jsonl") as proxy:
+    record = folder / "calls.jsonl"
+    if record.is_file() and record.stat().st_size:
+        raise RequestError(
+            f"{record}: expected no record there, found that of another run; name another --out, "
+            "or remove it"
+        )
+    with RecordingProxy(target, record) as proxy:
         url = f"{proxy.url}/v1"
         words = [word.replace("{url}", url) for word in command]
         environment = {**os.environ, **dict.fromkeys(_VARIABLES, url)}
@@ -48,6 +56,7 @@ def record_loop(
             f"by {' or '.join(_VARIABLES)}, or write {{url}} where its command wants it"
         )
     found = {"command": list(command), "exit_code": code, **account(calls, seconds, price)}
-    (folder / "loop.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    (folder / "loop.md").write_text(render_account(found), encoding="utf-8")
+    with writing_told(folder):
+        (folder / "loop.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        (folder / "loop.md").write_text(render_account(found), encoding="utf-8")
     return found

@@ -5,9 +5,11 @@ runs those, whatever the tree has become. One launcher at a time holds a node's 
 (``_lock.py``).
 """
 
+import shutil
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from monolane.errors import ConfigError, TrainingError
@@ -15,6 +17,7 @@ from monolane.train._config import RunConfig, load_config, write_config
 from monolane.train._launch.snapshot import SNAPSHOT, Snapshot, has_snapshot, take_snapshot
 from monolane.train._launch.supervisor import Fleet, RestartPolicy, Supervisor
 from monolane.train._lock import ATTEMPTS, locked
+from monolane.train._run import CONFIG, disk_errors_told
 from monolane.train._terminal import Terminal
 
 _POLL = 0.25  # seconds between looks for the snapshot
@@ -34,17 +37,17 @@ def launch_run(
     The first launch keeps code and config in ``run``; each later one goes on from there and with
     those. 0: all steps are done; 128 + n: stopped by signal n, the state is kept. ConfigError where
     the config is another than the run's; TrainingError where the run fails again and again, or is
-    being run already.
+    being run already; CheckpointError where the disk refuses. A run that never began keeps no
+    config: it may be launched with another.
     """
     fleet, policy = fleet or Fleet(), policy or RestartPolicy()
     config = load_config(name, overrides)
     run = run.resolve()
-    (run / ATTEMPTS).mkdir(parents=True, exist_ok=True)
-    with locked(run / ATTEMPTS / f"node-{fleet.node}.lock") as lock:
+    with disk_errors_told(run, "launch again"), _node_held(run, fleet.node) as lock:
         about = _snapshot(run, config, fleet)
 
         def command() -> list[str]:
-            there = ["--resume"] if (run / "config.toml").is_file() else []
+            there = ["--resume"] if (run / CONFIG).is_file() else []
             train = ["train", str(run / SNAPSHOT / "config.toml"), str(run), *there]
             return fleet.command(train)
 
@@ -54,6 +57,15 @@ def launch_run(
             return Supervisor(run, work, command, fleet, policy, terminal, lock).supervise()
         finally:
             terminal.close()
+            if fleet.node == 0 and not (run / CONFIG).is_file():  # it never began
+                shutil.rmtree(run / SNAPSHOT, ignore_errors=True)
+
+
+@contextmanager
+def _node_held(run: Path, node: int) -> Iterator[int]:
+    (run / ATTEMPTS).mkdir(parents=True, exist_ok=True)
+    with locked(run / ATTEMPTS / f"node-{node}.lock") as lock:
+        yield lock
 
 
 def _snapshot(run: Path, config: RunConfig, fleet: Fleet) -> Snapshot:

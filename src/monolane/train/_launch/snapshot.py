@@ -107,7 +107,7 @@ def take_snapshot(run: Path, config: str, command: Sequence[str]) -> Snapshot:
     code = unfinished / "code"
     code.mkdir(parents=True)
     source = Path(__file__).parents[2]  # the package
-    shutil.copytree(source, code / "monolane", ignore=_IGNORED)
+    _copy_package(source, code / "monolane")
     _copy_core(code / "monolane")
     (code / "sitecustomize.py").write_text(_SITE, encoding="utf-8")
     for path in code.rglob("*"):
@@ -149,6 +149,17 @@ def code_digest(code: Path) -> str:
             content = hashlib.sha256(path.read_bytes()).hexdigest()
             total.update(f"{path.relative_to(code).as_posix()} {content}\n".encode())
     return total.hexdigest()
+
+
+def _copy_package(source: Path, target: Path) -> None:
+    try:
+        shutil.copytree(source, target, ignore=_IGNORED)
+    except shutil.Error as error:  # of every file that failed; a full disk refuses them all
+        _, refused, reason = error.args[0][0]
+        raise CheckpointError(
+            f"{target}: expected to keep the code of the run there, got: {reason} (and "
+            f"{len(error.args[0]) - 1} more, {refused} first); make room, or name another folder"
+        ) from None
 
 
 def _copy_core(package: Path) -> None:
