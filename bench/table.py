@@ -135,6 +135,9 @@ def _name(record: Record) -> str:
     if "cache_dtype" in record:
         task = f", {record['task']} at {record['length']:,}" if "task" in record else ""
         return f"{record['name']}{task}, keys and values in {record['cache_dtype']}"
+    if record["name"] == "sampling_decode":
+        version = f", {record['label']}" if record["label"] else ""
+        return f"{record['name']}, {record['draw']}{version}"
     if record["name"] != "serve" or "clients" not in record:
         return str(record["name"])
     clients, rate = record["clients"], record["rate"]
