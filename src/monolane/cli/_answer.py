@@ -41,27 +41,33 @@ def chat_stream(
 
 
 def print_answer(stream: Stream) -> tuple[str, str, bool]:
-    """Print the pieces of an answer as they come; (text, thinking, whether Ctrl-C ended it)."""
+    """Print the pieces of an answer as they come, and end the line.
+
+    Returns (text, thinking, whether Ctrl-C ended it).
+    """
     texts: list[str] = []
     thoughts: list[str] = []
     shown = interrupted = False  # thinking is on the terminal; Ctrl-C
     try:
-        for piece in stream:
-            thoughts.append(piece.thinking)
-            texts.append(piece.text)
-            if piece.thinking and sys.stderr.isatty():
-                sys.stderr.write(dim(piece.thinking))
-                sys.stderr.flush()
-                shown = True
-            if piece.text and shown:
-                sys.stderr.write("\n\n")
-                sys.stderr.flush()
-                shown = False
-            sys.stdout.write(piece.text)
-            sys.stdout.flush()
-    except KeyboardInterrupt:
-        stream.close()
-        interrupted = True
+        try:
+            for piece in stream:
+                thoughts.append(piece.thinking)
+                texts.append(piece.text)
+                if piece.thinking and sys.stderr.isatty():
+                    sys.stderr.write(dim(piece.thinking))
+                    sys.stderr.flush()
+                    shown = True
+                if piece.text and shown:
+                    sys.stderr.write("\n\n")
+                    sys.stderr.flush()
+                    shown = False
+                sys.stdout.write(piece.text)
+                sys.stdout.flush()
+        except KeyboardInterrupt:
+            stream.close()
+            interrupted = True
+        sys.stdout.write("\n")  # a reader may leave between the last piece and this
+        sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough, as `head` does: stop decoding, no failure
         stream.close()
         leave_stdout()

@@ -111,8 +111,6 @@ class _Conversation:
         chat = self._head + self._messages
         stream = chat_stream(self._engine, chat, self._params, self._thinking)
         text, thought, _ = print_answer(stream)
-        sys.stdout.write("\n")
-        sys.stdout.flush()
         message = {"role": "assistant", "content": text}
         # Templates that show a model its thoughts again read them there.
         self._messages.append(message | ({"reasoning_content": thought} if thought else {}))

@@ -81,7 +81,6 @@ def generate(
         if not chat:
             echo_prompt(text)
         _, _, interrupted = print_answer(stream)
-        sys.stdout.write("\n")
         print_report(engine, stream.timings)
     if interrupted:
         raise KeyboardInterrupt
