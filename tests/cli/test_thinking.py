@@ -65,14 +65,14 @@ def test_thinking_is_dimmed_on_a_terminal_and_not_on_stdout(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     assert says(engine, "Hm.</think>\n\nYes.") == ("Yes.", "Hm.", False)
     out, err = capsys.readouterr()
-    assert out == "Yes."
+    assert out == "Yes.\n"
     assert err.replace("\x1b[0m\x1b[2m", "") == ("\x1b[2mHm.\x1b[0m\n\n" if terminal else "")
 
 
 def test_the_switch(engine: Engine, tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert says(engine, "Hm.", thinking=False) == ("Hm.", "", False)
     assert says(engine, "Hm.", thinking=True) == ("", "Hm.", False)
-    assert capsys.readouterr() == ("Hm.", "")
+    assert capsys.readouterr() == ("Hm.\n\n", "")
     with (
         Engine.load(tiny_model) as plain,
         pytest.raises(RequestError, match="--no-thinking: expected neither, since this model's"),
