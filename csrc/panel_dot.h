@@ -31,6 +31,7 @@ MONOLANE_INLINE static inline void each(const F& f) {
 
 template <Format kFormat>
 struct PanelDot {
+  static constexpr Format kOf = kFormat;
   static constexpr Planes kPlanes = planes_of(kFormat);
   static constexpr bool kMinima = kPlanes.minimum > 0;
   static constexpr bool kSupers = kPlanes.super > 0;
@@ -53,8 +54,7 @@ struct PanelDot {
   static constexpr int64_t kSuperBytes = kPanelRows * kPlanes.super * (kMinima ? 2 : 1);
   static constexpr int64_t kRecord = record_groups(kFormat);  // groups of a whole record
   static_assert(kSuperGroups == 1 || kSuperGroups % kRecord == 0);
-  static constexpr int64_t kSuperColumnsBytes =  // of a panel, 256 columns
-      kSuperBytes + kSuper / kGroup * kGroupBytes;
+  static_assert(kBlockGroups % kSuperGroups == 0 && kBlockGroups % kRecord == 0);
 
   // What a unit brings to a group beside its codes.
   struct Scales {
@@ -63,12 +63,17 @@ struct PanelDot {
   };
 
   const char* data;
-  int64_t cols;
+  int64_t panels, groups;
 
-  explicit PanelDot(const Matrix& w) : data(static_cast<const char*>(w.data)), cols(w.cols) {}
+  explicit PanelDot(const Matrix& w)
+      : data(static_cast<const char*>(w.data)),
+        panels((w.rows + kPanelRows - 1) / kPanelRows),
+        groups(w.cols / kGroup) {}
 
-  int64_t panel_bytes() const { return kPanelRows * row_bytes(kFormat, cols); }
-  const char* panel(int64_t p) const { return data + p * panel_bytes(); }
+  int64_t cols() const { return groups * kGroup; }
+  const char* at(int64_t p, int64_t g) const {
+    return data + group_at(kFormat, panels, groups, p, g);
+  }
 
   // The supers of 256 columns, of the scales and of the minima.
   static void load_supers(const char* from, int unit, Floats (&supers)[2]) {
@@ -296,19 +301,31 @@ struct PanelDot {
   }
 };
 
-// U units of a panel by T tokens; `out` has U times T rows of kElements.
+// A block, or the panels of it that have rows that are wanted: first .. last - 1 of all panels, and
+// their groups begin .. end - 1.
+struct Block {
+  int64_t first, last;
+  int64_t begin, end;
+};
+
+constexpr int kUnitTokens = 8;  // times units: up to which units are taken together
+
+// U units of a panel in a block, by T tokens. `before` and `after`: [U, T, kElements], sums of the
+// columns before the block, and with it.
 template <class Dot, int U, int T, Fetch kFetch>
-static inline void panel_tile(const Dot& dot, const char* panel, int unit, const char* tokens,
-                              int64_t token_stride, Stream& stream, float (*out)[T][kElements]) {
+static inline void panel_tile(const Dot& dot, const Block& block, int64_t p, int unit,
+                              const char* tokens, int64_t token_stride, Stream& stream,
+                              const float* before, float* after) {
   Floats acc[U][T];
-  each<U>([&](auto u)
-              MONOLANE_INLINE { each<T>([&](auto t) MONOLANE_INLINE { acc[u][t] = zero(); }); });
+  each<U>([&](auto u) MONOLANE_INLINE {
+    each<T>([&](auto t) MONOLANE_INLINE { acc[u][t] = load(before + (u * T + t) * kElements); });
+  });
   if constexpr (kFetch == Fetch::kParts) fetch<kFetch>(stream, stream.part);
   Stream ahead = stream;  // a copy: it stays in a register
-  const int64_t groups = dot.cols / kGroup;
   Floats supers[U][2];
-  const char* from = panel;
-  for (int64_t g = 0; g < groups;) {
+  const char* from = dot.at(p, block.begin);
+  const int64_t groups = block.end;
+  for (int64_t g = block.begin; g < groups;) {
     if constexpr (Dot::kSupers) {
       each<U>([&](auto u) MONOLANE_INLINE { dot.load_supers(from, unit + u, supers[u]); });
       if constexpr (kFetch == Fetch::kAhead) fetch<kFetch>(ahead, Dot::kSuperBytes);
@@ -327,11 +344,9 @@ static inline void panel_tile(const Dot& dot, const char* panel, int unit, const
   }
   stream = ahead;
   each<U>([&](auto u) MONOLANE_INLINE {
-    each<T>([&](auto t) MONOLANE_INLINE { store(out[u][t], acc[u][t]); });
+    each<T>([&](auto t) MONOLANE_INLINE { store(after + (u * T + t) * kElements, acc[u][t]); });
   });
 }
-
-constexpr int kUnitTokens = 8;  // times units: up to which units are taken together
 
 // Whether one token's panels are read faster without prefetches: by Zen 4 with vectors of 16
 // numbers. One core, 2,048 columns, GB/s, without and 8 KB ahead: q8_0 31.2 and 20.5, q4_k 29.3
@@ -345,14 +360,19 @@ static inline bool follows_panels() {
 #endif
 }
 
-// Rows begin .. end - 1 of the unit that begins at row `first`.
+// The rows begin .. end - 1, which a call wants.
+struct Rows {
+  int64_t begin, end;
+};
+
+// Wanted rows of the unit that begins at row `first`.
 template <int T>
-static inline void put_rows(const float (&from)[T][kElements], int64_t first, int64_t begin,
-                            int64_t end, Output out) {
-  const int64_t low = std::max(first, begin), high = std::min(first + kElements, end);
+static inline void put_rows(const float (&from)[T][kElements], int64_t first, const Rows& rows,
+                            Output out) {
+  const int64_t low = std::max(first, rows.begin), high = std::min(first + kElements, rows.end);
   if (low >= high) return;
   for (int t = 0; t < T; ++t) {
-    float* y = out.y + t * out.stride + (low - begin);
+    float* y = out.y + t * out.stride + (low - rows.begin);
     if (high - low == kElements) {
       store(y, load(from[t]));
     } else {
@@ -361,78 +381,107 @@ static inline void put_rows(const float (&from)[T][kElements], int64_t first, in
   }
 }
 
-// The panels first .. last - 1, of which rows begin .. end - 1 are wanted, by T tokens.
+// A block by T tokens. `aside`: of each panel of the band [kUnits, T, kElements], `stride` floats
+// apart.
 template <class Dot, int T, Fetch kFetch>
-static inline void panel_tiles(const Dot& dot, int64_t first, int64_t last, int64_t begin,
-                               int64_t end, const char* tokens, Stream& stream, Output out) {
+static inline void panel_tiles(const Dot& dot, const Block& block, const char* tokens,
+                               Stream& stream, float* aside, int64_t stride, const Rows& rows,
+                               Output out) {
   // Units together read all of a panel as it comes from memory; one after the other, the memory
   // waits while all but the first read what is near already.
   constexpr int U = T * kUnits <= kUnitTokens ? kUnits : 1;
-  for (int64_t p = first; p < last; ++p) {
+  alignas(64) static constexpr float kZeros[U * T * kElements] = {};
+  const bool last = block.end == dot.groups;
+  for (int64_t p = block.first; p < block.last; ++p) {
     for (int unit = 0; unit < kUnits; unit += U) {
       const int64_t row = p * kPanelRows + unit * kElements;
-      if (row >= end || row + U * kElements <= begin) continue;
+      if (row >= rows.end || row + U * kElements <= rows.begin) continue;
       // Anew for each panel: a group's bytes are not whole lines. Further units find it near.
       if constexpr (kFetch == Fetch::kAhead)
-        stream.next = dot.panel(p) + (unit == 0 ? far_ahead() : 0);
+        stream.next = dot.at(p, block.begin) + (unit == 0 ? far_ahead() : 0);
+      float* sums = aside + (p - block.first) * stride + unit * T * kElements;
       alignas(64) float y[U][T][kElements];
-      panel_tile<Dot, U, T, kFetch>(dot, dot.panel(p), unit, tokens, panel_token_bytes(dot.cols),
-                                    stream, y);
-      for (int u = 0; u < U; ++u) put_rows<T>(y[u], row + u * kElements, begin, end, out);
+      panel_tile<Dot, U, T, kFetch>(dot, block, p, unit, tokens, panel_token_bytes(dot.cols()),
+                                    stream, block.begin == 0 ? kZeros : sums,
+                                    last ? y[0][0] : sums);
+      if (!last) continue;
+      for (int u = 0; u < U; ++u) put_rows<T>(y[u], row + u * kElements, rows, out);
     }
   }
 }
 
 // The same by up to T tokens, in one pass over the weights.
 template <class Dot, int T>
-static inline void panel_few(const Dot& dot, int64_t first, int64_t last, int64_t begin,
-                             int64_t end, const char* tokens, int64_t width, Stream& stream,
+static inline void panel_few(const Dot& dot, const Block& block, const char* tokens, int64_t width,
+                             Stream& stream, float* aside, int64_t stride, const Rows& rows,
                              Output out) {
   if constexpr (T > 1) {
     if (width < T) {
-      panel_few<Dot, T - 1>(dot, first, last, begin, end, tokens, width, stream, out);
+      panel_few<Dot, T - 1>(dot, block, tokens, width, stream, aside, stride, rows, out);
       return;
     }
   }
   if constexpr (T == 1) {
     if (follows_panels()) {
-      panel_tiles<Dot, T, Fetch::kNone>(dot, first, last, begin, end, tokens, stream, out);
+      panel_tiles<Dot, T, Fetch::kNone>(dot, block, tokens, stream, aside, stride, rows, out);
       return;
     }
   }
-  panel_tiles<Dot, T, Fetch::kAhead>(dot, first, last, begin, end, tokens, stream, out);
+  panel_tiles<Dot, T, Fetch::kAhead>(dot, block, tokens, stream, aside, stride, rows, out);
 }
 
 constexpr int kPanelTokens = kRegisters == 32 ? 8 : 4;  // of a tile
-constexpr int64_t kBlockPanels = 2;  // that meet a tile's tokens while these are near
+
+// Calls run(block) for all panels that have wanted rows, in the order in which they are stored.
+template <class Dot, class Run>
+static inline void for_blocks(const Dot& dot, const Rows& rows, const Run& run) {
+  const int64_t last = (rows.end + kPanelRows - 1) / kPanelRows;
+  for (int64_t p = rows.begin / kPanelRows, next; p < last; p = next) {
+    next = std::min(last, (p / kBandPanels + 1) * kBandPanels);
+    for (int64_t g = 0; g < dot.groups; g += kBlockGroups) {
+      run(Block{p, next, g, std::min(dot.groups, g + kBlockGroups)});
+    }
+  }
+}
+
+// kWidth: the largest width.
+template <class Dot, int kWidth>
+static inline void panel_blocks(const Dot& dot, const Rows& rows, const char* tokens, int64_t width,
+                                Output out) {
+  constexpr int T = kPanelTokens;
+  alignas(64) float aside[kBandPanels * kUnits * kWidth * kElements];
+  const int64_t stride = kUnits * width * kElements, token_bytes = panel_token_bytes(dot.cols());
+  Stream stream{nullptr, 0};
+  for_blocks(dot, rows, [&](const Block& block) {
+    if constexpr (kWidth <= T) {
+      panel_few<Dot, T>(dot, block, tokens, width, stream, aside, stride, rows, out);
+    } else {
+      // The next block in equal parts, one before each tile.
+      const int64_t panels = block.last - block.first;
+      const int64_t bytes = panels * groups_bytes(Dot::kOf, block.end - block.begin);
+      stream.next = dot.at(block.first, block.begin) + bytes;
+      stream.part = (bytes / ((width + T - 1) / T * panels * kUnits) + 63) / 64 * 64;
+      int64_t t = 0;
+      const auto to = [&] { return Output{out.y + t * out.stride, out.stride}; };
+      for (; t + T <= width; t += T) {
+        panel_tiles<Dot, T, Fetch::kParts>(dot, block, tokens + t * token_bytes, stream,
+                                           aside + t * kUnits * kElements, stride, rows, to());
+      }
+      if (t == width) return;
+      panel_few<Dot, T - 1>(dot, block, tokens + t * token_bytes, width - t, stream,
+                            aside + t * kUnits * kElements, stride, rows, to());
+    }
+  });
+}
 
 template <class Dot>
 static void multiply_panels(const Dot& dot, int64_t begin, int64_t end, const void* packed,
                             int64_t width, Output out) {
-  constexpr int T = kPanelTokens;
   const char* tokens = static_cast<const char*>(packed);
-  const int64_t first = begin / kPanelRows, last = (end + kPanelRows - 1) / kPanelRows;
-  Stream stream{nullptr, 0};
-  if (width <= T) {
-    return panel_few<Dot, T>(dot, first, last, begin, end, tokens, width, stream, out);
+  if (width <= kPanelTokens) {
+    return panel_blocks<Dot, kPanelTokens>(dot, {begin, end}, tokens, width, out);
   }
-  const int64_t block_bytes = kBlockPanels * dot.panel_bytes();
-  const int64_t tiles = (width + T - 1) / T * kBlockPanels * kUnits;
-  stream.part = (block_bytes / tiles + 63) / 64 * 64;
-  for (int64_t p = first; p < last; p += kBlockPanels) {
-    const int64_t block_end = std::min(last, p + kBlockPanels);
-    stream.next = dot.panel(p) + block_bytes;
-    int64_t t = 0;
-    for (; t + T <= width; t += T) {
-      panel_tiles<Dot, T, Fetch::kParts>(dot, p, block_end, begin, end,
-                                         tokens + t * panel_token_bytes(dot.cols), stream,
-                                         {out.y + t * out.stride, out.stride});
-    }
-    if (t < width) {
-      panel_few<Dot, T - 1>(dot, p, block_end, begin, end, tokens + t * panel_token_bytes(dot.cols),
-                            width - t, stream, {out.y + t * out.stride, out.stride});
-    }
-  }
+  panel_blocks<Dot, kMaxWidth>(dot, {begin, end}, tokens, width, out);
 }
 
 }  // namespace monolane::MONOLANE_ISA

@@ -284,10 +284,10 @@ MONOLANE_PART void interleave_bytes(const uint8_t* rows, int64_t stride, int64_t
   interleave<uint8_t>(rows + whole, stride, count - whole, out + whole * kPanelRows);
 }
 
-// `beside` has room for what a panel has beside its bits: it is interleaved plane by plane, since a
-// record has few numbers of each.
+// Panel p of `panels`. `beside` has room for what a panel has beside its bits: it is interleaved
+// plane by plane, since a record has few numbers of each.
 MONOLANE_CLONES void make_panel(Format format, int64_t cols, const uint8_t* rows, uint8_t* beside,
-                                uint8_t* out) {
+                                int64_t panels, int64_t p, uint8_t* to) {
   const Planes planes = planes_of(format);
   const PlaneStarts starts = plane_starts(format, cols);
   const int64_t stride = row_bytes(format, cols);
@@ -300,6 +300,7 @@ MONOLANE_CLONES void make_panel(Format format, int64_t cols, const uint8_t* rows
     interleave<uint16_t>(from + bytes, stride, (stride - starts.super) / 2,
                          beside + kPanelRows * bytes);
   }
+  uint8_t* out = nullptr;
   const auto put_bits = [&](int64_t start, int64_t bytes) {
     interleave_words(rows + start, stride, bytes / 4, out);
     out += kPanelRows * bytes;
@@ -310,6 +311,7 @@ MONOLANE_CLONES void make_panel(Format format, int64_t cols, const uint8_t* rows
   };
   const int64_t groups = cols / kGroup, record = record_groups(format);
   for (int64_t g = 0; g < groups; g += record) {
+    if (g % kBlockGroups == 0) out = to + group_at(format, panels, groups, p, g);
     if (planes.super > 0 && g % (kSuper / kGroup) == 0) {
       const int64_t at = g / (kSuper / kGroup) * planes.super;
       put(starts.super + at, planes.super);
@@ -379,13 +381,14 @@ void repack_rows(const Matrix& from, void* panels) {
   const std::unique_ptr<uint8_t[]> rows(new uint8_t[kPanelRows * stride]);
   const int64_t bits = plane_starts(to, from.cols).scale;
   const std::unique_ptr<uint8_t[]> beside(new uint8_t[kPanelRows * (stride - bits)]);
-  uint8_t* out = static_cast<uint8_t*>(panels);
-  for (int64_t first = 0; first < from.rows; first += kPanelRows, out += kPanelRows * stride) {
+  const int64_t all = (from.rows + kPanelRows - 1) / kPanelRows;
+  for (int64_t p = 0; p < all; ++p) {
+    const int64_t first = p * kPanelRows;
     const int64_t count = std::min(kPanelRows, from.rows - first);
     for (int64_t r = 0; r < count; ++r) make_planes(from, first + r, rows.get() + r * stride);
     // Rows beyond the last: no product of them is kept, but none may meet an infinity in vain.
     std::fill(rows.get() + count * stride, rows.get() + kPanelRows * stride, uint8_t{0});
-    make_panel(to, from.cols, rows.get(), beside.get(), out);
+    make_panel(to, from.cols, rows.get(), beside.get(), all, p, static_cast<uint8_t*>(panels));
   }
 }
 

@@ -11,7 +11,7 @@
 // operation for 64 codes and all tokens, instead of one for 16 sums of a token.
 //
 // Columns are taken in blocks of 8 groups: 64 tokens of a block are 32 KB, which stay in the
-// first-level cache beside the codes of a panel, while the panels of a block of rows go by.
+// first-level cache beside the codes of a panel, while the panels of a band go by.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,6 @@ namespace monolane::MONOLANE_ISA {
 
 constexpr int64_t kTileTokens = 9;  // from which on tiles are used: docs/cpu.md, Tiles
 constexpr int64_t kTileGroups = 8;  // of a block of columns
-constexpr int64_t kTilePanels = 4;  // of a block of rows
 static_assert(kTileGroups * kGroup == kSuper);
 
 // A block of columns of a panel, brought out of memory.
@@ -143,39 +142,42 @@ template <class Dot, int T, template <class, int> class Sums = TileSums>
 static void multiply_tiles(const Dot& dot, int64_t begin, int64_t end, const char* tokens,
                            int64_t width, Output out) {
   constexpr int64_t kMost = kMaxWidth / T;
-  const int64_t first = begin / kPanelRows, last = (end + kPanelRows - 1) / kPanelRows;
-  const int64_t stride = panel_token_bytes(dot.cols), groups = dot.cols / kGroup;
+  const int64_t stride = panel_token_bytes(dot.cols());
   const int64_t count = (width + T - 1) / T;
   const auto token = [&](int64_t i) { return std::min(i * T, width - T); };
-  const int64_t blocks = (groups + kTileGroups - 1) / kTileGroups;
   Stream stream{nullptr, 0};
-  stream.part = (dot.panel_bytes() / (blocks * count) + 63) / 64 * 64;
   Sums<Dot, T> adder;
-  TileBlock<Dot> block;
-  alignas(64) float sums[kTilePanels][kMost][kUnits][T][kElements];
-  for (int64_t p = first; p < last; p += kTilePanels) {
-    const int64_t panels = std::min(kTilePanels, last - p);
-    stream.next = dot.panel(p + panels);
-    for (int64_t b = 0; b < blocks; ++b) {
-      const int64_t g = b * kTileGroups, some = std::min(kTileGroups, groups - g);
-      for (int64_t i = 0; i < panels; ++i) {
-        block.bring(dot, dot.panel(p + i) + b * Dot::kSuperColumnsBytes, some);
+  TileBlock<Dot> brought;
+  alignas(64) float sums[kBandPanels][kMost][kUnits][T][kElements];
+  const Rows rows{begin, end};
+  for_blocks(dot, rows, [&](const Block& block) {
+    // The next block in equal parts, one before each tile.
+    const int64_t panels = block.last - block.first;
+    const int64_t bytes = panels * groups_bytes(Dot::kOf, block.end - block.begin);
+    const int64_t steps = (block.end - block.begin + kTileGroups - 1) / kTileGroups;
+    stream.next = dot.at(block.first, block.begin) + bytes;
+    stream.part = (bytes / (steps * panels * count) + 63) / 64 * 64;
+    for (int64_t g = block.begin; g < block.end; g += kTileGroups) {
+      const int64_t some = std::min(kTileGroups, block.end - g);
+      for (int64_t p = block.first; p < block.last; ++p) {
+        brought.bring(dot, dot.at(p, g), some);
         for (int64_t t = 0; t < count; ++t) {
           fetch<Fetch::kParts>(stream, stream.part);
-          adder.add(block, some, tokens + token(t) * stride + g * sizeof(TokenGroup), stride,
-                    b == 0, sums[i][t]);
+          adder.add(brought, some, tokens + token(t) * stride + g * sizeof(TokenGroup), stride,
+                    g == 0, sums[p - block.first][t]);
         }
       }
     }
-    for (int64_t i = 0; i < panels; ++i) {
+    if (block.end < dot.groups) return;
+    for (int64_t p = block.first; p < block.last; ++p) {
       for (int64_t t = 0; t < count; ++t) {
         for (int u = 0; u < kUnits; ++u) {
-          put_rows<T>(sums[i][t][u], (p + i) * kPanelRows + u * kElements, begin, end,
+          put_rows<T>(sums[p - block.first][t][u], p * kPanelRows + u * kElements, rows,
                       {out.y + token(t) * out.stride, out.stride});
         }
       }
     }
-  }
+  });
 }
 
 }  // namespace monolane::MONOLANE_ISA

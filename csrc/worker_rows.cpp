@@ -5,8 +5,12 @@
 #include <stdexcept>
 #include <string>
 
+#include "panels.h"
+
 namespace monolane {
 namespace {
+
+constexpr int64_t kBandRows = kBandPanels * kPanelRows;  // each band is stored by itself
 
 size_t line_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -97,7 +101,7 @@ class Rows {
   std::vector<uint16_t> scales_;
 };
 
-// At most a panel's rows to the format in which they are multiplied.
+// At most a band's rows to the format in which they are multiplied.
 void convert_rows(const Kernels& kernels, const Matrix& from, Format to, void* out) {
   if (is_repacked(from.format) && repacked_of(from.format) == to) {
     repack_rows(from, out);
@@ -223,11 +227,11 @@ void WorkerRows::convert(const Kernels& kernels, int64_t phase, int64_t matrix) 
 void WorkerRows::copy(const Kernels& kernels, Part& part, void* to) {
   const Matrix& used = part.used;
   char* out = static_cast<char*>(to);
-  for (int64_t r = 0; r < used.rows; r += kPanelRows) {
-    const int64_t count = std::min(kPanelRows, used.rows - r);
+  for (int64_t r = 0; r < used.rows; r += kBandRows) {
+    const int64_t count = std::min(kBandRows, used.rows - r);
     const Rows rows(*part.stored, part.first + r, count);
     convert_rows(kernels, rows.matrix(), used.format, out);
-    out += kPanelRows * row_bytes(used.format, used.cols);
+    out += kBandRows * row_bytes(used.format, used.cols);
   }
   part.stored = nullptr;
 }
