@@ -29,6 +29,7 @@ Box = tuple[float, float, float, float]  # centre x, top, width, height
 # ---- the packages ----
 
 WIDTH, HEIGHT, STEP = 140, 62, 118  # of a box; from row to row
+FITS = 25  # letters of small print in a box
 # Package -> (centre x, row, colours). `cli`, which may import all, is the bar on top.
 PLACES = {
     "evaluate": (685, 0, RUNS),
@@ -138,12 +139,14 @@ def _print(always: list[str], partly: list[str]) -> list[str]:
     """Return the small print of a box: one line, or two."""
     if not always and not partly:
         return []
-    if partly and always:
+    wide = len(", ".join(always)) > FITS
+    if partly and always and not wide:
         return [", ".join(always), f"({', '.join(partly)})"]
-    if len(", ".join(always)) > 25:
-        half = (len(always) + 1) // 2
-        return [", ".join(always[:half]) + ",", ", ".join(always[half:])]
-    return [", ".join(always)]
+    names = [*always, f"({', '.join(partly)})"] if partly else always
+    if wide:
+        half = (len(names) + 1) // 2
+        return [", ".join(names[:half]) + ",", ", ".join(names[half:])]
+    return [", ".join(names)]
 
 
 def _route(

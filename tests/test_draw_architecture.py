@@ -1,6 +1,7 @@
 """The pictures of docs/architecture.md are drawn from its table, and are the committed ones."""
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -37,6 +38,13 @@ def test_another_table_is_another_picture(
     script.PAGE.write_text(page + "\n| `new` | a package without a place | model |\n")
     with pytest.raises(SystemExit, match="give these packages a place in .*: new"):
         script.packages()
+
+
+def test_small_print_fits_into_its_box(script: ModuleType) -> None:
+    lines = re.findall(r"font-size='11'[^>]*>([^<]+)<", script.packages())
+    inside = [line for line in lines if line != "one file per command; may import every package"]
+    assert max(map(len, inside)) <= script.FITS
+    assert "hf, train, (engine)" in inside  # of tune, which needs two lines for the rest, too
 
 
 def test_no_arrow_crosses_a_box(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

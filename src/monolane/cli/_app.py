@@ -52,6 +52,9 @@ def command_line(wanted: Collection[str] = _ALL) -> typer.Typer:
         help="A latency-first LLM engine: output tokens per second of one request.",
         no_args_is_help=True,
         add_completion=True,
+        # Plain text: rich would read the "[default: the model's]" of our help as its markup and
+        # drop it, and its columns cut the names of options at 80 characters.
+        rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
     made.callback()(_options)

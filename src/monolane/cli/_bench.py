@@ -56,11 +56,12 @@ def bench(
     as_json: options.Json = False,
     out: options.ResultsOut = None,
 ) -> None:
-    """Time decode and prefill, start-up and memory, beside what the memory gives at most.
+    """Time a model's decode, prefill and start-up on this machine.
 
-    Cases take turns, so that a machine that drifts drifts under all of them; figures are medians.
-    MBU is the bytes that a token must stream, by its speed, by the bandwidth read in the same run.
-    Run it on an idle machine. 'monolane bench serve' measures a server instead.
+    All beside what the memory gives at most. Cases take turns, so that a machine that drifts drifts
+    under all of them; figures are medians. MBU is the bytes that a token must stream, by its speed,
+    by the bandwidth read in the same run. Run it on an idle machine. 'monolane bench serve'
+    measures a server instead.
     """
     from monolane.cli._ranks import find_ranks
     from monolane.cli._report import print_note

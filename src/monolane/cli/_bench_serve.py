@@ -62,7 +62,7 @@ def bench_serve(
     as_json: options.Json = False,
     out: options.ResultsOut = None,
 ) -> None:
-    """Load a server, and tell speed of one request, speed of all, and waits.
+    """Load a server; tell speeds, of one request and all, and waits.
 
     Answers are streamed. Tokens are counted by the server's usage, not by its events. Each level
     follows a warm-up; none begins requests without end. Nothing but this machine is loaded without

@@ -46,7 +46,7 @@ def report_corpus(
         bool, typer.Option("--verify", help="Read all token files and compare their digests.")
     ] = False,
 ) -> None:
-    """Say what went into a corpus: documents, tokens, what each filter dropped."""
+    """Say what went into a corpus, and what filters dropped."""
     from monolane.data import Corpus, render_page
 
     opened = Corpus.open(corpus)
@@ -69,7 +69,7 @@ def show_rows(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the order of rows.")] = 0,
 ) -> None:
-    """Print rows as text, as training reads them, with the borders of documents."""
+    """Print rows as training reads them, as text, with borders."""
     from monolane.data import Corpus, show_row
 
     opened = Corpus.open(corpus)

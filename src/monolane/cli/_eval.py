@@ -127,12 +127,13 @@ def evaluate(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Evaluate a model, or a server, and write report.json, report.md and report.html.
+    """Evaluate a model or a server, and write a report.
 
-    Killed or interrupted, it goes on with the same command: each answer is on disk when the next is
-    asked for. humaneval+ and mbpp+ run code that the model wrote, on this machine, in processes
-    without network, rights or anything to write but 64 MB of memory. ``monolane eval agent-loop``
-    is another command: it says where an agent's time goes.
+    Its files are report.json, report.md and report.html. Killed or interrupted, it goes on with the
+    same command: each answer is on disk when the next is asked for. humaneval+ and mbpp+ run code
+    that the model wrote, on this machine, in processes without network, rights or anything to write
+    but 64 MB of memory. ``monolane eval agent-loop`` is another command: it says where an agent's
+    time goes.
     """
     from monolane.cli._report import print_note
     from monolane.evaluate import EvalOptions, Guard, make_tasks, render_markdown, write_report

@@ -39,9 +39,10 @@ def export(
     ] = None,
     overwrite: options.ReplaceDestination = False,
 ) -> None:
-    """Write a model in Hub layout: weights, config, tokenizer, card and modeling code.
+    """Write a model as a folder in Hub layout.
 
-    A .gguf file is dequantised; the folder's architecture is one that Transformers has itself.
+    It has weights, config, tokenizer, card and modeling code. A .gguf file is dequantised; the
+    folder's architecture is one that Transformers has itself.
     """
     from monolane.engine import find_model
     from monolane.model import is_gguf

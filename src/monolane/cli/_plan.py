@@ -39,10 +39,10 @@ def show(
     every: Annotated[bool, typer.Option("--all", help="Show the phases of every layer.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show bytes, operations and the least time of each phase of a pass, and of a token.
+    """Show bytes, operations and least time of a token's phases.
 
-    The floor assumes that memory never pauses: no waits, no latencies. Phases of all layers are
-    added up unless --all is given.
+    That time is the floor. It assumes that memory never pauses: no waits, no latencies. Phases of
+    all layers are added up unless --all is given.
     """
     from monolane.plan import build
 
@@ -69,7 +69,7 @@ def show(
 
 @plan.command()
 def header() -> None:
-    """Print csrc/plan_abi.h, the structs in which native executors read a plan."""
+    """Print csrc/plan_abi.h, the plan's structs for executors."""
     from monolane.plan import c_header
 
     sys.stdout.write(c_header())

@@ -31,10 +31,11 @@ def quantize(
     overwrite: options.ReplaceDestination = False,
     as_json: options.Json = False,
 ) -> None:
-    """Write a model with its matrices in groups of 32 integer codes and a float16 scale.
+    """Write a model with its matrices in int8 or int4.
 
-    Embedding and norms stay as they are. The folder loads wherever a model does; Transformers does
-    not read it. What it costs in accuracy: docs/quantization.md.
+    Each group of 32 codes has a float16 scale. Embedding and norms stay as they are. The folder
+    loads wherever a model does; Transformers does not read it. What it costs in accuracy:
+    docs/quantization.md.
 
     A .gguf file is dequantised first, and then quantised anew: its own codes are lost.
 

@@ -26,10 +26,10 @@ def rank(
         ),
     ] = None,
 ) -> None:
-    """Decode together with a process that names this one's address with --ranks.
+    """Serve as a rank of a process that decodes on another host.
 
-    It needs the same model and the same version of monolane. When that process ends or is lost,
-    the next one is served.
+    That process names this one's address with --ranks. It needs the same model and the same version
+    of monolane. When that process ends or is lost, the next one is served.
     """
     from monolane.cpu import serve_rank
     from monolane.engine import ModelFiles, find_model

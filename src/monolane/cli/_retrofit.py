@@ -59,10 +59,11 @@ def retrofit(
     ] = "auto",
     overwrite: options.ReplaceOut = False,
 ) -> None:
-    """Convert a dense checkpoint into lanes: exact without a delay, a starting point with one.
+    """Convert a dense checkpoint into lanes.
 
-    A .gguf file is dequantised first. --distil trains the delayed model back towards its source on
-    the text of a file or folder; a killed run is in OUT.run: continue with --resume.
+    That is exact without a delay, and a starting point with one. A .gguf file is dequantised first.
+    --distil trains the delayed model back towards its source on the text of a file or folder; a
+    killed run is in OUT.run: continue with --resume.
     """
     given = options.given(call)
     for name in _DISTILLED if distil is None else ():

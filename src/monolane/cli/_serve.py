@@ -25,7 +25,7 @@ def serve(
         str,
         typer.Option(
             help="How the model spells tool calls: auto (as its chat template shows), hermes, xml, "
-            "llama, mistral, mistral-named, smollm or generic."
+            "mistral, mistral-named, llama, smollm, harmony or generic."
         ),
     ] = "auto",
     policy: Annotated[
@@ -90,7 +90,7 @@ def serve(
     key_file: options.KeyFile = None,
     devices: options.Devices = 1,
 ) -> None:
-    """Serve a model over HTTP: OpenAI's API, and a playground at /."""
+    """Serve a model by OpenAI's and Anthropic's APIs; a page at /."""
     import logging
 
     from monolane.cli._defaults import server_defaults

@@ -32,9 +32,10 @@ def sft(
     overwrite: options.ReplaceOut = False,
     save_every: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 50,
 ) -> None:
-    """Fine-tune a model on chats: loss on the assistant's tokens, in the model's own template.
+    """Fine-tune a model on chats.
 
-    Progress goes to stderr; what was learnt by a killed run is in OUT.run: continue with --resume.
+    The loss counts the assistant's tokens, in the model's own template. Progress goes to stderr;
+    what was learnt by a killed run is in OUT.run: continue with --resume.
     """
     from monolane.engine import find_model
     from monolane.errors import ConfigError

@@ -77,10 +77,11 @@ def sim(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Predict tokens/s of a plan on a machine, with an interval and where the time goes.
+    """Predict a model's tokens/s on a machine that is not here.
 
-    The very plan that executors run is timed, worker by worker. Every constant has its source in
-    sim/configs/devices.toml; what has never been run is marked as predicted.
+    With an interval, and where the time goes. The very plan that executors run is timed, worker by
+    worker. Every constant has its source in sim/configs/devices.toml; what has never been run is
+    marked as predicted.
     """
     from monolane.sim import Scenario, run_scenario
 

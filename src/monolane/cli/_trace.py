@@ -25,10 +25,11 @@ def trace(
     ] = 128,
     workers: options.Workers = None,
 ) -> None:
-    """Trace the decoding of some tokens on the CPU, for ui.perfetto.dev or chrome://tracing.
+    """Trace some tokens' decoding, phase by phase (CPU).
 
-    The file has a track per worker, with each phase and each wait. The table on stdout sums them
-    up per kind of phase: per token, and averaged over the workers.
+    The file is for ui.perfetto.dev or chrome://tracing. It has a track per worker, with each phase
+    and each wait. The table on stdout sums them up per kind of phase: per token, and averaged over
+    the workers.
     """
     from monolane.engine import find_model
     from monolane.measure import LoadedModel, take_trace

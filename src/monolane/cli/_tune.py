@@ -45,10 +45,10 @@ def tune_heads(
     save_every: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 200,
     overwrite: options.ReplaceOut = False,
 ) -> None:
-    """Train heads that draft tokens for a model: --draft OUT then makes its answers faster.
+    """Train heads that draft tokens for a model.
 
-    They learn from what the model says to requests made of Python's library, or from --text. A
-    killed run is in OUT.run: continue with --resume.
+    --draft OUT then makes its answers faster. They learn from what the model says to requests made
+    of Python's library, or from --text. A killed run is in OUT.run: continue with --resume.
     """
     from monolane.cli._bench import progress_bar
     from monolane.errors import ConfigError

@@ -85,11 +85,11 @@ def verify(
     backend: options.BackendName = "auto",
     as_json: options.Json = False,
 ) -> None:
-    """Compare the engine's logits with the Transformers implementation, in float32.
+    """Compare the engine's logits with those of Transformers.
 
-    Transformers' own for a dense model; monolane's for a Laneformer, or that in its folder. Of a
-    .gguf file in blocks, both compute with the numbers that the blocks mean; the engine does so on
-    the reference backend.
+    In float32, with Transformers' own implementation of a dense model; monolane's for a Laneformer,
+    or that in its folder. Of a .gguf file in blocks, both compute with the numbers that the blocks
+    mean; the engine does so on the reference backend.
 
     Exit code 0 if they agree within the rounding error of float32, 1 if they do not.
     """
