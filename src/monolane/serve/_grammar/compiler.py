@@ -21,11 +21,12 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from monolane.engine import Engine
 from monolane.errors import RequestError
 from monolane.serve._grammar.constraint import GrammarWalk, refuse
-from monolane.serve._grammar.rewritten import rewritten
-from monolane.serve._grammar.structured import Structured
+from monolane.serve._grammar.rewritten import check_written, rewritten
+from monolane.serve._grammar.structured import MAX_SOURCE, Structured
 from monolane.serve._grammar.vocabulary import Vocabulary
 
 MAX_GBNF = 1 << 14  # characters: its reader is Python's, 0.1 s for so many
+MAX_WRITTEN = 2 * MAX_SOURCE  # characters of a schema of which ``rewritten`` has copied parts
 MAX_KEPT = 64  # compiled grammars; most take a few hundred kilobytes
 _GBNF = re.compile(r"^[ \t]*[\w-]+\s*::=", re.MULTILINE)  # a rule
 # One line, as json.dumps writes it: what models have seen most, few tokens, and long forced runs.
@@ -94,6 +95,7 @@ def schema_rule(schema: Any, options: dict[str, Any] = _JSON) -> str:
         raise RequestError("schema: expected one that some value meets, got false")
     with contextlib.suppress(TypeError, AttributeError):  # malformed: the compiler names the fault
         schema = rewritten(schema)
+    check_written(schema, MAX_WRITTEN)
     own = schema.get("x-guidance")
     merged = {**options, **own} if isinstance(own, dict) else options
     return f"%json {json.dumps({**schema, 'x-guidance': merged})}"

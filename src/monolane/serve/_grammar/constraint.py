@@ -79,6 +79,7 @@ def _mask(allowed: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
 
 def refuse(where: str, reason: str) -> NoReturn:
     """Raise the RequestError of a grammar, on one line, without the library's own state."""
+    reason, _, _ = reason.partition("<backtrace>")
     line = " ".join(reason.replace("<non-verbose/>", "").split())
     line = line.replace("NoExtensionBias", "no text meets it")
     raise RequestError(f"{where}: cannot be followed: {line:.400}")
