@@ -18,7 +18,7 @@ from monolane.evaluate import (
     open_engine,
 )
 from monolane.evaluate._calls.checker import as_tools, check, read_cases
-from monolane.evaluate._calls.task import read_calls
+from monolane.evaluate._calls.task import judge, read_calls
 
 pytestmark = [
     pytest.mark.skipif(
@@ -74,6 +74,14 @@ def test_arguments_have_to_be_an_object() -> None:
     assert read_calls([call("f", a=1), call("g")]) == [{"f": {"a": 1}}, {"g": {}}]
     for arguments in ("{", "[1]", None):
         assert read_calls([{"function": {"name": "f", "arguments": arguments}}]) is None
+
+
+def test_a_call_that_cannot_be_read_is_none() -> None:
+    cut_off = [{"function": {"name": "f", "arguments": '{"a": '}}]
+    for category, score in (("simple_python", 0), ("irrelevance", 1), ("live_relevance", 0)):
+        (case,) = read_cases(category, 1)
+        assert judge(case, cut_off)["score"] == score
+        assert judge(case, [call("f")])["score"] == (category == "live_relevance")
 
 
 class Caller(BaseHTTPRequestHandler):

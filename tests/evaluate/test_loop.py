@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -79,6 +80,25 @@ def test_replies_are_read_as_servers_spell_them() -> None:
     anthropic = b'data: {"type": "message_delta", "usage": {"output_tokens": 7}}\n'
     assert read_call(0.0, 1.0, 200, anthropic, []).tokens == 7
     assert read_call(0.0, 1.0, 502, b"<html>", []).split == "none"
+
+
+def test_tokens_are_counted_as_each_api_tells_them() -> None:
+    begin = {"input_tokens": 5, "cache_read_input_tokens": 30, "cache_creation_input_tokens": 7}
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"usage": {**begin, "output_tokens": 1}}},
+        {"type": "message_delta", "usage": {"output_tokens": 9, "input_tokens": None}},
+    ]
+    stream = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
+    anthropic = read_call(0.0, 1.0, 200, stream, [])
+    assert (anthropic.prompt_tokens, anthropic.cached, anthropic.tokens) == (42, 30, 9)
+    usage = {
+        "input_tokens": 42,
+        "input_tokens_details": {"cached_tokens": 30},
+        "output_tokens": 9,
+    }
+    completed = {"type": "response.completed", "response": {"usage": usage}}
+    responses = read_call(0.0, 1.0, 200, b"data: " + json.dumps(completed).encode(), [])
+    assert (responses.prompt_tokens, responses.cached, responses.tokens) == (42, 30, 9)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +176,28 @@ def test_what_goes_wrong_is_passed_on_or_said(server_url: str, tmp_path: Path) -
         with urllib.request.urlopen(f"{proxy.url}/v1/models", timeout=60) as reply:
             assert json.loads(reply.read())["data"][0]["id"] == "demo"
         assert proxy.calls == []
+
+
+def test_a_request_goes_through_however_its_client_sends_it(
+    server_url: str, tmp_path: Path
+) -> None:
+    body = {"model": "demo", "prompt": "import", "max_tokens": 3, "ignore_eos": True}
+    pieces = iter([json.dumps(body)[:20].encode(), json.dumps(body)[20:].encode()])
+    with RecordingProxy(LoadTarget.parse(server_url), tmp_path / "calls.jsonl") as proxy:
+        # Of an iterator nobody knows the length: it is sent in chunks.
+        reply = httpx.post(
+            f"{proxy.url}/v1/completions",
+            content=pieces,
+            headers={"Content-Type": "application/json"},
+            timeout=60,
+        )
+        assert reply.json()["usage"]["completion_tokens"] == 3
+        for method in ("HEAD", "OPTIONS", "PUT", "PATCH", "DELETE"):
+            url = "/v1/responses/resp_1"
+            through = httpx.request(method, proxy.url + url, timeout=60)
+            straight = httpx.request(method, server_url + url, timeout=60)
+            assert (through.status_code, through.text) == (straight.status_code, straight.text)
+        assert [call.tokens for call in proxy.settle()] == [3]
 
 
 # The demo model writes no commands; its answer is held to one choice, whose command edits the file

@@ -16,6 +16,7 @@ from monolane.errors import RequestError
 from monolane.serve._api.prepare import constraint_of
 from monolane.serve._api.wire import CompletionRequest
 from monolane.serve._grammar.compiler import MAX_KEPT, Grammar, compiler_of
+from monolane.serve._grammar.constraint import GrammarWalk
 from monolane.serve._grammar.structured import MAX_CHOICES, MAX_DEPTH, MAX_PROPERTIES, MAX_SOURCE
 from monolane.serve._tools.grammar import answer_grammar
 
@@ -121,6 +122,35 @@ def test_a_grammar(engine: Engine) -> None:
     assert re.fullmatch(r"\d+(\+\d+)*=\d+", text)
 
 
+@pytest.mark.parametrize(
+    ("gbnf", "text"),
+    [
+        (r'root ::= "\u00e9\u0041\U0001F600\u2028\x7e"', "éA😀\u2028~"),
+        (r'root ::= [\u00e0-\u00ef]{3} "\u000a\u0022\u005c\u00a0"', 'éàï\n"\\\xa0'),
+        (r"root ::= [^\u0000-\u001f\u0061-\u009f\u005d]{2}", "é^"),
+        (r'root ::= "\\u00e9"', r"\u00e9"),
+    ],
+)
+def test_characters_of_gbnf_by_their_numbers(engine: Engine, gbnf: str, text: str) -> None:
+    assert engine.tokenizer is not None
+    walk = constraint(body(grammar=gbnf), engine)
+    assert isinstance(walk, GrammarWalk)
+    ids = engine.tokenizer.encode(text, add_special_tokens=False)
+    assert walk._matcher.validate_tokens(ids) == len(ids)
+    # None of the characters may be another.
+    ids = engine.tokenizer.encode("z" + text[1:], add_special_tokens=False)
+    assert walk._matcher.validate_tokens(ids) < len(ids)
+
+
+@pytest.mark.parametrize("more", [{}, {"additionalProperties": False}])
+def test_the_widest_object_is_followed(engine: Engine, more: dict[str, Any]) -> None:
+    properties = {f"k{i}": {"type": "null"} for i in range(MAX_PROPERTIES)}
+    schema = {"type": "object", "properties": properties, **more}
+    for seed in range(5):
+        text, _ = answer(engine, seed, budget=20, guided_json=schema)
+        assert text.startswith("{")
+
+
 def test_white_space_of_ones_own(engine: Engine) -> None:
     ones = {"type": "array", "items": {"enum": [1]}, "maxItems": 5}
     fields = {"json": ones, "whitespace_pattern": r"\n?"}
@@ -149,6 +179,7 @@ def test_a_grammar_never_gives_a_control_token(engine: Engine) -> None:
         ({"structured_outputs": {"xml": 1}}, "structured_outputs: expected json, .* got 'xml'"),
         ({"guided_json": "{"}, "guided_json: expected a JSON schema"),
         ({"guided_regex": 5}, "guided_regex: expected text, got int"),
+        ({"guided_regex": ""}, "guided_regex: expected text, got an empty one"),
         ({"guided_choice": []}, f"guided_choice: expected a list of 1 to {MAX_CHOICES} texts"),
         ({"guided_choice": ["a", ""]}, "guided_choice: expected texts, none of them empty"),
         (
@@ -166,7 +197,10 @@ def test_a_grammar_never_gives_a_control_token(engine: Engine) -> None:
         ({"guided_json": False}, "expected one that some value meets"),
         ({"guided_json": {"$ref": "#"}}, "guided_json: .*no text meets it"),
         ({"guided_json": {"$ref": "http://example.com/a.json"}}, "guided_json: .*not present"),
-        ({"guided_json": {"not": {}}}, 'guided_json: .*Unimplemented keys: \\["not"\\]'),
+        (
+            {"guided_json": {"not": {}}},
+            '^guided_json: cannot be followed: Unimplemented keys: \\["not"\\]$',
+        ),
         ({"guided_json": {"type": "string", "pattern": "(("}}, "guided_json: .*unclosed group"),
         *(
             ({"guided_json": {key: value}}, f'guided_json: .*Unimplemented keys: \\["{key}"\\]')

@@ -12,6 +12,8 @@ from monolane import Engine
 from monolane.errors import RequestError
 from monolane.serve._grammar.compiler import Grammar, compiler_of, schema_rule
 from monolane.serve._grammar.rewritten import rewritten
+from monolane.serve._tools.grammar import calls_grammar
+from monolane.serve._tools.request import read_tools
 
 INTEGER = {"type": "integer"}
 LISTS = [list(x) for n in range(4) for x in itertools.product((1, "a", 2), repeat=n)]
@@ -141,6 +143,37 @@ def test_references_in_branches_still_lead_to_their_definitions(engine: Engine) 
     }
     for value in ([1], ["x", 1], ["x"], []):
         assert follows(engine, schema, value) == jsonschema_rs.is_valid(schema, value)
+
+
+def nested(keyword: str, depth: int) -> Any:
+    schema: Any = INTEGER
+    for _ in range(depth):
+        if keyword == "contains":
+            schema = {"type": "array", "items": schema, "contains": True, "maxItems": 16}
+        else:
+            needs = {name: ["x"] for name in "abcd"}
+            schema = {"type": "object", "properties": {"p": schema}, "dependentRequired": needs}
+    return schema
+
+
+@pytest.mark.parametrize("keyword", ["contains", "dependentRequired"])
+def test_copies_of_copies_are_refused_before_they_are_written(keyword: str) -> None:
+    """Of 20 levels they would be more characters than any memory holds."""
+    assert schema_rule(nested(keyword, 1))
+    with pytest.raises(RequestError, match="schema: expected at most 262144 characters"):
+        schema_rule(nested(keyword, 20))
+
+
+def test_the_schemas_of_many_tools_are_bounded_together(engine: Engine) -> None:
+    parameters = {"type": "object", "properties": {"p": nested("dependentRequired", 2)}}
+    tools = [
+        {"type": "function", "function": {"name": f"f{i}", "parameters": parameters}}
+        for i in range(60)
+    ]
+    use = read_tools(tools, "required", None, engine)
+    assert use is not None
+    with pytest.raises(RequestError, match="tools: expected at most 1048576 characters"):
+        calls_grammar(use)
 
 
 def test_names_of_properties_are_no_keywords() -> None:

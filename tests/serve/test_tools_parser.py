@@ -135,6 +135,8 @@ CASES: list[tuple[ToolFormat, str, str, list[list[str]]]] = [
     (HERMES, '<tool_call>{"name": "f", "arguments": {"a": "b', "", [["f", '{"a": "b']]),
     (HERMES, f"<tool_call>{F}\n</tool_c", "", [["f", FA]]),
     (HERMES, f'<tool_call>{F}</tool_call><tool_call>{{"na', "", [["f", FA]]),
+    (HERMES, f"<tool_call>{F}</tool_call>\n<tool_ca", "", [["f", FA]]),
+    (HERMES, f"<tool_call>{F}</tool_call>\na <", "a <", [["f", FA]]),
     (MISTRAL, f'[TOOL_CALLS][{F}, {{"na', "", [["f", FA]]),
     (LLAMA, '{"name": "f", "parameters": {"a": 1}}', "", [["f", '{"a": 1}']]),
     (LLAMA, '\n{"type": "function", "name": "f", "parameters": {}}', "", [["f", "{}"]]),

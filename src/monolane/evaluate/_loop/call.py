@@ -34,8 +34,7 @@ def read_call(begin: float, end: float, status: int, body: bytes, events: Sequen
     """Read a reply: one JSON object, or a stream whose chunks of answer came at ``events``."""
     found = [_parsed(line) for line in body.split(b"\n") if line.startswith(b"data:")]
     replies = [reply for reply in found or [_parsed(body)] if reply]
-    usage: Mapping[str, Any] = _last(replies, "usage")
-    timings: Mapping[str, Any] = _last(replies, "timings")
+    usage, timings = _told(replies, "usage"), _told(replies, "timings")
     whole = end - begin
     waiting, prefill, generation, split = 0.0, 0.0, whole, "none"
     if "predicted_ms" in timings and "prompt_ms" in timings:
@@ -43,7 +42,10 @@ def read_call(begin: float, end: float, status: int, body: bytes, events: Sequen
         waiting, split = max(0.0, whole - prefill - generation), "server"
     elif events:
         prefill, generation, split = events[0] - begin, end - events[0], "stream"
-    details = usage.get("prompt_tokens_details") or {}
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
+    # Anthropic's input_tokens are those that were neither in the cache nor put there.
+    beside = [usage.get(f"cache_{kind}_input_tokens") for kind in ("read", "creation")]
+    given = usage.get("input_tokens")
     return Call(
         begin,
         end,
@@ -52,10 +54,14 @@ def read_call(begin: float, end: float, status: int, body: bytes, events: Sequen
         prefill,
         generation,
         split,
-        _first(usage.get("prompt_tokens"), usage.get("input_tokens"), timings.get("prompt_n")),
+        _first(
+            usage.get("prompt_tokens"),
+            None if given is None else given + sum(count or 0 for count in beside),
+            timings.get("prompt_n"),
+        ),
         _first(
             details.get("cached_tokens"),
-            usage.get("cache_read_input_tokens"),
+            beside[0],
             timings.get("cache_n"),
         ),
         _first(
@@ -84,14 +90,18 @@ def _parsed(line: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _last(replies: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
-    """Return the last object of this name; of an event also where its response holds it."""
-    for reply in reversed(replies):
+def _told(replies: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
+    """Return the object of this name, later values over earlier ones; {} where there is none.
+
+    An event may have it within its response. Anthropic's first event has the tokens of the prompt,
+    its last those of the answer.
+    """
+    found: dict[str, Any] = {}
+    for reply in replies:
         for place in (reply, reply.get("response"), reply.get("message")):
             if isinstance(place, dict) and isinstance(place.get(name), dict):
-                value: Mapping[str, Any] = place[name]
-                return value
-    return {}
+                found |= {key: value for key, value in place[name].items() if value is not None}
+    return found
 
 
 def _first(*values: Any) -> int | None:

@@ -91,15 +91,23 @@ def _handler(target: LoadTarget, proxy: RecordingProxy) -> type[BaseHTTPRequestH
     class Handler(BaseHTTPRequestHandler):
         """Passes one request on; HTTP/1.0, so the end of a reply is the end of its connection."""
 
-        def do_GET(self) -> None:
-            self._do(b"")
-
         def do_POST(self) -> None:
-            self._do(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
-
-        def _do(self, body: bytes) -> None:
             with proxy.passing():
-                self._pass(body)
+                self._pass(self._body())
+
+        # Names that the base class looks for.
+        do_GET = do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_POST  # noqa: N815
+
+        def _body(self) -> bytes:
+            if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+                return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            parts: list[bytes] = []
+            while size := int(self.rfile.readline().partition(b";")[0], 16):
+                parts.append(self.rfile.read(size))
+                self.rfile.readline()
+            while self.rfile.readline().strip():  # fields behind the last chunk
+                pass
+            return b"".join(parts)
 
         def _pass(self, body: bytes) -> None:
             begin = proxy.now()

@@ -9,6 +9,7 @@ own request.
 import contextlib
 import json
 import re
+import sys
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -21,13 +22,15 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from monolane.engine import Engine
 from monolane.errors import RequestError
 from monolane.serve._grammar.constraint import GrammarWalk, refuse
-from monolane.serve._grammar.rewritten import rewritten
-from monolane.serve._grammar.structured import Structured
+from monolane.serve._grammar.rewritten import check_written, rewritten
+from monolane.serve._grammar.structured import MAX_SOURCE, Structured
 from monolane.serve._grammar.vocabulary import Vocabulary
 
 MAX_GBNF = 1 << 14  # characters: its reader is Python's, 0.1 s for so many
+MAX_WRITTEN = 2 * MAX_SOURCE  # characters of a schema of which ``rewritten`` has copied parts
 MAX_KEPT = 64  # compiled grammars; most take a few hundred kilobytes
 _GBNF = re.compile(r"^[ \t]*[\w-]+\s*::=", re.MULTILINE)  # a rule
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
 # One line, as json.dumps writes it: what models have seen most, few tokens, and long forced runs.
 _JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 # What one grammar may take: tens of milliseconds a step, tens of megabytes.
@@ -35,7 +38,7 @@ _LIMITS = llguidance.LLParserLimits(
     initial_lexer_fuel=1_000_000,  # 20 ms
     step_lexer_fuel=200_000,  # 15 ms
     step_max_items=50_000,  # 3 ms
-    max_items_in_row=2_000,
+    max_items_in_row=5_000,  # an object of MAX_PROPERTIES that may all be left out has 4,007
     max_lexer_states=20_000,  # 1 to 2 kB each
     max_grammar_size=200_000,
     verbose_errors=False,
@@ -75,9 +78,19 @@ def _lark(wanted: Structured) -> str:
             "write it in Lark"
         )
     try:
-        return gbnf_to_lark(source)
+        # Its reader takes the zeros off \u00e9, which then is none.
+        return gbnf_to_lark(_ESCAPE.sub(_unescaped, source))
     except Exception as error:  # its reader raises all kinds, RecursionError too
         refuse(wanted.where, str(error) or type(error).__name__)
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    """Return an escape of GBNF by number as the character, or as one of two digits."""
+    digits = escape[1] or escape[2]
+    code = int(digits, 16) if digits else sys.maxunicode + 1
+    if code < 0xA0:  # ASCII, where characters have meanings, and controls
+        return f"\\x{code:02x}"
+    return chr(code) if code <= sys.maxunicode and not 0xD800 <= code < 0xE000 else escape[0]
 
 
 def json_rule(wanted: Structured) -> str:
@@ -94,6 +107,7 @@ def schema_rule(schema: Any, options: dict[str, Any] = _JSON) -> str:
         raise RequestError("schema: expected one that some value meets, got false")
     with contextlib.suppress(TypeError, AttributeError):  # malformed: the compiler names the fault
         schema = rewritten(schema)
+    check_written(schema, MAX_WRITTEN)
     own = schema.get("x-guidance")
     merged = {**options, **own} if isinstance(own, dict) else options
     return f"%json {json.dumps({**schema, 'x-guidance': merged})}"

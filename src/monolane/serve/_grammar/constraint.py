@@ -3,6 +3,7 @@
 Each is an engine's ``Constraint``: it keeps the place of one answer and takes one token at a time.
 """
 
+import re
 from typing import NoReturn
 
 import llguidance
@@ -11,6 +12,8 @@ import numpy.typing as npt
 
 from monolane.engine import Guide
 from monolane.errors import RequestError
+
+_OURS = re.compile(r"at 1\(8\): failed to compile JSON schema: (.*)\n +1 \| start: %json .*", re.S)
 
 
 class GrammarWalk:
@@ -79,6 +82,9 @@ def _mask(allowed: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
 
 def refuse(where: str, reason: str) -> NoReturn:
     """Raise the RequestError of a grammar, on one line, without the library's own state."""
+    reason, _, _ = reason.partition("<backtrace>")
+    # A schema is line 1 of a grammar of ours, which its sender has never seen.
+    reason = _OURS.sub(r"\1", reason)
     line = " ".join(reason.replace("<non-verbose/>", "").split())
     line = line.replace("NoExtensionBias", "no text meets it")
     raise RequestError(f"{where}: cannot be followed: {line:.400}")

@@ -155,7 +155,8 @@ def _checked(wanted: Structured) -> Structured:
         return wanted
     if wanted.kind != "json" or isinstance(source, str):
         if not isinstance(source, str) or not source:
-            raise RequestError(f"{where}: expected text, got {type(source).__name__}")
+            got = type(source).__name__ if source != "" else "an empty one"
+            raise RequestError(f"{where}: expected text, got {got}")
         if len(source) > MAX_SOURCE:
             raise RequestError(
                 f"{where}: expected at most {MAX_SOURCE} characters, got {len(source)}"

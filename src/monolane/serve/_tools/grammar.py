@@ -7,11 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from monolane.errors import RequestError
-from monolane.serve._grammar.compiler import Grammar, grammar_of, json_rule, schema_rule
+from monolane.serve._grammar.compiler import (
+    MAX_WRITTEN,
+    Grammar,
+    grammar_of,
+    json_rule,
+    schema_rule,
+)
 from monolane.serve._grammar.structured import Structured
 from monolane.serve._tools.format import ToolFormat
 from monolane.serve._tools.request import Tool, ToolUse
 
+MAX_CALLS = 4 * MAX_WRITTEN  # characters of the grammar of all calls: twice those of all tools
 _ANY = {"type": "object"}  # arguments of a tool that is not strict
 _ID = "/[a-zA-Z0-9]{9}/"  # of a call, where the model writes one itself
 # Keywords of a schema that do not narrow a text, so that it may stand in XML without quotes.
@@ -106,8 +113,16 @@ def _tools(use: ToolUse, tools: Sequence[Tool]) -> list[str]:
     if use.format.shape == "xml":
         # To the first end tag, wherever a token cuts it.
         lines += ['text_value: lines "\\n"', r"lines[lazy]: /\n(.|\n)*<\/parameter>/"]
+    size = 0
     for i, tool in enumerate(tools):
-        lines += _call(i, tool, use)
+        lines += (call := list(_call(i, tool, use)))
+        size += sum(map(len, call))
+        if size > MAX_CALLS:
+            raise RequestError(
+                f"tools: expected at most {MAX_CALLS} characters in the grammar of their calls, "
+                "got more; send fewer tools, or schemas with less of contains, dependentRequired "
+                "and uniqueItems"
+            )
     return lines
 
 

@@ -52,9 +52,11 @@ class ToolParser:
         held = self._held
         if self._reader is not None and not self.called:
             held = "".join((self._lead, *self._raw))
-        # After calls, the beginning of one more that was cut off is of no use to anybody.
+        # After calls, the beginning of one more that was cut off is of no use to anybody: of its
+        # mark, or, read already, of the call.
+        if not self._calls.between:
+            self._content.append(held.rstrip() if self.called else held)
         self._reader, self._held = None, ""
-        self._content.append(held.rstrip() if self.called else held)
         last = self._take()
         return replace(last, tool_calls=(*last.tool_calls, *self._custom.rest()))
 
