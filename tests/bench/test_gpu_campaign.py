@@ -245,9 +245,10 @@ class Block:
             raise ImportError(name)
 sys.meta_path.insert(0, Block())
 for name in ("run", "speed", "phases", "correctness", "soak", "variants", "sanitizer", "_build",
-             "_trial"):
+             "_trial", "devices", "_several", "links"):
     importlib.import_module("bench.gpu.monokernel." + name)
-for name in ("run", "_build", "bandwidth", "choose", "launches", "mailbox", "matvec", "waits"):
+for name in ("run", "_build", "bandwidth", "choose", "launches", "mailbox", "matvec", "topology",
+             "waits"):
     importlib.import_module("bench.gpu.probes." + name)
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
