@@ -107,7 +107,7 @@ def peers() -> None:
     _peers.close_all(devices)
 
 
-def no_driver() -> None:
+def open_gpu() -> None:
     CudaDevice()
 
 

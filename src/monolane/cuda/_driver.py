@@ -15,6 +15,7 @@ import numpy as np
 
 from monolane.cuda._compile import architecture, check_packages, compile_kernel
 from monolane.cuda._device import GpuInfo, Kernel, Launch, Mark, Pinned
+from monolane.cuda._probe import NEWER_DRIVER, OLDEST_DRIVER, version_of
 from monolane.errors import BackendError
 
 # What an error of the driver means for a user, where its own text does not say it.
@@ -56,6 +57,7 @@ class CudaDevice:
                 "cuda: expected the NVIDIA driver's library libcuda.so.1, got "
                 f"{error}; install the driver, or use backend='cpu'"
             ) from error
+        self._check_version()
         if (visible := int(self._call("cuDeviceGetCount", current=False))) <= number:
             raise BackendError(
                 f"cuda: expected at least {number + 1} visible GPUs, got {visible}; use fewer "
@@ -237,6 +239,19 @@ class CudaDevice:
         self._call("cuDevicePrimaryCtxRelease", self._device, current=False)
 
     # ---- calls -----------------------------------------------------------------------------------
+
+    def _check_version(self) -> None:
+        """BackendError where the driver is older than what the packages compile for.
+
+        It would open the GPU all the same, and refuse the first kernel as no valid image.
+        """
+        number = int(self._call("cuDriverGetVersion", current=False))
+        found, wanted = version_of(number), OLDEST_DRIVER
+        if found < wanted:
+            raise BackendError(
+                f"cuda: expected a driver for CUDA {wanted[0]}.{wanted[1]} or later, got one for "
+                f"CUDA {found[0]}.{found[1]}; {NEWER_DRIVER}, or use backend='cpu'"
+            )
 
     def _describe(self) -> GpuInfo:
         names = {
