@@ -108,7 +108,7 @@ def peers() -> None:
 
 
 def open_gpu() -> None:
-    CudaDevice()
+    tell(CudaDevice().info.run_limited)
 
 
 _driver.compile_kernel = compile_for_the_stub  # type: ignore[assignment]

@@ -131,6 +131,7 @@ int cuStreamWaitEvent(void* s, void* event, unsigned flags) {
 int cuDeviceTotalMem_v2(size_t* bytes, int) { return *bytes = size_t{1} << 33, 0; }
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
   *value = attribute == 16   ? setting("STUB_SMS", 4)
+           : attribute == 17 ? setting("STUB_RUN_LIMIT", 0)
            : attribute == 75 ? setting("STUB_MAJOR", 9)
            : attribute == 76 ? 0
            : attribute == 38 ? 50 << 20

@@ -202,6 +202,11 @@ def test_without_a_driver_there_is_a_way_out(kernel_folder: Path) -> None:
     assert "use backend='cpu'" in done.stderr
 
 
+@pytest.mark.parametrize("limit", [0, 1])
+def test_a_gpu_with_a_display_is_known(stub: Path, limit: int) -> None:
+    assert drive(stub, "open_gpu", STUB_RUN_LIMIT=limit).stdout.strip() == str(bool(limit))
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [

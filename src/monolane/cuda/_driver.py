@@ -24,6 +24,8 @@ _ADVICE = {
     "that use this GPU (nvidia-smi shows them)",
     "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE": "another program holds some of this GPU's SMs, or "
     "it is a slice of one: the monokernel needs one whole SM for each of its blocks",
+    "CUDA_ERROR_LAUNCH_TIMEOUT": "this GPU has a display, for whose sake the driver ended a kernel "
+    "that ran for too long: use a GPU without one",
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "the kernel was compiled for another architecture: empty the "
     "cache folder that 'monolane doctor' names",
     "CUDA_ERROR_NO_DEVICE": "no GPU is visible: look at CUDA_VISIBLE_DEVICES and nvidia-smi",
@@ -260,6 +262,7 @@ class CudaDevice:
             "minor": "COMPUTE_CAPABILITY_MINOR",
             "shared": "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
             "l2": "L2_CACHE_SIZE",
+            "limited": "KERNEL_EXEC_TIMEOUT",
         }
         kinds = self._driver.CUdevice_attribute
         values = {}
@@ -275,6 +278,7 @@ class CudaDevice:
             free_bytes=int(free),
             total_bytes=int(total),
             l2_bytes=values["l2"],
+            run_limited=bool(values["limited"]),
         )
 
     def _enter(self) -> None:
