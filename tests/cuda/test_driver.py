@@ -202,6 +202,30 @@ def test_without_a_driver_there_is_a_way_out(kernel_folder: Path) -> None:
     assert "use backend='cpu'" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (
+            {"STUB_FAULT_IN": "pack"},
+            "cuEventCreate: expected success, got CUDA_ERROR_LAUNCH_FAILED",
+        ),
+        ({"STUB_LATE": 1 << 30}, "expected Stub H200 to finish within 0 s, it did not"),
+    ],
+)
+def test_a_lost_gpu_is_left_as_it_is(stub: Path, settings: dict[str, object], told: str) -> None:
+    """What was allocated there cannot be freed: to try would hide the failure, or take for ever."""
+    done = drive(stub, "load", **settings)
+    assert done.returncode == 1
+    assert told in done.stderr.splitlines()[-1]
+    assert "waits for ever" not in done.stderr
+
+
+def test_another_library_changes_the_threads_gpu(stub: Path) -> None:
+    done = drive(stub, "beside_another_library")
+    assert done.returncode == 0, done.stderr
+    assert "released with 0 allocations, 0 pinned" in done.stderr
+
+
 @pytest.mark.parametrize("limit", [0, 1])
 def test_a_gpu_with_a_display_is_known(stub: Path, limit: int) -> None:
     assert drive(stub, "open_gpu", STUB_RUN_LIMIT=limit).stdout.strip() == str(bool(limit))

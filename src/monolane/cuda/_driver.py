@@ -6,7 +6,6 @@ waiting. Compiling is cuda.core's (_compile.py).
 """
 
 import ctypes
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -31,10 +30,18 @@ _ADVICE = {
     "CUDA_ERROR_NO_DEVICE": "no GPU is visible: look at CUDA_VISIBLE_DEVICES and nvidia-smi",
     "CUDA_ERROR_SYSTEM_NOT_READY": "the driver's services are not running: look at nvidia-smi",
 }
+# Errors of a kernel, which any call may tell of, and from then on all do.
+_STICKY = {
+    f"CUDA_ERROR_{name}"
+    for name in (
+        "ASSERT", "ECC_UNCORRECTABLE", "HARDWARE_STACK_ERROR", "ILLEGAL_ADDRESS",
+        "ILLEGAL_INSTRUCTION", "INVALID_ADDRESS_SPACE", "INVALID_PC", "LAUNCH_FAILED",
+        "LAUNCH_TIMEOUT", "MISALIGNED_ADDRESS",
+    )
+}  # fmt: skip
 _POLL_SECONDS = 50e-6  # between two looks at a mark
 
 Stream = Any
-_entered = threading.local()  # .device: whose context is the thread's
 
 
 class CudaDevice:
@@ -50,6 +57,7 @@ class CudaDevice:
         self._memory: set[int] = set()
         self._pinned: dict[int, int] = {}  # device address -> host address
         self._closed = False
+        self._lost = False  # a kernel failed, or does not end
         try:
             self._call("cuInit", 0, current=False)
         except BackendError:
@@ -149,7 +157,7 @@ class CudaDevice:
     def free(self, address: int) -> None:
         """Give memory back."""
         self._memory.remove(address)
-        self._call("cuMemFree", address)
+        self._give_back("cuMemFree", address)
 
     def pin(self, nbytes: int) -> Pinned:
         """Return new pinned memory, zeroed."""
@@ -163,7 +171,7 @@ class CudaDevice:
 
     def unpin(self, pinned: Pinned) -> None:
         """Give pinned memory back; its array must not be used any more."""
-        self._call("cuMemFreeHost", self._pinned.pop(pinned.address))
+        self._give_back("cuMemFreeHost", self._pinned.pop(pinned.address))
 
     def copy_in(self, to: int, source: Pinned, nbytes: int, offset: int = 0) -> None:
         """Copy from pinned memory, from byte ``offset`` on, in the stream's order."""
@@ -204,6 +212,7 @@ class CudaDevice:
         deadline = time.monotonic() + seconds
         while not self.passed(mark):
             if time.monotonic() > deadline:
+                self._lost = True
                 raise BackendError(
                     f"cuda: expected {self.info.name} to finish within {seconds:.0f} s, it did "
                     "not; end this process, and look at nvidia-smi if the GPU stays busy"
@@ -227,8 +236,8 @@ class CudaDevice:
         self._call("cuStreamWaitEvent", self._stream, mark.event, 0)
 
     def close(self) -> None:
-        """Give back everything that was allocated. Harmless when called twice."""
-        if self._closed:
+        """Give back everything that was allocated. Harmless when called twice, or on a lost GPU."""
+        if self._closed or self._lost:
             return
         self._closed = True
         for address in self._memory:
@@ -281,12 +290,22 @@ class CudaDevice:
             run_limited=bool(values["limited"]),
         )
 
+    def _give_back(self, name: str, what: int) -> None:
+        """Free something, but not on a lost GPU: with the process's end all is given back.
+
+        One that failed refuses with the failure's own error, which would hide where it came from,
+        and one that hangs would never answer.
+        """
+        if not self._lost:
+            self._call(name, what)
+
     def _enter(self) -> None:
-        """Make the context this thread's: requests come from any thread, for any GPU."""
-        if getattr(_entered, "device", None) is not self:
-            (status,) = self._driver.cuCtxSetCurrent(self._context)
-            self._check("cuCtxSetCurrent", status)
-            _entered.device = self
+        """Make the context this thread's: requests come from any thread, for any GPU.
+
+        At each call: another library, torch for one, may have made another GPU's current since.
+        """
+        (status,) = self._driver.cuCtxSetCurrent(self._context)
+        self._check("cuCtxSetCurrent", status)
 
     def _call(self, name: str, *arguments: Any, current: bool = True) -> Any:
         """Call the driver; return what it returns besides the status."""
@@ -301,6 +320,7 @@ class CudaDevice:
             return
         _, text = self._driver.cuGetErrorString(status)
         reason = text.decode() if text else "unknown error"
+        self._lost |= getattr(status, "name", "") in _STICKY
         advice = _ADVICE.get(getattr(status, "name", ""), "see 'monolane doctor'")
         raise BackendError(
             f"cuda: {name}: expected success, got {getattr(status, 'name', status)} ({reason}); "
