@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -122,13 +124,17 @@ def _run(
 ) -> str:
     """What was wrong with the process, or nothing."""
     variables = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
-    child = subprocess.Popen(command, env=variables, stdout=log, stderr=log, cwd=ROOT)
+    # A session of its own: what a part leaves behind, a sanitizer's process or a compiler's, would
+    # go on with the GPU while the parts behind it are timed.
+    child = subprocess.Popen(
+        command, env=variables, stdout=log, stderr=log, cwd=ROOT, start_new_session=True
+    )
     try:
         status = child.wait(timeout=seconds)
         return f"its process ended with status {status}" if status else ""
     except subprocess.TimeoutExpired:
         return f"did not end within {seconds:.0f} s and was ended"
     finally:  # a signal to the parent too: the child must not outlive it
-        if child.poll() is None:
-            child.kill()
-            child.wait()
+        with suppress(ProcessLookupError):  # nobody is left
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()

@@ -6,6 +6,7 @@ machine without nvidia-smi only loses this record.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 import time
@@ -45,9 +46,17 @@ def parse_line(line: str, names: Sequence[str]) -> dict[str, float | int | None]
     return out
 
 
+def visible_gpu() -> str:
+    """The GPU that a process here has as its first, as nvidia-smi names it: number, UUID or bus id.
+
+    nvidia-smi shows all of a machine, whatever CUDA_VISIBLE_DEVICES says.
+    """
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+
+
 def query(fields: dict[str, str]) -> dict[str, float | int | None] | None:
     """One reading, or None where nvidia-smi does not answer."""
-    command = ["nvidia-smi", "-i", "0", f"--query-gpu={','.join(fields.values())}"]
+    command = ["nvidia-smi", "-i", visible_gpu(), f"--query-gpu={','.join(fields.values())}"]
     try:
         done = subprocess.run(
             [*command, "--format=csv,noheader,nounits"],
@@ -65,7 +74,8 @@ def driver_version() -> str | None:
     """The driver's version as nvidia-smi prints it."""
     try:
         done = subprocess.run(
-            ["nvidia-smi", "-i", "0", "--query-gpu=driver_version", "--format=csv,noheader"],
+            ["nvidia-smi", "-i", visible_gpu(), "--query-gpu=driver_version",
+             "--format=csv,noheader"],
             capture_output=True, text=True, timeout=10, check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):

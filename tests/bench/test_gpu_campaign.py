@@ -4,6 +4,7 @@ and the page that is made of it."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from bench.gpu._campaign import (
     find_part,
     summary_line,
 )
-from bench.gpu._child import Outcome
+from bench.gpu._child import Outcome, run_child
 from bench.gpu._stage import speed
 from bench.gpu.monokernel._page import render
 from bench.gpu.monokernel._parts import parts
@@ -174,6 +175,23 @@ def test_a_part_that_dies_keeps_its_records(
     assert why in last["error"]
 
 
+def test_what_a_part_has_started_ends_with_it(tmp_path: Path) -> None:
+    """As the process under a sanitizer, which is ended alone."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    inner = f"import time; f = open({str(fifo)!r}, 'w'); time.sleep(60); f.write('still here')"
+    outer = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {inner!r}])"
+    # Opening waits for the other side: the part ends once its child has the file.
+    outer += f"; open({str(fifo)!r}).close()"
+    command = [sys.executable, "-c", outer]
+    keep = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    records, log = tmp_path / "r.jsonl", tmp_path / "log.txt"
+    run_child("decode", "monolane", command, 60.0, records, log, {})
+    os.set_blocking(keep, True)
+    assert os.read(keep, 100) == b"", "its end of the pipe is closed"
+    os.close(keep)
+
+
 def options(records: Path, work: Path) -> Any:
     arguments = ["--rehearse", "--records", str(records), "--work", str(work)]
     return SCRIPT.parser().parse_args(arguments)
@@ -245,9 +263,10 @@ class Block:
             raise ImportError(name)
 sys.meta_path.insert(0, Block())
 for name in ("run", "speed", "phases", "correctness", "soak", "variants", "sanitizer", "_build",
-             "_trial"):
+             "_trial", "devices", "_several", "links"):
     importlib.import_module("bench.gpu.monokernel." + name)
-for name in ("run", "_build", "bandwidth", "choose", "launches", "mailbox", "matvec", "waits"):
+for name in ("run", "_build", "bandwidth", "choose", "launches", "mailbox", "matvec", "topology",
+             "waits"):
     importlib.import_module("bench.gpu.probes." + name)
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

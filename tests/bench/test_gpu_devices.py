@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from bench.gpu.monokernel._scale import REHEARSAL
 from bench.gpu.monokernel._several_page import render
 from monolane import _results
 from monolane._results import Record
+from monolane.measure import synthetic_config
 from monolane.model import find_lanes
 
 SCRIPT = Path(devices.__file__)
@@ -48,6 +50,11 @@ def test_what_is_timed_fits_into_the_context() -> None:
             assert scale.context <= config.max_positions
             for count in _several.COUNTS[: 2 if rehearse else None]:
                 assert find_lanes(config, count, None, "devices") % count == 0
+
+
+def test_the_dense_model_is_that_of_the_bench_command() -> None:
+    config = _several.dense_config(emulated=False)
+    assert replace(config, max_positions=4096) == synthetic_config("dense-2b")
 
 
 def test_more_gpus_than_there_are(tmp_path: Path) -> None:

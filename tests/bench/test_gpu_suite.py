@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from bench import table
 from bench.gpu._campaign import chosen
 from bench.gpu._stage import Budget, CheckError, NotMeasuredError, Stage, expect, speed
-from bench.gpu.monokernel import sanitizer, variants
+from bench.gpu.monokernel import _build, sanitizer, variants
 from bench.gpu.monokernel._parts import parts
 from bench.gpu.monokernel._random_weights import (
     make_block,
@@ -30,7 +31,7 @@ from bench.gpu.monokernel.correctness import check_choices, relative
 from bench.gpu.monokernel.phases import clock_step, tabulate
 from monolane import _results
 from monolane._results import Record
-from monolane.cuda import GpuInfo
+from monolane.cuda import GpuInfo, _executor
 from monolane.cuda._machine import lay_out_widths
 from monolane.errors import BackendError
 from monolane.model import Role
@@ -50,6 +51,15 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("suite")
     make_block(REHEARSAL.config, folder)
     return folder
+
+
+def test_a_folder_that_has_another_models_weights(tmp_path: Path) -> None:
+    """As after a rehearsal with the same --work."""
+    small = replace(REHEARSAL.config, vocab_size=REHEARSAL.config.vocab_size // 2)
+    for config in (small, REHEARSAL.config):
+        make_block(config, tmp_path)
+        head = random_weights(config, tmp_path).outer[Role.HEAD]
+        assert head.size == config.vocab_size * config.hidden_size
 
 
 def test_weights_are_the_same_at_every_call_and_differ_from_each_other(work: Path) -> None:
@@ -169,6 +179,22 @@ FAKE_SANITIZER = """#!/bin/sh
 [ "$2" = synccheck ] && { echo "========= ERROR SUMMARY: 3 errors"; exit 86; }
 echo "========= ERROR SUMMARY: 0 errors"
 """
+
+
+def test_what_the_sanitizers_run_is_compiled_before(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def lay_out(config: Any, gpu: GpuInfo, *wish: Any, **more: Any) -> Any:
+        asked.append(lay_out_widths(config, gpu, *wish, **more))
+        raise BackendError("enough is known")
+
+    monkeypatch.setattr(_executor, "lay_out_widths", lay_out)
+    with pytest.raises(BackendError):
+        sanitizer.small_model(stage(work, []), "small-model")
+    made = [layout for name, layout in _build._layouts(stage(work, [])) if name == "sanitizer"]
+    assert tuple(made) == asked[0]
 
 
 def test_a_sanitizer_is_heard(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from emulation import KERNELS as PRIMITIVES
 
 from bench.gpu._stage import Budget, distribution, summary
-from bench.gpu._telemetry import Sample, Telemetry, parse_line
+from bench.gpu._telemetry import Sample, Telemetry, driver_version, parse_line, query
 from bench.gpu.probes import _kernels
 from bench.gpu.probes._context import WAITS
 from bench.gpu.probes._test_data import test_words
@@ -82,6 +83,24 @@ def test_telemetry_lines() -> None:
     assert parse_line("1980, [N/A], 0x04", names) == {"a": 1980.0, "b": None, "c": 4}
     with pytest.raises(ValueError, match="zip"):
         parse_line("1, 2", names)
+
+
+@pytest.mark.parametrize(
+    ("visible", "asked"), [(None, "0"), ("", "0"), ("3,1", "3"), ("GPU-8a3f", "GPU-8a3f")]
+)
+def test_telemetry_looks_at_the_gpu_that_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, asked: str
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text('#!/bin/sh\n[ "$2" = "$EXPECTED" ] && echo "1980, 580.1"\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("EXPECTED", asked)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert query({"sm_mhz": "clocks.sm", "other": "other"}) == {"sm_mhz": 1980.0, "other": 580.1}
+    assert driver_version() == "1980, 580.1"
 
 
 def test_telemetry_record_tells_a_throttled_run() -> None:

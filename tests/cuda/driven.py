@@ -16,7 +16,7 @@ import numpy as np  # noqa: E402
 from emulated_gpu import build_kernel  # noqa: E402
 from models import random_weights  # noqa: E402
 
-from monolane.cuda import CudaDevice, CudaExecutor, _driver, _peers  # noqa: E402
+from monolane.cuda import CudaDevice, CudaExecutor, _driver, _load, _peers  # noqa: E402
 from monolane.cuda._compile import Compiled  # noqa: E402
 from monolane.epoch import Advance  # noqa: E402
 
@@ -99,6 +99,20 @@ def hang() -> None:
     device.wait(device.mark(), 0.05)
 
 
+def load() -> None:
+    """Weights are packed by kernels, of which one fails, or does not end."""
+    _load._PATIENCE = 0.05
+    new_executor(CudaDevice())
+
+
+def beside_another_library() -> None:
+    """Which has made its own context the thread's."""
+    device = CudaDevice()
+    device._driver.cuCtxSetCurrent(0)
+    device.free(device.allocate(256))
+    device.close()
+
+
 def peers() -> None:
     """Two GPUs that must reach each other's memory, and follow each other's marks."""
     devices = _peers.open_devices(2)
@@ -107,8 +121,8 @@ def peers() -> None:
     _peers.close_all(devices)
 
 
-def no_driver() -> None:
-    CudaDevice()
+def open_gpu() -> None:
+    tell(CudaDevice().info.run_limited)
 
 
 _driver.compile_kernel = compile_for_the_stub  # type: ignore[assignment]

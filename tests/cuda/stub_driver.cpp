@@ -88,6 +88,15 @@ bool holds(const std::map<uint64_t, size_t>& blocks, uint64_t address, size_t by
 bool host(const void* at, size_t bytes) {
   return setting("STUB_PAGEABLE", 0) || holds(pinned, reinterpret_cast<uint64_t>(at), bytes);
 }
+// Kernels that are not over, by the number of looks that find them so.
+int late() {
+  static int looks = setting("STUB_LATE", 0);
+  return looks > 0 ? looks-- : 0;
+}
+// Freeing waits for them.
+void await_kernels() {
+  if (late() > 1 << 20) fputs("waits for ever\n", stderr), abort();
+}
 int state() { return broken ? broken : entered ? SUCCESS : INVALID_CONTEXT; }
 
 int emulate(Function& f, const Grid& grid) {
@@ -98,8 +107,11 @@ int emulate(Function& f, const Grid& grid) {
   auto run = reinterpret_cast<const char* (*)(const Grid*, uint32_t, Schedule*)>(
       dlsym(f.library, "emulate"));
   decodes += f.name == "monokernel";
-  if (setting("STUB_FAULT_AT", 0) > 0 &&
-      decodes == static_cast<uint64_t>(setting("STUB_FAULT_AT", 0))) {
+  const char* faulty = getenv("STUB_FAULT_IN");
+  if (faulty && f.name == faulty) {
+    broken = LAUNCH_FAILED;
+  } else if (setting("STUB_FAULT_AT", 0) > 0 &&
+             decodes == static_cast<uint64_t>(setting("STUB_FAULT_AT", 0))) {
     broken = LAUNCH_FAILED;
   } else if (const char* error = run(&grid, 1, &schedule)) {
     fprintf(stderr, "%s: %s\n", f.name.c_str(), error);
@@ -131,6 +143,7 @@ int cuStreamWaitEvent(void* s, void* event, unsigned flags) {
 int cuDeviceTotalMem_v2(size_t* bytes, int) { return *bytes = size_t{1} << 33, 0; }
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
   *value = attribute == 16   ? setting("STUB_SMS", 4)
+           : attribute == 17 ? setting("STUB_RUN_LIMIT", 0)
            : attribute == 75 ? setting("STUB_MAJOR", 9)
            : attribute == 76 ? 0
            : attribute == 38 ? 50 << 20
@@ -174,10 +187,7 @@ int cuEventElapsedTime_v2(float* ms, void* begin, void* end) {
 }
 int cuEventDestroy_v2(void* event) { return free(event), 0; }
 int cuEventRecord(void*, void* s) { return streams.count(s) ? state() : INVALID_HANDLE; }
-int cuEventQuery(void*) {
-  static int late = setting("STUB_LATE", 0);
-  return state() ? state() : late-- > 0 ? 600 : 0;
-}
+int cuEventQuery(void*) { return state() ? state() : late() ? 600 : 0; }
 
 int cuMemAlloc_v2(uint64_t* out, size_t bytes) {
   if (bytes == 0) return INVALID_VALUE;
@@ -189,6 +199,7 @@ int cuMemAlloc_v2(uint64_t* out, size_t bytes) {
   return state();
 }
 int cuMemFree_v2(uint64_t address) {
+  await_kernels();
   if (!memory.erase(address)) return INVALID_VALUE;
   return free(reinterpret_cast<void*>(address)), state();
 }
@@ -200,6 +211,7 @@ int cuMemHostAlloc(void** out, size_t bytes, unsigned flags) {
   return state();
 }
 int cuMemFreeHost(void* host) {
+  await_kernels();
   if (!pinned.erase(reinterpret_cast<uint64_t>(host))) return INVALID_VALUE;
   return free(host), state();
 }

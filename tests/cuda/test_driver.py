@@ -128,6 +128,13 @@ def test_auto_takes_the_gpu_only_for_what_it_can_run(
         assert re.search(reason, told)
 
 
+def test_auto_tells_why_it_leaves_a_gpu_alone(stub: Path, quantised: Path) -> None:
+    done = drive(stub, "fall_back", quantised, "auto", STUB_DRIVER=12080)
+    assert done.stdout.strip() == "cpu float32 5", done.stderr
+    told = "auto: the cpu backend, for there is a GPU, Stub H200, but: a driver for CUDA 12.8"
+    assert told in done.stderr
+
+
 def test_what_neither_can_run_names_both_reasons(stub: Path, quantised: Path) -> None:
     done = drive(stub, "fall_back", quantised, "float8", STUB_SMS=1)
     assert "dtype: float8 is for GPUs" in done.stderr
@@ -157,7 +164,15 @@ def test_what_neither_can_run_names_both_reasons(stub: Path, quantised: Path) ->
             ("expected Stub H200 to finish within 0 s, it did not",),
         ),
         (
-            "no_driver",
+            "open_gpu",
+            {"STUB_DRIVER": 12080},
+            (
+                "expected a driver for CUDA 13.0 or later, got one for CUDA 12.8",
+                "update the driver to 580 or later, or use backend='cpu'",
+            ),
+        ),
+        (
+            "open_gpu",
             {"STUB_INIT": 100},
             (
                 "cuInit: expected success, got CUDA_ERROR_NO_DEVICE",
@@ -180,11 +195,40 @@ def test_without_a_driver_there_is_a_way_out(kernel_folder: Path) -> None:
     pytest.importorskip("cuda.bindings.driver", reason="no packages of monolane[cuda]")
     empty = kernel_folder / "no-driver"
     empty.mkdir(exist_ok=True)
-    done = drive(empty, "no_driver")
+    done = drive(empty, "open_gpu")
     if done.returncode == 0:
         pytest.skip("this machine has a driver")
     assert "libcuda.so.1" in done.stderr
     assert "use backend='cpu'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (
+            {"STUB_FAULT_IN": "pack"},
+            "cuEventCreate: expected success, got CUDA_ERROR_LAUNCH_FAILED",
+        ),
+        ({"STUB_LATE": 1 << 30}, "expected Stub H200 to finish within 0 s, it did not"),
+    ],
+)
+def test_a_lost_gpu_is_left_as_it_is(stub: Path, settings: dict[str, object], told: str) -> None:
+    """What was allocated there cannot be freed: to try would hide the failure, or take for ever."""
+    done = drive(stub, "load", **settings)
+    assert done.returncode == 1
+    assert told in done.stderr.splitlines()[-1]
+    assert "waits for ever" not in done.stderr
+
+
+def test_another_library_changes_the_threads_gpu(stub: Path) -> None:
+    done = drive(stub, "beside_another_library")
+    assert done.returncode == 0, done.stderr
+    assert "released with 0 allocations, 0 pinned" in done.stderr
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_a_gpu_with_a_display_is_known(stub: Path, limit: int) -> None:
+    assert drive(stub, "open_gpu", STUB_RUN_LIMIT=limit).stdout.strip() == str(bool(limit))
 
 
 @pytest.mark.parametrize(

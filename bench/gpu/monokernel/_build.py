@@ -13,6 +13,7 @@ from bench.gpu._device import compiler, device_line, gpu_info
 from bench.gpu._stage import Stage, expect
 from bench.gpu.monokernel._random_weights import make_block
 from bench.gpu.monokernel.correctness import full_context
+from bench.gpu.monokernel.sanitizer import small_layouts
 from bench.gpu.monokernel.variants import known
 from monolane._results import Record
 from monolane.cuda import CudaExecutor
@@ -46,7 +47,7 @@ def _compile_all(stage: Stage) -> Record:
         found = list(pool.map(lambda item: _compile(item[0], item[1], arch), wanted))
     failed = [x for x in found if "error" in x]
     expect(not failed, f"{len(failed)} of {len(found)} kernels do not compile: {failed[:3]}")
-    kept = [x for x in found if not x["kernel"].startswith("golden")]
+    kept = [x for x in found if not x["kernel"].startswith(("golden", "sanitizer"))]
     return {
         "compiled": len(found),
         "compiler": compiler(arch),
@@ -100,3 +101,6 @@ def _layouts(stage: Stage) -> Iterator[tuple[str, Layout]]:
         except MonolaneError:
             continue  # the variant's own part will say why
         yield variant.name, layout
+    # Compiled under a sanitizer they would take more than its time.
+    for layout in small_layouts(info):
+        yield "sanitizer", layout

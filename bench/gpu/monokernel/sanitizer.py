@@ -18,12 +18,16 @@ from bench.gpu.monokernel._model import Model
 from bench.gpu.monokernel._random_weights import make_block
 from bench.gpu.monokernel._scale import REHEARSAL
 from monolane._results import Record
+from monolane.cuda import GpuInfo
+from monolane.cuda._layout import Layout
+from monolane.cuda._machine import lay_out_widths
 from monolane.epoch import Advance, Draw
 
 RUN = Path(__file__).resolve().parent / "run.py"
 TOOLS = ("memcheck", "synccheck", "racecheck")
 _FOUND = 86  # the exit status that says that the tool found something
 _SMS = 4
+_WIDTHS = (1, 8, 32)
 _WATCHDOG = 300.0  # seconds: the tool makes the kernel hundreds of times slower
 
 
@@ -70,12 +74,18 @@ def _first_line(text: str, part: str) -> str:
     return next((line.strip() for line in text.splitlines() if part in line.lower()), part)
 
 
+def small_layouts(gpu: GpuInfo) -> tuple[Layout, ...]:
+    """Of the kernels of `small_model`."""
+    gpu = replace(gpu, sms=min(_SMS, gpu.sms))
+    return lay_out_widths(REHEARSAL.config, gpu, "bfloat16", REHEARSAL.context, _WIDTHS)
+
+
 def small_model(stage: Stage, job: str) -> None:
     """What runs under the tool: every width, greedy and sampled, two sequences, on few blocks."""
     scale = replace(REHEARSAL, emulated=stage.scale.emulated)
     stage = replace(stage, scale=scale)
     make_block(scale.config, stage.work)
-    model = Model(stage, widths=(1, 8, 32), slots=2, sms=_SMS, watchdog=_WATCHDOG)
+    model = Model(stage, widths=_WIDTHS, slots=2, sms=_SMS, watchdog=_WATCHDOG)
     prompt = model.random_tokens(40)
     model.run(
         Advance(slot=0, token_ids=prompt, budget=4),

@@ -30,6 +30,7 @@ class GpuInfo:
     free_bytes: int
     total_bytes: int
     l2_bytes: int = 0  # 0: not asked for
+    run_limited: bool = False  # the driver ends kernels that run for seconds: it has a display
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ waiting. Compiling is cuda.core's (_compile.py).
 """
 
 import ctypes
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 
 from monolane.cuda._compile import architecture, check_packages, compile_kernel
 from monolane.cuda._device import GpuInfo, Kernel, Launch, Mark, Pinned
+from monolane.cuda._probe import NEWER_DRIVER, OLDEST_DRIVER, version_of
 from monolane.errors import BackendError
 
 # What an error of the driver means for a user, where its own text does not say it.
@@ -23,15 +23,25 @@ _ADVICE = {
     "that use this GPU (nvidia-smi shows them)",
     "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE": "another program holds some of this GPU's SMs, or "
     "it is a slice of one: the monokernel needs one whole SM for each of its blocks",
+    "CUDA_ERROR_LAUNCH_TIMEOUT": "this GPU has a display, for whose sake the driver ended a kernel "
+    "that ran for too long: use a GPU without one",
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "the kernel was compiled for another architecture: empty the "
     "cache folder that 'monolane doctor' names",
     "CUDA_ERROR_NO_DEVICE": "no GPU is visible: look at CUDA_VISIBLE_DEVICES and nvidia-smi",
     "CUDA_ERROR_SYSTEM_NOT_READY": "the driver's services are not running: look at nvidia-smi",
 }
+# Errors of a kernel, which any call may tell of, and from then on all do.
+_STICKY = {
+    f"CUDA_ERROR_{name}"
+    for name in (
+        "ASSERT", "ECC_UNCORRECTABLE", "HARDWARE_STACK_ERROR", "ILLEGAL_ADDRESS",
+        "ILLEGAL_INSTRUCTION", "INVALID_ADDRESS_SPACE", "INVALID_PC", "LAUNCH_FAILED",
+        "LAUNCH_TIMEOUT", "MISALIGNED_ADDRESS",
+    )
+}  # fmt: skip
 _POLL_SECONDS = 50e-6  # between two looks at a mark
 
 Stream = Any
-_entered = threading.local()  # .device: whose context is the thread's
 
 
 class CudaDevice:
@@ -47,6 +57,7 @@ class CudaDevice:
         self._memory: set[int] = set()
         self._pinned: dict[int, int] = {}  # device address -> host address
         self._closed = False
+        self._lost = False  # a kernel failed, or does not end
         try:
             self._call("cuInit", 0, current=False)
         except BackendError:
@@ -56,6 +67,7 @@ class CudaDevice:
                 "cuda: expected the NVIDIA driver's library libcuda.so.1, got "
                 f"{error}; install the driver, or use backend='cpu'"
             ) from error
+        self._check_version()
         if (visible := int(self._call("cuDeviceGetCount", current=False))) <= number:
             raise BackendError(
                 f"cuda: expected at least {number + 1} visible GPUs, got {visible}; use fewer "
@@ -145,7 +157,7 @@ class CudaDevice:
     def free(self, address: int) -> None:
         """Give memory back."""
         self._memory.remove(address)
-        self._call("cuMemFree", address)
+        self._give_back("cuMemFree", address)
 
     def pin(self, nbytes: int) -> Pinned:
         """Return new pinned memory, zeroed."""
@@ -159,7 +171,7 @@ class CudaDevice:
 
     def unpin(self, pinned: Pinned) -> None:
         """Give pinned memory back; its array must not be used any more."""
-        self._call("cuMemFreeHost", self._pinned.pop(pinned.address))
+        self._give_back("cuMemFreeHost", self._pinned.pop(pinned.address))
 
     def copy_in(self, to: int, source: Pinned, nbytes: int, offset: int = 0) -> None:
         """Copy from pinned memory, from byte ``offset`` on, in the stream's order."""
@@ -200,6 +212,7 @@ class CudaDevice:
         deadline = time.monotonic() + seconds
         while not self.passed(mark):
             if time.monotonic() > deadline:
+                self._lost = True
                 raise BackendError(
                     f"cuda: expected {self.info.name} to finish within {seconds:.0f} s, it did "
                     "not; end this process, and look at nvidia-smi if the GPU stays busy"
@@ -223,8 +236,8 @@ class CudaDevice:
         self._call("cuStreamWaitEvent", self._stream, mark.event, 0)
 
     def close(self) -> None:
-        """Give back everything that was allocated. Harmless when called twice."""
-        if self._closed:
+        """Give back everything that was allocated. Harmless when called twice, or on a lost GPU."""
+        if self._closed or self._lost:
             return
         self._closed = True
         for address in self._memory:
@@ -238,6 +251,19 @@ class CudaDevice:
 
     # ---- calls -----------------------------------------------------------------------------------
 
+    def _check_version(self) -> None:
+        """BackendError where the driver is older than what the packages compile for.
+
+        It would open the GPU all the same, and refuse the first kernel as no valid image.
+        """
+        number = int(self._call("cuDriverGetVersion", current=False))
+        found, wanted = version_of(number), OLDEST_DRIVER
+        if found < wanted:
+            raise BackendError(
+                f"cuda: expected a driver for CUDA {wanted[0]}.{wanted[1]} or later, got one for "
+                f"CUDA {found[0]}.{found[1]}; {NEWER_DRIVER}, or use backend='cpu'"
+            )
+
     def _describe(self) -> GpuInfo:
         names = {
             "sms": "MULTIPROCESSOR_COUNT",
@@ -245,6 +271,7 @@ class CudaDevice:
             "minor": "COMPUTE_CAPABILITY_MINOR",
             "shared": "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
             "l2": "L2_CACHE_SIZE",
+            "limited": "KERNEL_EXEC_TIMEOUT",
         }
         kinds = self._driver.CUdevice_attribute
         values = {}
@@ -260,14 +287,25 @@ class CudaDevice:
             free_bytes=int(free),
             total_bytes=int(total),
             l2_bytes=values["l2"],
+            run_limited=bool(values["limited"]),
         )
 
+    def _give_back(self, name: str, what: int) -> None:
+        """Free something, but not on a lost GPU: with the process's end all is given back.
+
+        One that failed refuses with the failure's own error, which would hide where it came from,
+        and one that hangs would never answer.
+        """
+        if not self._lost:
+            self._call(name, what)
+
     def _enter(self) -> None:
-        """Make the context this thread's: requests come from any thread, for any GPU."""
-        if getattr(_entered, "device", None) is not self:
-            (status,) = self._driver.cuCtxSetCurrent(self._context)
-            self._check("cuCtxSetCurrent", status)
-            _entered.device = self
+        """Make the context this thread's: requests come from any thread, for any GPU.
+
+        At each call: another library, torch for one, may have made another GPU's current since.
+        """
+        (status,) = self._driver.cuCtxSetCurrent(self._context)
+        self._check("cuCtxSetCurrent", status)
 
     def _call(self, name: str, *arguments: Any, current: bool = True) -> Any:
         """Call the driver; return what it returns besides the status."""
@@ -282,6 +320,7 @@ class CudaDevice:
             return
         _, text = self._driver.cuGetErrorString(status)
         reason = text.decode() if text else "unknown error"
+        self._lost |= getattr(status, "name", "") in _STICKY
         advice = _ADVICE.get(getattr(status, "name", ""), "see 'monolane doctor'")
         raise BackendError(
             f"cuda: {name}: expected success, got {getattr(status, 'name', status)} ({reason}); "

@@ -27,6 +27,8 @@ from monolane.epoch import Advance, Guide, TokenEvent, describe_logprobs
 from monolane.errors import BackendError, RequestError
 
 _POLL_SECONDS = 100e-6  # between two looks at the ring: a tenth of a token of a large model
+# Where the driver ends kernels that run for long, which it does after two seconds at the earliest.
+_LONGEST_RUN_SECONDS = 0.5
 _LOST = "this GPU can no longer be used from this process: start a new one"
 
 
@@ -151,6 +153,19 @@ class Epoch:
             if self._resident.lost:
                 raise BackendError(self._resident.lost) from error
             raise
+        limited = any(device.info.run_limited for device in self._resident.devices)
+        # Who wants all logits feeds a few passes at most, and expects them of one launch.
+        if limited and not any(x.all_logits for x in launch.served):
+            # A thread of its own: nobody need be reading meanwhile.
+            timer = threading.Timer(_LONGEST_RUN_SECONDS, self._cut_short, [launch])
+            timer.daemon = True
+            timer.start()
+
+    def _cut_short(self, launch: Launched) -> None:
+        """Ask a launch for its end, if it still runs; the next one goes on where it was."""
+        with self._control:
+            if self._launch is launch:
+                self._resident.mailbox.ask_to_end(True)
 
     def _seen(self, launch: Launched) -> dict[int, npt.NDArray[np.uint32]]:
         """Return the tokens before a launch, as Advance.seen of those with penalties."""

@@ -15,6 +15,7 @@ from monolane.cuda._machine import OLDEST
 
 DRIVER = "libcuda.so.1"
 OLDEST_DRIVER = (13, 0)  # of CUDA: what the packages of the extra are built for
+NEWER_DRIVER = "update the driver to 580 or later"
 PACKAGES = ("cuda.core", "cuda.bindings")
 
 # CUdevice_attribute
@@ -59,11 +60,7 @@ def examine(library: str = DRIVER) -> Machine:
         lacks.append(Lack(f"the driver does not answer: {error}", "nvidia-smi"))
     if driver is not None and driver < OLDEST_DRIVER:
         found, wanted = (".".join(map(str, x)) for x in (driver, OLDEST_DRIVER))
-        lacks.append(
-            Lack(
-                f"a driver for CUDA {found}; expected {wanted}", "update the driver to 580 or later"
-            )
-        )
+        lacks.append(Lack(f"a driver for CUDA {found}; expected {wanted}", NEWER_DRIVER))
     if gpu is not None and gpu.compute < OLDEST:
         found, wanted = (".".join(map(str, x)) for x in (gpu.compute, OLDEST))
         text = f"{gpu.name} has compute capability {found}; expected {wanted} or later"
@@ -73,10 +70,15 @@ def examine(library: str = DRIVER) -> Machine:
     return Machine(driver, gpu, tuple(lacks))
 
 
+def version_of(number: int) -> tuple[int, int]:
+    """Return the newest CUDA that a driver serves, from the number that it tells."""
+    return number // 1000, number % 1000 // 10
+
+
 def _version(lib: Any) -> tuple[int, int]:
     number = c_int()
     _call(lib, "cuDriverGetVersion", byref(number))
-    return number.value // 1000, number.value % 1000 // 10
+    return version_of(number.value)
 
 
 def _first_gpu(lib: Any) -> GpuInfo:

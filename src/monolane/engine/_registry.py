@@ -181,7 +181,7 @@ def _open_best(
 
 @cache
 def _has_gpu(library: str) -> bool:
-    """Return whether this machine has all that the CUDA backend needs.
+    """Return whether this machine has all that the CUDA backend needs; tell of a GPU that lacks it.
 
     Most have no driver: they are told apart by one failed look for its library, which imports
     nothing.
@@ -192,4 +192,10 @@ def _has_gpu(library: str) -> bool:
         return False
     from monolane.cuda import examine
 
-    return not examine(library).lacks
+    machine = examine(library)
+    if machine.gpu is not None and machine.lacks:
+        lacks = "; ".join(f"{lack.what}: {lack.mend}" for lack in machine.lacks)
+        log.warning(
+            "auto: the cpu backend, for there is a GPU, %s, but: %s", machine.gpu.name, lacks
+        )
+    return not machine.lacks
