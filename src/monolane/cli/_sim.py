@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from monolane.cli import _options as options
-from monolane.cli._output import check_output, write_output
+from monolane.cli._output import check_output, write_output, writing_output
 from monolane.cli._planned import PlannedModel, planned_model
 
 if TYPE_CHECKING:
@@ -122,7 +122,8 @@ def sim(
     if svg is not None:
         from monolane.sim import draw_timeline
 
-        draw_timeline(made, svg, model)
+        with writing_output(svg):
+            draw_timeline(made, svg, model)
         sys.stderr.write(f"written to {svg}\n")
 
 
@@ -215,7 +216,8 @@ def _sweep(scenario: "Scenario", name: str, svg: Path | None, as_json: bool) -> 
     else:
         sys.stdout.write("\n".join(swept.lines()) + "\n")
     if svg is not None:
-        draw_sweep(swept, svg)
+        with writing_output(svg):
+            draw_sweep(swept, svg)
         sys.stderr.write(f"written to {svg}\n")
 
 
