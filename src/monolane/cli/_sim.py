@@ -184,7 +184,7 @@ def _lines(model: str, made: "Forecast") -> list[str]:
     )
     speed = f"{made.speed:,.4g} tokens/s ({low:,.4g} to {high:,.4g})"
     lines = [
-        f"{model} · {plan.dtype} · {plan.context:,} tokens in the sequence · {made.width} a pass",
+        f"{model} · {plan.stored} · {plan.context:,} tokens in the sequence · {made.width} a pass",
         f"{made.machine.name}: {shape} · reduce: {', '.join(rules)}",
         made.machine.standing,
         "",
