@@ -21,6 +21,7 @@ from typing import Any
 
 from _command import ROOT
 from _document import publish
+from _program import run_script
 from quantization import cut_windows
 
 from monolane.engine import Engine, find_model, unpack_gguf
@@ -121,4 +122,4 @@ def measure_tasks(
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from _document import publish
+from _program import run_script
 
 from monolane.evaluate import Answer, EvalOptions, Question, Subject, Task, evaluate, make_tasks
 from monolane.measure import Record
@@ -82,4 +83,4 @@ def _record(task: dict[str, Any], work: Path) -> Record:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

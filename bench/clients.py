@@ -20,6 +20,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from _document import publish
+from _program import run_script
 from _server import Server, server
 
 from monolane.engine import find_model
@@ -265,4 +266,4 @@ def rows(records: Sequence[Record]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from _document import publish
+from _program import run_script
 
 from monolane._core import kernels
 from monolane.engine import find_model
@@ -82,4 +83,4 @@ def record(model: str, case: DecodeCase, programs: int) -> Record:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

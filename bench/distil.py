@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from _document import publish
+from _program import run_script
 from torch.nn import functional
 
 from monolane.engine import find_model, unpack_gguf
@@ -153,4 +154,4 @@ def record(way: str, flops: float, seconds: list[float], about: dict[str, Any]) 
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 from _document import publish
+from _program import run_script
 
 from monolane.cpu import CpuExecutor
 from monolane.engine import find_model
@@ -243,4 +244,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from _document import publish
 from _gguf import random_gguf
+from _program import run_script
 
 from monolane._core import kernels
 from monolane._env import CACHE
@@ -120,4 +121,4 @@ def record(model: str, part: str, samples: list[dict[str, Any]]) -> Record:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -20,6 +20,7 @@ from typing import Any
 
 from _command import ROOT
 from _document import publish
+from _program import run_script
 
 from monolane.engine import Engine, find_model, unpack_gguf
 from monolane.measure import Record, shown_word
@@ -198,4 +199,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

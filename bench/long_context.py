@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from _document import publish
+from _program import run_script
 
 from monolane._core import kernels
 from monolane.epoch import KeptBytes
@@ -222,4 +223,4 @@ def random_rows(model: LoadedModel, cache_dtype: str) -> npt.NDArray[np.uint8]:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

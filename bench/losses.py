@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from _document import publish
+from _program import run_script
 from speculation import SEED, Text, texts_of
 from trees import COSTS, costs_of
 
@@ -123,4 +124,4 @@ def misleading(rng: random.Random) -> Next:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

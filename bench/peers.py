@@ -13,6 +13,7 @@ hold random weights in the shape --shape, which are written to the cache folder 
 
 import argparse
 import re
+import shutil
 import statistics
 import sys
 from collections.abc import Sequence
@@ -218,6 +219,8 @@ def _peer(text: str) -> tuple[str, Program]:
     name, _, path = text.partition("=")
     if not name or not path:
         raise argparse.ArgumentTypeError(f"expected {_PEERS}, got {text!r}")
+    if shutil.which(path) is None:  # before files of gigabytes are written, and rounds are taken
+        raise argparse.ArgumentTypeError(f"expected {_PEERS}, got no program at {path!r}")
     return name, program_of(name, path)
 
 

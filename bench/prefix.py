@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from _command import ROOT
 from _document import publish
+from _program import run_script
 
 from monolane.engine import Engine, Generation, SamplingParams, find_model
 from monolane.measure import SYNTHETIC, shown_word, summary, synthetic
@@ -126,4 +127,4 @@ def records_of(
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from _document import publish
+from _program import run_script
 from rich.console import Console
 from rich.progress import track
 
@@ -236,4 +237,4 @@ def golden_error(golden: Path, dtype: str) -> Record:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from _document import publish
+from _program import run_script
 
 from monolane.engine import find_model
 from monolane.epoch import Advance, Draw
@@ -90,4 +91,4 @@ def record(
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

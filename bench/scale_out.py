@@ -16,6 +16,7 @@ from pathlib import Path
 
 from _command import ROOT
 from _document import publish
+from _program import run_script
 from _server import server
 
 from monolane.measure import (
@@ -87,4 +88,4 @@ def record(way: str, tokens: int, outcomes: list[Outcome]) -> Record:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

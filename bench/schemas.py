@@ -25,6 +25,7 @@ from typing import Any
 import llguidance
 import numpy as np
 from _document import publish
+from _program import run_script
 
 from monolane.engine import Engine
 from monolane.errors import RequestError
@@ -166,4 +167,4 @@ def record(engine: str, source: str, one: Tally, model: str) -> Record:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -32,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 from _document import publish
 from _edits import Trace, edits, prose
+from _program import run_script
 from _replay import Drafter, Ids, Replay, arctic, ours, replay
 from _spoken import Speaker, tokens_per_second
 
@@ -281,4 +282,4 @@ def speed(total: Replay, costs: Costs) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

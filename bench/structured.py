@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from _command import ROOT
 from _document import publish
+from _program import run_script
 
 from monolane.engine import Constraint, Engine, Guide, SamplingParams
 from monolane.measure import shown_word, summary
@@ -132,4 +133,4 @@ def make_cases(engine: Engine) -> dict[str, Callable[[], Constraint | None]]:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

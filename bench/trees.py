@@ -22,6 +22,7 @@ import numpy.typing as npt
 from _branches import SHAPES, Places, Rates, Shape, grow, of_ranks
 from _command import ROOT
 from _document import publish
+from _program import run_script
 from _replay import Replay
 from speculation import BUDGETS, SEED, Costs, Text, texts_of
 
@@ -173,4 +174,4 @@ def normed(rows: npt.NDArray[np.float32], eps: float) -> npt.NDArray[np.float32]
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

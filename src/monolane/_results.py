@@ -146,13 +146,21 @@ def shown_path(path: Path, root: Path | None) -> str:
 def result_name(document: Mapping[str, Any], what: str) -> str:
     """Return the file name that a document goes by: date, device and what was measured."""
     slug = re.sub(r"[^a-z0-9]+", "-", str(document["device"]["name"]).lower()).strip("-")
+    what = re.sub(r"[^\w.-]+", "-", what)  # a server may call itself what it likes
     return f"{document['date']}-{slug or 'unknown'}-{what}.json"
 
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
     """Write a validated document so that no reader ever sees half of it."""
     validate_document(document)
+    text = json.dumps(document, indent=1) + "\n"
+    if path.exists() and not path.is_file():  # a device or a pipe stays what it is
+        path.write_text(text, encoding="utf-8")
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -69,6 +69,7 @@ def test_a_table_for_people(tiny_model: Path) -> None:
         (["demo-that-is-not"], "expected 'demo', 'smollm2', a folder or a .gguf file"),
         (["--context", "0"], "--context and --prefill: expected 1 token or more"),
         (["--runs", "0"], "greater than or equal to 1"),
+        (["--out", "/proc/x.json"], "/proc/x.json cannot be written: No such file"),
     ],
 )
 def test_wishes_that_cannot_be_met(arguments: list[str], message: str) -> None:

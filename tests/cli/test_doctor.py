@@ -1,5 +1,8 @@
 """What ``monolane doctor`` says of a GPU."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from monolane import cuda
@@ -63,3 +66,28 @@ def test_tiles_that_are_there_and_not_used(
     found = [x for x in examine() if x.name == "cpu tiles"]
     assert [x.value for x in found] == said
     assert all(x.state == "missing" for x in found)  # the AVX-512 set runs: nothing is broken
+
+
+def test_a_missing_core_is_told_beside_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "monolane._core", None)  # an import of it fails
+    found = {(x.section, x.name): x for x in examine()}
+    for place in (("monolane", "native core"), ("backends", "cpu")):
+        assert found[place].state == "broken"
+        assert found[place].mend.startswith("pip install --force-reinstall")
+    assert found["backends", "reference"].state == "ok"
+    assert ("environment", "MONOLANE_CACHE") in found
+
+
+def test_a_cache_that_is_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "cache"
+    file.touch()
+    monkeypatch.setenv("MONOLANE_CACHE", str(file))
+    (found,) = (x for x in examine() if (x.section, x.name) == ("caches", "monolane"))
+    assert (found.state, found.mend) == ("broken", "export MONOLANE_CACHE=FOLDER")
+    assert found.value == f"{file}: expected a folder, got a file"
+
+
+def test_a_cache_that_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONOLANE_CACHE", "")
+    broken = [x.name for x in examine() if x.state == "broken"]
+    assert broken == ["MONOLANE_CACHE"]

@@ -41,9 +41,12 @@ def test_a_plan_counts_the_bytes_of_each_matrix_as_it_is_multiplied(
     told = run(*asked)
     assert told.returncode == 0, told.stderr
     assert told.stdout.split(" · ")[1] == "q4_k, q6_k"
+    simulated = run("sim", *asked[2:])
+    assert simulated.stdout.split(" · ")[1] == "q4_k, q6_k"
     executor = CpuExecutor(Weights.open(path), context=8, slots=1, workers=1)
-    counted = json.loads(run(*asked, "--json").stdout)["total"]["bytes"]
-    assert counted == executor.bytes_per_token(8)
+    records = [json.loads(run(*words, "--json").stdout) for words in (asked, ("sim", *asked[2:]))]
+    assert [record["dtype"] for record in records] == ["q4_k, q6_k"] * 2
+    assert records[0]["total"]["bytes"] == executor.bytes_per_token(8)
 
 
 def test_bench_takes_a_file(llama_gguf: Path) -> None:

@@ -115,6 +115,8 @@ def test_the_report() -> None:
         (["--report", "all"], "report: expected seeds, got 'all'"),
         (["--trace", "."], "expected a file to write, got a folder"),
         (["--svg", "/proc/none/x.svg"], "/proc/none/x.svg cannot be written: No such file"),
+        (["--svg", "/proc/x.svg"], "/proc/x.svg cannot be written: No such file"),
+        (["--trace", "/proc/x.json"], "/proc/x.json cannot be written: No such file"),
     ],
 )
 def test_wishes_that_cannot_be_met(arguments: list[str], message: str) -> None:

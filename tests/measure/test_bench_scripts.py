@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from monolane.errors import ConfigError
 from monolane.measure import summary, validate_document
 
 ROOT = Path(__file__).parents[2]
@@ -188,6 +189,21 @@ def test_the_parts_that_scripts_share_have_one_owner() -> None:
         assert holders - others == {owner}, part
     for part in ("build_document(", "describe_machine(bandwidth)"):  # the package's own
         assert not [path for path in BENCH.glob("*.py") if part in path.read_text()], part
+
+
+def test_a_document_that_cannot_be_written_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    place = Path("/proc/x.json")
+    with pytest.raises(ConfigError, match=r"/proc/x\.json cannot be written: No such file"):
+        module("_document").publish(records(), "things", place)
+    assert len(json.loads(capsys.readouterr().out)["records"]) == len(records())
+
+
+@pytest.mark.parametrize("words", ["sampling.py --model nosuch", "quantization.py nosuch"])
+def test_a_model_that_is_not_there_is_a_message(words: str) -> None:
+    script, *given = words.split()
+    result = run(BENCH / script, *given)
+    assert result.returncode == 1
+    assert result.stderr.startswith("nosuch: expected 'demo', 'smollm2', a folder or a .gguf file")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -4,6 +4,7 @@ Where times are what is tested, one of three attempts has to be right: the machi
 during the others. What is wrong in the load is so in each.
 """
 
+import json
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,8 @@ from monolane.measure import (
     percentiles,
     serve_record,
 )
+from monolane.measure._load_exchange import Exchange
+from monolane.measure._load_outcome import read_stream
 
 
 def make(url: str, **options: Any) -> Load:
@@ -268,6 +271,26 @@ def test_what_is_asked_for(plain: Callable[..., Any]) -> None:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"choices": [{"text": "b"}], "usage": [2]},
+        {"choices": [{"text": "b"}], "timings": "none", "usage": "none"},
+        {"choices": ["c", {"text": "b"}]},
+        {"choices": [{"delta": "c"}, {"text": "b"}]},
+        {"choices": [{"text": "b"}], "usage": {"prompt_tokens": "64", "completion_tokens": "2"}},
+    ],
+)
+def test_fields_of_other_kinds_count_as_left_out(odd: dict[str, Any]) -> None:
+    events = [{"choices": [{"text": "a"}]}, odd]
+    lines = [f"data: {json.dumps(event)}\n\n" for event in events] + ["data: [DONE]\n\n"]
+    body = "".join(lines).encode()
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: {len(body)}"
+    found = read_stream(Exchange(reads=[(1, head.encode() + b"\r\n\r\n" + body)]))
+    assert isinstance(found, Outcome)
+    assert (found.tokens, found.counted_by, found.prompt_tokens) == (2, "events", None)
 
 
 def test_percentiles_lie_between_samples() -> None:

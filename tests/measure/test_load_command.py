@@ -120,6 +120,22 @@ def test_a_server_that_fails_every_request(plain: Callable[..., Any]) -> None:
     assert "the first request failed (http_500): no, thanks" in told(result)
 
 
+@pytest.mark.parametrize("option", ["--out", "--plot"])
+def test_where_nothing_can_be_written_no_server_is_loaded(
+    plain: Callable[..., Any], option: str
+) -> None:
+    server = plain()
+    result = run(server.url, *SMALL, option, "/proc/x.json")
+    assert "/proc/x.json cannot be written: No such file" in told(result)
+    assert server.accepted == 0
+
+
+def test_a_level_that_began_no_request_is_said(plain: Callable[..., Any]) -> None:
+    result = run(plain().url, *SMALL, "-c", "1", "--seconds", "1e-9")
+    assert result.exit_code == 1
+    assert "no request began within 1e-09 s; give it more" in result.stdout
+
+
 def test_a_server_that_begins_to_fail_is_shown(
     plain: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,8 @@
 """The results format: what breaks it is named, and a file is never half there."""
 
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,30 @@ def test_processors_with_tiles_are_told_apart() -> None:
     intel = CPUINFO.format("GenuineIntel", 6, 167)
     assert processor_name(intel + FLAGS.format("amx_bf16 amx_tile amx_int8")) == "X (AMX)"
     assert processor_name(intel + FLAGS.format("avx512_bf16")) == "X"
+
+
+def test_a_server_that_calls_itself_a_path_gets_a_name_and_no_folder() -> None:
+    made = result_name(document(), "serve-../../acme/labs")
+    assert made.endswith("-serve-..-..-acme-labs.json")
+    assert "/" not in made
+
+
+def test_a_device_file_stays_one(tmp_path: Path) -> None:
+    made, pipe, read = document(), tmp_path / "pipe", list[str]()
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    write_document(pipe, made)
+    reader.join()
+    assert pipe.is_fifo()
+    assert json.loads(read[0]) == made
+
+
+def test_what_cannot_be_written_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "taken" / "x").mkdir(parents=True)
+    with pytest.raises(OSError, match="taken"):
+        write_document(tmp_path / "taken", document())
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
 def test_a_file_is_named_after_the_processor() -> None:

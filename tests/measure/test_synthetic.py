@@ -55,6 +55,13 @@ def test_a_disk_that_is_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert list((tmp_path / "synthetic").iterdir()) == []
 
 
+def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MONOLANE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(BackendError, match="cannot be written: Not a directory; make room or let"):
+        synthetic("laneformer-tiny", lambda text: None)
+
+
 def test_nothing_is_left_of_one_that_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +71,6 @@ def test_nothing_is_left_of_one_that_failed(
         raise OSError("no space left on device")
 
     monkeypatch.setattr("monolane.measure._synthetic.write_checkpoint", fail)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(BackendError, match="no space left"):
         synthetic("laneformer-tiny", lambda text: None)
     assert list((tmp_path / "synthetic").iterdir()) == []

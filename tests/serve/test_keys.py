@@ -87,3 +87,28 @@ def test_other_addresses_refuse_to_start_without_a_key(host: str) -> None:
 def test_options_are_checked(options: dict[str, object], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         ServerOptions(**options)  # type: ignore[arg-type]
+
+
+def test_a_key_is_added_behind_a_line_without_an_end(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    first = add_key(file, "a")
+    file.write_text(file.read_text().rstrip("\n"))  # as an editor may leave it
+    second = add_key(file, "b")
+    keys = Keys.read(file)
+    assert keys.admit(first.encode())
+    assert keys.admit(second.encode())
+
+
+@pytest.mark.parametrize("held", [b"<svg/>\n", b"\xff\xfe"])
+def test_no_key_is_added_to_a_file_of_another_kind(tmp_path: Path, held: bytes) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes(held)
+    with pytest.raises(RequestError, match="keys"):
+        add_key(file, "a")
+    assert file.read_bytes() == held
+
+
+@pytest.mark.parametrize("place", [".", "none/keys"])
+def test_where_no_key_can_be_kept(tmp_path: Path, place: str) -> None:
+    with pytest.raises(RequestError, match="cannot be read and added to"):
+        add_key(tmp_path / place, "a")

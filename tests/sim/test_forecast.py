@@ -115,6 +115,18 @@ def test_processors_by_the_name_that_results_have() -> None:
     assert find_processor("Something else", 3).name == "cpu:3"
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float8", "bfloat16", "int8", "int4"])
+def test_every_device_has_a_share_for_every_format(dtype: str) -> None:
+    for name, timing in timings().items():
+        assert timing.rates(dtype).bandwidth > 0, name
+
+
+def test_a_device_without_a_share_for_other_formats_is_refused() -> None:
+    timing = find_machine("cpu:1").timing
+    with pytest.raises(ValueError, match="share: expected one for 'other' formats too"):
+        replace(timing, share={"int8": timing.share["other"]})
+
+
 @pytest.mark.parametrize("name", ["", "gpu", "h200:2", "xh200", "0xh200", "cpu:0", "8x"])
 def test_unknown_machines(name: str) -> None:
     with pytest.raises((ConfigError, RequestError), match="device"):

@@ -63,11 +63,13 @@ def bench(
     by the bandwidth read in the same run. Run it on an idle machine. 'monolane bench serve'
     measures a server instead.
     """
+    from monolane.cli._output import check_results
     from monolane.cli._ranks import find_ranks
     from monolane.cli._report import print_note
     from monolane.engine import SamplingParams
     from monolane.measure import Neighbours, bench_cases, bench_records, run_rounds
 
+    check_results(out)
     name, folder = _folder(model, synthetic)
     _warn_if_busy()
     contexts, prompts = context or [128], prefill or [64]
@@ -180,6 +182,7 @@ def write_results(
     """Print a table, or the document as JSON, and write the document where ``out`` says."""
     import json
 
+    from monolane.cli._output import writing_output
     from monolane.measure import document_here, result_name, shown_word, write_document
 
     command = shlex.join(["monolane", *map(shown_word, sys.argv[1:])])
@@ -190,7 +193,8 @@ def write_results(
         sys.stdout.write("\n".join((table or _table)(document)) + "\n")
     if out is not None:
         path = out / result_name(document, what) if out.is_dir() else out
-        write_document(path, document)
+        with writing_output(path):
+            write_document(path, document)
         sys.stderr.write(f"written to {path}\n")
 
 

@@ -69,10 +69,13 @@ def bench_serve(
     --yes.
     """
     from monolane.cli._bench import progress_bar, write_results
+    from monolane.cli._output import check_output, check_results, writing_output
     from monolane.measure import Level, Load, LoadOptions, LoadTarget, plot_load, require_plot
 
     if plot is not None:
         require_plot()
+    check_output(plot)
+    check_results(out)
     target = LoadTarget.parse(url, os.environ.get(key_from, ""))
     if clients and rate:
         raise typer.BadParameter("expected --clients or --rate, got both")
@@ -105,7 +108,8 @@ def bench_serve(
         ]
     write_results(records, out, as_json, what=f"serve-{engine}", table=_table)
     if plot is not None:
-        plot_load(records, plot)
+        with writing_output(plot):
+            plot_load(records, plot)
         typer.echo(f"written to {plot}", err=True)
     if all("error" in record for record in records):
         raise typer.Exit(1)

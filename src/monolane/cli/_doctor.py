@@ -8,6 +8,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 State = Literal["ok", "missing", "broken"]
 
+_REINSTALL = "pip install --force-reinstall --no-deps ."
 _MARKS = {"ok": "✓", "missing": "–", "broken": "✗"}
 # Package -> (what it is for, the extra that brings it).
 _OPTIONAL = {
@@ -90,8 +92,7 @@ def _package() -> Iterator[Finding]:
         noise = gumbel_noise(0, 0, 0, 1)
         yield Finding("monolane", "native core", "ok", f"answers ({float(noise[0]):.4f})")
     except ImportError as error:
-        mend = "pip install --force-reinstall --no-deps ."
-        yield Finding("monolane", "native core", "broken", str(error), mend)
+        yield Finding("monolane", "native core", "broken", str(error), _REINSTALL)
     yield _demo()
 
 
@@ -105,24 +106,31 @@ def _demo() -> Finding:
         config = read_config(folder)
         Weights.load(config, Checkpoint.open(folder))
     except MonolaneError as error:
-        mend = "pip install --force-reinstall --no-deps ."
-        return Finding("monolane", "demo model", "broken", str(error), mend)
+        return Finding("monolane", "demo model", "broken", str(error), _REINSTALL)
     return Finding(
         "monolane", "demo model", "ok", f"{config.num_parameters / 1e6:.2f} M parameters"
     )
 
 
 def _backends(model: str, dtype: str) -> Iterator[Finding]:
-    from monolane._core import kernels
+    yield from _cpu_backend()
+    yield Finding("backends", "reference", "ok", "NumPy, float32: the oracle, slow")
+    yield from _cuda(model, dtype)
+
+
+def _cpu_backend() -> Iterator[Finding]:
     from monolane._processor import read_processor
 
+    try:
+        from monolane._core import kernels
+    except ImportError:
+        yield Finding("backends", "cpu", "broken", "there is no native core", _REINSTALL)
+        return
     sets, workers = ", ".join(kernels.supported()), read_processor().describe()
     yield Finding("backends", "cpu", "ok", f"{kernels.best()} of {sets}; {workers}")
     present, refusal = kernels.amx()
     if present and refusal:
         yield Finding("backends", "cpu tiles", "missing", f"AMX is not used: {refusal}")
-    yield Finding("backends", "reference", "ok", "NumPy, float32: the oracle, slow")
-    yield from _cuda(model, dtype)
 
 
 def _cuda(model: str, dtype: str) -> Iterator[Finding]:
@@ -185,8 +193,16 @@ def _caches() -> Iterator[Finding]:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     from monolane import _env
+    from monolane.errors import ConfigError
 
-    for name, folder in (("Hub models", Path(HF_HUB_CACHE)), ("monolane", _env.CACHE.get())):
+    places = [("Hub models", "HF_HUB_CACHE", Path(HF_HUB_CACHE))]
+    with suppress(ConfigError):  # which stands with the variables
+        places.append(("monolane", _env.CACHE.name, _env.CACHE.get()))
+    for name, variable, folder in places:
+        if folder.exists() and not folder.is_dir():
+            said = f"{folder}: expected a folder, got a file"
+            yield Finding("caches", name, "broken", said, f"export {variable}=FOLDER")
+            continue
         if not folder.is_dir():
             yield Finding("caches", name, "ok", f"{folder} (empty)")
             continue

@@ -91,10 +91,8 @@ def _title(model: str, made: "Plan", width: int) -> list[str]:
         f"{groups.lanes_each} lane{'s' * (groups.lanes_each > 1)} x "
         f"{groups.workers_each} worker{'s' * (groups.workers_each > 1)}"
     )
-    dtypes = dict.fromkeys(name.removesuffix("_panels") for _, name in made.formats)
-    stored = ", ".join(dtypes) or made.dtype
     return [
-        f"{model} · {stored} · {made.context:,} tokens in the sequence · {width} in the pass",
+        f"{model} · {made.stored} · {made.context:,} tokens in the sequence · {width} in the pass",
         f"{device.name}: {shape} · {device.total_bandwidth / 1e9:,.0f} GB/s",
         f"figures: {device.source}",
     ]
@@ -175,7 +173,7 @@ def _record(model: str, made: "Plan", width: int) -> dict[str, Any]:
     return {
         "model": model,
         "device": asdict(made.device),
-        "dtype": made.dtype,
+        "dtype": made.stored,
         "context": made.context,
         "width": width,
         "groups": {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from monolane.cli import _options as options
-from monolane.cli._output import check_output, write_output
+from monolane.cli._output import check_output, write_output, writing_output
 from monolane.cli._planned import PlannedModel, planned_model
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ def sim(
     if svg is not None:
         from monolane.sim import draw_timeline
 
-        draw_timeline(made, svg, model)
+        with writing_output(svg):
+            draw_timeline(made, svg, model)
         sys.stderr.write(f"written to {svg}\n")
 
 
@@ -184,7 +185,7 @@ def _lines(model: str, made: "Forecast") -> list[str]:
     )
     speed = f"{made.speed:,.4g} tokens/s ({low:,.4g} to {high:,.4g})"
     lines = [
-        f"{model} · {plan.dtype} · {plan.context:,} tokens in the sequence · {made.width} a pass",
+        f"{model} · {plan.stored} · {plan.context:,} tokens in the sequence · {made.width} a pass",
         f"{made.machine.name}: {shape} · reduce: {', '.join(rules)}",
         made.machine.standing,
         "",
@@ -216,7 +217,8 @@ def _sweep(scenario: "Scenario", name: str, svg: Path | None, as_json: bool) -> 
     else:
         sys.stdout.write("\n".join(swept.lines()) + "\n")
     if svg is not None:
-        draw_sweep(swept, svg)
+        with writing_output(svg):
+            draw_sweep(swept, svg)
         sys.stderr.write(f"written to {svg}\n")
 
 

@@ -99,25 +99,27 @@ def _read_events(made: Exchange, parts: list[tuple[int, bytes]]) -> Outcome | Fa
             return Failure("broken", f"an event that is no object: {line[:100]!r}")
         if chunk.get("error"):
             return Failure("error_event", _error_text(line))
-        if any(_has_text(choice) for choice in chunk.get("choices") or ()):
+        choices = chunk.get("choices")
+        if isinstance(choices, list) and any(map(_has_text, choices)):
             times.append(time_ns)
-        usage = chunk.get("usage") or usage
-        timings = chunk.get("timings") or timings
+        usage = _fields(chunk, "usage") or usage
+        timings = _fields(chunk, "timings") or timings
     if not done_ns:
         kind, message = made.fault or ("broken", "the answer ended without [DONE]")
         return Failure(kind, f"{message}, after {len(times)} events with text")
     if not times:
         return Failure("empty", "an answer without text")
     tokens, counted_by = _count(usage, timings, len(times))
+    speed = timings.get("predicted_per_second")
     return Outcome(
         tokens=tokens,
         counted_by=counted_by,
-        prompt_tokens=usage.get("prompt_tokens"),
+        prompt_tokens=prompt if isinstance(prompt := usage.get("prompt_tokens"), int) else None,
         first=(times[0] - made.sent_ns) / 1e9,
         whole=(done_ns - made.sent_ns) / 1e9,
         decode=(times[-1] - times[0]) / 1e9,
         gaps=tuple((later - sooner) / 1e9 for sooner, later in itertools.pairwise(times)),
-        server_speed=timings.get("predicted_per_second") or None,
+        server_speed=speed if isinstance(speed, int | float) and speed > 0 else None,
         sent_ns=made.sent_ns,
         done_ns=done_ns,
     )
@@ -158,9 +160,17 @@ def _data_lines(parts: list[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
                 yield time_ns, line[5:].strip()
 
 
-def _has_text(choice: dict[str, Any]) -> bool:
-    delta = choice.get("delta") or {}
+def _has_text(choice: object) -> bool:
+    if not isinstance(choice, dict):
+        return False
+    delta = _fields(choice, "delta")
     return bool(choice.get("text")) or any(delta.get(kind) for kind in _KINDS_OF_TEXT)
+
+
+def _fields(found: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the object of a name; none of its fields where a server has something else there."""
+    value = found.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _error_text(body: bytes) -> str:

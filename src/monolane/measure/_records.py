@@ -169,6 +169,8 @@ def serve_record(load: Load, loaded: Loaded, engine: str, label: str) -> Record:
     }
     if loaded.failures:
         record["failure"] = loaded.failures[0].message
+    if not outcomes and not loaded.failures:
+        return record | {"error": f"no request began within {level.seconds:g} s; give it more"}
     if not outcomes:
         first = loaded.failures[0]
         return record | {

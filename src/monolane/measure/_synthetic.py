@@ -73,13 +73,24 @@ def synthetic_config(name: str) -> ModelConfig:
 def synthetic(name: str, tell: Callable[[str], None]) -> Path:
     """Return the folder of a synthetic model, made if it is not there.
 
-    ``tell`` is told what will be written before it is. BackendError if the disk is too small.
+    ``tell`` is told what will be written before it is. BackendError if the disk is too small, or
+    cannot be written to.
     """
-    config = synthetic_config(name)
     home = _env.CACHE.get() / "synthetic"
     folder = home / f"{name}-v{_VERSION}"
-    if folder.is_dir():
-        return folder
+    if not folder.is_dir():
+        try:
+            _make(folder, synthetic_config(name), tell)
+        except OSError as error:
+            raise BackendError(
+                f"{folder}: cannot be written: {error.strerror or error}; make room or let "
+                "MONOLANE_CACHE name another folder"
+            ) from None
+    return folder
+
+
+def _make(folder: Path, config: ModelConfig, tell: Callable[[str], None]) -> None:
+    home = folder.parent
     home.mkdir(parents=True, exist_ok=True)
     size = 2 * config.num_parameters
     _check_room(home, size)
@@ -93,7 +104,6 @@ def synthetic(name: str, tell: Callable[[str], None]) -> Path:
         _move(aside, folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    return folder
 
 
 def _check_room(home: Path, size: int) -> None:

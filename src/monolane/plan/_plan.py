@@ -65,6 +65,12 @@ class Plan:
         return find_format(self.dtype)
 
     @property
+    def stored(self) -> str:
+        """Storage of the weights in words: ``dtype``, or "q4_k, q6_k" of a file in blocks."""
+        names = dict.fromkeys(name.removesuffix("_panels") for _, name in self.formats)
+        return ", ".join(names) or self.dtype
+
+    @property
     def key_bytes(self) -> int:
         """Bytes of one cached key or value of one KV head."""
         return find_format(self.keys).row_bytes(self.config.cached_width)

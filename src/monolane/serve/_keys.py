@@ -51,20 +51,10 @@ class Keys:
     def read(path: Path) -> "Keys":
         """Read a file of lines "NAME sha256:HEX"; RequestError names the line that is none."""
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise RequestError(f"API keys: cannot read {path}: {error}") from None
-        hashes = []
-        for number, line in enumerate(lines, 1):
-            if not line.strip() or line.lstrip().startswith("#"):
-                continue
-            found = _LINE.fullmatch(line.strip())
-            if not found:
-                raise RequestError(
-                    f"{path}, line {number}: expected 'NAME sha256:' and 64 hex digits, as "
-                    "'monolane key FILE' writes it"
-                )
-            hashes.append(bytes.fromhex(found[2]))
+        hashes = _hashes(text, path)
         if not hashes:
             raise RequestError(f"API keys: {path} has none; 'monolane key {path}' adds one")
         return Keys(tuple(hashes))
@@ -74,14 +64,43 @@ class Keys:
 
 
 def add_key(path: Path, name: str) -> str:
-    """Add the hash of a new key to a file that only its owner may read; return the key."""
+    """Add the hash of a new key to a file that only its owner may read; return the key.
+
+    RequestError where that fails; a file that holds something else than keys stays as it is.
+    """
     if not _LINE.fullmatch(f"{name} sha256:{'0' * 64}"):
         raise RequestError(f"name: expected 1 to 64 of A-Z a-z 0-9 . _ -, got {name!r:.80}")
     key = "ml-" + secrets.token_urlsafe(32)
-    path.touch(mode=0o600, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(f"{name} sha256:{key_hash(key.encode()).hex()}\n")
+    try:
+        path.touch(mode=0o600, exist_ok=True)
+        with path.open("a+", encoding="utf-8") as file:
+            file.seek(0)
+            held = file.read()
+            _hashes(held, path)
+            begin = "\n" if held and not held.endswith("\n") else ""
+            file.write(f"{begin}{name} sha256:{key_hash(key.encode()).hex()}\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(
+            f"API keys: {path} cannot be read and added to: {error}; name a file of keys, or a "
+            "new one in a folder that is there"
+        ) from None
     return key
+
+
+def _hashes(text: str, path: Path) -> list[bytes]:
+    """Return the hashes of a file's lines; RequestError names the line that is none."""
+    hashes = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        found = _LINE.fullmatch(line.strip())
+        if not found:
+            raise RequestError(
+                f"{path}, line {number}: expected 'NAME sha256:' and 64 hex digits, as "
+                "'monolane key FILE' writes it"
+            )
+        hashes.append(bytes.fromhex(found[2]))
+    return hashes
 
 
 def key_hash(key: bytes) -> bytes:

@@ -82,6 +82,12 @@ class Timing:
     worker_us_per_mb: Constant = _NOTHING  # of one worker, for 1e6 bytes; memory does not hide it
     processors: tuple[str, ...] = ()  # the names under which results know it
 
+    def __post_init__(self) -> None:
+        if OTHER not in self.share:
+            raise ValueError(
+                f"share: expected one for {OTHER!r} formats too, got {list(self.share)}"
+            )
+
     def rates(self, dtype: str, levels: dict[str, Level] | None = None) -> Rates:
         """Return the numbers for weights of a format; ``levels`` names constants at a bound."""
 

@@ -60,7 +60,7 @@ class Forecast:
             "device": self.machine.name,
             "standing": self.machine.standing,
             "predicted": not self.machine.timing.executed,
-            "dtype": self.plan.dtype,
+            "dtype": self.plan.stored,
             "context": self.plan.context,
             "width": self.width,
             "groups": {
