@@ -102,7 +102,7 @@ def tune_folder(
         "format": _FORMAT,
         "recipe": json.loads(json.dumps(recipe.to_dict())),
         "data": material.digest,
-        "model": weights_digest(source),
+        "model": weights_digest(source.glob("*.safetensors")),
     }
     with disk_errors_told(run), held(run):
         open_run(run, facts, resume)
