@@ -130,6 +130,23 @@ def test_what_a_file_cannot_give_is_said(llama_gguf: Path, tmp_path: Path) -> No
         assert [path.name for path in tmp_path.iterdir()] == [llama_gguf.name]
 
 
+def test_an_error_names_what_was_given_and_no_folder_that_is_gone(
+    llama_gguf: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="needs the extra 'sft'")
+    folder = tmp_path / "folder"
+    assert invoke("export", llama_gguf, folder).exit_code == 0
+    (folder / "tokenizer.json").unlink()
+    out, late = tmp_path / "out", ("--lanes", 2, "--delay", 1, "--distil", __file__)
+    for arguments, wanted in (
+        (("retrofit", llama_gguf, out, "--lanes", 3), f"{llama_gguf}, in 3 lanes: lanes: expected"),
+        (("retrofit", folder, out, *late), f"{folder}: expected a tokenizer.json"),
+        (("retrofit", folder, folder.parent, *late), f"{folder.parent}: expected a folder apart"),
+    ):
+        assert str(invoke(*arguments).exception).startswith(wanted)
+        assert {path.name for path in tmp_path.iterdir()} == {folder.name, llama_gguf.name}
+
+
 def test_verify_takes_a_file_and_refuses_codes(llama_gguf: Path, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     result = invoke("verify", llama_gguf, "--tokens", 20)

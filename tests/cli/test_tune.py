@@ -5,10 +5,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from monolane.cli import app
+from monolane.errors import TextError
 from monolane.model import Checkpoint
 
 transformers = pytest.importorskip("transformers", reason="needs the extra 'sft'")
@@ -59,6 +63,29 @@ def test_a_bad_row_is_one_message(tmp_path: Path) -> None:
     assert result.stdout == ""
     assert "chats.jsonl, line 1: expected at least one message of the assistant" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_rank_on_the_command_line_leaves_the_rest_of_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from monolane.tune import LoraRecipe
+
+    asked: list[Any] = []
+
+    def tune(*arguments: Any, **_: Any) -> None:
+        asked.append(arguments[3])
+        raise TextError("enough")
+
+    monkeypatch.setattr("monolane.tune.tune_folder", tune)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("[lora]\nrank = 4\nalpha = 4.0\nmatrices = ['wq', 'w2']\n")
+    for options in ((), ("--recipe", str(recipe))):
+        line = ["sft", "demo", "chats.jsonl", str(tmp_path / "out"), "--lora", "8", *options]
+        assert str(CliRunner().invoke(app, line).exception) == "enough"
+    assert [x.lora for x in asked] == [
+        LoraRecipe(rank=8, alpha=16.0),
+        LoraRecipe(rank=8, alpha=8.0, matrices=("wq", "w2")),
+    ]
 
 
 @pytest.mark.slow

@@ -16,7 +16,16 @@ import numpy as np
 import pytest
 
 from monolane._processor import Core, Processor
-from monolane.data import Blend, Corpus, _prepare, prepare, read_recipe
+from monolane.data import (
+    Blend,
+    Corpus,
+    CorpusRecipe,
+    _prepare,
+    prepare,
+    read_recipe,
+)
+from monolane.data._recipe import SourceRecipe, TokenizerRecipe
+from monolane.data._work import alone, plan_work
 from monolane.errors import ConfigError, DataError, MissingExtraError
 
 if not find_spec("datatrove"):
@@ -328,6 +337,33 @@ def test_a_full_disk_is_found_before_it_is_full(
     (line,) = said
     assert "shards" in line
     assert "of text to read; about" in line
+
+
+def test_one_process_at_a_time_prepares_a_corpus(planted: Path, tmp_path: Path) -> None:
+    work = plan_work(read_recipe(planted), tmp_path / "out.partial")
+    with alone(work), pytest.raises(DataError, match=rf"nobody .* process {os.getpid()} does"):
+        prepare(planted, tmp_path / "out", progress=False)
+    with alone(work):  # whoever was refused took nothing away
+        pass
+
+
+def test_names_that_are_no_utf8_and_empty_files_are_read(tmp_path: Path, tiny_model: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    try:
+        Path(os.fsdecode(os.fsencode(folder) + b"/b\xe9zier.txt")).write_text("a named text")
+    except OSError:
+        pytest.skip("this file system takes names in UTF-8 only")
+    (folder / "empty.txt").touch()
+    recipe = CorpusRecipe(
+        sources=(SourceRecipe("texts", "text", str(folder), min_characters=0, max_line=5),),
+        tokenizer=TokenizerRecipe(path=str(tiny_model)),
+        held_out=0.0,
+    )
+    made = prepare(recipe, tmp_path / "out", workers=1, progress=False)
+    assert made.train("texts").documents == 1
+    report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    assert "b\\\\xe9zier.txt" in json.dumps(report)
 
 
 def test_a_broken_file_stops_it_and_names_the_line(planted: Path, tmp_path: Path) -> None:

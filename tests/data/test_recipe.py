@@ -58,6 +58,14 @@ def test_priority_comes_before_the_order_of_sources(tmp_path: Path) -> None:
         (LEAST.replace("300", "100"), r"tokenizer.vocabulary: expected 261 .*, got 100"),
         (LEAST + '[duplicates]\npriority = ["b"]', r"duplicates.priority: .* \(a\), got 'b'"),
         (LEAST + "[stages.one]\nb = 1", r"stages.one: expected names of sources \(a\), got 'b'"),
+        (
+            LEAST + "[stages.one]\na = -1",
+            r"stages.one: weights: expected a finite number from 0 on",
+        ),
+        (
+            LEAST + "[stages.one]\na = 0",
+            "stages.one: weights: expected at least one source above 0",
+        ),
         (LEAST + LEAST.partition("300")[2], "expected distinct names, got 'a' twice"),
         (LEAST.replace('"a"', '"../a"'), r"expected a name of letters, .* got '../a'"),
         (LEAST.replace('"a"', '"work"'), "expected another name than 'work'"),

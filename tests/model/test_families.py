@@ -85,8 +85,18 @@ def test_dense_families_are_one_lane_that_reduces_at_once(kind: str) -> None:
     assert (config.num_lanes, config.head, config.head_dim) == (1, Head.VOCAB_PARALLEL, head_dim)
     assert {x.attention_reduce for x in config.layers} == {NOW}
     assert config.rotary.style == ("interleaved" if latent else "half")
-    assert config.norm_eps == (1e-5 if kind in ("olmo2", "gpt_oss") else 1e-6)
+    assert config.norm_eps == (1e-5 if kind in ("olmo2", "gpt_oss", "mixtral") else 1e-6)
     assert config.qkv_bias is (kind in ("qwen2", "qwen2_moe", "gpt_oss"))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in DENSE if kind not in ("gemma3", "kimi_k2")])
+def test_norms_and_rotary_that_are_not_there_are_what_transformers_takes(kind: str) -> None:
+    mapping = pytest.importorskip("transformers").models.auto.configuration_auto.CONFIG_MAPPING
+    ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    fields = {name: x for name, x in spelled(kind, **ids).items() if name != "model_type"}
+    said = {**mapping[kind](**fields).to_dict(), "dtype": "bfloat16"}
+    theirs, ours = parse_config(said), parse_config(spelled(kind))
+    assert (ours.norm_eps, ours.rotary) == (theirs.norm_eps, theirs.rotary)
 
 
 def test_qwen1_5_moe_is_read_as_it_is_published() -> None:

@@ -1,5 +1,6 @@
 """Training heads: they learn, a stopped run ends in the same bits, and what is written drafts."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ pytest.importorskip("torch", reason="needs the extra 'sft'")
 pytest.importorskip("transformers", reason="needs the extra 'sft'")
 
 from monolane import Engine, SamplingParams
-from monolane.errors import CheckpointError, ConfigError
+from monolane.engine import find_model
+from monolane.errors import CheckpointError, ConfigError, TextError
 from monolane.model import Heads
-from monolane.tune import HeadsRecipe, train_heads
+from monolane.text import Tokenizer
+from monolane.tune import HeadsRecipe, read_windows, train_heads
 
 # A text that says the same again and again: what follows is soon learnt.
 LINE = "def read(self, path):\n    with open(path) as file:\n        return file.read()\n\n"
@@ -87,6 +90,38 @@ def test_stopped_it_ends_in_the_same_bits(made: Path, text: Path, tmp_path: Path
     assert all(np.array_equal(getattr(once, n), getattr(again, n)) for n in NAMES)
 
 
+def test_it_resumes_by_what_model_and_text_hold(text: Path, tmp_path: Path) -> None:
+    """Not by their names: a folder may be moved, and what lies in one may be replaced."""
+    tiny = HeadsRecipe(texts=2, context=16, vocabulary=64, inner=32, depth=2, steps=2, places=8)
+    model, moved, said = (tmp_path / name for name in ("model", "moved", "said.txt"))
+    shutil.copytree(find_model("demo"), model)
+    shutil.copy(text, said)
+    train_heads(model, tmp_path / "heads", tiny, text=said, threads=1)
+    model.rename(moved)
+    how: dict[str, Any] = {"text": said, "threads": 1, "resume": True, "overwrite": True}
+    train_heads(moved, tmp_path / "heads", tiny, **how)
+    (tmp_path / "other.txt").write_text(LINE * 59)
+    with pytest.raises(CheckpointError, match="texts: expected what the run began with"):
+        train_heads(moved, tmp_path / "heads", tiny, **how | {"text": tmp_path / "other.txt"})
+    weights = moved / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-2] ^= 1  # the last bit of the last weight
+    weights.write_bytes(content)
+    with pytest.raises(CheckpointError, match="weights: expected what the run began with"):
+        train_heads(moved, tmp_path / "heads", tiny, **how)
+
+
+def test_no_text_is_read_twice(text: Path, tmp_path: Path) -> None:
+    """Else what is held out would be learnt from, and the shares at the end would say nothing."""
+    tiny = HeadsRecipe(texts=500, context=48, vocabulary=64, inner=32, depth=2, steps=1, places=8)
+    train_heads("demo", tmp_path / "heads", tiny, text=text, threads=1)
+    tokenizer = Tokenizer.open(find_model("demo"))
+    assert tokenizer is not None
+    windows = read_windows(text, tokenizer, 48, 0)
+    texts = len(windows.train_RC) + len(windows.held_out_RC)
+    assert len(list((tmp_path / "heads.run" / "texts").glob("*.npz"))) == texts < 500
+
+
 def test_its_own_text_and_what_is_refused(made: Path, text: Path, tmp_path: Path) -> None:
     small = HeadsRecipe(texts=2, context=48, vocabulary=64, inner=32, depth=2, steps=2, places=8)
     train_heads("demo", tmp_path / "own", small, threads=1)
@@ -95,3 +130,10 @@ def test_its_own_text_and_what_is_refused(made: Path, text: Path, tmp_path: Path
         train_heads("demo", made, small)
     with pytest.raises(ConfigError, match="texts: expected some with more than depth = 70"):
         train_heads("demo", tmp_path / "deep", replace(RECIPE, depth=70), text=text, threads=1)
+    with pytest.raises(ConfigError, match="inner: expected a multiple of 32, got 48"):
+        HeadsRecipe(inner=48)
+    bare = tmp_path / "bare"
+    shutil.copytree(find_model("demo"), bare, ignore=shutil.ignore_patterns("tokenizer*"))
+    with pytest.raises(TextError, match="expected a tokenizer"):
+        train_heads(bare, tmp_path / "deaf", small, text=text, threads=1)
+    assert not (tmp_path / "deaf.run").exists()

@@ -124,6 +124,11 @@ def test_a_finished_run_is_resumed_by_its_own_model_and_says_its_losses_again(
     again = tune_folder(chat_model, data, out, recipe, resume=True, overwrite=True)
     assert not again.losses
     assert (out / "README.md").read_text() == card
+    template = chat_model / "chat_template.jinja"
+    template.write_text("x" + ChatTemplate.open(chat_model).source)
+    with pytest.raises(CheckpointError, match="rows: expected what the run began with"):
+        tune_folder(chat_model, data, out, recipe, resume=True, overwrite=True)
+    template.unlink()
     path = next(chat_model.glob("*.safetensors"))
     content = bytearray(path.read_bytes())
     content[-1] ^= 1  # another model of the same shapes

@@ -141,7 +141,8 @@ def _convert_and_distil(
     recipe: "AnnealRecipe",
     how: dict[str, Any],
 ) -> None:
-    from monolane.model import writing
+    from monolane.cli._unpacked import told_as
+    from monolane.model import check_replaceable, writing
     from monolane.tune import distil_folder, keep_freed_memory, retrofit_folder
 
     keep_freed_memory()
@@ -152,14 +153,17 @@ def _convert_and_distil(
     def say(line: str) -> None:
         sys.stderr.write(f"{line}\n")
 
+    check_replaceable(folder, out, how["overwrite"])  # before anything is converted
     # Beside the output, whose disk must hold it anyway: a system's temporary folder may be memory.
     prefix = f".{out.name}.staging-"
     with writing(out) as parent, tempfile.TemporaryDirectory(dir=parent, prefix=prefix) as name:
         # Both by the source's name, which the card says, whatever that is.
         dense, delayed = (Path(name) / part / folder.name for part in ("teacher", "student"))
-        retrofit_folder(folder, dense, lanes=1)  # the source's arithmetic, at a dense model's cost
-        retrofit_folder(folder, delayed, **shape)
-        healed = distil_folder(dense, delayed, text, out, recipe, report=report, say=say, **how)
+        with told_as(folder, dense, delayed):
+            # The source's arithmetic, at a dense model's cost.
+            retrofit_folder(folder, dense, lanes=1)
+            retrofit_folder(folder, delayed, **shape)
+            healed = distil_folder(dense, delayed, text, out, recipe, report=report, say=say, **how)
     sys.stderr.write(
         f"held-out loss, nats per token: {healed.source:.3f} as the source, {healed.at_once:.3f} "
         f"with the delay at once, {healed.after:.3f} after {recipe.steps} steps\n"

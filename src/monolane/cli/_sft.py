@@ -25,7 +25,8 @@ def sft(
         float | None, typer.Option(help="Peak, instead of the recipe's.")
     ] = None,
     lora: Annotated[
-        int | None, typer.Option(help="Train low-rank updates of this rank only.")
+        int | None,
+        typer.Option(help="Train low-rank updates of this rank only, else as the recipe has them."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
     resume: options.Resume = False,
@@ -46,7 +47,9 @@ def sft(
     chosen = SftRecipe() if recipe is None else read_recipe(recipe)
     try:
         if lora is not None:
-            changes["lora"] = LoraRecipe(rank=lora, alpha=2.0 * lora)
+            said = chosen.lora or LoraRecipe(rank=lora, alpha=2.0 * lora)
+            scale = said.alpha / said.rank  # what another rank leaves as it is
+            changes["lora"] = dataclasses.replace(said, rank=lora, alpha=scale * lora)
         chosen = dataclasses.replace(chosen, **changes)
     except ConfigError as error:  # of these options: the recipe itself was whole
         raise typer.BadParameter(str(error)) from None

@@ -1,4 +1,7 @@
-"""The folder of a model, for commands that make another model of it; a .gguf file becomes one."""
+"""The folder of a model, for commands that make another model of it; a .gguf file becomes one.
+
+Such folders are gone when an error of theirs is read, so it names what the user gave.
+"""
 
 import sys
 import tempfile
@@ -29,4 +32,20 @@ def model_folder(model: str, destination: Path, overwrite: bool = False) -> Iter
     ):
         folder = Path(name) / path.stem
         unpack_gguf(path, folder)
-        yield folder
+        with told_as(path, folder):
+            yield folder
+
+
+@contextmanager
+def told_as(given: Path, *made: Path) -> Iterator[None]:
+    """Let errors name what the user gave, in place of the folders that are made of it meanwhile."""
+    from monolane.errors import MonolaneError
+
+    try:
+        yield
+    except MonolaneError as error:
+        text = str(error)
+        for folder in made:
+            text = text.replace(str(folder), str(given))
+        error.args = (text,)
+        raise

@@ -95,7 +95,8 @@ def _length(source: SourceRecipe) -> Filter:
             return "too short"
         if source.max_characters is not None and len(text) > source.max_characters:
             return "too long"
-        if source.max_line is not None and max(map(len, text.splitlines())) > source.max_line:
+        longest = max(map(len, text.splitlines()), default=0)
+        if source.max_line is not None and longest > source.max_line:
             return "a line too long"
         return None
 

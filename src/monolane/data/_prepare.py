@@ -23,7 +23,7 @@ from monolane.data._pool import Pool, progress_bars
 from monolane.data._recipe import CorpusRecipe, read_recipe
 from monolane.data._tally import Summary, Tally
 from monolane.data._tokens import ENDS, Part
-from monolane.data._work import Work, check_disk, plan_work
+from monolane.data._work import Work, alone, check_disk, plan_work
 from monolane.data._write import copy_tokenizer, start_manifest
 from monolane.errors import ConfigError, DataError, MissingExtraError
 
@@ -42,7 +42,8 @@ def prepare(
 
     ``workers`` processes share the work, one for each core if None; the corpus is
     the same for any number. A script that calls this needs ``if __name__ == "__main__":``.
-    ConfigError: the recipe. DataError: ``out`` exists, a file cannot be read, the disk refuses.
+    ConfigError: the recipe. DataError: ``out`` exists or is being prepared, a file cannot be read,
+    the disk refuses.
     MissingExtraError: datatrove is not installed.
     """
     recipe = read_recipe(recipe) if isinstance(recipe, Path) else recipe
@@ -69,13 +70,14 @@ def _make(
     from monolane.data._stages import stages  # and datatrove
 
     work = plan_work(recipe, partial)
-    check_disk(work, say)
-    if recipe.tokenizer.path:
-        copy_tokenizer(recipe.tokenizer, work.tokenizer)
-    with Pool(work, min(workers, len(work.shards))) as pool, progress_bars(progress) as bars:
-        for stage in stages(work):
-            pool.run(stage, bars)
-    _finish(work)
+    with alone(work):
+        check_disk(work, say)
+        if recipe.tokenizer.path:
+            copy_tokenizer(recipe.tokenizer, work.tokenizer)
+        with Pool(work, min(workers, len(work.shards))) as pool, progress_bars(progress) as bars:
+            for stage in stages(work):
+                pool.run(stage, bars)
+        _finish(work)
 
 
 def _check_whole(recipe: CorpusRecipe, partial: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import PositiveInt
 
 from monolane._toml import Share, config, load_table, read_table
+from monolane.data._turns import exact_shares
 from monolane.errors import ConfigError
 
 Kind = Literal["text", "code", "jsonl", "parquet", "python-library"]
@@ -141,6 +142,11 @@ class CorpusRecipe:
                 raise ConfigError(
                     f"{where}: expected names of sources ({', '.join(names)}), got {unknown[0]!r}"
                 )
+        for stage, weights in self.stages.items():
+            try:
+                exact_shares(weights)  # else it is found out when training begins
+            except ConfigError as error:
+                raise ConfigError(f"stages.{stage}: {error}") from None
         for source in self.sources:
             if not source.path and source.kind != "python-library":
                 raise ConfigError(f"sources.{source.name}: expected a path, found none; add it")

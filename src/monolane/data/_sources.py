@@ -8,6 +8,7 @@ among what was dropped, with its name.
 import gzip
 import hashlib
 import json
+import os
 import re
 import sysconfig
 import zlib
@@ -77,6 +78,8 @@ def read_file(source: SourceRecipe, path: Path) -> Iterator[Text]:
     """Yield the documents of one file; DataError names the line or row that cannot be read."""
     root = source_root(source)
     name = path.name if path == root else path.relative_to(root).as_posix()
+    # A name need not be UTF-8 on Linux, but what records and reports keep of it is.
+    name = os.fsencode(name).decode("utf-8", "backslashreplace")
     reader: Callable[[Path, str, str], Iterator[Text]] = {
         "jsonl": _read_jsonl,
         "parquet": _read_parquet,

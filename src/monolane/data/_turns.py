@@ -31,7 +31,7 @@ class Turns:
     """
 
     def __init__(self, weights: Mapping[str, float | Fraction]) -> None:
-        self.shares = _shares(weights)
+        self.shares = exact_shares(weights)
         self._names = list(self.shares)
         self.period = lcm(*(share.denominator for share in self.shares.values()))
         self._counts = [int(share * self.period) for share in self.shares.values()]
@@ -56,7 +56,8 @@ class Turns:
         }
 
 
-def _shares(weights: Mapping[str, float | Fraction]) -> dict[str, Fraction]:
+def exact_shares(weights: Mapping[str, float | Fraction]) -> dict[str, Fraction]:
+    """Return the shares of the sources that have one, which add up to one; ConfigError."""
     exact = {name: _exact(name, weight) for name, weight in weights.items()}
     total = sum(exact.values())
     if not total:

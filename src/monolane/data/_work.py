@@ -5,10 +5,13 @@ alone, never from the number of processes, and so does the corpus. A task is one
 its record is written when all else is, so a killed preparation repeats only unfinished tasks.
 """
 
+import fcntl
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -100,7 +103,8 @@ def plan_work(recipe: CorpusRecipe, folder: Path) -> Work:
         for path in list_files(source):
             status = path.stat()
             sizes.append((str(path), status.st_size * _PACKED.get(path.suffix, 1)))
-            state.update(f"{path}\n{status.st_size}\n{status.st_mtime_ns}\n".encode())
+            state.update(os.fsencode(path))
+            state.update(f"\n{status.st_size}\n{status.st_mtime_ns}\n".encode())
         shards += _shards(source.name, sizes)
     begun = folder / "work" / "recipe.sha256"
     digest = state.hexdigest()
@@ -112,6 +116,29 @@ def plan_work(recipe: CorpusRecipe, folder: Path) -> Work:
     begun.parent.mkdir(parents=True, exist_ok=True)
     begun.write_text(digest)
     return Work(recipe, folder, tuple(shards))
+
+
+@contextmanager
+def alone(work: Work) -> Iterator[None]:
+    """Hold a preparation while this process does it; DataError where another process does.
+
+    Two would write the same files, one while the other reads them. The kernel lets go when the
+    holder dies, in whatever way.
+    """
+    with (work.scratch / "lock").open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise DataError(
+                f"{work.folder}: expected nobody to prepare it, but process "
+                f"{file.read(32).strip() or '?'} does; wait for it, or stop it and run the same "
+                "command again"
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
 
 
 def check_disk(work: Work, say: Callable[[str], object]) -> None:

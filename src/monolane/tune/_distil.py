@@ -204,8 +204,8 @@ def distil_folder(
         "products": str(dtype).removeprefix("torch."),  # what "auto" was on this machine
         "data": hashlib.sha256(windows.train_RC.tobytes()).hexdigest(),
         "model": hashlib.sha256((delayed / "config.json").read_bytes()).hexdigest(),
-        "teacher": weights_digest(dense),
-        "student": weights_digest(delayed),
+        "teacher": weights_digest(dense.glob("*.safetensors")),
+        "student": weights_digest(delayed.glob("*.safetensors")),
     }
     with disk_errors_told(run), held(run), deferred_interrupt() as asked:
         open_run(run, facts, resume, newer=("teacher", "student"))

@@ -9,6 +9,7 @@ model's own, though one that is tells more.
 Shape legend: N places of a step, D hidden, F inner, R drafted vocabulary, V vocabulary, B best.
 """
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -26,7 +27,7 @@ from torch.nn import functional
 from monolane._schedule import Wsd
 from monolane._toml import config
 from monolane.engine import Engine, ModelFiles, find_model
-from monolane.errors import ConfigError
+from monolane.errors import ConfigError, TextError
 from monolane.model import (
     Heads,
     Role,
@@ -35,9 +36,15 @@ from monolane.model import (
     folder_aside,
 )
 from monolane.train import deferred_interrupt, disk_errors_told, held
-from monolane.tune._heads_material import Material, gather
+from monolane.tune._heads_material import Material, gather, given_texts
 from monolane.tune._keeper import Keeper
-from monolane.tune._kept import Gradients, check_finite, damage_line, open_run
+from monolane.tune._kept import (
+    Gradients,
+    check_finite,
+    damage_line,
+    open_run,
+    weights_digest,
+)
 
 _HELD_OUT = 20  # every so manieth text, at least one
 _EPS = 1e-5
@@ -52,7 +59,7 @@ class HeadsRecipe:
 
     texts, context   material: texts, and tokens of each at most
     vocabulary       R: tokens that can be drafted, those that the model says most
-    inner            F; None: the model's hidden size, rounded up to whole groups
+    inner            F, a multiple of 32; None: the model's hidden size
     depth            tokens of a draft that are learnt
     places           N: beginnings of drafts in a step
     """
@@ -66,6 +73,10 @@ class HeadsRecipe:
     places: PositiveInt = 256
     peak_lr: PositiveFloat = 1e-3
     seed: NonNegativeInt = 0
+
+    def __post_init__(self) -> None:
+        if self.inner is not None and self.inner % 32:
+            raise ConfigError(f"inner: expected a multiple of 32, got {self.inner}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,30 +105,33 @@ def train_heads(
 ) -> TrainedHeads:
     """Train heads of ``model`` and write their folder.
 
-    text      what to learn from; None: what the model says itself
+    text      what to learn from, all of it where it gives fewer texts; None: what the model says
     threads   of torch; None: all cores
     report    told (step, loss) of each step; ``read`` called after each text; ``say`` told of what
               is damaged
 
     Texts as they are read, and a state every ``save_every`` steps and when a signal asks to stop,
-    are kept in ``<destination>.run``; ``resume`` goes on from there to the same bits.
+    are kept in ``<destination>.run``; ``resume`` goes on from there to the same bits, and refuses
+    another model (by the sums of its files), text or recipe.
     """
     path = find_model(model)
     check_replaceable(path, destination, overwrite)
     files = ModelFiles.open(path)
-    vocab, hidden = files.config.vocab_size, files.config.hidden_size
+    hidden = files.config.hidden_size
     if hidden % 32:
         raise ConfigError(f"{path}: hidden_size: expected a multiple of 32 for heads, got {hidden}")
     if threads is not None:
         torch.set_num_threads(threads)
+    context = min(recipe.context, files.config.max_positions)
+    given_RC = None if text is None else _given_texts(files, text, context, recipe.seed)
     run = destination.with_name(f"{destination.name}.run")
     facts = {
         "recipe": json.loads(json.dumps(asdict(recipe))),
-        "model": [str(model), hidden, vocab],
-        "text": None if text is None else str(text.resolve()),
+        "weights": weights_digest(files.weight_files()),
+        "texts": None if given_RC is None else hashlib.sha256(given_RC.tobytes()).hexdigest(),
     }
     with disk_errors_told(run), held(run), deferred_interrupt() as asked:
-        open_run(run, facts, resume)
+        open_run(run, facts, resume, newer=("weights", "texts"))
         keeper = Keeper(run, save_every, asked)
         state, damaged = keeper.load() if resume else (None, {})
         for step, fault in damaged.items():
@@ -129,12 +143,11 @@ def train_heads(
                 raise KeyboardInterrupt
 
         # "auto" would be a GPU where there is one; heads draft on the processor.
-        context = min(recipe.context, files.config.max_positions)
         with Engine.load(
             path, "cpu", context=context, max_sequences=8, prefix_cache="off"
         ) as engine:
             where = run / "texts"
-            material = gather(engine, where, text, recipe.texts, context, recipe.seed, count)
+            material = gather(engine, where, given_RC, recipe.texts, context, recipe.seed, count)
         training = _Training(files.weights(), material, recipe)
         before = training.measure()
         training.run(keeper, state, report)
@@ -144,6 +157,13 @@ def train_heads(
             heads.write(folder)
         size = sum(x.size for x in (heads.gate, heads.up, heads.down, heads.head))
         return TrainedHeads(before, training.measure(), len(training.held_out), size)
+
+
+def _given_texts(files: ModelFiles, text: Path, context: int, seed: int) -> npt.NDArray[np.int32]:
+    tokenizer = files.tokenizer()
+    if tokenizer is None:
+        raise TextError(f"{files.path}: expected a tokenizer, to turn {text} into tokens")
+    return given_texts(text, tokenizer, context, seed)
 
 
 class _Block(nn.Module):

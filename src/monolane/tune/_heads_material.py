@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from monolane.engine import Engine, SamplingParams
 from monolane.errors import TextError
+from monolane.text import Tokenizer
 from monolane.tune._requests import library_requests
 from monolane.tune._windows import read_windows
 
@@ -49,15 +50,25 @@ class Material:
 
 
 def gather(
-    engine: Engine, folder: Path, text: Path | None, count: int, context: int, seed: int, step: Step
+    engine: Engine,
+    folder: Path,
+    given_RC: npt.NDArray[np.int32] | None,
+    count: int,
+    context: int,
+    seed: int,
+    step: Step,
 ) -> Material:
     """Read ``count`` texts of ``context`` tokens, those that ``folder`` lacks; return them all.
 
-    text    a file or folder as ``monolane retrofit --distil`` takes it; None: the model's own
+    given   what ``given_texts`` returns, of which there may be fewer; None: the model's own
     step    called after each text; what it raises ends the reading
     """
     folder.mkdir(exist_ok=True)
-    make = _given(engine, text, context, seed) if text else _own(engine, count, context, seed)
+    if given_RC is None:
+        make = _own(engine, count, context, seed)
+    else:
+        # None twice: those that are held out would be learnt from.
+        make, count = _given(given_RC), min(count, len(given_RC))
     lock = Lock()  # logits of a text are large
 
     def read(number: int) -> None:
@@ -99,12 +110,18 @@ def _best(
 _Make = Callable[[int], tuple[int, npt.NDArray[np.int32]]]  # number -> first place learnt from, ids
 
 
-def _given(engine: Engine, text: Path, context: int, seed: int) -> _Make:
-    assert engine.tokenizer is not None
-    windows = read_windows(text, engine.tokenizer, context, seed)
+def given_texts(text: Path, tokenizer: Tokenizer, context: int, seed: int) -> npt.NDArray[np.int32]:
+    """Return the texts of a file or folder as ``monolane retrofit --distil`` takes it.
+
+    [R, C], in the order in which they are read. TextError where there are too few.
+    """
+    windows = read_windows(text, tokenizer, context, seed)
     rows_RC = np.concatenate([windows.train_RC, windows.held_out_RC]).astype(np.int32)
-    order = np.random.default_rng(seed).permutation(len(rows_RC))
-    return lambda number: (0, rows_RC[order[number % len(order)]])
+    return rows_RC[np.random.default_rng(seed).permutation(len(rows_RC))]
+
+
+def _given(rows_RC: npt.NDArray[np.int32]) -> _Make:
+    return lambda number: (0, rows_RC[number])
 
 
 def _own(engine: Engine, count: int, context: int, seed: int) -> _Make:

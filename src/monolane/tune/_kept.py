@@ -57,10 +57,9 @@ def open_run(
             )
 
 
-def weights_digest(folder: Path) -> list[list[Any]]:
+def weights_digest(files: Iterable[Path]) -> list[list[Any]]:
     """Return name, size and SHA-256 of each weight file: a tuned copy has the names and sizes."""
-    files = sorted(folder.glob("*.safetensors"))
-    return [[path.name, path.stat().st_size, sum_file(path)] for path in files]
+    return [[path.name, path.stat().st_size, sum_file(path)] for path in sorted(files)]
 
 
 def newest_checkpoint(run: Path) -> tuple[Path | None, dict[int, str]]:

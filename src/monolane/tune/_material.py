@@ -61,6 +61,16 @@ class Material:
     tokens: int
     spoken: int  # tokens that the loss counts
 
+    def rows_digest(self) -> str:
+        """Return the SHA-256 of the rows, which a tokenizer and a template made of the file."""
+        state = hashlib.sha256()
+        for row in (*self.rows, *self.held_out):
+            for chat in row.chats:
+                for part in (chat.ids, chat.spoken):
+                    state.update(part.tobytes())
+            state.update(f"{len(row.chats)}\n".encode())
+        return state.hexdigest()
+
 
 def chat_encoder(folder: Path, config: ModelConfig) -> ChatEncoder:
     """Return the encoder of a model folder; TextError where it has no tokenizer."""

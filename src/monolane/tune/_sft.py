@@ -102,10 +102,11 @@ def tune_folder(
         "format": _FORMAT,
         "recipe": json.loads(json.dumps(recipe.to_dict())),
         "data": material.digest,
-        "model": weights_digest(source),
+        "rows": material.rows_digest(),
+        "model": weights_digest(source.glob("*.safetensors")),
     }
     with disk_errors_told(run), held(run):
-        open_run(run, facts, resume)
+        open_run(run, facts, resume, newer=("rows",))
         last, damaged = newest_checkpoint(run) if resume else (None, {})
         drop_after(run, last)
         template = ChatTemplate.open(source)

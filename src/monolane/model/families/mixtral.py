@@ -1,6 +1,7 @@
 """Mixtral: a Llama each of whose MLPs is a mixture of experts, whose weights add up to 1.
 
-``sliding_window`` is of all layers, and null in all that were published.
+``sliding_window`` is of all layers, and null in all that were published. Where the epsilon of the
+norms or the rotary base is not there it means what Transformers takes for it.
 """
 
 from dataclasses import replace
@@ -11,8 +12,10 @@ from monolane.model._experts import Experts
 from monolane.model._fields import Fields
 from monolane.model._tensors import Role
 from monolane.model.families._gguf import GgufSpelling
+from monolane.model.families._rotary import THETA, read_rotary
 from monolane.model.families.llama import DENSE, LLAMA, NAMES, read_layers, render_as
 
+_THETA, _NORM_EPS = 1e6, 1e-5
 _NAMES = NAMES | {
     Role.ROUTER: "model.layers.{i}.block_sparse_moe.gate.weight",
     Role.EXPERT_GATE: "model.layers.{i}.block_sparse_moe.experts.{e}.w1.weight",
@@ -47,7 +50,13 @@ MIXTRAL = replace(
     LLAMA,
     name="mixtral",
     model_types=("mixtral",),
-    fields=DENSE | {"layers": _layers, "experts": _experts},
+    fields=DENSE
+    | {
+        "layers": _layers,
+        "experts": _experts,
+        "rotary": lambda f: read_rotary(f, "half", _THETA),
+        "norm_eps": lambda f: f.number("rms_norm_eps", _NORM_EPS),
+    },
     fixed={"hidden_act": ("silu", "")},
     names=lambda config: _NAMES,
     render=_render,
@@ -55,6 +64,7 @@ MIXTRAL = replace(
         architecture="llama",  # with experts
         style="interleaved",
         keys={"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
+        given=lambda fields: {"rope_theta": fields.raw.get("rope_theta", THETA)},  # as llama.cpp
         experts=True,
     ),
 )
