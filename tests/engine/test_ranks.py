@@ -2,12 +2,14 @@
 
 import os
 import signal
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from monolane import Engine, SamplingParams
+from monolane.engine import Stream
 from monolane.errors import BackendError, RankError, RequestError
 
 SAMPLED = SamplingParams(max_tokens=24, temperature=1.2, top_k=50, seed=11, ignore_eos=True)
@@ -100,3 +102,59 @@ def test_scarce_prefixes_of_ranks_change_no_bit() -> None:
 def test_prefixes_of_ranks_are_in_no_file(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="prefix_file: expected one rank, got several"):
         Engine.load("demo", "cpu", ranks=2, prefix_file=tmp_path / "prefixes")
+
+
+def test_a_rank_that_another_request_finds_lost_changes_no_answer() -> None:
+    """It empties all slots, also those whose requests have resumed a prefix and not begun yet."""
+    said = np.random.default_rng(2).integers(3, 512, size=600).tolist()
+    asked = SamplingParams(max_tokens=8, logprobs=1, ignore_eos=True)
+    with (
+        Engine.load("demo", "cpu", prefix_cache="off") as alone,
+        Engine.load("demo", "cpu", ranks=2, max_sequences=2, prefix_cache="64M") as engine,
+    ):
+        wanted = alone.generate(said, asked)
+        for name in ("_feed", "_advance"):  # where it pauses, and where the answer begins
+            engine.generate(said[:450], asked)
+            stream = engine.stream(said, asked)
+            strike_before(stream, name, engine)
+            found = stream.result()
+            assert found.timings.cache_n > 0
+            assert (found.token_ids, found.logprobs) == (wanted.token_ids, wanted.logprobs)
+            found = engine.generate(said, asked)  # nor was anything wrong kept
+            assert (found.token_ids, found.logprobs) == (wanted.token_ids, wanted.logprobs)
+
+
+def strike_before(stream: Stream, name: str, engine: Engine) -> None:
+    """Have another request find a rank lost just before a stream's call."""
+    call, struck = getattr(stream, name), []
+
+    def strike(*args: object) -> object:
+        if not struck:
+            struck.append(True)
+            lose_a_rank(engine)
+        return call(*args)
+
+    setattr(stream, name, strike)
+
+
+def lose_a_rank(engine: Engine) -> None:
+    os.kill(engine.backend.executor.processes[1], signal.SIGKILL)
+    with pytest.raises(RankError):
+        engine.generate([5, 6, 7], SamplingParams(max_tokens=4))
+
+
+def test_states_and_scores_behind_a_lost_rank_are_refused(tiny_model: Path) -> None:
+    """Else they would be those of a later part of the tokens alone."""
+    ids = np.random.default_rng(3).integers(3, 320, size=90).tolist()
+    with Engine.load(tiny_model, "cpu", ranks=2, max_sequences=2) as engine:
+        looks = count()
+
+        def cancelled() -> bool:
+            if next(looks) == 1:
+                lose_a_rank(engine)
+            return False
+
+        with pytest.raises(BackendError, match="a rank was lost, and with it the tokens before"):
+            engine.hidden(ids, cancelled)
+        with Engine.load(tiny_model, "cpu") as alone:
+            np.testing.assert_array_equal(engine.hidden(ids), alone.hidden(ids))

@@ -89,6 +89,16 @@ def test_each_epoch_has_the_tokens_before_it() -> None:
     assert executor.before == [(x, 7) for x in ([1, 2, 3], behind[:5], behind, behind)]
 
 
+def test_what_comes_with_its_history_is_fed_anew_where_the_slot_was_emptied() -> None:
+    """A rank may be lost by another's epoch between a request's look at its slot and its start."""
+    executor = ScriptedExecutor(([20], 8))
+    advance = Advance(slot=0, token_ids=(5, 6, 7, 8), budget=1, history=(1, 2, 3), prompt=7)
+    request = SharedExecutor(executor).start(advance)
+    assert [event.token_id for event in request.read()] == [20]
+    assert executor.began == [((1, 2, 3, 5, 6, 7, 8), 1)]
+    assert executor.before == [([], 7)]
+
+
 class HeldExecutor(ScriptedExecutor):
     """Its epochs draw nothing and run until they are interrupted; some begin only once they may."""
 

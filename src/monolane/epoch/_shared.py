@@ -121,7 +121,8 @@ class SharedExecutor:
     def start(self, advance: Advance) -> "Request":
         """Add a request; it is served as soon as it is read."""
         with self._changed:
-            begin = self.executor.length(advance.slot)
+            # Where a rank was lost since, the slot is empty, and all is fed again.
+            begin = len(advance.history) or self.executor.length(advance.slot)
             self._requests[advance.slot] = _State(advance, begin)
             self._interrupt()
         return Request(self, advance.slot)
