@@ -4,13 +4,14 @@ import os
 import signal
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from monolane import Engine, SamplingParams
 from monolane.engine import Stream
-from monolane.errors import BackendError, RankError, RequestError
+from monolane.errors import BackendError, MonolaneError, RankError, RequestError
 
 SAMPLED = SamplingParams(max_tokens=24, temperature=1.2, top_k=50, seed=11, ignore_eos=True)
 
@@ -32,6 +33,26 @@ def test_an_engine_survives_the_loss_of_a_rank(tiny_model: Path) -> None:
 def test_other_backends_refuse_ranks(tiny_model: Path, backend: str) -> None:
     with pytest.raises(RequestError, match="ranks: expected backend cpu"):
         Engine.load(tiny_model, backend, ranks=2)
+
+
+@pytest.mark.parametrize("wrong", [{"prefix_cache": "5X"}, {"prefix_file": "prefixes"}])
+def test_no_rank_is_left_by_what_is_refused_once_they_run(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(MonolaneError, match="expected") as caught:
+        Engine.load(tiny_model, "cpu", ranks=2, **wrong)
+    assert caught.value  # which keeps the frames alive, as a notebook's last error does
+    assert ranks_of_this_process() == []
+
+
+def ranks_of_this_process() -> list[int]:
+    children = (
+        int(child)
+        for task in Path("/proc/self/task").iterdir()
+        for child in (task / "children").read_text().split()
+    )
+    return [x for x in children if b"cpu._rank" in Path(f"/proc/{x}/cmdline").read_bytes()]
 
 
 @pytest.mark.parametrize("ranks", [0, -1, "2", True])

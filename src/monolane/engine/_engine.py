@@ -175,11 +175,11 @@ class Engine:
         )
         try:
             check_cache(executor)
-        except BackendError:
-            executor.close()
+            seconds = time.perf_counter() - begin
+            return cls(files, executor, tokenizer, seconds, prefix_cache, prefix_file)
+        except BaseException:
+            executor.close()  # whoever keeps the error keeps it, too, and its ranks would run on
             raise
-        seconds = time.perf_counter() - begin
-        return cls(files, executor, tokenizer, seconds, prefix_cache, prefix_file)
 
     def generate(
         self,
