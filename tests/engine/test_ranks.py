@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from monolane import Engine, SamplingParams
-from monolane.engine import Stream
 from monolane.errors import BackendError, MonolaneError, RankError, RequestError
 
 SAMPLED = SamplingParams(max_tokens=24, temperature=1.2, top_k=50, seed=11, ignore_eos=True)
@@ -146,23 +145,38 @@ def test_a_rank_that_another_request_finds_lost_changes_no_answer() -> None:
             assert (found.token_ids, found.logprobs) == (wanted.token_ids, wanted.logprobs)
 
 
-def strike_before(stream: Stream, name: str, engine: Engine) -> None:
-    """Have another request find a rank lost just before a stream's call."""
-    call, struck = getattr(stream, name), []
+def test_a_rank_that_is_lost_before_a_sequence_is_kept_fails_no_answer() -> None:
+    """Amid the prompt, what was read is read again; behind the last token nothing is left to do."""
+    said = np.random.default_rng(2).integers(3, 512, size=600).tolist()
+    asked = SamplingParams(max_tokens=8, logprobs=1, ignore_eos=True)
+    with (
+        Engine.load("demo", "cpu", prefix_cache="off") as alone,
+        Engine.load("demo", "cpu", ranks=2, max_sequences=2, prefix_cache="64M") as engine,
+    ):
+        for calls, prompt in ((1, said[:300]), (2, said[300:])):
+            wanted = alone.generate(prompt, asked)
+            strike_before(engine.backend, "save", engine, calls)
+            found = engine.generate(prompt, asked)
+            assert (found.token_ids, found.logprobs) == (wanted.token_ids, wanted.logprobs)
+            assert engine.backend.executor.losses == calls
+
+
+def strike_before(of: object, name: str, engine: Engine, calls: int = 1) -> None:
+    """Have another request find a rank lost just before that call of a method."""
+    call, made = getattr(of, name), count(1)
 
     def strike(*args: object) -> object:
-        if not struck:
-            struck.append(True)
+        if next(made) == calls:
             lose_a_rank(engine)
         return call(*args)
 
-    setattr(stream, name, strike)
+    setattr(of, name, strike)
 
 
 def lose_a_rank(engine: Engine) -> None:
     os.kill(engine.backend.executor.processes[1], signal.SIGKILL)
     with pytest.raises(RankError):
-        engine.generate([5, 6, 7], SamplingParams(max_tokens=4))
+        engine.logits([5, 6, 7])
 
 
 def test_states_and_scores_behind_a_lost_rank_are_refused(tiny_model: Path) -> None:
