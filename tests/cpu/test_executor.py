@@ -1,6 +1,5 @@
 """The native executor: against the goldens, against the oracle, and against itself, bit by bit."""
 
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -400,45 +399,6 @@ def test_a_read_waits_though_tokens_are_kept() -> None:
     while not executor.read(1.0):
         pass
     assert len(kept) + len(executor.take()) == 2
-
-
-def test_refused_logits_leave_the_epoch_alone() -> None:
-    executor = CpuExecutor(random_weights(), "float32", context=600, slots=2, workers=1)
-    alone = epoch(executor, sampled(0, np.arange(5), 400))[0]
-    executor.truncate(0, 0)
-    executor.start([sampled(0, np.arange(5), 400)])
-    refused = 0
-    while not executor.read(0):
-        for compute in (executor.logits, executor.hidden):
-            with pytest.raises(RuntimeError, match="an epoch is running"):
-                compute(1, [5])
-            refused += 1
-    assert [event.token_id for event in executor.take()] == alone
-    assert refused > 20
-
-
-def test_interrupted_logits_are_no_result() -> None:
-    executor = CpuExecutor(random_weights(), "float32", context=600, slots=1, workers=1)
-    ids = np.random.default_rng(0).integers(72, size=590).tolist()
-    whole = executor.logits(0, ids)
-    refused = False
-    while not refused:
-        executor.truncate(0, 0)
-        over = threading.Event()
-
-        def interrupt(over: threading.Event = over) -> None:
-            while not over.wait(0.001):
-                executor.interrupt()
-
-        other = threading.Thread(target=interrupt)
-        other.start()
-        try:
-            assert np.array_equal(executor.logits(0, ids), whole)
-        except BackendError as error:
-            assert "expected no `interrupt` while they are computed" in str(error)
-            refused = True
-        over.set()
-        other.join()
 
 
 @pytest.mark.parametrize(

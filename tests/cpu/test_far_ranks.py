@@ -134,6 +134,7 @@ def test_who_is_no_rank_is_sent_away_and_harms_nobody(wanted: np.ndarray) -> Non
             b"GET / HTTP/1.1\r\n\r\n",
             b'{"monolane": 1}\n',
             b"[]\n",
+            b"[" * 100_000 + b"\n",
             os.urandom(64) + b"\n",
         ):
             with socket.create_connection(place, 60) as stranger:

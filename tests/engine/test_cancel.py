@@ -70,6 +70,27 @@ def test_a_stream_that_waits_for_a_sequence_is_cancelled(backend: str) -> None:
         assert len(third.result().token_ids) == 3
 
 
+def test_hidden_states_that_wait_for_a_sequence_are_cancelled() -> None:
+    """The one who cancels need not know that they wait."""
+    with Engine.load("demo") as engine:
+        first = engine.stream([5, 6, 7], LONG)
+        next(first)
+        over, found = threading.Event(), []
+        reader = threading.Thread(
+            target=lambda: found.append(engine.hidden([5, 6], over.is_set)), daemon=True
+        )
+        reader.start()
+        time.sleep(0.05)
+        waits = reader.is_alive()
+        over.set()
+        reader.join(timeout=30)
+        ended = not reader.is_alive()
+        first.close()
+        assert waits
+        assert ended
+        assert found[0].shape == (0, engine.config.hidden_size)
+
+
 def test_a_thread_of_a_pool_waits_for_a_stream_that_it_began() -> None:
     with Engine.load("demo") as engine, ThreadPoolExecutor(1) as pool:
         first, second = engine.stream([5, 6, 7], LONG), engine.stream([5], LONG)

@@ -118,7 +118,8 @@ def test_what_is_ignored_does_not_keep_the_engine_from_starting(
     with load(tiny_model, file) as engine:
         engine.generate(PROMPT, PARAMS)
     whole = file.read_bytes()
-    for damaged in (b"", b"other", whole[:-1], written):
+    deep = b"monolane prefixes 1\n" + (100_000).to_bytes(8, "little") + b"[" * 100_000 + bytes(32)
+    for damaged in (b"", b"other", whole[:-1], written, deep):
         file.write_bytes(damaged)
         caplog.clear()
         with caplog.at_level(logging.WARNING):
@@ -151,6 +152,19 @@ def test_rows_of_other_sizes_are_refused(
 def test_a_place_that_cannot_be_written_is_refused_before_anything_is_loaded(
     tiny_model: Path, tmp_path: Path
 ) -> None:
-    for file in (tmp_path / "missing" / "prefixes", tmp_path, Path("/proc/prefixes")):
+    os.mkfifo(tmp_path / "pipe")  # to read one is to wait for who writes it
+    missing = tmp_path / "missing" / "prefixes"
+    for file in (missing, tmp_path, tmp_path / "pipe", Path("/proc/prefixes")):
         with pytest.raises(RequestError, match="prefix_file: .*: expected a file that can be"):
             load(tiny_model, file)
+
+
+def test_a_link_stays_and_what_it_names_is_replaced(tiny_model: Path, tmp_path: Path) -> None:
+    link, disk = tmp_path / "link", tmp_path / "disk"
+    disk.mkdir()
+    link.symlink_to(disk / "prefixes")  # which is not there yet
+    for known in (0, 1):
+        with load(tiny_model, link) as engine:
+            assert engine.generate(PROMPT, PARAMS).timings.cache_n >= known
+        assert link.is_symlink()
+        assert [path.name for path in disk.iterdir()] == ["prefixes"]

@@ -1,10 +1,13 @@
 """Requests that share an executor: what is left of one goes into the next epoch."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from monolane.epoch import Advance, Executor, Guide, SharedExecutor, TokenEvent
+from monolane.epoch import Advance, Executor, Guide, Request, SharedExecutor, TokenEvent
+
+PATIENCE = 60.0  # seconds that a step may take
 
 
 class ScriptedExecutor(Executor):
@@ -84,3 +87,87 @@ def test_each_epoch_has_the_tokens_before_it() -> None:
     assert executor.began == [((5, 6, 7, 8), 3), ((7, 8), 3), ((21,), 1), ((21,), 1)]
     behind = [1, 2, 3, 5, 6, 7, 8, 20]
     assert executor.before == [(x, 7) for x in ([1, 2, 3], behind[:5], behind, behind)]
+
+
+def test_what_comes_with_its_history_is_fed_anew_where_the_slot_was_emptied() -> None:
+    """A rank may be lost by another's epoch between a request's look at its slot and its start."""
+    executor = ScriptedExecutor(([20], 8))
+    advance = Advance(slot=0, token_ids=(5, 6, 7, 8), budget=1, history=(1, 2, 3), prompt=7)
+    request = SharedExecutor(executor).start(advance)
+    assert [event.token_id for event in request.read()] == [20]
+    assert executor.began == [((1, 2, 3, 5, 6, 7, 8), 1)]
+    assert executor.before == [([], 7)]
+
+
+class HeldExecutor(ScriptedExecutor):
+    """Its epochs draw nothing and run until they are interrupted; some begin only once they may."""
+
+    slots = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.serves: list[list[int]] = []  # the slots of each epoch
+        self.begun, self.may_begin = threading.Semaphore(0), threading.Event()
+        self.may_begin.set()
+        self.interrupted = threading.Event()
+
+    def start(self, advances: Sequence[Advance]) -> None:
+        self.serves.append([advance.slot for advance in advances])
+        self.begun.release()
+        assert self.may_begin.wait(PATIENCE)
+        self.interrupted.clear()  # as the native executor does, when an epoch begins
+
+    def read(self, seconds: float) -> bool:
+        return self.interrupted.wait(seconds)
+
+    def interrupt(self) -> None:
+        self.interrupted.set()
+
+
+def test_a_request_that_is_stopped_does_not_wait_for_others() -> None:
+    """The thread that reads for the others begins their next epoch before it can look."""
+    executor = HeldExecutor()
+    shared = SharedExecutor(executor)
+    first, second = (shared.start(Advance(slot=i, token_ids=(5,), budget=9)) for i in (0, 1))
+    reader = thread(second.read)
+    assert executor.begun.acquire(timeout=PATIENCE)
+    stopper = thread(first.stop)
+    stopper.join(PATIENCE)
+    stopped = not stopper.is_alive()
+    second.cancel()
+    reader.join(PATIENCE)
+    assert stopped
+    assert executor.serves[:2] == [[0, 1], [1]]
+
+
+def test_who_comes_or_goes_while_an_epoch_begins_waits_for_nothing() -> None:
+    """Beginning may start ranks anew; the epoch that then runs is over within a pass."""
+    executor = HeldExecutor()
+    shared = SharedExecutor(executor)
+    executor.may_begin.clear()
+    first = shared.start(Advance(slot=0, token_ids=(5,), budget=9))
+    reader = thread(first.read)
+    assert executor.begun.acquire(timeout=PATIENCE)
+    second: list[Request] = []
+
+    def change() -> None:
+        second.append(shared.start(Advance(slot=1, token_ids=(6,), budget=9)))
+        first.cancel()
+
+    changer = thread(change)
+    changer.join(PATIENCE)
+    free = not changer.is_alive()
+    executor.may_begin.set()
+    reader.join(PATIENCE)
+    reader = thread(second[0].read)
+    assert executor.begun.acquire(timeout=PATIENCE)
+    second[0].cancel()
+    reader.join(PATIENCE)
+    assert free
+    assert executor.serves == [[0], [1]]
+
+
+def thread(target: Callable[[], object]) -> threading.Thread:
+    started = threading.Thread(target=target, daemon=True)
+    started.start()
+    return started

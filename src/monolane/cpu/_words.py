@@ -42,7 +42,10 @@ def hear(channel: socket.socket) -> dict[str, Any]:
         line += channel.recv(found.find(b"\n") + 1 or len(found))
         if len(line) > _LONGEST:
             raise ValueError("a line too long")
-    word = json.loads(line)
+    try:
+        word = json.loads(line)
+    except RecursionError:  # brackets within brackets
+        raise ValueError("no word") from None
     if not isinstance(word, dict):
         raise ValueError("no word")
     return word

@@ -14,6 +14,7 @@ from monolane.engine._files import ModelFiles
 from monolane.engine._guidance import Constraint
 from monolane.engine._memory import check_cache
 from monolane.engine._parameters import SamplingParams
+from monolane.engine._parts import Feed, feed_in_parts
 from monolane.engine._prefix_file import check_writable
 from monolane.engine._prefixes import Budget, Prefixes, prefix_budget
 from monolane.engine._registry import (
@@ -30,8 +31,6 @@ from monolane.epoch import Executor, RankAddresses, SharedExecutor
 from monolane.errors import BackendError, EngineClosedError, RequestError
 from monolane.model import ModelConfig
 from monolane.text import ChatTemplate, Tokenizer
-
-_HIDDEN_TOKENS = 64  # fed between two turns of others; a pass of the CPU is as wide
 
 # Who drafts beside what the text repeats, if ``load`` is given it.
 _DRAFTERS = {"draft": "a draft model", "heads": "heads"}
@@ -176,11 +175,11 @@ class Engine:
         )
         try:
             check_cache(executor)
-        except BackendError:
-            executor.close()
+            seconds = time.perf_counter() - begin
+            return cls(files, executor, tokenizer, seconds, prefix_cache, prefix_file)
+        except BaseException:
+            executor.close()  # whoever keeps the error keeps it, too, and its ranks would run on
             raise
-        seconds = time.perf_counter() - begin
-        return cls(files, executor, tokenizer, seconds, prefix_cache, prefix_file)
 
     def generate(
         self,
@@ -235,31 +234,32 @@ class Engine:
 
     def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Return the logits after each token of a sequence: float32 [len(token_ids), vocab]."""
-        return self._in_a_slot(self.backend.logits, token_ids)
+        found = self._in_a_slot(self.backend.logits, token_ids)
+        assert found is not None  # nobody cancels it
+        return found
 
     def hidden(
         self, token_ids: Sequence[int], cancelled: Callable[[], bool] = lambda: False
     ) -> npt.NDArray[np.float32]:
         """Return what the head reads of each token, normed: float32 [len(token_ids), hidden].
 
-        Of several lanes it is their mean. Ends early, with fewer rows, once ``cancelled``.
-        BackendError where the backend has none: "cuda".
+        Of several lanes it is their mean. Ends early, with fewer rows, once ``cancelled``, also
+        while it waits for a sequence. BackendError where the backend has none: "cuda".
         """
+        backend = self.backend
 
         def feed(slot: int, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-            found = [np.empty((0, self.config.hidden_size), np.float32)]
-            for begin in range(0, max(1, len(ids)), _HIDDEN_TOKENS):
-                if cancelled():
-                    break
-                found.append(self.backend.hidden(slot, ids[begin : begin + _HIDDEN_TOKENS]))
-            return np.concatenate(found)
+            parts = feed_in_parts(backend, backend.hidden, slot, ids, cancelled)
+            return np.concatenate([nothing, *parts])
 
-        return self._in_a_slot(feed, token_ids)
+        nothing = np.empty((0, self.config.hidden_size), np.float32)
+        found = self._in_a_slot(feed, token_ids, cancelled)
+        return nothing if found is None else found
 
     def _in_a_slot(
-        self, feed: Callable[[int, Sequence[int]], npt.NDArray[np.float32]], given: Sequence[int]
-    ) -> npt.NDArray[np.float32]:
-        """Feed a sequence to an empty slot."""
+        self, feed: Feed, given: Sequence[int], cancelled: Callable[[], bool] = lambda: False
+    ) -> npt.NDArray[np.float32] | None:
+        """Feed a sequence to an empty slot; None if ``cancelled`` before there is one."""
         self._check_open()
         ids = self._check_ids(given)
         if len(ids) > self.backend.context:
@@ -267,8 +267,9 @@ class Engine:
                 f"token ids: expected at most {self.backend.context}, the context of this engine, "
                 f"got {len(ids)}"
             )
-        slot = self._slots.take()
-        assert slot is not None  # nobody cancels it
+        slot = self._slots.take(cancelled)
+        if slot is None:
+            return None
         try:
             self.backend.truncate(slot, 0)
             return feed(slot, ids)

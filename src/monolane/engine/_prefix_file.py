@@ -56,6 +56,8 @@ def check_writable(path: Path) -> None:
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        if path.exists() and not path.is_file():  # a pipe, which would be waited for, or a device
+            raise OSError(errno.EINVAL, "it is no plain file")
         partial.touch(mode=0o600)
         partial.unlink()
     except OSError as error:
@@ -65,8 +67,14 @@ def check_writable(path: Path) -> None:
         ) from None
 
 
+def _place(path: Path) -> Path:
+    """Return where a path leads: a link stays, and what it names is replaced."""
+    return Path(os.path.realpath(path))
+
+
 def _partial(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}")
+    place = _place(path)
+    return place.with_name(f".{place.name}.{os.getpid()}")
 
 
 def write_prefixes(path: Path, binding: str, nodes: Iterable[Node]) -> None:
@@ -93,7 +101,7 @@ def write_prefixes(path: Path, binding: str, nodes: Iterable[Node]) -> None:
                     if array is not None and array.size:
                         write(np.ascontiguousarray(array).reshape(-1).data)
             file.write(digest.digest())
-        partial.replace(path)  # at once: nobody finds half a file
+        partial.replace(_place(path))  # at once: nobody finds half a file
     finally:
         with suppress(OSError):
             partial.unlink()
@@ -128,7 +136,7 @@ def _read(file: BufferedReader, size: int, binding: str) -> Iterator[Node]:
         about = json.loads(header)
         nodes = [_checked(*node) for node in about["nodes"]]
         bound = about["binding"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise RequestError("it is damaged: its header cannot be read") from None
     if bound != binding:
         raise RequestError("it was written for another model, dtype, cache dtype, plan or version")

@@ -14,7 +14,7 @@ from monolane.engine._memory import available_bytes, read_bytes
 from monolane.engine._prefix_file import Node, fingerprint, read_prefixes, write_prefixes
 from monolane.engine._prefix_tree import PrefixTree
 from monolane.epoch import Executor, SharedExecutor, bytes_of
-from monolane.errors import BackendError, RequestError
+from monolane.errors import BackendError, MonolaneError, RequestError
 
 log = logging.getLogger("monolane.engine")
 
@@ -65,7 +65,10 @@ class Prefixes:
         return Resumed(found.resumed, self._cuts(found.resumed, found.common, len(prompt_ids) - 1))
 
     def keep(self, namespace: str, slot: int, token_ids: Sequence[int]) -> None:
-        """Keep what a slot holds of these tokens, which it begins with."""
+        """Keep what a slot holds of these tokens, which it begins with.
+
+        Nothing where a rank is lost meanwhile: that is no fault of what was computed before.
+        """
         known = token_ids[: self._backend.length(slot)]
         if not self.tree.budget or not known:
             return
@@ -73,7 +76,12 @@ class Prefixes:
             self._notice_loss()
             found = self.tree.find(namespace, known)
             if found.resumed < len(known):
-                kept = self._backend.save(slot, found.common, len(known))
+                try:
+                    kept = self._backend.save(slot, found.common, len(known))
+                except MonolaneError:
+                    if self._losses == self._backend.executor.losses:
+                        raise
+                    return
                 self.tree.put(namespace, known, found.common, kept)
 
     def load(self, path: Path, files: ModelFiles) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from monolane.errors import RequestError
 
+_LOOK = 0.1  # seconds until a wait sees that it is cancelled, where nobody wakes it
+
 
 class SlotPool:
     """Hands out slots; a caller waits while all are taken by other threads."""
@@ -17,7 +19,7 @@ class SlotPool:
     def take(self, cancelled: Callable[[], bool] = lambda: False) -> int | None:
         """Return a free slot, waiting for one if need be; None once ``cancelled``.
 
-        Who makes that true has to ``wake`` those who wait.
+        Who makes that true may ``wake`` those who wait, to have them see it at once.
         """
         me = threading.get_ident()
         # Of other threads, those of a pool may take a slot for one stream and read another next,
@@ -33,7 +35,7 @@ class SlotPool:
                         "this same thread, so waiting would never end: finish or close one, or "
                         "load the engine with a larger max_sequences"
                     )
-                self._changed.wait()
+                self._changed.wait(_LOOK)
             slot = self._free.pop()
             self._holders[slot] = me
             return slot

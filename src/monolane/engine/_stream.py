@@ -215,14 +215,17 @@ class Stream(Iterator[Piece]):
         self._resumed = True
         for cut in resumed.cuts:
             if not self._cancelled:
-                self._feed(slot, prompt_ids[begin:cut])
+                self._feed(slot, begin, cut)
                 self._keep(slot)
                 begin = cut
         return prompt_ids[self._backend.length(slot) :]
 
-    def _feed(self, slot: int, token_ids: tuple[int, ...]) -> None:
+    def _feed(self, slot: int, begin: int, end: int) -> None:
         """Read tokens and draw nothing that counts: the one token of this request is never fed."""
-        request = self._backend.start(Advance(slot=slot, token_ids=token_ids, budget=1))
+        ids = self._job.prompt_ids
+        request = self._backend.start(
+            Advance(slot=slot, token_ids=ids[begin:end], history=ids[:begin], budget=1)
+        )
         self._watch(request)
         try:
             while request.read():

@@ -4,12 +4,15 @@ A request that comes or goes interrupts the epoch, which ends within one pass; t
 with the requests that are there then. Results do not change by it: a token depends on its own
 sequence alone, bit by bit.
 
-No thread is set aside for this: the thread that waits for tokens reads the executor for all.
+No thread is set aside for this: the thread that waits for tokens reads the executor for all. It
+does so without the lock, and so does whoever begins an epoch or acts between two: ranks that start
+anew take as long as loading does, and who cancels meanwhile must not wait for that.
 """
 
 import threading
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -35,7 +38,7 @@ class _State:
     # The tokens of its history, those to feed and those drawn: "I", as native executors read them.
     known: "array[int]" = field(init=False)
     guide: Guide | None = None  # what is left of the last one: its draw is still to come
-    inside: bool = False  # the epoch that runs serves it
+    inside: bool = False  # the epoch that begins or runs serves it
     events: list[TokenEvent] = field(default_factory=list)  # not yet taken
     done: bool = False
     cancelled: bool = False  # to take no further part; the executor may still hold its slot
@@ -77,8 +80,10 @@ class SharedExecutor:
         self.slots, self.context = executor.slots, executor.context
         self._requests: dict[int, _State] = {}  # by slot
         self._changed = threading.Condition()
+        self._inside: list[_State] = []  # those that the epoch which begins or runs serves
         self._running = False  # the executor has an epoch
-        self._reading = False  # some thread reads it
+        self._held = False  # some thread begins an epoch, reads it, or acts between two
+        self._outdated = False  # who takes part has changed while the epoch began
         self._barred = 0  # callers that wait for no epoch to run
 
     def length(self, slot: int) -> int:
@@ -116,7 +121,8 @@ class SharedExecutor:
     def start(self, advance: Advance) -> "Request":
         """Add a request; it is served as soon as it is read."""
         with self._changed:
-            begin = self.executor.length(advance.slot)
+            # Where a rank was lost since, the slot is empty, and all is fed again.
+            begin = len(advance.history) or self.executor.length(advance.slot)
             self._requests[advance.slot] = _State(advance, begin)
             self._interrupt()
         return Request(self, advance.slot)
@@ -131,9 +137,10 @@ class SharedExecutor:
             self._barred += 1  # else the readers begin the next epoch before we look
             self._interrupt()
             try:
-                while self._running:
+                while self._running or self._held:
                     self._turn()
-                return action()
+                with self._alone():
+                    return action()
             finally:
                 self._barred -= 1
                 self._changed.notify_all()
@@ -154,7 +161,7 @@ class SharedExecutor:
         with self._changed:
             request = self._requests[slot]
             request.guide = guide
-            if request.inside and not request.done:
+            if self._running and request.inside and not request.done:
                 self.executor.guide(slot, guide)
 
     def cancel(self, slot: int) -> None:
@@ -164,66 +171,84 @@ class SharedExecutor:
             if request is None or request.done:
                 return
             request.cancelled = True
-            self._interrupt()
+            if request.inside:
+                self._interrupt()
             self._changed.notify_all()
 
     def stop(self, slot: int) -> None:
         """Take a request out, and wait until the executor has let go of its slot."""
         with self._changed:
             request = self._requests.pop(slot)
-            if request.done:
-                return
-            self._interrupt()
-            while self._running and not request.done:
-                # Another epoch may have begun without this request by the time that we look.
-                if self._turn():
-                    return
+            if request.inside and not request.done:
+                self._interrupt()
+            while request.inside and not request.done:
+                self._turn()
 
     def _interrupt(self) -> None:
         if self._running:
             self.executor.interrupt()
+        self._outdated = True
 
-    def _turn(self) -> bool:
-        """Move things on by one wait, with the lock held; return whether an epoch has ended."""
-        if self._reading or (self._barred and not self._running):
-            self._changed.wait()
-            return False
-        if not self._running:
-            self._begin()
-        self._reading = True
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let go of the lock, held before and after, while nobody else uses the executor."""
+        self._held = True
         self._changed.release()
-        error: BaseException | None = None
-        over = False
         try:
-            over = self.executor.read(_PATIENCE)
-        except BaseException as caught:
-            error, over = caught, not isinstance(caught, KeyboardInterrupt)
+            yield
         finally:
             self._changed.acquire()
-            self._reading = False
+            self._held = False
+            self._changed.notify_all()
+
+    def _turn(self) -> None:
+        """Move things on by one wait, with the lock held."""
+        if self._held or (self._barred and not self._running):
+            self._changed.wait()
+        elif self._running:
+            self._read()
+        else:
+            self._begin()
+
+    def _read(self) -> None:
+        error: BaseException | None = None
+        over = False
+        with self._alone():
+            try:
+                over = self.executor.read(_PATIENCE)
+            except BaseException as caught:
+                error, over = caught, not isinstance(caught, KeyboardInterrupt)
         # Taken apart from the wait: a Ctrl-C that ends the wait must not lose a token of others.
         self._hand_out(self.executor.take())
         if over:
             self._end(error)
-        self._changed.notify_all()
         if isinstance(error, KeyboardInterrupt):
             raise error
-        return over
 
     def _begin(self) -> None:
-        waiting = [
+        self._inside = [
             request
             for request in self._requests.values()
             if not request.done and not request.cancelled
         ]
-        self.executor.start(
-            [request.rest(self.executor.length(request.advance.slot)) for request in waiting]
-        )
-        self._running = True
-        for request in waiting:
+        rests = [
+            request.rest(self.executor.length(request.advance.slot)) for request in self._inside
+        ]
+        for request in self._inside:
             request.inside = True
+        self._outdated = False
+        try:
+            with self._alone():
+                self.executor.start(rests)
+        except BaseException:
+            self._leave()
+            raise
+        self._running = True
+        for request in self._inside:
             if request.guide is not None:
                 self.executor.guide(request.advance.slot, request.guide)
+        if self._outdated:
+            self.executor.interrupt()
 
     def _hand_out(self, events: list[TokenEvent]) -> None:
         for event in events:
@@ -236,7 +261,13 @@ class SharedExecutor:
         for request in self._requests.values():
             if error is not None and not request.done:
                 request.done, request.error = True, error
+        self._leave()
+
+    def _leave(self) -> None:
+        """Have nobody take part any more, also who has been taken out of the requests since."""
+        for request in self._inside:
             request.inside = False
+        self._inside = []
 
 
 class Request:
