@@ -24,6 +24,21 @@ def test_a_new_key_is_admitted_and_only_its_hash_is_kept(tmp_path: Path) -> None
         assert not keys.admit(wrong)
 
 
+def test_a_last_line_without_its_end_stays_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    add_key(path, "ann")
+    path.write_text(path.read_text() + f"bob sha256:{'0' * 64}")
+    key = add_key(path, "cleo")
+    assert len(Keys.read(path).hashes) == 3
+    assert Keys.read(path).admit(key.encode())
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "no folder" / "keys", tmp_path):
+        with pytest.raises(RequestError, match="cannot add a key to .*; name a file"):
+            add_key(path, "ann")
+
+
 def test_keys_are_compared_in_constant_time() -> None:
     """No ``==`` between hashes anywhere in the file that compares them, and no early return."""
     tree = ast.parse(inspect.getsource(_keys.Keys.admit).replace("    def", "def", 1).strip())
@@ -82,6 +97,11 @@ def test_other_addresses_refuse_to_start_without_a_key(host: str) -> None:
         ({"deadline_seconds": 0}, "deadline_seconds"),
         ({"allowed_origins": ("chat.example",)}, "allowed_origins: expected origins such as"),
         ({"allowed_origins": ("*",)}, "allowed_origins"),
+        ({"allowed_origins": ("https://chat.example/app",)}, "allowed_origins: .*without a path"),
+        ({"allowed_origins": ("https://Chat.example",)}, "allowed_origins: .*small letters"),
+        ({"allowed_origins": ("https://chat.example:443",)}, "allowed_origins: .*usual port"),
+        ({"allowed_hosts": ("box.example:8000",)}, "allowed_hosts: expected a name .* without a"),
+        ({"queue_limit": -1}, "queue_limit: expected 0 to 1048576"),
     ],
 )
 def test_options_are_checked(options: dict[str, object], message: str) -> None:

@@ -74,13 +74,25 @@ class Keys:
 
 
 def add_key(path: Path, name: str) -> str:
-    """Add the hash of a new key to a file that only its owner may read; return the key."""
+    """Add the hash of a new key to a file that only its owner may read; return the key.
+
+    Raises RequestError for a name that is none, and for a file that cannot be written.
+    """
     if not _LINE.fullmatch(f"{name} sha256:{'0' * 64}"):
         raise RequestError(f"name: expected 1 to 64 of A-Z a-z 0-9 . _ -, got {name!r:.80}")
     key = "ml-" + secrets.token_urlsafe(32)
-    path.touch(mode=0o600, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(f"{name} sha256:{key_hash(key.encode()).hex()}\n")
+    line = f"{name} sha256:{key_hash(key.encode()).hex()}\n"
+    try:
+        path.touch(mode=0o600, exist_ok=True)
+        before = path.read_bytes()
+        with path.open("ab") as file:
+            # An editor may have left the last line without its end.
+            file.write((line if before.endswith(b"\n") or not before else "\n" + line).encode())
+    except OSError as error:
+        raise RequestError(
+            f"API keys: cannot add a key to {path}: {error.strerror}; name a file in a folder that "
+            "is there and may be written to"
+        ) from None
     return key
 
 
