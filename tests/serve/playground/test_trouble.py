@@ -74,6 +74,18 @@ def test_no_connection_is_said(stand_in_page: Page) -> None:
     expect(alert).to_have_text("The server cannot be reached. Is it still running?")
 
 
+def test_a_small_context_needs_no_settings(stand_in_page: Page, stand_in: Any) -> None:
+    few = {"monolane": {"backend": "cpu", "dtype": "float32", "max_tokens": 256}}
+    stand_in.model = stand_in.model | few
+    stand_in_page.reload()
+    stand_in_page.wait_for_selector("#state[data-state=ready]")
+    ask(stand_in_page)
+    assert stand_in.requests[-1]["max_tokens"] == 256
+    stand_in_page.click("#open-settings")
+    stand_in_page.get_by_role("button", name="Defaults").click()
+    expect(stand_in_page.locator("#parameters [name=max_tokens]")).to_have_value("256")
+
+
 def file_of(conversations: Any, version: int = 2) -> str:
     """The text of a file of the page, whatever is in it."""
     return json.dumps(

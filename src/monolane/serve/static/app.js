@@ -27,7 +27,7 @@ const view = (ids) => Object.fromEntries(Object.entries(ids).map(([name, id]) =>
 const layout = connectLayout();
 const fields = byId("fields").cloneNode(true); // before values are set
 const parameters = new Parameters(byId("parameters"), "parameters");
-const settings = connectSettings(parameters, () => model);
+const settings = connectSettings(() => model);
 const comparison = new Comparison(byId("compare"), fields, () => showRace(null));
 const transcript = new Transcript(byId("transcript"), byId("empty"));
 const instruments = new Instruments(
@@ -63,9 +63,9 @@ const here = () => ({ server: { url: "", key: settings.key, model: model.name },
 
 function suit(entry) {
   composer.suit(entry);
-  if (entry.root !== "demo") return;
-  parameters.suit(DEMO_SETTINGS);
-  comparison.suit(DEMO_SETTINGS);
+  const defaults = entry.root === "demo" ? DEMO_SETTINGS : {};
+  const maxTokens = entry.monolane?.max_tokens ?? 2 ** 31 - 1;
+  for (const side of [parameters, comparison]) side.suit(defaults, maxTokens);
 }
 
 function send(mode, text) {

@@ -45,9 +45,9 @@ export class Comparison {
     return this.kind === "settings" ? OTHER_SETTINGS : "another server";
   }
 
-  /** Take defaults that suit the model. */
-  suit(defaults) {
-    this.#other.suit(defaults);
+  /** Take what suits the model (parameters.js). */
+  suit(defaults, maxTokens) {
+    this.#other.suit(defaults, maxTokens);
   }
 
   open() {
