@@ -1,6 +1,7 @@
 """When something fails the page says what, keeps what it has, and goes on."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,22 @@ def test_no_connection_is_said(stand_in_page: Page) -> None:
     ask(stand_in_page)
     alert = stand_in_page.locator(".turn [role=alert]")
     expect(alert).to_have_text("The server cannot be reached. Is it still running?")
+
+
+def test_a_server_that_goes_away_is_said_and_awaited(page: Page, paced: Callable[..., Any]) -> None:
+    server = paced(tokens_per_second=20, context=100_000)
+    page.goto(server.url)
+    page.wait_for_selector("#state[data-state=ready]")
+    page.click("#open-settings")
+    page.fill("#parameters [name=max_tokens]", "90000")
+    page.click("#settings .primary")
+    page.fill("#message", "go")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#phase[data-phase=decode]")
+    server.process.kill()
+    alert = page.locator(".turn [role=alert]")
+    expect(alert).to_have_text("The connection ended before the answer did.")
+    expect(page.locator("#state")).to_have_text("no connection")
 
 
 def test_a_small_context_needs_no_settings(stand_in_page: Page, stand_in: Any) -> None:
