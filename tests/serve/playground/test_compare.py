@@ -143,3 +143,19 @@ def test_a_server_without_a_model_is_said(stand_in_page: Page, stand_in: Any) ->
     stand_in_page.keyboard.press("Enter")
     alert = stand_in_page.locator(".side [role=alert]")
     expect(alert).to_have_text("http://elsewhere.localhost/v1/models lists no model.")
+
+
+def test_stop_does_not_wait_for_a_server_that_says_nothing(
+    stand_in_page: Page, stand_in: Any
+) -> None:
+    page = stand_in_page
+    page.route(f"{ELSEWHERE}/**", lambda route: None)
+    compare(page, "server", url=ELSEWHERE)
+    page.fill("#message", "go")
+    page.keyboard.press("Enter")
+    expect(page.locator("#send")).to_have_text("Stop")
+    page.keyboard.press("Escape")
+    expect(page.locator("#send")).to_have_text("Send")
+    expect(page.locator(".side .facts")).to_have_text(["stopped", "stopped"])
+    page.click("#new")
+    expect(page.locator(".turn")).to_have_count(0)
