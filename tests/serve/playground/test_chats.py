@@ -323,3 +323,27 @@ def test_what_was_exported_is_read_however_much_it_is(workbench: Page) -> None:
         }"""
     )
     assert found == [1001, 1001]
+
+
+def test_an_import_is_told_of_once(workbench: Page) -> None:
+    """A list that is read anew for each of 400 conversations took a minute."""
+    found = workbench.evaluate(
+        """async () => {
+          const { Library } = await import("/library.js");
+          const { Conversation } = await import("/conversation.js");
+          const library = await Library.open();
+          let told = 0;
+          library.onChange(() => (told += 1));
+          const records = [];
+          for (let at = 0; at < 5; at += 1) {
+            const one = new Conversation();
+            one.add("chat", `${at}`);
+            records.push(one.record);
+          }
+          await library.putAll(records);
+          const found = [told, (await library.list()).length];
+          for (const { id } of records) await library.remove(id);
+          return found;
+        }"""
+    )
+    assert found == [1, 5]

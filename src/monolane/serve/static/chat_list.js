@@ -132,7 +132,7 @@ export class ChatList {
     try {
       error.textContent = "";
       const conversations = readFile(await chosen.text());
-      for (const conversation of conversations) await this.#library.put(conversation.record);
+      await this.#library.putAll(conversations.map(({ record }) => record));
       if (conversations.length > 0) this.#actions.open(conversations[0].record);
     } catch (reason) {
       error.textContent = `This file could not be read: ${reason.message}`;

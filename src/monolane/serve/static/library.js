@@ -70,6 +70,12 @@ export class Library {
     await this.#change(record.id, () => record);
   }
 
+  /** Keep many records, and tell of it once: who listens reads all there are. */
+  async putAll(records) {
+    for (const record of records) await this.#change(record.id, () => record, true);
+    if (records.length > 0) this.#changed(records.at(-1).id);
+  }
+
   async remove(id) {
     this.#memory.delete(id);
     await this.#write((store) => store.delete(id));
