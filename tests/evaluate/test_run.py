@@ -128,6 +128,13 @@ def test_the_page_needs_nothing_beside_it_and_escapes_what_it_shows() -> None:
     assert not re.search(r"""(src|href)=|url\(|@import""", page)
 
 
+def test_the_command_is_spelled_as_markdown_and_as_a_page_spell_it() -> None:
+    report = report_of("demo")
+    assert "- Command: `monolane eval`\n" in render_markdown(report)
+    assert "<li>Command: <code>monolane eval</code></li>" in render_page(report)
+    assert "<li>Model: demo (sha256 cd)</li>" in render_page(report)
+
+
 def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     options = EvalOptions(tasks=("perplexity",), limit=6, window=64)
     command = [

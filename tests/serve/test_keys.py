@@ -82,6 +82,11 @@ def test_other_addresses_refuse_to_start_without_a_key(host: str) -> None:
         ({"deadline_seconds": 0}, "deadline_seconds"),
         ({"allowed_origins": ("chat.example",)}, "allowed_origins: expected origins such as"),
         ({"allowed_origins": ("*",)}, "allowed_origins"),
+        ({"allowed_origins": ("https://chat.example/app",)}, "allowed_origins: .*without a path"),
+        ({"allowed_origins": ("https://Chat.example",)}, "allowed_origins: .*small letters"),
+        ({"allowed_origins": ("https://chat.example:443",)}, "allowed_origins: .*usual port"),
+        ({"allowed_hosts": ("box.example:8000",)}, "allowed_hosts: expected a name .* without a"),
+        ({"queue_limit": -1}, "queue_limit: expected 0 to 1048576"),
     ],
 )
 def test_options_are_checked(options: dict[str, object], message: str) -> None:

@@ -65,7 +65,8 @@ def write_report(folder: Path, report: Report) -> list[Path]:
 
 def render_markdown(report: Report) -> str:
     """Return the report as Markdown."""
-    lines = [f"# Evaluation of {report['subject']['model']}", "", *_facts(report), ""]
+    lines = [f"# Evaluation of {report['subject']['model']}", ""]
+    lines += [*(f"- {fact}" for fact in _facts(report)), f"- Command: `{report['command']}`", ""]
     for task in report["tasks"]:
         lines += [f"## {task['title']}", ""]
         beside = _has_published(task)
@@ -147,10 +148,9 @@ def _facts(report: Report) -> list[str]:
     about = ", ".join(f"{key} {_plain(value)}" for key, value in subject.items() if key != "model")
     machine = report["machine"]
     return [
-        f"- Model: {subject['model']} ({about})",
-        f"- Machine: {machine['name']}, {machine['cores']} cores, {machine['memory_gb']} GB",
-        f"- monolane {report['monolane']}, {report['date']}",
-        f"- Command: `{report['command']}`",
+        f"Model: {subject['model']} ({about})",
+        f"Machine: {machine['name']}, {machine['cores']} cores, {machine['memory_gb']} GB",
+        f"monolane {report['monolane']}, {report['date']}",
     ]
 
 

@@ -12,6 +12,9 @@ from monolane.errors import RequestError
 from monolane.serve._keys import Keys
 
 HEAD_BYTES = 32 << 10  # of a request's first line and headers
+HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")  # as a Host header names it
+_ORIGIN = re.compile(r"https?://([a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(:[1-9]\d{0,4})?")
+_USUAL_PORT = {"http:": ":80", "https": ":443"}  # browsers leave it out
 MAX_SHARED = 64  # sequences of one engine
 
 
@@ -107,10 +110,17 @@ class ServerOptions:
         if self.tls_key is not None and self.tls_cert is None:
             raise RequestError("tls_key: expected tls_cert with it, the certificate of that key")
         for origin in self.allowed_origins:
-            if not origin.startswith(("http://", "https://")) or origin.endswith("/"):
+            if not _ORIGIN.fullmatch(origin) or origin.endswith(_USUAL_PORT[origin[:5]]):
                 raise RequestError(
-                    "allowed_origins: expected origins such as 'https://chat.example', "
-                    f"got {origin!r:.80}"
+                    "allowed_origins: expected origins such as 'https://chat.example' or "
+                    "'http://127.0.0.1:3000', as browsers send them, in small letters, without a "
+                    f"path or the usual port, got {origin!r:.80}"
+                )
+        for host in self.allowed_hosts:
+            if not HOST.fullmatch(host):
+                raise RequestError(
+                    "allowed_hosts: expected a name or an address without a port, such as "
+                    f"'box.example' or '[fe80::1]', got {host!r:.80}"
                 )
         if not self.is_loopback and not self.keys:
             raise RequestError(
@@ -129,4 +139,4 @@ class ServerOptions:
 
 def _check(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
-        raise RequestError(f"{name}: expected {low:g} to {high:g}, got {value!r}")
+        raise RequestError(f"{name}: expected {low:.16g} to {high:.16g}, got {value!r}")

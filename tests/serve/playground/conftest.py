@@ -123,7 +123,8 @@ class StandIn:
 
     ``text`` is what the next answer says, in pieces of ``step`` characters, one token each, behind
     ``deltas``; ``requests`` are the bodies of the answers asked for, ``counted`` those of drafts.
-    ``health``, ``refusal`` and ``busy``, the number of 429s to come, make it fail.
+    ``health``, ``refusal`` and ``busy``, the number of 429s to come, make it fail. With ``hold``
+    answers wait for ``release``.
     """
 
     def __init__(self) -> None:
@@ -136,6 +137,8 @@ class StandIn:
         self.refusal: tuple[int, dict[str, Any]] | None = None
         self.broken: str | None = None  # in place of the answer's end
         self.busy = 0
+        self.hold = False
+        self.held: list[tuple[Route, Request]] = []
         self.timings: dict[str, Any] = {}  # beside those of every chunk
         self.requests: list[dict[str, Any]] = []
         self.counted: list[dict[str, Any]] = []
@@ -160,10 +163,19 @@ class StandIn:
             self.busy -= 1
             error = {"message": "the queue is full", "code": 429}
             route.fulfill(status=429, headers={"Retry-After": "2"}, json={"error": error})
+        elif request.method == "POST" and self.hold:
+            self.held.append((route, request))
         elif request.method == "POST":
             self._complete(route, request)
         else:
             self._file(route, STATIC / (path[1:] or "index.html"))
+
+    def release(self) -> None:
+        """Give the answers that were held."""
+        self.hold = False
+        for route, request in self.held:
+            self._complete(route, request)
+        self.held = []
 
     def _file(self, route: Route, file: Path) -> None:
         policy = ELSEWHERE_POLICY if file.name == "elsewhere.html" else POLICY

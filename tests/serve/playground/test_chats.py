@@ -1,6 +1,7 @@
 """Conversations: kept in the browser, in step across tabs, searched, renamed, deleted, branched."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,145 @@ def test_an_edited_message_is_another_version(stand_in_page: Page, stand_in: Any
     expect(page.locator(".turn .answer")).to_have_text(["Other."])
 
 
+def rename(page: Page, name: str) -> None:
+    """Name the conversation on top of the list."""
+    page.locator("#chat-list .open").first.focus()
+    page.keyboard.press("F2")
+    page.keyboard.type(name)
+
+
+def send(page: Page, text: str) -> None:
+    """Send a message whose answer is held."""
+    page.fill("#message", text)
+    page.keyboard.press("Enter")
+    expect(page.locator("#send")).to_have_text("Stop")
+
+
+def test_a_name_outlives_the_next_answer(stand_in_page: Page, stand_in: Any) -> None:
+    page = stand_in_page
+    ask(page, "one", 1)
+    rename(page, "Mine")
+    page.keyboard.press("Enter")
+    expect(names(page)).to_have_text(["Mine"])
+    ask(page, "two", 2)
+    page.reload()
+    page.wait_for_selector(READY)
+    expect(names(page)).to_have_text(["Mine"])
+    expect(page.locator(".turn")).to_have_count(2)
+
+
+def test_a_name_given_while_an_answer_ends_loses_nothing(
+    stand_in_page: Page, stand_in: Any
+) -> None:
+    page = stand_in_page
+    ask(page, "one", 1)
+    stand_in.hold = True
+    send(page, "two")
+    rename(page, "Mine")
+    stand_in.release()
+    expect(page.locator("#send")).to_have_text("Send")
+    page.keyboard.press("Enter")
+    expect(names(page)).to_have_text(["Mine"])
+    page.reload()
+    page.wait_for_selector(READY)
+    expect(page.locator(".turn .answer")).to_have_text(["Hello.", "Hello."])
+
+
+def test_what_is_deleted_while_it_is_answered_stays_deleted(
+    stand_in_page: Page, stand_in: Any
+) -> None:
+    page = stand_in_page
+    stand_in.hold = True
+    send(page, "one")
+    page.locator("#chat-list .open").focus()
+    page.keyboard.press("Delete")
+    expect(page.locator("#send")).to_have_text("Send")  # it was stopped
+    expect(page.locator(".turn")).to_have_count(0)
+    stand_in.hold = False
+    ask(page, "two", 1)
+    expect(names(page)).to_have_text(["two"])
+    page.get_by_role("button", name="Undo").click()
+    expect(names(page)).to_have_count(2)
+    expect(page.locator(".turn .prompt")).to_have_text("one")
+
+
+def test_a_page_closed_in_the_middle_keeps_what_came(page: Page, paced: Callable[..., Any]) -> None:
+    server = paced(tokens_per_second=20, context=100_000)
+    page.goto(server.url)
+    page.wait_for_selector(READY)
+    page.click("#open-settings")
+    page.fill("#parameters [name=max_tokens]", "90000")
+    page.click("#settings .primary")
+    send(page, "a long story")
+    expect(names(page)).to_have_text(["a long story"])  # it is kept from the first moment
+    answered = """async () => {
+      const { Library } = await import("/library.js");
+      const [record] = await (await Library.open()).list();
+      return record.turns[0].answer.length;
+    }"""
+    while page.evaluate(answered) == 0:
+        page.wait_for_timeout(100)
+    page.reload()
+    page.wait_for_selector(READY)
+    expect(page.locator(".turn .prompt")).to_have_text("a long story")
+    expect(page.locator(".turn .answer")).not_to_be_empty()
+    expect(page.locator(".turn .facts")).to_contain_text("unfinished")
+
+
+def test_a_turn_that_ended_elsewhere_is_not_undone(workbench: Page) -> None:
+    """Another tab that has read half an answer does not keep that half in place of the whole."""
+    found = workbench.evaluate(
+        """async () => {
+          const { Conversation } = await import("/conversation.js");
+          const ours = new Conversation();
+          const turn = ours.add("chat", "one");
+          turn.answer = "half";
+          const theirs = Conversation.from(structuredClone(ours.record));
+          Object.assign(turn, { answer: "whole", finish: "stop" });
+          theirs.add("chat", "two");
+          theirs.merge(structuredClone(ours.record));
+          ours.merge(structuredClone(theirs.record));
+          return [ours, theirs].map((it) => it.record.turns.map((turn) => turn.answer));
+        }"""
+    )
+    assert found == [["whole", ""], ["whole", ""]]
+
+
+FULL = """full => {
+  const put = IDBObjectStore.prototype.put;
+  window.full = full;
+  IDBObjectStore.prototype.put = function (record) {
+    if (window.full) throw new DOMException("the disk is full", "QuotaExceededError");
+    return put.call(this, record);
+  };
+}"""
+
+
+def test_a_browser_that_keeps_no_more_is_said(
+    stand_in_page: Page, stand_in: Any, tmp_path: Path
+) -> None:
+    page = stand_in_page
+    ask(page, "one", 1)
+    page.evaluate(FULL, True)
+    page.click("#new")
+    ask(page, "two", 1)
+    expect(page.locator("#keep-error")).to_contain_text("the disk is full")
+    page.click("#new")
+    expect(page.locator(".turn")).to_have_count(0)
+    expect(names(page)).to_have_text(["two", "one"])
+    with page.expect_download() as download:
+        page.click("#export")
+    download.value.save_as(tmp_path / "chats.json")
+    assert len(json.loads((tmp_path / "chats.json").read_text())["conversations"]) == 2
+    page.evaluate("() => { window.full = false; }")
+    page.locator("#chat-list .open").last.focus()
+    page.keyboard.press("Delete")  # makes room
+    expect(page.locator("#keep-error")).to_be_empty()
+    page.reload()
+    page.wait_for_selector(READY)
+    expect(names(page)).to_have_text(["two"])
+
+
 def test_files_hold_all_and_old_ones_are_read(
     stand_in_page: Page, stand_in: Any, tmp_path: Path
 ) -> None:
@@ -167,3 +307,43 @@ def test_files_hold_all_and_old_ones_are_read(
     file.write_text(json.dumps({"format": "monolane-playground", "version": 1, "turns": turns}))
     page.set_input_files("#file", file)
     expect(page.locator(".turn .answer")).to_have_text(["A", "B"])
+
+
+def test_what_was_exported_is_read_however_much_it_is(workbench: Page) -> None:
+    found = workbench.evaluate(
+        """async () => {
+          const { readFile } = await import("/chat_file.js");
+          const turns = [];
+          for (let at = 0; at < 1001; at += 1) turns.push({ prompt: "p", answer: "a" });
+          const one = { turns: [{ prompt: "p", answer: "a" }] };
+          const conversations = [{ turns }, ...Array(1000).fill(one)];
+          const file = { format: "monolane-playground", version: 2, conversations };
+          const read = readFile(JSON.stringify(file));
+          return [read.length, read[0].path.length];
+        }"""
+    )
+    assert found == [1001, 1001]
+
+
+def test_an_import_is_told_of_once(workbench: Page) -> None:
+    """A list that is read anew for each of 400 conversations took a minute."""
+    found = workbench.evaluate(
+        """async () => {
+          const { Library } = await import("/library.js");
+          const { Conversation } = await import("/conversation.js");
+          const library = await Library.open();
+          let told = 0;
+          library.onChange(() => (told += 1));
+          const records = [];
+          for (let at = 0; at < 5; at += 1) {
+            const one = new Conversation();
+            one.add("chat", `${at}`);
+            records.push(one.record);
+          }
+          await library.putAll(records);
+          const found = [told, (await library.list()).length];
+          for (const { id } of records) await library.remove(id);
+          return found;
+        }"""
+    )
+    assert found == [1, 5]

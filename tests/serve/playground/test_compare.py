@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 READY = "#state[data-state=ready]"
 # Of 300 seeds two end "import os" within 20 tokens, and a new seed is drawn for each answer.
@@ -98,3 +98,64 @@ def test_a_server_that_cannot_be_asked_says_why(
     alert = page.locator(".side [role=alert]")
     expect(alert).to_contain_text("not found" if allowed else "--allow-origin", ignore_case=True)
     expect(page.locator(".side .facts").first).to_contain_text("8 tokens")
+
+
+ELSEWHERE = "http://elsewhere.localhost/v1"
+TEXT = 'data: {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": null}]}'
+END = 'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "error": null}'
+CORS = {"Access-Control-Allow-Origin": "*", "Access-Control-Allow-Headers": "*"}
+SPELLINGS = {  # of one stream, by servers of other makes
+    "plain": f"{TEXT}\n\n{END}\n\ndata: [DONE]\n\n",
+    "CRLF": f"{TEXT}\r\n\r\n{END}\r\n\r\ndata: [DONE]\r\n\r\n",
+    "no space": f"{TEXT}\n\n{END}\n\ndata: [DONE]\n\n".replace("data: ", "data:"),
+    "an error as text": TEXT + '\n\ndata: {"error": "out of memory"}\n\n',
+}
+
+
+def elsewhere(page: Page, models: list[dict[str, str]], stream: str) -> None:
+    """Let a stand-in be the other server, and compare with it."""
+
+    def answer(route: Route) -> None:
+        if route.request.url.endswith("/models"):
+            route.fulfill(json={"data": models}, headers=CORS)
+        else:
+            route.fulfill(body=stream, headers=CORS | {"Content-Type": "text/event-stream"})
+
+    page.route(f"{ELSEWHERE}/**", answer)
+    compare(page, "server", url=ELSEWHERE)
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_streams_of_other_servers_are_read(
+    stand_in_page: Page, stand_in: Any, spelling: str
+) -> None:
+    elsewhere(stand_in_page, [{"id": "other"}], SPELLINGS[spelling])
+    ask(stand_in_page, "go")
+    side = stand_in_page.locator(".side").last
+    expect(side.locator(".answer")).to_have_text("Hi")
+    error = ["out of memory"] if "error" in spelling else []
+    expect(side.locator("[role=alert]")).to_have_text(error)
+
+
+def test_a_server_without_a_model_is_said(stand_in_page: Page, stand_in: Any) -> None:
+    elsewhere(stand_in_page, [], "")
+    stand_in_page.fill("#message", "go")
+    stand_in_page.keyboard.press("Enter")
+    alert = stand_in_page.locator(".side [role=alert]")
+    expect(alert).to_have_text("http://elsewhere.localhost/v1/models lists no model.")
+
+
+def test_stop_does_not_wait_for_a_server_that_says_nothing(
+    stand_in_page: Page, stand_in: Any
+) -> None:
+    page = stand_in_page
+    page.route(f"{ELSEWHERE}/**", lambda route: None)
+    compare(page, "server", url=ELSEWHERE)
+    page.fill("#message", "go")
+    page.keyboard.press("Enter")
+    expect(page.locator("#send")).to_have_text("Stop")
+    page.keyboard.press("Escape")
+    expect(page.locator("#send")).to_have_text("Send")
+    expect(page.locator(".side .facts")).to_have_text(["stopped", "stopped"])
+    page.click("#new")
+    expect(page.locator(".turn")).to_have_count(0)

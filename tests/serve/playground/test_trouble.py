@@ -1,6 +1,7 @@
 """When something fails the page says what, keeps what it has, and goes on."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,58 @@ def test_no_connection_is_said(stand_in_page: Page) -> None:
     expect(alert).to_have_text("The server cannot be reached. Is it still running?")
 
 
+def test_another_model_at_the_same_address_is_found(stand_in_page: Page, stand_in: Any) -> None:
+    stand_in.model = stand_in.model | {"id": "successor"}
+    stand_in.refusal = (404, {"error": {"message": "no such model", "code": 404}})
+    ask(stand_in_page)
+    expect(stand_in_page.locator("#state")).to_contain_text("successor")
+    stand_in.refusal = None
+    ask(stand_in_page, "again")
+    assert stand_in.requests[-1]["model"] == "successor"
+
+
+def test_a_server_that_goes_away_is_said_and_awaited(page: Page, paced: Callable[..., Any]) -> None:
+    server = paced(tokens_per_second=20, context=100_000)
+    page.goto(server.url)
+    page.wait_for_selector("#state[data-state=ready]")
+    page.click("#open-settings")
+    page.fill("#parameters [name=max_tokens]", "90000")
+    page.click("#settings .primary")
+    page.fill("#message", "go")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#phase[data-phase=decode]")
+    server.process.kill()
+    alert = page.locator(".turn [role=alert]")
+    expect(alert).to_have_text("The connection ended before the answer did.")
+    expect(page.locator("#state")).to_have_text("no connection")
+
+
+def test_a_small_context_needs_no_settings(stand_in_page: Page, stand_in: Any) -> None:
+    few = {"monolane": {"backend": "cpu", "dtype": "float32", "max_tokens": 256}}
+    stand_in.model = stand_in.model | few
+    stand_in_page.reload()
+    stand_in_page.wait_for_selector("#state[data-state=ready]")
+    ask(stand_in_page)
+    assert stand_in.requests[-1]["max_tokens"] == 256
+    stand_in_page.click("#open-settings")
+    stand_in_page.get_by_role("button", name="Defaults").click()
+    expect(stand_in_page.locator("#parameters [name=max_tokens]")).to_have_value("256")
+
+
+def test_what_is_typed_before_the_page_is_whole_is_kept(page: Page, stand_in: Any) -> None:
+    late: list[Any] = []
+    page.route("**/app.js", lambda route: late.append(route))
+    page.goto("http://playground.localhost", wait_until="commit")
+    page.locator("#message").press_sequentially("early")
+    while not late:
+        page.wait_for_timeout(10)
+    late[0].fallback()
+    page.wait_for_selector("#state[data-state=ready]")
+    page.keyboard.press("Enter")
+    expect(page.locator(".turn .prompt")).to_have_text("early")
+    expect(page.locator(".turn .answer")).to_have_text("Hello.")
+
+
 def file_of(conversations: Any, version: int = 2) -> str:
     """The text of a file of the page, whatever is in it."""
     return json.dumps(
@@ -87,11 +140,13 @@ FILES = {
     "{}": "expected conversations that this page exported (version 1 or 2)",
     file_of([], version=3): "(version 1 or 2)",
     file_of([{"turns": [{"prompt": 1}]}]): "turn 1: expected a prompt and an answer",
-    file_of([{"turns": {}}]): "at most 1000 turns",
-    file_of({}): "at most 1000 conversations",
+    file_of([{"turns": {}}]): "expected a list of turns",
+    file_of({}): "expected a list of conversations",
     file_of([{"turns": [TURN, TURN]}]): "turn 2: expected an id of its own",
     file_of([{"turns": [TURN | {"parent": "a1"}]}]): "and a parent before it",
-    json.dumps({"format": "monolane-playground", "version": 1, "turns": {}}): "at most 1000 turns",
+    json.dumps(
+        {"format": "monolane-playground", "version": 1, "turns": {}}
+    ): "expected a list of turns",
 }
 
 

@@ -101,6 +101,22 @@ def test_files_become_fenced_blocks(stand_in_page: Page, stand_in: Any, tmp_path
     expect(page.locator("#message")).to_have_value("")
 
 
+def test_text_may_be_dropped_into_the_message(stand_in_page: Page) -> None:
+    """The browser's own doing: the page keeps it for itself only where files are dropped."""
+    drop = """(box, name) => {
+      const dataTransfer = new DataTransfer();
+      if (name === "") dataTransfer.setData("text/plain", "words");
+      else dataTransfer.items.add(new File(["x"], name));
+      const bubbles = true;
+      const cancelable = true;
+      return box.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles, cancelable }));
+    }"""
+    message = stand_in_page.locator("#message")
+    assert message.evaluate(drop, "")
+    assert not message.evaluate(drop, "a.txt")
+    expect(message).to_have_value("a.txt:\n\n```txt\nx\n```\n\n")
+
+
 def test_the_draft_is_counted_with_what_is_before_it(stand_in_page: Page, stand_in: Any) -> None:
     page = stand_in_page
     ask(page, "one")

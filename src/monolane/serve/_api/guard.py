@@ -17,11 +17,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from monolane.serve._errors import ApiError, api_error
 from monolane.serve._keys import key_hash
-from monolane.serve._options import HEAD_BYTES, ServerOptions
+from monolane.serve._options import HEAD_BYTES, HOST, ServerOptions
 
 log = logging.getLogger("monolane.serve")
 
-_HOST = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:\d{1,5})?")
+_HOST = re.compile(rf"({HOST.pattern})(:\d{{1,5}})?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _MODELS = (b"/v1/models/", b"/models/")  # the name of a model follows
 _ENCODED = re.compile(rb"%([0-9A-Fa-f]{2})")

@@ -11,20 +11,17 @@ export class Answer {
   #outcome; // as in turn.js
   #shows; // {view, instruments, race}; the last two may be missing
   #server;
+  #signal;
   #clock = new ClockTimings();
-  #abort = new AbortController();
   #pending = ""; // arrived, not yet on the page
   #running = true;
 
-  constructor(outcome, server, shows) {
+  /** Where `signal` aborts, the connection closes, and the server with it stops decoding. */
+  constructor(outcome, server, shows, signal) {
     this.#outcome = outcome;
     this.#server = server;
     this.#shows = shows;
-  }
-
-  /** Stop it: the connection closes, and the server with it stops decoding. */
-  stop() {
-    this.#abort.abort();
+    this.#signal = signal;
   }
 
   /** Run to the end. The outcome then holds the answer and how it ended; returns the error, or null. */
@@ -39,7 +36,7 @@ export class Answer {
       await this.#read();
       if (outcome.finish === null) throw new ServerError("The connection ended before the answer did.");
     } catch (error) {
-      if (this.#abort.signal.aborted) outcome.finish = "stopped";
+      if (this.#signal.aborted) outcome.finish = "stopped";
       else {
         outcome.finish = "error";
         outcome.error = error instanceof ServerError ? error.message : `The page failed: ${error}`;
@@ -58,10 +55,11 @@ export class Answer {
 
   /** Read the stream; where the server is busy, wait as long as it says and ask again. */
   async #read() {
-    const signal = this.#abort.signal;
     for (let tries = 1; ; tries += 1) {
       try {
-        for await (const event of streamAnswer(this.#server, this.#outcome.request, signal)) this.#take(event);
+        for await (const event of streamAnswer(this.#server, this.#outcome.request, this.#signal)) {
+          this.#take(event);
+        }
         return;
       } catch (error) {
         if (error.status !== 429 || this.#outcome.answer !== "" || tries === MAX_TRIES) throw error;
@@ -75,7 +73,7 @@ export class Answer {
     for (let left = Math.ceil(retryAfter); left > 0; left -= 1) {
       this.#phase("refused", `, again in ${left} s`);
       this.#shows.view.notice = `${message} Asked again in ${left} s; Stop gives up.`;
-      await pause(1000, this.#abort.signal);
+      await pause(1000, this.#signal);
     }
     this.#shows.view.notice = "";
     this.#phase("sent");

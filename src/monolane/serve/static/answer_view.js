@@ -9,7 +9,10 @@ import { growingText } from "./growing_text.js";
 const SETTLE_MS = 100; // Markdown at most ten times per second
 const SETTLE_SHARE = 0.1; // of the time, where one block has grown so long that it costs more
 
-const ENDS = { length: "cut at the token limit", tool_calls: "calls a tool", stopped: "stopped", error: "failed" };
+const ENDS = {
+  ...{ length: "cut at the token limit", tool_calls: "calls a tool", stopped: "stopped", error: "failed" },
+  null: "unfinished", // its page was closed, or another tab is at it
+};
 
 export class AnswerView {
   element = element("div", "side");

@@ -19,15 +19,26 @@ import { messagesTo, requestFor } from "./request.js";
 import { connectSettings } from "./settings.js";
 import { keep, kept } from "./storage.js";
 import { Transcript } from "./transcript.js";
-import { newOutcome } from "./turn.js";
+import { isOver, newOutcome } from "./turn.js";
 
 const byId = (id) => document.getElementById(id);
 const view = (ids) => Object.fromEntries(Object.entries(ids).map(([name, id]) => [name, byId(id)]));
 
+const SAVE_MS = 2000; // an answer under way: a page that is closed then loses no more of it
+
+// Waited for before all else, so that whatever the visitor does meets a whole page.
+const library = await Library.open((problem) => {
+  if (byId("keep-error").textContent !== problem) byId("keep-error").textContent = problem;
+});
+let conversation = new Conversation();
+let running = null; // AbortController of the answers under way
+let over = Promise.resolve(); // when they are over
+let race = null;
+
 const layout = connectLayout();
 const fields = byId("fields").cloneNode(true); // before values are set
 const parameters = new Parameters(byId("parameters"), "parameters");
-const settings = connectSettings(parameters, () => model);
+const settings = connectSettings(() => model);
 const comparison = new Comparison(byId("compare"), fields, () => showRace(null));
 const transcript = new Transcript(byId("transcript"), byId("empty"));
 const instruments = new Instruments(
@@ -41,9 +52,8 @@ const raceView = view({
   ...{ hereLane: "here-lane", thereLane: "there-lane", verdict: "verdict" },
 });
 const draft = new DraftCount(byId("draft"));
-const composer = new Composer(byId("composer"), { send, stop, editLast, draft: countDraft });
 const model = new ModelState(byId("state"), { onModel: suit, needKey: settings.askForKey });
-const library = await Library.open();
+const composer = new Composer(byId("composer"), { send, stop, editLast, draft: countDraft });
 const list = new ChatList(
   view({
     ...{ list: "chat-list", search: "search", deleted: "deleted", count: "chat-count", file: "file" },
@@ -54,18 +64,15 @@ const list = new ChatList(
 );
 const actions = { regenerate, edit, choose, withKey: () => settings.key !== "" };
 
-let conversation = new Conversation();
-let answers = []; // those under way
-let over = Promise.resolve(); // when they are over
-let race = null;
-
-const here = () => ({ server: { url: "", key: settings.key, model: model.name }, parameters });
+function here() {
+  return { server: { url: "", key: settings.key, model: model.name }, parameters };
+}
 
 function suit(entry) {
   composer.suit(entry);
-  if (entry.root !== "demo") return;
-  parameters.suit(DEMO_SETTINGS);
-  comparison.suit(DEMO_SETTINGS);
+  const defaults = entry.root === "demo" ? DEMO_SETTINGS : {};
+  const maxTokens = entry.monolane?.max_tokens ?? 2 ** 31 - 1;
+  for (const side of [parameters, comparison]) side.suit(defaults, maxTokens);
 }
 
 function send(mode, text) {
@@ -74,11 +81,11 @@ function send(mode, text) {
 }
 
 function regenerate({ mode, prompt, parent }) {
-  if (answers.length === 0) over = begin(mode, prompt, parent);
+  if (running === null) over = begin(mode, prompt, parent);
 }
 
 function edit(turn) {
-  if (answers.length === 0) composer.edit(turn);
+  if (running === null) composer.edit(turn);
 }
 
 function editLast() {
@@ -87,16 +94,36 @@ function editLast() {
 }
 
 function stop() {
-  for (const answer of answers) answer.stop();
+  running?.abort();
 }
 
+/** Ask for a turn's answer, and keep it: at once, as it comes, and when it is over. */
 async function begin(mode, prompt, parent) {
+  running = new AbortController();
   composer.running = true;
-  const turn = conversation.add(mode, prompt, parent);
+  const asked = conversation;
+  const turn = asked.add(mode, prompt, parent);
+  const saving = setInterval(() => library.save(asked, true), SAVE_MS);
+  try {
+    list.current = asked.id;
+    keep("open", asked.id);
+    library.save(asked);
+    await answer(turn, running.signal);
+  } finally {
+    clearInterval(saving);
+    running = null;
+    composer.running = false;
+    asked.updated = Date.now();
+    await library.save(asked);
+  }
+}
+
+async function answer(turn, signal) {
   const ours = here();
   turn.request = requestFor(conversation, turn, ours.server, ours.parameters);
-  const rival = await comparison.rival(ours).catch((error) => {
-    turn.rival = { name: "The other server", ...newOutcome(), finish: "error", error: error.message };
+  const rival = await comparison.rival(ours, signal).catch((error) => {
+    const end = signal.aborted ? { finish: "stopped" } : { finish: "error", error: error.message };
+    turn.rival = { name: "The other server", ...newOutcome(), ...end };
     return null;
   });
   if (rival !== null) {
@@ -108,37 +135,30 @@ async function begin(mode, prompt, parent) {
   if (rival === null) turnView.rival?.finish();
   const duel = rival === null ? null : new Duel(raceView, rival.name);
   showRace(duel ?? new Race(raceView, turn));
-  const first = new Answer(turn, ours.server, { view: turnView, instruments, race: duel?.here ?? race });
-  answers = [first];
-  list.current = conversation.id;
-  keep("open", conversation.id);
+  const first = new Answer(turn, ours.server, { view: turnView, instruments, race: duel?.here ?? race }, signal);
   announce("The answer begins.");
   const follow = () => transcript.follow();
   const mine = first.run(follow);
   let theirs = null;
   if (rival !== null) {
-    const second = new Answer(turn.rival, rival.server, { view: turnView.rival, race: duel.there });
+    const second = new Answer(turn.rival, rival.server, { view: turnView.rival, race: duel.there }, signal);
     // On one server the second waits for the first: each has the machine to itself.
     if (rival.server.url === "") await mine;
-    if (turn.finish !== "stopped") {
-      answers = [first, second];
-      theirs = second.run(follow);
-    } else turn.rival.finish = "stopped";
+    if (turn.finish !== "stopped") theirs = second.run(follow);
+    else turn.rival.finish = "stopped";
   }
   const [error] = await Promise.all([mine, theirs]);
   if (theirs === null) turnView.rival?.finish();
-  answers = [];
-  composer.running = false;
   transcript.follow();
   announce(summary(turn));
   if (error?.status === 401) settings.askForKey();
-  if (error?.status === 0 || error?.status === 503) model.watch(settings.key);
-  await library.save(conversation);
+  // It has gone, it goes, or another model is served there now.
+  if ([0, 503, 404].includes(error?.status)) model.watch(settings.key);
 }
 
 /** Draw a race until it is through, or another has begun; null: as before an answer. */
 function showRace(begun) {
-  if (answers.length > 0 && begun === null) return;
+  if (running !== null && begun === null) return;
   race = begun ?? new Race(raceView, { mode: "chat", prompt: "" });
   if (begun === null && comparison.kind !== "pace") new Duel(raceView, comparison.label);
   byId("replay").hidden = comparison.kind !== "pace";
@@ -160,17 +180,17 @@ function announce(text) {
   byId("announce").textContent = text;
 }
 
-function countDraft(mode, text) {
+function countDraft(mode, text, edited) {
   if (text.trim() === "") return draft.update(null, null);
   if (mode === "continue") return draft.update(here().server, { prompt: text });
-  const before = conversation.pathTo(composer.edited === null ? conversation.leaf : composer.edited.parent);
+  const before = conversation.pathTo(edited === null ? conversation.leaf : edited.parent);
   const messages = messagesTo(before, parameters.values.system);
   draft.update(here().server, { messages: [...messages, { role: "user", content: text }] });
 }
 
 /** Show another version of a turn. */
 async function choose(turn, name) {
-  if (answers.length > 0) return;
+  if (running !== null) return;
   conversation.choose(turn);
   showAll();
   const at = conversation.path.indexOf(turn);
@@ -209,10 +229,13 @@ function showAll() {
 }
 
 library.onChange(async (id, elsewhere) => {
-  if (id !== conversation.id || answers.length > 0) return;
+  if (id !== conversation.id) return;
   const now = await library.get(id);
-  if (now === undefined) open(null);
-  else if (elsewhere && now.updated > conversation.updated) open(now);
+  if (id !== conversation.id) return;
+  if (now === undefined) open(null); // deleted: what runs is stopped
+  else if (running === null && elsewhere && now.updated > conversation.updated) {
+    if (isOver(now.turns.at(-1))) open(now); // else it is still being answered there
+  }
 });
 
 byId("new").addEventListener("click", async () => {
@@ -222,7 +245,7 @@ byId("new").addEventListener("click", async () => {
 for (const id of ["open-compare", "change-race"]) byId(id).addEventListener("click", () => comparison.open());
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
-  if (answers.length > 0) stop();
+  if (running !== null) stop();
   else if (!layout.closeChats()) composer.leaveEditing();
 });
 

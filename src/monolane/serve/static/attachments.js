@@ -23,8 +23,10 @@ export function connectAttachments({ place, open, input }, insert, say) {
   });
   place.addEventListener("dragover", (event) => event.preventDefault());
   place.addEventListener("drop", (event) => {
+    const files = [...event.dataTransfer.files];
+    if (files.length === 0) return; // text: the browser puts it where it was dropped
     event.preventDefault();
-    take([...event.dataTransfer.files]);
+    take(files);
   });
   place.addEventListener("paste", (event) => {
     const files = [...event.clipboardData.files];

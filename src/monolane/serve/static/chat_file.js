@@ -4,8 +4,7 @@ import { Conversation } from "./conversation.js";
 import { newId } from "./turn.js";
 
 const FORMAT = "monolane-playground";
-const MAX_FILE = 32 << 20; // characters
-const MAX_CONVERSATIONS = 1000;
+const MAX_FILE = 256 << 20; // characters
 
 /** Offer the records as a file to keep. */
 export function exportFile(records) {
@@ -19,14 +18,12 @@ export function exportFile(records) {
 
 /** Return the conversations of a file, under new ids. Throws Error with the reason. */
 export function readFile(text) {
-  if (text.length > MAX_FILE) throw new Error("expected a file of at most 32 MB");
+  if (text.length > MAX_FILE) throw new Error("expected a file of at most 256 MB");
   const file = JSON.parse(text);
   if (file?.format !== FORMAT || ![1, 2].includes(file.version)) {
     throw new Error("expected conversations that this page exported (version 1 or 2)");
   }
   const records = file.version === 1 ? [{ turns: file.turns }] : file.conversations;
-  if (!Array.isArray(records) || records.length > MAX_CONVERSATIONS) {
-    throw new Error(`expected at most ${MAX_CONVERSATIONS} conversations`);
-  }
+  if (!Array.isArray(records)) throw new Error("expected a list of conversations");
   return records.map((record) => Object.assign(Conversation.from(record), { id: newId() }));
 }

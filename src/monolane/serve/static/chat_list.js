@@ -94,7 +94,7 @@ export class ChatList {
       item.replaceChildren();
       item.append(button("", "open", () => {}));
       item.firstChild.focus();
-      if (keep) await this.#library.put({ ...record, title: input.value.trim() });
+      if (keep) await this.#library.rename(id, input.value.trim());
       this.#show();
     };
     input.addEventListener("keydown", (event) => {
@@ -108,7 +108,7 @@ export class ChatList {
 
   async #remove(id) {
     const { deleted, search } = this.#view;
-    this.#deleted = this.#records.find((one) => one.id === id);
+    this.#deleted = (await this.#library.get(id)) ?? this.#records.find((one) => one.id === id);
     const name = Conversation.from(this.#deleted).name;
     const undo = button("Undo", "", () => this.#undo());
     deleted.replaceChildren(element("span", "", `Deleted “${name}”.`), undo);
@@ -132,7 +132,7 @@ export class ChatList {
     try {
       error.textContent = "";
       const conversations = readFile(await chosen.text());
-      for (const conversation of conversations) await this.#library.put(conversation.record);
+      await this.#library.putAll(conversations.map(({ record }) => record));
       if (conversations.length > 0) this.#actions.open(conversations[0].record);
     } catch (reason) {
       error.textContent = `This file could not be read: ${reason.message}`;

@@ -45,25 +45,26 @@ export class Comparison {
     return this.kind === "settings" ? OTHER_SETTINGS : "another server";
   }
 
-  /** Take defaults that suit the model. */
-  suit(defaults) {
-    this.#other.suit(defaults);
+  /** Take what suits the model (parameters.js). */
+  suit(defaults, maxTokens) {
+    this.#other.suit(defaults, maxTokens);
   }
 
   open() {
     this.#dialog.showModal();
   }
 
-  /** Return null against a pace, else {name, server, parameters}; `here`: this side's. Throws ServerError. */
-  async rival(here) {
+  /** Return null against a pace, else {name, server, parameters}; `here`: this side's. Throws
+      ServerError, and AbortError where `signal` aborts. */
+  async rival(here, signal) {
     const { elements } = this.#form;
     if (this.kind === "settings") return { name: OTHER_SETTINGS, server: here.server, parameters: this.#other };
     if (this.kind !== "server") return null;
     const url = baseUrl(elements.url.value);
     if (url === null) throw new ServerError("Compare: expected the other server's address, http:// or https://.");
     const server = { url, key: elements.rivalKey.value.trim(), model: elements.model.value.trim() };
-    const known = await fetchModel(server).catch((error) => {
-      if (server.model === "") throw error;
+    const known = await fetchModel(server, signal).catch((error) => {
+      if (server.model === "" || signal.aborted) throw error;
     });
     server.model ||= known.id;
     return { name: `${server.model} at ${new URL(url).host}`, server, parameters: here.parameters };

@@ -16,7 +16,7 @@ export class Composer {
   #running = false;
   #chosen = false; // the mode, by the visitor or the conversation: the model's kind is not asked
 
-  /** `actions`: {send(mode, text), stop(), editLast(), draft(mode, text)}. */
+  /** `actions`: {send(mode, text), stop(), editLast(), draft(mode, text, edited)}. */
   constructor(form, actions) {
     this.#form = form;
     this.#actions = actions;
@@ -85,7 +85,7 @@ export class Composer {
   }
 
   #changed() {
-    this.#actions.draft(this.#mode, this.#message.value);
+    this.#actions.draft(this.#mode, this.#message.value, this.edited);
   }
 
   #endEditing() {

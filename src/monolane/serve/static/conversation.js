@@ -1,6 +1,6 @@
 // A conversation: a tree of turns (turn.js), of which one path is shown, from a first turn to `leaf`.
 
-import { newId, newTurn, readTurns } from "./turn.js";
+import { isOver, newId, newTurn, readTurns } from "./turn.js";
 
 const NAME_LENGTH = 60; // characters of a name that is the first prompt's first line
 const TITLE_LENGTH = 200;
@@ -76,11 +76,12 @@ export class Conversation {
     }
   }
 
-  /** Take the turns that another tab has added to the same conversation. */
+  /** Take from the stored conversation its title, and the turns that another tab has added or ended. */
   merge(record) {
+    this.title = record.title;
     const own = new Map(this.#turns.map((turn) => [turn.id, turn]));
-    const theirs = readTurns(record.turns);
-    const before = theirs.map((turn) => own.get(turn.id) ?? turn);
+    const newer = (theirs, ours) => ours === undefined || (isOver(theirs) && !isOver(ours));
+    const before = readTurns(record.turns).map((turn) => (newer(turn, own.get(turn.id)) ? turn : own.get(turn.id)));
     for (const turn of before) own.delete(turn.id);
     this.#turns = [...before, ...own.values()];
   }

@@ -9,11 +9,12 @@ export async function* readEvents(response) {
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;
-      const lines = (rest + value).split("\n");
+      const lines = (rest + value).split(/\r?\n/);
       rest = lines.pop();
       for (const line of lines) {
-        if (line === "data: [DONE]") return;
-        if (line.startsWith("data: ")) yield JSON.parse(line.slice(6));
+        const data = /^data: ?(.*)/.exec(line)?.[1];
+        if (data === "[DONE]") return;
+        if (data) yield JSON.parse(data);
         else if (line.startsWith(": {")) yield JSON.parse(line.slice(2));
       }
     }

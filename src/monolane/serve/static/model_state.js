@@ -28,11 +28,6 @@ export class ModelState {
     return this.#entry?.id ?? "";
   }
 
-  /** The model's entry of /v1/models, or null. */
-  get entry() {
-    return this.#entry;
-  }
-
   /** Ask until the server is ready and the model is known. */
   async watch(key) {
     clearTimeout(this.#timer);

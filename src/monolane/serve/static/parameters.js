@@ -66,18 +66,20 @@ export class Parameters {
     this.#check();
   }
 
-  /** Take other defaults, which suit the model; what was set otherwise stays. */
-  suit(defaults) {
-    const untouched = Object.entries(defaults).filter(([name]) => this.values[name] === this.#defaults[name]);
-    this.#defaults = { ...DEFAULTS, ...defaults };
-    this.set(Object.fromEntries(untouched));
-  }
-
-  /** Set the largest `max_tokens` that the server takes. */
-  limit(maxTokens) {
-    const input = this.#form.elements.max_tokens;
-    input.max = maxTokens;
-    if (Number(input.value) > maxTokens) input.value = maxTokens;
+  /** Take defaults that suit the model, and the largest `max_tokens` that its server takes; what was
+      set otherwise stays. */
+  suit(defaults, maxTokens) {
+    const next = { ...DEFAULTS, ...defaults };
+    next.max_tokens = Math.min(next.max_tokens, maxTokens);
+    const { elements } = this.#form;
+    const untouched = ([name]) => elements[name].value === String(this.#defaults[name]);
+    const values = Object.fromEntries(Object.entries(next).filter(untouched));
+    const most = elements.max_tokens;
+    // What was within the bounds until now; other numbers are the visitor's to mend.
+    if (most.checkValidity() && Number(most.value) > maxTokens) values.max_tokens = maxTokens;
+    most.max = maxTokens;
+    this.#defaults = next;
+    this.set(values);
   }
 
   /** The fields of a request. Without a seed one is drawn here, so that it can be shown. */

@@ -24,10 +24,12 @@ export async function health() {
 }
 
 /** Return the first model's entry of `/v1/models`. */
-export async function fetchModel(server) {
-  const options = { headers: headers(server), cache: "no-store" };
-  const { data } = await (await send(server, "v1/models", options)).json();
-  return data[0];
+export async function fetchModel(server, signal) {
+  const options = { headers: headers(server), cache: "no-store", signal };
+  const list = await (await send(server, "v1/models", options)).json().catch(() => null);
+  const first = list?.data?.[0];
+  if (first === undefined) throw new ServerError(`${server.url}v1/models lists no model.`);
+  return first;
 }
 
 /** Return {count, max_model_len} of {prompt} or {messages}. */
@@ -38,9 +40,14 @@ export async function countTokens(server, body, signal) {
 /** Yield what a server says about one answer: its data events and its phases, as they come. */
 export async function* streamAnswer(server, request, signal) {
   const response = await post(server, request.path, request.body, signal);
-  for await (const event of readEvents(response)) {
-    if (event.error !== undefined) throw new ServerError(messageOf(event), event.error.code);
-    yield event;
+  try {
+    for await (const event of readEvents(response)) {
+      if (event.error == null) yield event;
+      else throw new ServerError(messageOf(event) ?? "The server failed.", event.error.code);
+    }
+  } catch (error) {
+    // So browsers report a connection that breaks.
+    throw error instanceof TypeError ? new ServerError("The connection ended before the answer did.") : error;
   }
 }
 
@@ -77,4 +84,5 @@ function unreachable(server) {
 
 const headers = ({ key }) => (key === "" ? {} : { Authorization: `Bearer ${key}` });
 
-const messageOf = (body) => body.error?.message;
+/** What a server says went wrong: OpenAI's form, or a text alone. */
+const messageOf = (body) => (typeof body?.error === "string" ? body.error : body?.error?.message);

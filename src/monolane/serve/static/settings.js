@@ -1,11 +1,11 @@
-// The settings dialog: parameters and the server's key, which no export can hold.
+// The settings dialog: parameters (parameters.js) and the server's key, which no export can hold.
 
 import { keep, kept } from "./storage.js";
 
 const byId = (id) => document.getElementById(id);
 
 /** Connect the dialog; returns {key, askForKey()}. */
-export function connectSettings(parameters, model) {
+export function connectSettings(model) {
   const dialog = byId("settings");
   const key = byId("parameters").elements.key;
   key.value = kept("key") ?? "";
@@ -20,7 +20,6 @@ export function connectSettings(parameters, model) {
   };
   key.addEventListener("input", () => keep("key", settings.key || null));
   byId("open-settings").addEventListener("click", () => {
-    if (model().entry !== null) parameters.limit(model().entry.monolane?.max_tokens ?? 2 ** 31 - 1);
     dialog.showModal();
   });
   dialog.addEventListener("close", () => model().watch(settings.key));
