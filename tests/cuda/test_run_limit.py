@@ -50,7 +50,11 @@ def cut_short_at_once(gpu: EmulatedGpu, monkeypatch: pytest.MonkeyPatch) -> None
     def hold(entry: str, shape: Launch) -> Launch:
         asked = threading.Event()
         held.append(asked)
-        gpu._submit(lambda: asked.wait(10) or None)
+
+        def wait() -> None:
+            asked.wait(10)
+
+        gpu._submit(wait)
         return shape
 
     class Timer(threading.Thread):
