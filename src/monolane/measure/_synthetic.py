@@ -83,8 +83,8 @@ def synthetic(name: str, tell: Callable[[str], None]) -> Path:
             _make(folder, synthetic_config(name), tell)
         except OSError as error:
             raise BackendError(
-                f"{folder}: cannot be written: {error.strerror or error}; make room or let "
-                "MONOLANE_CACHE name another folder"
+                f"{folder}: cannot be written: {error.strerror or error}; make room or "
+                "let MONOLANE_CACHE name another folder"
             ) from None
     return folder
 
