@@ -381,12 +381,23 @@ static inline void put_rows(const float (&from)[T][kElements], int64_t first, co
   }
 }
 
-// A block by T tokens. `aside`: of each panel of the band [kUnits, T, kElements], `stride` floats
-// apart.
+// Where sums go: between two blocks of a band aside, [kUnits, T, kElements] of each panel, `stride`
+// floats apart; after the last one, wanted rows to `out`.
+struct Target {
+  float* aside;
+  int64_t stride;
+  Rows rows;
+  Output out;
+
+  Target from_token(int64_t t) const {
+    return {aside + t * kUnits * kElements, stride, rows, {out.y + t * out.stride, out.stride}};
+  }
+};
+
+// A block by T tokens.
 template <class Dot, int T, Fetch kFetch>
 static inline void panel_tiles(const Dot& dot, const Block& block, const char* tokens,
-                               Stream& stream, float* aside, int64_t stride, const Rows& rows,
-                               Output out) {
+                               Stream& stream, const Target& target) {
   // Units together read all of a panel as it comes from memory; one after the other, the memory
   // waits while all but the first read what is near already.
   constexpr int U = T * kUnits <= kUnitTokens ? kUnits : 1;
@@ -395,17 +406,17 @@ static inline void panel_tiles(const Dot& dot, const Block& block, const char* t
   for (int64_t p = block.first; p < block.last; ++p) {
     for (int unit = 0; unit < kUnits; unit += U) {
       const int64_t row = p * kPanelRows + unit * kElements;
-      if (row >= rows.end || row + U * kElements <= rows.begin) continue;
+      if (row >= target.rows.end || row + U * kElements <= target.rows.begin) continue;
       // Anew for each panel: a group's bytes are not whole lines. Further units find it near.
       if constexpr (kFetch == Fetch::kAhead)
         stream.next = dot.at(p, block.begin) + (unit == 0 ? far_ahead() : 0);
-      float* sums = aside + (p - block.first) * stride + unit * T * kElements;
+      float* aside = target.aside + (p - block.first) * target.stride + unit * T * kElements;
       alignas(64) float y[U][T][kElements];
       panel_tile<Dot, U, T, kFetch>(dot, block, p, unit, tokens, panel_token_bytes(dot.cols()),
-                                    stream, block.begin == 0 ? kZeros : sums,
-                                    last ? y[0][0] : sums);
+                                    stream, block.begin == 0 ? kZeros : aside,
+                                    last ? y[0][0] : aside);
       if (!last) continue;
-      for (int u = 0; u < U; ++u) put_rows<T>(y[u], row + u * kElements, rows, out);
+      for (int u = 0; u < U; ++u) put_rows<T>(y[u], row + u * kElements, target.rows, target.out);
     }
   }
 }
@@ -413,21 +424,20 @@ static inline void panel_tiles(const Dot& dot, const Block& block, const char* t
 // The same by up to T tokens, in one pass over the weights.
 template <class Dot, int T>
 static inline void panel_few(const Dot& dot, const Block& block, const char* tokens, int64_t width,
-                             Stream& stream, float* aside, int64_t stride, const Rows& rows,
-                             Output out) {
+                             Stream& stream, const Target& target) {
   if constexpr (T > 1) {
     if (width < T) {
-      panel_few<Dot, T - 1>(dot, block, tokens, width, stream, aside, stride, rows, out);
+      panel_few<Dot, T - 1>(dot, block, tokens, width, stream, target);
       return;
     }
   }
   if constexpr (T == 1) {
     if (follows_panels()) {
-      panel_tiles<Dot, T, Fetch::kNone>(dot, block, tokens, stream, aside, stride, rows, out);
+      panel_tiles<Dot, T, Fetch::kNone>(dot, block, tokens, stream, target);
       return;
     }
   }
-  panel_tiles<Dot, T, Fetch::kAhead>(dot, block, tokens, stream, aside, stride, rows, out);
+  panel_tiles<Dot, T, Fetch::kAhead>(dot, block, tokens, stream, target);
 }
 
 constexpr int kPanelTokens = kRegisters == 32 ? 8 : 4;  // of a tile
@@ -450,11 +460,12 @@ static inline void panel_blocks(const Dot& dot, const Rows& rows, const char* to
                                 Output out) {
   constexpr int T = kPanelTokens;
   alignas(64) float aside[kBandPanels * kUnits * kWidth * kElements];
-  const int64_t stride = kUnits * width * kElements, token_bytes = panel_token_bytes(dot.cols());
+  const Target target{aside, kUnits * width * kElements, rows, out};
+  const int64_t token_bytes = panel_token_bytes(dot.cols());
   Stream stream{nullptr, 0};
   for_blocks(dot, rows, [&](const Block& block) {
     if constexpr (kWidth <= T) {
-      panel_few<Dot, T>(dot, block, tokens, width, stream, aside, stride, rows, out);
+      panel_few<Dot, T>(dot, block, tokens, width, stream, target);
     } else {
       // The next block in equal parts, one before each tile.
       const int64_t panels = block.last - block.first;
@@ -462,14 +473,13 @@ static inline void panel_blocks(const Dot& dot, const Rows& rows, const char* to
       stream.next = dot.at(block.first, block.begin) + bytes;
       stream.part = (bytes / ((width + T - 1) / T * panels * kUnits) + 63) / 64 * 64;
       int64_t t = 0;
-      const auto to = [&] { return Output{out.y + t * out.stride, out.stride}; };
       for (; t + T <= width; t += T) {
         panel_tiles<Dot, T, Fetch::kParts>(dot, block, tokens + t * token_bytes, stream,
-                                           aside + t * kUnits * kElements, stride, rows, to());
+                                           target.from_token(t));
       }
       if (t == width) return;
       panel_few<Dot, T - 1>(dot, block, tokens + t * token_bytes, width - t, stream,
-                            aside + t * kUnits * kElements, stride, rows, to());
+                            target.from_token(t));
     }
   });
 }

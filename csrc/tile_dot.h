@@ -137,8 +137,8 @@ class TileSums {
 };
 
 // `width` tokens, T at a time. The last T may have some of those before them once more, which get
-// the same sums again: so every tile has one shape. `Sums`: how sums of a block are made.
-template <class Dot, int T, template <class, int> class Sums = TileSums>
+// the same sums again: so every tile has one shape. `Adder`: how sums of a block are made.
+template <class Dot, int T, template <class, int> class Adder = TileSums>
 static void multiply_tiles(const Dot& dot, int64_t begin, int64_t end, const char* tokens,
                            int64_t width, Output out) {
   constexpr int64_t kMost = kMaxWidth / T;
@@ -146,7 +146,7 @@ static void multiply_tiles(const Dot& dot, int64_t begin, int64_t end, const cha
   const int64_t count = (width + T - 1) / T;
   const auto token = [&](int64_t i) { return std::min(i * T, width - T); };
   Stream stream{nullptr, 0};
-  Sums<Dot, T> adder;
+  Adder<Dot, T> adder;
   TileBlock<Dot> brought;
   alignas(64) float sums[kBandPanels][kMost][kUnits][T][kElements];
   const Rows rows{begin, end};
