@@ -230,6 +230,28 @@ def test_what_a_family_asks_of_executors(kind: str) -> None:
             },
             [None, 9, None],
         ),
+        *(
+            (
+                {
+                    "model_type": kind,
+                    "use_sliding_window": True,
+                    "sliding_window": 9,
+                    "layer_types": ["sliding_attention"] * 3,
+                },
+                [9, 9, 9],
+            )
+            for kind in ("mixtral", "qwen3_moe")
+        ),
+        (
+            {"model_type": "mixtral", "layer_types": ["sliding_attention", "full_attention"] * 2}
+            | {"num_hidden_layers": 4},
+            [None] * 4,
+        ),
+        (
+            {"model_type": "qwen2_moe", "sliding_window": 0}
+            | {"layer_types": ["full_attention"] * 3},
+            [None, None, None],
+        ),
         ({"model_type": "olmo2", "sliding_window": 9}, [None, None, None]),
         ({"model_type": "gpt_oss"}, [128, None, 128]),
         ({"model_type": "gpt_oss", "sliding_window": 9}, [9, None, 9]),
@@ -405,6 +427,26 @@ def test_query_scale_is_read_and_written(width: float) -> None:
             "smollm3",
             {"layer_types": ["sliding_attention"] * 3, "sliding_window": 9},
             "or set use_sliding_window",
+        ),
+        *(
+            (
+                "qwen2_moe",
+                {"layer_types": ["full_attention", "sliding_attention", "full_attention"], **more},
+                "layer_types: expected 'full_attention' only .* or set use_sliding_window",
+            )
+            for more in ({}, {"sliding_window": 0}, {"use_sliding_window": False})
+        ),
+        *(
+            (
+                kind,
+                {"layer_types": types, "sliding_window": 9, "use_sliding_window": True},
+                "layer_types: expected 'sliding_attention' of all layers, .* remove the one",
+            )
+            for kind in ("mixtral", "qwen3_moe")
+            for types in (
+                ["full_attention"] * 3,
+                ["full_attention", "sliding_attention", "sliding_attention"],
+            )
         ),
         ("smollm3", {"layer_types": 3}, "layer_types: expected a list of 3 kinds"),
         ("smollm3", {"attention_bias": True}, "attention_bias: expected false"),

@@ -273,6 +273,30 @@ def test_the_part_of_a_head_that_turns_is_a_number_of_its_numbers(head: int, tur
     assert parse(delta(**sizes, rope__dimension_count=turned)).rotary_dim == turned
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        metadata(),
+        metadata("smollm3"),
+        metadata("gemma3", attention__key_length=16),
+        metadata(
+            "gpt-oss",
+            attention__sliding_window=128,
+            expert_count=4,
+            expert_used_count=2,
+            expert_feed_forward_length=26,
+        ),
+        metadata(expert_count=4, expert_used_count=2),  # Mixtral
+        delta(),
+    ],
+    ids=lambda raw: raw["general.architecture"],
+)
+def test_without_a_base_the_rotary_has_the_one_of_llama_cpp(raw: dict[str, Any]) -> None:
+    """10,000 and no stretch in every architecture, also where Transformers takes another one."""
+    rotary = parse(raw).rotary
+    assert (rotary.theta, rotary.scaling) == (1e4, None)
+
+
 def test_gemma_is_read_as_its_weights_were_written() -> None:
     gemma = parse(
         metadata(

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from monolane import Engine
 from monolane.errors import RequestError
 from monolane.serve._grammar.compiler import Grammar, compiler_of, schema_rule
-from monolane.serve._grammar.rewritten import rewritten
+from monolane.serve._grammar.rewritten import MAX_LISTS, rewritten
 from monolane.serve._tools.grammar import calls_grammar
 from monolane.serve._tools.request import read_tools
 
@@ -162,6 +163,29 @@ def test_copies_of_copies_are_refused_before_they_are_written(keyword: str) -> N
     assert schema_rule(nested(keyword, 1))
     with pytest.raises(RequestError, match="schema: expected at most 262144 characters"):
         schema_rule(nested(keyword, 20))
+
+
+def test_the_lists_of_all_unique_items_are_bounded_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+
+    def counted(values: list[Any], size: int) -> list[tuple[Any, ...]]:
+        made.append(0)
+        return list(itertools.permutations(values, size))
+
+    monkeypatch.setattr("monolane.serve._grammar.rewritten.permutations", counted)
+    unique = {"type": "array", "items": {"enum": list(range(5))}, "uniqueItems": True}
+    lists = sum(math.perm(5, size) for size in range(6))
+    for count in (MAX_LISTS // lists, 1000):
+        made.clear()
+        schema = {"anyOf": [{"properties": {"p": unique}} for _ in range(count)]}
+        if count == 1000:
+            with pytest.raises(RequestError, match="at most 32768 lists of unique items in all"):
+                rewritten(schema)
+        else:
+            assert len(rewritten(schema)["anyOf"][-1]["properties"]["p"]["enum"]) == lists
+        assert len(made) * lists <= MAX_LISTS * 6  # sizes of a list: none is made for nothing
 
 
 def test_the_schemas_of_many_tools_are_bounded_together(engine: Engine) -> None:

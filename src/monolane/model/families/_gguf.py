@@ -18,6 +18,7 @@ from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._rotary import Llama3Scaling, PairScaling, PairStyle, Rotary
 from monolane.model._tensors import Role
+from monolane.model.families._rotary import THETA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +159,7 @@ def gguf_fields(
                 f"{source}: {prefix}{key}: expected this field in a file with experts, got none"
             )
     raw: dict[str, Any] = {keys[key]: x for key, x in said.items() if key in keys} | dict(given)
+    raw.setdefault("rope_theta", THETA)  # as llama.cpp has it, whatever Transformers' family says
     raw |= {place: _token_ids(metadata, names) for place, names in _IDS.items()}
     tokens = metadata.get("tokenizer.ggml.tokens")
     if isinstance(tokens, Sequence) and not isinstance(tokens, str):

@@ -6,6 +6,7 @@ Layers have windows in turn, from the first on, where ``layer_types`` says nothi
 not there it means what Transformers 5 takes for it.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -86,6 +87,11 @@ def _render(config: ModelConfig) -> dict[str, Any]:
     }
 
 
+def _gguf_given(fields: Fields) -> Mapping[str, Any]:
+    """Return what a GGUF file leaves to its readers: without a stretch said, there is none."""
+    return {} if fields.has("rope_scaling") else {"rope_scaling": {"rope_type": "default"}}
+
+
 GPT_OSS = replace(
     LLAMA,
     name="gpt_oss",
@@ -120,6 +126,7 @@ GPT_OSS = replace(
         },
         # The model's blend begins amid a pair. No field of the file says it, and llama.cpp rounds.
         scaling={"truncate": False},
+        given=_gguf_given,
         names=lambda config: {Role.MLP_NORM: "blk.{i}.post_attention_norm.weight"},
         experts=True,
     ),

@@ -57,6 +57,30 @@ def read_layers(
     return tuple(LayerConfig(NOW, NOW, window if kind == WINDOWED else None) for kind in kinds)
 
 
+def read_alike(fields: Fields, window: int | None) -> tuple[LayerConfig, ...]:
+    """Return layers of a family that Transformers gives one window, whatever ``layer_types`` says.
+
+    ConfigError where that field says another thing.
+    """
+    layers = read_layers(fields, window)
+    if any(layer.window != window for layer in layers):
+        advice = "; remove the one field, or set the other to null"
+        expected = f"{WINDOWED!r} of all layers, which have the sliding_window in this family"
+        raise fields.fault("layer_types", expected, advice)
+    return layers
+
+
+def check_switched(fields: Fields, layers: tuple[LayerConfig, ...]) -> None:
+    """Refuse windows that ``layer_types`` has and ``use_sliding_window`` does not switch on.
+
+    Transformers would hide keys by the one field, and not by the other.
+    """
+    off = not fields.flag("use_sliding_window", False)
+    if off and any(layer.window is not None for layer in layers):
+        advice = f"; remove {WINDOWED!r} or set use_sliding_window"
+        raise fields.fault("layer_types", f"{FULL!r} only without use_sliding_window", advice)
+
+
 DENSE: dict[str, Reader] = COMMON | {
     "num_lanes": lambda f: 1,
     "head": lambda f: Head.VOCAB_PARALLEL,

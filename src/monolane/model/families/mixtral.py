@@ -1,6 +1,7 @@
 """Mixtral: a Llama each of whose MLPs is a mixture of experts, whose weights add up to 1.
 
-``sliding_window`` is of all layers, and null in all that were published. Where the epsilon of the
+``sliding_window`` is of all layers, whatever ``layer_types`` says to others, and null in all that
+were published. Where the epsilon of the
 norms or the rotary base is not there it means what Transformers takes for it.
 """
 
@@ -12,8 +13,8 @@ from monolane.model._experts import Experts
 from monolane.model._fields import Fields
 from monolane.model._tensors import Role
 from monolane.model.families._gguf import GgufSpelling
-from monolane.model.families._rotary import THETA, read_rotary
-from monolane.model.families.llama import DENSE, LLAMA, NAMES, read_layers, render_as
+from monolane.model.families._rotary import read_rotary
+from monolane.model.families.llama import DENSE, LLAMA, NAMES, read_alike, render_as
 
 _THETA, _NORM_EPS = 1e6, 1e-5
 _NAMES = NAMES | {
@@ -25,7 +26,7 @@ _NAMES = NAMES | {
 
 
 def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
-    plain = read_layers(fields, fields.optional_size("sliding_window"))
+    plain = read_alike(fields, fields.optional_size("sliding_window"))
     return tuple(replace(layer, experts=True) for layer in plain)
 
 
@@ -64,7 +65,6 @@ MIXTRAL = replace(
         architecture="llama",  # with experts
         style="interleaved",
         keys={"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
-        given=lambda fields: {"rope_theta": fields.raw.get("rope_theta", THETA)},  # as llama.cpp
         experts=True,
     ),
 )

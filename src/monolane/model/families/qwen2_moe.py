@@ -14,7 +14,7 @@ from monolane.model._experts import Experts
 from monolane.model._fields import Fields
 from monolane.model._tensors import Role
 from monolane.model.families._gguf import GgufSpelling
-from monolane.model.families.llama import read_layers, render_as
+from monolane.model.families.llama import check_switched, read_layers, render_as
 from monolane.model.families.mistral import DEFAULT_WINDOW
 from monolane.model.families.qwen2 import QWEN2
 from monolane.model.families.qwen3_moe import ROUTED, mixtures_of, read_experts, render_mixtures
@@ -37,8 +37,10 @@ def _view(fields: Fields) -> Fields:
 def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
     there = fields.flag("use_sliding_window", False)
     last = fields.size("max_window_layers", 28, minimum=0)
-    window = fields.size("sliding_window", DEFAULT_WINDOW) if there else None
-    plain = read_layers(fields, window, lambda i: i % 2 == 0 and i < last)
+    # Transformers writes 0 for the window where it is off.
+    window = fields.size("sliding_window", DEFAULT_WINDOW) if there else DEFAULT_WINDOW
+    plain = read_layers(fields, window, lambda i: there and i % 2 == 0 and i < last)
+    check_switched(fields, plain)
     mixtures = mixtures_of(fields)
     return tuple(replace(layer, experts=i in mixtures) for i, layer in enumerate(plain))
 

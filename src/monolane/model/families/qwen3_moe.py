@@ -13,7 +13,7 @@ from monolane.model._fields import Fields
 from monolane.model._tensors import Role
 from monolane.model.families._family import layer_count
 from monolane.model.families._gguf import GgufSpelling
-from monolane.model.families.llama import read_layers, render_as
+from monolane.model.families.llama import read_alike, render_as
 from monolane.model.families.mistral import DEFAULT_WINDOW
 from monolane.model.families.qwen3 import QWEN3
 
@@ -27,7 +27,7 @@ ROUTED = {
 
 def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
     there = fields.flag("use_sliding_window", False)
-    plain = read_layers(fields, fields.size("sliding_window", DEFAULT_WINDOW) if there else None)
+    plain = read_alike(fields, fields.size("sliding_window", DEFAULT_WINDOW) if there else None)
     mixtures = mixtures_of(fields)
     return tuple(replace(layer, experts=i in mixtures) for i, layer in enumerate(plain))
 

@@ -7,8 +7,8 @@ from monolane.model._config import LayerConfig, ModelConfig
 from monolane.model._fields import Fields
 from monolane.model.families._family import layer_count
 from monolane.model.families._gguf import GgufSpelling
-from monolane.model.families._rotary import FULL, WINDOWED, read_rotary
-from monolane.model.families.llama import DENSE, LLAMA, read_layers, render_as
+from monolane.model.families._rotary import read_rotary
+from monolane.model.families.llama import DENSE, LLAMA, check_switched, read_layers, render_as
 
 _THETA = 2e6  # this and the tied head are what Transformers takes where the fields are not there
 
@@ -18,10 +18,7 @@ def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
     window = fields.optional_size("sliding_window")
     there = window is not None and fields.flag("use_sliding_window", False)
     layers = read_layers(fields, window, lambda i: there and not turned[i])
-    if not there and any(layer.window is not None for layer in layers):
-        # Transformers would hide keys by the one field, and not by the other.
-        advice = f"; remove {WINDOWED!r} or set use_sliding_window"
-        raise fields.fault("layer_types", f"{FULL!r} only without use_sliding_window", advice)
+    check_switched(fields, layers)
     return tuple(
         replace(layer, rotary="main" if turns else "none")
         for layer, turns in zip(layers, turned, strict=True)

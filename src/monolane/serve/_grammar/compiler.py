@@ -9,7 +9,6 @@ own request.
 import contextlib
 import json
 import re
-import sys
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -17,20 +16,19 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import llguidance
-from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from monolane.engine import Engine
 from monolane.errors import RequestError
 from monolane.serve._grammar.constraint import GrammarWalk, refuse
+from monolane.serve._grammar.gbnf_lark import lark_of
 from monolane.serve._grammar.rewritten import check_written, rewritten
 from monolane.serve._grammar.structured import MAX_SOURCE, Structured
 from monolane.serve._grammar.vocabulary import Vocabulary
 
-MAX_GBNF = 1 << 14  # characters: its reader is Python's, 0.1 s for so many
+MAX_GBNF = 1 << 14  # characters: its reader is Python's, 0.3 s for so many
 MAX_WRITTEN = 2 * MAX_SOURCE  # characters of a schema of which ``rewritten`` has copied parts
 MAX_KEPT = 64  # compiled grammars; most take a few hundred kilobytes
 _GBNF = re.compile(r"^[ \t]*[\w-]+\s*::=", re.MULTILINE)  # a rule
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
 # One line, as json.dumps writes it: what models have seen most, few tokens, and long forced runs.
 _JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 # What one grammar may take: tens of milliseconds a step, tens of megabytes.
@@ -78,19 +76,9 @@ def _lark(wanted: Structured) -> str:
             "write it in Lark"
         )
     try:
-        # Its reader takes the zeros off \u00e9, which then is none.
-        return gbnf_to_lark(_ESCAPE.sub(_unescaped, source))
-    except Exception as error:  # its reader raises all kinds, RecursionError too
-        refuse(wanted.where, str(error) or type(error).__name__)
-
-
-def _unescaped(escape: re.Match[str]) -> str:
-    """Return an escape of GBNF by number as the character, or as one of two digits."""
-    digits = escape[1] or escape[2]
-    code = int(digits, 16) if digits else sys.maxunicode + 1
-    if code < 0xA0:  # ASCII, where characters have meanings, and controls
-        return f"\\x{code:02x}"
-    return chr(code) if code <= sys.maxunicode and not 0xD800 <= code < 0xE000 else escape[0]
+        return lark_of(source)
+    except ValueError as error:
+        refuse(wanted.where, str(error))
 
 
 def json_rule(wanted: Structured) -> str:

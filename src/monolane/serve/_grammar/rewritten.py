@@ -11,13 +11,15 @@ Only where that is exact, and of bounded size; what stays is refused by the comp
 import json
 from collections.abc import Callable, Iterator, Mapping
 from itertools import permutations
+from math import perm
 from typing import Any
 
 from monolane.errors import RequestError
 
 Schema = Any  # an object or a boolean
 
-MAX_LISTS = 400  # that uniqueItems may make: those of up to 5 values are 326
+MAX_VALUES = 5  # of a list with uniqueItems: 326 lists
+MAX_LISTS = 1 << 15  # that all uniqueItems of a schema may make: 0.3 s
 MAX_DEPENDENT = 4  # properties of one dependentRequired: 16 branches
 MAX_PLACES = 16  # of a list with contains
 
@@ -29,19 +31,39 @@ _NOTES = ("title", "description", "default", "examples", "$schema")
 
 
 def rewritten(schema: Schema) -> Schema:
-    """Return a checked schema that the same values meet."""
+    """Return a checked schema that the same values meet; RequestError for too many lists."""
+    return _rewritten(schema, _Lists())
+
+
+class _Lists:
+    """How many lists have been made so far."""
+
+    def __init__(self) -> None:
+        self._made = 0
+
+    def add(self, count: int) -> None:
+        self._made += count
+        if self._made > MAX_LISTS:
+            raise RequestError(
+                f"schema: expected at most {MAX_LISTS} lists of unique items in all, got more; use "
+                "uniqueItems less, or allow fewer values or items"
+            )
+
+
+def _rewritten(schema: Schema, lists: _Lists) -> Schema:
     if not isinstance(schema, dict):
         return schema
     found = dict(schema)
     for name in _ONE:
         if name in found:
-            found[name] = rewritten(found[name])
+            found[name] = _rewritten(found[name], lists)
     for name in _LIST:
         if isinstance(found.get(name), list):
-            found[name] = [rewritten(one) for one in found[name]]
+            found[name] = [_rewritten(one, lists) for one in found[name]]
     for name in _NAMED:
         if isinstance(found.get(name), dict):
-            found[name] = {key: rewritten(one) for key, one in found[name].items()}
+            found[name] = {key: _rewritten(one, lists) for key, one in found[name].items()}
+    found = _unique(found, lists)
     for rule in _RULES:
         found = rule(found)
     return found
@@ -75,7 +97,7 @@ def check_written(schema: Schema, most: int) -> None:
     size(schema)
 
 
-def _unique(schema: dict[str, Any]) -> dict[str, Any]:
+def _unique(schema: dict[str, Any], made: _Lists) -> dict[str, Any]:
     if schema.get("uniqueItems") is False or (
         schema.get("uniqueItems") is True and _size(schema, "maxItems", 2) < 2
     ):
@@ -89,12 +111,17 @@ def _unique(schema: dict[str, Any]) -> dict[str, Any]:
     if not {"enum", "type", *_NOTES}.issuperset(items) or not isinstance(items.get("enum"), list):
         return schema
     values = _of_type(items["enum"], items.get("type"))
-    if values is None or len(values) > 5 or any(values.count(value) > 1 for value in values):
+    if (
+        values is None
+        or len(values) > MAX_VALUES
+        or any(values.count(value) > 1 for value in values)
+    ):
         return schema
     least, most = _size(schema, "minItems", 0), _size(schema, "maxItems", len(values))
     sizes = range(least, min(most, len(values)) + 1)
+    made.add(sum(perm(len(values), size) for size in sizes))
     lists = [list(one) for size in sizes for one in permutations(values, size)]
-    return {"enum": lists} if 0 < len(lists) <= MAX_LISTS else schema
+    return {"enum": lists} if lists else schema
 
 
 def _of_type(values: list[Any], kind: Any) -> list[Any] | None:
@@ -178,7 +205,6 @@ def _contains(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 _RULES: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = (
-    _unique,
     _names,
     _dependent,
     _contains,

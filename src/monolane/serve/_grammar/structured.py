@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from monolane.errors import RequestError
+from monolane.serve._grammar.written_out import written_out
 
 MAX_SOURCE = 1 << 17  # characters of one schema, regex or grammar
 MAX_DEPTH = 64  # of nested objects and lists in a schema
 MAX_PROPERTIES = 1000  # of one object: the compiler's time grows with their square
 MAX_CHOICES = 1000
+MAX_REPEATED = 200_000  # characters of all regexes, counted repeats written out: 0.4 s
 
 Kind = Literal["json", "regex", "grammar", "choice"]
 _KINDS: tuple[Kind, ...] = ("json", "regex", "grammar", "choice")
@@ -76,8 +78,10 @@ def check_schema(schema: Any, where: str) -> None:
     """Raise RequestError for a JSON schema that is none, or that is too large."""
     if not isinstance(schema, dict | bool):
         raise RequestError(f"{where}: expected a JSON schema, got {type(schema).__name__}")
-    level = [schema] if isinstance(schema, dict) else []
+    level, repeated = [schema] if isinstance(schema, dict) else [], 0
     for _ in range(MAX_DEPTH):
+        repeated += sum(written_out(regex) for value in level for regex in _patterns(value))
+        check_repeated(repeated, where)
         level = [child for value in level for child in _children(value, where)]
         if not level:
             break
@@ -86,6 +90,23 @@ def check_schema(schema: Any, where: str) -> None:
     size = len(json.dumps(schema))
     if size > MAX_SOURCE:
         raise RequestError(f"{where}: expected at most {MAX_SOURCE} characters, got {size}")
+
+
+def check_repeated(size: int, where: str) -> None:
+    """Raise RequestError for regexes of that many characters, counted repeats written out."""
+    if size > MAX_REPEATED:
+        raise RequestError(
+            f"{where}: expected regexes of at most {MAX_REPEATED} characters with what they "
+            "repeat, like (a{100}){100}, written out, got more; repeat less"
+        )
+
+
+def _patterns(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("pattern"), str):
+            yield value["pattern"]
+        named = value.get("patternProperties")
+        yield from named if isinstance(named, dict) else ()
 
 
 def _children(value: Any, where: str) -> list[Any]:
@@ -145,6 +166,7 @@ def _checked(wanted: Structured) -> Structured:
     source, where = wanted.source, wanted.where
     if wanted.whitespace is not None and not isinstance(wanted.whitespace, str):
         raise RequestError(f"{where}: expected whitespace_pattern to be a regex")
+    check_repeated(written_out(wanted.whitespace or ""), where)
     if wanted.kind == "choice":
         if not isinstance(source, list) or not 1 <= len(source) <= MAX_CHOICES:
             raise RequestError(f"{where}: expected a list of 1 to {MAX_CHOICES} texts")
@@ -161,6 +183,8 @@ def _checked(wanted: Structured) -> Structured:
             raise RequestError(
                 f"{where}: expected at most {MAX_SOURCE} characters, got {len(source)}"
             )
+    if wanted.kind == "regex":
+        check_repeated(written_out(source), where)
     if wanted.kind != "json":
         return wanted
     if isinstance(source, str):
