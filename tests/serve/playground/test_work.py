@@ -115,6 +115,11 @@ def test_text_may_be_dropped_into_the_message(stand_in_page: Page) -> None:
     assert message.evaluate(drop, "")
     assert not message.evaluate(drop, "a.txt")
     expect(message).to_have_value("a.txt:\n\n```txt\nx\n```\n\n")
+    beside = stand_in_page.locator("#transcript")
+    for event in (drop, drop.replace('"drop"', '"dragover"')):
+        assert beside.evaluate(event, "")
+        assert not beside.evaluate(event, "b.txt")  # else the browser leaves the page for the file
+    expect(message).to_have_value("a.txt:\n\n```txt\nx\n```\n\n")
 
 
 def test_the_draft_is_counted_with_what_is_before_it(stand_in_page: Page, stand_in: Any) -> None:
