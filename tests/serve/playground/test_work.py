@@ -146,6 +146,20 @@ def test_a_draft_is_counted_by_a_real_server(server_page: Page) -> None:
     expect(server_page.locator("#draft[data-over]")).not_to_be_empty()
 
 
+def test_a_draft_that_is_not_counted_is_too_long_only_where_that_is_said(
+    stand_in_page: Page,
+) -> None:
+    refusals: list[dict[str, Any]] = [{"message": "no", "code": "context_length_exceeded"}]
+    stand_in_page.route(
+        "**/tokenize", lambda route: route.fulfill(status=400, json={"error": refusals[-1]})
+    )
+    stand_in_page.fill("#message", "one")
+    expect(stand_in_page.locator("#draft[data-over]")).to_have_text("more than the context holds")
+    refusals.append({"message": "the template refuses it", "code": 400})
+    stand_in_page.fill("#message", "two")
+    expect(stand_in_page.locator("#draft")).to_be_empty()
+
+
 def test_cache_and_drafts_are_shown(stand_in_page: Page) -> None:
     ask(stand_in_page)
     expect(stand_in_page.locator("#cached")).to_have_text("5")
