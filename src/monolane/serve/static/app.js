@@ -202,9 +202,10 @@ async function choose(turn, name) {
 async function open(record) {
   stop();
   await over;
-  composer.leaveEditing();
   const kept = record && (await library.get(record.id));
+  const same = kept?.id === conversation.id; // as another tab has changed it: an edit goes on
   conversation = kept ? Conversation.from(kept) : new Conversation();
+  if (!same) composer.leaveEditing();
   keep("open", kept ? conversation.id : null);
   showAll();
   if (kept) layout.closeChats();
@@ -222,7 +223,7 @@ function showAll() {
   instruments.reset();
   if (last !== undefined) {
     instruments.finish(last.timings);
-    composer.setMode(last.mode);
+    if (composer.edited === null) composer.setMode(last.mode);
   }
   list.current = conversation.id;
   transcript.follow(true);
