@@ -130,8 +130,10 @@ async function answer(turn, signal) {
     const request = requestFor(conversation, turn, rival.server, rival.parameters);
     turn.rival = { name: rival.name, ...newOutcome(request) };
   }
+  const focused = transcript.holdsFocus; // what was pressed goes: an example, Regenerate
   transcript.cut(conversation.path.length - 1);
   const turnView = transcript.add(turn, conversation.versions(turn), actions);
+  if (focused) turnView.focus();
   if (rival === null) turnView.rival?.finish();
   const duel = rival === null ? null : new Duel(raceView, rival.name);
   showRace(duel ?? new Race(raceView, turn));
