@@ -139,6 +139,11 @@ def test_the_page_needs_nothing_beside_it_and_escapes_what_it_shows() -> None:
     assert not re.search(r"""(src|href)=|url\(|@import""", page)
 
 
+def test_a_table_that_scrolls_is_reached_by_keyboard_and_has_a_name() -> None:
+    told = 'class="wide" tabindex="0" role="region" aria-label="HumanEval+"'
+    assert told in render_page(report_of("demo"))
+
+
 def test_the_command_is_spelled_as_markdown_and_as_a_page_spell_it() -> None:
     report = report_of("demo")
     assert "- Command: `monolane eval`\n" in render_markdown(report)
