@@ -14,8 +14,11 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
+try:
+    from ray import serve
+except ModuleNotFoundError:
+    sys.exit("app.py: expected Ray Serve, which is not installed; pip install 'monolane[scale]'")
 from gateway import Gateway
-from ray import serve
 from ray.serve.config import ProxyLocation, RequestRouterConfig
 from replica import EngineReplica
 

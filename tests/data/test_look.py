@@ -138,6 +138,10 @@ def test_the_page_is_whole_needs_nothing_and_escapes_texts(corpus: Corpus) -> No
     assert "<script" not in page
     assert "&lt;script&gt;x&lt;/script&gt;" in page
     assert "prefers-color-scheme: dark" in page
+    scrolled = re.findall(r'<div class="wide"(.*?)>', page)  # reached by keyboard, and named
+    assert scrolled
+    for about in scrolled:
+        assert re.fullmatch(' tabindex="0" role="region" aria-label="[^"]+"', about)
     for said in ("too short", "&lt;b&gt;.py", "late", "stars", "40 %", "1.5 kB", "16 to 31 tokens"):
         assert said in page, said
 

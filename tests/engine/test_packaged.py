@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from monolane import Engine, SamplingParams
+from monolane.engine import SamplingDefaults, fetch_model, find_model
 from monolane.engine import _packaged as packaged
-from monolane.engine import fetch_model, find_model
 from monolane.engine._packaged import PackagedModel
 from monolane.errors import ModelNotFoundError
 
@@ -32,6 +32,7 @@ TINY = PackagedModel(
     file_bytes=len(CONTENT),
     sha256=hashlib.sha256(CONTENT).hexdigest(),
     notice="From a test.\n",
+    defaults=SamplingDefaults(),
 )
 PROGRAM = [sys.executable, "-W", "error", "-c", "from monolane.cli import main; main()"]
 
@@ -274,6 +275,7 @@ def test_smollm2_answers_in_english(
     assert hashlib.sha256(smollm2.read_bytes()).hexdigest() == packaged.PACKAGED["smollm2"].sha256
     assert "Apache License 2.0" in (smollm2.parent / "NOTICE").read_text()
     with Engine.load("smollm2", backend, context=128) as engine:
+        assert engine.defaults == packaged.PACKAGED["smollm2"].defaults
         asked = [{"role": "user", "content": "What is the capital of France? In one sentence."}]
         answer = engine.generate(asked, SamplingParams(max_tokens=16, temperature=0.0))
     assert answer.text == "The capital of France is Paris."

@@ -24,6 +24,7 @@ from monolane.evaluate import (
 )
 from monolane.evaluate._dclm.bundle import Part, read_bundle
 from monolane.evaluate._dclm.prompts import render, scored_tokens
+from monolane.evaluate._dclm.task import figures_of
 
 CONFIG = """
 icl_tasks:
@@ -146,6 +147,13 @@ def test_core_is_the_mean_of_centred_accuracies(bundle: Path, tmp_path: Path) ->
     assert asked == 4 * 2 + 3 * 2 + 2
     assert evaluate(subject, make_tasks(options), tmp_path / "out")["tasks"] == report["tasks"]
     assert subject.asked == asked
+
+
+def test_one_item_of_each_task_leaves_core_no_interval() -> None:
+    parts = [part("multiple_choice", [{}]), part("schema", [{}])]
+    core, centred, accuracy, *_ = figures_of(parts, [[1], [0]])
+    assert (core.value, core.low, core.high) == (0, None, None)
+    assert (centred.low, centred.high) != (None, None) != (accuracy.low, accuracy.high)
 
 
 def test_items_and_solved_ones_are_drawn_with_fixed_seeds(bundle: Path) -> None:

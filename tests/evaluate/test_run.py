@@ -100,11 +100,22 @@ def test_a_ratio_lies_in_its_own_interval_however_long_one_item_is() -> None:
 
 def test_bootstrap_agrees_with_the_normal_interval_of_many() -> None:
     scores = np.random.default_rng(1).normal(5, 2, size=1000)
-    low, high = bootstrap([[s] for s in scores], lambda mean: float(mean[0]))
+    low, high, _ = bootstrap([[s] for s in scores], lambda mean: float(mean[0]))
     half = 1.96 * scores.std() / np.sqrt(1000)
     # 2,000 resamples place a percentile within some 4 % of the half width.
     assert (high - low) / 2 == pytest.approx(half, rel=0.12)
     assert low < scores.mean() < high
+
+
+def test_one_item_drawn_again_tells_nothing() -> None:
+    """It had an interval of no width, as if nothing could change the figure."""
+    assert mean_interval([0.25])[:2] == ratio_interval([3.0], [4.0])[:2] == (None, None)
+    assert mean_interval([1.0])[:2] == pytest.approx((0.2065, 1), abs=1e-4)  # Wilson's has a width
+    figure = Figure("mean", 25.0, *mean_interval([0.25])[:2], 1, "bootstrap 95 %, items")
+    outcome = Outcome("mine", "Mine", (figure,), {}, {}, ())
+    report = build_report({"model": "demo"}, [outcome], "monolane eval")
+    assert "| mean | 25.00 % |  | 1 |" in render_markdown(report)
+    assert "bootstrap" not in render_page(report)
 
 
 def report_of(model: str) -> dict[str, Any]:
@@ -126,6 +137,11 @@ def test_the_page_needs_nothing_beside_it_and_escapes_what_it_shows() -> None:
     assert "<script" not in page
     assert "&lt;b&gt;" in page
     assert not re.search(r"""(src|href)=|url\(|@import""", page)
+
+
+def test_a_table_that_scrolls_is_reached_by_keyboard_and_has_a_name() -> None:
+    told = 'class="wide" tabindex="0" role="region" aria-label="HumanEval+"'
+    assert told in render_page(report_of("demo"))
 
 
 def test_the_command_is_spelled_as_markdown_and_as_a_page_spell_it() -> None:

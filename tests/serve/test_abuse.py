@@ -16,7 +16,6 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from monolane import Engine
-from monolane.errors import RequestError
 from monolane.measure import paced_engine
 from monolane.serve._api import limits
 from monolane.serve._api.answers import Answers
@@ -24,7 +23,7 @@ from monolane.serve._api.completions import completions
 from monolane.serve._api.limits import check_counted, check_length
 from monolane.serve._api.prepare import prepare_chat
 from monolane.serve._api.wire import ChatRequest, CompletionRequest
-from monolane.serve._errors import ContextError
+from monolane.serve._errors import ApiError, ContextError
 from monolane.serve._options import Policy, ServerOptions
 from monolane.serve._run.refusals import Refusals
 from monolane.serve._run.scheduler import Scheduler
@@ -73,8 +72,10 @@ def test_what_is_only_counted_has_a_bound_of_its_own(
         assert len(reply.json()["tokens"]) > engine.backend.context
     check_counted("prompt", digits, engine)
     monkeypatch.setattr(limits, "MAX_COUNTED", 2000)
-    with pytest.raises(RequestError, match="at most 2000 tokens to count, got 200000 chara"):
+    told = "at most 2000 tokens to count, got 200000 chara"
+    with pytest.raises(ApiError, match=told) as refused:
         check_counted("prompt", digits, engine)
+    assert (refused.value.status, refused.value.code) == (400, "context_length_exceeded")
 
 
 def test_what_may_fit_is_counted_in_pieces(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

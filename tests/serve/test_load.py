@@ -284,6 +284,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_server(
     server = start("--model", str(tmp_path))
     assert server.process.wait(timeout=SECONDS) == 1
     assert "config.json" in server.words
+    assert f"monolane starts {tmp_path} at http" in server.words  # it serves nothing yet
     assert "Traceback" not in server.words
 
 

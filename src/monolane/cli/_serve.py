@@ -151,7 +151,7 @@ def serve(
         load,
         settings,
         bandwidth=_read_bandwidth if bandwidth else lambda: None,
-        announce=lambda url: print_note(f"monolane serves {model} at {url}"),
+        announce=lambda url: print_note(f"monolane starts {model} at {url}"),
     )
 
 

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 from monolane.engine._defaults import SamplingDefaults
+from monolane.engine._packaged import packaged_defaults
 from monolane.errors import ConfigError
 from monolane.model import (
     Checkpoint,
@@ -136,8 +137,9 @@ class GgufFiles(ModelFiles):
         return frozenset((*self.config.eos_ids, *known))
 
     def sampling_defaults(self) -> SamplingDefaults:
-        """Return what the metadata say; ConfigError."""
-        return SamplingDefaults.of_gguf(self._model.metadata, str(self.path))
+        """Return what the metadata say, and what we know of a packaged model; ConfigError."""
+        said = SamplingDefaults.of_gguf(self._model.metadata, str(self.path))
+        return said.over(packaged_defaults(self.path))
 
     def infill_tokens(self, tokenizer: Tokenizer | None) -> InfillTokens | None:
         """Return those that the metadata name, or that are spelled as such."""

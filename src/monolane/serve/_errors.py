@@ -46,6 +46,7 @@ _STATUSES: dict[type[MonolaneError], int] = {
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _LONGEST = 2000  # characters of a message
 _PASSING = (429, 503)  # what is worth another try; these always say when
+TOO_LONG = "context_length_exceeded"  # OpenAI's own code, for what no context of ours holds
 RETRY_SECONDS = "1"  # where nothing better is known
 # "temperature: expected ...", "tools[0].function: expected ..."
 _FIELD = re.compile(r"([a-z_]{1,40})(?:[.\[][^: ]{0,200})?: ")
@@ -90,7 +91,7 @@ class ContextError(ApiError):
             f"{name}: expected at most {context} tokens, got {got}: this model's maximum context "
             f"length is {context} tokens; shorten it",
             name,
-            code="context_length_exceeded",
+            code=TOO_LONG,
         )
         self.context, self.tokens = context, tokens
 

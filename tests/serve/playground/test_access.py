@@ -61,6 +61,25 @@ def test_keyboard_alone_is_enough(stand_in_page: Page, stand_in: Any) -> None:
         assert name in text
 
 
+def test_what_is_pressed_to_be_answered_hands_on_the_focus(
+    stand_in_page: Page, stand_in: Any
+) -> None:
+    """What held it leaves the page, and from the body the way back is long."""
+    page, press = stand_in_page, stand_in_page.keyboard.press
+    page.locator("#examples button").first.focus()
+    press("Enter")
+    expect(page.locator(".turn")).to_be_focused()
+    expect(page.locator(".turn .answer")).to_have_text("Hello.")
+    page.get_by_role("button", name="Regenerate").focus()
+    press("Enter")
+    expect(page.locator(".steps")).to_contain_text("2/2")
+    expect(page.locator(".turn")).to_be_focused()
+    page.fill("#message", "more")
+    press("Enter")
+    expect(page.locator(".turn")).to_have_count(2)
+    expect(page.locator("#message")).to_be_focused()  # which stays
+
+
 def test_settings_by_keyboard(stand_in_page: Page, stand_in: Any) -> None:
     page, press = stand_in_page, stand_in_page.keyboard.press
     page.focus("#open-settings")

@@ -148,6 +148,53 @@ def test_an_edited_message_is_another_version(stand_in_page: Page, stand_in: Any
     expect(page.locator(".turn .answer")).to_have_text(["Other."])
 
 
+def test_an_edit_gives_back_what_was_being_written(stand_in_page: Page, stand_in: Any) -> None:
+    page, message = stand_in_page, stand_in_page.locator("#message")
+    ask(page, "one", 1)
+    page.check("[value=continue]", force=True)
+    page.fill("#message", "half a thought")
+    page.get_by_role("button", name="Edit").click()
+    expect(message).to_have_value("one")
+    expect(page.locator("[value=chat]")).to_be_checked()
+    page.keyboard.press("Escape")
+    expect(message).to_have_value("half a thought")
+    expect(page.locator("[value=continue]")).to_be_checked()
+    page.get_by_role("button", name="Edit").click()
+    ask(page, "uno", 1)
+    expect(page.locator(".turn .prompt")).to_have_text("uno")
+    expect(message).to_have_value("half a thought")
+    page.get_by_role("button", name="Edit").click()
+    page.click("#new")
+    expect(page.locator(".turn")).to_have_count(0)
+    expect(message).to_have_value("half a thought")
+
+
+def test_an_edit_outlives_what_another_tab_adds(stand_in_page: Page, stand_in: Any) -> None:
+    one = stand_in_page
+    ask(one, "First", 1)
+    other = one.context.new_page()
+    other.goto(ORIGIN)
+    other.wait_for_selector(READY)
+    other.locator("#chat-list .open").click()
+    expect(other.locator(".turn")).to_have_count(1)
+    one.get_by_role("button", name="Edit").click()
+    one.fill("#message", "Uno")
+    ask(other, "Second", 2)
+    expect(one.locator(".turn")).to_have_count(2)
+    expect(one.locator("#editing")).to_be_visible()
+    expect(one.locator("#message")).to_have_value("Uno")
+    one.focus("#message")
+    one.keyboard.press("Enter")
+    expect(one.locator(".turn .prompt")).to_have_text(["Uno"])
+    expect(one.locator(".steps")).to_contain_text("2/2")
+    expect(other.locator(".turn .prompt")).to_have_text(["Uno"])
+    other.locator("#chat-list .open").focus()
+    one.get_by_role("button", name="Edit").click()
+    other.keyboard.press("Delete")
+    expect(one.locator(".turn")).to_have_count(0)
+    expect(one.locator("#editing")).to_be_hidden()  # of what is no longer there
+
+
 def rename(page: Page, name: str) -> None:
     """Name the conversation on top of the list."""
     page.locator("#chat-list .open").first.focus()

@@ -1,5 +1,6 @@
 """Side by side: this server with other settings, and a second real server elsewhere."""
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -112,17 +113,21 @@ SPELLINGS = {  # of one stream, by servers of other makes
 }
 
 
-def elsewhere(page: Page, models: list[dict[str, str]], stream: str) -> None:
-    """Let a stand-in be the other server, and compare with it."""
+def elsewhere(page: Page, models: list[dict[str, str]], stream: str) -> list[dict[str, Any]]:
+    """Let a stand-in be the other server, and compare with it; return what it will be asked."""
+    asked: list[dict[str, Any]] = []
 
     def answer(route: Route) -> None:
         if route.request.url.endswith("/models"):
             route.fulfill(json={"data": models}, headers=CORS)
         else:
+            if route.request.method == "POST":
+                asked.append(json.loads(route.request.post_data or ""))
             route.fulfill(body=stream, headers=CORS | {"Content-Type": "text/event-stream"})
 
     page.route(f"{ELSEWHERE}/**", answer)
     compare(page, "server", url=ELSEWHERE)
+    return asked
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
@@ -135,6 +140,25 @@ def test_streams_of_other_servers_are_read(
     expect(side.locator(".answer")).to_have_text("Hi")
     error = ["out of memory"] if "error" in spelling else []
     expect(side.locator("[role=alert]")).to_have_text(error)
+
+
+def test_what_openai_does_not_know_is_sent_where_it_was_set(
+    stand_in_page: Page, stand_in: Any
+) -> None:
+    page, ours = stand_in_page, stand_in.requests
+    theirs = elsewhere(page, [{"id": "other"}], SPELLINGS["plain"])
+    ask(page, "go")
+    assert ours[-1]["min_p"] == 0.05  # by default
+    assert not {"min_p", "top_k"} & theirs[-1].keys()
+    assert theirs[-1]["temperature"] == 0.7
+    page.click("#new")
+    page.click("#open-settings")
+    page.fill("#parameters [name=min_p]", "0.1")
+    page.fill("#parameters [name=top_k]", "40")
+    page.click("#settings .primary")
+    ask(page, "go")
+    for sent in (ours[-1], theirs[-1]):
+        assert (sent["min_p"], sent["top_k"]) == (0.1, 40)
 
 
 def test_a_server_without_a_model_is_said(stand_in_page: Page, stand_in: Any) -> None:

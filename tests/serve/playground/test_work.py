@@ -115,6 +115,11 @@ def test_text_may_be_dropped_into_the_message(stand_in_page: Page) -> None:
     assert message.evaluate(drop, "")
     assert not message.evaluate(drop, "a.txt")
     expect(message).to_have_value("a.txt:\n\n```txt\nx\n```\n\n")
+    beside = stand_in_page.locator("#transcript")
+    for event in (drop, drop.replace('"drop"', '"dragover"')):
+        assert beside.evaluate(event, "")
+        assert not beside.evaluate(event, "b.txt")  # else the browser leaves the page for the file
+    expect(message).to_have_value("a.txt:\n\n```txt\nx\n```\n\n")
 
 
 def test_the_draft_is_counted_with_what_is_before_it(stand_in_page: Page, stand_in: Any) -> None:
@@ -139,6 +144,20 @@ def test_a_draft_is_counted_by_a_real_server(server_page: Page) -> None:
     expect(server_page.locator("#draft")).to_have_text("3 of 1,024 tokens")
     server_page.fill("#message", "x = 1\n" * 2000)
     expect(server_page.locator("#draft[data-over]")).not_to_be_empty()
+
+
+def test_a_draft_that_is_not_counted_is_too_long_only_where_that_is_said(
+    stand_in_page: Page,
+) -> None:
+    refusals: list[dict[str, Any]] = [{"message": "no", "code": "context_length_exceeded"}]
+    stand_in_page.route(
+        "**/tokenize", lambda route: route.fulfill(status=400, json={"error": refusals[-1]})
+    )
+    stand_in_page.fill("#message", "one")
+    expect(stand_in_page.locator("#draft[data-over]")).to_have_text("more than the context holds")
+    refusals.append({"message": "the template refuses it", "code": 400})
+    stand_in_page.fill("#message", "two")
+    expect(stand_in_page.locator("#draft")).to_be_empty()
 
 
 def test_cache_and_drafts_are_shown(stand_in_page: Page) -> None:

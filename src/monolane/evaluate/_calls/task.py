@@ -16,7 +16,7 @@ from monolane.evaluate._calls.checker import (
     read_cases,
     require_bfcl,
 )
-from monolane.evaluate._intervals import mean_interval
+from monolane.evaluate._intervals import mean_interval, percent
 from monolane.evaluate._journal import Journal, Line
 from monolane.evaluate._question import Decoding, Figure
 from monolane.evaluate._subject import ServerSubject, Subject
@@ -115,8 +115,6 @@ def read_calls(tool_calls: Any) -> list[Call] | None:
 
 def _figure(name: str, lines: Sequence[Line]) -> Figure:
     scores = [line["score"] for line in lines]
-    low, high, how = mean_interval(scores)
+    low, high, how = mean_interval(scores).of(percent)
     share = sum(scores) / len(scores)
-    return Figure(
-        f"{name}: accuracy", 100 * share, 100 * low, 100 * high, len(scores), f"{how}, cases"
-    )
+    return Figure(f"{name}: accuracy", 100 * share, low, high, len(scores), f"{how}, cases")

@@ -19,7 +19,7 @@ from monolane.evaluate._code.problems import (
     find_problems,
     require_evalplus,
 )
-from monolane.evaluate._intervals import mean_interval
+from monolane.evaluate._intervals import mean_interval, percent
 from monolane.evaluate._journal import Line
 from monolane.evaluate._question import Decoding, Figure, Question
 from monolane.evaluate._subject import Subject
@@ -163,7 +163,7 @@ def pass_at(k: int, key: str, lines: Sequence[Line]) -> Figure | None:
     if not enough:
         return None
     shares = [1 - math.comb(len(each) - sum(each), k) / math.comb(len(each), k) for each in enough]
-    low, high, interval = mean_interval(shares)
+    low, high, how = mean_interval(shares).of(percent)
     metric = f"pass@{k}" if key == "score" else f"pass@{k}, base inputs"
     value = float(np.mean(shares))
-    return Figure(metric, 100 * value, 100 * low, 100 * high, len(shares), f"{interval}, problems")
+    return Figure(metric, 100 * value, low, high, len(shares), f"{how}, problems")

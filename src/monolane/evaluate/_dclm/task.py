@@ -10,7 +10,7 @@ import numpy as np
 from monolane.errors import RequestError
 from monolane.evaluate._dclm.bundle import TASKS, Part, read_bundle
 from monolane.evaluate._dclm.prompts import scored_tokens
-from monolane.evaluate._intervals import BOOTSTRAP, mean_interval, resampled_shares
+from monolane.evaluate._intervals import BOOTSTRAP, mean_interval, percent, resampled_shares
 from monolane.evaluate._journal import Journal
 from monolane.evaluate._question import Figure
 from monolane.evaluate._subject import ScoringSubject, Subject
@@ -94,26 +94,27 @@ def figures_of(parts: Sequence[Part], scores: Sequence[Sequence[int]]) -> tuple[
     guessed = np.array([part.baseline for part in parts])
     drawn = _centred(resampled_shares(shares, counts), guessed).mean(axis=1)
     low, high = np.percentile(drawn, [2.5, 97.5])
+    alone = counts.max() == 1  # drawn again it is itself, and tells nothing
     core = Figure(
         "CORE",
         float(_centred(shares, guessed).mean()),
-        float(low),
-        float(high),
+        None if alone else float(low),
+        None if alone else float(high),
         int(counts.sum()),
         f"{BOOTSTRAP}, items of each task",
         "",
     )
     figures = []
     for i, part in enumerate(parts):
-        below, above, how = mean_interval(scores[i])
-        shown, count = f"{how}, items", int(counts[i])
+        found, count = mean_interval(scores[i]), int(counts[i])
         about = {"kind": part.kind, "shots": part.shots, "random_baseline": part.baseline}
         for metric, unit, scaled in (
             ("centred", "", partial(_centred, guessed=part.baseline)),
-            ("accuracy", "%", _percent),
+            ("accuracy", "%", percent),
         ):
-            value, low, high = (float(scaled(share)) for share in (shares[i], below, above))
-            metric = f"{part.label}: {metric}"
+            value, metric = float(scaled(shares[i])), f"{part.label}: {metric}"
+            low, high, how = found.of(scaled)
+            shown = f"{how}, items"
             figures.append(Figure(metric, value, low, high, count, shown, unit, None, about))
     return core, *figures
 
@@ -121,7 +122,3 @@ def figures_of(parts: Sequence[Part], scores: Sequence[Sequence[int]]) -> tuple[
 def _centred(share: Any, guessed: Any) -> Any:
     """Return 0 for what a guess gets right, 1 for all."""
     return (share - guessed) / (1 - guessed)
-
-
-def _percent(share: Any) -> Any:
-    return 100 * share

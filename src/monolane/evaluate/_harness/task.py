@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from monolane.errors import BackendError, DataError, MissingExtraError, RequestError
-from monolane.evaluate._intervals import mean_interval
+from monolane.evaluate._intervals import mean_interval, percent
 from monolane.evaluate._journal import Journal
 from monolane.evaluate._question import Figure
 from monolane.evaluate._subject import EngineSubject, ServerSubject, Subject
@@ -106,8 +106,8 @@ def _figure(metric: str, value: float, samples: Sequence[Any]) -> Figure:
     share = bool(scores) and len(scores) == len(samples) and 0 <= min(scores) <= max(scores) <= 1
     if not share or abs(float(np.mean(scores)) - value) > 1e-9:  # or lm-eval weighs them otherwise
         return Figure(metric, value, None, None, len(samples), unit="")
-    low, high, how = mean_interval(scores)
-    return Figure(metric, 100 * value, 100 * low, 100 * high, len(scores), f"{how}, items")
+    low, high, how = mean_interval(scores).of(percent)
+    return Figure(metric, 100 * value, low, high, len(scores), f"{how}, items")
 
 
 def _leaves(task: str, members: Mapping[str, Sequence[str]]) -> Iterator[str]:

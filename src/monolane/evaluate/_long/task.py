@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from monolane.errors import RequestError
-from monolane.evaluate._intervals import mean_interval
+from monolane.evaluate._intervals import mean_interval, percent
 from monolane.evaluate._journal import Journal, Line
 from monolane.evaluate._long.tasks import LONG_TASKS, LongTask, match_all
 from monolane.evaluate._question import Decoding, Figure, Question
@@ -136,9 +136,7 @@ def fit(
 
 def _figure(name: str, length: int, lines: Sequence[Line]) -> Figure:
     scores = [line["score"] for line in lines]
-    low, high, how = mean_interval(scores)
+    low, high, how = mean_interval(scores).of(percent)
     about: dict[str, Any] = {"task": name, "length": length}
     value = 100 * sum(scores) / len(scores)
-    return Figure(
-        f"{name} at {length}", value, 100 * low, 100 * high, len(scores), how, "%", None, about
-    )
+    return Figure(f"{name} at {length}", value, low, high, len(scores), how, "%", None, about)

@@ -10,7 +10,7 @@ from starlette.types import Receive
 
 from monolane.engine import Engine
 from monolane.errors import RequestError
-from monolane.serve._errors import ApiError, ContextError
+from monolane.serve._errors import TOO_LONG, ApiError, ContextError
 from monolane.text import Tokenizer
 
 LARGE_BODY = 1 << 18  # bytes, after which memory is given back
@@ -81,10 +81,11 @@ def check_length(name: str, value: Any, engine: Engine) -> None:
 
 
 def check_counted(name: str, value: Any, engine: Engine) -> None:
-    """Raise RequestError for a JSON value whose texts are too long to be counted."""
+    """Raise ApiError for a JSON value whose texts are too long to be counted, or to fit."""
     limit = max(MAX_COUNTED, engine.backend.context)
     if (found := _beyond(limit, value, engine)) is not None:
-        raise RequestError(f"{name}: expected at most {limit} tokens to count, got {found[0]}")
+        told = f"{name}: expected at most {limit} tokens to count, got {found[0]}"
+        raise ApiError(400, told, name, code=TOO_LONG)
 
 
 def _beyond(limit: int, value: Any, engine: Engine) -> tuple[str, int] | None:

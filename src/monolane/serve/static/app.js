@@ -130,8 +130,10 @@ async function answer(turn, signal) {
     const request = requestFor(conversation, turn, rival.server, rival.parameters);
     turn.rival = { name: rival.name, ...newOutcome(request) };
   }
+  const focused = transcript.holdsFocus; // what was pressed goes: an example, Regenerate
   transcript.cut(conversation.path.length - 1);
   const turnView = transcript.add(turn, conversation.versions(turn), actions);
+  if (focused) turnView.focus();
   if (rival === null) turnView.rival?.finish();
   const duel = rival === null ? null : new Duel(raceView, rival.name);
   showRace(duel ?? new Race(raceView, turn));
@@ -202,9 +204,10 @@ async function choose(turn, name) {
 async function open(record) {
   stop();
   await over;
-  composer.leaveEditing();
   const kept = record && (await library.get(record.id));
+  const same = kept?.id === conversation.id; // as another tab has changed it: an edit goes on
   conversation = kept ? Conversation.from(kept) : new Conversation();
+  if (!same) composer.leaveEditing();
   keep("open", kept ? conversation.id : null);
   showAll();
   if (kept) layout.closeChats();
@@ -222,7 +225,7 @@ function showAll() {
   instruments.reset();
   if (last !== undefined) {
     instruments.finish(last.timings);
-    composer.setMode(last.mode);
+    if (composer.edited === null) composer.setMode(last.mode);
   }
   list.current = conversation.id;
   transcript.follow(true);

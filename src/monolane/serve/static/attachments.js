@@ -21,6 +21,12 @@ export function connectAttachments({ place, open, input }, insert, say) {
     await take([...input.files]);
     input.value = "";
   });
+  // Dropped elsewhere, a file is not for this page, and the browser would leave it to show the file.
+  for (const name of ["dragover", "drop"]) {
+    document.addEventListener(name, (event) => {
+      if (event.dataTransfer.types.includes("Files")) event.preventDefault();
+    });
+  }
   place.addEventListener("dragover", (event) => event.preventDefault());
   place.addEventListener("drop", (event) => {
     const files = [...event.dataTransfer.files];

@@ -11,6 +11,7 @@ const DEMO_NOTE =
 
 export class Composer {
   edited = null; // the turn that is written again
+  #draft = null; // {mode, text} that stood in the message before
   #form;
   #actions;
   #running = false;
@@ -58,6 +59,7 @@ export class Composer {
 
   /** Write a message again: sending it makes another version of `turn`. */
   edit(turn) {
+    if (this.edited === null) this.#draft = { mode: this.#mode, text: this.#message.value };
     this.edited = turn;
     this.#form.querySelector("#editing").hidden = false;
     this.setMode(turn.mode);
@@ -67,9 +69,7 @@ export class Composer {
   }
 
   leaveEditing() {
-    if (this.edited === null) return;
-    this.#message.value = "";
-    this.#endEditing();
+    if (this.edited !== null) this.#endEditing();
   }
 
   focus() {
@@ -88,10 +88,14 @@ export class Composer {
     this.#actions.draft(this.#mode, this.#message.value, this.edited);
   }
 
+  /** Put back what stood in the message before. */
   #endEditing() {
+    const { mode, text } = this.#draft;
     this.edited = null;
     this.#form.querySelector("#editing").hidden = true;
-    this.#changed();
+    this.#message.value = text;
+    if (text === "") this.#changed();
+    else this.setMode(mode);
   }
 
   #insert(text) {
@@ -106,8 +110,9 @@ export class Composer {
     const text = this.#message.value;
     if (text.trim() === "") return;
     this.#actions.send(this.#mode, text);
+    if (this.edited !== null) return this.#endEditing();
     this.#message.value = "";
-    this.#endEditing();
+    this.#changed();
   }
 
   #key(event) {

@@ -5,6 +5,7 @@ import { count } from "./format.js";
 import { countTokens } from "./server.js";
 
 const WAIT_MS = 250;
+const TOO_LONG = "context_length_exceeded"; // the code of text that cannot fit, and so is not counted
 
 export class DraftCount {
   #element;
@@ -30,8 +31,7 @@ export class DraftCount {
       this.#show(`${count(tokens)} of ${count(context)} tokens`, tokens >= context);
     } catch (error) {
       if (error.name === "AbortError") return;
-      // Text that cannot fit is refused before it is counted.
-      if (error.status === 400) this.#show("more than the context holds", true);
+      if (error.code === TOO_LONG) this.#show("more than the context holds", true);
       else this.#show("", false);
     }
   }

@@ -56,6 +56,11 @@ export class Parameters {
     return values;
   }
 
+  /** Whether a value is another than the default. */
+  isSet(name) {
+    return this.values[name] !== this.#defaults[name];
+  }
+
   /** Take values; names that are not known are left alone. */
   set(values) {
     for (const name of Object.keys(DEFAULTS)) {

@@ -1,7 +1,9 @@
 // The request that asks for a turn's answer.
 
-/** What another server may not know goes out only where it changes something. */
+/** What another server may not know goes out to it only where it changes something. */
 const NEUTRAL = { top_p: 1, top_k: 0, min_p: 0 };
+/** What OpenAI's API does not have, and may refuse, goes out to it only where the visitor has set it. */
+const OURS = ["top_k", "min_p"];
 
 /** Return {path, body} for `turn` of `conversation` by `parameters`; `server` is as in servers.js. */
 export function requestFor(conversation, turn, server, parameters) {
@@ -11,6 +13,7 @@ export function requestFor(conversation, turn, server, parameters) {
   else {
     body.stream_options = { include_usage: true };
     for (const [name, value] of Object.entries(NEUTRAL)) if (body[name] === value) delete body[name];
+    for (const name of OURS) if (!parameters.isSet(name)) delete body[name];
   }
   if (turn.mode === "continue") return { path: "v1/completions", body: { ...body, prompt: turn.prompt } };
   const messages = messagesTo(conversation.pathTo(turn.id), parameters.values.system);

@@ -6,10 +6,11 @@ import { fetchOf } from "./servers.js";
 
 /** What went wrong, in words for the reader; `status` is the HTTP status or 0. */
 export class ServerError extends Error {
-  constructor(message, status = 0, retryAfter = 0) {
+  constructor(message, status = 0, { retryAfter = 0, code = null } = {}) {
     super(message);
     this.status = status;
     this.retryAfter = retryAfter; // seconds, with a status 429
+    this.code = code; // the server's own word or number for it
   }
 }
 
@@ -68,9 +69,9 @@ async function send(server, path, options) {
   }
   if (response.ok) return response;
   const body = await response.json().catch(() => ({}));
-  const wait = response.status === 429 ? Number(response.headers.get("Retry-After")) || 1 : 0;
+  const retryAfter = response.status === 429 ? Number(response.headers.get("Retry-After")) || 1 : 0;
   const message = messageOf(body) ?? `The server answered ${response.status}.`;
-  throw new ServerError(message, response.status, wait);
+  throw new ServerError(message, response.status, { retryAfter, code: body?.error?.code });
 }
 
 function unreachable(server) {

@@ -18,6 +18,12 @@ export class Transcript {
     });
   }
 
+  /** Whether something in it has the keyboard's focus. */
+  get holdsFocus() {
+    const { activeElement } = document;
+    return activeElement !== this.#element && this.#element.contains(activeElement);
+  }
+
   /** Show a turn at the end and return its view. */
   add(turn, versions, actions) {
     const view = new TurnView(turn, versions, actions);

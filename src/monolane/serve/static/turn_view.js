@@ -44,6 +44,12 @@ export class TurnView {
     this.#answer.frame(now);
   }
 
+  /** Take the keyboard's focus, without a place of its own in the order of Tab. */
+  focus() {
+    this.element.tabIndex = -1;
+    this.element.focus({ preventScroll: true });
+  }
+
   set busy(busy) {
     this.element.setAttribute("aria-busy", String(busy));
   }
