@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from bench import table
-from bench.gpu._campaign import chosen
+from bench.gpu._campaign import SOFT, chosen
 from bench.gpu._stage import Budget, CheckError, NotMeasuredError, Stage, expect, speed
 from bench.gpu.monokernel import _build, sanitizer, variants
-from bench.gpu.monokernel._parts import parts
+from bench.gpu.monokernel._parts import build_seconds, parts
 from bench.gpu.monokernel._random_weights import (
     make_block,
     named_parts,
@@ -151,6 +151,35 @@ def test_a_failed_check_leaves_no_figure(work: Path) -> None:
     spent = stage(work, records, seconds=0.0)
     spent.attempt("decode", lost)
     assert "0 s were spent" in records[-1]["not_measured"]
+
+
+# ---- what the machine has ------------------------------------------------------------------------
+def test_the_first_part_has_the_time_that_compiling_takes() -> None:
+    assert [round(build_seconds(n)) for n in (64, 16, 4, 1)] == [90, 90, 220, 300]
+    assert SOFT * build_seconds(4) >= 33 + 88 * 6 / 4, "in which it may begin a kernel"
+
+
+def test_kernels_that_time_does_not_reach_are_left_to_the_parts(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+
+    def compile_one(name: str, layout: Any, arch: str) -> Record:
+        compiled.append(name)
+        made.budget.seconds = 0.0
+        return {"kernel": name}
+
+    made = stage(work, [])
+    made.scale = replace(REHEARSAL, emulated=False)
+    monkeypatch.setattr(_build, "gpu_info", lambda emulated: H200)
+    monkeypatch.setattr(_build, "compiler", lambda arch: f"nvrtc {arch}")
+    monkeypatch.setattr(_build, "compile_kernel", lambda *wish: None)
+    monkeypatch.setattr(_build, "_compile", compile_one)
+    monkeypatch.setattr(_build, "_layouts", lambda stage: iter([("one", None), ("two", None)]))
+    monkeypatch.setattr(_build.os, "cpu_count", lambda: 1)
+    record = _build._compile_all(made)
+    assert compiled == ["one"]
+    assert (record["compiled"], record["left_to_parts"]) == (1, 1)
 
 
 # ---- variants and sanitizers ---------------------------------------------------------------------
@@ -317,7 +346,8 @@ def test_what_the_sanitizers_run(work: Path, tmp_path: Path) -> None:
 def test_the_rehearsal(tmp_path: Path) -> None:
     """The whole campaign: every part runs, and what it finds is right."""
     command = [sys.executable, str(RUN), "--rehearse", "--out", str(tmp_path), "--commit", "abc"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    command += ["--minutes", "60"]  # a busy machine takes longer, and leaves out nothing
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     (path,) = tmp_path.glob("*-emulated-monokernel.json")
     document = json.loads(path.read_text())
     _results.validate_document(document)
