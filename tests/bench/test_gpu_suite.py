@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from bench import table
-from bench.gpu._campaign import SOFT, chosen
+from bench.gpu._campaign import SOFT, chosen, find_part
 from bench.gpu._stage import Budget, CheckError, NotMeasuredError, Stage, expect, speed
-from bench.gpu.monokernel import _build, sanitizer, variants
+from bench.gpu.monokernel import _build, correctness, sanitizer, variants
 from bench.gpu.monokernel._parts import build_seconds, parts
 from bench.gpu.monokernel._random_weights import (
     make_block,
@@ -331,6 +331,25 @@ def test_a_model_that_passes_its_cache_over_is_no_peer(work: Path) -> None:
 
         with pytest.raises(CheckError, match="tokens in the cache: expected 10, got 8"):
             peers._eager(stage(work, []), forgetful, "hf-eager", behind)
+
+
+@pytest.mark.parametrize("job", ["cuda-graph", "reference"])
+def test_a_torch_without_cuda_is_as_good_as_none(
+    work: Path, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    torch: Any = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(correctness, "_against_numpy", lambda stage: {"relative_error": 0.0})
+    records: list[Record] = []
+    on_a_gpu = stage(work, records)
+    on_a_gpu.scale = replace(REHEARSAL, emulated=False)
+    try:
+        find_part(parts(False), job).function()(on_a_gpu, job)
+    except NotMeasuredError as why:
+        records.append({"name": job, "not_measured": str(why)})
+    assert records[0]["not_measured"] == f"torch {torch.__version__} finds no CUDA here"
+    assert [r["name"] for r in records[1:]] == ["reference_numpy"] * (job == "reference")
 
 
 # ---- the rehearsal -------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bench.gpu._device import gpu_info
+from bench.gpu._device import gpu_info, lacks_torch
 from bench.gpu._stage import NotMeasuredError, Stage, expect, expect_equal, speed
 from bench.gpu.monokernel._random_weights import named_parts, read_block
 from bench.gpu.monokernel.baseline import HfStep, PackedStep, Step, capture
@@ -38,6 +38,8 @@ TOLERANCE = 0.062
 
 def peers(stage: Stage, job: str) -> None:
     """One engine, behind every context, the middle one first."""
+    if lacks := lacks_torch(stage.scale.emulated):
+        raise NotMeasuredError(lacks)
     torch.set_grad_enabled(False)
     model = hf_model(stage, torch.bfloat16)
     middle = stage.scale.middle
