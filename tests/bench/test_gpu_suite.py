@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from bench.gpu.monokernel._random_weights import (
 from bench.gpu.monokernel._scale import FULL, REHEARSAL
 from bench.gpu.monokernel.correctness import check_choices, relative
 from bench.gpu.monokernel.phases import clock_step, tabulate
+from bench.gpu.monokernel.speed import widths_context
 from monolane import _results
 from monolane._results import Record
 from monolane.cuda import GpuInfo, _executor
@@ -180,6 +182,28 @@ def test_kernels_that_time_does_not_reach_are_left_to_the_parts(
     record = _build._compile_all(made)
     assert compiled == ["one"]
     assert (record["compiled"], record["left_to_parts"]) == (1, 1)
+
+
+def test_sequences_of_the_widest_pass_are_cut_to_the_memory(work: Path) -> None:
+    def context(gigabytes: float) -> int:
+        return widths_context(FULL, replace(H200, free_bytes=int(gigabytes * 1e9)))
+
+    assert [context(x) for x in (140, 20, 15)] == [4608, 2304, 1152]
+    with pytest.raises(NotMeasuredError, match=r"64 sequences of 1,152 tokens take .* are free"):
+        context(10)
+
+
+def test_what_many_sequences_run_is_compiled_before(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU that is too small for the usual context too."""
+    small = replace(H200, free_bytes=0, total_bytes=20 << 30)
+    monkeypatch.setattr(_build, "gpu_info", lambda emulated: small)
+    made = stage(work, [])
+    made.scale = FULL
+    layouts = takewhile(lambda item: item[0] == "product", _build._layouts(made))
+    found = [(x.plan.context, x.width) for _, x in layouts]
+    assert found == [(4608, 1), (4608, 8), (4608, 64), *((2304, w) for w in FULL.widths)]
 
 
 # ---- variants and sanitizers ---------------------------------------------------------------------
