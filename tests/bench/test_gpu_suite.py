@@ -350,11 +350,31 @@ def test_a_model_that_passes_its_cache_over_is_no_peer(work: Path) -> None:
         model = peers.hf_model(stage(work, []), torch.bfloat16)
         assert peers._eager(stage(work, []), model, "hf-eager", behind)["tokens"] == 2
 
-        def forgetful(ids: Any, past_key_values: Any = None, **options: Any) -> Any:
-            return model(ids, **options)
+        class Forgetful:
+            config = model.config
 
-        with pytest.raises(CheckError, match="tokens in the cache: expected 10, got 8"):
-            peers._eager(stage(work, []), forgetful, "hf-eager", behind)
+            def __call__(self, ids: Any, cache: Any = None, **options: Any) -> Any:
+                return model(ids, **options)
+
+        with pytest.raises(CheckError, match="tokens in the cache: expected 10, got 0"):
+            peers._eager(stage(work, []), Forgetful(), "hf-eager", behind)
+
+
+def test_the_peers_use_no_name_that_transformers_gives_up(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch: Any = pytest.importorskip("torch")
+    generic = pytest.importorskip("transformers").utils.generic
+    from bench.gpu.monokernel import peers
+
+    told: list[str] = []
+    monkeypatch.setattr(generic.logger, "warning_once", told.append, raising=False)
+    with torch.no_grad():
+        model = peers.hf_model(stage(work, []), torch.bfloat16)
+        for name in ("hf-eager", "hf-step"):
+            measure = peers._eager if name == "hf-eager" else peers._stepped
+            assert measure(stage(work, []), model, name, 8)["tokens"] > 1
+    assert told == []
 
 
 @pytest.mark.parametrize("job", ["cuda-graph", "reference"])

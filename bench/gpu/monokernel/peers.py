@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from bench.gpu._device import gpu_info, lacks_torch
 from bench.gpu._stage import NotMeasuredError, Stage, expect, expect_equal, speed
@@ -109,13 +110,15 @@ def _eager(stage: Stage, model: Any, job: str, context: int) -> Record:
     scale, device, samples = stage.scale, where(stage), []
     for i in range(scale.peer_rounds + 1):
         ids = torch.randint(scale.config.vocab_size, (1, context), device=device)
-        output = model(ids, use_cache=True, logits_to_keep=1)
-        cache, token = output.past_key_values, output.logits[:, -1].argmax(-1, keepdim=True)
+        # As the model makes it for itself: what outputs call theirs depends on the version.
+        cache = DynamicCache(config=model.config)
+        output = model(ids, cache=cache, use_cache=True, logits_to_keep=1)
+        token = output.logits[:, -1].argmax(-1, keepdim=True)
         count = max(scale.peer_tokens // 2, 2)
         _synchronize(device)
         begin = time.perf_counter()
         for _ in range(count):
-            output = model(token, past_key_values=cache, use_cache=True)
+            output = model(token, cache=cache, use_cache=True)
             token = output.logits[:, -1].argmax(-1, keepdim=True)
         _synchronize(device)
         # A model that passes its cache over is fast and wrong, or slow: another peer either way.
