@@ -107,8 +107,7 @@ def packages() -> str:
     bar = (515, 24, 990, 44)
     drawn.append(_box(bar, "cli", ["one file per command; may import every package"], ANY))
     for name, box in boxes.items():
-        always, partly = table[name]
-        drawn.append(_box(box, name, _print(always, partly), PLACES[name][2]))
+        drawn.append(_box(box, name, _print(*table[name]), PLACES[name][2]))
     foot = _top(6) - 26
     for x, colours, what in (
         (20, RUNS, "runs a model"),

@@ -71,6 +71,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("MONOLANE_"):
             monkeypatch.delenv(name)
+    monkeypatch.delenv("CUDA_LAUNCH_BLOCKING", raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 

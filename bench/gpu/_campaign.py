@@ -22,7 +22,7 @@ FIRST = "build"
 _LEAST = 5.0  # seconds: less is not worth a process
 _RESERVE = 10.0  # for the last reading of the clocks, and the files
 _GRACE = 30.0  # a part with a weight: start, allocation, and its last variant
-_SOFT = 0.75  # of another part's time: then it begins nothing new
+SOFT = 0.75  # of another part's time: then it begins nothing new
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Campaign:
             soft = left * part.weight / sum(x.weight for x in self.parts[i:])
             return soft, soft + _GRACE
         hard = min(part.seconds, left)
-        return _SOFT * hard, hard
+        return SOFT * hard, hard
 
     def _one(self, part: Part, soft: float, hard: float, begin: float) -> None:
         at = self.clock() - begin

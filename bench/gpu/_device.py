@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bench.gpu._child import DEVICE_LINE, ROOT
+from bench.gpu._child import DEVICE_LINE, OPTIONAL, ROOT
 from bench.gpu._stage import NotMeasuredError
 from monolane._results import Record
 from monolane.cuda import CudaDevice, Device, GpuInfo, examine
@@ -70,6 +71,18 @@ def compiler(arch: str) -> str:
         return f"nvrtc {'.'.join(map(str, compiler_version()))} {arch}"
     except MissingExtraError as error:
         raise NotMeasuredError(str(error)) from error
+
+
+def lacks_torch(emulated: bool) -> str:
+    """Why torch cannot be measured here, if it cannot: in a rehearsal it runs on the processor."""
+    for name in OPTIONAL:
+        if find_spec(name) is None:
+            return f"{name} is not installed here"
+    if emulated:
+        return ""
+    import torch
+
+    return "" if torch.cuda.is_available() else f"torch {torch.__version__} finds no CUDA here"
 
 
 def test_module(name: str) -> Any:

@@ -60,6 +60,10 @@ def _hub_switch(text: str) -> bool:
     return text.upper() in ("1", "ON", "YES", "TRUE")  # as huggingface_hub reads its own
 
 
+def _driver_switch(text: str) -> bool:
+    return text not in ("", "0")  # as the driver reads its own
+
+
 def _folder(text: str) -> Path:
     if not text:
         raise ValueError("expected a folder")
@@ -79,6 +83,12 @@ API_KEY = Variable(
 
 OFFLINE = Variable("MONOLANE_OFFLINE", "1: nothing is downloaded", False, _switch)
 HUB_OFFLINE = Variable("HF_HUB_OFFLINE", "the Hub's own word for that", False, _hub_switch)
+LAUNCH_BLOCKING = Variable(
+    "CUDA_LAUNCH_BLOCKING",
+    "the driver's own: a launch returns when its kernel has ended; one GPU only",
+    False,
+    _driver_switch,
+)
 LAUNCHER = Variable(
     "MONOLANE_LAUNCHER",
     "process id of 'monolane launch', set by it; its processes end with it",
@@ -95,6 +105,7 @@ VARIABLES: tuple[
     API_KEY,
     OFFLINE,
     HUB_OFFLINE,
+    LAUNCH_BLOCKING,
     LAUNCHER,
 )
 

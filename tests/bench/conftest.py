@@ -3,7 +3,10 @@ emulated device compiles the kernels with the host's C++ compiler, once until th
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from emulated import EmulatedDevice, Kernels  # noqa: E402
 from emulation import NO_COMPILER, find_compiler  # noqa: E402
 from probing import run_probe  # noqa: E402
 
+from bench.gpu import _child  # noqa: E402
 from bench.gpu.probes.run import PROBES  # noqa: E402
 from monolane._results import Record  # noqa: E402
 
@@ -42,3 +46,21 @@ def measured(kernels: Kernels) -> dict[str, list[Record]]:
 @pytest.fixture
 def device(kernels: Kernels) -> EmulatedDevice:
     return EmulatedDevice(kernels)
+
+
+@pytest.fixture
+def limit_from_the_first_record(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """A part's time begins with its first record: how long imports take is the machine's affair."""
+
+    def patch(records: Path) -> None:
+        class Child(subprocess.Popen[bytes]):
+            def wait(self, timeout: float | None = None) -> int:
+                begun = timeout is None
+                while not begun and self.poll() is None:
+                    begun = records.exists() and records.stat().st_size > 0
+                    time.sleep(0.01)
+                return super().wait(timeout)
+
+        monkeypatch.setattr(_child.subprocess, "Popen", Child)
+
+    return patch

@@ -162,13 +162,18 @@ def test_an_unknown_part_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
 # ---- the process of one part ---------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("name", "seconds", "why"),
-    [("crash", 60.0, "ended with status -6"), ("hang", 3.0, "did not end within 3 s")],
+    [("crash", 600.0, "ended with status -6"), ("hang", 1.0, "did not end within 1 s")],
 )
 def test_a_part_that_dies_keeps_its_records(
-    name: str, seconds: float, why: str, tmp_path: Path
+    name: str,
+    seconds: float,
+    why: str,
+    tmp_path: Path,
+    limit_from_the_first_record: Callable[[Path], None],
 ) -> None:
     log = tmp_path / "log.txt"
     part = find_part(parts(True), name)
+    limit_from_the_first_record(tmp_path / f"{name}.jsonl")
     outcome = SCRIPT.run_part(part, seconds, seconds, tmp_path, True, log)
     first, last = outcome.records
     assert (first["name"], first["tokens_drawn"], first["part"]) == (name, 1, name)
@@ -186,7 +191,7 @@ def test_what_a_part_has_started_ends_with_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", outer]
     keep = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     records, log = tmp_path / "r.jsonl", tmp_path / "log.txt"
-    run_child("decode", "monolane", command, 60.0, records, log, {})
+    run_child("decode", "monolane", command, 600.0, records, log, {})
     os.set_blocking(keep, True)
     assert os.read(keep, 100) == b"", "its end of the pipe is closed"
     os.close(keep)
@@ -227,7 +232,7 @@ raise SystemExit(SCRIPT.main(sys.argv[1:]))
 """)
     made = replace(SCRIPT, path=script)
     part = find_part(parts(True), "soak")
-    outcome = made.run_part(part, 60.0, 60.0, tmp_path, True, tmp_path / "log.txt")
+    outcome = made.run_part(part, 600.0, 600.0, tmp_path, True, tmp_path / "log.txt")
     assert [r.get("median", r.get("error")) for r in outcome.records] == [
         1.0, "ZeroDivisionError: division by zero",
     ]  # fmt: skip
@@ -269,7 +274,7 @@ for name in ("run", "_build", "bandwidth", "choose", "launches", "mailbox", "mat
              "waits"):
     importlib.import_module("bench.gpu.probes." + name)
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # ---- the page ------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ import numpy as np
 import pytest
 
 from bench import table
-from bench.gpu._campaign import chosen
+from bench.gpu._campaign import SOFT, chosen, find_part
 from bench.gpu._stage import Budget, CheckError, NotMeasuredError, Stage, expect, speed
-from bench.gpu.monokernel import _build, sanitizer, variants
-from bench.gpu.monokernel._parts import parts
+from bench.gpu.monokernel import _build, correctness, sanitizer, variants
+from bench.gpu.monokernel._parts import build_seconds, parts
 from bench.gpu.monokernel._random_weights import (
     make_block,
     named_parts,
@@ -29,6 +30,7 @@ from bench.gpu.monokernel._random_weights import (
 from bench.gpu.monokernel._scale import FULL, REHEARSAL
 from bench.gpu.monokernel.correctness import check_choices, relative
 from bench.gpu.monokernel.phases import clock_step, tabulate
+from bench.gpu.monokernel.speed import widths_context
 from monolane import _results
 from monolane._results import Record
 from monolane.cuda import GpuInfo, _executor
@@ -151,6 +153,57 @@ def test_a_failed_check_leaves_no_figure(work: Path) -> None:
     spent = stage(work, records, seconds=0.0)
     spent.attempt("decode", lost)
     assert "0 s were spent" in records[-1]["not_measured"]
+
+
+# ---- what the machine has ------------------------------------------------------------------------
+def test_the_first_part_has_the_time_that_compiling_takes() -> None:
+    assert [round(build_seconds(n)) for n in (64, 16, 4, 1)] == [90, 90, 220, 300]
+    assert SOFT * build_seconds(4) >= 33 + 88 * 6 / 4, "in which it may begin a kernel"
+
+
+def test_kernels_that_time_does_not_reach_are_left_to_the_parts(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+
+    def compile_one(name: str, layout: Any, arch: str) -> Record:
+        compiled.append(name)
+        made.budget.seconds = 0.0
+        return {"kernel": name}
+
+    made = stage(work, [])
+    made.scale = replace(REHEARSAL, emulated=False)
+    monkeypatch.setattr(_build, "gpu_info", lambda emulated: H200)
+    monkeypatch.setattr(_build, "compiler", lambda arch: f"nvrtc {arch}")
+    monkeypatch.setattr(_build, "compile_kernel", lambda *wish: None)
+    monkeypatch.setattr(_build, "_compile", compile_one)
+    monkeypatch.setattr(_build, "_layouts", lambda stage: iter([("one", None), ("two", None)]))
+    monkeypatch.setattr(_build.os, "cpu_count", lambda: 1)
+    record = _build._compile_all(made)
+    assert compiled == ["one"]
+    assert (record["compiled"], record["left_to_parts"]) == (1, 1)
+
+
+def test_sequences_of_the_widest_pass_are_cut_to_the_memory(work: Path) -> None:
+    def context(gigabytes: float) -> int:
+        return widths_context(FULL, replace(H200, free_bytes=int(gigabytes * 1e9)))
+
+    assert [context(x) for x in (140, 20, 15)] == [4608, 2304, 1152]
+    with pytest.raises(NotMeasuredError, match=r"64 sequences of 1,152 tokens take .* are free"):
+        context(10)
+
+
+def test_what_many_sequences_run_is_compiled_before(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU that is too small for the usual context too."""
+    small = replace(H200, free_bytes=0, total_bytes=20 << 30)
+    monkeypatch.setattr(_build, "gpu_info", lambda emulated: small)
+    made = stage(work, [])
+    made.scale = FULL
+    layouts = takewhile(lambda item: item[0] == "product", _build._layouts(made))
+    found = [(x.plan.context, x.width) for _, x in layouts]
+    assert found == [(4608, 1), (4608, 8), (4608, 64), *((2304, w) for w in FULL.widths)]
 
 
 # ---- variants and sanitizers ---------------------------------------------------------------------
@@ -297,11 +350,50 @@ def test_a_model_that_passes_its_cache_over_is_no_peer(work: Path) -> None:
         model = peers.hf_model(stage(work, []), torch.bfloat16)
         assert peers._eager(stage(work, []), model, "hf-eager", behind)["tokens"] == 2
 
-        def forgetful(ids: Any, past_key_values: Any = None, **options: Any) -> Any:
-            return model(ids, **options)
+        class Forgetful:
+            config = model.config
 
-        with pytest.raises(CheckError, match="tokens in the cache: expected 10, got 8"):
-            peers._eager(stage(work, []), forgetful, "hf-eager", behind)
+            def __call__(self, ids: Any, cache: Any = None, **options: Any) -> Any:
+                return model(ids, **options)
+
+        with pytest.raises(CheckError, match="tokens in the cache: expected 10, got 0"):
+            peers._eager(stage(work, []), Forgetful(), "hf-eager", behind)
+
+
+def test_the_peers_use_no_name_that_transformers_gives_up(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch: Any = pytest.importorskip("torch")
+    generic = pytest.importorskip("transformers").utils.generic
+    from bench.gpu.monokernel import peers
+
+    told: list[str] = []
+    monkeypatch.setattr(generic.logger, "warning_once", told.append, raising=False)
+    with torch.no_grad():
+        model = peers.hf_model(stage(work, []), torch.bfloat16)
+        for name in ("hf-eager", "hf-step"):
+            measure = peers._eager if name == "hf-eager" else peers._stepped
+            assert measure(stage(work, []), model, name, 8)["tokens"] > 1
+    assert told == []
+
+
+@pytest.mark.parametrize("job", ["cuda-graph", "reference"])
+def test_a_torch_without_cuda_is_as_good_as_none(
+    work: Path, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    torch: Any = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(correctness, "_against_numpy", lambda stage: {"relative_error": 0.0})
+    records: list[Record] = []
+    on_a_gpu = stage(work, records)
+    on_a_gpu.scale = replace(REHEARSAL, emulated=False)
+    try:
+        find_part(parts(False), job).function()(on_a_gpu, job)
+    except NotMeasuredError as why:
+        records.append({"name": job, "not_measured": str(why)})
+    assert records[0]["not_measured"] == f"torch {torch.__version__} finds no CUDA here"
+    assert [r["name"] for r in records[1:]] == ["reference_numpy"] * (job == "reference")
 
 
 # ---- the rehearsal -------------------------------------------------------------------------------
@@ -317,7 +409,8 @@ def test_what_the_sanitizers_run(work: Path, tmp_path: Path) -> None:
 def test_the_rehearsal(tmp_path: Path) -> None:
     """The whole campaign: every part runs, and what it finds is right."""
     command = [sys.executable, str(RUN), "--rehearse", "--out", str(tmp_path), "--commit", "abc"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    command += ["--minutes", "60"]  # a busy machine takes longer, and leaves out nothing
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     (path,) = tmp_path.glob("*-emulated-monokernel.json")
     document = json.loads(path.read_text())
     _results.validate_document(document)

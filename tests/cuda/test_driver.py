@@ -239,6 +239,11 @@ def test_a_gpu_with_a_display_is_known(stub: Path, limit: int) -> None:
         ({"STUB_PEER_ACCESS": 217}, "cuCtxEnablePeerAccess: expected success"),
         ({"STUB_PEERS": 0}, "GPU 0 (Stub H200) cannot reach GPU 1 (Stub H200)"),
         ({"STUB_GPUS": 1}, "expected at least 2 visible GPUs, got 1"),
+        ({"CUDA_LAUNCH_BLOCKING": 0}, ""),
+        (
+            {"CUDA_LAUNCH_BLOCKING": 1},
+            "expected launches that return at once, got CUDA_LAUNCH_BLOCKING set",
+        ),
     ],
 )
 def test_gpus_that_share_a_model(stub: Path, settings: dict[str, int], told: str) -> None:

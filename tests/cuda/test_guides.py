@@ -143,15 +143,23 @@ def test_a_late_guide_holds_up_nobody_else(executor: CudaExecutor) -> None:
 
 
 def test_an_epoch_that_waits_for_a_guide_can_be_ended(executor: CudaExecutor) -> None:
+    woken: list[bool] = []
+
+    class Called(threading.Event):
+        """Whoever waits for it is interrupted meanwhile."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            ender = threading.Thread(target=executor.interrupt)
+            ender.start()
+            woken.append(super().wait(timeout))
+            ender.join()
+            return woken[-1]
+
     executor.start([greedy(0, guided=True)])
-    assert not executor.read(0.3)
-    ender = threading.Timer(0.2, executor.interrupt)
-    ender.start()
-    began = time.monotonic()
-    while not executor.read(5.0):
-        pass
-    ender.join()
-    assert time.monotonic() - began < 4
+    assert executor._epoch is not None
+    executor._epoch._called = Called()
+    assert executor.read(600.0)
+    assert woken == [True], "the interruption ends the wait, not the 600 seconds"
     assert executor.take() == []
 
 

@@ -52,7 +52,7 @@ def cut_short_at_once(gpu: EmulatedGpu, monkeypatch: pytest.MonkeyPatch) -> None
         held.append(asked)
 
         def wait() -> None:
-            asked.wait(10)
+            asked.wait(600)  # at most: where nobody asks
 
         gpu._submit(wait)
         return shape

@@ -7,13 +7,16 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 
 from bench.gpu._child import ROOT
 from bench.gpu._device import compiler, device_line, gpu_info
-from bench.gpu._stage import Stage, expect
+from bench.gpu._stage import NotMeasuredError, Stage, expect
 from bench.gpu.monokernel._random_weights import make_block
 from bench.gpu.monokernel.correctness import full_context
 from bench.gpu.monokernel.sanitizer import small_layouts
+from bench.gpu.monokernel.speed import widths_context
 from bench.gpu.monokernel.variants import known
 from monolane._results import Record
 from monolane.cuda import CudaExecutor
@@ -24,6 +27,8 @@ from monolane.cuda._machine import lay_out_widths
 from monolane.cuda._specialise import specialisation
 from monolane.errors import MonolaneError
 from monolane.model import read_config
+
+_DRIVER_BYTES = 1 << 30  # of a GPU's memory, and what a context takes; it is not opened here
 
 
 def build(stage: Stage, job: str) -> None:
@@ -43,13 +48,19 @@ def _compile_all(stage: Stage) -> Record:
     for source in ("pack.cu", "pack_float8.cu"):
         compile_kernel(source, {"pack_params.h": pack_header()}, arch)
     wanted = list(_layouts(stage))[: 1 if stage.scale.emulated else None]
+
+    def compile_in_time(item: tuple[str, Layout]) -> Record | None:
+        return None if stage.budget.exhausted else _compile(*item, arch)
+
     with ThreadPoolExecutor(os.cpu_count() or 2) as pool:
-        found = list(pool.map(lambda item: _compile(item[0], item[1], arch), wanted))
+        done = list(pool.map(compile_in_time, wanted))
+    found = [x for x in done if x is not None]
     failed = [x for x in found if "error" in x]
     expect(not failed, f"{len(failed)} of {len(found)} kernels do not compile: {failed[:3]}")
     kept = [x for x in found if not x["kernel"].startswith(("golden", "sanitizer"))]
     return {
         "compiled": len(found),
+        "left_to_parts": len(done) - len(found),  # for want of time
         "compiler": compiler(arch),
         "seconds": time.monotonic() - begin,
         "kernels": kept,
@@ -77,10 +88,16 @@ def _compile(name: str, layout: Layout, arch: str) -> Record:
 def _layouts(stage: Stage) -> Iterator[tuple[str, Layout]]:
     """Of every kernel, what matters most first; the same that the parts will ask for."""
     scale, info = stage.scale, gpu_info(stage.scale.emulated)
-    usual = dict.fromkeys((*CudaExecutor.WIDTHS, *scale.checked_widths, *scale.widths))
-    for widths in (CudaExecutor.WIDTHS, scale.checked_widths, scale.widths):
-        for layout in lay_out_widths(scale.config, info, "bfloat16", scale.context, widths):
-            if usual.pop(layout.width, 0) is None:
+    wanted = [(CudaExecutor.WIDTHS, scale.context), (scale.checked_widths, scale.context)]
+    # Nothing runs on it yet: nearly what the part will find free.
+    free = info.free_bytes or info.total_bytes - _DRIVER_BYTES
+    with suppress(NotMeasuredError):
+        wanted.append((scale.widths, widths_context(scale, replace(info, free_bytes=free))))
+    yielded = set()
+    for widths, context in wanted:
+        for layout in lay_out_widths(scale.config, info, "bfloat16", context, widths):
+            if (layout.width, context) not in yielded:
+                yielded.add((layout.width, context))
                 yield "product", layout
     for layout in lay_out_widths(scale.config, info, "float8", scale.context, CudaExecutor.WIDTHS):
         yield "float8", layout

@@ -109,7 +109,7 @@ class HfStep(Step):
         output = self._model(
             self.token[None],
             attention_mask=by_kind,
-            past_key_values=self.cache,
+            cache=self.cache,
             cache_position=self.position,
             position_ids=self.position[None],
             use_cache=True,

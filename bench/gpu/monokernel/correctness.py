@@ -7,13 +7,13 @@ them in another process, so that neither's trouble costs the other's records.
 from __future__ import annotations
 
 import time
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bench.gpu._child import ROOT
+from bench.gpu._device import lacks_torch
 from bench.gpu._stage import Stage, expect
 from bench.gpu.monokernel._model import Model, Tokens
 from bench.gpu.monokernel._random_weights import random_weights
@@ -195,10 +195,11 @@ def _check_company(model: Model, prompt: Tokens, alone: Tokens, others: int) -> 
 def reference(stage: Stage, job: str) -> None:
     """Torch in float32 where it is there; NumPy on a few tokens otherwise, and in a rehearsal."""
     left = stage.work / LEFT
-    has_torch = bool(find_spec("torch") and find_spec("transformers"))
-    if has_torch:
+    if lacks := lacks_torch(stage.scale.emulated):
+        stage.skip("reference_torch", lacks, dtype="bfloat16")
+    else:
         stage.attempt("reference_torch", _against_torch, stage, left, dtype="bfloat16")
-    if stage.scale.emulated or not has_torch:
+    if stage.scale.emulated or lacks:
         stage.attempt("reference_numpy", _against_numpy, stage, dtype="bfloat16")
 
 

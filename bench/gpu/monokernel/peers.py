@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
-from bench.gpu._device import gpu_info
+from bench.gpu._device import gpu_info, lacks_torch
 from bench.gpu._stage import NotMeasuredError, Stage, expect, expect_equal, speed
 from bench.gpu.monokernel._random_weights import named_parts, read_block
 from bench.gpu.monokernel.baseline import HfStep, PackedStep, Step, capture
@@ -38,6 +39,8 @@ TOLERANCE = 0.062
 
 def peers(stage: Stage, job: str) -> None:
     """One engine, behind every context, the middle one first."""
+    if lacks := lacks_torch(stage.scale.emulated):
+        raise NotMeasuredError(lacks)
     torch.set_grad_enabled(False)
     model = hf_model(stage, torch.bfloat16)
     middle = stage.scale.middle
@@ -107,13 +110,15 @@ def _eager(stage: Stage, model: Any, job: str, context: int) -> Record:
     scale, device, samples = stage.scale, where(stage), []
     for i in range(scale.peer_rounds + 1):
         ids = torch.randint(scale.config.vocab_size, (1, context), device=device)
-        output = model(ids, use_cache=True, logits_to_keep=1)
-        cache, token = output.past_key_values, output.logits[:, -1].argmax(-1, keepdim=True)
+        # As the model makes it for itself: what outputs call theirs depends on the version.
+        cache = DynamicCache(config=model.config)
+        output = model(ids, cache=cache, use_cache=True, logits_to_keep=1)
+        token = output.logits[:, -1].argmax(-1, keepdim=True)
         count = max(scale.peer_tokens // 2, 2)
         _synchronize(device)
         begin = time.perf_counter()
         for _ in range(count):
-            output = model(token, past_key_values=cache, use_cache=True)
+            output = model(token, cache=cache, use_cache=True)
             token = output.logits[:, -1].argmax(-1, keepdim=True)
         _synchronize(device)
         # A model that passes its cache over is fast and wrong, or slow: another peer either way.

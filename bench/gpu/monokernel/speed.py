@@ -6,12 +6,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench.gpu._stage import Stage, expect, speed
+from bench.gpu._device import open_device
+from bench.gpu._stage import NotMeasuredError, Stage, expect, speed
 from bench.gpu.monokernel._model import Model, Tokens
+from bench.gpu.monokernel._scale import Scale
 from bench.gpu.probes._context import Context, make_stage
 from bench.gpu.probes._test_data import TestData
 from bench.gpu.probes.bandwidth import Mover, Variant, bulk_readers
 from monolane._results import Record
+from monolane.cuda import GpuInfo
+from monolane.cuda._fit import bytes_of
+from monolane.cuda._machine import lay_out_widths
 from monolane.epoch import Advance, Draw
 from monolane.plan import MAX_WIDTH
 
@@ -20,6 +25,8 @@ GREEDY = ("decode", {"temperature": 0.0})
 TEMPERATURE = ("decode_temperature", {"temperature": 0.8})
 TOP_P = ("decode_top_p", {"temperature": 0.8, "top_p": 0.95})
 Sampling = tuple[str, dict[str, float]]
+_FEW, _MANY = 2, 10  # passes of a prompt
+_BATCH_TOKENS = 64  # of each of many sequences
 
 
 # ---- bandwidth -----------------------------------------------------------------------------------
@@ -167,33 +174,57 @@ def seconds_to_first(model: Model, tokens: Tokens) -> float:
 
 def widths(stage: Stage, job: str) -> None:
     """Microseconds of a pass of each width, and tokens per second of as many sequences at once."""
-    scale = stage.scale
-    model = Model(stage, widths=scale.widths, slots=max(scale.widths))
+    scale, slots = stage.scale, max(stage.scale.widths)
+    device = open_device(scale.emulated, stage.work)
+    context = widths_context(scale, device.info)
+    device.close()
+    model = Model(stage, widths=scale.widths, slots=slots, context=context)
+    room = {"dtype": model.dtype, "slots": slots, "slot_tokens": context}
     for width in scale.widths:
         with model.forced(width):
-            stage.attempt("pass", _pass_time, model, scale.rounds, width=width, dtype=model.dtype)
+            stage.attempt("pass", _pass_time, model, scale.rounds, width=width, **room)
     for width in scale.widths:
         with model.forced(width):
-            labels = {"width": width, "dtype": model.dtype, "context": scale.contexts[0]}
+            labels = {"width": width, "context": scale.contexts[0], **room}
             stage.attempt("batch", _batch, model, width, stage, **labels)
     model.close()
+
+
+def widths_context(scale: Scale, gpu: GpuInfo) -> int:
+    """Tokens of each sequence of `widths`: the scale's, halved until all of them fit on a GPU.
+
+    64 sequences of 4,608 tokens take 17.4 GB, and 22.6 with the model and all else; of 1,152 tokens
+    12 in all. NotMeasuredError where not even what is timed fits.
+    """
+    slots, context = max(scale.widths), scale.context
+    least = max(_MANY * slots, scale.contexts[0] + _BATCH_TOKENS) + 1
+    while True:
+        layouts = lay_out_widths(scale.config, gpu, "bfloat16", context, scale.widths)
+        needed = bytes_of(layouts, slots).total
+        if needed <= gpu.free_bytes:
+            return context
+        if context // 2 < least:
+            raise NotMeasuredError(
+                f"{slots} sequences of {context:,} tokens take {needed / 1e9:.1f} GB, "
+                f"{gpu.free_bytes / 1e9:.1f} are free"
+            )
+        context //= 2
 
 
 def _pass_time(model: Model, count: int) -> Record:
     """The time of more passes of a prompt, over their number: a launch's start cancels out."""
     (width,) = model.executor._resident.kernels.chain(1, 1)
-    few, many = 2, 10
-    prompts = [model.random_tokens(width * passes) for passes in (few, many)]
+    prompts = [model.random_tokens(width * passes) for passes in (_FEW, _MANY)]
     for tokens in prompts:
         seconds_to_first(model, tokens)
     pairs = [[seconds_to_first(model, tokens) for tokens in prompts] for _ in range(count)]
-    samples = [1e6 * (long - short) / (many - few) for short, long in pairs]
+    samples = [1e6 * (long - short) / (_MANY - _FEW) for short, long in pairs]
     return speed(samples, unit="us") | {"rows": width}
 
 
 def _batch(model: Model, width: int, stage: Stage) -> Record:
     scale, samples = stage.scale, []
-    context, tokens = scale.contexts[0], min(scale.tokens, 64)
+    context, tokens = scale.contexts[0], min(scale.tokens, _BATCH_TOKENS)
     make: Callable[[int], Tokens] = model.random_tokens
     prompts = [make(context) for _ in range(width)]
     for _ in range(3):

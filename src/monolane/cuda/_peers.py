@@ -7,6 +7,7 @@ own alone, so what a machine needs is that every GPU may write to every other on
 from collections.abc import Sequence
 from itertools import permutations, product
 
+from monolane import _env
 from monolane.cuda._device import Device
 from monolane.cuda._driver import CudaDevice
 from monolane.errors import BackendError
@@ -37,6 +38,12 @@ def connect(devices: Sequence[Device]) -> None:
 
     They must be of one kind: they run the same code, and a token takes as long as the slowest.
     """
+    if len(devices) > 1 and _env.LAUNCH_BLOCKING.get():
+        raise BackendError(
+            f"devices: expected launches that return at once, got {_env.LAUNCH_BLOCKING.name} set: "
+            "the first GPU's kernel would wait for the second one's, which is never launched; "
+            "unset it, or use one device"
+        )
     first = devices[0].info
     for number, device in enumerate(devices):
         info = device.info
