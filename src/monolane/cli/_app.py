@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from monolane._version import __version__
-from monolane.cli._streams import checked_stdout
+from monolane.cli._streams import checked_stdout, open_streams
 from monolane.errors import MonolaneError, RequestError
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ def main() -> NoReturn:
     The process ends with 0 when done; 2 for wrong usage, which is what typer refuses, and any
     RequestError; 1 for what failed while it ran, any other error of ours; 130 after Ctrl-C.
     """
+    open_streams()
     # Modules and a vocabulary are objects that stay. Looking for cycles after each 700 of them, as
     # Python does, was a third of the time to read a vocabulary of 49,152 tokens.
     gc.set_threshold(20_000, *gc.get_threshold()[1:])
