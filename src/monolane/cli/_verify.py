@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -45,6 +45,14 @@ class Comparison:
     def holds(self) -> bool:
         """Whether the logits agree as closely as float32 arithmetic lets them."""
         return self.largest_difference <= self.bound
+
+    def record(self) -> dict[str, Any]:
+        """Return it as JSON can hold it: null for what is no number, as of broken weights."""
+        found = asdict(self) | {"holds": self.holds}
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in found.items()
+        }
 
 
 def verify(
@@ -115,8 +123,8 @@ def verify(
                 _print_row(rows[-1], first=len(rows) == 1)
     agree = all(row.holds for row in rows)
     if as_json:
-        records = [asdict(row) | {"holds": row.holds} for row in rows]
-        sys.stdout.write(json.dumps({"agree": agree, "prompts": records}) + "\n")
+        report = {"agree": agree, "prompts": [row.record() for row in rows]}
+        sys.stdout.write(json.dumps(report, allow_nan=False) + "\n")
     else:
         worst = max(row.largest_difference for row in rows)
         top1 = sum(row.top1_agreement * row.tokens for row in rows) / sum(r.tokens for r in rows)
