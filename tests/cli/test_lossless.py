@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from monolane.cli import app
@@ -32,3 +33,17 @@ def test_lossless_refuses_prompts_that_are_none(tmp_path: Path) -> None:
     result = invoke("verify", "demo", "--lossless", "--prompts", empty)
     assert result.exit_code == 1
     assert "expected a prompt in each line" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--lossless", "--tokens", "0"], "--tokens: expected 1 or more with --lossless, got 0"),
+        (["--lossless", "--trust-remote-code"], "--trust-remote-code: --lossless compares with no"),
+        (["--model", "smollm2"], "expected MODEL or --model, got both: demo and smollm2"),
+    ],
+)
+def test_options_that_would_not_count_are_refused(arguments: list[str], message: str) -> None:
+    result = invoke("verify", "demo", *arguments)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())

@@ -139,6 +139,10 @@ def test_wishes_that_cannot_be_met(arguments: list[str], message: str) -> None:
         (["--sweep", "link", "--link-latency", "5"], "sweep: link takes values of its own"),
         (["--sweep", "delay", "--reduce", "now"], "sweep: delay takes values of its own"),
         (["--sweep", "link", "--trace", "x"], "trace: expected no sweep beside it"),
+        (
+            ["--report", "seeds", "-d", "h200", "--width", "2", "--json"],
+            "report: expected --json alone beside it, got --device, --width;",
+        ),
     ],
 )
 def test_what_cannot_be_meant(arguments: list[str], message: str) -> None:

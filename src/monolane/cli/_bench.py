@@ -20,6 +20,7 @@ _NOT_IDLE = 0.5  # programs that want a core: from here on figures are worth a w
 
 
 def bench(
+    call: typer.Context,
     model: options.ModelAtRevision = "demo",
     synthetic: Annotated[
         str | None,
@@ -69,6 +70,8 @@ def bench(
     from monolane.engine import SamplingParams
     from monolane.measure import Neighbours, bench_cases, bench_records, run_rounds
 
+    if synthetic is not None and "model" in options.given(call):
+        raise typer.BadParameter(f"expected MODEL or --synthetic, got both: {model}, {synthetic}")
     check_results(out)
     name, folder = _folder(model, synthetic)
     _warn_if_busy()

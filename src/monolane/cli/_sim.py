@@ -27,6 +27,7 @@ _PARTS = {
 
 
 def sim(
+    call: typer.Context,
     model: PlannedModel = "laneformer-2b",
     device: Annotated[
         str,
@@ -86,7 +87,8 @@ def sim(
     from monolane.sim import Scenario, run_scenario
 
     if report is not None:
-        _report(report, as_json)
+        given = options.given(call)
+        _report(report, as_json, [given[name] for name in given.keys() - {"report", "as_json"}])
         return
     for path in (trace, svg):
         check_output(path)
@@ -222,12 +224,17 @@ def _sweep(scenario: "Scenario", name: str, svg: Path | None, as_json: bool) -> 
         sys.stderr.write(f"written to {svg}\n")
 
 
-def _report(name: str, as_json: bool) -> None:
+def _report(name: str, as_json: bool, beside: list[str]) -> None:
     from monolane.errors import RequestError
     from monolane.sim import seeds_report
 
     if name != "seeds":
         raise RequestError(f"report: expected seeds, got {name!r}")
+    if beside:
+        raise RequestError(
+            f"report: expected --json alone beside it, got {', '.join(sorted(beside))}; the "
+            "published figures name their own models and devices"
+        )
     tables = seeds_report()
     if as_json:
         sys.stdout.write(json.dumps([table.record() for table in tables]) + "\n")

@@ -104,10 +104,18 @@ def verify(
     from monolane.engine import Engine, find_model
     from monolane.evaluate import transformers_logits
 
+    if model is not None and named is not None:
+        raise typer.BadParameter(f"expected MODEL or --model, got both: {model} and {named}")
     model = model or named
     if lossless:
         from monolane.cli._lossless import read_prompts, verify_lossless
 
+        if tokens == 0:
+            raise typer.BadParameter("--tokens: expected 1 or more with --lossless, got 0")
+        if trust_remote_code:
+            raise typer.BadParameter(
+                "--trust-remote-code: --lossless compares with no other code; leave one out"
+            )
         texts = PROMPTS if prompts is None else read_prompts(prompts)
         same = verify_lossless(model or "demo", texts, tokens or 100, backend, draft, as_json)
         raise typer.Exit(0 if same else 1)
