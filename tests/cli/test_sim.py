@@ -1,6 +1,7 @@
 """``monolane sim`` as a user runs it, in this process."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,18 @@ def test_a_sweep(tiny_model: Path) -> None:
         run("-m", tiny_model, "-d", "cpu:2", "--sweep", "width", "--context", 64, "--json").stdout
     )
     assert set(record) == {"title", "axis", "lines", "left_out"}
+
+
+@pytest.mark.parametrize(
+    "more", [(), ("--sweep", "link"), ("--report", "seeds")], ids=["figures", "sweep", "report"]
+)
+def test_ten_thousand_tokens_a_second_are_spelled_as_such(
+    more: tuple[str, ...], tiny_model: Path
+) -> None:
+    fast = () if "--report" in more else ("-m", tiny_model, "-d", "2xh200", "--context", 32)
+    said = run(*fast, *more).stdout
+    assert re.search(r"\b\d\d,\d{3}\b", said)
+    assert "e+" not in said
 
 
 def test_the_report() -> None:

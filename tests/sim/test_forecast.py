@@ -18,6 +18,7 @@ from monolane.sim import (
     find_machine,
     find_processor,
     run_scenario,
+    spelled,
     timings,
     with_lanes,
     with_reduce,
@@ -65,6 +66,21 @@ def test_one_uncertain_constant_alone_makes_the_interval() -> None:
     made = run_scenario(Scenario(model="", config=MODEL, machine=machine))
     assert [one.name for one in made.uncertainties] == ["bandwidth_gb_s"]
     assert made.interval == pytest.approx((made.uncertainties[0].slow, made.uncertainties[0].fast))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.47123, "0.4712"),
+        (99.996, "100"),
+        (3147.4, "3,147"),
+        (9999.7, "10,000"),
+        (10929.6, "10,930"),
+        (1.5e6, "1,500,000"),
+    ],
+)
+def test_no_figure_has_an_exponent(value: float, text: str) -> None:
+    assert spelled(value) == text
 
 
 def test_a_stated_figure_has_no_interval() -> None:

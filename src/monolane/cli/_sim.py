@@ -176,6 +176,8 @@ def _here() -> "tuple[Machine, float]":
 
 
 def _lines(model: str, made: "Forecast") -> list[str]:
+    from monolane.sim import spelled
+
     low, high = made.interval
     groups, plan = made.plan.groups, made.plan
     rules = dict.fromkeys(str(layer.mlp_reduce) for layer in plan.config.layers)
@@ -185,7 +187,7 @@ def _lines(model: str, made: "Forecast") -> list[str]:
         f"{groups.lanes_each} lane{'s' * (groups.lanes_each > 1)} x "
         f"{groups.workers_each} worker{'s' * (groups.workers_each > 1)}"
     )
-    speed = f"{made.speed:,.4g} tokens/s ({low:,.4g} to {high:,.4g})"
+    speed = f"{spelled(made.speed)} tokens/s ({spelled(low)} to {spelled(high)})"
     lines = [
         f"{model} · {plan.stored} · {plan.context:,} tokens in the sequence · {made.width} a pass",
         f"{made.machine.name}: {shape} · reduce: {', '.join(rules)}",
@@ -199,7 +201,7 @@ def _lines(model: str, made: "Forecast") -> list[str]:
         lines.append(f"{name:11} {seconds * 1e6:10,.2f} us {share:6.1%}  {_PARTS[name]}")
     lines += ["", "largest uncertainties, tokens/s at the bounds of a constant:"]
     for one in made.uncertainties[:3]:
-        lines.append(f"{one.name:15} {one.slow:,.4g} to {one.fast:,.4g}")
+        lines.append(f"{one.name:15} {spelled(one.slow)} to {spelled(one.fast)}")
     return lines
 
 
