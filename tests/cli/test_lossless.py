@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from monolane.cli import app
+from monolane.cli._lossless import read_prompts
 
 
 def invoke(*arguments: object) -> Result:
@@ -25,6 +26,12 @@ def test_lossless_with_prompts_of_a_file(tmp_path: Path) -> None:
     assert len(report["checks"]) == 2 * 3 * 7  # draws, prompts, ways
     wrong = [check for check in report["checks"] if check["way"] == "wrong drafts"]
     assert all(check["drafted"] > 0 == check["accepted"] for check in wrong)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_prompt(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text('"a\\n"\nb\n', encoding="utf-8-sig")
+    assert read_prompts(prompts) == ["a\n", "b"]
 
 
 def test_lossless_refuses_prompts_that_are_none(tmp_path: Path) -> None:
