@@ -174,6 +174,28 @@ def test_a_stream_that_the_shell_closed_is_no_failure(closed: str, tmp_path: Pat
     assert json.loads(trace.read_text())["traceEvents"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train", "tiny", "out"), "monolane: training (monolane.train) needs packages"),
+        (("sft", "demo", "chats", "out"), "monolane: fine-tuning (monolane.tune) needs packages"),
+    ],
+)
+def test_what_is_not_installed_is_told_of_the_command(
+    arguments: tuple[str, ...], message: str
+) -> None:
+    program = "import sys; sys.modules['torch'] = None; from monolane.cli import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith(message)
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_an_output_that_cannot_be_written_is_named(
