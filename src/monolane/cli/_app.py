@@ -83,7 +83,7 @@ def _group(name: str) -> typer.Typer:
         from monolane.cli._bench_serve import bench_serve
 
         group = typer.Typer(cls=_DefaultGroup, help="Time a model on this machine, or a server.")
-        group.command("model")(_of_file(name))
+        group.command("model", epilog=_beside("bench serve", "loads a server"))(_of_file(name))
         group.command("serve")(bench_serve)
     elif name == "eval":
         from monolane.cli._agent_loop import agent_loop
@@ -92,11 +92,17 @@ def _group(name: str) -> typer.Typer:
         group = typer.Typer(
             cls=_DefaultGroup, help="Evaluate a model or a server, or time an agent's run."
         )
-        group.command("tasks")(evaluate)
+        other = _beside("eval agent-loop", "says where an agent's time goes")
+        group.command("tasks", epilog=other)(evaluate)
         group.command("agent-loop")(agent_loop)
     else:
         group = _of_file(name)
     return group
+
+
+def _beside(command: str, does: str) -> str:
+    """Return the last line of a help that is shown for its group's: what else is there."""
+    return f"Another command: 'monolane {command}' {does}; its --help says more."
 
 
 def _print_version(wanted: bool) -> None:

@@ -61,8 +61,7 @@ def bench(
 
     All beside what the memory gives at most. Cases take turns, so that a machine that drifts drifts
     under all of them; figures are medians. MBU is the bytes that a token must stream, by its speed,
-    by the bandwidth read in the same run. Run it on an idle machine. 'monolane bench serve'
-    measures a server instead.
+    by the bandwidth read in the same run. Run it on an idle machine.
     """
     from monolane.cli._output import check_results
     from monolane.cli._ranks import find_ranks
