@@ -66,6 +66,10 @@ def test_a_table_for_people(tiny_model: Path) -> None:
     ("arguments", "message"),
     [
         (["--synthetic", "gpt-5"], "--synthetic: expected one of laneformer-2b"),
+        (
+            ["demo", "--synthetic", "laneformer-tiny"],
+            "expected MODEL or --synthetic, got both: demo, laneformer-tiny",
+        ),
         (["demo-that-is-not"], "expected 'demo', 'smollm2', a folder or a .gguf file"),
         (["--context", "0"], "--context and --prefill: expected 1 token or more"),
         (["--runs", "0"], "greater than or equal to 1"),

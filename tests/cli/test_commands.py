@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -153,6 +154,46 @@ def test_a_closed_pipe_is_no_failure(tiny_model: Path) -> None:
     assert "Traceback" not in result.stderr
     assert "Error" not in result.stderr
     assert result.returncode == 0
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&-"])
+def test_a_stream_that_the_shell_closed_is_no_failure(closed: str, tmp_path: Path) -> None:
+    """Nor does a file that the command writes get its number, and what else is written there."""
+    trace = tmp_path / "trace.json"
+    words = [*PROGRAM, "sim", "--device", "cpu:1", "--trace", str(trace)]
+    result = subprocess.run(
+        ["bash", "-c", f"{shlex.join(words)} {closed}"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr
+    assert json.loads(trace.read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train", "tiny", "out"), "monolane: training (monolane.train) needs packages"),
+        (("sft", "demo", "chats", "out"), "monolane: fine-tuning (monolane.tune) needs packages"),
+    ],
+)
+def test_what_is_not_installed_is_told_of_the_command(
+    arguments: tuple[str, ...], message: str
+) -> None:
+    program = "import sys; sys.modules['torch'] = None; from monolane.cli import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith(message)
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -63,6 +63,17 @@ def test_lists_of_commands_have_whole_summaries(
     assert "..." not in shown(path, capsys).split("Commands:")[1]
 
 
+@pytest.mark.parametrize("group", ["bench", "eval"])
+def test_help_of_a_command_that_stands_for_its_group_ends_with_the_others(
+    group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = " ".join(shown((group,), capsys).split("\n\n")[-1].split())
+    others = list(find((group,)).commands)[1:]
+    assert others
+    for name in others:
+        assert f"'monolane {group} {name}'" in last
+
+
 def test_every_format_of_tool_calls_is_named() -> None:
     named = next(p.help for p in find(("serve",)).params if p.name == "tool_format")
     for tool_format in FORMATS:

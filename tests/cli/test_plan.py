@@ -57,7 +57,8 @@ def test_the_header_is_printed() -> None:
         (["--width", "97"], "max_width: expected 1 to 96, got 97"),
         (["--context", "5000"], "context: expected None or 1 to 4096"),
         (["--dtype", "fp8"], "dtype: expected one of"),
-        (["--bandwidth", "0"], "bandwidth: expected a number above zero"),
+        (["--bandwidth", "0"], "bandwidth: expected a finite number above zero, got 0"),
+        (["--bandwidth", "inf"], "bandwidth: expected a finite number above zero, got inf"),
     ],
 )
 def test_wishes_that_cannot_be_met(arguments: list[str], message: str) -> None:

@@ -1,6 +1,7 @@
 """``monolane sim`` as a user runs it, in this process."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,18 @@ def test_a_sweep(tiny_model: Path) -> None:
     assert set(record) == {"title", "axis", "lines", "left_out"}
 
 
+@pytest.mark.parametrize(
+    "more", [(), ("--sweep", "link"), ("--report", "seeds")], ids=["figures", "sweep", "report"]
+)
+def test_ten_thousand_tokens_a_second_are_spelled_as_such(
+    more: tuple[str, ...], tiny_model: Path
+) -> None:
+    fast = () if "--report" in more else ("-m", tiny_model, "-d", "2xh200", "--context", 32)
+    said = run(*fast, *more).stdout
+    assert re.search(r"\b\d\d,\d{3}\b", said)
+    assert "e+" not in said
+
+
 def test_the_report() -> None:
     result = run("--report", "seeds")
     assert result.exit_code == 0
@@ -132,13 +145,18 @@ def test_wishes_that_cannot_be_met(arguments: list[str], message: str) -> None:
         (["-d", "9999xh200"], "devices: expected 1 to 4096"),
         (["-d", "0xh200"], "devices: expected 1 to 4096, got 0"),
         (["-d", "cpu:0"], "workers: expected 1 to 4096, got 0"),
-        (["--bandwidth", "0"], "bandwidth_gb_s: expected a number above zero, got 0"),
-        (["--link-latency", "inf"], "link_us: expected a number of zero or more, got inf"),
+        (["--bandwidth", "0"], "bandwidth_gb_s: expected a finite number above zero, got 0"),
+        (["--bandwidth", "inf"], "bandwidth_gb_s: expected a finite number above zero, got inf"),
+        (["--link-latency", "inf"], "link_us: expected a finite number of zero or more, got inf"),
         (["-d", "cpu:2", "--link-latency", "5"], "a link: expected several devices"),
         (["-d", "cpu:2", "--sweep", "link"], "sweep: link: expected several devices"),
         (["--sweep", "link", "--link-latency", "5"], "sweep: link takes values of its own"),
         (["--sweep", "delay", "--reduce", "now"], "sweep: delay takes values of its own"),
         (["--sweep", "link", "--trace", "x"], "trace: expected no sweep beside it"),
+        (
+            ["--report", "seeds", "-d", "h200", "--width", "2", "--json"],
+            "report: expected --json alone beside it, got --device, --width;",
+        ),
     ],
 )
 def test_what_cannot_be_meant(arguments: list[str], message: str) -> None:

@@ -1,4 +1,5 @@
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -85,6 +86,17 @@ def test_the_bound_is_a_rounding_bound(golden: Path) -> None:
     wrong = compare("x", config, logits * np.float32(1 + 1e-4), logits)
     assert not wrong.holds
     assert wrong.top1_agreement == 1
+
+
+def test_json_has_null_for_what_is_no_number(golden: Path) -> None:
+    logits = SafetensorsFile(golden / "expected.safetensors")["logits"][0]
+    broken = logits.copy()
+    broken[0, 0] = np.nan
+    record = compare("x", read_config(golden), broken, logits).record()
+    assert record["largest_difference"] is None
+    assert not record["holds"]
+    assert math.isfinite(record["bound"])
+    json.dumps(record, allow_nan=False)
 
 
 def test_float16_checkpoints_are_verified_too(tiny_model: Path, tmp_path: Path) -> None:

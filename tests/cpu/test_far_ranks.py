@@ -117,7 +117,9 @@ def test_beyond_this_host_a_key_is_needed(tmp_path: Path) -> None:
         RankAddresses(("127.0.0.1:7000",), b"short")
     file = tmp_path / "key"
     file.write_bytes(b"\n" + KEY + b"\n")
-    assert RankAddresses.parse("192.0.2.1:7000,[::1]:7001", file).key == read_key(file) == KEY
+    parsed = RankAddresses.parse(" 192.0.2.1:7000, [::1]:7001", file)
+    assert parsed.addresses == ("192.0.2.1:7000", "[::1]:7001")
+    assert parsed.key == read_key(file) == KEY
     assert split_address("[::1]:7001") == ("::1", 7001)
     assert KEY.decode() not in repr(RankAddresses(("127.0.0.1:7000",), KEY))
     for wrong in ("127.0.0.1", ":7000", "127.0.0.1:x", "127.0.0.1:70000"):

@@ -2,23 +2,30 @@
 
 import json
 import os
+import re
 import resource
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from far_ranks import listening
 
-from monolane.cpu import CpuExecutor
+from monolane._core import kernels
+from monolane.cpu import CpuExecutor, _native, _rank
 from monolane.cpu._kept import RankKept
+from monolane.cpu._native import Setting
+from monolane.cpu._words import say
 from monolane.epoch import Advance, Draw, Guide, RankAddresses, TokenEvent
 from monolane.errors import BackendError, RankError, RequestError
 from monolane.model import Weights, parse_config, tensor_specs, write_checkpoint
@@ -398,6 +405,35 @@ def test_a_rank_that_cannot_load_says_why(tmp_path: Path) -> None:
     shutil.rmtree(folder)
     with pytest.raises(BackendError, match="rank 1: "):
         CpuExecutor(weights, context=8, slots=1, ranks=2)
+
+
+def test_what_the_core_of_a_rank_refuses_is_told_to_rank_0() -> None:
+    """Here what is shared is not as large as it must be; a host without memory is the like."""
+    weights = Weights.open(DEMO)
+    setting = Setting("auto", context=8, slots=1, isa=kernels.best(), workers=2, ranks=2)
+    wish = {"source": str(weights.source), "config": repr(weights.config), "rank": 1}
+    rank_0, rank_1 = socket.socketpair()
+    segment = os.memfd_create("empty")
+    with rank_0, rank_1:
+        say(rank_0, wish | asdict(setting))
+        answer, native = _rank._try(rank_1, segment)
+    os.close(segment)
+    assert native is None
+    assert re.fullmatch(r"segment: expected \d+ bytes, got 0", answer["error"])
+
+
+def test_a_joined_rank_whose_core_refuses_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = _native.NativeExecutor
+
+    def refuse(*, rank: int, **options: Any) -> Any:
+        if rank == 1:
+            raise RuntimeError("expected room for keys and values")
+        return made(rank=rank, **options)
+
+    monkeypatch.setattr(_native, "NativeExecutor", refuse)
+    refused = pytest.raises(BackendError, match=r"^rank 1 at .*: expected room for keys and values")
+    with listening(DEMO, 1) as addresses, refused:
+        make(DEMO, addresses)
 
 
 def test_the_next_pass_waits_until_all_have_read_the_last(alone: CpuExecutor) -> None:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import pytest
 
 from monolane.epoch import Advance, Executor, Guide, Request, SharedExecutor, TokenEvent
 
@@ -97,6 +98,48 @@ def test_what_comes_with_its_history_is_fed_anew_where_the_slot_was_emptied() ->
     assert [event.token_id for event in request.read()] == [20]
     assert executor.began == [((1, 2, 3, 5, 6, 7, 8), 1)]
     assert executor.before == [([], 7)]
+
+
+class StruckExecutor(ScriptedExecutor):
+    """Ctrl-C comes while its first epoch begins: before it has, or just behind."""
+
+    def __init__(self, behind: bool, *epochs: tuple[list[int], int]) -> None:
+        super().__init__(*epochs)
+        self.behind, self.struck, self.running, self.stopped = behind, False, False, False
+
+    def start(self, advances: Sequence[Advance]) -> None:
+        assert not self.running, "an epoch is running; read it to its end or stop it first"
+        strikes, self.struck = not self.struck, True
+        if not strikes or self.behind:
+            super().start(advances)
+            self.running, self.stopped = True, False
+        if strikes:
+            raise KeyboardInterrupt
+
+    def read(self, seconds: float) -> bool:
+        if self.running:
+            super().read(seconds)
+            self.running = False
+        return True
+
+    def interrupt(self) -> None:
+        self.stopped = True
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_ctrl_c_while_an_epoch_begins_leaves_none_that_nobody_knows(behind: bool) -> None:
+    epochs = [([20], 4), ([21], 5)] if behind else [([20, 21], 5)]
+    executor = StruckExecutor(behind, *epochs)
+    request = SharedExecutor(executor).start(Advance(slot=0, token_ids=(5, 6, 7, 8), budget=2))
+    with pytest.raises(KeyboardInterrupt):
+        request.read()
+    assert executor.stopped or not behind
+    tokens: list[int] = []
+    while events := request.read():
+        tokens += [event.token_id for event in events]
+    assert tokens == [20, 21]
+    first = ((5, 6, 7, 8), 2)
+    assert executor.began == ([first, ((20,), 1)] if behind else [first])
 
 
 class HeldExecutor(ScriptedExecutor):

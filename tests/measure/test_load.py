@@ -115,7 +115,7 @@ def test_an_answer_in_one_event_has_no_speed(plain: Callable[..., Any]) -> None:
     record = figures(load, clients=1, requests=1)
     assert "median" not in record
     assert record["answered_tokens"] == 50
-    assert record["notes"][0].startswith("an answer came in 1 events or so")
+    assert record["notes"][0].startswith("an answer came in 1 event or so")
     assert record["notes"][1:] == ["every answer came in one event: no speed can be told"]
 
 

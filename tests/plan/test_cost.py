@@ -2,12 +2,14 @@
 
 import pytest
 
+from monolane.model import Role
 from monolane.plan import (
     H200,
     PhaseKind,
     build,
     cpu,
     find_device,
+    main_format,
     named_config,
     pass_cost,
     phase_cost,
@@ -79,6 +81,15 @@ def test_the_floor_is_the_longer_of_streaming_and_computing() -> None:
     assert narrow.seconds == narrow.bytes / 45e9
     assert wide.seconds == wide.operations / (2 * 512e9)
     assert pass_cost(plan, 64).seconds == sum(phase_cost(plan, p, 64).seconds for p in plan.phases)
+
+
+def test_the_main_format_is_that_of_most_weights_that_a_pass_streams() -> None:
+    layers = range(LANEFORMER.num_layers)
+    assert main_format(build(LANEFORMER, cpu(2), "int8")) == "int8"
+    blocks = {(role, i): "q4_k_panels" for role in (Role.GATE, Role.UP, Role.DOWN) for i in layers}
+    assert main_format(build(LANEFORMER, cpu(2), "bfloat16", formats=blocks)) == "bfloat16"
+    blocks |= {(role, i): "q6_k_panels" for role in (Role.Q, Role.K) for i in layers}
+    assert main_format(build(LANEFORMER, cpu(2), "bfloat16", formats=blocks)) == "q4_k"
 
 
 @pytest.mark.parametrize("workers", [1, 3, 16, 24])

@@ -5,21 +5,27 @@ from dataclasses import replace
 import pytest
 
 from monolane.errors import ConfigError, RequestError
-from monolane.plan import named_config
+from monolane.model import Role
+from monolane.plan import named_config, pass_cost
 from monolane.sim import (
     NAMES,
     Constant,
     Forecast,
+    Machine,
+    Ranks,
     Scenario,
+    back_solve,
     find_machine,
     find_processor,
     run_scenario,
+    spelled,
     timings,
     with_lanes,
     with_reduce,
 )
 
 MODEL = named_config("laneformer-2b")
+ROLES = (Role.Q, Role.K, Role.V, Role.GATE, Role.UP, Role.DOWN)
 
 
 def run(device: str, **more: object) -> Forecast:
@@ -60,6 +66,21 @@ def test_one_uncertain_constant_alone_makes_the_interval() -> None:
     made = run_scenario(Scenario(model="", config=MODEL, machine=machine))
     assert [one.name for one in made.uncertainties] == ["bandwidth_gb_s"]
     assert made.interval == pytest.approx((made.uncertainties[0].slow, made.uncertainties[0].fast))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.47123, "0.4712"),
+        (99.996, "100"),
+        (3147.4, "3,147"),
+        (9999.7, "10,000"),
+        (10929.6, "10,930"),
+        (1.5e6, "1,500,000"),
+    ],
+)
+def test_no_figure_has_an_exponent(value: float, text: str) -> None:
+    assert spelled(value) == text
 
 
 def test_a_stated_figure_has_no_interval() -> None:
@@ -119,6 +140,33 @@ def test_processors_by_the_name_that_results_have() -> None:
 def test_every_device_has_a_share_for_every_format(dtype: str) -> None:
     for name, timing in timings().items():
         assert timing.rates(dtype).bandwidth > 0, name
+
+
+def with_shares(**shares: float) -> Machine:
+    """Return a processor that has these shares of its bandwidth, and a half for other formats."""
+    machine = find_machine("cpu:1")
+    rows = {
+        name: Constant(value=share, low=share, high=share, basis="estimated", source="a test")
+        for name, share in (shares | {"other": 0.5}).items()
+    }
+    return replace(machine, timing=replace(machine.timing, share=rows))
+
+
+@pytest.mark.parametrize(("named", "share"), [("bfloat16", 0.5), ("q4_k", 1.0)])
+def test_the_share_is_that_of_the_format_of_most_bytes(named: str, share: float) -> None:
+    """Matrices in blocks stream as blocks do, whatever dtype the rest of the file has."""
+    machine = with_shares(**{named: 1.0})
+    blocks = {(role, i): "q4_k_panels" for role in ROLES for i in range(MODEL.num_layers)}
+    asked = Scenario(model="", config=MODEL, machine=machine, formats=blocks)
+    made = run_scenario(asked)
+    rate = machine.timing.bandwidth_gb_s.value * 1e9 * share
+    assert made.floor == pytest.approx(pass_cost(made.plan).bytes / rate)
+    assert Ranks(machine, made.plan).rates.bandwidth == pytest.approx(rate)
+    slower = made.speed * 0.9
+    us = back_solve(machine, made.plan, slower)
+    chain = {"other": replace(machine.timing.share["other"], value=us, low=us, high=us)}
+    solved = replace(machine, timing=replace(machine.timing, chain_us=chain))
+    assert run_scenario(replace(asked, machine=solved)).speed == pytest.approx(slower, rel=1e-3)
 
 
 def test_a_device_without_a_share_for_other_formats_is_refused() -> None:

@@ -204,7 +204,7 @@ RUNS = _runs()
 TAKEN = [run for run in RUNS if reason_against(run) is None]
 CALIBRATING = [run for run in TAKEN if run.calibrates]
 # What the simulator misses, and docs/simulator.md says so: in an hour when memory went from 30 to
-# 60 GB/s and back within a run, and a small mixture of experts behind many tokens.
+# 60 GB/s and back within a run.
 MISSED = [
     run
     for run in TAKEN
@@ -212,7 +212,6 @@ MISSED = [
     in (
         "2026-11-23-amd-epyc-zen-4-slow-memory-peers-Q4_K_M-128",
         "2026-11-23-amd-epyc-zen-4-slow-memory-peers-BF16-128",
-        "2026-11-25-intel-xeon-amx-moe-peers-Q4_K_M-4096",
     )
 ]
 HELD = [run for run in TAKEN if not run.calibrates and run not in MISSED]
@@ -247,10 +246,10 @@ def test_the_page_says_how_many_runs_are_held() -> None:
 
 def test_the_page_names_the_runs_that_are_missed() -> None:
     page = " ".join((ROOT / "docs" / "simulator.md").read_text().split())
-    four, sixteen, mixture = MISSED
+    four, sixteen = MISSED
+    (mixture,) = (run for run in HELD if str(run).endswith("amx-moe-peers-Q4_K_M-4096"))
     assert f"10 %, {len(MISSED)} are missed, and" in page
     assert f"4,096 tokens, simulated {mixture.error:.0%} too fast".replace("%", " %") in page
-    assert mixture.error >= CLOSE
     assert f"Q4_K_M is simulated {four.error:.0%} too fast".replace("%", " %") in page
     assert f"outside the interval ({sixteen.error:+.0%})".replace("%", " %") in page
     assert four.error >= CLOSE  # or it is held

@@ -44,6 +44,13 @@ def test_a_chat_that_does_not_render_is_named(
         prepare_material(path, encoder, 1024, SftRecipe())
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_chat(tmp_path: Path) -> None:
+    path = write_chats(tmp_path / "chats.jsonl", CHATS[:1])
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    [chat] = read_chats(path)
+    assert list(chat.messages) == CHATS[0]
+
+
 def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(TextError, match="expected a file of JSON lines, got: No such file"):
         list(read_chats(tmp_path / "none.jsonl"))

@@ -29,7 +29,7 @@ def test_files_lines_and_folders(tmp_path: Path) -> None:
     line = json.dumps(
         {"text": "y\u2028\x85= 2 "}, ensure_ascii=False
     )  # JSON allows both as they are
-    (tmp_path / "b.jsonl").write_text(f"{line}\n\n" * 200, encoding="utf-8")
+    (tmp_path / "b.jsonl").write_text(f"{line}\n\n" * 200, encoding="utf-8-sig")
     (tmp_path / "c.py").write_bytes(b"\xff")
     (tmp_path / "notes.md").mkdir()
     (tmp_path / "d.bin").write_bytes(b"z")

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from monolane._version import __version__
-from monolane.cli._streams import checked_stdout
+from monolane.cli._streams import checked_stdout, open_streams
 from monolane.errors import MonolaneError, RequestError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _group(name: str) -> typer.Typer:
         from monolane.cli._bench_serve import bench_serve
 
         group = typer.Typer(cls=_DefaultGroup, help="Time a model on this machine, or a server.")
-        group.command("model")(_of_file(name))
+        group.command("model", epilog=_beside("bench serve", "loads a server"))(_of_file(name))
         group.command("serve")(bench_serve)
     elif name == "eval":
         from monolane.cli._agent_loop import agent_loop
@@ -92,11 +92,17 @@ def _group(name: str) -> typer.Typer:
         group = typer.Typer(
             cls=_DefaultGroup, help="Evaluate a model or a server, or time an agent's run."
         )
-        group.command("tasks")(evaluate)
+        other = _beside("eval agent-loop", "says where an agent's time goes")
+        group.command("tasks", epilog=other)(evaluate)
         group.command("agent-loop")(agent_loop)
     else:
         group = _of_file(name)
     return group
+
+
+def _beside(command: str, does: str) -> str:
+    """Return the last line of a help that is shown for its group's: what else is there."""
+    return f"Another command: 'monolane {command}' {does}; its --help says more."
 
 
 def _print_version(wanted: bool) -> None:
@@ -119,6 +125,7 @@ def main() -> NoReturn:
     The process ends with 0 when done; 2 for wrong usage, which is what typer refuses, and any
     RequestError; 1 for what failed while it ran, any other error of ours; 130 after Ctrl-C.
     """
+    open_streams()
     # Modules and a vocabulary are objects that stay. Looking for cycles after each 700 of them, as
     # Python does, was a third of the time to read a vocabulary of 49,152 tokens.
     gc.set_threshold(20_000, *gc.get_threshold()[1:])

@@ -20,6 +20,7 @@ _NOT_IDLE = 0.5  # programs that want a core: from here on figures are worth a w
 
 
 def bench(
+    call: typer.Context,
     model: options.ModelAtRevision = "demo",
     synthetic: Annotated[
         str | None,
@@ -60,8 +61,7 @@ def bench(
 
     All beside what the memory gives at most. Cases take turns, so that a machine that drifts drifts
     under all of them; figures are medians. MBU is the bytes that a token must stream, by its speed,
-    by the bandwidth read in the same run. Run it on an idle machine. 'monolane bench serve'
-    measures a server instead.
+    by the bandwidth read in the same run. Run it on an idle machine.
     """
     from monolane.cli._output import check_results
     from monolane.cli._ranks import find_ranks
@@ -69,6 +69,8 @@ def bench(
     from monolane.engine import SamplingParams
     from monolane.measure import Neighbours, bench_cases, bench_records, run_rounds
 
+    if synthetic is not None and "model" in options.given(call):
+        raise typer.BadParameter(f"expected MODEL or --synthetic, got both: {model}, {synthetic}")
     check_results(out)
     name, folder = _folder(model, synthetic)
     _warn_if_busy()

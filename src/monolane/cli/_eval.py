@@ -132,8 +132,7 @@ def evaluate(
     Its files are report.json, report.md and report.html. Killed or interrupted, it goes on with the
     same command: each answer is on disk when the next is asked for. humaneval+ and mbpp+ run code
     that the model wrote, on this machine, in processes without network, rights or anything to write
-    but 64 MB of memory. ``monolane eval agent-loop`` is another command: it says where an agent's
-    time goes.
+    but 64 MB of memory.
     """
     from monolane.cli._report import print_note
     from monolane.evaluate import EvalOptions, Guard, make_tasks, render_markdown, write_report

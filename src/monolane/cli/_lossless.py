@@ -175,7 +175,7 @@ def read_prompts(path: Path) -> list[str]:
     from monolane.errors import RequestError
 
     try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
         found = [json.loads(line) if line.startswith('"') else line for line in lines]
     except (OSError, ValueError) as error:
         raise RequestError(

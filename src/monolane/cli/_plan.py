@@ -27,7 +27,7 @@ def show(
         ),
     ] = "cpu",
     dtype: Annotated[
-        str, typer.Option(help="bfloat16, float16, float32, int8, int4, or auto.")
+        str, typer.Option(help="bfloat16, float16, float32, float8, int8, int4, or auto.")
     ] = "auto",
     context: Annotated[
         int | None, typer.Option(min=1, help="Tokens in the sequence [default: the most].")

@@ -27,6 +27,7 @@ _PARTS = {
 
 
 def sim(
+    call: typer.Context,
     model: PlannedModel = "laneformer-2b",
     device: Annotated[
         str,
@@ -86,7 +87,8 @@ def sim(
     from monolane.sim import Scenario, run_scenario
 
     if report is not None:
-        _report(report, as_json)
+        given = options.given(call)
+        _report(report, as_json, [given[name] for name in given.keys() - {"report", "as_json"}])
         return
     for path in (trace, svg):
         check_output(path)
@@ -174,6 +176,8 @@ def _here() -> "tuple[Machine, float]":
 
 
 def _lines(model: str, made: "Forecast") -> list[str]:
+    from monolane.sim import spelled
+
     low, high = made.interval
     groups, plan = made.plan.groups, made.plan
     rules = dict.fromkeys(str(layer.mlp_reduce) for layer in plan.config.layers)
@@ -183,7 +187,7 @@ def _lines(model: str, made: "Forecast") -> list[str]:
         f"{groups.lanes_each} lane{'s' * (groups.lanes_each > 1)} x "
         f"{groups.workers_each} worker{'s' * (groups.workers_each > 1)}"
     )
-    speed = f"{made.speed:,.4g} tokens/s ({low:,.4g} to {high:,.4g})"
+    speed = f"{spelled(made.speed)} tokens/s ({spelled(low)} to {spelled(high)})"
     lines = [
         f"{model} · {plan.stored} · {plan.context:,} tokens in the sequence · {made.width} a pass",
         f"{made.machine.name}: {shape} · reduce: {', '.join(rules)}",
@@ -197,7 +201,7 @@ def _lines(model: str, made: "Forecast") -> list[str]:
         lines.append(f"{name:11} {seconds * 1e6:10,.2f} us {share:6.1%}  {_PARTS[name]}")
     lines += ["", "largest uncertainties, tokens/s at the bounds of a constant:"]
     for one in made.uncertainties[:3]:
-        lines.append(f"{one.name:15} {one.slow:,.4g} to {one.fast:,.4g}")
+        lines.append(f"{one.name:15} {spelled(one.slow)} to {spelled(one.fast)}")
     return lines
 
 
@@ -222,12 +226,17 @@ def _sweep(scenario: "Scenario", name: str, svg: Path | None, as_json: bool) -> 
         sys.stderr.write(f"written to {svg}\n")
 
 
-def _report(name: str, as_json: bool) -> None:
+def _report(name: str, as_json: bool, beside: list[str]) -> None:
     from monolane.errors import RequestError
     from monolane.sim import seeds_report
 
     if name != "seeds":
         raise RequestError(f"report: expected seeds, got {name!r}")
+    if beside:
+        raise RequestError(
+            f"report: expected --json alone beside it, got {', '.join(sorted(beside))}; the "
+            "published figures name their own models and devices"
+        )
     tables = seeds_report()
     if as_json:
         sys.stdout.write(json.dumps([table.record() for table in tables]) + "\n")

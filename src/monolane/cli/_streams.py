@@ -1,4 +1,4 @@
-"""stdin and stdout, whose faults are messages like those of any file."""
+"""The standard streams, whose faults are messages like those of any file."""
 
 import errno
 import os
@@ -10,6 +10,19 @@ from monolane.errors import ConfigError, RequestError
 
 # How a write ends, to stdout or to a file, where there is no room; it does not say where that is.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def open_streams() -> None:
+    """Have each standard stream that a shell closed, as ``>&-`` does, be the null device.
+
+    Python has None for it, and would give its number to the next file that is opened.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 @contextmanager
@@ -49,8 +62,7 @@ def leave_stdout() -> None:
 
 def _write_out() -> None:
     try:
-        if sys.stdout is not None:  # as it is where a shell closed it
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough, as `head` does: no failure
         leave_stdout()
     except OSError as error:

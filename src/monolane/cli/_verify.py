@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -45,6 +45,14 @@ class Comparison:
     def holds(self) -> bool:
         """Whether the logits agree as closely as float32 arithmetic lets them."""
         return self.largest_difference <= self.bound
+
+    def record(self) -> dict[str, Any]:
+        """Return it as JSON can hold it: null for what is no number, as of broken weights."""
+        found = asdict(self) | {"holds": self.holds}
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in found.items()
+        }
 
 
 def verify(
@@ -96,10 +104,18 @@ def verify(
     from monolane.engine import Engine, find_model
     from monolane.evaluate import transformers_logits
 
+    if model is not None and named is not None:
+        raise typer.BadParameter(f"expected MODEL or --model, got both: {model} and {named}")
     model = model or named
     if lossless:
         from monolane.cli._lossless import read_prompts, verify_lossless
 
+        if tokens == 0:
+            raise typer.BadParameter("--tokens: expected 1 or more with --lossless, got 0")
+        if trust_remote_code:
+            raise typer.BadParameter(
+                "--trust-remote-code: --lossless compares with no other code; leave one out"
+            )
         texts = PROMPTS if prompts is None else read_prompts(prompts)
         same = verify_lossless(model or "demo", texts, tokens or 100, backend, draft, as_json)
         raise typer.Exit(0 if same else 1)
@@ -115,8 +131,8 @@ def verify(
                 _print_row(rows[-1], first=len(rows) == 1)
     agree = all(row.holds for row in rows)
     if as_json:
-        records = [asdict(row) | {"holds": row.holds} for row in rows]
-        sys.stdout.write(json.dumps({"agree": agree, "prompts": records}) + "\n")
+        report = {"agree": agree, "prompts": [row.record() for row in rows]}
+        sys.stdout.write(json.dumps(report, allow_nan=False) + "\n")
     else:
         worst = max(row.largest_difference for row in rows)
         top1 = sum(row.top1_agreement * row.tokens for row in rows) / sum(r.tokens for r in rows)

@@ -1,8 +1,7 @@
 """The native executor with a model in it: builds the plan, hands over weights, runs epochs."""
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from monolane import _core
 from monolane._core import kernels
 from monolane._processor import read_processor
+from monolane.cpu._errors import our_errors
 from monolane.cpu._joined import JoinedRanks
 from monolane.cpu._kept import RankParts
 from monolane.cpu._native import Native, Setting
@@ -32,7 +32,7 @@ from monolane.epoch import (
     pack,
     unpack_tokens,
 )
-from monolane.errors import BackendError, ConfigError, RankError, RequestError
+from monolane.errors import BackendError, RankError, RequestError
 from monolane.model import Heads, ModelConfig, Weights, digest, find_lanes
 from monolane.plan import pass_cost
 
@@ -146,22 +146,21 @@ class CpuExecutor(Executor):
         )
         native = Native(weights, setting)
         native.convert()
-        with _our_errors():
+        with our_errors():
             self._core.set_draft_model(native.core)
         self.cache_bytes += native.core.kv_bytes
         self.drafter = "draft"
 
     def _add_heads(self, heads: Heads, weights: Weights) -> None:
         heads.check(weights.config, "heads")
-        with _our_errors():
+        with our_errors():
             self._core.set_heads(
                 heads.gate, heads.up, heads.down, heads.head, heads.tokens, heads.norm_eps
             )
         self.drafter = "heads"
 
     def _open(self, weights: Weights) -> None:
-        with _our_errors():  # no memory for what the ranks share
-            native = Native(weights, self._setting)
+        native = Native(weights, self._setting)
         self.plan, self.dtype, self._core = native.plan, native.dtype, native.core
         self._identity = native.identity
         self.cache_bytes = self._core.kv_bytes * (1 if self._setting.apart else self._setting.ranks)
@@ -219,28 +218,28 @@ class CpuExecutor(Executor):
 
     def length(self, slot: int) -> int:
         """Return the number of tokens in a slot."""
-        with _our_errors():
+        with our_errors():
             return self._core.length(slot)
 
     def truncate(self, slot: int, length: int) -> None:
         """Take back all tokens of a slot from ``length`` on."""
-        with _our_errors():
+        with our_errors():
             self._core.truncate(slot, length)
 
     def copy(self, source: int, target: int) -> None:
         """Make a slot hold what another holds."""
         self._need_ranks()
-        with _our_errors():
+        with our_errors():
             self._core.copy(source, target)
         self._check_lost()
 
     def save(self, slot: int, begin: int, end: int) -> Kept:
         """Return what a slot holds of positions ``begin`` to ``end - 1``."""
         if self.keeps_bytes:
-            with _our_errors():
+            with our_errors():
                 return KeptBytes(*self._core.save(slot, begin, end))
         self._need_ranks()
-        with _our_errors():
+        with our_errors():
             kept = self._parts.save(slot, begin, end)
         self._check_lost()
         return kept
@@ -250,11 +249,11 @@ class CpuExecutor(Executor):
         if self.keeps_bytes:
             found = bytes_of(kept)
             tail = found.tail if count == found.positions else None
-            with _our_errors():
+            with our_errors():
                 self._core.restore(slot, count, found.rows, tail)
             return
         self._need_ranks()
-        with _our_errors():
+        with our_errors():
             self._parts.restore(slot, kept, count)
         self._check_lost()
 
@@ -267,7 +266,7 @@ class CpuExecutor(Executor):
     def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Feed tokens; return their logits, float32 [T, V]."""
         self._need_ranks()
-        with _our_errors():
+        with our_errors():
             found: npt.NDArray[np.float32] = self._core.logits(slot, list(token_ids))
         self._check_lost()
         return found
@@ -275,7 +274,7 @@ class CpuExecutor(Executor):
     def hidden(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Feed tokens; return what the head reads of each, normed, float32 [T, D]."""
         self._need_ranks()
-        with _our_errors():
+        with our_errors():
             found: npt.NDArray[np.float32] = self._core.hidden(slot, list(token_ids))
         self._check_lost()
         return found
@@ -284,7 +283,7 @@ class CpuExecutor(Executor):
         """Begin an epoch on the core's own threads."""
         packed = pack(advances)
         self._need_ranks()
-        with _our_errors():
+        with our_errors():
             self._core.start(
                 packed.records.tobytes(),
                 packed.tokens,
@@ -307,7 +306,7 @@ class CpuExecutor(Executor):
 
     def guide(self, slot: int, guide: Guide) -> None:
         """Say what may come next in a guided slot."""
-        with _our_errors():
+        with our_errors():
             self._core.guide(slot, guide.forced, guide.mask)
 
     def interrupt(self) -> None:
@@ -320,7 +319,7 @@ class CpuExecutor(Executor):
 
     def script(self, slot: int, drafts: Sequence[int] = (), draws: Sequence[int] = ()) -> None:
         """Say what is drafted in a slot, or drawn, by position in the sequence."""
-        with _our_errors():
+        with our_errors():
             self._core.script(slot, list(drafts), list(draws))
 
     def pass_costs(self) -> dict[int, float]:
@@ -329,12 +328,12 @@ class CpuExecutor(Executor):
 
     def set_trace(self, on: bool) -> None:
         """From the next epoch on, note when each worker is in which phase, or do not."""
-        with _our_errors():
+        with our_errors():
             self._core.set_trace(on)
 
     def take_spans(self) -> npt.NDArray[np.void]:
         """Return and forget the notes of the traced epochs: SPAN records."""
-        with _our_errors():
+        with our_errors():
             return self._core.take_spans().view(SPAN.dtype)
 
     def set_times(
@@ -345,12 +344,12 @@ class CpuExecutor(Executor):
         With ``computes`` a phase computes and then waits until its time is over, so tokens are the
         model's. Without, it reads what others sent and waits: what it sends are zeros.
         """
-        with _our_errors():
+        with our_errors():
             self._core.set_times(np.ascontiguousarray(times).tobytes(), ring_ns, computes)
 
     def set_links(self, hops_ns: Sequence[int]) -> None:
         """Say when other ranks see what each phase, and last a pass, wrote: ns, [phases + 1]."""
-        with _our_errors():
+        with our_errors():
             self._core.set_links(list(hops_ns))
 
     def close(self) -> None:
@@ -380,19 +379,6 @@ class CpuExecutor(Executor):
         if self._lost and self._weights is not None:
             self._open(self._weights)
             self._lost = False
-
-
-@contextmanager
-def _our_errors() -> Iterator[None]:
-    """Turn what C++ throws into errors of ours: a wrong argument, or a call at the wrong time."""
-    try:
-        yield
-    except (BackendError, ConfigError, RequestError):
-        raise
-    except ValueError as error:
-        raise RequestError(str(error)) from None
-    except RuntimeError as error:
-        raise BackendError(str(error)) from None
 
 
 def _find_workers(workers: int | None, ranks: int, hosts: int) -> int:

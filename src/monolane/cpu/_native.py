@@ -14,6 +14,7 @@ from monolane._core import Executor as NativeExecutor
 from monolane._core import kernels
 from monolane._processor import read_processor
 from monolane.cpu._arithmetic import find_arithmetic
+from monolane.cpu._errors import our_errors
 from monolane.cpu._weights import block_formats, convert, hand_over, keeps_floats
 from monolane.errors import BackendError
 from monolane.model import ACTIVATIONS, ModelConfig, Role, Weights, in_lanes
@@ -55,8 +56,11 @@ class Native:
 
     rank      which of the setting's ranks
     segment   file descriptor of what rank 0 shares; -1 in rank 0
+
+    Errors of ours where the core refuses: no memory for what ranks share, no room for experts.
     """
 
+    @our_errors()
     def __init__(
         self, weights: Weights, setting: Setting, rank: int = 0, segment: int = -1
     ) -> None:
@@ -105,6 +109,7 @@ class Native:
                 expert_memory=setting.expert_memory or 0,
             )
 
+    @our_errors()
     def convert(self) -> None:
         """Have the workers convert their rows of what is not stored as it is used."""
         convert(self.core, self.plan, self._sources)

@@ -28,12 +28,14 @@ def main() -> None:
 
 def _try(ours: socket.socket, segment: int) -> "tuple[dict[str, Any], Native | None]":
     """Return what to tell rank 0, and what takes part in its epochs if all went well."""
+    from monolane.cpu._errors import our_errors
     from monolane.errors import MonolaneError
 
     wish = hear(ours)
     try:
         native = _load(wish, segment)
-        native.core.follow()
+        with our_errors():
+            native.core.follow()
     except MonolaneError as error:
         return {"error": str(error)}, None
     return {"ready": True}, native

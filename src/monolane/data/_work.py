@@ -154,9 +154,10 @@ def check_disk(work: Work, say: Callable[[str], object]) -> None:
     signature = duplicates.buckets * (8 * duplicates.hashes + 4) if duplicates.near else 0
     signatures = text // _BYTES_PER_DOCUMENT * (signature + 14 * duplicates.exact)
     peak = text * 11 // 10 + signatures + corpus  # at the worst moment
+    count = len(work.shards)
     say(
-        f"{len(work.shards)} shards, {human_size(text)} of text to read; about {human_size(peak)} "
-        f"of disk while it is prepared, {human_size(corpus)} for the corpus"
+        f"{count} shard{'s' * (count != 1)}, {human_size(text)} of text to read; about "
+        f"{human_size(peak)} of disk while it is prepared, {human_size(corpus)} for the corpus"
     )
     free = shutil.disk_usage(work.folder).free
     if free < corpus:

@@ -119,7 +119,8 @@ class Executor(ABC):
     def read(self, seconds: float) -> bool:
         """Wait up to ``seconds`` for tokens, and keep them; return whether the epoch is over.
 
-        BackendError if the epoch failed; the tokens that came before are kept.
+        So it is where none has begun. BackendError if the epoch failed; the tokens that came before
+        are kept.
         """
 
     @abstractmethod

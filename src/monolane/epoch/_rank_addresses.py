@@ -31,7 +31,7 @@ class RankAddresses:
     @staticmethod
     def parse(text: str, key_file: Path | None = None) -> "RankAddresses":
         """Read "host:port,host:port" and a key's file; RequestError, or BackendError."""
-        return RankAddresses(tuple(text.split(",")), read_key(key_file))
+        return RankAddresses(tuple(map(str.strip, text.split(","))), read_key(key_file))
 
     @property
     def on_this_host(self) -> bool:

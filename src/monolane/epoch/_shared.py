@@ -240,10 +240,17 @@ class SharedExecutor:
         try:
             with self._alone():
                 self.executor.start(rests)
+            self._running = True
+        except KeyboardInterrupt:
+            # It came before the epoch began or behind, which the executor alone knows: what is
+            # read is over at once where there is none.
+            self._running = True
+            self.executor.interrupt()
+            self._read()
+            raise
         except BaseException:
             self._leave()
             raise
-        self._running = True
         for request in self._inside:
             if request.guide is not None:
                 self.executor.guide(request.advance.slot, request.guide)

@@ -202,9 +202,10 @@ def _figures(loaded: Loaded) -> dict[str, Any]:
     }
     events = found["events"] / len(outcomes)
     if events < _FEW and found["answered_tokens"] > found["events"]:
+        count = round(events)
         found["notes"].append(
-            f"an answer came in {events:.0f} events or so: the tokens of its first one blur its "
-            "speed; ask for more with --max-tokens"
+            f"an answer came in {count} event{'s' * (count != 1)} or so: the tokens of its first "
+            "one blur its speed; ask for more with --max-tokens"
         )
     if not speeds:
         found["notes"].append("every answer came in one event: no speed can be told")

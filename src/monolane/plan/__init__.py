@@ -7,7 +7,7 @@ native executors, ``phase_cost`` and ``pass_cost`` count its bytes and operation
 
 from monolane.plan._arrays import PlanArrays, c_header, to_arrays
 from monolane.plan._build import build
-from monolane.plan._cost import Cost, pass_cost, phase_cost, worker_bytes
+from monolane.plan._cost import Cost, main_format, pass_cost, phase_cost, worker_bytes
 from monolane.plan._device import (
     B200,
     H100,
@@ -72,6 +72,7 @@ __all__ = [
     "faults",
     "find_device",
     "interpret",
+    "main_format",
     "named_config",
     "pass_cost",
     "phase_cost",

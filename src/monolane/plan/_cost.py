@@ -7,6 +7,7 @@ embedding rows and new keys are left out: together less than a thousandth of wha
 interest streams.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +43,7 @@ def phase_cost(plan: Plan, phase: Phase, width: int = 1, length: int | None = No
     total = plan.context if length is None else length
     assert 1 <= width <= plan.max_width
     assert width <= total <= plan.context
-    moved = round(sum(_row_bytes(plan, m, width) * m.lanes * m.rows for m in phase.matrices))
+    moved = round(sum(_matrix_bytes(plan, m, width) for m in phase.matrices))
     chosen = 1 if plan.config.experts is None else plan.config.experts.chosen
     products = width * sum(
         m.lanes * m.rows * m.columns * (chosen if m.role in EXPERT_ROLES else 1)
@@ -55,6 +56,10 @@ def phase_cost(plan: Plan, phase: Phase, width: int = 1, length: int | None = No
     return Cost(moved, 2 * products, seconds)
 
 
+def _matrix_bytes(plan: Plan, matrix: Matrix, width: int) -> float:
+    return _row_bytes(plan, matrix, width) * matrix.lanes * matrix.rows
+
+
 def _row_bytes(plan: Plan, matrix: Matrix, width: int) -> float:
     """Return the bytes of a row, of every expert that a pass reads."""
     return matrix.row_bytes * plan.active_experts(matrix, width)
@@ -64,6 +69,17 @@ def pass_cost(plan: Plan, width: int = 1, length: int | None = None) -> Cost:
     """Return the cost of a whole pass."""
     costs = [phase_cost(plan, phase, width, length) for phase in plan.phases]
     return sum(costs, Cost(0, 0, 0.0))
+
+
+def main_format(plan: Plan, width: int = 1) -> str:
+    """Return the format of most bytes of weights that a pass streams: "int8", "q4_k", ..."""
+    formats, moved = dict(plan.formats), Counter[str]()
+    for phase in plan.phases:
+        layer = None if phase.layer < 0 else phase.layer
+        for matrix in phase.matrices:
+            stored = formats.get((matrix.role, layer), plan.dtype).removesuffix("_panels")
+            moved[stored] += round(_matrix_bytes(plan, matrix, width))
+    return moved.most_common(1)[0][0]
 
 
 def worker_bytes(

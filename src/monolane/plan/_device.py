@@ -58,7 +58,7 @@ class DeviceDescription:
         for name in (*above, "cache_bytes", "worker_bytes"):
             value, positive = getattr(self, name), name in above
             if not 0 <= value < float("inf") or (positive and value == 0):
-                wanted = "a number above zero" if positive else "zero or more"
+                wanted = "a finite number above zero" if positive else "zero or more"
                 raise ConfigError(f"device {self.name}: {name}: expected {wanted}, got {value}")
 
     @property

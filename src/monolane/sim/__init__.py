@@ -22,6 +22,7 @@ from monolane.sim._rates import Rates
 from monolane.sim._scenario import CONTEXT, Scenario, run_scenario
 from monolane.sim._seeds import Row, Table, seeds_report
 from monolane.sim._simulate import Run, Simulation, Step
+from monolane.sim._spelled import spelled
 from monolane.sim._sweep import SWEEPS, Point, Sweep, run_sweep
 from monolane.sim._timetable import Ranks, Timetable
 from monolane.sim._variant import with_lanes, with_reduce
@@ -60,6 +61,7 @@ __all__ = [
     "run_scenario",
     "run_sweep",
     "seeds_report",
+    "spelled",
     "timings",
     "with_lanes",
     "with_reduce",

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from monolane.errors import ConfigError
-from monolane.plan import Plan
+from monolane.plan import Plan, main_format
 from monolane.sim._constants import OTHER, Constant
 from monolane.sim._forecast import EPOCH_TOKENS
 from monolane.sim._machine import Machine
@@ -18,13 +18,13 @@ def back_solve(machine: Machine, plan: Plan, speed: float) -> float:
 
     All phases get the same. ConfigError if the machine is slower than that without any chain.
     """
-    simulation = Simulation(plan)
+    simulation, dtype = Simulation(plan), main_format(plan)
 
     def at(chain_us: float) -> float:
         said = Constant(
             value=chain_us, low=chain_us, high=chain_us, basis="back-solved", source="tried"
         )
-        rates = replace(machine.timing, chain_us={OTHER: said}).rates(plan.dtype)
+        rates = replace(machine.timing, chain_us={OTHER: said}).rates(dtype)
         return 1 / (simulation.run(rates).seconds + rates.launch / EPOCH_TOKENS)
 
     if not at(_MOST_US) <= speed <= at(0.0):

@@ -115,7 +115,7 @@ class Timing:
     def stated(self, name: str, value: float) -> "Timing":
         """Return it with one constant that the caller states, hence without an interval."""
         if not 0 <= value < float("inf"):
-            raise RequestError(f"{name}: expected a number of zero or more, got {value:g}")
+            raise RequestError(f"{name}: expected a finite number of zero or more, got {value:g}")
         said = Constant(value=value, low=value, high=value, basis="measured", source="stated")
         changes: dict[str, Any] = {name: said}
         return replace(self, **changes)

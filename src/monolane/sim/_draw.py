@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from monolane.errors import MissingExtraError
 from monolane.plan import PhaseKind
 from monolane.sim._forecast import Forecast
+from monolane.sim._spelled import spelled
 from monolane.sim._sweep import Sweep
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def draw_timeline(made: Forecast, path: Path, model: str) -> None:
     """
     low, high = made.interval
     title = (
-        f"{model} on {made.machine.name}: {made.speed:,.4g} tokens/s ({low:,.4g} to {high:,.4g})\n"
-        f"{made.machine.standing}"
+        f"{model} on {made.machine.name}: {spelled(made.speed)} tokens/s "
+        f"({spelled(low)} to {spelled(high)})\n{made.machine.standing}"
     )
     with _axes((11.0, 1.6 + 0.32 * made.plan.groups.count), path, title) as axes:
         _draw_rows(axes, made)

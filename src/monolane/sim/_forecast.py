@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import hypot
 from typing import Any
 
-from monolane.plan import PhaseKind, Plan, Scope, Slice, Trace, pass_cost
+from monolane.plan import PhaseKind, Plan, Scope, Slice, Trace, main_format, pass_cost
 from monolane.sim._constants import NAMES, Level
 from monolane.sim._machine import Machine
 from monolane.sim._simulate import Run, Simulation, Step
@@ -115,14 +115,13 @@ def forecast(
     squares are added, each way by itself. So it is narrower than the worst case, in which all
     constants are at their worst bound at once.
     """
-    simulation = Simulation(plan, width)
-
-    rates = machine.timing.rates(plan.dtype)
+    simulation, dtype = Simulation(plan, width), main_format(plan, width)
+    rates = machine.timing.rates(dtype)
     run = simulation.run(rates)
     mean = run.seconds + rates.launch / epoch_tokens
 
     def seconds(levels: dict[str, Level]) -> float:
-        other = machine.timing.rates(plan.dtype, levels)
+        other = machine.timing.rates(dtype, levels)
         if other == rates:  # a constant without an interval
             return mean
         return simulation.run(other).seconds + other.launch / epoch_tokens

@@ -50,8 +50,10 @@ class Machine:
         }
         for name, value in said.items():
             if value is not None:
-                if value == 0 and name != "link_us":
-                    raise RequestError(f"{name}: expected a number above zero, got 0")
+                if name != "link_us" and not 0 < value < float("inf"):
+                    raise RequestError(
+                        f"{name}: expected a finite number above zero, got {value:g}"
+                    )
                 timing = timing.stated(name, value)
         return replace(self, timing=timing)
 

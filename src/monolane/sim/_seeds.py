@@ -12,6 +12,7 @@ from monolane.plan import build, named_config, pass_cost
 from monolane.sim._back_solve import back_solve
 from monolane.sim._machine import find_machine
 from monolane.sim._scenario import CONTEXT, Scenario, run_scenario
+from monolane.sim._spelled import spelled
 
 _CLOSE = 0.02  # published figures have two digits: a difference below it is rounding
 
@@ -93,8 +94,8 @@ class Row:
 
     def line(self) -> str:
         """Return it as text, with a word on how the two differ."""
-        said = "" if self.published is None else f"{self.published:>10,.4g}"
-        return f"{self.what:58} {self.ours:>10,.4g} {said:>10}  {self.verdict}".rstrip()
+        said = "" if self.published is None else spelled(self.published)
+        return f"{self.what:58} {spelled(self.ours):>10} {said:>10}  {self.verdict}".rstrip()
 
     @property
     def verdict(self) -> str:
@@ -193,7 +194,8 @@ def _launches(claims: Claims) -> Table:
     for kernels, cap in zip(claims.kernels, claims.launch_caps, strict=True):
         spent = claims.layers * kernels * claims.launch_us
         what = (
-            f"{claims.layers} layers x {kernels} kernels x {claims.launch_us} us = {spent:,.4g} us"
+            f"{claims.layers} layers x {kernels} kernels x {claims.launch_us} us = "
+            f"{spelled(spent)} us"
         )
         rows.append(Row(what, 1e6 / spent, cap))
     return Table("Caps by launches alone", "tokens/s", tuple(rows))

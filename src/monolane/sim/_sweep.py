@@ -6,6 +6,7 @@ from typing import Any
 
 from monolane.errors import ConfigError, RequestError
 from monolane.sim._scenario import Scenario, run_scenario
+from monolane.sim._spelled import spelled
 
 Vary = Callable[[Scenario, float], Scenario]
 
@@ -80,7 +81,8 @@ class Sweep:
         for rule, points in self.lines_by_rule.items():
             found.append(f"{self.label}{f' · reduce {rule}' if rule else ''}")
             found += [
-                f"{p.value:>10g} {p.speed:>12,.4g} tokens/s  ({p.low:,.4g} to {p.high:,.4g})"
+                f"{p.value:>10g} {spelled(p.speed):>12} tokens/s  "
+                f"({spelled(p.low)} to {spelled(p.high)})"
                 for p in points
             ]
         return [*found, *(f"left out: {reason}" for reason in self.left_out)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from monolane.plan import PhaseKind, Plan
+from monolane.plan import PhaseKind, Plan, main_format
 from monolane.sim._machine import Machine
 from monolane.sim._rates import Rates
 from monolane.sim._simulate import Simulation
@@ -42,7 +42,7 @@ class Ranks:
     def __init__(self, machine: Machine, plan: Plan, length: int | None = None) -> None:
         inner = machine.device.workers
         device = replace(machine.device, workers=1)
-        rates = machine.timing.rates(plan.dtype)
+        rates = machine.timing.rates(main_format(plan))
         within = rates.all_sync if inner > 1 else 0.0
         chain = {k: v + within * (k in _WITHIN) for k, v in rates.chain.items()}
         # Real processes bring a skew of their own.

@@ -34,7 +34,7 @@ else:
 
     def __getattr__(name: str) -> object:
         if name in __all__:
-            raise MissingExtraError(f"monolane.train.{name}", "train")
+            raise MissingExtraError("training (monolane.train)", "train")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -37,7 +37,7 @@ else:
 
     def __getattr__(name: str) -> object:
         if name in __all__:
-            raise MissingExtraError(f"monolane.tune.{name}", "sft")
+            raise MissingExtraError("fine-tuning (monolane.tune)", "sft")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

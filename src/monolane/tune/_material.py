@@ -136,7 +136,7 @@ def prepare_material(path: Path, encoder: ChatEncoder, context: int, recipe: Sft
 def read_chats(path: Path) -> Iterator[Chat]:
     """Yield the chats of a JSONL file; TextError names the line that holds none."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield _chat(line, number, f"{path}, line {number}")

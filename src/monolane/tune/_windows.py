@@ -75,7 +75,7 @@ def _texts(path: Path) -> Iterator[str]:
     files = sorted(p for p in found if p.is_file() and (p == path or p.suffix in _SUFFIXES))
     for file in files:
         try:
-            text = file.read_text(encoding="utf-8")
+            text = file.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError:
             if path.is_dir():
                 continue  # a folder of sources may hold fixtures in other encodings

@@ -1,0 +1,19 @@
+"""What C++ throws, as errors of ours."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from monolane.errors import BackendError, MonolaneError, RequestError
+
+
+@contextmanager
+def our_errors() -> Iterator[None]:
+    """Turn what C++ throws into errors of ours: a wrong argument, or a call at the wrong time."""
+    try:
+        yield
+    except MonolaneError:
+        raise
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+    except RuntimeError as error:
+        raise BackendError(str(error)) from None
