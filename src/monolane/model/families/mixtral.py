@@ -1,8 +1,8 @@
 """Mixtral: a Llama each of whose MLPs is a mixture of experts, whose weights add up to 1.
 
 ``sliding_window`` is of all layers, whatever ``layer_types`` says to others, and null in all that
-were published. Where the epsilon of the
-norms or the rotary base is not there it means what Transformers takes for it.
+were published. Where the epsilon of the norms or the rotary base is not there it means what
+Transformers takes for it.
 """
 
 from dataclasses import replace
