@@ -197,7 +197,8 @@ def to_do(
 def forecast(size: Size, seeds: int, done: Sequence[dict[str, Any]], workers: int) -> list[str]:
     """Return a line for each part of what is missing, with its minutes for ``workers`` processes.
 
-    The step times are of ``small``'s measures, and no other size is foretold.
+    The step times are of ``small``'s measures, and a step is taken to go by its layers; no other
+    measure is foretold.
     """
     have = {(line["variant"], line["seed"]) for line in done}
     rates = len({(line["variant"], line["learning_rate"]) for line in done if line["seed"] == 0})
@@ -211,7 +212,8 @@ def forecast(size: Size, seeds: int, done: Sequence[dict[str, Any]], workers: in
         "further seeds": sum(_STEP_SECONDS[v == "dense"] for v, _ in further),
         "controls": len(controls) * _STEP_SECONDS[False],
     }
-    minutes = {name: value * size.steps / 60 / workers for name, value in parts.items()}
+    steps = size.steps * size.layers / SIZES["small"].layers
+    minutes = {name: value * steps / 60 / workers for name, value in parts.items()}
     minutes["in all"] = sum(minutes.values())
     return [f"{value:6.1f} min  {size.name}: {name}" for name, value in minutes.items()]
 
