@@ -49,6 +49,7 @@ WORDS = {
     "dtype": "int3",
     "cache_dtype": "int3",
     "expert_memory": "much",
+    "tool_choice": "never",
     "head": "many",
     "lengths": "long",
     "listen": "here",

@@ -132,6 +132,29 @@ def test_a_server_is_asked_case_by_case_and_once(tmp_path: Path) -> None:
     assert Caller.asked[0]["temperature"] == 0
 
 
+def test_calls_may_be_required(tmp_path: Path) -> None:
+    options = EvalOptions(tasks=("bfcl",), limit=1, tool_choice="required")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Caller)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    Caller.asked.clear()
+    try:
+        subject = ServerSubject(f"http://127.0.0.1:{server.server_port}")
+        (task,) = evaluate(subject, make_tasks(options), tmp_path)["tasks"]
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert {body["tool_choice"] for body in Caller.asked} == {"required"}
+    assert task["settings"]["tool_choice"] == "required"
+    metrics = {figure["metric"]: figure["value"] for figure in task["figures"]}
+    assert metrics["simple_python: accuracy, calls required"] == 100
+    # An answer that is nothing but calls cannot be right there.
+    assert not any("irrelevance" in metric for metric in metrics)
+    with pytest.raises(RequestError, match="category in which a call can be right"):
+        make_tasks(EvalOptions(tasks=("bfcl_irrelevance",), tool_choice="required"))
+    with pytest.raises(RequestError, match="expected auto or required, got 'never'"):
+        EvalOptions(tasks=("bfcl",), tool_choice="never")
+
+
 def test_our_server_takes_every_kind_of_case(server_url: str, tmp_path: Path) -> None:
     options = EvalOptions(tasks=("bfcl",), limit=1, max_tokens=2)
     (task,) = evaluate(ServerSubject(server_url), make_tasks(options), tmp_path)["tasks"]

@@ -60,6 +60,12 @@ def evaluate(
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", "-n", help="Of a code answer, or one with calls.")
     ] = 768,
+    tool_choice: Annotated[
+        str,
+        typer.Option(
+            help="Of bfcl: auto, or required, where the server lets nothing but calls come."
+        ),
+    ] = "auto",
     seed: options.Seed = 0,
     chat: Annotated[
         bool | None,
@@ -145,6 +151,7 @@ def evaluate(
         temperature=temperature,
         top_p=top_p,
         max_tokens=max_tokens,
+        tool_choice=tool_choice,
         seed=seed,
         data=tuple(data or ()),
         text=tuple(text or ()),

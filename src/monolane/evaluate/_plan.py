@@ -8,7 +8,7 @@ from pathlib import Path
 
 from monolane.engine import SamplingParams
 from monolane.errors import DataError, MissingExtraError, RequestError
-from monolane.evaluate._calls.task import BFCL_TASKS, CallsTask
+from monolane.evaluate._calls.task import BFCL_TASKS, TOOL_CHOICES, CallsTask
 from monolane.evaluate._code.guard import Guard
 from monolane.evaluate._code.problems import HUMANEVAL, MBPP
 from monolane.evaluate._code.task import CodeTask
@@ -41,6 +41,7 @@ class EvalOptions:
     limit        items of a task; of each length of a long-context task
     samples      answers of each code problem, for pass@k
     temperature  of code answers; None: 0 for one sample, 0.8 for several
+    tool_choice  of the tool calls: "auto", or "required": an answer is nothing but calls
     data         files or folders with the problems of HumanEval+ and MBPP+, or CORE's bundle
     text         files to score; without, Python's help topics
     window       tokens of context that perplexity and parity have
@@ -55,6 +56,7 @@ class EvalOptions:
     limit: int | None = None
     samples: int = 1
     max_tokens: int = 768
+    tool_choice: str = "auto"
     temperature: float | None = None
     top_p: float = 1.0
     seed: int = 0
@@ -80,6 +82,10 @@ class EvalOptions:
         for option, value in (("limit", self.limit), ("samples", self.samples)):
             if value is not None and value < 1:
                 raise RequestError(f"--{option}: expected 1 or more, got {value}")
+        if self.tool_choice not in TOOL_CHOICES:
+            raise RequestError(
+                f"--tool-choice: expected {' or '.join(TOOL_CHOICES)}, got {self.tool_choice!r}"
+            )
         if self.few_shot is not None and self.few_shot < 0:
             raise RequestError(f"--few-shot: expected 0 or more, got {self.few_shot}")
         if self.samples > 1 and self.temperature == 0:
@@ -144,7 +150,8 @@ def make_tasks(options: EvalOptions) -> list[Task]:
     ]
     asked = [name for name in o.names if name == "bfcl" or name in BFCL_TASKS]
     if asked:
-        found.append(CallsTask([] if "bfcl" in asked else asked, o.limit, o.decoding))
+        names = [] if "bfcl" in asked else asked
+        found.append(CallsTask(names, o.limit, o.decoding, o.tool_choice))
     asked = [name for name in o.names if name in _LONG or name == "ruler"]
     if asked:
         names = [] if "ruler" in asked else asked

@@ -205,15 +205,22 @@ class ServerSubject(ScoringSubject):
         return _read_answer(found, question.chat, seconds, route)
 
     def chat_with_tools(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], drawn: Decoding
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]],
+        choice: str,
+        drawn: Decoding,
     ) -> dict[str, Any]:
-        """Return the message that answers a chat, in which the model may call tools."""
+        """Return the message that answers a chat, in which the model may call tools.
+
+        choice: "auto", or "required": it has to.
+        """
         route = "/v1/chat/completions"
         body = {
             "model": self.name,
             "messages": messages,
             "tools": tools,
-            "tool_choice": "auto",
+            "tool_choice": choice,
             "max_tokens": drawn.max_tokens,
             "temperature": drawn.temperature,
             "top_p": drawn.top_p,

@@ -24,19 +24,32 @@ from monolane.evaluate._task import Outcome, Progress, Task
 
 # In the words of OpenAI's server, vLLM's and ours, for functions that the context cannot hold.
 _TOO_LONG = "maximum context length"
+TOOL_CHOICES = ("auto", "required")
 BFCL_TASKS = tuple(f"bfcl_{category}" for category in CATEGORIES)
 
 
 class CallsTask(Task):
-    """The categories of BFCL that are asked for, one line of the journal for each case."""
+    """The categories of BFCL that are asked for, one line of the journal for each case.
+
+    choice: "auto", or "required", where all but calls is kept out of an answer.
+    """
 
     name, title = "bfcl", "Tool calls (BFCL v4, one turn, Python)"
 
-    def __init__(self, names: Sequence[str], limit: int | None, decoding: Decoding) -> None:
+    def __init__(
+        self, names: Sequence[str], limit: int | None, decoding: Decoding, choice: str = "auto"
+    ) -> None:
         require_bfcl()
         categories = [name.removeprefix("bfcl_") for name in names] or CATEGORIES
+        if choice == "required":  # no answer could be right where no function helps
+            categories = [name for name in categories if "irrelevance" not in name]
         self._cases = {category: read_cases(category, limit) for category in categories}
-        self._decoding, self._limit = decoding, limit
+        if not self._cases:
+            raise RequestError(
+                "--tool-choice required: expected a category in which a call can be right, "
+                f"got {', '.join(names)}"
+            )
+        self._decoding, self._limit, self._choice = decoding, limit, choice
 
     def run(self, subject: Subject, folder: Path, progress: Progress) -> Outcome:
         """Ask and check what the journal does not have; RequestError without a server."""
@@ -50,6 +63,7 @@ class CallsTask(Task):
             "checker": f"bfcl-eval {version('bfcl-eval')}, ast_checker",
             "max_tokens": self._decoding.max_tokens,
             "temperature": self._decoding.temperature,
+            "tool_choice": self._choice,
         }
         found: dict[str, list[Line]] = {}
         done, total = 0, sum(map(len, self._cases.values()))
@@ -63,7 +77,7 @@ class CallsTask(Task):
                     done += 1
                     progress(self.name, done, total)
         every = [line for lines in found.values() for line in lines]
-        figures = [_figure(category, lines) for category, lines in found.items()]
+        figures = [self._figure(name, lines) for name, lines in {"all": every, **found}.items()]
         about = (
             "The mean is over all cases. BFCL's leaderboard weighs categories otherwise, and has "
             "more of them (several turns, Java, JavaScript, memory, search)."
@@ -73,19 +87,26 @@ class CallsTask(Task):
             notes.append(f"{long} cases are longer than the model's context, and count as wrong.")
         if self._limit is not None:
             notes.append(f"The first {self._limit} cases of a category only.")
-        return Outcome(
-            self.name, self.title, (_figure("all", every), *figures), settings, {}, tuple(notes)
-        )
+        return Outcome(self.name, self.title, tuple(figures), settings, {}, tuple(notes))
 
     def _ask(self, subject: ServerSubject, case: Case) -> dict[str, Any]:
         try:
-            message = subject.chat_with_tools(case.messages, as_tools(case), self._decoding)
+            message = subject.chat_with_tools(
+                case.messages, as_tools(case), self._choice, self._decoding
+            )
         except BackendError as error:
             if _TOO_LONG not in str(error):
                 raise
             return {"answer": None, "score": 0, "error": _TOO_LONG}
         answer = {"content": message.get("content"), "tool_calls": message.get("tool_calls")}
         return {"answer": answer, **judge(case, message.get("tool_calls"))}
+
+    def _figure(self, name: str, lines: Sequence[Line]) -> Figure:
+        scores = [line["score"] for line in lines]
+        low, high, how = mean_interval(scores).of(percent)
+        share = sum(scores) / len(scores)
+        metric = f"{name}: accuracy" + (", calls required" if self._choice == "required" else "")
+        return Figure(metric, 100 * share, low, high, len(scores), f"{how}, cases")
 
 
 def judge(case: Case, tool_calls: Any) -> dict[str, Any]:
@@ -111,10 +132,3 @@ def read_calls(tool_calls: Any) -> list[Call] | None:
             return None
         found.append({call["function"]["name"]: arguments})
     return found
-
-
-def _figure(name: str, lines: Sequence[Line]) -> Figure:
-    scores = [line["score"] for line in lines]
-    low, high, how = mean_interval(scores).of(percent)
-    share = sum(scores) / len(scores)
-    return Figure(f"{name}: accuracy", 100 * share, low, high, len(scores), f"{how}, cases")
