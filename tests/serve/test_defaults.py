@@ -139,6 +139,8 @@ def test_the_server_takes_them(folder: Path, start: Any) -> None:
             "temperature": 0.6,
             "seed": 11,
         }
+        sampling = client.get("/v1/models").json()["data"][0]["monolane"]["sampling"]
+        assert sampling == replace(READ, min_p=0.2, seed=11).said()
         reply = client.post("/v1/completions", json={**body, "model": "whatever"})
         assert reply.json()["model"] == str(folder)
 

@@ -113,6 +113,30 @@ def test_a_small_context_needs_no_settings(stand_in_page: Page, stand_in: Any) -
     expect(stand_in_page.locator("#parameters [name=max_tokens]")).to_have_value("256")
 
 
+def test_a_model_is_drawn_as_its_authors_say(stand_in_page: Page, stand_in: Any) -> None:
+    page = stand_in_page
+    ask(page)
+    assert {"temperature": 0.7, "min_p": 0.05}.items() <= stand_in.requests[-1].items()
+    about = stand_in.model["monolane"] | {"sampling": {"temperature": 0.2, "top_p": 0.9, "seed": 3}}
+    stand_in.model = stand_in.model | {"monolane": about}
+    page.reload()
+    page.wait_for_selector("#state[data-state=ready]")
+    ask(page)
+    sent = stand_in.requests[-1]
+    # Of our own there is nothing beside it: no min_p, and a seed of each answer's own.
+    assert (sent["temperature"], sent["top_p"], sent["min_p"]) == (0.2, 0.9, 0)
+    assert sent["seed"] != 3
+    # What the visitor sets counts all the same, and is kept.
+    page.click("#open-settings")
+    page.fill("#parameters [name=temperature]", "0.5")
+    page.click("#settings .primary")
+    page.reload()
+    page.wait_for_selector("#state[data-state=ready]")
+    ask(page)
+    assert stand_in.requests[-1]["temperature"] == 0.5
+    assert stand_in.requests[-1]["top_p"] == 0.9
+
+
 def test_what_is_typed_before_the_page_is_whole_is_kept(page: Page, stand_in: Any) -> None:
     late: list[Any] = []
     page.route("**/app.js", lambda route: late.append(route))

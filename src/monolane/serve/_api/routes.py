@@ -178,6 +178,7 @@ class _Handlers:
                 "slots": service.options.policy.slots,
                 "policy": str(service.options.policy),
                 "chat_template": engine.chat_template.source != DEFAULT_TEMPLATE,
+                "sampling": service.defaults.said(),
                 "read_bandwidth_gb_s": None if bandwidth is None else round(bandwidth / 1e9, 1),
             },
         }

@@ -7,7 +7,7 @@ import { Composer } from "./composer.js";
 import { Conversation } from "./conversation.js";
 import { DraftCount } from "./draft_count.js";
 import { Duel } from "./duel.js";
-import { DEMO_SETTINGS } from "./examples.js";
+import { settingsOf } from "./examples.js";
 import { count, rate } from "./format.js";
 import { Instruments } from "./instruments.js";
 import { connectLayout } from "./layout.js";
@@ -70,7 +70,7 @@ function here() {
 
 function suit(entry) {
   composer.suit(entry);
-  const defaults = entry.root === "demo" ? DEMO_SETTINGS : {};
+  const defaults = settingsOf(entry);
   const maxTokens = entry.monolane?.max_tokens ?? 2 ** 31 - 1;
   for (const side of [parameters, comparison]) side.suit(defaults, maxTokens);
 }

@@ -1,5 +1,5 @@
-// First prompts, for models that converse, and for those that only continue text; and what suits the
-// demo model: code as it has read most of it, at a temperature that leaves its lines whole, with a penalty
+// First prompts, for models that converse, and for those that only continue text; and what suits a model.
+// The demo model: code as it has read most of it, at a temperature that leaves its lines whole, with a penalty
 // that keeps it from repeating itself (tests/serve/playground/test_examples.py).
 
 export const EXAMPLES = {
@@ -15,4 +15,12 @@ export const EXAMPLES = {
   ],
 };
 
-export const DEMO_SETTINGS = { temperature: 0.7, frequency_penalty: 0.3 };
+const DEMO_SETTINGS = { temperature: 0.7, frequency_penalty: 0.3 };
+
+/** Settings that suit a model, by its entry of /v1/models: what its authors say of drawing, and nothing of
+    our own beside that. */
+export function settingsOf(entry) {
+  const { seed: _, ...said } = entry.monolane?.sampling ?? {};
+  if (Object.keys(said).length > 0) return { min_p: 0, ...said };
+  return entry.root === "demo" ? DEMO_SETTINGS : {};
+}
