@@ -16,7 +16,7 @@ from monolane.model import (
     parse_config,
 )
 
-from .test_families import LLAMA3, round_trip, spelled
+from .spelled_families import LLAMA3, round_trip, spelled
 
 
 def test_kimi_k2_is_read_as_it_is_published() -> None:

@@ -13,7 +13,7 @@ from monolane.model import (
     parse_config,
 )
 
-from .test_families import spelled
+from .spelled_families import spelled
 
 
 def test_gpt_oss_is_read_as_it_is_published() -> None:

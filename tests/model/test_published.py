@@ -17,7 +17,7 @@ from monolane.model import (
     tensor_specs,
 )
 
-from .test_families import DENSE, LLAMA3, SIZES, YARN, spelled
+from .spelled_families import DENSE, LLAMA3, SIZES, YARN, spelled
 
 # config.json of HuggingFaceTB/SmolLM3-3B, allenai/OLMo-2-1124-7B, google/gemma-3-1b-it and
 # google/gemma-3-4b-it, without what says nothing of the decoder.

@@ -1,0 +1,44 @@
+"""config.json as each family spells it, for the tests of all families."""
+
+from typing import Any
+
+from monolane.model import ModelConfig, parse_config, render_config
+from monolane.model.families import FAMILIES
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 320,
+    "max_position_embeddings": 128,
+}
+LANES = {"num_lanes": 2, "broadcast_delay": 1}  # which dense families do not look at
+KINDS = [kind for family in FAMILIES for kind in family.model_types]
+DENSE = [kind for kind in KINDS if not kind.startswith("laneformer")]
+LATENT = ["deepseek_v2", "deepseek_v3", "kimi_k2"]
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+
+
+def spelled(kind: str, **fields: Any) -> dict[str, Any]:
+    """Return a config.json of a family: ``SIZES`` and ``fields``, where the family has them."""
+    if kind == "gemma3":
+        return {"model_type": kind, "text_config": SIZES | fields}
+    if kind == "deepseek_v2":  # which has no default for it
+        fields = {"num_experts_per_tok": 6} | fields
+    if kind == "qwen3_next":  # whose default is a quarter of a head
+        fields = {"partial_rotary_factor": 1.0} | fields
+    return SIZES | {"model_type": kind} | (LANES if kind.startswith("laneformer") else {}) | fields
+
+
+def round_trip(config: ModelConfig) -> ModelConfig:
+    """Return what a config becomes that is written and read."""
+    return parse_config(render_config(config))

@@ -1,0 +1,158 @@
+"""Configs that are refused, and what a config.json cannot say."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from monolane.errors import ConfigError
+from monolane.model import (
+    NOW,
+    Head,
+    LayerConfig,
+    QkNorm,
+    Rotary,
+    parse_config,
+    render_config,
+)
+
+from .spelled_families import (
+    LLAMA3,
+    SIZES,
+    YARN,
+    spelled,
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor: expected 1"),
+        ("qwen3_next", {"partial_rotary_factor": 1.5}, "rotary: expected a part of a head above 0"),
+        ("qwen3_next", {"head_dim": 6, "partial_rotary_factor": 0.5}, "expected an even part of a"),
+        ("qwen3_next", {"linear_num_value_heads": 24}, "delta: expected a multiple of 16 value"),
+        ("qwen3_next", {"linear_conv_kernel_dim": 65}, "delta: expected a kernel of 1 to 64"),
+        ("qwen3_next", {"linear_key_head_dim": 0}, "linear_key_head_dim: expected an integer"),
+        ("qwen3_next", {"attention_bias": True}, "attention_bias: expected false"),
+        ("llama", {"rope_parameters": {"factor": 2.0, "rope_type": "dynamic"}}, "'yarn', got 'dyn"),
+        ("llama", {"rope_scaling": {"type": "linear"}}, "rope_scaling: factor: expected a number"),
+        ("llama", {"rope_scaling": {"type": "yarn"}}, "rope_scaling: factor: expected a number"),
+        (
+            "llama",
+            {"rope_scaling": YARN, "rope_parameters": LLAMA3},
+            "rope_scaling: expected null or what rope_parameters says",
+        ),
+        (
+            "llama",
+            {"rope_scaling": YARN | {"beta_fast": 0.5}},
+            "beta_fast to be at least beta_slow",
+        ),
+        ("llama", {"rope_scaling": YARN | {"beta_slow": 1e-7}}, "beta_slow from 1e-6 to 1e6 turns"),
+        ("llama", {"rope_scaling": YARN, "rope_theta": 1.0}, "rope_theta above 1 with YaRN, got 1"),
+        ("llama", {"rope_scaling": YARN | {"truncate": 1}}, "truncate: expected true or false"),
+        ("llama", {"rope_scaling": YARN | {"mscale": -1}}, "mscale: expected a number above zero"),
+        ("llama", {"rope_scaling": LLAMA3 | {"factor": "4"}}, "factor: expected a number"),
+        ("llama", {"rope_parameters": {"full_attention": YARN}}, "all layers of this family turn"),
+        ("laneformer", {"rope_scaling": YARN}, "'default', 'llama3', got 'yarn'"),
+        ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers: expected a list of 3 numbers"),
+        ("smollm3", {"no_rope_layers": [1, 0, 2]}, "1 with rotary, 0 without"),
+        ("smollm3", {"no_rope_layers": [True] * 3}, "1 with rotary, 0 without"),
+        ("smollm3", {"no_rope_layers": 3}, "1 with rotary, 0 without"),
+        ("smollm3", {"no_rope_layer_interval": 0}, "no_rope_layer_interval: expected an integer"),
+        (
+            "smollm3",
+            {"layer_types": ["sliding_attention"] * 3, "sliding_window": 9},
+            "or set use_sliding_window",
+        ),
+        *(
+            (
+                "qwen2_moe",
+                {"layer_types": ["full_attention", "sliding_attention", "full_attention"], **more},
+                "layer_types: expected 'full_attention' only .* or set use_sliding_window",
+            )
+            for more in ({}, {"sliding_window": 0}, {"use_sliding_window": False})
+        ),
+        *(
+            (
+                kind,
+                {"layer_types": types, "sliding_window": 9, "use_sliding_window": True},
+                "layer_types: expected 'sliding_attention' of all layers, .* remove the one",
+            )
+            for kind in ("mixtral", "qwen3_moe")
+            for types in (
+                ["full_attention"] * 3,
+                ["full_attention", "sliding_attention", "sliding_attention"],
+            )
+        ),
+        ("smollm3", {"layer_types": 3}, "layer_types: expected a list of 3 kinds"),
+        ("smollm3", {"attention_bias": True}, "attention_bias: expected false"),
+        ("smollm3", {"mlp_bias": True}, "mlp_bias: expected false"),
+        ("olmo2", {"attention_bias": True}, "attention_bias: expected false"),
+        ("olmo2", {"hidden_act": "gelu"}, "hidden_act: expected one of 'silu'"),
+        (
+            "gemma3_text",
+            {"final_logit_softcapping": 30.0},
+            "final_logit_softcapping: expected null",
+        ),
+        ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: expected null"),
+        ("gemma3_text", {"hidden_activation": "silu"}, "one of 'gelu_pytorch_tanh', got 'silu'"),
+        ("gemma3_text", {"attention_bias": True}, "attention_bias: expected false"),
+        ("gemma3_text", {"use_bidirectional_attention": True}, "sees what came before only"),
+        ("gemma3_text", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar: expected a number"),
+        ("gemma3_text", {"sliding_window_pattern": 0}, "sliding_window_pattern: expected an"),
+        ("gemma3_text", {"rope_parameters": YARN}, "objects 'full_attention' and 'sliding_att"),
+        (
+            "gemma3_text",
+            {"rope_scaling": YARN, "rope_parameters": {"full_attention": YARN}},
+            "rope_scaling: expected null beside rope_parameters: full_attention",
+        ),
+        (
+            "gemma3",
+            {"rope_local_base_freq": "1e4"},
+            "text_config: rope_local_base_freq: expected a",
+        ),
+    ],
+)
+def test_what_is_refused(kind: str, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_config(spelled(kind, **fields))
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("gemma", "Gemma 3 is read"),
+        ("gemma2", "it caps scores and logits"),
+        ("olmo", "its norms have no scales"),
+        ("deepseek_v32", "it chooses the keys that it attends to"),
+    ],
+)
+def test_families_that_are_refused_with_a_reason(kind: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"model_type: .* got '{kind}': {why}"):
+        parse_config(SIZES | {"model_type": kind})
+
+
+def test_a_vision_model_without_its_text_is_refused() -> None:
+    for wrong in ({}, {"text_config": None}, {"text_config": 3}):
+        with pytest.raises(ConfigError, match="text_config: expected an object"):
+            parse_config({"model_type": "gemma3", **wrong})
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"norm_after": True}, "norm_after"),
+        ({"qk_norm": QkNorm.HEAD}, "qk_norm"),
+        ({"activation": "gelu_tanh"}, "activation"),
+        ({"embedding_scale": 8.0}, "embedding_scale"),
+        ({"query_scale": 0.5}, "query_scale"),
+        ({"norm_offset": 1.0}, "norm_offset"),
+        ({"local_rotary": Rotary(style="half")}, "local_rotary"),
+        ({"layers": (LayerConfig(NOW, NOW, rotary="none"),) * 3}, "layers"),
+        ({"head": Head.MEAN}, "head"),
+    ],
+)
+def test_what_a_family_has_no_word_for_is_not_written(change: dict[str, Any], name: str) -> None:
+    llama = parse_config(spelled("llama"))
+    with pytest.raises(ConfigError, match=f"{name}: expected what a config.json of llama can say"):
+        render_config(replace(llama, **change))
