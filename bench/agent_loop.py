@@ -96,15 +96,20 @@ def config(folder: Path, model: str, steps: int) -> str:
     )
 
 
+def prepare(edit: Edit, folder: Path) -> None:
+    """Put into a folder what the agent finds there."""
+    (folder / FILE).write_text(edit.before)
+    (folder / ".wanted").write_text(edit.after)
+    (folder / "check").write_text(CHECK)
+    (folder / "check").chmod(0o755)
+
+
 def run(edit: Edit, agent: str, url: str, work: Path, options: argparse.Namespace) -> Record:
     """Return what became of an edit, and where its time went."""
     folder, home = work / "folder", work / "home"
     folder.mkdir()
     home.mkdir()
-    (folder / FILE).write_text(edit.before)
-    (folder / ".wanted").write_text(edit.after)
-    (folder / "check").write_text(CHECK)
-    (folder / "check").chmod(0o755)
+    prepare(edit, folder)
     (work / "mini.yaml").write_text(config(folder, options.model, options.steps))
     command = [
         *("env", "MSWEA_CONFIGURED=true", f"MSWEA_GLOBAL_CONFIG_DIR={home}"),

@@ -132,6 +132,8 @@ def _name(record: Record) -> str:
         return f"{record['name']}: {record['task']}"
     if record["name"] == "client":
         return f"client: {record['client']} {record.get('version', '')}".rstrip()
+    if record["name"] == "agent_loop":
+        return f"agent_loop, edit {record['edit']}"
     if "cache_dtype" in record:
         task = f", {record['task']} at {record['length']:,}" if "task" in record else ""
         return f"{record['name']}{task}, keys and values in {record['cache_dtype']}"
@@ -156,6 +158,10 @@ def _figure(record: Record) -> str:
     if record["name"] == "client":
         found = {"": record.get("works"), "but: ": record.get("error")}
         return "; ".join(f"{word}{text}" for word, text in found.items() if text)
+    if record["name"] == "agent_loop":
+        done = "done" if record["done"] else "not done"
+        parts = ", ".join(f"{part} {value:.2f} s" for part, value in record["parts"].items())
+        return f"{done}; **{record['requests']}** requests, **{record['seconds']:.2f}** s: {parts}"
     for outcome in ("error", "not_measured"):
         if outcome in record:
             return f"{outcome.replace('_', ' ')}: {record[outcome]}"

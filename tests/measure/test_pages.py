@@ -14,6 +14,8 @@ KINDS = {
     "bug": "a planted bug",
     "prose": "prose",
 }
+LOOP = "2026-11-26-amd-epyc-zen-4-agent-loop.json"
+PARTS = ("generation", "prefill", "waiting", "tools", "outside")
 LONG = "2026-11-25-intel-xeon-amx-long-context.json"
 
 
@@ -111,3 +113,17 @@ def test_accuracy_of_caches() -> None:
         ]
         rows = re.findall(rf"(?m)^\| {cache_dtype} \| (.*) \|$", page)
         assert [row.split(" | ") for row in rows] == [shown, found]
+
+
+def test_where_an_agents_time_went() -> None:
+    page = read_page("evaluation.md")
+    records = read_records(LOOP)
+    for found in records:
+        seconds = [f"{found['parts'][part]:.2f} s" for part in PARTS]
+        read = f"{found['prompt_tokens']:,}, {found['cached_tokens']:,}"
+        wanted = ["yes" if found["done"] else "no", f"{found['requests']}", *seconds]
+        assert find_row(page, f"`{found['edit']}`") == [*wanted, f"{found['tokens']}", read]
+    assert {found["bound_by"] for found in records} == {"generation"}
+    longest = max(records, key=lambda found: found["seconds"])
+    saved = longest["parts"]["generation"] / longest["seconds"]
+    assert f"would save {saved:.0%}".replace("%", " %") in page
