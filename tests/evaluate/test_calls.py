@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from monolane.errors import RequestError
+from monolane.errors import BackendError, RequestError
 from monolane.evaluate import (
     EvalOptions,
     ServerSubject,
@@ -130,6 +130,26 @@ def test_a_server_is_asked_case_by_case_and_once(tmp_path: Path) -> None:
         server.server_close()
     assert Caller.asked[0]["tools"][0]["function"]["parameters"]["type"] == "object"
     assert Caller.asked[0]["temperature"] == 0
+
+
+def test_a_case_that_the_server_refuses_is_wrong_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Any, *_: Any) -> dict[str, Any]:
+        raise BackendError("/v1/chat/completions: HTTP 400: tools: cannot be followed")
+
+    monkeypatch.setattr(ServerSubject, "chat_with_tools", refuse)
+    options = EvalOptions(tasks=("bfcl_simple_python",), limit=2)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Caller)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        subject = ServerSubject(f"http://127.0.0.1:{server.server_port}")
+        (found,) = evaluate(subject, make_tasks(options), tmp_path)["tasks"]
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert found["figures"][0]["value"] == 0
+    assert "2 cases were refused by the server, and count as wrong." in found["notes"]
 
 
 def test_calls_may_be_required(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from monolane.evaluate._task import Outcome, Progress, Task
 
 # In the words of OpenAI's server, vLLM's and ours, for functions that the context cannot hold.
 _TOO_LONG = "maximum context length"
+# BFCL has functions that nothing can be called with, such as an integer of an enum of strings.
+_REFUSED = "HTTP 400"
 TOOL_CHOICES = ("auto", "required")
 BFCL_TASKS = tuple(f"bfcl_{category}" for category in CATEGORIES)
 
@@ -85,6 +87,8 @@ class CallsTask(Task):
         notes = [about]
         if long := sum(line.get("error") == _TOO_LONG for line in every):
             notes.append(f"{long} cases are longer than the model's context, and count as wrong.")
+        if refused := sum(line.get("error") == _REFUSED for line in every):
+            notes.append(f"{refused} cases were refused by the server, and count as wrong.")
         if self._limit is not None:
             notes.append(f"The first {self._limit} cases of a category only.")
         return Outcome(self.name, self.title, tuple(figures), settings, {}, tuple(notes))
@@ -95,9 +99,10 @@ class CallsTask(Task):
                 case.messages, as_tools(case), self._choice, self._decoding
             )
         except BackendError as error:
-            if _TOO_LONG not in str(error):
-                raise
-            return {"answer": None, "score": 0, "error": _TOO_LONG}
+            for reason in (_TOO_LONG, _REFUSED):
+                if reason in str(error):
+                    return {"answer": None, "score": 0, "error": reason, "said": str(error)[:400]}
+            raise
         answer = {"content": message.get("content"), "tool_calls": message.get("tool_calls")}
         return {"answer": answer, **judge(case, message.get("tool_calls"))}
 
