@@ -147,6 +147,14 @@ void quantize_blocks(Format to, const float* x, int64_t cols, void* out) {
   char* blocks = static_cast<char*>(out);
   const auto encode_groups = to == Format::kQ80 ? encode_i8 : encode_i4;
   encode_groups(x, cols / kGroup, blocks + sizeof(uint16_t), blocks, bytes, bytes);
+  // An infinite scale would mean infinity where sums of codes are multiplied with it: a key whose
+  // score is -inf is passed over in silence.
+  constexpr uint16_t kNone = 0x7E00;  // NaN
+  for (int64_t at = 0; at < row_bytes(to, cols); at += bytes) {
+    uint16_t scale;
+    std::memcpy(&scale, blocks + at, sizeof scale);
+    if (!std::isfinite(f16_to_float(scale))) std::memcpy(blocks + at, &kNone, sizeof kNone);
+  }
 }
 
 }  // namespace monolane

@@ -138,7 +138,7 @@ def test_a_head_over_codes_does_not_see_its_neighbours(
 @pytest.mark.parametrize("isa", kernels.supported())
 @pytest.mark.parametrize("cache_dtype", CODES)
 def test_attention_does_not_hide_a_nan(isa: str, cache_dtype: str) -> None:
-    """Of a query, a key or a value; zeros are no division by zero."""
+    """Of a query, a key or a value, nor infinity; zeros are no division by zero."""
     name = find_cache_format(cache_dtype).short
     rows, _ = stored(isa, np.ones((9, 64), np.float32), cache_dtype)
     bad = np.ones((9, 64), np.float32)
@@ -150,6 +150,13 @@ def test_attention_does_not_hide_a_nan(isa: str, cache_dtype: str) -> None:
     out = kernels.attend(isa, q, name, rows, broken, 1.0)
     assert np.isnan(out[:, 32:64]).all()
     assert not np.isnan(out[:, :32]).any()
+    for infinite in (np.inf, -np.inf, 1e30):  # no code: not a key that is passed over
+        bad[4, 40] = infinite
+        with np.errstate(invalid="ignore"):
+            broken, _ = stored(isa, bad, cache_dtype)
+        for sign in (1, -1):
+            found = kernels.attend(isa, sign * q, name, broken, rows, 1.0)
+            assert np.isnan(found[:, :64]).all()
     nothing, _ = stored(isa, np.zeros((9, 64), np.float32), cache_dtype)
     found = kernels.attend(isa, 0 * q, name, nothing, nothing, 1.0)
     np.testing.assert_array_equal(found, [[0.0] * 65 + [9.0]] * 2)
