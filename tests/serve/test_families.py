@@ -285,3 +285,16 @@ def test_a_template_of_its_own_for_tools(tmp_path: Path, listed: bool) -> None:
     assert "named SmolLM" in texts[0]
     assert "You are a function calling AI model" in texts[1]
     assert "get_weather" in texts[1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("more", [{}, {"description": None, "parameters": None}])
+def test_a_tool_may_have_a_name_alone(
+    engines: dict[str, Engine], family: str, more: dict[str, None]
+) -> None:
+    """As the API allows; the templates of GPT-OSS and Hermes 3 fail where a field is missing."""
+    engine = engines[family]
+    tools = [{"type": "function", "function": {"name": "get_weather", **more}}]
+    asked = ask(tools=tools)
+    ids, _ = chat_prompt(asked, read_tools(tools, None, None, engine), engine)
+    assert "get_weather" in engine.tokenizer.decode(ids, skip_special_tokens=False)

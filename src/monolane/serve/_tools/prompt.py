@@ -18,7 +18,7 @@ from monolane.errors import RequestError, TextError
 from monolane.serve._tools.custom import as_functions, with_functions
 from monolane.serve._tools.format import AUTO, ToolFormat, format_of
 from monolane.serve._tools.request import ToolUse
-from monolane.serve._tools.shown import Shown, shown_by, takes_in_a_row
+from monolane.serve._tools.shown import Shown, shown_by, takes_bare_tools, takes_in_a_row
 from monolane.serve._tools.turns import alternating, with_system, with_texts_in_results
 from monolane.text import ChatTemplate
 
@@ -65,6 +65,8 @@ def tool_prompt(
             chat = _instructed(chat, use, engine)
     elif any(message.get("tool_calls") or message.get("role") == "tool" for message in chat):
         chat = _adapted(chat, form, shown_by(template))
+    if use and given and not takes_bare_tools(template):
+        given = [*map(_with_all_fields, given)]
     if not takes_in_a_row(template):
         chat = alternating(chat)
     return chat, given if use else None
@@ -73,6 +75,13 @@ def tool_prompt(
 def template_for(use: ToolUse | None, engine: Engine) -> ChatTemplate:
     """Return the template of a chat, which may be another where there are tools to call."""
     return engine.chat_template if use is None else engine.chat_template.for_tools
+
+
+def _with_all_fields(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a tool for a template that reads description and parameters unasked."""
+    function = {key: value for key, value in tool["function"].items() if value is not None}
+    fields = {"description": "", "parameters": {"type": "object", "properties": {}}}
+    return {**tool, "function": {**fields, **function}}
 
 
 def _with_thinking(message: Message) -> Message:

@@ -66,6 +66,13 @@ def takes_in_a_row(template: ChatTemplate) -> bool:
     return _shows(template, [_user(_VALUES[0]), _user(_VALUES[1])], _VALUES)
 
 
+@lru_cache(maxsize=64)
+def takes_bare_tools(template: ChatTemplate) -> bool:
+    """Tell whether a template shows a tool that has a name alone, which the API allows."""
+    bare = {"type": "function", "function": {"name": _NAME}}
+    return _shows(template, [_user()], (_NAME,), bare)
+
+
 def _called(count: int, null: bool, objects: bool) -> list[dict[str, Any]]:
     """Return a chat with so many calls and their results."""
     calls = []
@@ -77,10 +84,15 @@ def _called(count: int, null: bool, objects: bool) -> list[dict[str, Any]]:
     return [_user(), told, *map(_result, range(count))]
 
 
-def _shows(template: ChatTemplate, chat: list[dict[str, Any]], words: Iterable[str]) -> bool:
+def _shows(
+    template: ChatTemplate,
+    chat: list[dict[str, Any]],
+    words: Iterable[str],
+    tool: dict[str, Any] = _TOOL,
+) -> bool:
     """Tell whether the text of a chat has all these words."""
     try:
-        text = template.render(chat, tools=[_TOOL])
+        text = template.render(chat, tools=[tool])
     except TextError:
         return False
     return all(word in text for word in words)
