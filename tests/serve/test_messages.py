@@ -12,6 +12,7 @@ from monolane.errors import RequestError
 from monolane.serve._errors import ApiError
 from monolane.serve._messages.conversation import chat_messages, chat_tools
 from monolane.serve._messages.errors import error_json
+from monolane.serve._messages.writer import _object
 
 from .families import FAMILIES, write_family
 
@@ -285,3 +286,17 @@ def test_blocks_become_messages() -> None:
     assert chat_tools([{"type": "web_search_20250305", "name": "web_search"}]) == []
     with pytest.raises(RequestError, match="a list of blocks"):
         chat_messages([{"role": "user", "content": ["x"]}], None)
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ('{"at": "x\\ud83d"}', {"at": "x?"}),
+        ('{"at": NaN}', {}),
+        ('{"at": 1e999}', {}),
+        ('{"at": "x', {}),
+        ("[1]", {}),
+    ],
+)
+def test_an_input_is_an_object_that_json_can_hold(written: str, told: Json) -> None:
+    assert _object(written) == told
