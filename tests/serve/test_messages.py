@@ -194,6 +194,7 @@ def test_keys_and_errors_have_anthropics_shape(keyed_server: Any, api_key: str) 
     ):
         client.messages.create(**ASK)
     assert denied.value.body["error"]["type"] == "authentication_error"
+    assert denied.value.request_id == denied.value.response.headers["x-request-id"]
     assert json.loads(error_json(ApiError(503, "x"))) == {
         "type": "error",
         "error": {"type": "overloaded_error", "message": "x"},
@@ -243,6 +244,9 @@ def test_thinking_is_a_block_and_can_be_switched(
         assert final.content[0].thinking
         off = client.messages.create(**ASK, **more, thinking={"type": "disabled"})
         assert [block.type for block in off.content] == ["text"]
+        low = {"output_config": {"effort": "low"}}  # of the answer, too: it turns nothing on
+        off = client.messages.create(**ASK, **more, **low, thinking={"type": "disabled"})
+        assert [block.type for block in off.content] == ["text"]
         on = {"type": "enabled", "budget_tokens": 1024}
         assert client.messages.create(**ASK, **more, thinking=on).content[0].type == "thinking"
         plain, told = (
@@ -251,6 +255,12 @@ def test_thinking_is_a_block_and_can_be_switched(
         )
         assert told > plain
     server.close()
+
+
+def test_an_effort_is_no_error_where_the_model_has_none(client: anthropic.Anthropic) -> None:
+    for more in ({}, {"thinking": {"type": "adaptive"}}, {"thinking": {"type": "disabled"}}):
+        asked = ASK | {"output_config": {"effort": "high"}} | more
+        assert client.messages.create(**asked).role == "assistant"
 
 
 def test_blocks_become_messages() -> None:
