@@ -127,7 +127,7 @@ def test_named_origins_and_hosts_may_ask(start: Callable[..., Any]) -> None:
     from_page = {"Origin": "https://chat.example"}
     reply = httpx.get(f"{server.url}/v1/models", headers=from_page, timeout=120)
     assert reply.headers["access-control-allow-origin"] == "https://chat.example"
-    assert reply.headers["access-control-expose-headers"] == "retry-after, x-request-id"
+    assert reply.headers["access-control-expose-headers"] == "retry-after, x-request-id, request-id"
     assert exchange(server, get("/v1/models", "box.example"))[0] == 200
     assert exchange(server, get("/v1/models", "other.example"))[0] == 403
 
@@ -230,3 +230,11 @@ def test_only_the_http_port_is_open(keyed_server: Any) -> None:
             if fields[9] in inodes and (table.startswith("udp") or fields[3] == "0A"):
                 listening.append(int(fields[1].rpartition(":")[2], 16))
     assert listening == [keyed_server.port]
+
+
+def test_a_compressed_body_is_named(demo_server: Any) -> None:
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    reply = httpx.post(f"{demo_server.url}/tokenize", content=b"?", headers=headers, timeout=120)
+    assert reply.status_code == 415
+    assert "Content-Encoding: expected none, got 'gzip'" in reply.json()["error"]["message"]
+    assert reply.headers["accept-encoding"] == "identity"

@@ -174,3 +174,9 @@ def test_what_is_cut_off_stays_as_it_is() -> None:
         (0, '{"inp', True),
         (1, "{}", False),
     ]
+
+
+def test_half_a_character_can_be_sent() -> None:
+    inputs = CustomInputs(frozenset(("t",)))
+    part = ToolCallDelta(0, '{"input": "x\\ud83d"}', "id", "t")
+    assert inputs.turned(Delta("", "", (part,))).tool_calls[0].arguments == "x?"

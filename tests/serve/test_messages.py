@@ -12,6 +12,7 @@ from monolane.errors import RequestError
 from monolane.serve._errors import ApiError
 from monolane.serve._messages.conversation import chat_messages, chat_tools
 from monolane.serve._messages.errors import error_json
+from monolane.serve._messages.writer import _object
 
 from .families import FAMILIES, write_family
 
@@ -193,6 +194,7 @@ def test_keys_and_errors_have_anthropics_shape(keyed_server: Any, api_key: str) 
     ):
         client.messages.create(**ASK)
     assert denied.value.body["error"]["type"] == "authentication_error"
+    assert denied.value.request_id == denied.value.response.headers["x-request-id"]
     assert json.loads(error_json(ApiError(503, "x"))) == {
         "type": "error",
         "error": {"type": "overloaded_error", "message": "x"},
@@ -242,6 +244,9 @@ def test_thinking_is_a_block_and_can_be_switched(
         assert final.content[0].thinking
         off = client.messages.create(**ASK, **more, thinking={"type": "disabled"})
         assert [block.type for block in off.content] == ["text"]
+        low = {"output_config": {"effort": "low"}}  # of the answer, too: it turns nothing on
+        off = client.messages.create(**ASK, **more, **low, thinking={"type": "disabled"})
+        assert [block.type for block in off.content] == ["text"]
         on = {"type": "enabled", "budget_tokens": 1024}
         assert client.messages.create(**ASK, **more, thinking=on).content[0].type == "thinking"
         plain, told = (
@@ -250,6 +255,12 @@ def test_thinking_is_a_block_and_can_be_switched(
         )
         assert told > plain
     server.close()
+
+
+def test_an_effort_is_no_error_where_the_model_has_none(client: anthropic.Anthropic) -> None:
+    for more in ({}, {"thinking": {"type": "adaptive"}}, {"thinking": {"type": "disabled"}}):
+        asked = ASK | {"output_config": {"effort": "high"}} | more
+        assert client.messages.create(**asked).role == "assistant"
 
 
 def test_blocks_become_messages() -> None:
@@ -285,3 +296,17 @@ def test_blocks_become_messages() -> None:
     assert chat_tools([{"type": "web_search_20250305", "name": "web_search"}]) == []
     with pytest.raises(RequestError, match="a list of blocks"):
         chat_messages([{"role": "user", "content": ["x"]}], None)
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ('{"at": "x\\ud83d"}', {"at": "x?"}),
+        ('{"at": NaN}', {}),
+        ('{"at": 1e999}', {}),
+        ('{"at": "x', {}),
+        ("[1]", {}),
+    ],
+)
+def test_an_input_is_an_object_that_json_can_hold(written: str, told: Json) -> None:
+    assert _object(written) == told

@@ -242,6 +242,16 @@ def test_arguments_that_are_no_json_are_told_as_they_are() -> None:
     assert '"arguments": "{oops"' in told[0]["content"]
 
 
+def test_half_a_character_in_arguments_does_not_stop_the_chat() -> None:
+    call = {"id": "a", "function": {"name": "f", "arguments": '{"at": "x\\uD83D \\ud83d\\ude00"}'}}
+    messages = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    with Engine.load("demo") as engine:
+        told, _ = tool_prompt(messages, None, None, engine)
+        assert engine.tokenizer is not None
+        assert engine.chat_template.encode(engine.tokenizer, told)
+    assert '"arguments": {"at": "x? 😀"}' in told[0]["content"]
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

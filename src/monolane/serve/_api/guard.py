@@ -28,6 +28,10 @@ _ENCODED = re.compile(rb"%([0-9A-Fa-f]{2})")
 _NAMES = re.compile(r"[A-Za-z0-9_-]+(, ?[A-Za-z0-9_-]+)*")  # of headers
 _USUAL = "authorization, x-api-key, content-type, x-request-id"
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_ID_HEADERS = (
+    "x-request-id",
+    "request-id",
+)  # OpenAI's clients read the first, Anthropic's the other
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -83,7 +87,8 @@ class Guard:
             if message["type"] == "http.response.start":
                 started = True
                 message = {**message, "headers": [*message.get("headers", ())]}
-                more = {**_HEADERS, "x-request-id": request_id, **cross_origin}
+                ids = dict.fromkeys(_ID_HEADERS, request_id)
+                more = {**_HEADERS, **ids, **cross_origin}
                 MutableHeaders(raw=message["headers"]).update(more)
             await send(message)
 
@@ -117,6 +122,12 @@ class Guard:
             kind = "".join(headers.getlist("content-type")).split(";")[0].strip().lower()
             if kind != "application/json":
                 raise ApiError(415, "Content-Type: expected application/json")
+            if (coding := headers.get("content-encoding", "identity")).lower() != "identity":
+                raise ApiError(
+                    415,
+                    f"Content-Encoding: expected none, got {coding!r:.80}; send the body as it is",
+                    headers={"Accept-Encoding": "identity"},
+                )
 
     def _check_host(self, values: list[str]) -> None:
         found = _HOST.fullmatch(values[0]) if len(values) == 1 else None
@@ -170,7 +181,7 @@ class Guard:
             "access-control-allow-origin": allowed[0],
             "access-control-allow-headers": asked if _NAMES.fullmatch(asked) else _USUAL,
             "access-control-allow-methods": "DELETE, GET, POST",
-            "access-control-expose-headers": "retry-after, x-request-id",
+            "access-control-expose-headers": "retry-after, " + ", ".join(_ID_HEADERS),
             "vary": "origin, access-control-request-headers",
         }
 

@@ -77,11 +77,10 @@ class _Messages:
 
 def _effort(body: MessagesRequest, engine: Engine) -> Any:
     """Return how much to think; a model that cannot be told thinks as it does."""
-    wanted = body.output_config and body.output_config.effort
-    if body.thinking is None or wanted:
-        return wanted
-    if body.thinking.type == "disabled":
-        return "none"
+    if body.thinking is not None and body.thinking.type == "disabled":
+        return "none"  # whatever the effort, which bounds more than thinking there
     template = engine.chat_template
-    told = thinking_switch(template) is not None or "reasoning_effort" in template.variables
-    return "high" if told else None
+    if thinking_switch(template) is None and "reasoning_effort" not in template.variables:
+        return None
+    wanted = body.output_config and body.output_config.effort
+    return wanted or (None if body.thinking is None else "high")

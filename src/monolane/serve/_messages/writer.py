@@ -12,7 +12,7 @@ from monolane.serve._messages.errors import error_json
 from monolane.serve._run.channel import Update
 from monolane.serve._run.request import ServedRequest
 from monolane.serve._run.service import Service
-from monolane.serve._tools.calls import Delta
+from monolane.serve._tools.calls import Delta, read_arguments
 
 Json = dict[str, Any]
 _REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
@@ -132,9 +132,10 @@ class MessagesWriter(Writer):
 
 
 def _object(text: str) -> Any:
-    """Return the input of a call; that of one that was cut off is empty."""
+    """Return the input of a call; that of one that was cut off, or is no JSON, is empty."""
     try:
-        found = json.loads(text)
+        found = read_arguments(text)
+        json.dumps(found, allow_nan=False)  # Python reads NaN and 1e999, which JSON has not
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,5 +1,6 @@
 """The tool calls of an answer, and the deltas in which its text and its calls leave."""
 
+import json
 import secrets
 import string
 from collections.abc import Callable, Iterable, Mapping
@@ -98,6 +99,18 @@ class Calls:
             self._new[-1] = replace(self._new[-1], arguments=text)
         else:
             self._new.append(ToolCallDelta(self.count - 1, text))
+
+
+def read_arguments(text: str) -> Any:
+    """Return what arguments mean; ValueError or RecursionError where they are no JSON.
+
+    A model may write an escape of half a character, such as ``\\ud83d`` alone. It becomes "?": no
+    prompt and no reply can hold it.
+    """
+    found = json.loads(text)
+    if "\\ud" not in text.lower():
+        return found
+    return json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
 
 
 def call_id() -> str:

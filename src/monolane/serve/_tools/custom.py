@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from monolane.errors import RequestError
-from monolane.serve._tools.calls import Delta, ToolCallDelta
+from monolane.serve._tools.calls import Delta, ToolCallDelta, read_arguments
 
 Json = dict[str, Any]
 INPUT = "input"  # the argument
@@ -104,7 +104,7 @@ class CustomInputs:
 
 def _input(arguments: str) -> str | None:
     with contextlib.suppress(ValueError, RecursionError):
-        found = json.loads(arguments)
+        found = read_arguments(arguments)
         if isinstance(found, dict) and isinstance(found.get(INPUT), str):
             return str(found[INPUT])
     return None

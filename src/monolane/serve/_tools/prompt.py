@@ -15,6 +15,7 @@ from typing import Any
 
 from monolane.engine import Engine
 from monolane.errors import RequestError, TextError
+from monolane.serve._tools.calls import read_arguments
 from monolane.serve._tools.custom import as_functions, with_functions
 from monolane.serve._tools.format import AUTO, ToolFormat, format_of
 from monolane.serve._tools.request import ToolUse
@@ -112,7 +113,7 @@ def _call(call: Any, where: str) -> Message:
     if isinstance(arguments, str):
         # What a model wrote may be no JSON. Then it is shown again as it is.
         with contextlib.suppress(ValueError, RecursionError):
-            arguments = json.loads(arguments or "{}")
+            arguments = read_arguments(arguments or "{}")
     return {**call, "function": {**function, "arguments": {} if arguments is None else arguments}}
 
 
