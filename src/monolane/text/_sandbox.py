@@ -8,7 +8,7 @@ second.
 
 The alternatives: another process can be killed, but costs a start per request. Tracing each Python
 line costs ten times as much. minijinja, an engine in Rust that counts its instructions, does not
-bound memory, and other texts come of some templates: docs/serving.md has the figures.
+bound memory, and other texts come of some templates: docs/security.md has the figures.
 """
 
 import json
