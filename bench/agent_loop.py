@@ -12,6 +12,7 @@ file is what was asked for.
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from _document import publish
 from _program import run_script
 from _server import server
 
+from monolane.errors import ConfigError
 from monolane.evaluate import record_loop
 from monolane.measure import LoadTarget, Record
 
@@ -137,6 +139,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8, help="answers of a run, at most")
     parser.add_argument("--out", type=Path, help="folder for the results file")
     options = parser.parse_args()
+    if shutil.which(options.agent) is None:
+        raise ConfigError(
+            f"--agent {options.agent}: expected mini-swe-agent's program, found none; "
+            "pip install mini-swe-agent, or name the program"
+        )
     command = [sys.executable, "-m", "monolane", "serve", "--port", "0", "--no-bandwidth"]
     records: list[Record] = []
     with server([*command, "--model", options.model], START) as ours:

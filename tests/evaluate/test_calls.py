@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -110,59 +111,48 @@ class Caller(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_server_is_asked_case_by_case_and_once(tmp_path: Path) -> None:
-    options = EvalOptions(tasks=("bfcl_simple_python", "bfcl_irrelevance"), limit=2)
+@pytest.fixture
+def caller() -> Iterator[ServerSubject]:
+    """Return a server of ``Caller``'s as a subject; what it was asked is forgotten before."""
+    Caller.asked.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Caller)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        subject = ServerSubject(f"http://127.0.0.1:{server.server_port}")
-        for _ in range(2):  # the second run finds all in its journal
-            (task,) = evaluate(subject, make_tasks(options), tmp_path)["tasks"]
-            values = {figure["metric"]: figure["value"] for figure in task["figures"]}
-            assert values == {
-                "all: accuracy": 25.0,
-                "simple_python: accuracy": 50.0,
-                "irrelevance: accuracy": 0.0,
-            }
-            assert len(Caller.asked) == 4
-    finally:
-        server.shutdown()
-        server.server_close()
+    yield ServerSubject(f"http://127.0.0.1:{server.server_port}")
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_server_is_asked_case_by_case_and_once(caller: ServerSubject, tmp_path: Path) -> None:
+    options = EvalOptions(tasks=("bfcl_simple_python", "bfcl_irrelevance"), limit=2)
+    for _ in range(2):  # the second run finds all in its journal
+        (task,) = evaluate(caller, make_tasks(options), tmp_path)["tasks"]
+        values = {figure["metric"]: figure["value"] for figure in task["figures"]}
+        assert values == {
+            "all: accuracy": 25.0,
+            "simple_python: accuracy": 50.0,
+            "irrelevance: accuracy": 0.0,
+        }
+        assert len(Caller.asked) == 4
     assert Caller.asked[0]["tools"][0]["function"]["parameters"]["type"] == "object"
     assert Caller.asked[0]["temperature"] == 0
 
 
 def test_a_case_that_the_server_refuses_is_wrong_and_ends_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    caller: ServerSubject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: Any, *_: Any) -> dict[str, Any]:
         raise BackendError("/v1/chat/completions: HTTP 400: tools: cannot be followed")
 
     monkeypatch.setattr(ServerSubject, "chat_with_tools", refuse)
     options = EvalOptions(tasks=("bfcl_simple_python",), limit=2)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Caller)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        subject = ServerSubject(f"http://127.0.0.1:{server.server_port}")
-        (found,) = evaluate(subject, make_tasks(options), tmp_path)["tasks"]
-    finally:
-        server.shutdown()
-        server.server_close()
+    (found,) = evaluate(caller, make_tasks(options), tmp_path)["tasks"]
     assert found["figures"][0]["value"] == 0
     assert "2 cases were refused by the server, and count as wrong." in found["notes"]
 
 
-def test_calls_may_be_required(tmp_path: Path) -> None:
+def test_calls_may_be_required(caller: ServerSubject, tmp_path: Path) -> None:
     options = EvalOptions(tasks=("bfcl",), limit=1, tool_choice="required")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Caller)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    Caller.asked.clear()
-    try:
-        subject = ServerSubject(f"http://127.0.0.1:{server.server_port}")
-        (task,) = evaluate(subject, make_tasks(options), tmp_path)["tasks"]
-    finally:
-        server.shutdown()
-        server.server_close()
+    (task,) = evaluate(caller, make_tasks(options), tmp_path)["tasks"]
     assert {body["tool_choice"] for body in Caller.asked} == {"required"}
     assert task["settings"]["tool_choice"] == "required"
     metrics = {figure["metric"]: figure["value"] for figure in task["figures"]}

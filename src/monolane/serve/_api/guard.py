@@ -28,10 +28,8 @@ _ENCODED = re.compile(rb"%([0-9A-Fa-f]{2})")
 _NAMES = re.compile(r"[A-Za-z0-9_-]+(, ?[A-Za-z0-9_-]+)*")  # of headers
 _USUAL = "authorization, x-api-key, content-type, x-request-id"
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-_ID_HEADERS = (
-    "x-request-id",
-    "request-id",
-)  # OpenAI's clients read the first, Anthropic's the other
+# OpenAI's clients read the first, Anthropic's the other.
+_ID_HEADERS = ("x-request-id", "request-id")
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
