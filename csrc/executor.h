@@ -140,7 +140,7 @@ class Executor {
   // `take_part`, which returns when the epoch is over.
   using OnToken = std::function<bool(int32_t slot, int32_t token, const float* logits)>;
   void prepare(std::vector<Advance> advances, OnToken on_token);
-  void take_part(int worker) { work(*workers_[worker]); }
+  void take_part(int worker);
 
   // For tests and measurements, between epochs: see Speculation::script.
   void script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws);
@@ -209,6 +209,7 @@ class Executor {
   void drop_guides();
 
   void work(Worker& w);
+  void work_or_fail(int worker);
   bool await_others(const Worker& w);
   void end_epoch(Worker& w);
   void lay_out_pass();
@@ -232,6 +233,7 @@ class Executor {
   void look_back(Running& running) const;
   void call_leader() { calls_.advance(); }
   bool await(const Worker& w, const PlanPhase& phase);
+  void prefetch_next(const Worker& w, const PlanPhase& phase) const;
   void run(Worker& w, const PlanPhase& phase);
   void run_timed(Worker& w, const PlanPhase& phase, int64_t arrived);
 

@@ -73,6 +73,7 @@ void Executor::run_expert_gate_up(Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = plan_.header;
   const LayerWeights& layer = weights_.layers[phase.layer];
   choose_experts(w, phase);
+  w.weights.prefetch(index_of(phase), 0, w.order.front());
   w.routing.weigh_shared(w.normed->as<float>(), layer.shared_expert_gate, pass_.width);
   pack(w, phase, w.normed->as<float>(), h.hidden, 0, pass_.width);
   if (h.shared_inner > 0) shared_gate_up(w, phase);
@@ -80,7 +81,8 @@ void Executor::run_expert_gate_up(Worker& w, const PlanPhase& phase) {
   const int64_t count = own.end - own.begin;
   if (count == 0) return;
   ExpertCache* stowed = w.weights.experts();
-  for (const int64_t expert : w.order) {
+  for (size_t n = 0; n < w.order.size(); ++n) {
+    const int64_t expert = w.order[n];
     const std::span<const Routing::Use> uses = w.routing.of(expert);
     const int64_t width = static_cast<int64_t>(uses.size());
     if (stowed != nullptr) stowed->await(expert, ExpertCache::kInner);
@@ -89,6 +91,11 @@ void Executor::run_expert_gate_up(Worker& w, const PlanPhase& phase) {
     for (const int64_t i : {0, 1}) {
       const Matrix& matrix = rows(w, phase, i, expert);
       const Activation kind = activation_of(matrix);
+      if (i == 0) {
+        w.weights.prefetch(index_of(phase), 1, expert);
+      } else if (n + 1 < w.order.size()) {
+        w.weights.prefetch(index_of(phase), 0, w.order[n + 1]);
+      }
       product(matrix, 0, count, kind, gather_tokens(w, kind, h.hidden, uses), width,
               i == 0 ? gate : up, count);
     }
@@ -132,7 +139,9 @@ void Executor::run_expert_down(Worker& w, const PlanPhase& phase) {
   for (int64_t t = 0; t < pass_.width; ++t) std::fill_n(out + t * hidden, count, 0.0f);
   ExpertCache* stowed = w.weights.experts();
   if (stowed != nullptr) stowed->begin_outer();
-  for (const int64_t expert : w.chosen) {
+  for (size_t n = 0; n < w.chosen.size(); ++n) {
+    const int64_t expert = w.chosen[n];
+    if (n + 1 < w.chosen.size()) w.weights.prefetch(index_of(phase), 0, w.chosen[n + 1]);
     const std::span<const Routing::Use> uses = w.routing.of(expert);
     const int64_t width = static_cast<int64_t>(uses.size());
     float* x = w.normed->as<float>();

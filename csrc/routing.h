@@ -42,12 +42,11 @@ class Routing {
 
  private:
   void choose_token(const float* logits, const float* correction, int32_t token);
+  void choose_ranked(int32_t* chosen) const;
   void leave_groups();
 
   const PlanHeader& plan_;
   const int64_t experts_, chosen_;
-  std::vector<char> taken_;      // [E], of a token
-  std::vector<float> score_;     // [E]: sigmoids, or parts of the softmax that add up to anything
   std::vector<float> ranked_;    // [E]: the largest are chosen
   std::vector<float> best_;      // [groups]: the sum of a group's best
   std::vector<char> open_;       // [groups]: those that are chosen

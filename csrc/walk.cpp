@@ -3,6 +3,17 @@
 
 namespace monolane {
 
+// Of the phase behind this one: what this worker multiplies first. A layer's experts are not known
+// before they are chosen; but those that come down are those that went up.
+[[gnu::always_inline]] inline void Executor::prefetch_next(const Worker& w,
+                                                           const PlanPhase& phase) const {
+  const int64_t next = index_of(phase) + 1;
+  if (next == plan_.header.phases || plan_.phases[next].num_matrices == 0) return;
+  const PhaseKind kind = plan_.phases[next].kind;
+  if (kind == PhaseKind::kExpertGateUp) return;
+  w.weights.prefetch(next, 0, kind == PhaseKind::kExpertDown ? w.chosen.front() : 0);
+}
+
 // One epoch, or as much of it as there is until the ranks give up.
 void Executor::work(Worker& w) {
   const bool timed = exchange_.timed(), stamped = trace_ || timed;
@@ -36,6 +47,7 @@ void Executor::work(Worker& w) {
         w.spans.push_back({arrived, begun, now_ns(), w.index, index, width});
       }
       exchange_.publish(w.index, ++w.finished, static_cast<int32_t>(index_of(phase)));
+      prefetch_next(w, phase);
     }
     w.base = w.finished;
   }
