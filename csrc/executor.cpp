@@ -209,6 +209,7 @@ size_t Executor::converted_bytes() const {
   return bytes;
 }
 
+// A worker that throws here ends its process, which rank 0 sees as it sees any rank that is lost.
 void Executor::follow() {
   following_ = true;
   team_.start([this](int worker) {
@@ -329,14 +330,30 @@ void Executor::begin(std::vector<Advance> advances) {
   check_failed();
   lay_out_epoch(std::move(advances));
   in_epoch_ = true;
+  ring_.begin();
   team_.start([this](int worker) {
-    try {
-      work(*workers_[worker]);
-    } catch (...) {  // the others' waits end, too, and so does the executor's use
-      if (!failed_.exchange(true)) failure_ = std::current_exception();
-      exchange_.stop();
-    }
+    work_or_fail(worker);
+    if (worker == 0) ring_.push_end();
   });
+}
+
+// Of one that fails, the others' waits end, too, and so does the executor's use.
+void Executor::work_or_fail(int worker) {
+  try {
+    work(*workers_[worker]);
+  } catch (...) {
+    if (!failed_.exchange(true)) failure_ = std::current_exception();
+    exchange_.stop();
+  }
+}
+
+void Executor::take_part(int worker) {
+  try {
+    work(*workers_[worker]);
+  } catch (...) {
+    exchange_.stop();  // or the others would wait in here for this one
+    throw;
+  }
 }
 
 void Executor::check_failed() const {
@@ -423,6 +440,8 @@ void Executor::finish(int slot, std::vector<int32_t> tokens) {
   } forget{all_logits_, all_hidden_};
   begin({Advance{.slot = slot, .tokens = std::move(tokens)}});
   team_.join();
+  std::vector<TokenEvent> none;
+  ring_.take(none);  // the end
   in_epoch_ = false;
   check_failed();
   if (!running_.front().done && exchange_.lost() < 0) {
@@ -446,8 +465,12 @@ bool Executor::take(std::vector<TokenEvent>& events, int milliseconds) {
       return true;
     }
     if (!events.empty() || now_ns() >= deadline) return false;
-    // In slices: an epoch that ends without a token, as a stopped one does, wakes nobody here.
-    ring_.await_token(std::min<int64_t>(deadline - now_ns(), 5'000'000));
+    const int64_t left = deadline - now_ns();
+    if (ring_.ended()) {  // but some workers are not through with it
+      team_.join_for(left);
+    } else {
+      ring_.await_token(left);
+    }
   }
 }
 

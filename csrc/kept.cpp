@@ -111,11 +111,13 @@ void Executor::drop(int64_t name) {
 // In an epoch of no rows, by every group of every rank. Other ranks may be at it still when this
 // returns: their part of the next epoch comes behind it.
 void Executor::run_chore(const Chore& chore) {
+  check_failed();
   running_.clear();
   chore_ = chore;
-  team_.start([this](int worker) { work(*workers_[worker]); });
+  team_.start([this](int worker) { work_or_fail(worker); });
   team_.join();
   chore_ = {};
+  check_failed();
 }
 
 void Executor::copy(int source, int target) {

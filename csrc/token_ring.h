@@ -32,24 +32,42 @@ class TokenRing {
     written_.publish(++pushed_);
   }
 
-  // Called by the reader: waits for a token, but not for long.
+  // Called by the decode thread when no more tokens come of an epoch: the end takes a place as a
+  // token does, so a reader that waits for one wakes.
+  void push_end() {
+    TokenEvent end{};
+    end.slot = kEnd;
+    push(end);
+  }
+
+  // Called by the reader, before an epoch begins.
+  void begin() { ended_ = false; }
+
+  // Called by the reader: waits for a token or the end, for at most so long.
   void await_token(int64_t nanoseconds) { written_.await_for(taken_ + 1, nanoseconds); }
 
   // Called by the reader: takes what is there, without waiting.
   void take(std::vector<TokenEvent>& out) {
     const uint32_t capacity = static_cast<uint32_t>(events_.size());
     while (written_.reached(taken_ + 1)) {
-      out.push_back(events_[taken_ % capacity]);
+      const TokenEvent& event = events_[taken_ % capacity];
+      event.slot == kEnd ? static_cast<void>(ended_ = true) : out.push_back(event);
       read_.publish(++taken_);
     }
   }
 
+  // For the reader: whether the end of the epoch has been taken.
+  bool ended() const { return ended_; }
+
  private:
+  static constexpr int32_t kEnd = -1;  // a slot that there is not
+
   std::vector<TokenEvent> events_;
   Progress written_;     // events published by the writer
   Progress read_;        // events taken by the reader
   uint32_t pushed_ = 0;  // the writer's own count
   uint32_t taken_ = 0;   // the reader's own count
+  bool ended_ = false;   // the reader's own
 };
 
 }  // namespace monolane

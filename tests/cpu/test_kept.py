@@ -192,3 +192,37 @@ def test_an_identity_is_the_same_in_every_process(tiny_model: Path) -> None:
         for seed in "12"  # which order it in two ways
     }
     assert len(found) == 1
+
+
+def test_memory_that_is_refused_is_an_error() -> None:
+    """On the workers' threads, where what nobody catches ends the process."""
+    folder = Path(__file__).parent
+    program = f"""
+import itertools, resource, sys
+sys.path.insert(0, {str(folder)!r})
+from test_kept import IDS, make
+from monolane.cpu._errors import our_errors
+from monolane.errors import BackendError
+
+executor = make("float32", "auto", 1)
+executor.logits(0, IDS)
+core = executor._core
+core.keep(0, 0, 0, 1)  # a thread that could not allocate anything could not even throw
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used, resource.RLIM_INFINITY))
+for name in itertools.count(1):
+    try:
+        with our_errors():
+            core.keep(name, 0, 0, IDS.size)
+    except BackendError as error:
+        first = str(error)
+        break
+try:
+    with our_errors():
+        core.keep(name + 1, 0, 0, 1)
+except BackendError as again:
+    print(name > 1, first, again, sep="\\n")
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    message = "memory: expected more for what is kept, got none"
+    assert (run.returncode, run.stdout) == (0, f"True\n{message}\n{message}\n"), run.stderr

@@ -115,7 +115,7 @@ def test_tokens_come_back_as_they_left() -> None:
     records["logprob"] = (np.nan, -0.5)
     records["top_count"] = (0, 2)
     records["top_token"][1, :2], records["top_logprob"][1, :2] = (71, 9), (-0.5, -2.0)
-    assert unpack_tokens(records) == [
+    assert unpack_tokens(records.view(np.uint8)) == [
         TokenEvent(1, 70, 2**40),
         TokenEvent(2, 71, 2**40 + 1, TokenLogprob(71, -0.5, ((71, -0.5), (9, -2.0)))),
     ]

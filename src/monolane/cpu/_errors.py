@@ -15,5 +15,7 @@ def our_errors() -> Iterator[None]:
         raise
     except ValueError as error:
         raise RequestError(str(error)) from None
+    except MemoryError:
+        raise BackendError("memory: expected more for what is kept, got none") from None
     except RuntimeError as error:
         raise BackendError(str(error)) from None

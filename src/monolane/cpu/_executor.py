@@ -20,7 +20,6 @@ from monolane.cpu._weights import check_config
 from monolane.cpu._words import STALLED
 from monolane.epoch import (
     SPAN,
-    TOKEN,
     Advance,
     Executor,
     Guide,
@@ -302,7 +301,7 @@ class CpuExecutor(Executor):
 
     def take(self) -> list[TokenEvent]:
         """Return the tokens kept so far, once."""
-        return unpack_tokens(self._core.take().view(TOKEN.dtype))
+        return unpack_tokens(self._core.take())
 
     def guide(self, slot: int, guide: Guide) -> None:
         """Say what may come next in a guided slot."""

@@ -5,6 +5,7 @@ a part of its generated header, NumPy as ``Struct.dtype``. A sampling parameter 
 crosses as soon as it is a field of ``Draw`` in _advance.py.
 """
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -145,20 +146,27 @@ def pack(advances: Sequence[Advance]) -> PackedAdvances:
     )
 
 
-def unpack_tokens(records: npt.NDArray[np.void]) -> list[TokenEvent]:
-    """Return the events of TOKEN records."""
-    names = ("slot", "token", "time_ns", "logprob", "drafted", "accepted", "drafter")
-    columns = (records[name].tolist() for name in names)
+# A token's fields before the arrays. Not by NumPy: for as long as this takes, the reader of each
+# token keeps a core from its worker, and its own code has been pushed out of the caches.
+_HEAD = struct.Struct(
+    "="
+    + "".join({"i64": "q", "i32": "i", "f32": "f"}[x.kind] for x in TOKEN.fields if not x.length)
+)
+
+
+def unpack_tokens(records: npt.NDArray[np.uint8]) -> list[TokenEvent]:
+    """Return the events of TOKEN records, as bytes."""
     events = []
-    for i, row in enumerate(zip(*columns, strict=True)):
-        slot, token, time_ns, logprob, drafted, accepted, by = row
-        drafter = DRAFTERS[by] if by else ""
+    for begin in range(0, len(records), TOKEN.dtype.itemsize):
+        head = _HEAD.unpack_from(records.data, begin)
+        time_ns, slot, token, logprob, drafted, accepted, by, count = head
         described = None
         if logprob == logprob:  # NaN where nothing was asked for
-            count = int(records["top_count"][i])
-            ids, logprobs = (records[name][i, :count] for name in ("top_token", "top_logprob"))
+            (record,) = records[begin : begin + TOKEN.dtype.itemsize].view(TOKEN.dtype)
+            ids, logprobs = (record[name][:count] for name in ("top_token", "top_logprob"))
             top = tuple(zip(ids.tolist(), logprobs.tolist(), strict=True))
             described = TokenLogprob(token, logprob, top)
+        drafter = DRAFTERS[by] if by else ""
         events.append(TokenEvent(slot, token, time_ns, described, drafted, accepted, drafter))
     return events
 
