@@ -45,6 +45,24 @@ def test_a_prompt_beyond_the_context_is_told_in_openais_words(
         assert got in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "x"}]}, "max_tokens"),
+        (CHAT, {"messages": [{"role": "user", "content": "x"}]}, "max_completion_tokens"),
+        (TEXT, {"prompt": "x"}, "n_predict"),
+        ("/v1/responses", {"input": "x"}, "max_output_tokens"),
+        ("/v1/responses", {"input": "x"}, "max_tokens"),
+    ],
+)
+def test_the_limit_at_fault_is_the_one_that_was_sent(
+    client: httpx.Client, path: str, body: dict[str, Any], name: str
+) -> None:
+    error = client.post(path, json=body | {name: 1025}).json()["error"]
+    assert error["param"] == name
+    assert error["message"].startswith(f"{name}: expected 1 to 1024")
+
+
 def test_the_official_client_reads_the_code(demo_server: Any) -> None:
     with (
         openai.OpenAI(base_url=f"{demo_server.url}/v1", api_key="x", max_retries=0) as client,

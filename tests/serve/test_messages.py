@@ -36,6 +36,9 @@ CALL: Json = ASK | {
     "max_tokens": 200,
     "extra_body": {"seed": 1},
 }
+RESULT: Json = {"type": "tool_result", "tool_use_id": "t1"}
+DOCUMENT: Json = {"type": "document", "title": "Report", "context": "of May"}
+PDF: Json = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf"}}
 BLOCK = ["content_block_start", "content_block_delta", "content_block_stop"]
 
 
@@ -181,6 +184,13 @@ def test_keys_and_errors_have_anthropics_shape(keyed_server: Any, api_key: str) 
         with pytest.raises(anthropic.NotFoundError) as caught:
             client.messages.create(**ASK | {"model": "other"})
         assert caught.value.body["error"]["type"] == "not_found_error"
+        for path in ("/v1/messages/batches", "/v1/messages/batches/b/results"):  # not there
+            with pytest.raises(anthropic.NotFoundError) as caught:
+                client.get(path, cast_to=object)
+            assert caught.value.body["error"]["type"] == "not_found_error"
+        page = client.models.list()
+        assert [(one.id, one.type, one.display_name) for one in page] == [("demo", "model", "demo")]
+        assert client.models.retrieve("demo").created_at == page.data[0].created_at
         with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
             client.messages.create(**ASK | {"max_tokens": 0})
         with pytest.raises(anthropic.BadRequestError) as refused:
@@ -215,6 +225,18 @@ def test_an_error_after_the_start_is_an_event(demo_server: Any) -> None:
         ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+        (
+            {"messages": [{"role": "system", "content": [{"type": "image"}]}]},
+            "messages[0].content[0]: expected text",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [RESULT | {"content": [{}]}]}]},
+            "messages[0].content[0].content[0]: expected text",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [PDF]}]},
+            "messages[0].content[0].source: expected the type text or content, got 'base64'",
+        ),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
         ({"tool_choice": {"type": "tool", "name": "x"}, "tools": [WEATHER]}, "tool_choice"),
         ({"tool_choice": {"type": "some"}}, "tool_choice"),
@@ -261,6 +283,24 @@ def test_an_effort_is_no_error_where_the_model_has_none(client: anthropic.Anthro
     for more in ({}, {"thinking": {"type": "adaptive"}}, {"thinking": {"type": "disabled"}}):
         asked = ASK | {"output_config": {"effort": "high"}} | more
         assert client.messages.create(**asked).role == "assistant"
+
+
+def test_documents_and_search_results_are_text() -> None:
+    found = {"type": "search_result", "source": "https://a.example", "title": "A"}
+    blocks = [
+        DOCUMENT | {"source": {"type": "text", "media_type": "text/plain", "data": "One."}},
+        {"type": "document", "source": {"type": "content", "content": "Two."}},
+        found
+        | {"content": [{"type": "text", "text": "Three."}, {"type": "text", "text": "Four."}]},
+        {"type": "text", "text": "Sum up."},
+    ]
+    result = RESULT | {"content": blocks[:1]}
+    (asked,) = chat_messages([{"role": "user", "content": blocks}], None)
+    assert asked["content"] == (
+        "Report\nof May\n\nOne.\n\nTwo.\n\nA\nhttps://a.example\n\nThree.\n\nFour.\n\nSum up."
+    )
+    (told,) = chat_messages([{"role": "user", "content": [result]}], None)
+    assert told["content"] == "Report\nof May\n\nOne.\n\n"
 
 
 def test_blocks_become_messages() -> None:

@@ -18,6 +18,7 @@ class Asked:
 
     sampling     of the first choice, but for max_tokens; each further one has the next seed
     max_tokens   that may be drawn; None: what the context holds
+    limit        the field that said so, for errors
     min_tokens   before which no token ends the answer
     choices      answers to each prompt
     structured   what the answer must look like; None: any text
@@ -26,6 +27,7 @@ class Asked:
 
     sampling: SamplingParams
     max_tokens: int | None = None
+    limit: str = "max_tokens"
     min_tokens: int = 0
     choices: int = 1
     structured: Structured | None = None

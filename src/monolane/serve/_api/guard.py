@@ -51,7 +51,8 @@ class Guard:
         """``open_paths`` answer without a key.
 
         ``note`` is told of each error: its status, the request's id, and the message.
-        ``error_spellings``: paths whose errors have another body than ``ApiError.json``.
+        ``error_spellings``: paths whose errors, and those of paths below them, have another body
+        than ``ApiError.json``.
         """
         self._app, self._options, self._note = app, options, note
         self._spellings = {p.encode(): spell for p, spell in (error_spellings or {}).items()}
@@ -101,9 +102,13 @@ class Guard:
             if reply.status == 500:
                 log.error("request %s failed", request_id, exc_info=error)
             if not started:
-                spell = self._spellings.get(scope["raw_path"], ApiError.json)
+                spell = self._spelling(scope["raw_path"])
                 app = Response(spell(reply), reply.status, reply.headers, "application/json")
                 await app(scope, receive, answer)
+
+    def _spelling(self, path: bytes) -> Callable[[ApiError], bytes]:
+        near = (spell for at, spell in self._spellings.items() if path.startswith(at + b"/"))
+        return self._spellings.get(path) or next(near, ApiError.json)
 
     def _check(self, scope: Scope, headers: Headers, preflight: bool) -> None:
         # The parser bounds a head that it waits for, but not one that comes in one piece.

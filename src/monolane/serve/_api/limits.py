@@ -138,16 +138,19 @@ def check_prompt(name: str, ids: Sequence[int], engine: Engine) -> None:
         raise ContextError(name, context, f"{len(ids)} tokens", len(ids))
 
 
-def token_budget(wanted: int | None, least: int | None, prompt: int, engine: Engine) -> int:
+def token_budget(
+    limit: str, wanted: int | None, least: int | None, prompt: int, engine: Engine
+) -> int:
     """Return how many tokens may be drawn: what is wanted, cut to what the context still holds.
 
-    ``least`` is the request's ``min_tokens``, ``prompt`` the number of tokens of the prompt.
+    ``limit`` is the field that says what is wanted, ``least`` the request's ``min_tokens``,
+    ``prompt`` the number of tokens of the prompt.
     RequestError where they do not fit together.
     """
     context = engine.backend.context
     if wanted is not None and not 1 <= wanted <= context:
         raise RequestError(
-            f"max_tokens: expected 1 to {context}, the context of this model, got {wanted}"
+            f"{limit}: expected 1 to {context}, the context of this model, got {wanted}"
         )
     free = context - prompt + 1
     budget = free if wanted is None else min(wanted, free)
@@ -159,13 +162,16 @@ def token_budget(wanted: int | None, least: int | None, prompt: int, engine: Eng
     return budget
 
 
-def check_size(choices: int, tokens: int, alternatives: int | None) -> None:
-    """Raise RequestError for a request whose whole reply would fill the memory."""
+def check_size(limit: str, choices: int, tokens: int, alternatives: int | None) -> None:
+    """Raise RequestError for a request whose whole reply would fill the memory.
+
+    ``limit`` is the field that bounds its tokens.
+    """
     if choices > MAX_CHOICES:
         raise RequestError(f"n: expected at most {MAX_CHOICES} answers in all, got {choices}")
     weight = choices * tokens * (1 + (alternatives or 0))
     if weight > MAX_WEIGHT:
         raise RequestError(
-            f"max_tokens: expected at most {MAX_WEIGHT} tokens and alternatives over all answers, "
+            f"{limit}: expected at most {MAX_WEIGHT} tokens and alternatives over all answers, "
             f"got {weight}; ask for fewer answers, tokens or logprobs"
         )

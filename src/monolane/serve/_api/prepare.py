@@ -54,8 +54,8 @@ def prepare(asked: Asked, engine: Engine, tool_format: str = AUTO) -> list[Choic
 def prepare_chat(asked: ChatAsked, engine: Engine, tool_format: str = AUTO) -> list[Choice]:
     """Return the choices of an answer to messages; as ``prepare``."""
     tools, ids, thinking = read_chat(asked, engine, tool_format)
-    budget = token_budget(asked.max_tokens, asked.min_tokens, len(ids), engine)
-    check_size(asked.choices, budget, asked.sampling.logprobs)
+    budget = token_budget(asked.limit, asked.max_tokens, asked.min_tokens, len(ids), engine)
+    check_size(asked.limit, asked.choices, budget, asked.sampling.logprobs)
     grammar = answer_grammar(asked.structured, tools)
     if grammar is not None and thinking is not None and engine.tokenizer is not None:
         if not thinking.channels:
@@ -112,9 +112,9 @@ def prepare_completion(asked: TextAsked, engine: Engine) -> list[Choice]:
         ids = engine.prompt_ids(_prompt_ids(prompt, asked, engine))
         check_prompt("prompt", ids, engine)
         wanted = 1 if discard else asked.max_tokens
-        budget = token_budget(wanted, asked.min_tokens, len(ids), engine)
+        budget = token_budget(asked.limit, wanted, asked.min_tokens, len(ids), engine)
         size = budget + len(ids) if asked.echo else budget
-        check_size(len(asked.prompts) * asked.choices, size, alternatives)
+        check_size(asked.limit, len(asked.prompts) * asked.choices, size, alternatives)
         echo = _text_of(prompt, engine) if asked.echo else None
         scored = alternatives if asked.echo else None
         for j in range(asked.choices):

@@ -1,6 +1,7 @@
 """The table of routes, and the short ones: models, tokens, health, metrics."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -75,7 +76,9 @@ class _Handlers:
         return JSONResponse(openapi(self._operations))
 
     async def models(self, _: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [self._card()]})
+        card = self._card()
+        pages = {"has_more": False, "first_id": card["id"], "last_id": card["id"]}  # Anthropic's
+        return JSONResponse({"object": "list", "data": [card], **pages})
 
     async def model(self, request: Request) -> Response:
         self._service.check_model(request.path_params["name"])
@@ -163,7 +166,10 @@ class _Handlers:
         return {
             "id": name,
             "object": "model",
+            "type": "model",  # this, display_name and created_at are Anthropic's
+            "display_name": name,
             "created": service.created,
+            "created_at": datetime.fromtimestamp(service.created, UTC).isoformat(),
             "owned_by": "monolane",
             "root": name,
             "parent": None,

@@ -135,14 +135,15 @@ class AnswerRequest(Body):
         check_fields(self.model_extra or {})
 
     @property
-    def wanted_tokens(self) -> int | None:
-        """How many tokens may be drawn at most; None: as many as fit.
+    def token_limit(self) -> tuple[str, int | None]:
+        """The field that bounds how many tokens may be drawn, and its value; None: all that fit.
 
         llama.cpp's name comes first, as there: its clients send it beside a default of OpenAI's.
         """
-        given = (self.n_predict, self.max_completion_tokens, self.max_tokens)
-        wanted = next((value for value in given if value is not None), None)
-        return None if wanted == -1 else wanted
+        for name in ("n_predict", "max_completion_tokens", "max_tokens"):
+            if (value := getattr(self, name)) is not None:
+                return name, None if value == -1 else value
+        return "max_tokens", None
 
     def structured(self) -> Structured | None:
         """Return what the answer must look like; RequestError for values out of bounds."""
@@ -188,10 +189,11 @@ class AnswerRequest(Body):
                 "repeat_last_n: not supported beside penalties, which look at the whole sequence; "
                 f"expected null or -1, got {self.repeat_last_n}"
             )
-        wanted, most = self.wanted_tokens, defaults.max_tokens
+        (limit, wanted), most = self.token_limit, defaults.max_tokens
         return {
             "sampling": sampling,
             "max_tokens": most if wanted is None else min(wanted, most or wanted),
+            "limit": limit,
             "min_tokens": self.min_tokens or 0,
             "choices": self.n or 1,
             "structured": self.structured(),
@@ -275,9 +277,10 @@ class CompletionRequest(AnswerRequest):
 
     def asked(self, defaults: SamplingDefaults = NO_DEFAULTS) -> TextAsked:
         """Return what is asked for; RequestError where we cannot do it."""
-        if self.wanted_tokens == 0 and not self.echo:
+        limit, wanted = self.token_limit
+        if wanted == 0 and not self.echo:
             raise RequestError(
-                "max_tokens: expected at least 1 where the prompt is not echoed, got 0"
+                f"{limit}: expected at least 1 where the prompt is not echoed, got 0"
             )
         return TextAsked(
             **self.shared(self.alternatives, defaults),

@@ -128,7 +128,7 @@ class InfillRequest(NativeRequest):
             engine,
             (self.input_prefix, self.input_suffix, self.prompt or ""),
             self.input_extra or (),
-            self.wanted_tokens,
+            self.token_limit[1],
         )
         return self.native([ids], engine, defaults, engine.infill.ending_ids)
 

@@ -27,7 +27,7 @@ def chat_messages(messages: Sequence[Json], system: str | Sequence[Json] | None)
         elif role == "assistant":
             chat.append(_answered(content, where))
         elif role == "system":
-            chat.append({"role": "system", "content": _text(content, where, "\n\n")})
+            chat.append({"role": "system", "content": _text(content, f"{where}.content", "\n\n")})
         else:
             raise RequestError(f"{where}.role: expected user or assistant, got {role!r:.80}")
     return chat
@@ -71,7 +71,7 @@ def _asked(blocks: list[Json], where: str) -> list[Json]:
     for j, block in enumerate(blocks):
         place = f"{where}.content[{j}]"
         if block.get("type") == "tool_result":
-            text = _text(block.get("content") or "", place, "")
+            text = _text(block.get("content") or "", f"{place}.content", "")
             text = f"Error: {text}" if block.get("is_error") else text
             said.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text})
         elif said and said[-1]["role"] == "user":
@@ -114,5 +114,27 @@ def _block_text(block: Any, where: str) -> str:
     match block:
         case {"type": "text", "text": str(text)}:
             return text
+        case {"type": "document", "source": dict(source)}:
+            return _titled(block, _document_text(source, f"{where}.source"))
+        case {"type": "search_result", "source": str(source), "content": list(found)}:
+            text = _text(found, f"{where}.content", "\n\n")
+            return _titled({**block, "context": source}, text)
     kind = block.get("type") if isinstance(block, dict) else None
     raise RequestError(f"{where}: expected text, which is all this model reads, got {kind!r:.80}")
+
+
+def _document_text(source: Json, where: str) -> str:
+    match source:
+        case {"type": "text", "data": str(text)}:
+            return text
+        case {"type": "content", "content": content}:
+            return _text(content, f"{where}.content", "\n\n")
+    kind = source.get("type")
+    raise RequestError(f"{where}: expected the type text or content, got {kind!r:.80}")
+
+
+def _titled(block: Json, text: str) -> str:
+    """Return a text below its title and what else is known of it, set apart from its neighbours."""
+    known = (block.get("title"), block.get("context"))
+    head = "\n".join(one for one in known if isinstance(one, str) and one)
+    return f"{head}\n\n{text}\n\n" if head else f"{text}\n\n"

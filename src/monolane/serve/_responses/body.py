@@ -66,10 +66,10 @@ class ResponsesRequest(AnswerRequest):
         return (self.top_logprobs or 0) if wanted else None
 
     @property
-    def wanted_tokens(self) -> int | None:
-        """How many tokens may be drawn at most; None: as many as fit."""
+    def token_limit(self) -> tuple[str, int | None]:
+        """The field that bounds how many tokens may be drawn, and its value; None: all that fit."""
         given = self.max_output_tokens
-        return super().wanted_tokens if given is None else given
+        return super().token_limit if given is None else ("max_output_tokens", given)
 
     def structured(self) -> Structured | None:
         """Return what the answer must look like; RequestError for values out of bounds."""
