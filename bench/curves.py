@@ -113,8 +113,11 @@ def draw_overlap(figure: Any, records: list[Record]) -> None:
 
 def draw_peers(figure: Any, records: list[Record]) -> None:
     """Draw how many times as fast as its peers an engine is: dots, with all pairs' range."""
-    ours = [r for r in records if any(case(r) for case in _CASES.values())]
-    rows = sorted({_row(r) for r in ours if not _PEERS.keys().isdisjoint(r)}, reverse=True)
+    drawn = [r for r in records if any(case(r) for case in _CASES.values())]
+    drawn = [r for r in drawn if not _PEERS.keys().isdisjoint(r)]
+    # Files come in the order of their names, which begin with the date: the newest run is left.
+    ours = list({(_row(r), r["name"], r["context"]): r for r in drawn}.values())
+    rows = sorted({_row(r) for r in ours}, reverse=True)
     panels = figure.subplots(1, len(_CASES), sharex=True, sharey=True)
     for axes, (title, holds) in zip(panels, _CASES.items(), strict=True):
         for color, (ratio, peer) in enumerate(_PEERS.items()):
@@ -142,7 +145,7 @@ def draw_peers(figure: Any, records: list[Record]) -> None:
 
 _AXIS = (
     "times as fast, two cores, the same file (laneformer-2b: a Llama of its sizes): medians of "
-    "pairs, and their range"
+    "the newest run's pairs, and their range"
 )
 _PEERS = {"ratio_to_llama_cpp": "as llama.cpp", "ratio_to_ik_llama_cpp": "as ik_llama.cpp"}
 _CASES: dict[str, Callable[[Record], bool]] = {

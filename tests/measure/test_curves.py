@@ -116,3 +116,21 @@ def test_a_picture_of_two_files_takes_the_later_one_and_says_what_is_modelled(
     assert curves.main([*options, "--check"]) == 0
     (tmp_path / "2026-01-01-box-dtp-overlap-smollm2.json").write_text('{"records": []}')
     assert curves.main([*options, "--check"]) == 1
+
+
+def test_a_newer_run_beside_peers_takes_the_place_of_an_older() -> None:
+    figure_module = pytest.importorskip("matplotlib.figure")
+    run = {
+        "name": "decode",
+        "context": 128,
+        "model": "box-Q8_0-v3",
+        "dtype": "Q8_0",
+        "device": "AMD EPYC (Zen 4)",
+    }
+    ratios = [
+        {f"ratio_to_llama_cpp{end}": value for end in ("", "_min", "_max")} for value in (1.5, 2.0)
+    ]
+    figure = figure_module.Figure()
+    curves.draw_peers(figure, [run | ratio for ratio in ratios])
+    dots = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
+    assert list(dots[0].get_xdata()) == [2.0]
