@@ -24,8 +24,8 @@ namespace monolane {
 
 class WorkerRows {
  public:
-  // Bytes, of 4, 16 and 64 KB tried: docs/cpu-log.md, The next rows ahead. As many microseconds of
-  // a core's reading as there are 32 KB.
+  // Bytes: what a core reads in half a microsecond. docs/cpu-log.md, The next rows ahead, has
+  // others that were tried.
   static constexpr int64_t kPrefetched = 16 << 10;
 
   // Reserves the copies and touches none of them. `expert_memory`: bytes for those experts that are
