@@ -2,7 +2,7 @@
 
     python bench/losses.py [--each N] [--costs FILE] [--out DIR]
 
-The traces of bench/speculation.py are replayed through the core's own choice (csrc/speculation.h,
+The traces of bench/speculation.py are replayed through the core's own choice (csrc/draft/speculation.h,
 as ``SpeculationReplay``): a pass takes what its width costs in a results file of
 bench/speculation.py, or 1 % more for each row, and a look for drafts a set part of a pass. Beside
 edits and prose stands a text made to mislead: it has what is drafted as long as nobody verifies it,

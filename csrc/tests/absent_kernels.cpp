@@ -1,6 +1,6 @@
 // The table of an instruction set that the machine of the build cannot run, so that nobody asks for
 // it: CMakeLists.txt.
-#include "tile_kernels.h"
+#include "kernels/tile_kernels.h"
 
 namespace monolane::MONOLANE_ISA {
 

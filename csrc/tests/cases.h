@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "blobs.h"
-#include "executor.h"
+#include "run/executor.h"
 #include "expect.h"
 
 namespace monolane {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "executor.h"
+#include "run/executor.h"
 
 namespace monolane {
 

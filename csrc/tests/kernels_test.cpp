@@ -10,7 +10,7 @@
 //     this test alone): its vectors have as many elements, and all it does is exact but for what
 //     both do in one order;
 //   - rows and tokens of products have the same bits whatever else is in the call.
-#include "kernels.h"
+#include "kernels/kernels.h"
 
 #include <cstdio>
 #include <cstring>

@@ -1,10 +1,10 @@
-// The emulated tiles (csrc/tiles.h): against plain loops, and what a processor would fault at.
+// The emulated tiles (csrc/kernels/isa/tiles.h): against plain loops, and what a processor would fault at.
 #define MONOLANE_ISA tiles_test
 #include <utility>
 #include <vector>
 
 #include "expect.h"
-#include "tiles.h"
+#include "kernels/isa/tiles.h"
 
 namespace monolane {
 namespace {

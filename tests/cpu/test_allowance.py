@@ -12,7 +12,7 @@ import pytest
 from monolane._core import SpeculationReplay
 
 PASS = 100_000  # ns of a pass of one row
-PART, FIRST = 0.004, 2  # csrc/allowance.h
+PART, FIRST = 0.004, 2  # csrc/draft/draft_budget.h
 COSTS: dict[str, Callable[[int], float]] = {  # of a pass by its rows, beside one of one row
     "steep": lambda rows: 1 + (rows - 1) * 2 / 3,  # four rows cost three times as much
     "flat": lambda rows: 1 + (rows - 1) / 100,

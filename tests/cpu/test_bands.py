@@ -1,4 +1,4 @@
-"""Products of matrices of several bands and blocks of panels: csrc/panels.h.
+"""Products of matrices of several bands and blocks of panels: csrc/kernels/products/panels.h.
 
 300 rows are two bands of 8 panels and one of 3, whose last panel is not whole. 2,304 columns are
 two blocks of 1,024 and one of 256; 1,056 columns are a block and one group.

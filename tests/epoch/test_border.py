@@ -27,7 +27,7 @@ CSRC = Path(__file__).parents[2] / "csrc"
 
 
 def test_the_committed_header_is_the_emitted_one() -> None:
-    assert (CSRC / "epoch_abi.h").read_text() == cpp_header(), "run: scripts/headers"
+    assert (CSRC / "abi/epoch_abi.h").read_text() == cpp_header(), "run: scripts/headers"
 
 
 def test_every_parameter_of_a_draw_crosses() -> None:

@@ -21,7 +21,7 @@ CSRC = Path(__file__).parents[2] / "csrc"
 
 
 def test_the_committed_header_is_the_emitted_one() -> None:
-    assert (CSRC / "formats_abi.h").read_text() == formats_header(), "run: scripts/headers"
+    assert (CSRC / "abi/formats_abi.h").read_text() == formats_header(), "run: scripts/headers"
 
 
 def test_bytes_of_a_row_count_its_scales() -> None:

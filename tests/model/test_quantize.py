@@ -95,7 +95,7 @@ def edit_config(folder: Path, **fields: Any) -> None:
 
 
 def written_by_hand(matrix: Quantized) -> np.ndarray:
-    """What the format's words say, value by value: a second reading of csrc/kernels.h."""
+    """What the format's words say, value by value: a second reading of csrc/kernels/kernels.h."""
     rows, columns = int(np.prod(matrix.shape[:-1])), matrix.shape[-1]
     codes = matrix.codes.reshape(rows, -1)
     scales = matrix.scales.reshape(rows, -1)

@@ -32,14 +32,14 @@ STRUCTS = {
 
 
 def test_the_committed_header_is_the_emitted_one() -> None:
-    path = ROOT / "csrc" / "plan_abi.h"
+    path = ROOT / "csrc/abi/plan_abi.h"
     assert path.read_text() == c_header(), "run: scripts/headers"
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ here")
 def test_the_structs_are_laid_out_as_the_arrays(tmp_path: Path) -> None:
     """Compiles the header, which holds its own static_asserts, and asks sizes and offsets anew."""
-    lines = ['#include "plan_abi.h"', "#include <cstdio>", "using namespace monolane;"]
+    lines = ['#include "abi/plan_abi.h"', "#include <cstdio>", "using namespace monolane;"]
     lines += ["int main() {", '  std::printf("{");']
     for name, dtype in STRUCTS.items():
         assert dtype.names is not None

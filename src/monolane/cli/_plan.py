@@ -69,7 +69,7 @@ def show(
 
 @plan.command()
 def header() -> None:
-    """Print csrc/plan_abi.h, the plan's structs for executors."""
+    """Print csrc/abi/plan_abi.h, the plan's structs for executors."""
     from monolane.plan import c_header
 
     sys.stdout.write(c_header())

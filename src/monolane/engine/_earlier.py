@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from monolane.epoch import TEXT_END
 
-# Tokens of one namespace, ends of texts included: what csrc/speculation.cpp has room for beside a
+# Tokens of one namespace, ends of texts included: what csrc/draft/speculation.cpp has room for beside a
 # context, read in some milliseconds. At 4 bytes each, 256 namespaces have 8 MB at most.
 _MOST, _NAMESPACES = 8192, 256
 _LEAST = 8  # tokens of an answer that may be worth to copy from

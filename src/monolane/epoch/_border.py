@@ -1,6 +1,6 @@
 """Requests and tokens as they cross to native executors: structs with names, described once.
 
-C++ gets them as csrc/epoch_abi.h (``cpp_header``, committed; a test fails when it drifts), CUDA as
+C++ gets them as csrc/abi/epoch_abi.h (``cpp_header``, committed; a test fails when it drifts), CUDA as
 a part of its generated header, NumPy as ``Struct.dtype``. A sampling parameter that is a number
 crosses as soon as it is a field of ``Draw`` in _advance.py.
 """
@@ -172,7 +172,7 @@ def unpack_tokens(records: npt.NDArray[np.uint8]) -> list[TokenEvent]:
 
 
 def cpp_header() -> str:
-    """Return the whole of csrc/epoch_abi.h."""
+    """Return the whole of csrc/abi/epoch_abi.h."""
     structs = [struct.declare(CPP) for struct in (DRAW, BIAS, ADVANCE, TOKEN, SPAN)]
     limit = f"constexpr int32_t {CPP.member('max_logprobs')} = {MAX_LOGPROBS};\n"
     return "\n".join([_TOP, limit, *structs, "}  // namespace monolane\n"])

@@ -1,7 +1,7 @@
 """The weights of a dense model as those of its lanes, which ``_lanes.py`` describes.
 
 For executors and tests that read arrays by lane. The CPU's workers do not come here: each copies
-the rows and columns of its own lanes from the dense matrix (csrc/worker_rows.h).
+the rows and columns of its own lanes from the dense matrix (csrc/ops/packed_weights.h).
 """
 
 from typing import Any

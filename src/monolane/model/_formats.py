@@ -1,6 +1,6 @@
 """How numbers of a model are stored: the one table that Python, C++ and CUDA read.
 
-C++ gets it as csrc/formats_abi.h (``formats_header``), CUDA as constants of its generated header.
+C++ gets it as csrc/abi/formats_abi.h (``formats_header``), CUDA as constants of its generated header.
 Adding a format means a row here, its product in the executors that take it, and a test; what an
 executor does not take it refuses by name.
 """
@@ -39,7 +39,7 @@ class WeightFormat:
     named: bool = True  # whether it is a dtype; False: a model's file alone asks for it
     keys: str = ""  # format of the keys and values beside it; "": its own
     cached: str = ""  # format of a cache of this dtype; "": there is none
-    activation: str = "f32"  # the type of activations beside it on a CPU; csrc/kernels.h
+    activation: str = "f32"  # the type of activations beside it on a CPU; csrc/kernels/kernels.h
     executors: frozenset[str] = frozenset()  # which multiply by it, besides ``reference``
 
     @property
@@ -152,7 +152,7 @@ _ROWS = (
         executors=frozenset(("cuda",)),
     ),
     # GGUF's blocks, as files hold them. Q8_0 and Q4_0 are int8 and int4 with each scale among its
-    # codes. Of all that holds codes the workers make panels of 16 rows (csrc/panels.h), of the same
+    # codes. Of all that holds codes the workers make panels of 16 rows (csrc/kernels/products/panels.h), of the same
     # size but for the scales of Q4_K and Q5_K: 8 bits where the file packs 6, hence 2.8 % and 2.3 %
     # more bytes (docs/cpu.md says why).
     _blocks("q8_0", 6, bits=8, repacked="q8_0_panels"),
@@ -230,7 +230,7 @@ def _code(name: str) -> int:
 
 
 def formats_header() -> str:
-    """Return the whole of csrc/formats_abi.h."""
+    """Return the whole of csrc/abi/formats_abi.h."""
     rows = [
         f'{{"{row.short}", {row.bits}, {max(row.group, 0)}, {_block(row)}, '
         f"{_code(row.repacked)}, {str('cpu' in row.executors).lower()}}},"

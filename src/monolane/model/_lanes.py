@@ -8,7 +8,7 @@ each query head reads a copy of its own; it costs cache and reads.
 
 This is the one description of the cut: ``find_lanes`` says into how many, ``lane_cut`` what lies
 where, ``LaneCut.of`` applies it to arrays, and the CPU's workers to their own rows
-(csrc/worker_rows.h).
+(csrc/ops/packed_weights.h).
 """
 
 import math

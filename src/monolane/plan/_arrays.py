@@ -1,4 +1,4 @@
-"""A plan as three flat arrays, laid out as the structs of csrc/plan_abi.h.
+"""A plan as three flat arrays, laid out as the structs of csrc/abi/plan_abi.h.
 
 The tables below are the only owner of names, order and meaning: that header is printed from them,
 and a test compiles it and compares every size and offset. It is committed, so that a build needs no
@@ -299,7 +299,7 @@ _TOP = """\
 #include <cstddef>
 #include <cstdint>
 
-#include "formats_abi.h"
+#include "abi/formats_abi.h"
 
 namespace monolane {
 """
@@ -312,7 +312,7 @@ def _for_each(macro: str, members: list[str]) -> str:
 
 
 def c_header() -> str:
-    """Return the whole of csrc/plan_abi.h."""
+    """Return the whole of csrc/abi/plan_abi.h."""
     enums = (
         ("PhaseKind", members_of(PhaseKind)),
         ("PlanBuffer", [("none", -1), *members_of(Buffer)]),

@@ -25,7 +25,7 @@ _WITHIN = frozenset(PhaseKind) - {
 
 @dataclass(frozen=True, slots=True)
 class Timetable:
-    """Nanoseconds, stretched; what csrc/timed.h means by them."""
+    """Nanoseconds, stretched; what csrc/ranks/simulated_time.h means by them."""
 
     times: npt.NDArray[np.int64]  # [phases, W, 4]: chain, stream, most, beside
     ring: int

@@ -1,6 +1,6 @@
 """Training heads that draft: a chain of one gated block, towards what the model says next.
 
-The arithmetic is csrc/heads_drafter.h's, in float32. Each place of a text is a draft's beginning:
+The arithmetic is csrc/draft/heads_drafter.h's, in float32. Each place of a text is a draft's beginning:
 the state is what the model's head read there, and the tokens that the text goes on with are fed
 one by one; what the block's head says of each next token is held against the model's own
 probabilities at that place. So a token is learnt from ``depth`` times, and no text needs to be the
@@ -167,7 +167,7 @@ def _given_texts(files: ModelFiles, text: Path, context: int, seed: int) -> npt.
 
 
 class _Block(nn.Module):
-    """The chain; csrc/heads_drafter.h."""
+    """The chain; csrc/draft/heads_drafter.h."""
 
     def __init__(self, inner: int, head_RD: Tensor) -> None:
         super().__init__()

@@ -1,0 +1,166 @@
+// What an executor reads, handed over from Python: checked, so that the core may trust it, and kept
+// alive.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/weights.h"
+
+namespace monolane {
+
+namespace nb = nanobind;
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+[[noreturn]] inline void refuse(const std::string& message) {
+  throw nb::value_error(message.c_str());
+}
+
+// What an executor reads, and the Python objects that own it.
+struct WeightTable {
+  ModelWeights weights;
+  std::map<std::pair<int, int>, std::vector<nb::object>> owners;  // by role and layer
+
+  explicit WeightTable(int layers) { weights.layers.resize(layers); }
+
+  LayerWeights& layer(int index) {
+    if (index < 0 || index >= static_cast<int>(weights.layers.size())) {
+      refuse("layer: expected 0 to " + std::to_string(weights.layers.size() - 1) + ", got " +
+             std::to_string(index));
+    }
+    return weights.layers[index];
+  }
+
+  const float*& vector(WeightRole role, int index) {
+    switch (role) {
+      case WeightRole::kFinalNorm:
+        return weights.final_norm;
+      case WeightRole::kNone:
+        if (index < 0 || index >= kPlanRotaries) refuse("frequencies: expected a PlanRotary");
+        return weights.frequencies[index];
+      case WeightRole::kAttentionNorm:
+        return layer(index).attention_norm;
+      case WeightRole::kMlpNorm:
+        return layer(index).mlp_norm;
+      case WeightRole::kPostAttentionNorm:
+        return layer(index).post_attention_norm;
+      case WeightRole::kPostMlpNorm:
+        return layer(index).post_mlp_norm;
+      case WeightRole::kQNorm:
+        return layer(index).q_norm;
+      case WeightRole::kKNorm:
+        return layer(index).k_norm;
+      case WeightRole::kQBias:
+        return layer(index).q_bias;
+      case WeightRole::kKBias:
+        return layer(index).k_bias;
+      case WeightRole::kVBias:
+        return layer(index).v_bias;
+      case WeightRole::kOBias:
+        return layer(index).o_bias;
+      case WeightRole::kSinks:
+        return layer(index).sinks;
+      case WeightRole::kRouterBias:
+        return layer(index).router_bias;
+      case WeightRole::kRouterCorrection:
+        return layer(index).router_correction;
+      case WeightRole::kSharedExpertGate:
+        return layer(index).shared_expert_gate;
+      case WeightRole::kDeltaConv:
+        return layer(index).delta_conv;
+      case WeightRole::kDeltaDecay:
+        return layer(index).delta_decay;
+      case WeightRole::kDeltaStep:
+        return layer(index).delta_step;
+      case WeightRole::kDeltaNorm:
+        return layer(index).delta_norm;
+      case WeightRole::kExpertGateBias:
+        return layer(index).expert_gate_bias;
+      case WeightRole::kExpertUpBias:
+        return layer(index).expert_up_bias;
+      case WeightRole::kExpertDownBias:
+        return layer(index).expert_down_bias;
+      default:
+        refuse("role: expected that of a norm, a bias or the frequencies");
+    }
+  }
+
+  void set_matrix(int role, int index, nb::object values, nb::object scales, int64_t rows,
+                  int64_t columns, int format, int wanted, int64_t column_parts, int64_t copies,
+                  int64_t block, int64_t expert) {
+    const Format stored = format_of(format), used = format_of(wanted);
+    const Bytes data = nb::cast<Bytes>(values);
+    const int64_t step = std::max(column_step(stored), column_step(used));
+    if (column_parts < 1 || copies < 1 || block < 1 || rows % block != 0) {
+      refuse("cut: expected parts, copies and blocks of rows from 1 on, got " +
+             std::to_string(column_parts) + ", " + std::to_string(copies) + " and " +
+             std::to_string(block));
+    }
+    if (rows < 1 || columns < 1 || columns % (step * column_parts) != 0) {
+      refuse("columns: expected a multiple of " + std::to_string(step * column_parts) + ", got " +
+             std::to_string(columns));
+    }
+    if (static_cast<int64_t>(data.nbytes()) != rows * row_bytes(stored, columns)) {
+      refuse("values: expected " + std::to_string(rows * row_bytes(stored, columns)) +
+             " bytes, got " + std::to_string(data.nbytes()));
+    }
+    const uint16_t* scale = nullptr;
+    if (scales_apart(stored)) {
+      const Bytes bytes = nb::cast<Bytes>(scales);
+      if (static_cast<int64_t>(bytes.nbytes()) != rows * columns / kGroup * 2) {
+        refuse("scales: expected " + std::to_string(rows * columns / kGroup * 2) + " bytes, got " +
+               std::to_string(bytes.nbytes()));
+      }
+      scale = reinterpret_cast<const uint16_t*>(bytes.data());
+    }
+    const Matrix matrix{data.data(), scale, rows, columns, stored};
+    if (static_cast<WeightRole>(role) == WeightRole::kEmbedding) {
+      weights.embedding = matrix;
+    } else {
+      if (static_cast<WeightRole>(role) != WeightRole::kHead) layer(index);
+      add_expert(static_cast<WeightRole>(role), index, expert);
+      weights.weight(static_cast<WeightRole>(role), index, expert) = {
+          matrix, used, {column_parts, copies, block}};
+    }
+    std::vector<nb::object>& kept = owners[{role, index}];
+    if (expert == 0) kept.clear();
+    kept.insert(kept.end(), {values, scales});
+  }
+
+  // Makes room for an expert's matrix behind those that are there.
+  void add_expert(WeightRole role, int index, int64_t expert) {
+    std::vector<Weight>* each = nullptr;
+    if (role == WeightRole::kExpertGate) each = &layer(index).expert_gate;
+    if (role == WeightRole::kExpertUp) each = &layer(index).expert_up;
+    if (role == WeightRole::kExpertDown) each = &layer(index).expert_down;
+    const int64_t there = each == nullptr ? 0 : static_cast<int64_t>(each->size());
+    if (expert < 0 || expert > there) {
+      refuse("expert: expected 0 to " + std::to_string(there) + ", got " + std::to_string(expert));
+    }
+    if (each != nullptr && expert == there) each->emplace_back();
+  }
+
+  static Format format_of(int format) {
+    if (format < 0 || format >= static_cast<int>(std::size(kFormats)) || !kFormats[format].on_cpu) {
+      refuse("format: expected one that this processor multiplies by, got " +
+             std::to_string(format));
+    }
+    return static_cast<Format>(format);
+  }
+
+  void set_vector(int role, int index, nb::object values) {
+    vector(static_cast<WeightRole>(role), index) = nb::cast<Floats>(values).data();
+    owners[{role, index}] = {values};
+  }
+};
+
+}  // namespace monolane

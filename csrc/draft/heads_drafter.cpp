@@ -1,0 +1,240 @@
+#include "draft/heads_drafter.h"
+
+#include <cstring>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+
+#include "sample/gumbel.h"
+#include "memory/token_ring.h"
+
+namespace monolane {
+namespace {
+
+constexpr size_t kMostRanked = 64;  // tokens that a sampled draw looks at: hardly any goes beyond
+
+size_t floats(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
+
+// A worker's rows: whole panels.
+int64_t share_begin(int64_t rows, int worker, int workers) {
+  if (worker == workers) return rows;
+  return rows / kPanelRows * worker / workers * kPanelRows;
+}
+
+}  // namespace
+
+HeadsDrafter::Codes::Codes(const float* values, int64_t rows, int64_t columns) {
+  const Format used = repacked_of(Format::kI8);
+  if (columns % column_step(Format::kI8) != 0) {
+    throw std::invalid_argument("heads: expected rows of a multiple of " +
+                                std::to_string(column_step(Format::kI8)) + " columns, got " +
+                                std::to_string(columns));
+  }
+  std::vector<char> codes(rows * row_bytes(Format::kI8, columns));
+  std::vector<uint16_t> scales(rows * (columns / kGroup));
+  quantize_rows(Format::kI8, Format::kF32, values, rows, columns, codes.data(), scales.data());
+  data = std::make_unique<Arena>(static_cast<size_t>(panels_bytes(used, rows, columns)));
+  repack_rows({codes.data(), scales.data(), rows, columns, Format::kI8}, data->as<char>());
+  matrix = {data->as<char>(), nullptr, rows, columns, used};
+}
+
+HeadsDrafter::HeadsDrafter(const Kernels& kernels, const Matrix& embedding,
+                           const HeadsWeights& weights, int workers, int slots)
+    : kernels_(kernels),
+      embedding_(embedding),
+      hidden_(weights.hidden),
+      inner_(weights.inner),
+      drafted_(weights.drafted),
+      norm_eps_(weights.norm_eps),
+      tokens_(weights.tokens, weights.tokens + weights.drafted),
+      ones_(weights.hidden, 1.0f),
+      gate_(weights.gate, weights.inner, 2 * weights.hidden),
+      up_(weights.up, weights.inner, 2 * weights.hidden),
+      down_(weights.down, weights.hidden, weights.inner),
+      head_(weights.head, weights.drafted, weights.hidden),
+      workers_(workers),
+      met_(workers),
+      cost_(slots) {
+  for (const int32_t token : tokens_) {
+    if (token >= 0 && token < weights.vocab) continue;
+    throw std::invalid_argument("heads: expected tokens from 0 to " +
+                                std::to_string(weights.vocab - 1) + ", got " +
+                                std::to_string(token));
+  }
+  const int64_t rows = slots;
+  state_ = std::make_unique<Arena>(floats(rows * hidden_));
+  product_ = std::make_unique<Arena>(floats(rows * inner_));
+  logits_ = std::make_unique<Arena>(floats(rows * drafted_));
+  const int64_t widest = std::max(2 * hidden_, inner_);
+  for (Worker& w : workers_) {
+    w.input = std::make_unique<Arena>(floats(rows * 2 * hidden_));
+    w.packed = std::make_unique<Arena>(
+        static_cast<size_t>(rows * kernels_.packed_bytes(Activation::kI8, widest)));
+    w.product = std::make_unique<Arena>(floats(rows * std::max(inner_, hidden_)));
+    w.second = std::make_unique<Arena>(floats(rows * inner_));
+  }
+}
+
+void HeadsDrafter::draft(std::vector<DraftAsk>& asks, const GoOn& go_on,
+                         const std::function<void()>& lend, const std::atomic<bool>& stop) {
+  for (const DraftAsk& ask : asks) {
+    float* state = state_->as<float>() + static_cast<int64_t>(running_.size()) * hidden_;
+    kernels_.rms_norm(ask.hidden, hidden_, ones_.data(), norm_eps_, hidden_, 1, state, hidden_);
+    running_.push_back({.ask = &ask, .last = ask.tokens->back()});
+  }
+  if (running_.empty()) return;
+  const int sequences = static_cast<int>(running_.size());
+  steps_ = 0;
+  go_on_ = &go_on;
+  stop_ = &stop;
+  const int64_t begun = now_ns();
+  lend();
+  cost_.add(sequences, (now_ns() - begun) / steps_);
+}
+
+// ---- By every worker ----
+
+// Waits for all workers, and sees what they wrote.
+void HeadsDrafter::meet(int worker) {
+  const uint32_t count = ++workers_[worker].met;
+  met_[worker].publish(count);
+  for (Progress& other : met_) other.await(count);
+}
+
+void HeadsDrafter::take_part(int worker) {
+  while (!running_.empty()) {
+    run_block(worker);
+    run_head(worker);
+    if (worker == 0) draw_tokens();
+    meet(worker);  // the tokens are drawn, for the next step
+  }
+  meet(worker);  // nobody looks at running_ any more, so the leader may fill it again
+}
+
+void HeadsDrafter::run_block(int worker) {
+  Worker& w = workers_[worker];
+  const int64_t count = static_cast<int64_t>(running_.size());
+  for (int64_t t = 0; t < count; ++t) {  // every worker itself, like all that is no product
+    float* input = w.input->as<float>() + t * 2 * hidden_;
+    std::memcpy(input, state_->as<float>() + t * hidden_, floats(hidden_));
+    kernels_.widen(embedding_, running_[t].last, input + hidden_);
+    kernels_.rms_norm(input + hidden_, hidden_, ones_.data(), norm_eps_, hidden_, 1,
+                      input + hidden_, hidden_);
+  }
+  pack(w, w.input->as<float>(), 2 * hidden_);
+  const int workers = static_cast<int>(workers_.size());
+  const int64_t inner = share_begin(inner_, worker, workers);
+  const int64_t inners = share_begin(inner_, worker + 1, workers) - inner;
+  float *gate = w.product->as<float>(), *up = w.second->as<float>();
+  multiply(w, worker, gate_, gate);
+  multiply(w, worker, up_, up);
+  for (int64_t t = 0; t < count; ++t) {
+    kernels_.silu_times(gate + t * inners, up + t * inners, inners,
+                        product_->as<float>() + t * inner_ + inner);
+  }
+  meet(worker);  // all have read the state, and the product is there
+  pack(w, product_->as<float>(), inner_);
+  const int64_t row = share_begin(hidden_, worker, workers);
+  const int64_t rows = share_begin(hidden_, worker + 1, workers) - row;
+  float* gain = w.product->as<float>();
+  multiply(w, worker, down_, gain);
+  for (int64_t t = 0; t < count; ++t) {
+    float* state = state_->as<float>() + t * hidden_ + row;
+    kernels_.add(state, gain + t * rows, rows, state);
+  }
+  meet(worker);  // the state is there
+}
+
+void HeadsDrafter::run_head(int worker) {
+  Worker& w = workers_[worker];
+  const int64_t count = static_cast<int64_t>(running_.size());
+  kernels_.rms_norm(state_->as<float>(), hidden_, ones_.data(), norm_eps_, hidden_, count,
+                    w.input->as<float>(), hidden_);
+  pack(w, w.input->as<float>(), hidden_);
+  const int workers = static_cast<int>(workers_.size());
+  const int64_t begin = share_begin(drafted_, worker, workers);
+  const int64_t end = share_begin(drafted_, worker + 1, workers);
+  if (begin < end) {
+    kernels_.multiply(head_.matrix, begin, end, Activation::kI8, w.packed->as<char>(), count,
+                      logits_->as<float>() + begin, drafted_);
+  }
+  meet(worker);  // the logits are there
+}
+
+void HeadsDrafter::pack(Worker& w, const float* x, int64_t columns) const {
+  kernels_.pack(Activation::kI8, x, columns, static_cast<int64_t>(running_.size()),
+                w.packed->as<char>());
+}
+
+// A worker's rows of a product, [T, its rows].
+void HeadsDrafter::multiply(Worker& w, int worker, const Codes& codes, float* y) const {
+  const int workers = static_cast<int>(workers_.size());
+  const int64_t begin = share_begin(codes.matrix.rows, worker, workers);
+  const int64_t end = share_begin(codes.matrix.rows, worker + 1, workers);
+  if (begin == end) return;
+  kernels_.multiply(codes.matrix, begin, end, Activation::kI8, w.packed->as<char>(),
+                    static_cast<int64_t>(running_.size()), y, end - begin);
+}
+
+// ---- By the leader ----
+
+void HeadsDrafter::draw_tokens() {
+  ++steps_;
+  size_t kept = 0;
+  for (size_t t = 0; t < running_.size(); ++t) {
+    Running running = running_[t];
+    const DraftAsk& ask = *running.ask;
+    const float* logits = logits_->as<float>() + static_cast<int64_t>(t) * drafted_;
+    const uint32_t position = static_cast<uint32_t>(ask.tokens->size()) + running.drafted;
+    const int32_t row = draw(logits, ask.advance->draw, position);
+    const float stated = chance_of(logits, static_cast<int32_t>(drafted_), row);
+    running.last = tokens_[row];
+    const std::vector<int32_t>& stops = ask.advance->stop_ids;
+    const bool ends = std::find(stops.begin(), stops.end(), running.last) != stops.end();
+    const bool more = (*go_on_)(ask, running.last, stated);
+    if (!more || ends || ++running.drafted == ask.most || stop_->load(std::memory_order_relaxed)) {
+      continue;
+    }
+    if (kept < t) {
+      std::memcpy(state_->as<float>() + static_cast<int64_t>(kept) * hidden_,
+                  state_->as<float>() + static_cast<int64_t>(t) * hidden_, floats(hidden_));
+    }
+    running_[kept++] = running;
+  }
+  running_.resize(kept);
+}
+
+// The row of `logits` that a sequence would draw, of the best ones, as docs/sampling.md has it; it
+// knows nothing of penalties, biases and masks.
+int32_t HeadsDrafter::draw(const float* logits, const Draw& draw, uint32_t position) {
+  const float* end = logits + drafted_;
+  const int32_t best = static_cast<int32_t>(std::max_element(logits, end) - logits);
+  if (draw.temperature <= 0) return best;
+  size_t count = std::min(kMostRanked, static_cast<size_t>(drafted_));
+  if (draw.top_k > 0) count = std::min<size_t>(count, draw.top_k);
+  ranked_.resize(drafted_);
+  std::iota(ranked_.begin(), ranked_.end(), 0);
+  const auto better = [logits](int32_t a, int32_t b) { return logits[a] > logits[b]; };
+  std::nth_element(ranked_.begin(), ranked_.begin() + (count - 1), ranked_.end(), better);
+  std::sort(ranked_.begin(), ranked_.begin() + count, better);
+  const auto weight = [&](size_t rank) {
+    return std::exp((logits[ranked_[rank]] - logits[best]) / draw.temperature);
+  };
+  double all = 0, before = 0;
+  for (size_t i = 0; i < count; ++i) all += weight(i);
+  int32_t drawn = best;
+  float most = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const double mine = weight(i);
+    if (i > 0 && (before >= draw.top_p * all || mine < draw.min_p)) break;
+    const uint32_t token = static_cast<uint32_t>(tokens_[ranked_[i]]);
+    const float noisy =
+        logits[ranked_[i]] / draw.temperature + gumbel(philox_word(draw.seed, position, token));
+    if (i == 0 || noisy > most) drawn = ranked_[i];
+    if (i == 0 || noisy > most) most = noisy;
+    before += mine;
+  }
+  return drawn;
+}
+
+}  // namespace monolane

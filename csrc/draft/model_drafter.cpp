@@ -1,0 +1,114 @@
+#include "draft/model_drafter.h"
+
+#include <algorithm>
+
+#include "run/executor.h"
+
+namespace monolane {
+namespace {
+
+constexpr size_t kCatchUp = 256;  // tokens that it reads between two passes: four passes of its own
+constexpr size_t kFew = 32;       // to be read, in addition to drafting: hardly more than none
+// Of a draw with limits, so many best tokens are looked at: sorting a large vocabulary would take
+// longer than a small model's pass, and hardly any draw goes beyond.
+constexpr uint32_t kMostRanked = 64;
+constexpr int32_t kLarge = 1024;  // tokens of a vocabulary from which on that is worth it
+
+// How the draft model draws for a sequence that draws like this.
+Draw draw_for(Draw draw, int32_t vocab) {
+  const bool limited = vocab >= kLarge && (draw.top_p < 1 || draw.min_p > 0);
+  if (limited) draw.top_k = draw.top_k == 0 ? kMostRanked : std::min(draw.top_k, kMostRanked);
+  return draw;
+}
+
+}  // namespace
+
+ModelDrafter::ModelDrafter(Executor& model, int slots, int32_t vocab)
+    : model_(model), vocab_(vocab), held_(slots), cost_(slots) {}
+
+// How much of a sequence the model's slot has read and need not read again; the last token is
+// always fed, for its logits.
+size_t ModelDrafter::common(int slot, const std::vector<int32_t>& tokens) const {
+  const std::vector<int32_t>& held = held_[slot];
+  const size_t most = std::min(held.size(), tokens.size() - 1);
+  const auto differ = std::mismatch(held.begin(), held.begin() + most, tokens.begin());
+  const size_t same = static_cast<size_t>(differ.first - held.begin());
+  const bool resumes = same == held.size() || model_.resumable(slot, static_cast<int64_t>(same));
+  return resumes ? same : 0;
+}
+
+double ModelDrafter::reading_cost(const DraftAsk& ask) const {
+  const size_t unread = ask.tokens->size() - common(ask.advance->slot, *ask.tokens);
+  return unread <= kFew ? 0 : static_cast<double>(unread) * read_.of(1);
+}
+
+// Fills in what the model's slot is to do; returns whether it has to do anything.
+bool ModelDrafter::prepare(const DraftAsk& ask, Advance& advance) {
+  const PlanHeader& header = model_.plan().header;
+  const std::vector<int32_t>& tokens = *ask.tokens;
+  const int slot = ask.advance->slot;
+  const size_t begin = common(slot, tokens);
+  std::vector<int32_t>& held = held_[slot];
+  if (begin < held.size()) model_.truncate(slot, static_cast<int64_t>(begin));
+  held.resize(begin);
+  const int64_t room = header.context - static_cast<int64_t>(tokens.size()) + 1;
+  const auto unknown = [&](int32_t token) { return token >= header.vocab; };
+  if (room < 1 || std::any_of(tokens.begin() + begin, tokens.end(), unknown)) return false;
+  advance.slot = slot;
+  advance.draw = draw_for(ask.advance->draw, header.vocab);
+  if (Seen(advance.draw, 1).penalises()) advance.history = held;
+  advance.prompt = static_cast<int32_t>(ask.prompt);
+  const size_t end = std::min(tokens.size(), begin + kCatchUp);
+  advance.tokens.assign(tokens.begin() + begin, tokens.begin() + end);
+  held.insert(held.end(), advance.tokens.begin(), advance.tokens.end());
+  if (end < tokens.size()) return true;  // reads, and draws one token, which nobody wants
+  advance.budget = static_cast<int32_t>(std::min<int64_t>(room, ask.most));
+  advance.stop_ids = ask.advance->stop_ids;
+  for (const LogitBias& bias : ask.advance->biases) {
+    if (!unknown(static_cast<int32_t>(bias.token))) advance.biases.push_back(bias);
+  }
+  return true;
+}
+
+void ModelDrafter::take_part(int worker) { model_.take_part(worker); }
+
+void ModelDrafter::draft(std::vector<DraftAsk>& asks, const GoOn& go_on,
+                         const std::function<void()>& lend, const std::atomic<bool>& stop) {
+  std::vector<Advance> advances;
+  std::vector<const DraftAsk*> asked(held_.size(), nullptr);  // by slot: those that draft
+  std::vector<int> steps(held_.size(), 0);                    // by slot: tokens drawn
+  size_t most_read = 0, all_read = 0;
+  for (const DraftAsk& ask : asks) {
+    Advance advance;
+    if (!prepare(ask, advance)) continue;
+    const int slot = advance.slot;
+    if (held_[slot].size() == ask.tokens->size()) asked[slot] = &ask;
+    most_read = std::max(most_read, advance.tokens.size());
+    all_read += advance.tokens.size();
+    advances.push_back(std::move(advance));
+  }
+  if (advances.empty()) return;
+  const int sequences = static_cast<int>(advances.size());
+  model_.prepare(std::move(advances), [&](int32_t slot, int32_t token, const float* logits) {
+    ++steps[slot];
+    const DraftAsk* ask = asked[slot];
+    if (ask == nullptr || token >= vocab_) return false;
+    held_[slot].push_back(token);
+    const float stated = chance_of(logits, model_.plan().header.vocab, token);
+    return go_on(*ask, token, stated) && !stop.load(std::memory_order_relaxed);
+  });
+  const int64_t begun = now_ns();
+  lend();
+  const int64_t took = now_ns() - begun;
+  if (most_read <= kFew) {
+    cost_.add(sequences, took / std::max(1, *std::max_element(steps.begin(), steps.end())));
+  } else {
+    read_.add(1, took / static_cast<int64_t>(all_read));
+  }
+  for (const DraftAsk& ask : asks) {  // the last token drawn was not fed
+    const int slot = ask.advance->slot;
+    held_[slot].resize(static_cast<size_t>(model_.length(slot)));
+  }
+}
+
+}  // namespace monolane

@@ -1,0 +1,123 @@
+#include "experts/router.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/elementwise.h"
+
+namespace monolane {
+
+namespace {
+
+// By the branch that cannot overflow.
+float sigmoid(float x) {
+  const float e = std::exp(-std::abs(x));
+  return (x >= 0 ? 1.0f : e) / (1.0f + e);
+}
+
+// The largest of `count` numbers, of equal ones the first.
+int64_t largest(const float* x, int64_t count) { return std::max_element(x, x + count) - x; }
+
+constexpr float kOut = -std::numeric_limits<float>::infinity();  // ranks behind everything
+
+}  // namespace
+
+Routing::Routing(const PlanHeader& plan)
+    : plan_(plan),
+      experts_(plan.experts),
+      chosen_(plan.chosen),
+      ranked_(experts_),
+      best_(plan.expert_groups),
+      open_(plan.expert_groups),
+      left_(experts_ / plan.expert_groups),
+      expert_(plan.max_width * chosen_),
+      weight_(plan.max_width * chosen_),
+      begin_(experts_ + 1),
+      uses_(plan.max_width * chosen_),
+      shared_(plan.max_width, 1.0f) {}
+
+void Routing::choose(const float* logits, const float* correction, int64_t width) {
+  for (int64_t t = 0; t < width; ++t) {
+    choose_token(logits + t * experts_, correction, static_cast<int32_t>(t));
+  }
+  std::fill(begin_.begin(), begin_.end(), 0);
+  for (int64_t i = 0; i < width * chosen_; ++i) ++begin_[expert_[i] + 1];
+  for (int64_t e = 0; e < experts_; ++e) begin_[e + 1] += begin_[e];
+  for (int64_t i = 0; i < width * chosen_; ++i) {  // moves each beginning to its end
+    const int32_t token = static_cast<int32_t>(i / chosen_);
+    const int32_t place = static_cast<int32_t>(i % chosen_);
+    uses_[begin_[expert_[i]]++] = {token, place, weight_[i]};
+  }
+  std::copy_backward(begin_.begin(), begin_.end() - 1, begin_.end());
+  begin_[0] = 0;
+}
+
+void Routing::choose_token(const float* logits, const float* correction, int32_t token) {
+  const bool by_sigmoid = plan_.expert_scores == ExpertScores::kSigmoid;
+  const float peak = *std::max_element(logits, logits + experts_);
+  const auto score = [&](int64_t e) {
+    return by_sigmoid ? sigmoid(logits[e]) : std::exp(logits[e] - peak);
+  };
+  for (int64_t e = 0; e < experts_; ++e) {
+    ranked_[e] = (by_sigmoid ? score(e) : logits[e]) + (correction == nullptr ? 0 : correction[e]);
+  }
+  if (plan_.chosen_groups < plan_.expert_groups) leave_groups();
+  int32_t* expert = expert_.data() + token * chosen_;
+  float* weight = weight_.data() + token * chosen_;
+  choose_ranked(expert);
+  float served = 0, all = 0;
+  for (int64_t i = 0; i < chosen_; ++i) served += weight[i] = score(expert[i]);
+  if (!plan_.chosen_normalised && !by_sigmoid) {
+    for (int64_t e = 0; e < experts_; ++e) all += score(e);
+  }
+  // Sigmoids may all be zero. Beside other sums 1e-20 is none, in float32.
+  const float total = plan_.chosen_normalised ? served + 1e-20f : by_sigmoid ? 1.0f : all;
+  for (int64_t i = 0; i < chosen_; ++i) weight[i] = weight[i] / total * plan_.expert_scale;
+}
+
+// The experts that rank highest, ascending. In one walk, in which an expert seldom gets among the
+// best of those before it: of 128 some 30 do.
+void Routing::choose_ranked(int32_t* chosen) const {
+  int64_t count = 0;  // in `chosen`, the best first, of equal ones the first
+  for (int64_t e = 0; e < experts_; ++e) {
+    const float rank = ranked_[e];
+    if (count == chosen_ && !(rank > ranked_[chosen[count - 1]])) continue;
+    if (count < chosen_) ++count;
+    int64_t at = count - 1;
+    for (; at > 0 && rank > ranked_[chosen[at - 1]]; --at) chosen[at] = chosen[at - 1];
+    chosen[at] = static_cast<int32_t>(e);
+  }
+  std::sort(chosen, chosen + count);
+}
+
+void Routing::weigh_shared(const float* x, const float* gate, int64_t width) {
+  for (int64_t t = 0; t < width; ++t) {
+    shared_[t] = gate == nullptr ? 1.0f : sigmoid(dot(x + t * plan_.hidden, gate, plan_.hidden));
+  }
+}
+
+// Ranks the experts of all groups but the chosen ones behind everything.
+void Routing::leave_groups() {
+  const int64_t groups = plan_.expert_groups, each = experts_ / groups;
+  for (int64_t g = 0; g < groups; ++g) {
+    std::copy_n(ranked_.data() + g * each, each, left_.data());
+    best_[g] = 0;
+    for (int32_t i = 0; i < plan_.group_best; ++i) {
+      const int64_t at = largest(left_.data(), each);
+      best_[g] += left_[at];
+      left_[at] = kOut;
+    }
+  }
+  std::fill(open_.begin(), open_.end(), 0);
+  for (int32_t i = 0; i < plan_.chosen_groups; ++i) {
+    const int64_t group = largest(best_.data(), groups);
+    open_[group] = 1;
+    best_[group] = kOut;
+  }
+  for (int64_t e = 0; e < experts_; ++e) {
+    if (!open_[e / each]) ranked_[e] = kOut;
+  }
+}
+
+}  // namespace monolane

@@ -1,0 +1,39 @@
+#include "kernels/elementwise.h"
+
+#include "kernels/isa/clones.h"
+
+namespace monolane {
+
+MONOLANE_CLONES void add_to(float* x, const float* y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[i] += y[i];
+}
+
+MONOLANE_CLONES void add_scaled_to(float* x, const float* y, float scale, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[i] += scale * y[i];
+}
+
+MONOLANE_CLONES void scale_by(float* x, float scale, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[i] *= scale;
+}
+
+MONOLANE_CLONES float dot(const float* x, const float* y, int64_t count) {
+  constexpr int64_t kStrands = 16;
+  float strands[kStrands] = {};
+  int64_t i = 0;
+  for (; i + kStrands <= count; i += kStrands) {
+    for (int64_t s = 0; s < kStrands; ++s) strands[s] += x[i + s] * y[i + s];
+  }
+  for (; i < count; ++i) strands[i % kStrands] += x[i] * y[i];
+  float sum = 0;
+  for (const float strand : strands) sum += strand;
+  return sum;
+}
+
+MONOLANE_CLONES void add_bias(float* y, const float* bias, int64_t width, int64_t count) {
+  if (bias == nullptr) return;
+  for (int64_t t = 0; t < width; ++t, y += count) {
+    for (int64_t i = 0; i < count; ++i) y[i] += bias[i];
+  }
+}
+
+}  // namespace monolane

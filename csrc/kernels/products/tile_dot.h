@@ -1,0 +1,183 @@
+// Products of panels with many tokens by tiles (tiles.h): the same bits as panel_dot.h's.
+//
+// Four columns of 16 rows lie side by side in a panel, which is how a tile takes its right side; a
+// token's codes of a group lie side by side in memory, which is a row of the left side. So one dot
+// of tiles sums a group of 32 columns, of 16 columns where these have a scale of their own, for 16
+// rows and up to 16 tokens. The sums go through memory into vectors, are scaled there and added in
+// float, group after group, by the very functions that AVX-512 uses. Sums of integers are exact,
+// hence the bits are the same whether a token comes alone or in a wide pass.
+//
+// Codes are brought out of memory as signed numbers, so nothing has to be taken off a sum: one
+// operation for 64 codes and all tokens, instead of one for 16 sums of a token.
+//
+// Columns are taken in blocks of 8 groups: 64 tokens of a block are 32 KB, which stay in the
+// first-level cache beside the codes of a panel, while the panels of a band go by.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/products/panel_dot.h"
+#include "kernels/isa/tiles.h"
+
+namespace monolane::MONOLANE_ISA {
+
+constexpr int64_t kTileTokens = 9;  // from which on tiles are used: docs/cpu.md, Tiles
+constexpr int64_t kTileGroups = 8;  // of a block of columns
+static_assert(kTileGroups * kGroup == kSuper);
+
+// A block of columns of a panel, brought out of memory.
+template <class Dot>
+struct TileBlock {
+  alignas(64) int8_t codes[kTileGroups][kQuads][kTileRowBytes];
+  typename Dot::Scales scales[kTileGroups][kUnits];
+
+  void bring(const Dot& dot, const char* from, int64_t groups) {
+    Floats supers[kUnits][2];
+    if constexpr (Dot::kSupers) {
+      each<kUnits>([&](auto u) MONOLANE_INLINE { dot.load_supers(from, u, supers[u]); });
+      from += Dot::kSuperBytes;
+    }
+    for (int64_t g = 0; g < groups;) {
+      const int64_t count = std::min(Dot::kRecord, groups - g);
+      for (int64_t i = 0; i < count; ++i, ++g) {
+        each<kUnits>([&](auto u) MONOLANE_INLINE {
+          scales[g][u] = dot.bring_group(from, count, u, i, supers[u], codes[g]);
+        });
+      }
+      from += count * Dot::kGroupBytes;
+    }
+  }
+};
+
+// Sums over a block of columns, T tokens by a panel.
+template <class Dot, int T>
+class TileSums {
+  static constexpr int kParts = Dot::kHalfScales ? 2 : 1;  // sums of a group
+  static constexpr int kPartBytes = kGroup / kParts;       // of a token
+  static constexpr int kPartQuads = kQuads / kParts;
+  static_assert(kTileRowBytes == kPanelRows * 4);
+  // Tiles of a group: sums, tokens, codes. The next group has others, so that none waits.
+  static constexpr int kSum = 0, kToken = 2, kCode = 4;
+
+ public:
+  TileSums()
+      : tiles_({{T, kTileRowBytes},
+                {T, kTileRowBytes},
+                {T, kPartBytes},
+                {T, kPartBytes},
+                {kPartQuads, kTileRowBytes},
+                {kPartQuads, kTileRowBytes},
+                {1, 4},  // not used
+                {1, 4}}) {}
+
+  // Adds `groups` groups to `sums`, of a token [kPanelRows]; token t at tokens + t * stride.
+  void add(const TileBlock<Dot>& block, int64_t groups, const char* tokens, int64_t stride,
+           bool first, float (*sums)[T][kElements]) {
+    Floats acc[kUnits][T];
+    each<kUnits>([&](auto u) MONOLANE_INLINE {
+      each<T>([&](auto t) MONOLANE_INLINE { acc[u][t] = first ? zero() : load(sums[u][t]); });
+    });
+    // One group ahead: the units work while vectors scale.
+    multiply<0>(block, 0, tokens, stride);
+    for (int64_t g = 0; g < groups; g += 2) {
+      if (g + 1 < groups) multiply<1>(block, g + 1, at(tokens, g + 1), stride);
+      scale<0>(block, g, at(tokens, g), stride, acc);
+      if (g + 1 == groups) break;
+      if (g + 2 < groups) multiply<0>(block, g + 2, at(tokens, g + 2), stride);
+      scale<1>(block, g + 1, at(tokens, g + 1), stride, acc);
+    }
+    each<kUnits>([&](auto u) MONOLANE_INLINE {
+      each<T>([&](auto t) MONOLANE_INLINE { store(sums[u][t], acc[u][t]); });
+    });
+  }
+
+ private:
+  static const char* at(const char* tokens, int64_t g) {
+    return tokens + g * static_cast<int64_t>(sizeof(TokenGroup));
+  }
+
+  template <int kOdd>
+  MONOLANE_INLINE void multiply(const TileBlock<Dot>& block, int64_t g, const char* tokens,
+                                int64_t stride) {
+    const auto part = [&]<int kPart>(std::integral_constant<int, kPart>) MONOLANE_INLINE {
+      constexpr int kOther = kParts == 2 ? kPart : kOdd;
+      tiles_.template zero<kSum + kOther>();
+      tiles_.template load<kToken + kOther>(tokens + kPart * kPartBytes, stride);
+      tiles_.template load<kCode + kOther>(block.codes[g][kPart * kPartQuads], kTileRowBytes);
+      tiles_.template dot<kSum + kOther, kToken + kOther, kCode + kOther>();
+      tiles_.template store<kSum + kOther>(integers_[kOdd][kPart], kTileRowBytes);
+    };
+    static_assert(offsetof(TokenGroup, codes) == 0);
+    part(std::integral_constant<int, 0>());
+    if constexpr (kParts == 2) part(std::integral_constant<int, 1>());
+  }
+
+  template <int kOdd>
+  MONOLANE_INLINE void scale(const TileBlock<Dot>& block, int64_t g, const char* tokens,
+                             int64_t stride, Floats (&acc)[kUnits][T]) {
+    each<kUnits>([&](auto u) MONOLANE_INLINE {
+      const typename Dot::Scales w = block.scales[g][u];
+      each<T>([&](auto t) MONOLANE_INLINE {
+        const auto& x = *reinterpret_cast<const TokenGroup*>(tokens + t * stride);
+        Ints sums[kParts];
+        for (int p = 0; p < kParts; ++p) {
+          std::memcpy(&sums[p], integers_[kOdd][p][t] + u * kElements, sizeof sums[p]);
+        }
+        if constexpr (kParts == 2) {
+          acc[u][t] = Dot::add_halves(w, x, sums[0], sums[1], acc[u][t]);
+        } else {
+          acc[u][t] = Dot::add_sum(w, x, sums[0], acc[u][t]);
+        }
+      });
+    });
+  }
+
+  alignas(64) int32_t integers_[2][kParts][T][kPanelRows];
+  Tiles tiles_;
+};
+
+// `width` tokens, T at a time. The last T may have some of those before them once more, which get
+// the same sums again: so every tile has one shape. `Adder`: how sums of a block are made.
+template <class Dot, int T, template <class, int> class Adder = TileSums>
+static void multiply_tiles(const Dot& dot, int64_t begin, int64_t end, const char* tokens,
+                           int64_t width, Output out) {
+  constexpr int64_t kMost = kMaxWidth / T;
+  const int64_t stride = panel_token_bytes(dot.cols());
+  const int64_t count = (width + T - 1) / T;
+  const auto token = [&](int64_t i) { return std::min(i * T, width - T); };
+  Stream stream{nullptr, 0};
+  Adder<Dot, T> adder;
+  TileBlock<Dot> brought;
+  alignas(64) float sums[kBandPanels][kMost][kUnits][T][kElements];
+  const Rows rows{begin, end};
+  for_blocks(dot, rows, [&](const Block& block) {
+    // The next block in equal parts, one before each tile.
+    const int64_t panels = block.last - block.first;
+    const int64_t bytes = panels * groups_bytes(Dot::kOf, block.end - block.begin);
+    const int64_t steps = (block.end - block.begin + kTileGroups - 1) / kTileGroups;
+    stream.next = dot.at(block.first, block.begin) + bytes;
+    stream.part = (bytes / (steps * panels * count) + 63) / 64 * 64;
+    for (int64_t g = block.begin; g < block.end; g += kTileGroups) {
+      const int64_t some = std::min(kTileGroups, block.end - g);
+      for (int64_t p = block.first; p < block.last; ++p) {
+        brought.bring(dot, dot.at(p, g), some);
+        for (int64_t t = 0; t < count; ++t) {
+          fetch<Fetch::kParts>(stream, stream.part);
+          adder.add(brought, some, tokens + token(t) * stride + g * sizeof(TokenGroup), stride,
+                    g == 0, sums[p - block.first][t]);
+        }
+      }
+    }
+    if (block.end < dot.groups) return;
+    for (int64_t p = block.first; p < block.last; ++p) {
+      for (int64_t t = 0; t < count; ++t) {
+        for (int u = 0; u < kUnits; ++u) {
+          put_rows<T>(sums[p - block.first][t][u], p * kPanelRows + u * kElements, rows,
+                      {out.y + token(t) * out.stride, out.stride});
+        }
+      }
+    }
+  });
+}
+
+}  // namespace monolane::MONOLANE_ISA

@@ -1,0 +1,121 @@
+// What a worker does where a layer has a gated delta rule (model/_delta.py) in place of attention.
+// Its products are shared out by rows; who has a key head takes all steps of its value heads, so
+// nobody else touches their states. Such models have one lane, hence one group.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/delta_step.h"
+#include "kernels/elementwise.h"
+#include "ops/worker.h"
+
+namespace monolane {
+namespace {
+
+constexpr float kLengthEps = 1e-6f;  // of a query's and a key's length, squared
+
+float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
+
+// log(1 + e^x), by the branch that cannot overflow.
+float softplus(float x) { return std::max(x, 0.0f) + std::log1p(std::exp(-std::abs(x))); }
+
+void to_length(float* x, int64_t count, float length) {
+  scale_by(x, length / std::sqrt(dot(x, x, count) + kLengthEps), count);
+}
+
+}  // namespace
+
+void Executor::run_delta_in(Worker& w, const PlanPhase& phase) {
+  update(w, phase);
+  read_stream(w, phase, weights_.layers[phase.layer].attention_norm);
+  store_side_by_side(w, phase, mixed_->as<float>(), mixed_columns());
+}
+
+void Executor::run_delta(Worker& w, const PlanPhase& phase) {
+  const PlanShare own = share(w, phase.units);
+  for (int64_t head = own.begin; head < own.end; ++head) {
+    for (int32_t i = 0; i < pass_.runs; ++i) take_steps(w, phase, head, pass_.run[i]);
+  }
+}
+
+// The steps of one key head's value heads, of a sequence: of the tokens whose steps were put off
+// and turned out right, then of this pass's. What these make is left in `heads_`.
+void Executor::take_steps(Worker& w, const PlanPhase& phase, int64_t head, const Run& run) {
+  const DeltaSizes& d = states_.sizes();
+  const LayerWeights& layer = weights_.layers[phase.layer];
+  float* state = states_.state(run.slot, phase.layer, head);
+  const int64_t put_off = run.position - run.settled;
+  const float* inputs = gather_inputs(w, phase, head, run);
+  if (run.settled == 0) std::fill_n(state, d.state, 0.0f);
+  float* channels = w.channels->as<float>();
+  const float *q = channels, *k = q + d.key, *v = k + d.key;
+  const float query_length = 1.0f / std::sqrt(static_cast<float>(d.key));
+  const int64_t taps = plan_.header.delta_key_heads * d.channels;
+  for (int64_t t = 0; t < put_off + run.rows; ++t, inputs += d.columns) {
+    if (t == put_off + run.certain) {  // what follows may be taken back
+      std::memcpy(w.tried->as<float>(), state, floats(d.state));
+      state = w.tried->as<float>();
+    }
+    sum_over_tokens(inputs, d.columns, layer.delta_conv + head * d.channels, taps, d.before + 1,
+                    d.channels, channels);
+    kernels_.sigmoid_times(channels, channels, d.channels, channels);  // silu
+    to_length(channels, d.key, query_length);
+    to_length(channels + d.key, d.key, 1.0f);
+    const float* gates = inputs + d.before * d.columns + d.channels;  // b, then a
+    for (int64_t i = 0; i < d.values; ++i) {
+      const int64_t value = head * d.values + i;
+      const float rate = softplus(gates[d.values + i] + layer.delta_step[value]);
+      const float keep = std::exp(-std::exp(layer.delta_decay[value]) * rate);
+      float* said = w.partial->as<float>();
+      delta_step(state + i * d.key * d.value, d.key, d.value, keep, sigmoid(gates[i]), q, k,
+                 v + i * d.value, said);
+      if (t >= put_off) offer_head(phase, value, run.first + t - put_off, said);
+    }
+  }
+}
+
+// Returns the inputs of a key head's channels and gates: of the tokens that the first one's sums
+// need, of those whose steps were put off, and of the pass's, [..][columns]. Keeps what the next
+// pass needs of them.
+const float* Executor::gather_inputs(Worker& w, const PlanPhase& phase, int64_t head,
+                                     const Run& run) {
+  const PlanHeader& h = plan_.header;
+  const DeltaSizes& d = states_.sizes();
+  float* kept = states_.inputs(run.slot, phase.layer, head);
+  if (run.settled == 0) std::fill_n(kept, d.before * d.columns, 0.0f);
+  float* inputs = w.inputs->as<float>();
+  const int64_t earlier = d.before + run.position - run.settled;
+  std::memcpy(inputs, kept, floats(earlier * d.columns));
+  const int64_t keys = int64_t{h.delta_key_heads} * d.key, values = d.values * d.value;
+  for (int64_t t = 0; t < run.rows; ++t) {
+    const float* mixed = mixed_->as<float>() + (run.first + t) * mixed_columns();
+    float* out = inputs + (earlier + t) * d.columns;
+    std::memcpy(out, mixed + head * d.key, floats(d.key));
+    std::memcpy(out + d.key, mixed + keys + head * d.key, floats(d.key));
+    std::memcpy(out + 2 * d.key, mixed + 2 * keys + head * values, floats(values));
+    std::memcpy(out + d.channels, mixed + mixed_gates() + head * 2 * d.values,
+                floats(2 * d.values));
+  }
+  const int64_t settled = run.position - run.settled + run.certain;
+  std::memcpy(kept, inputs + settled * d.columns,
+              floats((d.before + run.rows - run.certain) * d.columns));
+  return inputs;
+}
+
+// Norms what a value head's state says to a row of the pass, and multiplies it by silu(z).
+void Executor::offer_head(const PlanPhase& phase, int64_t head, int64_t row, float* said) {
+  const PlanHeader& h = plan_.header;
+  const DeltaSizes& d = states_.sizes();
+  const float* z = mixed_->as<float>() + row * mixed_columns() + mixed_z() + head * d.value;
+  kernels_.rms_norm(said, d.value, weights_.layers[phase.layer].delta_norm, h.norm_eps, d.value, 1,
+                    said, d.value);
+  kernels_.silu_times(z, said, d.value,
+                      heads_->as<float>() + row * delta_columns() + head * d.value);
+}
+
+void Executor::run_delta_out(Worker& w, const PlanPhase& phase) {
+  pack(w, phase, heads_->as<float>(), phase.matrices[0].columns, 0, pass_.width);
+  offer_products(w, phase, PlanBuffer::kAttentionOutput, nullptr);
+}
+
+}  // namespace monolane

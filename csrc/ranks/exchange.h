@@ -1,0 +1,207 @@
+// What workers of different lanes share: the outputs that they exchange, the pass that the leader
+// lays out, and how far each worker has come.
+//
+// In one process that is private memory. Where the lanes are spread over several processes (ranks),
+// each maps the same segment, and nothing else is shared. The segment has no name: it is gone with
+// the last process that maps it, however that ends. Ranks of several hosts keep a copy of it each,
+// and send what they wrote before their counter (tcp_links.h): workers do not know the difference.
+//
+// Why not messages, for workers: a wait of the plan is "these counters have reached that count",
+// and what was written before is then simply there.
+//
+// Shape legend: T rows of a pass, L lanes, D hidden, V vocabulary, W workers.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "memory/arena.h"
+#include "kernels/kernels.h"
+#include "ranks/tcp_links.h"
+#include "abi/plan.h"
+#include "memory/progress.h"
+#include "ranks/simulated_time.h"
+
+namespace monolane {
+
+struct Row {
+  int32_t slot, position, token;
+};
+
+// The rows of one sequence in a pass, one behind the other.
+struct Run {
+  int32_t slot, first, rows;  // rows first .. first + rows - 1 of the pass
+  int32_t certain;            // of these, the first ones, which stay; the others may be taken back
+  int32_t position;           // of the first row
+  int32_t settled;            // tokens that the states of the sequence are of, before the pass
+};
+
+// What is to be done with the keys and values of a slot, or of what was kept of one, by each group
+// for its own heads (saved_kv.h); the leader says it with the pass that ends an epoch.
+struct Chore {
+  enum Kind : int32_t { kNone, kCopy, kSave, kRestore, kCut, kDrop };
+
+  Kind kind = kNone;
+  int32_t slot = -1;       // copied, saved or restored
+  int32_t target = -1;     // the slot that is to hold what `slot` does
+  int32_t has_tail = 0;    // 1: with what rings hold before `end`
+  int64_t begin = 0;       // positions begin .. end - 1: of the slot, or of what is cut
+  int64_t end = 0;         //
+  int64_t name = 0;        // of what is kept: made, restored or dropped
+  int64_t from = 0;        // what it is cut from
+  int64_t tail_from = -1;  // whose tail what is cut has; -1: none
+};
+
+// One trip of T rows through the phases; laid out by the leader, read by all.
+struct Pass {
+  int32_t width = 0;  // 0: the epoch is over
+  bool lent = false;  // instead, take part in what the joint drafter does, and come back
+  bool help = false;  // instead, help the leader with its draw, and come back
+  Row rows[kPlanMixtureWidth];
+  int32_t runs = 0;
+  Run run[kPlanMaxWidth];
+  int32_t wanted = 0;  // rows whose logits are wanted, in order
+  int32_t wanted_row[kPlanMaxWidth];
+  bool hidden = false;   // instead of logits, what the head reads of every row is wanted
+  bool offered = false;  // beside the logits, that is wanted of the same rows
+  Chore chore;           // to be done at the end of an epoch
+};
+
+// Which of a plan's workers this process runs: those of a run of whole groups.
+struct Seat {
+  int32_t rank = 0, ranks = 1;
+  int segment = -1;    // of rank 0, a file descriptor; -1: this is rank 0, or all are apart
+  bool apart = false;  // each in memory of its own, and connected by `connect`
+  // For measurements only, and the same in all ranks.
+  int64_t delay_ns = 0;  // from another rank's publishing to its being seen, unless set_links says
+  bool timed = false;    // phases take the times that `set_times` says
+};
+
+class Exchange {
+ public:
+  // Throws std::invalid_argument if the ranks cannot share the plan's groups, or the segment is not
+  // one for this plan.
+  Exchange(const Plan& plan, const Seat& seat);
+  ~Exchange();
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  int segment() const { return segment_; }  // to be handed to the other ranks; -1: private
+  int32_t ranks() const { return seat_.ranks; }
+  int32_t first_worker() const { return seat_.rank * workers_each_; }
+  int32_t workers() const { return workers_each_; }  // of this process
+
+  Pass& pass() const { return head().pass; }
+  float* attention_output() const { return part(kAttentionOutput); }  // [slots, L, T, D]
+  float* mlp_output() const { return part(kMlpOutput); }              // [slots, L, T, D]
+  float* stream() const { return part(kStream); }                     // [L, T, D]
+  float* unnormed() const { return part(kUnnormed); }                 // [T, (H+K)*h]
+  float* logits() const { return part(kLogits); }                     // [decode_width, V]
+
+  // Says that a worker wrote rows of floats, `stride` apart, into one of these; before it publishes
+  // the phase. `to_leader`: only rank 0 reads them.
+  void wrote(int32_t worker, const float* first, int64_t columns, int64_t rows, int64_t stride,
+             bool to_leader = false) {
+    if (links_ != nullptr) note(worker, first, columns, rows, stride, to_leader);
+  }
+
+  // Counts a pass as laid out, or a phase as finished, with everything written before.
+  void publish_pass(uint32_t count);
+  void publish(int32_t worker, uint32_t count, int32_t phase);
+
+  // Wait for the count of a worker, which it publishes with that phase, or for a pass. False: the
+  // ranks have given up.
+  bool await(int32_t worker, uint32_t count, int32_t phase);
+  bool await_pass(uint32_t count) { return await(plan_workers_, count, phases_); }
+
+  // In rank 0: sockets to the ranks 1.., which the death of a rank closes, and how long a wait for
+  // another rank may see no progress.
+  void watch(std::vector<int> sockets, int64_t patience_ns);
+
+  // Where ranks are apart, before the first epoch: connections to all ranks, -1 for this one.
+  void connect(const std::vector<int>& sockets, int64_t patience_ns);
+
+  // The first rank that died or made no progress; -1: none. Then nothing here is of use any more.
+  int32_t lost() const { return head().lost.load(std::memory_order_acquire) - 1; }
+
+  // What became of a rank that is apart, a verb for people; empty: it made no progress.
+  std::string fault(int32_t rank) const { return links_ == nullptr ? "" : links_->fault(rank); }
+
+  // For measurements, in rank 0 and between epochs: nanoseconds until another rank sees what each
+  // phase published, and, last, a pass, [phases + 1]; and the times of phases. The seat says so.
+  void set_links(const std::vector<int64_t>& hops_ns);
+  void set_times(const Timetable& table, const std::vector<PhaseTime>& times);
+  bool timed() const { return seat_.timed; }
+  bool spins() const { return spins_; }
+  const Timetable& timetable() const { return head().timetable; }
+  const PhaseTime& phase_time(int64_t phase, int32_t worker) const {
+    return parts_[kPhaseTimes]->as<PhaseTime>()[phase * plan_workers_ + worker];
+  }
+
+  // Has this process's own waits end, too.
+  void stop() {
+    stopping_.store(true, std::memory_order_release);
+    if (links_ != nullptr) links_->hang_up();
+  }
+  bool given_up() const { return stopping_.load(std::memory_order_acquire) || lost() >= 0; }
+
+ private:
+  struct Head {
+    Pass pass;
+    std::atomic<int32_t> lost{0};  // rank + 1
+    Timetable timetable;
+  };
+  // Each a mapping of its own, one behind the other in the segment.
+  enum Part {
+    kHead,
+    kProgress,
+    kTimes,
+    kAttentionOutput,
+    kMlpOutput,
+    kStream,
+    kUnnormed,
+    kLogits,
+    kHops,
+    kPhaseTimes,
+    kParts
+  };
+
+  void map(const std::vector<size_t>& bytes);
+  void note(int32_t worker, const void* first, int64_t columns, int64_t rows, int64_t stride,
+            bool to_leader);
+  void lose(int32_t rank);
+  Head& head() const { return *parts_[kHead]->as<Head>(); }
+  float* part(Part part) const { return parts_[part]->as<float>(); }
+  Progress& progress(int32_t worker) const { return parts_[kProgress]->as<Progress>()[worker]; }
+  int32_t rank_of(int32_t worker) const {
+    return worker == plan_workers_ ? 0 : worker / workers_each_;
+  }
+  // Of what this process has written and not yet published, by worker; the pass comes last.
+  std::vector<Written>& written(int32_t worker) {
+    return written_[worker == plan_workers_ ? workers_each_ : worker - first_worker()];
+  }
+  char* place_of(int32_t rank, int32_t worker, const Written& written) const;
+  std::atomic<int64_t>& time_of(int32_t worker, uint32_t count) const;
+  bool sleep(int32_t worker, uint32_t count);
+  void look_for_lost(int64_t waited_ns);
+  int32_t last_rank() const;
+
+  const Seat seat_;
+  const int32_t plan_workers_, workers_each_, phases_;
+  const bool spins_;    // whether a wait spins before it sleeps
+  const bool clocked_;  // whether others are told when something was published
+  int segment_ = -1;
+  std::vector<std::unique_ptr<Arena>> parts_;
+  std::vector<int> sockets_;
+  int64_t patience_ns_ = 0;
+  std::vector<char> awaited_;  // [phases + 1], whether other groups wait for a phase's end
+  std::vector<char> read_;     // [phases + 1], whether they read what it writes
+  std::vector<std::vector<Written>> written_;
+  std::atomic<bool> stopping_{false};
+  std::unique_ptr<Links> links_;  // last: its threads use everything above
+};
+
+}  // namespace monolane
