@@ -52,7 +52,7 @@ struct Draft {
   DraftBy by = DraftBy::kSuffix;     // whose tokens these are
   size_t used = 0;                   // tokens that the pass verifies, from the first on
   double wait = 0;                   // expected nanoseconds of each that is right, beside its row
-  double worth = 0;                  // of each used one that is right, in passes; see Allowance
+  double worth = 0;                  // of each used one that is right, in passes; see DraftBudget
 
   void clear() {
     tokens.clear();

@@ -17,8 +17,8 @@
 #include <tuple>
 #include <utility>
 
-#include "run/executor.h"
 #include "bind/weight_table.h"
+#include "run/executor.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -133,33 +133,33 @@ struct BoundExecutor {
                  {.file = expert_file, .memory = static_cast<size_t>(expert_memory)}) {}
 
   void convert(int64_t phase, int64_t matrix) {
-    if (!executor.converts(phase, matrix)) return;
+    if (!executor.loader().converts(phase, matrix)) return;
     {
       nb::gil_scoped_release unlocked;
-      executor.convert(phase, matrix);
+      executor.loader().convert(phase, matrix);
     }
     const PlanPhase& of = executor.plan().phases[phase];
     const int role = static_cast<int>(of.matrices[matrix].role);
     nb::cast<WeightTable&>(table).owners.erase({role, std::max(of.layer, 0)});
   }
 
-  std::pair<OwnRows, std::optional<OwnBytes>> save(int slot, int64_t begin, int64_t end) const {
+  std::pair<OwnRows, std::optional<OwnBytes>> save(int slot, int64_t begin, int64_t end) {
     const int64_t length = executor.length(slot);
     if (begin < 0 || begin > end || end > length) {
       refuse("positions: expected some of the " + std::to_string(length) + " in this slot, got " +
              std::to_string(begin) + " to " + std::to_string(end));
     }
-    const KvCache& cache = executor.cache();
+    const KvCache& cache = executor.sequences().cache;
     const auto sizes = [&](int64_t n) { return static_cast<size_t>(n); };
     const int64_t heads = cache.all_heads().count;
     const size_t lists = sizes(cache.kept_rows(heads)), row = sizes(cache.kept_row_bytes());
     const size_t positions = sizes(end - begin);
-    const bool has_tail = executor.has_tails() && executor.resumable(slot, end);
-    const size_t tail_bytes = has_tail ? sizes(executor.tail_bytes(slot, end)) : 0;
+    const bool has_tail = executor.sequences().has_tails() && executor.resumable(slot, end);
+    const size_t tail_bytes = has_tail ? sizes(executor.sequences().tail_bytes(slot, end)) : 0;
     const Owned rows(lists * positions * row), tail(tail_bytes);
     {
       nb::gil_scoped_release unlocked;
-      executor.save(slot, begin, end, rows.data, has_tail ? tail.data : nullptr);
+      executor.sequences("save").save(slot, begin, end, rows.data, has_tail ? tail.data : nullptr);
     }
     std::optional<OwnBytes> found;
     if (has_tail) found = OwnBytes(tail.data, {tail_bytes}, tail.owner);
@@ -167,19 +167,20 @@ struct BoundExecutor {
   }
 
   void restore(int slot, int64_t count, const Rows& rows, const std::optional<Bytes>& tail) {
-    const KvCache& cache = executor.cache();
+    const KvCache& cache = executor.sequences().cache;
     const int64_t heads = cache.all_heads().count;
     const int64_t end = executor.length(slot) + count, stride = static_cast<int64_t>(rows.shape(1));
     if (static_cast<int64_t>(rows.shape(0)) != cache.kept_rows(heads) ||
         static_cast<int64_t>(rows.shape(2)) != cache.kept_row_bytes() || count < 0 ||
         count > stride || end > executor.plan().header.context ||
-        (tail && !executor.takes_tail(end, static_cast<int64_t>(tail->size())))) {
+        (tail && !executor.sequences().takes_tail(end, static_cast<int64_t>(tail->size())))) {
       refuse("restore: expected what save returned, of a model and context as this one");
     }
     nb::gil_scoped_release unlocked;
-    executor.restore(slot, count, stride, reinterpret_cast<const char*>(rows.data()),
-                     tail ? reinterpret_cast<const char*>(tail->data()) : nullptr,
-                     tail ? static_cast<int64_t>(tail->size()) : 0);
+    executor.sequences("restore").restore(
+        slot, count, stride, reinterpret_cast<const char*>(rows.data()),
+        tail ? reinterpret_cast<const char*>(tail->data()) : nullptr,
+        tail ? static_cast<int64_t>(tail->size()) : 0);
   }
 };
 
@@ -251,7 +252,8 @@ void bind_executor(nb::module_& m) {
                                             structs<PhaseTime>(times, "times"));
           },
           "times"_a, "ring_ns"_a, "computes"_a,
-          "In rank 0, where phases are timed: PhaseTime [phases, workers]; see csrc/ranks/simulated_time.h.")
+          "In rank 0, where phases are timed: PhaseTime [phases, workers]; see "
+          "csrc/ranks/simulated_time.h.")
       .def_prop_ro(
           "segment", [](BoundExecutor& e) { return e.executor.exchange().segment(); },
           "File descriptor of what the ranks share; -1: there is one rank.")
@@ -261,7 +263,7 @@ void bind_executor(nb::module_& m) {
       .def_prop_ro(
           "expert_counts",
           [](const BoundExecutor& e) {
-            const ExpertCache::Counts counts = e.executor.expert_counts();
+            const ExpertCache::Counts counts = e.executor.loader().expert_counts();
             return std::tuple(counts.found, counts.missed, counts.brought);
           },
           "How often an expert was in memory, was read from the file, and was brought to stay, "
@@ -282,15 +284,15 @@ void bind_executor(nb::module_& m) {
           "copy",
           [](BoundExecutor& e, int source, int target) {
             nb::gil_scoped_release unlocked;
-            e.executor.copy(source, target);
+            e.executor.saved("copy").copy(source, target);
           },
           "source"_a, "target"_a)
       .def_prop_ro("has_rings",
-                   [](const BoundExecutor& e) { return e.executor.cache().rings() > 0; })
+                   [](const BoundExecutor& e) { return e.executor.sequences().cache.rings() > 0; })
       .def_prop_ro(
           "state_bytes",
           [](const BoundExecutor& e) {
-            const DeltaStates& states = e.executor.states();
+            const DeltaStates& states = e.executor.sequences().states;
             return states.any() ? states.saved_bytes(0) : 0;
           },
           "Bytes that the states of gated delta rules add to a tail; 0: there are none.")
@@ -305,9 +307,9 @@ void bind_executor(nb::module_& m) {
             bool has_tail;
             {
               nb::gil_scoped_release unlocked;
-              has_tail = e.executor.keep(name, slot, begin, end);
+              has_tail = e.executor.saved("save").keep(name, slot, begin, end);
             }
-            const KvCache& cache = e.executor.cache();
+            const KvCache& cache = e.executor.sequences().cache;
             const int64_t heads = e.executor.plan().header.kv_heads;
             return std::pair{cache.kept_rows(heads) * cache.kept_row_bytes(),
                              has_tail ? cache.tail_bytes(end, heads) : -1};
@@ -320,7 +322,7 @@ void bind_executor(nb::module_& m) {
           [](BoundExecutor& e, int64_t name, int64_t from, int64_t begin, int64_t end,
              int64_t tail_from) {
             nb::gil_scoped_release unlocked;
-            e.executor.cut(name, from, begin, end, tail_from);
+            e.executor.saved("cut").cut(name, from, begin, end, tail_from);
           },
           "name"_a, "origin"_a, "begin"_a, "end"_a, "tail_origin"_a,
           "Keep a copy of a part of what is kept, with the tail of that or of another; -1: none.")
@@ -328,7 +330,7 @@ void bind_executor(nb::module_& m) {
           "resume",
           [](BoundExecutor& e, int64_t name, int slot, int64_t count, bool has_tail) {
             nb::gil_scoped_release unlocked;
-            e.executor.resume(name, slot, count, has_tail);
+            e.executor.saved("restore").resume(name, slot, count, has_tail);
           },
           "name"_a, "slot"_a, "count"_a, "has_tail"_a,
           "Put the first positions of what the ranks keep behind those of a slot.")
@@ -336,7 +338,7 @@ void bind_executor(nb::module_& m) {
           "drop",
           [](BoundExecutor& e, int64_t name) {
             nb::gil_scoped_release unlocked;
-            e.executor.drop(name);
+            e.executor.saved("drop").drop(name);
           },
           "name"_a, "Keep that no longer.")
       .def(
@@ -459,7 +461,7 @@ void bind_executor(nb::module_& m) {
           "Return and forget when each worker was in which phase: the bytes of Span structs.")
       .def_prop_ro("kv_bytes", [](const BoundExecutor& e) { return e.executor.kv_bytes(); })
       .def_prop_ro("converted_bytes",
-                   [](const BoundExecutor& e) { return e.executor.converted_bytes(); });
+                   [](const BoundExecutor& e) { return e.executor.loader().converted_bytes(); });
 }
 
 }  // namespace monolane

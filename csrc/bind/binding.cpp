@@ -6,8 +6,8 @@
 
 #include <optional>
 
-#include "sample/sampler.h"
 #include "sample/gumbel.h"
+#include "sample/sampler.h"
 
 namespace nb = nanobind;
 
@@ -40,8 +40,8 @@ static int32_t choose(Row<float> logits, float temperature, uint32_t top_k, doub
   }
   const monolane::Draw draw{seed, top_p, min_p, temperature, top_k, 0, 0, 1};
   const uint32_t* bits = mask.has_value() ? mask->data() : nullptr;
-  monolane::ChooseScratch scratch;
-  const monolane::Seen none;
+  monolane::SamplerScratch scratch;
+  const monolane::TokenCounts none;
   nb::gil_scoped_release unlocked;
   return monolane::choose(logits.data(), vocab, draw, {}, none, position, bits, scratch);
 }

@@ -13,7 +13,7 @@
 
 namespace monolane {
 
-class Allowance {
+class DraftBudget {
  public:
   static constexpr double kPart = 0.004;  // of the time that passes take
   static constexpr double kFirst = 2;     // for a sequence that has brought nothing yet

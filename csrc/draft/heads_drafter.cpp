@@ -5,8 +5,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "sample/gumbel.h"
 #include "memory/token_ring.h"
+#include "sample/gumbel.h"
 
 namespace monolane {
 namespace {

@@ -20,10 +20,10 @@
 #include <memory>
 #include <vector>
 
-#include "memory/arena.h"
 #include "draft/joint_drafter.h"
-#include "kernels/kernels.h"
 #include "draft/pass_cost.h"
+#include "kernels/kernels.h"
+#include "memory/arena.h"
 #include "memory/progress.h"
 
 namespace monolane {

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "run/executor.h"
+#include "memory/token_ring.h"
+#include "sample/token_counts.h"
 
 namespace monolane {
 namespace {
@@ -23,7 +24,7 @@ Draw draw_for(Draw draw, int32_t vocab) {
 
 }  // namespace
 
-ModelDrafter::ModelDrafter(Executor& model, int slots, int32_t vocab)
+ModelDrafter::ModelDrafter(DraftModel& model, int slots, int32_t vocab)
     : model_(model), vocab_(vocab), held_(slots), cost_(slots) {}
 
 // How much of a sequence the model's slot has read and need not read again; the last token is
@@ -44,7 +45,7 @@ double ModelDrafter::reading_cost(const DraftAsk& ask) const {
 
 // Fills in what the model's slot is to do; returns whether it has to do anything.
 bool ModelDrafter::prepare(const DraftAsk& ask, Advance& advance) {
-  const PlanHeader& header = model_.plan().header;
+  const PlanHeader& header = model_.header();
   const std::vector<int32_t>& tokens = *ask.tokens;
   const int slot = ask.advance->slot;
   const size_t begin = common(slot, tokens);
@@ -56,7 +57,7 @@ bool ModelDrafter::prepare(const DraftAsk& ask, Advance& advance) {
   if (room < 1 || std::any_of(tokens.begin() + begin, tokens.end(), unknown)) return false;
   advance.slot = slot;
   advance.draw = draw_for(ask.advance->draw, header.vocab);
-  if (Seen(advance.draw, 1).penalises()) advance.history = held;
+  if (TokenCounts(advance.draw, 1).penalises()) advance.history = held;
   advance.prompt = static_cast<int32_t>(ask.prompt);
   const size_t end = std::min(tokens.size(), begin + kCatchUp);
   advance.tokens.assign(tokens.begin() + begin, tokens.begin() + end);
@@ -94,7 +95,7 @@ void ModelDrafter::draft(std::vector<DraftAsk>& asks, const GoOn& go_on,
     const DraftAsk* ask = asked[slot];
     if (ask == nullptr || token >= vocab_) return false;
     held_[slot].push_back(token);
-    const float stated = chance_of(logits, model_.plan().header.vocab, token);
+    const float stated = chance_of(logits, model_.header().vocab, token);
     return go_on(*ask, token, stated) && !stop.load(std::memory_order_relaxed);
   });
   const int64_t begun = now_ns();

@@ -14,17 +14,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "draft/draft_model.h"
 #include "draft/joint_drafter.h"
 #include "draft/pass_cost.h"
 
 namespace monolane {
 
-class Executor;
-
 class ModelDrafter final : public JointDrafter {
  public:
   // `vocab`: of the sequences; what is drawn beyond it is no token of theirs.
-  ModelDrafter(Executor& model, int slots, int32_t vocab);
+  ModelDrafter(DraftModel& model, int slots, int32_t vocab);
 
   DraftBy by() const override { return DraftBy::kModel; }
   void draft(std::vector<DraftAsk>& asks, const GoOn& go_on, const std::function<void()>& lend,
@@ -37,7 +36,7 @@ class ModelDrafter final : public JointDrafter {
   bool prepare(const DraftAsk& ask, Advance& advance);
   size_t common(int slot, const std::vector<int32_t>& tokens) const;
 
-  Executor& model_;
+  DraftModel& model_;
   const int32_t vocab_;
   std::vector<std::vector<int32_t>> held_;  // [slots] tokens that the model's slot holds
   PassCost cost_;

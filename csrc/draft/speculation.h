@@ -127,7 +127,7 @@ class Speculation {
   PassCost cost_;
   PassCost wait_{1};
   PassCost lookup_{1};
-  Allowance allowance_;
+  DraftBudget allowance_;
   int widened_ = 0;  // rows of this pass that are drafts which were chosen to pay
   std::array<Acceptance, kDrafters> acceptance_;  // of all sequences
   Acceptance follows_;

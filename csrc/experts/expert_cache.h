@@ -17,8 +17,8 @@
 #include <span>
 #include <vector>
 
-#include "memory/arena.h"
 #include "experts/file_reader.h"
+#include "memory/arena.h"
 
 namespace monolane {
 

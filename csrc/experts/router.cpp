@@ -23,7 +23,7 @@ constexpr float kOut = -std::numeric_limits<float>::infinity();  // ranks behind
 
 }  // namespace
 
-Routing::Routing(const PlanHeader& plan)
+Router::Router(const PlanHeader& plan)
     : plan_(plan),
       experts_(plan.experts),
       chosen_(plan.chosen),
@@ -37,7 +37,7 @@ Routing::Routing(const PlanHeader& plan)
       uses_(plan.max_width * chosen_),
       shared_(plan.max_width, 1.0f) {}
 
-void Routing::choose(const float* logits, const float* correction, int64_t width) {
+void Router::choose(const float* logits, const float* correction, int64_t width) {
   for (int64_t t = 0; t < width; ++t) {
     choose_token(logits + t * experts_, correction, static_cast<int32_t>(t));
   }
@@ -53,7 +53,7 @@ void Routing::choose(const float* logits, const float* correction, int64_t width
   begin_[0] = 0;
 }
 
-void Routing::choose_token(const float* logits, const float* correction, int32_t token) {
+void Router::choose_token(const float* logits, const float* correction, int32_t token) {
   const bool by_sigmoid = plan_.expert_scores == ExpertScores::kSigmoid;
   const float peak = *std::max_element(logits, logits + experts_);
   const auto score = [&](int64_t e) {
@@ -78,7 +78,7 @@ void Routing::choose_token(const float* logits, const float* correction, int32_t
 
 // The experts that rank highest, ascending. In one walk, in which an expert seldom gets among the
 // best of those before it: of 128 some 30 do.
-void Routing::choose_ranked(int32_t* chosen) const {
+void Router::choose_ranked(int32_t* chosen) const {
   int64_t count = 0;  // in `chosen`, the best first, of equal ones the first
   for (int64_t e = 0; e < experts_; ++e) {
     const float rank = ranked_[e];
@@ -91,14 +91,14 @@ void Routing::choose_ranked(int32_t* chosen) const {
   std::sort(chosen, chosen + count);
 }
 
-void Routing::weigh_shared(const float* x, const float* gate, int64_t width) {
+void Router::weigh_shared(const float* x, const float* gate, int64_t width) {
   for (int64_t t = 0; t < width; ++t) {
     shared_[t] = gate == nullptr ? 1.0f : sigmoid(dot(x + t * plan_.hidden, gate, plan_.hidden));
   }
 }
 
 // Ranks the experts of all groups but the chosen ones behind everything.
-void Routing::leave_groups() {
+void Router::leave_groups() {
   const int64_t groups = plan_.expert_groups, each = experts_ / groups;
   for (int64_t g = 0; g < groups; ++g) {
     std::copy_n(ranked_.data() + g * each, each, left_.data());

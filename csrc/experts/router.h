@@ -12,7 +12,7 @@
 
 namespace monolane {
 
-class Routing {
+class Router {
  public:
   // A token that an expert serves.
   struct Use {
@@ -22,7 +22,7 @@ class Routing {
   };
 
   // What the plan says of mixtures. No experts: nothing is ever chosen.
-  explicit Routing(const PlanHeader& plan);
+  explicit Router(const PlanHeader& plan);
 
   // Of logits [T, E] the k largest of each token, of equal ones the lowest index. Weights are of
   // the softmax over all E, in float32, summed in the order of the experts: the same for a token

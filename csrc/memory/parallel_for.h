@@ -11,7 +11,7 @@
 
 namespace monolane {
 
-class Crew {
+class ParallelFor {
  public:
   // At first nobody helps. Then so many threads do: `call` has each call `help` once.
   void enlist(int32_t helpers, std::function<void()> call) {

@@ -13,11 +13,11 @@
 
 namespace monolane {
 
-class Team {
+class WorkerThreads {
  public:
   // Starts `count` workers; worker i runs on cores[i], or where it likes if there are fewer cores.
   // Throws std::system_error if the system has no more threads.
-  Team(int count, const std::vector<int>& cores) {
+  WorkerThreads(int count, const std::vector<int>& cores) {
     threads_.reserve(count);
     try {
       for (int i = 0; i < count; ++i) {
@@ -30,10 +30,10 @@ class Team {
     }
   }
 
-  ~Team() { dismiss(); }
+  ~WorkerThreads() { dismiss(); }
 
-  Team(const Team&) = delete;
-  Team& operator=(const Team&) = delete;
+  WorkerThreads(const WorkerThreads&) = delete;
+  WorkerThreads& operator=(const WorkerThreads&) = delete;
 
   int size() const { return static_cast<int>(threads_.size()); }
 

@@ -7,7 +7,9 @@
 
 #include "kernels/delta_step.h"
 #include "kernels/elementwise.h"
-#include "ops/worker.h"
+#include "ops/operations.h"
+#include "ops/products.h"
+#include "ops/stream.h"
 
 namespace monolane {
 namespace {
@@ -23,34 +25,58 @@ void to_length(float* x, int64_t count, float length) {
   scale_by(x, length / std::sqrt(dot(x, x, count) + kLengthEps), count);
 }
 
-}  // namespace
-
-void Executor::run_delta_in(Worker& w, const PlanPhase& phase) {
-  update(w, phase);
-  read_stream(w, phase, weights_.layers[phase.layer].attention_norm);
-  store_side_by_side(w, phase, mixed_->as<float>(), mixed_columns());
+// Returns the inputs of a key head's channels and gates: of the tokens that the first one's sums
+// need, of those whose steps were put off, and of the pass's, [..][columns]. Keeps what the next
+// pass needs of them.
+const float* gather_inputs(Forward& f, Worker& w, const PlanPhase& phase, int64_t head,
+                           const Run& run) {
+  const PlanHeader& h = f.plan.header;
+  const DeltaSizes& d = f.states.sizes();
+  float* kept = f.states.inputs(run.slot, phase.layer, head);
+  if (run.settled == 0) std::fill_n(kept, d.before * d.columns, 0.0f);
+  float* inputs = w.inputs->as<float>();
+  const int64_t earlier = d.before + run.position - run.settled;
+  std::memcpy(inputs, kept, floats(earlier * d.columns));
+  const int64_t keys = int64_t{h.delta_key_heads} * d.key, values = d.values * d.value;
+  for (int64_t t = 0; t < run.rows; ++t) {
+    const float* mixed = f.mixed->as<float>() + (run.first + t) * f.mixed_columns();
+    float* out = inputs + (earlier + t) * d.columns;
+    std::memcpy(out, mixed + head * d.key, floats(d.key));
+    std::memcpy(out + d.key, mixed + keys + head * d.key, floats(d.key));
+    std::memcpy(out + 2 * d.key, mixed + 2 * keys + head * values, floats(values));
+    std::memcpy(out + d.channels, mixed + f.mixed_gates() + head * 2 * d.values,
+                floats(2 * d.values));
+  }
+  const int64_t settled = run.position - run.settled + run.certain;
+  std::memcpy(kept, inputs + settled * d.columns,
+              floats((d.before + run.rows - run.certain) * d.columns));
+  return inputs;
 }
 
-void Executor::run_delta(Worker& w, const PlanPhase& phase) {
-  const PlanShare own = share(w, phase.units);
-  for (int64_t head = own.begin; head < own.end; ++head) {
-    for (int32_t i = 0; i < pass_.runs; ++i) take_steps(w, phase, head, pass_.run[i]);
-  }
+// Norms what a value head's state says to a row of the pass, and multiplies it by silu(z).
+void offer_head(Forward& f, const PlanPhase& phase, int64_t head, int64_t row, float* said) {
+  const PlanHeader& h = f.plan.header;
+  const DeltaSizes& d = f.states.sizes();
+  const float* z = f.mixed->as<float>() + row * f.mixed_columns() + f.mixed_z() + head * d.value;
+  f.kernels.rms_norm(said, d.value, f.weights.layers[phase.layer].delta_norm, h.norm_eps, d.value,
+                     1, said, d.value);
+  f.kernels.silu_times(z, said, d.value,
+                       f.heads->as<float>() + row * f.delta_columns() + head * d.value);
 }
 
 // The steps of one key head's value heads, of a sequence: of the tokens whose steps were put off
 // and turned out right, then of this pass's. What these make is left in `heads_`.
-void Executor::take_steps(Worker& w, const PlanPhase& phase, int64_t head, const Run& run) {
-  const DeltaSizes& d = states_.sizes();
-  const LayerWeights& layer = weights_.layers[phase.layer];
-  float* state = states_.state(run.slot, phase.layer, head);
+void take_steps(Forward& f, Worker& w, const PlanPhase& phase, int64_t head, const Run& run) {
+  const DeltaSizes& d = f.states.sizes();
+  const LayerWeights& layer = f.weights.layers[phase.layer];
+  float* state = f.states.state(run.slot, phase.layer, head);
   const int64_t put_off = run.position - run.settled;
-  const float* inputs = gather_inputs(w, phase, head, run);
+  const float* inputs = gather_inputs(f, w, phase, head, run);
   if (run.settled == 0) std::fill_n(state, d.state, 0.0f);
   float* channels = w.channels->as<float>();
   const float *q = channels, *k = q + d.key, *v = k + d.key;
   const float query_length = 1.0f / std::sqrt(static_cast<float>(d.key));
-  const int64_t taps = plan_.header.delta_key_heads * d.channels;
+  const int64_t taps = f.plan.header.delta_key_heads * d.channels;
   for (int64_t t = 0; t < put_off + run.rows; ++t, inputs += d.columns) {
     if (t == put_off + run.certain) {  // what follows may be taken back
       std::memcpy(w.tried->as<float>(), state, floats(d.state));
@@ -58,7 +84,7 @@ void Executor::take_steps(Worker& w, const PlanPhase& phase, int64_t head, const
     }
     sum_over_tokens(inputs, d.columns, layer.delta_conv + head * d.channels, taps, d.before + 1,
                     d.channels, channels);
-    kernels_.sigmoid_times(channels, channels, d.channels, channels);  // silu
+    f.kernels.sigmoid_times(channels, channels, d.channels, channels);  // silu
     to_length(channels, d.key, query_length);
     to_length(channels + d.key, d.key, 1.0f);
     const float* gates = inputs + d.before * d.columns + d.channels;  // b, then a
@@ -69,53 +95,29 @@ void Executor::take_steps(Worker& w, const PlanPhase& phase, int64_t head, const
       float* said = w.partial->as<float>();
       delta_step(state + i * d.key * d.value, d.key, d.value, keep, sigmoid(gates[i]), q, k,
                  v + i * d.value, said);
-      if (t >= put_off) offer_head(phase, value, run.first + t - put_off, said);
+      if (t >= put_off) offer_head(f, phase, value, run.first + t - put_off, said);
     }
   }
 }
 
-// Returns the inputs of a key head's channels and gates: of the tokens that the first one's sums
-// need, of those whose steps were put off, and of the pass's, [..][columns]. Keeps what the next
-// pass needs of them.
-const float* Executor::gather_inputs(Worker& w, const PlanPhase& phase, int64_t head,
-                                     const Run& run) {
-  const PlanHeader& h = plan_.header;
-  const DeltaSizes& d = states_.sizes();
-  float* kept = states_.inputs(run.slot, phase.layer, head);
-  if (run.settled == 0) std::fill_n(kept, d.before * d.columns, 0.0f);
-  float* inputs = w.inputs->as<float>();
-  const int64_t earlier = d.before + run.position - run.settled;
-  std::memcpy(inputs, kept, floats(earlier * d.columns));
-  const int64_t keys = int64_t{h.delta_key_heads} * d.key, values = d.values * d.value;
-  for (int64_t t = 0; t < run.rows; ++t) {
-    const float* mixed = mixed_->as<float>() + (run.first + t) * mixed_columns();
-    float* out = inputs + (earlier + t) * d.columns;
-    std::memcpy(out, mixed + head * d.key, floats(d.key));
-    std::memcpy(out + d.key, mixed + keys + head * d.key, floats(d.key));
-    std::memcpy(out + 2 * d.key, mixed + 2 * keys + head * values, floats(values));
-    std::memcpy(out + d.channels, mixed + mixed_gates() + head * 2 * d.values,
-                floats(2 * d.values));
+}  // namespace
+
+void run_delta_in(Forward& f, Worker& w, const PlanPhase& phase) {
+  update(f, w, phase);
+  read_stream(f, w, phase, f.weights.layers[phase.layer].attention_norm);
+  store_side_by_side(f, w, phase, f.mixed->as<float>(), f.mixed_columns());
+}
+
+void run_delta(Forward& f, Worker& w, const PlanPhase& phase) {
+  const PlanShare own = share(f, w, phase.units);
+  for (int64_t head = own.begin; head < own.end; ++head) {
+    for (int32_t i = 0; i < f.pass.runs; ++i) take_steps(f, w, phase, head, f.pass.run[i]);
   }
-  const int64_t settled = run.position - run.settled + run.certain;
-  std::memcpy(kept, inputs + settled * d.columns,
-              floats((d.before + run.rows - run.certain) * d.columns));
-  return inputs;
 }
 
-// Norms what a value head's state says to a row of the pass, and multiplies it by silu(z).
-void Executor::offer_head(const PlanPhase& phase, int64_t head, int64_t row, float* said) {
-  const PlanHeader& h = plan_.header;
-  const DeltaSizes& d = states_.sizes();
-  const float* z = mixed_->as<float>() + row * mixed_columns() + mixed_z() + head * d.value;
-  kernels_.rms_norm(said, d.value, weights_.layers[phase.layer].delta_norm, h.norm_eps, d.value, 1,
-                    said, d.value);
-  kernels_.silu_times(z, said, d.value,
-                      heads_->as<float>() + row * delta_columns() + head * d.value);
-}
-
-void Executor::run_delta_out(Worker& w, const PlanPhase& phase) {
-  pack(w, phase, heads_->as<float>(), phase.matrices[0].columns, 0, pass_.width);
-  offer_products(w, phase, PlanBuffer::kAttentionOutput, nullptr);
+void run_delta_out(Forward& f, Worker& w, const PlanPhase& phase) {
+  pack(f, w, phase, f.heads->as<float>(), phase.matrices[0].columns, 0, f.pass.width);
+  offer_products(f, w, phase, PlanBuffer::kAttentionOutput, nullptr);
 }
 
 }  // namespace monolane

@@ -1,97 +1,38 @@
 // kHead: the logits; before it kGather, where one head reads the streams of all lanes.
+#include "ops/head.h"
+
 #include <algorithm>
 #include <cstring>
 
 #include "kernels/elementwise.h"
-#include "ops/worker.h"
+#include "ops/operations.h"
+#include "ops/products.h"
+#include "ops/stream.h"
 
 namespace monolane {
-
-// Offers this worker's elements of its lanes' streams to a head that reads all lanes.
-void Executor::run_gather(Worker& w, const PlanPhase& phase) {
-  const PlanHeader& h = plan_.header;
-  update(w, phase);
-  const PlanShare units = share(w, phase.units);  // (lane of the group, column)
-  const int64_t width = pass_.width, hidden = h.hidden;
-  for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
-    const int64_t from = std::max<int64_t>(units.begin - lane * hidden, 0);
-    const int64_t to = std::min<int64_t>(units.end - lane * hidden, hidden);
-    if (from >= to) continue;
-    const float* x = w.x->as<float>() + lane * width * hidden;
-    if (h.head != PlanHead::kSum) {
-      const int64_t scale = h.final_norm_per_lane ? (w.first_lane + lane) * hidden : 0;
-      kernels_.rms_norm(x, hidden, weights_.final_norm + scale, h.norm_eps, hidden, width,
-                        w.normed->as<float>(), hidden);
-      x = w.normed->as<float>();
-    }
-    float* stream = exchange_.stream() + (w.first_lane + lane) * h.max_width * hidden + from;
-    for (int64_t t = 0; t < width; ++t) {
-      std::memcpy(stream + t * hidden, x + t * hidden + from, floats(to - from));
-    }
-    exchange_.wrote(w.index, stream, to - from, width, hidden);
-  }
-}
-
-void Executor::run_head(Worker& w, const PlanPhase& phase) {
-  const PlanHeader& h = plan_.header;
-  const PlanMatrix& part = phase.matrices[0];
-  const int64_t hidden = h.hidden, wanted = pass_.wanted;
-  const bool shared = plan_.shared_head();
-  float* logits = exchange_.logits();
-  if (!shared) update(w, phase);
-  if (!shared && (pass_.hidden || pass_.offered)) offer_normed(w);
-  if (wanted == 0) return;
-
-  const PlanShare own = share(w, part.share);
-  for (int64_t lane = 0; lane < (shared ? 1 : h.group_lanes); ++lane) {
-    const int64_t begin = std::max<int64_t>(own.begin - lane * part.rows, 0);
-    const int64_t end = std::min<int64_t>(own.end - lane * part.rows, part.rows);
-    if (begin >= end) continue;
-    float* normed = w.normed->as<float>();
-    const int64_t owner = shared ? 0 : w.first_lane + lane;
-    for (int64_t i = 0; i < wanted; ++i) {
-      const int64_t t = pass_.wanted_row[i];
-      float* row = normed + i * part.columns;
-      if (shared) {
-        join_lanes(t, row);
-        continue;
-      }
-      const int64_t scale = h.final_norm_per_lane ? owner * hidden : 0;
-      kernels_.rms_norm(w.x->as<float>() + (lane * pass_.width + t) * hidden, hidden,
-                        weights_.final_norm + scale, h.norm_eps, hidden, 1, row, hidden);
-    }
-    pack(w, phase, normed, part.columns, 0, wanted);
-    const Matrix& matrix = rows(w, phase, 0);
-    const Activation kind = activation_of(matrix);
-    const int64_t first = lane * part.rows + begin - own.begin;
-    float* out = logits + owner * part.rows + begin;
-    kernels_.multiply(matrix, first, first + end - begin, kind, w.packed_lane(kind, 0, wanted),
-                      wanted, out, h.vocab);
-    exchange_.wrote(w.index, out, end - begin, wanted, h.vocab, true);
-  }
-}
+namespace {
 
 // Offers what each lane's own head reads, for `hidden`. Only the leader reads it, when it chooses
 // tokens: it waits for this phase, for the logits' sake.
-void Executor::offer_normed(const Worker& w) {
-  const PlanHeader& h = plan_.header;
-  const int64_t width = pass_.width, hidden = h.hidden;
+void offer_normed(Forward& f, const Worker& w) {
+  const PlanHeader& h = f.plan.header;
+  const int64_t width = f.pass.width, hidden = h.hidden;
   if (w.index != w.first_worker) return;  // all workers of a group have its streams whole
   for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
     const int64_t owner = w.first_lane + lane, scale = h.final_norm_per_lane ? owner * hidden : 0;
-    float* out = exchange_.stream() + owner * h.max_width * hidden;
-    kernels_.rms_norm(w.x->as<float>() + lane * width * hidden, hidden, weights_.final_norm + scale,
-                      h.norm_eps, hidden, width, out, hidden);
-    exchange_.wrote(w.index, out, hidden, width, hidden, true);
+    float* out = f.exchange.stream() + owner * h.max_width * hidden;
+    f.kernels.rms_norm(w.x->as<float>() + lane * width * hidden, hidden,
+                       f.weights.final_norm + scale, h.norm_eps, hidden, width, out, hidden);
+    f.exchange.wrote(w.index, out, hidden, width, hidden, true);
   }
 }
 
 // The input of a head that reads all lanes, from what `gather` offered: [D] or [L*D].
-void Executor::join_lanes(int64_t t, float* out) const {
-  const PlanHeader& h = plan_.header;
+void join_lanes(Forward& f, int64_t t, float* out) {
+  const PlanHeader& h = f.plan.header;
   const int64_t hidden = h.hidden;
   const auto stream = [&](int64_t lane) {
-    return exchange_.stream() + (lane * h.max_width + t) * hidden;
+    return f.exchange.stream() + (lane * h.max_width + t) * hidden;
   };
   if (h.head == PlanHead::kConcat) {
     for (int64_t lane = 0; lane < h.lanes; ++lane) {
@@ -99,20 +40,85 @@ void Executor::join_lanes(int64_t t, float* out) const {
     }
     return;
   }
-  merge_lanes(t, out);
+  merge_lanes(f, t, out);
 }
 
-// The normed sum of the lanes' streams, or the mean of their normed ones, from what was offered.
-void Executor::merge_lanes(int64_t t, float* out) const {
-  const PlanHeader& h = plan_.header;
+}  // namespace
+
+// Offers this worker's elements of its lanes' streams to a head that reads all lanes.
+void run_gather(Forward& f, Worker& w, const PlanPhase& phase) {
+  const PlanHeader& h = f.plan.header;
+  update(f, w, phase);
+  const PlanShare units = share(f, w, phase.units);  // (lane of the group, column)
+  const int64_t width = f.pass.width, hidden = h.hidden;
+  for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
+    const int64_t from = std::max<int64_t>(units.begin - lane * hidden, 0);
+    const int64_t to = std::min<int64_t>(units.end - lane * hidden, hidden);
+    if (from >= to) continue;
+    const float* x = w.x->as<float>() + lane * width * hidden;
+    if (h.head != PlanHead::kSum) {
+      const int64_t scale = h.final_norm_per_lane ? (w.first_lane + lane) * hidden : 0;
+      f.kernels.rms_norm(x, hidden, f.weights.final_norm + scale, h.norm_eps, hidden, width,
+                         w.normed->as<float>(), hidden);
+      x = w.normed->as<float>();
+    }
+    float* stream = f.exchange.stream() + (w.first_lane + lane) * h.max_width * hidden + from;
+    for (int64_t t = 0; t < width; ++t) {
+      std::memcpy(stream + t * hidden, x + t * hidden + from, floats(to - from));
+    }
+    f.exchange.wrote(w.index, stream, to - from, width, hidden);
+  }
+}
+
+void run_head(Forward& f, Worker& w, const PlanPhase& phase) {
+  const PlanHeader& h = f.plan.header;
+  const PlanMatrix& part = phase.matrices[0];
+  const int64_t hidden = h.hidden, wanted = f.pass.wanted;
+  const bool shared = f.plan.shared_head();
+  float* logits = f.exchange.logits();
+  if (!shared) update(f, w, phase);
+  if (!shared && (f.pass.hidden || f.pass.offered)) offer_normed(f, w);
+  if (wanted == 0) return;
+
+  const PlanShare own = share(f, w, part.share);
+  for (int64_t lane = 0; lane < (shared ? 1 : h.group_lanes); ++lane) {
+    const int64_t begin = std::max<int64_t>(own.begin - lane * part.rows, 0);
+    const int64_t end = std::min<int64_t>(own.end - lane * part.rows, part.rows);
+    if (begin >= end) continue;
+    float* normed = w.normed->as<float>();
+    const int64_t owner = shared ? 0 : w.first_lane + lane;
+    for (int64_t i = 0; i < wanted; ++i) {
+      const int64_t t = f.pass.wanted_row[i];
+      float* row = normed + i * part.columns;
+      if (shared) {
+        join_lanes(f, t, row);
+        continue;
+      }
+      const int64_t scale = h.final_norm_per_lane ? owner * hidden : 0;
+      f.kernels.rms_norm(w.x->as<float>() + (lane * f.pass.width + t) * hidden, hidden,
+                         f.weights.final_norm + scale, h.norm_eps, hidden, 1, row, hidden);
+    }
+    pack(f, w, phase, normed, part.columns, 0, wanted);
+    const Matrix& matrix = rows(f, w, phase, 0);
+    const Activation kind = f.activation_of(matrix);
+    const int64_t first = lane * part.rows + begin - own.begin;
+    float* out = logits + owner * part.rows + begin;
+    f.kernels.multiply(matrix, first, first + end - begin, kind, w.packed_lane(kind, 0, wanted),
+                       wanted, out, h.vocab);
+    f.exchange.wrote(w.index, out, end - begin, wanted, h.vocab, true);
+  }
+}
+
+void merge_lanes(const Forward& f, int64_t t, float* out) {
+  const PlanHeader& h = f.plan.header;
   const int64_t hidden = h.hidden;
   for (int64_t lane = 0; lane < h.lanes; ++lane) {
-    const float* stream = exchange_.stream() + (lane * h.max_width + t) * hidden;
+    const float* stream = f.exchange.stream() + (lane * h.max_width + t) * hidden;
     lane == 0 ? static_cast<void>(std::memcpy(out, stream, floats(hidden)))
               : add_to(out, stream, hidden);
   }
-  if (h.head == PlanHead::kSum && plan_.shared_head()) {
-    kernels_.rms_norm(out, hidden, weights_.final_norm, h.norm_eps, hidden, 1, out, hidden);
+  if (h.head == PlanHead::kSum && f.plan.shared_head()) {
+    f.kernels.rms_norm(out, hidden, f.weights.final_norm, h.norm_eps, hidden, 1, out, hidden);
   } else if (h.lanes > 1) {
     scale_by(out, 1.0f / static_cast<float>(h.lanes), hidden);
   }

@@ -130,8 +130,8 @@ void convert_rows(const Kernels& kernels, const Matrix& from, Format to, void* o
 
 }  // namespace
 
-WorkerRows::WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t worker,
-                       std::optional<size_t> expert_memory)
+PackedWeights::PackedWeights(const Plan& plan, const ModelWeights& weights, int64_t worker,
+                             std::optional<size_t> expert_memory)
     : first_parts_(plan.phases.size() * kPlanMaxMatrices + 1) {
   for (size_t i = 0; i + 1 < first_parts_.size(); ++i) {
     const PlanPhase& phase = plan.phases[i / kPlanMaxMatrices];
@@ -181,7 +181,7 @@ WorkerRows::WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t wo
   }
 }
 
-void WorkerRows::stow_experts(const Plan& plan, size_t memory) {
+void PackedWeights::stow_experts(const Plan& plan, size_t memory) {
   const PlanHeader& h = plan.header;
   std::vector<ExpertCache::Expert> experts;
   first_expert_.assign(h.layers, -1);
@@ -206,7 +206,7 @@ void WorkerRows::stow_experts(const Plan& plan, size_t memory) {
   experts_ = std::make_unique<ExpertCache>(std::move(experts), memory, h.chosen);
 }
 
-void WorkerRows::convert(const Kernels& kernels, int64_t phase, int64_t matrix) {
+void PackedWeights::convert(const Kernels& kernels, int64_t phase, int64_t matrix) {
   std::vector<char> rows;  // of an expert that goes to the file
   bool stowed = false;
   for (int64_t i = first_part(phase, matrix); i < first_part(phase, matrix + 1); ++i) {
@@ -224,7 +224,7 @@ void WorkerRows::convert(const Kernels& kernels, int64_t phase, int64_t matrix) 
   if (stowed) experts_->written();
 }
 
-void WorkerRows::copy(const Kernels& kernels, Part& part, void* to) {
+void PackedWeights::copy(const Kernels& kernels, Part& part, void* to) {
   const Matrix& used = part.used;
   char* out = static_cast<char*>(to);
   for (int64_t r = 0; r < used.rows; r += kBandRows) {

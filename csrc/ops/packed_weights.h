@@ -14,15 +14,15 @@
 #include <span>
 #include <vector>
 
-#include "memory/arena.h"
+#include "abi/plan.h"
 #include "experts/expert_cache.h"
 #include "kernels/kernels.h"
-#include "abi/plan.h"
+#include "memory/arena.h"
 #include "ops/weights.h"
 
 namespace monolane {
 
-class WorkerRows {
+class PackedWeights {
  public:
   // Bytes: what a core reads in half a microsecond. docs/cpu-log.md, The next rows ahead, has
   // others that were tried.
@@ -31,8 +31,8 @@ class WorkerRows {
   // Reserves the copies and touches none of them. `expert_memory`: bytes for those experts that are
   // used most, all of which go to a file; none: there is no such file. Throws std::invalid_argument
   // if a matrix is not of the plan's shape, or its rows cannot be converted.
-  WorkerRows(const Plan& plan, const ModelWeights& weights, int64_t worker,
-             std::optional<size_t> expert_memory);
+  PackedWeights(const Plan& plan, const ModelWeights& weights, int64_t worker,
+                std::optional<size_t> expert_memory);
 
   // The rows of a phase's matrix: row 0 is the first of the worker's share.
   const Matrix& of(int64_t phase, int64_t matrix, int64_t expert = 0) const {

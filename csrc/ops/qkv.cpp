@@ -3,16 +3,59 @@
 #include <cstring>
 
 #include "kernels/elementwise.h"
-#include "ops/worker.h"
+#include "ops/operations.h"
+#include "ops/products.h"
+#include "ops/rotary.h"
+#include "ops/stream.h"
 
 namespace monolane {
+namespace {
 
-void Executor::run_qkv(Worker& w, const PlanPhase& phase) {
-  const PlanHeader& h = plan_.header;
-  const LayerWeights& layer = weights_.layers[phase.layer];
-  update(w, phase);
-  read_stream(w, phase, layer.attention_norm);
-  const int64_t width = pass_.width, both = int64_t{h.heads + h.kv_heads} * h.head_dim;
+// Puts whole heads of a lane, of each the query and then its gate, into where each is read.
+void store_gated_queries(Forward& f, Worker& w, const PlanPhase& phase, int64_t owner,
+                         int64_t first, int64_t count, float* y) {
+  const PlanHeader& h = f.plan.header;
+  const int64_t dim = h.head_dim, columns = h.heads / h.lanes * dim;
+  const float* scale = f.weights.layers[phase.layer].q_norm;
+  for (int64_t t = 0; t < f.pass.width; ++t) {
+    const int64_t at = (owner * h.max_width + t) * columns + first / 2;
+    float *query = f.query->as<float>() + at, *gate = f.query_gate->as<float>() + at;
+    for (int64_t r = 0; r < count; r += 2 * dim, y += 2 * dim, query += dim, gate += dim) {
+      if (h.qk_norm == QkNorm::kHead) {
+        f.kernels.rms_norm(y, dim, scale, h.norm_eps, dim, 1, y, dim);
+      }
+      rotate(f, w, phase.rotary, y, t, 0, dim);
+      std::memcpy(query, y, floats(dim));
+      std::memcpy(gate, y + dim, floats(dim));
+    }
+  }
+}
+
+// Puts rows first .. first + count - 1 of all lanes' keys or values of a token into the cache, head
+// by head: a share may begin and end amid one.
+void store_key_or_value(Forward& f, const PlanPhase& phase, bool key, int64_t t, int64_t first,
+                        const float* y, int64_t count) {
+  const int64_t dim = f.plan.header.head_dim;
+  const Row& token = f.pass.rows[t];
+  for (int64_t r = 0; r < count;) {
+    const int64_t head = (first + r) / dim, c = (first + r) % dim;
+    const int64_t n = std::min<int64_t>(count - r, dim - c);
+    char* base =
+        static_cast<char*>(key ? f.cache.key(token.slot, phase.layer, head, token.position)
+                               : f.cache.value(token.slot, phase.layer, head, token.position));
+    f.kernels.store_kv(y + r, n, f.cache.format(), base + row_bytes(f.cache.format(), c));
+    r += n;
+  }
+}
+
+}  // namespace
+
+void run_qkv(Forward& f, Worker& w, const PlanPhase& phase) {
+  const PlanHeader& h = f.plan.header;
+  const LayerWeights& layer = f.weights.layers[phase.layer];
+  update(f, w, phase);
+  read_stream(f, w, phase, layer.attention_norm);
+  const int64_t width = f.pass.width, both = int64_t{h.heads + h.kv_heads} * h.head_dim;
   const bool late = h.qk_norm == QkNorm::kAll;  // kNormQk goes on with queries and keys
 
   const auto add_bias = [&](float* y, const float* bias, int64_t first, int64_t count) {
@@ -22,8 +65,8 @@ void Executor::run_qkv(Worker& w, const PlanPhase& phase) {
   // Of whole heads, where they are normed each by itself; their rows are then shared out whole.
   const auto norm_heads = [&](float* y, const float* scale, int64_t count) {
     if (h.qk_norm != QkNorm::kHead) return;
-    kernels_.rms_norm(y, h.head_dim, scale, h.norm_eps, h.head_dim, width * count / h.head_dim, y,
-                      h.head_dim);
+    f.kernels.rms_norm(y, h.head_dim, scale, h.norm_eps, h.head_dim, width * count / h.head_dim, y,
+                       h.head_dim);
   };
   for (int32_t i = 0; i < phase.num_matrices; ++i) {
     const PlanMatrix& part = phase.matrices[i];
@@ -31,31 +74,31 @@ void Executor::run_qkv(Worker& w, const PlanPhase& phase) {
     if (late && part.role != WeightRole::kV) {
       const bool query = part.role == WeightRole::kQ;
       const int64_t before = query ? 0 : int64_t{h.heads} * h.head_dim;
-      multiply(w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
+      multiply(f, w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
         first += (w.first_lane + lane) * rows;
         add_bias(y, query ? layer.q_bias : layer.k_bias, first, count);
-        float* out = exchange_.unnormed() + before + first;
+        float* out = f.exchange.unnormed() + before + first;
         for (int64_t t = 0; t < width; ++t) {
           std::memcpy(out + t * both, y + t * count, floats(count));
         }
-        exchange_.wrote(w.index, out, count, width, both);
+        f.exchange.wrote(w.index, out, count, width, both);
       });
       continue;
     }
     if (part.role == WeightRole::kQ && h.attention_gate) {
-      multiply(w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
-        store_gated_queries(w, phase, w.first_lane + lane, first, count, y);
+      multiply(f, w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
+        store_gated_queries(f, w, phase, w.first_lane + lane, first, count, y);
       });
       continue;
     }
     if (part.role == WeightRole::kQ) {
-      multiply(w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
+      multiply(f, w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
         const int64_t owner = w.first_lane + lane;
         add_bias(y, layer.q_bias, owner * rows + first, count);
         norm_heads(y, layer.q_norm, count);
         for (int64_t t = 0; t < width; ++t) {
-          rotate(w, phase.rotary, y + t * count, t, first, count);
-          float* q = query_->as<float>() + (owner * h.max_width + t) * rows + first;
+          rotate(f, w, phase.rotary, y + t * count, t, first, count);
+          float* q = f.query->as<float>() + (owner * h.max_width + t) * rows + first;
           std::memcpy(q, y + t * count, floats(count));
         }
       });
@@ -63,63 +106,26 @@ void Executor::run_qkv(Worker& w, const PlanPhase& phase) {
     }
     const bool key = part.role == WeightRole::kK;
     const float* bias = key ? layer.k_bias : layer.v_bias;
-    multiply(w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
+    multiply(f, w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
       const int64_t owner = w.first_lane + lane;
       add_bias(y, bias, owner * rows + first, count);
       if (key) norm_heads(y, layer.k_norm, count);
       for (int64_t t = 0; t < width; ++t) {
         float* row = y + t * count;
-        if (key) rotate(w, phase.rotary, row, t, first, count);
-        store_key_or_value(phase, key, t, owner * rows + first, row, count);
+        if (key) rotate(f, w, phase.rotary, row, t, first, count);
+        store_key_or_value(f, phase, key, t, owner * rows + first, row, count);
       }
     });
-  }
-}
-
-// Puts whole heads of a lane, of each the query and then its gate, into where each is read.
-void Executor::store_gated_queries(Worker& w, const PlanPhase& phase, int64_t owner, int64_t first,
-                                   int64_t count, float* y) {
-  const PlanHeader& h = plan_.header;
-  const int64_t dim = h.head_dim, columns = h.heads / h.lanes * dim;
-  const float* scale = weights_.layers[phase.layer].q_norm;
-  for (int64_t t = 0; t < pass_.width; ++t) {
-    const int64_t at = (owner * h.max_width + t) * columns + first / 2;
-    float *query = query_->as<float>() + at, *gate = query_gate_->as<float>() + at;
-    for (int64_t r = 0; r < count; r += 2 * dim, y += 2 * dim, query += dim, gate += dim) {
-      if (h.qk_norm == QkNorm::kHead) {
-        kernels_.rms_norm(y, dim, scale, h.norm_eps, dim, 1, y, dim);
-      }
-      rotate(w, phase.rotary, y, t, 0, dim);
-      std::memcpy(query, y, floats(dim));
-      std::memcpy(gate, y + dim, floats(dim));
-    }
-  }
-}
-
-// Puts rows first .. first + count - 1 of all lanes' keys or values of a token into the cache, head
-// by head: a share may begin and end amid one.
-void Executor::store_key_or_value(const PlanPhase& phase, bool key, int64_t t, int64_t first,
-                                  const float* y, int64_t count) {
-  const int64_t dim = plan_.header.head_dim;
-  const Row& token = pass_.rows[t];
-  for (int64_t r = 0; r < count;) {
-    const int64_t head = (first + r) / dim, c = (first + r) % dim;
-    const int64_t n = std::min<int64_t>(count - r, dim - c);
-    char* base =
-        static_cast<char*>(key ? cache_.key(token.slot, phase.layer, head, token.position)
-                               : cache_.value(token.slot, phase.layer, head, token.position));
-    kernels_.store_kv(y + r, n, cache_.format(), base + row_bytes(cache_.format(), c));
-    r += n;
   }
 }
 
 // Norms the queries and the keys of each token, each over all heads of all lanes, and turns and
 // stores the own heads. Every worker sums the squares of all, in the same order: adding them up
 // again takes less than a second wait would.
-void Executor::run_norm_qk(Worker& w, const PlanPhase& phase) {
-  const PlanHeader& h = plan_.header;
-  const LayerWeights& layer = weights_.layers[phase.layer];
-  const PlanShare units = share(w, phase.units);  // heads, lane by lane: of Q and then of K
+void run_norm_qk(Forward& f, Worker& w, const PlanPhase& phase) {
+  const PlanHeader& h = f.plan.header;
+  const LayerWeights& layer = f.weights.layers[phase.layer];
+  const PlanShare units = share(f, w, phase.units);  // heads, lane by lane: of Q and then of K
   const int64_t dim = h.head_dim, heads = h.heads / h.lanes, kv_heads = h.kv_heads / h.lanes;
   float* normed = w.normed->as<float>();
   // Own heads begin .. end - 1 of a lane's, whose first is at `before` among its units.
@@ -130,17 +136,17 @@ void Executor::run_norm_qk(Worker& w, const PlanPhase& phase) {
     if (begin < end) store(w.first_lane + lane, begin, end);
   };
   const auto norm = [&](const float* x, const float* scale, int64_t columns) {
-    kernels_.rms_norm(x, columns, scale, h.norm_eps, columns, 1, normed, columns);
+    f.kernels.rms_norm(x, columns, scale, h.norm_eps, columns, 1, normed, columns);
   };
   if (units.begin == units.end) return;
-  for (int64_t t = 0; t < pass_.width; ++t) {
-    const float* x = exchange_.unnormed() + t * (h.heads + h.kv_heads) * dim;
+  for (int64_t t = 0; t < f.pass.width; ++t) {
+    const float* x = f.exchange.unnormed() + t * (h.heads + h.kv_heads) * dim;
     norm(x, layer.q_norm, h.heads * dim);
     for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
       own(lane, 0, heads, [&](int64_t owner, int64_t begin, int64_t end) {
         float* y = normed + (owner * heads + begin) * dim;
-        rotate(w, phase.rotary, y, t, begin * dim, (end - begin) * dim);
-        float* q = query_->as<float>() + ((owner * h.max_width + t) * heads + begin) * dim;
+        rotate(f, w, phase.rotary, y, t, begin * dim, (end - begin) * dim);
+        float* q = f.query->as<float>() + ((owner * h.max_width + t) * heads + begin) * dim;
         std::memcpy(q, y, floats((end - begin) * dim));
       });
     }
@@ -148,8 +154,8 @@ void Executor::run_norm_qk(Worker& w, const PlanPhase& phase) {
     for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
       own(lane, heads, kv_heads, [&](int64_t owner, int64_t begin, int64_t end) {
         const int64_t first = (owner * kv_heads + begin) * dim, count = (end - begin) * dim;
-        rotate(w, phase.rotary, normed + first, t, begin * dim, count);
-        store_key_or_value(phase, true, t, first, normed + first, count);
+        rotate(f, w, phase.rotary, normed + first, t, begin * dim, count);
+        store_key_or_value(f, phase, true, t, first, normed + first, count);
       });
     }
   }

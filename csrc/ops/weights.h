@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/kernels.h"
 #include "abi/plan_abi.h"
+#include "kernels/kernels.h"
 
 namespace monolane {
 

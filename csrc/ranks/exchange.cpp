@@ -177,7 +177,7 @@ void Exchange::connect(const std::vector<int>& sockets, int64_t patience_ns) {
                                 " ranks that share no memory, once");
   }
   patience_ns_ = patience_ns;
-  links_ = std::make_unique<Links>(
+  links_ = std::make_unique<TcpLinks>(
       seat_.rank, sockets, patience_ns,
       [this](int32_t rank, int32_t worker, const Written& one) {
         return place_of(rank, worker, one);

@@ -30,7 +30,7 @@ struct Timetable {
 };
 
 // What of a worker's weights has arrived.
-class Stream {
+class SimulatedStream {
  public:
   // Returns when a phase ends whose worker came at `arrived` and was done waiting at `begun`.
   int64_t end(const PhaseTime& time, int64_t ring, int64_t arrived, int64_t begun) {

@@ -59,8 +59,8 @@ std::string ended(size_t received, int error) {
 
 }  // namespace
 
-Links::Links(int32_t rank, const std::vector<int>& sockets, int64_t patience_ns, Place place,
-             Arrived arrived, Lost lost)
+TcpLinks::TcpLinks(int32_t rank, const std::vector<int>& sockets, int64_t patience_ns, Place place,
+                   Arrived arrived, Lost lost)
     : rank_(rank),
       place_(std::move(place)),
       arrived_(std::move(arrived)),
@@ -95,7 +95,7 @@ Links::Links(int32_t rank, const std::vector<int>& sockets, int64_t patience_ns,
   }
 }
 
-Links::~Links() {
+TcpLinks::~TcpLinks() {
   hang_up();
   for (std::thread& thread : receivers_) thread.join();
   for (const Peer& peer : peers_) {
@@ -103,21 +103,21 @@ Links::~Links() {
   }
 }
 
-void Links::hang_up() {
+void TcpLinks::hang_up() {
   hung_up_.store(true, std::memory_order_release);
   for (const Peer& peer : peers_) {
     if (peer.socket >= 0) shutdown(peer.socket, SHUT_RDWR);
   }
 }
 
-std::string Links::fault(int32_t rank) const {
+std::string TcpLinks::fault(int32_t rank) const {
   const std::lock_guard<std::mutex> lock(faults_);
   return rank >= 0 && rank < static_cast<int32_t>(peers_.size()) ? peers_[rank].fault : "";
 }
 
 // ---- Sending: each worker its own ----
 
-std::vector<char>& Links::begin_frame(int32_t worker, uint32_t count) {
+std::vector<char>& TcpLinks::begin_frame(int32_t worker, uint32_t count) {
   static thread_local std::vector<char> frame;
   const FrameHead head{.worker = worker, .count = count};
   frame.resize(sizeof head);
@@ -125,7 +125,7 @@ std::vector<char>& Links::begin_frame(int32_t worker, uint32_t count) {
   return frame;
 }
 
-void Links::add(std::vector<char>& frame, const Written& written, const char* from) {
+void TcpLinks::add(std::vector<char>& frame, const Written& written, const char* from) {
   size_t at = frame.size();
   frame.resize(at + sizeof written + size_t{1} * written.rows * written.bytes);
   std::memcpy(frame.data() + at, &written, sizeof written);
@@ -139,7 +139,7 @@ void Links::add(std::vector<char>& frame, const Written& written, const char* fr
   std::memcpy(frame.data(), &head, sizeof head);
 }
 
-void Links::end_frame(int32_t peer, std::vector<char>& frame) {
+void TcpLinks::end_frame(int32_t peer, std::vector<char>& frame) {
   Peer& to = peers_[peer];
   int error = 0;
   {
@@ -154,10 +154,10 @@ void Links::end_frame(int32_t peer, std::vector<char>& frame) {
 
 // ---- Receiving: a thread for each peer ----
 
-void Links::receive(int32_t peer) { fail(peer, store_frames(peer)); }
+void TcpLinks::receive(int32_t peer) { fail(peer, store_frames(peer)); }
 
 // Stores all that comes; returns why no more does.
-std::string Links::store_frames(int32_t peer) {
+std::string TcpLinks::store_frames(int32_t peer) {
   const int socket = peers_[peer].socket;
   std::vector<char> bytes;
   for (;;) {
@@ -191,7 +191,7 @@ std::string Links::store_frames(int32_t peer) {
 
 // Rank 0 alone judges, so that all name the same: the others tell it whom they lost, and go on
 // until it hangs up.
-void Links::fail(int32_t peer, const std::string& fault) {
+void TcpLinks::fail(int32_t peer, const std::string& fault) {
   if (hung_up_.load(std::memory_order_acquire)) return;
   {
     const std::lock_guard<std::mutex> lock(faults_);
@@ -203,7 +203,7 @@ void Links::fail(int32_t peer, const std::string& fault) {
   hang_up();  // all others are to know, and a worker may wait for the network
 }
 
-void Links::tell_leader(int32_t peer) {
+void TcpLinks::tell_leader(int32_t peer) {
   std::vector<char>& frame = begin_frame(kLostPeer, static_cast<uint32_t>(peer));
   end_frame(0, frame);
 }

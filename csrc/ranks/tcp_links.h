@@ -28,7 +28,7 @@ struct Written {
 };
 static_assert(sizeof(Written) == 32);
 
-class Links {
+class TcpLinks {
  public:
   // Where to store what a worker of another rank wrote; null if that is not its to write.
   using Place = std::function<char*(int32_t rank, int32_t worker, const Written&)>;
@@ -40,11 +40,11 @@ class Links {
   // `sockets`: of each rank, and -1 at `rank`'s own place; they are duplicated, so the caller's may
   // be closed. A send that makes no progress for `patience_ns` gives its peer up. Throws
   // std::invalid_argument or std::system_error.
-  Links(int32_t rank, const std::vector<int>& sockets, int64_t patience_ns, Place place,
-        Arrived arrived, Lost lost);
-  ~Links();
-  Links(const Links&) = delete;
-  Links& operator=(const Links&) = delete;
+  TcpLinks(int32_t rank, const std::vector<int>& sockets, int64_t patience_ns, Place place,
+           Arrived arrived, Lost lost);
+  ~TcpLinks();
+  TcpLinks(const TcpLinks&) = delete;
+  TcpLinks& operator=(const TcpLinks&) = delete;
 
   // `from(written)`: its first byte, here.
   template <typename From>

@@ -12,13 +12,13 @@
 #include <stdexcept>
 #include <string>
 
-#include "run/executor.h"
+#include "run/pass_scheduler.h"
 
 namespace monolane {
 
 // ---- Called from outside ----
 
-void Executor::guide(int slot, Guide guide) {
+void PassScheduler::guide(int slot, Guide guide) {
   check_guide(slot, guide);
   // Released with all that it holds; the leader's exchange acquires it.
   Guide* before = guides_[slot].exchange(new Guide(std::move(guide)), std::memory_order_acq_rel);
@@ -29,11 +29,11 @@ void Executor::guide(int slot, Guide guide) {
   call_leader();
 }
 
-void Executor::drop_guides() {
+void PassScheduler::drop_guides() {
   for (std::atomic<Guide*>& guide : guides_) delete guide.exchange(nullptr);
 }
 
-void Executor::check_guide(int slot, const Guide& guide) const {
+void PassScheduler::check_guide(int slot, const Guide& guide) const {
   const auto same = [slot](const Running& running) {
     return running.advance.slot == slot && running.advance.guided;
   };
@@ -43,7 +43,7 @@ void Executor::check_guide(int slot, const Guide& guide) const {
     throw std::logic_error("guide: the epoch has no such guided slot");
   }
   for (const int32_t token : guide.forced) check_token("forced", token);
-  const int32_t vocab = plan_.header.vocab, words = mask_words(vocab);
+  const int32_t vocab = f_.plan.header.vocab, words = mask_words(vocab);
   if (guide.mask.empty() && !guide.forced.empty()) return;
   if (static_cast<int32_t>(guide.mask.size()) != words) {
     throw std::invalid_argument("mask: expected " + std::to_string(words) + " words, got " +
@@ -60,19 +60,19 @@ void Executor::check_guide(int slot, const Guide& guide) const {
 // ---- Called by the leader ----
 
 // Keeps the logits of a slot from a row on, until its guide comes.
-void Executor::park(Running& running, const float* logits) {
+void PassScheduler::park(Running& running, const float* logits) {
   running.parked = true;
   running.parked_ns = running.right > 0 ? now_ns() : 0;  // else a pass has run meanwhile
   if (running.row_logits == nullptr) {
     const size_t rows = running.draft.used - running.right + 1;
-    running.logits.assign(logits, logits + rows * plan_.header.vocab);
+    running.logits.assign(logits, logits + rows * f_.plan.header.vocab);
     logits = running.logits.data();
   }
   running.row_logits = logits;
 }
 
 // Goes on with those whose guide has come; returns whether there is one left without.
-bool Executor::settle_parked() {
+bool PassScheduler::settle_parked() {
   bool left = false;
   for (Running& running : running_) {
     if (running.parked && take_guide(running)) {
@@ -85,7 +85,7 @@ bool Executor::settle_parked() {
   return left;
 }
 
-bool Executor::take_guide(Running& running) {
+bool PassScheduler::take_guide(Running& running) {
   if (!running.guide) {
     running.guide.reset(guides_[running.advance.slot].exchange(nullptr, std::memory_order_acq_rel));
   }
@@ -94,7 +94,7 @@ bool Executor::take_guide(Running& running) {
 
 // Forced tokens leave at once. What was not drafted of them goes in like a prompt: one wide pass,
 // whose last row is drawn from. Returns whether all were drafted, and `logits` is that row.
-bool Executor::force(Running& running, const float*& logits) {
+bool PassScheduler::force(Running& running, const float*& logits) {
   const std::vector<int32_t> forced = std::move(running.guide->forced);
   running.guide->forced.clear();
   const bool ends = running.guide->mask.empty();
@@ -111,7 +111,7 @@ bool Executor::force(Running& running, const float*& logits) {
     }
     if (running.done) return false;
   }
-  logits += fed * plan_.header.vocab;
+  logits += fed * f_.plan.header.vocab;
   if (fed == forced.size()) return true;
   running.advance.tokens.assign(forced.begin() + fed, forced.end());
   running.fed = 0;

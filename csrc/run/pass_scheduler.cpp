@@ -1,68 +1,175 @@
 // The leader among the workers: what goes into a pass, and what comes out of it.
+#include "run/pass_scheduler.h"
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <stdexcept>
+#include <string>
 
-#include "ops/worker.h"
+#include "ops/head.h"
 
 namespace monolane {
 namespace {
 
 constexpr int64_t kMostDrafts = 32;  // of a sequence in a pass
 
+// Tokens in flight towards Python before the decode waits for it: seconds of decoding.
+constexpr uint32_t kRingEvents = 4096;
+
 }  // namespace
 
-void Executor::lay_out_pass() {
+PassScheduler::PassScheduler(Forward& f, int slots)
+    : f_(f),
+      guides_(slots),
+      ring_(kRingEvents),
+      speculation_(slots, decode_width(f.plan.header), f.plan.header.context) {}
+
+void PassScheduler::set_leader(Worker& leader, int32_t helpers) {
+  leader_ = &leader;
+  if (helpers > 0) scratch_.parallel.enlist(helpers, [this] { call_helpers(); });
+}
+
+void PassScheduler::begin_chore(const Chore& chore) {
+  running_.clear();
+  chore_ = chore;
+}
+
+void PassScheduler::begin_epoch(std::vector<Advance> advances, OnToken on_token) {
+  check(advances);
+  running_.clear();
+  for (Advance& advance : advances) {
+    f_.cache.reach(advance.slot, f_.sequences.length(advance.slot) + advance.tokens.size());
+    if (advance.drafts != 0) {
+      speculation_.begin(advance.slot, advance.history, advance.tokens,
+                         static_cast<size_t>(advance.prompt), advance.earlier);
+    }
+    running_.push_back(Running{.advance = std::move(advance)});
+    look_back(running_.back());
+  }
+  drop_guides();
+  on_token_ = std::move(on_token);
+  yield_.store(false, std::memory_order_relaxed);
+}
+
+void PassScheduler::script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws) {
+  f_.sequences.length(slot);  // throws where there is no such slot
+  for (const int32_t token : drafts) check_token("drafts", token);
+  for (const int32_t token : draws) check_token("draws", token);
+  speculation_.script(slot, std::move(drafts), std::move(draws));
+}
+
+void PassScheduler::check_room(int slot, size_t count) const {
+  const int64_t now = f_.sequences.length(slot);
+  if (count == 0) throw std::invalid_argument("tokens: expected at least one");
+  if (now + static_cast<int64_t>(count) > f_.plan.header.context) {
+    throw std::invalid_argument("context: expected at most " +
+                                std::to_string(f_.plan.header.context) + " tokens in a slot, got " +
+                                std::to_string(now) + " there and " + std::to_string(count) +
+                                " more");
+  }
+}
+
+void PassScheduler::check_token(const char* what, int32_t token) const {
+  if (token >= 0 && token < f_.plan.header.vocab) return;
+  throw std::invalid_argument(std::string(what) + ": expected ids from 0 to " +
+                              std::to_string(f_.plan.header.vocab - 1) + ", got " +
+                              std::to_string(token));
+}
+
+void PassScheduler::check(const std::vector<Advance>& advances) const {
+  std::vector<bool> used(f_.sequences.slots(), false);
+  if (advances.empty() || advances.size() > static_cast<size_t>(decode_width(f_.plan.header))) {
+    throw std::invalid_argument("advances: expected 1 to " +
+                                std::to_string(decode_width(f_.plan.header)) + ", got " +
+                                std::to_string(advances.size()));
+  }
+  for (const Advance& advance : advances) {
+    if (advance.budget < 1) throw std::invalid_argument("budget: expected at least 1");
+    check_room(advance.slot, advance.tokens.size() + advance.budget - 1);
+    if (advance.drafts < kAutoDrafts) throw std::invalid_argument("drafts: expected -1 or more");
+    if (advance.tokens.empty()) throw std::invalid_argument("tokens: expected at least one");
+    if (used[advance.slot]) throw std::invalid_argument("advances: a slot occurs twice");
+    used[advance.slot] = true;
+    if (f_.sequences.lacks_states(advance.slot)) {
+      throw std::invalid_argument(
+          "restore: expected the last part with its tail before the slot goes on, got none");
+    }
+    for (const int32_t token : advance.tokens) check_token("tokens", token);
+    for (const int32_t token : advance.earlier) {
+      if (token != kTextEnd) check_token("earlier", token);
+    }
+    check_history(advance);
+    for (const LogitBias& bias : advance.biases) {
+      check_token("logit_bias", static_cast<int32_t>(bias.token));
+    }
+  }
+}
+
+void PassScheduler::check_history(const Advance& advance) const {
+  for (const int32_t token : advance.history) check_token("history", token);
+  const int64_t held = f_.sequences.length(advance.slot),
+                given = static_cast<int64_t>(advance.history.size());
+  if (given != held && (given > 0 || TokenCounts(advance.draw, 1).penalises())) {
+    throw std::invalid_argument("history: expected the " + std::to_string(held) +
+                                " tokens that the slot holds, got " + std::to_string(given));
+  }
+}
+
+void PassScheduler::lay_out_pass() {
   time_pass();
   for (;;) {
-    pass_.width = 0;
-    pass_.runs = 0;
-    pass_.wanted = 0;
-    pass_.hidden = all_hidden_ != nullptr;
-    pass_.offered = false;
-    pass_.chore = chore_;
+    f_.pass.width = 0;
+    f_.pass.runs = 0;
+    f_.pass.wanted = 0;
+    f_.pass.hidden = all_hidden_ != nullptr;
+    f_.pass.offered = false;
+    f_.pass.chore = chore_;
     const uint32_t calls = calls_.count();  // before looking for them
     if (yield_.load(std::memory_order_relaxed)) {
       // A parked slot gives its last token back: the next epoch feeds it, and has its logits then.
-      for (const Running& running : running_) lengths_[running.advance.slot] -= running.parked;
+      for (const Running& running : running_) {
+        const int32_t slot = running.advance.slot;
+        f_.sequences.set_length(slot, f_.sequences.length(slot) - running.parked);
+      }
       return;
     }
     const bool parked = settle_parked();
     lay_out_rows();
-    if (pass_.width > 0 || !parked) return;
+    if (f_.pass.width > 0 || !parked) return;
     calls_.await(calls + 1);
   }
 }
 
 // Notes what the pass before has cost, if it says what drafts cost: prompts and guides do not.
-void Executor::time_pass() {
-  if (pass_begun_ns_ > 0) speculation_.add_cost(pass_.width, now_ns() - pass_begun_ns_);
+void PassScheduler::time_pass() {
+  if (pass_begun_ns_ > 0) speculation_.add_cost(f_.pass.width, now_ns() - pass_begun_ns_);
   pass_begun_ns_ = 0;
 }
 
-void Executor::lay_out_rows() {
+void PassScheduler::lay_out_rows() {
   draft();
   // Sequences that decode come first, with their drafts; a prompt may take what is left.
-  const PlanHeader& h = plan_.header;
+  const PlanHeader& h = f_.plan.header;
   bool decoding = true;
   for (Running& running : running_) {
     const bool fed = running.fed == running.advance.tokens.size();
     if (fed && !running.done && !running.parked) add_rows(running, decode_width(h));
   }
   // Nobody waits for his next token during a wider pass, and it has no room for all rows' logits.
-  const bool wide = pass_.width == 0 && all_logits_ == nullptr;
+  const bool wide = f_.pass.width == 0 && all_logits_ == nullptr;
   for (Running& running : running_) {
     if (!running.done && running.fed < running.advance.tokens.size()) {
       decoding = false;
       add_rows(running, wide ? h.max_width : decode_width(h));
     }
   }
-  if (decoding && pass_.width > 0) pass_begun_ns_ = now_ns();
+  if (decoding && f_.pass.width > 0) pass_begun_ns_ = now_ns();
 }
 
 // Fills in the drafts of this pass. A slot that reads its prompt has none; and while it does,
 // passes are full without any.
-void Executor::draft() {
+void PassScheduler::draft() {
   int rows = 0;
   bool reading = false;
   for (Running& running : running_) {
@@ -85,7 +192,7 @@ void Executor::draft() {
       drafts_.push_back(&draft);
       continue;
     }
-    const int32_t room = std::max(0, decode_width(plan_.header) - rows);
+    const int32_t room = std::max(0, decode_width(f_.plan.header) - rows);
     draft.used = std::min<size_t>(draft.tokens.size(), room);
     rows += static_cast<int>(draft.used);
   }
@@ -94,7 +201,7 @@ void Executor::draft() {
 
 // Has the slot's own drafter propose tokens, and notes whether the joint one is to be asked, too.
 // Returns whether the slot may have drafts in this pass.
-bool Executor::ask_for_drafts(Running& running, int rows, bool reading) {
+bool PassScheduler::ask_for_drafts(Running& running, int rows, bool reading) {
   const Advance& advance = running.advance;
   if (running.done || running.parked) return true;
   if (advance.drafts == 0) return false;
@@ -107,10 +214,10 @@ bool Executor::ask_for_drafts(Running& running, int rows, bool reading) {
   // A pass draws a token more than it has drafts, and all that is drawn but the last is fed.
   const int64_t left = advance.budget - running.drawn - 1;
   const int64_t room =
-      std::min<int64_t>({left, kMostDrafts, int64_t{decode_width(plan_.header)} - rows});
+      std::min<int64_t>({left, kMostDrafts, int64_t{decode_width(f_.plan.header)} - rows});
   const int64_t most = given ? std::min<int64_t>(room, advance.drafts) : room;
   if (most <= 0 || (reading && !given)) return false;
-  const int64_t position = lengths_[advance.slot] + 1;
+  const int64_t position = f_.sequences.length(advance.slot) + 1;
   const size_t wanted = static_cast<size_t>(most);
   speculation_.propose(advance, position, wanted, running.draft);
   if (!given) speculation_.add_lookup(rows, now_ns() - begun);
@@ -119,121 +226,117 @@ bool Executor::ask_for_drafts(Running& running, int rows, bool reading) {
   // the slot is fed them first, and does not come here.
   const float* hidden = running.hidden.empty()
                             ? nullptr
-                            : running.hidden.data() + running.right * plan_.header.hidden;
+                            : running.hidden.data() + running.right * f_.plan.header.hidden;
   speculation_.ask_joint(advance, position, wanted, left, hidden, running.draft, asks_);
   return true;
 }
 
 // Has all workers, this one too, take part in what the joint drafter does. They meet in it, so
 // nobody still reads this pass when it returns.
-void Executor::lend_workers() {
-  pass_.lent = true;
-  exchange_.publish_pass(workers_.front()->passes++);
+void PassScheduler::lend_workers() {
+  f_.pass.lent = true;
+  f_.exchange.publish_pass(leader_->passes++);
   speculation_.joint()->take_part(0);
-  pass_.lent = false;
+  f_.pass.lent = false;
 }
 
-void Executor::add_rows(Running& running, int32_t most) {
+void PassScheduler::add_rows(Running& running, int32_t most) {
   const Advance& advance = running.advance;
   running.row = -1;
   running.right = 0;
   running.row_logits = nullptr;
-  const int32_t begin = pass_.width;
-  int64_t length = lengths_[advance.slot];
+  const int32_t begin = f_.pass.width;
+  int64_t length = f_.sequences.length(advance.slot);
   const bool decoding = running.fed == advance.tokens.size();
   size_t count = decoding ? 1 : advance.tokens.size() - running.fed;
-  count = std::min<size_t>(count, std::max(0, most - pass_.width));
+  count = std::min<size_t>(count, std::max(0, most - f_.pass.width));
   for (size_t i = 0; i < count; ++i) {
     const int32_t token = decoding ? running.next : advance.tokens[running.fed++];
     const bool last = decoding || running.fed == advance.tokens.size();
-    if ((last || all_logits_ != nullptr) && !pass_.hidden) {
-      running.row = pass_.wanted;
+    if ((last || all_logits_ != nullptr) && !f_.pass.hidden) {
+      running.row = f_.pass.wanted;
       const JointDrafter* joint = speculation_.joint();
-      pass_.offered |= advance.drafts != 0 && joint != nullptr && joint->reads_hidden();
-      pass_.wanted_row[pass_.wanted++] = pass_.width;
+      f_.pass.offered |= advance.drafts != 0 && joint != nullptr && joint->reads_hidden();
+      f_.pass.wanted_row[f_.pass.wanted++] = f_.pass.width;
     }
-    pass_.rows[pass_.width++] = {advance.slot, static_cast<int32_t>(length++), token};
+    f_.pass.rows[f_.pass.width++] = {advance.slot, static_cast<int32_t>(length++), token};
   }
-  lengths_[advance.slot].store(length, std::memory_order_relaxed);
+  f_.sequences.set_length(advance.slot, length);
   // Drafted tokens count once they are accepted. What a ring loses by those that are not, nothing
   // sees: it holds max_width positions beyond its window.
   for (size_t i = 0; i < running.draft.used; ++i) {
-    pass_.wanted_row[pass_.wanted++] = pass_.width;
-    pass_.rows[pass_.width++] = {advance.slot, static_cast<int32_t>(length++),
-                                 running.draft.tokens[i]};
+    f_.pass.wanted_row[f_.pass.wanted++] = f_.pass.width;
+    f_.pass.rows[f_.pass.width++] = {advance.slot, static_cast<int32_t>(length++),
+                                     running.draft.tokens[i]};
   }
-  highest_[advance.slot] = std::max(highest_[advance.slot], length);
+  f_.sequences.note_written(advance.slot, length);
   // Where others have filled the pass, a sequence has no rows in it.
-  if (states_.any() && count > 0) add_run(running, begin, static_cast<int32_t>(count));
+  if (f_.states.any() && count > 0) add_run(running, begin, static_cast<int32_t>(count));
 }
 
 // Says which rows states may go over for good: all but drafts, and but the one whose draw may have
 // to wait for its guide, and be taken back with the end of the epoch.
-void Executor::add_run(const Running& running, int32_t first, int32_t given) {
+void PassScheduler::add_run(const Running& running, int32_t first, int32_t given) {
   const int32_t slot = running.advance.slot;
   const bool waits = running.advance.guided && running.fed == running.advance.tokens.size();
   const int32_t certain = given - (waits ? 1 : 0);
-  const int32_t position = pass_.rows[first].position;
-  const int32_t settled = static_cast<int32_t>(states_.position(slot));
-  pass_.run[pass_.runs++] = {slot, first, pass_.width - first, certain, position, settled};
-  states_.set_position(slot, position + certain);
+  const int32_t position = f_.pass.rows[first].position;
+  const int32_t settled = static_cast<int32_t>(f_.states.position(slot));
+  f_.pass.run[f_.pass.runs++] = {slot, first, f_.pass.width - first, certain, position, settled};
+  f_.states.set_position(slot, position + certain);
 }
 
-void Executor::run_choose(Worker& w, const PlanPhase&) {
-  if (w.index == 0) choose_tokens();
-}
-
-void Executor::choose_tokens() {
-  const int64_t vocab = plan_.header.vocab;
-  const float* logits = exchange_.logits();
+void PassScheduler::choose_tokens() {
+  const int64_t vocab = f_.plan.header.vocab;
+  const float* logits = f_.exchange.logits();
   if (all_logits_ != nullptr) {  // one slot, whose rows are all wanted
-    std::memcpy(all_logits_, logits, floats(pass_.wanted * vocab));
-    all_logits_ += pass_.wanted * vocab;
+    std::memcpy(all_logits_, logits, floats(f_.pass.wanted * vocab));
+    all_logits_ += f_.pass.wanted * vocab;
     Running& only = running_.front();
     only.done = only.fed == only.advance.tokens.size();
     return;
   }
-  if (pass_.hidden) {  // one slot, whose rows are all there
-    for (int64_t t = 0; t < pass_.width; ++t, all_hidden_ += plan_.header.hidden) {
-      merge_lanes(t, all_hidden_);
+  if (f_.pass.hidden) {  // one slot, whose rows are all there
+    for (int64_t t = 0; t < f_.pass.width; ++t, all_hidden_ += f_.plan.header.hidden) {
+      merge_lanes(f_, t, all_hidden_);
     }
     Running& only = running_.front();
     only.done = only.fed == only.advance.tokens.size();
     return;
   }
-  scratch_.crew.gather();  // they are through with their part of the logits
+  scratch_.parallel.gather();  // they are through with their part of the logits
   for (Running& running : running_) {
     if (running.done || running.row < 0) continue;
-    if (pass_.offered) keep_hidden(running);
+    if (f_.pass.offered) keep_hidden(running);
     const float* row = logits + running.row * vocab;
     running.row = -1;
     settle(running, row);
   }
-  scratch_.crew.dismiss();
-  pass_.help = false;
+  scratch_.parallel.dismiss();
+  f_.pass.help = false;
 }
 
 // Has the other workers help with a draw, in a pass of its own. All have read the pass before: the
 // draw is behind its last products, which it waits for.
-void Executor::call_helpers() {
-  pass_.help = true;
-  exchange_.publish_pass(++workers_.front()->passes);
+void PassScheduler::call_helpers() {
+  f_.pass.help = true;
+  f_.exchange.publish_pass(++leader_->passes);
 }
 
 // Keeps what the head read of a slot's rows: heads draft from that of the row drawn from last.
-void Executor::keep_hidden(Running& running) {
-  const int64_t hidden = plan_.header.hidden;
+void PassScheduler::keep_hidden(Running& running) {
+  const int64_t hidden = f_.plan.header.hidden;
   running.hidden.resize((running.draft.used + 1) * hidden);
   for (size_t i = 0; i <= running.draft.used; ++i) {
-    merge_lanes(pass_.wanted_row[running.row + i], running.hidden.data() + i * hidden);
+    merge_lanes(f_, f_.pass.wanted_row[running.row + i], running.hidden.data() + i * hidden);
   }
 }
 
 // The next tokens of a slot. Each is drawn from its own logits with its own noise, and where it is
 // guided under its own mask; as long as a draw is what was drafted, the row behind it has the
 // logits of the next. A mask follows from the tokens before it: the slot is parked until it comes.
-void Executor::settle(Running& running, const float* logits) {
-  for (bool more = true; more; logits += plan_.header.vocab) {
+void PassScheduler::settle(Running& running, const float* logits) {
+  for (bool more = true; more; logits += f_.plan.header.vocab) {
     if (running.advance.guided && !take_guide(running)) return park(running, logits);
     if (running.guide && !running.guide->forced.empty() && !force(running, logits)) return;
     more = draw(running, logits);
@@ -241,11 +344,11 @@ void Executor::settle(Running& running, const float* logits) {
 }
 
 // Draws from a row; returns whether the one behind it is the next.
-bool Executor::draw(Running& running, const float* logits) {
+bool PassScheduler::draw(Running& running, const float* logits) {
   const Advance& advance = running.advance;
   const uint32_t* mask = running.guide ? running.guide->mask.data() : nullptr;
-  const int64_t position = lengths_[advance.slot];
-  const int32_t token = choose(logits, plan_.header.vocab, advance.draw, advance.biases,
+  const int64_t position = f_.sequences.length(advance.slot);
+  const int32_t token = choose(logits, f_.plan.header.vocab, advance.draw, advance.biases,
                                running.seen, static_cast<uint32_t>(position), mask, scratch_);
   running.guide.reset();
   const size_t used = running.right == 0 ? running.draft.used : 0;
@@ -254,7 +357,7 @@ bool Executor::draw(Running& running, const float* logits) {
 }
 
 // A token of the answer: it leaves. Returns whether it was drafted and fed, and more may follow.
-bool Executor::accept(Running& running, int32_t token, const float* logits, int32_t drafted) {
+bool PassScheduler::accept(Running& running, int32_t token, const float* logits, int32_t drafted) {
   const Draft& draft = running.draft;
   const size_t i = running.right;
   const int32_t slot = running.advance.slot;
@@ -264,15 +367,15 @@ bool Executor::accept(Running& running, int32_t token, const float* logits, int3
   if (running.advance.drafts != 0) speculation_.push(slot, token);
   if (i < draft.tokens.size()) speculation_.learn(slot, draft, i, right);
   if (!accepted || running.done) return false;
-  lengths_[slot].store(lengths_[slot] + 1, std::memory_order_relaxed);
+  f_.sequences.set_length(slot, f_.sequences.length(slot) + 1);
   ++running.right;
   return true;
 }
 
 // Notes the tokens before the first draw, if penalties ask for them.
-void Executor::look_back(Running& running) const {
+void PassScheduler::look_back(Running& running) const {
   const Advance& advance = running.advance;
-  running.seen = Seen(advance.draw, plan_.header.vocab);
+  running.seen = TokenCounts(advance.draw, f_.plan.header.vocab);
   if (!running.seen.penalises()) return;
   int32_t i = 0;
   for (const std::vector<int32_t>* list : {&advance.history, &advance.tokens}) {
@@ -280,8 +383,8 @@ void Executor::look_back(Running& running) const {
   }
 }
 
-void Executor::emit(Running& running, int32_t token, const float* logits, int32_t drafted,
-                    int32_t accepted) {
+void PassScheduler::emit(Running& running, int32_t token, const float* logits, int32_t drafted,
+                         int32_t accepted) {
   const Advance& advance = running.advance;
   const std::vector<int32_t>& stops = advance.stop_ids;
   running.next = token;
@@ -300,7 +403,7 @@ void Executor::emit(Running& running, int32_t token, const float* logits, int32_
   event.drafter = drafted > 0 || accepted > 0 ? static_cast<int32_t>(running.draft.by) : 0;
   event.logprob = std::numeric_limits<float>::quiet_NaN();
   if (advance.logprobs >= 0 && logits != nullptr) {
-    report_logprobs(logits, plan_.header.vocab, advance.logprobs, scratch_, event);
+    report_logprobs(logits, f_.plan.header.vocab, advance.logprobs, scratch_, event);
   }
   event.time_ns = now_ns();
   ring_.push(event);

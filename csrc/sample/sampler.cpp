@@ -25,8 +25,8 @@ int32_t slices_of(int32_t count) { return (count + kSlice - 1) / kSlice; }
 
 // Calls each(slice, first, count of it), by all who help.
 template <class Each>
-void for_slices(int32_t count, Crew& crew, const Each& each) {
-  crew.each(slices_of(count), [&](int32_t slice) {
+void for_slices(int32_t count, ParallelFor& parallel, const Each& each) {
+  parallel.each(slices_of(count), [&](int32_t slice) {
     const int32_t first = slice * kSlice;
     each(slice, first, std::min(kSlice, count - first));
   });
@@ -86,9 +86,9 @@ struct Winner {
 
 // Begins with the most probable one, which few others reach. Tokens are passed over by blocks:
 // those that are not in the front; those that no noise lifts so far; those that their own does not.
-int32_t draw_from(const Front& front, const Winner& first, int32_t vocab, ChooseScratch& scratch) {
+int32_t draw_from(const Front& front, const Winner& first, int32_t vocab, SamplerScratch& scratch) {
   scratch.winners.resize(slices_of(vocab));
-  for_slices(vocab, scratch.crew, [&](int32_t slice, int32_t begin, int32_t length) {
+  for_slices(vocab, scratch.parallel, [&](int32_t slice, int32_t begin, int32_t length) {
     Winner winner = first;
     float bounds[kScanBlock];
     for (int32_t at = begin; at < begin + length; at += kScanBlock) {
@@ -116,7 +116,7 @@ constexpr float kFirstDepth = 2, kLastDepth = 64;
 float deeper(float depth) { return depth < kLastDepth ? 2 * depth : -kNever; }
 
 // Leaves in `ranked` the ids of low <= x[i] <= high that may come at all, ascending.
-void gather(const float* x, int32_t vocab, float low, float high, ChooseScratch& scratch) {
+void gather(const float* x, int32_t vocab, float low, float high, SamplerScratch& scratch) {
   scratch.found.resize(vocab);
   low = std::max(low, std::numeric_limits<float>::lowest());
   const int32_t count = collect(x, vocab, low, high, scratch.found.data());
@@ -130,7 +130,7 @@ struct Before {
 };
 
 // Leaves in `ranked` the first `count` ids by rank; fewer if fewer may come.
-void rank_first(const float* x, int32_t vocab, float peak, size_t count, ChooseScratch& scratch) {
+void rank_first(const float* x, int32_t vocab, float peak, size_t count, SamplerScratch& scratch) {
   std::vector<int32_t>& ranked = scratch.ranked;
   float depth = kFirstDepth;
   gather(x, vocab, peak - depth, peak, scratch);
@@ -155,10 +155,10 @@ int32_t bucket_of(float x, float peak) {
 // Fills in probabilities, and leaves their sums in `mass`: [buckets], token i in bucket_of(x[i]).
 template <class BucketOf>
 void add_up(const float* x, int32_t vocab, float peak, int32_t buckets, const BucketOf& bucket_of,
-            ChooseScratch& scratch) {
+            SamplerScratch& scratch) {
   scratch.probability.resize(vocab);
   scratch.mass.resize(slices_of(vocab) * buckets);
-  for_slices(vocab, scratch.crew, [&](int32_t slice, int32_t begin, int32_t length) {
+  for_slices(vocab, scratch.parallel, [&](int32_t slice, int32_t begin, int32_t length) {
     double* probability = scratch.probability.data() + begin;
     double* mass = scratch.mass.data() + slice * buckets;
     std::fill(mass, mass + buckets, 0.0);
@@ -173,7 +173,7 @@ void add_up(const float* x, int32_t vocab, float peak, int32_t buckets, const Bu
 // Returns the shortest front of all tokens by rank whose share of the probability is `share`.
 // Tokens are added up in buckets; of those that do not fit in whole, the one where the front ends
 // is ranked.
-Front front_of(const float* x, int32_t vocab, float peak, double share, ChooseScratch& scratch) {
+Front front_of(const float* x, int32_t vocab, float peak, double share, SamplerScratch& scratch) {
   add_up(x, vocab, peak, kBuckets, [peak](float value) { return bucket_of(value, peak); }, scratch);
   const double* mass = scratch.mass.data();
   const double least = share * std::accumulate(mass, mass + kBuckets, 0.0);
@@ -198,7 +198,7 @@ Front front_of(const float* x, int32_t vocab, float peak, double share, ChooseSc
 
 // Returns those that pass top-p and min-p.
 Front allowed(const Draw& draw, const float* scaled, int32_t vocab, float peak,
-              ChooseScratch& scratch) {
+              SamplerScratch& scratch) {
   Front front{.peak = peak};
   if (draw.top_p < 1) front = front_of(scaled, vocab, peak, draw.top_p, scratch);
   if (draw.min_p <= 0) return front;
@@ -210,7 +210,7 @@ Front allowed(const Draw& draw, const float* scaled, int32_t vocab, float peak,
 
 // Leaves in `ranked` the ids that pass top-k, top-p and min-p.
 void rank_allowed(const Draw& draw, const float* scaled, int32_t vocab, float peak,
-                  ChooseScratch& scratch) {
+                  SamplerScratch& scratch) {
   rank_first(scaled, vocab, peak, draw.top_k, scratch);
   std::vector<int32_t>& ranked = scratch.ranked;
   // In double, so that no two executors differ at the edge of a front by the rounding of a sum.
@@ -231,8 +231,8 @@ void rank_allowed(const Draw& draw, const float* scaled, int32_t vocab, float pe
 bool allows(const uint32_t* mask, int32_t token) { return mask[token / 32] >> (token % 32) & 1; }
 
 // Leaves in `limited` what the request and its mask make of the logits.
-void limit(const float* logits, int32_t vocab, std::span<const LogitBias> biases, const Seen& seen,
-           const uint32_t* mask, std::vector<float>& limited) {
+void limit(const float* logits, int32_t vocab, std::span<const LogitBias> biases,
+           const TokenCounts& seen, const uint32_t* mask, std::vector<float>& limited) {
   limited.assign(logits, logits + vocab);
   for (const LogitBias& bias : biases) limited[bias.token] += bias.value;
   seen.penalise(limited.data());
@@ -251,14 +251,14 @@ void limit(const float* logits, int32_t vocab, std::span<const LogitBias> biases
 }
 
 // Returns the logits divided by the temperature, [V], and their peak.
-const float* scale(const float* logits, int32_t vocab, float temperature, ChooseScratch& scratch,
+const float* scale(const float* logits, int32_t vocab, float temperature, SamplerScratch& scratch,
                    float& peak) {
   const bool as_they_are = temperature == 1;
   scratch.scaled.resize(vocab);
   scratch.peaks.resize(slices_of(vocab));
   const float* scaled = as_they_are ? logits : scratch.scaled.data();
   const float start = logits[0] / temperature;  // a slice's own first may be NaN
-  for_slices(vocab, scratch.crew, [&](int32_t slice, int32_t begin, int32_t length) {
+  for_slices(vocab, scratch.parallel, [&](int32_t slice, int32_t begin, int32_t length) {
     if (!as_they_are) {
       divide_by(logits + begin, temperature, length, scratch.scaled.data() + begin);
     }
@@ -271,8 +271,8 @@ const float* scale(const float* logits, int32_t vocab, float temperature, Choose
 }  // namespace
 
 int32_t choose(const float* logits, int32_t vocab, const Draw& draw,
-               std::span<const LogitBias> biases, const Seen& seen, uint32_t position,
-               const uint32_t* mask, ChooseScratch& scratch) {
+               std::span<const LogitBias> biases, const TokenCounts& seen, uint32_t position,
+               const uint32_t* mask, SamplerScratch& scratch) {
   if (mask != nullptr || !biases.empty() || seen.penalises()) {
     limit(logits, vocab, biases, seen, mask, scratch.limited);
     logits = scratch.limited.data();
@@ -296,7 +296,7 @@ int32_t choose(const float* logits, int32_t vocab, const Draw& draw,
   return winner.id;
 }
 
-void report_logprobs(const float* logits, int32_t vocab, int32_t count, ChooseScratch& scratch,
+void report_logprobs(const float* logits, int32_t vocab, int32_t count, SamplerScratch& scratch,
                      TokenEvent& event) {
   const float peak = peak_of(logits, vocab, logits[0]);
   add_up(logits, vocab, peak, 1, [](float) { return 0; }, scratch);

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "memory/parallel_for.h"
 #include "abi/epoch_abi.h"
+#include "memory/parallel_for.h"
 #include "sample/token_counts.h"
 
 namespace monolane {
@@ -20,8 +20,8 @@ struct Candidate {
 
 // What `choose` works with: reusable memory, so that nothing is allocated while decoding, and who
 // helps in loops over the vocabulary.
-struct ChooseScratch {
-  Crew crew;
+struct SamplerScratch {
+  ParallelFor parallel;
   std::vector<float> limited;       // [V] with biases and penalties, -infinity without a mask's bit
   std::vector<float> scaled;        // [V]
   std::vector<int32_t> found;       // [V] room for ids
@@ -38,11 +38,11 @@ constexpr int32_t mask_words(int32_t vocab) { return (vocab + 31) / 32; }
 // those before it. Bit t % 32 of word
 // t / 32 of `mask` says whether token t may come: at least one may. Null: all may.
 int32_t choose(const float* logits, int32_t vocab, const Draw& draw,
-               std::span<const LogitBias> biases, const Seen& seen, uint32_t position,
-               const uint32_t* mask, ChooseScratch& scratch);
+               std::span<const LogitBias> biases, const TokenCounts& seen, uint32_t position,
+               const uint32_t* mask, SamplerScratch& scratch);
 
 // Fills logprob and the `count` best alternatives of an event.
-void report_logprobs(const float* logits, int32_t vocab, int32_t count, ChooseScratch& scratch,
+void report_logprobs(const float* logits, int32_t vocab, int32_t count, SamplerScratch& scratch,
                      TokenEvent& event);
 
 }  // namespace monolane

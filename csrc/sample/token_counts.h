@@ -9,11 +9,11 @@
 
 namespace monolane {
 
-class Seen {
+class TokenCounts {
  public:
-  Seen() = default;  // of a draw without penalties
+  TokenCounts() = default;  // of a draw without penalties
 
-  Seen(const Draw& draw, int32_t vocab)
+  TokenCounts(const Draw& draw, int32_t vocab)
       : repetition_(draw.repetition_penalty),
         frequency_(draw.frequency_penalty),
         presence_(draw.presence_penalty) {

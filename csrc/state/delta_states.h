@@ -12,9 +12,9 @@
 #include <memory>
 #include <vector>
 
-#include "memory/arena.h"
-#include "ranks/exchange.h"
+#include "abi/pass.h"
 #include "abi/plan.h"
+#include "memory/arena.h"
 
 namespace monolane {
 

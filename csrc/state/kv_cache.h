@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "memory/arena.h"
 #include "kernels/kernels.h"
+#include "memory/arena.h"
 
 namespace monolane {
 

@@ -12,12 +12,12 @@
 #include <stdexcept>
 #include <vector>
 
-#include "ranks/exchange.h"
+#include "abi/pass.h"
 #include "state/kv_cache.h"
 
 namespace monolane {
 
-class KeptParts {
+class SavedKv {
  public:
   // Positions of a name; -1: there is none.
   int64_t positions(int64_t name) const {

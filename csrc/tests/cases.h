@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "blobs.h"
-#include "run/executor.h"
 #include "expect.h"
+#include "run/executor.h"
 
 namespace monolane {
 

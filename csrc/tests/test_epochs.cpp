@@ -49,7 +49,7 @@ void test_rollback(Executor& executor, int32_t vocab) {
   clear(executor);
   const std::vector<float> whole = logits(0, tokens.size());
   const auto rewind = [&] {
-    const bool states = executor.states().any();  // which go back to the beginning alone
+    const bool states = executor.sequences().states.any();  // which go back to the beginning alone
     executor.truncate(2, states ? 0 : 310);
     if (states) logits(0, 310);
   };

@@ -1,4 +1,5 @@
-// The emulated tiles (csrc/kernels/isa/tiles.h): against plain loops, and what a processor would fault at.
+// The emulated tiles (csrc/kernels/isa/tiles.h): against plain loops, and what a processor would
+// fault at.
 #define MONOLANE_ISA tiles_test
 #include <utility>
 #include <vector>

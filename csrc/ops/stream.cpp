@@ -1,0 +1,88 @@
+// How modules join the streams: see stream.h.
+#include "ops/stream.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/elementwise.h"
+
+namespace monolane {
+
+void update(Forward& f, Worker& w, const PlanPhase& phase) {
+  if (phase.update == PlanBuffer::kNone) return;
+  const PlanHeader& h = f.plan.header;
+  const int64_t hidden = h.hidden;
+  const float alone = std::sqrt(static_cast<float>(h.lanes));  // gain of a lane that never reduces
+  const float* scale = nullptr;                                // of the norm of what is added
+  if (h.norm_after) {
+    const LayerWeights& layer = f.weights.layers[phase.update_layer];
+    scale = phase.update == PlanBuffer::kAttentionOutput ? layer.post_attention_norm
+                                                         : layer.post_mlp_norm;
+  }
+  // Token by token, so that what all lanes said of it comes from far once for the group's lanes.
+  for (int64_t t = 0; t < f.pass.width; ++t) {
+    for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
+      float* x = w.x->as<float>() + (lane * f.pass.width + t) * hidden;
+      const int64_t own_lane = w.first_lane + lane;
+      const float* own = output(f, phase.update, phase.update_own_slot, own_lane) + t * hidden;
+      if (phase.update_delay == kNever && scale == nullptr) {
+        add_scaled_to(x, own, alone, hidden);
+        continue;
+      }
+      float* sum = w.sum->as<float>();
+      std::fill_n(sum, hidden, 0.0f);
+      if (phase.update_delay == kNever) {
+        add_scaled_to(sum, own, alone, hidden);
+      } else {
+        for (int64_t j = 0; j < h.lanes; ++j) {
+          if (j == own_lane && phase.update_delay > 0) continue;
+          add_to(sum, output(f, phase.update, phase.update_other_slot, j) + t * hidden, hidden);
+        }
+        if (phase.update_delay > 0) add_to(sum, own, hidden);
+      }
+      if (scale != nullptr) {
+        const float* lane_scale = h.norm_per_lane ? scale + own_lane * hidden : scale;
+        f.kernels.rms_norm(sum, hidden, lane_scale, h.norm_eps, hidden, 1, sum, hidden);
+      }
+      add_to(x, sum, hidden);
+    }
+  }
+}
+
+void read_stream(Forward& f, Worker& w, const PlanPhase& phase, const float* scale) {
+  const PlanHeader& h = f.plan.header;
+  const int64_t width = f.pass.width, hidden = h.hidden;
+  for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
+    const float* x = w.x->as<float>() + lane * width * hidden;
+    if (h.norm_before) {
+      const float* lane_scale = scale + (h.norm_per_lane ? (w.first_lane + lane) * hidden : 0);
+      float* normed = w.normed->as<float>();
+      f.kernels.rms_norm(x, hidden, lane_scale, h.norm_eps, hidden, width, normed, hidden);
+      x = normed;
+    }
+    pack(f, w, phase, x, hidden, lane, width);
+  }
+}
+
+void offer_products(Forward& f, Worker& w, const PlanPhase& phase, PlanBuffer module,
+                    const float* bias) {
+  const int64_t width = f.pass.width, hidden = f.plan.header.hidden;
+  const auto place = [&](int64_t lane, int64_t first, int64_t) {
+    return Products{output(f, module, phase.write_slot, w.first_lane + lane) + first, hidden};
+  };
+  multiply(f, w, phase, 0, place, [&](int64_t, int64_t first, int64_t count, float* out) {
+    if (bias != nullptr) {
+      for (int64_t t = 0; t < width; ++t) add_to(out + t * hidden, bias + first, count);
+    }
+    f.exchange.wrote(w.index, out, count, width, hidden);
+  });
+}
+
+float* output(const Forward& f, PlanBuffer module, int64_t slot, int64_t lane) {
+  const PlanHeader& h = f.plan.header;
+  float* ring = module == PlanBuffer::kAttentionOutput ? f.exchange.attention_output()
+                                                       : f.exchange.mlp_output();
+  return ring + (slot * h.lanes + lane) * h.max_width * h.hidden;
+}
+
+}  // namespace monolane

@@ -1,0 +1,25 @@
+// How modules join the residual streams: what a stream gains of earlier outputs before a phase
+// reads it, and where a module puts what it says.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/products.h"
+
+namespace monolane {
+
+// x_l += reduce(outputs of a module), or its norm; the rule is told in
+// src/monolane/model/_reduce.py.
+void update(Forward& f, Worker& w, const PlanPhase& phase);
+
+// Packs what a module reads: the streams of the group's lanes, normed if the model norms them.
+void read_stream(Forward& f, Worker& w, const PlanPhase& phase, const float* scale);
+
+// Where a lane's output of a module lies in a slot of its ring, [T, D].
+float* output(const Forward& f, PlanBuffer module, int64_t slot, int64_t lane);
+
+// The product of what is packed, and a bias where there is one: what a module says.
+void offer_products(Forward& f, Worker& w, const PlanPhase& phase, PlanBuffer module,
+                    const float* bias);
+
+}  // namespace monolane

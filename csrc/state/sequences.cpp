@@ -1,0 +1,115 @@
+#include "state/sequences.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace monolane {
+namespace {
+
+// Of each layer, as KvCache reads it.
+std::vector<int64_t> windows_of(const Plan& plan) {
+  std::vector<int64_t> windows(plan.header.layers, -1);
+  for (const PlanPhase& phase : plan.phases) {
+    if (phase.kind == PhaseKind::kAttend) windows.at(phase.layer) = phase.window;
+  }
+  return windows;
+}
+
+}  // namespace
+
+Sequences::Sequences(const Plan& plan, int64_t first_head, int64_t heads, int slots,
+                     Format kv_format)
+    : cache(windows_of(plan), first_head, heads, plan.header.head_dim,
+            plan.header.latent > 0 ? 1 : 2, plan.header.context, plan.header.max_width, slots,
+            kv_format),
+      states(plan, slots),
+      windows_(windows_of(plan)),
+      lengths_(slots),
+      highest_(slots, 0),
+      restored_(slots, 0) {}
+
+int64_t Sequences::length(int slot) const {
+  if (slot < 0 || slot >= slots()) {
+    throw std::invalid_argument("slot: expected 0 to " + std::to_string(slots() - 1) + ", got " +
+                                std::to_string(slot));
+  }
+  return lengths_[slot].load(std::memory_order_relaxed);
+}
+
+void Sequences::truncate(int slot, int64_t length) {
+  const int64_t now = this->length(slot);
+  if (length < 0 || length > now) {
+    throw std::invalid_argument("length: expected 0 to " + std::to_string(now) +
+                                ", the tokens in this slot, got " + std::to_string(length));
+  }
+  if (length > 0 && !resumable(slot, length)) {
+    throw std::invalid_argument(
+        "length: windowed layers have dropped the keys that the next token would see, or states "
+        "are beyond it; expected 0 or at least " +
+        std::to_string(first_resumable(slot)) + ", got " + std::to_string(length));
+  }
+  lengths_[slot] = length;
+  if (length == 0) {
+    highest_[slot] = restored_[slot] = 0;
+    states.set_position(slot, 0);
+  }
+}
+
+int64_t Sequences::first_resumable(int slot) const {
+  // Restored without its states, a slot goes on from nowhere.
+  if (lacks_states(slot)) return lengths_[slot] + 1;
+  int64_t first = std::max(restored_[slot], states.any() ? states.position(slot) : 0);
+  for (size_t layer = 0; layer < windows_.size(); ++layer) {
+    if (windows_[layer] <= 0) continue;
+    const int64_t kept = highest_[slot] - cache.capacity(layer);  // oldest key kept
+    if (kept > 0) first = std::max(first, kept + windows_[layer] - 1);
+  }
+  return first;
+}
+
+void Sequences::save(int slot, int64_t begin, int64_t end, char* rows, char* tail) const {
+  cache.save_rows(slot, begin, end, cache.all_heads(), rows);
+  if (tail == nullptr) return;
+  cache.save_tail(slot, end, cache.all_heads(), tail);
+  const int64_t rings = cache.tail_bytes(end, cache.all_heads().count);
+  if (states.any()) states.save(slot, end - states.position(slot), tail + rings);
+}
+
+int64_t Sequences::tail_bytes(int slot, int64_t end) const {
+  const int64_t rings = cache.tail_bytes(end, cache.all_heads().count);
+  return rings + (states.any() ? states.saved_bytes(end - states.position(slot)) : 0);
+}
+
+bool Sequences::takes_tail(int64_t end, int64_t bytes) const {
+  return has_tails() && states.saves(bytes - cache.tail_bytes(end, cache.all_heads().count), end);
+}
+
+void Sequences::restore(int slot, int64_t count, int64_t stride, const char* rows, const char* tail,
+                        int64_t tail_bytes) {
+  const int64_t begin = lengths_[slot], end = begin + count;
+  cache.reach(slot, end);
+  cache.restore_rows(slot, begin, end, stride, cache.all_heads(), rows);
+  if (tail != nullptr) {
+    const int64_t rings = cache.tail_bytes(end, cache.all_heads().count);
+    cache.restore_tail(slot, end, cache.all_heads(), tail);
+    states.restore(slot, end, tail_bytes - rings, tail + rings);
+  } else if (count > 0) {
+    states.set_position(slot, -1);
+  }
+  restored(slot, end);
+}
+
+void Sequences::restored(int slot, int64_t end) {
+  lengths_[slot] = highest_[slot] = end;
+  if (cache.rings() > 0) restored_[slot] = end;
+}
+
+void Sequences::copied(int source, int target) {
+  lengths_[target] = lengths_[source].load(std::memory_order_relaxed);
+  highest_[target] = highest_[source];
+  restored_[target] = restored_[source];
+  states.copy(source, target);
+}
+
+}  // namespace monolane
