@@ -131,22 +131,30 @@ Kernels with_tiles(const Kernels& base, const TileKernels& tiles, Isa isa) {
   return all;
 }
 
+// A table of one set's vectors, or null if this build left it out; and one with another's tiles.
+const Kernels* built(const Kernels& table) { return table.name == nullptr ? nullptr : &table; }
+const Kernels* built(const Kernels& table, const TileKernels& tiles) {
+  return tiles.multiply == nullptr ? nullptr : built(table);
+}
+
 // The table of a set, or null if this build or this machine lacks it.
 const Kernels* find(Isa isa) {
   if (isa == Isa::kPortable) return &portable::kKernels;
   if (isa == Isa::kTilesPortable) {
     static const Kernels table = with_tiles(portable::kKernels, tiles_portable::kTileKernels, isa);
-    return &table;
+    return built(table, tiles_portable::kTileKernels);
   }
 #if defined(__x86_64__)
-  if (isa == Isa::kAvx2 && has_avx2()) return &avx2::kKernels;
-  if (isa == Isa::kAvx512 && has_avx512()) return &avx512::kKernels;
-  if (isa == Isa::kAvx512Bf16 && has_avx512bf16()) return &avx512bf16::kKernels;
-  if (isa == Isa::kAmx && amx_state().refusal.empty()) {
+  if (isa == Isa::kAvx2 && has_avx2()) return built(avx2::kKernels);
+  if (isa == Isa::kAvx512 && has_avx512()) return built(avx512::kKernels);
+  if (isa == Isa::kAvx512Bf16 && has_avx512bf16()) return built(avx512bf16::kKernels);
+  if (isa == Isa::kAmx && built(avx512bf16::kKernels, amx::kTileKernels) != nullptr &&
+      amx_state().refusal.empty()) {
     static const Kernels table = with_tiles(avx512bf16::kKernels, amx::kTileKernels, isa);
     return &table;
   }
-  if (isa == Isa::kTilesAvx512 && has_avx512()) {
+  if (isa == Isa::kTilesAvx512 && has_avx512() &&
+      built(avx512::kKernels, tiles_avx512::kTileKernels) != nullptr) {
     static const Kernels table = with_tiles(avx512::kKernels, tiles_avx512::kTileKernels, isa);
     return &table;
   }
@@ -239,6 +247,7 @@ const Kernels& select_kernels(const std::string& name) {
 }
 
 int64_t emulated_dots(Isa isa) {
+  if (!supported(isa)) return 0;
   if (isa == Isa::kTilesPortable) return tiles_portable::kTileKernels.emulated_dots();
 #if defined(__x86_64__)
   if (isa == Isa::kTilesAvx512) return tiles_avx512::kTileKernels.emulated_dots();

@@ -162,11 +162,11 @@ struct Kernels {
   // that a cache may have (`is_cached`), then the online-softmax partials, [tokens, heads, h + 2]:
   //   sum_j e_j * values[j][c], c in [0, h); peak = max_j scores[j]; sum_j e_j,
   // where e_j = exp(scores[j] - peak). Summed in the order of j; over codes queries and weights may
-  // be rounded to 16 bits first, and sums are of integers (attend_quantized_kv.h); by tiles bfloat16 is
-  // summed in another order (tile_attend.h). The bits of a head depend neither on other heads nor
-  // on other tokens. `scores` is scratch for kAttendQueries times as many floats as `scores_of` of
-  // the largest count. `next`: keys that will be asked for next, to be prefetched, or null.
-  // head_dim <= kMaxHeadDim. All scores -inf: the peak is -inf, the sums are 0.
+  // be rounded to 16 bits first, and sums are of integers (attend_quantized_kv.h); by tiles
+  // bfloat16 is summed in another order (tile_attend.h). The bits of a head depend neither on other
+  // heads nor on other tokens. `scores` is scratch for kAttendQueries times as many floats as
+  // `scores_of` of the largest count. `next`: keys that will be asked for next, to be prefetched,
+  // or null. head_dim <= kMaxHeadDim. All scores -inf: the peak is -inf, the sums are 0.
   void (*attend)(const Queries& queries, const void* keys, const void* values, Format kv,
                  int64_t stride, int64_t head_dim, float scale, const void* next, float* scores,
                  float* partial);

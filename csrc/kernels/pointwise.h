@@ -2,8 +2,8 @@
 // a product touches megabytes, so they are one vector loop each, not fused ones.
 #pragma once
 
-#include "kernels/kernels.h"
 #include "kernels/isa/vector.h"
+#include "kernels/kernels.h"
 
 namespace monolane::MONOLANE_ISA {
 

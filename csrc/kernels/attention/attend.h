@@ -16,8 +16,8 @@
 
 #include "kernels/attention/attend_quantized_kv.h"
 #include "kernels/attention/cached_rows.h"
-#include "kernels/products/pack.h"
 #include "kernels/attention/softmax.h"
+#include "kernels/products/pack.h"
 
 namespace monolane::MONOLANE_ISA {
 

@@ -13,8 +13,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/kernels.h"
 #include "kernels/isa/vector.h"
+#include "kernels/kernels.h"
 
 #ifdef __AVX512F__
 

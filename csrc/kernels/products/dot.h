@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "kernels/kernels.h"
 #include "kernels/isa/vector.h"
+#include "kernels/kernels.h"
 
 namespace monolane::MONOLANE_ISA {
 

@@ -16,8 +16,8 @@
 
 #include <cstddef>
 
-#include "kernels/products/panel_dot.h"
 #include "kernels/isa/tiles.h"
+#include "kernels/products/panel_dot.h"
 
 namespace monolane::MONOLANE_ISA {
 

@@ -14,8 +14,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/products/panel_dot.h"
 #include "kernels/isa/tiles.h"
+#include "kernels/products/panel_dot.h"
 
 namespace monolane::MONOLANE_ISA {
 

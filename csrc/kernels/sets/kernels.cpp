@@ -5,10 +5,10 @@
 #include "kernels/kernels.h"
 
 #include "kernels/attention/attend.h"
+#include "kernels/pointwise.h"
 #include "kernels/products/multiply.h"
 #include "kernels/products/pack.h"
 #include "kernels/products/panel_dot.h"
-#include "kernels/pointwise.h"
 
 #ifdef __AVX512BF16__
 namespace monolane::avx512 {
