@@ -65,7 +65,7 @@ class Executor:
 
     def set_times(self, times: bytes, ring_ns: int, computes: bool) -> None:
         """
-        In rank 0, where phases are timed: PhaseTime [phases, workers]; see csrc/timed.h.
+        In rank 0, where phases are timed: PhaseTime [phases, workers]; see csrc/ranks/simulated_time.h.
         """
 
     @property
@@ -164,7 +164,7 @@ class Executor:
 
     def set_heads(self, gate: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], up: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], down: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], head: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], norm_eps: float) -> None:
         """
-        Have heads draft tokens, see csrc/heads_drafter.h; what is given is copied.
+        Have heads draft tokens, see csrc/draft/heads_drafter.h; what is given is copied.
         """
 
     def script(self, slot: int, drafts: Sequence[int], draws: Sequence[int]) -> None:
