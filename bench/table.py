@@ -39,7 +39,7 @@ No GPU has been at hand, so these figures are missing, and no page may state one
   baselines (`monolane.hf` eager and compiled, packed PyTorch in a CUDA graph);
 - `monolane serve` and training on a GPU.
 
-[docs/monokernel-log.md](../../docs/monokernel-log.md) has what we expect of them.
+[docs/log/monokernel.md](../../docs/log/monokernel.md) has what we expect of them.
 """
 HEAD = (
     "| what | engine | model | dtype | tokens | figure | GB/s | MBU |",

@@ -24,7 +24,7 @@ namespace monolane {
 
 class PackedWeights {
  public:
-  // Bytes: what a core reads in half a microsecond. docs/cpu-log.md, The next rows ahead, has
+  // Bytes: what a core reads in half a microsecond. docs/log/cpu.md, The next rows ahead, has
   // others that were tried.
   static constexpr int64_t kPrefetched = 16 << 10;
 

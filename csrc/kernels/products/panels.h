@@ -26,7 +26,7 @@
 // columns of the first panel, then those of the second, and so on. So memory is read in one stream,
 // which processors follow by themselves, while a token's numbers for a block stay in the
 // first-level cache. Whole panels push them out of it from 2,048 to 2,816 columns on, and a core of
-// Zen 4 then reads 25 GB/s of 33 (docs/cpu-log.md, Panels in blocks). The last band has fewer
+// Zen 4 then reads 25 GB/s of 33 (docs/log/cpu.md, Panels in blocks). The last band has fewer
 // panels, and a band's last block fewer columns.
 #pragma once
 
