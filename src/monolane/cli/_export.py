@@ -45,8 +45,9 @@ def export(
     folder's architecture is one that Transformers has itself.
     """
     from monolane.engine import find_model
-    from monolane.model import is_gguf
+    from monolane.model import check_place, is_gguf
 
+    check_place(destination)  # before a model is fetched
     source = find_model(model)
     if (source / "config.toml").is_file():  # a model folder has config.json
         from monolane.train import export_run

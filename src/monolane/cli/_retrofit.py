@@ -72,11 +72,14 @@ def retrofit(
     if early and not delay:
         raise typer.BadParameter("without a delay there is none before it", param_hint="--early")
     from monolane.cli._unpacked import model_folder
-    from monolane.tune import HeadName
+    from monolane.engine import find_model
+    from monolane.model import check_place
+    from monolane.tune import HeadName, retrofit_config
 
     if head not in get_args(HeadName):
         words = ", ".join(get_args(HeadName))
         raise typer.BadParameter(f"expected one of {words}, got {head!r}", param_hint="--head")
+    check_place(out)  # before a model is fetched
     recipe = None
     if distil is not None:
         recipe = _recipe(
@@ -90,8 +93,10 @@ def retrofit(
             seed=seed,
             precision=precision,
         )
-    shape = {"lanes": lanes, "delay": delay, "early": early, "head": head}
-    with model_folder(source, out, overwrite) as folder:
+    shape: dict[str, Any] = {"lanes": lanes, "delay": delay, "early": early, "head": head}
+    path = find_model(source)
+    retrofit_config(path, **shape)  # before it is dequantised
+    with model_folder(str(path), out, overwrite) as folder:
         if distil is None or recipe is None:
             _convert(folder, out, shape, overwrite)
         else:
