@@ -60,7 +60,7 @@ def bench(
     under all of them; figures are medians. MBU is the bytes that a token must stream, by its speed,
     by the bandwidth read in the same run. Run it on an idle machine.
     """
-    from monolane._progress import counted
+    from monolane._progress import counted, still
     from monolane.cli._output import check_results
     from monolane.cli._ranks import find_ranks
     from monolane.cli._report import print_note
@@ -84,21 +84,22 @@ def bench(
     dtypes = dict.fromkeys(dtype or ["auto"])
     if not isinstance(over, int) and len(dtypes) > 1:
         raise typer.BadParameter("--dtype: expected one: ranks with addresses hold one model")
-    probe, decodes, prefills = bench_cases(
-        folder,
-        dtypes,
-        contexts=contexts,
-        prompts=prompts,
-        tokens=tokens,
-        workers=workers,
-        ranks=over,
-        link_delay=link_delay / 1e6,
-        drafts=params.drafts,
-        drafter=params.drafter,
-        draft=draft,
-        expert_memory=expert_memory,
-        buffer=buffer << 20,
-    )
+    with still(f"loading {name}"):
+        probe, decodes, prefills = bench_cases(
+            folder,
+            dtypes,
+            contexts=contexts,
+            prompts=prompts,
+            tokens=tokens,
+            workers=workers,
+            ranks=over,
+            link_delay=link_delay / 1e6,
+            drafts=params.drafts,
+            drafter=params.drafter,
+            draft=draft,
+            expert_memory=expert_memory,
+            buffer=buffer << 20,
+        )
     cases: list[Case] = [probe, *decodes, *prefills]
     with counted("measuring", (runs + 1) * len(cases)) as step:
         disturbed = run_rounds(cases, runs, step, Neighbours(patience=2.0 * runs))

@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -217,10 +217,13 @@ def _shown(word: str) -> str:
 def _subject(
     model: str | None, url: str | None, chat: bool | None, key_from: str, load: dict[str, Any]
 ) -> "Iterator[Subject]":
+    from monolane._progress import still
     from monolane.evaluate import ServerSubject, open_engine
 
     if url is not None:
         yield ServerSubject(url, model, os.environ.get(key_from, ""), chat)
         return
-    with open_engine(model or "demo", chat, **load) as subject:
+    with ExitStack() as opened:
+        with still(f"loading {model or 'demo'}"):
+            subject = opened.enter_context(open_engine(model or "demo", chat, **load))
         yield subject

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monolane._progress import counted
+from monolane._progress import counted, still
 from monolane.cli._report import print_note
 
 if TYPE_CHECKING:
@@ -40,7 +40,10 @@ def verify_lossless(
     """Answer each prompt plainly and in other ways, and compare bit by bit; True if all agree."""
     from monolane.engine import Engine
 
-    loaded = Engine.load(model, backend, max_sequences=_SEQUENCES, prefix_cache="off", draft=draft)
+    with still(f"loading {model}"):
+        loaded = Engine.load(
+            model, backend, max_sequences=_SEQUENCES, prefix_cache="off", draft=draft
+        )
     with loaded as engine:
         executor = engine.backend.executor
         named = _prompts(engine, texts, tokens)

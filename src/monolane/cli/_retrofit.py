@@ -121,9 +121,11 @@ def _recipe(**values: Any) -> "AnnealRecipe":
 
 
 def _convert(folder: Path, out: Path, shape: dict[str, Any], overwrite: bool) -> None:
+    from monolane._progress import still
     from monolane.tune import retrofit_folder
 
-    made = retrofit_folder(folder, out, overwrite=overwrite, **shape)
+    with still(f"writing {out}"):
+        made = retrofit_folder(folder, out, overwrite=overwrite, **shape)
     if made.kv_head_copies > 1:
         sys.stderr.write(f"each KV head is there {made.kv_head_copies} times, one a lane\n")
     if made.added_inner:
@@ -146,6 +148,7 @@ def _convert_and_distil(
     recipe: "AnnealRecipe",
     how: dict[str, Any],
 ) -> None:
+    from monolane._progress import still
     from monolane.cli._unpacked import told_as
     from monolane.model import check_replaceable, writing
     from monolane.tune import distil_folder, keep_freed_memory, retrofit_folder
@@ -166,8 +169,9 @@ def _convert_and_distil(
         dense, delayed = (Path(name) / part / folder.name for part in ("teacher", "student"))
         with told_as(folder, dense, delayed):
             # The source's arithmetic, at a dense model's cost.
-            retrofit_folder(folder, dense, lanes=1)
-            retrofit_folder(folder, delayed, **shape)
+            with still("dealing out the lanes"):
+                retrofit_folder(folder, dense, lanes=1)
+                retrofit_folder(folder, delayed, **shape)
             healed = distil_folder(dense, delayed, text, out, recipe, report=report, say=say, **how)
     sys.stderr.write(
         f"held-out loss, nats per token: {healed.source:.3f} as the source, {healed.at_once:.3f} "
