@@ -128,6 +128,12 @@ def _name(record: Record) -> str:
         return f"decode, {part} in memory"
     if record["name"] == "evaluation":
         return f"{record['task']}: {record['metric']}" if "metric" in record else record["task"]
+    if record["name"] == "everyday":
+        loops, own = len(record["loops"]), len(record["loops_of_its_own"])
+        return (
+            f"everyday questions, {record['draw']}, {record['way']}: {loops} of "
+            f"{record['questions']} loop, {own} of them not in float32"
+        )
     if record["name"] in ("canonical", "harness_parity"):
         return f"{record['name']}: {record['task']}"
     if record["name"] == "client":

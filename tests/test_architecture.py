@@ -14,6 +14,7 @@ LEAVES = {
     "_cgroup",
     "_env",
     "_processor",
+    "_progress",
     "_results",
     "_schedule",
     "_structs",

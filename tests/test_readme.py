@@ -6,6 +6,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from monolane._core import kernels
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -18,6 +22,25 @@ def test_the_python_example_runs() -> None:
     )
     assert result.returncode == 0, result.stderr
     assert "tokens/s" in result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", ["avx2", "auto"])
+def test_the_real_model_says_what_the_page_says(
+    isa: str, smollm2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isa not in (*kernels.supported(), "auto"):
+        pytest.skip(f"this processor has no {isa}")
+    monkeypatch.setenv("MONOLANE_ISA", isa)
+    ((question, answer),) = re.findall(r"Asked `(.*?)` it says `(.*?)`", README)
+    result = subprocess.run(
+        [sys.executable, "-m", "monolane", "chat", "--model", str(smollm2)],
+        input=f"{question}\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout == f"{answer}\n"
 
 
 def test_links_and_paths_are_there() -> None:

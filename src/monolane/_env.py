@@ -50,6 +50,12 @@ def _backend(text: str) -> str:
     return text
 
 
+def _word(text: str) -> str:
+    if not text:
+        raise ValueError("expected a word")
+    return text
+
+
 def _switch(text: str) -> bool:
     if text not in ("0", "1"):
         raise ValueError("expected 0 or 1")
@@ -81,6 +87,12 @@ API_KEY = Variable(
     "MONOLANE_API_KEY", "key that requests to 'monolane serve' need", Secret(), Secret
 )
 
+ISA = Variable(
+    "MONOLANE_ISA",
+    "instruction set of the cpu backend, such as avx2; auto: the best that runs here",
+    "auto",
+    _word,
+)
 OFFLINE = Variable("MONOLANE_OFFLINE", "1: nothing is downloaded", False, _switch)
 HUB_OFFLINE = Variable("HF_HUB_OFFLINE", "the Hub's own word for that", False, _hub_switch)
 LAUNCH_BLOCKING = Variable(
@@ -103,6 +115,7 @@ VARIABLES: tuple[
     BACKEND,
     CACHE,
     API_KEY,
+    ISA,
     OFFLINE,
     HUB_OFFLINE,
     LAUNCH_BLOCKING,

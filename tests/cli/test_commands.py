@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -230,6 +231,24 @@ def test_an_input_that_is_no_text_is_named(tiny_model: Path, command: tuple[str,
     assert result.returncode == 2
     assert b"monolane: stdin: expected text in utf-8, got other bytes:" in result.stderr
     assert b"Traceback" not in result.stderr
+
+
+def test_chat_says_which_model_can_chat_where_none_is_named() -> None:
+    result = run("chat", stdin="hello\n")
+    assert result.returncode == 2
+    assert "expected a model that can chat, got none: --model smollm2 is one" in result.stderr
+    assert result.stdout == ""
+
+
+def test_chat_ends_a_loop_and_generate_does_not() -> None:
+    """The demo model writes zeros for ever."""
+    options = ("-m", "demo", "-t", "0", "-n", "400")
+    chat = run("chat", *options, stdin="x = 1\n")
+    assert chat.returncode == 0
+    assert re.search(r"stopped: the last 1 token came 2\d\d times in a row\.", chat.stderr)
+    assert re.search(r"^2\d\d tokens", chat.stderr, re.MULTILINE)
+    generate = run("generate", "x = 1", "--chat", *options, "--json")
+    assert len(json.loads(generate.stdout)["token_ids"]) == 400
 
 
 def test_chat_goes_on_behind_a_line_that_is_longer_than_the_context(tiny_model: Path) -> None:

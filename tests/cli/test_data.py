@@ -32,6 +32,7 @@ def test_from_files_to_rows(tmp_path: Path) -> None:
     made = run("data", "prepare", tmp_path / "recipe.toml", corpus, "--workers", 1)
     assert made.returncode == 0, made.stderr
     assert re.search(r"\b1 shard, .* of text to read; about", made.stderr)
+    assert "filter: 1 of 1\n" in made.stderr  # no bar where stderr is no terminal
     assert "notes" in made.stdout
     assert "stage only: notes 100 %" in made.stdout
 

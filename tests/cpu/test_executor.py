@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from monolane._core import kernels
+from monolane._processor import Core, Processor
 from monolane.cpu import CpuExecutor
 from monolane.epoch import Advance, Draw, Guide
 from monolane.errors import BackendError, RequestError
@@ -475,13 +476,47 @@ def test_rolling_back_behind_a_window_is_refused(
         ({"dtype": "int3"}, "dtype: expected one of auto, float32"),
         ({"dtype": "float8"}, "dtype: float8 is for GPUs: expected backend='cuda', or one of auto"),
         ({"workers": 0}, "workers: expected 1 to 1024, got 0"),
-        ({"isa": "mmx"}, "isa: expected one of portable"),
+        ({"isa": "mmx"}, "isa: expected an instruction set that runs here, one of portable"),
         ({"cache_dtype": "q8_0"}, "cache_dtype: expected one of auto, float32, bfloat16, float16"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises((BackendError, RequestError), match=message):
         CpuExecutor(random_weights(), **{"dtype": "auto", "context": 9, "slots": 1} | options)
+
+
+def test_the_environment_names_the_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"context": 9, "slots": 1}
+    monkeypatch.setenv("MONOLANE_ISA", "portable")
+    assert CpuExecutor(random_weights(), **options).isa == "portable"
+    assert CpuExecutor(random_weights(), **options, isa=kernels.best()).isa == kernels.best()
+    monkeypatch.setenv("MONOLANE_ISA", "auto")
+    assert CpuExecutor(random_weights(), **options).isa == kernels.best()
+    monkeypatch.setenv("MONOLANE_ISA", "mmx")
+    here = "MONOLANE_ISA: expected an instruction set that runs here, one of portable, .*'mmx'"
+    with pytest.raises(BackendError, match=here):
+        CpuExecutor(random_weights(), **options)
+
+
+def test_more_threads_than_can_run_are_warned_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"context": 9, "slots": 1}
+    for share, workers, warned in (
+        (None, 2, False),
+        (None, 3, True),
+        (0.5, 1, False),
+        (1, 2, True),
+    ):
+        two = Processor((Core((0,)), Core((1,))), share)
+        monkeypatch.setattr("monolane.cpu._executor.read_processor", lambda two=two: two)
+        caplog.clear()
+        CpuExecutor(random_weights(), **options, workers=workers)
+        assert bool(caplog.records) == warned, (share, workers)
+    assert "workers: 2 threads on 1 that run at once" in caplog.text
+    caplog.clear()
+    CpuExecutor(random_weights(), **options)
+    assert not caplog.records
 
 
 def test_traces_cover_every_phase_of_every_worker() -> None:

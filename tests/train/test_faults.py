@@ -12,8 +12,17 @@ from typer.testing import CliRunner
 
 from monolane.cli import app
 from monolane.errors import CheckpointError, ConfigError, DataError
-from monolane.train import DemoRecipe, Progress, RunConfig, kept_settings, load_config, train_run
+from monolane.train import (
+    DemoRecipe,
+    Progress,
+    RunConfig,
+    kept_settings,
+    load_config,
+    train_demo,
+    train_run,
+)
 from monolane.train._demo import train as demo
+from monolane.train._demo.pace import Pace
 from monolane.train._journal import Journal
 from monolane.train._seal import write_durably
 from monolane.train._store import checkpoint_steps
@@ -164,6 +173,49 @@ def test_a_demo_ends_in_time_on_a_machine_that_became_slower(
     assert progress.step == made.schedule.steps
     assert 0.85 * minutes * 60 < now < 1.05 * minutes * 60
     assert bool(said) == (slower > 1)
+
+
+def test_what_comes_before_and_after_training_is_in_the_minutes_of_a_demo(
+    recipe: DemoRecipe, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A minute, of which reading takes 10 s, measuring 20 s and scoring as long as it must."""
+    now, lengths = 0.0, list[int]()
+    pace = Pace("float32", short=0.1, long=0.2)
+    prepare = demo.prepare_material
+
+    def prepared(*arguments: Any) -> Any:
+        nonlocal now
+        now += 10
+        return prepare(*arguments)
+
+    def measured(*_: object) -> Pace:
+        nonlocal now
+        now += 20
+        return pace
+
+    class TrainedError(Exception):
+        pass
+
+    def trained(config: RunConfig, *_: object) -> None:
+        lengths.append(config.schedule.steps)
+        raise TrainedError
+
+    monkeypatch.setattr(demo, "prepare_material", prepared)
+    monkeypatch.setattr(demo, "measure_pace", measured)
+    monkeypatch.setattr(demo, "_train_in_time", trained)
+    for minutes, scoring in ((1.0, 6.0), (1.0, 24.0), (0.4, 0.0)):
+        now = 0.0
+        monkeypatch.setattr(demo, "_scoring", lambda *_, scoring=scoring: scoring)
+        with pytest.raises(TrainedError):
+            train_demo(
+                tmp_path / f"{minutes} {scoring}",
+                minutes=minutes,
+                recipe=recipe,
+                library=library,
+                clock=lambda: now,
+            )
+    seconds = pace.mean(recipe)
+    assert lengths == [int((60 - 30 - 6) / seconds), int((60 - 30 - 24) / seconds), 1]
 
 
 def test_few_steps_are_warned_of() -> None:

@@ -11,7 +11,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from monolane.errors import ConfigError, RequestError
 from monolane.hf import LaneformerForCausalLM
-from monolane.train import forecast, load_config
+from monolane.train import forecast, load_config, shipped_configs
 from monolane.train._attention import document_masks
 from monolane.train._build import empty_model, shard_model
 from monolane.train._forecast import (
@@ -20,6 +20,7 @@ from monolane.train._forecast import (
     matrix_weights,
     mean_keys,
     peak_of,
+    tensors_of,
 )
 from monolane.train._world import World, _mesh
 
@@ -44,8 +45,24 @@ def test_the_2b_recipe_against_what_was_published() -> None:
     assert "Published" not in forecast(load_config("tiny"), 1, mfu=0.25).text()
 
 
+@pytest.mark.parametrize("name", shipped_configs())
+@pytest.mark.parametrize("head", ["vocab_parallel", "replicate", "lane"])
+@pytest.mark.parametrize("tied", ["true", "false"])
+def test_parameters_are_those_that_torch_builds(name: str, head: str, tied: str) -> None:
+    settings = (f"model.lm_head_type={head}", f"model.tie_word_embeddings={tied}")
+    config = load_config(name, settings)
+    try:
+        built = dict(empty_model(config.model).named_parameters())
+    except ConfigError:
+        with pytest.raises(ConfigError):
+            tensors_of(config.model)
+        return
+    counted = {tensor.name: tensor.shape for tensor in tensors_of(config.model)}
+    assert counted == {name: tuple(parameter.shape) for name, parameter in built.items()}
+
+
 def test_flops_are_those_of_the_matrices_and_of_the_keys_seen() -> None:
-    config = empty_model(load_config("laneformer_2b_pretrain").model).config
+    config = load_config("laneformer_2b_pretrain").model
     # Every weight but the embedding and the norms is in one product with each token.
     norms = 15 * 2 * 8 * 3072 + 8 * 3072
     assert matrix_weights(config) == 2_320_736_256 - 32000 * 3072 - norms
@@ -105,7 +122,7 @@ def test_activations_are_what_autograd_keeps(precision: str) -> None:
     assert len(fixed) == len(list(model.parameters()))
     got = (total[0] - weights) / ids_BT.numel()
     # What the formula leaves out: masks, rotary angles, softmax's sums, and the last norm.
-    assert got == pytest.approx(activation_bytes(model.config, config), rel=0.15)
+    assert got == pytest.approx(activation_bytes(config), rel=0.15)
 
 
 def test_a_run_that_cannot_be_is_refused() -> None:

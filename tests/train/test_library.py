@@ -68,3 +68,12 @@ def test_documents_are_framed_and_spell_control_tokens(library: Path) -> None:
     inner = ids[1:-1].tolist()
     assert not set(inner) & set(range(5))
     assert vocabulary.decode(inner) == code
+
+
+def test_how_far_it_is_stands_in_a_log(
+    recipe: DemoRecipe, library: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    material = prepare_material(recipe, library)
+    lines = capsys.readouterr().err.splitlines()
+    for half, documents in (("training", material.train), ("held-out", material.held_out)):
+        assert f"encoding {half} files: {len(documents)} of {len(documents)}" in lines

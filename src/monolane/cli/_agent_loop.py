@@ -41,7 +41,9 @@ def agent_loop(
     from monolane.cli._report import print_note
     from monolane.evaluate import record_loop, render_account
     from monolane.measure import LoadTarget
+    from monolane.model import check_place
 
+    check_place(out, beside=False)
     target = LoadTarget.parse(base_url, os.environ.get(key_from, ""))
     found = record_loop(command, target, out, price)
     if as_json:

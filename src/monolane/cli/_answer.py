@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from monolane.cli._report import dim
+from monolane.cli._report import dim, print_note
 from monolane.cli._streams import leave_stdout
 from monolane.engine import Engine, SamplingParams, Stream
 from monolane.errors import RequestError
-from monolane.text import find_thinking, thinking_switch
+from monolane.text import Loop, Repetition, find_thinking, thinking_switch
 
 
 def chat_stream(
@@ -40,11 +40,14 @@ def chat_stream(
     return engine.stream(ids, replace(params, thinking=find_thinking(template, tokenizer, ids)))
 
 
-def print_answer(stream: Stream) -> tuple[str, str, bool]:
+def print_answer(stream: Stream, ends_loops: bool = False) -> tuple[str, str, bool]:
     """Print the pieces of an answer as they come, and end the line.
 
+    ``ends_loops``: stop one that says the same over and over, and say so.
     Returns (text, thinking, whether Ctrl-C ended it).
     """
+    repetition = Repetition() if ends_loops else None
+    loop: Loop | None = None
     texts: list[str] = []
     thoughts: list[str] = []
     shown = interrupted = False  # thinking is on the terminal; Ctrl-C
@@ -63,6 +66,10 @@ def print_answer(stream: Stream) -> tuple[str, str, bool]:
                     shown = False
                 sys.stdout.write(piece.text)
                 sys.stdout.flush()
+                loop = repetition.add(piece.token_ids) if repetition is not None else None
+                if loop is not None:
+                    stream.close()
+                    break
         except KeyboardInterrupt:
             stream.close()
             interrupted = True
@@ -71,4 +78,10 @@ def print_answer(stream: Stream) -> tuple[str, str, bool]:
     except BrokenPipeError:  # the reader has seen enough, as `head` does: stop decoding, no failure
         stream.close()
         leave_stdout()
+    if loop is not None:
+        print_note(
+            f"stopped: the last {loop.period} token{'s' * (loop.period > 1)} came {loop.times} "
+            "times in a row. Ask in other words, give --repetition-penalty 1.1, or take a larger "
+            "model; /reset forgets this answer"
+        )
     return "".join(texts), "".join(thoughts), interrupted

@@ -3,7 +3,6 @@
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +11,6 @@ import typer
 from monolane.cli import _options as options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from monolane.measure import Case, DecodeCase, Record
 
 _NOT_IDLE = 0.5  # programs that want a core: from here on figures are worth a warning
@@ -63,6 +60,7 @@ def bench(
     under all of them; figures are medians. MBU is the bytes that a token must stream, by its speed,
     by the bandwidth read in the same run. Run it on an idle machine.
     """
+    from monolane._progress import counted, still
     from monolane.cli._output import check_results
     from monolane.cli._ranks import find_ranks
     from monolane.cli._report import print_note
@@ -86,23 +84,24 @@ def bench(
     dtypes = dict.fromkeys(dtype or ["auto"])
     if not isinstance(over, int) and len(dtypes) > 1:
         raise typer.BadParameter("--dtype: expected one: ranks with addresses hold one model")
-    probe, decodes, prefills = bench_cases(
-        folder,
-        dtypes,
-        contexts=contexts,
-        prompts=prompts,
-        tokens=tokens,
-        workers=workers,
-        ranks=over,
-        link_delay=link_delay / 1e6,
-        drafts=params.drafts,
-        drafter=params.drafter,
-        draft=draft,
-        expert_memory=expert_memory,
-        buffer=buffer << 20,
-    )
+    with still(f"loading {name}"):
+        probe, decodes, prefills = bench_cases(
+            folder,
+            dtypes,
+            contexts=contexts,
+            prompts=prompts,
+            tokens=tokens,
+            workers=workers,
+            ranks=over,
+            link_delay=link_delay / 1e6,
+            drafts=params.drafts,
+            drafter=params.drafter,
+            draft=draft,
+            expert_memory=expert_memory,
+            buffer=buffer << 20,
+        )
     cases: list[Case] = [probe, *decodes, *prefills]
-    with progress_bar("measuring", (runs + 1) * len(cases)) as step:
+    with counted("measuring", (runs + 1) * len(cases)) as step:
         disturbed = run_rounds(cases, runs, step, Neighbours(patience=2.0 * runs))
     if disturbed:
         print_note(f"other programs ran during {disturbed} samples: figures may be low")
@@ -136,11 +135,12 @@ def _process_records(
     runs: int,
     **options: Any,
 ) -> "list[Record]":
+    from monolane._progress import counted
     from monolane.measure import first_token, memory_record, startup_record
 
     largest = {case.model.dtype: case for case in sorted(decodes, key=lambda case: case.context)}
     records = []
-    with progress_bar("starting processes", len(largest) * (runs + 1)) as step:
+    with counted("starting processes", len(largest) * (runs + 1)) as step:
         for dtype, case in largest.items():
             starts, wanted = [], case.model.wanted_dtype
             for _ in range(runs):
@@ -160,18 +160,6 @@ def _warn_if_busy() -> None:
 
     if (load := load_average()) > _NOT_IDLE:
         print_note(f"this machine is busy (load {load:.1f}): its figures will be low")
-
-
-@contextmanager
-def progress_bar(what: str, steps: int) -> "Iterator[Callable[[], None]]":
-    """Show a bar on stderr if it is a terminal; yields what moves it on by one step."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=steps)
-        yield lambda: bar.advance(task)
 
 
 def write_results(

@@ -68,7 +68,8 @@ def bench_serve(
     follows a warm-up; none begins requests without end. Nothing but this machine is loaded without
     --yes.
     """
-    from monolane.cli._bench import progress_bar, write_results
+    from monolane._progress import counted
+    from monolane.cli._bench import write_results
     from monolane.cli._output import check_output, check_results, writing_output
     from monolane.measure import Level, Load, LoadOptions, LoadTarget, plot_load, require_plot
 
@@ -100,7 +101,7 @@ def bench_serve(
         ),
     )
     steps = len(lengths) * sum(level.requests for level in levels)
-    with progress_bar("loading", steps) as step:
+    with counted("loading", steps) as step:
         records = [
             record
             for length in lengths

@@ -14,7 +14,7 @@ _HELP = "/reset forgets the conversation, /quit or Ctrl-D leaves, Ctrl-C stops a
 
 
 def chat(
-    model: options.Model = "demo",
+    model: options.ChatModel = None,
     system: Annotated[
         str | None, typer.Option(help="System message, where the template has one.")
     ] = None,
@@ -55,6 +55,12 @@ def chat(
     from monolane.engine import DEMO
 
     terminal = Terminal(terminal_options)
+    if model is None:
+        raise typer.BadParameter(
+            "expected a model that can chat, got none: --model smollm2 is one (98 MB, fetched "
+            "once), and so is any .gguf file, model folder or Hub id",
+            param_hint="--model",
+        )
     with terminal.load() as engine:
         params = terminal.params(engine)
         if model == DEMO:
@@ -110,7 +116,7 @@ class _Conversation:
             print_note(f"the context is full: forgot the {dropped} oldest messages")
         chat = self._head + self._messages
         stream = chat_stream(self._engine, chat, self._params, self._thinking)
-        text, thought, _ = print_answer(stream)
+        text, thought, _ = print_answer(stream, ends_loops=True)
         message = {"role": "assistant", "content": text}
         # Templates that show a model its thoughts again read them there.
         self._messages.append(message | ({"reasoning_content": thought} if thought else {}))
@@ -130,10 +136,10 @@ class _Conversation:
 
 def _read_line() -> str | None:
     """Return the next line, or None at the end of input."""
-    from monolane.cli._streams import checked_stdin
+    from monolane.cli._streams import as_text, checked_stdin
 
     try:
         with checked_stdin():
-            return input("> " if sys.stdin.isatty() else "")
+            return as_text(input("> " if sys.stdin.isatty() else ""))
     except (EOFError, KeyboardInterrupt):
         return None

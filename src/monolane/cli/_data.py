@@ -27,7 +27,9 @@ def prepare_corpus(
     Killed or interrupted, it goes on with the same command.
     """
     from monolane.data import prepare
+    from monolane.model import check_place
 
+    check_place(out)
     try:
         corpus = prepare(recipe, out, workers=workers)
     except KeyboardInterrupt:
@@ -47,14 +49,16 @@ def report_corpus(
     ] = False,
 ) -> None:
     """Say what went into a corpus, and what filters dropped."""
+    from monolane.cli._output import check_output, write_output
     from monolane.data import Corpus, render_page
 
+    check_output(out)
     opened = Corpus.open(corpus)
     if verify:
         opened.verify()
     _print_figures(opened)
     if out is not None:
-        out.write_text(render_page(opened), encoding="utf-8")
+        write_output(out, render_page(opened))
         sys.stderr.write(f"wrote {out}\n")
 
 

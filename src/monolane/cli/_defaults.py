@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from monolane._progress import still
 from monolane.cli._ranks import find_ranks
 from monolane.engine import Engine, SamplingDefaults, SamplingParams
 from monolane.errors import ConfigError, RequestError
@@ -89,7 +90,8 @@ class Terminal:
     def load(self) -> Engine:
         """Load the model."""
         over = find_ranks(self._options["ranks"], self._options["key_file"])
-        return Engine.load(**{name: self._options[name] for name in _LOADED}, ranks=over)
+        with still(f"loading {self._options['model']}"):
+            return Engine.load(**{name: self._options[name] for name in _LOADED}, ranks=over)
 
     def params(self, engine: Engine, **more: Any) -> SamplingParams:
         """Return how an answer is drawn: as the options say, and ``more``."""

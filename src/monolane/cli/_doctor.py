@@ -119,7 +119,9 @@ def _backends(model: str, dtype: str) -> Iterator[Finding]:
 
 
 def _cpu_backend() -> Iterator[Finding]:
+    from monolane import _env
     from monolane._processor import read_processor
+    from monolane.errors import BackendError, ConfigError
 
     try:
         from monolane._core import kernels
@@ -127,7 +129,12 @@ def _cpu_backend() -> Iterator[Finding]:
         yield Finding("backends", "cpu", "broken", "there is no native core", _REINSTALL)
         return
     sets, workers = ", ".join(kernels.supported()), read_processor().describe()
-    yield Finding("backends", "cpu", "ok", f"{kernels.best()} of {sets}; {workers}")
+    from monolane.cpu import find_isa
+
+    try:
+        yield Finding("backends", "cpu", "ok", f"{find_isa()} of {sets}; {workers}")
+    except (BackendError, ConfigError) as error:
+        yield Finding("backends", "cpu", "broken", str(error), f"unset {_env.ISA.name}")
     present, refusal = kernels.amx()
     if present and refusal:
         yield Finding("backends", "cpu tiles", "missing", f"AMX is not used: {refusal}")

@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -140,10 +140,13 @@ def evaluate(
     that the model wrote, on this machine, in processes without network, rights or anything to write
     but 64 MB of memory.
     """
+    from monolane._progress import shown_progress
     from monolane.cli._report import print_note
     from monolane.evaluate import EvalOptions, Guard, make_tasks, render_markdown, write_report
     from monolane.evaluate import evaluate as run
+    from monolane.model import check_place
 
+    check_place(out, beside=False)  # before a model is loaded
     wanted = EvalOptions(
         tasks=tuple(name.strip() for name in tasks.split(",") if name.strip()),
         limit=limit,
@@ -176,7 +179,10 @@ def evaluate(
         "expert_memory": expert_memory,
     }
     try:
-        with _subject(model, base_url, chat, key_from, load) as subject, _bars() as progress:
+        with (
+            _subject(model, base_url, chat, key_from, load) as subject,
+            shown_progress() as progress,
+        ):
             report = run(subject, made, out, progress, command=command, of=of)
     except KeyboardInterrupt:
         print_note(f"interrupted; what is done is in {out}: go on with the same command")
@@ -211,46 +217,13 @@ def _shown(word: str) -> str:
 def _subject(
     model: str | None, url: str | None, chat: bool | None, key_from: str, load: dict[str, Any]
 ) -> "Iterator[Subject]":
+    from monolane._progress import still
     from monolane.evaluate import ServerSubject, open_engine
 
     if url is not None:
         yield ServerSubject(url, model, os.environ.get(key_from, ""), chat)
         return
-    with open_engine(model or "demo", chat, **load) as subject:
+    with ExitStack() as opened:
+        with still(f"loading {model or 'demo'}"):
+            subject = opened.enter_context(open_engine(model or "demo", chat, **load))
         yield subject
-
-
-@contextmanager
-def _bars() -> Iterator[Any]:
-    """Show a bar for each task on stderr if it is a terminal, else a line now and then."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        known: dict[str, Any] = {}
-        tenths: dict[str, int] = {}
-
-        def progress(task: str, done: int, total: int) -> None:
-            if task not in known:
-                known[task] = bars.add_task(task, total=total)
-            bars.update(known[task], completed=done)
-            tenth = 10 * done // max(total, 1)
-            if not console.is_terminal and tenths.get(task) != tenth:
-                tenths[task] = tenth
-                sys.stderr.write(f"{task}: {done} of {total}\n")
-                sys.stderr.flush()
-
-        yield progress

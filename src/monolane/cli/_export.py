@@ -44,10 +44,22 @@ def export(
     It has weights, config, tokenizer, card and modeling code. A .gguf file is dequantised; the
     folder's architecture is one that Transformers has itself.
     """
+    from monolane._progress import still
     from monolane.engine import find_model
+    from monolane.model import check_place
+
+    check_place(destination)  # before a model is fetched
+    source = find_model(model)
+    with still(f"writing {destination}"):
+        _export(source, destination, dtype, step, overwrite)
+    sys.stdout.write(f"{destination}\n")
+
+
+def _export(
+    source: Path, destination: Path, dtype: str | None, step: int | None, overwrite: bool
+) -> None:
     from monolane.model import is_gguf
 
-    source = find_model(model)
     if (source / "config.toml").is_file():  # a model folder has config.json
         from monolane.train import export_run
 
@@ -60,7 +72,6 @@ def export(
         from monolane.hf import export_hub_layout
 
         export_hub_layout(source, destination, dtype=dtype, overwrite=overwrite)
-    sys.stdout.write(f"{destination}\n")
 
 
 def _export_gguf(source: Path, destination: Path, dtype: str | None, overwrite: bool) -> None:

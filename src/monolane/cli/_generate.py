@@ -1,6 +1,5 @@
 """``monolane generate``: complete one prompt, streaming."""
 
-import json
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,16 +60,18 @@ def generate(
     from monolane.cli._answer import chat_stream, print_answer
     from monolane.cli._defaults import Terminal
     from monolane.cli._report import echo_prompt, print_report
-    from monolane.cli._streams import checked_stdin
+    from monolane.cli._streams import as_text, checked_stdin
     from monolane.errors import RequestError
 
     if thinking is not None and not chat:
         raise RequestError("--thinking, --no-thinking: expected --chat with it")
     with checked_stdin():
-        text = sys.stdin.read() if prompt == "-" else prompt
+        text = as_text(sys.stdin.read() if prompt == "-" else prompt)
     terminal = Terminal(terminal_options)
     with terminal.load() as engine:
-        params = terminal.params(engine, stop=tuple(stop or ()), ignore_eos=ignore_eos)
+        params = terminal.params(
+            engine, stop=tuple(map(as_text, stop or ())), ignore_eos=ignore_eos
+        )
         if chat:
             stream = chat_stream(engine, [{"role": "user", "content": text}], params, thinking)
         else:
@@ -87,6 +88,8 @@ def generate(
 
 
 def _print_json(engine: "Engine", stream: "Stream", chat: bool) -> None:
+    from monolane.cli._streams import print_json
+
     answer = stream.result()
     timings = answer.timings
     record: dict[str, Any] = {
@@ -103,4 +106,4 @@ def _print_json(engine: "Engine", stream: "Stream", chat: bool) -> None:
     }
     if chat:
         record["thinking"] = answer.thinking
-    sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+    print_json(record)

@@ -40,6 +40,9 @@ def launch(
     The first launch keeps the package and the config in OUT/snapshot; restarts and later launches
     use these. Why each attempt ended stands in OUT/attempts.
     """
+    from monolane.model import check_place
+
+    check_place(out, beside=False)
     from monolane.train import Fleet, RestartPolicy, launch_run
 
     status = launch_run(

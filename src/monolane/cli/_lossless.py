@@ -2,11 +2,12 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from monolane._progress import counted, still
 from monolane.cli._report import print_note
 
 if TYPE_CHECKING:
@@ -39,7 +40,10 @@ def verify_lossless(
     """Answer each prompt plainly and in other ways, and compare bit by bit; True if all agree."""
     from monolane.engine import Engine
 
-    loaded = Engine.load(model, backend, max_sequences=_SEQUENCES, prefix_cache="off", draft=draft)
+    with still(f"loading {model}"):
+        loaded = Engine.load(
+            model, backend, max_sequences=_SEQUENCES, prefix_cache="off", draft=draft
+        )
     with loaded as engine:
         executor = engine.backend.executor
         named = _prompts(engine, texts, tokens)
@@ -47,7 +51,8 @@ def verify_lossless(
             print_note(
                 f"{len(named)} prompts, {tokens} tokens each, {executor.name} {executor.dtype}"
             )
-        checks = [check for draw in _DRAWS for check in _checks(engine, named, draw, tokens)]
+        with counted("prompts", len(_DRAWS) * len(named), shown=not as_json) as step:
+            checks = [x for draw in _DRAWS for x in _checks(engine, named, draw, tokens, step)]
     same = all(check.differs_at is None for check in checks)
     if as_json:
         sys.stdout.write(json.dumps({"same": same, "checks": list(map(asdict, checks))}) + "\n")
@@ -59,7 +64,11 @@ def verify_lossless(
 
 
 def _checks(
-    engine: "Engine", named: Sequence[tuple[str, tuple[int, ...]]], draw: str, tokens: int
+    engine: "Engine",
+    named: Sequence[tuple[str, tuple[int, ...]]],
+    draw: str,
+    tokens: int,
+    step: Callable[[], None],
 ) -> list[Check]:
     from monolane.epoch import AUTO_DRAFTS, Advance, Draw
 
@@ -99,6 +108,7 @@ def _checks(
                 executor.script(0)
         if executor.keeps_prefixes and len(ids) > 1:
             compare(name, "a kept prefix", _behind_prefix(executor, asked), plain)
+        step()
     for begin in range(0, len(requests), executor.slots):
         group = requests[begin : begin + executor.slots]
         batch = [replace(a, slot=i, drafts=AUTO_DRAFTS) for i, (_, a, _) in enumerate(group)]

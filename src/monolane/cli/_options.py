@@ -13,6 +13,14 @@ Model = Annotated[
         help="'demo', 'smollm2', a model folder, a .gguf file, or a Hub id (name/model@revision).",
     ),
 ]
+ChatModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help="'smollm2', a model folder, a .gguf file, or a Hub id (name/model@revision).",
+    ),
+]
 BackendName = Annotated[
     str, typer.Option("--backend", help="auto, cuda, cpu or reference; see 'doctor'.")
 ]

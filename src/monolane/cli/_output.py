@@ -11,12 +11,16 @@ from monolane.errors import ConfigError
 
 
 def check_output(path: Path | None) -> None:
-    """ConfigError if a file cannot be written there, as far as one can see; its folder is made."""
+    """ConfigError if a file cannot be written there, as far as one can see; nothing is made."""
     if path is None:
         return
     with writing_output(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_dir():
+        found, is_folder = path.parent.exists(), path.is_dir()
+    if not found:
+        raise ConfigError(
+            f"{path}: expected a folder {path.parent}, got none; make it, or choose another place"
+        )
+    if is_folder:
         raise ConfigError(f"{path}: expected a file to write, got a folder; name a file in it")
     with writing_output(path):
         if not path.exists():

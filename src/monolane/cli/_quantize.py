@@ -2,8 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,18 +40,24 @@ def quantize(
     A folder of compressed-tensors, GPTQ or AWQ is repacked with --dtype auto: the same numbers, in
     the order in which monolane reads them, so that nothing is to be repacked at each load.
     """
+    from monolane._progress import shown_progress
     from monolane.cli._unpacked import model_folder
-    from monolane.model import Quantization, quantize_folder, repack_folder
+    from monolane.model import Quantization, check_place, quantize_folder, repack_folder
 
     if dtype not in (*DTYPES, AS_IT_IS):
         known = ", ".join((*DTYPES, AS_IT_IS))
         raise typer.BadParameter(f"--dtype: expected one of {known}, got {dtype!r}")
+    check_place(destination)  # before a model is fetched
     if dtype == AS_IT_IS:
         _check_packed(model)
     with (
         model_folder(model, destination, overwrite) as source,
-        _progress_bar(shown=not as_json) as progress,
+        shown_progress("bytes", shown=not as_json) as report_progress,
     ):
+
+        def progress(name: str, done: int, total: int) -> None:
+            report_progress("quantizing", done, total, name)
+
         if dtype == AS_IT_IS:
             report = repack_folder(source, destination, overwrite=overwrite, progress=progress)
         else:
@@ -79,28 +83,6 @@ def _check_packed(model: str) -> None:
             f"{path}: dtype auto: expected a folder that another tool quantised, got a .gguf file, "
             "which runs as it is; name a dtype, int8 or int4, to make a folder of it"
         )
-
-
-@contextmanager
-def _progress_bar(shown: bool) -> Iterator[Callable[[str, int, int], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    console = Console(stderr=True)
-    visible = shown and console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=not visible) as bar:
-        task = bar.add_task("")
-
-        def progress(name: str, done: int, total: int) -> None:
-            bar.update(task, description=name, completed=done, total=total)
-
-        yield progress
 
 
 def _table(report: "QuantizeReport") -> list[str]:

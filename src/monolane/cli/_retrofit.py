@@ -72,11 +72,14 @@ def retrofit(
     if early and not delay:
         raise typer.BadParameter("without a delay there is none before it", param_hint="--early")
     from monolane.cli._unpacked import model_folder
-    from monolane.tune import HeadName
+    from monolane.engine import find_model
+    from monolane.model import check_place
+    from monolane.tune import HeadName, retrofit_config
 
     if head not in get_args(HeadName):
         words = ", ".join(get_args(HeadName))
         raise typer.BadParameter(f"expected one of {words}, got {head!r}", param_hint="--head")
+    check_place(out)  # before a model is fetched
     recipe = None
     if distil is not None:
         recipe = _recipe(
@@ -90,8 +93,10 @@ def retrofit(
             seed=seed,
             precision=precision,
         )
-    shape = {"lanes": lanes, "delay": delay, "early": early, "head": head}
-    with model_folder(source, out, overwrite) as folder:
+    shape: dict[str, Any] = {"lanes": lanes, "delay": delay, "early": early, "head": head}
+    path = find_model(source)
+    retrofit_config(path, **shape)  # before it is dequantised
+    with model_folder(str(path), out, overwrite) as folder:
         if distil is None or recipe is None:
             _convert(folder, out, shape, overwrite)
         else:
@@ -116,9 +121,11 @@ def _recipe(**values: Any) -> "AnnealRecipe":
 
 
 def _convert(folder: Path, out: Path, shape: dict[str, Any], overwrite: bool) -> None:
+    from monolane._progress import still
     from monolane.tune import retrofit_folder
 
-    made = retrofit_folder(folder, out, overwrite=overwrite, **shape)
+    with still(f"writing {out}"):
+        made = retrofit_folder(folder, out, overwrite=overwrite, **shape)
     if made.kv_head_copies > 1:
         sys.stderr.write(f"each KV head is there {made.kv_head_copies} times, one a lane\n")
     if made.added_inner:
@@ -141,6 +148,7 @@ def _convert_and_distil(
     recipe: "AnnealRecipe",
     how: dict[str, Any],
 ) -> None:
+    from monolane._progress import still
     from monolane.cli._unpacked import told_as
     from monolane.model import check_replaceable, writing
     from monolane.tune import distil_folder, keep_freed_memory, retrofit_folder
@@ -161,8 +169,9 @@ def _convert_and_distil(
         dense, delayed = (Path(name) / part / folder.name for part in ("teacher", "student"))
         with told_as(folder, dense, delayed):
             # The source's arithmetic, at a dense model's cost.
-            retrofit_folder(folder, dense, lanes=1)
-            retrofit_folder(folder, delayed, **shape)
+            with still("dealing out the lanes"):
+                retrofit_folder(folder, dense, lanes=1)
+                retrofit_folder(folder, delayed, **shape)
             healed = distil_folder(dense, delayed, text, out, recipe, report=report, say=say, **how)
     sys.stderr.write(
         f"held-out loss, nats per token: {healed.source:.3f} as the source, {healed.at_once:.3f} "

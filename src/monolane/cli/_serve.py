@@ -93,6 +93,7 @@ def serve(
     """Serve a model by OpenAI's and Anthropic's APIs; a page at /."""
     import logging
 
+    from monolane._progress import still
     from monolane.cli._defaults import server_defaults
     from monolane.cli._ranks import find_ranks
     from monolane.cli._report import print_note
@@ -130,22 +131,23 @@ def serve(
 
     def load() -> Engine:
         slots = settings.policy.slots
-        return Engine.load(
-            model,
-            backend,
-            dtype,
-            context,
-            slots,
-            prefix_cache,
-            prefix_file,
-            ranks=over,
-            devices=devices,
-            draft=draft,
-            heads=heads,
-            cache_dtype=cache_dtype,
-            workers=workers,
-            expert_memory=expert_memory,
-        )
+        with still(f"loading {model}"):
+            return Engine.load(
+                model,
+                backend,
+                dtype,
+                context,
+                slots,
+                prefix_cache,
+                prefix_file,
+                ranks=over,
+                devices=devices,
+                draft=draft,
+                heads=heads,
+                cache_dtype=cache_dtype,
+                workers=workers,
+                expert_memory=expert_memory,
+            )
 
     run(
         load,

@@ -38,6 +38,9 @@ def sft(
     The loss counts the assistant's tokens, in the model's own template. Progress goes to stderr;
     what was learnt by a killed run is in OUT.run: continue with --resume.
     """
+    from monolane.model import check_place
+
+    check_place(out)  # before torch is loaded and a model is fetched
     from monolane.engine import find_model
     from monolane.errors import ConfigError
     from monolane.tune import LoraRecipe, SftRecipe, read_recipe, tune_folder

@@ -31,20 +31,22 @@ def trace(
     and each wait. The table on stdout sums them up per kind of phase: per token, and averaged over
     the workers.
     """
+    from monolane._progress import still
     from monolane.engine import find_model
     from monolane.measure import LoadedModel, take_trace
     from monolane.plan import summarise
 
     check_output(out)
-    loaded = LoadedModel(
-        find_model(model),
-        dtype,
-        context=context + tokens,
-        slots=1,
-        workers=workers,
-        cache_dtype=cache_dtype,
-    )
-    taken = take_trace(loaded, context=context, tokens=tokens)
+    with still(f"tracing {model}"):
+        loaded = LoadedModel(
+            find_model(model),
+            dtype,
+            context=context + tokens,
+            slots=1,
+            workers=workers,
+            cache_dtype=cache_dtype,
+        )
+        taken = take_trace(loaded, context=context, tokens=tokens)
     write_output(out, json.dumps(taken.chrome()))
     sys.stdout.write("\n".join(_table(taken, summarise(taken))) + "\n")
     sys.stderr.write(f"written to {out}: open it in ui.perfetto.dev\n")

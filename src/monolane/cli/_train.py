@@ -95,15 +95,8 @@ def train(
     if out is None and not dry_run:
         raise typer.BadParameter("expected the folder to write after the config", param_hint="OUT")
     from monolane.engine import find_model
-    from monolane.train import (
-        DemoRecipe,
-        forecast,
-        kept_settings,
-        load_config,
-        standard_listeners,
-        train_demo,
-        train_run,
-    )
+    from monolane.model import check_place
+    from monolane.train import DemoRecipe, forecast, kept_settings, load_config
 
     if config != "demo":
         settings = [*(kept_settings(out) if resume and out else ()), *(settings or ())]
@@ -124,14 +117,18 @@ def train(
         fits = f"as many as fit into {minutes:g} minutes on this machine: measured at the start"
         sys.stdout.write(f"{text}{'steps':<17}  {fits if steps is None else f'{steps:,}'}\n")
         return
+    planned = None if config == "demo" else load_config(config, settings or ())
     if dry_run:
-        planned = load_config(config, settings or ())
+        assert planned is not None
         world = world_size or (1 if planned.data.rows_per_step % _PUBLISHED else _PUBLISHED)
         sys.stdout.write(forecast(planned, world, mfu, device).text())
         return
     assert out is not None
+    check_place(out, beside=planned is None)
+    from monolane.train import standard_listeners, train_demo, train_run
+
     try:
-        if config == "demo":
+        if planned is None:
             measured = train_demo(
                 out,
                 minutes=minutes,
@@ -145,11 +142,10 @@ def train(
             )
             sys.stderr.write(f"held-out bits per byte: {measured.score.bits_per_byte:.3f}\n")
         else:
-            wanted = load_config(config, settings or ())
             train_run(
-                wanted,
+                planned,
                 out,
-                standard_listeners(wanted, out),
+                standard_listeners(planned, out),
                 resume=resume,
                 settings=tuple(settings or ()),
             )

@@ -50,10 +50,12 @@ def tune_heads(
     --draft OUT then makes its answers faster. They learn from what the model says to requests made
     of Python's library, or from --text. A killed run is in OUT.run: continue with --resume.
     """
-    from monolane.cli._bench import progress_bar
+    from monolane._progress import counted
     from monolane.errors import ConfigError
+    from monolane.model import check_place
     from monolane.tune import HeadsRecipe, train_heads
 
+    check_place(out)  # before a model is fetched
     try:
         recipe = HeadsRecipe(
             texts=texts,
@@ -77,7 +79,7 @@ def tune_heads(
             say(f"step {step + 1}: loss {loss:.4f}")
 
     try:
-        with progress_bar("reading texts", texts) as count:
+        with counted("reading texts", texts) as count:
             trained = train_heads(
                 model,
                 out,

@@ -16,6 +16,7 @@ def model_folder(model: str, destination: Path, overwrite: bool = False) -> Iter
 
     ``destination`` is checked first: a file of gigabytes is not dequantised for nothing.
     """
+    from monolane._progress import still
     from monolane.engine import find_model, unpack_gguf
     from monolane.model import check_replaceable, is_gguf, writing
 
@@ -31,7 +32,8 @@ def model_folder(model: str, destination: Path, overwrite: bool = False) -> Iter
         tempfile.TemporaryDirectory(dir=parent, prefix=prefix) as name,
     ):
         folder = Path(name) / path.stem
-        unpack_gguf(path, folder)
+        with still(f"dequantising {path.name}"):
+            unpack_gguf(path, folder)
         with told_as(path, folder):
             yield folder
 

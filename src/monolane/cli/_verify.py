@@ -101,6 +101,7 @@ def verify(
 
     Exit code 0 if they agree within the rounding error of float32, 1 if they do not.
     """
+    from monolane._progress import still
     from monolane.engine import Engine, find_model
     from monolane.evaluate import transformers_logits
 
@@ -122,8 +123,10 @@ def verify(
     if model is None or prompts is not None or draft is not None:
         raise typer.BadParameter("expected MODEL, and --prompts and --draft with --lossless alone")
     path = find_model(model, with_code=trust_remote_code)
-    with Engine.load(path, _float_backend(path, backend), "float32") as engine:
-        theirs = transformers_logits(path, engine.config, trust_remote_code)
+    with still(f"loading {model}"):
+        loaded = Engine.load(path, _float_backend(path, backend), "float32")
+        theirs = transformers_logits(path, loaded.config, trust_remote_code)
+    with loaded as engine:
         rows = []
         for name, ids in _prompts(engine, 300 if tokens is None else tokens):
             rows.append(compare(name, engine.config, engine.logits(ids), theirs(ids)))

@@ -1,5 +1,7 @@
 """The native executor with a model in it: builds the plan, hands over weights, runs epochs."""
 
+import logging
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from monolane import _core
+from monolane import _core, _env
 from monolane._core import kernels
 from monolane._processor import read_processor
 from monolane.cpu._errors import our_errors
@@ -35,6 +37,8 @@ from monolane.errors import BackendError, RankError, RequestError
 from monolane.model import Heads, ModelConfig, Weights, digest, find_lanes
 from monolane.plan import pass_cost
 
+log = logging.getLogger("monolane.cpu")
+
 
 class CpuExecutor(Executor):
     """A model on this machine's cores: C++ threads, pinned, on a static plan.
@@ -42,7 +46,7 @@ class CpuExecutor(Executor):
     dtype       "auto" (as stored), "float32", "bfloat16", "float16", "int8" or "int4"; "auto" alone
                 where matrices are stored as GGUF's blocks
     workers     threads; None: one for each core that this process may use
-    isa         instruction set; None: the best that this machine has
+    isa         instruction set; None: what MONOLANE_ISA says, else the best that this machine has
     ranks       processes over which lanes and threads are spread, a number on this host, or the
                 addresses of those on others; docs/ranks.md
     lanes       into which a dense model is cut; None: one for each rank
@@ -97,7 +101,8 @@ class CpuExecutor(Executor):
         lanes = find_lanes(weights.config, ranks, lanes, "ranks")
         _check_ranks(ranks, weights, self._addresses)
         self.workers = _find_workers(workers, ranks, hosts)
-        self.isa = _find_isa(isa)
+        _warn_of_many(workers, hosts)
+        self.isa = find_isa(isa)
         self.context, self.slots, self.cache_dtype = context, slots, cache_dtype
         self.keeps_bytes = ranks == 1  # the other ranks' keys stay with them
         if self._addresses is not None and (link_delay or timed):
@@ -397,6 +402,21 @@ def _find_workers(workers: int | None, ranks: int, hosts: int) -> int:
     return workers
 
 
+def _warn_of_many(workers: int | None, hosts: int) -> None:
+    """Tell who asks for more threads than can run at once: each waits for all in every phase."""
+    processor = read_processor()
+    share = processor.threads if processor.share is None else math.ceil(processor.share)
+    here, most = (workers or 0) // hosts, min(processor.threads, share)
+    if here > most:
+        log.warning(
+            "workers: %d threads on %d that run at once wait for each other and are many times "
+            "slower; give %d, or leave it out",
+            here,
+            most,
+            processor.workers,
+        )
+
+
 def _check_ranks(ranks: int, weights: Weights, addresses: RankAddresses | None) -> None:
     if ranks > 1 and weights.source is None and addresses is None:
         raise BackendError(
@@ -405,10 +425,18 @@ def _check_ranks(ranks: int, weights: Weights, addresses: RankAddresses | None) 
         )
 
 
-def _find_isa(name: str | None) -> str:
-    if name is None:
+def find_isa(name: str | None = None) -> str:
+    """Return the instruction set of a name; None: what MONOLANE_ISA says, or the best here.
+
+    BackendError says which run on this machine.
+    """
+    asked, said = (name, "isa") if name is not None else (_env.ISA.get(), _env.ISA.name)
+    if name is None and asked == _env.ISA.default:
         return kernels.best()
     known = [*kernels.supported(), *kernels.emulated()]
-    if name not in known:
-        raise BackendError(f"isa: expected one of {', '.join(known)}, got {name!r}")
-    return name
+    if asked not in known:
+        raise BackendError(
+            f"{said}: expected an instruction set that runs here, one of {', '.join(known)}, got "
+            f"{asked!r}; give one, or leave it out"
+        )
+    return asked

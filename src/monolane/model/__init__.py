@@ -4,7 +4,7 @@ A leaf package: it imports no other. Executors read ``ModelConfig`` and ``Weight
 nothing of families, config.json or safetensors.
 """
 
-from monolane.model._aside import check_replaceable, folder_aside, writing
+from monolane.model._aside import check_place, check_replaceable, folder_aside, writing
 from monolane.model._beside import LICENCE_FILES, copy_beside
 from monolane.model._checkpoint import Checkpoint, find_shards, find_weights, write_checkpoint
 from monolane.model._config import (
@@ -115,6 +115,7 @@ __all__ = [
     "WeightFormat",
     "Weights",
     "YarnScaling",
+    "check_place",
     "check_replaceable",
     "copy_beside",
     "cut_weights",

@@ -3,25 +3,52 @@
 The name aside lies in the same parent, because a rename is atomic only within one file system.
 """
 
+import errno
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from monolane.errors import CheckpointError, MonolaneError
 
+# How a write ends where there is no room.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def check_place(destination: Path, *, beside: bool = True) -> None:
+    """Raise CheckpointError where no folder can be written, as far as one can see; make nothing.
+
+    ``beside``: other files go beside it, as all of it does until it is whole.
+    """
+    try:
+        target = destination.resolve()
+        if target.exists() and not target.is_dir():
+            raise CheckpointError(
+                f"{destination}: expected a folder or nothing, got a file; name another destination"
+            )
+        near = next(folder for folder in target.parents if folder.exists())
+        places = [target] if target.exists() else [near]
+        for folder in {near, *places} if beside else places:
+            try:
+                tempfile.TemporaryFile(dir=folder).close()
+            except OSError as error:
+                error.filename = str(folder)  # not that of our try
+                raise
+    except OSError as error:
+        if isinstance(error, MonolaneError):
+            raise
+        raise _refused(destination, error) from None
+
 
 def check_replaceable(source: Path, destination: Path, overwrite: bool) -> None:
     """Raise CheckpointError unless ``destination`` is free, or a model folder to be replaced."""
+    check_place(destination)
     source, target = source.resolve(), destination.resolve()
     if not target.exists():
         return
-    if not target.is_dir():
-        raise CheckpointError(
-            f"{destination}: expected a folder or nothing, got a file; name another destination"
-        )
     if target == source or target in source.parents:
         raise CheckpointError(
             f"{destination}: expected a folder apart from the source, got one that holds it "
@@ -54,12 +81,16 @@ def writing(destination: Path) -> Iterator[Path]:
     except OSError as error:
         if isinstance(error, MonolaneError):
             raise
-        reason = error.strerror or error
-        where = "" if error.filename is None else f": {error.filename}"
-        raise CheckpointError(
-            f"{destination}: cannot be written: {reason}{where}; make room, or name another "
-            "destination"
-        ) from error
+        raise _refused(destination, error) from error
+
+
+def _refused(destination: Path, error: OSError) -> CheckpointError:
+    reason = error.strerror or error
+    where = "" if error.filename is None else f": {error.filename}"
+    room = "make room, or " if error.errno in NO_ROOM else ""
+    return CheckpointError(
+        f"{destination}: cannot be written: {reason}{where}; {room}name another destination"
+    )
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from monolane.text._detokenizer import Detokenizer
 from monolane.text._gguf import GgufText
 from monolane.text._gguf_folder import write_text_files
 from monolane.text._infill import InfillTokens, find_infill
+from monolane.text._repetition import Loop, Repetition, find_loop
 from monolane.text._stop import StopStrings
 from monolane.text._template import DEFAULT_TEMPLATE, ChatTemplate
 from monolane.text._thinking import Thinking, ThinkingSplit, find_thinking, thinking_switch
@@ -15,11 +16,14 @@ __all__ = [
     "Detokenizer",
     "GgufText",
     "InfillTokens",
+    "Loop",
+    "Repetition",
     "StopStrings",
     "Thinking",
     "ThinkingSplit",
     "Tokenizer",
     "find_infill",
+    "find_loop",
     "find_thinking",
     "thinking_switch",
     "write_text_files",

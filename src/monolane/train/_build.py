@@ -22,17 +22,8 @@ from torch.utils.checkpoint import checkpoint
 from monolane.errors import ConfigError
 from monolane.hf import LaneformerConfig, LaneformerForCausalLM
 from monolane.model import Checkpoint, ModelConfig, parse_config, read_config, tensor_specs
-from monolane.train._config import Model, RunConfig
+from monolane.train._config import Model, RunConfig, config_fields
 from monolane.train._world import World
-
-
-def config_fields(model: Model) -> dict[str, Any]:
-    """Return the fields of config.json, in the released spelling: what decides the arithmetic."""
-    values = {field.name: getattr(model, field.name) for field in fields(model)}
-    del values["init_from"], values["initializer_range"]
-    values["swa_layers"] = list(model.swa_layers)
-    values["sliding_window"] = model.sliding_window or None
-    return values | {"pad_token_id": None}
 
 
 def empty_model(model: Model) -> LaneformerForCausalLM:

@@ -9,11 +9,10 @@ written, and compared.
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, field
+from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tomli_w
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from monolane._schedule import Wsd
@@ -56,6 +55,17 @@ class Model:
     # Where the first weights come from: a model folder in Hub layout, a run (its newest checkpoint)
     # or one checkpoint of a run; empty: random, from the seed.
     init_from: str = ""
+
+    @property
+    def head_dim(self) -> int:
+        """Width of an attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Of each layer, the tokens that it sees; 0: all."""
+        windowed = set(self.swa_layers)
+        return tuple(self.sliding_window * (i in windowed) for i in range(self.num_hidden_layers))
 
 
 @config
@@ -243,6 +253,15 @@ class RunConfig:
         return self.data.rows_per_step // world
 
 
+def config_fields(model: Model) -> dict[str, Any]:
+    """Return the fields of config.json, in the released spelling: what decides the arithmetic."""
+    values = {field.name: getattr(model, field.name) for field in fields(model)}
+    del values["init_from"], values["initializer_range"]
+    values["swa_layers"] = list(model.swa_layers)
+    values["sliding_window"] = model.sliding_window or None
+    return values | {"pad_token_id": None}
+
+
 def shipped_configs() -> tuple[str, ...]:
     """Names of the configs that come with the package."""
     return shipped_files(_PACKAGE)
@@ -263,6 +282,8 @@ def load_config(name: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
 
 def write_config(config: RunConfig) -> str:
     """Return the config as TOML, every field spelled out; :func:`load_config` reads it back."""
+    import tomli_w  # of the extra 'train': to read one needs nothing of it
+
     return tomli_w.dumps(asdict(config))
 
 

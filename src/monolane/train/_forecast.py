@@ -1,20 +1,22 @@
 """What a run will need, before it runs: ``monolane train CONFIG --dry-run``.
 
-The model is built without storage, so its parameters are counted, not estimated. Memory is by the
-formulas below (eager PyTorch; torch.compile needs less, the allocator's gaps some percent more),
-and time is by the MFU that the caller states: nothing here was measured. That is a share of what a
-device could do, in model FLOPs only (PaLM, 2022): what the mathematics needs, not what activation
-checkpointing does again. A multiplication and an addition count as two.
+Parameters are counted tensor by tensor, as the model's files hold them; no torch is needed. Memory
+is by the formulas below (eager PyTorch; torch.compile needs less, the allocator's gaps some percent
+more), and time is by the MFU that the caller states: nothing here was measured. That is a share of
+what a device could do, in model FLOPs only (PaLM, 2022): what the mathematics needs, not what
+activation checkpointing does again. A multiplication and an addition count as two.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+from monolane.errors import ConfigError, RequestError
+from monolane.model import TensorSpec, parse_config, tensor_specs
+from monolane.train._config import Model, RunConfig, config_fields
 
-from monolane.errors import RequestError
-from monolane.hf import LaneformerConfig, LaneformerForCausalLM
-from monolane.train._build import empty_model
-from monolane.train._config import RunConfig
+if TYPE_CHECKING:
+    import torch
 
 GIB = 1 << 30
 _DAY = 86400.0
@@ -129,25 +131,37 @@ def forecast(config: RunConfig, world: int, mfu: float, device: str = "H100") ->
         raise RequestError(f"mfu: expected more than 0 and at most 1, got {mfu}; give a share")
     if peak_of(device) is None:
         raise RequestError(f"device: expected one of {', '.join(PEAKS)}, got {device!r}; give one")
-    model = empty_model(config.model)
+    tensors = tensors_of(config.model)
     return Forecast(
         config=config,
         world=world,
         mfu=mfu,
         device=next(name for name in PEAKS if PEAKS[name] == peak_of(device) and name in device),
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        flops_per_token=flops_per_token(model.config, config.data.sequence_length),
-        memory=memory_of(model, config, shard),
+        parameters=sum(tensor.size for tensor in tensors),
+        flops_per_token=flops_per_token(config.model, config.data.sequence_length),
+        memory=memory_of(tensors, config, shard),
     )
 
 
-def memory_of(model: LaneformerForCausalLM, config: RunConfig, shard: int) -> Memory:
-    """Return the bytes of one of ``shard`` devices that share a copy of ``model``."""
+def tensors_of(model: Model) -> Sequence[TensorSpec]:
+    """Return the model's parameters; ConfigError if the shape is impossible."""
+    try:
+        return tensor_specs(parse_config(config_fields(model) | {"model_type": "laneformer"}))
+    except ConfigError as error:
+        raise ConfigError(f"[model]: {error}") from None
+
+
+def memory_of(tensors: Sequence[TensorSpec], config: RunConfig, shard: int) -> Memory:
+    """Return the bytes of one of ``shard`` devices that share a copy of a model's tensors."""
     width = 2 if config.compute.precision == "bfloat16" else 4  # bytes of a number in products
-    layers = [sum(p.numel() for p in layer.parameters()) for layer in model.model.layers]
-    every = sum(parameter.numel() for parameter in model.parameters())
+    layers = [0] * config.model.num_hidden_layers
+    for tensor in tensors:
+        if tensor.layer is not None:
+            layers[tensor.layer] += tensor.size
+    every = sum(tensor.size for tensor in tensors)
     rest = every - sum(layers)  # embedding, head and last norm: gathered together
-    matrices = sum(p.numel() for p in model.model.layers.parameters() if p.dim() == 3)
+    stacks = (x for x in tensors if x.layer is not None and len(x.shape) == 3)  # [L, o, i]
+    matrices = sum(x.size for x in stacks)
     moments = 2 * every - (matrices if config.optimizer.name == "muon" else 0)
     whole = sum(layers) if not config.parallel.reshard_after_forward else 2 * max(layers)
     tokens = config.compute.rows_per_pass * config.data.sequence_length
@@ -158,18 +172,19 @@ def memory_of(model: LaneformerForCausalLM, config: RunConfig, shard: int) -> Me
         # One layer is computed with while the next is fetched; the gradients of a layer leave in
         # float32 while those of the next are made.
         gathered=width * (rest + whole) + (width + 4) * max(*layers, rest),
-        activations=tokens * activation_bytes(model.config, config),
+        activations=tokens * activation_bytes(config),
         # As the head gives them, in float32, and the gradient of that.
-        logits=tokens * model.config.vocab_size * (width + 4 + 4),
+        logits=tokens * config.model.vocab_size * (width + 4 + 4),
     )
 
 
-def activation_bytes(shape: LaneformerConfig, config: RunConfig) -> float:
+def activation_bytes(config: RunConfig) -> float:
     """Return the bytes that one token leaves for the backward pass, logits left out.
 
     The lanes' streams are the bulk: L * D numbers, where an ordinary decoder has D. Each of the two
     norms of a layer keeps its input in float32, its normed value and its scaled value.
     """
+    shape = config.model
     width = 2 if config.compute.precision == "bfloat16" else 4
     stream = shape.num_lanes * shape.hidden_size
     kv = shape.num_key_value_heads * shape.head_dim
@@ -186,8 +201,10 @@ def activation_bytes(shape: LaneformerConfig, config: RunConfig) -> float:
     return width * stream * kept + layer
 
 
-def peak_flops(device: torch.device) -> float | None:
+def peak_flops(device: "torch.device") -> float | None:
     """Return a device's peak in FLOP/s for 16-bit products, or None where it is not known."""
+    import torch
+
     return None if device.type != "cuda" else peak_of(torch.cuda.get_device_name(device))
 
 
@@ -197,16 +214,16 @@ def peak_of(name: str) -> float | None:
     return next((PEAKS[key] for key in keys if key.lower() in name.lower()), None)
 
 
-def matrix_weights(config: LaneformerConfig) -> int:
+def matrix_weights(model: Model) -> int:
     """Return the weights that every token is multiplied with: all but the embedding and norms."""
-    width, head = config.hidden_size, config.head_dim
-    attention = width * head * (2 * config.num_attention_heads + 2 * config.num_key_value_heads)
-    layer = attention + 3 * width * config.intermediate_size
-    inputs = width * (config.num_lanes if config.lm_head_type == "lane" else 1)
-    return config.num_hidden_layers * layer + config.vocab_size * inputs
+    width, head = model.hidden_size, model.head_dim
+    attention = width * head * (2 * model.num_attention_heads + 2 * model.num_key_value_heads)
+    layer = attention + 3 * width * model.intermediate_size
+    inputs = width * (model.num_lanes if model.lm_head_type == "lane" else 1)
+    return model.num_hidden_layers * layer + model.vocab_size * inputs
 
 
-def flops_per_token(config: LaneformerConfig, length: int) -> float:
+def flops_per_token(model: Model, length: int) -> float:
     """Return the FLOPs of one trained token, forward and backward, in rows of ``length`` tokens.
 
     Six per weight, and for attention twelve per channel and key seen: two products of two FLOPs,
@@ -214,10 +231,9 @@ def flops_per_token(config: LaneformerConfig, length: int) -> float:
     document masks leave fewer, so MFU with them is a little too high, never too low a cost.
     """
     keys = 0.0
-    for kind in config.layer_types:
-        window = config.sliding_window if kind == "sliding_attention" else length
+    for window in model.windows:
         keys += mean_keys(length, min(window or length, length))
-    return 6.0 * matrix_weights(config) + 12.0 * config.hidden_size * keys
+    return 6.0 * matrix_weights(model) + 12.0 * model.hidden_size * keys
 
 
 def mean_keys(length: int, window: int) -> float:

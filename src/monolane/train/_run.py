@@ -101,7 +101,7 @@ class Run:
         self.progress = self._start(corpus, newest)
         self._folder = folder
         self._observers = Observers(listeners(self.progress.step) if world.is_first else ())
-        self._per_token = flops_per_token(self.trainer.model.config, config.data.sequence_length)
+        self._per_token = flops_per_token(config.model, config.data.sequence_length)
         self._peak = peak_flops(world.device)
 
     def finish(self, until: int | None = None) -> Progress:

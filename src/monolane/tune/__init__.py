@@ -14,7 +14,7 @@ from monolane.tune._marked import marked_template
 from monolane.tune._material import chat_encoder, prepare_material, read_chats
 from monolane.tune._recipe import LoraRecipe, SftRecipe, read_recipe, shipped_recipes
 from monolane.tune._requests import library_requests, write_requests
-from monolane.tune._retrofit import retrofit_folder
+from monolane.tune._retrofit import retrofit_config, retrofit_folder
 from monolane.tune._windows import Windows, read_windows
 
 if TYPE_CHECKING or all(map(find_spec, ("torch", "transformers", "tomli_w"))):
@@ -68,6 +68,7 @@ __all__ = [
     "read_chats",
     "read_recipe",
     "read_windows",
+    "retrofit_config",
     "retrofit_folder",
     "shipped_recipes",
     "swift",

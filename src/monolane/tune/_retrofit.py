@@ -33,6 +33,21 @@ class Retrofit:
         )
 
 
+def retrofit_config(
+    source: Path, *, lanes: int, delay: int, early: bool, head: HeadName
+) -> ModelConfig:
+    """Return the Laneformer of a dense model's folder or file; ConfigError where there is none.
+
+    Its weights are not read: what cannot be is refused before gigabytes are dequantised.
+    """
+    try:
+        config = lane_config(read_config(source), lanes=lanes, delay=delay, early=early, head=head)
+        render_config(config)  # ConfigError for what a Laneformer's config.json has no word for
+    except ConfigError as error:
+        raise ConfigError(f"{source}, in {lanes} lanes: {error}") from None
+    return config
+
+
 def retrofit_folder(
     source: Path,
     destination: Path,
@@ -51,11 +66,7 @@ def retrofit_folder(
     what of the source a Laneformer cannot compute.
     """
     dense = read_config(source)
-    try:
-        config = lane_config(dense, lanes=lanes, delay=delay, early=early, head=head)
-        render_config(config)  # ConfigError for what a Laneformer's config.json has no word for
-    except ConfigError as error:
-        raise ConfigError(f"{source}, in {lanes} lanes: {error}") from None
+    config = retrofit_config(source, lanes=lanes, delay=delay, early=early, head=head)
     weights = Weights.load(dense, Checkpoint.open(source))
     check_biases(weights, str(source))
     # The weights know their dtype better than the source's own field does.

@@ -23,11 +23,10 @@ import numpy as np
 import torch
 from jinja2 import Environment, StrictUndefined
 from pydantic import TypeAdapter
-from rich.console import Console
-from rich.progress import Progress
 from tokenizers import Tokenizer
 from transformers.utils import logging
 
+from monolane._progress import shown_progress
 from monolane.errors import CheckpointError
 from monolane.hf import LaneformerForCausalLM
 from monolane.train._config import RunConfig
@@ -241,14 +240,13 @@ def _no_bar() -> Iterator[None]:
 def _score(model: torch.nn.Module, recipe: DemoRecipe, material: Material) -> tuple[Score, Score]:
     """Score the held-out files: those of the library proper, and its tests."""
     held_out = material.library.held_out
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("score held-out files", total=1.0)
+    with shown_progress() as progress:
         scores = score_documents(
             model,
             material.held_out,
             [document.size for document in held_out],
             recipe.context,
-            lambda done: progress.update(task, completed=done),
+            lambda done: progress("scoring held-out files, %", round(100 * done), 100),
         )
     halves = {True: Score(0.0, 0, 0), False: Score(0.0, 0, 0)}
     for document, score in zip(held_out, scores, strict=True):

@@ -14,10 +14,9 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress
 from tokenizers import Tokenizer
 
+from monolane._progress import Report, shown_progress
 from monolane.data import (
     Corpus,
     Encoded,
@@ -112,12 +111,12 @@ def prepare_material(
     if tokenizer is None:
         texts = (document.text for document in library.train)
         tokenizer = train_vocabulary(texts, recipe.vocab_size)
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with shown_progress() as progress:
         return Material(
             library,
             tokenizer,
-            _encode(progress, "encode training files", tokenizer, library.train),
-            _encode(progress, "encode held-out files", tokenizer, library.held_out),
+            _encode(progress, "encoding training files", tokenizer, library.train),
+            _encode(progress, "encoding held-out files", tokenizer, library.held_out),
         )
 
 
@@ -153,12 +152,14 @@ def _framed(ids: Sequence[np.ndarray], documents: Sequence[Document]) -> Iterato
 
 
 def _encode(
-    progress: Progress, label: str, tokenizer: Tokenizer, documents: Sequence[Document]
+    progress: Report, label: str, tokenizer: Tokenizer, documents: Sequence[Document]
 ) -> tuple[np.ndarray, ...]:
-    texts = progress.track(
-        (document.text for document in documents), total=len(documents), description=label
-    )
-    return tuple(encode_documents(tokenizer, texts))
+    found = []
+    texts = (document.text for document in documents)
+    for ids in encode_documents(tokenizer, texts):
+        found.append(ids)
+        progress(label, len(found), len(documents))
+    return tuple(found)
 
 
 def encode_documents(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[np.ndarray]:

@@ -14,7 +14,6 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from monolane._schedule import Wsd
 from monolane._toml import Share, config, read_table
 from monolane.errors import CheckpointError, ConfigError
-from monolane.train._build import config_fields
 from monolane.train._config import (
     CheckpointPolicy,
     Compute,
@@ -24,6 +23,7 @@ from monolane.train._config import (
     Optimizer,
     RunConfig,
     Schedule,
+    config_fields,
 )
 
 _NAME = "recipe.json"

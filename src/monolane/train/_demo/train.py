@@ -21,18 +21,19 @@ from tokenizers import Tokenizer
 
 from monolane.data import write_vocabulary
 from monolane.errors import BackendError, ConfigError
+from monolane.model import check_place
 from monolane.train._board import standard_listeners
 from monolane.train._config import RunConfig, load_config
 from monolane.train._convert import read_weights
 from monolane.train._demo.card import Measured, measure, write_card
 from monolane.train._demo.material import BOS, EOS, prepare_corpus, prepare_material
-from monolane.train._demo.pace import measure_pace
+from monolane.train._demo.pace import Pace, measure_pace
 from monolane.train._demo.recipe import START, VOCABULARY, WEIGHTS, DemoRecipe
 from monolane.train._run import CONFIG, check_new, disk_errors_told, train_run
 from monolane.train._store import Progress
 
 _COMPILERS = ("g++", "clang++")
-_AFTER = 0.1  # share of the minutes that scoring and writing get
+_AFTER = 0.1  # share of the minutes that scoring and writing get, or more where that takes longer
 _FEW = 100  # steps, below which nothing is learnt
 _LOOKS = (0.2, 0.6, 0.95)  # of the steps before the decay: when the time left is measured again
 _SHORTER = 0.95  # of the planned steps: a smaller change is not worth another plan
@@ -68,6 +69,7 @@ def train_demo(
     torch's for the process.
     """
     began = clock()
+    check_place(out)
     _check_options(minutes, steps, threads, compiled)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -77,6 +79,7 @@ def train_demo(
         check_new(run)
     if begin_with is not None and not resume:
         recipe = replace(recipe, begins_with=_keep_start(begin_with, run))
+    every = checkpoint_minutes * 60
     # A model that goes on keeps its vocabulary: its ids mean what they meant.
     tokenizer = Tokenizer.from_file(str(run / START / VOCABULARY)) if recipe.begins_with else None
     with disk_errors_told(run):
@@ -89,16 +92,18 @@ def train_demo(
             progress = train_run(config, run, standard_listeners(config, run), resume=True)
         elif steps is not None:
             recipe.save(run)
-            config, _ = _planned(recipe, corpus, 0.0, steps, compiled, checkpoint_minutes)
+            config = _planned(recipe, corpus, steps, compiled, every)
             say(f"training {steps} steps")
             progress = train_run(config, run, standard_listeners(config, run))
         else:
             recipe.save(run)
             say("measuring how many steps fit into the time")
-            end = began + minutes * 60 * (1 - _AFTER)
-            left = max(0.0, (end - clock()) / 60)
-            config, slower = _planned(recipe, corpus, left, None, compiled, checkpoint_minutes)
+            pace = measure_pace(recipe, corpus, compiled)
+            tokens = sum(map(len, material.held_out))
+            end = began + minutes * 60 - max(_AFTER * minutes * 60, _scoring(tokens, pace, recipe))
+            config = _laid_out(recipe, corpus, pace, None, end - clock(), compiled, every)
             _say_length(config.schedule.steps, minutes, say)
+            slower = pace.long / pace.short
             config, progress = _train_in_time(
                 config, recipe, run, slower, end, compiled, say, clock
             )
@@ -110,6 +115,15 @@ def train_demo(
         write_card(measured, finished)
         shutil.copytree(finished, out, dirs_exist_ok=True)
     return measured
+
+
+def _scoring(tokens: int, pace: Pace, recipe: DemoRecipe) -> float:
+    """Return about how many seconds it takes to score so many held-out tokens.
+
+    Windows overlap by half, so each goes through the model twice; a forward pass is a third of a
+    step's arithmetic.
+    """
+    return 2 * tokens / recipe.tokens_per_step * pace.long / 3
 
 
 def _say_length(steps: int, minutes: float, say: Callable[[str], object]) -> None:
@@ -183,27 +197,35 @@ def _keep_start(folder: Path, run: Path) -> str:
 
 
 def _planned(
+    recipe: DemoRecipe, corpus: Path, steps: int, compiled: bool, every: float
+) -> RunConfig:
+    """Return the config of a run of ``steps`` steps; measure this machine for the rest.
+
+    ``every``: seconds between checkpoints.
+    """
+    if recipe.precision != "auto":
+        return recipe.run_config(corpus, steps, precision=recipe.precision, compiled=compiled)
+    pace = measure_pace(recipe, corpus, compiled)
+    return _laid_out(recipe, corpus, pace, steps, 0.0, compiled, every)
+
+
+def _laid_out(
     recipe: DemoRecipe,
     corpus: Path,
-    minutes: float,
+    pace: Pace,
     steps: int | None,
+    seconds: float,
     compiled: bool,
-    checkpoint_minutes: float,
-) -> tuple[RunConfig, float]:
-    """Return the run's config; measure this machine where the caller left something open.
-
-    With it comes how many times as long as a short step one at the full context takes.
-    """
-    if steps is not None and recipe.precision != "auto":
-        fixed = recipe.run_config(corpus, steps, precision=recipe.precision, compiled=compiled)
-        return fixed, 1.0
-    pace = measure_pace(recipe, corpus, compiled)
-    steps = pace.steps(recipe, minutes) if steps is None else steps
-    every = max(1, int(checkpoint_minutes * 60 / pace.mean(recipe)))
-    config = recipe.run_config(
-        corpus, steps, precision=pace.precision, compiled=compiled, every=every
+    every: float,
+) -> RunConfig:
+    """Return the config of a run of ``steps`` steps, or as long as fits into ``seconds``."""
+    return recipe.run_config(
+        corpus,
+        pace.steps(recipe, max(0.0, seconds) / 60) if steps is None else steps,
+        precision=pace.precision,
+        compiled=compiled,
+        every=max(1, int(every / pace.mean(recipe))),
     )
-    return config, pace.long / pace.short
 
 
 def _resumed(run: Path, recipe: DemoRecipe, steps: int | None, compiled: bool) -> RunConfig:
