@@ -51,7 +51,10 @@ def tune_heads(
     of Python's library, or from --text. A killed run is in OUT.run: continue with --resume.
     """
     from monolane.cli._bench import progress_bar
+    from monolane.engine import ModelFiles, find_model
     from monolane.errors import ConfigError
+
+    ModelFiles.open(find_model(model)).weights()  # before torch is loaded, which takes seconds
     from monolane.tune import HeadsRecipe, train_heads
 
     try:

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 
 from monolane.data import write_vocabulary
 from monolane.errors import BackendError, ConfigError
+from monolane.model import open_laneformer
 from monolane.train._board import standard_listeners
 from monolane.train._config import RunConfig, load_config
 from monolane.train._convert import read_weights
@@ -177,6 +178,7 @@ def _keep_start(folder: Path, run: Path) -> str:
             f"{folder}: expected the folder of a demo model to begin with, which lacks "
             f"{', '.join(missing)}; name another one, or leave it out"
         )
+    open_laneformer(folder, "begin with")
     shutil.rmtree(run / START, ignore_errors=True)
     shutil.copytree(folder, run / START)
     return hashlib.sha256((run / START / WEIGHTS).read_bytes()).hexdigest()
