@@ -22,7 +22,9 @@ def load_whole(kind: Any, source: Any, **options: Any) -> Any:
         source, output_loading_info=True, ignore_mismatched_sizes=True, **options
     )
     check_whole(source, found["missing_keys"], found["unexpected_keys"])
-    if other := sorted(name for name, *_ in found["mismatched_keys"]):
+    # Transformers 5 has tuples of a name and two shapes.
+    names = (each if isinstance(each, str) else each[0] for each in found["mismatched_keys"])
+    if other := sorted(names):
         raise CheckpointError(
             f"{source}: expected tensors of the shapes that config.json says, got others: "
             f"{_few(other)}; fetch the files again"

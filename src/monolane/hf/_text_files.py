@@ -2,8 +2,8 @@
 
 tokenizer.json is the one description that every reader obeys. ``tokenizer_class`` must name the
 class that takes it as it is: given a Llama class, transformers 5 rebuilds normalizer and decoder
-from that class and encodes some strings differently (seen in 5.5 and 5.23). ``model_input_names`` must be
-there: without it a tokenizer gives ``token_type_ids`` too, which ``generate`` refuses.
+from that class and encodes some strings differently (seen in 5.5 and 5.23). Without
+``model_input_names`` a tokenizer gives ``token_type_ids`` too, which ``generate`` refuses.
 """
 
 import json

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from monolane.errors import MissingExtraError
 
 if TYPE_CHECKING or all(map(find_spec, ("torch", "transformers", "tomli_w"))):
-    from monolane.train._board import run_observers, standard_listeners
+    from monolane.train._board import check_boards, run_observers, standard_listeners
     from monolane.train._config import (
         RunConfig,
         kept_settings,
@@ -48,6 +48,7 @@ __all__ = [
     "RestartPolicy",
     "RunConfig",
     "StepRecord",
+    "check_boards",
     "deferred_interrupt",
     "disk_errors_told",
     "export_run",

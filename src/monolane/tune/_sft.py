@@ -29,7 +29,14 @@ from monolane.errors import CheckpointError, ConfigError, MissingExtraError, Tex
 from monolane.hf import LaneformerForCausalLM, load_whole
 from monolane.model import ModelConfig, check_replaceable, open_laneformer
 from monolane.text import ChatTemplate
-from monolane.train import Observers, deferred_interrupt, disk_errors_told, held, run_observers
+from monolane.train import (
+    Observers,
+    check_boards,
+    deferred_interrupt,
+    disk_errors_told,
+    held,
+    run_observers,
+)
 from monolane.tune._kept import (
     check_finite,
     damage_line,
@@ -88,6 +95,8 @@ def tune_folder(
     weights that are not finite are never written.
     """
     _check_installed(recipe)
+    if boards:
+        check_boards()
     check_replaceable(source, out, overwrite)
     _check_alone()
     config, _ = open_laneformer(source, "tune")

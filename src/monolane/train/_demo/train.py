@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from monolane.data import write_vocabulary
 from monolane.errors import BackendError, ConfigError
 from monolane.model import open_laneformer
-from monolane.train._board import standard_listeners
+from monolane.train._board import check_boards, standard_listeners
 from monolane.train._config import RunConfig, load_config
 from monolane.train._convert import read_weights
 from monolane.train._demo.card import Measured, measure, write_card
@@ -70,6 +70,7 @@ def train_demo(
     """
     began = clock()
     _check_options(minutes, steps, threads, compiled)
+    check_boards()
     if threads is not None:
         torch.set_num_threads(threads)
     run = out.with_name(f"{out.name}.run")
