@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import monolane
-from monolane.errors import BackendError, MonolaneError, RequestError
+from monolane.errors import BackendError, ConfigError, MonolaneError, RequestError
 from monolane.evaluate import (
     Decoding,
     EvalOptions,
@@ -36,6 +36,7 @@ from monolane.evaluate import (
     open_engine,
     render_markdown,
     render_page,
+    transformers_logits,
     wilson,
     write_report,
 )
@@ -43,6 +44,7 @@ from monolane.evaluate._intervals import ratio_interval
 from monolane.evaluate._perplexity import hash_texts
 from monolane.evaluate._subject import Subject
 from monolane.evaluate._task import AskedTask, Item, Task
+from monolane.model import Quantization, quantize_folder, read_config
 
 DEMO = Path(monolane.__file__).parent / "demo"
 HEAD = {"task": "t", "seed": 0}
@@ -160,6 +162,14 @@ class Sums(AskedTask):
 
     def settings(self) -> dict[str, Any]:
         return {}
+
+
+def test_codes_of_ours_are_not_compared_with_what_transformers_makes_of_them(
+    tmp_path: Path,
+) -> None:
+    quantize_folder(DEMO, tmp_path / "int8", Quantization(8))
+    with pytest.raises(ConfigError, match=r"float weights for Transformers, got 8-bit codes, whic"):
+        transformers_logits(tmp_path / "int8", read_config(tmp_path / "int8"))
 
 
 def report_of(model: str) -> dict[str, Any]:

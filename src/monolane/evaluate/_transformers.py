@@ -19,9 +19,15 @@ def transformers_logits(
     """Load a model in Transformers, in float32, and return its logits of token ids.
 
     Transformers' own code for a dense model; monolane's for a Laneformer, or that in its folder.
-    ConfigError: a file that Transformers cannot read; CheckpointError: it did not find each weight
-    there, or left some out; MissingExtraError: it is not installed.
+    ConfigError: a file or codes that Transformers cannot read; CheckpointError: it did not find
+    each weight there, or left some out; MissingExtraError: it is not installed.
     """
+    scheme = config.quantization
+    if scheme is not None and scheme.packing is None:
+        raise ConfigError(
+            f"{path}: expected float weights for Transformers, got {scheme.bits}-bit codes, which "
+            "it cannot read; compare with the folder that was quantised"
+        )
     try:
         import torch
         from transformers import AutoModelForCausalLM
