@@ -27,7 +27,7 @@ from _program import run_script
 from torch.nn import functional
 
 from monolane.engine import find_model, unpack_gguf
-from monolane.hf import LaneformerForCausalLM
+from monolane.hf import LaneformerForCausalLM, load_whole
 from monolane.measure import Record
 from monolane.model import is_gguf
 from monolane.tune import (
@@ -130,9 +130,7 @@ def prepare(
 
 def load(folder: Path) -> LaneformerForCausalLM:
     """Return the model of a folder, in float32."""
-    model: LaneformerForCausalLM = LaneformerForCausalLM.from_pretrained(
-        folder, dtype=torch.float32
-    )
+    model: LaneformerForCausalLM = load_whole(LaneformerForCausalLM, folder, dtype=torch.float32)
     return model
 
 

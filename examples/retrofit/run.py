@@ -23,7 +23,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from monolane.engine import find_model
-from monolane.hf import LaneformerForCausalLM
+from monolane.hf import LaneformerForCausalLM, load_whole
 from monolane.text import Tokenizer
 from monolane.tune import AnnealRecipe, Windows, heal, held_out_loss, read_windows, retrofit_folder
 
@@ -84,7 +84,8 @@ def train_dense(windows: Windows, steps: int, rows: int, seed: int) -> LlamaForC
 
 def load(folder: Path) -> LaneformerForCausalLM:
     """A converted model with float32 arithmetic."""
-    return LaneformerForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model: LaneformerForCausalLM = load_whole(LaneformerForCausalLM, folder, dtype=torch.float32)
+    return model.eval()
 
 
 def at_once_losses(source: Path, out: Path, windows: Windows) -> dict[str, float]:

@@ -73,9 +73,10 @@ class TrainingError(MonolaneError, RuntimeError):
 class MissingExtraError(MonolaneError, ImportError):
     """An optional dependency is missing; the message holds the command that installs it."""
 
-    def __init__(self, feature: str, extra: str) -> None:
+    def __init__(self, feature: str, extra: str, command: str = "") -> None:
+        """``command`` is that of packages which are no extra, and ``extra`` then their name."""
+        command = command or f"pip install 'monolane[{extra}]'"
         super().__init__(
-            f"{feature} needs packages that are not installed. "
-            f"Install them with: pip install 'monolane[{extra}]'"
+            f"{feature} needs packages that are not installed. Install them with: {command}"
         )
         self.extra = extra

@@ -52,7 +52,7 @@ from samples import answers
 from text import digest, exam_windows, prepare
 
 from monolane.engine import find_model, unpack_gguf
-from monolane.hf import LaneformerForCausalLM
+from monolane.hf import LaneformerForCausalLM, load_whole
 from monolane.text import Tokenizer
 from monolane.tune import (
     AnnealRecipe,
@@ -168,9 +168,7 @@ _place: Workplace | None = None  # of a worker
 
 def load(folder: Path) -> LaneformerForCausalLM:
     """Return the model of a folder, in float32."""
-    model: LaneformerForCausalLM = LaneformerForCausalLM.from_pretrained(
-        folder, dtype=torch.float32
-    )
+    model: LaneformerForCausalLM = load_whole(LaneformerForCausalLM, folder, dtype=torch.float32)
     model.eval()
     return model
 

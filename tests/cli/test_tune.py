@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import monolane
 from monolane.cli import app
+from monolane.engine import unpack_gguf
 from monolane.errors import TextError
-from monolane.model import Checkpoint
+from monolane.model import Checkpoint, write_checkpoint
 
 transformers = pytest.importorskip("transformers", reason="needs the extra 'sft'")
 pytest.importorskip("torch", reason="needs the extra 'sft'")
@@ -31,6 +34,60 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         check=False,
     )
+
+
+# What takes seconds to load must not have been when a model is refused.
+LIGHT = """
+import sys
+from monolane.cli import main
+try:
+    main()
+finally:
+    heavy = {"torch", "transformers", "monolane._core"} & sys.modules.keys()
+    sys.stderr.write(f"loaded: {sorted(heavy)}")
+"""
+DENSE = "expected a Laneformer to VERB, got a model of the family 'llama'; 'monolane retrofit'"
+FILE = "expected the folder of a Laneformer to VERB, got a .gguf file; 'monolane retrofit'"
+MISSING = "1 are missing: 'model.layers.0."
+REFUSED = [
+    ("sft MODEL DATA OUT", "llama", DENSE.replace("VERB", "tune")),
+    ("sft MODEL DATA OUT", "gguf", FILE.replace("VERB", "tune")),
+    ("sft MODEL DATA OUT", "holed", MISSING),
+    ("train tiny OUT --from MODEL", "llama", DENSE.replace("VERB", "begin with")),
+    ("train tiny OUT --from MODEL", "holed", MISSING),
+    ("train demo OUT --from MODEL", "gguf", FILE.replace("VERB", "begin with")),
+    ("tune heads MODEL OUT", "holed", MISSING),
+    ("retrofit MODEL OUT --distil DATA", "demo", "expected a dense model, got 8 lanes"),
+    ("retrofit MODEL OUT --distil DATA", "holed llama", MISSING),
+]
+
+
+@pytest.mark.parametrize(("command", "model", "message"), REFUSED)
+def test_what_cannot_be_trained_is_refused_before_anything_heavy_is_loaded(
+    command: str, model: str, message: str, llama_gguf: Path, tmp_path: Path
+) -> None:
+    llama = tmp_path / "llama"
+    unpack_gguf(llama_gguf, llama)
+    holed = tmp_path / "holed"
+    source = llama if "llama" in model else Path(monolane.__file__).parent / "demo"
+    shutil.copytree(source, holed)
+    tensors = dict(Checkpoint.open(source))
+    del tensors[next(name for name in tensors if name.startswith("model.layers.0."))]
+    write_checkpoint(holed, tensors.items())
+    places = {"llama": llama, "gguf": llama_gguf, "demo": "demo"}
+    words = {"MODEL": places.get(model, holed), "DATA": tmp_path / "x", "OUT": tmp_path / "out"}
+    (tmp_path / "x").write_text("text")
+    said = subprocess.run(
+        [sys.executable, "-c", LIGHT, *(str(words.get(word, word)) for word in command.split())],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert said.returncode == 1
+    assert message in said.stderr
+    assert said.stderr.endswith("loaded: []")
+    assert not list(tmp_path.glob("out*"))
 
 
 @pytest.mark.slow

@@ -302,6 +302,7 @@ def test_every_field_is_computed_or_refused() -> None:
         ("olmo2", "norm_before"),
         ("gemma3_text", "local_rotary"),
         ("gpt_oss", "out_bias"),
+        ("llama", "out_bias"),
         ("mixtral", "experts"),
         ("qwen2_moe", "experts"),
         ("qwen3_moe", "experts"),
@@ -314,6 +315,7 @@ def test_families_with_such_fields_are_refused(kind: str, name: str) -> None:
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "vocab_size": 96}
     heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8}
     heads["num_experts_per_tok"] = 2  # which DeepSeek-V2 has no default for
+    heads |= {"attention_bias": True} if name == "out_bias" else {}
     config = parse_config({"model_type": kind, "max_position_embeddings": 64} | sizes | heads)
     with pytest.raises(BackendError, match=f"^{name}: the cuda backend does not compute it"):
         check_fit(config, "auto", H200, context=64, slots=1)

@@ -36,6 +36,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "Llama 2": ("Llama", "llama", {"num_key_value_heads": 8}),
     "Llama 3": ("Llama", "llama", {"rope_parameters": LLAMA3}),
     "Llama 3.2, tied": ("Llama", "llama", {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
+    "Llama, biases": ("Llama", "llama", {"attention_bias": True}),
     "linear": ("Llama", "llama", {"rope_parameters": LINEAR}),
     "heads wider than hidden / heads": ("Llama", "llama", {"head_dim": 12}),
     "Mistral": ("Mistral", "llama", {"sliding_window": None}),

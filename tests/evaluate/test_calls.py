@@ -181,3 +181,12 @@ def test_an_engine_alone_is_not_enough(tmp_path: Path) -> None:
     (task,) = make_tasks(EvalOptions(tasks=("bfcl_multiple",), limit=1))
     with open_engine("demo") as subject, pytest.raises(RequestError, match="--base-url"):
         task.run(subject, tmp_path, lambda *_: None)
+
+
+def test_without_a_server_it_is_a_line_of_the_report_if_asked_for(tmp_path: Path) -> None:
+    with open_engine("demo", backend="reference", context=64) as subject:
+        with pytest.raises(RequestError, match="bfcl: expected --base-url"):
+            evaluate(subject, make_tasks(EvalOptions(tasks=("bfcl",), limit=1)), tmp_path)
+        options = EvalOptions(tasks=("bfcl",), limit=1, skip_missing=True)
+        (task,) = evaluate(subject, make_tasks(options), tmp_path)["tasks"]
+    assert task["notes"][0].startswith("Not measured: bfcl: expected --base-url")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from monolane.errors import DataError, MonolaneError, RequestError
+from monolane.errors import DataError, MissingExtraError, MonolaneError, RequestError
 from monolane.evaluate import (
     Answer,
     EvalOptions,
@@ -249,6 +249,18 @@ def test_what_is_missing_is_a_line_of_the_report(tmp_path: Path) -> None:
     assert (task["task"], list(task["figures"])) == ("core", [])
     for text in (render_markdown(report), render_page(report)):
         assert "Not measured: core: expected --data FOLDER" in text
+
+
+def test_tool_calls_without_their_package_are_a_line_of_the_report_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("monolane.evaluate._calls.checker.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match="pip install --no-deps bfcl-eval"):
+        make_tasks(EvalOptions(tasks=("bfcl",)))
+    options = EvalOptions(tasks=("bfcl_simple_python",), skip_missing=True)
+    (task,) = evaluate(Table(), make_tasks(options), tmp_path / "out")["tasks"]
+    assert task["task"] == "bfcl"
+    assert task["notes"][0].startswith("Not measured: bfcl needs packages")
 
 
 def test_the_card_is_all_that_was_published_with_the_model() -> None:

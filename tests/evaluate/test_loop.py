@@ -1,6 +1,7 @@
 """An agent's loop: what a proxy sees of it, where the time went, what faster decode would save."""
 
 import json
+import socket
 import sys
 import urllib.error
 import urllib.request
@@ -132,6 +133,27 @@ def ask(stream):
 print(json.loads(ask(False))["usage"]["completion_tokens"])
 assert ask(True).rstrip().endswith(b"data: [DONE]")
 """
+
+
+STUBBORN = """
+import os, time, urllib.error, urllib.request
+for _ in range(3):
+    try:
+        urllib.request.urlopen(os.environ["OPENAI_BASE_URL"] + "/chat/completions", b"{}")
+    except urllib.error.HTTPError:
+        time.sleep(0.1)
+"""
+
+
+def test_a_server_that_is_not_there_binds_nobody(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"  # bound, and nobody listens
+        command = [sys.executable, "-c", STUBBORN]
+        for _ in range(2):  # what failed is no record that stands in the way
+            with pytest.raises(BackendError, match=r"got none: 3 requests failed, .* HTTP 502; is"):
+                record_loop(command, LoadTarget.parse(url), tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_a_run_is_recorded_and_its_time_adds_up(server_url: str, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 
 import monolane
-from monolane.errors import BackendError, MonolaneError, RequestError
+from monolane.errors import BackendError, ConfigError, MonolaneError, RequestError
 from monolane.evaluate import (
     Decoding,
     EvalOptions,
@@ -35,11 +36,15 @@ from monolane.evaluate import (
     open_engine,
     render_markdown,
     render_page,
+    transformers_logits,
     wilson,
     write_report,
 )
 from monolane.evaluate._intervals import ratio_interval
 from monolane.evaluate._perplexity import hash_texts
+from monolane.evaluate._subject import Subject
+from monolane.evaluate._task import AskedTask, Item, Task
+from monolane.model import Quantization, quantize_folder, read_config
 
 DEMO = Path(monolane.__file__).parent / "demo"
 HEAD = {"task": "t", "seed": 0}
@@ -116,6 +121,55 @@ def test_one_item_drawn_again_tells_nothing() -> None:
     report = build_report({"model": "demo"}, [outcome], "monolane eval")
     assert "| mean | 25.00 % |  | 1 |" in render_markdown(report)
     assert "bootstrap" not in render_page(report)
+
+
+def test_a_report_shows_each_answer(tmp_path: Path) -> None:
+    with open_engine("demo", backend="reference", context=64) as subject:
+        tasks: list[Task] = [Sums()]
+        report = evaluate(subject, tasks, tmp_path)
+    (task,) = report["tasks"]
+    assert [(each["item"], each["score"]) for each in task["answers"]] == [
+        ("one", 0.0),
+        ("one, sample 2", 0.0),
+        ("two", 1.0),
+        ("two, sample 2", 1.0),
+    ]
+    lines = (tmp_path / "sums.jsonl").read_text().splitlines()[1:]
+    said = [json.loads(line)["answer"]["text"] for line in lines]
+    assert [each["said"] for each in task["answers"]] == said
+    assert all(len(text) > 1 for text in said)
+    page = render_page(report)
+    assert "4 answers" in page
+    for words in ("one, sample 2: wrong", "two: right", "1 &lt; 2", escape(said[0])):
+        assert words in page
+    assert "- Answers: 4, each in report.html and report.json" in render_markdown(report)
+
+
+class Sums(AskedTask):
+    """Two questions of two samples; the second is always right."""
+
+    name, title, samples = "sums", "Sums", 2
+
+    def items(self, subject: Subject) -> list[Item]:
+        how = Decoding(4, temperature=0.8)
+        return [Item(key, Question("1 < 2 ", how, chat=False)) for key in ("one", "two")]
+
+    def judge(self, item: Item, text: str) -> dict[str, Any]:
+        return {"score": float(item.key == "two")}
+
+    def figures(self, subject: Subject, lines: Any) -> tuple[Figure, ...]:
+        return ()
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+
+def test_codes_of_ours_are_not_compared_with_what_transformers_makes_of_them(
+    tmp_path: Path,
+) -> None:
+    quantize_folder(DEMO, tmp_path / "int8", Quantization(8))
+    with pytest.raises(ConfigError, match=r"float weights for Transformers, got 8-bit codes, whic"):
+        transformers_logits(tmp_path / "int8", read_config(tmp_path / "int8"))
 
 
 def report_of(model: str) -> dict[str, Any]:

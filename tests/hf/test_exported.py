@@ -1,11 +1,7 @@
 """An exported folder loads and computes the same where monolane does not exist."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -14,33 +10,17 @@ from transformers import AutoModelForCausalLM
 
 from monolane.hf import export_hub_layout
 
+from .child import PREAMBLE, run_child
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 FOLDERS = ("early_comm", "replicate_head", "shared_norm_scale")
 
-# Runs isolated (-I: neither PYTHONPATH nor the working directory) and, because an editable install
-# hooks the import system itself, behind a finder that refuses the package by name.
 CHILD = """
-import sys
-
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "monolane":
-            raise ModuleNotFoundError(f"{name} must not be imported here", name=name)
-
-sys.meta_path.insert(0, Refuse())
-try:
-    import monolane
-except ModuleNotFoundError:
-    pass
-else:
-    raise SystemExit("monolane can be imported: this test proves nothing")
-
 import json
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
-torch.set_num_threads(1)
 results = {}
 for folder in sys.argv[2:]:
     options = {"trust_remote_code": True, "dtype": torch.float32}
@@ -95,24 +75,6 @@ def _llama_shaped_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def _run(arguments: list[Any], tmp_path: Path) -> None:
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "HF_HOME": str(tmp_path / "hub"),
-        "HF_HUB_OFFLINE": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", CHILD, *map(str, arguments)],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_loads_and_computes_without_monolane(tmp_path: Path) -> None:
     tokenizer = _llama_shaped_tokenizer()
     for name in FOLDERS:
@@ -130,7 +92,8 @@ def test_loads_and_computes_without_monolane(tmp_path: Path) -> None:
     out = export_hub_layout(source, tmp_path / FOLDERS[0], overwrite=True)
     (tmp_path / "texts.json").write_text(json.dumps(TEXTS))
 
-    _run([tmp_path, *(tmp_path / name for name in FOLDERS)], tmp_path)
+    done = run_child(CHILD, [tmp_path, *(tmp_path / name for name in FOLDERS)], tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
 
     results = load_file(tmp_path / "results")
     for name in FOLDERS:
@@ -146,9 +109,16 @@ def test_loads_and_computes_without_monolane(tmp_path: Path) -> None:
 
 
 def test_the_child_notices_a_package_that_it_could_import(tmp_path: Path) -> None:
-    open_door = CHILD.replace("sys.meta_path.insert(0, Refuse())", "sys.modules['monolane'] = sys")
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", open_door], cwd=tmp_path, capture_output=True, text=True
+    open_door = PREAMBLE.replace(
+        "sys.meta_path.insert(0, Refuse())", "sys.modules['monolane'] = sys"
     )
+    done = run_child("", [], tmp_path, open_door)
     assert done.returncode != 0
     assert "this test proves nothing" in done.stderr
+
+
+def test_the_child_notices_another_transformers(tmp_path: Path) -> None:
+    other = PREAMBLE.replace("sys.argv.pop(1)", "'4.0.0'")
+    done = run_child("", [], tmp_path, other)
+    assert done.returncode != 0
+    assert "another Transformers is imported" in done.stderr

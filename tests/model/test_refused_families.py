@@ -85,9 +85,8 @@ from .spelled_families import (
             )
         ),
         ("smollm3", {"layer_types": 3}, "layer_types: expected a list of 3 kinds"),
-        ("smollm3", {"attention_bias": True}, "attention_bias: expected false"),
+        ("mistral", {"attention_bias": True}, "attention_bias: expected false"),
         ("smollm3", {"mlp_bias": True}, "mlp_bias: expected false"),
-        ("olmo2", {"attention_bias": True}, "attention_bias: expected false"),
         ("olmo2", {"hidden_act": "gelu"}, "hidden_act: expected one of 'silu'"),
         (
             "gemma3_text",
@@ -96,7 +95,6 @@ from .spelled_families import (
         ),
         ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: expected null"),
         ("gemma3_text", {"hidden_activation": "silu"}, "one of 'gelu_pytorch_tanh', got 'silu'"),
-        ("gemma3_text", {"attention_bias": True}, "attention_bias: expected false"),
         ("gemma3_text", {"use_bidirectional_attention": True}, "sees what came before only"),
         ("gemma3_text", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar: expected a number"),
         ("gemma3_text", {"sliding_window_pattern": 0}, "sliding_window_pattern: expected an"),

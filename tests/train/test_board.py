@@ -1,5 +1,7 @@
 """The boards are read back with their own readers, in files."""
 
+import os
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -66,6 +68,42 @@ def test_a_checkpoint_is_on_disk_before_the_writer_is_closed(tmp_path: Path) -> 
     board.event(300, "checkpoint", "")
     assert len(_read(tmp_path).Scalars("train/loss")) == 300  # a kill loses nothing that is kept
     board.close()
+
+
+# What a tensorboard does whose protobuf another package has replaced by an older one.
+TOO_NEW = """
+from google.protobuf import runtime_version
+runtime_version.ValidateProtobufRuntimeVersion(
+    runtime_version.Domain.PUBLIC, 99, 0, 0, "", "tensorboard/compat/proto/event.proto"
+)
+"""
+
+
+@pytest.mark.parametrize("command", ["train tiny OUT", "launch tiny OUT", "train demo OUT", "sft"])
+def test_a_board_that_cannot_be_opened_leaves_nothing_behind(command: str, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    proto = tmp_path / "path" / "tensorboard" / "compat" / "proto"
+    proto.mkdir(parents=True)
+    for folder in (proto, proto.parent, proto.parent.parent):
+        (folder / "__init__.py").write_text("__version__ = '2.21.0'\ntf = None\n")
+    (proto / "event_pb2.py").write_text(TOO_NEW)
+    (tmp_path / "chats.jsonl").write_text("")
+    words = command.replace("OUT", str(tmp_path / "out")).split()
+    if command == "sft":
+        words = ["sft", "demo", str(tmp_path / "chats.jsonl"), str(tmp_path / "out")]
+    done = subprocess.run(
+        [sys.executable, "-m", "monolane", *words],
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "path")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "expected a tensorboard that this environment's protobuf runs, got: " in done.stderr
+    assert "gencode 99.0.0" in done.stderr
+    assert "pip install 'tensorboard<2.21' 'setuptools<82'" in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"path", "chats.jsonl"}
 
 
 def test_wandb_is_asked_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

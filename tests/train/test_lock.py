@@ -1,7 +1,9 @@
 """One run per folder, processes that end with their launcher, and ranks that stand still."""
 
 import os
+import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from monolane.train._launch.attempt import explain
 from monolane.train._lock import locked, watch
 
 from .test_supervisor import _TORCHRUN, supervisor
-from .watching import attempts
+from .watching import attempts, wait_for
 
 
 def test_train_takes_the_lock_of_launch(
@@ -64,6 +66,56 @@ def test_who_stands_still_is_ended_and_started_again(tmp_path: Path) -> None:
     first, second = attempts(tmp_path)
     assert first["reason"] == "it stood still: no new line in log.jsonl for 3 s"
     assert (first["status"], second["reason"]) == (-9, "finished")
+
+
+def test_a_start_does_not_count_as_standing_still(tmp_path: Path) -> None:
+    body = """
+    note(step=0, event="start", text="", time="0")
+    time.sleep(3)
+    step(1); keep(1)
+    """
+    policy = RestartPolicy(restarts=0, wait=0.01, stall=0.5)
+    assert supervisor(tmp_path, body, policy).supervise() == 0
+    assert [one["reason"] for one in attempts(tmp_path)] == ["finished"]
+
+
+# A launcher in a process of its own.
+_LAUNCHER = """
+import os, sys
+from pathlib import Path
+from monolane.train import Fleet, RestartPolicy
+from monolane.train._launch.supervisor import Supervisor
+from monolane.train._terminal import Terminal
+run = Path(sys.argv[1])
+command = [sys.executable, str(run / "child.py"), str(run)]
+lock = os.open(run / "lock", os.O_RDWR | os.O_CREAT)
+Supervisor(run, run, lambda: command, Fleet(), RestartPolicy(), Terminal(10), lock).supervise()
+"""
+
+
+def test_the_attempt_of_a_launcher_that_died_keeps_its_log_and_gets_a_line(tmp_path: Path) -> None:
+    body = """
+    step(1); keep(1); step(2)
+    print("here I am")
+    print("OSError: no way on", flush=True)
+    if number == 1:
+        (run / "pid").write_text(str(os.getpid()))
+        (run / "ready").touch()
+        time.sleep(600)
+    """
+    again = supervisor(tmp_path, body)
+    with subprocess.Popen([sys.executable, "-c", _LAUNCHER, str(tmp_path)]) as launcher:
+        wait_for((tmp_path / "ready").exists)
+        launcher.kill()
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert not (tmp_path / "attempts" / "node-0.jsonl").exists()
+    assert again.supervise() == 0
+    left, finished = attempts(tmp_path)
+    assert left["reason"] == "its launcher died; its processes: OSError: no way on"
+    assert (left["attempt"], left["status"], left["last"], left["reached"]) == (1, None, 1, 2)
+    assert (finished["attempt"], finished["reason"]) == (2, "finished")
+    assert "here I am" in (tmp_path / "attempts" / "node-0-0001.log").read_text()
+    assert not list((tmp_path / "attempts").glob("*.running.json"))
 
 
 def test_the_reason_that_torch_prefixes_is_found() -> None:

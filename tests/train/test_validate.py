@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
+from tokenizers.decoders import ByteLevel
+from tokenizers.models import BPE, WordLevel
+from tokenizers.pre_tokenizers import ByteLevel as ByteLevelPieces
 
 from monolane.data import Encoded
 from monolane.errors import ConfigError
@@ -15,13 +17,13 @@ from monolane.train._tasks import Example, Task
 
 
 class Uniform(torch.nn.Module):
-    """Gives each of 8 tokens the same probability; counts the rows that it saw."""
+    """Gives each of ``tokens`` the same probability; counts the rows that it saw."""
 
-    rows = 0
+    rows, tokens = 0, 8
 
     def forward(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
         self.rows += len(input_ids)
-        return SimpleNamespace(logits=torch.zeros(*input_ids.shape, 8))
+        return SimpleNamespace(logits=torch.zeros(*input_ids.shape, self.tokens))
 
 
 def _document(tokens: int, size: int) -> Encoded:
@@ -73,6 +75,36 @@ def test_whole_documents_within_the_rows() -> None:
     model = Uniform()
     Validator({"x": documents}, context=64, rows=4).run(model)
     assert model.rows == 4
+
+
+def _bytes_tokenizer() -> Tokenizer:
+    """A token for each byte; ids 0 to 255 are those of its alphabet."""
+    alphabet = sorted(ByteLevelPieces.alphabet())
+    tokenizer = Tokenizer(BPE({piece: i for i, piece in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = ByteLevelPieces(add_prefix_space=False)
+    tokenizer.decoder = ByteLevel()
+    return tokenizer
+
+
+def test_of_a_long_document_the_beginning_is_scored() -> None:
+    tokenizer = _bytes_tokenizer()
+    text = "é" * 500  # of two tokens each, so that a cut may fall into one
+    long = Encoded(np.array(tokenizer.encode(text).ids, np.uint16), len(text.encode()))
+    assert len(long.ids) == 1000
+    (beginning,) = choose_documents([long], 64, 2, tokenizer)
+    assert (len(beginning.ids), beginning.bytes) == (96, 96)
+    (beginning,) = choose_documents([long], 62, 2, tokenizer)  # 93 tokens would cut a character
+    assert (len(beginning.ids), beginning.bytes) == (92, 92)
+    np.testing.assert_array_equal(beginning.ids, long.ids[:92])
+    # Whole documents come first, and what they leave is the beginning's.
+    documents = [long, _document(96, 3), long]
+    chosen = choose_documents(documents, 64, 4, tokenizer)
+    assert [len(ids) for ids, _ in chosen] == [96, 96]
+    model = Uniform()
+    model.tokens = 256  # 8 bits each
+    scores = Validator({"x": documents}, (), tokenizer, context=64, rows=4).run(model)
+    assert model.rows == 4
+    assert scores["bits_per_byte"] == pytest.approx(8 * (95 + 95) / (3 + 96))
 
 
 def test_rows_for_no_document_are_refused() -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from monolane.errors import CheckpointError
 from monolane.hf import LaneformerForCausalLM
 from monolane.model import Checkpoint, read_config
 from monolane.tune import LoraRecipe, SftRecipe, add_lora, merge_adapter, tune_folder
@@ -104,3 +106,21 @@ def test_a_bfloat16_folder_is_merged_in_float32(chat_model: Path, tmp_path: Path
     for name in after:
         rounded = merged[name].bfloat16().view(torch.uint16).numpy()
         assert np.array_equal(after[name].view(np.uint16), rounded), name
+
+
+@pytest.mark.parametrize("change", ["missing", "surplus"])
+def test_an_adapter_is_merged_whole_or_not_at_all(
+    change: str, chat_model: Path, tmp_path: Path
+) -> None:
+    add_lora(load(chat_model), RECIPE.lora or LoraRecipe()).save_pretrained(tmp_path / "adapter")
+    path = tmp_path / "adapter" / "adapter_model.safetensors"
+    tensors = load_file(path)
+    name = next(iter(tensors))
+    if change == "missing":
+        del tensors[name]
+    else:
+        tensors[name.replace(".0.", ".9.")] = tensors[name].clone()
+    save_file(tensors, path, metadata={"format": "pt"})
+    said = {"missing": "missing: ", "surplus": "not the model's: "}[change]
+    with pytest.raises(CheckpointError, match=said):
+        merge_adapter(load(chat_model), tmp_path / "adapter")

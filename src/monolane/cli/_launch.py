@@ -31,7 +31,9 @@ def launch(
     stall: Annotated[
         float,
         typer.Option(
-            min=0, help="Seconds without a new step, then the processes are started again."
+            min=0,
+            help="Seconds without a new step, from the first one on, then the processes are "
+            "started again.",
         ),
     ] = 1800.0,
 ) -> None:

@@ -151,9 +151,7 @@ def _convert_and_distil(
     from monolane._progress import still
     from monolane.cli._unpacked import told_as
     from monolane.model import check_replaceable, writing
-    from monolane.tune import distil_folder, keep_freed_memory, retrofit_folder
-
-    keep_freed_memory()
+    from monolane.tune import retrofit_folder
 
     def report(step: int, loss: float, share: float) -> None:
         sys.stderr.write(f"step {step + 1}: loss {loss:.4f}, share of the delay {share:.2f}\n")
@@ -172,6 +170,10 @@ def _convert_and_distil(
             with still("dealing out the lanes"):
                 retrofit_folder(folder, dense, lanes=1)
                 retrofit_folder(folder, delayed, **shape)
+            # Torch, which takes seconds to load, is for what can be converted.
+            from monolane.tune import distil_folder, keep_freed_memory
+
+            keep_freed_memory()
             healed = distil_folder(dense, delayed, text, out, recipe, report=report, say=say, **how)
     sys.stderr.write(
         f"held-out loss, nats per token: {healed.source:.3f} as the source, {healed.at_once:.3f} "

@@ -43,6 +43,10 @@ def sft(
     check_place(out)  # before torch is loaded and a model is fetched
     from monolane.engine import find_model
     from monolane.errors import ConfigError
+    from monolane.model import open_laneformer
+
+    source = find_model(model)
+    open_laneformer(source, "tune")  # before torch is loaded, which takes seconds
     from monolane.tune import LoraRecipe, SftRecipe, read_recipe, tune_folder
 
     given = {"steps": steps, "peak_lr": learning_rate, "seed": seed, "rows_per_step": rows}
@@ -59,7 +63,7 @@ def sft(
 
     try:
         tuned = tune_folder(
-            find_model(model),
+            source,
             data,
             out,
             chosen,

@@ -94,7 +94,7 @@ def train(
     _refuse(given, config == "demo")
     if out is None and not dry_run:
         raise typer.BadParameter("expected the folder to write after the config", param_hint="OUT")
-    from monolane.engine import find_model
+    start = None if begin_with is None else _start(begin_with)
     from monolane.model import check_place
     from monolane.train import DemoRecipe, forecast, kept_settings, load_config
 
@@ -105,9 +105,7 @@ def train(
                 settings.append(f"{_FIELDS[name]}={value}")
         if compiled:
             settings.append("compute.compile=true")
-        if begin_with is not None:
-            # A run's folder, or a model that may also be named.
-            start = begin_with if Path(begin_with).is_dir() else find_model(begin_with)
+        if start is not None:
             settings.append(f"model.init_from={json.dumps(str(start))}")
     if dry_run and config == "demo":
         length = DemoRecipe(seed=seed).run_config(
@@ -137,7 +135,7 @@ def train(
                 resume=resume,
                 threads=threads,
                 compiled=compiled,
-                begin_with=None if begin_with is None else find_model(begin_with),
+                begin_with=start,
                 say=lambda line: sys.stderr.write(f"{line}\n"),
             )
             sys.stderr.write(f"held-out bits per byte: {measured.score.bits_per_byte:.3f}\n")
@@ -154,6 +152,20 @@ def train(
         raise
     if os.environ.get("RANK", "0") == "0":
         sys.stdout.write(f"{out}\n")
+
+
+def _start(name: str) -> Path:
+    """Return the run's folder, or the model, to begin with.
+
+    A model is held against its config here, before torch is loaded.
+    """
+    from monolane.engine import find_model
+    from monolane.model import open_laneformer
+
+    found = Path(name) if Path(name).is_dir() else find_model(name)
+    if found.is_file() or (found / "config.json").is_file():
+        open_laneformer(found, "begin with")
+    return found
 
 
 def _refuse(given: Mapping[str, str], demo: bool) -> None:

@@ -51,11 +51,14 @@ def tune_heads(
     of Python's library, or from --text. A killed run is in OUT.run: continue with --resume.
     """
     from monolane._progress import counted
+    from monolane.engine import ModelFiles, find_model
     from monolane.errors import ConfigError
     from monolane.model import check_place
-    from monolane.tune import HeadsRecipe, train_heads
 
     check_place(out)  # before a model is fetched
+    ModelFiles.open(find_model(model)).weights()  # before torch is loaded, which takes seconds
+    from monolane.tune import HeadsRecipe, train_heads
+
     try:
         recipe = HeadsRecipe(
             texts=texts,

@@ -343,7 +343,9 @@ class CpuExecutor(Executor):
     def set_times(
         self, times: npt.NDArray[np.int64], ring_ns: int, *, computes: bool = True
     ) -> None:
-        """Say how long phases take from now on: int64 [phases, W, 4], ns, as in csrc/ranks/simulated_time.h.
+        """Say how long phases take from now on: int64 [phases, W, 4], ns.
+
+        As in csrc/ranks/simulated_time.h.
 
         With ``computes`` a phase computes and then waits until its time is over, so tokens are the
         model's. Without, it reads what others sent and waits: what it sends are zeros.

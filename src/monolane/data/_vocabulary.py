@@ -16,6 +16,7 @@ from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer
 
 from monolane.errors import TextError
+from monolane.text import MODEL_INPUTS
 
 BOS = 1
 SPECIAL_TOKENS = ("<unk>", "<s>", "</s>", "<|start_header_id|>", "<|end_header_id|>")
@@ -73,6 +74,7 @@ def write_vocabulary(tokenizer: Tokenizer, folder: Path, context: int | None = N
     }
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_input_names": list(MODEL_INPUTS),
         **({} if context is None else {"model_max_length": context}),
         "add_bos_token": True,
         "add_eos_token": False,

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from monolane.epoch import TEXT_END
 
-# Tokens of one namespace, ends of texts included: what csrc/draft/speculation.cpp has room for beside a
-# context, read in some milliseconds. At 4 bytes each, 256 namespaces have 8 MB at most.
+# Tokens of one namespace, ends of texts included: what csrc/draft/speculation.cpp has room for
+# beside a context, read in some milliseconds. At 4 bytes each, 256 namespaces have 8 MB at most.
 _MOST, _NAMESPACES = 8192, 256
 _LEAST = 8  # tokens of an answer that may be worth to copy from
 _END = np.uint32(TEXT_END).tobytes()

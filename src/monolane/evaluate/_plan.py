@@ -151,7 +151,8 @@ def make_tasks(options: EvalOptions) -> list[Task]:
     asked = [name for name in o.names if name == "bfcl" or name in BFCL_TASKS]
     if asked:
         names = [] if "bfcl" in asked else asked
-        found.append(CallsTask(names, o.limit, o.decoding, o.tool_choice))
+        calls = partial(CallsTask, names, o.limit, o.decoding, o.tool_choice, o.skip_missing)
+        found.append(made("bfcl", calls))
     asked = [name for name in o.names if name in _LONG or name == "ruler"]
     if asked:
         names = [] if "ruler" in asked else asked

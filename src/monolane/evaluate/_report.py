@@ -79,6 +79,8 @@ def render_markdown(report: Report) -> str:
         lines += ["", *(f"- {note}" for note in task["notes"])]
         if speed := speed_line(task["speed"]):
             lines.append(f"- Speed: {speed}")
+        if count := len(task["answers"]):
+            lines.append(f"- Answers: {count:,}, each in report.html and report.json")
         if settings := settings_line(task["settings"]):
             lines.append(f"- Settings: {settings}")
         lines.append("")
@@ -93,6 +95,7 @@ def render_page(report: Report) -> str:
         "number": number,
         "interval": interval,
         "speed": speed_line,
+        "verdict": verdict,
         "settings": settings_line,
         "published": _of,
         "beside": _has_published,
@@ -126,6 +129,13 @@ def speed_line(speed: Mapping[str, Any]) -> str:
         f"{shown}, {speed['answers']:,} answers, {speed['prompt_tokens']:,} tokens read, "
         f"{speed['tokens']:,} drawn, {speed['cut']:,} answers cut at the limit"
     )
+
+
+def verdict(score: float | None) -> str:
+    """Return a score as a word, or as a number where it is neither right nor wrong."""
+    if score is None:
+        return "no score"
+    return {0.0: "wrong", 1.0: "right"}.get(float(score)) or f"{score:.4g}"
 
 
 def settings_line(settings: Mapping[str, Any]) -> str:

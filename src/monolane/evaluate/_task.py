@@ -16,6 +16,21 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """One answer as the report shows it; ``score`` from 0 to 1, None where there is none.
+
+    ``asked``: the question, where it says more than the item's name; ``note``: why it failed, or
+    what would have been right.
+    """
+
+    item: str
+    said: str
+    score: float | None
+    asked: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a task found: figures, and what a reader has to know to repeat or doubt them."""
 
@@ -25,6 +40,7 @@ class Outcome:
     settings: Mapping[str, Any]
     speed: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    answers: tuple[Shown, ...] = ()
 
     def record(self) -> dict[str, Any]:
         """Return it as JSON has it."""
@@ -85,6 +101,7 @@ class AskedTask(Task):
         first = describe_question(items[0].question) if items else {}
         settings = {"task": self.name, **self.settings(), **first}
         lines: list[Line] = []
+        shown: list[Shown] = []
         total = len(items) * self.samples
         with Journal(folder / f"{self.name}.jsonl", {**subject.about, **settings}) as journal:
             progress(self.name, 0, total)
@@ -94,6 +111,7 @@ class AskedTask(Task):
                     if line is None or line["score"] is None:
                         line = self._do(subject, item, sample, journal, line)
                     lines.append(line)
+                    shown.append(show(line, item.question.text))
                     progress(self.name, len(lines), total)
         return Outcome(
             self.name,
@@ -102,6 +120,7 @@ class AskedTask(Task):
             settings,
             speed_of(lines),
             (*unscored(lines), *self.notes()),
+            tuple(shown),
         )
 
     def _do(
@@ -110,6 +129,12 @@ class AskedTask(Task):
         """Keep an answer, that of a line ``before`` if there is one, with its score."""
         answer = before["answer"] if before else asdict(subject.ask(item.question, sample))
         return journal.add(item.key, sample, answer=answer, **self.judge(item, answer["text"]))
+
+
+def show(line: Line, asked: str = "", note: str = "") -> Shown:
+    """Return what the report shows of a line with an answer."""
+    item = line["item"] + (f", sample {line['sample'] + 1}" if line["sample"] else "")
+    return Shown(item, line["answer"]["text"], line["score"], asked, note)
 
 
 def unscored(lines: Sequence[Line]) -> tuple[str, ...]:

@@ -19,17 +19,26 @@ def transformers_logits(
     """Load a model in Transformers, in float32, and return its logits of token ids.
 
     Transformers' own code for a dense model; monolane's for a Laneformer, or that in its folder.
-    ConfigError: a file that Transformers cannot read; MissingExtraError: it is not installed.
+    ConfigError: a file or codes that Transformers cannot read; CheckpointError: it did not find
+    each weight there, or left some out; MissingExtraError: it is not installed.
     """
+    scheme = config.quantization
+    if scheme is not None and scheme.packing is None:
+        raise ConfigError(
+            f"{path}: expected float weights for Transformers, got {scheme.bits}-bit codes, which "
+            "it cannot read; compare with the folder that was quantised"
+        )
     try:
         import torch
         from transformers import AutoModelForCausalLM
     except ImportError:
         raise MissingExtraError("comparing with Transformers", "hf") from None
+    from monolane.hf import LaneformerForCausalLM, load_whole
+
     if is_gguf(path):
         try:
-            loaded = AutoModelForCausalLM.from_pretrained(
-                path.parent, gguf_file=path.name, dtype=torch.float32
+            loaded = load_whole(
+                AutoModelForCausalLM, path.parent, gguf_file=path.name, dtype=torch.float32
             )
         except (ValueError, KeyError, ImportError, RuntimeError) as error:
             raise ConfigError(
@@ -39,15 +48,11 @@ def transformers_logits(
     elif config.family != "laneformer":
         # An embedding scale is rounded to the checkpoint's dtype: Transformers does so on loading.
         dtype = getattr(torch, config.dtype) if config.embedding_scale != 1 else torch.float32
-        loaded = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).float()
+        loaded = load_whole(AutoModelForCausalLM, path, dtype=dtype).float()
     elif not trust_remote_code:
-        from monolane.hf import LaneformerForCausalLM
-
-        loaded = LaneformerForCausalLM.from_pretrained(path, dtype=torch.float32)
+        loaded = load_whole(LaneformerForCausalLM, path, dtype=torch.float32)
     elif "auto_map" in read_json_object(path / "config.json"):
-        loaded = AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, trust_remote_code=True
-        )
+        loaded = load_whole(AutoModelForCausalLM, path, dtype=torch.float32, trust_remote_code=True)
     else:
         raise ConfigError(
             f"{path}/config.json: expected an auto_map to the folder's own modeling code, got "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from monolane.errors import MissingExtraError
 from monolane.hf._export import export_hub_layout
+from monolane.hf._load import check_whole, load_whole
 
 if TYPE_CHECKING or (find_spec("torch") and find_spec("transformers")):
     from monolane.hf import _register  # noqa: F401  tells the Auto classes
@@ -40,5 +41,7 @@ __all__ = [
     "LaneformerConfig",
     "LaneformerForCausalLM",
     "LaneformerModel",
+    "check_whole",
     "export_hub_layout",
+    "load_whole",
 ]

@@ -13,17 +13,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from monolane.errors import ConfigError, ModelNotFoundError
+from monolane.errors import ModelNotFoundError
 from monolane.hf._card import model_card
 from monolane.hf._text_files import write_settings
 from monolane.model import (
     Checkpoint,
     ModelConfig,
-    Weights,
     check_replaceable,
     copy_beside,
     folder_aside,
-    read_config,
+    open_laneformer,
     render_config,
     rounded,
     tensor_specs,
@@ -52,7 +51,9 @@ def export_hub_layout(
     source, destination = Path(source), Path(destination)
     if not source.is_dir():
         raise ModelNotFoundError(f"{source}: expected a model folder, got nothing there")
-    config, checkpoint = _open(source)
+    config, checkpoint = open_laneformer(
+        source, "export", "such a folder is in Hub layout as it is"
+    )
     # The weights know their dtype better than the source's own field does; ConfigError if unknown.
     config = replace(config, dtype=cast("Any", dtype or checkpoint[EMBEDDING].dtype.name))
     check_replaceable(source, destination, overwrite)
@@ -67,25 +68,6 @@ def export_hub_layout(
         for name in CODE_FILES:
             shutil.copyfile(Path(__file__).with_name(name), folder / name)
     return destination
-
-
-def _open(source: Path) -> tuple[ModelConfig, Checkpoint]:
-    """Read config and weights, and hold one against the other before anything is written."""
-    config = read_config(source)
-    if config.family != "laneformer":
-        raise ConfigError(
-            f"{source}: expected a Laneformer to export, got {config.family!r}, whose folder is in "
-            "Hub layout as it is"
-        )
-    if config.quantization is not None:
-        raise ConfigError(
-            f"{source}: expected float weights to export, got "
-            f"{config.quantization.bits}-bit codes, which Transformers cannot read; export the "
-            "folder that was quantised"
-        )
-    checkpoint = Checkpoint.open(source)
-    Weights.load(config, checkpoint)
-    return config, checkpoint
 
 
 def _tensors(

@@ -2,7 +2,8 @@
 
 tokenizer.json is the one description that every reader obeys. ``tokenizer_class`` must name the
 class that takes it as it is: given a Llama class, transformers 5 rebuilds normalizer and decoder
-from that class and encodes some strings differently (seen in 5.5 and 5.23).
+from that class and encodes some strings differently (seen in 5.5 and 5.23). Without
+``model_input_names`` a tokenizer gives ``token_type_ids`` too, which ``generate`` refuses.
 """
 
 import json
@@ -11,6 +12,7 @@ from typing import Any
 
 from monolane.errors import TextError
 from monolane.model import ModelConfig, read_json_object
+from monolane.text import MODEL_INPUTS
 
 SETTINGS = "tokenizer_config.json"
 
@@ -25,6 +27,7 @@ def write_settings(source: Path, folder: Path, config: ModelConfig) -> None:
     else:
         return
     settings.pop("auto_map", None)  # names code of the source folder that is not copied
+    settings["model_input_names"] = list(MODEL_INPUTS)
     if fast:
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     text = json.dumps(settings, indent=2, ensure_ascii=False)

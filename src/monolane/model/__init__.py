@@ -36,6 +36,7 @@ from monolane.model._formats import (
 from monolane.model._gguf import GgufFile
 from monolane.model._gguf_model import GgufModel, is_gguf, read_config
 from monolane.model._heads import Heads, is_heads
+from monolane.model._laneformer_folder import open_laneformer
 from monolane.model._lanes import LaneCut, find_lanes, in_lanes, lane_cut
 from monolane.model._latent import Latent
 from monolane.model._quantization import Quantization
@@ -135,6 +136,7 @@ __all__ = [
     "lane_shape",
     "layer_roles",
     "matrix_formats",
+    "open_laneformer",
     "parse_config",
     "quantize_folder",
     "quantize_matrix",

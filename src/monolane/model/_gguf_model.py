@@ -77,6 +77,7 @@ class GgufModel(Mapping[str, "Array | Blocks"]):
         """Return the fields of a config.json that the tensors say."""
         given: dict[str, Any] = {
             "tie_word_embeddings": GGUF_NAMES[Role.HEAD] not in self,
+            "attention_bias": GGUF_NAMES[Role.O_BIAS].format(i=0) in self,
             "dtype": self._dtype(),
         }
         embedding = self._files.get(GGUF_NAMES[Role.EMBEDDING])

@@ -1,6 +1,7 @@
 """Text: tokenizer, chat template, incremental detokenizing, stop strings. No torch, no network."""
 
 from monolane.text._detokenizer import Detokenizer
+from monolane.text._files import MODEL_INPUTS
 from monolane.text._gguf import GgufText
 from monolane.text._gguf_folder import write_text_files
 from monolane.text._infill import InfillTokens, find_infill
@@ -12,6 +13,7 @@ from monolane.text._tokenizer import Tokenizer
 
 __all__ = [
     "DEFAULT_TEMPLATE",
+    "MODEL_INPUTS",
     "ChatTemplate",
     "Detokenizer",
     "GgufText",

@@ -11,6 +11,10 @@ from typing import Any
 
 from monolane.errors import TextError
 
+# What a decoder of text takes from a tokenizer: ``model_input_names`` of tokenizer_config.json.
+# Where a file does not say it, Transformers 4 gives ``token_type_ids`` too, which no decoder has.
+MODEL_INPUTS = ("input_ids", "attention_mask")
+
 
 def read_text(path: Path) -> str:
     """Return the file as text; TextError names the file when it cannot be read as UTF-8."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers.processors import TemplateProcessing
 
+from monolane.text._files import MODEL_INPUTS
 from monolane.text._gguf import GgufText
 from monolane.text._tokenizer import Tokenizer
 
@@ -28,7 +29,11 @@ def write_text_files(text: GgufText, folder: Path, longest: int) -> None:
             special_tokens=[(token, library.token_to_id(token)) for token in {*before, *after}],
         )
     library.save(str(folder / "tokenizer.json"))
-    settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": longest}
+    settings |= {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": longest,
+        "model_input_names": list(MODEL_INPUTS),
+    }
     (folder / "tokenizer_config.json").write_text(
         json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
     )

@@ -4,12 +4,13 @@ Both boards get the same names; a step that is done again after a restart or a r
 what was shown of it.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from monolane.errors import MissingExtraError
+from monolane.errors import BackendError, MissingExtraError
 from monolane.train._config import RunConfig
 from monolane.train._journal import Journal
 from monolane.train._record import Listeners, Observer, Observers, StepRecord
@@ -58,11 +59,7 @@ class WandB:
     """
 
     def __init__(self, folder: Path, project: str, config: Mapping[str, Any]) -> None:
-        try:
-            import wandb
-        except ImportError:
-            raise MissingExtraError("logging to Weights & Biases", "wandb") from None
-        self._run = wandb.init(
+        self._run = _wandb().init(
             project=project,
             id=_stable_id(folder),
             name=folder.resolve().name,
@@ -93,7 +90,12 @@ class WandB:
 
 
 def standard_listeners(config: RunConfig, run: Path) -> Listeners:
-    """Return what makes the observers of a run in folder ``run``, given the steps it has done."""
+    """Return what makes the observers of a run in folder ``run``, given the steps it has done.
+
+    MissingExtraError or BackendError, before anything is written: a board that cannot be opened.
+    """
+    if os.environ.get("RANK", "0") == "0":
+        check_boards(config.log.tensorboard, bool(config.log.wandb))
 
     def make(start: int) -> Sequence[Observer]:
         made = _observers(run, start, config.schedule.steps, config.log.tensorboard)
@@ -109,6 +111,14 @@ def run_observers(run: Path, start: int, steps: int, shown: bool) -> Observers:
     return Observers(_observers(run, start, steps, board=True) if shown else [Journal(run, start)])
 
 
+def check_boards(tensorboard: bool = True, wandb: bool = False) -> None:
+    """Raise MissingExtraError or BackendError where a board cannot be opened."""
+    if tensorboard:
+        _summary_writer()
+    if wandb:
+        _wandb()
+
+
 def _observers(run: Path, start: int, steps: int, board: bool) -> list[Observer]:
     made: list[Observer] = [Journal(run, start), Terminal(steps)]
     return [*made, TensorBoard(run, start)] if board else made
@@ -116,11 +126,30 @@ def _observers(run: Path, start: int, steps: int, board: bool) -> list[Observer]
 
 def _writer(folder: str, purge: int) -> Any:
     """Open event files in which steps from ``purge`` on hide those of earlier files."""
+    return _summary_writer()(folder, purge_step=purge, flush_secs=15)
+
+
+def _summary_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise MissingExtraError("the board of a training run", "train") from None
-    return SummaryWriter(folder, purge_step=purge, flush_secs=15)
+    except Exception as error:  # protobuf has one of its own, in the versions that can raise it
+        reason = str(error).strip().split("\n")[0]
+        raise BackendError(
+            "the board of a training run: expected a tensorboard that this environment's protobuf "
+            f"runs, got: {reason}; pip install 'tensorboard<2.21' 'setuptools<82', or train "
+            "without a board (--set log.tensorboard=false)"
+        ) from error
+    return SummaryWriter
+
+
+def _wandb() -> Any:
+    try:
+        import wandb
+    except ImportError:
+        raise MissingExtraError("logging to Weights & Biases", "wandb") from None
+    return wandb
 
 
 def _scalars(record: StepRecord) -> dict[str, float]:

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from monolane.errors import ConfigError
 from monolane.hf import LaneformerConfig, LaneformerForCausalLM
-from monolane.model import Checkpoint, ModelConfig, parse_config, read_config, tensor_specs
+from monolane.model import ModelConfig, open_laneformer, parse_config, tensor_specs
 from monolane.train._config import Model, RunConfig, config_fields
 from monolane.train._world import World
 
@@ -159,9 +159,8 @@ def check_start(folder: Path, got: ModelConfig, model: Model) -> None:
 
 def _stored(folder: Path, model: Model) -> Iterator[tuple[str, Tensor]]:
     """Read the weights of a model folder, whose shape must be the config's."""
-    got = read_config(folder)
+    got, stored = open_laneformer(folder, "begin with")
     check_start(folder, got, model)
-    stored = Checkpoint.open(folder)
     for spec in tensor_specs(got):
         # float32 is exact for the 16-bit types.
         yield spec.name, torch.from_numpy(stored[spec.name].astype(np.float32))

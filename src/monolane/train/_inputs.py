@@ -18,11 +18,15 @@ from monolane.train._config import RunConfig
 from monolane.train._evaluate import ROWS, Score, score_documents
 from monolane.train._tasks import Task, centred_accuracy, load_task, score_tasks
 
+CUT = "\N{REPLACEMENT CHARACTER}"  # what tokens spell that end within a character
+_CHARACTER = 4  # tokens at most that spell one
+
 
 class Validator:
     """Scores a model on held-out documents and tasks, chosen once for the whole run.
 
-    ``rows`` bounds the windows of ``context`` tokens that each source gives, ``per_pass`` those in
+    ``rows`` bounds the windows of ``context`` tokens that each source gives (``choose_documents``,
+    which may cut a document where there is a ``tokenizer``), ``per_pass`` those in
     one forward pass: its logits take ``per_pass`` x ``context`` x vocabulary floats, twice.
     """
 
@@ -42,7 +46,8 @@ class Validator:
                 "one, or leave the tasks out"
             )
         self._held_out = {
-            name: choose_documents(documents, context, rows) for name, documents in held_out.items()
+            name: choose_documents(documents, context, rows, tokenizer)
+            for name, documents in held_out.items()
         }
         self._tasks = tuple(tasks)
         self._tokenizer = tokenizer
@@ -142,25 +147,51 @@ def make_validator(config: RunConfig, corpus: Corpus) -> Validator | None:
     )
 
 
-def choose_documents(documents: Sequence[Encoded], context: int, rows: int) -> list[Encoded]:
-    """Return the first documents that together make at most ``rows`` windows, and at least one.
+def choose_documents(
+    documents: Sequence[Encoded], context: int, rows: int, tokenizer: Tokenizer | None = None
+) -> list[Encoded]:
+    """Return documents that together make at most ``rows`` windows, and at least one.
 
-    One that is too long for what is left is passed over: cut short, its bytes would be unknown.
+    The first that fit, whole; of the first that is too long, what its beginning gives for the
+    windows that are left. Without a ``tokenizer`` no document is cut: its bytes would be unknown.
     """
     chosen: list[Encoded] = []
-    left = rows
+    left, half, long = rows, context // 2, None
     for document in documents:
         ids = document.ids
-        windows = math.ceil(max(1, len(ids) - context // 2) / (context // 2))
-        if len(ids) < 2 or windows > left:
+        windows = math.ceil(max(1, len(ids) - half) / half)
+        if len(ids) < 2:
+            continue
+        if windows > left:
+            long = long or document
             continue
         chosen.append(document)
         left -= windows
         if not left:
             break
+    if left and long is not None and tokenizer is not None:
+        chosen.append(_beginning(long, (left + 1) * half, tokenizer))
     if not chosen:
         raise ConfigError(
             f"validation.rows: expected a held-out document of at most {rows} rows of {context} "
             f"tokens, found none among {len(documents)}; raise rows or hold out more documents"
         )
     return chosen
+
+
+def _beginning(document: Encoded, tokens: int, tokenizer: Tokenizer) -> Encoded:
+    """Return the first ``tokens`` of a longer document, or a few less: no character is cut.
+
+    Of its bytes they stand for the share that they have of the text that the tokens spell, which is
+    exact where the tokenizer keeps all of a text.
+    """
+
+    def spelled(count: int | None) -> str:
+        text: str = tokenizer.decode(document.ids[:count].tolist())
+        return text
+
+    whole = max(1, len(spelled(None).encode()))
+    uncut = (n for n in range(tokens, max(1, tokens - _CHARACTER), -1) if spelled(n)[-1:] != CUT)
+    count = next(uncut, tokens)
+    size = document.bytes * len(spelled(count).encode()) / whole
+    return Encoded(document.ids[:count], max(1, round(size)))

@@ -65,6 +65,7 @@ class Follower:
         self._file = -1  # inode
         self._told: set[bytes] = set()  # events and validations
         self._again = False  # whether what comes was told before the journal was cut
+        self.steps = 0  # lines of steps that were passed on
 
     def poll(self, show: bool = True) -> bool:
         """Pass on the lines that came since the last call; without ``show``, read over them.
@@ -94,7 +95,9 @@ class Follower:
         if self._again and line.get("event") not in ("start", "resume"):
             return
         self._again = False
-        if "loss" not in line:
+        if "loss" in line:
+            self.steps += 1
+        else:
             self._told.add(text)
         if show:
             _tell(self._observer, line)

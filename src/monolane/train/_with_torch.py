@@ -3,7 +3,7 @@
 A config that does not exist is told, and a run forecast, without torch's seconds or torch itself.
 """
 
-from monolane.train._board import run_observers, standard_listeners
+from monolane.train._board import check_boards, run_observers, standard_listeners
 from monolane.train._convert import export_run, read_weights
 from monolane.train._demo.card import Measured
 from monolane.train._demo.train import train_demo
@@ -24,6 +24,7 @@ __all__ = [
     "Progress",
     "RestartPolicy",
     "StepRecord",
+    "check_boards",
     "deferred_interrupt",
     "disk_errors_told",
     "export_run",

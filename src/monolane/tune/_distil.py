@@ -19,18 +19,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
 from monolane._schedule import Wsd
-from monolane._toml import Share, config
 from monolane.errors import BackendError, RequestError, TextError
-from monolane.hf import LaneformerForCausalLM
-from monolane.model import check_replaceable, read_config
+from monolane.hf import LaneformerForCausalLM, load_whole
+from monolane.model import check_replaceable, open_laneformer
 from monolane.train import deferred_interrupt, disk_errors_told, held
 from monolane.tune._best import BestTokens
 from monolane.tune._divergence import divergence
@@ -42,43 +40,13 @@ from monolane.tune._kept import (
     open_run,
     weights_digest,
 )
-from monolane.tune._precision import Precision, products_dtype
-from monolane.tune._recipe import Context
+from monolane.tune._precision import products_dtype
+from monolane.tune._recipe import AnnealRecipe, Objective, Order
 from monolane.tune._staging import publish, rounded_tensors
 from monolane.tune._swift import swift
 from monolane.tune._windows import Windows, open_tokenizer, read_windows
 
-Order = Literal["together", "from_top", "from_bottom", "at_once"]
-Objective = Literal["distil", "finetune"]
 _ROWS_AT_ONCE = 8
-
-
-@config
-class AnnealRecipe:
-    """How long, how fast, and in which order the delay comes in."""
-
-    order: Order = "together"
-    objective: Objective = "distil"
-    anneal_share: Annotated[float, Field(gt=0, le=1)] = 0.5  # of the steps; then the full delay
-    steps: PositiveInt = 500
-    rows_per_step: PositiveInt = 8
-    context: Context = 256
-    peak_lr: PositiveFloat = 1e-3
-    warmup_share: Share = 0.05
-    decay_share: Share = 0.3
-    weight_decay: NonNegativeFloat = 0.0
-    clip_norm: PositiveFloat = 1.0
-    seed: int = 0
-    examined: PositiveInt = 64  # held-out windows at most, the same ones every time
-    best: NonNegativeInt = 64  # of the teacher's next tokens, kept on disk; 0: all, computed anew
-    precision: Precision = "auto"  # of the factors of products; weights are float32
-
-    def __post_init__(self) -> None:
-        Wsd.of(self.steps, self.warmup_share, self.decay_share)
-
-    def progress(self, step: int) -> float:
-        """Return how much of the annealing is done at step ``step``, counted from 0."""
-        return min(1.0, (step + 1) / (self.anneal_share * self.steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +155,12 @@ def distil_folder(
     in ``kept``, which runs on the same text may share; else in the run.
     """
     check_replaceable(delayed, destination, overwrite)
+    open_laneformer(dense, "learn from")
+    shape, _ = open_laneformer(delayed, "train")
     place = _device(device)
     dtype = products_dtype(recipe.precision, place)
     tokenizer = open_tokenizer(delayed, "the text")
     windows = read_windows(data, tokenizer, recipe.context, recipe.seed)
-    shape = read_config(delayed)
     largest = int(max(windows.train_RC.max(), windows.held_out_RC.max()))
     if largest >= shape.vocab_size:
         raise TextError(
@@ -340,4 +309,5 @@ def held_out_loss(model: LaneformerForCausalLM, windows: Windows, rows: int = 64
 
 
 def _load(folder: Path) -> LaneformerForCausalLM:
-    return LaneformerForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model: LaneformerForCausalLM = load_whole(LaneformerForCausalLM, folder, dtype=torch.float32)
+    return model

@@ -117,6 +117,7 @@ def train_heads(
     path = find_model(model)
     check_replaceable(path, destination, overwrite)
     files = ModelFiles.open(path)
+    weights = files.weights()  # CheckpointError before anything is written
     hidden = files.config.hidden_size
     if hidden % 32:
         raise ConfigError(f"{path}: hidden_size: expected a multiple of 32 for heads, got {hidden}")
@@ -148,7 +149,7 @@ def train_heads(
         ) as engine:
             where = run / "texts"
             material = gather(engine, where, given_RC, recipe.texts, context, recipe.seed, count)
-        training = _Training(files.weights(), material, recipe)
+        training = _Training(weights, material, recipe)
         before = training.measure()
         training.run(keeper, state, report)
         check_finite(training.block)

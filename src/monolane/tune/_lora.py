@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from monolane.hf import LaneformerForCausalLM
+from monolane.hf import LaneformerForCausalLM, check_whole
 from monolane.tune._recipe import LoraRecipe
 
 _PARTS = {"wq": "attention", "wk": "attention", "wv": "attention", "wo": "attention"}
@@ -55,9 +55,17 @@ def merged(adapted: Any) -> LaneformerForCausalLM:
 
 
 def merge_adapter(model: LaneformerForCausalLM, adapter: Path) -> LaneformerForCausalLM:
-    """Return ``model``, in float32, with the adapter of a folder in PEFT's layout merged in."""
-    from peft import PeftModel
+    """Return ``model``, in float32, with the adapter of a folder in PEFT's layout merged in.
 
-    with _known_warnings():
+    CheckpointError unless the folder has each weight of the adapter, and no other.
+    """
+    from peft import PeftModel, get_peft_model_state_dict
+    from peft.utils import load_peft_weights
+
+    with _known_warnings(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Found missing adapter keys")  # an error below
         adapted = PeftModel.from_pretrained(model, adapter)
+        wanted = get_peft_model_state_dict(adapted).keys()
+    stored = load_peft_weights(str(adapter), device="cpu").keys()
+    check_whole(adapter, wanted - stored, stored - wanted)
     return merged(adapted)

@@ -5,13 +5,10 @@ twice as many numbers in a cycle and more. Without them torch's products of bflo
 those of float32.
 """
 
-from typing import Literal
-
 import torch
 
 from monolane.errors import BackendError
-
-Precision = Literal["auto", "float32", "bfloat16"]
+from monolane.tune._recipe import Precision
 
 
 def products_dtype(precision: Precision, device: torch.device) -> torch.dtype:

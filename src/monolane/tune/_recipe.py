@@ -1,4 +1,4 @@
-"""The recipe of a supervised fine-tuning: every number that decides its weights, frozen.
+"""The recipes of fine-tuning and of annealing: every number that decides their weights, frozen.
 
 A run keeps its recipe beside its checkpoints, so that a resumed run cannot drift from the one that
 it continues.
@@ -21,6 +21,10 @@ _PACKAGE = "monolane.tune"
 Matrix = Literal["wq", "wk", "wv", "wo", "w1", "w2", "w3"]
 ADAPTED: tuple[Matrix, ...] = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
 Context = Annotated[int, Field(ge=2)]  # tokens
+# Of an annealing.
+Order = Literal["together", "from_top", "from_bottom", "at_once"]
+Objective = Literal["distil", "finetune"]
+Precision = Literal["auto", "float32", "bfloat16"]  # of the factors of products
 
 
 @config
@@ -84,6 +88,34 @@ class SftRecipe:
     def from_dict(cls, values: Mapping[str, Any], source: str = "recipe") -> "SftRecipe":
         """Build a recipe from plain values; ConfigError names a field that is unknown or wrong."""
         return read_table(cls, values, source)
+
+
+@config
+class AnnealRecipe:
+    """How long, how fast, and in which order the delay comes in."""
+
+    order: Order = "together"
+    objective: Objective = "distil"
+    anneal_share: Annotated[float, Field(gt=0, le=1)] = 0.5  # of the steps; then the full delay
+    steps: PositiveInt = 500
+    rows_per_step: PositiveInt = 8
+    context: Context = 256
+    peak_lr: PositiveFloat = 1e-3
+    warmup_share: Share = 0.05
+    decay_share: Share = 0.3
+    weight_decay: NonNegativeFloat = 0.0
+    clip_norm: PositiveFloat = 1.0
+    seed: int = 0
+    examined: PositiveInt = 64  # held-out windows at most, the same ones every time
+    best: NonNegativeInt = 64  # of the teacher's next tokens, kept on disk; 0: all, computed anew
+    precision: Precision = "auto"  # of the factors of products; weights are float32
+
+    def __post_init__(self) -> None:
+        Wsd.of(self.steps, self.warmup_share, self.decay_share)
+
+    def progress(self, step: int) -> float:
+        """Return how much of the annealing is done at step ``step``, counted from 0."""
+        return min(1.0, (step + 1) / (self.anneal_share * self.steps))
 
 
 def read_recipe(name: str | Path) -> SftRecipe:

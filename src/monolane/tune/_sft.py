@@ -26,10 +26,17 @@ from transformers.trainer_callback import PrinterCallback
 from monolane._schedule import Wsd
 from monolane.data import IGNORED
 from monolane.errors import CheckpointError, ConfigError, MissingExtraError, TextError
-from monolane.hf import LaneformerForCausalLM
-from monolane.model import ModelConfig, check_replaceable, read_config
+from monolane.hf import LaneformerForCausalLM, load_whole
+from monolane.model import ModelConfig, check_replaceable, open_laneformer
 from monolane.text import ChatTemplate
-from monolane.train import Observers, deferred_interrupt, disk_errors_told, held, run_observers
+from monolane.train import (
+    Observers,
+    check_boards,
+    deferred_interrupt,
+    disk_errors_told,
+    held,
+    run_observers,
+)
 from monolane.tune._kept import (
     check_finite,
     damage_line,
@@ -88,9 +95,11 @@ def tune_folder(
     weights that are not finite are never written.
     """
     _check_installed(recipe)
+    if boards:
+        check_boards()
     check_replaceable(source, out, overwrite)
     _check_alone()
-    config = _tunable(source)
+    config, _ = open_laneformer(source, "tune")
     material = prepare_material(
         data, chat_encoder(source, config), trained_context(config, recipe), recipe
     )
@@ -161,7 +170,7 @@ def _trained(
 
     Returns the model, adapted where LoRA is, their losses, and those of all steps of the run.
     """
-    model = LaneformerForCausalLM.from_pretrained(source, dtype=torch.float32)
+    model = load_whole(LaneformerForCausalLM, source, dtype=torch.float32)
     torch.manual_seed(recipe.seed)  # LoRA's first values
     trained: Any = model if recipe.lora is None else add_lora(model, recipe.lora)
     pad_id = config.pad_id or 0
@@ -239,16 +248,6 @@ def _check_ids(material: Material, config: ModelConfig, source: Path) -> None:
             f"{source}: expected token ids below vocab_size = {config.vocab_size}, but its "
             f"tokenizer gives {largest}; take the tokenizer that belongs to these weights"
         )
-
-
-def _tunable(source: Path) -> ModelConfig:
-    config = read_config(source)
-    if config.quantization is not None:
-        raise ConfigError(
-            f"{source}: expected float weights to tune, got {config.quantization.bits}-bit codes; "
-            "tune the folder that was quantised, and quantise the result"
-        )
-    return config
 
 
 def _arguments(run: Path, recipe: SftRecipe, schedule: Wsd, save_every: int) -> TrainingArguments:

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from monolane.hf import export_hub_layout
 from monolane.model import (
     ModelConfig,
     PendingTensor,
@@ -52,6 +51,8 @@ def publish(
     Its README.md is made of the package's template ``card`` and of ``values``; ``texts`` are files
     that the source lacks, by name.
     """
+    from monolane.hf import export_hub_layout  # torch comes with it, where that is installed
+
     check_replaceable(source, destination, overwrite)
     prefix = f".{destination.name}.staging-"
     with (

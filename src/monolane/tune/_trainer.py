@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, Sampler, SequentialSampler
 from transformers import Trainer
 
 from monolane._schedule import Wsd
+from monolane.hf import check_whole
 from monolane.tune._material import Row
 
 
@@ -55,6 +56,10 @@ class StreamTrainer(Trainer):
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Refuse a checkpoint without a weight, or with another's, where the Trainer warns."""
+        check_whole(self.args.output_dir, load_result.missing_keys, load_result.unexpected_keys)
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None

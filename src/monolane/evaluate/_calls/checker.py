@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from monolane.errors import DataError, RequestError
+from monolane.errors import DataError, MissingExtraError
 
 # Those of one turn whose functions are Python's, and of the others what decides.
 CATEGORIES = (
@@ -44,14 +44,11 @@ class Case:
 
 
 def require_bfcl() -> None:
-    """RequestError if BFCL's package is not installed, or what it needs for this."""
-    missing = [name for name in ("bfcl_eval", "tenacity", "filelock") if find_spec(name) is None]
-    if missing:
-        raise RequestError(
-            f"bfcl: expected BFCL's package here, found no {missing[0]}; install it without the "
-            "clients of other models: pip install --no-deps bfcl-eval==2026.3.23 && "
-            "pip install tenacity filelock"
-        )
+    """MissingExtraError if BFCL's package is not installed, or what it needs for this."""
+    if not all(map(find_spec, ("bfcl_eval", "tenacity", "filelock"))):
+        # Without the clients of other models.
+        command = "pip install --no-deps bfcl-eval==2026.3.23 && pip install tenacity filelock"
+        raise MissingExtraError("bfcl", "bfcl-eval", command)
 
 
 def read_cases(category: str, limit: int | None) -> list[Case]:

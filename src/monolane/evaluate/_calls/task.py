@@ -18,9 +18,10 @@ from monolane.evaluate._calls.checker import (
 )
 from monolane.evaluate._intervals import mean_interval, percent
 from monolane.evaluate._journal import Journal, Line
+from monolane.evaluate._missing import MissingTask
 from monolane.evaluate._question import Decoding, Figure
 from monolane.evaluate._subject import ServerSubject, Subject
-from monolane.evaluate._task import Outcome, Progress, Task
+from monolane.evaluate._task import Outcome, Progress, Shown, Task
 
 # In the words of OpenAI's server, vLLM's and ours, for functions that the context cannot hold.
 _TOO_LONG = "maximum context length"
@@ -34,12 +35,18 @@ class CallsTask(Task):
     """The categories of BFCL that are asked for, one line of the journal for each case.
 
     choice: "auto", or "required", where all but calls is kept out of an answer.
+    skip_missing: without a server the outcome says so, and has no figures.
     """
 
     name, title = "bfcl", "Tool calls (BFCL v4, one turn, Python)"
 
     def __init__(
-        self, names: Sequence[str], limit: int | None, decoding: Decoding, choice: str = "auto"
+        self,
+        names: Sequence[str],
+        limit: int | None,
+        decoding: Decoding,
+        choice: str = "auto",
+        skip_missing: bool = False,
     ) -> None:
         require_bfcl()
         categories = [name.removeprefix("bfcl_") for name in names] or CATEGORIES
@@ -52,14 +59,18 @@ class CallsTask(Task):
                 f"got {', '.join(names)}"
             )
         self._decoding, self._limit, self._choice = decoding, limit, choice
+        self._skip_missing = skip_missing
 
     def run(self, subject: Subject, folder: Path, progress: Progress) -> Outcome:
         """Ask and check what the journal does not have; RequestError without a server."""
         if not isinstance(subject, ServerSubject):
-            raise RequestError(
+            why = (
                 "bfcl: expected --base-url: tools are shown to a model, and read from its answer, "
                 "by a server; 'monolane serve' is one"
             )
+            if self._skip_missing:
+                return MissingTask(self.name, why).run(subject, folder, progress)
+            raise RequestError(why)
         settings = {
             "task": self.name,
             "checker": f"bfcl-eval {version('bfcl-eval')}, ast_checker",
@@ -91,7 +102,8 @@ class CallsTask(Task):
             notes.append(f"{refused} cases were refused by the server, and count as wrong.")
         if self._limit is not None:
             notes.append(f"The first {self._limit} cases of a category only.")
-        return Outcome(self.name, self.title, tuple(figures), settings, {}, tuple(notes))
+        items = tuple(map(_shown, every))
+        return Outcome(self.name, self.title, tuple(figures), settings, {}, tuple(notes), items)
 
     def _ask(self, subject: ServerSubject, case: Case) -> dict[str, Any]:
         try:
@@ -112,6 +124,14 @@ class CallsTask(Task):
         share = sum(scores) / len(scores)
         metric = f"{name}: accuracy" + (", calls required" if self._choice == "required" else "")
         return Figure(metric, 100 * share, low, high, len(scores), f"{how}, cases")
+
+
+def _shown(line: Line) -> Shown:
+    answer = line["answer"] or {}
+    calls = answer.get("tool_calls")
+    said = answer.get("content") or ""
+    said += "".join(f"\n{json.dumps(call.get('function', call))}" for call in calls or ())
+    return Shown(line["item"], said.strip(), line["score"], note=str(line.get("error") or ""))
 
 
 def judge(case: Case, tool_calls: Any) -> dict[str, Any]:

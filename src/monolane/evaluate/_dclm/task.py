@@ -14,7 +14,7 @@ from monolane.evaluate._intervals import BOOTSTRAP, mean_interval, percent, resa
 from monolane.evaluate._journal import Journal
 from monolane.evaluate._question import Figure
 from monolane.evaluate._subject import ScoringSubject, Subject
-from monolane.evaluate._task import Outcome, Progress, Task
+from monolane.evaluate._task import Outcome, Progress, Shown, Task
 
 _VERSION = 1  # of prompts and scoring: another number, other scores
 
@@ -40,6 +40,7 @@ class CoreTask(Task):
         }
         about = {key: value for key, value in subject.about.items() if key != "chat"}
         scores: list[list[int]] = []
+        shown: list[Shown] = []
         done, total = 0, sum(len(part.rows) for part in self._bundle.parts)
         with Journal(folder / f"{self.name}.jsonl", {**about, **settings}) as journal:
             progress(self.name, 0, total)
@@ -50,10 +51,13 @@ class CoreTask(Task):
                     key = f"{part.label} {number}"
                     line = journal.get(key) or journal.add(key, **judge(subject, part, number))
                     found.append(line["score"])
+                    nats = ", ".join(f"{each:.3f}" for each in line["nats"])
+                    shown.append(Shown(key, f"nats a token: {nats}", line["score"]))
                     done += 1
                     progress(self.name, done, total)
         figures = figures_of(self._bundle.parts, scores)
-        return Outcome(self.name, self.title, figures, settings, {}, self._notes())
+        notes = self._notes()
+        return Outcome(self.name, self.title, figures, settings, {}, notes, tuple(shown))
 
     def _notes(self) -> tuple[str, ...]:
         notes = ["Nothing is asked as a chat; one bos stands before each text."]

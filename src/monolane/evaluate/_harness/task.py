@@ -16,7 +16,7 @@ from monolane.evaluate._intervals import mean_interval, percent
 from monolane.evaluate._journal import Journal
 from monolane.evaluate._question import Figure
 from monolane.evaluate._subject import EngineSubject, ServerSubject, Subject
-from monolane.evaluate._task import Outcome, Progress, Task
+from monolane.evaluate._task import Outcome, Progress, Shown, Task
 
 
 def require_harness() -> None:
@@ -75,7 +75,8 @@ class HarnessTask(Task):
         data = {"data_sha256": _hash_of(found["samples"])}
         figures = tuple(read_figures(self.name, found))
         notes = () if self._limit is None else (f"The first {self._limit} items of a task only.",)
-        return Outcome(self.name, self.title, figures, settings | data, {}, notes)
+        items = tuple(_shown(found["samples"]))
+        return Outcome(self.name, self.title, figures, settings | data, {}, notes, items)
 
 
 def read_figures(name: str, found: Mapping[str, Any]) -> Iterator[Figure]:
@@ -99,6 +100,17 @@ def read_figures(name: str, found: Mapping[str, Any]) -> Iterator[Figure]:
                 if metric in sample and sample.get("filter", chosen) == chosen
             ]
             yield _figure(shown, float(value), samples)
+
+
+def _shown(samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Shown]:
+    """Yield each sample that lm-eval scored, by the first of its metrics that is a number."""
+    for task, each in samples.items():
+        for sample in each:
+            values = (sample.get(name) for name in sample.get("metrics", ()))
+            score = next((float(x) for x in values if isinstance(x, int | float)), None)
+            said = "\n".join(str(answer) for answer in sample.get("filtered_resps", ()))
+            note = f"wanted: {sample['target']}" if sample.get("target") not in (None, "") else ""
+            yield Shown(f"{task} {sample['doc_id']}", said, score, note=note)
 
 
 def _figure(metric: str, value: float, samples: Sequence[Any]) -> Figure:

@@ -13,7 +13,7 @@ from monolane.evaluate._journal import Journal, Line
 from monolane.evaluate._long.tasks import LONG_TASKS, LongTask, match_all
 from monolane.evaluate._question import Decoding, Figure, Question
 from monolane.evaluate._subject import Subject
-from monolane.evaluate._task import Item, Outcome, Progress, Task, speed_of
+from monolane.evaluate._task import Item, Outcome, Progress, Task, show, speed_of
 
 SAMPLES = 500  # of each task at each length, as in the released evaluation
 _FULL = 0.95  # of the tokens that a prompt may have: sentences differ in length
@@ -59,13 +59,15 @@ class LongContextTask(Task):
                         notes.append(str(error))
                         done += self._samples
         figures = tuple(_figure(*key, each) for key, each in lines.items())
-        speed = speed_of([line for each in lines.values() for line in each])
+        every = [line for each in lines.values() for line in each]
+        speed = speed_of(every)
+        items = tuple(show(line, note=f"wanted: {', '.join(line['wanted'])}") for line in every)
         notes.append(
             "Prompts are made here: other words, sentences and haystack than RULER's own, so "
             "figures are near those of other harnesses, not equal to them."
         )
         settings |= {"lengths": self._lengths, "samples": self._samples}
-        return Outcome(self.name, self.title, figures, settings, speed, tuple(notes))
+        return Outcome(self.name, self.title, figures, settings, speed, tuple(notes), items)
 
     def _ask_all(
         self, subject: Subject, task: LongTask, length: int, journal: Journal

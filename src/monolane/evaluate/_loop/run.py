@@ -24,7 +24,7 @@ def record_loop(
 
     calls.jsonl grows as requests end; loop.json and loop.md come at the end. RequestError: the
     command cannot be run, or the folder has a record; BackendError: it ended without one request to
-    the model.
+    the model, or no request was answered.
     """
     if price is not None and not price >= 0:
         raise RequestError(f"--price: expected 0 or more per hour, got {price}")
@@ -54,6 +54,13 @@ def record_loop(
         raise BackendError(
             f"{words[0]} ended with code {code} and sent no request to {url}: give it that address "
             f"by {' or '.join(_VARIABLES)}, or write {{url}} where its command wants it"
+        )
+    if all(call.status != 200 for call in calls):
+        record.unlink()  # of nothing that is worth going on from
+        raise BackendError(
+            f"{target.url}: expected answers of a model, got none: {len(calls)} requests failed, "
+            f"the last with HTTP {calls[-1].status}; is the server there, and does it have what "
+            "the agent asks for?"
         )
     found = {"command": list(command), "exit_code": code, **account(calls, seconds, price)}
     with writing_told(folder):

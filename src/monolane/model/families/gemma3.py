@@ -22,7 +22,7 @@ from monolane.model._tensors import Role
 from monolane.model.families._family import layer_count, render_common
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families._rotary import FULL, WINDOWED, read_layer_rotary, write_stretch
-from monolane.model.families.llama import DENSE, LLAMA, NAMES, read_layers
+from monolane.model.families.llama import BIASES, DENSE, LLAMA, NAMES, read_layers
 
 _DEFAULTS: dict[str, Any] = {
     "num_attention_heads": 8,
@@ -104,6 +104,8 @@ def _render(config: ModelConfig) -> dict[str, Any]:
         "query_pre_attn_scalar": _width(config),
         "layer_types": [FULL if layer.window is None else WINDOWED for layer in config.layers],
     }
+    if config.out_bias:
+        raw["attention_bias"] = True
     if windows:
         raw["sliding_window"] = max(windows)
     if (local := config.local_rotary) is None:
@@ -157,6 +159,7 @@ GEMMA3_TEXT = replace(
     name="gemma3_text",
     model_types=("gemma3_text",),
     fields=DENSE
+    | BIASES
     | {
         "layers": _layers,
         "rotary": lambda f: read_layer_rotary(f, FULL, "half", f.number("rope_theta")),
@@ -172,7 +175,6 @@ GEMMA3_TEXT = replace(
     },
     fixed={
         "hidden_activation": ("gelu_pytorch_tanh", ""),
-        "attention_bias": (False, "executors add biases to queries, keys and values only"),
         "attn_logit_softcapping": (None, "no executor caps scores"),
         "final_logit_softcapping": (None, "no executor caps logits"),
         "use_bidirectional_attention": (False, "a decoder sees what came before only"),

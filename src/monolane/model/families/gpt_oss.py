@@ -37,7 +37,6 @@ _WINDOW, _THETA = 128, 150000.0
 _EXPERTS = "model.layers.{i}.mlp.experts."
 _NAMES = NAMES | {
     Role.SINKS: "model.layers.{i}.self_attn.sinks",
-    Role.O_BIAS: "model.layers.{i}.self_attn.o_proj.bias",
     Role.ROUTER: "model.layers.{i}.mlp.router.weight",
     Role.ROUTER_BIAS: "model.layers.{i}.mlp.router.bias",
     Role.EXPERT_GATE: _EXPERTS + "gate_up_proj",

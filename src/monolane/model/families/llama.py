@@ -34,6 +34,7 @@ NAMES = {
     Role.Q_BIAS: "model.layers.{i}.self_attn.q_proj.bias",
     Role.K_BIAS: "model.layers.{i}.self_attn.k_proj.bias",
     Role.V_BIAS: "model.layers.{i}.self_attn.v_proj.bias",
+    Role.O_BIAS: "model.layers.{i}.self_attn.o_proj.bias",
 }
 
 
@@ -89,6 +90,12 @@ DENSE: dict[str, Reader] = COMMON | {
     "norm_eps": lambda f: f.number("rms_norm_eps", default=1e-6),
 }
 
+# Of the families whose four products in attention have biases where ``attention_bias`` says so.
+BIASES: dict[str, Reader] = {
+    "qkv_bias": lambda f: f.flag("attention_bias", False),
+    "out_bias": lambda f: f.flag("attention_bias", False),
+}
+
 
 def surplus(config: ModelConfig, name: str) -> bool:
     """Tell tensors that old files store: frequencies, and a tied head beside the embedding."""
@@ -104,6 +111,7 @@ def render_as(kind: str, model_type: str | None = None) -> Callable[[ModelConfig
 
     def render(config: ModelConfig) -> dict[str, Any]:
         windows = [layer.window for layer in config.layers]
+        biases = {"attention_bias": True} if config.out_bias else {}
         return render_common(config, f"{kind}ForCausalLM", model_type or kind.lower()) | {
             "hidden_act": "silu",
             "head_dim": config.head_dim,
@@ -111,6 +119,7 @@ def render_as(kind: str, model_type: str | None = None) -> Callable[[ModelConfig
             "sliding_window": max(filter(None, windows), default=None),
             "use_sliding_window": any(windows),
             "layer_types": [WINDOWED if x else FULL for x in windows],
+            **biases,
         }
 
     return render
@@ -119,10 +128,9 @@ def render_as(kind: str, model_type: str | None = None) -> Callable[[ModelConfig
 LLAMA = Family(
     name="llama",
     model_types=("llama",),
-    fields=DENSE,
+    fields=DENSE | BIASES,
     fixed={
         "hidden_act": ("silu", ""),
-        "attention_bias": (False, "executors add biases to queries, keys and values only"),
         "mlp_bias": (False, "executors have no biases in the MLP"),
     },
     names=lambda config: NAMES,

@@ -19,6 +19,7 @@ MISTRAL = replace(
     name="mistral",
     model_types=("mistral",),
     fields=DENSE | {"layers": _layers},
+    fixed={**LLAMA.fixed, "attention_bias": (False, "a Mistral has no biases")},
     render=render_as("Mistral"),
     gguf=None,  # in GGUF files it calls itself a Llama, and has no windows
 )

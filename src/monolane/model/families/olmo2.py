@@ -5,7 +5,7 @@ from dataclasses import replace
 from monolane.model._config import QkNorm
 from monolane.model._tensors import Role
 from monolane.model.families._gguf import GgufSpelling
-from monolane.model.families.llama import DENSE, LLAMA, NAMES, render_as
+from monolane.model.families.llama import BIASES, DENSE, LLAMA, NAMES, render_as
 
 _NAMES = NAMES | {
     Role.Q_NORM: "model.layers.{i}.self_attn.q_norm.weight",
@@ -19,6 +19,7 @@ OLMO2 = replace(
     name="olmo2",
     model_types=("olmo2",),
     fields=DENSE
+    | BIASES
     | {
         "norm_before": lambda f: False,
         "norm_after": lambda f: True,

@@ -1,11 +1,11 @@
-"""Qwen3: Qwen2 without its biases, with norms of each head of queries and keys."""
+"""Qwen3: norms of each head of queries and keys; biases only where ``attention_bias`` has them."""
 
 from dataclasses import replace
 
 from monolane.model._config import QkNorm
 from monolane.model._tensors import Role
 from monolane.model.families._gguf import GgufSpelling
-from monolane.model.families.llama import LLAMA, NAMES, render_as
+from monolane.model.families.llama import BIASES, LLAMA, NAMES, render_as
 from monolane.model.families.qwen2 import QWEN2
 
 _NAMES = NAMES | {
@@ -17,7 +17,7 @@ QWEN3 = replace(
     QWEN2,
     name="qwen3",
     model_types=("qwen3",),
-    fields={**QWEN2.fields, "qkv_bias": lambda f: False, "qk_norm": lambda f: QkNorm.HEAD},
+    fields={**QWEN2.fields, **BIASES, "qk_norm": lambda f: QkNorm.HEAD},
     fixed=LLAMA.fixed,
     names=lambda config: _NAMES,
     render=render_as("Qwen3"),

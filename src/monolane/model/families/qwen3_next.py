@@ -205,6 +205,10 @@ QWEN3_NEXT = replace(
         "delta": _delta,
         "experts": _experts,
     },
+    fixed={
+        **QWEN3_MOE.fixed,
+        "attention_bias": (False, "executors have no bias of the gate in Q"),
+    },
     names=lambda config: {**QWEN3_MOE.names(config), **SHARED, **_NAMES},
     # The one tensor with an axis in the lanes' place: a matrix of one row.
     shared=lambda config: frozenset(Role) - {Role.SHARED_EXPERT_GATE},

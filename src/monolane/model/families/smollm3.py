@@ -8,7 +8,14 @@ from monolane.model._fields import Fields
 from monolane.model.families._family import layer_count
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families._rotary import read_rotary
-from monolane.model.families.llama import DENSE, LLAMA, check_switched, read_layers, render_as
+from monolane.model.families.llama import (
+    BIASES,
+    DENSE,
+    LLAMA,
+    check_switched,
+    read_layers,
+    render_as,
+)
 
 _THETA = 2e6  # this and the tied head are what Transformers takes where the fields are not there
 
@@ -48,6 +55,7 @@ SMOLLM3 = replace(
     name="smollm3",
     model_types=("smollm3",),
     fields=DENSE
+    | BIASES
     | {
         "layers": _layers,
         "rotary": lambda f: read_rotary(f, "half", _THETA),

@@ -28,7 +28,7 @@ from transformers.utils import logging
 
 from monolane._progress import shown_progress
 from monolane.errors import CheckpointError
-from monolane.hf import LaneformerForCausalLM
+from monolane.hf import LaneformerForCausalLM, load_whole
 from monolane.train._config import RunConfig
 from monolane.train._demo.material import EOS, Document, Material
 from monolane.train._demo.recipe import WEIGHTS, DemoRecipe
@@ -126,7 +126,7 @@ def measure(
 ) -> Measured:
     """Judge the folder as it ships: BF16 weights read back, arithmetic in float32."""
     with _no_bar():
-        model = LaneformerForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        model = load_whole(LaneformerForCausalLM, folder, dtype=torch.float32)
     library, tests = _score(model, recipe, material)
     documents = material.library
     return Measured(

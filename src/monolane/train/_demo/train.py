@@ -21,8 +21,8 @@ from tokenizers import Tokenizer
 
 from monolane.data import write_vocabulary
 from monolane.errors import BackendError, ConfigError
-from monolane.model import check_place
-from monolane.train._board import standard_listeners
+from monolane.model import check_place, open_laneformer
+from monolane.train._board import check_boards, standard_listeners
 from monolane.train._config import RunConfig, load_config
 from monolane.train._convert import read_weights
 from monolane.train._demo.card import Measured, measure, write_card
@@ -71,6 +71,7 @@ def train_demo(
     began = clock()
     check_place(out)
     _check_options(minutes, steps, threads, compiled)
+    check_boards()
     if threads is not None:
         torch.set_num_threads(threads)
     run = out.with_name(f"{out.name}.run")
@@ -191,6 +192,7 @@ def _keep_start(folder: Path, run: Path) -> str:
             f"{folder}: expected the folder of a demo model to begin with, which lacks "
             f"{', '.join(missing)}; name another one, or leave it out"
         )
+    open_laneformer(folder, "begin with")
     shutil.rmtree(run / START, ignore_errors=True)
     shutil.copytree(folder, run / START)
     return hashlib.sha256((run / START / WEIGHTS).read_bytes()).hexdigest()

@@ -2,6 +2,7 @@
 
     <run>/attempts/node-0.jsonl         one line per attempt of this node
     <run>/attempts/node-0-0001.log      what its processes wrote, ours and torchrun's
+    <run>/attempts/node-0.running.json  how the attempt began that runs, or whose launcher died
 
 The processes write to the file themselves, not through us: what they say is not lost with a
 launcher that dies. They watch it, and then keep their state and stop (``_lock.py``). They are in a
@@ -19,7 +20,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 _TAIL = 64 * 1024  # bytes of the output that are searched for a reason
@@ -41,7 +41,9 @@ class Ended:
     """An attempt that is over; a line of ``node-<n>.jsonl``."""
 
     attempt: int  # from 1, over all launches of this node
-    status: int  # of the process that we started; negative: the signal that killed it
+    # Of the process that we started; negative: the signal that killed it. None: nobody was there to
+    # be told.
+    status: int | None
     reason: str
     first: int  # step of the checkpoint that it began with
     last: int  # step of the last checkpoint then
@@ -58,6 +60,54 @@ class Ended:
             file.write(json.dumps(asdict(self)) + "\n")
 
 
+@dataclass(frozen=True)
+class Begun:
+    """How an attempt began; kept while it runs: who finds it later knows that a launcher died."""
+
+    attempt: int
+    first: int
+    started: str  # UTC
+    command: tuple[str, ...]
+
+    def note(self, folder: Path, node: int) -> None:
+        """Keep it, in place of that of the attempt before."""
+        text = json.dumps(asdict(self)) + "\n"
+        _running(folder, node).write_text(text, encoding="utf-8")
+
+
+def take_left_behind(folder: Path, node: int) -> tuple[Begun, float, str] | None:
+    """Return the attempt that a dead launcher left behind, its seconds and its output's end.
+
+    None where there is none. It counts as left behind no longer.
+    """
+    path = _running(folder, node)
+    if not path.exists():
+        return None
+    try:
+        begun = Begun(**json.loads(path.read_text(encoding="utf-8")))
+        log = log_of(folder, node, begun.attempt)
+        seconds = log.stat().st_mtime - path.stat().st_mtime
+        return begun, round(max(0.0, seconds), 1), read_tail(log)
+    except (OSError, ValueError, TypeError):  # it died before the processes began
+        return None
+    finally:
+        path.unlink()
+
+
+def log_of(folder: Path, node: int, attempt: int) -> Path:
+    """Return where an attempt's output is."""
+    return folder / f"node-{node}-{attempt:04d}.log"
+
+
+def _running(folder: Path, node: int) -> Path:
+    return folder / f"node-{node}.running.json"
+
+
+def clear_running(folder: Path, node: int) -> None:
+    """Forget how the attempt began that has its line."""
+    _running(folder, node).unlink(missing_ok=True)
+
+
 class Attempt:
     """The processes of an attempt, while they run."""
 
@@ -71,7 +121,6 @@ class Attempt:
     ) -> None:
         self._log = log
         self._mark = environment["PYTHONPATH"]  # holds the run's folder: nobody else has it
-        self.started = datetime.now(UTC).isoformat(timespec="seconds")
         self._began = time.monotonic()
         with log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -112,9 +161,7 @@ class Attempt:
 
     def tail(self) -> str:
         """Return the end of what its processes wrote."""
-        with self._log.open("rb") as file:
-            file.seek(max(0, self._log.stat().st_size - _TAIL))
-            return file.read().decode("utf-8", "replace")
+        return read_tail(self._log)
 
     def _is_ours(self, pid: int) -> bool:
         try:
@@ -122,6 +169,13 @@ class Attempt:
         except OSError:
             return False
         return f"PYTHONPATH={self._mark}".encode() in variables
+
+
+def read_tail(log: Path) -> str:
+    """Return the end of an output."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _TAIL))
+        return file.read().decode("utf-8", "replace")
 
 
 def explain(status: int, output: str) -> tuple[str, bool]:
@@ -142,6 +196,12 @@ def explain(status: int, output: str) -> tuple[str, bool]:
     said = ours or raised
     cause_of = next((one for one in said if rank is not None and one["rank"] == rank), said[0])
     return f"{who} {how}: {cause_of['text']}", bool(ours)
+
+
+def last_words(output: str) -> str:
+    """Return the error that an output ends with, as the end of a sentence; "" where it has none."""
+    said = list(_OURS.finditer(output)) or list(_RAISED.finditer(output))
+    return f"; its processes: {said[0]['text']}" if said else ""
 
 
 @contextmanager

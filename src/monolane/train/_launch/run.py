@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from monolane.errors import ConfigError, TrainingError
+from monolane.train._board import check_boards
 from monolane.train._config import RunConfig, load_config, write_config
 from monolane.train._launch.snapshot import SNAPSHOT, Snapshot, has_snapshot, take_snapshot
 from monolane.train._launch.supervisor import Fleet, RestartPolicy, Supervisor
@@ -42,6 +43,8 @@ def launch_run(
     """
     fleet, policy = fleet or Fleet(), policy or RestartPolicy()
     config = load_config(name, overrides)
+    if fleet.node == 0:
+        check_boards(config.log.tensorboard, bool(config.log.wandb))
     run = run.resolve()
     with disk_errors_told(run, "launch again"), _node_held(run, fleet.node) as lock:
         about = _snapshot(run, config, fleet)

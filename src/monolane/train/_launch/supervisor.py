@@ -14,13 +14,24 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from monolane._env import LAUNCHER
 from monolane.errors import RequestError, TrainingError
 from monolane.train._interrupt import deferred_interrupt
 from monolane.train._journal import JOURNAL, Follower, last_checkpoint, last_step
-from monolane.train._launch.attempt import Attempt, Ended, adopted_orphans, explain
+from monolane.train._launch.attempt import (
+    Attempt,
+    Begun,
+    Ended,
+    adopted_orphans,
+    clear_running,
+    explain,
+    last_words,
+    log_of,
+    take_left_behind,
+)
 from monolane.train._launch.snapshot import snapshot_environment
 from monolane.train._lock import ATTEMPTS
 from monolane.train._terminal import Terminal
@@ -76,7 +87,8 @@ class RestartPolicy:
     wait: float = 5.0  # seconds before the first restart, doubled for each in a row
     longest_wait: float = 300.0
     grace: float = 60.0  # seconds between the request to stop and SIGKILL
-    stall: float = 1800.0  # seconds without a new line in the journal; then the attempt is ended
+    # Seconds without a new line in the journal, from an attempt's first step on; then it is ended.
+    stall: float = 1800.0
 
     def delay(self, failures: int) -> float:
         """Return the seconds to wait after so many failures in a row."""
@@ -110,6 +122,7 @@ class Supervisor:
     def supervise(self) -> int:
         """Start the run, and again until it is done, stopped or beyond hope."""
         self._follower.poll(show=self._terminal.is_live)  # of earlier launches
+        self._note_left_behind()
         failures = 0
         # Slurm warns with SIGUSR1, if told to.
         with adopted_orphans(), deferred_interrupt(signal.SIGHUP, signal.SIGUSR1) as self._asked:
@@ -133,7 +146,7 @@ class Supervisor:
         """Run one attempt to its end, and note it."""
         node = self._fleet.node
         number = _count(self._attempts / f"node-{node}.jsonl") + 1
-        log = self._attempts / f"node-{node}-{number:04d}.log"
+        log = log_of(self._attempts, node, number)
         first = last_checkpoint(self._run)
         command = self._command()
         environment = snapshot_environment(self._run, os.environ)
@@ -142,6 +155,8 @@ class Supervisor:
         environment[LAUNCHER.name] = f"{os.getpid()}"  # they end with us
         self._attempts.mkdir(parents=True, exist_ok=True)
         (self._attempts / f"node-{node}.started").touch()
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        Begun(number, first, started, tuple(command)).note(self._attempts, node)
         attempt = Attempt(command, environment, self._work, log, self._lock)
         reason = self._watch(attempt)
         status = attempt.end()
@@ -154,21 +169,45 @@ class Supervisor:
             first=first,
             last=last_checkpoint(self._run),
             reached=last_step(self._run),
-            started=attempt.started,
+            started=started,
             seconds=round(attempt.seconds, 1),
             command=tuple(command),
             deliberate=deliberate and not reason,
         )
         ended.note(self._attempts, node)
+        clear_running(self._attempts, node)
         if status and not reason:
             (self._attempts / _FAILED).touch()
         return ended
 
+    def _note_left_behind(self) -> None:
+        """Note the attempt of a launcher that died before it could; its log stays as it is."""
+        node = self._fleet.node
+        left = take_left_behind(self._attempts, node)
+        if left is None or left[0].attempt <= _count(self._attempts / f"node-{node}.jsonl"):
+            return
+        begun, seconds, output = left
+        ended = Ended(
+            attempt=begun.attempt,
+            status=None,
+            reason=f"its launcher died{last_words(output)}",
+            first=begun.first,
+            last=last_checkpoint(self._run),
+            reached=last_step(self._run),
+            started=begun.started,
+            seconds=seconds,
+            command=begun.command,
+        )
+        ended.note(self._attempts, node)
+        self._terminal.say(f"attempt {ended.attempt}: {ended.reason}; see its log")
+
     def _watch(self, attempt: Attempt) -> str:
         """Wait for the end of an attempt; return the reason where it came from outside."""
         reason, deadline, heard = "", float("inf"), time.monotonic()
+        before = self._follower.steps
         while attempt.status() is None and time.monotonic() < deadline:
-            if self._follower.poll():
+            # What loads, compiles and reads a checkpoint before the first step writes no lines.
+            if self._follower.poll() or self._follower.steps == before:
                 heard = time.monotonic()
             if time.monotonic() - heard > self._policy.stall and not reason:
                 # All ranks wait for the one that stands still: none can end its step.
@@ -192,7 +231,7 @@ class Supervisor:
 
     def _check_hope(self, ended: Ended, failures: int) -> None:
         """Raise TrainingError where one more attempt would end like this one."""
-        log = self._attempts / f"node-{self._fleet.node}-{ended.attempt:04d}.log"
+        log = log_of(self._attempts, self._fleet.node, ended.attempt)
         if ended.deliberate and ended.reached <= ended.first:
             raise TrainingError(f"{ended.reason} (attempt {ended.attempt}, before its first step)")
         if failures > self._policy.restarts:
