@@ -39,6 +39,14 @@ class Left:
     tokens: tuple[tuple[int, int], ...]  # (slot, token) as drawn
     trouble: str = ""  # why it did not end well
     fault: tuple[int, ...] = ()  # Params.fault; zeros where no wait starved
+    lost: bool = False  # the device can no longer be used from this process
+
+    @property
+    def ended(self) -> str:
+        """How, in a word."""
+        if self.lost:
+            return "lost"
+        return "starved" if any(self.fault) else "failed"
 
 
 class KeptModel:
@@ -106,7 +114,7 @@ class KeptModel:
             if fault.any():
                 told = describe_fault(fault, self.layout.plan)
                 trouble = f"{trouble}; {told}" if self.lost else told
-            return Left(seen["words"], (), trouble, tuple(fault.tolist()))
+            return Left(seen["words"], (), trouble, tuple(fault.tolist()), self.lost)
         return Left(self._read(), tokens)
 
     @property
@@ -115,7 +123,10 @@ class KeptModel:
         return bool(self._resident.lost)
 
     def close(self) -> None:
-        """Give the device back."""
+        """Give the device back, unless it is lost."""
+        if not self.lost:
+            self._window.close()
+            self._fault_window.close()
         self._model.close()
 
     def _move(self, nbytes: int) -> Pinned:
@@ -170,3 +181,9 @@ class Window:
         device._call("cuMemcpyDtoHAsync", host, self._address, self._nbytes, self._stream)
         device.wait(device.mark(self._stream), _PEEK_SECONDS)
         return self._pinned.array.copy()
+
+    def close(self) -> None:
+        """Give back what it took."""
+        if isinstance(self._device, CudaDevice):
+            self._device.unpin(self._pinned)
+            self._device._call("cuStreamDestroy", self._stream)

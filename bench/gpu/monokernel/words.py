@@ -6,8 +6,8 @@ uses no place again: a specialisation whose buffers have a copy for each event o
 addresses alone differ. The alternative, launches that end after layer 0, 1, ..., would need as many
 kernels or another exit from the loop, and would show nothing of what a launch does later than the
 first error. What it cannot show is an error of reuse: a word that is overwritten too early. If the
-product's kernel is wrong and this one is right, reuse is what is left; the record of a right run
-says so.
+product's kernel is wrong with the same tokens and this one is right, reuse is what is left; the
+record of a right run says so.
 
 `predict` writes what the emulated device exchanges, value and stamp, and how far each value may be
 off (see _bound.py). `words` runs the same on the device, and names the first event in program order
@@ -50,7 +50,7 @@ DTYPES = tuple(PRECISION)
 WIDTHS = (1, 8)
 PASSES = {1: 4, 8: 3}  # of a run
 _WATCHDOG, _HANG = 2.0, 8.0  # seconds; a pass takes microseconds, emulated some 0.1 s
-_THEN = "if the product's kernel is wrong all the same, it uses a word's place again too early"
+_THEN = "if the product's kernel is wrong with these tokens, it uses a word's place again too early"
 _PROMPTS = 20  # that are tried until one is found whose tokens no error of 16 bits changes
 _CHECKS = 4  # runs with errors as large as the bound
 
@@ -218,8 +218,7 @@ def run_case(
             left = model.run(advances(width, prediction.seed))
         finally:
             model.close()
-        record = tell(model.layout, prediction, left, pinned)
-        return record | ({"ended": "lost"} if model.lost else {})
+        return tell(model.layout, prediction, left, pinned)
     except NotMeasuredError as why:
         return {"not_measured": str(why)}
     except (CheckError, MonolaneError) as error:
@@ -230,14 +229,15 @@ def tell(layout: Layout, prediction: Prediction, left: Left, pinned: bool) -> Re
     """Return the fields of a record about what a run left."""
     record: Record = {"golden": GOLDEN, "blocks": layout.plan.groups.workers, "pinned": pinned}
     if left.trouble:
-        record |= {"ended": "starved", "trouble": left.trouble}
+        record |= {"ended": left.ended, "trouble": left.trouble}
     if left.words is None:
         return record | {"error": f"{left.trouble}; its words are lost: run words-pinned"}
     last = left.fault[5] if any(left.fault) else None
     found = compare(layout, prediction, left.words, last)
     record |= found.fields()
     if found.first:
-        return record | {"error": found.sentence()}
+        told = f"; {left.trouble}" if left.trouble else ""
+        return record | {"error": found.sentence() + told}
     if left.trouble:
         return record | {"error": f"{left.trouble}; every word that was published is right"}
     expect(
