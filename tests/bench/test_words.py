@@ -24,6 +24,7 @@ from bench.gpu.monokernel import _events, words
 from bench.gpu.monokernel._bound import DEVIATIONS, PRECISION
 from bench.gpu.monokernel._difference import Prediction, compare
 from bench.gpu.monokernel._kept import KeptModel, Left
+from bench.gpu.monokernel._model import Model
 from bench.gpu.monokernel._scale import REHEARSAL
 from monolane._results import Record, check_record
 from monolane.cuda import _epoch
@@ -301,6 +302,25 @@ def test_nothing_is_wrong(
     assert record["words_compared"] == sum(
         int(x.astype(bool).sum()) for x in found.words.stamps.values()
     )
+
+
+def test_a_kernel_that_keeps_its_words_computes_what_the_products_does(
+    work: Path, prediction: Prediction
+) -> None:
+    kept = words._open(stage(work), DTYPE, WIDTH)
+    layout = kept.layout
+    usual = Model(
+        stage(work), widths=(WIDTH,), slots=2, context=layout.plan.context,
+        weights=words._weights(), dtype=DTYPE, sms=words.SMS,
+    )  # fmt: skip
+    assert (layout.kept_passes, usual.layout.kept_passes) == (words.PASSES[WIDTH], 0)
+    wanted = words.advances(WIDTH, prediction.seed)
+    drawn = [(x.slot, x.token_id) for x in usual.run(*wanted)]
+    logits = usual.executor._resident.logit_rows[: wanted[0].budget]
+    assert tuple(drawn) == prediction.tokens
+    assert np.array_equal(logits, prediction.logits)
+    for model in (kept, usual):
+        model.close()
 
 
 def test_bounds_hold_errors_that_were_not_among_those_they_are_made_of(

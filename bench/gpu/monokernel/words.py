@@ -159,9 +159,12 @@ def _right(left: Left) -> Left:
 
 
 def _open(stage: Stage, dtype: str, width: int, **more: Any) -> KeptModel:
+    return KeptModel(stage, _weights(), dtype, width, PASSES[width], sms=SMS, **more)
+
+
+def _weights() -> Weights:
     folder = ROOT / "tests" / "golden" / GOLDEN
-    weights = Weights.load(read_config(folder), Checkpoint.open(folder))
-    return KeptModel(stage, weights, dtype, width, PASSES[width], sms=SMS, **more)
+    return Weights.load(read_config(folder), Checkpoint.open(folder))
 
 
 # ---- on the device -------------------------------------------------------------------------------
