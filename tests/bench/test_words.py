@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +30,8 @@ from monolane._results import Record, check_record
 from monolane.cuda import _epoch
 from monolane.cuda._program import Exchange
 
-WIDTH, DTYPE = 8, "bfloat16"
+CASE = words.Case("bfloat16", 8)
+WIDTH, DTYPE = CASE.width, CASE.dtype
 LAYER, BLOCK = 2, 5  # of a fault, if it is one block's and one layer's: lane 2, its second block
 QUICK_RUNS = 4  # instead of the dozen that bounds are made of
 
@@ -190,7 +191,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, runs: int = QUICK_RUNS, checks: int =
 def prediction(work: Path) -> Prediction:
     with pytest.MonkeyPatch.context() as patch:
         quick(patch)
-        return words.predict_case(stage(work), DTYPE, WIDTH)
+        return words.predict_case(stage(work), CASE)
 
 
 @dataclass
@@ -205,10 +206,10 @@ class Planted:
         library, _ = kernels[WIDTH]
         return ctypes.c_uint32.in_dll(library._lib, "planted")
 
-    def run(self, prediction: Prediction, number: int) -> Left:
+    def run(self, prediction: Prediction, number: int, behind: Sequence[int] = ()) -> Left:
         self.switch.value = number
         try:
-            return self.model.run(words.advances(WIDTH, prediction.seed))
+            return self.model.run(words.advances(WIDTH, prediction.seed), behind)
         finally:
             self.switch.value = 0
 
@@ -223,7 +224,7 @@ def faulty(work: Path, planted: Path) -> Iterator[Planted]:
 def _open(work: Path, kernels: Path, **more: Any) -> KeptModel:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(emulation, "KERNELS", kernels)
-        return words._open(stage(work), DTYPE, WIDTH, watchdog=1.0, hang=1000.0, **more)
+        return words._open(stage(work), CASE, watchdog=1.0, hang=1000.0, **more)
 
 
 def check(record: Record, fault: Fault) -> None:
@@ -249,6 +250,22 @@ def test_the_first_wrong_phase_is_named(faulty: Planted, prediction: Prediction,
     # Whoever is named was right up to there; blocks of other lanes may go on.
     for block in fault.blocks:
         assert record["reached"][block] != "nothing"
+
+
+def test_behind_other_tokens(work: Path, faulty: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words of the passes that fed them are forgotten; stamps go on."""
+    quick(monkeypatch, runs=2, checks=0)
+    case = words.CASES[-1]
+    prediction = words.predict_case(stage(work), case)
+    assert prediction.first_pass == words.PASSES[WIDTH]
+    number = 1 + list(FAULTS).index("keys of another layer")
+    left = faulty.run(prediction, number, words.before(case, prediction.seed))
+    first = words.tell(faulty.model.layout, prediction, left, pinned=False)["first"]
+    assert (first["kind"], first["layer"], first["pass"]) == ("PARTIAL", LAYER, 3)
+    number = 1 + list(FAULTS).index("a block whose hidden values do not come")
+    left = faulty.run(prediction, number, words.before(case, prediction.seed))  # in pass 0
+    record = words.tell(faulty.model.layout, prediction, left, pinned=False)
+    assert record["error"].startswith("before the words that are kept: block")
 
 
 def test_the_switches_are_off(faulty: Planted, prediction: Prediction) -> None:
@@ -287,15 +304,12 @@ def test_a_block_that_stops_for_ever(
 
 
 # ---- no fault ------------------------------------------------------------------------------------
-@pytest.mark.parametrize("dtype", PRECISION)
-@pytest.mark.parametrize("width", words.WIDTHS)
-def test_nothing_is_wrong(
-    work: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, width: int
-) -> None:
+@pytest.mark.parametrize("case", words.CASES, ids=lambda case: case.prefix)
+def test_nothing_is_wrong(work: Path, monkeypatch: pytest.MonkeyPatch, case: words.Case) -> None:
     """In another schedule; and the emulator's own bits are met."""
     quick(monkeypatch, runs=1, checks=0)
-    found = words.predict_case(stage(work), dtype, width)
-    record = words.run_case(stage(work), found, dtype, width)
+    found = words.predict_case(stage(work), case)
+    record = words.run_case(stage(work), found, case)
     assert "error" not in record, record
     assert record["words_wrong"] == {}
     assert record["words_unequal"] == 0
@@ -307,7 +321,7 @@ def test_nothing_is_wrong(
 def test_a_kernel_that_keeps_its_words_computes_what_the_products_does(
     work: Path, prediction: Prediction
 ) -> None:
-    kept = words._open(stage(work), DTYPE, WIDTH)
+    kept = words._open(stage(work), CASE)
     layout = kept.layout
     usual = Model(
         stage(work), widths=(WIDTH,), slots=2, context=layout.plan.context,
@@ -326,7 +340,7 @@ def test_a_kernel_that_keeps_its_words_computes_what_the_products_does(
 def test_bounds_hold_errors_that_were_not_among_those_they_are_made_of(
     work: Path, prediction: Prediction
 ) -> None:
-    model = words._open(stage(work), DTYPE, WIDTH)
+    model = words._open(stage(work), CASE)
     model.device.noise = 2.0 ** -PRECISION[DTYPE], 99  # type: ignore[attr-defined]
     found = compare(
         model.layout, prediction, _words(model.run(words.advances(WIDTH, prediction.seed)))
@@ -377,7 +391,9 @@ def test_a_prediction_survives_its_file(prediction: Prediction, tmp_path: Path) 
             np.savez_compressed(file, **prediction.pack("a."))
         sizes.append((tmp_path / name).read_bytes())
     assert sizes[0] == sizes[1], "the same bytes whenever it is made"
-    assert 6 * len(sizes[0]) < 3 << 20
+    # Of two megabytes: three dtypes, each at width 8 and with 4 rows to these 11 at width 1; and
+    # one case more of width 8.
+    assert len(sizes[0]) * (3 * (1 + 4 / 11) + 1) < 2 << 20
     with np.load(tmp_path / "one") as file:
         found = Prediction.unpack(file, "a.")
     assert (found.seed, found.tokens, found.sizes) == (
@@ -396,5 +412,5 @@ def test_without_a_prediction_a_gpu_measures_nothing(work: Path) -> None:
 
 def test_another_layout_is_refused(work: Path, prediction: Prediction) -> None:
     other = replace(prediction, sizes=prediction.sizes | {"qkv_words": 1})
-    record = words.run_case(stage(work), other, DTYPE, WIDTH)
+    record = words.run_case(stage(work), other, CASE)
     assert "predict anew" in record["error"]

@@ -129,7 +129,7 @@ def words() -> None:
     from bench.gpu.monokernel import words as part
     from bench.gpu.monokernel._scale import REHEARSAL
 
-    part.cases = lambda: iter([("bfloat16", 1), ("bfloat16", 1)])
+    part.CASES = (part.CASES[0],) * 2
     part.compile_kernel = compile_for_the_stub
     stage = Stage(
         replace(REHEARSAL, emulated=False), FOLDER, Budget(1000.0),

@@ -267,8 +267,8 @@ def carried(kernel_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(words, "RUNS", 1)
         patch.setattr(words, "_CHECKS", 0)
-        found = words.predict_case(stage, "bfloat16", 1)
-    np.savez_compressed(folder / words.FILE, **found.pack("bfloat16.1."))
+        found = words.predict_case(stage, words.CASES[0])
+    np.savez_compressed(folder / words.FILE, **found.pack(words.CASES[0].prefix))
     return folder
 
 

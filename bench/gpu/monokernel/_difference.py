@@ -45,6 +45,13 @@ class Prediction:
     logits: npt.NDArray[np.float32]  # [draws, V] of the first sequence
     sizes: dict[str, int]  # words of each buffer, by which a layout is known
 
+    @property
+    def first_pass(self) -> int:
+        """Its number: those before fed what lies behind, and are a multiple of those kept."""
+        stamps = self.words.stamps[Exchange.STREAM]
+        pass_stamps = stamps.shape[1] + 1  # PASS_STAMPS: an event more than there are streams
+        return int(stamps[stamps > 0].min() - 1) // pass_stamps
+
     def pack(self, prefix: str) -> dict[str, Any]:
         """Return arrays for a file, their names with a prefix."""
         facts = {"seed": self.seed, "tokens": self.tokens, "sizes": self.sizes}
@@ -111,7 +118,9 @@ def compare(
     workers = layout.plan.groups.workers
     reached, alive = ["nothing"] * workers, np.ones(workers, np.bool_)
     passes = next(iter(prediction.words.stamps.values())).shape[0]
-    for number in range(passes if last is None else min(passes, last + 1)):
+    first = prediction.first_pass
+    last = first + passes - 1 if last is None else last
+    for number in range(first, min(first + passes, last + 1)):
         for event in events_of(layout):
             one = _Compared(layout, kinds[event.what], event, number, prediction, got)
             found.compared += int(one.there.sum())
@@ -143,7 +152,8 @@ class _Compared:
         prediction: Prediction,
         got: Words,
     ) -> None:
-        at, what = (number, event.turn), event.what
+        what = event.what
+        at = number % prediction.words.stamps[what].shape[0], event.turn
         self.layout, self.kind, self.event, self.number = layout, kind, event, number
         self.stamps = prediction.words.stamps[what][at], got.stamps[what][at]
         self.raw = prediction.words.values[what][at], got.values[what][at]
@@ -170,9 +180,10 @@ class _Compared:
         stamps = prediction.words.stamps[Exchange.CANDIDATES]
         values = prediction.words.values[Exchange.CANDIDATES]
         drawn = [p for p in range(len(stamps)) if values[p, 0, 0, 0, ::2].any()]
-        if self.number not in drawn:
+        copy = self.number % len(stamps)
+        if copy not in drawn:
             return
-        logits = prediction.logits[drawn.index(self.number)]
+        logits = prediction.logits[drawn.index(copy)]
         for column in np.flatnonzero(apart[0, 0, 1::2]) * 2:
             token, best = int(self.raw[1][0, 0, column + 1]), self.expected[0, 0, column]
             if token < len(logits) and best - logits[token] <= self.bound[0, 0, column]:

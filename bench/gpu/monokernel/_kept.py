@@ -8,9 +8,9 @@ that times are others, and with them what may go wrong.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -40,6 +40,7 @@ class Left:
     trouble: str = ""  # why it did not end well
     fault: tuple[int, ...] = ()  # Params.fault; zeros where no wait starved
     lost: bool = False  # the device can no longer be used from this process
+    early: bool = False  # the trouble came before the run, while what lies behind it was fed
 
     @property
     def ended(self) -> str:
@@ -92,13 +93,32 @@ class KeptModel:
         """Those that the last run drew from, where it was asked for them: [draws, V]."""
         return self._resident.logit_rows.copy()
 
-    def run(self, advances: Sequence[Advance]) -> Left:
-        """One epoch on empty slots; the words begin as zeros, and passes count from 0."""
-        with ExitStack() as stack:
-            if self._pinned is not None:  # the device need not clear what is the host's
-                self._pinned.array[:] = 0
-                stack.enter_context(patch.object(self._memory, "clear_words"))
+    def run(self, advances: Sequence[Advance], behind: Sequence[int] = ()) -> Left:
+        """One epoch on empty slots; words begin as zeros, passes count from 0.
+
+        ``behind``: what slot 0 has before. Passes that feed it count, their words are forgotten.
+        """
+        with self._cleared_by_the_host():
             self._resident.start_afresh()
+        if behind:
+            fed = self._epoch([Advance(slot=0, token_ids=tuple(behind), budget=1)])
+            if fed.trouble:
+                return replace(fed, early=True)
+            with self._cleared_by_the_host():
+                self._memory.clear_words()
+        return self._epoch(advances)
+
+    @contextmanager
+    def _cleared_by_the_host(self) -> Iterator[None]:
+        """Where words are pinned: the device need not clear what is the host's."""
+        if self._pinned is None:
+            yield
+            return
+        self._pinned.array[:] = 0
+        with patch.object(self._memory, "clear_words"):
+            yield
+
+    def _epoch(self, advances: Sequence[Advance]) -> Left:
         seen: dict[str, Any] = {}
 
         def look() -> None:  # before the executor clears what a fault left

@@ -16,9 +16,9 @@ that is wrong, also of a launch that starved, hung or faulted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,7 +30,6 @@ from bench.gpu._device import gpu_info
 from bench.gpu._stage import Budget, CheckError, NotMeasuredError, Stage, expect, record_of_error
 from bench.gpu.monokernel._bound import DEVIATIONS, PRECISION, RUNS, bounds
 from bench.gpu.monokernel._difference import Prediction, compare
-from bench.gpu.monokernel._events import Words
 from bench.gpu.monokernel._kept import KeptModel, Left
 from bench.gpu.monokernel._model import Variant
 from bench.gpu.monokernel._scale import REHEARSAL
@@ -46,7 +45,6 @@ from monolane.model import Checkpoint, Weights, read_config
 FILE = "words.npz"
 GOLDEN = "released_shape"  # four lanes, six layers, of which four have a window
 SMS = 8  # two blocks of a lane
-DTYPES = tuple(PRECISION)
 WIDTHS = (1, 8)
 PASSES = {1: 4, 8: 3}  # of a run
 _WATCHDOG, _HANG = 2.0, 8.0  # seconds; a pass takes microseconds, emulated some 0.1 s
@@ -55,20 +53,48 @@ _PROMPTS = 20  # that are tried until one is found whose tokens no error of 16 b
 _CHECKS = 4  # runs with errors as large as the bound
 
 
-def cases() -> Iterator[tuple[str, int]]:
-    """Yield dtype and width of each run."""
-    for dtype in DTYPES:
-        for width in WIDTHS:
-            yield dtype, width
+@dataclass(frozen=True)
+class Case:
+    """One run."""
+
+    dtype: str
+    width: int
+    # Tokens that the first sequence has before, fed by a launch whose words are not kept: beyond
+    # one chunk of keys, and beyond the window. As many passes as are kept, so that stamps and
+    # copies agree.
+    behind: int = 0
+
+    @property
+    def labels(self) -> Record:
+        """As a record tells it."""
+        return {"dtype": self.dtype, "width": self.width, "behind": self.behind}
+
+    @property
+    def prefix(self) -> str:
+        """Of its arrays in the file."""
+        return f"{self.dtype}.{self.width}.{self.behind}."
+
+
+CASES = (
+    *(Case(dtype, width) for dtype in PRECISION for width in WIDTHS),
+    Case("bfloat16", 8, 8 * PASSES[8]),
+)
 
 
 def layouts(gpu: GpuInfo) -> Iterator[Layout]:
-    """Yield the layout of each run's kernel, so that it can be compiled ahead."""
+    """Yield the layout of each kernel, so that it can be compiled ahead."""
     config = read_config(ROOT / "tests" / "golden" / GOLDEN)
-    for dtype, width in cases():
+    for dtype, width in dict.fromkeys((case.dtype, case.width) for case in CASES):
         variant = Variant("words", kept_passes=PASSES[width])
         small = replace(gpu, sms=min(SMS, gpu.sms))
         yield from variant.layouts(config, small, dtype, config.max_positions, (width,))
+
+
+def before(case: Case, seed: int) -> tuple[int, ...]:
+    """Return the tokens that a sequence has before the run."""
+    vocab = read_config(ROOT / "tests" / "golden" / GOLDEN).vocab_size
+    ids = np.random.default_rng(1000 + seed).integers(3, vocab, size=case.behind)
+    return tuple(ids.tolist())
 
 
 def advances(width: int, seed: int) -> tuple[Advance, ...]:
@@ -97,8 +123,8 @@ def predict(folder: Path, work: Path | None = None) -> Path:
     with TemporaryDirectory(prefix="words-") as scratch:
         budget = Budget(float("inf"))
         stage = Stage(REHEARSAL, work or Path(scratch), budget, lambda record: None)
-        for dtype, width in cases():
-            found |= predict_case(stage, dtype, width).pack(f"{dtype}.{width}.")
+        for case in CASES:
+            found |= predict_case(stage, case).pack(case.prefix)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE
     with path.open("wb") as file:
@@ -106,60 +132,50 @@ def predict(folder: Path, work: Path | None = None) -> Path:
     return path
 
 
-def predict_case(stage: Stage, dtype: str, width: int) -> Prediction:
+def predict_case(stage: Stage, case: Case) -> Prediction:
     """Return the words of one case, their bounds, and what was run."""
-    model = _open(stage, dtype, width)
+    model, precision = _open(stage, case), PRECISION[case.dtype]
     try:
         for seed in range(_PROMPTS):
-            wanted = advances(width, seed)
-            left = _right(model.run(wanted))
-            assert left.words is not None
-            logits = model.logits[: wanted[0].budget]
-            if _is_steady(model, wanted, left, PRECISION[dtype]):
-                disturbed = _disturbed(model, wanted, left, PRECISION[dtype])
+            left = _run(model, case, seed)
+            logits = model.logits[: advances(case.width, seed)[0].budget]
+            if _is_steady(model, case, seed, left):
+                disturbed = (
+                    _same(left, _run(model, case, seed, 2.0**-precision, 1 + i)).words
+                    for i in range(RUNS)
+                )
                 bound = bounds(model.layout, left.words, disturbed)
                 return Prediction(seed, left.tokens, left.words, bound, logits, model.layout.words)
     finally:
-        _disturb(model, 0.0, 0)
         model.close()
     raise CheckError(f"words: expected steady tokens of one of {_PROMPTS} prompts, got none")
 
 
-def _is_steady(model: KeptModel, wanted: Sequence[Advance], left: Left, precision: int) -> bool:
+def _is_steady(model: KeptModel, case: Case, seed: int, left: Left) -> bool:
     """Whether no error within the bounds changes a token: all that follows would be another run."""
-    for seed in range(1, 1 + _CHECKS):
-        _disturb(model, DEVIATIONS * 2.0**-precision, 1000 + seed)
-        if _right(model.run(wanted)).tokens != left.tokens:
-            _disturb(model, 0.0, 0)
-            return False
-    return True
+    size = DEVIATIONS * 2.0 ** -PRECISION[case.dtype]
+    return all(
+        _run(model, case, seed, size, 1001 + i).tokens == left.tokens for i in range(_CHECKS)
+    )
 
 
-def _disturbed(
-    model: KeptModel, wanted: Sequence[Advance], left: Left, precision: int
-) -> Iterator[Words]:
-    """Yield the words of runs whose roundings to 16 bits err."""
-    for seed in range(1, 1 + RUNS):
-        _disturb(model, 2.0**-precision, seed)
-        found = _right(model.run(wanted))
-        assert found.tokens == left.tokens, "less than what did not change them"
-        assert found.words is not None
-        yield found.words
+def _same(left: Left, other: Left) -> Left:
+    assert left.tokens == other.tokens, "less than what did not change them"
+    return other
 
 
-def _disturb(model: KeptModel, size: float, seed: int) -> None:
-    model.device.noise = size, seed  # type: ignore[attr-defined]
-
-
-def _right(left: Left) -> Left:
+def _run(model: KeptModel, case: Case, seed: int, size: float = 0.0, noise: int = 0) -> Left:
+    """Run on the emulated device; with errors of what is rounded to 16 bits, if asked for."""
+    model.device.noise = size, noise  # type: ignore[attr-defined]
+    left = model.run(advances(case.width, seed), before(case, seed))
     expect(
         not left.trouble, f"emulated words: expected a launch that ends well, got {left.trouble}"
     )
     return left
 
 
-def _open(stage: Stage, dtype: str, width: int, **more: Any) -> KeptModel:
-    return KeptModel(stage, _weights(), dtype, width, PASSES[width], sms=SMS, **more)
+def _open(stage: Stage, case: Case, **more: Any) -> KeptModel:
+    return KeptModel(stage, _weights(), case.dtype, case.width, PASSES[case.width], sms=SMS, **more)
 
 
 def _weights() -> Weights:
@@ -178,14 +194,13 @@ def words(stage: Stage, job: str) -> None:
     compile_ahead(stage)
     over = ""
     with np.load(path) as file:
-        for dtype, width in stage.paced(list(cases())):
-            labels = {"dtype": dtype, "width": width}
+        for case in stage.paced(CASES):
             if over:
-                stage.skip("words", over, **labels)
+                stage.skip("words", over, **case.labels)
                 continue
-            prediction = Prediction.unpack(file, f"{dtype}.{width}.")
-            record = run_case(stage, prediction, dtype, width, pinned=job.endswith("pinned"))
-            stage.emit({"name": "words", **stage.labels, **labels} | record)
+            prediction = Prediction.unpack(file, case.prefix)
+            record = run_case(stage, prediction, case, pinned=job.endswith("pinned"))
+            stage.emit({"name": "words", **stage.labels, **case.labels} | record)
             if record.get("ended") == "lost":
                 over = "an earlier launch failed or did not end: the device is lost to this process"
 
@@ -204,21 +219,20 @@ def compile_ahead(stage: Stage) -> None:
         list(pool.map(one, layouts(gpu)))
 
 
-def run_case(
-    stage: Stage, prediction: Prediction, dtype: str, width: int, *, pinned: bool = False
-) -> Record:
+def run_case(stage: Stage, prediction: Prediction, case: Case, *, pinned: bool = False) -> Record:
     """Run one case, and say what was first wrong; see README.md for the fields."""
     try:
         if stage.budget.exhausted:
             raise NotMeasuredError(f"this part's {stage.budget.seconds:.0f} s were spent")
-        model = _open(stage, dtype, width, watchdog=_WATCHDOG, hang=_HANG, pinned=pinned)
+        model = _open(stage, case, watchdog=_WATCHDOG, hang=_HANG, pinned=pinned)
         try:
             expect(
                 model.layout.words == prediction.sizes,
                 f"layout: expected the predicted words {prediction.sizes}, got "
                 f"{model.layout.words}; predict anew, with this tree",
             )
-            left = model.run(advances(width, prediction.seed))
+            seed = prediction.seed
+            left = model.run(advances(case.width, seed), before(case, seed))
         finally:
             model.close()
         return tell(model.layout, prediction, left, pinned)
@@ -233,6 +247,8 @@ def tell(layout: Layout, prediction: Prediction, left: Left, pinned: bool) -> Re
     record: Record = {"golden": GOLDEN, "blocks": layout.plan.groups.workers, "pinned": pinned}
     if left.trouble:
         record |= {"ended": left.ended, "trouble": left.trouble}
+    if left.early:
+        return record | {"error": f"before the words that are kept: {left.trouble}"}
     if left.words is None:
         return record | {"error": f"{left.trouble}; its words are lost: run words-pinned"}
     last = left.fault[5] if any(left.fault) else None
