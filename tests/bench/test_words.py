@@ -27,8 +27,11 @@ from bench.gpu.monokernel._kept import KeptModel, Left
 from bench.gpu.monokernel._model import Model
 from bench.gpu.monokernel._scale import REHEARSAL
 from monolane._results import Record, check_record
-from monolane.cuda import _epoch
+from monolane.cuda import GpuInfo, _epoch
+from monolane.cuda._compile import compile_kernel, compiler_version
 from monolane.cuda._program import Exchange
+from monolane.cuda._specialise import specialisation
+from monolane.errors import MissingExtraError
 
 CASE = words.Case("bfloat16", 8)
 WIDTH, DTYPE = CASE.width, CASE.dtype
@@ -414,3 +417,19 @@ def test_another_layout_is_refused(work: Path, prediction: Prediction) -> None:
     other = replace(prediction, sizes=prediction.sizes | {"qkv_words": 1})
     record = words.run_case(stage(work), other, CASE)
     assert "predict anew" in record["error"]
+
+
+@pytest.mark.parametrize(
+    "number", [0, *(pytest.param(i, marks=pytest.mark.exhaustive) for i in range(1, 6))]
+)
+def test_the_kernels_compile_for_a_gpu(number: int) -> None:
+    try:
+        compiler_version()
+    except MissingExtraError as error:
+        pytest.skip(str(error))
+    h200 = GpuInfo("NVIDIA H200", (9, 0), 132, 227 << 10, 140 << 30, 141 << 30)
+    found = list(words.layouts(h200))
+    assert len(found) == 6
+    assert found[number].kept_passes == words.PASSES[found[number].width]
+    headers = {"specialisation.h": specialisation(found[number])}
+    assert compile_kernel("monokernel.cu", headers, "sm_90a").cubin.startswith(b"\x7fELF")
