@@ -20,12 +20,16 @@ EMULATED_SMS = 4
 
 
 def open_device(emulated: bool, work: Path, sms: int | None = None, number: int = 0) -> Device:
-    """GPU ``number``, ready to launch; ``sms`` pretends that it has fewer."""
+    """GPU ``number``, ready to launch; ``sms`` pretends that it has fewer.
+
+    An emulated one has as many as are asked for.
+    """
     if not emulated:
         device: Device = CudaDevice(number)
     else:
         kind = test_module("emulated_gpu").EmulatedGpu
-        device = kind(work / "kernels", sms=EMULATED_SMS, number=number, seed=100 * number)
+        most = max(EMULATED_SMS, sms or 0)
+        device = kind(work / "kernels", sms=most, number=number, seed=100 * number)
     if sms is not None:
         device.info = replace(device.info, sms=min(sms, device.info.sms))
     return device

@@ -5,8 +5,10 @@
 Kernels are compiled by the host's compiler for emulation; everything else is what runs on a GPU.
 """
 
+import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -119,6 +121,21 @@ def peers() -> None:
     _peers.connect(devices)
     _peers.join(devices)
     _peers.close_all(devices)
+
+
+def words() -> None:
+    """The GPU suite's part, twice one case of it: arguments are what it carries, and the job."""
+    from bench.gpu._stage import Budget, Stage
+    from bench.gpu.monokernel import words as part
+    from bench.gpu.monokernel._scale import REHEARSAL
+
+    part.CASES = (part.CASES[0],) * 2
+    part.compile_kernel = compile_for_the_stub
+    stage = Stage(
+        replace(REHEARSAL, emulated=False), FOLDER, Budget(1000.0),
+        lambda record: tell(json.dumps(record)), carried=Path(sys.argv[3]),
+    )  # fmt: skip
+    part.words(stage, sys.argv[4])
 
 
 def open_gpu() -> None:

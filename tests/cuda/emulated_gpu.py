@@ -64,6 +64,7 @@ class EmulatedGpu:
         # For faults on purpose: gets a kernel's name and shape, returns what is launched instead.
         self.sabotage: Callable[[str, Launch], Launch] | None = None
         self.fault = ""  # what every kernel ends with, if anything
+        self.noise = 0.0, 0  # of the monokernel's roundings: see Emulated.launch_all
         self.closed = False
 
     # ---- code
@@ -80,6 +81,7 @@ class EmulatedGpu:
             shape = self.sabotage(entry, shape)
         self._seed += 1
         seed, fault = self._seed, self.fault
+        noise = self.noise if entry == "monokernel" else (0.0, 0)
 
         def run() -> None:
             error = fault or library.launch(
@@ -91,6 +93,7 @@ class EmulatedGpu:
                 seed=seed,
                 mood=self._mood,
                 host_time=True,
+                noise=noise,
             )
             if error:
                 raise BackendError(f"{entry}: {error}")

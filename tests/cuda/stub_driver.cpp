@@ -61,6 +61,8 @@ struct Schedule {
   void* stores;
   uint32_t skew, dies;
   uint64_t dies_at;
+  float noise;
+  uint32_t noise_seed;
   uint64_t ticks, turns, switches;
 };
 
@@ -178,7 +180,7 @@ int cuStreamCreate(void** out, unsigned flags) {
   streams.insert(*out);
   return flags == 1 ? state() : INVALID_VALUE;
 }
-int cuStreamDestroy_v2(void* s) { return streams.count(s) ? state() : INVALID_HANDLE; }
+int cuStreamDestroy_v2(void* s) { return streams.erase(s) ? state() : INVALID_HANDLE; }
 int cuEventCreate(void** out, unsigned flags) {
   return *out = malloc(8), flags == 2 || flags == 0 ? state() : INVALID_VALUE;
 }
@@ -226,7 +228,7 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* s) {
 }
 int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* s) {
   bool known = holds(memory, from, bytes) && host(to, bytes);
-  if (!known || s != &stream) return INVALID_VALUE;
+  if (!known || !streams.count(s)) return INVALID_VALUE;  // what looks beside the stream, too
   return memcpy(to, reinterpret_cast<void*>(from), bytes), state();
 }
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void* s) {

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import emulation
 import numpy as np
@@ -13,6 +14,9 @@ import pytest
 from emulated_gpu import EmulatedGpu
 from models import TINY, random_weights
 
+from bench.gpu._stage import Budget, Stage
+from bench.gpu.monokernel import words
+from bench.gpu.monokernel._scale import REHEARSAL
 from monolane.cuda._executor import CudaExecutor
 from monolane.epoch import Advance
 from monolane.model import (
@@ -252,3 +256,56 @@ def test_gpus_that_share_a_model(stub: Path, settings: dict[str, int], told: str
     assert told in done.stderr
     if not told:
         assert done.stderr.count("released with 0 allocations") == 2, "both are given back"
+
+
+# ---- diagnosis by words --------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def carried(kernel_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the predicted words of one case, from few runs."""
+    folder = tmp_path_factory.mktemp("carried")
+    stage = Stage(REHEARSAL, kernel_folder.parent, Budget(1000.0), lambda record: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(words, "RUNS", 1)
+        patch.setattr(words, "_CHECKS", 0)
+        found = words.predict_case(stage, words.CASES[0])
+    np.savez_compressed(folder / words.FILE, **found.pack(words.CASES[0].prefix))
+    return folder
+
+
+def drive_words(stub: Path, carried: Path, job: str, **settings: object) -> list[dict[str, Any]]:
+    done = drive(stub, "words", carried, job, **{"STUB_SMS": 8, "STUB_PLACES": 8} | settings)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("job", ["words", "words-pinned"])
+def test_words_are_read_through_the_bindings(stub: Path, carried: Path, job: str) -> None:
+    records = drive_words(stub, carried, job)
+    assert len(records) == 2, "each has a device of its own"
+    for record in records:
+        assert "error" not in record, record
+        assert record["words_compared"] > 10_000
+        assert record["words_unequal"] == 0
+
+
+def test_words_of_a_faulting_kernel_are_lost(stub: Path, carried: Path) -> None:
+    first, second = drive_words(stub, carried, "words", STUB_FAULT_AT=1)
+    assert first["ended"] == "lost"
+    assert first["error"].endswith("its words are lost: run words-pinned")
+    assert "the device is lost" in second["not_measured"]
+
+
+def test_pinned_words_outlast_a_fault(stub: Path, carried: Path) -> None:
+    """Here nothing had been published: the first event is the one that is missing."""
+    first, _ = drive_words(stub, carried, "words-pinned", STUB_FAULT_AT=1)
+    assert first["ended"] == "lost"
+    assert (first["first"]["kind"], first["first"]["why"]) == ("STREAM", "missing")
+    assert "LAUNCH_FAILED" in first["trouble"] or "launch failure" in first["trouble"]
+
+
+def test_a_launch_that_is_refused(stub: Path, carried: Path) -> None:
+    """No word was published, and the sentence says why."""
+    for record in drive_words(stub, carried, "words", STUB_PLACES=4):
+        assert record["ended"] == "failed"
+        assert record["first"]["why"] == "missing"
+        assert "COOPERATIVE_LAUNCH_TOO_LARGE" in record["error"]

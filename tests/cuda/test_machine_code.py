@@ -6,6 +6,7 @@ NVRTC compiles without a GPU; disassembly needs cuobjdump and nvdisasm, from whe
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sysconfig
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from monolane.cuda import _compile
 from monolane.cuda._compile import Compiled, architecture, compile_kernel, compiler_version
 from monolane.cuda._device import GpuInfo
 from monolane.cuda._executor import CudaExecutor
@@ -223,6 +225,49 @@ def test_registers_suffice(kernel: Kernel) -> None:
     assert usage.stack_bytes <= kernel.spills
     per_quarter = -(-(layout.warps + 1) // 4)
     assert usage.registers * 32 * per_quarter * 4 <= 65536
+
+
+def test_what_a_diagnosis_keeps_costs_the_product_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same machine code as of kernels that know of no other copies than the usual ones."""
+    found, layout = compiled(FIRST[0])
+    assert layout.kept_passes == 0
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    for path in _compile.KERNELS.iterdir():
+        (folder / path.name).write_text(_without_copies(path.read_text()))
+    monkeypatch.setattr(_compile, "KERNELS", folder)
+    headers = {"specialisation.h": re.sub(".*KEPT_PASSES.*", "", specialisation(layout))}
+    plain = compile_kernel("monokernel.cu", headers, FIRST[0].arch, use_cache=False)
+    assert machine_code(plain.cubin) == machine_code(found.cubin)
+
+
+def _without_copies(text: str) -> str:
+    """A kernel file in which each Block::copy is its first argument, and has no declaration."""
+    text = re.sub(r"constexpr u32 KEPT = .*\n", "", text)
+    text = re.sub(r"  DEVICE_MEMBER u32 copy\(.*?\n  }\n", "", text, flags=re.DOTALL)
+    while (begin := text.find("b.copy(")) >= 0:
+        at, depth, comma = begin + len("b.copy("), 1, 0
+        while depth:
+            depth += {"(": 1, ")": -1}.get(text[at], 0)
+            comma = comma or (at if depth == 1 and text[at] == "," else 0)
+            at += 1
+        text = text[:begin] + f"({text[begin + 7 : comma or at - 1]})" + text[at:]
+    assert "KEPT" not in text
+    return text
+
+
+def machine_code(cubin: bytes) -> bytes:
+    """The kernel's section of an ELF file; names elsewhere have a digest of the source in them."""
+    (table,) = struct.unpack_from("<Q", cubin, 40)
+    size, count, names = struct.unpack_from("<HHH", cubin, 58)
+    sections = [struct.unpack_from("<II4Q", cubin, table + size * i) for i in range(count)]
+    strings = sections[names][4]
+    for name, _, _, _, begin, nbytes in sections:
+        if cubin[strings + name :].startswith(b".text.monokernel\0"):
+            return cubin[begin : begin + nbytes]
+    raise AssertionError("no machine code")
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)

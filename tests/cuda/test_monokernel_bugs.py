@@ -68,8 +68,8 @@ BUGS = {
     # ---- buffers that are used again -------------------------------------------------------------
     "one buffer of the stream": Bug(
         "stream.cuh",
-        "b.p.stream_words + static_cast<u64>(event % STREAM_SLOTS * LANES + lane)",
-        "b.p.stream_words + static_cast<u64>(0 * event + lane)",
+        "b.p.stream_words + static_cast<u64>(copy * LANES + lane)",
+        "b.p.stream_words + static_cast<u64>(0 * copy + lane)",
         "idle blocks",
     ),
     "too few slots of raw outputs": Bug(
@@ -77,13 +77,13 @@ BUGS = {
     ),
     "one buffer of candidates": Bug(
         "choose.cuh",
-        "(b.state->pass_number % CHOICE_SLOTS) * WIDTH + row) * WORKERS",
-        "row) * WORKERS",
+        "(choice_copy(b) * WIDTH + row) * WORKERS",
+        "(row) * WORKERS",
         "lanes apart",
     ),
     "one word of control": Bug(
         "choose.cuh",
-        "u32 buffer = b.state->pass_number % CHOICE_SLOTS,",
+        "u32 buffer = choice_copy(b),",
         "u32 buffer = 0,",
         "lanes apart",
     ),

@@ -64,7 +64,7 @@ WORDS = {
         "if (b.index == 0) {\n      publish(square_words",
         "if (b.index == 0 && !MUTED(AWAIT_SQUARES)) {\n      publish(square_words",
     ),
-    "QKV": word("qkv.cuh", "publish(qkv_words(b, t) + at.row", "QKV", "PARTIAL"),
+    "QKV": word("qkv.cuh", "publish(qkv_words(b, work.layer, t) + at.row", "QKV", "PARTIAL"),
     "PARTIAL": word("attend.cuh", "publish(out + d, bits_of_float(sum)", "PARTIAL"),
     "HIDDEN": word(
         "monokernel.cu", "publish(out + t * even(INNER) + own.begin + r", "HIDDEN", "LANES"

@@ -78,6 +78,30 @@ def test_the_2b_program_is_sound_at_every_width() -> None:
         prove(layout.program)
 
 
+@pytest.mark.parametrize("name", ["uneven rows", "late outputs", "gaps"])
+def test_a_program_that_keeps_its_words_uses_no_place_again(name: str) -> None:
+    kept = 3
+    program = replace(layout_of(ALL[name]), kept_passes=kept).program
+    prove(program)
+    layers = range(program.plan.config.num_layers)
+    for what in set(Exchange) - {Exchange.WEIGHTS, Exchange.LANE, Exchange.ACTIVATIONS}:
+        events = {
+            (2 * layer + module + 1, layer, module) for layer in layers for module in (0, 1)
+        } | {(0, 0, 0)}
+        if program.events(what) == 1:
+            events = {(0, 0, 0)}
+        elif what in (Exchange.QKV, Exchange.PARTIAL, Exchange.HIDDEN):
+            events = {(2 * layer + 1, layer, 0) for layer in layers}
+        elif what is Exchange.LANES:
+            events -= {(0, 0, 0)}
+        places = [
+            program.slot(what, event=event, number=number, layer=layer, module=module)
+            for number in range(kept)
+            for event, layer, module in events
+        ]
+        assert sorted(places) == list(range(program.copies(what))), what
+
+
 def test_steps_are_the_plans_phases() -> None:
     program = layout_of(CASES["uneven rows"]).program  # its head reads all lanes
     steps = [(step.name, [op.name for op in step.ops]) for step in program.steps]

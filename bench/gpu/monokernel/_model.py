@@ -39,6 +39,7 @@ class Variant:
     ring_slots: int | None = None  # at most
     blocks: int | None = None  # of a lane
     chunk: int | None = None  # keys
+    kept_passes: int = 0  # see Layout
 
     def layouts(
         self,
@@ -62,12 +63,16 @@ class Variant:
                 plan = build(config, device, dtype, max_width=layout.width, context=context)
             slot_bytes = self.slot_bytes or layout.slot_bytes
             made = lay_out(
-                plan, warps=self.warps, slot_bytes=slot_bytes, shared_limit=gpu.shared_bytes
-            )
+                plan, warps=self.warps, slot_bytes=slot_bytes, shared_limit=gpu.shared_bytes,
+                kept_passes=self.kept_passes,
+            )  # fmt: skip
             while self.ring_slots is not None and made.ring_slots > self.ring_slots:
                 # Less memory, one slot at a time: sections are rounded up.
                 limit = made.shared.total - slot_bytes
-                made = lay_out(plan, warps=self.warps, slot_bytes=slot_bytes, shared_limit=limit)
+                made = lay_out(
+                    plan, warps=self.warps, slot_bytes=slot_bytes, shared_limit=limit,
+                    kept_passes=self.kept_passes,
+                )  # fmt: skip
             found.append(made)
         return tuple(found)
 
@@ -86,22 +91,26 @@ class Model:
         dtype: str = "bfloat16",
         variant: Variant | None = None,
         watchdog: float | None = None,
+        hang: float | None = None,
         sms: int | None = None,
         devices: int = 1,
         lanes: int | None = None,
     ) -> None:
-        """`widths` None: the product's; `sms` of each device, `lanes` of a dense model."""
+        """`widths` None: the product's; `sms` of each device, `lanes` of a dense model.
+
+        `watchdog`, `hang`: seconds of patience, the kernel's and the host's.
+        """
         self.scale, self.dtype = stage.scale, dtype
         weights = weights or random_weights(stage.scale.config, stage.work)
         opened = [
             open_device(stage.scale.emulated, stage.work, sms, number) for number in range(devices)
         ]
         self.device: Device = opened[0]
-        attributes: dict[str, Any] = {"HANG_SECONDS": 30.0}
+        attributes: dict[str, Any] = {"HANG_SECONDS": hang or watchdog or 30.0}
         if widths is not None:
             attributes["WIDTHS"] = tuple(widths)
         if watchdog is not None:
-            attributes["WATCHDOG_SECONDS"] = attributes["HANG_SECONDS"] = watchdog
+            attributes["WATCHDOG_SECONDS"] = watchdog
         kind: Any = type("SuiteExecutor", (CudaExecutor,), attributes)
         context = context or stage.scale.context
         with contextlib.ExitStack() as stack:

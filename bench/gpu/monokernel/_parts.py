@@ -50,6 +50,8 @@ def parts(emulated: bool) -> tuple[Part, ...]:
     )
     hidden = (
         ("small-model", "sanitizer:small_model", 600, "what the sanitizer runs"),
+        ("words", "words:words", 90, "the first wrong phase, by a tiny pass's words"),
+        ("words-pinned", "words:words", 90, "the same, by words that outlast a fault"),
         ("profile", "_trial:profile", 120, "a short decode, for a profiler"),
         ("crash", "_trial:crash", 20, "a process that dies"),
         ("hang", "_trial:hang", 3, "a process that never ends"),

@@ -9,7 +9,7 @@ cache of those alone, and of all else what one device would have.
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from monolane.cuda._program import Program, Rule, Slots, lower, rules_of
+from monolane.cuda._program import Exchange, Program, Rule, Slots, lower, rules_of
 from monolane.cuda._tiling import TILE, Tiling, find_tiling
 from monolane.errors import ConfigError
 from monolane.model import FORMATS, ModelConfig, Role, formats_of
@@ -68,6 +68,7 @@ class Layout:
     shared: Shared
     wide: bool  # the activations of a pass do not fit into shared memory
     devices: int = 1  # that the lanes are dealt out to
+    kept_passes: int = 0  # whose words are all kept, for diagnosis
 
     @property
     def merged_rows(self) -> int:
@@ -178,7 +179,8 @@ class Layout:
     def program(self) -> Program:
         """What a block does in a pass."""
         attention, mlp = self.raw_slots
-        return lower(self.plan, self.wide, Slots(attention=attention, mlp=mlp), self.devices)
+        slots = Slots(attention=attention, mlp=mlp, kept=self.kept_passes)
+        return lower(self.plan, self.wide, slots, self.devices)
 
     @property
     def words(self) -> dict[str, int]:
@@ -189,22 +191,24 @@ class Layout:
         c, plan, t = self.plan.config, self.plan, self.width
         lanes, d, workers = c.num_lanes, c.hidden_size, plan.groups.workers
         heads = c.num_heads + 2 * c.num_kv_heads
-        slots = self.program.slots
+        x, program = Exchange, self.program
+        slots, copies = program.slots, program.copies
+        qkv, partial = t * heads * c.head_dim, plan.splits * t * c.num_heads * _even(c.head_dim + 2)
         return {
-            "stream_words": slots.stream * lanes * t * d,
-            "square_words": slots.stream * lanes * t * _even(self.blocks),
-            "qkv_words": t * heads * c.head_dim,
-            "partial_words": plan.splits * t * c.num_heads * _even(c.head_dim + 2),
-            "hidden_words": t * lanes * _even(c.intermediate_size // lanes),
-            "raw_words": (slots.attention + slots.mlp) * lanes * t * d,
-            "joined_words": lanes * t * d if plan.shared_head else 2,
-            "candidate_words": slots.choice * t * workers * 2,
-            "best_words": slots.choice * t * self.devices * 2,
+            "stream_words": copies(x.STREAM) * lanes * t * d,
+            "square_words": copies(x.SQUARES) * lanes * t * _even(self.blocks),
+            "qkv_words": copies(x.QKV) * qkv,
+            "partial_words": copies(x.PARTIAL) * partial,
+            "hidden_words": copies(x.HIDDEN) * t * lanes * _even(c.intermediate_size // lanes),
+            "raw_words": copies(x.LANES) * lanes * t * d,
+            "joined_words": copies(x.JOINED) * lanes * t * d if plan.shared_head else 2,
+            "candidate_words": copies(x.CANDIDATES) * t * workers * 2,
+            "best_words": copies(x.BEST) * t * self.devices * 2,
             "alarm_word": 2,
-            "control_words": slots.choice,
-            "logit_words": t * _even(c.vocab_size),
-            "decision_words": slots.choice * t,
-            "verdict_words": _even(t),
+            "control_words": copies(x.CONTROL),
+            "logit_words": copies(x.LOGITS) * t * _even(c.vocab_size),
+            "decision_words": copies(x.DECISION) * t,
+            "verdict_words": copies(x.GUIDE) * _even(t),
             "lane_counters": 16 * lanes,
             "activation_rows": slots.activations * lanes * t * self.activation_stride // 8
             if self.wide
@@ -221,11 +225,15 @@ def lay_out(
     shared_limit: int = 227 << 10,
     wide: bool | None = None,
     devices: int = 1,
+    kept_passes: int = 0,
 ) -> Layout:
     """Return the layout of a plan; ConfigError if the model does not fit the kernel.
 
     wide     whether activations live in memory; None: from 17 tokens a pass on
     devices  that the lanes are dealt out to: a divisor of their number
+    kept_passes
+             for diagnosis: every word of so many passes in a row stays where it was published, in a
+             place of its own; 0: places are used again, as soon as nobody needs what is there
     """
     _check(plan, warps)
     if plan.config.num_lanes % devices:
@@ -243,6 +251,7 @@ def lay_out(
         plan, warps, slot_bytes, shared_limit, tile_bytes, tilings, _layers(plan, devices), 0,
         Shared(ring=0, barriers=0, activations=0, stage=0, partial=0, stream=0, query=0, scales=0,
                state=0, total=0), plan.max_width > 16 if wide is None else wide, devices,
+        kept_passes,
     )  # fmt: skip
     rest = _shared(draft, 0).total
     ring_slots = (shared_limit - rest) // (slot_bytes + 16)

@@ -215,6 +215,12 @@ class Slots:
     activations: int = 2  # by the sync of the lane
     attention: int  # raw outputs, by the layer
     mlp: int
+    kept: int = 0  # for diagnosis: each event of so many passes has a copy of its own; 0: as above
+
+
+_TURNS_BY_PASS = (Exchange.CANDIDATES, Exchange.BEST, Exchange.CONTROL, Exchange.DECISION)
+_LAYERED = (Exchange.QKV, Exchange.PARTIAL, Exchange.HIDDEN)
+_NEVER_KEPT = (Exchange.LANE, Exchange.ACTIVATIONS)  # counted and unstamped: of a wide pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,11 +248,38 @@ class Program:
             raise ConfigError("cuda: expected the same phases in every layer")
         return found[0]
 
+    def events(self, what: Exchange) -> int:
+        """Return how often in a pass a buffer is written: copies, where each is to be kept."""
+        layers = self.plan.config.num_layers
+        if what in (Exchange.STREAM, Exchange.SQUARES):
+            return 2 * layers + 1
+        if what is Exchange.LANES:
+            return 2 * layers
+        return layers if what in _LAYERED else 1
+
+    def copies(self, what: Exchange) -> int:
+        """Return the copies of a buffer."""
+        slots = self.slots
+        if slots.kept and what not in _NEVER_KEPT:
+            return slots.kept * self.events(what)
+        if what in (Exchange.STREAM, Exchange.SQUARES):
+            return slots.stream
+        if what in _TURNS_BY_PASS:
+            return slots.choice
+        return slots.attention + slots.mlp if what is Exchange.LANES else 1
+
     def slot(self, what: Exchange, *, event: int, number: int, layer: int, module: int) -> int:
         """Return the copy of a buffer that a touch means, in pass ``number``."""
+        if self.slots.kept and what not in _NEVER_KEPT:
+            first = number % self.slots.kept * self.events(what)
+            if what in (Exchange.STREAM, Exchange.SQUARES):
+                return first + event
+            if what is Exchange.LANES:
+                return first + 2 * layer + module
+            return first + layer if what in _LAYERED else first
         if what in (Exchange.STREAM, Exchange.SQUARES):
             return event % self.slots.stream
-        if what in (Exchange.CANDIDATES, Exchange.BEST, Exchange.CONTROL, Exchange.DECISION):
+        if what in _TURNS_BY_PASS:
             return number % self.slots.choice
         if what is Exchange.LANES:
             attention = self.slots.attention

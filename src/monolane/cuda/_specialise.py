@@ -214,6 +214,7 @@ def _program(program: Program) -> list[str]:
         f"constexpr u32 ACTIVATION_SLOTS = {slots.activations};  // by the sync of a lane",
         f"constexpr u32 ATTENTION_SLOTS = {slots.attention};  // of raw outputs, by the layer",
         f"constexpr u32 MLP_SLOTS = {slots.mlp};",
+        f"constexpr u32 KEPT_PASSES = {slots.kept};  // that leave all their words behind",
         "struct Step {",
         "  PhaseKind kind;",
         "  u32 event;  // state of the stream at its beginning, counted from its layer's first",

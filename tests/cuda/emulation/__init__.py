@@ -191,6 +191,8 @@ class _Schedule(ctypes.Structure):
         ("stores", ctypes.c_void_p),
         *((n, ctypes.c_uint32) for n in ("skew", "dies")),
         ("dies_at", ctypes.c_uint64),
+        ("noise", ctypes.c_float),
+        ("noise_seed", ctypes.c_uint32),
         *((n, ctypes.c_uint64) for n in ("ticks", "turns", "switches")),
     )
 
@@ -239,11 +241,12 @@ class Emulated:
         mood: str | None = None,
         host_time: bool = False,
         stores: Sequence[HostStore] = (),
+        noise: tuple[float, int] = (0.0, 0),
     ) -> str | None:
         """Runs one kernel to its end; None, or what went wrong. See `launch_all`."""
         one = Grid(kernel, grid, block, shared, params, cluster)
         return self.launch_all(
-            [one], seed=seed, sms=sms, mood=mood, host_time=host_time, stores=stores
+            [one], seed=seed, sms=sms, mood=mood, host_time=host_time, stores=stores, noise=noise
         )
 
     def launch_all(
@@ -257,6 +260,7 @@ class Emulated:
         stores: Sequence[HostStore] = (),
         skew: int = 0,
         dies: tuple[int, int] | None = None,
+        noise: tuple[float, int] = (0.0, 0),
     ) -> str | None:
         """Runs kernels that are resident together to their ends; None, or what went wrong.
 
@@ -271,6 +275,8 @@ class Emulated:
             stores: what the host writes meanwhile.
             skew: ticks by which a device starts later than another, at most.
             dies: a device, and the tick at which it stops for ever.
+            noise: by how much of itself a number errs before it is rounded to 16 bits, and the
+                seed that says which up and which down.
         """
         kept = []
         raw = (_Grid * len(grids))()
@@ -289,7 +295,7 @@ class Emulated:
         schedule = _Schedule(
             seed, sms or sum(g.blocks for g in grids), host_time,
             MOODS.index(mood) + 1 if mood else 0, len(stores), ctypes.addressof(host), skew,
-            dies[0] + 1 if dies else 0, dies[1] if dies else 0,
+            dies[0] + 1 if dies else 0, dies[1] if dies else 0, *noise,
         )  # fmt: skip
         error = self._lib.emulate(raw, len(grids), ctypes.byref(schedule))
         self.effort = Effort(schedule.ticks, schedule.turns, schedule.switches)

@@ -203,22 +203,26 @@ DEVICE void mma_f16(float (&c)[4], Vec4 a, u32 b0, u32 b1) {
 DEVICE float float_of_bits(u32 bits) { return emulator::float_of(bits); }
 DEVICE u32 bits_of_float(float value) { return emulator::bits_of(value); }
 DEVICE u32 pack_bf16x2(float low, float high) {
-  return emulator::float_to_bf16(low) | emulator::float_to_bf16(high) << 16;
+  using namespace emulator;
+  return float_to_bf16(disturbed(low)) | float_to_bf16(disturbed(high)) << 16;
 }
 DEVICE u32 pack_f16x2(float low, float high) {
-  return emulator::float_to_half(low) | emulator::float_to_half(high) << 16;
+  using namespace emulator;
+  return float_to_half(disturbed(low)) | float_to_half(disturbed(high)) << 16;
 }
 DEVICE u32 subtract_f16x2(u32 a, u32 b) {  // float's difference is exact enough to round once more
   using namespace emulator;
-  return pack_f16x2(half_to_float(a & 0xffff) - half_to_float(b & 0xffff),
-                    half_to_float(a >> 16) - half_to_float(b >> 16));
+  return float_to_half(half_to_float(a & 0xffff) - half_to_float(b & 0xffff)) |
+         float_to_half(half_to_float(a >> 16) - half_to_float(b >> 16)) << 16;
 }
 DEVICE void floats_of_f16x2(u32 pair, float& low, float& high) {
   low = emulator::half_to_float(pair & 0xffff);
   high = emulator::half_to_float(pair >> 16);
 }
 DEVICE u32 f16x2_of_e4m3x2(u32 pair) {
-  return pack_f16x2(emulator::e4m3_to_float(pair & 255), emulator::e4m3_to_float(pair >> 8 & 255));
+  using namespace emulator;  // exact
+  return float_to_half(e4m3_to_float(pair & 255)) | float_to_half(e4m3_to_float(pair >> 8 & 255))
+                                                        << 16;
 }
 DEVICE u32 select_bytes(u32 a, u32 b, u32 selector) {
   u64 all = static_cast<u64>(b) << 32 | a;

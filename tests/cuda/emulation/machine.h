@@ -28,9 +28,11 @@ struct Schedule {  // ctypes mirrors it
   u32 mood;       // 0: drawn from the seed; else 1 + an index of MOODS
   u32 store_count;
   const HostStore* stores;
-  u32 skew;                    // ticks by which a device starts later than another, at most
-  u32 dies;                    // 1 + the number of a device that stops for ever; 0: none
-  u64 dies_at;                 // the tick
+  u32 skew;        // ticks by which a device starts later than another, at most
+  u32 dies;        // 1 + the number of a device that stops for ever; 0: none
+  u64 dies_at;     // the tick
+  float noise;     // a number errs by so much of itself before it is rounded to 16 bits,
+  u32 noise_seed;  // up or down as its own bits and this have it
   u64 ticks, turns, switches;  // out: what it took
 };
 

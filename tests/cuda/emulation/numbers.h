@@ -16,6 +16,16 @@ inline u32 bits_of(float v) {
   return bits;
 }
 
+// What a kernel rounds to 16 bits, or that with an error (Schedule.noise): the same for the same
+// number, whichever block rounds it and when.
+inline float disturbed(float v) {
+  const Schedule& schedule = *machine->schedule;
+  if (schedule.noise == 0) return v;
+  u32 hash = (bits_of(v) ^ schedule.noise_seed * 0x9e3779b1u) * 0x7feb352du;
+  hash = (hash ^ hash >> 15) * 0x846ca68bu;
+  return hash >> 31 ? v + v * schedule.noise : v - v * schedule.noise;
+}
+
 // ---- f16: five exponent bits, ten of mantissa ---------------------------------------------------
 inline float half_to_float(u32 h) {
   u32 magnitude = (h & 0x7fff) << 13;

@@ -17,9 +17,10 @@ constexpr u32 PARTIAL = even(HEAD_DIM + 2);      // words of a query's partial r
 constexpr f32 NOTHING = -3.402823466e+38f;       // the maximum of no scores: below any other
 static_assert(CHUNK % KEY_TILE == 0, "a chunk is whole tiles of keys");
 
-DEVICE Word* partial_words(const Block& b, u32 split, u32 t, u32 head) {
+DEVICE Word* partial_words(const Block& b, u32 layer, u32 split, u32 t, u32 head) {
+  const u32 lane = b.copy(0, layer, LAYERS) * LANES + b.lane;
   return b.p.partial_words +
-         (static_cast<u64>((b.lane * SPLITS + split) * WIDTH + t) * HEADS + head) * PARTIAL;
+         (static_cast<u64>((lane * SPLITS + split) * WIDTH + t) * HEADS + head) * PARTIAL;
 }
 // The cache of a KV head: per tile of 16 positions the keys, [16][KV_ELEMENTS], and apart from
 // them, as far again as all keys reach, the values, [KV_ELEMENTS][16]: each as the matrix unit
@@ -50,7 +51,7 @@ DEVICE void fetch_unit(const Block& b, u32 layer, u32 kv_head, u32 split) {
           row = (HEADS + value * KV_HEADS + kv_head) * HEAD_DIM +
                 2 * ((pair - QUERY_PAIRS) % HEAD_PAIRS);
         }
-        return qkv_words(b, i / PAIRS) + row;
+        return qkv_words(b, layer, i / PAIRS) + row;
       },
       [&](u32 i, u32 first, u32 second) {
         u32 t = i / PAIRS, pair = i % PAIRS;
@@ -218,7 +219,7 @@ DEVICE void publish_partial(const Block& b, const Queries& q, const Running& s, 
         sum += from[d] * remainder(from[HEAD_DIM], top);
       }
       if (d == HEAD_DIM) sum = top;
-      Word* out = partial_words(b, split, q.first + number / GROUP_HEADS,
+      Word* out = partial_words(b, layer, split, q.first + number / GROUP_HEADS,
                                 kv_head * GROUP_HEADS + number % GROUP_HEADS);
       publish(out + d, bits_of_float(sum), b.stamp(event_after(layer, ATTENTION)));
     }
@@ -308,7 +309,7 @@ DEVICE void merge_splits(const Block& b, u32 layer) {
 #pragma unroll
         for (u32 k = 0; k < 4; ++k) {
           if (pending >> k & 1) {
-            const Word* from = partial_words(b, begin + k, t, head);
+            const Word* from = partial_words(b, layer, begin + k, t, head);
             sums[k] = load_pair(from + d);
             tail[k] = load_pair(from + HEAD_DIM);
           }

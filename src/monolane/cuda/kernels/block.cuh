@@ -15,6 +15,7 @@ constexpr u32 KV_ELEMENTS = KV_ROW_BYTES / 2;
 constexpr f32 LOG2E = 1.4426950408889634f;
 
 DEVICE constexpr u32 even(u32 count) { return count + count % 2; }
+constexpr u32 KEPT = KEPT_PASSES ? KEPT_PASSES : 1;
 
 // ---- what operations exchange ------------------------------------------------------------------
 // Which operation runs when comes from the program (specialisation.h). What one exchanges, and
@@ -117,6 +118,13 @@ struct Block {
   DEVICE_MEMBER u32 lane_here() const { return DEVICES > 1 ? lane % DEVICE_LANES : lane; }
   DEVICE_MEMBER bool leads() const { return here() == 0; }
   DEVICE_MEMBER Share share(u32 table) const { return p.shares[table * WORKERS + worker]; }
+  // Which copy of a buffer is meant: the `usual` one, as copies take turns; in a kernel for
+  // diagnosis that of this very event, number `event` of `events` in a pass, so that a launch
+  // leaves every word behind. Only addresses differ then. As Program.slot has it.
+  DEVICE_MEMBER u32 copy(u32 usual, u32 event = 0, u32 events = 1) const {
+    if constexpr (KEPT_PASSES > 0) return state->pass_number % KEPT * events + event;
+    return usual;
+  }
   DEVICE_MEMBER u32 stamp(u32 event) const { return state->pass_number * PASS_STAMPS + event + 1; }
 };
 

@@ -14,16 +14,15 @@ constexpr u32 NO_TOKEN = 0xffffffffu;
 constexpr u32 MASKED_OUT = 0xffffffffu;  // a NaN
 constexpr u32 BANNED = 0xff800000u;      // -infinity, the logit of a token with such a bias
 
+DEVICE u32 choice_copy(const Block& b) { return b.copy(b.state->pass_number % CHOICE_SLOTS); }
 DEVICE Word* candidate_words(const Block& b, u32 row) {
-  return b.p.candidate_words +
-         static_cast<u64>((b.state->pass_number % CHOICE_SLOTS) * WIDTH + row) * WORKERS * 2;
+  return b.p.candidate_words + static_cast<u64>(choice_copy(b) * WIDTH + row) * WORKERS * 2;
 }
 DEVICE Word* best_words(const Block& b, u32 row) {
-  return b.p.best_words +
-         static_cast<u64>((b.state->pass_number % CHOICE_SLOTS) * WIDTH + row) * DEVICES * 2;
+  return b.p.best_words + static_cast<u64>(choice_copy(b) * WIDTH + row) * DEVICES * 2;
 }
 DEVICE Word* logit_words(const Block& b, u32 row) {
-  return b.p.logit_words + static_cast<u64>(row) * even(VOCAB);
+  return b.p.logit_words + static_cast<u64>(b.copy(0) * WIDTH + row) * even(VOCAB);
 }
 
 // ---- randomness --------------------------------------------------------------------------------
@@ -118,7 +117,7 @@ DEVICE void settle_guides(const Block& b) {
     const u32 advance = s.wanted_advance[b.thread], stamp = b.stamp(LAST_EVENT);
     u32 verdict = FREE;
     if (b.p.advances[advance].guided) {
-      Word* words = b.p.verdict_words + b.thread;
+      Word* words = b.p.verdict_words + b.copy(0) * even(WIDTH) + b.thread;
       if (b.worker == 0) {
         verdict = await_guide(b, advance);
         post<AWAIT_GUIDE>(b, words, verdict, stamp);
@@ -445,7 +444,7 @@ static_assert(DEVICES == 1
                   ? choice_is_proven()
                   : choice_is_proven(BARRIER, tell(AWAIT_BEST), BARRIER, await(AWAIT_BEST)));
 DEVICE void choose(const Block& b) {
-  u32 buffer = b.state->pass_number % CHOICE_SLOTS, stamp = b.stamp(LAST_EVENT);
+  u32 buffer = choice_copy(b), stamp = b.stamp(LAST_EVENT);
   if (b.worker == 0 && b.thread == 0) {
     post<AWAIT_CONTROL>(b, b.p.control_words + buffer, b.asked, stamp);
   }

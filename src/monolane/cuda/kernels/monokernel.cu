@@ -3,13 +3,18 @@
 // over. See docs/monokernel.md.
 #include "passes.cuh"
 
+DEVICE Word* hidden_words(const Block& b, u32 layer) {
+  const u32 lane = b.copy(0, layer, LAYERS) * LANES + b.lane;
+  return b.p.hidden_words + static_cast<u64>(lane) * WIDTH * even(INNER);
+}
+
 // silu(gate) * up of the own rows. A wide pass stores them where the lane's next product reads
 // them.
 static_assert(is_proven(OP_PUBLISH_HIDDEN, tell(WIDE ? AWAIT_ACTIVATIONS : AWAIT_HIDDEN)));
 DEVICE void publish_hidden(Block& b, u32 layer) {
   Share own = b.share(SHARE_GATE);
   u32 rows = own.end - own.begin, stamp = b.stamp(event_after(layer, MLP));
-  Word* out = b.p.hidden_words + static_cast<u64>(b.lane) * WIDTH * even(INNER);
+  Word* out = hidden_words(b, layer);
   for (u32 i = b.thread; i < rows * b.state->width; i += THREADS) {
     u32 t = i / rows, r = i % rows;
     f32 gate = ROW_TOTAL(b, GATE_UP_TILES, t, r), up = ROW_TOTAL(b, GATE_UP_TILES, t, rows + r);
@@ -35,7 +40,7 @@ static_assert(WIDE ? is_proven(OP_FETCH_HIDDEN) : is_proven(OP_FETCH_HIDDEN, awa
 DEVICE void fetch_hidden(const Block& b, u32 layer) {
   if constexpr (!WIDE) {
     constexpr u32 PAIRS = even(INNER) / 2;
-    const Word* hidden = b.p.hidden_words + static_cast<u64>(b.lane) * WIDTH * even(INNER);
+    const Word* hidden = hidden_words(b, layer);
     await_pairs(
         b, b.state->width * PAIRS, b.stamp(event_after(layer, MLP)), AWAIT_HIDDEN,
         [&](u32 i) { return hidden + 2 * i; },

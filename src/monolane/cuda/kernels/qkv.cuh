@@ -6,8 +6,9 @@
 
 static_assert(HEAD_DIM % 2 == 0, "words are read in pairs");
 
-DEVICE Word* qkv_words(const Block& b, u32 t) {
-  return b.p.qkv_words + static_cast<u64>(b.lane * WIDTH + t) * QKV_ROWS;
+DEVICE Word* qkv_words(const Block& b, u32 layer, u32 t) {
+  const u32 lane = b.copy(0, layer, LAYERS) * LANES + b.lane;
+  return b.p.qkv_words + static_cast<u64>(lane * WIDTH + t) * QKV_ROWS;
 }
 
 // A row of the block's QKV list: where it lies among the lane's query, key and value rows.
@@ -67,7 +68,8 @@ DEVICE void publish_row(const Block& b, const QkvWork& work, u32 t, u32 r, f32 g
         b.p.rotary + (static_cast<u64>(b.state->position[t]) * (HEAD_DIM / 2) + angle) * 2;
     value = second ? value * turn[0] + other * turn[1] : value * turn[0] - other * turn[1];
   }
-  publish(qkv_words(b, t) + at.row, query ? bits_of_float(value) : pack16(value, 0.0f), work.stamp);
+  publish(qkv_words(b, work.layer, t) + at.row, query ? bits_of_float(value) : pack16(value, 0.0f),
+          work.stamp);
 }
 
 // The first rows of the block's list, queries and keys, where each head is normed by itself: a warp

@@ -14,14 +14,17 @@ constexpr u32 LAST_EVENT = 2 * LAYERS;
 DEVICE u32 event_after(u32 layer, Module module) { return 1 + 2 * layer + module; }
 
 DEVICE Word* stream_words(const Block& b, u32 event, u32 lane) {
-  return b.p.stream_words + static_cast<u64>(event % STREAM_SLOTS * LANES + lane) * WIDTH * HIDDEN;
+  const u32 copy = b.copy(event % STREAM_SLOTS, event, LAST_EVENT + 1);
+  return b.p.stream_words + static_cast<u64>(copy * LANES + lane) * WIDTH * HIDDEN;
 }
 DEVICE Word* square_words(const Block& b, u32 event) {
-  return b.p.square_words + (event % STREAM_SLOTS * LANES + b.lane) * WIDTH * even(BLOCKS);
+  const u32 copy = b.copy(event % STREAM_SLOTS, event, LAST_EVENT + 1);
+  return b.p.square_words + (copy * LANES + b.lane) * WIDTH * even(BLOCKS);
 }
 DEVICE Word* raw_words(const Block& b, u32 layer, Module module, u32 lane) {
   u32 slot = module == ATTENTION ? layer % ATTENTION_SLOTS : ATTENTION_SLOTS + layer % MLP_SLOTS;
-  return b.p.raw_words + static_cast<u64>(slot * LANES + lane) * WIDTH * HIDDEN;
+  const u32 copy = b.copy(slot, 2 * layer + module, 2 * LAYERS);
+  return b.p.raw_words + static_cast<u64>(copy * LANES + lane) * WIDTH * HIDDEN;
 }
 
 DEVICE f32 warp_total(f32 value) {
@@ -222,7 +225,8 @@ DEVICE void publish_joined(const Block& b) {
     u32 t = i / rows, r = i % rows;
     f32 x = b.stream(t)[r];
     if constexpr (HEAD != HEAD_SUM) x = x * b.state->inverse_norm[t] * scale[own.begin + r];
-    Word* out = b.p.joined_words + static_cast<u64>(b.lane * WIDTH + t) * HIDDEN;
+    Word* out =
+        b.p.joined_words + static_cast<u64>((b.copy(0) * LANES + b.lane) * WIDTH + t) * HIDDEN;
     post<AWAIT_JOINED>(b, out + own.begin + r, bits_of_float(x), b.stamp(LAST_EVENT));
   }
 }
@@ -231,7 +235,8 @@ DEVICE void publish_joined(const Block& b) {
 DEVICE void add_joined(const Block& b, u32 t, u32 c, f32& first, f32& second) {
   first = second = 0;
   for (u32 lane = 0; lane < LANES; ++lane) {
-    const Word* at = b.p.joined_words + static_cast<u64>(lane * WIDTH + t) * HIDDEN + c;
+    const Word* at =
+        b.p.joined_words + static_cast<u64>((b.copy(0) * LANES + lane) * WIDTH + t) * HIDDEN + c;
     Patience patience;
     WordPair got = look_at_pair(AWAIT_JOINED, at);
     u32 stamp = b.stamp(LAST_EVENT);
@@ -256,7 +261,8 @@ DEVICE void join_mean(const Block& b) {
 
 DEVICE void join_concat(const Block& b) {
   for (u32 lane = 0; lane < LANES; ++lane) {
-    const Word* words = b.p.joined_words + static_cast<u64>(lane) * WIDTH * HIDDEN;
+    const Word* words =
+        b.p.joined_words + static_cast<u64>(b.copy(0) * LANES + lane) * WIDTH * HIDDEN;
     await_pairs(
         b, b.prepared_tokens() * (HIDDEN / 2), b.stamp(LAST_EVENT), AWAIT_JOINED,
         [&](u32 i) {
