@@ -2,11 +2,11 @@
 
     python bench/losses.py [--each N] [--costs FILE] [--out DIR]
 
-The traces of bench/speculation.py are replayed through the core's own choice (csrc/draft/speculation.h,
-as ``SpeculationReplay``): a pass takes what its width costs in a results file of
-bench/speculation.py, or 1 % more for each row, and a look for drafts a set part of a pass. Beside
-edits and prose stands a text made to mislead: it has what is drafted as long as nobody verifies it,
-and something else then. The least of all texts is told, too: no text may lose 1 %.
+The traces of bench/speculation.py are replayed through the core's own choice
+(csrc/draft/speculation.h, as ``SpeculationReplay``): a pass takes what its width costs in a results
+file of bench/speculation.py, or 1 % more for each row, and a look for drafts a set part of a pass.
+Beside edits and prose stands a text made to mislead: it has what is drafted as long as nobody
+verifies it, and something else then. The least of all texts is told, too: no text may lose 1 %.
 """
 
 import argparse

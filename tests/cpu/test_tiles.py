@@ -1,8 +1,9 @@
 """Products by tiles: emulated on every machine, by the processor's own where there are some.
 
-Each kernel is one source. Of codes (csrc/kernels/products/tile_dot.h) each set is held to the vectors of the set
-beneath it, bit by bit; those are proven in test_kernels.py and test_blocks.py. Of bfloat16
-(csrc/kernels/products/tile_pairs.h) sums have an order of their own, which is written down here once more.
+Each kernel is one source. Of codes (csrc/kernels/products/tile_dot.h) each set is held to the
+vectors of the set beneath it, bit by bit; those are proven in test_kernels.py and test_blocks.py.
+Of bfloat16 (csrc/kernels/products/tile_pairs.h) sums have an order of their own, which is written
+down here once more.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """The memory that sequences will take: stated, and refused, before any of it is taken.
 
-An executor's cache costs nothing until it is filled (csrc/memory/arena.h), so whether it fits is asked
-when the model has been loaded and no token has been read.
+An executor's cache costs nothing until it is filled (csrc/memory/arena.h), so whether it fits is
+asked when the model has been loaded and no token has been read.
 """
 
 import logging

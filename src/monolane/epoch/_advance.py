@@ -10,8 +10,8 @@ import numpy.typing as npt
 from monolane.errors import RequestError
 
 AUTO_DRAFTS = -1  # see Advance
-# Who drafts, in the order of csrc/abi/advance.h: whoever promises more, what the text repeats, a model,
-# heads.
+# Who drafts, in the order of csrc/abi/advance.h: whoever promises more, what the text repeats, a
+# model, heads.
 DRAFTERS = ("auto", "suffix", "draft", "heads")
 TEXT_END = 0xFFFFFFFF  # behind each text of Advance.earlier
 

@@ -1,7 +1,7 @@
 """Requests and tokens as they cross to native executors: structs with names, described once.
 
-C++ gets them as csrc/abi/epoch_abi.h (``cpp_header``, committed; a test fails when it drifts), CUDA as
-a part of its generated header, NumPy as ``Struct.dtype``. A sampling parameter that is a number
+C++ gets them as csrc/abi/epoch_abi.h (``cpp_header``, committed; a test fails when it drifts), CUDA
+as a part of its generated header, NumPy as ``Struct.dtype``. A sampling parameter that is a number
 crosses as soon as it is a field of ``Draw`` in _advance.py.
 """
 

@@ -31,8 +31,8 @@ class TokenEvent:
 def describe_logprobs(logits_V: npt.NDArray[np.float32], token_id: int, count: int) -> TokenLogprob:
     """Return what is reported of a token drawn from float32 logits [V], with ``count`` others.
 
-    The norm is summed in float64 and each result is rounded to float32 once, as csrc/sample/sampler.cpp
-    does. Among equals the lower id comes first.
+    The norm is summed in float64 and each result is rounded to float32 once, as
+    csrc/sample/sampler.cpp does. Among equals the lower id comes first.
     """
     wide_V = logits_V.astype(np.float64)
     peak = wide_V.max()

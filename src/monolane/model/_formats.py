@@ -1,8 +1,8 @@
 """How numbers of a model are stored: the one table that Python, C++ and CUDA read.
 
-C++ gets it as csrc/abi/formats_abi.h (``formats_header``), CUDA as constants of its generated header.
-Adding a format means a row here, its product in the executors that take it, and a test; what an
-executor does not take it refuses by name.
+C++ gets it as csrc/abi/formats_abi.h (``formats_header``), CUDA as constants of its generated
+header. Adding a format means a row here, its product in the executors that take it, and a test;
+what an executor does not take it refuses by name.
 """
 
 from dataclasses import dataclass
@@ -152,9 +152,9 @@ _ROWS = (
         executors=frozenset(("cuda",)),
     ),
     # GGUF's blocks, as files hold them. Q8_0 and Q4_0 are int8 and int4 with each scale among its
-    # codes. Of all that holds codes the workers make panels of 16 rows (csrc/kernels/products/panels.h), of the same
-    # size but for the scales of Q4_K and Q5_K: 8 bits where the file packs 6, hence 2.8 % and 2.3 %
-    # more bytes (docs/cpu.md says why).
+    # codes. Of all that holds codes the workers make panels of 16 rows
+    # (csrc/kernels/products/panels.h), of the same size but for the scales of Q4_K and Q5_K: 8 bits
+    # where the file packs 6, hence 2.8 % and 2.3 % more bytes (docs/cpu.md says why).
     _blocks("q8_0", 6, bits=8, repacked="q8_0_panels"),
     _blocks("q4_0", 7, bits=4, repacked="q4_0_panels"),
     _blocks("q4_1", 8, bits=4, minimum=True, repacked="q4_1_panels"),

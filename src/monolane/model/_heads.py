@@ -1,7 +1,8 @@
 """Heads that draft, in a folder: config.json and model.safetensors.
 
-Not a model: they read what a model's own head reads. csrc/draft/heads_drafter.h tells what is computed,
-docs/speculation.md why it is that. Both files are checked before a number of them is used.
+Not a model: they read what a model's own head reads. csrc/draft/heads_drafter.h tells what is
+computed, docs/speculation.md why it is that. Both files are checked before a number of them is
+used.
 
 Shape legend: D hidden, F inner, R drafted vocabulary, V vocabulary of the model.
 """

@@ -1,7 +1,7 @@
 """One quantised matrix: integer codes and the scales of their groups, and what they mean.
 
-``Quantized`` is ours: the codes lie in the file as the kernels read them (csrc/kernels/kernels.h), so
-loading is mapping. Of a group of 32 columns, int8 has a byte for each; int4 has 16 bytes, code c
+``Quantized`` is ours: the codes lie in the file as the kernels read them (csrc/kernels/kernels.h),
+so loading is mapping. Of a group of 32 columns, int8 has a byte for each; int4 has 16 bytes, code c
 (stored as c + 8) in the low half of byte c for c < 16, in the high half of byte c - 16 otherwise.
 ``Blocks`` is GGUF's, scales among codes: executors bring it into an order of their own.
 """

@@ -1,8 +1,8 @@
 """Training heads that draft: a chain of one gated block, towards what the model says next.
 
-The arithmetic is csrc/draft/heads_drafter.h's, in float32. Each place of a text is a draft's beginning:
-the state is what the model's head read there, and the tokens that the text goes on with are fed
-one by one; what the block's head says of each next token is held against the model's own
+The arithmetic is csrc/draft/heads_drafter.h's, in float32. Each place of a text is a draft's
+beginning: the state is what the model's head read there, and the tokens that the text goes on with
+are fed one by one; what the block's head says of each next token is held against the model's own
 probabilities at that place. So a token is learnt from ``depth`` times, and no text needs to be the
 model's own, though one that is tells more.
 
