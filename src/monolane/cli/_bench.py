@@ -74,8 +74,8 @@ def bench(
     over = find_ranks(ranks, key_file)
     if link_delay and (not isinstance(over, int) or over < 2):
         raise typer.BadParameter(
-            f"--link-delay: expected --ranks 2 or more on this host, got --ranks {ranks}: the delay "
-            "is that of a link between ranks; give their number, or leave --link-delay out"
+            f"--link-delay: expected --ranks 2 or more on this host, got --ranks {ranks}: it is "
+            "the delay of a link between ranks; give their number, or leave --link-delay out"
         )
     check_results(out)
     name, folder = _folder(model, synthetic)
