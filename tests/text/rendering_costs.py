@@ -15,6 +15,8 @@ from monolane.text import ChatTemplate
 HI = [{"role": "user", "content": "hi"}]
 ROOM = 1_000_000_000  # bytes that a rendering may map beyond what is there: the machine is ours too
 
+SECONDS = 60  # of processor time, after which the kernel ends what no count did
+
 
 def status(field: str) -> int:
     """Return bytes of /proc/self/status."""
@@ -26,6 +28,7 @@ def cost(source: str) -> dict[str, object]:
     template = ChatTemplate(source)
     most, before = status("VmSize") + ROOM, status("VmRSS")
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     try:
         template.render(HI)
         outcome = ""
