@@ -4,6 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from monolane.cpu import CpuExecutor
+from monolane.engine import find_model
+from monolane.errors import RequestError
+from monolane.model import Weights
+
 PROGRAM = [sys.executable, "-W", "error", "-c", "from monolane.cli import main; main()"]
 
 
@@ -60,3 +67,19 @@ def test_what_an_address_needs(tiny_model: Path) -> None:
     ):
         done = generate(tiny_model, *options)
         assert (done.returncode, told in done.stderr) == (code, True), done.stderr
+
+
+@pytest.mark.parametrize("ranks", [(), ("--ranks", "1"), ("--ranks", "127.0.0.1:7000")])
+def test_a_link_delay_needs_ranks_of_this_host(tmp_path: Path, ranks: tuple[str, ...]) -> None:
+    """Wrong usage whatever the model is: nothing is read, and nobody is joined."""
+    command = [*PROGRAM, "bench", str(tmp_path / "none"), "--link-delay", "5", *ranks]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    words = " ".join(done.stderr.replace("\u2502", " ").split())  # as the frame breaks it
+    assert "--link-delay: expected --ranks 2 or more on this host" in words
+
+
+def test_a_link_delay_in_one_process_is_refused() -> None:
+    weights = Weights.open(find_model("demo"))
+    with pytest.raises(RequestError, match="link_delay: expected 2 or more ranks, got 1"):
+        CpuExecutor(weights, context=16, slots=1, link_delay=1e-6)

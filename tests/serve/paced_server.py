@@ -2,6 +2,7 @@
 
 Keys of the argument that PacedExecutor does not know are ServerOptions; ``policy`` is its text.
 ``ready_with`` names a file: it has its model, says so, and is not ready until somebody makes it.
+``embeds``: it takes requests for embeddings, as long as none has its turn.
 """
 
 import json
@@ -10,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+from monolane import Engine
 from monolane.measure import paced_engine
 from monolane.serve import Policy, ServerOptions, serve
 
@@ -28,9 +30,16 @@ def main() -> None:
     paced = {key: given.pop(key) for key in PACED if key in given}
     policy = Policy.parse(given.pop("policy", "latency"))
     ready = given.pop("ready_with", None)
+    embeds = given.pop("embeds", False)
+
+    def load() -> Engine:
+        engine = paced_engine(**paced, slots=policy.slots)
+        engine.backend.executor.has_hidden = embeds
+        return engine
+
     options = ServerOptions(port=0, policy=policy, model_name="paced", **given)
     serve(
-        lambda: paced_engine(**paced, slots=policy.slots),
+        load,
         options,
         bandwidth=lambda: wait_for(Path(ready)) if ready else None,
         announce=lambda url: sys.stderr.write(f"at {url}\n"),

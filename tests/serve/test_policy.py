@@ -95,6 +95,9 @@ def test_a_full_queue_says_when_to_come_back() -> None:
         scheduler = Scheduler(Policy(1), 2)
         scheduler.check_room()
         turns = [scheduler.enqueue(7.5) for _ in range(3)]
+        with pytest.raises(ApiError, match="2 sequences wait for 1"):
+            scheduler.enqueue(1)
+        assert scheduler.waiting == 2
         with pytest.raises(ApiError) as full:
             scheduler.check_room()
         assert full.value.status == 429

@@ -248,6 +248,26 @@ def test_a_machine_that_stands_still_is_no_runaway(monkeypatch: pytest.MonkeyPat
     assert ChatTemplate().render(HI)
 
 
+def test_a_large_integer_of_a_message_is_no_runaway() -> None:
+    call = {"name": "f", "arguments": {"n": 10**90}}
+    chat = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    template = ChatTemplate(
+        "{% for k, v in messages[0].tool_calls[0].arguments.items() %}{{ k }}={{ v }}{% endfor %}"
+    )
+    assert template.render(chat) == f"n={10**90}"
+
+
+def test_long_texts_may_be_put_together_and_split() -> None:
+    chat = [{"role": "user", "content": "word " * 60}, {"role": "assistant", "content": "y"}] * 500
+    template = ChatTemplate(
+        "{% set n = namespace(s='', l=[]) %}{% for m in messages %}"
+        "{% set n.s = n.s + m.content %}{% set n.l = n.l + [m] %}{% endfor %}"
+        "{{ n.s.split() | length }} {{ n.l | length }} {{ messages | tojson(indent=4) | length }}"
+    )
+    words, messages, _ = template.render(chat).split()
+    assert (words, messages) == ("30001", "1000")
+
+
 def test_long_chats_are_no_runaways() -> None:
     chat = [{"role": "user", "content": "x" * 300}, {"role": "assistant", "content": "y"}] * 2000
     assert len(ChatTemplate(CHATML).render(chat)) > 600_000

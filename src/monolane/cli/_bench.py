@@ -69,6 +69,12 @@ def bench(
 
     if synthetic is not None and "model" in options.given(call):
         raise typer.BadParameter(f"expected MODEL or --synthetic, got both: {model}, {synthetic}")
+    over = find_ranks(ranks, key_file)
+    if link_delay and (not isinstance(over, int) or over < 2):
+        raise typer.BadParameter(
+            f"--link-delay: expected --ranks 2 or more on this host, got --ranks {ranks}: it is "
+            "the delay of a link between ranks; give their number, or leave --link-delay out"
+        )
     check_results(out)
     name, folder = _folder(model, synthetic)
     _warn_if_busy()
@@ -80,7 +86,6 @@ def bench(
     if draft is not None and speculation in ("off", "suffix"):
         raise typer.BadParameter(f"--draft: --speculation {speculation} uses none; give auto")
     params = SamplingParams(speculation=speculation)  # type: ignore[arg-type]
-    over = find_ranks(ranks, key_file)
     dtypes = dict.fromkeys(dtype or ["auto"])
     if not isinstance(over, int) and len(dtypes) > 1:
         raise typer.BadParameter("--dtype: expected one: ranks with addresses hold one model")

@@ -35,7 +35,7 @@ def serve(
             "':short-first' behind it lets short requests overtake."
         ),
     ] = "latency",
-    queue: Annotated[int, typer.Option(help="Requests that may wait.")] = 64,
+    queue: Annotated[int, typer.Option(help="Sequences that may wait.")] = 64,
     deadline: Annotated[float, typer.Option(help="Seconds that a request may take in all.")] = 600,
     drain: Annotated[float, typer.Option(help="Seconds to finish requests after SIGTERM.")] = 30,
     stall: Annotated[

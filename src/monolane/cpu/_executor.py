@@ -107,6 +107,11 @@ class CpuExecutor(Executor):
         self.keeps_bytes = ranks == 1  # the other ranks' keys stay with them
         if self._addresses is not None and (link_delay or timed):
             raise BackendError("link_delay, timed: expected ranks of this host, got addresses")
+        if link_delay and ranks == 1:
+            raise RequestError(
+                "link_delay: expected 2 or more ranks, got 1: the delay is that of a link between "
+                "ranks; give ranks, or leave it out"
+            )
         self._setting = Setting(
             dtype,
             context,

@@ -26,7 +26,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from monolane.text._budget import Budget, current
+from monolane.text._budget import PATH, Budget, LimitError, current
 
 # Filters, and methods of text. Reviewed: none writes files, reads the clock or draws random
 # numbers, and those that can make much of little have a guard.
@@ -42,6 +42,18 @@ partition removeprefix removesuffix replace rfind rindex rjust rpartition rsplit
 splitlines startswith strip swapcase title upper zfill
 """
 _GLOBALS = ("cycler", "joiner", "range")
+# Filters that take a text for a list of its characters, or make a list of its words.
+_LISTED = """
+batch groupby list map max min reject rejectattr select selectattr slice sort title unique wordcount
+"""
+_LISTING = frozenset(_LISTED.split())
+# Those with the name of an attribute, and its place behind the value.
+_PATHS = {"groupby": 0, "join": 1, "max": 1, "min": 1, "rejectattr": 0, "selectattr": 0, "sort": 2}
+_PATHS |= {"map": 99, "sum": 0, "unique": 1}  # map takes it by name alone
+_GUARDED = frozenset(
+    [*_LISTING, *_PATHS, "format", "indent", "replace", "round", "tojson", "trim", "truncate"]
+)
+_COUNTING = frozenset(["int", "sum"])  # those that make integers
 
 
 class RefusedError(TemplateError):
@@ -51,7 +63,7 @@ class RefusedError(TemplateError):
 class Sandbox(ImmutableSandboxedEnvironment):
     """Compiles chat templates as Transformers does: same options, filters and globals."""
 
-    intercepted_binops = frozenset(["+", "*", "**", "%"])
+    intercepted_binops = frozenset(["+", "-", "*", "**", "%"])
 
     def __init__(self) -> None:
         super().__init__(
@@ -63,6 +75,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         )
         self.filters["tojson"] = _tojson
         self.filters = {name: _counted(name, self.filters[name]) for name in _FILTERS.split()}
+        self.tests = {name: _tested(name, self.tests[name]) for name in self.tests}
         self._methods = frozenset(_METHODS.split())
         kept = {name: self.globals[name] for name in _GLOBALS}
         self.globals.clear()
@@ -91,7 +104,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def joined(self, *values: Any) -> str:
         """Return the values of ``a ~ b ~ c`` as one text."""
-        return "".join(current().join("", [_text(value) for value in values]))
+        budget, texts, chars = current(), [], 0
+        for value in values:  # a list may be spelled many times
+            texts.append(_text(value))
+            chars += len(texts[-1])
+            budget.allow(chars)
+        return self.weighed("".join(texts))  # type: ignore[no-any-return]
 
     # What the sandbox of Jinja asks.
 
@@ -112,10 +130,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
             # Jinja adds _loop_vars and _block_vars, and takes them off again.
             given = [value for key, value in kwargs.items() if key[:1] != "_"]
             args = _guard_method(budget, obj.__name__, owner, args, given)
-        return self.weighed(super().call(context, obj, *args, **kwargs))
+        result = super().call(context, obj, *args, **kwargs)
+        if isinstance(result, range):
+            budget.count(result.start, result.stop)
+        budget.weigh(result)
+        return result
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Check the four operators that can make large values, then apply them."""
+        """Check the operators that can make large values, and weigh what they make."""
         budget = current()
         if operator == "%":
             budget.fill(left, right if isinstance(right, tuple) else (right,))
@@ -123,9 +145,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
             budget.multiply(left, right)
         elif operator == "**":
             budget.power(left, right)
-        elif operator == "+":
+        elif operator in "+-":
             budget.add(left, right)
-        return super().call_binop(context, operator, left, right)
+        result = self.binop_table[operator](left, right)
+        budget.weigh(result)
+        return result
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """Return the sandboxed ``str.format``, checked for width."""
@@ -166,6 +190,10 @@ class _Namespace(Namespace):
             _check_public(name)
         super().__init__(values)
 
+    def __repr__(self) -> str:
+        # Not what it holds, which may have grown since a list of it was weighed.
+        return "<Namespace>"
+
     def __setitem__(self, name: str, value: Any) -> None:
         _check_public(name)
         super().__setitem__(name, value)
@@ -179,36 +207,105 @@ def _check_public(name: Any) -> None:
 def _counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the filter, counted, with its guard before it and its result weighed."""
     lead = 1 if getattr(function, "jinja_pass_arg", None) else 0
+    if name not in _GUARDED:
+
+        @wraps(function)
+        def harmless(*args: Any, **kwargs: Any) -> Any:
+            budget = current()
+            budget.step()
+            result = function(*args, **kwargs)
+            if name in _COUNTING:
+                budget.count(result)
+            budget.weigh(result)
+            return result
+
+        return harmless
 
     @wraps(function)
     def counted(*args: Any, **kwargs: Any) -> Any:
         budget = current()
         budget.step()
-        given = (*args[lead + 1 :], *kwargs.values())
-        value = _guard_filter(budget, name, args[lead], given)
+        value = _guard_filter(budget, name, args[lead], args[lead + 1 :], kwargs)
         result = function(*args[:lead], value, *args[lead + 1 :], **kwargs)
+        if name in _COUNTING:
+            budget.count(result)
         budget.weigh(result)
         return result
 
     return counted
 
 
-def _guard_filter(budget: Budget, name: str, value: Any, given: tuple[Any, ...]) -> Any:
+def _guard_filter(
+    budget: Budget, name: str, value: Any, args: tuple[Any, ...], named: dict[str, Any]
+) -> Any:
     """Check a filter and return what it is to be applied to."""
+
+    def given(key: str, place: int, default: Any = None) -> Any:
+        return named.get(key, args[place] if len(args) > place else default)
+
     if name in ("batch", "slice", "indent", "round", "truncate", "tojson"):
-        budget.narrow(*given)
+        budget.narrow(*args, *named.values())
+    if name in ("format", "replace", "title", "trim", "wordcount"):
+        value = value if isinstance(value, str | Undefined) else str(value)  # as they would
+    if name in _LISTING and isinstance(value, str):
+        budget.allow_elements(len(value))
+    if name in _PATHS:
+        path = str(given("attribute", _PATHS[name], ""))
+        if path.count(".") + path.count(",") > PATH:
+            raise LimitError(f"it asks for attributes of attributes, more than {PATH} times")
     if name == "indent":
-        width = max((len(w) if isinstance(w, str) else int(w) for w in given), default=4)
+        widths = (*args, *named.values())
+        width = max((len(w) if isinstance(w, str) else int(w) for w in widths), default=4)
+        budget.split(str(value), None, lines=True)
         budget.pad(str(value), str(value).count("\n") + 1, width)
-    elif name == "replace" and len(given) >= 2:
-        budget.replace(str(value), given[0], given[1])
+    elif name == "replace":
+        budget.replace(value, given("old", 0, ""), given("new", 1, ""))
     elif name == "format":
-        budget.fill(value, given)
+        budget.fill(value, (*args, *named.values()))
     elif name == "join" and not isinstance(value, Undefined):
-        return budget.join(given[0] if given else "", value)
-    elif name == "sum" and any(isinstance(start, list | tuple | dict) for start in given):
+        return budget.join(given("d", 0, ""), value)
+    elif name == "sum" and isinstance(given("start", 1), list | tuple | dict):
         raise SecurityError("sum of containers is not allowed; use a loop")
+    elif name == "round" and not isinstance(value, int | float | Undefined):
+        raise SecurityError(f"round: expected a number, got a {type(value).__name__}")
+    elif name == "trim":
+        budget.search(value, given("chars", 0))
+    elif name == "tojson":
+        _guard_json(budget, value, given("indent", 1), given("separators", 2))
     return value
+
+
+def _guard_json(budget: Budget, value: Any, indent: Any, separators: Any) -> None:
+    if indent is None and separators is None:
+        return
+    width = len(indent) if isinstance(indent, str) else int(indent or 0)
+    between = sum(len(str(each)) for each in separators) if separators is not None else 0
+    budget.indent(value, width, between)
+
+
+def _tested(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a test, counted if it may be applied to each of many values by one filter.
+
+    ``%`` of a text would fill it in; the commonest tests, of a type, cost too little to be counted.
+    """
+    if name in ("divisibleby", "even", "odd"):
+
+        @wraps(function)
+        def of_numbers(value: Any, *args: Any) -> Any:
+            if not isinstance(value, int | float):
+                raise SecurityError(f"{name}: expected a number, got a {type(value).__name__}")
+            return function(value, *args)
+
+        return of_numbers
+    if name not in ("in", "eq", "equalto", "==", "ne", "!=", "lt", "le", "gt", "ge"):
+        return function
+
+    @wraps(function)
+    def counted(*args: Any) -> Any:
+        current().scan(args[-1])
+        return function(*args)
+
+    return counted
 
 
 def _guard_method(
@@ -224,6 +321,12 @@ def _guard_method(
         return (budget.join(text, args[0]),)
     elif name == "replace" and len(given) >= 2:
         budget.replace(text, given[0], given[1])
+    elif name in ("split", "rsplit", "splitlines"):
+        separator = next((value for value in given if isinstance(value, str)), None)
+        budget.split(text, separator, lines=name == "splitlines")
+    if name in ("rfind", "rindex", "rpartition", "rsplit", "strip", "lstrip", "rstrip"):
+        for value in given:
+            budget.search(text, value)
     return args
 
 
@@ -265,7 +368,7 @@ def _refuse(message: Any) -> NoReturn:
 
 
 def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(str(form)[:100])
+    return datetime.now().strftime(_text(form)[:100])
 
 
 _REPEATED = (nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block, nodes.AssignBlock)
@@ -287,6 +390,10 @@ class _Meter(NodeTransformer):
             return _call("weighed", [node], node)
         if isinstance(node, nodes.Tuple) and node.ctx == "load":
             return _call("weighed", [node], node)
+        if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
+            return _call("weighed", [node], node)
+        if isinstance(node, nodes.Const) and isinstance(node.value, int):
+            Budget.count(node.value)
         if isinstance(node, _REPEATED):
             node.body.insert(0, nodes.ExprStmt(_call("turn", [], node), lineno=node.lineno))
             if isinstance(node, nodes.For) and node.test is not None:

@@ -15,7 +15,8 @@ from typing import Any, Literal
 from monolane.errors import BackendError
 from monolane.evaluate._code.turns import Turns, Watch
 
-# full: namespaces, limits, another root folder and user; weak: limits, no sockets in Python.
+# Both: few calls of the kernel, none of them for network or keys, and limits.
+# full: also namespaces, another root folder and another user.
 Strength = Literal["full", "weak"]
 _OURS = Path(__file__).parent
 _LONGEST = 1 << 20  # bytes of a verdict
@@ -102,11 +103,16 @@ class Guard:
             }
             verdict, turns = self._run(json.dumps(job).encode(), folder, limits)
         if "jail" in verdict:
-            raise BackendError(
-                f"generated code cannot be shut in on this machine ({verdict['jail']}): expected "
+            needs = (
                 "namespaces, as root or by user namespaces. Permit them (kernel.unprivileged_"
                 "userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0; in a container "
                 "its seccomp profile), or say --weak-guard in a machine that you can lose"
+                if self.strength == "full"
+                else "seccomp, of Linux on x86-64 or AArch64; run it on such a machine"
+            )
+            raise BackendError(
+                f"generated code cannot be shut in on this machine ({verdict['jail']}): expected "
+                f"{needs}"
             )
         if "error" in verdict:
             raise BackendError(f"EvalPlus's scorer failed: {verdict['error']:.300}")

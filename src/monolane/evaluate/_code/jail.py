@@ -3,7 +3,8 @@
 A process of its own, started by ``guard.py`` with ``python -I`` and an empty environment; it
 imports nothing of monolane. ``enter`` gives the scorer namespaces of its own (no network, no other
 process to see or signal, a root folder of tmpfs with the system and this Python read-only), another
-user, no capabilities, and limits. EvalPlus's own guard only takes functions away from Python, which
+user, no capabilities, and limits. ``calls.py`` beside it keeps it from most calls of the kernel.
+EvalPlus's own guard only takes functions away from Python, which
 ``ctypes`` gives back.
 """
 
@@ -175,21 +176,15 @@ def enter(root: str, limits: dict[str, int]) -> None:
 
 
 def enter_weakly(limits: dict[str, int]) -> None:
-    """Do what is left where the kernel permits no namespaces: limits, and no sockets in Python."""
-
-    def refuse(event: str, _: object) -> None:
-        if event.startswith("socket."):
-            raise PermissionError("no network in evaluations")
-
+    """Do what is left where the kernel permits no namespaces: limits, besides those on calls."""
     _call("no_new_privs", _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0))
     limit(limits, own_count=False)
-    sys.addaudithook(refuse)
 
 
-def _load_scorer() -> Any:
-    """Import the file beside this one: its folder is on no path, where it would hide modules."""
-    path = Path(__file__).with_name("scorer.py")
-    spec = importlib.util.spec_from_file_location("scorer", path)
+def _load(name: str) -> Any:
+    """Import a file beside this one: its folder is on no path, where it would hide modules."""
+    path = Path(__file__).with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -203,7 +198,7 @@ def main() -> None:
     # The sample's processes are forks: they must not have the pipe that the verdict goes through.
     os.register_at_fork(after_in_child=lambda: os.close(out) if shut else None)
     job = json.load(sys.stdin)
-    scorer = _load_scorer()
+    scorer, calls = _load("scorer"), _load("calls")
     scorer.load()
     null = os.open("/dev/null", os.O_RDWR)
     for stream in (0, 1, 2):
@@ -216,6 +211,8 @@ def main() -> None:
         else:
             enter_weakly(job["limits"])
             os.environ["TMPDIR"] = job["root"]
+        if reason := calls.restrict():
+            raise JailError(1, reason)
         shut = True
         os.write(out, b"ready\n")
         verdict = scorer.score(job)

@@ -136,7 +136,6 @@ class _Embeddings:
         gone = asyncio.create_task(disconnected(request.receive))
         try:
             ids, form = await service.prepare(lambda: read(data), gone)
-            service.scheduler.check_room()
             vectors = await _Turns(service, gone).vectors(ids)
             found = await service.prepare(lambda: json_bytes(reply(ids, vectors, form)), gone)
             return Response(found, media_type="application/json")

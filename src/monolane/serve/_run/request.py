@@ -65,11 +65,15 @@ class ServedRequest:
     def start(self, seconds: float) -> None:
         """Enter the queue, ``seconds`` before the deadline; ApiError 429 when it is full."""
         scheduler = self._service.scheduler
-        scheduler.check_room()
+        together = min(scheduler.policy.slots, len(self.choices), scheduler.places)
+        # Now, and not when the tasks begin: requests that start in one turn of the loop would all
+        # find the same place free.
+        first = [self._next.popleft() for _ in range(together)]
+        for choice in first:
+            self._enqueue(choice)
         self._service.cancels.add(self.cancel)
         self._timer = self._loop.call_later(seconds, self.cancel, "deadline")
-        together = min(scheduler.policy.slots, len(self.choices), scheduler.places)
-        self._workers = asyncio.gather(*(self._work() for _ in range(together)))
+        self._workers = asyncio.gather(*map(self._work, first))
         self._workers.add_done_callback(self._end)
 
     def cancel(self, reason: Reason) -> None:
@@ -100,9 +104,13 @@ class ServedRequest:
         self._service.metrics.finish(self.choices)
         self.channel.close()
 
-    async def _work(self) -> None:
-        while self._next:
-            choice = self._next.popleft()
+    def _enqueue(self, choice: Choice) -> None:
+        cost = self._service.metrics.expect(len(choice.prompt_ids), choice.budget)
+        self.turns[choice.index] = self._service.scheduler.enqueue(cost)
+
+    async def _work(self, choice: Choice) -> None:
+        """Run a choice that has a place in the queue, then others, as long as there are any."""
+        while True:
             try:
                 await self._take_turn(choice)
             except WithdrawnError:
@@ -111,13 +119,16 @@ class ServedRequest:
                 self.error = self.error or error
                 log.error("a request failed", exc_info=error)
                 self.cancel("failure")
+            if not self._next:
+                return
+            choice = self._next.popleft()
+            self._enqueue(choice)
 
     async def _take_turn(self, choice: Choice) -> None:
+        """Wait for a choice's turn, decode it, and release the turn, last of all."""
         service = self._service
-        cost = service.metrics.expect(len(choice.prompt_ids), choice.budget)
-        turn = self.turns[choice.index] = service.scheduler.enqueue(cost)
         try:
-            await turn.granted
+            await self.turns[choice.index].granted
         finally:
             del self.turns[choice.index]
         try:

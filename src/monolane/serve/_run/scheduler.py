@@ -72,7 +72,11 @@ class Scheduler:
             )
 
     def enqueue(self, cost: float) -> Turn:
-        """Take a place in the queue; its turn may have come at once."""
+        """Take a place in the queue; its turn may have come at once. ApiError 429 when it is full.
+
+        Whoever has just released a turn, and has awaited nothing since, finds a place.
+        """
+        self.check_room()
         now = self._clock()
         key = (now + cost if self.policy.short_first else now, next(self._order))
         turn = Turn(key, cost, asyncio.get_running_loop().create_future())
