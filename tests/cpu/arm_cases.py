@@ -15,6 +15,7 @@ from monolane._core import kernels
 from monolane.model import FORMATS
 
 from . import test_blocks, test_kernels
+from .activations import heavy_tailed
 
 NUMBERS = {row.short: row.code for row in FORMATS.values()}
 ACTIVATIONS = ("f32", "bf16", "i8")
