@@ -1,8 +1,10 @@
-"""Activations in eight bits, as the kernels of codes round them (csrc/panels.h), and such to try."""
+"""Activations as the kernels of codes round them (csrc/panels.h), and such to try."""
 
 import numpy as np
 
-FINE_GROUPS = 4  # times the mean square of the groups' largest numbers: from there on a group is fine
+FINE_GROUPS = (
+    4  # times the mean square of the groups' largest numbers: from there on a group is fine
+)
 FINE_STEPS = 128  # of a step, in which fine groups are rounded
 
 
@@ -16,7 +18,9 @@ def rounded(x: np.ndarray, *, fine: bool = True) -> np.ndarray:
     found = codes * scale.astype(np.float64)
     if fine:
         rest = np.rint((groups - scale * codes) * (np.float32(FINE_STEPS) * factor))
-        found += np.where(fine_groups(x)[..., None], rest * scale.astype(np.float64), 0) / FINE_STEPS
+        found += (
+            np.where(fine_groups(x)[..., None], rest * scale.astype(np.float64), 0) / FINE_STEPS
+        )
     return found.reshape(x.shape)
 
 

