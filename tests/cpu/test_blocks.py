@@ -15,6 +15,8 @@ from gguf.quants import dequantize
 from monolane._core import kernels
 from monolane.model import FORMATS, Blocks
 
+from .activations import fine_groups, heavy_tailed, rounded
+
 ISAS = kernels.supported()
 NAMES = [name for name, row in FORMATS.items() if row.in_blocks]
 # Bytes of the float16 numbers of a block, and the range of what they hold.
@@ -71,15 +73,6 @@ def multiply(isa, name, blocks, x, begin=0, end=None):
     fmt, panels = kernels.repack(name, blocks, None, x.shape[1])
     end = len(blocks) if end is None else end
     return kernels.multiply(isa, fmt, panels, None, "i8", x, begin, end)
-
-
-def rounded(x):
-    """What activations become before they meet codes, in float64."""
-    groups = x.reshape(len(x), -1, 32)
-    top = np.abs(groups).max(axis=-1, keepdims=True)
-    factor = np.float32(127) / np.where(top == 0, np.float32(1), top)
-    nearest = np.rint(groups * factor).astype(np.float64)
-    return (nearest * (top / np.float32(127)).astype(np.float64)).reshape(x.shape)
 
 
 def columns_of(name):
@@ -141,7 +134,8 @@ def test_products(isa, name):
     for cols in columns_of(name):
         rng = np.random.default_rng(cols)
         blocks = random_blocks(rng, name, 17, cols)
-        x = rng.standard_normal((9, cols)).astype(np.float32)
+        x = heavy_tailed(rng, 9, cols)
+        assert cols < 500 or fine_groups(x).any()
         assert_products(isa, name, blocks, x)
 
 
@@ -152,7 +146,7 @@ def test_bits_depend_on_row_and_token_alone(isa, name):
     for cols in columns_of(name)[-3:]:
         rng = np.random.default_rng(cols + 1)
         blocks = random_blocks(rng, name, 37, cols)
-        x = rng.standard_normal((64, cols)).astype(np.float32)
+        x = heavy_tailed(rng, 64, cols)
         whole = multiply(isa, name, blocks, x)
         for width in (*range(1, 14), 33, 63):
             np.testing.assert_array_equal(multiply(isa, name, blocks, x[:width]), whole[:width])
@@ -178,6 +172,12 @@ def test_extremes_do_not_saturate(isa, name):
             blocks[..., EXPONENTS[name]] = 123
         blocks = blocks.reshape(1, -1)
         x = np.stack([np.full(512, 127.0), np.full(512, -127.0)]).astype(np.float32)
+        assert_products(isa, name, blocks, x)
+        # A fine group, whose codes and whose rest are at their ends, too.
+        end = np.float32(126 + 63 / 128)
+        x[:, :32], x[0, 32:], x[1, 32:] = end, 1, -1
+        x[:, 0], x[1, :32] = 127, -x[1, :32]
+        assert fine_groups(x)[:, 0].all()
         assert_products(isa, name, blocks, x)
 
 

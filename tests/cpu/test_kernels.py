@@ -17,6 +17,9 @@ from hypothesis import strategies as st
 
 from monolane._core import kernels
 
+from .activations import heavy_tailed
+from .activations import rounded as rounded_to_8_bits
+
 ISAS = kernels.supported()
 LANES = {"portable": 4, "neon": 4, "avx2": 8, "avx512": 16, "avx512bf16": 16, "amx": 16}
 LANES |= {"tiles_portable": 4, "tiles_avx512": 16, "neon_dot": 4, "neon_i8mm": 4}
@@ -78,11 +81,13 @@ def rounded(x, activation):
         return x.astype(np.float64)
     if activation == "bf16":
         return x.astype(ml_dtypes.bfloat16).astype(np.float64)
-    groups = x.reshape(len(x), -1, 32)
-    top = np.abs(groups).max(axis=-1, keepdims=True)
-    factor = np.float32(127) / np.where(top == 0, np.float32(1), top)
-    nearest = np.rint(groups * factor).astype(np.float64)
-    return (nearest * (top / np.float32(127)).astype(np.float64)).reshape(x.shape)
+    return rounded_to_8_bits(x)
+
+
+def tokens_for(rng, activation, width, cols):
+    if activation == "i8":
+        return heavy_tailed(rng, width, cols)
+    return rng.standard_normal((width, cols)).astype(np.float32)
 
 
 @st.composite
@@ -113,7 +118,7 @@ def test_bits_depend_on_row_and_token_alone(isa, fmt, activation):
         cols, rows, width, row_cuts, token_cuts, seed = case
         rng = np.random.default_rng(seed)
         values, scales, _ = weights(rng, fmt, rows, cols)
-        x = rng.standard_normal((width, cols)).astype(np.float32)
+        x = tokens_for(rng, activation, width, cols)
 
         def run(tokens, begin, end):
             return multiply(isa, fmt, values, scales, activation, tokens, begin, end)
@@ -138,7 +143,7 @@ def test_bits_where_columns_are_cut_into_blocks(isa, fmt, activation):
     # width of a verification, and of prefill one on each side of a tile.
     rng = np.random.default_rng(7)
     values, scales, _ = weights(rng, fmt, 70, 4128)
-    x = rng.standard_normal((64, 4128)).astype(np.float32)
+    x = tokens_for(rng, activation, 64, 4128)
     alone = [multiply(isa, fmt, values, scales, activation, x[t : t + 1], 0, 70)[0]
              for t in range(13)]  # fmt: skip
     whole = multiply(isa, fmt, values, scales, activation, x, 0, 70)
@@ -161,7 +166,7 @@ def test_products(isa, fmt, activation, cols):
     # (x * factor may tie the other way, but `rounded` repeats it bit by bit).
     rng = np.random.default_rng(cols)
     values, scales, w = weights(rng, fmt, 17, cols)
-    x = rng.standard_normal((9, cols)).astype(np.float32)
+    x = tokens_for(rng, activation, 9, cols)
     exact = rounded(x, activation)
     y = multiply(isa, fmt, values, scales, activation, x, 0, 17)
     lanes = LANES[isa]

@@ -16,6 +16,7 @@ from blocks import BLOCKS, random_blocks
 from monolane._core import kernels
 from monolane.cpu import CpuExecutor
 
+from .activations import fine_groups, heavy_tailed
 from .test_conversion import make_weights
 
 BASES = {"tiles_portable": "portable", "tiles_avx512": "avx512", "amx": "avx512bf16"}
@@ -53,7 +54,8 @@ def test_the_bits_of_vectors(isa: str, name: str) -> None:
     # rows of more than one block of panels, from and to the middle of one, and of one panel.
     for cols in (256, 1024) if name.endswith("_k") else (32, 160, 256, 1184):
         of = panels(name, 90, cols)
-        x = np.random.default_rng(1).standard_normal((96, cols)).astype(np.float32)
+        x = heavy_tailed(np.random.default_rng(cols), 96, cols)
+        assert cols < 500 or 0.02 < fine_groups(x).mean() < 0.25
         for begin, end in ((0, 90), (13, 83), (35, 36), (16, 32)):
             wanted = multiply(BASES[isa], of, x, begin, end)
             for width in WIDTHS:
@@ -182,6 +184,14 @@ def test_as_many_products_of_tiles_as_docs_say(isa: str, name: str) -> None:
         before = kernels.emulated_dots(isa)
         multiply(isa, of, x[:width].copy(), 0, 90)
         assert kernels.emulated_dots(isa) - before == 6 * sums * tiles
+    # A fine group of one token takes as many again, of those tokens that are beside it.
+    x[0, 64:96] = 30
+    assert fine_groups(x).sum() == 1
+    for width, tiles in {8: 0, 9: 2, 16: 1, 33: 3}.items():
+        before = kernels.emulated_dots(isa)
+        multiply(isa, of, x[:width].copy(), 0, 90)
+        again = 6 * sums * 32 // 1024 if tiles else 0
+        assert kernels.emulated_dots(isa) - before == 6 * sums * tiles + again
 
 
 @every_set

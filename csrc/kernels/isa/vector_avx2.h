@@ -129,6 +129,10 @@ static inline Ints add_sums(Ints a, Ints b) {
   asm("" : "+x"(sum));
   return sum;
 }
+// The sum of a fine group: of its codes, and of those of what they leave over (panels.h).
+static inline Ints join_sums(Ints sum, Ints rest) {
+  return _mm256_add_epi32(_mm256_slli_epi32(sum, 7), rest);
+}
 static inline Floats to_float(Ints x) { return _mm256_cvtepi32_ps(x); }
 
 // A group of 32 activations as int8 codes (pack.h).

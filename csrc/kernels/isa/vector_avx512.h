@@ -122,6 +122,10 @@ static inline Ints dot(Ints acc, Bytes codes, const int8_t* four) {
   std::memcpy(&x, four, sizeof x);
   return _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(x));
 }
+// The sum of a fine group: of its codes, and of those of what they leave over (panels.h).
+static inline Ints join_sums(Ints sum, Ints rest) {
+  return _mm512_add_epi32(_mm512_slli_epi32(sum, 7), rest);
+}
 static inline Floats to_float(Ints x) { return _mm512_cvtepi32_ps(x); }
 
 // A group of 32 activations as int8 codes (pack.h).

@@ -128,6 +128,8 @@ static inline Ints dot(Ints acc, Bytes codes, const int8_t* four) {
   return vpadalq_s16(acc, vpaddq_s16(low, vmull_high_s8(codes, x)));
 }
 #endif
+// The sum of a fine group: of its codes, and of those of what they leave over (panels.h).
+static inline Ints join_sums(Ints sum, Ints rest) { return vaddq_s32(vshlq_n_s32(sum, 7), rest); }
 static inline Floats to_float(Ints x) { return vcvtq_f32_s32(x); }
 
 #ifdef __ARM_FEATURE_MATMUL_INT8
@@ -136,6 +138,7 @@ static inline Floats to_float(Ints x) { return vcvtq_f32_s32(x); }
 static inline Ints multiply_matrices(Ints acc, Bytes rows, Bytes tokens) {
   return vmmlaq_s32(acc, rows, tokens);
 }
+static inline Ints multiply_add(Ints acc, Ints a, Ints b) { return vmlaq_s32(acc, a, b); }
 // Eight columns of rows 0 and 1, or of 2 and 3, of two vectors of four columns of four rows.
 template <bool kLast>
 static inline Bytes join_columns(Bytes four, Bytes next) {

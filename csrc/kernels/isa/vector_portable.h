@@ -126,6 +126,8 @@ static inline Ints dot(Ints acc, Bytes codes, const int8_t* four) {
   }
   return acc;
 }
+// The sum of a fine group: of its codes, and of those of what they leave over (panels.h).
+static inline Ints join_sums(Ints sum, Ints rest) { return sum * 128 + rest; }
 static inline Floats to_float(Ints x) { return __builtin_convertvector(x, Floats); }
 
 MONOLANE_INLINE static inline void prefetch_near(const void* p) { __builtin_prefetch(p, 0, 3); }

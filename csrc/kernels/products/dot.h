@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "kernels/isa/vector.h"
-#include "kernels/kernels.h"
+#include "kernels/products/panels.h"
 
 namespace monolane::MONOLANE_ISA {
 
@@ -74,6 +74,8 @@ struct PairDot {
 #endif
 
 // Bytes of a token quantised for panels: panel_dot.h.
-static inline int64_t panel_token_bytes(int64_t cols) { return odd_lines(cols / kGroup); }
+static inline int64_t panel_token_bytes(int64_t cols) {
+  return odd_lines(cols / kGroup + cols / kGroup / kFineGroups);
+}
 
 }  // namespace monolane::MONOLANE_ISA

@@ -26,14 +26,17 @@ class MatrixSums {
  public:
   // Adds `groups` groups to `sums`, of a token [kPanelRows]; token t at tokens + t * stride.
   void add(const TileBlock<Dot>& block, int64_t groups, const char* tokens, int64_t stride,
-           bool first, float (*sums)[T][kElements]) {
+           const FineTokens& fine, bool first, float (*sums)[T][kElements]) {
     for (int64_t g = 0; g < groups; ++g, tokens += sizeof(TokenGroup)) {
       for (int p = 0; p < kPairs; ++p) {
         const char* x = tokens + 2 * p * stride;
-        pairs_[g][p].join(*reinterpret_cast<const TokenGroup*>(x),
-                          *reinterpret_cast<const TokenGroup*>(x + stride));
+        const auto& a = *reinterpret_cast<const TokenGroup*>(x);
+        const auto& b = *reinterpret_cast<const TokenGroup*>(x + stride);
+        pairs_[g][p].join(a, b);
+        if ((fine[g] >> 2 * p & 3) != 0) rests_[g][p].join(a, b);
       }
     }
+    fine_ = &fine;
     for (int u = 0; u < kUnits; ++u) add_unit(block, groups, u, first, sums[u]);
   }
 
@@ -44,21 +47,42 @@ class MatrixSums {
     Floats scale, sum;
 
     void join(const TokenGroup& a, const TokenGroup& b) {
-      each<2>([&](auto half) MONOLANE_INLINE {
-        const Bytes x = load_bytes(a.codes + 16 * half), y = load_bytes(b.codes + 16 * half);
-        codes[2 * half] = join_tokens<false>(x, y);
-        codes[2 * half + 1] = join_tokens<true>(x, y);
-      });
+      join_codes(a.codes, b.codes, codes);
       scale = interleave<false>(splat(a.scale), splat(b.scale));
       sum = interleave<false>(splat(a.sum), splat(b.sum));
     }
   };
 
+  // What a group leaves over, zeros for a token for which it is not fine.
+  struct Rest {
+    Bytes codes[kEights];
+    Ints times;  // of each token's sum: kFineSteps where the group is fine, else 1
+
+    void join(const TokenGroup& a, const TokenGroup& b) {
+      alignas(16) static constexpr int8_t kZeros[kGroup] = {};
+      const auto codes_of = [](const TokenGroup& x) {
+        return x.rest == 0 ? kZeros : x.left_over().codes;
+      };
+      join_codes(codes_of(a), codes_of(b), codes);
+      const int32_t first = a.rest == 0 ? 1 : kFineSteps, second = b.rest == 0 ? 1 : kFineSteps;
+      const int32_t both[kElements] = {first, second, first, second};
+      std::memcpy(&times, both, sizeof times);
+    }
+  };
+
+  static void join_codes(const int8_t* a, const int8_t* b, Bytes (&codes)[kEights]) {
+    each<2>([&](auto half) MONOLANE_INLINE {
+      const Bytes x = load_bytes(a + 16 * half), y = load_bytes(b + 16 * half);
+      codes[2 * half] = join_tokens<false>(x, y);
+      codes[2 * half + 1] = join_tokens<true>(x, y);
+    });
+  }
+
   // What a unit brings to a group, for two of its rows.
   template <bool kLast>
   static typename Dot::Scales scales_of(const typename Dot::Scales& w) {
     typename Dot::Scales found;
-    each<Dot::kHalfScales ? 2 : 1>([&](auto i) MONOLANE_INLINE {
+    each<Dot::kParts>([&](auto i) MONOLANE_INLINE {
       found.scales[i] = interleave<kLast>(w.scales[i], w.scales[i]);
     });
     if constexpr (Dot::kMinima) found.minimum = interleave<kLast>(w.minimum, w.minimum);
@@ -86,8 +110,19 @@ class MatrixSums {
       });
       each<kPairs>([&](auto p) MONOLANE_INLINE {
         const Pair& x = pairs_[g][p];
+        const bool fine = ((*fine_)[g] >> 2 * p & 3) != 0;
         each<kHalves>([&](auto half) MONOLANE_INLINE {
-          acc[p][half] = add_pair(scales[half], rows[half], x, acc[p][half]);
+          Ints sums[Dot::kParts];
+          sum_group(rows[half], x.codes, sums);
+          if (fine) [[unlikely]] {
+            const Rest& left = rests_[g][p];
+            Ints rest[Dot::kParts];
+            sum_group(rows[half], left.codes, rest);
+            each<Dot::kParts>([&](auto part) MONOLANE_INLINE {
+              sums[part] = multiply_add(rest[part], sums[part], left.times);
+            });
+          }
+          acc[p][half] = Dot::add_parts(scales[half], x, sums, acc[p][half]);
         });
       });
     }
@@ -97,22 +132,20 @@ class MatrixSums {
     });
   }
 
-  MONOLANE_INLINE static Floats add_pair(const typename Dot::Scales& w,
-                                         const Bytes (&rows)[kEights], const Pair& x, Floats acc) {
-    constexpr int kParts = Dot::kHalfScales ? 2 : 1;  // sums of a group
-    Ints sums[kParts];
-    each<kParts>([&](auto part) MONOLANE_INLINE {
+  MONOLANE_INLINE static void sum_group(const Bytes (&rows)[kEights], const Bytes (&codes)[kEights],
+                                        Ints (&sums)[Dot::kParts]) {
+    each<Dot::kParts>([&](auto part) MONOLANE_INLINE {
       sums[part] = splat(int32_t{0});
-      each<kEights / kParts>([&](auto i) MONOLANE_INLINE {
-        constexpr int at = part * (kEights / kParts) + i;
-        sums[part] = multiply_matrices(sums[part], rows[at], x.codes[at]);
+      each<kEights / Dot::kParts>([&](auto i) MONOLANE_INLINE {
+        constexpr int at = part * (kEights / Dot::kParts) + i;
+        sums[part] = multiply_matrices(sums[part], rows[at], codes[at]);
       });
     });
-    if constexpr (kParts == 2) return Dot::add_halves(w, x, sums[0], sums[1], acc);
-    return Dot::add_sum(w, x, sums[0], acc);
   }
 
   Pair pairs_[kTileGroups][kPairs];
+  Rest rests_[kTileGroups][kPairs];  // of pairs with a token for which the group is fine
+  const FineTokens* fine_ = nullptr;
 };
 
 }  // namespace monolane::MONOLANE_ISA

@@ -64,24 +64,53 @@ static inline void put_codes(const float* x, float factor, int8_t* codes, int32_
 }
 #endif
 
-// One token, a group after the other; a group's scale is max |x| / 127. Below 2^-100 it counts as
-// zero: 127 / max must stay finite.
+// The codes of a group, and the sum of all.
+static inline int32_t put_group(const float* x, float factor, TokenGroup* out) {
+  int32_t sums[2];
+  put_codes(x, factor, out->codes, sums);
+  const int32_t sum = sums[0] + sums[1];
+  out->minus_8 = -8 * sum;
+  out->minus_16 = -16 * sum;
+  out->minus_128 = -128 * sum;
+  out->minus_32[0] = -32 * sums[0];
+  out->minus_32[1] = -32 * sums[1];
+  out->rest = 0;
+  return sum;
+}
+
+// What the codes of a group leave over, into `rest`. Returns the sum of both in steps of it.
+static inline int32_t put_rest(const float* x, float factor, int32_t sum, TokenGroup* out,
+                               TokenGroup* rest) {
+  float left[kGroup];
+  for (int i = 0; i < kGroup; ++i) left[i] = x[i] - out->scale * out->codes[i];
+  out->rest = static_cast<int32_t>(sizeof(TokenGroup) * (rest - out));
+  return kFineSteps * sum + put_group(left, kFineSteps * factor, rest);
+}
+
+// One token; a group's scale is max |x| / 127. Below 2^-100 it counts as zero: 127 / max must stay
+// finite. Squares are those of floats in double, hence exact, and sums of them without overflow.
 static inline void pack_i8(const float* x, int64_t cols, void* packed) {
   auto* out = static_cast<TokenGroup*>(packed);
-  for (int64_t k = 0; k < cols; k += kGroup, ++out) {
-    const float top = bits_float(largest_bits(x + k));
+  const int64_t groups = cols / kGroup;
+  double squares = 0;
+  for (int64_t g = 0; g < groups; ++g) {
+    const float top = bits_float(largest_bits(x + g * kGroup));
+    out[g].scale = top;
+    squares += double{top} * top;
+  }
+  const double fine = squares * kFineGroups / static_cast<double>(groups);
+  TokenGroup *rest = out + groups, *const end = rest + groups / kFineGroups;
+  for (int64_t g = 0; g < groups; ++g, ++out, x += kGroup) {
+    const float top = out->scale;
     const bool none = top < 0x1p-100f;
-    int32_t sums[2];
-    put_codes(x + k, none ? 0.0f : 127.0f / top, out->codes, sums);
-    const int32_t sum = sums[0] + sums[1];
+    const float factor = none ? 0.0f : 127.0f / top;
+    int32_t sum = put_group(x, factor, out);
     out->scale = none ? 0.0f : top / 127.0f;
+    if (!none && double{top} * top >= fine && rest < end) {
+      sum = put_rest(x, factor, sum, out, rest++);
+      out->scale /= kFineSteps;
+    }
     out->sum = out->scale * static_cast<float>(sum);
-    out->minus_8 = -8 * sum;
-    out->minus_12 = -12 * sum;
-    out->minus_16 = -16 * sum;
-    out->minus_128 = -128 * sum;
-    out->minus_32[0] = -32 * sums[0];
-    out->minus_32[1] = -32 * sums[1];
   }
 }
 

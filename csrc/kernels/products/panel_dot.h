@@ -2,12 +2,13 @@
 //
 // A *unit* is as many rows of a panel as a vector has elements. Codes stay unsigned, as stored;
 // what they have too much is cancelled by where the integer sums begin. A sum over a group is
-// exact; then it is scaled and added in float, group after group: neither the set's vectors, nor
-// where a call begins or ends, enters the order.
+// exact, of fine groups (panels.h) from two sums; then it is scaled and added in float, group after
+// group: neither the set's vectors, nor where a call begins or ends, enters the order.
 //
 // Vector operations with AVX-512 for 32 columns of 16 rows and one token: 8 dots, a conversion, two
-// products; before them, once for all tokens, those that bring the codes and scales out of
-// memory: of int4 12 and 1, of q4_k 12 and 8, of q6_k 28 and 5, of int8 0 and 1.
+// products, and for a fine group 10 more; before them, once for all tokens, those that bring the
+// codes and scales out of memory: of int4 12 and 1, of q4_k 12 and 8, of q6_k 28 and 5, of int8 0
+// and 1.
 #pragma once
 
 #include <bit>
@@ -37,14 +38,16 @@ struct PanelDot {
   static constexpr bool kSupers = kPlanes.super > 0;
   static constexpr bool kHalfScales = kSupers && !kMinima;      // scales of 16 columns
   static constexpr bool kBytes = kPlanes.low == 32;             // codes of 8 bits
+  static constexpr int kParts = kHalfScales ? 2 : 1;            // sums of a group
   static constexpr bool kNumbers = kFormat == Format::kMxfp4p;  // codes name numbers of a table
   static constexpr bool kExponents = kNumbers;                  // scales are powers of two
   static_assert(!kHalfScales || kPlanes.bias == 32);
+  static_assert(kFineSteps == 128);  // as join_sums has it
 #ifdef MONOLANE_PAIR_SUMS
   // Pairs of products whose sum fits 16 bits: 8 of codes up to 15 (or nibbles of codes of 8 bits),
   // 4 up to 31, 2 up to 63.
   static constexpr int kPairSums = kNumbers ? 4 : 8 >> kPlanes.high / 4;
-  static_assert(!kNumbers || kPairSums * 2 * 127 * 24 <= 32767);
+  static_assert(!kNumbers || kPairSums * 2 * 127 * 28 <= 32767);
   static_assert(kPairSums * 2 * 127 * ((16 << kPlanes.high / 4) - 1) <= 32767);
 #endif
   static constexpr int64_t kUnitBytes = kElements * 4;  // of a vector of codes
@@ -58,7 +61,7 @@ struct PanelDot {
 
   // What a unit brings to a group beside its codes.
   struct Scales {
-    Floats scales[kHalfScales ? 2 : 1];
+    Floats scales[kParts];
     Floats minimum;
   };
 
@@ -95,33 +98,27 @@ struct PanelDot {
     const char* high = rest + g * kPanelRows * kPlanes.high + unit * kUnitBytes;
     const char* behind = rest + groups * kPanelRows * kPlanes.high;
 #ifdef MONOLANE_PAIR_SUMS
-    Ints sums[U][T];
-    if constexpr (kHalfScales) {
-      Ints second[U][T];
-      sum_pairs<U, T, 0, kQuads / 2>(low, high, x, stride, sums);
-      sum_pairs<U, T, kQuads / 2, kQuads>(low, high, x, stride, second);
+    Ints sums[kParts][U][T];
+    sum_group<U, T>(low, high, x, stride, sums);
+    each<T>([&](auto t) MONOLANE_INLINE {
+      const TokenGroup& group = token(x, stride, t);
+      if (group.rest == 0) [[likely]]
+        return;
+      Ints rest[kParts][U][1];
+      sum_group<U, 1>(low, high, reinterpret_cast<const char*>(&group.left_over()), 0, rest);
       each<U>([&](auto u) MONOLANE_INLINE {
-        const Scales w = scales(behind, groups, unit + u, g, supers[u]);
-        each<T>([&](auto t) MONOLANE_INLINE {
-          acc[u][t] = add_halves(w, token(x, stride, t), sums[u][t], second[u][t], acc[u][t]);
+        each<kParts>([&](auto part) MONOLANE_INLINE {
+          sums[part][u][t] = join_sums(sums[part][u][t], rest[part][u][0]);
         });
       });
-    } else {
-      sum_pairs<U, T, 0, kQuads>(low, high, x, stride, sums);
-      if constexpr (kBytes) {
-        Ints more[U][T];
-        sum_pairs<U, T, 0, kQuads, 16>(low, high, x, stride, more);
-        each<U>([&](auto u) MONOLANE_INLINE {
-          each<T>([&](auto t) MONOLANE_INLINE { sums[u][t] = add_sums(sums[u][t], more[u][t]); });
-        });
-      }
-      each<U>([&](auto u) MONOLANE_INLINE {
-        const Scales w = scales(behind, groups, unit + u, g, supers[u]);
-        each<T>([&](auto t) MONOLANE_INLINE {
-          acc[u][t] = add_sum(w, token(x, stride, t), sums[u][t], acc[u][t]);
-        });
+    });
+    each<U>([&](auto u) MONOLANE_INLINE {
+      const Scales w = scales(behind, groups, unit + u, g, supers[u]);
+      each<T>([&](auto t) MONOLANE_INLINE {
+        const Ints parts[] = {sums[0][u][t], sums[kParts - 1][u][t]};
+        acc[u][t] = add_parts(w, token(x, stride, t), parts, acc[u][t]);
       });
-    }
+    });
 #else
     each<U>([&](auto u) MONOLANE_INLINE {
       const Scales w = scales(behind, groups, unit + u, g, supers[u]);
@@ -132,31 +129,31 @@ struct PanelDot {
 #pragma GCC unroll 16
       for (int t = 0; t < T; ++t) {
         const TokenGroup& group = token(x, stride, t);
-        if constexpr (kHalfScales) {
-          const Ints first = dots<0, kQuads / 2>(codes, group, splat(group.minus_32[0]));
-          const Ints second = dots<kQuads / 2, kQuads>(codes, group, splat(group.minus_32[1]));
-          acc[u][t] = add_halves(w, group, first, second, acc[u][t]);
-        } else {
-          acc[u][t] = add_sum(w, group, dots<0, kQuads>(codes, group, start(group)), acc[u][t]);
+        Ints sums[kParts];
+        sum_group(codes, group, sums);
+        if (group.rest != 0) [[unlikely]] {
+          Ints rest[kParts];
+          sum_group(codes, group.left_over(), rest);
+          each<kParts>([&](auto part)
+                           MONOLANE_INLINE { sums[part] = join_sums(sums[part], rest[part]); });
         }
+        acc[u][t] = add_parts(w, group, sums, acc[u][t]);
       }
     });
 #endif
   }
 
+  // The sum of a group, or those of columns 0..15 and 16..31, which have a scale each.
   // `Token`: TokenGroup, or what has the scale and the sum of each element's token in vectors.
   template <class Token>
-  static Floats add_sum(const Scales& w, const Token& x, Ints sum, Floats acc) {
-    acc = fma(to_float(sum), mul(w.scales[0], splat(x.scale)), acc);
+  static Floats add_parts(const Scales& w, const Token& x, const Ints* sums, Floats acc) {
+    if constexpr (kHalfScales) {
+      const Floats second = mul(to_float(sums[1]), w.scales[1]);
+      return fma(fma(to_float(sums[0]), w.scales[0], second), splat(x.scale), acc);
+    }
+    acc = fma(to_float(sums[0]), mul(w.scales[0], splat(x.scale)), acc);
     if constexpr (kMinima) acc = fma(w.minimum, splat(x.sum), acc);
     return acc;
-  }
-
-  // Of columns 0..15 and 16..31, which have a scale each.
-  template <class Token>
-  static Floats add_halves(const Scales& w, const Token& x, Ints first, Ints second, Floats acc) {
-    const Floats both = fma(to_float(first), w.scales[0], mul(to_float(second), w.scales[1]));
-    return fma(both, splat(x.scale), acc);
   }
 
   // Group g of a record of `groups` for products of tiles: its codes as signed numbers, a vector of
@@ -212,8 +209,6 @@ struct PanelDot {
     switch (kPlanes.bias) {
       case 8:
         return splat(x.minus_8);
-      case 12:
-        return splat(x.minus_12);
       case 16:
         return splat(x.minus_16);
       case 128:
@@ -224,6 +219,23 @@ struct PanelDot {
   }
 
 #ifdef MONOLANE_PAIR_SUMS
+  template <int U, int T>
+  MONOLANE_INLINE static void sum_group(const char* low, const char* high, const char* x,
+                                        int64_t stride, Ints (&sums)[kParts][U][T]) {
+    each<kParts>([&](auto part) MONOLANE_INLINE {
+      constexpr int kCount = kQuads / kParts;
+      sum_pairs<U, T, part * kCount, (part + 1) * kCount>(low, high, x, stride, sums[part]);
+    });
+    if constexpr (kBytes) {
+      Ints more[U][T];
+      sum_pairs<U, T, 0, kQuads, 16>(low, high, x, stride, more);
+      each<U>([&](auto u) MONOLANE_INLINE {
+        each<T>([&](auto t)
+                    MONOLANE_INLINE { sums[0][u][t] = add_sums(sums[0][u][t], more[u][t]); });
+      });
+    }
+  }
+
   // Sums of the columns of quads kBegin .. kEnd - 1. Four columns of activations are brought to all
   // elements once for all units; codes are brought out of memory where they are needed and meet all
   // tokens: 16 registers do not hold those of a whole group. Codes of 8 bits are two of 4, of which
@@ -267,6 +279,16 @@ struct PanelDot {
     });
   }
 #else
+  MONOLANE_INLINE static void sum_group(const Bytes (&codes)[kQuads], const TokenGroup& x,
+                                        Ints (&sums)[kParts]) {
+    if constexpr (kHalfScales) {
+      sums[0] = dots<0, kQuads / 2>(codes, x, splat(x.minus_32[0]));
+      sums[1] = dots<kQuads / 2, kQuads>(codes, x, splat(x.minus_32[1]));
+    } else {
+      sums[0] = dots<0, kQuads>(codes, x, start(x));
+    }
+  }
+
   template <int kBegin, int kEnd>
   static Ints dots(const Bytes (&codes)[kQuads], const TokenGroup& x, Ints sum) {
 #ifdef MONOLANE_LANE_DOTS

@@ -67,7 +67,7 @@ constexpr Planes planes_of(Format format) {
     case Format::kQ6Kp:
       return {16, 8, 2, 0, 2, 32};
     case Format::kMxfp4p:
-      return {16, 0, 1, 0, 0, 12};
+      return {16, 0, 1, 0, 0, 16};
     default:
       return {};
   }
@@ -113,9 +113,9 @@ inline bool for_panels(Format format, Run&& run) {
 }
 
 // What the codes of mxfp4 (E2M1) stand for, doubled, so that they are whole: 0, 1, 2, 3, 4, 6, 8,
-// 12, and these negated. Plus 12, since products take unsigned numbers.
-alignas(16) constexpr uint8_t kMxfp4Numbers[16] = {12, 13, 14, 15, 16, 18, 20, 24,
-                                                   12, 11, 10, 9,  8,  6,  4,  0};
+// 12, and these negated. Plus 16, since products take unsigned numbers.
+alignas(16) constexpr uint8_t kMxfp4Numbers[16] = {16, 17, 18, 19, 20, 22, 24, 28,
+                                                   16, 15, 14, 13, 12, 10, 8,  4};
 
 // Groups of a record: as few as end with a cache line, by which vectors of the next begin. The last
 // record of a panel has what is left.
@@ -160,14 +160,30 @@ constexpr PlaneStarts plane_starts(Format format, int64_t cols) {
 }
 
 // Activations beside them, quantised to int8: a cache line for a group of columns.
+//
+// An error of rounding goes with the scale, and few groups of a token have most of all squared
+// scales: in SmolLM2 a twentieth has half (docs/cpu.md, Fine groups). So a group with at least
+// kFineGroups times the mean square is *fine*: what its codes leave over has codes, too, in steps
+// of 1 / kFineSteps, in a group behind all others of the token. A sum over a fine group is that of
+// the one times kFineSteps plus that of the other, an exact integer, scaled once like any other. So
+// fine groups take twice the dots of integers and no more floats, and which are fine is a matter of
+// the token alone.
 struct alignas(64) TokenGroup {
   int8_t codes[kGroup];
-  float scale;
-  float sum;  // of the activations that the codes mean: what minima are multiplied with
+  float scale;  // of sums
+  float sum;    // of the activations that the codes mean: what minima are multiplied with
   // Where sums begin, to cancel a bias: that many times the sum of the codes; for q6_k the sums of
   // columns 0..15 and of 16..31.
-  int32_t minus_8, minus_12, minus_16, minus_128, minus_32[2];
+  int32_t minus_8, minus_16, minus_128, minus_32[2];
+  int32_t rest;  // bytes from here to the group of what is left over; 0: this one is not fine
+
+  const TokenGroup& left_over() const {
+    return *reinterpret_cast<const TokenGroup*>(reinterpret_cast<const char*>(this) + rest);
+  }
 };
 static_assert(sizeof(TokenGroup) == 64);
+
+constexpr int64_t kFineGroups = 4;  // no more than one in so many can have that many times the mean
+constexpr int kFineSteps = 128;     // 255 * 127 * kGroup * kFineSteps fits 32 bits
 
 }  // namespace monolane
