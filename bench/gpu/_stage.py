@@ -71,7 +71,7 @@ class Stage:
     budget: Budget  # soft: nothing new is begun once it is spent
     emit: Callable[[Record], None]
     labels: Record = field(default_factory=dict)  # of every record
-    carried: Path | None = None  # what was made ahead, elsewhere
+    carried: Path | None = field(default=None, kw_only=True)  # what was made ahead, elsewhere
 
     def attempt(
         self, name: str, measure: Callable[..., Record], *args: Any, **labels: Any

@@ -160,7 +160,7 @@ def work(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """Compiled kernels are kept from run to run, where those of tests/cuda are, and as long."""
     if emulation.find_compiler() is None:
         pytest.skip(emulation.NO_COMPILER)
-    cache = request.config.cache
+    cache = getattr(request.config, "cache", None)  # none where the provider is off
     return tmp_path_factory.mktemp("words") if cache is None else cache.mkdir("kernels").parent
 
 
