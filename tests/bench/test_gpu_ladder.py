@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import lzma
+import os
 import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,13 +19,28 @@ import pytest
 from bench.gpu._campaign import FIRST, Campaign, Part, chosen
 from bench.gpu._child import Outcome
 from bench.gpu._worker import Worker, Workers
-from bench.gpu.monokernel._carried import kernels_digest
+from bench.gpu.monokernel._build import describe
+from bench.gpu.monokernel._carried import (
+    MAIN,
+    MANIFEST,
+    PROGRAMS,
+    PROOFS,
+    code_digest,
+    kernels_digest,
+    program_digest,
+    shown,
+    signature,
+)  # fmt: skip
 from bench.gpu.monokernel._ladder import DIAGNOSIS, SECOND_HALF, Ladder
 from bench.gpu.monokernel._ledger import PATH, TRUTH, Ledger
 from bench.gpu.monokernel._page import render
 from bench.gpu.monokernel._parts import parts
-from bench.gpu.monokernel.run import main
+from bench.gpu.monokernel._scale import FULL
+from bench.gpu.monokernel._wanted import wanted
+from bench.gpu.monokernel.run import main, next_parts
 from monolane._results import Record
+from monolane.cuda import GpuInfo
+from monolane.cuda._compile import compiler_version
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = {"name": "NVIDIA H100 80GB HBM3", "driver": "CUDA 13.0", "cores": 132, "memory_gb": 85.0}
@@ -52,8 +71,10 @@ class Climb:
         *broken: str,
         only: Sequence[str] = RUNGS,
         ledger: Ledger | None = None,
+        error: str = "CheckError: {} is off",
         **wish: Any,
     ) -> None:
+        self.error = error
         self.ran: list[str] = []
         self.broken, self.folder = broken, folder
         asked = chosen(KNOWN, ",".join(only))
@@ -73,6 +94,7 @@ class Climb:
         self.document = campaign.document()
         self.verdict, self.next = verdict["verdict"], shlex.split(verdict["next"])
         self.last = ladder.last_words(self.document)
+        assert chosen(KNOWN, ",".join(self.following)), "what is said next can be typed"
 
     def run(self, part: Part, soft: float, hard: float) -> Outcome:
         self.ran.append(part.name)
@@ -83,7 +105,7 @@ class Climb:
             machine = {"name": "machine", "part": FIRST, "sources": kernels_digest()}
             return Outcome([machine], DEVICE)
         if part.name in self.broken:
-            return Outcome([label | {"error": f"CheckError: {part.name} is off"}])
+            return Outcome([label | {"error": self.error.format(part.name)}])
         return Outcome([label | {"tokens_drawn": 1}])
 
     @property
@@ -135,7 +157,7 @@ def test_a_wrong_token_ends_speed(rung: str, tmp_path: Path) -> None:
     assert climb.ran == [FIRST, *only[: only.index(rung) + 1], *DIAGNOSED]
     assert climb.verdict.startswith(f"WRONG at {rung}: CheckError: {rung} is off. Diagnosis: ")
     assert "sanitizer:memcheck: right" in climb.verdict
-    assert climb.following == [*(x for x in DIAGNOSIS if x not in DIAGNOSED), *SECOND_HALF]
+    assert climb.following == list(SECOND_HALF)
     assert "--diagnose" in climb.next
     left = [r for r in climb.document["records"] if r.get("part") == "decode"]
     assert left[0]["not_measured"] == f"{rung} failed: diagnosis comes first"
@@ -166,6 +188,14 @@ def test_two_parts_that_fail_one_behind_the_other_are_no_accident(tmp_path: Path
     climb = Climb(tmp_path, "decode", "phases")
     assert climb.ran == [FIRST, *RUNGS[:6], *DIAGNOSED]
     assert climb.verdict.startswith("WRONG at phases: ")
+
+
+def test_troubles_of_torch_are_not_ours(tmp_path: Path) -> None:
+    climb = Climb(tmp_path, "cuda-graph", "hf-eager")
+    assert climb.ran == [FIRST, *RUNGS]
+    only = ("reference", "decode")
+    climb = Climb(tmp_path, "reference", only=only, error="OutOfMemoryError: of torch")
+    assert climb.ran == [FIRST, *only]
 
 
 # ---- the ledger ----------------------------------------------------------------------------------
@@ -233,6 +263,18 @@ def test_results_are_brought_into_the_ledger(
     assert main(["--next", "10"]) == 2
     assert main(["--next", "300", "--only", "decode"]) == 2
     assert "expected 60 seconds or more" in capsys.readouterr().err
+
+
+def test_the_ledger_chooses_for_the_gpu_here(tmp_path: Path) -> None:
+    place = tmp_path / "ledger.json"
+    ledger(("launch", 1, 9, 5), ("late", 2, 9, 5), ("decode", 1, 8, 20)).write(place)
+    wish = SimpleNamespace(rehearse=True, next=60.0, ledger=place)
+    assert next_parts(wish) == ["launch", "decode"], "`late` is no part"
+    entry = {"state": "done", "sources": kernels_digest()}
+    done = [{**x, "cards": {"Emulated": entry}} for x in Ledger.read(place).parts]
+    Ledger(tuple(done)).write(place)
+    assert next_parts(wish) == []
+    assert main(["--rehearse", "--next", "60", "--ledger", str(place)]) == 0
 
 
 # ---- a process for several parts -----------------------------------------------------------------
@@ -316,6 +358,75 @@ def test_a_fault_of_the_first_golden_turns_to_diagnosis(
     assert verdict.startswith("verdict: WRONG at first-golden: ")
     assert "width-1: right" in verdict
     assert "--only other-compiler,sanitizer:racecheck,goldens --diagnose" in following
+
+
+STUB = GpuInfo("Stub", (9, 0), 4, 227 << 10, 1 << 32, 1 << 32)
+
+
+@pytest.mark.parametrize(
+    "part", ["launch", pytest.param("first-golden", marks=pytest.mark.exhaustive)]
+)
+def test_a_rung_through_the_bindings(part: str, tmp_path: Path, kernel_cache: Path) -> None:
+    """No rehearsal: a driver that is a stub, and carried kernels that this processor runs.
+
+    A kernel that was not carried would be compiled for a GPU, which the stub refuses.
+    """
+    pytest.importorskip("cuda.bindings.driver", reason="no packages of monolane[cuda]")
+    from emulated_gpu import build_kernel
+
+    stub, carried, out = (tmp_path / x for x in ("stub", "carried", "out"))
+    environment = os.environ | build_stub(stub)
+    (carried / MAIN).mkdir(parents=True)
+    release = ".".join(map(str, compiler_version())) + ".99"
+    programs = {}
+    for i, item in enumerate(wanted(part, FULL, STUB)):
+        headers = dict(item.headers())
+        # The stub takes the name of a library for machine code, the cache what begins like an ELF.
+        code = f"\x7fELF-{i}"
+        library = build_kernel(kernel_cache / "kernels", item.source, headers).library
+        shutil.copy(library, stub / code)
+        name = program_digest(item.source, headers, False, release)
+        programs[name] = {
+            "source": shown(item.source), "headers": headers, "fuse": False, "usage": describe(item)
+        }  # fmt: skip
+        (carried / MAIN / f"{name}.xz").write_bytes(lzma.compress(code.encode() + b"\0"))
+    (carried / PROGRAMS).write_bytes(lzma.compress(json.dumps(programs).encode()))
+    (carried / PROOFS).touch()
+    manifest = {"nvrtc": release, "code": code_digest(), "gpus": [signature(STUB)],
+                "parts": {part: list(programs)}}  # fmt: skip
+    (carried / MANIFEST).write_text(json.dumps(manifest))
+    script = ROOT / "bench" / "gpu" / "monokernel" / "run.py"
+    words = ["--only", part, "--carried", str(carried), "--out", str(out), "--commit", "abc"]
+    command = [sys.executable, str(script), *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    verdict = done.stdout.splitlines()[-2]
+    assert verdict == f"verdict: RIGHT: right: {part}", done.stdout + done.stderr
+    (path,) = out.glob("2*.json")
+    records = json.loads(path.read_text())["records"]
+    (kernels,) = (r for r in records if r["name"] == "kernels")
+    assert (kernels["prepared"], kernels["compiled"]) == (len(programs), 0)
+    if part == "launch":
+        launches = [(r["blocks"], r["arrived"]) for r in records if r["name"] == "launch"]
+        assert launches == [(1, 1), (4, 4)]
+    else:
+        (golden,) = (r for r in records if r["name"] == "golden")
+        assert golden["widths"] == [1, 8, 64]
+
+
+def build_stub(folder: Path) -> dict[str, str]:
+    """A libcuda.so.1 of ours, and the variables with which a process takes it for the driver."""
+    import emulation
+
+    folder.mkdir()
+    compiler = emulation.find_compiler()
+    assert compiler is not None
+    command = [compiler, "-std=c++17", "-shared", "-fPIC", *emulation.WARNINGS]
+    source = ROOT / "tests" / "cuda" / "stub_driver.cpp"
+    subprocess.run([*command, "-o", str(folder / "libcuda.so.1"), str(source), "-ldl"], check=True)
+    shared = folder / "context.so"  # of all emulated kernels, loaded before them
+    command = [compiler, "-O2", "-fPIC", "-shared", "-o", str(shared), str(emulation.CONTEXT)]
+    subprocess.run(command, check=True)
+    return {"LD_LIBRARY_PATH": str(folder), "LD_PRELOAD": str(shared), "STUB_PAGEABLE": "1"}
 
 
 def test_a_fault_has_a_kind(capsys: pytest.CaptureFixture[str]) -> None:

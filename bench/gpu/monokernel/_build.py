@@ -25,7 +25,7 @@ from bench.gpu.monokernel._carried import (
     read_manifest,
 )
 from bench.gpu.monokernel._random_weights import make_block
-from bench.gpu.monokernel._wanted import Wanted, wanted
+from bench.gpu.monokernel._wanted import WITHOUT_WEIGHTS, Wanted, wanted
 from bench.gpu.monokernel.sanitizer import find_sanitizer
 from monolane._results import Record
 from monolane.cuda._compile import architecture, compile_kernel
@@ -44,9 +44,14 @@ def build(stage: Stage, job: str) -> None:
     stage.emit(device_line(stage.scale.emulated))
     stage.attempt("machine", _machine)
     with ThreadPoolExecutor(1) as pool:
-        weights = pool.submit(make_block, stage.scale.config, stage.work)
+        weights = pool.submit(_weights, stage)
         stage.attempt("kernels", _all_kernels, stage)
         weights.result()
+
+
+def _weights(stage: Stage) -> None:
+    if any(part.partition(":")[0] not in WITHOUT_WEIGHTS for part in stage.wanted):
+        make_block(stage.scale.config, stage.work)
 
 
 def _machine() -> Record:

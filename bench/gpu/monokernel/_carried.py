@@ -33,8 +33,9 @@ PROOFS, WHEELS = "proofs.txt", "wheels"
 MAIN, OTHER = "kernels", "other"  # folders of machine code
 ARCH = "sm_90a"
 _OLDEST_CORE = (1, 0)  # of cuda-core: before it the program cache is another
-# What decides which kernels there are, and what is in them.
-_CODE = ("src/monolane/plan", "src/monolane/model", "src/monolane/cuda", "bench/gpu")
+# What decides what is in a kernel; with the suite also, which there are.
+_KERNELS = ("src/monolane/plan", "src/monolane/model", "src/monolane/cuda")
+_CODE = (*_KERNELS, "bench/gpu")
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,20 @@ def read_manifest(carried: Path | None) -> Manifest | None:
     return Manifest(json.loads((carried / MANIFEST).read_text()))
 
 
-@cache
 def code_digest() -> str:
     """Of all files that decide which kernels there are."""
+    return _digest_of(_CODE)
+
+
+def kernels_digest() -> str:
+    """Of what makes the kernels alone: a truth about others is none about these."""
+    return _digest_of(_KERNELS)[:16]
+
+
+@cache
+def _digest_of(folders: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
-    for folder in _CODE:
+    for folder in folders:
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in (".py", ".cu", ".cuh", ".toml"):
                 name = str(path.relative_to(ROOT))
@@ -91,13 +101,6 @@ def code_digest() -> str:
 @cache
 def _includes() -> bytes:
     return b"\0".join(path.read_bytes() for path in sorted(KERNELS.glob("*.cuh")))
-
-
-def kernels_digest() -> str:
-    """Of the monokernel's own sources: a truth about others is none about these."""
-    files = sorted([*KERNELS.glob("*.cu"), *KERNELS.glob("*.cuh")])
-    digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in files))
-    return digest.hexdigest()[:16]
 
 
 def program_digest(source: str, headers: Mapping[str, str], fuse: bool, compiler: str) -> str:

@@ -18,7 +18,7 @@ _ALONE_SECONDS = 33
 # Half of the usual ten minutes: two processors leave the last kernels to the parts that use them.
 _MOST_BUILD_SECONDS = 300
 # Parts of one group share a process and the models in it, while nothing goes wrong.
-_OURS, _TORCH = "ours", "torch"
+OURS, _TORCH = "ours", "torch"
 # FOR THE MERGE: words.py comes from another branch. Once it is there, this line, its use below and
 # in prepare.py go, and its kernels get a case in _wanted.py.
 WORDS_THERE = Path(__file__).with_name("words.py").exists()
@@ -37,26 +37,26 @@ def parts(emulated: bool) -> tuple[Part, ...]:
     tool = "compute-sanitizer, a small model"
     shown = (
         (FIRST, "_build:build", building, "", "the machine; kernels of the parts that follow"),
-        ("launch", "start:start", 30, _OURS, "a trivial kernel; a block on every SM at once"),
-        ("first-golden", "correctness:first_golden", 45, _OURS, "one golden model, every width"),
-        ("first-tokens", "correctness:first_tokens", 60, _OURS, "the full shape beside NumPy"),
+        ("launch", "start:start", 30, OURS, "a trivial kernel; a block on every SM at once"),
+        ("first-golden", "correctness:first_golden", 45, OURS, "one golden model, every width"),
+        ("first-tokens", "correctness:first_tokens", 60, OURS, "the full shape beside NumPy"),
         ("bandwidth", "speed:bandwidth", 40, "", "what reading memory can reach"),
-        ("decode", "speed:decode", 60, _OURS, "tokens/s of one sequence, greedy and sampled"),
-        ("phases", "phases:phases", 45, _OURS, "where the microseconds of a pass go"),
-        ("decode-float8", "speed:decode_float8", 45, _OURS, "the same with weights in float8"),
+        ("decode", "speed:decode", 60, OURS, "tokens/s of one sequence, greedy and sampled"),
+        ("phases", "phases:phases", 45, OURS, "where the microseconds of a pass go"),
+        ("decode-float8", "speed:decode_float8", 45, OURS, "the same with weights in float8"),
         ("cuda-graph", peers, 60, _TORCH, "packed PyTorch in one CUDA graph"),
         ("hf-eager", peers, 45, _TORCH, "monolane.hf as it is"),
-        ("goldens", "correctness:goldens", 60, _OURS, "golden models, every dtype and width"),
-        ("full", "correctness:full", 45, _OURS, "the full shape: bits of all widths, run twice"),
+        ("goldens", "correctness:goldens", 60, OURS, "golden models, every dtype and width"),
+        ("full", "correctness:full", 45, OURS, "the full shape: bits of all widths, run twice"),
         ("reference", "correctness:reference", 60, "", "the full shape beside torch in float32"),
-        ("prefill", "speed:prefill", 45, _OURS, "time to the first token"),
-        ("widths", "speed:widths", 45, _OURS, "passes of 1 to 64 rows, batches"),
-        *((f"variant:{x.name}", "variants:variants", 25, _OURS, decode)
+        ("prefill", "speed:prefill", 45, OURS, "time to the first token"),
+        ("widths", "speed:widths", 45, OURS, "passes of 1 to 64 rows, batches"),
+        *((f"variant:{x.name}", "variants:variants", 25, OURS, decode)
           for x in variants.known(emulated)),
         ("cuda-graph-compile", peers, 100, "", "packed PyTorch, compiled, one CUDA graph"),
-        ("decode-again", "speed:decode", 25, _OURS, "has the machine drifted?"),
+        ("decode-again", "speed:decode", 25, OURS, "has the machine drifted?"),
         *((f"sanitizer:{x}", "sanitizer:sanitize", 40, "", tool) for x in TOOLS),
-        ("soak", "soak:soak", 60, _OURS, "many sequences, and the same bits at the end"),
+        ("soak", "soak:soak", 60, OURS, "many sequences, and the same bits at the end"),
         ("hf-compile", peers, 180, "", "monolane.hf compiled, one CUDA graph"),
     )  # fmt: skip
     hidden = (

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from bench.gpu._campaign import FIRST
 from bench.gpu._child import ROOT
 from bench.gpu._stage import NotMeasuredError
 from bench.gpu.monokernel import start, variants
@@ -93,6 +94,10 @@ def wanted(part: str, scale: Scale, info: GpuInfo) -> Iterator[Wanted]:
             yield from _product(scale, info, "bfloat16")
 
 
+# Parts, or families of them, that load no weights of the full shape.
+WITHOUT_WEIGHTS = (
+    FIRST, "launch", "first-golden", "goldens", "bandwidth", "probe", "sanitizer", "words",
+)  # fmt: skip
 # Parts that run the product's kernels of the full shape.
 PRODUCT = ("first-tokens", "full", "decode", "decode-again", "prefill", "phases", "soak", "profile")
 

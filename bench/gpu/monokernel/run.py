@@ -85,23 +85,29 @@ def main(arguments: list[str]) -> int:
     options = p.parse_args(arguments)
     if options.fold:
         return fold(options.ledger, options.fold)
-    if options.next is not None and not (options.list or options.child):
-        if options.only or options.next < _LEAST:
-            print(f"--next: expected {_LEAST:g} seconds or more, and no --only", file=sys.stderr)
-            return 2
-        options.minutes = options.next / 60
-        if (chosen := next_parts(options)) is not None:
-            if not chosen:
-                print("next: nothing: no part is pending on this card")
-                return 0
-            options.only = ",".join(chosen)
-    if options.tell is not None or options.child or options.carried is None:
+    if options.tell is not None or options.child or options.list:
         return SCRIPT.main(arguments, options)
+    if options.next is not None and (options.only or options.next < _LEAST):
+        print(f"--next: expected {_LEAST:g} seconds or more, and no --only", file=sys.stderr)
+        return 2
     with tempfile.TemporaryDirectory(prefix="packages-") as site:
         if folder := provide(options.carried, Path(site)):
+            sys.path.insert(0, folder)
             before = os.environ.get("PYTHONPATH")
             os.environ["PYTHONPATH"] = f"{folder}:{before}" if before else folder
-        return SCRIPT.main(arguments, options)
+        return run(options, arguments)
+
+
+def run(options: Any, arguments: list[str]) -> int:
+    """The parts that are named, or those that the ledger chooses."""
+    if options.next is not None:
+        options.minutes = options.next / 60
+        chosen = next_parts(options)
+        if chosen == []:
+            print("next: nothing: no part is pending on this card")
+            return 0
+        options.only = ",".join(chosen or ())
+    return SCRIPT.main(arguments, options)
 
 
 def next_parts(options: Any) -> list[str] | None:
