@@ -55,9 +55,10 @@ def find_part(parts: Iterable[Part], name: str) -> Part:
     return next(part for part in parts if part.name == name)
 
 
-def chosen(parts: Sequence[Part], only: str) -> tuple[Part, ...]:
-    """The first part and those or the families named, in that order; without names all in sight.
+def chosen(parts: Sequence[Part], only: str, as_named: bool = False) -> tuple[Part, ...]:
+    """The first part and those or the families named, all that are not hidden for none.
 
+    In the usual order, or in that of the names.
     ValueError if a name is unknown.
     """
     wanted = [name.strip() for name in only.split(",") if name.strip()]
@@ -68,7 +69,8 @@ def chosen(parts: Sequence[Part], only: str) -> tuple[Part, ...]:
     if not wanted:
         return tuple(part for part in parts if not part.hidden)
     named = [p for name in wanted for p in parts if name in (p.name, p.family)]
-    return tuple(dict.fromkeys([find_part(parts, FIRST), *named]))
+    found = dict.fromkeys([find_part(parts, FIRST), *named])
+    return tuple(found) if as_named else tuple(p for p in parts if p in found)
 
 
 class Course:

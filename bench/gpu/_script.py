@@ -38,6 +38,7 @@ class Script:
     epilogue: Callable[[], list[str]] = list
     environment: Mapping[str, str] = field(default_factory=dict)  # of the parts' processes
     course: Callable[[Any, Sequence[Part]], Course] = lambda options, parts: Course()
+    as_named: bool = False  # --only says the order too
 
     def parser(self) -> argparse.ArgumentParser:
         """The options of every script."""
@@ -77,7 +78,7 @@ class Script:
         if options.child:
             return self.child(options, find_part(parts, options.child), {})
         try:
-            wanted = chosen(parts, options.only)
+            wanted = chosen(parts, options.only, self.as_named)
         except ValueError as error:
             print(error, file=sys.stderr)
             return 2

@@ -149,9 +149,9 @@ def test_names_choose_parts_and_families() -> None:
     ]  # fmt: skip
     assert "crash" not in [p.name for p in chosen(parts(False), "")]
     assert [p.name for p in chosen(parts(False), "variant:4 warps")] == [FIRST, "variant:4 warps"]
-    assert [p.name for p in chosen(parts(False), "phases,decode,phases")] == [
-        FIRST, "phases", "decode",
-    ], "in the order in which they are named"  # fmt: skip
+    for as_named, order in ((True, ["phases", "decode"]), (False, ["decode", "phases"])):
+        found = chosen(parts(False), "phases,decode,phases", as_named)
+        assert [p.name for p in found] == [FIRST, *order]
     for part in parts(emulated=False):
         if part.entry.partition(":")[0] != "monokernel.peers":
             assert callable(part.function()), part.name

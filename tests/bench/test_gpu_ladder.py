@@ -77,7 +77,7 @@ class Climb:
         self.error = error
         self.ran: list[str] = []
         self.broken, self.folder = broken, folder
-        asked = chosen(KNOWN, ",".join(only))
+        asked = chosen(KNOWN, ",".join(only), as_named=True)
         ladder = Ladder(
             KNOWN, [x.name for x in asked], ledger or Ledger.read(), options(folder, **wish)
         )

@@ -19,8 +19,8 @@ _ALONE_SECONDS = 33
 _MOST_BUILD_SECONDS = 300
 # Parts of one group share a process and the models in it, while nothing goes wrong.
 OURS, _TORCH = "ours", "torch"
-# FOR THE MERGE: words.py comes from another branch. Once it is there, this line, its use below and
-# in prepare.py go, and its kernels get a case in _wanted.py.
+# FOR THE MERGE: words.py comes from another branch. Once it is there this line and its uses go,
+# below and in prepare.py; prepare.py and _wanted.py then import it as they do all else.
 WORDS_THERE = Path(__file__).with_name("words.py").exists()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 
 from bench.gpu._campaign import FIRST
 from bench.gpu._child import ROOT
@@ -85,6 +86,10 @@ def wanted(part: str, scale: Scale, info: GpuInfo) -> Iterator[Wanted]:
             yield from _packing()
             for layout in small_layouts(info):
                 yield Wanted("sanitizer", "monokernel.cu", layout)
+        case "words":
+            yield from _packing()
+            for layout in import_module("bench.gpu.monokernel.words").layouts(info):
+                yield Wanted("words", "monokernel.cu", layout)
         case "bandwidth":
             yield from _probe(BANDWIDTH_SOURCES)
         case "probe":

@@ -67,6 +67,7 @@ SCRIPT = Script(
     render=render,
     epilogue=command_lines,
     course=make_course,
+    as_named=True,
 )
 
 
