@@ -265,6 +265,11 @@ def test_only_what_has_changed_is_compiled_again(
         assert job.compile_set(MAIN) == 0
     assert sorted(asked) == ["start.cu", "topology.cu"]
     assert "2 kernels, 0 to compile" in capsys.readouterr().out
+    monkeypatch.setattr(_carried, "code_digest", lambda: "of a later commit")
+    assert job.finish() == 0
+    manifest = _carried.read_manifest(out)
+    assert manifest is not None
+    assert not manifest.covers("launch", H100), "the kernels are of the code before"
     assert prepare.Job(out, tools, ["launch"]).compile_set(MAIN) == 0
     assert len(list((out / MAIN).iterdir())) == 1, "what nobody asks for does not travel"
 

@@ -58,6 +58,7 @@ PACKAGES = {
 }  # fmt: skip
 PLATFORMS = ("2_28", "2_27", "2_24", "2_17")
 FIRST_RUNGS = ("launch", "first-golden", "first-tokens")  # that the other compiler's set has too
+LOOKED_UP = "looked-up.json"
 MOST_BYTES = 35 * 10**6  # of the whole folder
 
 
@@ -150,7 +151,8 @@ class Job:
         if which == MAIN:
             text = json.dumps(programs, sort_keys=True).encode()
             _write(self.out / _carried.PROGRAMS, lzma.compress(text))
-            (self.tools / "parts.json").write_text(json.dumps(by_part))
+            looked_up = {"code": _carried.code_digest(), "parts": by_part}
+            (self.tools / LOOKED_UP).write_text(json.dumps(looked_up))
             _write(self.out / _carried.PROOFS, "\n".join(sorted(proofs)).encode())
         return 0
 
@@ -194,20 +196,20 @@ class Job:
 
     def finish(self) -> int:
         """The manifest, and what it all weighs."""
-        path = self.tools / "parts.json"
+        path = self.tools / LOOKED_UP  # the code that the kernels are of, which may have changed
+        looked_up = json.loads(path.read_text()) if path.exists() else {"code": "", "parts": {}}
         files = {
             str(x.relative_to(self.out)): x for x in sorted(self.out.rglob("*")) if x.is_file()
         }
         files.pop(_carried.MANIFEST, None)
         manifest = {
             "commit": current_commit(ROOT),
-            "code": _carried.code_digest(),
+            **looked_up,
             "sources": _carried.kernels_digest(),
             "nvrtc": NVRTC,
             "arch": _carried.ARCH,
             "gpus": sorted({_carried.signature(gpu) for gpu in GPUS}),
             "packages": {x: list(y) for x, y in PACKAGES.items()},
-            "parts": json.loads(path.read_text()) if path.exists() else {},
             "files": {name: sha256(x.read_bytes()).hexdigest() for name, x in files.items()},
         }
         _write(self.out / _carried.MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
