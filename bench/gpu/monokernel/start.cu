@@ -1,5 +1,5 @@
-// The smallest launch that asks of a GPU what the monokernel asks: every block holds its SM with all
-// of its shared memory, and none goes on before all are there.
+// The smallest launch that asks of a GPU what the monokernel asks: every block holds its SM with
+// all of its shared memory, and none goes on before all are there.
 #include "start_params.h"
 
 KERNEL(start, StartParams, 256) {
