@@ -35,6 +35,8 @@ class Part:
     tells: str
     hidden: bool = False  # runs only if it is named
     weight: float = 0.0  # its share of the time that is left, beside those to come; 0: `seconds`
+    group: str = ""  # parts of one share a process and what is loaded in it; "": one of its own
+    environment: tuple[tuple[str, str], ...] = ()  # more variables of its process
 
     @property
     def family(self) -> str:
@@ -53,9 +55,10 @@ def find_part(parts: Iterable[Part], name: str) -> Part:
     return next(part for part in parts if part.name == name)
 
 
-def chosen(parts: Sequence[Part], only: str) -> tuple[Part, ...]:
-    """The parts or families named, with the first one; all that are not hidden for none.
+def chosen(parts: Sequence[Part], only: str, as_named: bool = False) -> tuple[Part, ...]:
+    """The first part and those or the families named, all that are not hidden for none.
 
+    In the usual order, or in that of the names.
     ValueError if a name is unknown.
     """
     wanted = [name.strip() for name in only.split(",") if name.strip()]
@@ -65,7 +68,32 @@ def chosen(parts: Sequence[Part], only: str) -> tuple[Part, ...]:
         raise ValueError(f"--only: expected some of {known}, got {', '.join(unknown)}")
     if not wanted:
         return tuple(part for part in parts if not part.hidden)
-    return tuple(p for p in parts if p.name == FIRST or p.name in wanted or p.family in wanted)
+    named = [p for name in wanted for p in parts if name in (p.name, p.family)]
+    found = dict.fromkeys([find_part(parts, FIRST), *named])
+    return tuple(found) if as_named else tuple(p for p in parts if p in found)
+
+
+class Course:
+    """Which parts come next, once it is known what came of one; this one keeps to the list."""
+
+    def after(self, part: Part, records: Sequence[Record], left: list[Part]) -> list[Part]:
+        """The parts to run now. `records` are those of `part`."""
+        return left
+
+    def reason(self, part: Part) -> str:
+        """Why a part that was left is not run."""
+        raise NotImplementedError
+
+    def conclude(self, document: _results.Document) -> Record | None:
+        """What the whole says, as a last record."""
+        return None
+
+    def written(self, path: Path, document: _results.Document) -> None:
+        """Called whenever a document is written: other files may be put beside it."""
+
+    def last_words(self, document: _results.Document) -> list[str]:
+        """Lines for the end."""
+        return []
 
 
 Runner = Callable[[Part, float, float], Outcome]  # soft and hard seconds
@@ -90,40 +118,52 @@ class Campaign:
     clock: Callable[[], float] = time.monotonic
     records: list[Record] = field(default_factory=list)
     device: dict[str, Any] = field(default_factory=dict)
+    course: Course = field(default_factory=Course)
+    log: Path | None = None  # what the parts have printed
 
     def run(self) -> None:
         """Every part, or why it was not run."""
-        begin = self.clock()
-        for i, part in enumerate(self.parts):
+        begin, queue = self.clock(), list(self.parts)
+        while queue:
+            part = queue.pop(0)
             left = self.seconds - _RESERVE - (self.clock() - begin)
             if left < _LEAST:
                 self._skip(part, f"the budget of {self.seconds:.0f} s was spent before this part")
             elif part.name != FIRST and not self.device:
                 self._skip(part, "no device: see the first record")
             else:
-                self._one(part, *self._time(i, left), begin)
+                time = self._time(part, queue, left)
+                queue = self._steered(part, self._one(part, *time, begin), queue)
             self.write()
 
-    def _time(self, i: int, left: float) -> tuple[float, float]:
+    def _steered(self, part: Part, found: list[Record], left: list[Part]) -> list[Part]:
+        """What is to be run after a part; what is not any more is said."""
+        queue = self.course.after(part, found, left)
+        for dropped in (x for x in left if x not in queue):
+            self._skip(dropped, self.course.reason(dropped))
+        return queue
+
+    def _time(self, part: Part, queue: list[Part], left: float) -> tuple[float, float]:
         """Soft and hard seconds of a part."""
-        part = self.parts[i]
         if part.weight:
-            soft = left * part.weight / sum(x.weight for x in self.parts[i:])
+            soft = left * part.weight / sum(x.weight for x in (part, *queue))
             return soft, soft + _GRACE
         hard = min(part.seconds, left)
         return SOFT * hard, hard
 
-    def _one(self, part: Part, soft: float, hard: float, begin: float) -> None:
+    def _one(self, part: Part, soft: float, hard: float, begin: float) -> list[Record]:
         at = self.clock() - begin
         outcome = self.runner(part, soft, hard)
         spent = self.clock() - begin - at
         self.device = outcome.device or self.device
-        self.records += [sound(record) for record in outcome.records]
+        found = [sound(record) for record in outcome.records]
+        self.records += found
         self.records.append({
             "name": "part", "engine": "suite", "part": part.name,
             "begun_at_s": round(at, 2), "took_s": round(spent, 2),
         })  # fmt: skip
         self.tell(f"{at:5.0f} s  {part.name:22} {spent:5.1f} s  {summary_line(outcome.records)}")
+        return found
 
     def _skip(self, part: Part, why: str) -> None:
         label: Record = {"name": f"{part.name}_part", "engine": self.engine, "part": part.name}
@@ -146,13 +186,16 @@ class Campaign:
         return _results.build_document(device, self.command, records, self.commit, **more)
 
     def write(self) -> None:
-        """The JSON and the page beside it; without a device there is nothing worth a file."""
+        """The JSON, beside it page, log and what the course writes; nothing without a device."""
         if not self.device and not self.always:
             return
         document = self.document()
         path = self.path(document)
         _results.write_document(path, document)
         path.with_suffix(".md").write_text(self.page(document), encoding="utf-8")
+        if self.log is not None and self.log.exists():
+            path.with_suffix(".txt").write_bytes(self.log.read_bytes())
+        self.course.written(path, document)
 
     def page(self, document: _results.Document) -> str:
         """The page; a record that it cannot show must not cost those that come after it."""

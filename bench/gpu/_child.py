@@ -99,12 +99,24 @@ def run_child(
     """Run a child to its end, or end it by its id when it overstays."""
     records.unlink(missing_ok=True)
     begin = time.monotonic()
-    with log.open("a+", encoding="utf-8", errors="replace") as file:
-        at = file.tell()
+    log.touch()
+    at = log.stat().st_size
+    with log.open("a", encoding="utf-8", errors="replace") as file:
         trouble = _run(command, seconds, file, environment)
-        file.seek(at)
-        said = file.read().strip()[-_LAST_WORDS:]
+        said = said_since(log, at)
         file.write(f"-- {name}: {time.monotonic() - begin:.1f} s\n")
+    return make_outcome(name, engine, records, trouble, said)
+
+
+def said_since(log: Path, at: int) -> str:
+    """The end of what has been written to a log since it had ``at`` bytes."""
+    with log.open("rb") as file:
+        file.seek(at)
+        return file.read().decode(errors="replace").strip()[-_LAST_WORDS:]
+
+
+def make_outcome(name: str, engine: str, records: Path, trouble: str, said: str) -> Outcome:
+    """A part's records, and what was wrong with its process if they do not say it."""
     outcome = read_lines(records)
     outcome.records = [record | {"part": name} for record in outcome.records]
     label: Record = {"name": f"{name}_part", "engine": engine, "part": name}
@@ -116,6 +128,11 @@ def run_child(
     return outcome
 
 
+def environment_of(more: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a part's process."""
+    return {**os.environ, "PYTHONUNBUFFERED": "1", **more}
+
+
 _TOLD = "its process ended with status 1"  # of a child that has written down what stopped it
 
 
@@ -123,7 +140,7 @@ def _run(
     command: Sequence[str], seconds: float, log: IO[str], environment: Mapping[str, str]
 ) -> str:
     """What was wrong with the process, or nothing."""
-    variables = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
+    variables = environment_of(environment)
     # A session of its own: what a part leaves behind, a sanitizer's process or a compiler's, would
     # go on with the GPU while the parts behind it are timed.
     child = subprocess.Popen(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,9 @@ def expect(holds: bool, message: str) -> None:
 def expect_equal(what: str, got: Any, expected: Any) -> None:
     """Raise CheckError unless both are equal."""
     expect(got == expected, f"{what}: expected {expected}, got {got}")
+
+
+FAULTS = ("wrong", "crash", "hang", "missing")  # that a rehearsal can have, for tests
 
 
 class Budget:
@@ -71,7 +75,12 @@ class Stage:
     budget: Budget  # soft: nothing new is begun once it is spent
     emit: Callable[[Record], None]
     labels: Record = field(default_factory=dict)  # of every record
-    carried: Path | None = field(default=None, kw_only=True)  # what was made ahead, elsewhere
+    # Folder of what `prepare` has made ahead.
+    carried: Path | None = field(default=None, kw_only=True)
+    # For the parts behind, in this process.
+    kept: dict[Any, Any] = field(default_factory=dict, kw_only=True)
+    wanted: tuple[str, ...] = field(default=(), kw_only=True)  # names of the parts of this run
+    injected: str = field(default="", kw_only=True)  # a fault on purpose, of one of FAULTS
 
     def attempt(
         self, name: str, measure: Callable[..., Record], *args: Any, **labels: Any
@@ -82,6 +91,7 @@ class Stage:
             if self.budget.exhausted:
                 raise NotMeasuredError(f"this part's {self.budget.seconds:.0f} s were spent")
             record = head | measure(*args)
+            self._inject()
             check_record(record)
         except NotMeasuredError as why:
             self.emit(head | {"not_measured": str(why)})
@@ -92,6 +102,16 @@ class Stage:
             self.emit(record)
             return record
         return None
+
+    def _inject(self) -> None:
+        """Go wrong, once, where a test asks for it."""
+        kind, self.injected = self.injected, ""
+        if kind == "wrong":
+            raise CheckError("a fault on purpose")
+        if kind == "crash":
+            os.abort()
+        while kind == "hang":
+            time.sleep(60)
 
     def after_error(self, error: Exception) -> None:
         """What to do before the next attempt; what is raised here ends the part."""

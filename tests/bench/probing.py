@@ -22,7 +22,7 @@ def context(
     emit: Callable[[Record], None] = lambda record: None,
     seconds: float = 500,
 ) -> Context:
-    return Context(scale, Path("unused"), Budget(seconds), emit, ENGINE, device)
+    return Context(scale, Path("unused"), Budget(seconds), emit, ENGINE, device=device)
 
 
 def run_probe(

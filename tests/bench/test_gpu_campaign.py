@@ -149,6 +149,9 @@ def test_names_choose_parts_and_families() -> None:
     ]  # fmt: skip
     assert "crash" not in [p.name for p in chosen(parts(False), "")]
     assert [p.name for p in chosen(parts(False), "variant:4 warps")] == [FIRST, "variant:4 warps"]
+    for as_named, order in ((True, ["phases", "decode"]), (False, ["decode", "phases"])):
+        found = chosen(parts(False), "phases,decode,phases", as_named)
+        assert [p.name for p in found] == [FIRST, *order]
     for part in parts(emulated=False):
         if part.entry.partition(":")[0] != "monokernel.peers":
             assert callable(part.function()), part.name
@@ -156,7 +159,7 @@ def test_names_choose_parts_and_families() -> None:
 
 def test_an_unknown_part_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--only", "decod"]) == 2
-    assert "expected some of build, goldens" in capsys.readouterr().err
+    assert "expected some of build, launch" in capsys.readouterr().err
 
 
 # ---- the process of one part ---------------------------------------------------------------------
@@ -206,9 +209,9 @@ def test_a_bug_in_a_part_is_told_once(tmp_path: Path) -> None:
     records = tmp_path / "r.jsonl"
     missing = Part("decode", "monokernel._nowhere:decode", 1.0, "")
     with pytest.raises(ModuleNotFoundError, match="_nowhere"):
-        SCRIPT.child(options(records, tmp_path), missing)
+        SCRIPT.child(options(records, tmp_path), missing, {})
     broken = Part("decode", "monokernel.speed:nothing", 1.0, "")
-    assert SCRIPT.child(options(records, tmp_path), broken) == 1
+    assert SCRIPT.child(options(records, tmp_path), broken, {}) == 1
     (record,) = map(json.loads, records.read_text().splitlines())
     assert record["error"].startswith("AttributeError")
 
@@ -254,7 +257,7 @@ def test_without_torch_the_peers_are_left_out(
     monkeypatch.setattr(sys, "meta_path", [NoTorch(), *sys.meta_path])
     records = tmp_path / "r.jsonl"
     part = find_part(parts(True), "cuda-graph")
-    assert SCRIPT.child(options(records, tmp_path), part) == 0
+    assert SCRIPT.child(options(records, tmp_path), part, {}) == 0
     assert json.loads(records.read_text())["not_measured"] == "torch is not installed here"
 
 
@@ -268,7 +271,7 @@ class Block:
             raise ImportError(name)
 sys.meta_path.insert(0, Block())
 for name in ("run", "speed", "phases", "correctness", "soak", "variants", "sanitizer", "_build",
-             "_trial", "devices", "_several", "links"):
+             "_trial", "devices", "_several", "links", "start", "prepare"):
     importlib.import_module("bench.gpu.monokernel." + name)
 for name in ("run", "_build", "bandwidth", "choose", "launches", "mailbox", "matvec", "topology",
              "waits"):

@@ -26,6 +26,7 @@ from monolane.model import ModelConfig, Weights
 from monolane.plan import build, pass_cost
 
 Tokens = tuple[int, ...]
+KEPT_SLOTS = 10  # of the model that parts share: more than the 8 rows of the second kernel
 Times = npt.NDArray[np.uint64]  # [passes, phases, blocks, 3] ns: arrived, begun, ended
 
 
@@ -182,3 +183,16 @@ class Model:
         whole = (times[..., 0] > 0).all(axis=(1, 2)) & (times[..., 2] > 0).all(axis=(1, 2))
         times = times[whole]
         return times[np.argsort(times[:, 0, 0, 0])]
+
+
+def kept_model(stage: Stage, dtype: str = "bfloat16") -> Model:
+    """The product's model, loaded once in a process and kept for the parts behind; it is empty.
+
+    Whoever gets it does not close it.
+    """
+    model: Model | None = stage.kept.get(dtype)
+    if model is None:
+        model = stage.kept[dtype] = Model(stage, slots=KEPT_SLOTS, dtype=dtype)
+    for slot in range(KEPT_SLOTS):
+        model.empty(slot)
+    return model

@@ -15,7 +15,10 @@ CHECKS = {
     "golden": "golden models: logits, bits of all widths, greedy tokens",
     "full_model": "full shape: the same bits at every width, run twice, alone and in company",
     "reference_torch": "full shape: no further from float32 than torch in bfloat16; greedy tokens",
-    "reference_numpy": "a few tokens of the model beside NumPy in float32",
+    "launch": "a trivial kernel, and a block on every SM at once",
+    "first_tokens": "full shape: a few tokens beside NumPy in float32",
+    "first_bits": "full shape: the bits of width 1 at the other widths",
+    "words": "words of a tiny pass: those of the emulator",
     "sanitizer": "compute-sanitizer over a small model",
     "soak": "many sequences; the same bits for a fixed prompt before and after",
 }
@@ -26,14 +29,19 @@ def render(document: Document) -> str:
     """The page of a results document."""
     records = document["records"]
     return page(
-        "The monokernel", document, _checks(records), _decode(records), _prefill(records),
-        _passes(records),
+        "The monokernel", document, _verdict(records), _checks(records), _decode(records),
+        _prefill(records), _passes(records),
         *(_phases(x, document) for x in records if x["name"] == "phases" and "phases" in x),
         _variants(records), _bandwidth(records),
     )  # fmt: skip
 
 
 # ---- right or wrong ------------------------------------------------------------------------------
+def _verdict(records: Sequence[Record]) -> Lines:
+    found = next((x for x in records if x["name"] == "verdict"), None)
+    return ["## Verdict", "", found["verdict"], ""] if found else []
+
+
 def _checks(records: Sequence[Record]) -> Lines:
     rows = []
     for name, meaning in CHECKS.items():

@@ -35,7 +35,7 @@ class Scale:
     full_prompt: int  # beyond the sliding window
     full_drawn: int
     compared: int  # the last tokens of the prompt, whose logits are compared
-    reference_tokens: int  # for NumPy alone
+    first_tokens: int  # whose logits are the first that are compared
     goldens: tuple[str, ...]
     golden_dtypes: tuple[str, ...]
     golden_widths: tuple[int, ...]
@@ -71,7 +71,7 @@ FULL = Scale(
     full_prompt=2304,
     full_drawn=128,
     compared=64,
-    reference_tokens=12,
+    first_tokens=8,
     goldens=GOLDENS,
     golden_dtypes=("bfloat16", "float16", "float8"),
     golden_widths=(1, 8, 64),
@@ -97,7 +97,7 @@ REHEARSAL = Scale(
     full_prompt=40,
     full_drawn=12,
     compared=8,
-    reference_tokens=6,
+    first_tokens=6,
     goldens=("no_comm",),
     golden_dtypes=("float16", "float8"),
     golden_widths=(1,),

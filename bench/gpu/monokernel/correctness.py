@@ -7,6 +7,7 @@ them in another process, so that neither's trouble costs the other's records.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ import numpy.typing as npt
 from bench.gpu._child import ROOT
 from bench.gpu._device import lacks_torch
 from bench.gpu._stage import Stage, expect
-from bench.gpu.monokernel._model import Model, Tokens
-from bench.gpu.monokernel._random_weights import random_weights
+from bench.gpu.monokernel._carried import LOGITS, OTHER, install
+from bench.gpu.monokernel._model import KEPT_SLOTS, Model, Tokens, kept_model
+from bench.gpu.monokernel._random_weights import block_digest, wide_weights
 from bench.gpu.monokernel._scale import Scale
 from monolane._results import Record
 from monolane.cuda._pack import widened
@@ -40,6 +42,12 @@ RELATIVE_TOLERANCE = 0.027
 
 
 # ---- golden models -------------------------------------------------------------------------------
+def first_golden(stage: Stage, job: str) -> None:
+    """One golden model in one dtype, at every width: the first tokens of all."""
+    name, dtype = stage.scale.goldens[0], stage.scale.golden_dtypes[0]
+    stage.attempt("golden", golden, stage, name, dtype, golden=name, dtype=dtype)
+
+
 def goldens(stage: Stage, job: str) -> None:
     """Every golden model in every dtype, at every width."""
     for dtype in stage.scale.golden_dtypes:
@@ -47,13 +55,13 @@ def goldens(stage: Stage, job: str) -> None:
             stage.attempt("golden", golden, stage, name, dtype, golden=name, dtype=dtype)
 
 
-def golden(stage: Stage, name: str, dtype: str) -> Record:
+def golden(stage: Stage, name: str, dtype: str, widths: tuple[int, ...] | None = None) -> Record:
     """Logits against the golden ones, bits of every width and run, greedy tokens."""
     folder = ROOT / "tests" / "golden" / name
     config = read_config(folder)
     weights = Weights.load(config, Checkpoint.open(folder))
     expected = SafetensorsFile(folder / "expected.safetensors")
-    widths, tolerance = stage.scale.golden_widths, GOLDEN_TOLERANCE[dtype]
+    widths, tolerance = widths or stage.scale.golden_widths, GOLDEN_TOLERANCE[dtype]
     model = Model(stage, widths=widths, context=config.max_positions, weights=weights, dtype=dtype)
     try:
         ids, logits = expected["input_ids"][0].tolist(), np.asarray(expected["logits"][0])
@@ -137,17 +145,12 @@ def full(stage: Stage, job: str) -> None:
     stage.attempt("full_model", full_model, stage, dtype="bfloat16")
 
 
-def full_context(scale: Scale) -> int:
-    """Tokens of a sequence of `full_model`, at most."""
-    return scale.full_prompt + scale.full_drawn + 1
-
-
 def full_model(stage: Stage) -> Record:
     """Bits of logits at every width, run twice; tokens alone and among others; left for torch."""
     scale = stage.scale
     widths = scale.checked_widths
-    others = min(7, max(widths) - 1)
-    model = Model(stage, widths=widths, slots=1 + others, context=full_context(scale))
+    others = min(7, max(widths) - 1, KEPT_SLOTS - 1)
+    model = kept_model(stage)
     prompt = model.random_tokens(scale.full_prompt)
     found: list[Floats] = []
     for width in (*widths, widths[-1]):
@@ -166,7 +169,6 @@ def full_model(stage: Stage) -> Record:
     drawn = _greedy(model, prompt, scale.full_drawn)
     np.savez(stage.work / LEFT, prompt=prompt, drawn=drawn, logits=found[0])
     _check_company(model, prompt, drawn, others)
-    model.close()
     return {"widths": list(widths), "prompt": len(prompt), "tokens_drawn": len(drawn), "runs": 2}
 
 
@@ -191,16 +193,107 @@ def _check_company(model: Model, prompt: Tokens, alone: Tokens, others: int) -> 
     )
 
 
+# ---- the full model, first tokens ----------------------------------------------------------------
+def first_tokens(stage: Stage, job: str) -> None:
+    """A few tokens at width 1 against NumPy's logits, then the bits of the other widths."""
+    _first_tokens(stage, kept_model(stage))
+
+
+def _first_tokens(stage: Stage, model: Model) -> None:
+    left: list[Floats] = []
+    stage.attempt("first_tokens", _against_numpy, stage, model, left, dtype="bfloat16")
+    for width in model.executor._resident.kernels.widths[1:] if left else ():
+        labels = {"width": width, "dtype": "bfloat16"}
+        stage.attempt("first_bits", _same_bits, stage, model, width, left[0], **labels)
+
+
+def first_ids(scale: Scale) -> Tokens:
+    """Tokens far from each other, the same at every run."""
+    return tuple((7919 * i + 17) % scale.config.vocab_size for i in range(scale.first_tokens))
+
+
+def _against_numpy(stage: Stage, model: Model, left: list[Floats]) -> Record:
+    begin, ids = time.monotonic(), first_ids(stage.scale)
+    with model.forced(1):
+        model.empty(0)
+        found = model.logits(0, ids)
+    expected, source = _expected(stage, ids)
+    error = relative(found, expected)
+    expect(
+        error <= RELATIVE_TOLERANCE,
+        f"logits: expected NumPy's to {RELATIVE_TOLERANCE} of their size, got {error:.2g}",
+    )
+    left.append(found)
+    seconds = time.monotonic() - begin
+    made = {"relative_error": error, "tokens_compared": len(ids), "logits_from": source}
+    return made | {"seconds": seconds}
+
+
+def _expected(stage: Stage, ids: Tokens) -> tuple[Floats, str]:
+    """The logits that were carried here, if they are of these very weights; else made here."""
+    path = stage.carried and stage.carried / LOGITS
+    if path is not None and path.exists():
+        there = np.load(path)
+        if tuple(there["ids"].tolist()) == ids and int(there["block"]) == block_digest(stage.work):
+            return there["logits"], "carried"
+        print("the carried logits are of other weights or tokens: NumPy makes them here")
+    return numpy_logits(stage.scale, stage.work), "NumPy here"
+
+
+def numpy_logits(scale: Scale, work: Path) -> Floats:
+    """Of the first tokens, by float32 arithmetic on the weights as the device has them."""
+    ids = first_ids(scale)
+    oracle = ReferenceModel(wide_weights(scale.config, work))
+    return oracle.forward(ids, oracle.new_cache(len(ids)))
+
+
+def save_logits(scale: Scale, work: Path, path: Path) -> None:
+    """Leave the logits of the first tokens for another machine."""
+    logits = numpy_logits(scale, work)
+    np.savez(path, ids=first_ids(scale), block=block_digest(work), logits=logits)
+
+
+def _same_bits(stage: Stage, model: Model, width: int, expected: Floats) -> Record:
+    with model.forced(width):
+        model.empty(0)
+        found = model.logits(0, first_ids(stage.scale))
+    different = int((found.view(np.uint32) != expected.view(np.uint32)).sum())
+    expect(
+        different == 0,
+        f"width {width}: expected the bits of width 1, got {different} other logits "
+        f"of {found.size}",
+    )
+    return {"logits_compared": found.size}
+
+
+# ---- when something is wrong ---------------------------------------------------------------------
+def width_one(stage: Stage, job: str) -> None:
+    """The narrowest kernel alone: no other one is loaded."""
+    name, dtype = stage.scale.goldens[0], stage.scale.golden_dtypes[0]
+    labels = {"golden": name, "dtype": dtype, "width": 1}
+    stage.attempt("golden", golden, stage, name, dtype, (1,), **labels)
+    model = Model(stage, widths=(1,))
+    _first_tokens(stage, model)
+    model.close()
+
+
+def other_compiler(stage: Stage, job: str) -> None:
+    """The first rungs by the machine code of another release of the compiler, made ahead."""
+    install(stage.carried, OTHER)
+    first_golden(stage, job)
+    model = Model(stage)
+    _first_tokens(stage, model)
+    model.close()
+
+
 # ---- an independent model ------------------------------------------------------------------------
 def reference(stage: Stage, job: str) -> None:
-    """Torch in float32 where it is there; NumPy on a few tokens otherwise, and in a rehearsal."""
+    """Torch in float32, where it is there."""
     left = stage.work / LEFT
     if lacks := lacks_torch(stage.scale.emulated):
         stage.skip("reference_torch", lacks, dtype="bfloat16")
     else:
         stage.attempt("reference_torch", _against_torch, stage, left, dtype="bfloat16")
-    if stage.scale.emulated or lacks:
-        stage.attempt("reference_numpy", _against_numpy, stage, dtype="bfloat16")
 
 
 def _against_torch(stage: Stage, left: Any) -> Record:
@@ -228,23 +321,6 @@ def _against_torch(stage: Stage, left: Any) -> Record:
         "tokens_equal": equal,
         "seconds": time.monotonic() - begin,
     }
-
-
-def _against_numpy(stage: Stage) -> Record:
-    begin = time.monotonic()
-    weights = random_weights(stage.scale.config, stage.work)
-    model = Model(stage, widths=stage.scale.checked_widths, weights=weights)
-    ids = model.random_tokens(stage.scale.reference_tokens)
-    found = model.logits(0, ids)
-    model.close()
-    oracle = ReferenceModel(weights)
-    error = relative(found, oracle.forward(ids, oracle.new_cache(len(ids))))
-    expect(
-        error <= RELATIVE_TOLERANCE,
-        f"logits: expected NumPy's to {RELATIVE_TOLERANCE} of their size, got {error:.2g}",
-    )
-    seconds = time.monotonic() - begin
-    return {"relative_error": error, "tokens_compared": len(ids), "seconds": seconds}
 
 
 def relative(found: Floats, expected: Floats) -> float:

@@ -42,7 +42,9 @@ def peers(stage: Stage, job: str) -> None:
     if lacks := lacks_torch(stage.scale.emulated):
         raise NotMeasuredError(lacks)
     torch.set_grad_enabled(False)
-    model = hf_model(stage, torch.bfloat16)
+    if "torch" not in stage.kept:
+        stage.kept["torch"] = hf_model(stage, torch.bfloat16)
+    model = stage.kept["torch"]
     middle = stage.scale.middle
     contexts = [middle, *(c for c in stage.scale.contexts if c != middle)]
     if stage.scale.emulated and job.endswith("compile"):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.gpu._stage import NotMeasuredError, Stage, expect
-from bench.gpu.monokernel._model import Model, Times
+from bench.gpu.monokernel._model import Model, Times, kept_model
 from bench.gpu.monokernel.speed import GREEDY, Decode
 from monolane._results import Record
 from monolane.epoch import Advance
@@ -37,11 +37,11 @@ class Case:
 
 
 def phases(stage: Stage, job: str) -> None:
-    """Decoding behind the middle and the largest context, and passes as wide as there are."""
+    """Decoding behind every context, and passes as wide as there are."""
     scale = stage.scale
     wide = [width for width in scale.checked_widths if width > 1]
-    model = Model(stage, widths=scale.checked_widths, slots=max(1, min(wide, default=1)))
-    for context in dict.fromkeys((scale.middle, max(scale.contexts))):
+    model = kept_model(stage)
+    for context in scale.contexts:
         case = Case("decode", 1, 1, context)
         stage.attempt("phases", _decode, model, case, context=context, dtype=model.dtype)
     if wide:
@@ -50,7 +50,6 @@ def phases(stage: Stage, job: str) -> None:
         stage.attempt("phases", _batch, model, case, **labels)
         case = Case("prefill", wide[-1], wide[-1], 0)
         stage.attempt("phases", _prefill, model, case, dtype=model.dtype)
-    model.close()
 
 
 def _decode(model: Model, case: Case) -> Record:

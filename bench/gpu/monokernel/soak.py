@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.gpu._stage import Stage, expect
-from bench.gpu.monokernel._model import Model
+from bench.gpu.monokernel._model import KEPT_SLOTS, Model, kept_model
 from monolane._results import Record
 from monolane.epoch import Advance, Draw
 
@@ -24,8 +24,8 @@ def soak(stage: Stage, job: str) -> None:
 
 def _soak(stage: Stage) -> Record:
     scale = stage.scale
-    slots = 10  # more than the 8 rows of the product's second kernel: the third runs too
-    model = Model(stage, slots=slots)
+    slots = KEPT_SLOTS
+    model = kept_model(stage)
     prompt = model.random_tokens(min(64, scale.contexts[0]))
     first = _fingerprint(model, prompt)
     rng = np.random.default_rng(1)
@@ -44,7 +44,6 @@ def _soak(stage: Stage) -> Record:
     expect(first[0] == last[0], "soak: expected the same tokens at the end as at the start")
     same = bool((first[1].view(np.uint32) == last[1].view(np.uint32)).all())
     expect(same, "soak: expected the same logits at the end as at the start, to the bit")
-    model.close()
     return {
         "tokens_drawn": drawn,
         "epochs": epochs,

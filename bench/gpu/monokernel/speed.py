@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from bench.gpu._device import open_device
 from bench.gpu._stage import NotMeasuredError, Stage, expect, speed
-from bench.gpu.monokernel._model import Model, Tokens
+from bench.gpu.monokernel._model import Model, Tokens, kept_model
 from bench.gpu.monokernel._scale import Scale
 from bench.gpu.probes._context import Context, make_stage
 from bench.gpu.probes._test_data import TestData
@@ -34,6 +34,7 @@ def bandwidth(stage: Stage, job: str) -> None:
     """The probes' read kernels over a buffer far beyond L2: the best of a few ways is the limit."""
     ctx = make_stage(job, stage.scale.emulated, stage.work, stage.budget, stage.emit)
     assert isinstance(ctx, Context)
+    ctx.injected = stage.injected
     info = ctx.device.info
     mover = Mover(ctx, TestData(ctx, min(stage.scale.read_bytes, info.free_bytes // 4)), None)
     sms = info.sms
@@ -123,7 +124,7 @@ def decode(stage: Stage, job: str) -> None:
         wishes += [(scale.middle, TEMPERATURE), (scale.middle, TOP_P)]
     else:
         wishes = [(scale.middle, GREEDY)]  # again, after everything else: has the machine drifted?
-    model = Model(stage, slots=len(wishes))
+    model = kept_model(stage)
     cases = [
         Decode(model, slot, context, scale.tokens, sampling)
         for slot, (context, sampling) in enumerate(wishes)
@@ -132,24 +133,22 @@ def decode(stage: Stage, job: str) -> None:
     for case in cases:
         name = case.sampling[0] if job == "decode" else "decode_again"
         stage.attempt(name, case.record, context=case.context, dtype=model.dtype)
-    model.close()
 
 
 def decode_float8(stage: Stage, job: str) -> None:
     """Greedy behind every context, weights rounded to float8 while they are loaded."""
     scale = stage.scale
-    model = Model(stage, slots=len(scale.contexts), dtype="float8")
+    model = kept_model(stage, "float8")
     cases = [Decode(model, s, context, scale.tokens) for s, context in enumerate(scale.contexts)]
     rounds(cases, scale.rounds, stage)
     for case in cases:
         stage.attempt("decode_float8", case.record, context=case.context, dtype=model.dtype)
-    model.close()
 
 
 # ---- prefill and widths --------------------------------------------------------------------------
 def prefill(stage: Stage, job: str) -> None:
     """From handing over a prompt to its first token."""
-    model = Model(stage)
+    model = kept_model(stage)
     prompts = {count: model.random_tokens(count) for count in stage.scale.prompts}
     samples: dict[int, list[float]] = {count: [] for count in prompts}
     for i in range(stage.scale.rounds + 1):
@@ -161,7 +160,6 @@ def prefill(stage: Stage, job: str) -> None:
         figures = speed(rates)
         figures["ttft_ms"] = 1e3 * count / figures["median"]
         stage.attempt("prefill", lambda made=figures: made, tokens=count, dtype=model.dtype)
-    model.close()
 
 
 def seconds_to_first(model: Model, tokens: Tokens) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.gpu._stage import Stage
 from bench.gpu.monokernel._model import Model, Variant
+from bench.gpu.monokernel._scale import Scale
 from bench.gpu.monokernel.speed import GREEDY, Decode
 from monolane._results import Record
 
@@ -46,9 +47,14 @@ def known(emulated: bool) -> tuple[Variant, ...]:
     return REHEARSED if emulated else VARIANTS
 
 
+def context_of(scale: Scale) -> int:
+    """Tokens of a variant's executor."""
+    return scale.middle + scale.tokens + 8
+
+
 def _decode(stage: Stage, variant: Variant) -> Record:
     scale = stage.scale
-    model = Model(stage, widths=(1,), variant=variant, context=scale.middle + scale.tokens + 8)
+    model = Model(stage, widths=(1,), variant=variant, context=context_of(scale))
     case = Decode(model, 0, scale.middle, scale.tokens, GREEDY)
     case.warm_up()
     for _ in range(min(3, scale.rounds)):

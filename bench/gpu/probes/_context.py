@@ -169,7 +169,8 @@ def make_stage(
     scale = TINY if rehearse else FULL
     if part == FIRST:
         return Stage(scale, work, budget, emit, ENGINE)
-    return Context(scale, work, budget, emit, ENGINE, open_probe_device(rehearse, work))
+    device = open_probe_device(rehearse, work)
+    return Context(scale, work, budget, emit, ENGINE, device=device)
 
 
 def ns_per_cycle(totals: npt.NDArray[np.uint64]) -> float:

@@ -91,7 +91,7 @@ def compile_kernel(
     compiler_version()
     program_cache = _cache() if use_cache else None
     text = (KERNELS / source).read_text()
-    key = _key(source, text, headers, arch, (*folders, f"fuse={fuse}", f"lines={lines}"))
+    key = _key(source, text, headers, arch, _choices(folders, fuse, lines))
     if program_cache is not None:
         cubin = program_cache.get(key)
         if cubin is not None and cubin.startswith(b"\x7fELF"):
@@ -101,6 +101,36 @@ def compile_kernel(
         with suppress(OSError):  # a full disk costs the next start some seconds, not this one
             program_cache[key] = compiled.cubin
     return compiled
+
+
+def keep_compiled(
+    source: str,
+    headers: Mapping[str, str],
+    arch: str,
+    cubin: bytes,
+    *,
+    fuse: bool = False,
+) -> bool:
+    """Put machine code that was made elsewhere where ``compile_kernel`` looks for it first.
+
+    The key is made here: one that another release of cuda.core made could be another. False if
+    there is no room for it.
+    """
+    program_cache = _cache()
+    if program_cache is None:
+        return False
+    text = (KERNELS / source).read_text()
+    key = _key(source, text, headers, arch, _choices((), fuse, False))
+    try:
+        program_cache[key] = cubin
+    except OSError:
+        return False
+    return True
+
+
+def _choices(folders: Sequence[str], fuse: bool, lines: bool) -> tuple[str, ...]:
+    """Return what else the key depends on."""
+    return (*folders, f"fuse={fuse}", f"lines={lines}")
 
 
 def compiler_version() -> tuple[int, int]:

@@ -13,7 +13,7 @@ from monolane._structs import CUDA, declare_enum, members_of
 from monolane.cuda._layout import PRODUCTS, SHARED_ROLES, Layout
 from monolane.cuda._params import STRUCTS
 from monolane.cuda._program import Exchange, Op, Program, Touch, Verb, When
-from monolane.cuda._prove import prove
+from monolane.cuda._proofs import prove_once
 from monolane.cuda._tiling import Tiling
 from monolane.model import FORMATS, Head, ModelConfig, QkNorm
 from monolane.plan import PhaseKind
@@ -44,7 +44,7 @@ _HEADS = (Head.VOCAB_PARALLEL, Head.MEAN, Head.SUM, Head.CONCAT)
 def specialisation(layout: Layout) -> str:
     """Return the text of ``specialisation.h``; PlanError if the program in it is unsound."""
     program = layout.program
-    prove(program)
+    prove_once(program)
     tables = [*(role.name for role in SHARED_ROLES), "ATTEND", "GATHER"]
     parts = [
         "// Generated from a plan: the constants of one monokernel. Sizes count per lane where the",
