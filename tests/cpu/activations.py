@@ -1,4 +1,5 @@
-"""Activations as the kernels of codes round them (csrc/kernels/products/panels.h), and such to try."""
+"""Activations as the kernels of codes round them (csrc/kernels/products/panels.h), and such to
+try."""
 
 import numpy as np
 
