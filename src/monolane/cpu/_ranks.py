@@ -14,9 +14,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from monolane._core import Executor as NativeExecutor
+from monolane.cpu._idle import Idleness
 from monolane.cpu._native import Setting
 from monolane.cpu._words import STALLED, await_answer, say
 from monolane.errors import BackendError
+
+_ENDING = 60.0  # seconds that a process may take to end once its socket has closed
 
 
 class Ranks:
@@ -53,10 +56,12 @@ class Ranks:
     def wait(self, patience: float) -> None:
         """Wait until all ranks are ready; RankError or BackendError if one is not.
 
-        A rank that is not heard of for ``patience`` seconds hangs, or is stopped.
+        A rank that is not heard of for ``patience`` seconds, in which it neither had nor wanted a
+        core or a disk, hangs, or is stopped.
         """
-        for rank, ours in enumerate(self._sockets, 1):
-            answer = await_answer(ours, rank, patience, self.fate)
+        for rank, (ours, process) in enumerate(zip(self._sockets, self._processes, strict=True), 1):
+            is_idle = Idleness(process.pid).is_idle
+            answer = await_answer(ours, rank, patience, self.fate, is_idle)
             if "error" in answer:
                 raise BackendError(f"rank {rank}: {answer['error']}")
 
@@ -68,8 +73,8 @@ class Ranks:
         """Return what became of a rank: a verb, for people."""
         process = self._processes[rank - 1]
         try:
-            # Its socket closes before it can be waited for.
-            status = process.wait(0.5)
+            # Its socket closes before it can be waited for: long before, on a busy machine.
+            status = process.wait(_ENDING if _has_ended(self._sockets[rank - 1]) else 0.5)
         except subprocess.TimeoutExpired:
             return STALLED
         return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
@@ -77,6 +82,15 @@ class Ranks:
     def close(self) -> None:
         """End the processes. Harmless when called twice."""
         self._end()
+
+
+def _has_ended(channel: socket.socket) -> bool:
+    try:
+        return not channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _end(processes: Sequence["subprocess.Popen[bytes]"], sockets: Sequence[socket.socket]) -> None:

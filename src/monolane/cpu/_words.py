@@ -4,21 +4,20 @@ import json
 import select
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from monolane.errors import RankError
 
-# Seconds that a rank may take to load its lanes; and to say its first word, which comes as soon as
-# its interpreter has started. From then on it says that it is alive, every so often.
-_LOADING = 600.0
+# Seconds of silence that a rank is granted before its first word, which comes as soon as its
+# interpreter has started. From then on it says that it is alive, every so often. How long it loads
+# is nobody's business.
 _STARTING = 10.0
 _BEAT = 0.5
 
 # A wait for a word counts slices, not the clock: while all ranks are stopped together, as by
-# Ctrl-Z, none is late.
+# Ctrl-Z, none is late. Nor does it count those in which the rank had something to do.
 _SLICE = 0.1
 
 _LONGEST = 1 << 20  # bytes of a line
@@ -72,19 +71,26 @@ def beating(channel: socket.socket) -> Iterator[None]:
 
 
 def await_answer(
-    channel: socket.socket, rank: int, patience: float, fate: Callable[[int], str]
+    channel: socket.socket,
+    rank: int,
+    patience: float,
+    fate: Callable[[int], str],
+    is_idle: Callable[[], bool] = lambda: True,
 ) -> dict[str, Any]:
-    """Return what a rank says when it is done loading; RankError if it dies or is silent."""
-    end = time.monotonic() + _LOADING
+    """Return what a rank says when it is done loading; RankError if it dies or is silent.
+
+    It is silent if it says no word for ``patience`` seconds in which it ``is_idle``. Whether a
+    process of another host is cannot be seen: there each second without a word counts.
+    """
     limit, silent = max(patience, _STARTING), 0.0
-    while silent < limit and time.monotonic() < end:
+    while silent < limit:
         if not select.select([channel], [], [], _SLICE)[0]:
-            silent += _SLICE
+            silent += _SLICE * is_idle()
             continue
         try:
             answer = hear(channel)
         except (OSError, ValueError):
-            raise RankError(f"rank {rank} {fate(rank)} while it loaded the model", rank) from None
+            break
         if "loading" not in answer:
             return answer
         limit, silent = patience, 0.0

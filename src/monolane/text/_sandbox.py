@@ -75,7 +75,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         )
         self.filters["tojson"] = _tojson
         self.filters = {name: _counted(name, self.filters[name]) for name in _FILTERS.split()}
-        self.tests = {name: _tested(name, self.tests[name]) for name in self.tests}
+        tests: dict[str, Any] = dict(self.tests)
+        self.tests = {name: _tested(name, test) for name, test in tests.items()}
         self._methods = frozenset(_METHODS.split())
         kept = {name: self.globals[name] for name in _GLOBALS}
         self.globals.clear()
