@@ -17,6 +17,7 @@ from monolane.errors import CheckpointError, ConfigError, ModelNotFoundError, Te
 from monolane.hf._export import export_hub_layout
 
 FOLDER = Path(monolane.hf._export.__file__).parent
+INPUTS = ["input_ids", "attention_mask"]
 
 
 @pytest.fixture
@@ -182,6 +183,7 @@ def test_tokenizer_settings_name_the_class_that_obeys_the_file(source: Path, out
     assert _json(out / "tokenizer_config.json") == {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "chat_template": "{{ é }}",
+        "model_input_names": INPUTS,
     }
     assert (out / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
 
@@ -191,6 +193,7 @@ def test_tokenizer_settings_are_made_where_there_are_none(source: Path, out: Pat
     export_hub_layout(source, out)
     assert _json(out / "tokenizer_config.json") == {
         "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_input_names": INPUTS,
         "model_max_length": 128,
         "bos_token": "<s>",
         "eos_token": "</s>",
@@ -201,7 +204,10 @@ def test_a_sentencepiece_tokenizer_keeps_its_class(source: Path, out: Path) -> N
     (source / "tokenizer.model").write_bytes(b"pieces")
     (source / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
     export_hub_layout(source, out)
-    assert _json(out / "tokenizer_config.json") == {"tokenizer_class": "LlamaTokenizer"}
+    assert _json(out / "tokenizer_config.json") == {
+        "tokenizer_class": "LlamaTokenizer",
+        "model_input_names": INPUTS,
+    }
 
 
 def test_overwriting(source: Path, out: Path) -> None:
