@@ -22,13 +22,15 @@ def rounded(x: np.ndarray, *, fine: bool = True) -> np.ndarray:
         found += (
             np.where(fine_groups(x)[..., None], rest * scale.astype(np.float64), 0) / FINE_STEPS
         )
-    return found.reshape(x.shape)
+    meaning: np.ndarray = found.reshape(x.shape)
+    return meaning
 
 
 def fine_groups(x: np.ndarray) -> np.ndarray:
     """Which groups of each token are fine, bool [T, K / 32]."""
     top = np.abs(x.reshape(len(x), -1, 32)).max(axis=-1).astype(np.float64)
-    return (top > 0) & (top**2 >= FINE_GROUPS * (top**2).mean(axis=-1, keepdims=True))
+    fine: np.ndarray = top**2 >= FINE_GROUPS * (top**2).mean(axis=-1, keepdims=True)
+    return fine & (top > 0)
 
 
 def heavy_tailed(rng: np.random.Generator, tokens: int, cols: int) -> np.ndarray:
