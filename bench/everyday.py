@@ -114,7 +114,7 @@ def ask_all(way: str, options: argparse.Namespace, questions: list[str], kept: K
     greedy = SamplingParams(max_tokens=options.max_tokens, temperature=0.0)
     params = {"greedy": greedy, "sampled": replace(greedy, **drawn, seed=0)}
     with opened(way, options.model) as engine, ThreadPoolExecutor(SEQUENCES) as pool:
-        answers = pool.map(lambda one: ask(engine, way, *one, params[one[0]]), wanted)
+        answers = pool.map(lambda one: ask(engine, way, one[0], one[1], params[one[0]]), wanted)
         for count, answer in enumerate(answers, 1):
             kept.add(answer)
             sys.stderr.write(f"{way}: {count} of {len(wanted)}\n")
