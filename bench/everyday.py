@@ -108,8 +108,13 @@ def ask_all(way: str, options: argparse.Namespace, questions: list[str], kept: K
     ]
     if not wanted:
         return
+    with Engine.load(options.model, "cpu") as engine:  # its own, which a dequantised folder lacks
+        drawn = engine.defaults.over(TERMINAL).said()
+    drawn.pop("max_tokens", None)
+    greedy = SamplingParams(max_tokens=options.max_tokens, temperature=0.0)
+    params = {"greedy": greedy, "sampled": replace(greedy, **drawn, seed=0)}
     with opened(way, options.model) as engine, ThreadPoolExecutor(SEQUENCES) as pool:
-        answers = pool.map(lambda one: ask(engine, way, *one, options.max_tokens), wanted)
+        answers = pool.map(lambda one: ask(engine, way, one[0], one[1], params[one[0]]), wanted)
         for count, answer in enumerate(answers, 1):
             kept.add(answer)
             sys.stderr.write(f"{way}: {count} of {len(wanted)}\n")
@@ -135,13 +140,8 @@ def opened(way: str, model: str) -> Iterator[Engine]:
             yield engine
 
 
-def ask(engine: Engine, way: str, draw: str, question: str, most: int) -> Answer:
+def ask(engine: Engine, way: str, draw: str, question: str, params: SamplingParams) -> Answer:
     """Have one question answered, up to its end or to a loop."""
-    params = SamplingParams(max_tokens=most, temperature=0.0)
-    if draw == "sampled":
-        drawn = engine.defaults.over(TERMINAL).said()
-        drawn.pop("max_tokens", None)
-        params = replace(params, **drawn, seed=0)
     assert engine.tokenizer is not None
     repetition, loop = Repetition(), None
     text, ids = "", list[int]()

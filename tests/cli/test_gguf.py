@@ -177,4 +177,4 @@ def test_a_destination_that_cannot_be_written_is_an_error_of_one_line(
     ):
         result = CliRunner().invoke(app, [*map(str, command)])
         assert isinstance(result.exception, MonolaneError), result.output
-        assert "file/out: cannot be written: File exists: " in str(result.exception)
+        assert "file/out: cannot be written: Not a directory: " in str(result.exception)

@@ -302,7 +302,9 @@ def test_sources_and_destinations_that_are_refused(source: Path, tmp_path: Path)
     with pytest.raises(ModelNotFoundError, match="expected a model folder"):
         quantize_folder(tmp_path, tmp_path / "again", scheme)
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match="file/x: cannot be written: .*; make room"):
+    with pytest.raises(
+        CheckpointError, match="file/x: cannot be written: Not a dir.*; name another"
+    ):
         quantize_folder(source, tmp_path / "file" / "x", scheme)
     quantize_folder(source, done, Quantization(4), overwrite=True)
     assert read_config(done).stored_dtype == "int4"
