@@ -1,5 +1,5 @@
-// The empty tables of an instruction set that is left out of this build: csrc/sources.cmake says why,
-// and dispatch.cpp never chooses it.
+// The empty tables of an instruction set that is left out of this build: csrc/sources.cmake says
+// why, and dispatch.cpp never chooses it.
 #include "kernels/tile_kernels.h"
 
 namespace monolane::MONOLANE_ISA {
