@@ -13,7 +13,8 @@ namespace monolane {
 
 inline void convert_all(Executor& executor) {
   for (size_t p = 0; p < executor.plan().phases.size(); ++p) {
-    for (int32_t i = 0; i < executor.plan().phases[p].num_matrices; ++i) executor.loader().convert(p, i);
+    for (int32_t i = 0; i < executor.plan().phases[p].num_matrices; ++i)
+      executor.loader().convert(p, i);
   }
 }
 

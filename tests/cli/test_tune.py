@@ -58,7 +58,7 @@ REFUSED = [
     ("train demo OUT --from MODEL", "gguf", FILE.replace("VERB", "begin with")),
     ("tune heads MODEL OUT", "holed", MISSING),
     ("retrofit MODEL OUT --distil DATA", "demo", "expected a dense model, got 8 lanes"),
-    ("retrofit MODEL OUT --distil DATA", "holed llama", MISSING),
+    ("retrofit MODEL OUT --lanes 2 --distil DATA", "holed llama", MISSING),
 ]
 
 

@@ -50,7 +50,7 @@ class Prediction:
         """Its number: those before fed what lies behind, and are a multiple of those kept."""
         stamps = self.words.stamps[Exchange.STREAM]
         pass_stamps = stamps.shape[1] + 1  # PASS_STAMPS: an event more than there are streams
-        return int(stamps[stamps > 0].min() - 1) // pass_stamps
+        return (int(stamps[stamps > 0].min()) - 1) // int(pass_stamps)
 
     def pack(self, prefix: str) -> dict[str, Any]:
         """Return arrays for a file, their names with a prefix."""

@@ -43,6 +43,12 @@ class Left:
     early: bool = False  # the trouble came before the run, while what lies behind it was fed
 
     @property
+    def whole(self) -> Words:
+        """The words, of a run that lost none."""
+        assert self.words is not None, self.trouble
+        return self.words
+
+    @property
     def ended(self) -> str:
         """How, in a word."""
         if self.lost:

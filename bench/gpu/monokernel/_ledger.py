@@ -46,8 +46,8 @@ class Ledger:
 
     def state(self, part: str, card: str) -> str:
         """Of a part on a card: done, failed, or pending."""
-        entry = next((x for x in self.parts if x["part"] == part), {"cards": {}})
-        return str(entry["cards"].get(card, {}).get("state", "pending"))
+        cards: Mapping[str, Any] = next((x["cards"] for x in self.parts if x["part"] == part), {})
+        return str(cards.get(card, {}).get("state", "pending"))
 
     def folded(self, document: Document, name: str) -> Ledger:
         """With what a results document says of its parts; ``name`` is that of its file."""
@@ -92,7 +92,7 @@ class Ledger:
     @staticmethod
     def _right(part: Mapping[str, Any], card: str, sources: str) -> bool:
         entry = part["cards"].get(card, {})
-        return entry.get("state") == "done" and entry.get("sources") == sources
+        return bool(entry.get("state") == "done" and entry.get("sources") == sources)
 
 
 def _in_order(parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

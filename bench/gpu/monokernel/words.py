@@ -141,11 +141,11 @@ def predict_case(stage: Stage, case: Case) -> Prediction:
             logits = model.logits[: advances(case.width, seed)[0].budget]
             if _is_steady(model, case, seed, left):
                 disturbed = (
-                    _same(left, _run(model, case, seed, 2.0**-precision, 1 + i)).words
+                    _same(left, _run(model, case, seed, 2.0**-precision, 1 + i)).whole
                     for i in range(RUNS)
                 )
-                bound = bounds(model.layout, left.words, disturbed)
-                return Prediction(seed, left.tokens, left.words, bound, logits, model.layout.words)
+                bound = bounds(model.layout, left.whole, disturbed)
+                return Prediction(seed, left.tokens, left.whole, bound, logits, model.layout.words)
     finally:
         model.close()
     raise CheckError(f"words: expected steady tokens of one of {_PROMPTS} prompts, got none")

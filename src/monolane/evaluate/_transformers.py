@@ -51,8 +51,12 @@ def transformers_logits(
         loaded = load_whole(AutoModelForCausalLM, path, dtype=dtype).float()
     elif not trust_remote_code:
         loaded = load_whole(LaneformerForCausalLM, path, dtype=torch.float32)
-    elif "auto_map" in read_json_object(path / "config.json"):
-        loaded = load_whole(AutoModelForCausalLM, path, dtype=torch.float32, trust_remote_code=True)
+    elif code := _own_code(path):
+        from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+        # Not by the Auto class: it takes monolane's code, which is registered for this type.
+        theirs = get_class_from_dynamic_module(code, str(path))
+        loaded = load_whole(theirs, path, dtype=torch.float32)
     else:
         raise ConfigError(
             f"{path}/config.json: expected an auto_map to the folder's own modeling code, got "
@@ -66,3 +70,9 @@ def transformers_logits(
         return row
 
     return logits
+
+
+def _own_code(path: Path) -> str:
+    """Return the name of the class in a folder's own modeling code; empty where there is none."""
+    named = read_json_object(path / "config.json").get("auto_map", {})
+    return str(named.get("AutoModelForCausalLM", "")) if isinstance(named, dict) else ""
