@@ -147,8 +147,10 @@ const Kernels* find(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::kAvx2 && has_avx2()) return built(avx2::kKernels);
   if (isa == Isa::kAvx512 && has_avx512()) return built(avx512::kKernels);
-  if (isa == Isa::kAvx512Bf16 && has_avx512bf16()) return built(avx512bf16::kKernels);
-  if (isa == Isa::kAmx && built(avx512bf16::kKernels, amx::kTileKernels) != nullptr &&
+  // Products of codes are avx512's.
+  const bool all = built(avx512::kKernels) != nullptr;
+  if (isa == Isa::kAvx512Bf16 && all && has_avx512bf16()) return built(avx512bf16::kKernels);
+  if (isa == Isa::kAmx && all && built(avx512bf16::kKernels, amx::kTileKernels) != nullptr &&
       amx_state().refusal.empty()) {
     static const Kernels table = with_tiles(avx512bf16::kKernels, amx::kTileKernels, isa);
     return &table;

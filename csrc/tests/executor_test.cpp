@@ -61,7 +61,8 @@ void test_ranks(const NamedPlan& named, const Tensors& tensors, Isa isa, const D
   leader.saved("copy").copy(0, 1);
   leader.saved("copy").copy(1, 2);
   const Drawn first = draw(leader, {advance(0, prompt(3, 2), 9)});
-  leader.saved("copy").copy(1, 0);  // while a late rank may still read the pass that ended the last epoch
+  leader.saved("copy").copy(
+      1, 0);  // while a late rank may still read the pass that ended the last epoch
   const Drawn last = draw(leader, {advance(2, prompt(3, 2), 9)});
   EXPECT(first.at(0) == last.at(2));
   ranks.pop_back();

@@ -224,8 +224,8 @@ BUGS = {
     ),
     "one buffer of the devices' best": Bug(
         "choose.cuh",
-        "(b.state->pass_number % CHOICE_SLOTS) * WIDTH + row) * DEVICES",
-        "(BUG ? 0 : b.state->pass_number % CHOICE_SLOTS) * WIDTH + row) * DEVICES",
+        "(choice_copy(b) * WIDTH + row) * DEVICES",
+        "((BUG ? 0 : choice_copy(b)) * WIDTH + row) * DEVICES",
     ),
 }
 # The watchdog's: they show where a device is late, and nowhere else.
