@@ -192,7 +192,7 @@ def reason_against(run: Measured) -> str | None:
 
 def _runs() -> list[Measured]:
     found = []
-    for path in sorted(RESULTS.glob("*.json")):
+    for path in sorted(RESULTS.glob("[0-9]*.json")):
         document = json.loads(path.read_text())
         device, load = document["device"], document.get("load_average")
         for record in document["records"]:

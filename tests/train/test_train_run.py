@@ -141,12 +141,10 @@ def test_what_is_refused_leaves_the_folder_as_it_was(
     tiny: RunConfig, corpus: Path, tmp_path: Path
 ) -> None:
     run, folder = tmp_path / "run", tmp_path / "other"
-    few = replace(tiny, validation=replace(tiny.validation, every=1, rows=1))
-    none = replace(few, validation=replace(few.validation, rows=64, tasks=("nonsense",)))
-    for config in (none, few):
-        with pytest.raises(ConfigError, match=r"validation\."):
-            train_run(replace(config, data=replace(few.data, sequence_length=4)), run, Ear())
-        assert not run.exists()
+    none = replace(tiny, validation=replace(tiny.validation, every=1, tasks=("nonsense",)))
+    with pytest.raises(ConfigError, match=r"validation\."):
+        train_run(replace(none, data=replace(none.data, sequence_length=4)), run, Ear())
+    assert not run.exists()
     config = replace(tiny, schedule=replace(tiny.schedule, steps=2, warmup=0, decay=0))
     train_run(config, run, Ear(), until=1)
     kept = (run / "config.toml").read_bytes()

@@ -7,7 +7,6 @@ import errno
 import os
 import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +28,8 @@ def check_place(destination: Path, *, beside: bool = True) -> None:
             raise CheckpointError(
                 f"{destination}: expected a folder or nothing, got a file; name another destination"
             )
+        import tempfile  # which a first token does without
+
         near = next(folder for folder in target.parents if folder.exists())
         places = [target] if target.exists() else [near]
         for folder in {near, *places} if beside else places:
