@@ -85,7 +85,11 @@ def totals(revision: str = "") -> Counter[str]:
 def main(arguments: list[str]) -> int:
     """Print a line a folder, and the sum."""
     now = totals()
-    before = totals(arguments[0]) if arguments else Counter[str]()
+    try:
+        before = totals(arguments[0]) if arguments else Counter[str]()
+    except subprocess.CalledProcessError:
+        print(f"expected a revision that this clone has, got {arguments[0]}", file=sys.stderr)
+        return 2
     for folder in sorted(now | before):
         change = f"{now[folder] - before[folder]:+7}" if arguments else ""
         print(f"{folder:28}{now[folder]:7}{change}")

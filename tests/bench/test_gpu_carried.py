@@ -246,6 +246,17 @@ def test_a_folder_that_is_too_large_is_refused(
     assert json.loads((out / _carried.MANIFEST).read_text())["nvrtc"] == prepare.NVRTC
 
 
+@pytest.mark.parametrize("option", ["--steps", "--only"])
+def test_a_word_that_names_nothing_is_refused_before_a_folder_is_made(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        prepare.main(["--out", str(tmp_path / "out"), option, "nonsense"])
+    assert refused.value.code == 2
+    assert f"{option}: expected some of" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_only_what_has_changed_is_compiled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,16 +71,21 @@ def main(arguments: list[str]) -> int:
     p.add_argument("--steps", default=",".join(STEPS), help="comma-separated: some of these")
     p.add_argument("--compile", choices=(MAIN, OTHER), help=argparse.SUPPRESS)
     options = p.parse_args(arguments)
+    all_parts = parts(False)
+    names = options.only.split(",") if options.only else [part.name for part in all_parts]
+    steps = options.steps.split(",")
+    known = {"--only": {x for part in all_parts for x in (part.name, part.family)}}
+    known["--steps"] = set(STEPS)
+    for option, asked in (("--only", names), ("--steps", steps)):
+        if other := sorted({*asked} - known[option]):
+            p.error(f"{option}: expected some of {', '.join(sorted(known[option]))}, got {other}")
     out, tools = options.out.resolve(), options.tools.resolve()
     for place in (out, tools):
         place.mkdir(parents=True, exist_ok=True)
-    names = [part.name for part in parts(False)]
-    if options.only:
-        names = options.only.split(",")
     job = Job(out, tools, names)
     if options.compile:
         return job.compile_set(options.compile)
-    for step in options.steps.split(","):
+    for step in steps:
         begin = time.monotonic()
         STEPS[step](job)
         print(f"{step:10} {time.monotonic() - begin:6.1f} s", flush=True)
