@@ -91,7 +91,7 @@ def rank_processes() -> list[int]:
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # a thread or a process that ends meanwhile
             for process in (task / "children").read_text().split():
-                if b"monolane.cpu._rank" in Path(f"/proc/{process}/cmdline").read_bytes():
+                if b"monolane.cpu._rank_main" in Path(f"/proc/{process}/cmdline").read_bytes():
                     found.append(int(process))
     return sorted(found)
 

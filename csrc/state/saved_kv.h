@@ -1,6 +1,6 @@
 // What a group of workers keeps of sequences outside its slots, by names that the leader gives:
 // where lanes are spread over ranks, the keys of each lane stay in the memory of its own. What is
-// known by which name, and what is worth keeping, only rank 0 knows (monolane.cpu._kept).
+// known by which name, and what is worth keeping, only rank 0 knows (monolane.cpu._ranked_kv).
 //
 // Touched by the first worker of a group alone, at the ends of epochs, and by rank 0's caller
 // between them.

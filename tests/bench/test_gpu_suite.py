@@ -38,7 +38,7 @@ from bench.gpu.monokernel.speed import widths_context
 from monolane import _results
 from monolane._results import Record
 from monolane.cuda import GpuInfo, _executor
-from monolane.cuda._machine import lay_out_widths
+from monolane.cuda._plan_device import lay_out_widths
 from monolane.errors import BackendError
 from monolane.model import Role
 from monolane.reference import ReferenceModel

@@ -29,8 +29,8 @@ from bench.gpu.monokernel._scale import REHEARSAL
 from monolane._results import Record, check_record
 from monolane.cuda import GpuInfo, _epoch
 from monolane.cuda._compile import compile_kernel, compiler_version
+from monolane.cuda._kernel_header import specialisation
 from monolane.cuda._program import Exchange
-from monolane.cuda._specialise import specialisation
 from monolane.errors import MissingExtraError
 
 CASE = words.Case("bfloat16", 8)

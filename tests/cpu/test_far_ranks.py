@@ -16,7 +16,7 @@ from far_ranks import RankProcess, listening
 from monolane.cpu import CpuExecutor, RankListener
 from monolane.cpu._handshake import admit
 from monolane.cpu._handshake import join as join_as
-from monolane.cpu._words import hear, say
+from monolane.cpu._rank_messages import hear, say
 from monolane.epoch import Advance, RankAddresses, read_key, split_address
 from monolane.errors import BackendError, RankError, RequestError
 from monolane.model import Weights
@@ -155,7 +155,7 @@ def test_who_is_no_rank_is_sent_away_and_harms_nobody(wanted: np.ndarray) -> Non
 
 def test_a_peer_whose_session_is_over_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a rank that was stopped while others joined it: or each would leave a socket here."""
-    monkeypatch.setattr("monolane.cpu._listener._GREETING", 0.2)
+    monkeypatch.setattr("monolane.cpu._rank_server._GREETING", 0.2)
     with listening(DEMO, 1) as addresses:
         place = split_address(addresses.addresses[0])
         with socket.create_connection(place, 60) as late:
@@ -316,7 +316,7 @@ def test_a_rank_that_is_killed_is_named_and_another_may_take_its_place(wanted: n
 
 
 def test_a_second_rank_0_is_told_that_another_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("monolane.cpu._listener._ENDING", 0.1)
+    monkeypatch.setattr("monolane.cpu._rank_server._ENDING", 0.1)
     with listening(DEMO, 1) as addresses:
         first = join(addresses)
         with pytest.raises(BackendError, match="it decodes for another rank 0 already"):

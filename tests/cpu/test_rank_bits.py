@@ -1,7 +1,7 @@
 """As many processes as a model has lanes, or fewer: the bits of one process, on every number.
 
-Logits of a prompt of several passes, and what is drawn behind it. tests/cpu/test_ranks.py does a
-few of these in the gate, over TCP also.
+Logits of a prompt of several passes, and what is drawn behind it. tests/cpu/test_local_ranks.py
+does a few of these in the gate, over TCP also.
 """
 
 import json

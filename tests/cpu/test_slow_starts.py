@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from monolane.cpu import CpuExecutor, _words
+from monolane.cpu import CpuExecutor, _rank_messages
 from monolane.cpu._idle import Idleness
 from monolane.errors import RankError
 from monolane.model import Weights
@@ -41,7 +41,7 @@ sys.meta_path.insert(0, Finder())
 @pytest.fixture
 def inject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Has each rank run some code on its way; and any silence of a second count."""
-    monkeypatch.setattr(_words, "_STARTING", PATIENCE)
+    monkeypatch.setattr(_rank_messages, "_STARTING", PATIENCE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 
     def write(code: str) -> None:

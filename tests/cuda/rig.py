@@ -24,6 +24,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from monolane.cuda._kernel_header import EVENTS, MASKED, PARKED_TOKEN, mask_words, specialisation
 from monolane.cuda._layout import Layout, lay_out
 from monolane.cuda._pack import pack, pack_scales
 from monolane.cuda._params import (
@@ -33,7 +34,6 @@ from monolane.cuda._params import (
     PARAMS_DTYPE,
     PROGRESS_DTYPE,
 )
-from monolane.cuda._specialise import EVENTS, MASKED, PARKED_TOKEN, mask_words, specialisation
 from monolane.cuda._tables import make_tables
 from monolane.epoch import Advance, Draw
 from monolane.epoch import pack as pack_advances

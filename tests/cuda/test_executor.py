@@ -8,7 +8,7 @@ import pytest
 from emulated_gpu import EmulatedGpu
 from models import random_weights
 
-from monolane.cuda import _launched
+from monolane.cuda import _launch
 from monolane.cuda._device import Launch
 from monolane.cuda._executor import CudaExecutor
 from monolane.cuda._params import EPOCH_DTYPE
@@ -141,7 +141,7 @@ def test_logits_are_the_references_in_pieces_too(
 def test_logprobs_are_those_of_the_logits(
     executor: CudaExecutor, gpu: EmulatedGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_launched, "_LOGPROB_ROWS", 3)  # several launches
+    monkeypatch.setattr(_launch, "_LOGPROB_ROWS", 3)  # several launches
     wish = replace(greedy(budget=8), logprobs=3)
     executor.start([wish, replace(greedy(1, budget=7), token_ids=PROMPT[:5])])
     both: list[TokenEvent] = []
@@ -243,7 +243,7 @@ def test_an_epoch_longer_than_the_ring_goes_on(
     whole = tokens(run(executor, greedy(budget=20)))
     executor.truncate(0, 0)
     gpu.launches.clear()
-    monkeypatch.setattr(_launched, "EVENTS", 6)
+    monkeypatch.setattr(_launch, "EVENTS", 6)
     assert tokens(run(executor, greedy(budget=20))) == whole
     assert len(gpu.launches) == 2 + 3
 

@@ -15,7 +15,7 @@ from emulated_gpu import EmulatedGpu
 from models import random_weights
 
 from monolane import Engine
-from monolane.cuda import _launched
+from monolane.cuda import _launch
 from monolane.cuda._executor import CudaExecutor
 from monolane.engine import _engine
 from monolane.epoch import Advance, Guide, TokenEvent
@@ -113,7 +113,7 @@ def test_a_mask_that_allows_all_costs_no_launch(executor: CudaExecutor, gpu: Emu
     executor.truncate(0, 0)
     gpu.launches.clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_launched, "_ALONE_SECONDS", 30.0)  # an emulated pass is no measure of time
+        patch.setattr(_launch, "_ALONE_SECONDS", 30.0)  # an emulated pass is no measure of time
         assert tokens(run(executor, [Guide(ALL)] * 8, greedy(guided=True))) == whole
     assert len(gpu.launches) == 2, "the wide kernel and the narrow one, once"
     assert executor.length(0) == len(PROMPT) + 7

@@ -21,9 +21,9 @@ from monolane.cuda import _compile
 from monolane.cuda._compile import Compiled, architecture, compile_kernel, compiler_version
 from monolane.cuda._device import GpuInfo
 from monolane.cuda._executor import CudaExecutor
+from monolane.cuda._kernel_header import specialisation
 from monolane.cuda._layout import Layout
-from monolane.cuda._machine import lay_out_widths
-from monolane.cuda._specialise import specialisation
+from monolane.cuda._plan_device import lay_out_widths
 from monolane.errors import MissingExtraError
 from monolane.measure import synthetic_config
 from monolane.model import ModelConfig, parse_config, read_config

@@ -17,7 +17,7 @@ from emulation import KERNELS, PROBES
 from test_pack import layout_of, load
 
 from monolane.cuda._compile import Compiled, compile_kernel, compiler_version
-from monolane.cuda._specialise import specialisation
+from monolane.cuda._kernel_header import specialisation
 from monolane.errors import MissingExtraError
 
 HERE = Path(__file__).resolve().parent / "kernels"

@@ -14,11 +14,11 @@ from schedules import CASES, GAPS, Case
 
 from monolane.cuda import _layout, _program, check_fit
 from monolane.cuda._device import GpuInfo
+from monolane.cuda._kernel_header import specialisation
 from monolane.cuda._layout import Layout, lay_out
-from monolane.cuda._machine import lay_out_widths
+from monolane.cuda._plan_device import lay_out_widths
 from monolane.cuda._program import Exchange, Op, Program, Touch, Verb, When
-from monolane.cuda._prove import faults, prove
-from monolane.cuda._specialise import specialisation
+from monolane.cuda._race_check import faults, prove
 from monolane.errors import BackendError, ConfigError
 from monolane.model import (
     NOW,

@@ -10,7 +10,7 @@ import pytest
 from models import TINY
 
 from monolane.cuda import GpuInfo, _proofs
-from monolane.cuda._machine import lay_out_widths
+from monolane.cuda._plan_device import lay_out_widths
 from monolane.cuda._program import Program
 from monolane.model import parse_config
 from monolane.plan import PlanError

@@ -20,10 +20,10 @@ from monolane.data._duplicates import (
     near_signatures,
     without_copies,
 )
+from monolane.data._filter_stats import Tally
 from monolane.data._filters import WORDS, decontamination_config, filters_of, telling_ngrams
+from monolane.data._prepare_state import Shard, Work
 from monolane.data._recipe import CorpusRecipe, DuplicatesRecipe, SourceRecipe, TokenizerRecipe
-from monolane.data._tally import Tally
-from monolane.data._work import Shard, Work
 
 from .planted import changed, prose
 

@@ -24,8 +24,8 @@ from monolane.data import (
     prepare,
     read_recipe,
 )
+from monolane.data._prepare_state import alone, plan_work
 from monolane.data._recipe import SourceRecipe, TokenizerRecipe
-from monolane.data._work import alone, plan_work
 from monolane.errors import ConfigError, DataError, MissingExtraError
 
 if not find_spec("datatrove"):
@@ -153,7 +153,7 @@ def test_nothing_of_the_work_is_left(corpus: Corpus) -> None:
 SCRIPT = """
 import sys, time
 from pathlib import Path
-import monolane.data._work as work
+import monolane.data._prepare_state as work
 from monolane.data import prepare
 
 finish = work.Work.finish

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from monolane.data._prepare_state import _shards
 from monolane.data._recipe import EvaluationSet, SourceRecipe
 from monolane.data._sources import list_files, read_evaluation, read_file
-from monolane.data._work import _shards
 from monolane.errors import DataError
 
 

@@ -52,7 +52,7 @@ def ranks_of_this_process() -> list[int]:
         for task in Path("/proc/self/task").iterdir()
         for child in (task / "children").read_text().split()
     )
-    return [x for x in children if b"cpu._rank" in Path(f"/proc/{x}/cmdline").read_bytes()]
+    return [x for x in children if b"cpu._rank_main" in Path(f"/proc/{x}/cmdline").read_bytes()]
 
 
 @pytest.mark.parametrize("ranks", [0, -1, "2", True])

@@ -15,7 +15,7 @@ import pytest
 
 from monolane.errors import BackendError
 from monolane.evaluate import Guard, Limits
-from monolane.evaluate._code.problems import HUMANEVAL, MBPP, find_problems
+from monolane.evaluate._evalplus.problems import HUMANEVAL, MBPP, find_problems
 
 PROBLEMS = Path(__file__).parent / "problems"
 

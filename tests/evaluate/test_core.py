@@ -22,9 +22,9 @@ from monolane.evaluate import (
     render_markdown,
     render_page,
 )
-from monolane.evaluate._dclm.bundle import Part, read_bundle
-from monolane.evaluate._dclm.prompts import render, scored_tokens
-from monolane.evaluate._dclm.task import figures_of
+from monolane.evaluate._core.bundle import Part, read_bundle
+from monolane.evaluate._core.prompts import render, scored_tokens
+from monolane.evaluate._core.task import figures_of
 
 CONFIG = """
 icl_tasks:
@@ -254,7 +254,7 @@ def test_what_is_missing_is_a_line_of_the_report(tmp_path: Path) -> None:
 def test_tool_calls_without_their_package_are_a_line_of_the_report_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monolane.evaluate._calls.checker.find_spec", lambda name: None)
+    monkeypatch.setattr("monolane.evaluate._bfcl.checker.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="pip install --no-deps bfcl-eval"):
         make_tasks(EvalOptions(tasks=("bfcl",)))
     options = EvalOptions(tasks=("bfcl_simple_python",), skip_missing=True)

@@ -189,7 +189,7 @@ def _parent(path: Path) -> int:
 def test_a_scorer_that_cannot_start_is_an_error_and_no_score(
     guard: Guard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monolane.evaluate._code.guard._OURS", Path("/nowhere"))
+    monkeypatch.setattr("monolane.evaluate._evalplus.guard._OURS", Path("/nowhere"))
     with pytest.raises(BackendError, match="scorer failed"):
         guard.score("humaneval", PROBLEM, "def f():\n    return 'held'\n", sanitize=False)
 

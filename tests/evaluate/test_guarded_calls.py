@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from monolane.evaluate import Guard
-from monolane.evaluate._code import calls
+from monolane.evaluate._evalplus import calls
 
 NAME, SECRET = b"monolane-test-secret", b"sk-1"
 _SESSION, _READ, _UNLINK = -3, 11, 9  # KEY_SPEC_SESSION_KEYRING, KEYCTL_READ, KEYCTL_UNLINK

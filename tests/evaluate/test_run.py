@@ -42,7 +42,7 @@ from monolane.evaluate import (
 )
 from monolane.evaluate._intervals import ratio_interval
 from monolane.evaluate._perplexity import hash_texts
-from monolane.evaluate._subject import Subject
+from monolane.evaluate._target import Subject
 from monolane.evaluate._task import AskedTask, Item, Task
 from monolane.model import Quantization, quantize_folder, read_config
 

@@ -18,8 +18,8 @@ from monolane.evaluate import (
     evaluate,
     make_tasks,
 )
-from monolane.evaluate._code import scorer
-from monolane.evaluate._code.turns import Turns, Watch
+from monolane.evaluate._evalplus import scorer
+from monolane.evaluate._evalplus.turns import Turns, Watch
 
 PROBLEMS = Path(__file__).parent / "problems"
 FAILED = {"base": "fail", "plus": "fail"}

@@ -1,7 +1,8 @@
 """Model folders as compressed-tensors, GPTQ and AWQ write them: packed number by number.
 
-Written from the published layouts (src/monolane/model/_repack.py names them), with nothing of the
-reader. What is packed is drawn at random first, so that a test knows the numbers that are meant.
+Written from the published layouts (src/monolane/model/_quant_foreign_unpack.py names them), with
+nothing of the reader. What is packed is drawn at random first, so that a test knows the numbers
+that are meant.
 """
 
 import json

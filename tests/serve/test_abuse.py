@@ -18,8 +18,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from monolane import Engine
 from monolane.measure import paced_engine
 from monolane.serve._api import limits
-from monolane.serve._api.answers import Answers
 from monolane.serve._api.completions import completions
+from monolane.serve._api.handler import Answers
 from monolane.serve._api.limits import check_counted, check_length
 from monolane.serve._api.prepare import prepare_chat
 from monolane.serve._api.wire import ChatRequest, CompletionRequest

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from monolane import Engine
 from monolane.errors import RequestError
 from monolane.serve import ServerOptions, serve
-from monolane.serve._api.asked import ChatAsked
 from monolane.serve._api.prepare import chat_prompt, prepare_chat
+from monolane.serve._api.request import ChatAsked
 from monolane.serve._api.wire import ChatRequest
 from monolane.serve._tools.calls import Delta
 from monolane.serve._tools.format import FORMATS, format_of
 from monolane.serve._tools.parser import ToolParser
 from monolane.serve._tools.prompt import tool_prompt
 from monolane.serve._tools.request import ToolUse, read_tools
-from monolane.serve._tools.shown import Shown, shown_by
+from monolane.serve._tools.template_probe import Shown, shown_by
 from monolane.text import ChatTemplate, find_thinking
 
 from .families import FAMILIES, TEMPLATES, Family, write_family

@@ -18,7 +18,7 @@ def rank_of(server: Any) -> int:
     """Return the process of rank 1."""
     for task in Path(f"/proc/{server.process.pid}/task").iterdir():
         for process in (task / "children").read_text().split():
-            if b"monolane.cpu._rank" in Path(f"/proc/{process}/cmdline").read_bytes():
+            if b"monolane.cpu._rank_main" in Path(f"/proc/{process}/cmdline").read_bytes():
                 return int(process)
     raise AssertionError(server.words)
 

@@ -9,8 +9,8 @@ import pytest
 
 from monolane import Engine
 from monolane.errors import RequestError
-from monolane.serve._api.asked import ChatAsked
 from monolane.serve._api.prepare import chat_prompt, prepare_chat
+from monolane.serve._api.request import ChatAsked
 from monolane.serve._api.wire import ChatRequest
 from monolane.serve._tools.types import ANY, allowed_types
 

@@ -237,14 +237,14 @@ def test_runaway_templates_end(source: str) -> None:
 
 
 def test_the_clock_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("monolane.text._budget.SECONDS", -1.0)
+    monkeypatch.setattr("monolane.text._template_limits.SECONDS", -1.0)
     with pytest.raises(TextError, match=r"takes longer than -1\.0 seconds"):
         ChatTemplate().render(HI)
 
 
 def test_a_machine_that_stands_still_is_no_runaway(monkeypatch: pytest.MonkeyPatch) -> None:
     hours = itertools.count(step=3600)
-    monkeypatch.setattr("monolane.text._budget.time.monotonic", lambda: float(next(hours)))
+    monkeypatch.setattr("monolane.text._template_limits.time.monotonic", lambda: float(next(hours)))
     assert ChatTemplate().render(HI)
 
 

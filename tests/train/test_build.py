@@ -12,8 +12,8 @@ from monolane.hf import LaneformerForCausalLM
 from monolane.train import RunConfig
 from monolane.train._build import _sharded_axis, build_model, empty_model
 from monolane.train._inputs import open_blend, open_corpus
+from monolane.train._process_group import open_world
 from monolane.train._trainer import Trainer
-from monolane.train._world import open_world
 
 
 def _weights(config: RunConfig) -> dict[str, torch.Tensor]:

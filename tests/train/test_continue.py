@@ -11,10 +11,10 @@ from monolane.errors import CheckpointError, ConfigError
 from monolane.hf import LaneformerForCausalLM
 from monolane.train import RunConfig, StepRecord, read_weights, train_run
 from monolane.train._build import empty_model
+from monolane.train._checkpoints import checkpoint_folder
 from monolane.train._inputs import open_blend, open_corpus
-from monolane.train._store import checkpoint_folder
+from monolane.train._process_group import open_world
 from monolane.train._trainer import Trainer
-from monolane.train._world import open_world
 
 Moments = Literal["auto", "carry", "restart"]
 

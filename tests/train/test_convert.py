@@ -15,7 +15,7 @@ from monolane.errors import CheckpointError
 from monolane.hf import LaneformerForCausalLM
 from monolane.train import RunConfig, export_run, read_weights, train_run
 from monolane.train._build import empty_model
-from monolane.train._store import checkpoint_steps
+from monolane.train._checkpoints import checkpoint_steps
 
 
 @pytest.fixture(scope="module")

@@ -9,15 +9,15 @@ import torch
 
 from monolane.errors import CheckpointError
 from monolane.train import Observer, RunConfig, StepRecord, export_run, train_run
-from monolane.train._seal import find_damage, is_sealed, write_seal
-from monolane.train._store import (
+from monolane.train._checkpoints import (
     Progress,
     Store,
     checkpoint_folder,
     checkpoint_steps,
     named_checkpoint,
 )
-from monolane.train._world import open_world
+from monolane.train._checksums import find_damage, is_sealed, write_seal
+from monolane.train._process_group import open_world
 
 
 class Ear:

@@ -18,9 +18,9 @@ import pytest
 import torch
 
 from monolane.train import RunConfig, load_config, read_weights, train_run
+from monolane.train._checkpoints import checkpoint_steps
 from monolane.train._inputs import open_blend, open_corpus
-from monolane.train._store import checkpoint_steps
-from monolane.train._world import open_world
+from monolane.train._process_group import open_world
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ import os, time
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from monolane.train._world import leave
+from monolane.train._process_group import leave
 
 class Held(torch.Tensor):
     def __del__(self):

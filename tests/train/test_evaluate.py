@@ -120,7 +120,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from monolane.hf import LaneformerConfig, LaneformerForCausalLM
 from monolane.train._evaluate import score_documents
-from monolane.train._world import leave
+from monolane.train._process_group import leave
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")

@@ -21,13 +21,13 @@ from monolane.train import (
     train_demo,
     train_run,
 )
+from monolane.train._checkpoints import checkpoint_steps
+from monolane.train._checksums import write_durably
 from monolane.train._demo import train as demo
 from monolane.train._demo.pace import Pace
 from monolane.train._journal import Journal
-from monolane.train._seal import write_durably
-from monolane.train._store import checkpoint_steps
+from monolane.train._process_group import open_world
 from monolane.train._trainer import Trainer
-from monolane.train._world import open_world
 
 from .test_damage import Ear
 
@@ -54,7 +54,7 @@ def test_a_full_disk_is_told_and_the_checkpoint_before_it_stays(
             train_run(config, run, lambda start: (Journal(run, start),))
     assert checkpoint_steps(run) == [0, 2]
     with monkeypatch.context() as patch:
-        patch.setattr("monolane.train._seal.write_durably", seal)  # in the thread that writes
+        patch.setattr("monolane.train._checksums.write_durably", seal)  # in the thread that writes
         with pytest.raises(CheckpointError, match="cannot be written: No space left on device; m"):
             train_run(config, run, Ear(), resume=True)
     assert checkpoint_steps(run) == [0, 2]

@@ -22,7 +22,7 @@ from monolane.train._forecast import (
     peak_of,
     tensors_of,
 )
-from monolane.train._world import World, _mesh
+from monolane.train._process_group import World, _mesh
 
 
 def test_the_2b_recipe_against_what_was_published() -> None:

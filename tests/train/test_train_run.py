@@ -13,8 +13,8 @@ import torch
 from monolane.data import Encoded, write_corpus
 from monolane.errors import CheckpointError, ConfigError, DataError, TrainingError
 from monolane.train import Observer, RunConfig, StepRecord, read_weights, train_run
+from monolane.train._checkpoints import checkpoint_steps
 from monolane.train._guard import SpikeGuard
-from monolane.train._store import checkpoint_steps
 
 
 class Ear:

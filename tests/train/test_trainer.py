@@ -11,8 +11,8 @@ import torch
 from monolane.data import IGNORED, Rows
 from monolane.train import RunConfig
 from monolane.train._inputs import open_blend, open_corpus
+from monolane.train._process_group import open_world
 from monolane.train._trainer import Outcome, Trainer
-from monolane.train._world import open_world
 
 EPSILON = 2.0**-23  # float32
 

@@ -7,8 +7,8 @@ import torch
 
 from monolane.train import RunConfig, load_config
 from monolane.train._inputs import open_blend, open_corpus
+from monolane.train._process_group import World, open_world
 from monolane.train._trainer import Trainer
-from monolane.train._world import World, open_world
 
 
 def gradients(config: RunConfig, world: World) -> dict[str, torch.Tensor]:

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monolane.tune._encoded import EncodedChat
+from monolane.tune._chat_tokens import EncodedChat
 from monolane.tune._material import make_rows, row_arrays
 
 

@@ -14,8 +14,8 @@ from monolane.errors import CheckpointError, TextError, TrainingError
 from monolane.model import read_config
 from monolane.train._lock import locked
 from monolane.tune import SftRecipe, _sft, chat_encoder, prepare_material, tune_folder
-from monolane.tune._kept import newest_checkpoint
-from monolane.tune._watch import Watch
+from monolane.tune._run_state import newest_checkpoint
+from monolane.tune._trainer_callback import Watch
 
 from .conftest import write_chats
 from .test_sft import CHATS, RECIPE, equal

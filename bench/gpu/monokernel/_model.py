@@ -19,7 +19,7 @@ import numpy.typing as npt
 from bench.gpu._device import open_device
 from bench.gpu._stage import Stage, expect
 from bench.gpu.monokernel._random_weights import random_weights
-from monolane.cuda import CudaExecutor, Device, GpuInfo, _executor, _machine
+from monolane.cuda import CudaExecutor, Device, GpuInfo, _executor, _plan_device
 from monolane.cuda._layout import Layout, lay_out
 from monolane.epoch import Advance, TokenEvent
 from monolane.model import ModelConfig, Weights
@@ -55,7 +55,7 @@ class Variant:
         assert devices == 1
         if self.blocks is not None:
             gpu = replace(gpu, sms=min(gpu.sms, self.blocks * config.num_lanes))
-        usual = _machine.lay_out_widths(config, gpu, dtype, context, widths)
+        usual = _plan_device.lay_out_widths(config, gpu, dtype, context, widths)
         found = []
         for layout in usual:
             plan = layout.plan

@@ -15,10 +15,10 @@ from bench.gpu.monokernel.sanitizer import small_layouts
 from bench.gpu.monokernel.speed import widths_context
 from bench.gpu.probes import _kernels as probes
 from monolane.cuda import CudaExecutor, GpuInfo
+from monolane.cuda._kernel_header import specialisation
 from monolane.cuda._layout import Layout
 from monolane.cuda._load import pack_header
-from monolane.cuda._machine import lay_out_widths
-from monolane.cuda._specialise import specialisation
+from monolane.cuda._plan_device import lay_out_widths
 from monolane.errors import MonolaneError
 from monolane.model import read_config
 

@@ -24,9 +24,9 @@ from bench.gpu.monokernel._chains import Chain, Code, chains, totals  # noqa: E4
 from bench.gpu.monokernel._machine_code import disassemble  # noqa: E402
 from monolane.cuda import GpuInfo, compiler_version  # noqa: E402
 from monolane.cuda._compile import architecture, compile_kernel  # noqa: E402
+from monolane.cuda._kernel_header import specialisation  # noqa: E402
 from monolane.cuda._layout import Layout  # noqa: E402
-from monolane.cuda._machine import lay_out_widths  # noqa: E402
-from monolane.cuda._specialise import specialisation  # noqa: E402
+from monolane.cuda._plan_device import lay_out_widths  # noqa: E402
 from monolane.plan import named_config  # noqa: E402
 from monolane.sim import latencies  # noqa: E402
 

@@ -26,7 +26,7 @@ from bench.gpu._stage import NotMeasuredError, Stage, expect, expect_equal, spee
 from bench.gpu.monokernel._random_weights import named_parts, read_block
 from bench.gpu.monokernel.baseline import HfStep, PackedStep, Step, capture
 from monolane._results import Record
-from monolane.cuda._machine import lay_out_widths
+from monolane.cuda._plan_device import lay_out_widths
 from monolane.model import render_config
 from monolane.plan import pass_cost
 

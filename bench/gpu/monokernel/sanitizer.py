@@ -20,7 +20,7 @@ from bench.gpu.monokernel._scale import REHEARSAL
 from monolane._results import Record
 from monolane.cuda import GpuInfo
 from monolane.cuda._layout import Layout
-from monolane.cuda._machine import lay_out_widths
+from monolane.cuda._plan_device import lay_out_widths
 from monolane.epoch import Advance, Draw
 
 RUN = Path(__file__).resolve().parent / "run.py"

@@ -15,8 +15,8 @@ from bench.gpu.probes._test_data import TestData
 from bench.gpu.probes.bandwidth import Mover, Variant, bulk_readers
 from monolane._results import Record
 from monolane.cuda import GpuInfo
-from monolane.cuda._fit import bytes_of
-from monolane.cuda._machine import lay_out_widths
+from monolane.cuda._plan_device import lay_out_widths
+from monolane.cuda._requirements import bytes_of
 from monolane.epoch import Advance, Draw
 from monolane.plan import MAX_WIDTH
 

@@ -36,8 +36,8 @@ from bench.gpu.monokernel._scale import REHEARSAL
 from monolane._results import Record
 from monolane.cuda import GpuInfo
 from monolane.cuda._compile import architecture, compile_kernel
+from monolane.cuda._kernel_header import specialisation
 from monolane.cuda._layout import Layout
-from monolane.cuda._specialise import specialisation
 from monolane.epoch import Advance, Draw
 from monolane.errors import MonolaneError
 from monolane.model import Checkpoint, Weights, read_config

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from monolane.cli import _options as options
-from monolane.cli._planned import PlannedModel, planned_model
+from monolane.cli._model_config import PlannedModel, planned_model
 
 if TYPE_CHECKING:
     from monolane.plan import Cost, DeviceDescription, Phase, Plan

@@ -41,7 +41,7 @@ def quantize(
     the order in which monolane reads them, so that nothing is to be repacked at each load.
     """
     from monolane._progress import shown_progress
-    from monolane.cli._unpacked import model_folder
+    from monolane.cli._model_folder import model_folder
     from monolane.model import Quantization, check_place, quantize_folder, repack_folder
 
     if dtype not in (*DTYPES, AS_IT_IS):

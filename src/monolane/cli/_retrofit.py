@@ -71,7 +71,7 @@ def retrofit(
             raise typer.BadParameter("only --distil trains: give it too", param_hint=given[name])
     if early and not delay:
         raise typer.BadParameter("without a delay there is none before it", param_hint="--early")
-    from monolane.cli._unpacked import model_folder
+    from monolane.cli._model_folder import model_folder
     from monolane.engine import find_model
     from monolane.model import check_place
     from monolane.tune import HeadName, retrofit_config
@@ -149,7 +149,7 @@ def _convert_and_distil(
     how: dict[str, Any],
 ) -> None:
     from monolane._progress import still
-    from monolane.cli._unpacked import told_as
+    from monolane.cli._model_folder import told_as
     from monolane.model import check_replaceable, writing
     from monolane.tune import retrofit_folder
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from monolane.cli import _options as options
+from monolane.cli._model_config import PlannedModel, planned_model
 from monolane.cli._output import check_output, write_output, writing_output
-from monolane.cli._planned import PlannedModel, planned_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,6 +2,6 @@
 
 from monolane.cpu._arithmetic import DTYPES
 from monolane.cpu._executor import CpuExecutor, find_isa
-from monolane.cpu._listener import RankListener, serve_rank
+from monolane.cpu._rank_server import RankListener, serve_rank
 
 __all__ = ["DTYPES", "CpuExecutor", "RankListener", "find_isa", "serve_rank"]

@@ -14,12 +14,12 @@ from monolane import _core, _env
 from monolane._core import kernels
 from monolane._processor import read_processor
 from monolane.cpu._errors import our_errors
-from monolane.cpu._joined import JoinedRanks
-from monolane.cpu._kept import RankParts
+from monolane.cpu._local_ranks import Ranks
 from monolane.cpu._native import Native, Setting
-from monolane.cpu._ranks import Ranks
+from monolane.cpu._rank_messages import STALLED
+from monolane.cpu._ranked_kv import RankParts
+from monolane.cpu._remote_ranks import JoinedRanks
 from monolane.cpu._weights import check_config
-from monolane.cpu._words import STALLED
 from monolane.epoch import (
     SPAN,
     Advance,

@@ -19,7 +19,7 @@ import socket
 from typing import Any
 
 from monolane._version import __version__
-from monolane.cpu._words import hear, say
+from monolane.cpu._rank_messages import hear, say
 from monolane.errors import BackendError
 
 _PROTOCOL = 1

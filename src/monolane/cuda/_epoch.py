@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.cuda._faults import describe_faults
-from monolane.cuda._launched import Launched, lay_out, post, send
-from monolane.cuda._resident import Resident
-from monolane.cuda._running import Running
-from monolane.cuda._specialise import PARKED_TOKEN
+from monolane.cuda._kernel_header import PARKED_TOKEN
+from monolane.cuda._launch import Launched, lay_out, post, send
+from monolane.cuda._loaded_model import Resident
+from monolane.cuda._slot_progress import Running
 from monolane.epoch import Advance, Guide, TokenEvent, describe_logprobs
 from monolane.errors import BackendError, RequestError
 

@@ -11,10 +11,10 @@ from monolane.cuda._device import Device
 from monolane.cuda._epoch import Epoch, Limits
 from monolane.cuda._formats import check_cache_dtype, check_weights, find_dtype
 from monolane.cuda._layout import Layout
-from monolane.cuda._machine import WIDTHS, lay_out_widths
+from monolane.cuda._loaded_model import Resident
 from monolane.cuda._peers import close_all, open_devices
-from monolane.cuda._resident import Resident
-from monolane.cuda._running import Running
+from monolane.cuda._plan_device import WIDTHS, lay_out_widths
+from monolane.cuda._slot_progress import Running
 from monolane.cuda._trace import Trace
 from monolane.epoch import Advance, Executor, Guide, TokenEvent
 from monolane.errors import BackendError, RequestError

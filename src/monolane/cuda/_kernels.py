@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.cuda._device import Device, Kernel, Launch
+from monolane.cuda._kernel_header import specialisation
 from monolane.cuda._layout import Layout
-from monolane.cuda._specialise import specialisation
 
 
 class Kernels:

@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from monolane.cuda._device import Device, Pinned
 from monolane.cuda._faults import FAULT_NUMBERS
+from monolane.cuda._kernel_header import EVENTS, MASKED, PARKED, mask_words
 from monolane.cuda._params import ADVANCE_DTYPE, EPOCH_DTYPE, PROGRESS_DTYPE
-from monolane.cuda._running import Running
-from monolane.cuda._specialise import EVENTS, MASKED, PARKED, mask_words
+from monolane.cuda._slot_progress import Running
 from monolane.epoch import pack
 
 _EVENT_BYTES = 16  # two stamped words

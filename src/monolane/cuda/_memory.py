@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.cuda._device import ALIGNMENT, Device
-from monolane.cuda._fit import bytes_of, check_bytes
 from monolane.cuda._layout import Layout
 from monolane.cuda._load import STAGING_BYTES, load
 from monolane.cuda._params import PARAMS_DTYPE
+from monolane.cuda._requirements import bytes_of, check_bytes
 from monolane.cuda._tables import Tables, make_tables
 from monolane.model import Weights
 

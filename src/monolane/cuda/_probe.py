@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from monolane.cuda._device import GpuInfo
-from monolane.cuda._machine import OLDEST
+from monolane.cuda._plan_device import OLDEST
 
 DRIVER = "libcuda.so.1"
 OLDEST_DRIVER = (13, 0)  # of CUDA: what the packages of the extra are built for

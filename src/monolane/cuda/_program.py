@@ -5,7 +5,7 @@ Here a row of the stream belongs to one block, which adds the outputs at the end
 computes them and publishes the sum: so a phase's ``update`` moves from the phase that needs it to
 the one that makes it. Counts of finished phases become stamped words, which say by themselves that
 they are there. ``specialisation.h`` is printed from the program, so the kernel runs this sequence;
-``_prove.py`` shows that it keeps the plan's promises.
+``_race_check.py`` shows that it keeps the plan's promises.
 """
 
 from dataclasses import dataclass

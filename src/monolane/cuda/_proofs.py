@@ -14,11 +14,11 @@ from pathlib import Path
 
 from monolane import _env
 from monolane.cuda._program import Program
-from monolane.cuda._prove import prove
+from monolane.cuda._race_check import prove
 
 # What a verdict rests on besides the program: each file of these packages, and these modules.
 _PACKAGES = ("monolane.plan", "monolane.model")
-_MODULES = ("monolane.cuda._prove", "monolane.cuda._program")
+_MODULES = ("monolane.cuda._race_check", "monolane.cuda._program")
 
 
 def prove_once(program: Program) -> None:

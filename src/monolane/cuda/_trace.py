@@ -4,8 +4,8 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.cuda._device import Device
+from monolane.cuda._kernel_header import TRACE_PASSES
 from monolane.cuda._layout import Layout
-from monolane.cuda._specialise import TRACE_PASSES
 
 _MOMENTS = 3  # arrived, begun, ended
 _PATIENCE = 60.0  # seconds for the copy

@@ -11,8 +11,8 @@ from fractions import Fraction
 import numpy as np
 
 from monolane.data._corpus import Corpus
+from monolane.data._interleave import Turns
 from monolane.data._stream import Place, Stream
-from monolane.data._turns import Turns
 from monolane.errors import ConfigError, DataError
 
 IGNORED = -100  # the target that torch's cross-entropy leaves out unless told otherwise

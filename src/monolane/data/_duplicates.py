@@ -21,9 +21,9 @@ from datatrove.pipeline.dedup import (
     MinhashDedupSignature,
 )
 
+from monolane.data._filter_stats import Tally
 from monolane.data._filters import HASHES, WORDS
-from monolane.data._tally import Tally
-from monolane.data._work import Work
+from monolane.data._prepare_state import Work
 
 Documents = Iterable[Document]
 _PRIORITY_LEVELS = 65_535  # datatrove's; more shards than that share the lowest

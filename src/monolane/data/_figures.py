@@ -13,9 +13,9 @@ from jinja2 import Environment, StrictUndefined
 
 from monolane._version import __version__
 from monolane.data._corpus import Corpus
+from monolane.data._filter_stats import Dropped, Summary
+from monolane.data._interleave import Turns
 from monolane.data._manifest import Half, Source
-from monolane.data._tally import Dropped, Summary
-from monolane.data._turns import Turns
 
 _HEIGHT = 60  # of a histogram's tallest bar, in SVG units; a bar is 22 wide on a pitch of 28
 _PITCH = 28

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from monolane._progress import Report
-from monolane.data._work import Work
+from monolane.data._prepare_state import Work
 from monolane.errors import DataError
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ from monolane._processor import read_processor
 from monolane._progress import shown_progress
 from monolane.data._corpus import HELD_OUT_BYTES, Corpus
 from monolane.data._disk import disk_told
+from monolane.data._filter_stats import Summary, Tally
 from monolane.data._manifest import MANIFEST, Half, Manifest, Source
 from monolane.data._pool import Pool
+from monolane.data._prepare_state import Work, alone, check_disk, plan_work
 from monolane.data._recipe import CorpusRecipe, read_recipe
-from monolane.data._tally import Summary, Tally
 from monolane.data._tokens import ENDS, Part
-from monolane.data._work import Work, alone, check_disk, plan_work
 from monolane.data._write import copy_tokenizer, start_manifest
 from monolane.errors import ConfigError, DataError, MissingExtraError
 

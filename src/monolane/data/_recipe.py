@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import PositiveInt
 
 from monolane._toml import Share, config, load_table, read_table
-from monolane.data._turns import exact_shares
+from monolane.data._interleave import exact_shares
 from monolane.errors import ConfigError
 
 Kind = Literal["text", "code", "jsonl", "parquet", "python-library"]

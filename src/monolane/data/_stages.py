@@ -27,13 +27,13 @@ from monolane.data._duplicates import (
     without_copies,
     without_exact,
 )
+from monolane.data._filter_stats import Tally
 from monolane.data._filters import HASHES, filters_of, telling_ngrams
 from monolane.data._manifest import dtype_name, ids_type
+from monolane.data._prepare_state import Work
 from monolane.data._sources import is_held_out, read_evaluation, read_file
-from monolane.data._tally import Tally
 from monolane.data._tokens import ENDS, Part, TokenFiles
 from monolane.data._vocabulary import train_vocabulary, write_vocabulary
-from monolane.data._work import Work
 from monolane.data._write import PartWriter
 from monolane.text import Tokenizer
 

@@ -1,11 +1,11 @@
 """The engine: sessions, slots, sampling parameters, and streams."""
 
+from monolane.engine._constrained_decoding import Constraint
 from monolane.engine._defaults import SamplingDefaults
 from monolane.engine._draft_model import DraftModel
-from monolane.engine._drafts import DraftCounts
+from monolane.engine._draft_stats import DraftCounts
 from monolane.engine._engine import Engine, Prompt
 from monolane.engine._files import ModelFiles
-from monolane.engine._guidance import Constraint
 from monolane.engine._parameters import (
     MAX_LOGIT_BIASES,
     SamplingParams,

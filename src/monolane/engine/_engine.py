@@ -8,13 +8,13 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+from monolane.engine._answer_history import EarlierAnswers
+from monolane.engine._chunked_prefill import Feed, feed_in_parts
+from monolane.engine._constrained_decoding import Constraint
 from monolane.engine._draft_model import DraftModel, check_one
-from monolane.engine._earlier import EarlierAnswers
 from monolane.engine._files import ModelFiles
-from monolane.engine._guidance import Constraint
 from monolane.engine._memory import check_cache
 from monolane.engine._parameters import SamplingParams
-from monolane.engine._parts import Feed, feed_in_parts
 from monolane.engine._prefix_file import check_writable
 from monolane.engine._prefixes import Budget, Prefixes, prefix_budget
 from monolane.engine._registry import (

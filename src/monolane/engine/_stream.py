@@ -5,13 +5,13 @@ import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
-from monolane.engine._drafts import DraftCounts
-from monolane.engine._earlier import EarlierAnswers
-from monolane.engine._guidance import Constraint, Guidance
+from monolane.engine._answer_history import EarlierAnswers
+from monolane.engine._constrained_decoding import Constraint, Guidance
+from monolane.engine._draft_stats import DraftCounts
 from monolane.engine._parameters import SamplingParams
 from monolane.engine._prefixes import Prefixes
+from monolane.engine._prompt_logprobs import score
 from monolane.engine._result import FinishReason, Generation, Piece, Timings
-from monolane.engine._score import score
 from monolane.engine._slots import SlotPool
 from monolane.epoch import Advance, Request, SharedExecutor, TokenEvent, TokenLogprob
 from monolane.text import Detokenizer, StopStrings, Tokenizer

@@ -5,8 +5,7 @@
 import it, it imports neither.
 """
 
-from monolane.epoch._advance import AUTO_DRAFTS, DRAFTERS, TEXT_END, Advance, Draw, Guide
-from monolane.epoch._border import (
+from monolane.epoch._abi import (
     ADVANCE,
     BIAS,
     DRAW,
@@ -19,13 +18,14 @@ from monolane.epoch._border import (
     unpack_tokens,
 )
 from monolane.epoch._executor import Executor, MakeExecutor
-from monolane.epoch._kept import Kept, KeptBytes, bytes_of
 from monolane.epoch._rank_addresses import (
     RankAddresses,
     check_key,
     read_key,
     split_address,
 )
+from monolane.epoch._request import AUTO_DRAFTS, DRAFTERS, TEXT_END, Advance, Draw, Guide
+from monolane.epoch._saved_kv import Kept, KeptBytes, bytes_of
 from monolane.epoch._shared import Request, SharedExecutor
 from monolane.epoch._token import TokenEvent, TokenLogprob, describe_logprobs
 

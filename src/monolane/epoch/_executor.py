@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from monolane.epoch._advance import Advance, Guide
-from monolane.epoch._kept import Kept
+from monolane.epoch._request import Advance, Guide
+from monolane.epoch._saved_kv import Kept
 from monolane.epoch._token import TokenEvent
 from monolane.errors import BackendError
 

@@ -19,9 +19,9 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from monolane.epoch._advance import Advance, Guide
 from monolane.epoch._executor import Executor
-from monolane.epoch._kept import Kept
+from monolane.epoch._request import Advance, Guide
+from monolane.epoch._saved_kv import Kept
 from monolane.epoch._token import TokenEvent
 
 # How long one wait for tokens may keep Python from seeing a Ctrl-C, in seconds.

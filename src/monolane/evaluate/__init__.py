@@ -5,14 +5,14 @@ server), and ``write_report`` writes what they found. ``record_loop`` says where
 agent's run goes. docs/evaluation.md tells more.
 """
 
-from monolane.evaluate._code.guard import Guard, Limits
+from monolane.evaluate._evalplus.guard import Guard, Limits
 from monolane.evaluate._intervals import bootstrap, mean_interval, wilson
 from monolane.evaluate._journal import Journal
+from monolane.evaluate._logprob_sums import Tally
 from monolane.evaluate._loop.account import account, render_account
 from monolane.evaluate._loop.call import Call
 from monolane.evaluate._loop.proxy import RecordingProxy
 from monolane.evaluate._loop.run import record_loop
-from monolane.evaluate._plan import TASK_NAMES, EvalOptions, evaluate, make_tasks
 from monolane.evaluate._published import PUBLISHED
 from monolane.evaluate._question import Answer, Decoding, Figure, Question
 from monolane.evaluate._report import (
@@ -23,7 +23,8 @@ from monolane.evaluate._report import (
     render_page,
     write_report,
 )
-from monolane.evaluate._subject import (
+from monolane.evaluate._select_tasks import TASK_NAMES, EvalOptions, evaluate, make_tasks
+from monolane.evaluate._target import (
     EngineSubject,
     ScoringSubject,
     ServerSubject,
@@ -31,7 +32,6 @@ from monolane.evaluate._subject import (
     hash_model,
     open_engine,
 )
-from monolane.evaluate._tally import Tally
 from monolane.evaluate._task import Outcome, Task
 from monolane.evaluate._transformers import transformers_logits
 from monolane.evaluate._windows import Text, Window, cut_text, help_topics

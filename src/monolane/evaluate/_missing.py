@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from monolane.evaluate._subject import Subject
+from monolane.evaluate._target import Subject
 from monolane.evaluate._task import Outcome, Progress, Task
 
 

@@ -13,10 +13,10 @@ from monolane.engine import BACKEND_NAMES, Engine
 from monolane.errors import ConfigError, RequestError
 from monolane.evaluate._intervals import percent, ratio_interval
 from monolane.evaluate._journal import Journal
+from monolane.evaluate._logprob_sums import Tally
 from monolane.evaluate._perplexity import hash_texts, read_texts
 from monolane.evaluate._question import Figure
-from monolane.evaluate._subject import EngineSubject, Subject
-from monolane.evaluate._tally import Tally
+from monolane.evaluate._target import EngineSubject, Subject
 from monolane.evaluate._task import Outcome, Progress, Task
 from monolane.evaluate._transformers import Logits, LogitsOf, transformers_logits
 from monolane.evaluate._windows import Window, check_window

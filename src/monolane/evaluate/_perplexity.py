@@ -7,9 +7,9 @@ from pathlib import Path
 from monolane.errors import DataError, RequestError
 from monolane.evaluate._intervals import bootstrap
 from monolane.evaluate._journal import Journal
+from monolane.evaluate._logprob_sums import Tally, bits_per_byte
 from monolane.evaluate._question import Figure
-from monolane.evaluate._subject import EngineSubject, Subject
-from monolane.evaluate._tally import Tally, bits_per_byte
+from monolane.evaluate._target import EngineSubject, Subject
 from monolane.evaluate._task import Outcome, Progress, Task
 from monolane.evaluate._windows import Text, check_window, cut_text, help_topics
 

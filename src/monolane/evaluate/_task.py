@@ -9,7 +9,7 @@ from typing import Any
 
 from monolane.evaluate._journal import Journal, Line
 from monolane.evaluate._question import Decoding, Figure, Question
-from monolane.evaluate._subject import Subject, describe_question
+from monolane.evaluate._target import Subject, describe_question
 
 # Called with a task's name, and how many of its items are done of how many.
 Progress = Callable[[str, int, int], None]

@@ -4,8 +4,7 @@ A leaf package: it imports no other. Executors read ``ModelConfig`` and ``Weight
 nothing of families, config.json or safetensors.
 """
 
-from monolane.model._aside import check_place, check_replaceable, folder_aside, writing
-from monolane.model._beside import LICENCE_FILES, copy_beside
+from monolane.model._atomic_folder import check_place, check_replaceable, folder_aside, writing
 from monolane.model._checkpoint import Checkpoint, find_shards, find_weights, write_checkpoint
 from monolane.model._config import (
     COMMON_FEATURES,
@@ -17,9 +16,8 @@ from monolane.model._config import (
     QkNorm,
     WeightDtype,
 )
-from monolane.model._cut import cut_weights
 from monolane.model._delta import Delta
-from monolane.model._digest import digest
+from monolane.model._draft_heads import Heads, is_heads
 from monolane.model._experts import Experts
 from monolane.model._fields import read_json_object
 from monolane.model._formats import (
@@ -35,13 +33,17 @@ from monolane.model._formats import (
 )
 from monolane.model._gguf import GgufFile
 from monolane.model._gguf_model import GgufModel, is_gguf, read_config
-from monolane.model._heads import Heads, is_heads
 from monolane.model._laneformer_folder import open_laneformer
 from monolane.model._lanes import LaneCut, find_lanes, in_lanes, lane_cut
 from monolane.model._latent import Latent
-from monolane.model._quantization import Quantization
-from monolane.model._quantize import MatrixError, QuantizeReport, quantize_folder, repack_folder
-from monolane.model._quantized import Blocks, Matrix, Quantized, quantize_matrix
+from monolane.model._quant_config import Quantization
+from monolane.model._quant_convert import (
+    MatrixError,
+    QuantizeReport,
+    quantize_folder,
+    repack_folder,
+)
+from monolane.model._quant_matrix import Blocks, Matrix, Quantized, quantize_matrix
 from monolane.model._reduce import NEVER, NOW, Reduce
 from monolane.model._rotary import (
     LinearScaling,
@@ -53,6 +55,8 @@ from monolane.model._rotary import (
 )
 from monolane.model._rounding import rounded
 from monolane.model._safetensors import PendingTensor, SafetensorsFile, write_safetensors
+from monolane.model._shard_weights import cut_weights
+from monolane.model._sidecar_files import LICENCE_FILES, copy_beside
 from monolane.model._tensors import (
     EXPERT_ROLES,
     KEPT_FLOATS,
@@ -66,6 +70,7 @@ from monolane.model._tensors import (
 )
 from monolane.model._unpack import write_unpacked
 from monolane.model._weights import Weights, matrix_formats
+from monolane.model._weights_hash import digest
 from monolane.model.families import parse_config, render_config, tensor_specs
 
 __all__ = [

@@ -15,7 +15,7 @@ from monolane.model._delta import Delta
 from monolane.model._experts import Experts
 from monolane.model._fields import MAX_SIZE
 from monolane.model._latent import Latent
-from monolane.model._quantization import Quantization
+from monolane.model._quant_config import Quantization
 from monolane.model._reduce import Reduce
 from monolane.model._rotary import Rotary, YarnScaling
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from monolane.errors import CheckpointError
 from monolane.model._gguf_types import GGML_TYPES, UNREAD_TYPES, GgmlType
-from monolane.model._quantized import Blocks
+from monolane.model._quant_matrix import Blocks
 from monolane.model._safetensors import Array, wish_huge_pages
 
 MAGIC = b"GGUF"

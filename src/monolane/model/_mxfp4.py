@@ -15,7 +15,7 @@ import numpy as np
 
 from monolane.errors import CheckpointError
 from monolane.model._checkpoint import Checkpoint
-from monolane.model._quantized import Blocks
+from monolane.model._quant_matrix import Blocks
 from monolane.model._safetensors import DTYPE_NAMES, Array
 from monolane.model._tensors import Role, TensorSpec
 

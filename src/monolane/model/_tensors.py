@@ -9,7 +9,7 @@ from monolane.errors import ConfigError
 from monolane.model._config import Head, ModelConfig, QkNorm
 from monolane.model._delta import Delta
 from monolane.model._latent import Latent
-from monolane.model._quantization import Quantization
+from monolane.model._quant_config import Quantization
 
 
 class Role(StrEnum):

@@ -15,9 +15,9 @@ import numpy as np
 
 from monolane.model._checkpoint import write_checkpoint
 from monolane.model._config import ModelConfig, WeightDtype
+from monolane.model._fused_tensors import join_rows
 from monolane.model._gguf_model import GgufModel
-from monolane.model._joined import join_rows
-from monolane.model._quantized import Blocks, Matrix
+from monolane.model._quant_matrix import Blocks, Matrix
 from monolane.model._rounding import rounded
 from monolane.model._safetensors import Array, PendingTensor
 from monolane.model._tensors import EXPERT_ROLES, JOINED, NORMS, Role, TensorSpec

@@ -1,7 +1,7 @@
 """The weights of a model in the shape that executors read, lanes first, and still in the files.
 
 But for matrices that another tool quantised, and for rows that files have in an order of their own
-(_joined.py): those are brought into our order, in memory.
+(_fused_tensors.py): those are brought into our order, in memory.
 """
 
 import logging
@@ -16,11 +16,11 @@ from monolane.errors import CheckpointError
 from monolane.model._checkpoint import Checkpoint
 from monolane.model._config import ModelConfig
 from monolane.model._formats import STORED, find_format
+from monolane.model._fused_tensors import part_rows
 from monolane.model._gguf_model import GgufModel, is_gguf
-from monolane.model._joined import part_rows
 from monolane.model._mxfp4 import Mxfp4Experts
-from monolane.model._quantized import Blocks, Matrix, Quantized
-from monolane.model._repack import PackedMatrix
+from monolane.model._quant_foreign_unpack import PackedMatrix
+from monolane.model._quant_matrix import Blocks, Matrix, Quantized
 from monolane.model._safetensors import DTYPE_NAMES, DTYPES, Array
 from monolane.model._tensors import (
     EXPERT_ROLES,

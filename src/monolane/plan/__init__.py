@@ -5,7 +5,7 @@
 native executors, ``phase_cost`` and ``pass_cost`` count its bytes and operations.
 """
 
-from monolane.plan._arrays import PlanArrays, c_header, to_arrays
+from monolane.plan._abi import PlanArrays, c_header, to_arrays
 from monolane.plan._build import build
 from monolane.plan._cost import Cost, main_format, pass_cost, phase_cost, worker_bytes
 from monolane.plan._device import (

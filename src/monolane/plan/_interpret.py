@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from monolane.model import Weights
+from monolane.plan._interpreter_memory import Floats
+from monolane.plan._interpreter_worker import Run, Worker
 from monolane.plan._kinds import KINDS
-from monolane.plan._memory import Floats
 from monolane.plan._plan import Plan, PlanError
-from monolane.plan._worker import Run, Worker
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from monolane.sim._constants import (
 from monolane.sim._draw import draw_sweep, draw_timeline
 from monolane.sim._forecast import EPOCH_TOKENS, PARTS, Forecast, Uncertainty, forecast
 from monolane.sim._machine import Machine, find_machine, find_processor
+from monolane.sim._published_figures import Row, Table, seeds_report
 from monolane.sim._rates import Rates
 from monolane.sim._scenario import CONTEXT, Scenario, run_scenario
-from monolane.sim._seeds import Row, Table, seeds_report
 from monolane.sim._simulate import Run, Simulation, Step
 from monolane.sim._spelled import spelled
 from monolane.sim._sweep import SWEEPS, Point, Sweep, run_sweep

@@ -2,9 +2,9 @@
 
 from monolane.text._detokenizer import Detokenizer
 from monolane.text._files import MODEL_INPUTS
+from monolane.text._fim_tokens import InfillTokens, find_infill
 from monolane.text._gguf import GgufText
 from monolane.text._gguf_folder import write_text_files
-from monolane.text._infill import InfillTokens, find_infill
 from monolane.text._repetition import Loop, Repetition, find_loop
 from monolane.text._stop import StopStrings
 from monolane.text._template import DEFAULT_TEMPLATE, ChatTemplate

@@ -26,7 +26,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from monolane.text._budget import PATH, Budget, LimitError, current
+from monolane.text._template_limits import PATH, Budget, LimitError, current
 
 # Filters, and methods of text. Reviewed: none writes files, reads the clock or draws random
 # numbers, and those that can make much of little have a guard.

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from monolane.errors import TextError
 from monolane.text._files import named_token, read_settings, read_text
 from monolane.text._gguf import GgufText
-from monolane.text._marks import Marks
 from monolane.text._messages import plain, plain_messages
 from monolane.text._tokenizer import Tokenizer
+from monolane.text._untrusted_spans import Marks
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -213,8 +213,8 @@ class ChatTemplate:
     def _rendered(
         self, chat: list[dict[str, Any]], extra: Mapping[str, Any], add_generation_prompt: bool
     ) -> str:
-        from monolane.text._budget import start_budget
         from monolane.text._sandbox import RefusedError
+        from monolane.text._template_limits import start_budget
 
         variables = {
             **self._special_tokens,

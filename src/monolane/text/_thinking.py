@@ -9,7 +9,7 @@ the beginning of an answer: a mark further on is text, for an answer may speak o
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from monolane.text import _channels
+from monolane.text import _harmony
 from monolane.text._template import ChatTemplate
 from monolane.text._tokenizer import Tokenizer
 
@@ -26,16 +26,16 @@ class Thinking:
     begin: str
     end: str
     opened: bool = False
-    channels: bool = False  # the first of the channels of an answer: ``_channels.py``
+    channels: bool = False  # the first of the channels of an answer: ``_harmony.py``
 
     @property
     def marks(self) -> tuple[str, ...]:
         """Every mark that tells parts apart; those that are control tokens must be seen."""
-        return _channels.MARKS if self.channels else (self.begin, self.end)
+        return _harmony.MARKS if self.channels else (self.begin, self.end)
 
-    def split(self) -> "ThinkingSplit | _channels.ChannelSplit":
+    def split(self) -> "ThinkingSplit | _harmony.ChannelSplit":
         """Return what splits an answer."""
-        return _channels.ChannelSplit() if self.channels else ThinkingSplit(self)
+        return _harmony.ChannelSplit() if self.channels else ThinkingSplit(self)
 
 
 # DeepSeek R1, Qwen3, SmolLM3 and most others; Mistral (Magistral, Ministral); Seed-OSS.
@@ -45,7 +45,7 @@ _MARKS = (
     Thinking("<seed:think>", "</seed:think>"),
 )
 
-_HARMONY = Thinking(_channels.BEGIN, _channels.END, channels=True)  # GPT-OSS
+_HARMONY = Thinking(_harmony.BEGIN, _harmony.END, channels=True)  # GPT-OSS
 
 
 def find_thinking(

@@ -16,12 +16,12 @@ from typing import Any
 import tokenizers
 
 from monolane.errors import TextError
+from monolane.text._control_token_search import Spellings
 from monolane.text._detokenizer import Detokenizer
 from monolane.text._files import named_token, read_object, read_settings
 from monolane.text._gguf import GgufText
-from monolane.text._spellings import Spellings
 from monolane.text._token_bytes import TokenBytes, read_rules
-from monolane.text._twin import Twin, encode_bare
+from monolane.text._user_text_tokenizer import Twin, encode_bare
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
 # Files that hold a vocabulary in a form that the tokenizers library does not read.

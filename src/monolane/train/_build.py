@@ -23,7 +23,7 @@ from monolane.errors import ConfigError
 from monolane.hf import LaneformerConfig, LaneformerForCausalLM
 from monolane.model import ModelConfig, open_laneformer, parse_config, tensor_specs
 from monolane.train._config import Model, RunConfig, config_fields
-from monolane.train._world import World
+from monolane.train._process_group import World
 
 
 def empty_model(model: Model) -> LaneformerForCausalLM:

@@ -22,9 +22,9 @@ from monolane.errors import CheckpointError
 from monolane.hf import export_hub_layout
 from monolane.model import render_config, tensor_specs, write_checkpoint
 from monolane.train._build import model_config
+from monolane.train._checkpoints import check_checkpoint, checkpoint_folder, checkpoint_steps
 from monolane.train._config import RunConfig, load_config
 from monolane.train._run import CONFIG
-from monolane.train._store import check_checkpoint, checkpoint_folder, checkpoint_steps
 
 _TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 

@@ -2,7 +2,7 @@
 
     <run>/config.toml      what decides the run, every field spelled out
     <run>/log.jsonl        one line per step
-    <run>/checkpoints/     see :mod:`monolane.train._store`
+    <run>/checkpoints/     see :mod:`monolane.train._checkpoints`
 
 Each step is a pure function of the checkpoint before it and of the prepared corpus. So a run that
 was killed anywhere ends in the same bits as one that was not, with as many processes; with another
@@ -19,17 +19,17 @@ from pathlib import Path
 
 from monolane.data import Corpus, disk_told
 from monolane.errors import CheckpointError, ConfigError, TrainingError
+from monolane.train._checkpoints import Progress, Store, checkpoint_folder, checkpoint_steps
+from monolane.train._checksums import write_durably
 from monolane.train._config import SETTINGS, RunConfig, differences, load_config, write_config
 from monolane.train._forecast import flops_per_token, peak_flops
 from monolane.train._guard import SpikeGuard
 from monolane.train._inputs import make_validator, open_blend, open_corpus
 from monolane.train._interrupt import deferred_interrupt
 from monolane.train._lock import held
+from monolane.train._process_group import World, open_world
 from monolane.train._record import Listeners, Observers, StepRecord
-from monolane.train._seal import write_durably
-from monolane.train._store import Progress, Store, checkpoint_folder, checkpoint_steps
 from monolane.train._trainer import Outcome, Trainer
-from monolane.train._world import World, open_world
 
 CONFIG = "config.toml"
 

@@ -22,10 +22,10 @@ from monolane.errors import ConfigError, DataError
 from monolane.hf import LaneformerForCausalLM
 from monolane.train._attention import document_masks
 from monolane.train._build import build_model, check_start, model_config
+from monolane.train._checkpoints import named_checkpoint, read_tensors
 from monolane.train._config import RunConfig, load_config
 from monolane.train._optimiser import Optimiser
-from monolane.train._store import named_checkpoint, read_tensors
-from monolane.train._world import World
+from monolane.train._process_group import World
 
 Result = TypeVar("Result")
 

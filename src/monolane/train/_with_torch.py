@@ -3,7 +3,8 @@
 A config that does not exist is told, and a run forecast, without torch's seconds or torch itself.
 """
 
-from monolane.train._board import check_boards, run_observers, standard_listeners
+from monolane.train._checkpoints import Progress
+from monolane.train._checksums import find_damage, is_sealed, sum_file, write_seal
 from monolane.train._convert import export_run, read_weights
 from monolane.train._demo.card import Measured
 from monolane.train._demo.train import train_demo
@@ -11,10 +12,9 @@ from monolane.train._interrupt import deferred_interrupt
 from monolane.train._launch.run import launch_run
 from monolane.train._launch.supervisor import Fleet, RestartPolicy
 from monolane.train._lock import held
+from monolane.train._loggers import check_boards, run_observers, standard_listeners
 from monolane.train._record import Observer, Observers, StepRecord
 from monolane.train._run import disk_errors_told, train_run
-from monolane.train._seal import find_damage, is_sealed, sum_file, write_seal
-from monolane.train._store import Progress
 
 __all__ = [
     "Fleet",

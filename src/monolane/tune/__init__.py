@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from monolane.errors import MissingExtraError
-from monolane.tune._encoded import ChatEncoder
+from monolane.tune._chat_tokens import ChatEncoder
+from monolane.tune._generation_template import marked_template
 from monolane.tune._lanes import HeadName
-from monolane.tune._marked import marked_template
 from monolane.tune._material import chat_encoder, prepare_material, read_chats
 from monolane.tune._recipe import (
     AnnealRecipe,
@@ -20,31 +20,31 @@ from monolane.tune._recipe import (
     read_recipe,
     shipped_recipes,
 )
-from monolane.tune._requests import library_requests, write_requests
 from monolane.tune._retrofit import retrofit_config, retrofit_folder
+from monolane.tune._stdlib_pairs import library_requests, write_requests
 from monolane.tune._windows import Windows, read_windows
 
 if TYPE_CHECKING:
-    from monolane.tune._best import BestTokens
     from monolane.tune._distil import annealed, distil_folder, heal, held_out_loss, layer_share
     from monolane.tune._divergence import divergence
+    from monolane.tune._fast_cpu_model import keep_freed_memory, swift
     from monolane.tune._heads import HeadsRecipe, TrainedHeads, train_heads
     from monolane.tune._lora import add_lora, merge_adapter
     from monolane.tune._precision import products_dtype
     from monolane.tune._sft import tune_folder
-    from monolane.tune._swift import keep_freed_memory, swift
+    from monolane.tune._teacher_topk import BestTokens
 
 # What needs torch, which takes seconds to load: imported when it is first asked for, so that what
 # cannot be done is refused before.
 _HEAVY = {
-    "_best": ("BestTokens",),
+    "_teacher_topk": ("BestTokens",),
     "_distil": ("annealed", "distil_folder", "heal", "held_out_loss", "layer_share"),
     "_divergence": ("divergence",),
     "_heads": ("HeadsRecipe", "TrainedHeads", "train_heads"),
     "_lora": ("add_lora", "merge_adapter"),
     "_precision": ("products_dtype",),
     "_sft": ("tune_folder",),
-    "_swift": ("keep_freed_memory", "swift"),
+    "_fast_cpu_model": ("keep_freed_memory", "swift"),
 }
 _MODULES = {name: module for module, names in _HEAVY.items() for name in names}
 

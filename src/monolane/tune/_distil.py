@@ -30,20 +30,20 @@ from monolane.errors import BackendError, RequestError, TextError
 from monolane.hf import LaneformerForCausalLM, load_whole
 from monolane.model import check_replaceable, open_laneformer
 from monolane.train import deferred_interrupt, disk_errors_told, held
-from monolane.tune._best import BestTokens
+from monolane.tune._distil_checkpoint import Keeper
 from monolane.tune._divergence import divergence
-from monolane.tune._keeper import Keeper
-from monolane.tune._kept import (
+from monolane.tune._fast_cpu_model import swift
+from monolane.tune._precision import products_dtype
+from monolane.tune._recipe import AnnealRecipe, Objective, Order
+from monolane.tune._run_state import (
     Gradients,
     check_finite,
     damage_line,
     open_run,
     weights_digest,
 )
-from monolane.tune._precision import products_dtype
-from monolane.tune._recipe import AnnealRecipe, Objective, Order
 from monolane.tune._staging import publish, rounded_tensors
-from monolane.tune._swift import swift
+from monolane.tune._teacher_topk import BestTokens
 from monolane.tune._windows import Windows, open_tokenizer, read_windows
 
 _ROWS_AT_ONCE = 8

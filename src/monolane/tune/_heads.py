@@ -36,9 +36,9 @@ from monolane.model import (
     folder_aside,
 )
 from monolane.train import deferred_interrupt, disk_errors_told, held
+from monolane.tune._distil_checkpoint import Keeper
 from monolane.tune._heads_material import Material, gather, given_texts
-from monolane.tune._keeper import Keeper
-from monolane.tune._kept import (
+from monolane.tune._run_state import (
     Gradients,
     check_finite,
     damage_line,

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from monolane.engine import Engine, SamplingParams
 from monolane.errors import TextError
 from monolane.text import Tokenizer
-from monolane.tune._requests import library_requests
+from monolane.tune._stdlib_pairs import library_requests
 from monolane.tune._windows import read_windows
 
 BEST = 16  # next tokens of the model that are kept of each place: nearly all of its probability

@@ -24,7 +24,7 @@ from monolane.data import IGNORED, is_held_out
 from monolane.errors import ConfigError, TextError
 from monolane.model import ModelConfig, read_json_object
 from monolane.text import ChatTemplate, Tokenizer
-from monolane.tune._encoded import ChatEncoder, EncodedChat
+from monolane.tune._chat_tokens import ChatEncoder, EncodedChat
 from monolane.tune._recipe import SftRecipe
 from monolane.tune._windows import open_tokenizer
 

@@ -37,16 +37,8 @@ from monolane.train import (
     held,
     run_observers,
 )
-from monolane.tune._kept import (
-    check_finite,
-    damage_line,
-    drop_after,
-    newest_checkpoint,
-    open_run,
-    weights_digest,
-)
+from monolane.tune._generation_template import marked_template
 from monolane.tune._lora import add_lora, merged
-from monolane.tune._marked import marked_template
 from monolane.tune._material import (
     Material,
     Row,
@@ -56,9 +48,17 @@ from monolane.tune._material import (
     trained_context,
 )
 from monolane.tune._recipe import SftRecipe
+from monolane.tune._run_state import (
+    check_finite,
+    damage_line,
+    drop_after,
+    newest_checkpoint,
+    open_run,
+    weights_digest,
+)
 from monolane.tune._staging import publish, rounded_tensors
 from monolane.tune._trainer import RowStream, StreamTrainer
-from monolane.tune._watch import Report, Score, Watch
+from monolane.tune._trainer_callback import Report, Score, Watch
 
 _FORMAT = 2  # 1: rows in the Trainer's own order, with a short step at the end of each pass
 

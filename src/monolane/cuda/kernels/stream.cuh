@@ -3,7 +3,7 @@
 // all of it and normalise it themselves: to do that B times costs less than one more wait.
 //
 // Event e of a pass is the e-th state of the stream: 0 the embedding, 1 + 2 i + m after module m
-// (0 attention, 1 MLP) of layer i. Buffers take turns; monolane.cuda._prove shows that they
+// (0 attention, 1 MLP) of layer i. Buffers take turns; monolane.cuda._race_check shows that they
 // suffice.
 #pragma once
 #include "weights.cuh"

@@ -18,7 +18,7 @@ from monolane.engine import Engine, SamplingParams
 from monolane.errors import RequestError
 from monolane.evaluate._journal import Journal
 from monolane.evaluate._likelihood import Likelihood
-from monolane.evaluate._subject import ServerSubject, first_id
+from monolane.evaluate._target import ServerSubject, first_id
 from monolane.text import Tokenizer
 
 _ANSWER = 256  # tokens of an answer where a task names no limit: lm-eval's own default

@@ -15,7 +15,7 @@ from monolane.errors import BackendError, DataError, MissingExtraError, RequestE
 from monolane.evaluate._intervals import mean_interval, percent
 from monolane.evaluate._journal import Journal
 from monolane.evaluate._question import Figure
-from monolane.evaluate._subject import EngineSubject, ServerSubject, Subject
+from monolane.evaluate._target import EngineSubject, ServerSubject, Subject
 from monolane.evaluate._task import Outcome, Progress, Shown, Task
 
 

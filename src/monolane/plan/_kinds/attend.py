@@ -5,12 +5,12 @@ import numpy.typing as npt
 
 from monolane.model import ModelConfig
 from monolane.plan._builder import Builder, own
+from monolane.plan._interpreter_memory import Floats
+from monolane.plan._interpreter_worker import Worker
 from monolane.plan._kinds.kind import Kind, Part, Touches
-from monolane.plan._memory import Floats
 from monolane.plan._phase import Buffer, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope, Share, split
-from monolane.plan._worker import Worker
 
 
 def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:

@@ -3,10 +3,10 @@
 from monolane.model import ModelConfig
 from monolane.plan._builder import Builder, shared
 from monolane.plan._device import Choice
+from monolane.plan._interpreter_worker import Worker
 from monolane.plan._kinds.kind import Kind, Part, Touches
 from monolane.plan._phase import Buffer, Phase, PhaseKind
 from monolane.plan._plan import Plan
-from monolane.plan._worker import Worker
 
 
 def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:

@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from monolane.model import ModelConfig, Role
 from monolane.plan._builder import Builder, own
+from monolane.plan._interpreter_memory import Floats
+from monolane.plan._interpreter_worker import Worker
 from monolane.plan._kinds.kind import Kind, Part, Touches
 from monolane.plan._kinds.mlp import check_pairs
-from monolane.plan._memory import Floats
 from monolane.plan._phase import Buffer, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Share
-from monolane.plan._worker import Worker
 from monolane.reference import GATES, choose_experts, linear, sigmoid
 
 _BIASES = {

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from monolane.model import ModelConfig, Role
 from monolane.plan._builder import Builder
+from monolane.plan._interpreter_worker import Worker
 from monolane.plan._phase import Buffer, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Share
-from monolane.plan._worker import Worker
 
 
 @dataclass(frozen=True, slots=True)

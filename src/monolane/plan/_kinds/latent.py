@@ -11,12 +11,12 @@ import numpy as np
 
 from monolane.model import ModelConfig, Role
 from monolane.plan._builder import Builder, own
+from monolane.plan._interpreter_worker import Worker
 from monolane.plan._kinds.kind import Kind, Part, Touches
 from monolane.plan._kinds.qkv import mlp_below
 from monolane.plan._phase import Buffer, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope, Share, split
-from monolane.plan._worker import Worker
 from monolane.reference import rms_norm
 
 

@@ -5,10 +5,10 @@ Where attention has a gate, what is merged is multiplied by its sigmoids.
 
 from monolane.model import ModelConfig, Role
 from monolane.plan._builder import Builder, own
+from monolane.plan._interpreter_worker import Worker
 from monolane.plan._kinds.kind import Kind, Part, Touches
 from monolane.plan._phase import Buffer, Phase, PhaseKind
 from monolane.plan._plan import Plan
-from monolane.plan._worker import Worker
 from monolane.reference import sigmoid
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from monolane.serve._api.asked import Asked
 from monolane.serve._api.body import parse_body
 from monolane.serve._api.legacy import modern
 from monolane.serve._api.reply import Reply
+from monolane.serve._api.request import Asked
 from monolane.serve._api.sse import EventWriter
 from monolane.serve._api.wire import ChatRequest, CompletionRequest
 from monolane.serve._api.writer import Read, Writer

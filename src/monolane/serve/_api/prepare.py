@@ -11,7 +11,6 @@ from typing import Any
 
 from monolane.engine import Engine, SamplingParams
 from monolane.errors import RequestError
-from monolane.serve._api.asked import Asked, ChatAsked, TextAsked
 from monolane.serve._api.limits import (
     check_counted,
     check_length,
@@ -19,6 +18,7 @@ from monolane.serve._api.limits import (
     check_size,
     token_budget,
 )
+from monolane.serve._api.request import Asked, ChatAsked, TextAsked
 from monolane.serve._grammar.compiler import Grammar, compiler_of
 from monolane.serve._grammar.constraint import AtLeast, GrammarWalk
 from monolane.serve._grammar.thinking import after_thinking, in_channels

@@ -10,12 +10,12 @@ from starlette.routing import Route
 
 from monolane._version import __version__
 from monolane.errors import RequestError
-from monolane.serve._api.answers import Answers
 from monolane.serve._api.body import parse_body
 from monolane.serve._api.completions import completions
+from monolane.serve._api.handler import Answers
 from monolane.serve._api.limits import check_counted
 from monolane.serve._api.openapi import OPERATIONS, Operation, openapi
-from monolane.serve._api.posted import answer_posted
+from monolane.serve._api.post_json import answer_posted
 from monolane.serve._api.prepare import render_ids
 from monolane.serve._api.wire import (
     Body,

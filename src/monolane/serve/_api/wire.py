@@ -12,8 +12,8 @@ from pydantic_core import PydanticCustomError
 
 from monolane.engine import SamplingDefaults, SamplingParams
 from monolane.errors import RequestError
-from monolane.serve._api.asked import ChatAsked, TextAsked
 from monolane.serve._api.fields import check_fields
+from monolane.serve._api.request import ChatAsked, TextAsked
 from monolane.serve._grammar.structured import Structured, read_structured
 
 NO_DEFAULTS = SamplingDefaults()

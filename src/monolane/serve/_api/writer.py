@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
-from monolane.serve._api.asked import Asked
+from monolane.serve._api.request import Asked
 from monolane.serve._run.channel import Update
 from monolane.serve._run.choice import Choice
 from monolane.serve._run.request import ServedRequest

@@ -21,7 +21,7 @@ from monolane.engine import Engine
 from monolane.errors import RequestError
 from monolane.serve._grammar.constraint import GrammarWalk, refuse
 from monolane.serve._grammar.gbnf_lark import lark_of
-from monolane.serve._grammar.rewritten import check_written, rewritten
+from monolane.serve._grammar.schema_rewrite import check_written, rewritten
 from monolane.serve._grammar.structured import MAX_SOURCE, Structured
 from monolane.serve._grammar.vocabulary import Vocabulary
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-from monolane.serve._grammar.clashes import clashes
-from monolane.serve._grammar.cut import Cut, TooManyStepsError
 from monolane.serve._grammar.gbnf import (
     ROOT,
     Chars,
@@ -14,6 +12,8 @@ from monolane.serve._grammar.gbnf import (
     parts_of,
     read_gbnf,
 )
+from monolane.serve._grammar.lexeme_conflicts import clashes
+from monolane.serve._grammar.lexer_split import Cut, TooManyStepsError
 
 MAX_DEPTH = 15  # of the parts of one rule: llguidance's reader has a bound, too
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from monolane.errors import RequestError
-from monolane.serve._grammar.written_out import written_out
+from monolane.serve._grammar.regex_expansion import written_out
 
 MAX_SOURCE = 1 << 17  # characters of one schema, regex or grammar
 MAX_DEPTH = 64  # of nested objects and lists in a schema

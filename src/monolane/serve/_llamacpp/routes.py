@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 from starlette.routing import Route
 
-from monolane.serve._api.answers import Answers
-from monolane.serve._api.asked import Asked
 from monolane.serve._api.body import parse_body
+from monolane.serve._api.handler import Answers
 from monolane.serve._api.openapi import Operation
+from monolane.serve._api.request import Asked
 from monolane.serve._api.writer import Read, Writer
 from monolane.serve._llamacpp.body import InfillRequest, NativeCompletion
-from monolane.serve._llamacpp.small import SMALL_OPERATIONS, small_routes
+from monolane.serve._llamacpp.props import SMALL_OPERATIONS, small_routes
 from monolane.serve._llamacpp.writer import NativeWriter
 from monolane.serve._run.request import ServedRequest
 from monolane.serve._run.service import Service

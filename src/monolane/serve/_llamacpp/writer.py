@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from monolane.engine import TokenLogprob
-from monolane.serve._api.asked import TextAsked
 from monolane.serve._api.logprobs import finite, spelled
 from monolane.serve._api.progress import Progress
 from monolane.serve._api.reply import json_bytes
+from monolane.serve._api.request import TextAsked
 from monolane.serve._api.writer import Writer
 from monolane.serve._errors import api_error
 from monolane.serve._llamacpp.body import NativeRequest

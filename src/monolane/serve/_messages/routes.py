@@ -8,12 +8,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from monolane.engine import Engine
-from monolane.serve._api.answers import Answers
-from monolane.serve._api.asked import Asked, ChatAsked
 from monolane.serve._api.body import parse_body
+from monolane.serve._api.handler import Answers
 from monolane.serve._api.openapi import Operation
-from monolane.serve._api.posted import answer_posted
+from monolane.serve._api.post_json import answer_posted
 from monolane.serve._api.prepare import read_chat
+from monolane.serve._api.request import Asked, ChatAsked
 from monolane.serve._api.writer import Writer
 from monolane.serve._messages.body import CountRequest, MessagesRequest
 from monolane.serve._messages.conversation import chat_choice, chat_messages, chat_tools

@@ -8,10 +8,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from monolane.errors import RequestError
-from monolane.serve._api.answers import Answers
-from monolane.serve._api.asked import Asked, ChatAsked
 from monolane.serve._api.body import parse_body
+from monolane.serve._api.handler import Answers
 from monolane.serve._api.openapi import Operation
+from monolane.serve._api.request import Asked, ChatAsked
 from monolane.serve._api.writer import Writer
 from monolane.serve._errors import ApiError
 from monolane.serve._responses.body import ResponsesRequest

@@ -101,7 +101,7 @@ MISTRAL_NAMED = replace(
     spaced=False,
 )
 # GPT-OSS's, behind "<|start|>assistant", with which the prompt ends. A model may write a header
-# otherwise: text/_channels.py brings it into this spelling, and puts that beginning before it.
+# otherwise: text/_harmony.py brings it into this spelling, and puts that beginning before it.
 HARMONY = ToolFormat(
     "harmony",
     "<|start|>assistant to=functions.",

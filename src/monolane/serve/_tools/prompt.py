@@ -19,7 +19,7 @@ from monolane.serve._tools.calls import read_arguments
 from monolane.serve._tools.custom import as_functions, with_functions
 from monolane.serve._tools.format import AUTO, ToolFormat, format_of
 from monolane.serve._tools.request import ToolUse
-from monolane.serve._tools.shown import Shown, shown_by, takes_bare_tools, takes_in_a_row
+from monolane.serve._tools.template_probe import Shown, shown_by, takes_bare_tools, takes_in_a_row
 from monolane.serve._tools.turns import alternating, with_system, with_texts_in_results
 from monolane.text import ChatTemplate
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from monolane.train._demo.recipe import DemoRecipe
 from monolane.train._inputs import open_blend, open_corpus
+from monolane.train._process_group import open_world
 from monolane.train._trainer import Trainer
-from monolane.train._world import open_world
 
 _PROBE_SECONDS = 5.0  # per precision and context length
 _STEPS = 1_000_000  # so that every probe lies in the stretch that it is meant for

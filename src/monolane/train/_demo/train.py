@@ -22,15 +22,15 @@ from tokenizers import Tokenizer
 from monolane.data import write_vocabulary
 from monolane.errors import BackendError, ConfigError
 from monolane.model import check_place, open_laneformer
-from monolane.train._board import check_boards, standard_listeners
+from monolane.train._checkpoints import Progress
 from monolane.train._config import RunConfig, load_config
 from monolane.train._convert import read_weights
 from monolane.train._demo.card import Measured, measure, write_card
 from monolane.train._demo.material import BOS, EOS, prepare_corpus, prepare_material
 from monolane.train._demo.pace import Pace, measure_pace
 from monolane.train._demo.recipe import START, VOCABULARY, WEIGHTS, DemoRecipe
+from monolane.train._loggers import check_boards, standard_listeners
 from monolane.train._run import CONFIG, check_new, disk_errors_told, train_run
-from monolane.train._store import Progress
 
 _COMPILERS = ("g++", "clang++")
 _AFTER = 0.1  # share of the minutes that scoring and writing get, or more where that takes longer

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from monolane.errors import ConfigError, TrainingError
-from monolane.train._board import check_boards
 from monolane.train._config import RunConfig, load_config, write_config
 from monolane.train._launch.snapshot import SNAPSHOT, Snapshot, has_snapshot, take_snapshot
 from monolane.train._launch.supervisor import Fleet, RestartPolicy, Supervisor
 from monolane.train._lock import ATTEMPTS, locked
+from monolane.train._loggers import check_boards
 from monolane.train._run import CONFIG, disk_errors_told
 from monolane.train._terminal import Terminal
 

@@ -1,0 +1,206 @@
+"""Keywords of a schema that are said in others: the same values meet both."""
+
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from monolane import Engine
+from monolane.errors import RequestError
+from monolane.serve._grammar.compiler import Grammar, compiler_of, schema_rule
+from monolane.serve._grammar.schema_rewrite import MAX_LISTS, rewritten
+from monolane.serve._tools.grammar import calls_grammar
+from monolane.serve._tools.request import read_tools
+
+INTEGER = {"type": "integer"}
+LISTS = [list(x) for n in range(4) for x in itertools.product((1, "a", 2), repeat=n)]
+OBJECTS = [
+    dict(zip(names, values, strict=True))
+    for n in range(4)
+    for names in itertools.combinations("abc", n)
+    for values in itertools.product((1, "x"), repeat=n)
+]
+CASES = [
+    ({"type": "array", "items": {"enum": [1, "a"]}, "uniqueItems": True}, LISTS),
+    (
+        {"type": "array", "items": {"enum": [1, "a", 2]}, "uniqueItems": True, "minItems": 2},
+        LISTS,
+    ),
+    ({"type": "array", "items": {"enum": [1, "a"]}, "uniqueItems": False}, LISTS),
+    ({"type": "array", "maxItems": 1, "uniqueItems": True}, LISTS),
+    ({"type": "array", "contains": {"const": "a"}, "maxItems": 3}, LISTS),
+    (
+        {
+            "type": "array",
+            "items": INTEGER,
+            "contains": {"minimum": 2},
+            "maxItems": 3,
+            "minItems": 2,
+        },
+        LISTS,
+    ),
+    ({"type": "object", "propertyNames": {"enum": ["a", "b"]}}, OBJECTS),
+    (
+        {
+            "type": "object",
+            "propertyNames": {"pattern": "^[ab]$"},
+            "additionalProperties": INTEGER,
+        },
+        OBJECTS,
+    ),
+    ({"type": "object", "dependentRequired": {"a": ["b"], "c": ["a"]}}, OBJECTS),
+    (
+        {
+            "type": "object",
+            "properties": {"a": INTEGER, "b": INTEGER},
+            "required": ["a"],
+            "dependentRequired": {"a": ["b"]},
+            "additionalProperties": False,
+        },
+        OBJECTS,
+    ),
+    ({"type": "object", "propertyNames": {"type": "string"}}, OBJECTS),
+]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine.load("demo") as engine:
+        yield engine
+
+
+def follows(engine: Engine, schema: Any, value: Any) -> bool:
+    """Tell whether the grammar of a schema takes a value's JSON, and may end there."""
+    assert engine.tokenizer is not None
+    walk = compiler_of(engine).walk(Grammar(f"start: {schema_rule(schema)}", "schema"))
+    matcher = walk._matcher
+    tokens = engine.tokenizer.encode(json.dumps(value), add_special_tokens=False)
+    taken = sum(bool(matcher.consume_token(token)) for token in tokens)
+    return taken == len(tokens) and matcher.is_accepting()
+
+
+@pytest.mark.parametrize(("schema", "values"), CASES)
+def test_the_same_values_meet_both(engine: Engine, schema: Any, values: list[Any]) -> None:
+    before = json.dumps(schema)
+    new = rewritten(schema)
+    assert json.dumps(schema) == before
+    assert new != schema
+    met = 0
+    for value in values:
+        wanted = jsonschema_rs.is_valid(schema, value)
+        assert jsonschema_rs.is_valid(new, value) == wanted, value
+        met += wanted
+    assert 0 < met < len(values) or schema.get("uniqueItems") is not True
+    # And the grammar says so, too, of a few.
+    for value in values[:: max(1, len(values) // 12)]:
+        wanted = jsonschema_rs.is_valid(schema, value)
+        assert follows(engine, schema, value) == wanted, value
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
+        {"type": "array", "items": {"enum": list(range(6))}, "uniqueItems": True},
+        {"type": "array", "items": {"enum": [1, True]}, "uniqueItems": True},
+        {"type": "array", "contains": {"const": 1}},
+        {"type": "array", "contains": {"const": 1}, "maxItems": 3, "minContains": 2},
+        {"type": "object", "properties": {"a": {}}, "propertyNames": {"pattern": "a"}},
+        {"type": "object", "propertyNames": {"minLength": 2}},
+        {"type": "object", "dependentRequired": {x: ["y"] for x in "abcde"}},
+    ],
+)
+def test_what_cannot_be_said_is_refused(engine: Engine, schema: Any) -> None:
+    with pytest.raises(RequestError, match="Unimplemented keys"):
+        compiler_of(engine).walk(Grammar(f"start: {schema_rule(schema)}", "schema"))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "dependentRequired": {"a": ["b"]}, "required": 5},
+        {"type": "object", "dependentRequired": {"a": ["b"]}, "properties": [1]},
+        {"type": "object", "dependentRequired": {"a": [["b"]]}},
+        {"type": "object", "propertyNames": {"pattern": ["x"]}},
+        {"type": "object", "propertyNames": {"enum": 5}},
+        {"type": "object", "propertyNames": {"enum": None}},
+    ],
+)
+def test_a_malformed_schema_is_refused(engine: Engine, schema: Any) -> None:
+    with pytest.raises(RequestError):
+        compiler_of(engine).walk(Grammar(f"start: {schema_rule(schema)}", "schema"))
+
+
+def test_references_in_branches_still_lead_to_their_definitions(engine: Engine) -> None:
+    schema = {
+        "type": "array",
+        "maxItems": 2,
+        "contains": {"$ref": "#/$defs/A"},
+        "$defs": {"A": {"type": "integer"}},
+    }
+    for value in ([1], ["x", 1], ["x"], []):
+        assert follows(engine, schema, value) == jsonschema_rs.is_valid(schema, value)
+
+
+def nested(keyword: str, depth: int) -> Any:
+    schema: Any = INTEGER
+    for _ in range(depth):
+        if keyword == "contains":
+            schema = {"type": "array", "items": schema, "contains": True, "maxItems": 16}
+        else:
+            needs = {name: ["x"] for name in "abcd"}
+            schema = {"type": "object", "properties": {"p": schema}, "dependentRequired": needs}
+    return schema
+
+
+@pytest.mark.parametrize("keyword", ["contains", "dependentRequired"])
+def test_copies_of_copies_are_refused_before_they_are_written(keyword: str) -> None:
+    """Of 20 levels they would be more characters than any memory holds."""
+    assert schema_rule(nested(keyword, 1))
+    with pytest.raises(RequestError, match="schema: expected at most 262144 characters"):
+        schema_rule(nested(keyword, 20))
+
+
+def test_the_lists_of_all_unique_items_are_bounded_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+
+    def counted(values: list[Any], size: int) -> list[tuple[Any, ...]]:
+        made.append(0)
+        return list(itertools.permutations(values, size))
+
+    monkeypatch.setattr("monolane.serve._grammar.schema_rewrite.permutations", counted)
+    unique = {"type": "array", "items": {"enum": list(range(5))}, "uniqueItems": True}
+    lists = sum(math.perm(5, size) for size in range(6))
+    for count in (MAX_LISTS // lists, 1000):
+        made.clear()
+        schema = {"anyOf": [{"properties": {"p": unique}} for _ in range(count)]}
+        if count == 1000:
+            with pytest.raises(RequestError, match="at most 32768 lists of unique items in all"):
+                rewritten(schema)
+        else:
+            assert len(rewritten(schema)["anyOf"][-1]["properties"]["p"]["enum"]) == lists
+        assert len(made) * lists <= MAX_LISTS * 6  # sizes of a list: none is made for nothing
+
+
+def test_the_schemas_of_many_tools_are_bounded_together(engine: Engine) -> None:
+    parameters = {"type": "object", "properties": {"p": nested("dependentRequired", 2)}}
+    tools = [
+        {"type": "function", "function": {"name": f"f{i}", "parameters": parameters}}
+        for i in range(60)
+    ]
+    use = read_tools(tools, "required", None, engine)
+    assert use is not None
+    with pytest.raises(RequestError, match="tools: expected at most 1048576 characters"):
+        calls_grammar(use)
+
+
+def test_names_of_properties_are_no_keywords() -> None:
+    schema = {"type": "object", "properties": {"uniqueItems": {"type": "boolean"}}}
+    assert rewritten(schema) == schema
+    assert rewritten({"enum": [{"uniqueItems": False}]}) == {"enum": [{"uniqueItems": False}]}
