@@ -11,7 +11,8 @@ namespace {
 constexpr float kFade = 0.98f;  // of a count, with each that is added: some 50 last ones count
 constexpr float kPrior = 4;     // counts that what was thought before is worth
 constexpr int64_t kLeastTokens = 128;  // that a drafter remembers
-// Of earlier texts, beside a sequence that fills its context; see monolane.engine's _answer_history.py.
+// Of earlier texts, beside a sequence that fills its context; see monolane.engine's
+// _answer_history.py.
 constexpr int64_t kEarlierTokens = 8192;
 constexpr size_t kCatchUp = 512;  // tokens that a drafter reads in a pass: tens of microseconds
 // What drafts must promise over none. Estimates are noisy: without it, text with nothing to copy
