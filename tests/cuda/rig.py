@@ -34,6 +34,7 @@ from monolane.cuda._params import (
     PARAMS_DTYPE,
     PROGRESS_DTYPE,
 )
+from monolane.cuda._switches import NONE, Switch
 from monolane.cuda._tables import make_tables
 from monolane.epoch import Advance, Draw
 from monolane.epoch import pack as pack_advances
@@ -210,6 +211,7 @@ class Rig:
         kernels: Path = emulation.KERNELS,
         sm: int = 90,
         optimise: str = "-O1",
+        switches: Switch = NONE,
     ) -> None:
         self.weights, self.config, self.slots = weights, weights.config, slots
         device = DeviceDescription(
@@ -219,7 +221,7 @@ class Rig:
         self.layouts = {
             width: _lay_out(
                 build(weights.config, device, dtype, max_width=width, context=context),
-                warps, slot_bytes, ring, wide, devices,
+                warps, slot_bytes, ring, wide, devices, switches,
             )
             for width in widths
         }  # fmt: skip
@@ -241,7 +243,7 @@ class Rig:
         What is the host's is with the first one's.
         """
         layout = self.layout
-        tables = make_tables(layout.plan, self.weights)
+        tables = make_tables(layout.plan, self.weights, layout.switches)
         named = {name: getattr(tables, name) for name in tables.__slots__}
         runs, scales = pack(layout, self.weights), pack_scales(layout, self.weights)
         homes, self.bounds = [], []
@@ -443,13 +445,20 @@ def hash_of(text: str) -> str:
 
 
 def _lay_out(
-    plan: Any, warps: int, slot_bytes: int, ring: int, wide: bool | None, devices: int
+    plan: Any,
+    warps: int,
+    slot_bytes: int,
+    ring: int,
+    wide: bool | None,
+    devices: int,
+    switches: Switch,
 ) -> Layout:
     wish: dict[str, Any] = {"warps": warps, "slot_bytes": slot_bytes, "devices": devices}
+    wish["switches"] = switches
     if wide is not None:
         wish["wide"] = wide
     layout = lay_out(plan, **wish)
-    limit = layout.shared.total - (layout.ring_slots - ring) * (slot_bytes + 16)
+    limit = layout.shared.total - (layout.ring_slots - ring) * (layout.slot_bytes + 16)
     found = lay_out(plan, **wish, shared_limit=limit)
     while found.ring_slots < ring:  # sections of shared memory are rounded up
         limit += 128

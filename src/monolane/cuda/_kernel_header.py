@@ -10,10 +10,12 @@ from dataclasses import fields
 import numpy as np
 
 from monolane._structs import CUDA, declare_enum, members_of
-from monolane.cuda._layout import PRODUCTS, SHARED_ROLES, Layout
+from monolane.cuda._layout import KEPT_STOPS, PRODUCTS, SHARE_TABLES, SHARED_ROLES, Layout
 from monolane.cuda._params import STRUCTS
 from monolane.cuda._program import Exchange, Op, Program, Touch, Verb, When
 from monolane.cuda._proofs import prove_once
+from monolane.cuda._switches import Switch
+from monolane.cuda._tables import gain_lanes
 from monolane.cuda._tiling import Tiling
 from monolane.model import FORMATS, Head, ModelConfig, QkNorm
 from monolane.plan import PhaseKind
@@ -54,6 +56,7 @@ def specialisation(layout: Layout) -> str:
         declare_enum("Format", [(x.short, x.code) for x in FORMATS.values() if x.named], CUDA),
         declare_enum("HeadKind", [(f"HEAD_{x.name}", i) for i, x in enumerate(_HEADS)], CUDA),
         *_constants(layout),
+        *_switches(layout),
         "",
         _tilings(layout),
         _layers(layout),
@@ -136,6 +139,23 @@ def _constants(layout: Layout) -> list[str]:
             f"constexpr u32 AT_{field.name.upper()} = {getattr(layout.shared, field.name)};"
         )
     return lines
+
+
+def _switches(layout: Layout) -> list[str]:
+    """Return the switches, and the constants that they alone need."""
+    on = {switch: switch in layout.switches for switch in Switch}
+    on[Switch.TABLES] = layout.early_tables
+    on[Switch.LANES] = on[Switch.LANES] and not layout.wide
+    config = layout.plan.config
+    gains = FORMATS["float16" if config.dtype == "float16" else "bfloat16"]
+    return [
+        *(f"constexpr bool SWITCH_{x.name} = {str(on[x]).lower()};" for x in Switch),
+        f"constexpr u32 KEPT_STOPS = {KEPT_STOPS};",
+        f"constexpr u32 SHARE_TABLES = {SHARE_TABLES};",
+        f"constexpr u32 GAIN_LANES = {gain_lanes(config)};",
+        f"constexpr u32 GAINS = {gains.code};  // enum Format",
+        f"constexpr u32 SLOTS_IN_FLIGHT = {layout.slots_in_flight};",
+    ]
 
 
 def _tilings(layout: Layout) -> str:

@@ -9,8 +9,10 @@ cache of those alone, and of all else what one device would have.
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from monolane.cuda._params import ADVANCE_DTYPE
 from monolane.cuda._program import Exchange, Program, Rule, Slots, lower, rules_of
-from monolane.cuda._tiling import TILE, Tiling, find_tiling
+from monolane.cuda._switches import NONE, Switch
+from monolane.cuda._tiling import TILE, Tiling, find_tiling, in_smaller_slots
 from monolane.errors import ConfigError
 from monolane.model import FORMATS, ModelConfig, Role, formats_of
 from monolane.plan import MAX_WIDTH, Buffer, PhaseKind, Plan
@@ -23,6 +25,12 @@ ROW_SCALED = tuple(name for name in TILE_BYTES if FORMATS[name].group < 0)
 SHARED_ROLES = (Role.Q, Role.K, Role.V, Role.O, Role.GATE, Role.DOWN, Role.HEAD)
 # Fields of a model's config that the kernels compute beyond what every executor does.
 _COMPUTED = ("qkv_bias", "qk_norm=head", "query_scale", "layers.rotary=none", "rotary.amplitude")
+SHARE_TABLES = len(SHARED_ROLES) + 2  # and those of ATTEND and GATHER
+GAIN_DTYPES = ("bfloat16", "float16")  # of norms that TABLES keeps as they are stored
+KEPT_STOPS = 32  # stop tokens that a block keeps in shared memory, with TOKEN_END
+_SMALL_SLOT_BYTES = 12 << 10
+# What one SM needs on its way is some 30 KB: 36 GB/s times a loaded trip of less than a microsecond.
+_IN_FLIGHT_BYTES = 72 << 10
 _BANKS = 128  # bytes: shared memory serves 32 words at a time
 
 
@@ -49,6 +57,11 @@ class Shared:
     stream: int  # float [T][own rows]: the block's rows of the stream; in memory in a wide pass
     query: int  # 16-bit [T][query heads of a KV head][query stride]
     scales: int  # float: of the rows of a phase's product, where rows have scales
+    gains: int  # 16-bit [D]: of the next norm, with TABLES
+    rotary: int  # float [T][h]: of the pass's positions, with TABLES
+    shares: int  # [tables]: the block's own, with TABLES
+    requests: int  # Advance [T], then the first stop tokens, with TOKEN_END
+    squares: int  # float [2][B], then the first rows of a lane's blocks [B + 1], with NORM
     state: int
     total: int
 
@@ -69,6 +82,19 @@ class Layout:
     wide: bool  # the activations of a pass do not fit into shared memory
     devices: int = 1  # that the lanes are dealt out to
     kept_passes: int = 0  # whose words are all kept, for diagnosis
+    switches: Switch = NONE
+
+    @property
+    def early_tables(self) -> bool:
+        """Whether gains, rotary and shares lie in shared memory: a wide pass has no room there."""
+        return Switch.TABLES in self.switches and not self.wide
+
+    @property
+    def slots_in_flight(self) -> int:
+        """Ring slots that may be on their way at a time."""
+        if Switch.IN_FLIGHT not in self.switches:
+            return self.ring_slots
+        return max(1, min(self.ring_slots - 1, _IN_FLIGHT_BYTES // self.slot_bytes))
 
     @property
     def merged_rows(self) -> int:
@@ -180,7 +206,8 @@ class Layout:
         """What a block does in a pass."""
         attention, mlp = self.raw_slots
         slots = Slots(attention=attention, mlp=mlp, kept=self.kept_passes)
-        return lower(self.plan, self.wide, slots, self.devices)
+        local = Switch.NORM in self.switches
+        return lower(self.plan, self.wide, slots, self.devices, local_squares=local)
 
     @property
     def words(self) -> dict[str, int]:
@@ -226,6 +253,7 @@ def lay_out(
     wide: bool | None = None,
     devices: int = 1,
     kept_passes: int = 0,
+    switches: Switch = NONE,
 ) -> Layout:
     """Return the layout of a plan; ConfigError if the model does not fit the kernel.
 
@@ -234,8 +262,15 @@ def lay_out(
     kept_passes
              for diagnosis: every word of so many passes in a row stays where it was published, in a
              place of its own; 0: places are used again, as soon as nobody needs what is there
+    switches see ``Switch``; with SLOTS ``slot_bytes`` is what the products are cut for, and slots
+             have 12 KB where tiles fit into them
     """
     _check(plan, warps)
+    if Switch.TABLES in switches and plan.config.dtype not in GAIN_DTYPES:
+        raise ConfigError(
+            f"cuda: Switch.TABLES: expected norms stored in {' or '.join(GAIN_DTYPES)}, got "
+            f"{plan.config.dtype}; leave it off"
+        )
     if plan.config.num_lanes % devices:
         raise ConfigError(
             f"cuda: expected a number of devices that divides the {plan.config.num_lanes} lanes of "
@@ -247,11 +282,17 @@ def lay_out(
         matrices = plan.find(kind, 0 if kind is not PhaseKind.HEAD else -1).matrices
         rows = _busiest(plan, kind)
         tilings[kind] = find_tiling(rows, matrices[0].columns, warps, slot_bytes // tile_bytes)
+    if Switch.SLOTS in switches and slot_bytes > _SMALL_SLOT_BYTES:
+        tilings = {
+            kind: in_smaller_slots(tiling, _SMALL_SLOT_BYTES // tile_bytes)
+            for kind, tiling in tilings.items()
+        }
+        slot_bytes = max(_SMALL_SLOT_BYTES, *(x.slot_bytes(tile_bytes) for x in tilings.values()))
     draft = Layout(
         plan, warps, slot_bytes, shared_limit, tile_bytes, tilings, _layers(plan, devices), 0,
         Shared(ring=0, barriers=0, activations=0, stage=0, partial=0, stream=0, query=0, scales=0,
-               state=0, total=0), plan.max_width > 16 if wide is None else wide, devices,
-        kept_passes,
+               gains=0, rotary=0, shares=0, requests=0, squares=0, state=0, total=0),
+        plan.max_width > 16 if wide is None else wide, devices, kept_passes, switches,
     )  # fmt: skip
     rest = _shared(draft, 0).total
     ring_slots = (shared_limit - rest) // (slot_bytes + 16)
@@ -346,7 +387,19 @@ def _shared(layout: Layout, ring_slots: int) -> Shared:
             "query": query,
         }
     scales = max(x.padded_rows for x in tilings) if layout.plan.dtype in ROW_SCALED else 0
-    sizes |= {"scales": 4 * scales, "state": 512 + (96 + 8 * layout.warps) * t}
+    early = layout.early_tables
+    requests = ADVANCE_DTYPE.itemsize * t + 4 * KEPT_STOPS
+    if Switch.TOKEN_END not in layout.switches:
+        requests = 0
+    sizes |= {
+        "scales": 4 * scales,
+        "gains": early * 2 * c.hidden_size,
+        "rotary": early * 4 * t * c.head_dim,
+        "shares": early * 8 * SHARE_TABLES,
+        "squares": 4 * (3 * layout.blocks + 1) if Switch.NORM in layout.switches else 0,
+        "requests": requests,
+        "state": 512 + (96 + 8 * layout.warps) * t,
+    }
     offsets, at = {}, 0
     for name, size in sizes.items():
         offsets[name] = at

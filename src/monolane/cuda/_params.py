@@ -90,6 +90,7 @@ PARAMS = Struct(
         Field("device", "u32", "number of this one among those that share the model"),
         Field("advance_count", "u32"),
         Field("handover", "u32", "end when a pass would have at most as many rows; 0: never"),
+        Field("gains", "const u16*", "[2 N + 1][GAIN_LANES][D] scales of norms, or null"),
     ),
 )
 

@@ -105,11 +105,16 @@ def _publish(what: Exchange, when: When = When.ALWAYS) -> Touch:
     return Touch(Verb.PUBLISH, what, when)
 
 
-def touches(op: Op, wide: bool, head: Head, devices: int = 1) -> tuple[Touch, ...]:
+def touches(
+    op: Op, wide: bool, head: Head, devices: int = 1, squares: bool = True, joined: bool = True
+) -> tuple[Touch, ...]:
     """Return what an operation exchanges, in its order; the kernel states the same beside it.
 
     On several devices a choice takes two hops: a device's first block reads the candidates of its
     own device's blocks and posts the best of them, and all blocks read those of all devices.
+
+    ``squares``: of the blocks' rows, are exchanged for norms; without them who normalises sums them
+    for himself, and only a head of ``joined`` lanes, which does not read the stream, awaits them.
 
     ATTEND takes its units one after the other; what is stated is the last of them, whose partial
     sums others await behind those of the first.
@@ -117,9 +122,12 @@ def touches(op: Op, wide: bool, head: Head, devices: int = 1) -> tuple[Touch, ..
     x = Exchange
     # A wide pass leaves activations in memory, for the lane.
     kept = (_publish(x.ACTIVATIONS),) if wide else ()
+    told = (_BARRIER, _publish(x.SQUARES)) if squares or joined else ()
     match op:
         case Op.EMBED:
-            return (_publish(x.STREAM), _BARRIER, _publish(x.SQUARES))
+            return (_publish(x.STREAM), *told)
+        case Op.NORMALISE if not squares:
+            return (_await(x.STREAM), _BARRIER, *kept)
         case Op.NORMALISE:
             return (_await(x.SQUARES), _BARRIER, _await(x.STREAM), *kept)
         case Op.MULTIPLY if wide:
@@ -139,8 +147,7 @@ def touches(op: Op, wide: bool, head: Head, devices: int = 1) -> tuple[Touch, ..
                 _publish(x.LANES, When.READ),
                 _await(x.LANES, When.NOW),
                 _publish(x.STREAM),
-                _BARRIER,
-                _publish(x.SQUARES),
+                *told,
             )
         case Op.PUBLISH_HIDDEN:
             return kept or (_publish(x.HIDDEN),)
@@ -233,10 +240,13 @@ class Program:
     steps: tuple[Step, ...]
     devices: int = 1  # that the lanes are dealt out to, in their order
     posted: frozenset[Exchange] = frozenset()  # what blocks of other devices get, too
+    local_squares: bool = False  # who normalises sums the squares for himself
 
     def touches(self, op: Op) -> tuple[Touch, ...]:
         """Return what an operation exchanges."""
-        return touches(op, self.wide, self.plan.config.head, self.devices)
+        head = self.plan.config.head
+        joined = self.plan.shared_head and head is not Head.SUM
+        return touches(op, self.wide, head, self.devices, not self.local_squares, joined)
 
     @property
     def layer_steps(self) -> tuple[Step, ...]:
@@ -313,7 +323,9 @@ def rules_of(plan: Plan) -> dict[tuple[Buffer, int], Rule]:
     return {key: Rule(-1 if d is None else d, key in read) for key, d in delays.items()}
 
 
-def lower(plan: Plan, wide: bool, slots: Slots, devices: int = 1) -> Program:
+def lower(
+    plan: Plan, wide: bool, slots: Slots, devices: int = 1, *, local_squares: bool = False
+) -> Program:
     """Return the program of a plan, in the plan's order."""
     rules = rules_of(plan)
     steps: list[Step] = []
@@ -329,7 +341,7 @@ def lower(plan: Plan, wide: bool, slots: Slots, devices: int = 1) -> Program:
         event += Op.UPDATE in ops
         held = ()
     posted = POSTED if devices > 1 else frozenset()
-    return Program(plan, wide, slots, tuple(steps), devices, posted)
+    return Program(plan, wide, slots, tuple(steps), devices, posted, local_squares)
 
 
 def _ops(phase: Phase, plan: Plan) -> list[Op]:

@@ -124,7 +124,8 @@ def _coverage(program: Program) -> Iterator[str]:
                 if what is not None and (step.name, what) not in awaited:
                     yield f"{step.name}: reads {read}, but awaits no {what.name}"
             if phase.kind in _NORMED and step.phases[0].kind is not PhaseKind.GATHER:
-                for words in (Exchange.STREAM, Exchange.SQUARES):
+                squares = () if program.local_squares else (Exchange.SQUARES,)
+                for words in (Exchange.STREAM, *squares):
                     if (step.name, words) not in awaited:
                         yield f"{step.name}: normalises the stream, but awaits no {words.name}"
             update = phase.update

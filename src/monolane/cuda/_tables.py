@@ -8,6 +8,8 @@ import numpy.typing as npt
 
 from monolane.cuda._layout import PRODUCTS, SHARED_ROLES
 from monolane.cuda._pack import HALVES
+from monolane.cuda._switches import NONE, Switch
+from monolane.errors import ConfigError
 from monolane.model import ModelConfig, QkNorm, Role, Weights
 from monolane.plan import PhaseKind, Plan
 
@@ -30,10 +32,14 @@ class Tables:
     qk_norm: Floats | None  # [N, 2, h]
     rotary: Floats  # [context, h / 2, 2]
     shares: Words  # [tables, W, 2]
+    gains: npt.NDArray[Any] | None = None  # 16-bit [2 N + 1, lanes or 1, D], by event
 
 
-def make_tables(plan: Plan, weights: Weights) -> Tables:
-    """Return the tables of a model; what is stored in the wanted format is viewed, not copied."""
+def make_tables(plan: Plan, weights: Weights, switches: Switch = NONE) -> Tables:
+    """Return the tables of a model; what is stored in the wanted format is viewed, not copied.
+
+    ConfigError if TABLES wants norms in 16 bits that these have not.
+    """
     layers = weights.layers
     bias = head_norm = None
     if plan.config.qkv_bias:
@@ -51,6 +57,7 @@ def make_tables(plan: Plan, weights: Weights) -> Tables:
         qk_norm=head_norm,
         rotary=rotary_table(plan.config, plan.context),
         shares=share_tables(plan),
+        gains=_gains(weights) if Switch.TABLES in switches else None,
     )
 
 
@@ -83,6 +90,28 @@ def share_tables(plan: Plan) -> Words:
     workers = range(plan.groups.workers)
     rows = [[(0, 0) if share is None else share.of(w) for w in workers] for share in listed]
     return np.array(rows, np.uint32)
+
+
+def gain_lanes(config: ModelConfig) -> int:
+    """Return for how many lanes there are norms of their own, of any kind."""
+    apart = config.norm_scale_per_lane or config.final_norm_per_lane
+    return config.num_lanes if apart else 1
+
+
+def _gains(weights: Weights) -> npt.NDArray[Any]:
+    """Return the scales of all norms in the format of the files: attention, MLP, ..., final."""
+    config = weights.config
+    roles = (Role.ATTENTION_NORM, Role.MLP_NORM)
+    listed = [layer[role] for layer in weights.layers for role in roles]
+    listed.append(weights.outer[Role.FINAL_NORM])
+    shape = gain_lanes(config), config.hidden_size
+    exact = np.stack([np.broadcast_to(x.astype(np.float32), shape) for x in listed])
+    found = exact.astype(HALVES[config.dtype])
+    if not np.array_equal(found.astype(np.float32), exact):
+        raise ConfigError(
+            f"cuda: Switch.TABLES: expected norms that {config.dtype} holds exactly; leave it off"
+        )
+    return found
 
 
 def _stack(weights: Weights, role: Role) -> Floats:

@@ -7,7 +7,7 @@ larger groups read shared memory less. The parts of a row are added in ascending
 whatever the width of the pass: that is what makes a row's bits independent of it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 TILE = 16  # rows and columns of a tile: the A operand of mma.m16n8k16
 # Accumulators of a unit: group * 4 registers for each 8 tokens of the pass.
@@ -59,6 +59,16 @@ class Tiling:
     def run_bytes(self, tile_bytes: int) -> int:
         """Bytes that a block streams in the phase."""
         return self.slots * self.slot_bytes(tile_bytes)
+
+
+def in_smaller_slots(tiling: Tiling, capacity: int) -> Tiling:
+    """Return the same units, and so the same sums, over ring slots of ``capacity`` tiles.
+
+    As it is where even one column of a unit's tiles is more.
+    """
+    most = capacity // (tiling.warps * tiling.group)
+    step = next((x for x in range(most, 0, -1) if tiling.depth % x == 0), tiling.step)
+    return replace(tiling, step=step, steps=tiling.depth // step)
 
 
 def find_tiling(rows: int, columns: int, warps: int, capacity: int) -> Tiling:

@@ -77,6 +77,17 @@ DEVICE bool warp_any(bool here) { return emulated_votes(here) != 0; }
 // ---- global memory -----------------------------------------------------------------------------
 DEVICE Vec4 load_once(const Vec4* from) { return *from; }
 DEVICE void store_once(Vec4* to, Vec4 v) { *to = v; }
+DEVICE void load_pair_once(const void* from, u64, u32& a, u32& b) {
+  emulator::check_aligned(from, 8, "load of a pair");
+  emulator::check_own(from, "load");
+  a = static_cast<const u32*>(from)[0];
+  b = static_cast<const u32*>(from)[1];
+}
+DEVICE void ask_for(const void* from, u32 bytes, u64) {
+  emulator::check_aligned(from, 16, "prefetch");
+  emulator::check_own(from, "prefetch");
+  if (bytes % 16) EMULATOR_FAIL("a prefetch of %u bytes: expected a multiple of 16", bytes);
+}
 DEVICE u32 load_relaxed(const u32* from) {
   return static_cast<u32>(emulator::observe_word(from, 4));
 }

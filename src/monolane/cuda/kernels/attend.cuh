@@ -114,11 +114,21 @@ DEVICE void mma16(f32 (&sum)[4], Vec4 a, u32 b0, u32 b1) {
 // How much of a sum remains when its maximum becomes `top`; nothing was summed at NOTHING.
 DEVICE f32 remainder(f32 was, f32 top) { return was == NOTHING ? 0.0f : exp2_fast(was - top); }
 
+// Four numbers of the cache, side by side.
+DEVICE void load_cached(const u8* from, u64 policy, u32 (&pair)[2]) {
+  if constexpr (SWITCH_KEYS) {
+    load_pair_once(from, policy, pair[0], pair[1]);
+  } else {
+    pair[0] = reinterpret_cast<const u32*>(from)[0];
+    pair[1] = reinterpret_cast<const u32*>(from)[1];
+  }
+}
+
 // One tile of keys, positions from `base` on. Row r sees keys oldest[r] .. last[r]; nobody sees
 // keys outside first .. end - 1, which may be anything, not numbers even.
 DEVICE void attend_tile(const Block& b, Running& s, const u16* const (&query)[2], u32 base,
                         const u8* keys, const u8* values, const u32 (&oldest)[2],
-                        const u32 (&last)[2], u32 first, u32 end) {
+                        const u32 (&last)[2], u32 first, u32 end, u64 policy) {
   const u32 g = b.index / 4, q = b.index % 4;
   f32 score[2][4] = {};
 #pragma unroll 3  // all loads of a key in flight at once take more registers than there are
@@ -128,8 +138,8 @@ DEVICE void attend_tile(const Block& b, Running& s, const u16* const (&query)[2]
     Vec4 a{low[0], high[0], low[1], high[1]};
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {  // keys 8 * half + g
-      const u32* key =
-          reinterpret_cast<const u32*>(keys + (half * 8 + g) * KV_ROW_BYTES + step * 32 + q * 8);
+      u32 key[2];
+      load_cached(keys + (half * 8 + g) * KV_ROW_BYTES + step * 32 + q * 8, policy, key);
       mma16(score[half], a, key[0], key[1]);
     }
   }
@@ -180,7 +190,8 @@ DEVICE void attend_tile(const Block& b, Running& s, const u16* const (&query)[2]
   Vec4 a{weight[0][0], weight[0][1], weight[1][0], weight[1][1]};
 #pragma unroll
   for (u32 n = 0; n < HEAD_TILES_OUT; ++n) {  // dimension 8 * n + g
-    const u32* pair = reinterpret_cast<const u32*>(values + (n * 8 + g) * 32 + q * 8);
+    u32 pair[2];
+    load_cached(values + (n * 8 + g) * 32 + q * 8, policy, pair);
     mma16(s.sum[n], a, pair[0] & keep[0], pair[1] & keep[1]);
   }
 }
@@ -227,12 +238,46 @@ DEVICE void publish_partial(const Block& b, const Queries& q, const Running& s, 
   }
 }
 
+// The oldest key that a position sees.
+DEVICE u32 oldest_key(u32 window, u32 position) {
+  return window && position >= window ? position - window + 1 : 0;
+}
+// A split's tiles in their order, its own chunks one after the other: the first that may hold keys
+// from `first` on, and where a tile begins.
+constexpr u32 CHUNK_TILES = CHUNK / KEY_TILE;
+DEVICE u32 first_tile(u32 first, u32 split) {
+  return (first / CHUNK + SPLITS - 1 - split) / SPLITS * CHUNK_TILES;
+}
+DEVICE u32 tile_base(u32 tile, u32 split) {
+  return (tile / CHUNK_TILES * SPLITS + split) * CHUNK + tile % CHUNK_TILES * KEY_TILE;
+}
+// A tile's keys and values, by two threads of a warp.
+DEVICE void ask_for_tile(const Block& b, u32 layer, u32 kv_head, u32 slot, u32 base, u64 policy) {
+  if (b.index >= 2) return;
+  ask_for(cached_tile(b, layer, kv_head, b.index, slot, base), KEY_TILE * KV_ROW_BYTES, policy);
+}
+// Before the wait for queries: each warp's first tile of each unit and sequence. What the pass
+// itself writes there goes through L2, too.
+DEVICE void ask_for_first_tiles(const Block& b, u32 layer, Share units) {
+  const u64 policy = policy_evict_first();
+  for (u32 unit = units.begin; unit < units.end; ++unit) {
+    for (u32 t = 0; t < b.state->width; ++t) {
+      if (b.state->first[t] != t) continue;
+      const u32 position = b.state->position[t], split = unit % SPLITS;
+      const u32 first = oldest_key(LAYER_TABLE[layer].window, position);
+      u32 tile = first_tile(first, split);
+      tile += (b.warp + WARPS - tile % WARPS) % WARPS;
+      if (tile_base(tile, split) + KEY_TILE <= first) tile += WARPS;
+      if (tile_base(tile, split) > position) continue;
+      ask_for_tile(b, layer, unit / SPLITS, b.state->slot[t], tile_base(tile, split), policy);
+    }
+  }
+}
+
 DEVICE void attend_queries(const Block& b, const Queries& q, u32 layer, u32 kv_head, u32 split) {
   const u32 window = LAYER_TABLE[layer].window;
   const u32 slot = b.state->slot[q.first], begin = b.state->position[q.first];
-  const auto oldest_of = [&](u32 position) {
-    return window && position >= window ? position - window + 1 : 0;
-  };
+  const auto oldest_of = [&](u32 position) { return oldest_key(window, position); };
   const u32 first = oldest_of(begin + q.begin / GROUP_HEADS);
   const u32 end = begin + (q.begin + q.count - 1) / GROUP_HEADS + 1;
   const u16* query[2];
@@ -246,16 +291,17 @@ DEVICE void attend_queries(const Block& b, const Queries& q, u32 layer, u32 kv_h
     query[r] = b.query(q.first * GROUP_HEADS + number) + b.index % 4 * 4;
   }
   Running s = {{NOTHING, NOTHING}, {0, 0}, {}};
-  // The split's tiles in their order, its own chunks one after the other.
-  constexpr u32 CHUNK_TILES = CHUNK / KEY_TILE;
-  const u32 first_chunk = first / CHUNK;
-  u32 round = (first_chunk + SPLITS - 1 - split) / SPLITS;  // of the first own chunk to look at
-  for (u32 tile = round * CHUNK_TILES;; ++tile) {
-    u32 base = (tile / CHUNK_TILES * SPLITS + split) * CHUNK + tile % CHUNK_TILES * KEY_TILE;
+  const u64 policy = SWITCH_KEYS ? policy_evict_first() : 0;
+  for (u32 tile = first_tile(first, split);; ++tile) {
+    u32 base = tile_base(tile, split);
     if (base >= end) break;
     if (tile % WARPS != b.warp || base + KEY_TILE <= first) continue;
+    if constexpr (SWITCH_KEYS) {
+      const u32 next = tile_base(tile + WARPS, split);
+      if (next < end) ask_for_tile(b, layer, kv_head, slot, next, policy);
+    }
     attend_tile(b, s, query, base, cached_tile(b, layer, kv_head, 0, slot, base),
-                cached_tile(b, layer, kv_head, 1, slot, base), oldest, last, first, end);
+                cached_tile(b, layer, kv_head, 1, slot, base), oldest, last, first, end, policy);
   }
 #pragma unroll
   for (u32 r = 0; r < 2; ++r) {
@@ -271,6 +317,7 @@ DEVICE void attend(const Block& b, u32 layer) {
   Share units = b.share(SHARE_ATTEND);
   u32 width = b.state->width;
   if constexpr (WIDE) compute_barrier();  // guards the sums of QKV: queries take their place
+  if constexpr (SWITCH_KEYS) ask_for_first_tiles(b, layer, units);
   for (u32 unit = units.begin; unit < units.end; ++unit) {
     u32 kv_head = unit / SPLITS, split = unit % SPLITS;
     fetch_unit(b, layer, kv_head, split);
@@ -304,16 +351,18 @@ DEVICE void merge_splits(const Block& b, u32 layer) {
       u32 pending = 0;
 #pragma unroll
       for (u32 k = 0; k < 4; ++k) pending |= (begin + k < SPLITS) << k;
+      u32 asked = pending;
       Patience patience;
       while (true) {
 #pragma unroll
         for (u32 k = 0; k < 4; ++k) {
-          if (pending >> k & 1) {
+          if (asked >> k & 1) {
             const Word* from = partial_words(b, layer, begin + k, t, head);
             sums[k] = load_pair(from + d);
             tail[k] = load_pair(from + HEAD_DIM);
           }
         }
+        const u32 before = pending;
 #pragma unroll
         for (u32 k = 0; k < 4; ++k) {
           if (sums[k].a.stamp == stamp && sums[k].b.stamp == stamp && tail[k].a.stamp == stamp &&
@@ -322,6 +371,7 @@ DEVICE void merge_splits(const Block& b, u32 layer) {
           }
         }
         if (!pending || give_up(b, patience, AWAIT_PARTIAL, begin)) break;
+        asked = next_asked(pending, before);
       }
 #pragma unroll
       for (u32 k = 0; k < 4; ++k) {

@@ -75,6 +75,8 @@ struct Block {
   u32 phase = 0;             // for trace and faults
   u32 asked = 0;             // what block 0 read of the host's wish to end
   u32 syncs = 0;             // of the lane, since the words were cleared; wide passes only
+  u32 faulted = 0;           // what thread 0 read of the fault once the pass's words had come
+  Word early[LANES] = {};    // outputs of other lanes, asked for before the product
 
   DEVICE_MEMBER u64* full(u32 i) const { return reinterpret_cast<u64*>(shared + AT_BARRIERS) + i; }
   DEVICE_MEMBER u64* empty(u32 i) const { return full(RING_SLOTS + i); }
@@ -117,7 +119,25 @@ struct Block {
   DEVICE_MEMBER u32 here() const { return block_index(); }
   DEVICE_MEMBER u32 lane_here() const { return DEVICES > 1 ? lane % DEVICE_LANES : lane; }
   DEVICE_MEMBER bool leads() const { return here() == 0; }
-  DEVICE_MEMBER Share share(u32 table) const { return p.shares[table * WORKERS + worker]; }
+  DEVICE_MEMBER Share share(u32 table) const {
+    if constexpr (SWITCH_TABLES) return reinterpret_cast<const Share*>(shared + AT_SHARES)[table];
+    return p.shares[table * WORKERS + worker];
+  }
+  // What slots are asked to do, and their stop tokens; with TOKEN_END in shared memory.
+  DEVICE_MEMBER Advance* requests() const {
+    return reinterpret_cast<Advance*>(shared + AT_REQUESTS);
+  }
+  DEVICE_MEMBER u32* kept_stops() const { return reinterpret_cast<u32*>(requests() + WIDTH); }
+  DEVICE_MEMBER u32 stop_token(u32 i) const {
+    if constexpr (SWITCH_TOKEN_END) {
+      if (i < KEPT_STOPS) return kept_stops()[i];
+    }
+    return p.stops[i];
+  }
+  DEVICE_MEMBER const Advance& request(u32 i) const {
+    if constexpr (SWITCH_TOKEN_END) return requests()[i];
+    return p.advances[i];
+  }
   // Which copy of a buffer is meant: the `usual` one, as copies take turns; in a kernel for
   // diagnosis that of this very event, number `event` of `events` in a pass, so that a launch
   // leaves every word behind. Only addresses differ then. As Program.slot has it.
@@ -230,6 +250,14 @@ DEVICE u32 lowest(u32 bits) {
   return bit;
 }
 
+// Which of the pending words to look at after a look. With GATE, who has looked in vain asks for one
+// until it is there, and then for all that are left: fewer loads while nothing comes, one trip more
+// when it does. Each word's own stamp is looked at all the same.
+DEVICE u32 next_asked(u32 pending, u32 before) {
+  if constexpr (SWITCH_GATE) return pending == before ? pending & (0u - pending) : pending;
+  return pending;
+}
+
 // Waits for pairs of neighbouring words, `count` in all, spread over the block's threads:
 // at(i) is where pair i lies, use(i, first, second) takes the values. Loads of several pairs are
 // in flight together. Nothing is ordered by this but the values themselves: a word is its own flag.
@@ -243,17 +271,20 @@ DEVICE void await_pairs(const Block& b, u32 count, u32 stamp, Awaited what, At a
     u32 pending = 0;
 #pragma unroll
     for (u32 k = 0; k < BATCH; ++k) pending |= (begin + k * THREADS < count) << k;
+    u32 asked = pending;
     Patience patience;
     while (true) {
 #pragma unroll
       for (u32 k = 0; k < BATCH; ++k) {
-        if (pending >> k & 1) got[k] = look_at_pair(what, at(begin + k * THREADS));
+        if (asked >> k & 1) got[k] = look_at_pair(what, at(begin + k * THREADS));
       }
+      const u32 before = pending;
 #pragma unroll
       for (u32 k = 0; k < BATCH; ++k) {
         if (got[k].a.stamp == stamp && got[k].b.stamp == stamp) pending &= ~(1u << k);
       }
       if (!pending) break;
+      asked = next_asked(pending, before);
       if (give_up(b, patience, what, begin, source(begin + lowest(pending) * THREADS))) break;
     }
 #pragma unroll

@@ -87,8 +87,8 @@ DEVICE u32 decider(u32 w) { return w % WORKERS; }
 DEVICE const Word* guide_of(const Params& p, u32 advance) {
   return p.guides + static_cast<u64>(advance) * (1 + MASK_WORDS);
 }
-DEVICE u32 guide_stamp(const State& s, const Params& p, u32 advance) {
-  return p.advances[advance].first_guide + s.running[advance].drawn;
+DEVICE u32 guide_stamp(const Block& b, u32 advance) {
+  return b.request(advance).first_guide + b.state->running[advance].drawn;
 }
 DEVICE bool is_parked(const State& s, const Params& p, u32 w) {
   return p.guides != nullptr && s.verdict[w] == PARKED;
@@ -98,7 +98,7 @@ DEVICE bool is_parked(const State& s, const Params& p, u32 w) {
 // the choice, so that a host which is as quick as a pass costs nothing. One that is late gets its
 // row back, for the others have waited long enough.
 DEVICE u32 await_guide(const Block& b, u32 advance) {
-  const u32 stamp = guide_stamp(*b.state, b.p, advance);
+  const u32 stamp = guide_stamp(b, advance);
   const u64 since = time_ns();
   while (true) {
     Word got = load_host_word(guide_of(b.p, advance));
@@ -116,7 +116,7 @@ DEVICE void settle_guides(const Block& b) {
   if (b.thread < s.wanted) {
     const u32 advance = s.wanted_advance[b.thread], stamp = b.stamp(LAST_EVENT);
     u32 verdict = FREE;
-    if (b.p.advances[advance].guided) {
+    if (b.request(advance).guided) {
       Word* words = b.p.verdict_words + b.copy(0) * even(WIDTH) + b.thread;
       if (b.worker == 0) {
         verdict = await_guide(b, advance);
@@ -134,7 +134,7 @@ DEVICE void settle_guides(const Block& b) {
 // other sign that they are whole.
 DEVICE bool is_allowed(const Block& b, u32 advance, u32 token) {
   const Word* at = guide_of(b.p, advance) + 1 + token / 32;
-  const u32 stamp = guide_stamp(*b.state, b.p, advance);
+  const u32 stamp = guide_stamp(b, advance);
   Patience patience;
   Word got = load_host_word(at);
   while (got.stamp != stamp && !give_up(b, patience, AWAIT_GUIDE, token)) got = load_host_word(at);
@@ -185,7 +185,7 @@ DEVICE void offer_candidates(const Block& b) {
       first = (HEAD == HEAD_VOCAB_PARALLEL ? b.lane * HEAD_ROWS : 0) + own.begin;
   f32* record = b.p.logits + static_cast<u64>(b.state->logit_rows) * VOCAB;
   for (u32 w = 0; w < b.state->wanted; ++w) {
-    const Advance& a = b.p.advances[b.state->wanted_advance[w]];
+    const Advance& a = b.request(b.state->wanted_advance[w]);
     u32 t = b.state->wanted_row[w], position = b.state->position[t] + 1;
     const u32 verdict = b.p.guides != nullptr ? b.state->verdict[w] : static_cast<u32>(FREE);
     // Drawn in this launch, and not counted yet.
@@ -369,7 +369,7 @@ DEVICE u32 owner_of(u32 token) {
 
 // By a whole block: chooses the token of wanted row w from the row's scaled logits.
 DEVICE u32 choose_limited(const Block& b, u32 w) {
-  const Advance& a = b.p.advances[b.state->wanted_advance[w]];
+  const Advance& a = b.request(b.state->wanted_advance[w]);
   const u32 position = b.state->position[b.state->wanted_row[w]] + 1;
   const Word* words = logit_words(b, w);
   u32 largest = 0;
@@ -443,20 +443,33 @@ DEVICE constexpr bool choice_is_proven(Hop... second) {
 static_assert(DEVICES == 1
                   ? choice_is_proven()
                   : choice_is_proven(BARRIER, tell(AWAIT_BEST), BARRIER, await(AWAIT_BEST)));
-DEVICE void choose(const Block& b) {
+DEVICE void choose(Block& b) {
   u32 buffer = choice_copy(b), stamp = b.stamp(LAST_EVENT);
+  Word control = {};
   if (b.worker == 0 && b.thread == 0) {
     post<AWAIT_CONTROL>(b, b.p.control_words + buffer, b.asked, stamp);
   }
+  // Asked for now, so that it is mostly there by the time that the candidates are.
+  if constexpr (SWITCH_TOKEN_END) {
+    if (b.thread == 0) control = look(AWAIT_CONTROL, b.p.control_words + buffer);
+  }
   gather_candidates(b);
   compute_barrier();  // publishes the warps' best
+  // Behind all words that the tokens are of, and needed only when these are told.
+  if constexpr (SWITCH_TOKEN_END) {
+    if (b.worker == 0 && b.thread == 0) b.faulted = load_relaxed(b.p.fault);
+  }
   note(b, BEGUN);
   if (b.thread < b.state->wanted) b.state->chosen[b.thread] = get_best(b, b.thread).token;
   if (b.thread == 0) {
-    b.state->stop = await_word(b, b.p.control_words + buffer, stamp, AWAIT_CONTROL, 0);
+    if (SWITCH_TOKEN_END && control.stamp == stamp) {
+      b.state->stop = control.value;
+    } else {
+      b.state->stop = await_word(b, b.p.control_words + buffer, stamp, AWAIT_CONTROL, 0);
+    }
   }
   for (u32 w = 0; w < b.state->wanted; ++w) {
-    if (!is_limited(b.p.advances[b.state->wanted_advance[w]])) continue;
+    if (!is_limited(b.request(b.state->wanted_advance[w]))) continue;
     if (is_parked(*b.state, b.p, w)) continue;
     Word* decision = b.p.decision_words + buffer * WIDTH + w;
     if (b.worker == decider(w)) {
@@ -465,6 +478,10 @@ DEVICE void choose(const Block& b) {
     }
     if (b.thread == w) {
       b.state->chosen[w] = await_word(b, decision, stamp, AWAIT_DECISION, decider(w));
+    }
+    if constexpr (SWITCH_TOKEN_END) {
+      compute_barrier();  // collects the decision's await
+      if (b.worker == 0 && b.thread == 0) b.faulted = load_relaxed(b.p.fault);
     }
   }
   compute_barrier();  // publishes `chosen` and `stop` to the thread that lays out the next pass

@@ -55,11 +55,11 @@ static_assert(is_proven(OP_NEXT_PASS, BARRIER));
 DEVICE void next_pass(Block& b) {
   State& s = *b.state;
   if (b.thread == 0) {
-    take_tokens(s, b.p, b.worker);
+    take_tokens(b);
     note(b, ENDED);
     s.pass_number += 1;
     s.consumed += PASS_SLOTS;
-    lay_out_pass(s, b.p);
+    lay_out_pass(b);
   }
   compute_barrier();  // publishes the next pass; guards the state of this one
 }
@@ -90,7 +90,14 @@ DEVICE void run_op(Block& b, u32 layer) {
     if constexpr (KIND == PHASE_HEAD) {
       b.asked = b.worker == 0 && b.thread == 0 ? load_host(b.p.control) : 0;
     }
+    if constexpr (SWITCH_LANES && LANES > 1 && (KIND == PHASE_OUT || KIND == PHASE_DOWN)) {
+      ask_for_lanes(b, layer, MODULE);
+    }
     MULTIPLY(b, TILES);
+    if constexpr (SWITCH_TABLES && PROGRAM[STEP].ops[0] == OP_NORMALISE) {
+      const u32 event = 2 * layer + PROGRAM[STEP].event;
+      if (event < LAST_EVENT) fetch_gains(b, event + 1);
+    }
   }
   if constexpr (OP == OP_PUBLISH_QKV) publish_qkv(b, layer);
   if constexpr (OP == OP_ATTEND) attend(b, layer);
@@ -156,6 +163,17 @@ KERNEL(monokernel, Params, (WARPS + 1) * 32) {
           warp_index(),
           warp_thread()};
   if constexpr (WIDE) b.syncs = p.epoch_in->syncs;
+  if constexpr (SWITCH_TABLES) {
+    if (b.thread < SHARE_TABLES) {
+      reinterpret_cast<Share*>(shared + AT_SHARES)[b.thread] =
+          p.shares[b.thread * WORKERS + worker];
+    }
+  }
+  if constexpr (SWITCH_NORM) fetch_begins(b);
+  if constexpr (SWITCH_TOKEN_END) {
+    fetch_requests(b);
+    block_barrier();  // publishes the requests to the thread that lays out the first pass
+  }
   if (b.thread == 0) {
     init_ring(b);
     s.pass_number = p.epoch_in->pass_number;
@@ -164,9 +182,9 @@ KERNEL(monokernel, Params, (WARPS + 1) * 32) {
     s.stop = p.epoch_in->over;
     s.over = s.consumed = s.failed = 0;
     for (u32 i = 0; i < p.advance_count; ++i) s.running[i] = p.progress_in[i];
-    lay_out_pass(s, p);
+    lay_out_pass(b);
   }
-  block_barrier();  // publishes the ring's barriers and the first pass
+  block_barrier();  // publishes the ring's barriers, the first pass and the block's shares
   if (b.warp == WARPS) {
     if (s.width > 0) produce(b);
     return;
@@ -176,7 +194,7 @@ KERNEL(monokernel, Params, (WARPS + 1) * 32) {
     shared_poke(&s.over, 1);  // after `consumed`, which run_passes left
     if (b.leads()) {
       for (u32 i = 0; i < p.advance_count; ++i) p.progress_out[i] = s.running[i];
-      bool over = s.stop || s.failed || waiting_rows(s, p) == 0;
+      bool over = s.stop || s.failed || waiting_rows(b) == 0;
       // Read again where it has not changed: kept from the beginning it would take a register.
       const u32 syncs = WIDE ? b.syncs : p.epoch_in->syncs;
       *p.epoch_out = Epoch{s.pass_number, s.events, s.logit_rows, over, syncs};

@@ -3,8 +3,9 @@
 #pragma once
 #include "choose.cuh"
 
-DEVICE void add_rows(State& s, const Params& p, u32 advance) {
-  const Advance& a = p.advances[advance];
+DEVICE void add_rows(const Block& b, u32 advance) {
+  State& s = *b.state;
+  const Advance& a = b.request(advance);
   Progress& running = s.running[advance];
   bool decoding = running.fed == a.tokens_count;
   u32 count = decoding ? 1 : a.tokens_count - running.fed;
@@ -12,7 +13,7 @@ DEVICE void add_rows(State& s, const Params& p, u32 advance) {
   u32 first = s.width;
   for (u32 i = 0; i < count; ++i) {
     u32 t = s.width++;
-    s.token[t] = decoding ? running.next : p.tokens[a.tokens_begin + running.fed++];
+    s.token[t] = decoding ? running.next : b.p.tokens[a.tokens_begin + running.fed++];
     s.slot[t] = a.slot;
     s.position[t] = running.length++;
     s.first[t] = first;
@@ -24,35 +25,44 @@ DEVICE void add_rows(State& s, const Params& p, u32 advance) {
 }
 
 // Rows that the next pass would have.
-DEVICE u32 waiting_rows(const State& s, const Params& p) {
+DEVICE u32 waiting_rows(const Block& b) {
   u32 rows = 0;
-  for (u32 i = 0; i < p.advance_count; ++i) {
-    const Advance& a = p.advances[i];
-    const Progress& running = s.running[i];
+  for (u32 i = 0; i < b.p.advance_count; ++i) {
+    const Advance& a = b.request(i);
+    const Progress& running = b.state->running[i];
     if (!running.done) rows += running.fed == a.tokens_count ? 1 : a.tokens_count - running.fed;
   }
   return rows;
 }
 
 // Sequences that decode come first: they hold one row each, and a prompt takes what is left.
-DEVICE void lay_out_pass(State& s, const Params& p) {
+DEVICE void lay_out_pass(const Block& b) {
+  State& s = *b.state;
   s.width = s.wanted = 0;
-  if (s.stop || s.failed || waiting_rows(s, p) <= p.handover) return;
-  for (u32 i = 0; i < p.advance_count; ++i) {
-    if (!s.running[i].done && s.running[i].fed == p.advances[i].tokens_count) add_rows(s, p, i);
+  if (s.stop || s.failed || waiting_rows(b) <= b.p.handover) return;
+  for (u32 i = 0; i < b.p.advance_count; ++i) {
+    if (!s.running[i].done && s.running[i].fed == b.request(i).tokens_count) add_rows(b, i);
   }
-  for (u32 i = 0; i < p.advance_count && s.width < WIDTH; ++i) {
-    if (!s.running[i].done && s.running[i].fed < p.advances[i].tokens_count) add_rows(s, p, i);
+  for (u32 i = 0; i < b.p.advance_count && s.width < WIDTH; ++i) {
+    if (!s.running[i].done && s.running[i].fed < b.request(i).tokens_count) add_rows(b, i);
   }
 }
 
+// Whether no block of this device had given up when the words came that this pass's tokens are of.
+DEVICE bool is_untroubled(const Block& b) {
+  if constexpr (SWITCH_TOKEN_END) return b.faulted == 0;
+  return load_relaxed(b.p.fault) == 0;
+}
+
 // Takes the chosen tokens: block 0 tells the host, all blocks keep count.
-DEVICE void take_tokens(State& s, const Params& p, u32 worker) {
+DEVICE void take_tokens(const Block& b) {
+  State& s = *b.state;
+  const Params& p = b.p;
   // Another block that gave up goes on with garbage, stamped as if it were none: it has left its
   // fault before, so nothing that came of the garbage is told.
-  const bool tells = worker == 0 && !s.failed && load_relaxed(p.fault) == 0 && !is_alarmed(p);
+  const bool tells = b.worker == 0 && !s.failed && is_untroubled(b) && !is_alarmed(p);
   for (u32 w = 0; w < s.wanted; ++w) {
-    const Advance& a = p.advances[s.wanted_advance[w]];
+    const Advance& a = b.request(s.wanted_advance[w]);
     Progress& running = s.running[s.wanted_advance[w]];
     const bool parked = is_parked(s, p, w);
     if (records(a) && !parked) s.logit_rows += 1;
@@ -70,7 +80,7 @@ DEVICE void take_tokens(State& s, const Params& p, u32 worker) {
       running.next = token;
       running.done = ++running.drawn == a.budget;
       for (u32 i = 0; i < a.stops_count; ++i) {
-        if (p.stops[a.stops_begin + i] == token) running.done = 1;
+        if (b.stop_token(a.stops_begin + i) == token) running.done = 1;
       }
     }
     if (tells) {
@@ -80,4 +90,20 @@ DEVICE void take_tokens(State& s, const Params& p, u32 worker) {
     }
     s.events += 1;
   }
+}
+
+// At the beginning of a launch: requests and stop tokens into shared memory, by all threads.
+DEVICE void fetch_requests(const Block& b) {
+  constexpr u32 EACH = sizeof(Advance) / 4, STEP = THREADS + 32;
+  const u32* from = reinterpret_cast<const u32*>(b.p.advances);
+  u32 stops = 0;
+  for (u32 i = 0; i < b.p.advance_count; ++i) {
+    const u32 end = b.p.advances[i].stops_begin + b.p.advances[i].stops_count;
+    if (b.p.advances[i].stops_count && end > stops) stops = end;
+  }
+  if (stops > KEPT_STOPS) stops = KEPT_STOPS;
+  for (u32 i = b.thread; i < b.p.advance_count * EACH; i += STEP) {
+    reinterpret_cast<u32*>(b.requests())[i] = from[i];
+  }
+  for (u32 i = b.thread; i < stops; i += STEP) b.kept_stops()[i] = b.p.stops[i];
 }

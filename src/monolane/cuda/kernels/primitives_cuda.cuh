@@ -77,6 +77,26 @@ DEVICE void store_once(Vec4* to, Vec4 v) {
                "r"(v.z), "r"(v.w)
                : "memory");
 }
+// Eight bytes of memory that this block alone writes, past L2's retention.
+DEVICE void load_pair_once(const void* from, u64 policy, u32& a, u32& b) {
+  asm volatile("ld.global.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
+               : "=r"(a), "=r"(b)
+               : "l"(from), "l"(policy)
+               : "memory");
+}
+// Asks L2 for bytes, a multiple of 16 at such an address; by one thread.
+DEVICE void ask_for(const void* from, u32 bytes, u64 policy) {
+#if HOPPER
+  asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(from),
+               "r"(bytes), "l"(policy)
+               : "memory");
+#else
+  const u8* at = static_cast<const u8*>(from);
+  for (u32 i = 0; i < bytes; i += 128) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at + i) : "memory");
+  }
+#endif
+}
 // Relaxed accesses at GPU scope are served by L2, never by this SM's L1.
 DEVICE u32 load_relaxed(const u32* from) {
   u32 v;

@@ -119,6 +119,11 @@ DEVICE Vec4 vec4_of(Quad q) { return Vec4{q.x, q.y, q.z, q.w}; }
 DEVICE Vec4 load_once(const Vec4* from) {
   return vec4_of(__builtin_nontemporal_load((GlobalQuad*)from));
 }
+DEVICE void load_pair_once(const void* from, u64, u32& a, u32& b) {
+  a = static_cast<const u32*>(from)[0];
+  b = static_cast<const u32*>(from)[1];
+}
+DEVICE void ask_for(const void*, u32, u64) {}  // gfx942 has no prefetch into L2
 DEVICE void store_once(Vec4* to, Vec4 v) {
   __builtin_nontemporal_store(Quad{v.x, v.y, v.z, v.w},
                               (__attribute__((address_space(1))) Quad*)to);

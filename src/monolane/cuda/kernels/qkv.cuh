@@ -44,6 +44,14 @@ DEVICE f32 qkv_total(const Block& b, const QkvWork& work, u32 t, u32 r, u32 row)
   return value;
 }
 
+// Cosine and sine of each pair at a token's position.
+DEVICE const f32* turns_of(const Block& b, u32 t) {
+  if constexpr (SWITCH_TABLES) {
+    return reinterpret_cast<const f32*>(b.shared + AT_ROTARY) + t * HEAD_DIM;
+  }
+  return b.p.rotary + static_cast<u64>(b.state->position[t]) * HEAD_DIM;
+}
+
 // One row of a token out to the lane, turned if its layer turns: queries as floats, keys and values
 // rounded as the cache holds them. Both rows of a rotary pair are this block's: the plan never cuts
 // them apart. `gain`, 1 / rms of the row's head, is for queries and keys that are normed.
@@ -64,8 +72,7 @@ DEVICE void publish_row(const Block& b, const QkvWork& work, u32 t, u32 r, f32 g
     f32 other = qkv_total(b, work, t, second ? r - APART : r + APART,
                           second ? at.row - APART : at.row + APART);
     other = normed(other, second ? at.dimension - APART : at.dimension + APART);
-    const f32* turn =
-        b.p.rotary + (static_cast<u64>(b.state->position[t]) * (HEAD_DIM / 2) + angle) * 2;
+    const f32* turn = turns_of(b, t) + angle * 2;
     value = second ? value * turn[0] + other * turn[1] : value * turn[0] - other * turn[1];
   }
   publish(qkv_words(b, work.layer, t) + at.row, query ? bits_of_float(value) : pack16(value, 0.0f),

@@ -27,6 +27,48 @@ DEVICE Word* raw_words(const Block& b, u32 layer, Module module, u32 lane) {
   return b.p.raw_words + static_cast<u64>(copy * LANES + lane) * WIDTH * HIDDEN;
 }
 
+// ---- tables that are in shared memory before they are needed ------------------------------------
+// Bytes of memory to shared memory, by the block: on their way until copy_async_wait.
+template <u32 BYTES>
+DEVICE void fetch_table(const Block& b, u32 to, const void* from) {
+  const u8* source = static_cast<const u8*>(from);
+  if constexpr (BYTES % 16 == 0) {
+    for (u32 i = b.thread; i < BYTES / 16; i += THREADS) {
+      copy_async16(b.shared + to + 16 * i, source + 16 * i);
+    }
+  } else {
+    static_assert(BYTES % 2 == 0, "rows of 16-bit numbers");
+    for (u32 i = b.thread; i < BYTES / 2; i += THREADS) {
+      reinterpret_cast<u16*>(b.shared + to)[i] = reinterpret_cast<const u16*>(source)[i];
+    }
+  }
+}
+
+// The scales of the norm that reads an event. They have one place, which is free from the barrier
+// behind a norm on; they are there when the next one begins, long before its words are.
+DEVICE void fetch_gains(const Block& b, u32 event) {
+  const u64 row = event * GAIN_LANES + (GAIN_LANES > 1 ? b.lane : 0);
+  fetch_table<2 * HIDDEN>(b, AT_GAINS, b.p.gains + row * HIDDEN);
+  copy_async_commit();
+}
+// At the beginning of a pass, whose positions are known: its rotary rows, and the first norm's
+// scales. The last barrier guards what the pass before has left there.
+DEVICE void fetch_tables(const Block& b) {
+  copy_async_wait<0>();  // a model without a norm of its own before the head leaves scales behind
+  for (u32 t = 0; t < b.state->width; ++t) {
+    const u64 row = static_cast<u64>(b.state->position[t]) * HEAD_DIM;
+    fetch_table<4 * HEAD_DIM>(b, AT_ROTARY + t * 4 * HEAD_DIM, b.p.rotary + row);
+  }
+  fetch_gains(b, 0);
+}
+DEVICE f32 gain_of(const Block& b, const f32* scale, u32 column) {
+  if constexpr (SWITCH_TABLES) {
+    const u32 bits = reinterpret_cast<const u16*>(b.shared + AT_GAINS)[column];
+    return GAINS == BF16 ? bf16_low(bits) : f16_low(bits);
+  }
+  return scale[column];
+}
+
 DEVICE f32 warp_total(f32 value) {
 #pragma unroll
   for (u32 mask = 16; mask; mask >>= 1) value += shuffle_xor(value, mask);
@@ -48,8 +90,19 @@ DEVICE void publish_squares(const Block& b, u32 event, u32 rows) {
   }
 }
 
-static_assert(is_proven(OP_EMBED, tell(AWAIT_STREAM), BARRIER, tell(AWAIT_SQUARES)));
+// With NORM the squares are summed by who reads the rows; a head that norms each lane's own stream
+// before it joins them still awaits their sums.
+constexpr bool TELLS_SQUARES = TOUCHES[OP_EMBED][1] != 0;
+template <typename... Before>
+DEVICE constexpr bool update_is_proven(Op op, Before... before) {
+  return TELLS_SQUARES
+             ? is_proven(op, before..., tell(AWAIT_STREAM), BARRIER, tell(AWAIT_SQUARES))
+             : is_proven(op, before..., tell(AWAIT_STREAM));
+}
+
+static_assert(update_is_proven(OP_EMBED));
 DEVICE void embed(const Block& b) {
+  if constexpr (SWITCH_TABLES) fetch_tables(b);
   Share own = b.share(SHARE_O);
   u32 rows = own.end - own.begin;
   Word* out = stream_words(b, 0, b.lane);
@@ -59,7 +112,7 @@ DEVICE void embed(const Block& b) {
     b.stream(t)[r] = x;
     publish(out + t * HIDDEN + own.begin + r, bits_of_float(x), b.stamp(0));
   }
-  publish_squares(b, 0, rows);
+  if constexpr (TELLS_SQUARES) publish_squares(b, 0, rows);
 }
 
 constexpr u32 BATCH = WIDE ? 4 : 1;  // elements whose other lanes a thread reads at a time
@@ -81,11 +134,20 @@ DEVICE void add_lanes(const Block& b, const Elements& e, u32 begin, u32 layer, M
   const u32 stamp = b.stamp(event_after(layer, module));
   Word got[BATCH][LANES] = {};
   u32 pending = 0;
+  const bool early = SWITCH_LANES && !with_own && begin == b.thread;
 #pragma unroll
   for (u32 k = 0; k < BATCH; ++k) {
 #pragma unroll
     for (u32 lane = 0; lane < LANES; ++lane) {
       pending |= (e.has(begin + k * THREADS) && lane != b.lane) << (k * LANES + lane);
+    }
+  }
+  if constexpr (SWITCH_LANES) {
+#pragma unroll
+    for (u32 lane = 0; lane < LANES; ++lane) {
+      if (!early || lane == b.lane) continue;
+      got[0][lane] = b.early[lane];
+      if (got[0][lane].stamp == stamp) pending &= ~(1u << lane);
     }
   }
   Patience patience;
@@ -125,11 +187,26 @@ DEVICE void add_lanes(const Block& b, const Elements& e, u32 begin, u32 layer, M
   }
 }
 
+// Before the product whose sums join the stream: what other lanes made some layers ago has long
+// been there, so it is in registers when it is needed. Whatever is not is awaited then. Of the first
+// element of a thread, which has one only where a pass has one row.
+DEVICE void ask_for_lanes(Block& b, u32 layer, Module module) {
+  const Share own = b.share(module == ATTENTION ? SHARE_O : SHARE_DOWN);
+  const i32 delay = LAYER_TABLE[layer].delay[module];
+  const Elements e{own.end - own.begin, (own.end - own.begin) * b.state->width, own.begin};
+  if (delay <= 0 || !e.has(b.thread)) return;
+#pragma unroll
+  for (u32 lane = 0; lane < LANES; ++lane) {
+    if (lane == b.lane) continue;
+    b.early[lane] =
+        look(AWAIT_LANES, raw_words(b, layer - delay, module, lane) + e.at(b.thread));
+  }
+}
+
 // x += reduce(outputs), the outputs being the sums that the last product left; see
 // src/monolane/model/_reduce.py for the rule.
-static_assert(is_proven(OP_UPDATE, await(AWAIT_LANES, WHEN_LATE), tell(AWAIT_LANES, WHEN_READ),
-                        await(AWAIT_LANES, WHEN_NOW), tell(AWAIT_STREAM), BARRIER,
-                        tell(AWAIT_SQUARES)));
+static_assert(update_is_proven(OP_UPDATE, await(AWAIT_LANES, WHEN_LATE),
+                               tell(AWAIT_LANES, WHEN_READ), await(AWAIT_LANES, WHEN_NOW)));
 template <u32 PARTS, u32 ROWS>
 DEVICE void update_stream(const Block& b, u32 layer, Module module) {
   const Share own = b.share(module == ATTENTION ? SHARE_O : SHARE_DOWN);
@@ -171,7 +248,7 @@ DEVICE void update_stream(const Block& b, u32 layer, Module module) {
       publish(out + e.at(i), bits_of_float(*x), stamp);
     }
   }
-  publish_squares(b, event, e.rows);
+  if constexpr (TELLS_SQUARES) publish_squares(b, event, e.rows);
 }
 
 // 1 / sqrt(mean of squares + eps) of a token's stream, by a warp.
@@ -187,14 +264,104 @@ DEVICE void await_norm(const Block& b, u32 event, u32 t) {
   }
 }
 
+template <typename... First>
+DEVICE constexpr bool norm_is_proven(First... first) {
+  return WIDE ? is_proven(OP_NORMALISE, first..., tell(AWAIT_ACTIVATIONS))
+              : is_proven(OP_NORMALISE, first...);
+}
+
+// With NORM, one exchange: each warp reads the rows of some of the lane's blocks as the block itself
+// would, sums their squares in its order, and keeps them until all sums are there. So the bits are
+// those of sums that the blocks tell each other.
+struct LocalNorm {
+  static constexpr u32 SOURCES = (BLOCKS + WARPS - 1) / WARPS;  // blocks that a warp reads
+  static constexpr u32 EACH = (OWN_ROWS + 31) / 32;             // rows of each, by a thread
+  f32* sums;          // [2][BLOCKS], by turns: a token's barrier guards those of the last but one
+  const u32* begins;  // [BLOCKS + 1] first rows
+  DEVICE_MEMBER explicit LocalNorm(const Block& b)
+      : sums(reinterpret_cast<f32*>(b.shared + AT_SQUARES)),
+        begins(reinterpret_cast<const u32*>(sums + 2 * BLOCKS)) {}
+};
+
+// At the beginning of a launch; a block barrier publishes them.
+DEVICE void fetch_begins(const Block& b) {
+  u32* begins = const_cast<u32*>(LocalNorm(b).begins);
+  for (u32 i = b.thread; i <= BLOCKS; i += THREADS + 32) {
+    begins[i] = i < BLOCKS ? b.p.shares[SHARE_O * WORKERS + b.lane * BLOCKS + i].begin : HIDDEN;
+  }
+}
+
+DEVICE void normalise_alone(const Block& b, u32 event, const f32* scale) {
+  constexpr u32 SOURCES = LocalNorm::SOURCES, EACH = LocalNorm::EACH;
+  static_assert(!SWITCH_NORM || SOURCES * EACH <= 32, "NORM: a bit for each row of a thread");
+  const LocalNorm local(b);
+  const u32 stamp = b.stamp(event);
+  if constexpr (SWITCH_TABLES) copy_async_wait<0>();
+  for (u32 n = 0; n < b.prepared_tokens(); ++n) {
+    const u32 t = b.prepared_token(n);
+    const Word* words = stream_words(b, event, b.lane) + t * HIDDEN;
+    f32* sums = local.sums + n % 2 * BLOCKS;
+    Word got[SOURCES * EACH] = {};
+    u32 first[SOURCES], pending = 0;
+#pragma unroll
+    for (u32 s = 0; s < SOURCES; ++s) {
+      const u32 block = s * WARPS + b.warp;
+      first[s] = block < BLOCKS ? local.begins[block] + b.index : HIDDEN;
+      const u32 end = block < BLOCKS ? local.begins[block + 1] : 0;
+#pragma unroll
+      for (u32 k = 0; k < EACH; ++k) pending |= (first[s] + 32 * k < end) << (s * EACH + k);
+    }
+    const u32 there = pending;
+    u32 asked = pending;
+    Patience patience;
+    while (pending) {
+#pragma unroll
+      for (u32 i = 0; i < SOURCES * EACH; ++i) {
+        if (asked >> i & 1) got[i] = look(AWAIT_STREAM, words + first[i / EACH] + 32 * (i % EACH));
+      }
+      const u32 before = pending;
+#pragma unroll
+      for (u32 i = 0; i < SOURCES * EACH; ++i) {
+        if (got[i].stamp == stamp) pending &= ~(1u << i);
+      }
+      if (!pending || give_up(b, patience, AWAIT_STREAM, t)) break;
+      asked = next_asked(pending, before);
+    }
+#pragma unroll
+    for (u32 s = 0; s < SOURCES; ++s) {
+      f32 square = 0;
+#pragma unroll
+      for (u32 k = 0; k < EACH; ++k) {
+        const f32 x = float_of_bits(got[s * EACH + k].value);
+        if (there >> (s * EACH + k) & 1) square += x * x;
+      }
+      square = warp_total(square);
+      if (b.index == 0 && s * WARPS + b.warp < BLOCKS) sums[s * WARPS + b.warp] = square;
+    }
+    compute_barrier();  // publishes the sums, and the scales that were on their way
+    f32 sum = 0;
+    for (u32 i = b.index; i < BLOCKS; i += 32) sum += sums[i];
+    sum = warp_total(sum);
+    const f32 norm = divide(1.0f, square_root(sum / HIDDEN + NORM_EPS));
+#pragma unroll
+    for (u32 i = 0; i < SOURCES * EACH; ++i) {
+      const u32 c = first[i / EACH] + 32 * (i % EACH);
+      if (!(there >> i & 1)) continue;
+      const f32 x = float_of_bits(got[i].value) * norm * gain_of(b, scale, c);
+      reinterpret_cast<u16*>(b.activations(t))[c] = static_cast<u16>(pack16(x, 0.0f));
+    }
+  }
+}
+
 // The lane's stream after `event`, normalised, as the activations of the next product. The barrier
 // publishes the norms to all threads.
-static_assert(WIDE ? is_proven(OP_NORMALISE, await(AWAIT_SQUARES), BARRIER, await(AWAIT_STREAM),
-                               tell(AWAIT_ACTIVATIONS))
-                   : is_proven(OP_NORMALISE, await(AWAIT_SQUARES), BARRIER, await(AWAIT_STREAM)));
+static_assert(SWITCH_NORM ? norm_is_proven(await(AWAIT_STREAM), BARRIER)
+                          : norm_is_proven(await(AWAIT_SQUARES), BARRIER, await(AWAIT_STREAM)));
 DEVICE void normalise_stream(const Block& b, u32 event, const f32* scale) {
+  if constexpr (SWITCH_NORM) return normalise_alone(b, event, scale);
   const u32 tokens = b.prepared_tokens();
   for (u32 i = b.warp; i < tokens; i += WARPS) await_norm(b, event, b.prepared_token(i));
+  if constexpr (SWITCH_TABLES) copy_async_wait<0>();
   compute_barrier();
   const Word* words = stream_words(b, event, b.lane);
   await_pairs(
@@ -205,8 +372,8 @@ DEVICE void normalise_stream(const Block& b, u32 event, const f32* scale) {
       [&](u32 i, u32 first, u32 second) {
         u32 t = b.prepared_token(i / (HIDDEN / 2)), c = i % (HIDDEN / 2) * 2;
         f32 norm = b.state->inverse_norm[t];
-        put_activations(b, t, c, float_of_bits(first) * norm * scale[c],
-                        float_of_bits(second) * norm * scale[c + 1]);
+        put_activations(b, t, c, float_of_bits(first) * norm * gain_of(b, scale, c),
+                        float_of_bits(second) * norm * gain_of(b, scale, c + 1));
       });
 }
 static_assert(HIDDEN % 2 == 0, "words are read in pairs");

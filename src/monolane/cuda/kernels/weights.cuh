@@ -39,6 +39,7 @@ struct Producer {
   const u8* from;
   u32 slot, parity, issued;
   u64 policy;
+  u32 landed = 0, landed_slot = 0, landed_parity = 0;  // with IN_FLIGHT: copies that have landed
 };
 
 // By the whole producer warp. False: the launch is over.
@@ -48,6 +49,14 @@ DEVICE bool produce_slots(Block& b, Producer& to, u32 count, u32 bytes) {
     // against their reads.
     while (!warp_all(barrier_passed(b.empty(to.slot), to.parity ^ 1))) {
       if (warp_any(shared_peek(&b.state->over) != 0)) return false;
+    }
+    if constexpr (SWITCH_IN_FLIGHT) {
+      // Every copy lands, so this ends; a slot that is full stays so until a copy goes there again.
+      while (to.issued - to.landed >= SLOTS_IN_FLIGHT) {
+        if (!warp_all(barrier_passed(b.full(to.landed_slot), to.landed_parity))) continue;
+        to.landed += 1;
+        if (++to.landed_slot == RING_SLOTS) to.landed_slot = 0, to.landed_parity ^= 1;
+      }
     }
     stream_chunk(b.shared + AT_RING + to.slot * SLOT_BYTES, to.from, bytes, b.full(to.slot),
                  to.policy);
