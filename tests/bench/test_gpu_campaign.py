@@ -271,7 +271,7 @@ class Block:
             raise ImportError(name)
 sys.meta_path.insert(0, Block())
 for name in ("run", "speed", "phases", "correctness", "soak", "variants", "sanitizer", "_build",
-             "_trial", "devices", "_several", "links", "start", "prepare"):
+             "switches", "_trial", "devices", "_several", "links", "start", "prepare"):
     importlib.import_module("bench.gpu.monokernel." + name)
 for name in ("run", "_build", "bandwidth", "choose", "launches", "mailbox", "matvec", "topology",
              "waits"):

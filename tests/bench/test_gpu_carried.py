@@ -119,7 +119,14 @@ def test_the_key_holds_all_that_goes_into_a_kernel() -> None:
 
 
 def test_both_gpus_have_the_same_kernels() -> None:
-    for part in ("first-golden", "decode", "decode-float8", "widths", "variant:product"):
+    for part in (
+        "first-golden",
+        "decode",
+        "decode-float8",
+        "widths",
+        "variant:product",
+        "switches",
+    ):
         one, two = ([x.headers() for x in wanted(part, FULL, gpu)] for gpu in (H100, H200))
         assert one == two, part
 

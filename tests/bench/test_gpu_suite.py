@@ -18,7 +18,7 @@ from bench import table
 from bench.gpu import _device
 from bench.gpu._campaign import SOFT, chosen, find_part
 from bench.gpu._stage import Budget, CheckError, NotMeasuredError, Stage, expect, speed
-from bench.gpu.monokernel import _build, sanitizer, variants
+from bench.gpu.monokernel import _build, sanitizer, switches, variants
 from bench.gpu.monokernel._carried import Installed
 from bench.gpu.monokernel._ledger import Ledger
 from bench.gpu.monokernel._parts import build_seconds, parts
@@ -39,6 +39,7 @@ from monolane import _results
 from monolane._results import Record
 from monolane.cuda import GpuInfo, _executor
 from monolane.cuda._plan_device import lay_out_widths
+from monolane.cuda._switches import ALL, PREDICTIONS, Switch
 from monolane.errors import BackendError
 from monolane.model import Role
 from monolane.reference import ReferenceModel
@@ -241,6 +242,28 @@ def test_every_variant_fits_and_differs_where_it_says(variant: Any) -> None:
         usual.shared, usual.tilings, usual.blocks, usual.plan.device.chunk,
     )  # fmt: skip
     assert same == (variant.name == "product")
+
+
+def test_the_switches_begin_with_the_product() -> None:
+    """Base has the kernels that decode has; what float8 has already is not timed again."""
+    for dtype, count in (("bfloat16", 10), ("float8", 9)):
+        found = switches.layouts(FULL, H200, dtype)
+        product = lay_out_widths(FULL.config, H200, dtype, 1300, (1, 8, 64))[0]
+        base = found[switches.BASE]
+        assert (base.shared, base.tilings) == (product.shared, product.tilings)
+        assert len(found) == count
+        assert found[switches.TOGETHER].switches == ALL
+    assert found[switches.TOGETHER].slot_bytes == 12 << 10
+
+
+def test_a_switch_wins_that_is_faster_in_every_round() -> None:
+    times = {"base": [10.0, 12.0, 11.0], "norm": [9.0, 11.0, 9.0], "gate": [9.0, 13.0, 11.0],
+             "keys": [11.0, 13.0, 14.0]}  # fmt: skip
+    made = {name: switches.compare(times, name, "bfloat16") for name in times}
+    assert [made[name]["verdict"] for name in times] == ["base", "wins", "neither", "loses"]
+    assert (made["norm"]["saved_us"], made["norm"]["saved_us_least"]) == (1.0, 1.0)
+    assert made["norm"]["predicted_us_least"] == PREDICTIONS[Switch.NORM].bfloat16[0]
+    assert "predicted_us_least" not in made["base"]
 
 
 FAKE_SANITIZER = """#!/bin/sh
@@ -446,7 +469,7 @@ def test_the_rehearsal(tmp_path: Path) -> None:
     page = path.with_suffix(".md").read_text()
     for title in (
         "Right or wrong", "Decode, one sequence", "Prefill", "Widths", "Constants", "Kernels",
-        "Where the microseconds are: decode", "Where the microseconds are: prefill",
+        "Switches", "Where the microseconds are: decode", "Where the microseconds are: prefill",
         "Reading memory", "Time of the parts",
     ):  # fmt: skip
         assert f"## {title}" in page, title

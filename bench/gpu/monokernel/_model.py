@@ -21,6 +21,7 @@ from bench.gpu._stage import Stage, expect
 from bench.gpu.monokernel._random_weights import random_weights
 from monolane.cuda import CudaExecutor, Device, GpuInfo, _executor, _plan_device
 from monolane.cuda._layout import Layout, lay_out
+from monolane.cuda._switches import NONE, Switch
 from monolane.epoch import Advance, TokenEvent
 from monolane.model import ModelConfig, Weights
 from monolane.plan import build, pass_cost
@@ -41,6 +42,7 @@ class Variant:
     blocks: int | None = None  # of a lane
     chunk: int | None = None  # keys
     kept_passes: int = 0  # see Layout
+    switches: Switch = NONE
 
     def layouts(
         self,
@@ -65,14 +67,14 @@ class Variant:
             slot_bytes = self.slot_bytes or layout.slot_bytes
             made = lay_out(
                 plan, warps=self.warps, slot_bytes=slot_bytes, shared_limit=gpu.shared_bytes,
-                kept_passes=self.kept_passes,
+                kept_passes=self.kept_passes, switches=self.switches,
             )  # fmt: skip
             while self.ring_slots is not None and made.ring_slots > self.ring_slots:
                 # Less memory, one slot at a time: sections are rounded up.
                 limit = made.shared.total - slot_bytes
                 made = lay_out(
                     plan, warps=self.warps, slot_bytes=slot_bytes, shared_limit=limit,
-                    kept_passes=self.kept_passes,
+                    kept_passes=self.kept_passes, switches=self.switches,
                 )  # fmt: skip
             found.append(made)
         return tuple(found)

@@ -32,7 +32,7 @@ def render(document: Document) -> str:
         "The monokernel", document, _verdict(records), _checks(records), _decode(records),
         _prefill(records), _passes(records),
         *(_phases(x, document) for x in records if x["name"] == "phases" and "phases" in x),
-        _variants(records), _bandwidth(records),
+        _variants(records), _switches(records), _bandwidth(records),
     )  # fmt: skip
 
 
@@ -180,6 +180,22 @@ def _variants(records: Sequence[Record]) -> Lines:
         "": lambda x: (x.get("error") or x.get("not_measured") or "")[:120],
     }
     return section("Constants", columns, found)
+
+
+def _switches(records: Sequence[Record]) -> Lines:
+    def bounds(x: Record, key: str) -> str:
+        return f"{x[f'{key}_least']:+.1f} to {x[f'{key}_most']:+.1f}" if f"{key}_least" in x else ""
+
+    columns: dict[str, Cell] = {
+        "switch": lambda x: x["switch"],
+        "weights": lambda x: x["dtype"],
+        "us/token": lambda x: number(x.get("us_per_token")),
+        "saves, us": lambda x: number(x.get("saved_us"), "+.1f"),
+        "in the rounds": lambda x: bounds(x, "saved_us"),
+        "predicted": lambda x: bounds(x, "predicted_us"),
+        "verdict": lambda x: str(x.get("verdict", "")),
+    }
+    return section("Switches", columns, [x for x in records if x["name"] == "switch"])
 
 
 def _bandwidth(records: Sequence[Record]) -> Lines:

@@ -49,6 +49,7 @@ def parts(emulated: bool) -> tuple[Part, ...]:
         ("widths", "speed:widths", 45, OURS, "passes of 1 to 64 rows, batches"),
         *((f"variant:{x.name}", "variants:variants", 25, OURS, decode)
           for x in variants.known(emulated)),
+        ("switches", "switches:switches", 150, OURS, "shorter chains of waits: which of them win"),
         ("cuda-graph-compile", peers, 100, "", "packed PyTorch, compiled, one CUDA graph"),
         ("decode-again", "speed:decode", 25, OURS, "has the machine drifted?"),
         *((f"sanitizer:{x}", "sanitizer:sanitize", 40, "", tool) for x in TOOLS),

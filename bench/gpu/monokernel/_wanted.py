@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from bench.gpu._campaign import FIRST
 from bench.gpu._child import ROOT
 from bench.gpu._stage import NotMeasuredError
-from bench.gpu.monokernel import start, variants, words
+from bench.gpu.monokernel import start, switches, variants, words
 from bench.gpu.monokernel._scale import Scale
 from bench.gpu.monokernel.sanitizer import small_layouts
 from bench.gpu.monokernel.speed import widths_context
@@ -80,6 +80,11 @@ def wanted(part: str, scale: Scale, info: GpuInfo) -> Iterator[Wanted]:
         case "variant":
             yield from _packing()
             yield from _variant(scale, info, which)
+        case "switches":
+            yield from _packing()
+            for dtype in switches.dtypes(scale.emulated):
+                for name, layout in switches.layouts(scale, info, dtype).items():
+                    yield Wanted(f"switch {name} {dtype}", "monokernel.cu", layout)
         case "sanitizer" | "small-model":
             # Compiled under a sanitizer they would take more than its time.
             yield from _packing()

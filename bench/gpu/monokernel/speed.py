@@ -62,6 +62,7 @@ class Decode:
     tokens: int
     sampling: Sampling = GREEDY
     samples: list[float] = field(default_factory=list)  # tokens/s
+    drawn: Tokens = ()  # of the last epoch
     _next: int = -1
 
     def warm_up(self) -> None:
@@ -97,7 +98,9 @@ class Decode:
             budget=self.tokens,
             draw=Draw(**self.sampling[1], seed=len(self.samples)),  # type: ignore[arg-type]
         )
-        return [x.time_ns for x in self.model.run(wish)]
+        events = self.model.run(wish)
+        self.drawn = tuple(x.token_id for x in events)
+        return [x.time_ns for x in events]
 
     def _window(self) -> int:
         layers = self.model.layout.plan.config.layers

@@ -29,7 +29,7 @@ SHARE_TABLES = len(SHARED_ROLES) + 2  # and those of ATTEND and GATHER
 GAIN_DTYPES = ("bfloat16", "float16")  # of norms that TABLES keeps as they are stored
 KEPT_STOPS = 32  # stop tokens that a block keeps in shared memory, with TOKEN_END
 _SMALL_SLOT_BYTES = 12 << 10
-# What one SM needs on its way is some 30 KB: 36 GB/s times a loaded trip of less than a microsecond.
+# What one SM needs on its way is some 30 KB: 36 GB/s, times a loaded trip of at most 1 us.
 _IN_FLIGHT_BYTES = 72 << 10
 _BANKS = 128  # bytes: shared memory serves 32 words at a time
 

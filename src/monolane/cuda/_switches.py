@@ -51,7 +51,9 @@ PREDICTIONS = {
         "K and V by loads of 8 bytes, evict-first; tiles are asked for ahead", (8, 45), (30, 85)
     ),
     Switch.NORM: Prediction(
-        "a norm in one batch; squares are summed by their readers, not exchanged", (10, 20), (15, 30)
+        "a norm in one batch; squares are summed by their readers, not exchanged",
+        (10, 20),
+        (15, 30),
     ),
     Switch.LANES: Prediction(
         "outputs of other lanes are asked for before the product", (3, 6), (5, 8)
