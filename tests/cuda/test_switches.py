@@ -231,3 +231,11 @@ def test_every_switch_has_a_prediction() -> None:
         for dtype in ("bfloat16", "float8"):
             least, most = prediction.of(dtype)
             assert least < most
+
+
+def test_the_page_has_every_prediction() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "monokernel.md").read_text()
+    for switch, prediction in PREDICTIONS.items():
+        ranges = [f"{least} to {most}" for least, most in (prediction.bfloat16, prediction.float8)]
+        row = f"| `{switch.name}` | {prediction.what} | {' | '.join(ranges)} |"
+        assert row in page, row
