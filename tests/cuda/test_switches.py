@@ -1,5 +1,6 @@
 """Each switch of the kernel alone, and all together: the bits of the kernel without any."""
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -110,8 +111,8 @@ def test_stop_tokens_end_a_row(make_rig: MakeRig) -> None:
 BUGS = {
     "gains read before they are there": (
         Switch.TABLES, "one row", "stream.cuh",
-        "  if constexpr (SWITCH_TABLES) copy_async_wait<0>();\n  compute_barrier();",
-        "  compute_barrier();",
+        "  if constexpr (SWITCH_TABLES) copy_async_wait<0>();\n  for (u32 i = b.warp",
+        "  for (u32 i = b.warp",
     ),
     "gains of the same norm again": (
         Switch.TABLES, "one row", "monokernel.cu", "fetch_gains(b, event + 1)",
@@ -140,6 +141,12 @@ BUGS = {
     "half of the stop tokens": (
         Switch.TOKEN_END, "one row", "passes.cuh",
         "for (u32 i = b.thread; i < stops; i += STEP)", "for (u32 i = b.thread; i < 1; i += STEP)",
+    ),
+    "a key's second number is the first again": (
+        Switch.PAIRS, "one row", "qkv.cuh", "pack16(value, next)", "pack16(value, value)",
+    ),
+    "hidden units of neighbours swapped": (
+        Switch.PAIRS, "one row", "monokernel.cu", "pack16(hidden, next)", "pack16(next, hidden)",
     ),
     "a capped ring that never counts what has landed": (
         Switch.IN_FLIGHT, "one row", "weights.cuh", "        to.landed += 1;\n", "",
@@ -192,6 +199,17 @@ def test_a_capped_ring_has_fewer_bytes_on_their_way() -> None:
         assert layout_of(config, NONE, slot_bytes=slot_bytes).slots_in_flight > 4
 
 
+def test_words_of_two_numbers_need_pairs_of_one_block() -> None:
+    usual = layout_of(SHAPES["one row"].config, Switch.PAIRS)
+    assert usual.paired_hidden
+    assert usual.paired_keys
+    assert not layout_of(SHAPES["joined lanes"].config, Switch.PAIRS).paired_hidden
+    assert not layout_of(SHAPES["one row"].config, Switch.PAIRS, wide=True).paired_hidden
+    assert not layout_of(SHAPES["one row"].config, NONE).paired_keys
+    with pytest.raises(ConfigError, match=r"words for diagnosis hold one number; leave it off"):
+        layout_of(SHAPES["one row"].config, Switch.PAIRS, kept_passes=2)
+
+
 def test_squares_are_exchanged_where_a_head_still_reads_them() -> None:
     for shape, told in (("one row", False), ("joined lanes", True)):
         program = layout_of(SHAPES[shape].config, Switch.NORM).program
@@ -203,9 +221,9 @@ def test_squares_are_exchanged_where_a_head_still_reads_them() -> None:
 def test_what_is_off_is_not_there() -> None:
     config = SHAPES["one row"].config
     usual, full = (layout_of(config, x) for x in (NONE, ALL))
-    text = specialisation(usual)
-    assert text.count("constexpr bool SWITCH_") == text.count(" = false;") == len(Switch)
-    assert specialisation(full).count(" = true;") == len(Switch)
+    for layout, value in ((usual, "false"), (full, "true")):
+        found = re.findall(r"constexpr bool SWITCH_(\w+) = (\w+);", specialisation(layout))
+        assert found == [(x.name, value) for x in Switch]
     assert usual.shared.gains == usual.shared.state
     wide = specialisation(layout_of(config, ALL, wide=True))
     assert "SWITCH_TABLES = false" in wide

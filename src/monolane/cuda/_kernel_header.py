@@ -154,6 +154,8 @@ def _switches(layout: Layout) -> list[str]:
         f"constexpr u32 SHARE_TABLES = {SHARE_TABLES};",
         f"constexpr u32 GAIN_LANES = {gain_lanes(config)};",
         f"constexpr u32 GAINS = {gains.code};  // enum Format",
+        f"constexpr bool PAIRED_HIDDEN = {str(layout.paired_hidden).lower()};",
+        f"constexpr bool PAIRED_KEYS = {str(layout.paired_keys).lower()};",
         f"constexpr u32 SLOTS_IN_FLIGHT = {layout.slots_in_flight};",
     ]
 

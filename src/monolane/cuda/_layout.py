@@ -15,7 +15,7 @@ from monolane.cuda._switches import NONE, Switch
 from monolane.cuda._tiling import TILE, Tiling, find_tiling, in_smaller_slots
 from monolane.errors import ConfigError
 from monolane.model import FORMATS, ModelConfig, Role, formats_of
-from monolane.plan import MAX_WIDTH, Buffer, PhaseKind, Plan
+from monolane.plan import MAX_WIDTH, Buffer, PhaseKind, Plan, Share
 
 PRODUCTS = (PhaseKind.QKV, PhaseKind.OUT, PhaseKind.GATE_UP, PhaseKind.DOWN, PhaseKind.HEAD)
 TILE_BYTES = {name: TILE * TILE * FORMATS[name].bits // 8 for name in formats_of("cuda")}
@@ -88,6 +88,21 @@ class Layout:
     def early_tables(self) -> bool:
         """Whether gains, rotary and shares lie in shared memory: a wide pass has no room there."""
         return Switch.TABLES in self.switches and not self.wide
+
+    @property
+    def paired_hidden(self) -> bool:
+        """Whether a word holds two hidden units: both must be one block's."""
+        units = self.plan.config.intermediate_size // self.plan.config.num_lanes
+        (share, _) = (x.share for x in self.plan.find(PhaseKind.GATE_UP, 0).matrices)
+        wanted = Switch.PAIRS in self.switches and not self.wide
+        return wanted and units % 4 == 0 and _is_even(share)
+
+    @property
+    def paired_keys(self) -> bool:
+        """Whether a word holds two numbers of a key or a value."""
+        c, shares = self.plan.config, self.plan.find(PhaseKind.QKV, 0).matrices
+        wanted = Switch.PAIRS in self.switches and c.qk_norm is None
+        return wanted and c.head_dim % 4 == 0 and all(_is_even(x.share) for x in shares)
 
     @property
     def slots_in_flight(self) -> int:
@@ -276,6 +291,8 @@ def lay_out(
             f"cuda: expected a number of devices that divides the {plan.config.num_lanes} lanes of "
             f"the model, got {devices}"
         )
+    if Switch.PAIRS in switches and kept_passes:
+        raise ConfigError("cuda: Switch.PAIRS: words for diagnosis hold one number; leave it off")
     tile_bytes = TILE_BYTES[plan.dtype]
     tilings = {}
     for kind in PRODUCTS:
@@ -332,6 +349,10 @@ def _check(plan: Plan, warps: int) -> None:
         raise ConfigError(
             f"cuda: expected at most {c.hidden_size} blocks a lane, got {groups.workers_each}"
         )
+
+
+def _is_even(share: Share) -> bool:
+    return all(bound % 2 == 0 for bound in share.bounds)
 
 
 def _busiest(plan: Plan, kind: PhaseKind) -> int:

@@ -20,6 +20,7 @@ class Switch(Flag):
     GATE = auto()
     SLOTS = auto()
     IN_FLIGHT = auto()
+    PAIRS = auto()
 
 
 NONE = Switch(0)
@@ -67,6 +68,9 @@ PREDICTIONS = {
     Switch.SLOTS: Prediction("ring slots of 12 KB, and so a longer ring", (0, 2), (0, 2)),
     Switch.IN_FLIGHT: Prediction(
         "at most 72 KB of weights on their way, however long the ring", (-5, 20), (-5, 30)
+    ),
+    Switch.PAIRS: Prediction(
+        "two numbers of 16 bits in a word, of hidden units and of K and V", (0, 3), (0, 3)
     ),
 }
 

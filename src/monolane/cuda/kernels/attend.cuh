@@ -35,10 +35,12 @@ DEVICE u8* cached_tile(const Block& b, u32 layer, u32 kv_head, u32 value, u32 sl
 // Where key k of a tile lies in a row of values: keys 2q, 2q + 1, 2q + 8, 2q + 9 side by side.
 DEVICE u32 value_place(u32 k) { return k % 8 / 2 * 4 + k / 8 * 2 + k % 2; }
 
+constexpr u32 KV_NUMBERS = PAIRED_KEYS ? 2 : 1;  // of a key or a value, in a word
+
 // Fetches the queries of a KV head's group, of all rows of the pass, into shared memory, rounded to
 // 16 bits; writes the keys and values of this split's chunks into the cache.
 DEVICE void fetch_unit(const Block& b, u32 layer, u32 kv_head, u32 split) {
-  constexpr u32 QUERY_PAIRS = GROUP_HEADS * HEAD_DIM / 2, HEAD_PAIRS = HEAD_DIM / 2;
+  constexpr u32 QUERY_PAIRS = GROUP_HEADS * HEAD_DIM / 2, HEAD_PAIRS = HEAD_DIM / 2 / KV_NUMBERS;
   constexpr u32 PAIRS = QUERY_PAIRS + 2 * HEAD_PAIRS;
   await_pairs(
       b, b.state->width * PAIRS, b.stamp(event_after(layer, ATTENTION)), AWAIT_QKV,
@@ -48,7 +50,7 @@ DEVICE void fetch_unit(const Block& b, u32 layer, u32 kv_head, u32 split) {
           row = kv_head * GROUP_HEADS * HEAD_DIM + 2 * pair;
         } else {
           u32 value = (pair - QUERY_PAIRS) / HEAD_PAIRS;
-          row = (HEADS + value * KV_HEADS + kv_head) * HEAD_DIM +
+          row = HEADS * HEAD_DIM + (value * KV_HEADS + kv_head) * HEAD_DIM / KV_NUMBERS +
                 2 * ((pair - QUERY_PAIRS) % HEAD_PAIRS);
         }
         return qkv_words(b, layer, i / PAIRS) + row;
@@ -64,9 +66,23 @@ DEVICE void fetch_unit(const Block& b, u32 layer, u32 kv_head, u32 split) {
         u32 position = b.state->position[t];
         if (position / CHUNK % SPLITS != split) return;
         u32 value = (pair - QUERY_PAIRS) / HEAD_PAIRS;
-        u32 dimension = 2 * ((pair - QUERY_PAIRS) % HEAD_PAIRS), key = position % KEY_TILE;
+        u32 dimension = 2 * KV_NUMBERS * ((pair - QUERY_PAIRS) % HEAD_PAIRS);
+        const u32 key = position % KEY_TILE;
         u16* tile = reinterpret_cast<u16*>(
             cached_tile(b, layer, kv_head, value, b.state->slot[t], position));
+        if constexpr (PAIRED_KEYS) {
+          if (value) {
+            const u32 numbers[4] = {first, first >> 16, second, second >> 16};
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) {
+              tile[(dimension + i) * KEY_TILE + value_place(key)] = static_cast<u16>(numbers[i]);
+            }
+          } else {
+            u32* at = reinterpret_cast<u32*>(tile + key * KV_ELEMENTS + dimension);
+            at[0] = first, at[1] = second;
+          }
+          return;
+        }
         if (value) {
           tile[dimension * KEY_TILE + value_place(key)] = static_cast<u16>(first);
           tile[(dimension + 1) * KEY_TILE + value_place(key)] = static_cast<u16>(second);

@@ -250,9 +250,9 @@ DEVICE u32 lowest(u32 bits) {
   return bit;
 }
 
-// Which of the pending words to look at after a look. With GATE, who has looked in vain asks for one
-// until it is there, and then for all that are left: fewer loads while nothing comes, one trip more
-// when it does. Each word's own stamp is looked at all the same.
+// Which of the pending words to look at after a look. With GATE, who has looked in vain asks for
+// one until it is there, and then for all that are left: fewer loads while nothing comes, one trip
+// more when it does. Each word's own stamp is looked at all the same.
 DEVICE u32 next_asked(u32 pending, u32 before) {
   if constexpr (SWITCH_GATE) return pending == before ? pending & (0u - pending) : pending;
   return pending;

@@ -8,6 +8,11 @@ DEVICE Word* hidden_words(const Block& b, u32 layer) {
   return b.p.hidden_words + static_cast<u64>(lane) * WIDTH * even(INNER);
 }
 
+DEVICE f32 hidden_of(const Block& b, u32 rows, u32 t, u32 r) {
+  f32 gate = ROW_TOTAL(b, GATE_UP_TILES, t, r), up = ROW_TOTAL(b, GATE_UP_TILES, t, rows + r);
+  return divide(gate, 1.0f + exp2_fast(-gate * LOG2E)) * up;
+}
+
 // silu(gate) * up of the own rows. A wide pass stores them where the lane's next product reads
 // them.
 static_assert(is_proven(OP_PUBLISH_HIDDEN, tell(WIDE ? AWAIT_ACTIVATIONS : AWAIT_HIDDEN)));
@@ -15,10 +20,20 @@ DEVICE void publish_hidden(Block& b, u32 layer) {
   Share own = b.share(SHARE_GATE);
   u32 rows = own.end - own.begin, stamp = b.stamp(event_after(layer, MLP));
   Word* out = hidden_words(b, layer);
+  if constexpr (PAIRED_HIDDEN) {
+    // By whole warps: the last ones repeat a row, which they do not tell.
+    const u32 count = rows * b.state->width;
+    for (u32 begin = 0; begin < count; begin += THREADS) {
+      const u32 i = begin + b.thread < count ? begin + b.thread : count - 1;
+      const f32 hidden = hidden_of(b, rows, i / rows, i % rows), next = shuffle_xor(hidden, 1);
+      if (begin + b.thread >= count || b.thread % 2) continue;
+      publish(out + (i / rows * INNER + own.begin + i % rows) / 2, pack16(hidden, next), stamp);
+    }
+    return;
+  }
   for (u32 i = b.thread; i < rows * b.state->width; i += THREADS) {
     u32 t = i / rows, r = i % rows;
-    f32 gate = ROW_TOTAL(b, GATE_UP_TILES, t, r), up = ROW_TOTAL(b, GATE_UP_TILES, t, rows + r);
-    f32 hidden = divide(gate, 1.0f + exp2_fast(-gate * LOG2E)) * up;
+    f32 hidden = hidden_of(b, rows, t, r);
     if constexpr (WIDE) {
       reinterpret_cast<u16*>(b.activations(t))[own.begin + r] =
           static_cast<u16>(pack16(hidden, 0.0f));
@@ -39,13 +54,19 @@ DEVICE void publish_hidden(Block& b, u32 layer) {
 static_assert(WIDE ? is_proven(OP_FETCH_HIDDEN) : is_proven(OP_FETCH_HIDDEN, await(AWAIT_HIDDEN)));
 DEVICE void fetch_hidden(const Block& b, u32 layer) {
   if constexpr (!WIDE) {
-    constexpr u32 PAIRS = even(INNER) / 2;
+    constexpr u32 PAIRS = PAIRED_HIDDEN ? INNER / 4 : even(INNER) / 2;  // of words
     const Word* hidden = hidden_words(b, layer);
     await_pairs(
         b, b.state->width * PAIRS, b.stamp(event_after(layer, MLP)), AWAIT_HIDDEN,
         [&](u32 i) { return hidden + 2 * i; },
         [&](u32 i, u32 first, u32 second) {
-          put_activations(b, i / PAIRS, i % PAIRS * 2, float_of_bits(first), float_of_bits(second));
+          if constexpr (PAIRED_HIDDEN) {
+            u32* at = reinterpret_cast<u32*>(b.activations(i / PAIRS)) + i % PAIRS * 2;
+            at[0] = first, at[1] = second;
+          } else {
+            put_activations(b, i / PAIRS, i % PAIRS * 2, float_of_bits(first),
+                            float_of_bits(second));
+          }
         });
   }
 }

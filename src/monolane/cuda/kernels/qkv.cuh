@@ -55,8 +55,8 @@ DEVICE const f32* turns_of(const Block& b, u32 t) {
 // One row of a token out to the lane, turned if its layer turns: queries as floats, keys and values
 // rounded as the cache holds them. Both rows of a rotary pair are this block's: the plan never cuts
 // them apart. `gain`, 1 / rms of the row's head, is for queries and keys that are normed.
-DEVICE void publish_row(const Block& b, const QkvWork& work, u32 t, u32 r, f32 gain) {
-  const QkvRow at = qkv_row(work.shares, r);
+DEVICE f32 value_of_row(const Block& b, const QkvWork& work, const QkvRow& at, u32 t, u32 r,
+                        f32 gain) {
   const bool query = at.row < HEADS * HEAD_DIM;
   const auto normed = [&](f32 value, u32 dimension) {
     if constexpr (QK_NORM) {
@@ -75,8 +75,33 @@ DEVICE void publish_row(const Block& b, const QkvWork& work, u32 t, u32 r, f32 g
     const f32* turn = turns_of(b, t) + angle * 2;
     value = second ? value * turn[0] + other * turn[1] : value * turn[0] - other * turn[1];
   }
-  publish(qkv_words(b, work.layer, t) + at.row, query ? bits_of_float(value) : pack16(value, 0.0f),
-          work.stamp);
+  return value;
+}
+DEVICE void publish_row(const Block& b, const QkvWork& work, u32 t, u32 r, f32 gain) {
+  const QkvRow at = qkv_row(work.shares, r);
+  const f32 value = value_of_row(b, work, at, t, r, gain);
+  publish(qkv_words(b, work.layer, t) + at.row,
+          at.row < HEADS * HEAD_DIM ? bits_of_float(value) : pack16(value, 0.0f), work.stamp);
+}
+
+// The same of all rows, two neighbours of a key or a value in a word: shares begin at even rows. By
+// whole warps: the last ones repeat a row, which they do not tell.
+DEVICE void publish_paired(const Block& b, const QkvWork& work, u32 rows) {
+  constexpr u32 QUERIES = HEADS * HEAD_DIM;
+  const u32 count = rows * b.state->width;
+  for (u32 begin = 0; begin < count; begin += THREADS) {
+    const bool real = begin + b.thread < count;
+    const u32 i = real ? begin + b.thread : count - 1, t = i / rows, r = i % rows;
+    const QkvRow at = qkv_row(work.shares, r);
+    const f32 value = value_of_row(b, work, at, t, r, 1.0f), next = shuffle_xor(value, 1);
+    if (!real) continue;
+    Word* words = qkv_words(b, work.layer, t);
+    if (at.row < QUERIES) {
+      publish(words + at.row, bits_of_float(value), work.stamp);
+    } else if (b.thread % 2 == 0) {
+      publish(words + QUERIES + (at.row - QUERIES) / 2, pack16(value, next), work.stamp);
+    }
+  }
 }
 
 // The first rows of the block's list, queries and keys, where each head is normed by itself: a warp
@@ -110,6 +135,7 @@ DEVICE void publish_qkv(const Block& b, u32 layer) {
     rows += work.shares[part].end - work.shares[part].begin;
     if (QK_NORM && part == 1) normed = rows;
   }
+  if constexpr (PAIRED_KEYS) return publish_paired(b, work, rows);
   if constexpr (QK_NORM) publish_heads(b, work, normed);
   rows -= normed;
   for (u32 i = b.thread; i < rows * b.state->width; i += THREADS) {

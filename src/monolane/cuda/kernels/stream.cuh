@@ -95,9 +95,8 @@ DEVICE void publish_squares(const Block& b, u32 event, u32 rows) {
 constexpr bool TELLS_SQUARES = TOUCHES[OP_EMBED][1] != 0;
 template <typename... Before>
 DEVICE constexpr bool update_is_proven(Op op, Before... before) {
-  return TELLS_SQUARES
-             ? is_proven(op, before..., tell(AWAIT_STREAM), BARRIER, tell(AWAIT_SQUARES))
-             : is_proven(op, before..., tell(AWAIT_STREAM));
+  return TELLS_SQUARES ? is_proven(op, before..., tell(AWAIT_STREAM), BARRIER, tell(AWAIT_SQUARES))
+                       : is_proven(op, before..., tell(AWAIT_STREAM));
 }
 
 static_assert(update_is_proven(OP_EMBED));
@@ -188,8 +187,8 @@ DEVICE void add_lanes(const Block& b, const Elements& e, u32 begin, u32 layer, M
 }
 
 // Before the product whose sums join the stream: what other lanes made some layers ago has long
-// been there, so it is in registers when it is needed. Whatever is not is awaited then. Of the first
-// element of a thread, which has one only where a pass has one row.
+// been there, so it is in registers when it is needed. Whatever is not is awaited then. Of the
+// first element of a thread, which has one only where a pass has one row.
 DEVICE void ask_for_lanes(Block& b, u32 layer, Module module) {
   const Share own = b.share(module == ATTENTION ? SHARE_O : SHARE_DOWN);
   const i32 delay = LAYER_TABLE[layer].delay[module];
@@ -198,8 +197,8 @@ DEVICE void ask_for_lanes(Block& b, u32 layer, Module module) {
 #pragma unroll
   for (u32 lane = 0; lane < LANES; ++lane) {
     if (lane == b.lane) continue;
-    b.early[lane] =
-        look(AWAIT_LANES, raw_words(b, layer - delay, module, lane) + e.at(b.thread));
+    const Word* words = raw_words(b, layer - delay, module, lane);
+    b.early[lane] = look(AWAIT_LANES, words + e.at(b.thread));
   }
 }
 
@@ -270,9 +269,9 @@ DEVICE constexpr bool norm_is_proven(First... first) {
               : is_proven(OP_NORMALISE, first...);
 }
 
-// With NORM, one exchange: each warp reads the rows of some of the lane's blocks as the block itself
-// would, sums their squares in its order, and keeps them until all sums are there. So the bits are
-// those of sums that the blocks tell each other.
+// With NORM, one exchange: each warp reads the rows of some of the lane's blocks as the block
+// itself would, sums their squares in its order, and keeps them until all sums are there. So the
+// bits are those of sums that the blocks tell each other.
 struct LocalNorm {
   static constexpr u32 SOURCES = (BLOCKS + WARPS - 1) / WARPS;  // blocks that a warp reads
   static constexpr u32 EACH = (OWN_ROWS + 31) / 32;             // rows of each, by a thread
@@ -360,8 +359,8 @@ static_assert(SWITCH_NORM ? norm_is_proven(await(AWAIT_STREAM), BARRIER)
 DEVICE void normalise_stream(const Block& b, u32 event, const f32* scale) {
   if constexpr (SWITCH_NORM) return normalise_alone(b, event, scale);
   const u32 tokens = b.prepared_tokens();
-  for (u32 i = b.warp; i < tokens; i += WARPS) await_norm(b, event, b.prepared_token(i));
   if constexpr (SWITCH_TABLES) copy_async_wait<0>();
+  for (u32 i = b.warp; i < tokens; i += WARPS) await_norm(b, event, b.prepared_token(i));
   compute_barrier();
   const Word* words = stream_words(b, event, b.lane);
   await_pairs(
