@@ -12,7 +12,7 @@ from rig import MakeRig, random_weights, tiny_config
 from schedules import CASES, LATE, Case, one
 
 from monolane.cuda._kernel_header import specialisation
-from monolane.cuda._layout import KEPT_STOPS, Layout, lay_out
+from monolane.cuda._layout import HELD_STOPS, Layout, lay_out
 from monolane.cuda._program import Exchange
 from monolane.cuda._switches import ALL, NONE, PREDICTIONS, Switch, names_of
 from monolane.cuda._tables import make_tables
@@ -22,7 +22,7 @@ from monolane.plan import Choice, DeviceDescription, build
 
 SCHEDULES = 12  # of each kernel; they take turns with the ways to choose
 # Two stop tokens that a block keeps, and two behind as many as it keeps.
-STOPS = (3, 4, *range(100, 100 + KEPT_STOPS), 5, 6)
+STOPS = (3, 4, *range(100, 100 + HELD_STOPS), 5, 6)
 
 SHAPES = {
     # Blocks of 14 rows, a window, outputs of other lanes that come a layer later, stop tokens.

@@ -10,7 +10,7 @@ from dataclasses import fields
 import numpy as np
 
 from monolane._structs import CUDA, declare_enum, members_of
-from monolane.cuda._layout import KEPT_STOPS, PRODUCTS, SHARE_TABLES, SHARED_ROLES, Layout
+from monolane.cuda._layout import HELD_STOPS, PRODUCTS, SHARE_TABLES, SHARED_ROLES, Layout
 from monolane.cuda._params import STRUCTS
 from monolane.cuda._program import Exchange, Op, Program, Touch, Verb, When
 from monolane.cuda._proofs import prove_once
@@ -150,7 +150,7 @@ def _switches(layout: Layout) -> list[str]:
     gains = FORMATS["float16" if config.dtype == "float16" else "bfloat16"]
     return [
         *(f"constexpr bool SWITCH_{x.name} = {str(on[x]).lower()};" for x in Switch),
-        f"constexpr u32 KEPT_STOPS = {KEPT_STOPS};",
+        f"constexpr u32 HELD_STOPS = {HELD_STOPS};",
         f"constexpr u32 SHARE_TABLES = {SHARE_TABLES};",
         f"constexpr u32 GAIN_LANES = {gain_lanes(config)};",
         f"constexpr u32 GAINS = {gains.code};  // enum Format",

@@ -27,7 +27,7 @@ SHARED_ROLES = (Role.Q, Role.K, Role.V, Role.O, Role.GATE, Role.DOWN, Role.HEAD)
 _COMPUTED = ("qkv_bias", "qk_norm=head", "query_scale", "layers.rotary=none", "rotary.amplitude")
 SHARE_TABLES = len(SHARED_ROLES) + 2  # and those of ATTEND and GATHER
 GAIN_DTYPES = ("bfloat16", "float16")  # of norms that TABLES keeps as they are stored
-KEPT_STOPS = 32  # stop tokens that a block keeps in shared memory, with TOKEN_END
+HELD_STOPS = 32  # stop tokens that a block keeps in shared memory, with TOKEN_END
 _SMALL_SLOT_BYTES = 12 << 10
 # What one SM needs on its way is some 30 KB: 36 GB/s, times a loaded trip of at most 1 us.
 _IN_FLIGHT_BYTES = 72 << 10
@@ -409,7 +409,7 @@ def _shared(layout: Layout, ring_slots: int) -> Shared:
         }
     scales = max(x.padded_rows for x in tilings) if layout.plan.dtype in ROW_SCALED else 0
     early = layout.early_tables
-    requests = ADVANCE_DTYPE.itemsize * t + 4 * KEPT_STOPS
+    requests = ADVANCE_DTYPE.itemsize * t + 4 * HELD_STOPS
     if Switch.TOKEN_END not in layout.switches:
         requests = 0
     sizes |= {

@@ -127,10 +127,10 @@ struct Block {
   DEVICE_MEMBER Advance* requests() const {
     return reinterpret_cast<Advance*>(shared + AT_REQUESTS);
   }
-  DEVICE_MEMBER u32* kept_stops() const { return reinterpret_cast<u32*>(requests() + WIDTH); }
+  DEVICE_MEMBER u32* held_stops() const { return reinterpret_cast<u32*>(requests() + WIDTH); }
   DEVICE_MEMBER u32 stop_token(u32 i) const {
     if constexpr (SWITCH_TOKEN_END) {
-      if (i < KEPT_STOPS) return kept_stops()[i];
+      if (i < HELD_STOPS) return held_stops()[i];
     }
     return p.stops[i];
   }

@@ -101,9 +101,9 @@ DEVICE void fetch_requests(const Block& b) {
     const u32 end = b.p.advances[i].stops_begin + b.p.advances[i].stops_count;
     if (b.p.advances[i].stops_count && end > stops) stops = end;
   }
-  if (stops > KEPT_STOPS) stops = KEPT_STOPS;
+  if (stops > HELD_STOPS) stops = HELD_STOPS;
   for (u32 i = b.thread; i < b.p.advance_count * EACH; i += STEP) {
     reinterpret_cast<u32*>(b.requests())[i] = from[i];
   }
-  for (u32 i = b.thread; i < stops; i += STEP) b.kept_stops()[i] = b.p.stops[i];
+  for (u32 i = b.thread; i < stops; i += STEP) b.held_stops()[i] = b.p.stops[i];
 }
