@@ -43,7 +43,8 @@ class Prediction:
         return self.float8 if dtype == "float8" else self.bfloat16
 
 
-# From the chains of the machine code: see docs/monokernel.md.
+# TABLES to SLOTS but for GATE: from stall counts of the machine code and a fluid model of the ring.
+# GATE, IN_FLIGHT and PAIRS are guesses from the words and bytes that they spare.
 PREDICTIONS = {
     Switch.TABLES: Prediction(
         "norm gains, rotary and shares are in shared memory before the poll", (11, 150), (40, 170)
