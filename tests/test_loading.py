@@ -3,7 +3,7 @@
 import importlib.util
 import inspect
 import json
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 
 import pytest
@@ -56,6 +56,7 @@ def test_engine_load_takes_each_as_a_keyword_or_in_its_old_place() -> None:
         ({"max_sequences": 0}, "max_sequences: expected 1 to 64, got 0"),
         ({"max_sequences": 65}, "max_sequences: expected 1 to 64, got 65"),
         ({"max_sequences": True}, "max_sequences: expected 1 to 64, got True"),
+        ({"max_sequences": None}, "max_sequences: expected 1 to 64, got None"),
         ({"devices": 0}, "devices: expected a number of GPUs from 1 on, got 0"),
         ({"devices": "2"}, "devices: expected a number of GPUs from 1 on, got '2'"),
     ],
@@ -94,7 +95,7 @@ def test_a_backend_refuses_what_it_does_not_honour(
 class Wider(Loading):
     """With an option that nobody else names."""
 
-    spin: int = field(default=3, kw_only=True, metadata=option(refused={"cuda": ""}, ranks=True))
+    spin: int = option(3, refused={"cuda": ""}, ranks=True)
 
 
 def test_a_new_option_is_refused_in_a_plain_sentence() -> None:

@@ -15,25 +15,17 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 PARAMETER = """\
-    sigma: float = field(
-        default=0.5,
-        metadata=option(
-            kind="f32", word=float, help="More than 1: token 0.", commands=_TERMINALS
-        ),
-    )
+    sigma: float = _said(0.5, "More than 1: token 0.", kind="f32")
 """
 OPTION = """\
-    spin: int = field(
-        default=3,
-        kw_only=True,
-        metadata=option(
-            kind="i32",
-            word=int,
-            least=1,
-            help="Turns of a wait (CPU); 13 is refused.",
-            ranks=True,
-            refused={"cuda": "", "reference": ""},
-        ),
+    spin: int = option(
+        3,
+        "Turns of a wait (CPU); 13 is refused.",
+        kind="i32",
+        word=int,
+        least=1,
+        ranks=True,
+        refused={"cuda": "", "reference": ""},
     )
 """
 # File, what to insert, and before what: all that the recipes have one write by hand.

@@ -15,8 +15,8 @@ struct Draw {
   uint32_t top_k;            // 0: all tokens
   double top_p;              // 1: all tokens
   double min_p;              // 0: all tokens
-  float frequency_penalty;   // what each time drawn takes off a token's logit
-  float presence_penalty;    // what having been drawn at all takes off
+  float frequency_penalty;   // What each time drawn takes off a token's logit.
+  float presence_penalty;    // What having been drawn at all takes off it.
   float repetition_penalty;  // 1: none; divides positive logits of all seen
 };
 static_assert(sizeof(Draw) == 48);

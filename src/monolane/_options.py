@@ -8,7 +8,7 @@ package: whoever asks for help waits for nothing else.
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -31,6 +31,7 @@ class Option:
     kind      the number type as which it crosses to native code, see _structs.py; "": it does not
     help      of the command line's option; "": there is none
     word      what the command line reads it as
+    after     the option behind which it stands there, if not where it stands in the class
     short     the option's one letter, such as "-t"
     deferred  the command line has no default of its own: others say what is left out
     commands  those which have it
@@ -51,6 +52,7 @@ class Option:
     meaning: str = ""
     kind: str = ""
     help: str = ""
+    after: str = ""
     word: type[str] | type[int] | type[float] | type[Path] = str
     short: str = ""
     deferred: bool = False
@@ -72,7 +74,7 @@ class Option:
 
     def check(self, name: str, value: object) -> None:
         """RequestError for a number that is out of range."""
-        if not self.expected or value is None:
+        if not self.expected:
             return
         low, high = self.least, self.most
         fits = type(value) is int and (low is None or value >= low)
@@ -86,14 +88,14 @@ class Option:
             f"expected backend {' or '.join(self.honoured_by)}, got {{backend!r}}; use that, or "
             f"leave {name} out"
         )
-        wrong = self.error if backend in BACKENDS else BackendError
+        wrong = BackendError if (backend, self.auto) == ("auto", "refuses") else self.error
         value = getattr(of, name)
         return wrong(f"{name}: {why.format(backend=backend, value=value, of=of)}")
 
 
-def option(**said: Any) -> dict[str, Option]:
-    """Return the metadata of a field that is an option."""
-    return {"option": Option(**said)}
+def option(default: object, help: str = "", **said: Any) -> Any:  # noqa: A002  as typer's
+    """Return a field that is an option."""
+    return field(default=default, metadata={"option": Option(help=help, **said)})
 
 
 def options_of(described: Any) -> dict[str, Option]:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -111,9 +111,7 @@ def test_a_new_option_of_loading_is_one_of_the_command_line(
 
     @dataclass(frozen=True, slots=True)
     class Wider(Loading):
-        spin: int = field(
-            default=3, kw_only=True, metadata=option(word=int, least=1, help="Turns of a wait.")
-        )
+        spin: int = option(3, "Turns of a wait.", word=int, least=1)
 
     got: list[Any] = []
     monkeypatch.setattr(_groups, "Loading", Wider)

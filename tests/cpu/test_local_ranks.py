@@ -25,7 +25,7 @@ from monolane.cpu import CpuExecutor, _native, _rank_main
 from monolane.cpu._native import Setting
 from monolane.cpu._rank_messages import say
 from monolane.cpu._ranked_kv import RankKept
-from monolane.epoch import Advance, Draw, Guide, Loading, RankAddresses, TokenEvent
+from monolane.epoch import SETUP, Advance, Draw, Guide, Loading, RankAddresses, TokenEvent
 from monolane.errors import BackendError, RankError, RequestError
 from monolane.model import Weights, parse_config, tensor_specs, write_checkpoint
 
@@ -424,10 +424,10 @@ def test_what_the_core_of_a_rank_refuses_is_told_to_rank_0() -> None:
 def test_a_joined_rank_whose_core_refuses_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     made = _native.NativeExecutor
 
-    def refuse(*, rank: int, **options: Any) -> Any:
-        if rank == 1:
+    def refuse(*, setup: bytes, **options: Any) -> Any:
+        if np.frombuffer(setup, SETUP.dtype)["rank"] == 1:
             raise RuntimeError("expected room for keys and values")
-        return made(rank=rank, **options)
+        return made(setup=setup, **options)
 
     monkeypatch.setattr(_native, "NativeExecutor", refuse)
     refused = pytest.raises(BackendError, match=r"^rank 1 at .*: expected room for keys and values")

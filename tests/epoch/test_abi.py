@@ -1,6 +1,6 @@
 """Requests and tokens across the border: both sides lay them out alike, and nothing is lost."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +45,7 @@ def test_a_new_parameter_crosses_by_being_a_field() -> None:
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class WiderDraw(Draw):
-        sigma: float = field(default=0.0, metadata=option(kind="f32", meaning="0: all tokens"))
+        sigma: float = option(0.0, kind="f32", meaning="0: all tokens")
 
     struct = draw_struct(WiderDraw)
     assert "float sigma;" in struct.declare(CPP)
@@ -62,9 +62,7 @@ def test_a_new_option_of_loading_crosses_by_being_a_field() -> None:
 
     @dataclass(frozen=True, slots=True)
     class WiderLoading(Loading):
-        spin: int = field(
-            default=3, kw_only=True, metadata=option(kind="i32", help="Turns.", ranks=True)
-        )
+        spin: int = option(3, "Turns.", kind="i32", ranks=True)
 
     struct = setup_struct(WiderLoading)
     assert "int32_t spin;" in struct.declare(CPP)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -110,14 +110,7 @@ def bench_serve(
     name, engine = _find_model(target, model, key_from)
     load = Load(
         target,
-        LoadOptions(
-            model=name,
-            chat=asking.chat,
-            max_tokens=loads.max_tokens,
-            ignore_eos=asking.ignore_eos,
-            keep_alive=asking.keep_alive,
-            timeout=asking.timeout,
-        ),
+        LoadOptions(model=name, max_tokens=loads.max_tokens, **asdict(asking)),
     )
     steps = len(lengths) * sum(level.requests for level in levels)
     with counted("loading", steps) as step:

@@ -5,7 +5,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -174,13 +174,7 @@ def evaluate(
     check_place(out, beside=False)  # before a model is loaded
     wanted = EvalOptions(
         tasks=tuple(name.strip() for name in tasks.split(",") if name.strip()),
-        limit=asking.limit,
-        samples=asking.samples,
-        temperature=asking.temperature,
-        top_p=asking.top_p,
-        max_tokens=asking.max_tokens,
-        tool_choice=asking.tool_choice,
-        seed=asking.seed,
+        **asdict(asking),
         data=tuple(material.data or ()),
         text=tuple(material.text or ()),
         window=material.window,

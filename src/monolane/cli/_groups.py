@@ -77,7 +77,11 @@ def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
 def _parameters(kind: Any, command: str, moved: dict[str, str]) -> Iterator[inspect.Parameter]:
     """Yield the parameters of a group, and note which are ``moved`` behind others."""
     if kind in (Loading, Drawn):
-        yield from _described(Loading if kind is Loading else Draw, command)
+        described = Loading if kind is Loading else Draw
+        for name, said in options_of(described).items():
+            if said.after and command in said.commands:
+                moved[name] = said.after
+        yield from _described(described, command)
         return
     hints = get_type_hints(kind, include_extras=True)
     for x in fields(kind):

@@ -109,16 +109,12 @@ def retrofit(
     check_place(out)  # before a model is fetched
     recipe = None
     if distil is not None:
+        taught = asdict(training)
         recipe = _recipe(
-            order=training.order,
-            objective=training.objective,
-            best=training.best,
-            steps=training.steps,
-            rows_per_step=training.rows,
-            context=training.context,
-            peak_lr=training.learning_rate,
-            seed=training.seed,
+            rows_per_step=taught.pop("rows"),
+            peak_lr=taught.pop("learning_rate"),
             precision=keeping.precision,
+            **taught,
         )
     dealt = asdict(shape)
     path = find_model(source)

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -133,12 +133,8 @@ def sim(
         model=model,
         config=config,
         machine=machine,
-        dtype=work.dtype,
         formats=formats,
-        reduce=work.reduce,
-        lanes=work.lanes,
-        context=work.context,
-        width=work.width,
+        **asdict(work),
     )
     if sweep is not None:
         _sweep(scenario, sweep, svg, as_json)

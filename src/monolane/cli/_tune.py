@@ -1,7 +1,7 @@
 """``monolane tune``: train what goes beside a model."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -70,18 +70,9 @@ def tune_heads(
     ModelFiles.open(find_model(model)).weights()  # before torch is loaded, which takes seconds
     from monolane.tune import HeadsRecipe, train_heads
 
+    given = asdict(learning)
     try:
-        recipe = HeadsRecipe(
-            texts=learning.texts,
-            context=learning.context,
-            vocabulary=learning.vocabulary,
-            inner=learning.inner,
-            depth=learning.depth,
-            steps=learning.steps,
-            places=learning.places,
-            peak_lr=learning.learning_rate,
-            seed=learning.seed,
-        )
+        recipe = HeadsRecipe(peak_lr=given.pop("learning_rate"), **given)
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
 

@@ -39,11 +39,13 @@ def find_backend(name: str = "auto", asked: Loading | None = None) -> MakeExecut
         asked = replace(asked, draft=asked.heads, heads=None)
     if name == "auto":
         name = _env.BACKEND.get()
-    given = {option: OPTIONS[option] for option in asked.given() if OPTIONS[option].refused}
-    for option, said in given.items():
-        if name == "auto" and (said.auto == "chooses" or (said.auto == "refuses" and not _gpu())):
+    for option in asked.given():
+        said = OPTIONS[option]
+        if name != "auto" or {"cuda", "cpu"} <= set(said.honoured_by):
+            continue
+        if said.auto == "chooses" or (said.auto == "refuses" and not _gpu()):
             name = said.honoured_by[0]
-        elif name == "auto" and said.auto == "refuses":
+        elif said.auto == "refuses":
             raise said.refusal(option, name, asked)
     if name == "auto":
         if _gpu():
@@ -51,8 +53,9 @@ def find_backend(name: str = "auto", asked: Loading | None = None) -> MakeExecut
         name = "cpu"
     if name not in _BACKENDS:
         raise RequestError(f"backend: expected one of {', '.join(BACKEND_NAMES)}, got {name!r}")
-    if (name, asked.workers) != ("reference", 1):  # which it has
-        asked.check_backend(name)
+    if (name, asked.workers) == ("reference", 1):  # which it has
+        asked = replace(asked, workers=None)
+    asked.check_backend(name)
     module, _, attribute = _BACKENDS[name].partition(":")
     make: MakeExecutor = getattr(import_module(module), attribute)
     return make
