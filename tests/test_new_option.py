@@ -127,5 +127,5 @@ def test_a_parameter_and_an_option_reach_the_core(copy: Path, tiny_model: Path) 
     assert b'"token_ids": [0, 0, 0, 0]' not in plain
     drawn = say(copy, COMMAND, *asked, "--backend", "cpu", "--sigma", "2", "--spin", "4")
     assert b'"token_ids": [0, 0, 0, 0]' in drawn
-    refused = say(copy, COMMAND, *asked, "--spin", "13", code_expected=1)
+    refused = say(copy, COMMAND, *asked, "--spin", "13", code_expected=2)
     assert b"spin: expected another than 13" in refused
