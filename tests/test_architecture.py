@@ -12,7 +12,10 @@ PACKAGE = ROOT / "src" / "monolane"
 LEAVES = {
     "errors",
     "_cgroup",
+    "_draw",
     "_env",
+    "_loading",
+    "_options",
     "_processor",
     "_progress",
     "_results",

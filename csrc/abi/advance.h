@@ -16,16 +16,6 @@ constexpr int32_t kAutoDrafts = -1;  // as many as pay
 enum class DraftBy : int32_t { kAny, kSuffix, kModel, kHeads };
 constexpr int kDrafters = 4;
 
-// The most probable token, without any limit or penalty.
-constexpr Draw kPlainDraw = {.seed = 0,
-                             .top_p = 1,
-                             .min_p = 0,
-                             .temperature = 0,
-                             .top_k = 0,
-                             .frequency_penalty = 0,
-                             .presence_penalty = 0,
-                             .repetition_penalty = 1};
-
 // What one slot does in an epoch, in memory of its own; see AdvanceRecord and
 // monolane.epoch.Advance.
 struct Advance {

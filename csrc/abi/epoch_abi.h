@@ -11,23 +11,35 @@ constexpr int32_t kMaxLogprobs = 20;
 
 struct Draw {
   uint64_t seed;             // a draw depends on it, its position and the logits alone
-  double top_p;              // 1: all tokens
-  double min_p;              // 0: all tokens
   float temperature;         // 0: the most probable token
   uint32_t top_k;            // 0: all tokens
-  float frequency_penalty;   // what each time drawn takes off a token's logit
-  float presence_penalty;    // what having been drawn at all takes off
+  double top_p;              // 1: all tokens
+  double min_p;              // 0: all tokens
+  float frequency_penalty;   // What each time drawn takes off a token's logit.
+  float presence_penalty;    // What having been drawn at all takes off it.
   float repetition_penalty;  // 1: none; divides positive logits of all seen
 };
 static_assert(sizeof(Draw) == 48);
 static_assert(offsetof(Draw, seed) == 0);
-static_assert(offsetof(Draw, top_p) == 8);
-static_assert(offsetof(Draw, min_p) == 16);
-static_assert(offsetof(Draw, temperature) == 24);
-static_assert(offsetof(Draw, top_k) == 28);
+static_assert(offsetof(Draw, temperature) == 8);
+static_assert(offsetof(Draw, top_k) == 12);
+static_assert(offsetof(Draw, top_p) == 16);
+static_assert(offsetof(Draw, min_p) == 24);
 static_assert(offsetof(Draw, frequency_penalty) == 32);
 static_assert(offsetof(Draw, presence_penalty) == 36);
 static_assert(offsetof(Draw, repetition_penalty) == 40);
+
+// The most probable token, without any limit or penalty.
+constexpr Draw kPlainDraw = {
+    .seed = 0,
+    .temperature = 0,
+    .top_k = 0,
+    .top_p = 1,
+    .min_p = 0,
+    .frequency_penalty = 0,
+    .presence_penalty = 0,
+    .repetition_penalty = 1,
+};
 
 struct LogitBias {
   uint32_t token;  // each once, in ascending order
@@ -116,5 +128,31 @@ static_assert(offsetof(Span, ended_ns) == 16);
 static_assert(offsetof(Span, worker) == 24);
 static_assert(offsetof(Span, phase) == 28);
 static_assert(offsetof(Span, width) == 32);
+
+struct Setup {
+  int64_t delay_ns;       // until a rank sees what another published; to measure a link
+  int32_t activation;     // an Activation
+  int32_t kv_format;      // a Format, of keys and values
+  int32_t rank;           // which of the ranks this is
+  int32_t segment;        // file descriptor of what rank 0 shares; -1: this is rank 0
+  uint32_t timed;         // 1: phases take the times that set_times says
+  uint32_t apart;         // 1: ranks share no memory, and are connected by connect
+  int32_t expert_file;    // an empty one, which may be closed afterwards; -1: none
+  int32_t max_sequences;  // sequences that may be open at once
+  int64_t expert_memory;  // bytes for experts, of all workers of a rank; 0 where all are in memory
+  int32_t ranks;          // processes that decode together
+};
+static_assert(sizeof(Setup) == 56);
+static_assert(offsetof(Setup, delay_ns) == 0);
+static_assert(offsetof(Setup, activation) == 8);
+static_assert(offsetof(Setup, kv_format) == 12);
+static_assert(offsetof(Setup, rank) == 16);
+static_assert(offsetof(Setup, segment) == 20);
+static_assert(offsetof(Setup, timed) == 24);
+static_assert(offsetof(Setup, apart) == 28);
+static_assert(offsetof(Setup, expert_file) == 32);
+static_assert(offsetof(Setup, max_sequences) == 36);
+static_assert(offsetof(Setup, expert_memory) == 40);
+static_assert(offsetof(Setup, ranks) == 48);
 
 }  // namespace monolane

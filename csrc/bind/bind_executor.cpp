@@ -49,6 +49,12 @@ Plan plan_of(const nb::bytes& header, const nb::bytes& phases, const nb::bytes& 
   return {headers[0], structs<PlanPhase>(phases, "phases"), structs<PlanShare>(shares, "shares")};
 }
 
+Setup setup_of(const nb::bytes& record) {
+  const std::vector<Setup> setups = structs<Setup>(record, "setup");
+  if (setups.size() != 1) refuse("setup: expected one Setup");
+  return setups[0];
+}
+
 // Structs as bytes, which NumPy views as records: a copy, so that nothing dangles.
 template <typename T>
 OwnBytes records_of(const std::vector<T>& found) {
@@ -116,21 +122,12 @@ struct BoundExecutor {
   std::vector<TokenEvent> kept = {};  // read, and not yet taken
 
   BoundExecutor(const nb::bytes& header, const nb::bytes& phases, const nb::bytes& shares,
-                nb::object weights, const std::string& isa, int activation, int kv_format,
-                int slots, const std::vector<int>& cores, int rank, int ranks, int segment,
-                int64_t delay_ns, bool timed, bool apart, int expert_file, int64_t expert_memory)
+                nb::object weights, const std::string& isa, const nb::bytes& setup,
+                const std::vector<int>& cores)
       : table(weights),
         vocab(plan_of(header, phases, shares).header.vocab),
-        executor(plan_of(header, phases, shares),
-                 {.rank = rank,
-                  .ranks = ranks,
-                  .segment = segment,
-                  .apart = apart,
-                  .delay_ns = delay_ns,
-                  .timed = timed},
-                 nb::cast<WeightTable&>(weights).weights, select_kernels(isa),
-                 static_cast<Activation>(activation), static_cast<Format>(kv_format), slots, cores,
-                 {.file = expert_file, .memory = static_cast<size_t>(expert_memory)}) {}
+        executor(plan_of(header, phases, shares), setup_of(setup),
+                 nb::cast<WeightTable&>(weights).weights, select_kernels(isa), cores) {}
 
   void convert(int64_t phase, int64_t matrix) {
     if (!executor.loader().converts(phase, matrix)) return;
@@ -197,11 +194,8 @@ void bind_executor(nb::module_& m) {
 
   nb::class_<BoundExecutor>(m, "Executor", "Runs a plan on the cores of this machine.")
       .def(nb::init<const nb::bytes&, const nb::bytes&, const nb::bytes&, nb::object,
-                    const std::string&, int, int, int, const std::vector<int>&, int, int, int,
-                    int64_t, bool, bool, int, int64_t>(),
-           "header"_a, "phases"_a, "shares"_a, "weights"_a, "isa"_a, "activation"_a, "kv_format"_a,
-           "slots"_a, "cores"_a, "rank"_a = 0, "ranks"_a = 1, "segment"_a = -1, "delay_ns"_a = 0,
-           "timed"_a = false, "apart"_a = false, "expert_file"_a = -1, "expert_memory"_a = 0)
+                    const std::string&, const nb::bytes&, const std::vector<int>&>(),
+           "header"_a, "phases"_a, "shares"_a, "weights"_a, "isa"_a, "setup"_a, "cores"_a)
       .def(
           "follow", [](BoundExecutor& e) { e.executor.follow(); },
           "In another rank than 0: take part in all epochs of rank 0, on the workers' threads.")

@@ -38,7 +38,12 @@ static int32_t choose(Row<float> logits, float temperature, uint32_t top_k, doub
   if (mask.has_value() && mask->shape(0) != static_cast<size_t>(monolane::mask_words(vocab))) {
     throw nb::value_error("mask: expected a bit for each logit, in words of 32");
   }
-  const monolane::Draw draw{seed, top_p, min_p, temperature, top_k, 0, 0, 1};
+  monolane::Draw draw = monolane::kPlainDraw;
+  draw.seed = seed;
+  draw.temperature = temperature;
+  draw.top_k = top_k;
+  draw.top_p = top_p;
+  draw.min_p = min_p;
   const uint32_t* bits = mask.has_value() ? mask->data() : nullptr;
   monolane::SamplerScratch scratch;
   const monolane::TokenCounts none;

@@ -12,13 +12,29 @@
 
 namespace monolane {
 
-Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kernels& kernels,
-                   Activation activation, Format kv_format, int slots,
-                   const std::vector<int>& cores, const ExpertFile& experts)
-    : forward_(std::move(plan), seat, std::move(weights), kernels, activation, kv_format, slots),
-      scheduler_(forward_, slots),
+namespace {
+
+Seat seat_of(const Setup& setup) {
+  return {.rank = setup.rank,
+          .ranks = setup.ranks,
+          .segment = setup.segment,
+          .apart = setup.apart != 0,
+          .delay_ns = setup.delay_ns,
+          .timed = setup.timed != 0};
+}
+
+}  // namespace
+
+Executor::Executor(Plan plan, const Setup& setup, ModelWeights weights, const Kernels& kernels,
+                   const std::vector<int>& cores)
+    : forward_(std::move(plan), seat_of(setup), std::move(weights), kernels,
+               static_cast<Activation>(setup.activation), static_cast<Format>(setup.kv_format),
+               setup.max_sequences),
+      scheduler_(forward_, setup.max_sequences),
       threads_(forward_.exchange.workers(), cores) {
   const Exchange& exchange = forward_.exchange;
+  const ExpertFile experts = {.file = setup.expert_file,
+                              .memory = static_cast<size_t>(setup.expert_memory)};
   std::optional<size_t> memory;  // of each worker, for experts
   if (experts.file >= 0) memory = experts.memory / exchange.workers();
   for (int i = 0; i < exchange.workers(); ++i) {
@@ -29,7 +45,7 @@ Executor::Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kern
                                             [this](const Chore& chore) { run_chore(chore); });
   // Other ranks' workers have no logits, and a timed pass takes the time that it is told.
   // And where there are more workers than processors, they are asleep when they wait.
-  const bool help = seat.ranks == 1 && !seat.timed && exchange.spins();
+  const bool help = setup.ranks == 1 && !setup.timed && exchange.spins();
   scheduler_.set_leader(*workers_.front(), help ? exchange.workers() - 1 : 0);
 }
 

@@ -29,11 +29,10 @@ namespace monolane {
 
 class Executor final : public DraftModel {
  public:
-  // Runs the workers of one seat of the plan. Throws std::invalid_argument if plan, seat, weights
+  // Runs the workers of one rank of the plan. Throws std::invalid_argument if plan, setup, weights
   // and kernels do not fit together, and std::runtime_error if a file has no room for the experts.
-  Executor(Plan plan, const Seat& seat, ModelWeights weights, const Kernels& kernels,
-           Activation activation, Format kv_format, int slots, const std::vector<int>& cores,
-           const ExpertFile& experts = {});
+  Executor(Plan plan, const Setup& setup, ModelWeights weights, const Kernels& kernels,
+           const std::vector<int>& cores);
   ~Executor() override;
 
   const Plan& plan() const { return forward_.plan; }

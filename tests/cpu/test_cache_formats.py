@@ -11,7 +11,7 @@ from gguf.quants import dequantize
 
 from monolane._core import kernels
 from monolane.cpu import CpuExecutor
-from monolane.cuda import check_cache_dtype
+from monolane.epoch import Loading
 from monolane.errors import BackendError, ConfigError, RequestError
 from monolane.model import find_cache_format
 from monolane.reference import ReferenceExecutor, find_rounding
@@ -211,6 +211,6 @@ def test_what_codes_cannot_hold_is_refused() -> None:
             make(random_weights(), context=9, slots=1, cache_dtype="int8")  # type: ignore[operator]
         with pytest.raises(RequestError, match="cache_dtype: expected one of auto, float32"):
             make(random_weights(), context=9, slots=1, cache_dtype="int3")  # type: ignore[operator]
-    check_cache_dtype("auto")
+    Loading().check_backend("cuda")
     with pytest.raises(BackendError, match="cache_dtype: the cuda backend keeps .* got 'int8'"):
-        check_cache_dtype("int8")
+        Loading(cache_dtype="int8").check_backend("cuda")

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from monolane.cpu import CpuExecutor, _native, _rank_main
 from monolane.cpu._native import Setting
 from monolane.cpu._rank_messages import say
 from monolane.cpu._ranked_kv import RankKept
-from monolane.epoch import Advance, Draw, Guide, RankAddresses, TokenEvent
+from monolane.epoch import SETUP, Advance, Draw, Guide, Loading, RankAddresses, TokenEvent
 from monolane.errors import BackendError, RankError, RequestError
 from monolane.model import Weights, parse_config, tensor_specs, write_checkpoint
 
@@ -410,12 +409,12 @@ def test_a_rank_that_cannot_load_says_why(tmp_path: Path) -> None:
 def test_what_the_core_of_a_rank_refuses_is_told_to_rank_0() -> None:
     """Here what is shared is not as large as it must be; a host without memory is the like."""
     weights = Weights.open(DEMO)
-    setting = Setting("auto", context=8, slots=1, isa=kernels.best(), workers=2, ranks=2)
+    setting = Setting(Loading(context=8, workers=2, ranks=2), isa=kernels.best())
     wish = {"source": str(weights.source), "config": repr(weights.config), "rank": 1}
     rank_0, rank_1 = socket.socketpair()
     segment = os.memfd_create("empty")
     with rank_0, rank_1:
-        say(rank_0, wish | asdict(setting))
+        say(rank_0, wish | {"setting": setting.wish()})
         answer, native = _rank_main._try(rank_1, segment)
     os.close(segment)
     assert native is None
@@ -425,10 +424,10 @@ def test_what_the_core_of_a_rank_refuses_is_told_to_rank_0() -> None:
 def test_a_joined_rank_whose_core_refuses_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     made = _native.NativeExecutor
 
-    def refuse(*, rank: int, **options: Any) -> Any:
-        if rank == 1:
+    def refuse(*, setup: bytes, **options: Any) -> Any:
+        if np.frombuffer(setup, SETUP.dtype)["rank"] == 1:
             raise RuntimeError("expected room for keys and values")
-        return made(rank=rank, **options)
+        return made(setup=setup, **options)
 
     monkeypatch.setattr(_native, "NativeExecutor", refuse)
     refused = pytest.raises(BackendError, match=r"^rank 1 at .*: expected room for keys and values")

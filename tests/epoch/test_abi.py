@@ -1,27 +1,31 @@
 """Requests and tokens across the border: both sides lay them out alike, and nothing is lost."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
 from monolane import SamplingParams
+from monolane._options import option
 from monolane._structs import CPP, CUDA
 from monolane.epoch import (
     ADVANCE,
     DRAW,
     MAX_LOGPROBS,
+    SETUP,
     TEXT_END,
     TOKEN,
     Advance,
     Draw,
+    Loading,
     TokenEvent,
     TokenLogprob,
     cpp_header,
     pack,
+    pack_setup,
     unpack_tokens,
 )
-from monolane.epoch._abi import numbers_of
+from monolane.epoch._abi import draw_struct, plain_draw, setup_struct
 
 CSRC = Path(__file__).parents[2] / "csrc"
 
@@ -41,15 +45,42 @@ def test_a_new_parameter_crosses_by_being_a_field() -> None:
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class WiderDraw(Draw):
-        sigma: float = field(default=0.0, metadata={"kind": "f32", "meaning": "0: all tokens"})
+        sigma: float = option(0.0, kind="f32", meaning="0: all tokens")
 
-    struct = numbers_of(WiderDraw)
+    struct = draw_struct(WiderDraw)
     assert "float sigma;" in struct.declare(CPP)
     assert "f32 sigma;" in struct.declare(CUDA)
     assert struct.dtype.names == (*(DRAW.dtype.names or ()), "sigma")
+    assert "    .sigma = 0,\n" in plain_draw(WiderDraw)
     # The engine fills it from the field of the same name of SamplingParams, or says which lacks.
     names = {x.name for x in fields(SamplingParams)}
     assert {x.name for x in fields(Draw)} <= names
+
+
+def test_a_new_option_of_loading_crosses_by_being_a_field() -> None:
+    """What CONTRIBUTING.md promises of an option of loading: to C++, and to other ranks."""
+
+    @dataclass(frozen=True, slots=True)
+    class WiderLoading(Loading):
+        spin: int = option(3, "Turns.", kind="i32", ranks=True)
+
+    struct = setup_struct(WiderLoading)
+    assert "int32_t spin;" in struct.declare(CPP)
+    assert struct.dtype.names == (*(SETUP.dtype.names or ()), "spin")
+
+
+def test_a_setup_holds_what_was_found_and_what_was_asked() -> None:
+    found = {"activation": 2, "kv_format": 1, "rank": 1, "segment": 5, "timed": True}
+    found |= {"apart": False, "expert_file": -1, "delay_ns": 1 << 40}
+    asked = Loading(max_sequences=3, ranks=2, expert_memory=1 << 33)
+    (record,) = np.frombuffer(pack_setup(asked, **found), SETUP.dtype)
+    assert {name: record[name].item() for name in SETUP.dtype.names or ()} == found | {
+        "max_sequences": 3,
+        "ranks": 2,
+        "expert_memory": 1 << 33,
+    }
+    (record,) = np.frombuffer(pack_setup(Loading(), **found), SETUP.dtype)
+    assert record["expert_memory"] == 0  # all are in memory
 
 
 def test_advances_are_packed_with_their_lists() -> None:

@@ -3,12 +3,15 @@
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from monolane._loading import Loading
 from monolane.cli import _options as options
+from monolane.cli._groups import After, grouped
 
 if TYPE_CHECKING:
     from monolane.measure import Case, DecodeCase, Record
@@ -16,7 +19,36 @@ if TYPE_CHECKING:
 _NOT_IDLE = 0.5  # programs that want a core: from here on figures are worth a warning
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cases:
+    """What is timed, and how often."""
+
+    dtype: Annotated[
+        list[str] | None, typer.Option(help="Type of the weights in use; repeatable.")
+    ] = None
+    context: Annotated[
+        list[int] | None, typer.Option(help="Tokens before those timed; repeatable [default: 128].")
+    ] = None
+    prefill: Annotated[
+        list[int] | None, typer.Option(help="Length of a prompt; repeatable [default: 64].")
+    ] = None
+    runs: Annotated[int, typer.Option(min=1, help="Rounds over all cases.")] = 5
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens of one decode run.")] = 32
+    startup: Annotated[
+        int,
+        typer.Option(min=0, help="Cold processes to time, per dtype."),
+        After("link_delay"),
+    ] = 3
+    buffer: Annotated[
+        int,
+        typer.Option(min=1, help="MB read to find the memory's bandwidth."),
+        After("startup"),
+    ] = 1024
+
+
+@grouped("bench", after={"speculation": "workers", "draft": "speculation"})
 def bench(
+    *,
     call: typer.Context,
     model: options.ModelAtRevision = "demo",
     synthetic: Annotated[
@@ -26,31 +58,13 @@ def bench(
             "folder), dense-2b, laneformer-tiny."
         ),
     ] = None,
-    dtype: Annotated[
-        list[str] | None, typer.Option(help="Type of the weights in use; repeatable.")
-    ] = None,
-    context: Annotated[
-        list[int] | None, typer.Option(help="Tokens before those timed; repeatable [default: 128].")
-    ] = None,
-    prefill: Annotated[
-        list[int] | None, typer.Option(help="Length of a prompt; repeatable [default: 64].")
-    ] = None,
-    runs: Annotated[int, typer.Option(min=1, help="Rounds over all cases.")] = 5,
-    tokens: Annotated[int, typer.Option(min=2, help="Tokens of one decode run.")] = 32,
-    workers: options.Workers = None,
+    cases: Cases,
+    loading: Loading,
     speculation: options.Speculation = "off",
-    draft: options.Draft = None,
-    expert_memory: options.ExpertMemory = None,
-    ranks: options.Ranks = "1",
-    key_file: options.KeyFile = None,
     link_delay: Annotated[
         float,
         typer.Option(min=0, max=1000, hidden=True, help="µs until a rank sees another's outputs."),
     ] = 0,
-    startup: Annotated[int, typer.Option(min=0, help="Cold processes to time, per dtype.")] = 3,
-    buffer: Annotated[
-        int, typer.Option(min=1, help="MB read to find the memory's bandwidth.")
-    ] = 1024,
     as_json: options.Json = False,
     out: options.ResultsOut = None,
 ) -> None:
@@ -62,23 +76,23 @@ def bench(
     """
     from monolane._progress import counted, still
     from monolane.cli._output import check_results
-    from monolane.cli._ranks import find_ranks
     from monolane.cli._report import print_note
     from monolane.engine import SamplingParams
     from monolane.measure import Neighbours, bench_cases, bench_records, run_rounds
 
     if synthetic is not None and "model" in options.given(call):
         raise typer.BadParameter(f"expected MODEL or --synthetic, got both: {model}, {synthetic}")
-    over = find_ranks(ranks, key_file)
+    over, draft = loading.ranks, loading.draft
     if link_delay and (not isinstance(over, int) or over < 2):
+        shown = over if isinstance(over, int) else ",".join(over.addresses)
         raise typer.BadParameter(
-            f"--link-delay: expected --ranks 2 or more on this host, got --ranks {ranks}: it is "
+            f"--link-delay: expected --ranks 2 or more on this host, got --ranks {shown}: it is "
             "the delay of a link between ranks; give their number, or leave --link-delay out"
         )
     check_results(out)
     name, folder = _folder(model, synthetic)
     _warn_if_busy()
-    contexts, prompts = context or [128], prefill or [64]
+    contexts, prompts = cases.context or [128], cases.prefill or [64]
     if min(*contexts, *prompts) < 1:
         raise typer.BadParameter("--context and --prefill: expected 1 token or more")
     if draft is None and speculation in ("draft", "heads"):
@@ -86,7 +100,7 @@ def bench(
     if draft is not None and speculation in ("off", "suffix"):
         raise typer.BadParameter(f"--draft: --speculation {speculation} uses none; give auto")
     params = SamplingParams(speculation=speculation)  # type: ignore[arg-type]
-    dtypes = dict.fromkeys(dtype or ["auto"])
+    dtypes = dict.fromkeys(cases.dtype or ["auto"])
     if not isinstance(over, int) and len(dtypes) > 1:
         raise typer.BadParameter("--dtype: expected one: ranks with addresses hold one model")
     with still(f"loading {name}"):
@@ -95,26 +109,23 @@ def bench(
             dtypes,
             contexts=contexts,
             prompts=prompts,
-            tokens=tokens,
-            workers=workers,
-            ranks=over,
+            tokens=cases.tokens,
             link_delay=link_delay / 1e6,
             drafts=params.drafts,
             drafter=params.drafter,
-            draft=draft,
-            expert_memory=expert_memory,
-            buffer=buffer << 20,
+            buffer=cases.buffer << 20,
+            **loading.given(),
         )
-    cases: list[Case] = [probe, *decodes, *prefills]
-    with counted("measuring", (runs + 1) * len(cases)) as step:
-        disturbed = run_rounds(cases, runs, step, Neighbours(patience=2.0 * runs))
+    timed: list[Case] = [probe, *decodes, *prefills]
+    runs = cases.runs
+    with counted("measuring", (runs + 1) * len(timed)) as step:
+        disturbed = run_rounds(timed, runs, step, Neighbours(patience=2.0 * runs))
     if disturbed:
         print_note(f"other programs ran during {disturbed} samples: figures may be low")
     records = bench_records(name, probe, decodes, prefills)
-    if startup and isinstance(over, int):  # others' ranks are busy with what is measured here
-        records += _process_records(
-            name, folder, decodes, startup, workers=workers, ranks=over, expert_memory=expert_memory
-        )
+    if cases.startup and isinstance(over, int):  # others' ranks are busy with what is measured here
+        alone = {x: value for x, value in loading.given().items() if x != "draft"}
+        records += _process_records(name, folder, decodes, cases.startup, **alone)
     write_results(records, out, as_json, what=Path(name).name)
 
 

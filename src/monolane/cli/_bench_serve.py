@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 from monolane import _env
 from monolane.cli import _options as options
+from monolane.cli._groups import grouped
 
 if TYPE_CHECKING:
     from monolane.measure import Level, Load, LoadTarget, Record
@@ -17,38 +19,54 @@ _KEY = _env.API_KEY.name
 _REFUSED = (401, 403)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """What is asked, by how many at once."""
+
+    clients: Annotated[
+        list[int] | None,
+        typer.Option("--clients", "-c", help="Requests at once; repeatable [default: 1 2 4 8]."),
+    ] = None
+    rate: Annotated[
+        list[float] | None, typer.Option(help="Instead: requests/s, at random moments; repeatable.")
+    ] = None
+    prompt: Annotated[
+        list[int] | None, typer.Option(help="Tokens of a prompt, about; repeatable [default: 64].")
+    ] = None
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", "-n", min=2, help="Tokens of an answer.")
+    ] = 256
+    requests: Annotated[int, typer.Option(min=1, help="Of each client; of each rate.")] = 8
+    seconds: Annotated[
+        float, typer.Option(min=0, help="After these, a level begins no more requests.")
+    ] = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """How a request is made."""
+
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds of one request.")] = 120
+    chat: Annotated[bool, typer.Option("--chat", help="Ask /v1/chat/completions.")] = False
+    ignore_eos: Annotated[
+        bool, typer.Option(help="Have answers go on to --max-tokens; servers may refuse the field.")
+    ] = True
+    keep_alive: Annotated[
+        bool, typer.Option(help="Keep connections for the next request, as most clients do.")
+    ] = True
+
+
+@grouped()
 def bench_serve(
+    *,
     url: Annotated[
         str, typer.Argument(help="Base URL of the server, with or without /v1.")
     ] = "http://127.0.0.1:8000",
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="[default: the server's first]")
     ] = None,
-    clients: Annotated[
-        list[int] | None,
-        typer.Option("--clients", "-c", help="Requests at once; repeatable [default: 1 2 4 8]."),
-    ] = None,
-    rate: Annotated[
-        list[float] | None, typer.Option(help="Instead: requests/s, at random moments; repeatable.")
-    ] = None,
-    prompt: Annotated[
-        list[int] | None, typer.Option(help="Tokens of a prompt, about; repeatable [default: 64].")
-    ] = None,
-    max_tokens: Annotated[
-        int, typer.Option("--max-tokens", "-n", min=2, help="Tokens of an answer.")
-    ] = 256,
-    requests: Annotated[int, typer.Option(min=1, help="Of each client; of each rate.")] = 8,
-    seconds: Annotated[
-        float, typer.Option(min=0, help="After these, a level begins no more requests.")
-    ] = 60,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds of one request.")] = 120,
-    chat: Annotated[bool, typer.Option("--chat", help="Ask /v1/chat/completions.")] = False,
-    ignore_eos: Annotated[
-        bool, typer.Option(help="Have answers go on to --max-tokens; servers may refuse the field.")
-    ] = True,
-    keep_alive: Annotated[
-        bool, typer.Option(help="Keep connections for the next request, as most clients do.")
-    ] = True,
+    loads: Loads,
+    asking: Asking,
     key_from: Annotated[
         str, typer.Option(help="Environment variable that holds the API key.")
     ] = _KEY,
@@ -78,27 +96,21 @@ def bench_serve(
     check_output(plot)
     check_results(out)
     target = LoadTarget.parse(url, os.environ.get(key_from, ""))
-    if clients and rate:
+    if loads.clients and loads.rate:
         raise typer.BadParameter("expected --clients or --rate, got both")
-    levels = [Level(rate=each, requests=requests, seconds=seconds) for each in rate or ()]
+    requests = loads.requests
+    levels = [Level(rate=x, requests=requests, seconds=loads.seconds) for x in loads.rate or ()]
     if not levels:
-        counts = clients or [1, 2, 4, 8]
-        levels = [Level(clients=n, requests=n * requests, seconds=seconds) for n in counts]
-    lengths = prompt or [64]
+        counts = loads.clients or [1, 2, 4, 8]
+        levels = [Level(clients=n, requests=n * requests, seconds=loads.seconds) for n in counts]
+    lengths = loads.prompt or [64]
     if min(lengths) < 1:
         raise typer.BadParameter("--prompt: expected 1 token or more")
-    _announce(target, levels, lengths, max_tokens, yes)
+    _announce(target, levels, lengths, loads.max_tokens, yes)
     name, engine = _find_model(target, model, key_from)
     load = Load(
         target,
-        LoadOptions(
-            model=name,
-            chat=chat,
-            max_tokens=max_tokens,
-            ignore_eos=ignore_eos,
-            keep_alive=keep_alive,
-            timeout=timeout,
-        ),
+        LoadOptions(model=name, max_tokens=loads.max_tokens, **asdict(asking)),
     )
     steps = len(lengths) * sum(level.requests for level in levels)
     with counted("loading", steps) as step:

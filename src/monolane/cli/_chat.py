@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from monolane.cli import _options as options
+from monolane.cli._groups import grouped
+from monolane.cli._terminal import Terminal
 
 if TYPE_CHECKING:
     from monolane.engine import Engine, SamplingParams
@@ -13,63 +15,40 @@ if TYPE_CHECKING:
 _HELP = "/reset forgets the conversation, /quit or Ctrl-D leaves, Ctrl-C stops an answer"
 
 
+@grouped("chat")
 def chat(
+    *,
     model: options.ChatModel = None,
     system: Annotated[
         str | None, typer.Option(help="System message, where the template has one.")
     ] = None,
     max_tokens: options.MaxTokens = 512,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    frequency_penalty: options.FrequencyPenalty = 0.0,
-    presence_penalty: options.PresencePenalty = 0.0,
-    repetition_penalty: options.RepetitionPenalty = None,
-    generation_config: options.GenerationConfig = "auto",
-    seed: options.Seed = 0,
-    thinking: options.Thinking = None,
-    backend: options.BackendName = "auto",
-    dtype: options.Dtype = "auto",
-    cache_dtype: options.CacheDtype = "auto",
-    context: options.Context = None,
-    prefix_cache: options.PrefixCache = "auto",
-    prefix_file: options.PrefixFile = None,
-    speculation: options.Speculation = "auto",
-    draft: options.Draft = None,
-    heads: options.Heads = None,
-    workers: options.Workers = None,
-    expert_memory: options.ExpertMemory = None,
-    ranks: options.Ranks = "1",
-    key_file: options.KeyFile = None,
-    devices: options.Devices = 1,
+    terminal: Terminal,
 ) -> None:
     """Talk to a model, line by line. Answers go to stdout, speed and timings to stderr.
 
     What a model thinks before it answers is shown dimmed on a terminal (stderr), and never on
     stdout.
     """
-    terminal_options = dict(locals())
-    from monolane.cli._defaults import Terminal
     from monolane.cli._report import print_note
     from monolane.engine import DEMO
 
-    terminal = Terminal(terminal_options)
+    terminal.check(max_tokens)
     if model is None:
         raise typer.BadParameter(
             "expected a model that can chat, got none: --model smollm2 is one (98 MB, fetched "
             "once), and so is any .gguf file, model folder or Hub id",
             param_hint="--model",
         )
-    with terminal.load() as engine:
-        params = terminal.params(engine)
+    with terminal.load(model) as engine:
+        params = terminal.params(engine, max_tokens)
         if model == DEMO:
             print_note(
                 "The demo model has read Python source and nothing else: it continues code, and "
                 "was never taught to converse. For that, pass --model."
             )
         print_note(_HELP)
-        _Conversation(engine, params, system, thinking).run()
+        _Conversation(engine, params, system, terminal.thinking).run()
 
 
 class _Conversation:

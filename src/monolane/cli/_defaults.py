@@ -4,9 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from monolane._progress import still
-from monolane.cli._ranks import find_ranks
-from monolane.engine import Engine, SamplingDefaults, SamplingParams
+from monolane.engine import SamplingDefaults
 from monolane.errors import ConfigError, RequestError
 
 AUTO, NONE = "auto", "none"
@@ -57,49 +55,6 @@ def terminal_defaults(own: SamplingDefaults, source: str, **given: Any) -> dict[
     found = said.over(files).over(_TERMINAL).said()
     most = found.pop("max_tokens", None)
     return {**found, "max_tokens": min(given["max_tokens"], most or given["max_tokens"])}
-
-
-# Options of 'generate' and 'chat' that say how to draw where the model's files may, too.
-_DRAWN = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-_GIVEN = ("frequency_penalty", "presence_penalty", "seed", "speculation")
-_LOADED = (
-    "model",
-    "backend",
-    "dtype",
-    "context",
-    "prefix_cache",
-    "prefix_file",
-    "devices",
-    "draft",
-    "heads",
-    "cache_dtype",
-    "workers",
-    "expert_memory",
-)
-
-
-class Terminal:
-    """The options that 'generate' and 'chat' share, by name: an engine, and how it draws."""
-
-    def __init__(self, options: dict[str, Any]) -> None:
-        """Check what can be checked before a model is loaded; RequestError."""
-        self._options = options
-        self._drawn = {name: options[name] for name in _DRAWN}
-        SamplingDefaults(**self._drawn)
-
-    def load(self) -> Engine:
-        """Load the model."""
-        over = find_ranks(self._options["ranks"], self._options["key_file"])
-        with still(f"loading {self._options['model']}"):
-            return Engine.load(**{name: self._options[name] for name in _LOADED}, ranks=over)
-
-    def params(self, engine: Engine, **more: Any) -> SamplingParams:
-        """Return how an answer is drawn: as the options say, and ``more``."""
-        drawn = terminal_defaults(
-            engine.defaults, self._options["generation_config"], **self._drawn
-        )
-        given = {name: self._options[name] for name in _GIVEN}
-        return SamplingParams(**drawn, **given, **more)
 
 
 def _object(text: str) -> dict[str, Any]:

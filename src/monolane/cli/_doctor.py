@@ -13,7 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from monolane._loading import Loading
 from monolane.cli import _options as options
+from monolane.cli._groups import grouped
 
 if TYPE_CHECKING:
     from monolane.cuda import GpuInfo
@@ -40,8 +42,9 @@ class Finding:
     mend: str = ""
 
 
+@grouped("doctor")
 def doctor(
-    model: options.Model = "demo", dtype: options.Dtype = "auto", as_json: options.Json = False
+    *, model: options.Model = "demo", loading: Loading, as_json: options.Json = False
 ) -> None:
     """Show the machine, the backends, the caches and what is missing.
 
@@ -52,6 +55,7 @@ def doctor(
 
     from monolane.model import find_format
 
+    dtype = loading.dtype
     if dtype != "auto":
         find_format(dtype)  # RequestError for one that is none
     findings = list(examine(model, dtype))

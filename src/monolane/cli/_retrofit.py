@@ -2,12 +2,14 @@
 
 import sys
 import tempfile
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from monolane.cli import _options as options
+from monolane.cli._groups import grouped
 
 if TYPE_CHECKING:
     from monolane.tune import AnnealRecipe
@@ -19,44 +21,67 @@ _DISTILLED = (  # options of --distil alone
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Into which lanes."""
+
+    lanes: Annotated[int, typer.Option(min=1, help="Lanes to deal the heads out to.")] = 8
+    delay: Annotated[
+        int, typer.Option(min=0, help="Layers until lanes hear each other; 0 is exact.")
+    ] = 0
+    early: Annotated[
+        bool, typer.Option("--early", help="Let the layers before the delay exchange at once.")
+    ] = False
+    head: Annotated[str, typer.Option(help="auto, vocab_parallel or replicate.")] = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """How the delayed model is trained back."""
+
+    steps: Annotated[int, typer.Option(help="Length of the training.")] = 500
+    order: Annotated[
+        str, typer.Option(help="How the delay comes in: together, from_top, from_bottom, at_once.")
+    ] = "together"
+    objective: Annotated[
+        str, typer.Option(help="distil (the source's logits) or finetune (the text).")
+    ] = "distil"
+    best: Annotated[
+        int, typer.Option(help="Next tokens of the source to train towards; 0: all of them.", min=0)
+    ] = 64
+    context: Annotated[int, typer.Option(help="Tokens of a window of text.")] = 256
+    rows: Annotated[int, typer.Option(help="Windows of a step.")] = 8
+    learning_rate: Annotated[float, typer.Option(help="Peak.")] = 1e-3
+    seed: Annotated[int, typer.Option(help="Of the order of the windows.")] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """Where it is trained, and what a killed run keeps."""
+
+    resume: options.Resume = False
+    save_every: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 50
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda: where to train.")] = "auto"
+    precision: Annotated[
+        str, typer.Option(help="auto, float32 or bfloat16: factors of products, on a CPU.")
+    ] = "auto"
+
+
+@grouped()
 def retrofit(
+    *,
     call: typer.Context,
     source: Annotated[
         str,
         typer.Argument(help="A dense model: 'smollm2', a folder, a .gguf file, or a Hub id."),
     ],
     out: Annotated[Path, typer.Argument(help="Model folder to write.")],
-    lanes: Annotated[int, typer.Option(min=1, help="Lanes to deal the heads out to.")] = 8,
-    delay: Annotated[
-        int, typer.Option(min=0, help="Layers until lanes hear each other; 0 is exact.")
-    ] = 0,
-    early: Annotated[
-        bool, typer.Option("--early", help="Let the layers before the delay exchange at once.")
-    ] = False,
-    head: Annotated[str, typer.Option(help="auto, vocab_parallel or replicate.")] = "auto",
+    shape: Shape,
     distil: Annotated[
         Path | None, typer.Option(help="Text to train the delayed model back on.")
     ] = None,
-    steps: Annotated[int, typer.Option(help="Length of the training.")] = 500,
-    order: Annotated[
-        str, typer.Option(help="How the delay comes in: together, from_top, from_bottom, at_once.")
-    ] = "together",
-    objective: Annotated[
-        str, typer.Option(help="distil (the source's logits) or finetune (the text).")
-    ] = "distil",
-    best: Annotated[
-        int, typer.Option(help="Next tokens of the source to train towards; 0: all of them.", min=0)
-    ] = 64,
-    context: Annotated[int, typer.Option(help="Tokens of a window of text.")] = 256,
-    rows: Annotated[int, typer.Option(help="Windows of a step.")] = 8,
-    learning_rate: Annotated[float, typer.Option(help="Peak.")] = 1e-3,
-    seed: Annotated[int, typer.Option(help="Of the order of the windows.")] = 0,
-    resume: options.Resume = False,
-    save_every: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 50,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda: where to train.")] = "auto",
-    precision: Annotated[
-        str, typer.Option(help="auto, float32 or bfloat16: factors of products, on a CPU.")
-    ] = "auto",
+    training: Training,
+    keeping: Keeping,
     overwrite: options.ReplaceOut = False,
 ) -> None:
     """Convert a dense checkpoint into lanes.
@@ -69,40 +94,39 @@ def retrofit(
     for name in _DISTILLED if distil is None else ():
         if name in given:
             raise typer.BadParameter("only --distil trains: give it too", param_hint=given[name])
-    if early and not delay:
+    if shape.early and not shape.delay:
         raise typer.BadParameter("without a delay there is none before it", param_hint="--early")
     from monolane.cli._model_folder import model_folder
     from monolane.engine import find_model
     from monolane.model import check_place
     from monolane.tune import HeadName, retrofit_config
 
-    if head not in get_args(HeadName):
+    if shape.head not in get_args(HeadName):
         words = ", ".join(get_args(HeadName))
-        raise typer.BadParameter(f"expected one of {words}, got {head!r}", param_hint="--head")
+        raise typer.BadParameter(
+            f"expected one of {words}, got {shape.head!r}", param_hint="--head"
+        )
     check_place(out)  # before a model is fetched
     recipe = None
     if distil is not None:
+        taught = asdict(training)
         recipe = _recipe(
-            order=order,
-            objective=objective,
-            best=best,
-            steps=steps,
-            rows_per_step=rows,
-            context=context,
-            peak_lr=learning_rate,
-            seed=seed,
-            precision=precision,
+            rows_per_step=taught.pop("rows"),
+            peak_lr=taught.pop("learning_rate"),
+            precision=keeping.precision,
+            **taught,
         )
-    shape: dict[str, Any] = {"lanes": lanes, "delay": delay, "early": early, "head": head}
+    dealt = asdict(shape)
     path = find_model(source)
-    retrofit_config(path, **shape)  # before it is dequantised
+    retrofit_config(path, **dealt)  # before it is dequantised
     with model_folder(str(path), out, overwrite) as folder:
         if distil is None or recipe is None:
-            _convert(folder, out, shape, overwrite)
+            _convert(folder, out, dealt, overwrite)
         else:
-            how = {"overwrite": overwrite, "resume": resume, "save_every": save_every}
+            how = {x: value for x, value in asdict(keeping).items() if x != "precision"}
+            how["overwrite"] = overwrite
             try:
-                _convert_and_distil(folder, out, shape, distil, recipe, how | {"device": device})
+                _convert_and_distil(folder, out, dealt, distil, recipe, how)
             except KeyboardInterrupt:
                 sys.stderr.write("interrupted; what OUT.run keeps goes on with --resume\n")
                 raise

@@ -1,11 +1,14 @@
 """``monolane serve``: the HTTP server."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from monolane._loading import Loading
 from monolane.cli import _options as options
+from monolane.cli._groups import After, grouped
 
 # Beyond the last-level cache of most machines; 'bench' takes twice as much, and more time.
 _PROBE_BYTES = 512 << 20
@@ -14,140 +17,148 @@ if TYPE_CHECKING:
     from monolane.serve import Keys
 
 
-def serve(
-    model: options.Model = "demo",
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", "-p", help="0: any that is free.")] = 8000,
-    name: Annotated[
-        str | None, typer.Option(help="What the model goes by [default: --model].")
-    ] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where the server is, and what it calls the model."""
+
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option("--port", "-p", help="0: any that is free.")] = 8000
+    name: Annotated[str | None, typer.Option(help="What the model goes by [default: --model].")] = (
+        None
+    )
     tool_format: Annotated[
         str,
         typer.Option(
             help="How the model spells tool calls: auto (as its chat template shows), hermes, xml, "
             "mistral, mistral-named, llama, smollm, harmony or generic."
         ),
-    ] = "auto",
+    ] = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Who decodes when, and for how long."""
+
     policy: Annotated[
         str,
         typer.Option(
             help="latency: one request at a time, at full speed; share:K: up to K together. "
             "':short-first' behind it lets short requests overtake."
         ),
-    ] = "latency",
-    queue: Annotated[int, typer.Option(help="Sequences that may wait.")] = 64,
-    deadline: Annotated[float, typer.Option(help="Seconds that a request may take in all.")] = 600,
-    drain: Annotated[float, typer.Option(help="Seconds to finish requests after SIGTERM.")] = 30,
+    ] = "latency"
+    queue: Annotated[int, typer.Option(help="Sequences that may wait.")] = 64
+    deadline: Annotated[float, typer.Option(help="Seconds that a request may take in all.")] = 600
+    drain: Annotated[float, typer.Option(help="Seconds to finish requests after SIGTERM.")] = 30
     stall: Annotated[
         float, typer.Option(help="Seconds without a token, read or drawn, until /health says 503.")
-    ] = 120,
+    ] = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who may ask."""
+
     api_keys: Annotated[
         Path | None, typer.Option(help="File of hashed keys, as 'monolane key' writes it.")
-    ] = None,
+    ] = None
     tls_cert: Annotated[
         Path | None, typer.Option(help="PEM certificate chain: HTTPS, and only that.")
-    ] = None,
+    ] = None
     tls_key: Annotated[
         Path | None, typer.Option(help="PEM key of it [default: in the certificate's file].")
-    ] = None,
+    ] = None
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Name that requests may address; repeatable.")
-    ] = None,
+    ] = None
     allow_origin: Annotated[
         list[str] | None, typer.Option(help="Origin whose web pages may ask; repeatable.")
-    ] = None,
-    max_body: Annotated[int, typer.Option(help="Bytes of a request.")] = 8 << 20,
-    bandwidth: Annotated[
-        bool, typer.Option(help="Measure the memory's bandwidth at the start, for 'mbu'.")
-    ] = True,
-    backend: options.BackendName = "auto",
-    dtype: options.Dtype = "auto",
-    cache_dtype: options.CacheDtype = "auto",
-    context: options.Context = None,
-    prefix_cache: options.PrefixCache = "auto",
-    prefix_file: options.PrefixFile = None,
+    ] = None
+    max_body: Annotated[int, typer.Option(help="Bytes of a request.")] = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """What requests get that do not say."""
+
     share_prefixes: Annotated[
-        bool, typer.Option("--share-prefixes", help="Prefixes of one key serve those of all.")
-    ] = False,
-    speculation: options.Speculation = "auto",
-    draft: options.Draft = None,
-    heads: options.Heads = None,
-    generation_config: options.GenerationConfig = "auto",
+        bool,
+        typer.Option("--share-prefixes", help="Prefixes of one key serve those of all."),
+        After("prefix_file"),
+    ] = False
+    speculation: Annotated[options.Speculation, After("share_prefixes")] = "auto"
+    generation_config: Annotated[options.GenerationConfig, After("heads")] = "auto"
     override_generation_config: Annotated[
         str | None,
         typer.Option(help='JSON that goes before it, such as {"temperature": 0.6, "top_k": 20}.'),
-    ] = None,
+        After("generation_config"),
+    ] = None
     seed: Annotated[
         int | None,
         typer.Option(help="Seed of requests that name none [default: each draw is new]."),
-    ] = None,
+        After("override_generation_config"),
+    ] = None
     any_model: Annotated[
-        bool, typer.Option("--any-model", help="Requests may name any model, and get this one.")
-    ] = False,
-    workers: options.Workers = None,
-    expert_memory: options.ExpertMemory = None,
-    ranks: options.Ranks = "1",
-    key_file: options.KeyFile = None,
-    devices: options.Devices = 1,
+        bool,
+        typer.Option("--any-model", help="Requests may name any model, and get this one."),
+        After("seed"),
+    ] = False
+
+
+@grouped("serve")
+def serve(
+    *,
+    model: options.Model = "demo",
+    address: Address,
+    limits: Limits,
+    access: Access,
+    bandwidth: Annotated[
+        bool, typer.Option(help="Measure the memory's bandwidth at the start, for 'mbu'.")
+    ] = True,
+    loading: Loading,
+    requests: Requests,
 ) -> None:
     """Serve a model by OpenAI's and Anthropic's APIs; a page at /."""
     import logging
 
     from monolane._progress import still
     from monolane.cli._defaults import server_defaults
-    from monolane.cli._ranks import find_ranks
     from monolane.cli._report import print_note
     from monolane.engine import Engine
     from monolane.serve import Policy, ServerOptions
     from monolane.serve import serve as run
 
     settings = ServerOptions(
-        host=host,
-        port=port,
-        model_name=name or model,
-        tool_format=tool_format,
-        policy=Policy.parse(policy),
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        keys=_keys(api_keys),
-        share_prefixes=share_prefixes,
-        speculation=speculation,  # type: ignore[arg-type]  # checked there
-        defaults=server_defaults(generation_config, override_generation_config, seed),
-        model_defaults=generation_config == "auto",
-        any_model=any_model,
-        allowed_hosts=tuple(allow_host or ()),
-        allowed_origins=tuple(allow_origin or ()),
-        queue_limit=queue,
-        deadline_seconds=deadline,
-        drain_seconds=drain,
-        stall_seconds=stall,
-        max_body_bytes=max_body,
+        host=address.host,
+        port=address.port,
+        model_name=address.name or model,
+        tool_format=address.tool_format,
+        policy=Policy.parse(limits.policy),
+        tls_cert=access.tls_cert,
+        tls_key=access.tls_key,
+        keys=_keys(access.api_keys),
+        share_prefixes=requests.share_prefixes,
+        speculation=requests.speculation,  # type: ignore[arg-type]  # checked there
+        defaults=server_defaults(
+            requests.generation_config, requests.override_generation_config, requests.seed
+        ),
+        model_defaults=requests.generation_config == "auto",
+        any_model=requests.any_model,
+        allowed_hosts=tuple(access.allow_host or ()),
+        allowed_origins=tuple(access.allow_origin or ()),
+        queue_limit=limits.queue,
+        deadline_seconds=limits.deadline,
+        drain_seconds=limits.drain,
+        stall_seconds=limits.stall,
+        max_body_bytes=access.max_body,
     )
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
 
-    over = find_ranks(ranks, key_file)
-
     def load() -> Engine:
         slots = settings.policy.slots
         with still(f"loading {model}"):
-            return Engine.load(
-                model,
-                backend,
-                dtype,
-                context,
-                slots,
-                prefix_cache,
-                prefix_file,
-                ranks=over,
-                devices=devices,
-                draft=draft,
-                heads=heads,
-                cache_dtype=cache_dtype,
-                workers=workers,
-                expert_memory=expert_memory,
-            )
+            return Engine.open(replace(loading, model=model, max_sequences=slots))
 
     run(
         load,

@@ -2,33 +2,44 @@
 
 import dataclasses
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from monolane.cli import _options as options
+from monolane.cli._groups import grouped
 
 
-def sft(
-    model: options.ModelArgument,
-    data: Annotated[Path, typer.Argument(help="JSON lines, each with a list of messages.")],
-    out: Annotated[Path, typer.Argument(help="Model folder to write; its run lies in OUT.run.")],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """A recipe, and what is otherwise than in it."""
+
     recipe: Annotated[
         str | None, typer.Option(help="A TOML file or a shipped one, such as laneformer_2b_sft.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
-    rows: Annotated[
-        int | None, typer.Option(help="Rows of a step, instead of the recipe's.")
-    ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="Peak, instead of the recipe's.")
-    ] = None,
+    ] = None
+    steps: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None
+    rows: Annotated[int | None, typer.Option(help="Rows of a step, instead of the recipe's.")] = (
+        None
+    )
+    learning_rate: Annotated[float | None, typer.Option(help="Peak, instead of the recipe's.")] = (
+        None
+    )
     lora: Annotated[
         int | None,
         typer.Option(help="Train low-rank updates of this rank only, else as the recipe has them."),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
+    ] = None
+    seed: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None
+
+
+@grouped()
+def sft(
+    *,
+    model: options.ModelArgument,
+    data: Annotated[Path, typer.Argument(help="JSON lines, each with a list of messages.")],
+    out: Annotated[Path, typer.Argument(help="Model folder to write; its run lies in OUT.run.")],
+    changes: Changes,
     resume: options.Resume = False,
     overwrite: options.ReplaceOut = False,
     save_every: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 50,
@@ -49,15 +60,21 @@ def sft(
     open_laneformer(source, "tune")  # before torch is loaded, which takes seconds
     from monolane.tune import LoraRecipe, SftRecipe, read_recipe, tune_folder
 
-    given = {"steps": steps, "peak_lr": learning_rate, "seed": seed, "rows_per_step": rows}
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    chosen = SftRecipe() if recipe is None else read_recipe(recipe)
+    given = {
+        "steps": changes.steps,
+        "peak_lr": changes.learning_rate,
+        "seed": changes.seed,
+        "rows_per_step": changes.rows,
+    }
+    other: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    chosen = SftRecipe() if changes.recipe is None else read_recipe(changes.recipe)
     try:
+        lora = changes.lora
         if lora is not None:
             said = chosen.lora or LoraRecipe(rank=lora, alpha=2.0 * lora)
             scale = said.alpha / said.rank  # what another rank leaves as it is
-            changes["lora"] = dataclasses.replace(said, rank=lora, alpha=scale * lora)
-        chosen = dataclasses.replace(chosen, **changes)
+            other["lora"] = dataclasses.replace(said, rank=lora, alpha=scale * lora)
+        chosen = dataclasses.replace(chosen, **other)
     except ConfigError as error:  # of these options: the recipe itself was whole
         raise typer.BadParameter(str(error)) from None
 

@@ -2,12 +2,14 @@
 
 import json
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from monolane.cli import _options as options
+from monolane.cli._groups import After, grouped
 from monolane.cli._model_config import PlannedModel, planned_model
 from monolane.cli._output import check_output, write_output, writing_output
 
@@ -26,9 +28,10 @@ _PARTS = {
 }
 
 
-def sim(
-    call: typer.Context,
-    model: PlannedModel = "laneformer-2b",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """On which machine."""
+
     device: Annotated[
         str,
         typer.Option(
@@ -37,29 +40,50 @@ def sim(
             help="h100, h200, b200, mi300x, mi350x, several as in 8xh200, cpu:N, or 'here': this "
             "processor, whose read bandwidth is then measured.",
         ),
-    ] = "8xh200",
+    ] = "8xh200"
+    bandwidth: Annotated[
+        float | None,
+        typer.Option(min=0, help="GB/s of a device, if you measured it."),
+        After("width"),
+    ] = None
+    link_latency: Annotated[
+        float | None,
+        typer.Option(min=0, help="us for a word to reach another device."),
+        After("bandwidth"),
+    ] = None
+    link_bandwidth: Annotated[
+        float | None,
+        typer.Option(min=0, help="GB/s out of a device to all others."),
+        After("link_latency"),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What is decoded there."""
+
     reduce: Annotated[
         str | None, typer.Option(help="now, never or after:D [default: the model's].")
-    ] = None,
-    lanes: Annotated[
-        int | None, typer.Option(min=1, help="Cut the model into so many lanes.")
-    ] = None,
+    ] = None
+    lanes: Annotated[int | None, typer.Option(min=1, help="Cut the model into so many lanes.")] = (
+        None
+    )
     dtype: Annotated[
         str, typer.Option(help="bfloat16, float16, float32, float8, int8, int4, or auto.")
-    ] = "auto",
-    context: Annotated[
-        int | None, typer.Option(min=1, help="Tokens in the sequence [1024].")
-    ] = None,
-    width: Annotated[int, typer.Option(min=1, max=64, help="Tokens that a pass carries.")] = 1,
-    bandwidth: Annotated[
-        float | None, typer.Option(min=0, help="GB/s of a device, if you measured it.")
-    ] = None,
-    link_latency: Annotated[
-        float | None, typer.Option(min=0, help="us for a word to reach another device.")
-    ] = None,
-    link_bandwidth: Annotated[
-        float | None, typer.Option(min=0, help="GB/s out of a device to all others.")
-    ] = None,
+    ] = "auto"
+    context: Annotated[int | None, typer.Option(min=1, help="Tokens in the sequence [1024].")] = (
+        None
+    )
+    width: Annotated[int, typer.Option(min=1, max=64, help="Tokens that a pass carries.")] = 1
+
+
+@grouped()
+def sim(
+    *,
+    call: typer.Context,
+    model: PlannedModel = "laneformer-2b",
+    place: Place,
+    work: Work,
     sweep: Annotated[
         str | None,
         typer.Option(help="Vary one thing: delay, lanes, link, width, context or bandwidth."),
@@ -92,25 +116,25 @@ def sim(
         return
     for path in (trace, svg):
         check_output(path)
-    swept = {"link": link_latency, "context": context, "lanes": lanes, "delay": reduce}
-    swept["width"] = width if width > 1 else None
+    swept: dict[str, object] = {
+        "link": place.link_latency,
+        "context": work.context,
+        "lanes": work.lanes,
+    }
+    swept |= {"delay": work.reduce, "width": work.width if work.width > 1 else None}
     _check_beside(sweep, swept, trace)
-    machine = _machine(device, bandwidth, link_latency, link_bandwidth)
-    if machine.device.devices == 1 and (link_latency, link_bandwidth) != (None, None):
-        _need_devices("a link", device)
+    machine = _machine(place)
+    if machine.device.devices == 1 and (place.link_latency, place.link_bandwidth) != (None, None):
+        _need_devices("a link", place.device)
     if machine.device.devices == 1 and sweep == "link":
-        _need_devices("sweep: link", device)
+        _need_devices("sweep: link", place.device)
     config, formats = planned_model(model)
     scenario = Scenario(
         model=model,
         config=config,
         machine=machine,
-        dtype=dtype,
         formats=formats,
-        reduce=reduce,
-        lanes=lanes,
-        context=context,
-        width=width,
+        **asdict(work),
     )
     if sweep is not None:
         _sweep(scenario, sweep, svg, as_json)
@@ -148,16 +172,16 @@ def _need_devices(what: str, device: str) -> None:
     raise RequestError(f"{what}: expected several devices, as in 8xh200 or 4xcpu:1, got {device!r}")
 
 
-def _machine(
-    name: str, bandwidth: float | None, latency: float | None, rate: float | None
-) -> "Machine":
+def _machine(place: Place) -> "Machine":
     from monolane.sim import find_machine
 
-    if name != "here":
-        found = find_machine(name)
+    bandwidth = place.bandwidth
+    if place.device != "here":
+        found = find_machine(place.device)
     else:
         found, measured = _here()
         bandwidth = measured if bandwidth is None else bandwidth
+    latency, rate = place.link_latency, place.link_bandwidth
     return found.stated(bandwidth=bandwidth, link_latency=latency, link_bandwidth=rate)
 
 

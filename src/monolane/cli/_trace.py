@@ -7,23 +7,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from monolane._loading import Loading
 from monolane.cli import _options as options
+from monolane.cli._groups import grouped
 from monolane.cli._output import check_output, write_output
 
 if TYPE_CHECKING:
     from monolane.plan import KindSummary, Trace
 
 
+@grouped("trace", after={"context": "cache_dtype"})
 def trace(
+    *,
     out: Annotated[Path, typer.Option("--out", "-o", help="Trace file to write (JSON).")],
     model: options.ModelAtRevision = "demo",
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to trace.")] = 16,
-    dtype: options.Dtype = "auto",
-    cache_dtype: options.CacheDtype = "auto",
+    loading: Loading,
     context: Annotated[
         int, typer.Option(min=1, help="Tokens in the sequence before those traced.")
     ] = 128,
-    workers: options.Workers = None,
 ) -> None:
     """Trace some tokens' decoding, phase by phase (CPU).
 
@@ -40,11 +42,9 @@ def trace(
     with still(f"tracing {model}"):
         loaded = LoadedModel(
             find_model(model),
-            dtype,
             context=context + tokens,
             slots=1,
-            workers=workers,
-            cache_dtype=cache_dtype,
+            **loading.given(),
         )
         taken = take_trace(loaded, context=context, tokens=tokens)
     write_output(out, json.dumps(taken.chrome()))

@@ -4,12 +4,14 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from monolane.cli import _options as options
+from monolane.cli._groups import grouped
 
 _FORECAST = ("world_size", "mfu", "device")  # options of --dry-run alone
 _PUBLISHED = 192  # devices that trained the published model
@@ -17,7 +19,56 @@ _PUBLISHED = 192  # devices that trained the published model
 _FIELDS = {"steps": "schedule.steps", "seed": "seed", "threads": "compute.threads"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What a dry run forecasts for."""
+
+    world_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="With --dry-run: number of devices [default: 192, where a step's rows divide, or "
+            "else 1].",
+        ),
+    ] = None
+    mfu: Annotated[
+        float, typer.Option(help="With --dry-run: share of the device's peak that is reached.")
+    ] = 0.25
+    device: Annotated[
+        str, typer.Option(help="With --dry-run: the device, such as H100 or MI300X.")
+    ] = "H100"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """How long is trained, from where, and by how many threads."""
+
+    minutes: Annotated[
+        float, typer.Option(min=0, help="Demo: length of the run without --steps.")
+    ] = 60.0
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Length of the run: --set schedule.steps=N.")
+    ] = None
+    seed: Annotated[
+        int, typer.Option(help="Of the first weights and the order of the data: --set seed=N.")
+    ] = 0
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads of torch: --set compute.threads=N.")
+    ] = None
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Use torch.compile (on CPUs it needs a C++ compiler).")
+    ] = False
+    begin_with: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="Begin with these weights: a model ('demo', a folder) or a run's folder."
+        ),
+    ] = None
+
+
+@grouped()
 def train(
+    *,
     context: typer.Context,
     config: Annotated[
         str,
@@ -45,41 +96,8 @@ def train(
             "--dry-run", help="Print parameters, memory per device, tokens and time; train nothing."
         ),
     ] = False,
-    world_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="With --dry-run: number of devices [default: 192, where a step's rows divide, or "
-            "else 1].",
-        ),
-    ] = None,
-    mfu: Annotated[
-        float, typer.Option(help="With --dry-run: share of the device's peak that is reached.")
-    ] = 0.25,
-    device: Annotated[
-        str, typer.Option(help="With --dry-run: the device, such as H100 or MI300X.")
-    ] = "H100",
-    minutes: Annotated[
-        float, typer.Option(min=0, help="Demo: length of the run without --steps.")
-    ] = 60.0,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Length of the run: --set schedule.steps=N.")
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(help="Of the first weights and the order of the data: --set seed=N.")
-    ] = 0,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads of torch: --set compute.threads=N.")
-    ] = None,
-    compiled: Annotated[
-        bool, typer.Option("--compile", help="Use torch.compile (on CPUs it needs a C++ compiler).")
-    ] = False,
-    begin_with: Annotated[
-        str | None,
-        typer.Option(
-            "--from", help="Begin with these weights: a model ('demo', a folder) or a run's folder."
-        ),
-    ] = None,
+    forecast: Forecast,
+    run: Run,
 ) -> None:
     """Train a Laneformer on a prepared corpus.
 
@@ -94,32 +112,37 @@ def train(
     _refuse(given, config == "demo")
     if out is None and not dry_run:
         raise typer.BadParameter("expected the folder to write after the config", param_hint="OUT")
-    start = None if begin_with is None else _start(begin_with)
+    start = None if run.begin_with is None else _start(run.begin_with)
     from monolane.model import check_place
-    from monolane.train import DemoRecipe, forecast, kept_settings, load_config
+    from monolane.train import DemoRecipe, kept_settings, load_config
+    from monolane.train import forecast as made_forecast
 
     if config != "demo":
         settings = [*(kept_settings(out) if resume and out else ()), *(settings or ())]
-        for name, value in (("steps", steps), ("seed", seed), ("threads", threads)):
+        for name, value in (("steps", run.steps), ("seed", run.seed), ("threads", run.threads)):
             if name in given:
                 settings.append(f"{_FIELDS[name]}={value}")
-        if compiled:
+        if run.compiled:
             settings.append("compute.compile=true")
         if start is not None:
             settings.append(f"model.init_from={json.dumps(str(start))}")
     if dry_run and config == "demo":
-        length = DemoRecipe(seed=seed).run_config(
-            Path("corpus"), steps or 1000, precision="float32"
+        length = DemoRecipe(seed=run.seed).run_config(
+            Path("corpus"), run.steps or 1000, precision="float32"
         )
-        text = forecast(length, 1, mfu).text(timed=False)
-        fits = f"as many as fit into {minutes:g} minutes on this machine: measured at the start"
-        sys.stdout.write(f"{text}{'steps':<17}  {fits if steps is None else f'{steps:,}'}\n")
+        text = made_forecast(length, 1, forecast.mfu).text(timed=False)
+        fits = f"as many as fit into {run.minutes:g} minutes on this machine: measured at the start"
+        sys.stdout.write(
+            f"{text}{'steps':<17}  {fits if run.steps is None else f'{run.steps:,}'}\n"
+        )
         return
     planned = None if config == "demo" else load_config(config, settings or ())
     if dry_run:
         assert planned is not None
-        world = world_size or (1 if planned.data.rows_per_step % _PUBLISHED else _PUBLISHED)
-        sys.stdout.write(forecast(planned, world, mfu, device).text())
+        world = forecast.world_size or (
+            1 if planned.data.rows_per_step % _PUBLISHED else _PUBLISHED
+        )
+        sys.stdout.write(made_forecast(planned, world, forecast.mfu, forecast.device).text())
         return
     assert out is not None
     check_place(out, beside=planned is None)
@@ -129,12 +152,12 @@ def train(
         if planned is None:
             measured = train_demo(
                 out,
-                minutes=minutes,
-                steps=steps,
-                seed=seed,
+                minutes=run.minutes,
+                steps=run.steps,
+                seed=run.seed,
                 resume=resume,
-                threads=threads,
-                compiled=compiled,
+                threads=run.threads,
+                compiled=run.compiled,
                 begin_with=start,
                 say=lambda line: sys.stderr.write(f"{line}\n"),
             )

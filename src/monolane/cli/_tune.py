@@ -1,12 +1,14 @@
 """``monolane tune``: train what goes beside a model."""
 
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from monolane.cli import _options as options
+from monolane.cli._groups import grouped
 
 tune = typer.Typer(no_args_is_help=True, help="Train what goes beside a model.")
 _REPORTED = 50  # steps
@@ -17,8 +19,27 @@ def _group() -> None:
     """Keep 'heads' a command of its own while it is the only one."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning:
+    """What is learnt from, and how."""
+
+    texts: Annotated[int, typer.Option(min=1, help="Texts to read.")] = 400
+    context: Annotated[int, typer.Option(min=2, help="Tokens of a text.")] = 256
+    vocabulary: Annotated[int, typer.Option(min=1, help="Tokens that can be drafted.")] = 4096
+    inner: Annotated[
+        int | None, typer.Option(min=32, help="Width of the block [default: the model's].")
+    ] = None
+    depth: Annotated[int, typer.Option(min=1, help="Tokens of a draft that are learnt.")] = 4
+    steps: Annotated[int, typer.Option(min=1, help="Length of the training.")] = 2000
+    places: Annotated[int, typer.Option(min=1, help="Drafts of a step.")] = 256
+    learning_rate: Annotated[float, typer.Option(help="Peak.")] = 1e-3
+    seed: Annotated[int, typer.Option(min=0, help="Of texts, order and first values.")] = 0
+
+
 @tune.command("heads")
+@grouped()
 def tune_heads(
+    *,
     model: Annotated[
         str, typer.Argument(help="'demo', 'smollm2', a folder, a .gguf file, or a Hub id.")
     ],
@@ -27,17 +48,7 @@ def tune_heads(
         Path | None,
         typer.Option(help="Text to learn from [default: what the model says itself]."),
     ] = None,
-    texts: Annotated[int, typer.Option(min=1, help="Texts to read.")] = 400,
-    context: Annotated[int, typer.Option(min=2, help="Tokens of a text.")] = 256,
-    vocabulary: Annotated[int, typer.Option(min=1, help="Tokens that can be drafted.")] = 4096,
-    inner: Annotated[
-        int | None, typer.Option(min=32, help="Width of the block [default: the model's].")
-    ] = None,
-    depth: Annotated[int, typer.Option(min=1, help="Tokens of a draft that are learnt.")] = 4,
-    steps: Annotated[int, typer.Option(min=1, help="Length of the training.")] = 2000,
-    places: Annotated[int, typer.Option(min=1, help="Drafts of a step.")] = 256,
-    learning_rate: Annotated[float, typer.Option(help="Peak.")] = 1e-3,
-    seed: Annotated[int, typer.Option(min=0, help="Of texts, order and first values.")] = 0,
+    learning: Learning,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Of the training [default: all cores].")
     ] = None,
@@ -59,18 +70,9 @@ def tune_heads(
     ModelFiles.open(find_model(model)).weights()  # before torch is loaded, which takes seconds
     from monolane.tune import HeadsRecipe, train_heads
 
+    given = asdict(learning)
     try:
-        recipe = HeadsRecipe(
-            texts=texts,
-            context=context,
-            vocabulary=vocabulary,
-            inner=inner,
-            depth=depth,
-            steps=steps,
-            places=places,
-            peak_lr=learning_rate,
-            seed=seed,
-        )
+        recipe = HeadsRecipe(peak_lr=given.pop("learning_rate"), **given)
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -78,11 +80,11 @@ def tune_heads(
         sys.stderr.write(f"{line}\n")
 
     def report(step: int, loss: float) -> None:
-        if (step + 1) % _REPORTED == 0 or step + 1 == steps:
+        if (step + 1) % _REPORTED == 0 or step + 1 == learning.steps:
             say(f"step {step + 1}: loss {loss:.4f}")
 
     try:
-        with counted("reading texts", texts) as count:
+        with counted("reading texts", learning.texts) as count:
             trained = train_heads(
                 model,
                 out,

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from monolane._loading import Loading
 from monolane.cli import _options as options
+from monolane.cli._groups import grouped
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +57,9 @@ class Comparison:
         }
 
 
+@grouped("verify", after={"backend": "draft"})
 def verify(
+    *,
     model: Annotated[
         str | None,
         typer.Argument(help="'demo', 'smollm2', a model folder, a .gguf file, or a Hub id."),
@@ -89,8 +93,7 @@ def verify(
             min=0,
         ),
     ] = None,
-    draft: options.Draft = None,
-    backend: options.BackendName = "auto",
+    loading: Loading,
     as_json: options.Json = False,
 ) -> None:
     """Compare the engine's logits with those of Transformers.
@@ -118,13 +121,15 @@ def verify(
                 "--trust-remote-code: --lossless compares with no other code; leave one out"
             )
         texts = PROMPTS if prompts is None else read_prompts(prompts)
-        same = verify_lossless(model or "demo", texts, tokens or 100, backend, draft, as_json)
+        same = verify_lossless(
+            model or "demo", texts, tokens or 100, loading.backend, loading.draft, as_json
+        )
         raise typer.Exit(0 if same else 1)
-    if model is None or prompts is not None or draft is not None:
+    if model is None or prompts is not None or loading.draft is not None:
         raise typer.BadParameter("expected MODEL, and --prompts and --draft with --lossless alone")
     path = find_model(model, with_code=trust_remote_code)
     with still(f"loading {model}"):
-        loaded = Engine.load(path, _float_backend(path, backend), "float32")
+        loaded = Engine.load(path, _float_backend(path, loading.backend), "float32")
         theirs = transformers_logits(path, loaded.config, trust_remote_code)
     with loaded as engine:
         rows = []

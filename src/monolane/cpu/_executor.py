@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ from monolane.epoch import (
     Guide,
     Kept,
     KeptBytes,
+    Loading,
     RankAddresses,
     TokenEvent,
     bytes_of,
@@ -45,19 +47,13 @@ class CpuExecutor(Executor):
 
     dtype       "auto" (as stored), "float32", "bfloat16", "float16", "int8" or "int4"; "auto" alone
                 where matrices are stored as GGUF's blocks
-    workers     threads; None: one for each core that this process may use
     isa         instruction set; None: what MONOLANE_ISA says, else the best that this machine has
-    ranks       processes over which lanes and threads are spread, a number on this host, or the
-                addresses of those on others; docs/ranks.md
     lanes       into which a dense model is cut; None: one for each rank
-    cache_dtype of keys and values: "auto" (as goes with dtype), "float32", "bfloat16", "float16",
-                "int8" or "int4"; docs/long-context.md
     patience    seconds that a wait for another rank may see no progress, until the epoch fails
     link_delay  seconds until a rank sees what another published; to measure what a link would cost
     timed       phases take the times of ``set_times``; to measure what an exchange hides
-    draft       weights of a model, or heads, that draft tokens for this one, on the same threads;
-                in one rank; docs/speculation.md
-    draft_dtype as dtype, of that model
+    draft_dtype as dtype, of the model that drafts
+    options     others of ``Loading``; ``draft`` is weights or heads, ``expert_memory`` bytes
 
     A rank that dies or stalls ends the epoch with RankError. All slots are empty then, and the next
     epoch starts the ranks again.
@@ -75,19 +71,17 @@ class CpuExecutor(Executor):
         *,
         context: int,
         slots: int,
-        workers: int | None = None,
         isa: str | None = None,
-        ranks: int | RankAddresses = 1,
         lanes: int | None = None,
-        cache_dtype: str = "auto",
         patience: float = 10.0,
         link_delay: float = 0.0,
         timed: bool = False,
-        draft: Weights | Heads | None = None,
         draft_dtype: str = "auto",
-        expert_memory: int | None = None,
+        **options: Any,
     ) -> None:
         check_config(weights.config)
+        loading = Loading.of(self.name, dtype, context, slots, options)
+        ranks, draft = loading.ranks, loading.draft
         self._addresses = ranks if isinstance(ranks, RankAddresses) else None
         if isinstance(ranks, RankAddresses):
             hosts = 1 if ranks.on_this_host else 1 + len(ranks.addresses)
@@ -100,10 +94,10 @@ class CpuExecutor(Executor):
             )
         lanes = find_lanes(weights.config, ranks, lanes, "ranks")
         _check_ranks(ranks, weights, self._addresses)
-        self.workers = _find_workers(workers, ranks, hosts)
-        _warn_of_many(workers, hosts)
+        self.workers = _find_workers(loading.workers, ranks, hosts)
+        _warn_of_many(loading.workers, hosts)
         self.isa = find_isa(isa)
-        self.context, self.slots, self.cache_dtype = context, slots, cache_dtype
+        self.context, self.slots, self.cache_dtype = context, slots, loading.cache_dtype
         self.keeps_bytes = ranks == 1  # the other ranks' keys stay with them
         if self._addresses is not None and (link_delay or timed):
             raise BackendError("link_delay, timed: expected ranks of this host, got addresses")
@@ -113,18 +107,12 @@ class CpuExecutor(Executor):
                 "ranks; give ranks, or leave it out"
             )
         self._setting = Setting(
-            dtype,
-            context,
-            slots,
+            replace(loading, workers=self.workers, ranks=ranks, draft=None),
             self.isa,
-            self.workers,
-            ranks,
             lanes,
-            cache_dtype,
             link_delay,
             timed,
             apart=self._addresses is not None,
-            expert_memory=expert_memory,
         )
         self._patience = patience
         self._weights = weights if ranks > 1 else None  # to start the ranks again
@@ -145,15 +133,15 @@ class CpuExecutor(Executor):
                 f"when a draft is wrong, got a {weights.config.family} model with "
                 f"{sum(layer.delta for layer in weights.config.layers)} such layers; leave it out"
             )
-        setting = replace(
-            self._setting,
+        loading = replace(
+            self._setting.loading,
             dtype=dtype,
             context=min(self.context, weights.config.longest_context),
-            lanes=weights.config.num_lanes,
             cache_dtype="auto",
             expert_memory=None,
         )
-        native = Native(weights, setting)
+        lanes = weights.config.num_lanes
+        native = Native(weights, replace(self._setting, loading=loading, lanes=lanes))
         native.convert()
         with our_errors():
             self._core.set_draft_model(native.core)

@@ -10,7 +10,6 @@ import sys
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 
 from monolane._core import Executor as NativeExecutor
@@ -44,9 +43,9 @@ class Ranks:
                         stdout=subprocess.DEVNULL,
                     )
                 )
-            wish = {"source": str(source), "config": config, "rank": rank, **asdict(setting)}
+            wish = {"source": str(source), "config": config, "rank": rank}
             with suppress(ConnectionError):  # it is dead already: ``wait`` says so
-                say(ours, wish)
+                say(ours, wish | {"setting": setting.wish()})
 
     @property
     def processes(self) -> tuple[int, ...]:

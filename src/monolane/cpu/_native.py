@@ -3,8 +3,8 @@
 import hashlib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import IO
+from dataclasses import dataclass, fields
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from monolane._processor import read_processor
 from monolane.cpu._arithmetic import find_arithmetic
 from monolane.cpu._errors import our_errors
 from monolane.cpu._weights import block_formats, convert, hand_over, keeps_floats
+from monolane.epoch import Loading, pack_setup
 from monolane.errors import BackendError
 from monolane.model import ACTIVATIONS, ModelConfig, Role, Weights, in_lanes
 from monolane.plan import MAX_WIDTH, Plan, build, cpu, to_arrays
@@ -25,20 +26,36 @@ from monolane.plan import MAX_WIDTH, Plan, build, cpu, to_arrays
 class Setting:
     """How a model is run on this machine: plain values, the same in every rank."""
 
-    dtype: str
-    context: int
-    slots: int
+    loading: Loading  # with numbers of workers, of all ranks together, and of ranks
     isa: str
-    workers: int  # threads, of all ranks together
-    ranks: int = 1
     lanes: int = 1  # into which a dense model is cut
-    cache_dtype: str = "auto"  # of keys and values
     # For measurements: seconds until a rank sees what another published, and whether phases take
     # the times that they are told.
     link_delay: float = 0.0
     timed: bool = False
     apart: bool = False  # ranks share no memory: each may have a host of its own
-    expert_memory: int | None = None  # bytes of each rank; None: experts are in memory, all of them
+
+    @property
+    def ranks(self) -> int:
+        """How many there are."""
+        assert isinstance(self.loading.ranks, int)
+        return self.loading.ranks
+
+    @property
+    def workers(self) -> int:
+        """Threads, of all ranks together."""
+        assert self.loading.workers is not None
+        return self.loading.workers
+
+    def wish(self) -> dict[str, Any]:
+        """Return what another rank is told, as JSON has it."""
+        own = {x.name: getattr(self, x.name) for x in fields(self) if x.name != "loading"}
+        return own | {"loading": self.loading.crossing()}
+
+    @staticmethod
+    def of_wish(wish: dict[str, Any]) -> "Setting":
+        """Return what ``wish`` told; TypeError or KeyError if that is none."""
+        return Setting(**{**wish, "loading": Loading(**wish["loading"])})
 
     def cores(self, rank: int) -> list[int]:
         """Return the processors of a rank's workers; none where Linux had better choose them.
@@ -64,21 +81,22 @@ class Native:
     def __init__(
         self, weights: Weights, setting: Setting, rank: int = 0, segment: int = -1
     ) -> None:
-        dense = weights.config
+        dense, loading = weights.config, setting.loading
+        assert loading.context is not None
         config = in_lanes(dense, setting.lanes) if dense.num_lanes == 1 else dense
         blocks = block_formats(weights)
         arithmetic = find_arithmetic(
-            setting.dtype, config.stored_dtype, blocks, setting.cache_dtype
+            loading.dtype, config.stored_dtype, blocks, loading.cache_dtype
         )
         self.dtype = arithmetic.name
         handover = hand_over(weights, config, arithmetic)
-        kept = setting.dtype == "float32" or bool(blocks)
+        kept = loading.dtype == "float32" or bool(blocks)
         self.plan: Plan = build(
             config,
             cpu(setting.workers),
             config.dtype if kept else self.dtype,
             max_width=_pass_width(config, self.dtype, setting.isa),
-            context=setting.context,
+            context=loading.context,
             keys=arithmetic.keys.name,
             formats=handover.formats if blocks or keeps_floats(config) else None,
         )
@@ -88,25 +106,25 @@ class Native:
         formats = (self.dtype, arithmetic.activation, arithmetic.keys.name)
         self.identity.update(" ".join((setting.isa, *formats)).encode())
         self._sources: Mapping[tuple[Role, int], list[npt.NDArray[np.generic]]] = handover.sources
-        with _expert_file(setting.expert_memory) as file:
+        with _expert_file(loading.expert_memory is not None) as file:
             self.core = NativeExecutor(
                 header=arrays.header.tobytes(),
                 phases=arrays.phases.tobytes(),
                 shares=arrays.shares.tobytes(),
                 weights=handover.table,
                 isa=setting.isa,
-                activation=ACTIVATIONS.index(arithmetic.activation),
-                kv_format=arithmetic.keys.code,
-                slots=setting.slots,
+                setup=pack_setup(
+                    loading,
+                    activation=ACTIVATIONS.index(arithmetic.activation),
+                    kv_format=arithmetic.keys.code,
+                    rank=rank,
+                    segment=segment,
+                    delay_ns=round(setting.link_delay * 1e9),
+                    timed=setting.timed,
+                    apart=setting.apart,
+                    expert_file=-1 if file is None else file.fileno(),
+                ),
                 cores=setting.cores(rank),
-                rank=rank,
-                ranks=setting.ranks,
-                segment=segment,
-                delay_ns=round(setting.link_delay * 1e9),
-                timed=setting.timed,
-                apart=setting.apart,
-                expert_file=-1 if file is None else file.fileno(),
-                expert_memory=setting.expert_memory or 0,
             )
 
     @our_errors()
@@ -116,12 +134,12 @@ class Native:
         self._sources = {}
 
 
-def _expert_file(memory: int | None) -> AbstractContextManager[IO[bytes] | None]:
+def _expert_file(wanted: bool) -> AbstractContextManager[IO[bytes] | None]:
     """Make a file for experts in the cache folder, without a name; none if all are in memory.
 
     The core keeps it open for itself.
     """
-    if memory is None:
+    if not wanted:
         return nullcontext()
     from tempfile import TemporaryFile  # which takes 5 ms to import
 

@@ -48,11 +48,11 @@ def _load(wish: dict[str, Any], segment: int) -> "Native":
     from monolane.errors import CheckpointError
     from monolane.model import Weights
 
-    source, config, rank = Path(wish.pop("source")), wish.pop("config"), wish.pop("rank")
+    source = Path(wish["source"])
     weights = Weights.open(source)
-    if repr(weights.config) != config:
+    if repr(weights.config) != wish["config"]:
         raise CheckpointError(f"{source}: its config is not the one that rank 0 read; load it anew")
-    native = Native(weights, Setting(**wish), rank, segment)
+    native = Native(weights, Setting.of_wish(wish["setting"]), wish["rank"], segment)
     native.convert()
     return native
 

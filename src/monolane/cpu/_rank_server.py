@@ -160,7 +160,7 @@ class RankListener:
                 f"its model is another: expected SHA-256 {str(wish['digest'])[:16]}... of config "
                 f"and weights, got {self._digest[:16]}...; give both hosts the same files"
             )
-        native = Native(self._weights, Setting(**wish["setting"]), int(wish["rank"]))
+        native = Native(self._weights, Setting.of_wish(wish["setting"]), int(wish["rank"]))
         native.convert()
         return native
 

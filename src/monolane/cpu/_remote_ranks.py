@@ -8,7 +8,6 @@ import secrets
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 
 from monolane._core import Executor as NativeExecutor
 from monolane.cpu._handshake import HandshakeError, join
@@ -40,7 +39,7 @@ class JoinedRanks:
             for rank, channel in enumerate(self._sockets, 1):
                 wish = {"rank": rank, "addresses": self._addresses, "digest": digest}
                 with suppress(OSError):  # it is lost already: ``wait`` says so
-                    say(channel, {**wish, "patience": patience, "setting": asdict(setting)})
+                    say(channel, {**wish, "patience": patience, "setting": setting.wish()})
         except BaseException:
             self.close()
             raise

@@ -7,7 +7,7 @@ from monolane.cuda._compile import compiler_version
 from monolane.cuda._device import Device, GpuInfo
 from monolane.cuda._driver import CudaDevice
 from monolane.cuda._executor import CudaExecutor
-from monolane.cuda._formats import DTYPES, check_cache_dtype, check_weights
+from monolane.cuda._formats import DTYPES, check_weights
 from monolane.cuda._probe import DRIVER, Lack, Machine, examine
 from monolane.cuda._requirements import check_fit
 
@@ -20,7 +20,6 @@ __all__ = [
     "GpuInfo",
     "Lack",
     "Machine",
-    "check_cache_dtype",
     "check_fit",
     "check_weights",
     "compiler_version",

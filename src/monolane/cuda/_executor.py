@@ -9,14 +9,14 @@ import numpy.typing as npt
 
 from monolane.cuda._device import Device
 from monolane.cuda._epoch import Epoch, Limits
-from monolane.cuda._formats import check_cache_dtype, check_weights, find_dtype
+from monolane.cuda._formats import check_weights, find_dtype
 from monolane.cuda._layout import Layout
 from monolane.cuda._loaded_model import Resident
 from monolane.cuda._peers import close_all, open_devices
 from monolane.cuda._plan_device import WIDTHS, lay_out_widths
 from monolane.cuda._slot_progress import Running
 from monolane.cuda._trace import Trace
-from monolane.epoch import Advance, Executor, Guide, TokenEvent
+from monolane.epoch import Advance, Executor, Guide, Loading, TokenEvent
 from monolane.errors import BackendError, RequestError
 from monolane.model import Weights, cut_weights, find_lanes
 
@@ -25,9 +25,8 @@ class CudaExecutor(Executor):
     """A model on GPUs, which the executor owns from now on; None: as many of the first ones.
 
     dtype     "auto" (as stored, float32 as bfloat16), "bfloat16", "float16" or "float8"
-    workers   the plan says how many blocks: None
-    devices   GPUs that the model's lanes are dealt out to: a divisor of their number
     lanes     into which a dense model is cut; None: one for each GPU
+    options   others of ``Loading``; ``devices`` is a divisor of the number of lanes
 
     BackendError if model and GPU do not fit together; the message says what to do.
     """
@@ -45,17 +44,13 @@ class CudaExecutor(Executor):
         *,
         context: int,
         slots: int,
-        workers: int | None = None,
-        devices: int = 1,
         lanes: int | None = None,
-        cache_dtype: str = "auto",
+        **options: Any,
     ) -> None:
-        check_cache_dtype(cache_dtype)
-        if workers is not None:
-            raise BackendError(f"workers: the plan of a GPU says how many, got {workers!r}")
+        loading = Loading.of(self.name, dtype, context, slots, options)
         check_weights(weights)
         if device is None:
-            opened = open_devices(devices)
+            opened = open_devices(loading.devices)
         else:
             opened = tuple(device) if isinstance(device, Sequence) else (device,)
         try:

@@ -37,12 +37,3 @@ def find_dtype(dtype: str, config: ModelConfig) -> str:
     if dtype != "auto":
         return dtype
     return stored if stored in STORED else "bfloat16"
-
-
-def check_cache_dtype(cache_dtype: str) -> None:
-    """BackendError for any dtype of keys and values but "auto": they follow the weights."""
-    if cache_dtype != "auto":
-        raise BackendError(
-            f"cache_dtype: the cuda backend keeps keys and values in the 16 bits that go with the "
-            f"weights, got {cache_dtype!r}; leave it at 'auto', or use backend='cpu'"
-        )

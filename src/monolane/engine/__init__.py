@@ -1,24 +1,20 @@
 """The engine: sessions, slots, sampling parameters, and streams."""
 
+from monolane._loading import Loading
 from monolane.engine._constrained_decoding import Constraint
 from monolane.engine._defaults import SamplingDefaults
 from monolane.engine._draft_model import DraftModel
 from monolane.engine._draft_stats import DraftCounts
 from monolane.engine._engine import Engine, Prompt
 from monolane.engine._files import ModelFiles
+from monolane.engine._open_executor import open_executor
 from monolane.engine._parameters import (
     MAX_LOGIT_BIASES,
     SamplingParams,
     Speculation,
     check_speculation,
 )
-from monolane.engine._registry import (
-    BACKEND_NAMES,
-    check_draft,
-    find_backend,
-    with_draft,
-    with_expert_memory,
-)
+from monolane.engine._registry import BACKEND_NAMES, find_backend
 from monolane.engine._result import FinishReason, Generation, Piece, Timings
 from monolane.engine._source import DEMO, fetch_model, find_model
 from monolane.engine._stream import Stream
@@ -36,6 +32,7 @@ __all__ = [
     "FinishReason",
     "Generation",
     "Guide",
+    "Loading",
     "ModelFiles",
     "Piece",
     "Prompt",
@@ -46,12 +43,10 @@ __all__ = [
     "Stream",
     "Timings",
     "TokenLogprob",
-    "check_draft",
     "check_speculation",
     "fetch_model",
     "find_backend",
     "find_model",
+    "open_executor",
     "unpack_gguf",
-    "with_draft",
-    "with_expert_memory",
 ]

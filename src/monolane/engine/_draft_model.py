@@ -6,7 +6,7 @@ from pathlib import Path
 from monolane.engine._files import ModelFiles
 from monolane.engine._path import expand
 from monolane.engine._source import find_model
-from monolane.errors import ConfigError, RequestError
+from monolane.errors import ConfigError
 from monolane.model import Heads, Weights, is_heads
 from monolane.text import Tokenizer
 
@@ -50,12 +50,6 @@ class DraftModel:
         heads = Heads.open(path)
         heads.check(files.config, str(path))
         return DraftModel(heads, "auto")
-
-
-def check_one(draft: object, heads: object) -> None:
-    """RequestError for a draft model and heads at once."""
-    if draft is not None and heads is not None:
-        raise RequestError("heads: expected no draft beside them, which they are instead of")
 
 
 def _check_tokens(

@@ -8,28 +8,24 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+from monolane._loading import Loading
+from monolane._options import taken_apart
 from monolane.engine._answer_history import EarlierAnswers
 from monolane.engine._chunked_prefill import Feed, feed_in_parts
 from monolane.engine._constrained_decoding import Constraint
-from monolane.engine._draft_model import DraftModel, check_one
 from monolane.engine._files import ModelFiles
 from monolane.engine._memory import check_cache
+from monolane.engine._open_executor import find_context, open_executor
 from monolane.engine._parameters import SamplingParams
 from monolane.engine._prefix_file import check_writable
 from monolane.engine._prefixes import Budget, Prefixes, prefix_budget
-from monolane.engine._registry import (
-    check_draft,
-    find_backend,
-    with_draft,
-    with_expert_memory,
-)
+from monolane.engine._registry import find_backend
 from monolane.engine._result import Generation
 from monolane.engine._slots import SlotPool
 from monolane.engine._source import find_model
 from monolane.engine._stream import Job, Stream
-from monolane.epoch import Executor, RankAddresses, SharedExecutor
+from monolane.epoch import Executor, SharedExecutor
 from monolane.errors import BackendError, EngineClosedError, RequestError
-from monolane.model import ModelConfig
 from monolane.text import ChatTemplate, Tokenizer
 
 # Who drafts beside what the text repeats, if ``load`` is given it.
@@ -78,60 +74,12 @@ class Engine:
         self._closed = False
 
     @classmethod
-    def load(
-        cls,
-        model: str | Path = "demo",
-        backend: str = "auto",
-        dtype: str = "auto",
-        context: int | None = None,
-        max_sequences: int = 1,
-        prefix_cache: Budget = "auto",
-        prefix_file: str | Path | None = None,
-        ranks: int | RankAddresses = 1,
-        devices: int = 1,
-        draft: str | Path | None = None,
-        heads: str | Path | None = None,
-        cache_dtype: str = "auto",
-        workers: int | None = None,
-        expert_memory: str | int | None = None,
-    ) -> "Engine":
-        """Load a model.
+    @taken_apart(Loading)
+    def load(cls, asked: Loading) -> "Engine":
+        """Load a model: ``Engine.load(model, backend, dtype, context, max_sequences, ...)``.
 
-        model           "demo", "smollm2" (98 MB, fetched at first use), a folder in Hub layout, a
-                        .gguf file (of several parts the first), or a Hub id such as
-                        "name/model@revision"
-        backend         "auto", "cuda", "cpu" or "reference"; see ``monolane doctor``
-        dtype           "auto" (as the model is stored), "float32", "bfloat16", "float16", "int8"
-                        or "int4"; on a GPU "bfloat16", "float16" or "float8"; docs/cpu.md and
-                        docs/quantization.md tell what each means
-        context         tokens that a sequence may hold; None: as many as the model was trained on.
-                        YaRN's stretch, where config.json says it, allows more:
-                        docs/long-context.md
-        max_sequences   sequences that may be open at once
-        prefix_cache    bytes of ended and running sequences to keep, so that a prompt that begins
-                        as one of them is read from where it is new: "auto" (a quarter of the
-                        memory that is free, at most 4 GB), "off", or bytes, also as "512M";
-                        docs/prefix-cache.md tells more
-        prefix_file     where ``close`` writes what is kept, and from where it is read again
-        ranks           processes that decode together, a share of the model's lanes each; on
-                        the cpu backend: their number on this host, or ``RankAddresses`` of
-                        ``monolane.engine``, where others listen; docs/ranks.md
-        devices         GPUs that decode together, a share of the model's lanes each, from this
-                        process; on the cuda backend; docs/monokernel.md
-        draft           a model with the same tokenizer that drafts tokens for this one, named as
-                        ``model`` is, or "int4" or "int8": this one in fewer bits; or a folder of
-                        heads. On the cpu backend; answers are the same, and drafts that do not pay
-                        are left out; docs/speculation.md
-        heads           a folder of heads, instead of ``draft``
-        cache_dtype     of keys and values: "auto" (as goes with dtype), "float32", "bfloat16",
-                        "float16", "int8" or "int4"; not on the cuda backend;
-                        docs/long-context.md tells what each costs
-        workers         threads that decode, on the cpu backend; of all ranks together. None: one
-                        per core, as docs/cpu.md tells
-        expert_memory   bytes, also as "8G", for the experts of a mixture that are used most; the
-                        others are read from a file in the cache folder. On the cpu backend,
-                        which "auto" is then. None: all are in memory; docs/cpu.md tells what it
-                        costs
+        Its parameters are the fields of ``Loading``, which docs/loading.md lists: which backends
+        honour each, and where more is said of it.
 
         What sequences take at most is logged before any of it is taken, and refused where it is not
         free.
@@ -140,43 +88,24 @@ class Engine:
         RequestError; each message says what was expected, what was found and what to do. A rank
         that dies later ends what runs with RankError; the next request starts the ranks again.
         """
+        return cls.open(asked)
+
+    @classmethod
+    def open(cls, asked: Loading) -> "Engine":
+        """Load a model as ``load`` does."""
         begin = time.perf_counter()
-        if prefix_file is not None:
-            check_writable(Path(prefix_file))
-        if expert_memory is not None and backend == "auto":
-            backend = "cpu"  # which alone reads experts from a file
-        make = find_backend(backend, ranks, 0.0, devices)
-        drafting = draft is not None or heads is not None
-        if drafting:
-            check_draft(backend, ranks, devices)
-        check_one(draft, heads)
-        files = ModelFiles.open(find_model(model))
-        size = _check_context(context, files.config)
-        if type(max_sequences) is not int or not 1 <= max_sequences <= 64:
-            raise RequestError(f"max_sequences: expected 1 to 64, got {max_sequences!r}")
+        if asked.prefix_file is not None:
+            check_writable(Path(asked.prefix_file))
+        make = find_backend(asked.backend, asked)
+        files = ModelFiles.open(find_model(asked.model))
+        find_context(asked.context, files.config)  # before weights are read
         weights = files.weights()
         tokenizer = files.tokenizer()
-        if drafting:
-            found = (
-                DraftModel.open(draft, files, weights, tokenizer)
-                if draft is not None
-                else DraftModel.open_heads(str(heads), files)
-            )
-            make = with_draft(backend, ranks, devices, found.weights, found.dtype)
-        if expert_memory is not None:
-            make = with_expert_memory(make, expert_memory, weights)
-        executor = make(
-            weights,
-            dtype,
-            context=size,
-            slots=max_sequences,
-            workers=workers,
-            cache_dtype=cache_dtype,
-        )
+        executor = open_executor(make, asked, files, weights, tokenizer)
         try:
             check_cache(executor)
             seconds = time.perf_counter() - begin
-            return cls(files, executor, tokenizer, seconds, prefix_cache, prefix_file)
+            return cls(files, executor, tokenizer, seconds, asked.prefix_cache, asked.prefix_file)
         except BaseException:
             executor.close()  # whoever keeps the error keeps it, too, and its ranks would run on
             raise
@@ -348,15 +277,3 @@ class Engine:
 
 def _is_chat(prompt: Prompt) -> TypeGuard[Sequence[Mapping[str, Any]]]:
     return len(prompt) > 0 and isinstance(prompt[0], Mapping)
-
-
-def _check_context(context: int | None, config: ModelConfig) -> int:
-    if context is None:
-        return config.max_positions
-    most = config.longest_context
-    if type(context) is not int or not 1 <= context <= most:
-        raise RequestError(
-            f"context: expected None or 1 to {most} tokens, on which the model was trained, "
-            f"or to which it is stretched, got {context!r}"
-        )
-    return context

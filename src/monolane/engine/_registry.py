@@ -2,14 +2,16 @@
 
 import ctypes
 import logging
-from functools import cache, partial
+from dataclasses import replace
+from functools import cache
 from importlib import import_module
+from typing import Any
 
 from monolane import _env
-from monolane.engine._memory import expert_budget
+from monolane._loading import OPTIONS, Loading
 from monolane.epoch import Executor, MakeExecutor, RankAddresses
-from monolane.errors import BackendError, MissingExtraError, MonolaneError, RequestError
-from monolane.model import Heads, Weights
+from monolane.errors import BackendError, MissingExtraError, RequestError
+from monolane.model import Weights
 
 log = logging.getLogger("monolane.engine")
 
@@ -24,135 +26,70 @@ _DRIVER = "libcuda.so.1"
 BACKEND_NAMES = ("auto", *_BACKENDS)
 
 
-def find_backend(
-    name: str, ranks: int | RankAddresses = 1, link_delay: float = 0.0, devices: int = 1
-) -> MakeExecutor:
-    """Return what makes an executor of loaded weights, in that many processes or on so many GPUs.
+def find_backend(name: str = "auto", asked: Loading | None = None) -> MakeExecutor:
+    """Return what makes an executor of loaded weights, of the backend that honours what is asked.
 
     "auto" is the GPU where one can run the model, else the processor. RequestError if there is no
-    backend of that name, or none in so many processes. Asked before a model is read, so that a
-    wrong name costs no wait. ``link_delay``: see ``CpuExecutor``.
+    backend of that name; RequestError or BackendError if it does not honour an option, as the
+    option says. Asked before a model is read, so that a wrong name costs no wait.
     """
+    asked = asked or Loading()
+    _check_together(asked)
+    if asked.heads is not None:  # a draft as well, and refused as one
+        asked = replace(asked, draft=asked.heads, heads=None)
     if name == "auto":
         name = _env.BACKEND.get()
-    if type(devices) is not int or devices < 1:
-        raise RequestError(f"devices: expected a number of GPUs from 1 on, got {devices!r}")
-    if devices > 1:
-        return _on_devices(name, ranks, devices)
-    if ranks != 1 or type(ranks) is not int:
-        return _with_ranks(name, ranks, link_delay)
+    for option in asked.given():
+        said = OPTIONS[option]
+        if name != "auto" or {"cuda", "cpu"} <= set(said.honoured_by):
+            continue
+        if said.auto == "chooses" or (said.auto == "refuses" and not _gpu()):
+            name = said.honoured_by[0]
+        elif said.auto == "refuses":
+            raise said.refusal(option, name, asked)
     if name == "auto":
-        if _has_gpu(_DRIVER):
+        if _gpu():
             return _open_best
         name = "cpu"
     if name not in _BACKENDS:
         raise RequestError(f"backend: expected one of {', '.join(BACKEND_NAMES)}, got {name!r}")
+    if (name, asked.workers) == ("reference", 1):  # which it has
+        asked = replace(asked, workers=None)
+    asked.check_backend(name)
     module, _, attribute = _BACKENDS[name].partition(":")
     make: MakeExecutor = getattr(import_module(module), attribute)
     return make
 
 
-def with_draft(
-    name: str, ranks: int | RankAddresses, devices: int, draft: Weights | Heads, dtype: str
-) -> MakeExecutor:
-    """Return what makes an executor for which a model or heads draft: on CPU, in one rank."""
-    check_draft(name, ranks, devices)
-    from monolane.cpu import CpuExecutor
-
-    return partial(CpuExecutor, draft=draft, draft_dtype=dtype)
-
-
-def with_expert_memory(make: MakeExecutor, wanted: str | int, weights: Weights) -> MakeExecutor:
-    """Have experts stay in a file but for as many bytes as ``wanted`` says.
-
-    RequestError where it says no number, BackendError where none could stay or memory is too small.
-    """
-    size = expert_budget(wanted, weights)
-    from monolane.cpu import CpuExecutor
-
-    of = make.func if isinstance(make, partial) else make
-    if of is not CpuExecutor:
-        raise BackendError(
-            "expert_memory: expected the cpu backend, which alone reads experts from a file; use "
-            "backend 'cpu', or leave it out"
-        )
-    already = make.keywords if isinstance(make, partial) else {}
-    return partial(CpuExecutor, **already, expert_memory=size)
-
-
-def check_draft(name: str, ranks: int | RankAddresses, devices: int) -> None:
-    """RequestError where other options leave nothing to draft, BackendError where the GPU does."""
-    if ranks != 1 or devices != 1:
-        raise RequestError(
-            f"draft: expected one rank and one device, got ranks {ranks!r} and devices "
-            f"{devices!r}; leave draft and heads out"
-        )
-    wrong: type[MonolaneError] = RequestError
-    if name == "auto":
-        name = _env.BACKEND.get()
-    if name == "auto" and _has_gpu(_DRIVER):
-        wrong = BackendError
-    elif name == "auto":
-        name = "cpu"
-    if name != "cpu":
-        raise wrong(
-            f"draft: expected backend cpu, for which alone a model or heads draft, got {name!r}; "
-            "leave them out, or name the backend"
-        )
-
-
-def _with_ranks(name: str, ranks: int | RankAddresses, link_delay: float) -> MakeExecutor:
+def _check_together(asked: Loading) -> None:
+    """RequestError for options that no backend honours together."""
+    ranks, devices = asked.ranks, asked.devices
     if not isinstance(ranks, RankAddresses) and (type(ranks) is not int or ranks < 1):
         raise RequestError(
             f"ranks: expected a number of processes from 1 on, or RankAddresses, got {ranks!r}"
         )
-    if name not in ("auto", "cpu"):
+    if devices > 1 and ranks != 1:
+        raise OPTIONS["devices"].refusal("devices", asked.backend, asked)
+    if (asked.draft is not None or asked.heads is not None) and (ranks != 1 or devices != 1):
         raise RequestError(
-            f"ranks: expected backend cpu, which alone runs in several processes, got {name!r} and "
-            f"{ranks if isinstance(ranks, int) else 1 + len(ranks.addresses)} ranks"
+            f"draft: expected one rank and one device, got ranks {ranks!r} and devices "
+            f"{devices!r}; leave draft and heads out"
         )
-    from monolane.cpu import CpuExecutor
-
-    return partial(CpuExecutor, ranks=ranks, link_delay=link_delay)
-
-
-def _on_devices(name: str, ranks: int | RankAddresses, devices: int) -> MakeExecutor:
-    """Return what makes an executor on several GPUs; nothing else is tried, even for "auto"."""
-    if name not in ("auto", "cuda") or ranks != 1:
-        raise RequestError(
-            f"devices: expected backend cuda in one process, got {name!r}, ranks of {ranks!r} and "
-            f"{devices} devices"
-        )
-    from monolane.cuda import CudaExecutor
-
-    return partial(CudaExecutor, devices=devices)
+    if asked.draft is not None and asked.heads is not None:
+        raise RequestError("heads: expected no draft beside them, which they are instead of")
 
 
-def _open_best(
-    weights: Weights,
-    dtype: str,
-    *,
-    context: int,
-    slots: int,
-    workers: int | None = None,
-    cache_dtype: str = "auto",
-) -> Executor:
+def _open_best(weights: Weights, dtype: str, *, context: int, slots: int, **more: Any) -> Executor:
     """Return an executor on the GPU if it can run this model, else on the processor.
 
     What goes wrong on a GPU that could is raised: only what is known beforehand falls back.
     """
     from monolane.cpu import CpuExecutor
-    from monolane.cuda import (
-        CudaDevice,
-        CudaExecutor,
-        check_cache_dtype,
-        check_fit,
-        check_weights,
-        compiler_version,
-    )
+    from monolane.cuda import CudaDevice, CudaExecutor, check_fit, check_weights, compiler_version
 
+    falls = {name: value for name, value in more.items() if OPTIONS[name].auto == "falls"}
     try:
-        check_cache_dtype(cache_dtype)
+        Loading(**falls).check_backend("cuda")
         check_weights(weights)
         compiler_version()
         device = CudaDevice()
@@ -164,19 +101,16 @@ def _open_best(
     except (BackendError, MissingExtraError) as error:
         reason = str(error)
     else:
-        return CudaExecutor(weights, dtype, device, context=context, slots=slots, workers=workers)
+        return CudaExecutor(weights, dtype, device, context=context, slots=slots, **more)
     log.warning("auto: the cpu backend, for there is a GPU but: %s", reason)
     try:
-        return CpuExecutor(
-            weights,
-            dtype,
-            context=context,
-            slots=slots,
-            workers=workers,
-            cache_dtype=cache_dtype,
-        )
+        return CpuExecutor(weights, dtype, context=context, slots=slots, **more)
     except BackendError as error:
         raise BackendError(f"{error}. And of the GPU: {reason}") from error
+
+
+def _gpu() -> bool:
+    return _has_gpu(_DRIVER)
 
 
 @cache

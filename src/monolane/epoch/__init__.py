@@ -5,16 +5,20 @@
 import it, it imports neither.
 """
 
+from monolane._draw import Draw
+from monolane._loading import Loading
 from monolane.epoch._abi import (
     ADVANCE,
     BIAS,
     DRAW,
     MAX_LOGPROBS,
+    SETUP,
     SPAN,
     TOKEN,
     PackedAdvances,
     cpp_header,
     pack,
+    pack_setup,
     unpack_tokens,
 )
 from monolane.epoch._executor import Executor, MakeExecutor
@@ -24,7 +28,7 @@ from monolane.epoch._rank_addresses import (
     read_key,
     split_address,
 )
-from monolane.epoch._request import AUTO_DRAFTS, DRAFTERS, TEXT_END, Advance, Draw, Guide
+from monolane.epoch._request import AUTO_DRAFTS, DRAFTERS, TEXT_END, Advance, Guide
 from monolane.epoch._saved_kv import Kept, KeptBytes, bytes_of
 from monolane.epoch._shared import Request, SharedExecutor
 from monolane.epoch._token import TokenEvent, TokenLogprob, describe_logprobs
@@ -36,6 +40,7 @@ __all__ = [
     "DRAFTERS",
     "DRAW",
     "MAX_LOGPROBS",
+    "SETUP",
     "SPAN",
     "TEXT_END",
     "TOKEN",
@@ -45,6 +50,7 @@ __all__ = [
     "Guide",
     "Kept",
     "KeptBytes",
+    "Loading",
     "MakeExecutor",
     "PackedAdvances",
     "RankAddresses",
@@ -57,6 +63,7 @@ __all__ = [
     "cpp_header",
     "describe_logprobs",
     "pack",
+    "pack_setup",
     "read_key",
     "split_address",
     "unpack_tokens",

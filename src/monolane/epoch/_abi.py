@@ -2,7 +2,7 @@
 
 C++ gets them as csrc/abi/epoch_abi.h (``cpp_header``, committed; a test fails when it drifts), CUDA
 as a part of its generated header, NumPy as ``Struct.dtype``. A sampling parameter that is a number
-crosses as soon as it is a field of ``Draw`` in _request.py.
+crosses as soon as it is a field of ``Draw``, and an option of loading as one of ``Loading``.
 """
 
 import struct
@@ -12,20 +12,38 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from monolane._draw import Draw
+from monolane._loading import Loading
+from monolane._options import numbers_of
 from monolane._structs import CPP, Field, Struct
-from monolane.epoch._request import DRAFTERS, Advance, Draw
+from monolane.epoch._request import DRAFTERS, Advance
 from monolane.epoch._token import TokenEvent, TokenLogprob
 
 MAX_LOGPROBS = 20  # alternatives reported with a token at most, as in the OpenAI API
 
 
-# The numbers of Draw cross as its fields describe them; its biases are a list of their own.
-def numbers_of(draw: type[Draw]) -> Struct:
-    """Return the struct of a draw's numbers."""
-    return Struct("Draw", tuple(Field(x.name, **x.metadata) for x in fields(draw) if x.metadata))
+def draw_struct(draw: type[Draw]) -> Struct:
+    """Return the struct of a draw's numbers; its biases are a list of their own."""
+    return Struct("Draw", tuple(Field(*x) for x in numbers_of(draw)))
 
 
-DRAW = numbers_of(Draw)
+def setup_struct(loading: type[Loading]) -> Struct:
+    """Return the struct of what an executor is made with: what is found out, and what was asked."""
+    found = (
+        Field("delay_ns", "i64", "until a rank sees what another published; to measure a link"),
+        Field("activation", "i32", "an Activation"),
+        Field("kv_format", "i32", "a Format, of keys and values"),
+        Field("rank", "i32", "which of the ranks this is"),
+        Field("segment", "i32", "file descriptor of what rank 0 shares; -1: this is rank 0"),
+        Field("timed", "u32", "1: phases take the times that set_times says"),
+        Field("apart", "u32", "1: ranks share no memory, and are connected by connect"),
+        Field("expert_file", "i32", "an empty one, which may be closed afterwards; -1: none"),
+    )
+    return Struct("Setup", (*found, *(Field(*x) for x in numbers_of(loading))))
+
+
+DRAW = draw_struct(Draw)
+SETUP = setup_struct(Loading)
 BIAS = Struct(
     "LogitBias",
     (
@@ -171,8 +189,32 @@ def unpack_tokens(records: npt.NDArray[np.uint8]) -> list[TokenEvent]:
     return events
 
 
+def pack_setup(loading: Loading, **found: int) -> bytes:
+    """Return a Setup record; None is 0."""
+    record = np.zeros(1, SETUP.dtype)
+    for x in SETUP.fields:
+        record[x.name] = found[x.name] if x.name in found else getattr(loading, x.name) or 0
+    return record.tobytes()
+
+
+def plain_draw(draw: type[Draw]) -> str:
+    """Return the declaration of a draw with all parameters at their defaults."""
+    defaults = {x.name: x.default for x in fields(draw)}
+    values = (f"    .{name} = {defaults[name]:g},\n" for name, *_ in numbers_of(draw))
+    return "".join(
+        (
+            "// The most probable token, without any limit or penalty.\n",
+            f"constexpr Draw {CPP.member('plain_draw')} = {{\n",
+            *values,
+            "};\n",
+        )
+    )
+
+
 def cpp_header() -> str:
     """Return the whole of csrc/abi/epoch_abi.h."""
-    structs = [struct.declare(CPP) for struct in (DRAW, BIAS, ADVANCE, TOKEN, SPAN)]
+    described = (DRAW, BIAS, ADVANCE, TOKEN, SPAN, SETUP)
+    structs = [struct.declare(CPP) for struct in described]
+    structs.insert(1, plain_draw(Draw))
     limit = f"constexpr int32_t {CPP.member('max_logprobs')} = {MAX_LOGPROBS};\n"
     return "\n".join([_TOP, limit, *structs, "}  // namespace monolane\n"])

@@ -175,7 +175,6 @@ class MakeExecutor(Protocol):
         *,
         context: int,
         slots: int,
-        workers: int | None = None,
-        cache_dtype: str = "auto",
+        **more: Any,
     ) -> Executor:
-        """Return the executor; ``workers`` None: as many as the machine has."""
+        """Return the executor; ``more``: other options of ``Loading`` of which it is told."""

@@ -2,44 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from monolane._draw import Draw
 from monolane.errors import RequestError
 
 AUTO_DRAFTS = -1  # see Advance
 # Who drafts, in the order of csrc/abi/advance.h: whoever promises more, what the text repeats, a
 # model, heads.
 DRAFTERS = ("auto", "suffix", "draft", "heads")
+_PLAIN = Draw()
 TEXT_END = 0xFFFFFFFF  # behind each text of Advance.earlier
-
-
-def _number(default: float, kind: str, meaning: str) -> Any:
-    """A field that crosses to native executors as a number of type ``kind``; see _abi.py."""
-    return field(default=default, metadata={"kind": kind, "meaning": meaning})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
-    """The parameters of one draw; docs/sampling.md defines them for all executors."""
-
-    seed: int = _number(0, "u64", "a draw depends on it, its position and the logits alone")
-    top_p: float = _number(1.0, "f64", "1: all tokens")
-    min_p: float = _number(0.0, "f64", "0: all tokens")
-    temperature: float = _number(0.0, "f32", "0: the most probable token")
-    top_k: int = _number(0, "u32", "0: all tokens")
-    frequency_penalty: float = _number(0.0, "f32", "what each time drawn takes off a token's logit")
-    presence_penalty: float = _number(0.0, "f32", "what having been drawn at all takes off")
-    repetition_penalty: float = _number(1.0, "f32", "1: none; divides positive logits of all seen")
-    logit_bias: tuple[tuple[int, float], ...] = ()  # (token, what its logit gains), ids ascending
-
-    @property
-    def penalises(self) -> bool:
-        """Whether draws depend on the tokens before them otherwise than by the logits."""
-        penalties = (self.frequency_penalty, self.presence_penalty, self.repetition_penalty)
-        return penalties != (0, 0, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +28,7 @@ class Advance:
     slot: int
     token_ids: tuple[int, ...]  # at least one
     budget: int  # at least 1; the slot's context holds token_ids and budget - 1 more
-    draw: Draw = Draw()
+    draw: Draw = _PLAIN
     stop_ids: frozenset[int] = frozenset()
     logprobs: int | None = None  # None, or the number of alternatives to report
     guided: bool = False  # every draw waits for a Guide

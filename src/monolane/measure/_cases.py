@@ -2,19 +2,14 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from monolane.engine import (
-    DraftModel,
-    ModelFiles,
-    check_draft,
-    find_backend,
-    with_draft,
-    with_expert_memory,
-)
-from monolane.epoch import Advance, RankAddresses
+from monolane.engine import Loading, ModelFiles, find_backend, open_executor
+from monolane.epoch import Advance
 from monolane.errors import RequestError
 from monolane.measure._arithmetic import ArithmeticProbe
 from monolane.measure._bandwidth import ReadProbe
@@ -33,24 +28,24 @@ def _embedding_bytes(weights: Weights) -> int:
 
 
 class LoadedModel:
-    """A model in an executor of its own, with a slot for each case, driven without an engine."""
+    """A model in an executor of its own, with a slot for each case, driven without an engine.
+
+    drafts, drafter   of an ``Advance``
+    link_delay        of ``CpuExecutor``
+    options           others of ``Loading``; the backend is "cpu" if none is named
+    """
 
     def __init__(
         self,
         folder: Path,
-        dtype: str,
+        dtype: str = "auto",
         *,
         context: int,
         slots: int,
-        workers: int | None,
-        backend: str = "cpu",
-        ranks: int | RankAddresses = 1,
-        link_delay: float = 0.0,
         drafts: int = 0,
         drafter: str = "auto",
-        draft: str | None = None,
-        cache_dtype: str = "auto",
-        expert_memory: str | None = None,
+        link_delay: float = 0.0,
+        **options: Any,
     ) -> None:
         begin = time.perf_counter()
         files = ModelFiles.open(folder)
@@ -61,21 +56,13 @@ class LoadedModel:
                 f"context: expected at most {config.longest_context} tokens, the model's context, "
                 f"got {context} with the tokens to be drawn; measure at a smaller one"
             )
-        make = find_backend(backend, ranks, link_delay)
-        if draft is not None:
-            check_draft(backend, ranks, 1)
-            found = DraftModel.open(draft, files, weights, files.tokenizer())
-            make = with_draft(backend, ranks, 1, found.weights, found.dtype)
-        if expert_memory is not None:
-            make = with_expert_memory(make, expert_memory, weights)
-        self.executor = make(
-            weights,
-            dtype,
-            context=context,
-            slots=slots,
-            workers=workers,
-            cache_dtype=cache_dtype,
+        asked = Loading(
+            **{"backend": "cpu"} | options, dtype=dtype, context=context, max_sequences=slots
         )
+        make = find_backend(asked.backend, asked)
+        if link_delay:
+            make = partial(make, link_delay=link_delay)
+        self.executor = open_executor(make, asked, files, weights)
         self.load_seconds = time.perf_counter() - begin
         self.config = config
         # Rows are looked up, not streamed: the plan does not count them. A tied one is the head's.
@@ -83,12 +70,12 @@ class LoadedModel:
         self.wanted_dtype = dtype
         self.dtype = self.executor.dtype  # of a GGUF file, what it has: no word of the option
         self.workers = self.executor.workers
-        self.ranks = ranks if isinstance(ranks, int) else 1 + len(ranks.addresses)
-        self.transport = "memory" if isinstance(ranks, int) else "tcp"
+        self.ranks, draft = asked.rank_count, asked.draft
+        self.transport = "memory" if isinstance(asked.ranks, int) else "tcp"
         self.link_delay = link_delay
         self.drafts, self.drafter = drafts, drafter  # of an Advance
         self.draft = None if draft is None else Path(draft).name  # what a record says of it
-        self.expert_memory = expert_memory
+        self.expert_memory = asked.expert_memory
         self._rng = np.random.default_rng(0)
 
     @property
@@ -239,33 +226,17 @@ def bench_cases(
     contexts: Sequence[int],
     prompts: Sequence[int],
     tokens: int,
-    workers: int | None,
-    ranks: int | RankAddresses = 1,
-    link_delay: float = 0.0,
-    drafts: int = 0,
-    drafter: str = "auto",
-    draft: str | None = None,
-    expert_memory: str | None = None,
     buffer: int,
+    **options: Any,
 ) -> tuple[ReadProbe, list[DecodeCase], list[PrefillCase]]:
-    """Return a probe of ``buffer`` bytes, and a case for each context and prompt in each dtype."""
+    """Return a probe of ``buffer`` bytes, and a case for each context and prompt in each dtype.
+
+    ``options``: of ``LoadedModel``.
+    """
     longest = max([max(contexts) + tokens, *prompts])
     slots = len(contexts) + 1  # one for each context, one for all prompts
     models = [
-        LoadedModel(
-            folder,
-            dtype,
-            context=longest,
-            slots=slots,
-            workers=workers,
-            ranks=ranks,
-            link_delay=link_delay,
-            drafts=drafts,
-            drafter=drafter,
-            draft=draft,
-            expert_memory=expert_memory,
-        )
-        for dtype in dtypes
+        LoadedModel(folder, dtype, context=longest, slots=slots, **options) for dtype in dtypes
     ]
     probe = ReadProbe(models[0].workers, buffer)
     lengths = list(enumerate(contexts))

@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from monolane.errors import BackendError
 
@@ -18,8 +19,7 @@ _CHILD = """
 import json, sys, time
 wish = json.loads(sys.argv[1])
 from monolane.engine import Engine, SamplingParams
-options = {name: wish[name] for name in ("dtype", "ranks", "workers", "expert_memory")}
-engine = Engine.load(wish["folder"], "cpu", **options)
+engine = Engine.load(wish["folder"], "cpu", **wish["options"])
 params = SamplingParams(max_tokens=wish["tokens"], ignore_eos=True)
 prompt = [i * 7919 % engine.config.vocab_size for i in range(wish["prompt"])]
 first = None
@@ -66,19 +66,17 @@ def first_token(
     *,
     prompt: int = 16,
     tokens: int = 1,
-    workers: int | None = None,
-    ranks: int = 1,
-    expert_memory: str | None = None,
+    **options: Any,
 ) -> FirstToken:
-    """Start a process that answers ``prompt`` tokens; BackendError if it fails."""
+    """Start a process that answers ``prompt`` tokens; BackendError if it fails.
+
+    ``options``: of ``Engine.load``, as JSON can say them.
+    """
     wish = {
         "folder": str(folder),
-        "dtype": dtype,
         "prompt": prompt,
         "tokens": tokens,
-        "workers": workers,
-        "ranks": ranks,
-        "expert_memory": expert_memory,
+        "options": {"dtype": dtype, **options},
     }
     # perf_counter_ns is CLOCK_MONOTONIC on Linux: one clock for both processes.
     begin = time.perf_counter_ns()

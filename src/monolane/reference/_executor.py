@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from monolane.epoch import (
     Guide,
     Kept,
     KeptBytes,
+    Loading,
     TokenEvent,
     bytes_of,
     describe_logprobs,
@@ -49,21 +51,21 @@ class ReferenceExecutor(Executor):
         *,
         context: int,
         slots: int,
-        workers: int | None = None,
-        cache_dtype: str = "auto",
+        **options: Any,
     ) -> None:
+        if options.get("workers") == 1:  # which it has
+            del options["workers"]
+        loading = Loading.of(self.name, dtype, context, slots, options)
         if dtype not in ("auto", "float32"):
             raise BackendError(
                 f"dtype: the reference backend computes in float32 only, got {dtype!r}; "
                 "leave it at 'auto'"
             )
-        if workers not in (None, 1):
-            raise BackendError(f"workers: the reference backend has one, got {workers!r}")
         self.context = context
         self.slots = slots
         self._model = ReferenceModel(weights)
-        self.cache_dtype = cache_dtype
-        self._caches = [self._model.new_cache(context, cache_dtype) for _ in range(slots)]
+        self.cache_dtype = loading.cache_dtype
+        self._caches = [self._model.new_cache(context, self.cache_dtype) for _ in range(slots)]
         self.cache_bytes = sum(cache.nbytes for cache in self._caches)
         self._running: list[_Sequence] = []
         self._guides: dict[int, queue.SimpleQueue[Guide]] = {}  # of the guided slots
