@@ -8,9 +8,10 @@ llama-quantize and llama-bench. --model is a .gguf file, or smollm2. Its own for
 it is; the others of --type are made by llama-quantize of its numbers in float32.
 
 Accuracy: the logits after each token of the help texts of Python's own library are held against
-those that the reference backend has of the same file's numbers in float32. So what is measured is
-the arithmetic alone, not what the format took from the weights. Monolane runs on each instruction
-set of --isa. llama.cpp has its defaults; both take the file as a user would.
+those of the same file's numbers in float32. So what is measured is the arithmetic alone, not what
+the format took from the weights. --oracle says which backend has the float32: the two differ by
+rounding in the last place, and cpu takes a tenth of the time. Monolane runs on each instruction set
+of --isa. llama.cpp has its defaults; both take the file as a user would.
 
 Speed: as bench/peers.py has it, in turns whose order changes, on a machine where nothing else runs.
 
@@ -44,7 +45,7 @@ from quantization import cut_windows
 from monolane import _env
 from monolane._results import current_commit
 from monolane.cpu import find_isa
-from monolane.engine import Engine, find_model
+from monolane.engine import Engine, find_model, unpack_gguf
 from monolane.evaluate import Tally, help_topics
 from monolane.measure import Record, describe_machine
 
@@ -79,6 +80,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--type", nargs="+", default=list(TYPES), help="the model's own: as it is")
     parser.add_argument("--part", choices=("accuracy", "speed"), default="accuracy")
     parser.add_argument("--isa", nargs="+", default=["auto", "avx2"], help="auto: the best")
+    parser.add_argument("--oracle", choices=("cpu", "reference"), default="cpu")
     parser.add_argument("--positions", type=int, default=2000, help="of text, at most")
     parser.add_argument("--context", type=int, default=512, help="of a window of text, in tokens")
     parser.add_argument("--runs", type=int, default=5, help="pairs of each speed")
@@ -136,7 +138,7 @@ def measure_accuracy(
     """Hold the logits of one file, of each way to run it, against those in float32."""
     threads = describe_machine()["cores"]
     with ExitStack() as stack:
-        oracle = stack.enter_context(Engine.load(path, "reference", context=options.context))
+        oracle = stack.enter_context(opened_oracle(options.oracle, path, options.context))
         ways: dict[tuple[str, str], Logits] = {}
         for name in options.isa:
             isa = find_isa(None if name == _env.ISA.default else name)
@@ -156,6 +158,7 @@ def measure_accuracy(
         "model": path.stem.partition(".")[0],
         "dtype": kind,
         "context": options.context,
+        "oracle": options.oracle,
         "file_bytes": path.stat().st_size,
         "tensors": tensor_types(path),
     }
@@ -168,6 +171,16 @@ def measure_accuracy(
 def tensor_types(path: Path) -> dict[str, int]:
     """Return how many tensors of each type are in a file: K types are for rows of 256 numbers."""
     return dict(Counter(tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors))
+
+
+@contextmanager
+def opened_oracle(backend: str, path: Path, context: int) -> Iterator[Engine]:
+    """Load a file's numbers in float32."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / path.stem
+        unpack_gguf(path, folder)
+        with Engine.load(folder, backend, "float32", context) as engine:
+            yield engine
 
 
 @contextmanager
