@@ -38,8 +38,8 @@ def run_tool(command: Sequence[str]) -> str:
 class LlamaLogits:
     """One model in llama.cpp, which reads texts of up to ``context`` tokens."""
 
-    def __init__(self, program: Path, model: Path, threads: int, context: int, vocab: int) -> None:
-        self._command = [str(program), str(model), str(threads), str(context)]
+    def __init__(self, program: Path, model: Path, context: int, vocab: int) -> None:
+        self._command = [str(program), str(model), str(context)]
         self._vocab = vocab
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -47,10 +47,12 @@ from monolane._results import current_commit
 from monolane.cpu import find_isa
 from monolane.engine import Engine, find_model, unpack_gguf
 from monolane.evaluate import Tally, help_topics
-from monolane.measure import Record, describe_machine
+from monolane.measure import Record
 
 # What llama.cpp makes of a dense model and monolane reads.
 TYPES = ("Q4_1", "Q4_0", "Q4_K_M", "Q5_0", "Q5_1", "Q5_K_M", "Q6_K", "Q8_0", "BF16", "F16")
+# One thread each: no bit depends on their number, and none waits for another on a busy machine.
+WORKERS = {"cpu": 1, "reference": None}
 
 Logits = Callable[[Any], npt.NDArray[np.float32]]
 
@@ -136,7 +138,6 @@ def measure_accuracy(
     options: argparse.Namespace, kind: str, path: Path, program: Path
 ) -> list[Record]:
     """Hold the logits of one file, of each way to run it, against those in float32."""
-    threads = describe_machine()["cores"]
     with ExitStack() as stack:
         oracle = stack.enter_context(opened_oracle(options.oracle, path, options.context))
         ways: dict[tuple[str, str], Logits] = {}
@@ -144,7 +145,7 @@ def measure_accuracy(
             isa = find_isa(None if name == _env.ISA.default else name)
             engine = stack.enter_context(opened(isa, path, options.context))
             ways["monolane", isa] = engine.logits
-        peer = LlamaLogits(program, path, threads, options.context, oracle.config.vocab_size)
+        peer = LlamaLogits(program, path, options.context, oracle.config.vocab_size)
         ways["llama.cpp", ""] = stack.enter_context(peer).logits
         windows, size, _ = cut_windows(oracle, help_topics(), options.positions)
         tallies = {way: Tally() for way in ways}
@@ -179,7 +180,7 @@ def opened_oracle(backend: str, path: Path, context: int) -> Iterator[Engine]:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / path.stem
         unpack_gguf(path, folder)
-        with Engine.load(folder, backend, "float32", context) as engine:
+        with Engine.load(folder, backend, "float32", context, workers=WORKERS[backend]) as engine:
             yield engine
 
 
@@ -188,7 +189,7 @@ def opened(isa: str, path: Path, context: int) -> Iterator[Engine]:
     """Load a file on the CPU with an instruction set."""
     os.environ[_env.ISA.name] = isa
     try:
-        engine = Engine.load(path, "cpu", context=context)
+        engine = Engine.load(path, "cpu", context=context, workers=1)
     finally:
         del os.environ[_env.ISA.name]
     with engine:

@@ -1,7 +1,7 @@
 // The logits of llama.cpp, whole and exact: its own tools write them rounded, and of half the
 // tokens.
 //
-//     llama_logits MODEL.gguf THREADS CONTEXT
+//     llama_logits MODEL.gguf CONTEXT
 //
 // Reads texts from stdin, each an int32 count and as many int32 tokens, at most CONTEXT, and writes
 // the logits of each to stdout: float32 [count, vocabulary]. Everything else is llama.cpp's
@@ -28,7 +28,7 @@ void say_errors(ggml_log_level level, const char* text, void*) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  if (count != 4) fail("expected MODEL.gguf THREADS CONTEXT");
+  if (count != 3) fail("expected MODEL.gguf CONTEXT");
   llama_log_set(say_errors, nullptr);
   llama_backend_init();
   llama_model_params of_model = llama_model_default_params();
@@ -36,10 +36,10 @@ int main(int count, char** arguments) {
   llama_model* model = llama_model_load_from_file(arguments[1], of_model);
   if (model == nullptr) fail("the model cannot be loaded");
 
-  const int context = std::atoi(arguments[3]);
+  const int context = std::atoi(arguments[2]);
   llama_context_params of_run = llama_context_default_params();
   of_run.n_ctx = of_run.n_batch = static_cast<uint32_t>(context);
-  of_run.n_threads = of_run.n_threads_batch = std::atoi(arguments[2]);
+  of_run.n_threads = of_run.n_threads_batch = 1;  // on a busy machine two wait for each other
   llama_context* run = llama_init_from_model(model, of_run);
   if (run == nullptr) fail("no context can be made");
 
