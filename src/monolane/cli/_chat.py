@@ -52,6 +52,7 @@ def chat(
     terminal_options = dict(locals())
     from monolane.cli._defaults import Terminal
     from monolane.cli._report import print_note
+    from monolane.cli._streams import as_text
     from monolane.engine import DEMO
 
     terminal = Terminal(terminal_options)
@@ -69,7 +70,8 @@ def chat(
                 "was never taught to converse. For that, pass --model."
             )
         print_note(_HELP)
-        _Conversation(engine, params, system, thinking).run()
+        said = None if system is None else as_text(system)
+        _Conversation(engine, params, said, thinking).run()
 
 
 class _Conversation:

@@ -12,6 +12,7 @@ from monolane.engine._parameters import (
     Speculation,
     check_speculation,
 )
+from monolane.engine._proxy import proxy_told
 from monolane.engine._registry import (
     BACKEND_NAMES,
     check_draft,
@@ -51,6 +52,7 @@ __all__ = [
     "fetch_model",
     "find_backend",
     "find_model",
+    "proxy_told",
     "unpack_gguf",
     "with_draft",
     "with_expert_memory",
