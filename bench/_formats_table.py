@@ -4,48 +4,38 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Record = Mapping[str, Any]
-COLUMNS = (
-    "format",
-    "MB",
-    "KL × 1000, by instruction set",
-    "llama.cpp's",
-    "ours / theirs",
-    "same top token",
-    "llama.cpp's",
-    "decode, tokens/s",
-    "times llama.cpp",
-    "prompt of 512, tokens/s",
-    "times llama.cpp",
-)
+SPEEDS = ("decode, tokens/s", "times llama.cpp", "prompt of 512, tokens/s", "times llama.cpp")
 
 
 def format_table(records: Sequence[Record]) -> list[str]:
     """Return the lines of the table, a row for each format; a speed not measured stays empty."""
-    kinds = dict.fromkeys(record["dtype"] for record in records if record["name"] == "accuracy")
-    head = "| " + " | ".join(COLUMNS) + " |", "|---" + "|---:" * (len(COLUMNS) - 1) + "|"
-    return [*head, *(_row(kind, [r for r in records if r.get("dtype") == kind]) for kind in kinds)]
-
-
-def _row(kind: str, records: Sequence[Record]) -> str:
     accuracy = [record for record in records if record["name"] == "accuracy"]
-    ours = [record for record in accuracy if record["engine"] == "monolane"]
+    ways = list(dict.fromkeys(record["isa"] or record["engine"] for record in accuracy))
+    kinds = dict.fromkeys(record["dtype"] for record in accuracy)
+    kl, top = ([f"{what}, {way}" for way in ways] for what in ("KL × 1000", "same top token"))
+    head = ("format", "MB", *kl, "KL / llama.cpp's", *top, *SPEEDS)
+    rows = (_row([r for r in records if r.get("dtype") == kind]) for kind in kinds)
+    return [_line(head), "|---" + "|---:" * (len(head) - 1) + "|", *map(_line, rows)]
+
+
+def _row(records: Sequence[Record]) -> list[str]:
+    """Return the cells of one format's row."""
+    accuracy = [record for record in records if record["name"] == "accuracy"]
+    ours = [record["kl_nats"] for record in accuracy if record["engine"] == "monolane"]
     (theirs,) = (record for record in accuracy if record["engine"] == "llama.cpp")
-    cells = [
-        kind,
+    return [
+        theirs["dtype"],
         f"{theirs['file_bytes'] / 1e6:.0f}",
-        "; ".join(f"{_milli(record)} {record['isa']}" for record in ours),
-        _milli(theirs),
-        "; ".join(f"{record['kl_nats'] / theirs['kl_nats']:.2f}" for record in ours),
-        "; ".join(f"{record['top1_agreement']:.1%}" for record in ours),
-        f"{theirs['top1_agreement']:.1%}",
+        *(_thousandths(record["kl_nats"]) for record in accuracy),
+        f"{max(ours) / theirs['kl_nats']:.2f}",  # of the worse instruction set
+        *(f"{record['top1_agreement']:.1%}" for record in accuracy),
         *_speed("decode", records),
         *_speed("prefill", records),
     ]
-    return "| " + " | ".join(cells) + " |"
 
 
-def _milli(record: Record) -> str:
-    return f"{1000 * record['kl_nats']:.3g}"
+def _thousandths(number: float) -> str:
+    return f"{1000 * number:.2f}" if number >= 1e-4 else f"{1000 * number:.2g}"
 
 
 def _speed(name: str, records: Sequence[Record]) -> tuple[str, str]:
@@ -55,3 +45,7 @@ def _speed(name: str, records: Sequence[Record]) -> tuple[str, str]:
             ratio = f"{record['ratio_to_llama_cpp']:.2f} ({low:.2f} to {high:.2f})"
             return f"{record['median']:.1f}", ratio
     return "", ""
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
