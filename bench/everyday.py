@@ -169,7 +169,10 @@ def record(model: str, way: str, draw: str, questions: list[str], kept: Kept) ->
     """Count the loops of one way, and those that float32 does not have."""
     answers = {question: kept.get(way, draw, question) or {} for question in questions}
     exact = {question: kept.get(FLOAT32, draw, question) or {} for question in questions}
-    loops = [question for question, answer in answers.items() if answer["loop"]]
+    loops, theirs = (
+        [question for question, answer in found.items() if answer["loop"]]
+        for found in (answers, exact)
+    )
     return {
         "name": "everyday",
         "model": Path(model).stem,
@@ -177,7 +180,8 @@ def record(model: str, way: str, draw: str, questions: list[str], kept: Kept) ->
         "draw": draw,
         "questions": len(questions),
         "loops": loops,
-        "loops_of_its_own": [question for question in loops if not exact[question]["loop"]],
+        "loops_of_its_own": [question for question in loops if question not in theirs],
+        "loops_of_float32_alone": [question for question in theirs if question not in loops],
         "same_text": sum(answers[q]["text"] == exact[q]["text"] for q in questions),
         "tokens": sum(answer["tokens"] for answer in answers.values()),
         "answers": {question: answer["text"] for question, answer in answers.items()},

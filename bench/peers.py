@@ -44,7 +44,7 @@ _PEERS = "NAME=PATH of a llama-bench, or openvino=PYTHON"
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print the ratios, and write the results; return the exit code."""
-    options = _options(arguments)
+    options = parse_arguments(arguments)
     try:
         records: list[Record] = []
         # One file after the other: each is to be in memory alone. What is measured is kept.
@@ -224,7 +224,8 @@ def _peer(text: str) -> tuple[str, Program]:
     return name, program_of(name, path)
 
 
-def _options(arguments: list[str] | None) -> argparse.Namespace:
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--peer", type=_peer, action="append", required=True, help=_PEERS)
     parser.add_argument("--gguf", type=Path, nargs="+", help="files to use instead of random ones")

@@ -1,7 +1,7 @@
-"""Makes bench/results/README.md of the results files beside it.
+"""Makes bench/results/README.md of the results files beside it, and the docs' table of formats.
 
-    python bench/table.py            writes it
-    python bench/table.py --check    exit code 1 if it is not what the files say
+    python bench/table.py            writes them
+    python bench/table.py --check    exit code 1 if they are not what the files say
 
 README and docs quote only from that table, so that every figure has a file, a commit and a command.
 """
@@ -13,9 +13,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from _formats_table import format_table
+
 from monolane.measure import validate_document
 
 RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+MARKS = ("<!-- formats -->\n", "<!-- /formats -->\n")  # around the newest table of formats there
 TOP = """\
 # Results
 
@@ -86,10 +90,31 @@ def _section(name: str, document: Record) -> str:
         f"[{name}]({name}) · commit `{document['commit'][:12]}` · `{document['command']}`",
         "",
         *_drift(document["records"]),
-        *HEAD,
-        *(_row(record) for record in document["records"]),
+        *(format_table(document["records"]) if _is_of_formats(document) else _rows(document)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _is_of_formats(document: Record) -> bool:
+    """Whether bench/formats.py wrote it."""
+    return any("oracle" in record for record in document["records"])
+
+
+def _rows(document: Record) -> list[str]:
+    return [*HEAD, *(_row(record) for record in document["records"])]
+
+
+def render_page(text: str, folder: Path) -> str:
+    """Return a page with the newest table of formats of a folder of results between its marks."""
+    found = [item for item in _read(folder) if _is_of_formats(item[1])]
+    if not found:
+        return text
+    name, document = max(found, key=lambda item: (item[1]["date"], item[0]))
+    before, _, rest = text.partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    table = "\n".join(format_table(document["records"]))
+    source = f"[Results](../bench/results/{name}), {document['device']['name']}."
+    return f"{before}{MARKS[0]}{table}\n\n{source}\n{MARKS[1]}{after}"
 
 
 def _drift(records: Iterable[Record]) -> list[str]:
@@ -134,7 +159,8 @@ def _name(record: Record) -> str:
         loops, own = len(record["loops"]), len(record["loops_of_its_own"])
         return (
             f"everyday questions, {record['draw']}, {record['way']}: {loops} of "
-            f"{record['questions']} loop, {own} of them not in float32"
+            f"{record['questions']} loop, {own} of them not in float32; "
+            f"{len(record['loops_of_float32_alone'])} in float32 alone"
         )
     if record["name"] in ("canonical", "harness_parity"):
         return f"{record['name']}: {record['task']}"
@@ -210,12 +236,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if it has drifted")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the files")
     options = parser.parse_args(arguments)
-    path, text = options.results / "README.md", render(options.results)
-    if not options.check:
-        path.write_text(text, encoding="utf-8")
-    elif not path.is_file() or path.read_text(encoding="utf-8") != text:
-        sys.stderr.write(f"table: {path} is not what the files say; run: python bench/table.py\n")
-        return 1
+    texts = {options.results / "README.md": render(options.results)}
+    if options.results == RESULTS:
+        texts[PAGE] = render_page(PAGE.read_text(encoding="utf-8"), RESULTS)
+    for path, text in texts.items():
+        if not options.check:
+            path.write_text(text, encoding="utf-8")
+        elif not path.is_file() or path.read_text(encoding="utf-8") != text:
+            sys.stderr.write(
+                f"table: {path} is not what the files say; run: python bench/table.py\n"
+            )
+            return 1
     return 0
 
 

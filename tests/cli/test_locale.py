@@ -78,6 +78,21 @@ def test_a_prompt_of_other_letters_is_read(tiny_model: Path) -> None:
     assert [json.loads(out)["token_ids"] for _, out, _ in asked] == [wanted, wanted]
 
 
+def test_a_system_message_of_other_letters_is_read(tiny_model: Path) -> None:
+    words = ("chat", "-m", str(tiny_model), "-n", "4", "--system")
+    code, found, err = run("locale C", *words, "café ✓".encode(), stdin=b"x\n")
+    assert code == 0, err
+    here = subprocess.run(
+        [*PROGRAM, *words, "café ✓"],
+        input=b"x\n",
+        capture_output=True,
+        timeout=300,
+        env=os.environ | {"PYTHONUTF8": "1"},
+        check=True,
+    )
+    assert found == here.stdout.decode().encode("ascii", "backslashreplace")
+
+
 def test_chat_goes_on(tiny_model: Path) -> None:
     code, _, err = run("locale C", "chat", "-m", tiny_model, "-n", "4", stdin="é ✓\nx\n".encode())
     assert code == 0

@@ -16,7 +16,8 @@ from monolane.model import NOW, LayerConfig, Reduce
 from monolane.plan import MAX_WIDTH, MIXTURE_WIDTH, PROMPT_WIDTH, _plan
 
 from . import test_experts, test_latent
-from .test_executor import epoch, load, random_weights, sampled
+from .test_executor import epoch, random_weights, sampled
+from .test_goldens import load
 
 ISA = kernels.emulated()[-1]  # the fastest of them
 GOLDENS = sorted(

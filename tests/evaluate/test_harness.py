@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from monolane import Engine
 from monolane.engine import find_model
-from monolane.errors import DataError, RequestError
+from monolane.errors import BackendError, DataError, RequestError
 from monolane.evaluate import (
     EngineSubject,
     EvalOptions,
@@ -109,6 +110,21 @@ def expected(engine: Engine, context: str, ending: str) -> tuple[float, bool]:
     places = range(len(given), len(whole))
     greedy = all(logits_TV[i - 1].argmax() == whole[i] for i in places)
     return sum(logprobs_TV[i - 1, whole[i]] for i in places), greedy
+
+
+def test_the_proxy_that_lm_evals_client_asks_is_named(
+    include: Path, server_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes by the environment; the other requests to the server go straight there."""
+    for name in [x for x in os.environ if x.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("http_proxy", "http://me:secret@127.0.0.1:9")
+    tasks = make_tasks(EvalOptions(tasks=("local_choices",), include=(include,)))
+    with pytest.raises(BackendError) as caught:
+        evaluate(ServerSubject(server_url), tasks, tmp_path)
+    said = " It goes through the proxy http://127.0.0.1:9 of http_proxy: check that, too"
+    assert str(caught.value).endswith(said)
+    assert "secret" not in str(caught.value)
 
 
 def test_both_ways_give_the_engines_log_likelihoods(

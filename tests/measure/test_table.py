@@ -1,6 +1,7 @@
 """bench/results/README.md is what the files beside it say."""
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def load() -> Any:
+    sys.path.insert(0, str(ROOT / "bench"))
     spec = importlib.util.spec_from_file_location("bench_table", ROOT / "bench" / "table.py")
     assert spec is not None
     assert spec.loader is not None
@@ -88,3 +90,40 @@ def test_a_file_that_breaks_the_format_is_named(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text('{"schema": 3}')
     with pytest.raises(SystemExit, match=r"b\.json: results: expected schema 1, got 3"):
         table.main(["--results", str(tmp_path)])
+
+
+def test_formats_have_a_table_of_their_own(tmp_path: Path) -> None:
+    of_format = {"name": "accuracy", "dtype": "Q4_0", "oracle": "cpu", "file_bytes": 92_000_000}
+
+    def accuracy(engine: str, isa: str, kl: float) -> dict[str, Any]:
+        return of_format | {"engine": engine, "isa": isa, "kl_nats": kl, "top1_agreement": 0.97}
+
+    records = [
+        accuracy("monolane", "avx512", 0.0015),
+        accuracy("monolane", "avx2", 0.0016),
+        accuracy("llama.cpp", "", 0.004),
+    ]
+    head = (
+        "| format | MB | KL × 1000, avx512 | KL × 1000, avx2 | KL × 1000, llama.cpp | "
+        "KL / llama.cpp's | "
+    )
+    device = describe_machine() | {"name": "Some CPU"}
+
+    def write(name: str) -> str:
+        write_document(tmp_path / name, build_document(device, "x", records, "c0ffee"))
+        page = f"before\n{table.MARKS[0]}old\n{table.MARKS[1]}after\n"
+        found: str = table.render_page(page, tmp_path)
+        assert table.render_page(found, tmp_path) == found
+        return found
+
+    page = write("a.json")
+    assert head in page
+    row = "| Q4_0 | 92 | 1.50 | 1.60 | 4.00 | 0.40 | 97.0% | 97.0% | 97.0% |  |  |  |  |"
+    assert f"{row}\n\n[Results](../bench/results/a.json), Some CPU.\n{table.MARKS[1]}after" in page
+    assert "old" not in page
+    assert row in table.render(tmp_path)
+    ratios = {"ratio_to_llama_cpp": 1.5, "ratio_to_llama_cpp_min": 1.25}
+    ratios["ratio_to_llama_cpp_max"] = 2.0
+    decode = {"name": "decode", "engine": "monolane", "dtype": "Q4_0", "median": 40.0}
+    records.append(decode | ratios)
+    assert "| 97.0% | 40.0 | 1.50 (1.25 to 2.00) |  |  |" in write("b.json")

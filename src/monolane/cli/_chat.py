@@ -31,6 +31,7 @@ def chat(
     stdout.
     """
     from monolane.cli._report import print_note
+    from monolane.cli._streams import as_text
     from monolane.engine import DEMO
 
     terminal.check(max_tokens)
@@ -48,7 +49,8 @@ def chat(
                 "was never taught to converse. For that, pass --model."
             )
         print_note(_HELP)
-        _Conversation(engine, params, system, terminal.thinking).run()
+        said = None if system is None else as_text(system)
+        _Conversation(engine, params, said, terminal.thinking).run()
 
 
 class _Conversation:

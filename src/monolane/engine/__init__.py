@@ -14,6 +14,7 @@ from monolane.engine._parameters import (
     Speculation,
     check_speculation,
 )
+from monolane.engine._proxy import proxy_told
 from monolane.engine._registry import BACKEND_NAMES, find_backend
 from monolane.engine._result import FinishReason, Generation, Piece, Timings
 from monolane.engine._source import DEMO, fetch_model, find_model
@@ -48,5 +49,6 @@ __all__ = [
     "find_backend",
     "find_model",
     "open_executor",
+    "proxy_told",
     "unpack_gguf",
 ]

@@ -1,4 +1,4 @@
-"""The proxy that a download goes through, named where one fails: its error names the far end."""
+"""The proxy that a request goes through, named where one fails: its error names the far end."""
 
 import os
 from urllib.parse import urlsplit

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from monolane.evaluate._windows import Window
 from monolane.reference import log_probabilities
 
-Logits = npt.NDArray[np.float32]
+Logits = npt.NDArray[np.floating]
 
 
 @dataclass

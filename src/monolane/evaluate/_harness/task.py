@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from monolane.engine import proxy_told
 from monolane.errors import BackendError, DataError, MissingExtraError, RequestError
 from monolane.evaluate._intervals import mean_interval, percent
 from monolane.evaluate._journal import Journal
@@ -70,7 +71,12 @@ class HarnessTask(Task):
                     bootstrap_iters=0,  # the intervals are ours
                 )
             except OSError as error:  # of lm-eval's client, after its own retries
-                raise BackendError(f"{self.name}: lm-eval's client: {error!s:.300}") from None
+                proxy = (
+                    "" if not isinstance(subject, ServerSubject) else proxy_told(subject.target.url)
+                )
+                raise BackendError(
+                    f"{self.name}: lm-eval's client: {error!s:.300}.{proxy}"
+                ) from None
         assert found is not None  # there is one process
         data = {"data_sha256": _hash_of(found["samples"])}
         figures = tuple(read_figures(self.name, found))
