@@ -33,6 +33,7 @@ from monolane.plan import Plan
 
 ROLES = tuple(Role)
 _FREQUENCIES = -1  # no tensor of the checkpoint: computed from the config
+OUTER = -1  # in a layer's place: outside the layers
 
 Array = npt.NDArray[Any]
 
@@ -53,7 +54,7 @@ def hand_over(weights: Weights, config: ModelConfig, arithmetic: Arithmetic) -> 
     """
     found = Handover(WeightTable(config.num_layers), {}, {})
     wanted = None if keeps_floats(config) else arithmetic.weights
-    places = [(role, 0, array) for role, array in weights.outer.items()]
+    places = [(role, OUTER, array) for role, array in weights.outer.items()]
     places += [(role, i, x) for i, layer in enumerate(weights.layers) for role, x in layer.items()]
     for role, index, array in places:
         if role in NORMS | VECTORS:
@@ -106,7 +107,7 @@ def convert(core: Executor, plan: Plan, sources: Mapping[tuple[Role, int], list[
                 core.convert(phase.index, i)
             except ValueError as error:
                 raise CheckpointError(f"{matrix.role.value}: {error}") from None
-            for source in sources.get((matrix.role, max(phase.layer, 0)), ()):
+            for source in sources.get((matrix.role, phase.layer), ()):
                 release_pages(source)
 
 
@@ -172,7 +173,7 @@ def _set_coded(
     if isinstance(matrix, Blocks):
         _set_blocks(found, role, place, matrix, wanted, cut, expert)
     else:
-        _set_quantized(found, role, place or 0, matrix, cut, expert)
+        _set_quantized(found, role, OUTER if place is None else place, matrix, cut, expert)
 
 
 def _set_blocks(
@@ -200,7 +201,7 @@ def _set_blocks(
         )
     found.table.set_matrix(
         role=ROLES.index(role),
-        layer=place or 0,
+        layer=OUTER if place is None else place,
         values=_bytes(matrix.data),
         scales=None,
         rows=prod(matrix.shape[:-1]),
@@ -212,7 +213,7 @@ def _set_blocks(
     )
     if not looked_up:
         found.formats[role, place] = used.name
-        found.sources.setdefault((role, place or 0), []).append(matrix.data)
+        found.sources.setdefault((role, OUTER if place is None else place), []).append(matrix.data)
 
 
 def block_formats(weights: Weights) -> tuple[str, ...]:

@@ -47,7 +47,11 @@ def build(
         builder.shares |= part.share_out(builder)
     phases = [phase for part in FIRST for phase in part.build(builder, -1)]
     for layer in range(config.num_layers):
-        phases += [phase for part in LAYER for phase in part.build(builder, layer)]
+        phases += [
+            replace(phase, module=part.module)
+            for part in LAYER
+            for phase in part.build(builder, layer)
+        ]
     phases += [phase for part in LAST for phase in part.build(builder, -1)]
     numbered = [replace(phase, index=i) for i, phase in enumerate(phases)]
     return Plan(

@@ -61,6 +61,17 @@ class Buffer(IntEnum):
     STATE = 15
 
 
+# Where modules put their outputs, in the order in which a layer has them; each is a ring.
+OUTPUTS = (Buffer.ATTENTION_OUTPUT, Buffer.MLP_OUTPUT)
+# Scales of the norms of what such a module reads, and of what a stream gains from it.
+JOINING_NORMS = {
+    Buffer.ATTENTION_OUTPUT: (Role.ATTENTION_NORM, Role.POST_ATTENTION_NORM),
+    Buffer.MLP_OUTPUT: (Role.MLP_NORM, Role.POST_MLP_NORM),
+}
+# Of which there are several: rings, and what a sequence keeps, in which a slot is a layer.
+SLOTTED = (*OUTPUTS, Buffer.KEY_VALUE, Buffer.STATE)
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """A read or a write of one slot of a shared buffer.
@@ -133,6 +144,7 @@ class Phase:
     index: int
     kind: PhaseKind
     layer: int  # -1 outside the layers
+    module: Buffer | None = None  # where the module of which it is a phase puts its outputs
     matrices: tuple[Matrix, ...] = ()
     units: Share | None = None  # work that is not rows: attention units, heads, elements to gather
     update: Update | None = None

@@ -107,6 +107,7 @@ def _partial_attention(
 
 
 PART = Part(
+    module=Buffer.ATTENTION_OUTPUT,
     kinds={
         PhaseKind.ATTEND: Kind(
             touches=lambda _: Touches((Buffer.QUERY, Buffer.KEY_VALUE), (Buffer.ATTENTION,)),

@@ -143,6 +143,7 @@ def _out(worker: Worker, phase: Phase) -> None:
 
 
 PART = Part(
+    module=Buffer.ATTENTION_OUTPUT,
     kinds={
         PhaseKind.DELTA_IN: Kind(
             touches=lambda _: Touches(writes=(Buffer.MIXED,)),

@@ -164,6 +164,7 @@ def _chosen(
 
 
 PART = Part(
+    module=Buffer.MLP_OUTPUT,
     kinds={
         PhaseKind.ROUTE: Kind(
             touches=lambda _: Touches(writes=(Buffer.ROUTED,)),

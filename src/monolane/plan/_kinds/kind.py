@@ -49,6 +49,8 @@ class Part:
     """Phases that follow upon each other in a pass: built, and expected, where a model has them."""
 
     kinds: Mapping[PhaseKind, Kind]
+    # Where the module of which they are phases puts its outputs; None: outside the layers.
+    module: Buffer | None = None
     # The phases of a layer, -1 outside the layers; none where the model has other ones.
     build: Callable[[Builder, int], tuple[Phase, ...]]
     # The same for the checker.

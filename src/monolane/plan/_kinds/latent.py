@@ -147,6 +147,7 @@ def _values(worker: Worker, phase: Phase) -> None:
 
 # What is before ATTEND.
 PART = Part(
+    module=Buffer.ATTENTION_OUTPUT,
     kinds={
         PhaseKind.LATENT: Kind(
             touches=lambda _: Touches(writes=(Buffer.LATENTS,)),
@@ -167,6 +168,7 @@ PART = Part(
 )
 # What is behind it.
 VALUES = Part(
+    module=Buffer.ATTENTION_OUTPUT,
     kinds={
         PhaseKind.VALUES: Kind(
             touches=lambda _: Touches((Buffer.ATTENTION,), (Buffer.HEADS,)),

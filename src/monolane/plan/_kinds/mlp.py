@@ -69,6 +69,7 @@ def _down(worker: Worker, phase: Phase) -> None:
 
 
 PART = Part(
+    module=Buffer.MLP_OUTPUT,
     kinds={
         PhaseKind.GATE_UP: Kind(
             touches=lambda _: Touches(writes=(Buffer.HIDDEN,)),

@@ -50,6 +50,7 @@ def _run(worker: Worker, phase: Phase) -> None:
 
 
 PART = Part(
+    module=Buffer.ATTENTION_OUTPUT,
     kinds={PhaseKind.OUT: Kind(touches=_touches, roles=lambda _: (Role.O,), run=_run)},
     build=_build,
     order=_order,

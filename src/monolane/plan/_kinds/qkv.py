@@ -201,6 +201,7 @@ def _store(worker: Worker, phase: Phase, role: Role, lane: int, rows: slice, y: 
 
 
 PART = Part(
+    module=Buffer.ATTENTION_OUTPUT,
     kinds={
         PhaseKind.QKV: Kind(
             touches=_touches,
