@@ -1,17 +1,15 @@
-""
-    "Writes small models and their plans for executor_test.cpp, which cannot build a plan itself.
+"""Writes small models and their plans for executor_test.cpp, which cannot build a plan itself.
 
-    python write_cases.py cases.bin every case: what a worker reads, writes and computes
+    python write_cases.py cases.bin           every case: what a worker reads, writes and computes
     python write_cases.py cases.bin --races   those in which threads can meet differently
     python write_cases.py cases.bin --few     one of each model: for an emulated processor
 
 The file is a row of blobs, each an int64 length and as many bytes, all little-endian:
-    number of models, then of each: int32 [tensors of a layer], of each layer;
-frequencies of both rotaries, final norm;
-embedding and head, each with the number of its columns before it;
-of each layer each tensor, with its WeightRole and the number of its columns before it,
-    of experts all one below the other(all float32);
-number of plans, then of each: dtype name, whether every instruction set of the machine is to
+    number of models, then of each: int32 [tensors of a layer], of each layer; frequencies of both
+    rotaries, final norm; embedding and head, each with the number of its columns before it; of each
+    layer each tensor, with its WeightRole and the number of its columns before it, of experts all
+    one below the other (all float32);
+    number of plans, then of each: dtype name, whether every instruction set of the machine is to
     run it, header, phases, shares.
 """
 
@@ -41,20 +39,20 @@ from monolane.model import (
 )
 from monolane.plan import build, cpu, to_arrays
 
-# 5 workers on 4 lanes : one group, shares that begin amid a lane; 8 : two workers to a lane, and
-#keys that are split.All on any number of cores : a wait that only works on idle ones must show.
-#Waits do not depend on the dtype, so one dtype has every number of workers.
+# 5 workers on 4 lanes: one group, shares that begin amid a lane; 8: two workers to a lane, and
+# keys that are split. All on any number of cores: a wait that only works on idle ones must show.
+# Waits do not depend on the dtype, so one dtype has every number of workers.
 WORKERS = {"float32": (1, 5), "bfloat16": (1, 2, 5, 8), "int8": (1, 5), "int4": (1, 5)}
 DENSE_WORKERS = {"bfloat16": (1, 5)}
-#What a race detector is shown, ten times slower than the rest : each model, so each kind of phase
-#and each exchange; each number of workers above one, whose waits one dtype has all of; and each
-#other dtype once, since packed activations differ in what workers write side by side.One worker
-#races with nobody but the reader and the guide, as more do; another instruction set touches the
-#same memory.
+# What a race detector is shown, ten times slower than the rest: each model, so each kind of phase
+# and each exchange; each number of workers above one, whose waits one dtype has all of; and each
+# other dtype once, since packed activations differ in what workers write side by side. One worker
+# races with nobody but the reader and the guide, as more do; another instruction set touches the
+# same memory.
 RACES = {"bfloat16": (2, 5, 8)}
 RACES_OF_EVERY_DTYPE = {**RACES, "float32": (5,), "int8": (5,), "int4": (5,)}
 DENSE_RACES = {"bfloat16": (5,)}
-#What an emulator runs : each model, so each kind of phase, and each kind of product.
+# What an emulator runs: each model, so each kind of phase, and each kind of product.
 FEW = {"bfloat16": (2,)}
 FEW_OF_EVERY_DTYPE = {"float32": (1,), "bfloat16": (2,), "int8": (2,), "int4": (2,)}
 CONTEXT = 600  # beyond two chunks of attention
@@ -63,12 +61,10 @@ CONTEXT = 600  # beyond two chunks of attention
 def models() -> tuple[ModelConfig, ...]:
     """Return models that go through all of the executor.
 
-    A dense one whose heads are normed all at once;
-one with four norms a layer, two rotaries and GELU;
-one with mixtures of experts;
-one with latent attention, chosen groups of experts and what tokens share;
-one with gated delta rules and gated attention;
-a Laneformer with every rule and a window; and one whose head reads all lanes.
+    A dense one whose heads are normed all at once; one with four norms a layer, two rotaries and
+    GELU; one with mixtures of experts; one with latent attention, chosen groups of experts and what
+    tokens share; one with gated delta rules and gated attention; a Laneformer with every rule and a
+    window; and one whose head reads all lanes.
     """
     mixed = (
         LayerConfig(NEVER, NEVER, 24),
@@ -183,7 +179,9 @@ def blobs(part: str) -> Iterator[bytes]:
             arrays = to_arrays(build(config, cpu(workers), dtype, context=CONTEXT))
             yield dtype.encode()
             yield _int(every_set)
-            yield from (a.tobytes() for a in (arrays.header, arrays.modules, arrays.phases, arrays.shares))
+            yield from (
+                a.tobytes() for a in (arrays.header, arrays.modules, arrays.phases, arrays.shares)
+            )
 
 
 def _random(config: ModelConfig, role: Role, rng: np.random.Generator) -> tuple[bytes, bytes]:
