@@ -127,7 +127,7 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
         "final_norm_per_lane": 1,
         "leader": 0,
         "embedding_scale": 1.0,
-        "rotaries": [(96, 0, 1.0), (96, 0, 1.0)],
+        "rotaries": [(96, 0, 1.0), (0, 0, 0.0)],
     }
     attention, mlp = arrays.modules[2 * 7], arrays.modules[2 * 7 + 1]
     assert attention["layer"] == mlp["layer"] == 7
@@ -168,7 +168,7 @@ def test_fields_of_dense_families_in_numbers(configs: dict[str, ModelConfig]) ->
     assert late.modules["attention"]["qk_norm"][::2].tolist() == [2] * 3
     assert late.modules["norm"].tolist() == [-1] * 6
     assert late.modules["post_norm"][0] == ROLES.index(Role.POST_ATTENTION_NORM)
-    assert late.header["rotaries"]["amplitude"].tolist() == [np.float32(1.2)] * 2
+    assert late.header["rotaries"]["amplitude"].tolist() == [np.float32(1.2), 0.0]
     norms = late.phases[late.phases["kind"] == PhaseKind.NORM_QK]
     assert norms["layer"].tolist() == [0, 1, 2]
     assert late.modules["attention"]["rotary"][::2].tolist() == [0, -1, 0]

@@ -31,7 +31,7 @@ class WeightTable:
 class Executor:
     """Runs a plan on the cores of this machine."""
 
-    def __init__(self, header: bytes, phases: bytes, shares: bytes, weights: object, isa: str, activation: int, kv_format: int, slots: int, cores: Sequence[int], rank: int = 0, ranks: int = 1, segment: int = -1, delay_ns: int = 0, timed: bool = False, apart: bool = False, expert_file: int = -1, expert_memory: int = 0) -> None: ...
+    def __init__(self, header: bytes, modules: bytes, phases: bytes, shares: bytes, weights: object, isa: str, activation: int, kv_format: int, slots: int, cores: Sequence[int], rank: int = 0, ranks: int = 1, segment: int = -1, delay_ns: int = 0, timed: bool = False, apart: bool = False, expert_file: int = -1, expert_memory: int = 0) -> None: ...
 
     def follow(self) -> None:
         """

@@ -21,6 +21,7 @@ from monolane.model import (
     VECTORS,
     Blocks,
     LaneCut,
+    LayerRotary,
     ModelConfig,
     Quantized,
     Role,
@@ -32,6 +33,7 @@ from monolane.model import (
 from monolane.plan import Plan
 
 ROLES = tuple(Role)
+ROTARIES: tuple[LayerRotary, ...] = ("main", "local")  # PlanRotary
 _FREQUENCIES = -1  # no tensor of the checkpoint: computed from the config
 OUTER = -1  # in a layer's place: outside the layers
 
@@ -76,9 +78,11 @@ def hand_over(weights: Weights, config: ModelConfig, arithmetic: Arithmetic) -> 
                 _set(found, role, layer, rows, wanted, LaneCut(), expert)
             else:
                 _set_coded(found, role, layer, one, wanted, LaneCut(), expert)
-    for i, rotary in enumerate((config.rotary, config.local_rotary)):  # PlanRotary
+    for i, which in enumerate(ROTARIES):
+        rotary = config.local_rotary if which == "local" else config.rotary
         if rotary is not None:
-            found.table.set_vector(_FREQUENCIES, i, rotary.frequencies(config.rotary_dim))
+            frequencies = rotary.frequencies(config.rotary_dim(which))
+            found.table.set_vector(_FREQUENCIES, i, frequencies)
     return found
 
 
@@ -255,8 +259,10 @@ def _bytes(array: Array) -> Array:
 def check_config(config: ModelConfig) -> None:
     """Refuse what the kernels do not hold."""
     config.check_features("cpu", *COMMON_FEATURES)
-    if config.cached_width > 1024:
-        name = "head_dim" if config.latent is None else "latent"
-        raise BackendError(
-            f"{name}: the CPU backend holds keys of at most 1024 numbers, got {config.cached_width}"
-        )
+    for attention in config.attentions.values():
+        if attention.cached_width > 1024:
+            name = "head_dim" if attention.latent is None else "latent"
+            raise BackendError(
+                f"{name}: the CPU backend holds keys of at most 1024 numbers, got "
+                f"{attention.cached_width}"
+            )

@@ -5,7 +5,6 @@ and a test compiles it and compares every size and offset. It is committed, so t
 Python of ours; a test fails when it drifts.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +12,19 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane._structs import CPP, Field, Struct, declare_enum, members_of
-from monolane.model import Head, ModelConfig, QkNorm, Role
+from monolane.model import (
+    JOINING_NORMS,
+    Attention,
+    Delta,
+    Experts,
+    Head,
+    LayerRotary,
+    Mlp,
+    QkNorm,
+    Role,
+)
 from monolane.plan._device import Choice
-from monolane.plan._phase import JOINING_NORMS, OUTPUTS, SLOTTED, Buffer, Phase, PhaseKind
+from monolane.plan._phase import OUTPUTS, Buffer, Phase, PhaseKind
 from monolane.plan._plan import MAX_WIDTH, MIXTURE_WIDTH, PROMPT_WIDTH, Plan
 from monolane.plan._split import Scope, Share
 
@@ -24,7 +33,10 @@ NO_WAIT = -(1 << 31)
 MAX_MATRICES = 4
 HEADS = (Head.VOCAB_PARALLEL, Head.MEAN, Head.SUM, Head.CONCAT)
 ROTARY_STYLES = ("interleaved", "half")
-ROTARIES = ("main", "local")  # of the config; a layer's is one of them, or none
+ROTARIES: tuple[LayerRotary, ...] = (
+    "main",
+    "local",
+)  # of the config; a layer's is one of them, or none
 QK_NORMS = (None, QkNorm.HEAD, QkNorm.ALL)
 ACTIVATIONS = ("silu", "gelu_tanh", "clamped_swiglu")
 SCORES = ("softmax", "sigmoid")
@@ -202,7 +214,7 @@ def to_arrays(plan: Plan) -> PlanArrays:
     """Lay a plan out as arrays."""
     tables = plan.shares
     index = {share: i for i, share in enumerate(tables)}
-    places = [(layer, output) for layer in range(plan.config.num_layers) for output in OUTPUTS]
+    places = [(i, j) for i, layer in enumerate(plan.config.modules) for j in range(len(layer))]
     modules = np.zeros(len(places), MODULE.dtype)
     for row, place in zip(modules, places, strict=True):
         _fill(row, _module(plan, *place))
@@ -219,8 +231,6 @@ def to_arrays(plan: Plan) -> PlanArrays:
 
 def _header(plan: Plan, modules: int, tables: int) -> npt.NDArray[np.void]:
     config, groups = plan.config, plan.groups
-    shapes = {buffer: plan.shape(buffer) for buffer in Buffer}
-    slots = {buffer: shapes[buffer][0] if buffer in SLOTTED else 1 for buffer in Buffer}
     header = np.zeros((), HEADER.dtype)
     _fill(
         header,
@@ -247,67 +257,57 @@ def _header(plan: Plan, modules: int, tables: int) -> npt.NDArray[np.void]:
             "leader": plan.device.choice is Choice.LEADER,
             "norm_eps": config.norm_eps,
             "embedding_scale": config.embedding_scale,
-            "slots": [slots[buffer] for buffer in Buffer],
-            "sizes": [math.prod(shapes[buffer]) // slots[buffer] for buffer in Buffer],
+            "slots": [plan.slots(buffer) for buffer in Buffer],
+            "sizes": [plan.size(buffer) for buffer in Buffer],
         },
     )
-    for row, rotary in zip(
-        header["rotaries"], (config.rotary, config.local_rotary or config.rotary), strict=True
-    ):
-        style = ROTARY_STYLES.index(rotary.style)
-        _fill(row, {"dim": config.rotary_dim, "style": style, "amplitude": rotary.amplitude})
+    for row, which in zip(header["rotaries"], ROTARIES, strict=True):
+        rotary = config.local_rotary if which == "local" else config.rotary
+        if rotary is not None:
+            style, dim = ROTARY_STYLES.index(rotary.style), config.rotary_dim(which)
+            _fill(row, {"dim": dim, "style": style, "amplitude": rotary.amplitude})
     return header
 
 
-def _module(plan: Plan, layer: int, output: Buffer) -> Record:
-    config, attends = plan.config, output is Buffer.ATTENTION_OUTPUT
-    rules = config.layers[layer]
-    before, after = JOINING_NORMS[output]
+def _module(plan: Plan, layer: int, place: int) -> Record:
+    config = plan.config
+    before, after = JOINING_NORMS[place]
     values: Record = {
         "layer": layer,
-        "output": output,
+        "output": OUTPUTS[place],
         "norm": ROLES.index(before) if config.norm_before else -1,
         "post_norm": ROLES.index(after) if config.norm_after else -1,
         "attention": {"rotary": -1},
     }
-    if attends and rules.delta:
-        assert config.delta is not None
-        values["delta"] = _of(DELTA, config.delta)
-    elif attends:
-        values["attention"] = {
-            "heads": config.num_heads,
-            "kv_heads": config.cached_heads,
-            "head_dim": config.cached_width,
-            "splits": plan.splits,
-            "window": rules.window or 0,
-            "rotary": -1 if rules.rotary == "none" else ROTARIES.index(rules.rotary),
-            "gate": config.attention_gate,
-            "qk_norm": QK_NORMS.index(config.qk_norm),
-            "scale": _query_scale(config),
-        }
-        if config.latent is not None:
-            values["latent"] = _of(LATENT, config.latent)
-    elif rules.experts:
-        assert config.experts is not None
-        scores = {"scores": SCORES.index(config.experts.scores)}
-        values["experts"] = _of(EXPERTS, config.experts, activation=_activation(config), **scores)
-    else:
-        values["mlp"] = {"inner": config.intermediate_size, "activation": _activation(config)}
+    activation = ACTIVATIONS.index(config.activation)
+    match config.modules[layer][place].operation:
+        case Attention() as x:
+            values["attention"] = {
+                "heads": x.heads,
+                "kv_heads": x.cached_heads,
+                "head_dim": x.cached_width,
+                "splits": plan.splits_of(layer),
+                "window": x.window or 0,
+                "rotary": -1 if x.rotary == "none" else ROTARIES.index(x.rotary),
+                "gate": x.gate,
+                "qk_norm": QK_NORMS.index(x.qk_norm),
+                "scale": x.scale,
+            }
+            if x.latent is not None:
+                values["latent"] = _of(LATENT, x.latent)
+        case Delta() as x:
+            values["delta"] = _of(DELTA, x)
+        case Experts() as x:
+            codes = {"scores": SCORES.index(x.scores), "activation": activation}
+            values["experts"] = _of(EXPERTS, x, **codes)
+        case Mlp() as x:
+            values["mlp"] = _of(MLP, x, activation=activation)
     return values
 
 
 def _of(struct: Struct, sizes: object, **codes: int) -> Record:
     """Return the fields of a struct that are named as those of the operation's sizes."""
     return {x.name: codes.get(x.name, getattr(sizes, x.name, 0) or 0) for x in struct.fields}
-
-
-def _activation(config: ModelConfig) -> int:
-    return ACTIVATIONS.index(config.activation)
-
-
-def _query_scale(config: ModelConfig) -> float:
-    scale = config.query_scale
-    return 1.0 / math.sqrt(config.head_dim) if scale is None else scale
 
 
 def _fill(row: Any, values: Record) -> None:

@@ -63,13 +63,8 @@ class Buffer(IntEnum):
 
 # Where modules put their outputs, in the order in which a layer has them; each is a ring.
 OUTPUTS = (Buffer.ATTENTION_OUTPUT, Buffer.MLP_OUTPUT)
-# Scales of the norms of what such a module reads, and of what a stream gains from it.
-JOINING_NORMS = {
-    Buffer.ATTENTION_OUTPUT: (Role.ATTENTION_NORM, Role.POST_ATTENTION_NORM),
-    Buffer.MLP_OUTPUT: (Role.MLP_NORM, Role.POST_MLP_NORM),
-}
-# Of which there are several: rings, and what a sequence keeps, in which a slot is a layer.
-SLOTTED = (*OUTPUTS, Buffer.KEY_VALUE, Buffer.STATE)
+# Those whose shape is a layer's.
+OF_LAYERS = frozenset(Buffer) - {Buffer.TOKENS, *OUTPUTS, Buffer.STREAM, Buffer.LOGITS}
 
 
 @dataclass(frozen=True, slots=True)
