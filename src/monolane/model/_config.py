@@ -35,6 +35,7 @@ COMMON_FEATURES = (
     "qk_norm",
     "local_rotary",
     "layers.rotary",
+    "layers.sizes",
     "rotary.amplitude",
     "norm_offset",
     "norm_before",
@@ -83,6 +84,13 @@ class LayerConfig:
     num_kv_heads: int | None = None
     head_dim: int | None = None
     intermediate_size: int | None = None
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The layer's own sizes, by the names of the config's."""
+        names = ("num_heads", "num_kv_heads", "head_dim", "intermediate_size")
+        found = ((name, getattr(self, name)) for name in names)
+        return {name: value for name, value in found if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +141,9 @@ class ModelConfig:
     modules: tuple[tuple[Module, ...], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "modules", tuple(self._modules(x) for x in self.layers))
         self._check_sizes()
+        self._check_own_sizes()
+        object.__setattr__(self, "modules", tuple(self._modules(x) for x in self.layers))
         self._check_latent()
         self._check_delta()
         self._check_lanes()
@@ -259,6 +268,9 @@ class ModelConfig:
         turned = sorted({layer.rotary for layer in self.layers} - {"main"})
         if turned:
             found["layers.rotary"] = ", ".join(turned)
+        own = {f"{name} {value}" for layer in self.layers for name, value in layer.sizes.items()}
+        if own:
+            found["layers.sizes"] = ", ".join(sorted(own))
         rotaries = [x for x in (self.rotary, self.local_rotary) if x is not None]
         if amplitudes := [x.amplitude for x in rotaries if x.amplitude != 1]:
             found["rotary.amplitude"] = amplitudes[0]
@@ -303,6 +315,23 @@ class ModelConfig:
             raise ConfigError(
                 f"dtype: expected one of {', '.join(WEIGHT_DTYPES)}, got {self.dtype!r}"
             )
+
+    def _check_own_sizes(self) -> None:
+        for i, layer in enumerate(self.layers):
+            for name, value in layer.sizes.items():
+                divisor = 2 if name == "head_dim" else self.num_lanes
+                if self.latent is not None or not 1 <= value <= MAX_SIZE or value % divisor:
+                    raise ConfigError(
+                        f"layer {i}: {name}: expected none where attention is latent, else a "
+                        f"multiple of {divisor} up to {MAX_SIZE}, got {value}"
+                    )
+            heads = layer.num_heads or self.num_heads
+            kv_heads = layer.num_kv_heads or self.num_kv_heads
+            if heads % kv_heads:
+                raise ConfigError(
+                    f"layer {i}: num_heads: expected a multiple of num_kv_heads ({kv_heads}), got "
+                    f"{heads}"
+                )
 
     def _check_latent(self) -> None:
         latent = self.latent
@@ -393,8 +422,9 @@ class ModelConfig:
                 f"local_rotary: expected {self.rotary.style} pairs as in rotary, got "
                 f"{self.local_rotary.style} ones"
             )
-        for which in {x.rotary for x in self.attentions.values()} - {"none"}:
-            self._check_turned(which)
+        self._check_turned("main")
+        if self.local_rotary is not None:
+            self._check_turned("local")
 
     def _check_turned(self, which: LayerRotary) -> None:
         found = {x.turned_width for x in self.attentions.values() if x.rotary == which}
@@ -403,11 +433,11 @@ class ModelConfig:
                 f"head_dim: expected heads of one width in all layers of the {which} rotary, got "
                 f"{', '.join(map(str, sorted(found)))}"
             )
-        turned = self.rotary_dim(which)
+        turned, width = self.rotary_dim(which), next(iter(found), self.head_dim)
         if turned < 2 or turned % 2:
             raise ConfigError(
-                f"rotary: expected an even part of a head of {found.pop()} numbers, as rotary "
-                f"pairs need, got {turned}"
+                f"rotary: expected an even part of a head of {width} numbers, as rotary pairs need, "
+                f"got {turned}"
             )
 
     def _check_experts(self) -> None:

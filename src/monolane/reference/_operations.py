@@ -54,21 +54,21 @@ def attend(
     v_LSKh: Floats,
     first_position: int,
     window: int | None,
-    scale: float,
+    scale: float | None = None,
     sinks_LH: Floats | None = None,
 ) -> Floats:
     """Causal attention of T queries, from ``first_position`` on, over all S = first + T keys.
 
     Query i sees key j iff j <= i and, in a windowed layer, j > i - window. Scores are multiplied by
-    ``scale``. A head's sink is one more score, of a key whose value is 0.
+    ``scale``, by default 1 / sqrt(h). A head's sink is one more score, of a key whose value is 0.
     Values may be of another width than keys. Returns [L, T, H*h], h that of values.
     """
-    lanes, width, heads, _ = q_LTHh.shape
+    lanes, width, heads, head_dim = q_LTHh.shape
     group = heads // k_LSKh.shape[2]  # query heads per KV head
     k_LSHh = np.repeat(k_LSKh, group, axis=2)
     v_LSHh = np.repeat(v_LSKh, group, axis=2)
     scores = np.einsum("lthc,lshc->lhts", q_LTHh, k_LSHh, optimize=True)
-    scores *= np.float32(scale)
+    scores *= np.float32(head_dim**-0.5 if scale is None else scale)
     query = np.arange(first_position, first_position + width)[:, None]
     key = np.arange(k_LSKh.shape[1])[None, :]
     hidden = key > query
