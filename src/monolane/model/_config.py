@@ -436,8 +436,8 @@ class ModelConfig:
         turned, width = self.rotary_dim(which), next(iter(found), self.head_dim)
         if turned < 2 or turned % 2:
             raise ConfigError(
-                f"rotary: expected an even part of a head of {width} numbers, as rotary pairs need, "
-                f"got {turned}"
+                f"rotary: expected an even part of a head of {width} numbers, as rotary "
+                f"pairs need, got {turned}"
             )
 
     def _check_experts(self) -> None:
