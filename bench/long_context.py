@@ -185,7 +185,7 @@ def record(shape: str, case: AttentionCase) -> Record:
         "head_dim": head_dim,
         "isa": kernels.best(),
         "workers": model.workers,
-        "cache_bytes_per_token": 2 * model.config.num_layers * kv_heads * model.plan.key_bytes,
+        "cache_bytes_per_token": model.plan.position_bytes,
         **time,
         "us_per_token": time["median"],
         "bytes_per_token": round(case.bytes_per_token),

@@ -14,6 +14,7 @@ inline int32_t decode_width(const PlanHeader& h) { return std::min(h.max_width, 
 
 struct Plan {
   PlanHeader header;
+  std::vector<PlanModule> modules;
   std::vector<PlanPhase> phases;
   std::vector<PlanShare> shares;  // [tables, W]
 
@@ -24,11 +25,22 @@ struct Plan {
   // Whether the lanes share one head instead of having one for a part of the vocabulary each.
   bool shared_head() const { return header.head != PlanHead::kVocabParallel && header.lanes > 1; }
 
-  // How many matrices of that role a layer has: one, or one for each expert.
-  int64_t experts_of(WeightRole role) const {
+  // Of which a phase of a layer is one.
+  const PlanModule& module(const PlanPhase& phase) const { return modules[phase.module]; }
+
+  // How many matrices of that role a phase reads: one, or one for each expert.
+  int64_t experts_of(const PlanPhase& phase, WeightRole role) const {
     const bool of_each = role == WeightRole::kExpertGate || role == WeightRole::kExpertUp ||
                          role == WeightRole::kExpertDown;
-    return of_each ? header.experts : 1;
+    return of_each ? module(phase).experts.count : 1;
+  }
+
+  // The largest of a number of all modules, 0 without any.
+  template <typename Of>
+  int64_t most(Of of) const {
+    int64_t found = 0;
+    for (const PlanModule& module : modules) found = std::max<int64_t>(found, of(module));
+    return found;
   }
 
   // The row of a whole matrix, all lanes one below the other, at which a worker's group begins.

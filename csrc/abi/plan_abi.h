@@ -2,7 +2,8 @@
 //   scripts/headers
 // What it means is told in docs/plan.md.
 //
-// A plan is a PlanHeader, PlanPhase[phases] and PlanShare[share_tables][workers]. Every worker runs
+// A plan is a PlanHeader, PlanModule[modules], PlanPhase[phases] and
+// PlanShare[share_tables][workers]. Every worker runs
 // all phases in order, each on its own share, and then counts it as finished. A wait of count c
 // holds until the workers in question have finished c phases of this pass, that is, until their
 // counters reach pass * phases + c; c <= 0 reaches back into the previous pass.
@@ -22,7 +23,7 @@
 
 namespace monolane {
 
-constexpr int32_t kPlanSchema = 4;
+constexpr int32_t kPlanSchema = 5;
 constexpr int32_t kNoWait = INT32_MIN;
 constexpr int32_t kNever = -1;  // the delay of lanes that never exchange
 // Rows of a pass at most: of one that decodes, of one that only reads prompts, and of a
@@ -32,6 +33,8 @@ constexpr int32_t kPlanPromptWidth = 96;
 constexpr int32_t kPlanMixtureWidth = 256;
 constexpr int32_t kPlanMaxMatrices = 4;
 constexpr int32_t kPlanRotaries = 2;
+constexpr int32_t kPlanBuffers = 16;
+constexpr int32_t kWeightRoles = 48;
 
 enum class PhaseKind : int32_t {
   kEmbed = 0,
@@ -207,40 +210,149 @@ static_assert(offsetof(PlanMatrix, share) == 12);
 struct PlanPhase {
   PhaseKind kind;             // what to do
   int32_t layer;              // -1 outside the layers
+  int32_t module;             // of which it is a phase; -1 outside the layers
   int32_t wait_group;         // kNoWait, or what all of the own group must have finished
   int32_t wait_all;           // kNoWait, or what all workers must have finished
   int32_t units;              // table of shares of work that is not rows; -1: none
-  PlanBuffer update;          // kNone, kAttentionOutput or kMlpOutput
-  int32_t update_layer;       // whose module; -1: no update
+  int32_t update;             // module whose outputs join the streams first; -1: none
   int32_t update_delay;       // kNever, 0 (now) or layers; kNever if there is no update
   int32_t update_own_slot;    // ring slot of the own lane's outputs; -1: no update
   int32_t update_other_slot;  // ring slot of the other lanes' outputs; -1: no update
   int32_t write_slot;         // ring slot that is written, of kOut, kDown or kExpertDown; else -1
-  int32_t window;             // keys visible to a query in this layer, itself included; 0: all
-  PlanRotary rotary;          // what turns this layer's queries and keys; kNone: nothing
   int32_t num_matrices;       // used entries of `matrices`
   PlanMatrix matrices[4];     // used from the front
 };
-static_assert(sizeof(PlanPhase) == 120);
+static_assert(sizeof(PlanPhase) == 112);
 static_assert(offsetof(PlanPhase, kind) == 0);
 static_assert(offsetof(PlanPhase, layer) == 4);
-static_assert(offsetof(PlanPhase, wait_group) == 8);
-static_assert(offsetof(PlanPhase, wait_all) == 12);
-static_assert(offsetof(PlanPhase, units) == 16);
-static_assert(offsetof(PlanPhase, update) == 20);
-static_assert(offsetof(PlanPhase, update_layer) == 24);
+static_assert(offsetof(PlanPhase, module) == 8);
+static_assert(offsetof(PlanPhase, wait_group) == 12);
+static_assert(offsetof(PlanPhase, wait_all) == 16);
+static_assert(offsetof(PlanPhase, units) == 20);
+static_assert(offsetof(PlanPhase, update) == 24);
 static_assert(offsetof(PlanPhase, update_delay) == 28);
 static_assert(offsetof(PlanPhase, update_own_slot) == 32);
 static_assert(offsetof(PlanPhase, update_other_slot) == 36);
 static_assert(offsetof(PlanPhase, write_slot) == 40);
-static_assert(offsetof(PlanPhase, window) == 44);
-static_assert(offsetof(PlanPhase, rotary) == 48);
-static_assert(offsetof(PlanPhase, num_matrices) == 52);
-static_assert(offsetof(PlanPhase, matrices) == 56);
+static_assert(offsetof(PlanPhase, num_matrices) == 44);
+static_assert(offsetof(PlanPhase, matrices) == 48);
+
+struct PlanAttention {
+  int32_t heads;      // H, over all lanes
+  int32_t kv_heads;   // K, over all lanes; 1 where latents are cached
+  int32_t head_dim;   // h, of a cached key and a query that meets it; of latents R + r
+  int32_t splits;     // S: parts into which the keys of a KV head are cut
+  int32_t window;     // keys visible to a query, itself included; 0: all
+  PlanRotary rotary;  // what turns queries and keys; kNone: nothing
+  int32_t gate;       // 1: of each head Q has rows of the query, then of a gate
+  QkNorm qk_norm;     // what of Q and K is normed, before rotary
+  float scale;        // of the scores
+};
+static_assert(sizeof(PlanAttention) == 36);
+static_assert(offsetof(PlanAttention, heads) == 0);
+static_assert(offsetof(PlanAttention, kv_heads) == 4);
+static_assert(offsetof(PlanAttention, head_dim) == 8);
+static_assert(offsetof(PlanAttention, splits) == 12);
+static_assert(offsetof(PlanAttention, window) == 16);
+static_assert(offsetof(PlanAttention, rotary) == 20);
+static_assert(offsetof(PlanAttention, gate) == 24);
+static_assert(offsetof(PlanAttention, qk_norm) == 28);
+static_assert(offsetof(PlanAttention, scale) == 32);
+
+struct PlanLatent {
+  int32_t rank;        // R: what of a cached key is its value; 0: values are cached
+  int32_t query_rank;  // Q: what queries are made of; 0: of the stream
+  float norm_eps;      // of the norms of latents
+};
+static_assert(sizeof(PlanLatent) == 12);
+static_assert(offsetof(PlanLatent, rank) == 0);
+static_assert(offsetof(PlanLatent, query_rank) == 4);
+static_assert(offsetof(PlanLatent, norm_eps) == 8);
+
+struct PlanDelta {
+  int32_t key_heads;    // G
+  int32_t value_heads;  // U
+  int32_t key;          // d_k: width of its queries and keys
+  int32_t value;        // d_v: width of its values
+  int32_t kernel;       // C: tokens over which its channels are summed
+};
+static_assert(sizeof(PlanDelta) == 20);
+static_assert(offsetof(PlanDelta, key_heads) == 0);
+static_assert(offsetof(PlanDelta, value_heads) == 4);
+static_assert(offsetof(PlanDelta, key) == 8);
+static_assert(offsetof(PlanDelta, value) == 12);
+static_assert(offsetof(PlanDelta, kernel) == 16);
+
+struct PlanMlp {
+  int32_t inner;              // F, over all lanes
+  GateActivation activation;  // of the gate
+};
+static_assert(sizeof(PlanMlp) == 8);
+static_assert(offsetof(PlanMlp, inner) == 0);
+static_assert(offsetof(PlanMlp, activation) == 4);
+
+struct PlanExperts {
+  int32_t count;              // E
+  int32_t chosen;             // k: experts of a token
+  int32_t inner;              // X: inner width of an expert
+  int32_t shared;             // Xs: inner width of what all tokens share; 0: nothing
+  GateActivation activation;  // of the gate
+  ExpertScores scores;        // what experts are chosen and weighted by
+  int32_t normalised;         // 1: the weights of the chosen add up to 1
+  int32_t groups;             // of consecutive experts
+  int32_t chosen_groups;      // of which alone a token's experts are chosen
+  int32_t group_best;         // experts whose scores, added up, count for their group
+  float scale;                // of the weights of the chosen
+};
+static_assert(sizeof(PlanExperts) == 44);
+static_assert(offsetof(PlanExperts, count) == 0);
+static_assert(offsetof(PlanExperts, chosen) == 4);
+static_assert(offsetof(PlanExperts, inner) == 8);
+static_assert(offsetof(PlanExperts, shared) == 12);
+static_assert(offsetof(PlanExperts, activation) == 16);
+static_assert(offsetof(PlanExperts, scores) == 20);
+static_assert(offsetof(PlanExperts, normalised) == 24);
+static_assert(offsetof(PlanExperts, groups) == 28);
+static_assert(offsetof(PlanExperts, chosen_groups) == 32);
+static_assert(offsetof(PlanExperts, group_best) == 36);
+static_assert(offsetof(PlanExperts, scale) == 40);
+
+struct PlanModule {
+  int32_t layer;            // whose module
+  PlanBuffer output;        // where its outputs go, which join the streams
+  WeightRole norm;          // scale of the norm of what it reads; kNone: none
+  WeightRole post_norm;     // scale of that of what a stream gains; kNone: none
+  PlanAttention attention;  // zeros where it has no such phases
+  PlanLatent latent;
+  PlanDelta delta;
+  PlanMlp mlp;
+  PlanExperts experts;
+};
+static_assert(sizeof(PlanModule) == 136);
+static_assert(offsetof(PlanModule, layer) == 0);
+static_assert(offsetof(PlanModule, output) == 4);
+static_assert(offsetof(PlanModule, norm) == 8);
+static_assert(offsetof(PlanModule, post_norm) == 12);
+static_assert(offsetof(PlanModule, attention) == 16);
+static_assert(offsetof(PlanModule, latent) == 52);
+static_assert(offsetof(PlanModule, delta) == 64);
+static_assert(offsetof(PlanModule, mlp) == 84);
+static_assert(offsetof(PlanModule, experts) == 92);
+
+struct PlanRotaryTable {
+  int32_t dim;        // numbers of a head that turn; of a latent the last, else the first
+  RotaryStyle style;  // which of them turn together
+  float amplitude;    // of cosine and sine
+};
+static_assert(sizeof(PlanRotaryTable) == 12);
+static_assert(offsetof(PlanRotaryTable, dim) == 0);
+static_assert(offsetof(PlanRotaryTable, style) == 4);
+static_assert(offsetof(PlanRotaryTable, amplitude) == 8);
 
 struct PlanHeader {
   int32_t schema;               // kPlanSchema
   int32_t phases;               // P: length of the array of phases
+  int32_t modules;              // M: length of the array of modules
   int32_t share_tables;         // number of tables of shares, each of `workers` entries
   int32_t workers;              // W, of all devices
   int32_t groups;               // G; group = worker / group_workers
@@ -249,111 +361,46 @@ struct PlanHeader {
   int32_t lanes;                // L
   int32_t layers;               // N
   int32_t hidden;               // D
-  int32_t intermediate;         // F, over all lanes
-  int32_t hidden_columns;       // of kHidden: F/L or k*X + Xs, whichever is more
-  int32_t experts;              // E of a layer that is a mixture; 0: there are no mixtures
-  int32_t chosen;               // k: experts of a token
-  int32_t expert_inner;         // X: inner width of an expert
-  int32_t chosen_normalised;    // 1: the weights of the chosen add up to 1
-  ExpertScores expert_scores;   // what experts are chosen and weighted by
-  int32_t expert_groups;        // of consecutive experts
-  int32_t chosen_groups;        // of which alone a token's experts are chosen
-  int32_t group_best;           // experts whose scores, added up, count for their group
-  float expert_scale;           // of the weights of the chosen
-  int32_t shared_inner;         // Xs: inner width of what all tokens share; 0: nothing
-  int32_t delta_key_heads;      // G of a gated delta rule; 0: no layer has one
-  int32_t delta_value_heads;    // U
-  int32_t delta_key;            // d_k: width of its queries and keys
-  int32_t delta_value;          // d_v: width of its values
-  int32_t delta_kernel;         // C: tokens over which its channels are summed
-  int32_t heads;                // H, over all lanes
-  int32_t kv_heads;             // K, over all lanes; 1 where latents are cached
-  int32_t head_dim;             // h, of a cached key and a query that meets it; of latents R + r
-  int32_t rotary_dim;           // of these those that turn: of a latent the last, else the first
-  int32_t latent;               // R: what of a cached key is its value; 0: values are cached
-  int32_t query_latent;         // Q: what queries are made of; 0: of the stream
-  float latent_eps;             // of the norms of latents
   int32_t vocab;                // V
   int32_t max_width;            // T: token positions of a pass at most
   int32_t context;              // tokens that a sequence may hold
-  int32_t attention_slots;      // ring slots of kAttentionOutput
-  int32_t mlp_slots;            // ring slots of kMlpOutput
-  int32_t splits;               // S: parts into which the keys of a KV head are cut
   int32_t chunk;                // keys: split s takes the chunks c with c % S == s
   Format format;                // of the matrices
   PlanHead head;                // how the lanes' streams become logits
-  RotaryStyle rotary;           // which elements of a head turn together
   int32_t norm_per_lane;        // 1: norm scales are [L, D]; 0: [1, D]
   int32_t final_norm_per_lane;  // the same of the last norm
-  int32_t qkv_bias;             // 1: Q, K and V have biases
-  int32_t attention_gate;       // 1: of each head Q has rows of the query, then of a gate
-  QkNorm qk_norm;               // what of Q and K is normed, before rotary
-  int32_t norm_before;          // 1: what a module reads is normed
-  int32_t norm_after;           // 1: what a stream gains from a module, reduced, is normed
-  GateActivation activation;    // of the gate
   int32_t leader;               // 1: worker 0 chooses tokens; 0: every worker does, alike
   float norm_eps;               // of every norm
   float embedding_scale;        // of embedded tokens
-  float query_scale;            // of the scores
-  float amplitude[2];           // of cosine and sine, by PlanRotary
+  PlanRotaryTable rotaries[2];  // by PlanRotary
+  int32_t slots[16];            // of each buffer: rings and caches have several
+  int64_t sizes[16];            // of each buffer: floats of a slot, at most
 };
-static_assert(sizeof(PlanHeader) == 232);
+static_assert(sizeof(PlanHeader) == 304);
 static_assert(offsetof(PlanHeader, schema) == 0);
 static_assert(offsetof(PlanHeader, phases) == 4);
-static_assert(offsetof(PlanHeader, share_tables) == 8);
-static_assert(offsetof(PlanHeader, workers) == 12);
-static_assert(offsetof(PlanHeader, groups) == 16);
-static_assert(offsetof(PlanHeader, group_workers) == 20);
-static_assert(offsetof(PlanHeader, group_lanes) == 24);
-static_assert(offsetof(PlanHeader, lanes) == 28);
-static_assert(offsetof(PlanHeader, layers) == 32);
-static_assert(offsetof(PlanHeader, hidden) == 36);
-static_assert(offsetof(PlanHeader, intermediate) == 40);
-static_assert(offsetof(PlanHeader, hidden_columns) == 44);
-static_assert(offsetof(PlanHeader, experts) == 48);
-static_assert(offsetof(PlanHeader, chosen) == 52);
-static_assert(offsetof(PlanHeader, expert_inner) == 56);
-static_assert(offsetof(PlanHeader, chosen_normalised) == 60);
-static_assert(offsetof(PlanHeader, expert_scores) == 64);
-static_assert(offsetof(PlanHeader, expert_groups) == 68);
-static_assert(offsetof(PlanHeader, chosen_groups) == 72);
-static_assert(offsetof(PlanHeader, group_best) == 76);
-static_assert(offsetof(PlanHeader, expert_scale) == 80);
-static_assert(offsetof(PlanHeader, shared_inner) == 84);
-static_assert(offsetof(PlanHeader, delta_key_heads) == 88);
-static_assert(offsetof(PlanHeader, delta_value_heads) == 92);
-static_assert(offsetof(PlanHeader, delta_key) == 96);
-static_assert(offsetof(PlanHeader, delta_value) == 100);
-static_assert(offsetof(PlanHeader, delta_kernel) == 104);
-static_assert(offsetof(PlanHeader, heads) == 108);
-static_assert(offsetof(PlanHeader, kv_heads) == 112);
-static_assert(offsetof(PlanHeader, head_dim) == 116);
-static_assert(offsetof(PlanHeader, rotary_dim) == 120);
-static_assert(offsetof(PlanHeader, latent) == 124);
-static_assert(offsetof(PlanHeader, query_latent) == 128);
-static_assert(offsetof(PlanHeader, latent_eps) == 132);
-static_assert(offsetof(PlanHeader, vocab) == 136);
-static_assert(offsetof(PlanHeader, max_width) == 140);
-static_assert(offsetof(PlanHeader, context) == 144);
-static_assert(offsetof(PlanHeader, attention_slots) == 148);
-static_assert(offsetof(PlanHeader, mlp_slots) == 152);
-static_assert(offsetof(PlanHeader, splits) == 156);
-static_assert(offsetof(PlanHeader, chunk) == 160);
-static_assert(offsetof(PlanHeader, format) == 164);
-static_assert(offsetof(PlanHeader, head) == 168);
-static_assert(offsetof(PlanHeader, rotary) == 172);
-static_assert(offsetof(PlanHeader, norm_per_lane) == 176);
-static_assert(offsetof(PlanHeader, final_norm_per_lane) == 180);
-static_assert(offsetof(PlanHeader, qkv_bias) == 184);
-static_assert(offsetof(PlanHeader, attention_gate) == 188);
-static_assert(offsetof(PlanHeader, qk_norm) == 192);
-static_assert(offsetof(PlanHeader, norm_before) == 196);
-static_assert(offsetof(PlanHeader, norm_after) == 200);
-static_assert(offsetof(PlanHeader, activation) == 204);
-static_assert(offsetof(PlanHeader, leader) == 208);
-static_assert(offsetof(PlanHeader, norm_eps) == 212);
-static_assert(offsetof(PlanHeader, embedding_scale) == 216);
-static_assert(offsetof(PlanHeader, query_scale) == 220);
-static_assert(offsetof(PlanHeader, amplitude) == 224);
+static_assert(offsetof(PlanHeader, modules) == 8);
+static_assert(offsetof(PlanHeader, share_tables) == 12);
+static_assert(offsetof(PlanHeader, workers) == 16);
+static_assert(offsetof(PlanHeader, groups) == 20);
+static_assert(offsetof(PlanHeader, group_workers) == 24);
+static_assert(offsetof(PlanHeader, group_lanes) == 28);
+static_assert(offsetof(PlanHeader, lanes) == 32);
+static_assert(offsetof(PlanHeader, layers) == 36);
+static_assert(offsetof(PlanHeader, hidden) == 40);
+static_assert(offsetof(PlanHeader, vocab) == 44);
+static_assert(offsetof(PlanHeader, max_width) == 48);
+static_assert(offsetof(PlanHeader, context) == 52);
+static_assert(offsetof(PlanHeader, chunk) == 56);
+static_assert(offsetof(PlanHeader, format) == 60);
+static_assert(offsetof(PlanHeader, head) == 64);
+static_assert(offsetof(PlanHeader, norm_per_lane) == 68);
+static_assert(offsetof(PlanHeader, final_norm_per_lane) == 72);
+static_assert(offsetof(PlanHeader, leader) == 76);
+static_assert(offsetof(PlanHeader, norm_eps) == 80);
+static_assert(offsetof(PlanHeader, embedding_scale) == 84);
+static_assert(offsetof(PlanHeader, rotaries) == 88);
+static_assert(offsetof(PlanHeader, slots) == 112);
+static_assert(offsetof(PlanHeader, sizes) == 176);
 
 }  // namespace monolane

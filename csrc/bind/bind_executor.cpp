@@ -43,10 +43,12 @@ std::vector<T> structs(const nb::bytes& bytes, const char* name) {
   return found;
 }
 
-Plan plan_of(const nb::bytes& header, const nb::bytes& phases, const nb::bytes& shares) {
+Plan plan_of(const nb::bytes& header, const nb::bytes& modules, const nb::bytes& phases,
+             const nb::bytes& shares) {
   const std::vector<PlanHeader> headers = structs<PlanHeader>(header, "header");
   if (headers.size() != 1) refuse("header: expected one PlanHeader");
-  return {headers[0], structs<PlanPhase>(phases, "phases"), structs<PlanShare>(shares, "shares")};
+  return {headers[0], structs<PlanModule>(modules, "modules"), structs<PlanPhase>(phases, "phases"),
+          structs<PlanShare>(shares, "shares")};
 }
 
 Setup setup_of(const nb::bytes& record) {
@@ -121,12 +123,12 @@ struct BoundExecutor {
   Executor executor;
   std::vector<TokenEvent> kept = {};  // read, and not yet taken
 
-  BoundExecutor(const nb::bytes& header, const nb::bytes& phases, const nb::bytes& shares,
-                nb::object weights, const std::string& isa, const nb::bytes& setup,
-                const std::vector<int>& cores)
+  BoundExecutor(const nb::bytes& header, const nb::bytes& modules, const nb::bytes& phases,
+                const nb::bytes& shares, nb::object weights, const std::string& isa,
+                const nb::bytes& setup, const std::vector<int>& cores)
       : table(weights),
-        vocab(plan_of(header, phases, shares).header.vocab),
-        executor(plan_of(header, phases, shares), setup_of(setup),
+        vocab(plan_of(header, modules, phases, shares).header.vocab),
+        executor(plan_of(header, modules, phases, shares), setup_of(setup),
                  nb::cast<WeightTable&>(weights).weights, select_kernels(isa), cores) {}
 
   void convert(int64_t phase, int64_t matrix) {
@@ -137,7 +139,7 @@ struct BoundExecutor {
     }
     const PlanPhase& of = executor.plan().phases[phase];
     const int role = static_cast<int>(of.matrices[matrix].role);
-    nb::cast<WeightTable&>(table).owners.erase({role, std::max(of.layer, 0)});
+    nb::cast<WeightTable&>(table).owners.erase({role, of.layer});
   }
 
   std::pair<OwnRows, std::optional<OwnBytes>> save(int slot, int64_t begin, int64_t end) {
@@ -148,8 +150,7 @@ struct BoundExecutor {
     }
     const KvCache& cache = executor.sequences().cache;
     const auto sizes = [&](int64_t n) { return static_cast<size_t>(n); };
-    const int64_t heads = cache.all_heads().count;
-    const size_t lists = sizes(cache.kept_rows(heads)), row = sizes(cache.kept_row_bytes());
+    const size_t lists = sizes(cache.kept_rows(cache.own())), row = sizes(cache.kept_row_bytes());
     const size_t positions = sizes(end - begin);
     const bool has_tail = executor.sequences().has_tails() && executor.resumable(slot, end);
     const size_t tail_bytes = has_tail ? sizes(executor.sequences().tail_bytes(slot, end)) : 0;
@@ -165,9 +166,8 @@ struct BoundExecutor {
 
   void restore(int slot, int64_t count, const Rows& rows, const std::optional<Bytes>& tail) {
     const KvCache& cache = executor.sequences().cache;
-    const int64_t heads = cache.all_heads().count;
     const int64_t end = executor.length(slot) + count, stride = static_cast<int64_t>(rows.shape(1));
-    if (static_cast<int64_t>(rows.shape(0)) != cache.kept_rows(heads) ||
+    if (static_cast<int64_t>(rows.shape(0)) != cache.kept_rows(cache.own()) ||
         static_cast<int64_t>(rows.shape(2)) != cache.kept_row_bytes() || count < 0 ||
         count > stride || end > executor.plan().header.context ||
         (tail && !executor.sequences().takes_tail(end, static_cast<int64_t>(tail->size())))) {
@@ -193,9 +193,10 @@ void bind_executor(nb::module_& m) {
       .def("set_vector", &WeightTable::set_vector, "role"_a, "layer"_a, "values"_a);
 
   nb::class_<BoundExecutor>(m, "Executor", "Runs a plan on the cores of this machine.")
-      .def(nb::init<const nb::bytes&, const nb::bytes&, const nb::bytes&, nb::object,
-                    const std::string&, const nb::bytes&, const std::vector<int>&>(),
-           "header"_a, "phases"_a, "shares"_a, "weights"_a, "isa"_a, "setup"_a, "cores"_a)
+      .def(nb::init<const nb::bytes&, const nb::bytes&, const nb::bytes&, const nb::bytes&,
+                    nb::object, const std::string&, const nb::bytes&, const std::vector<int>&>(),
+           "header"_a, "modules"_a, "phases"_a, "shares"_a, "weights"_a, "isa"_a, "setup"_a,
+           "cores"_a)
       .def(
           "follow", [](BoundExecutor& e) { e.executor.follow(); },
           "In another rank than 0: take part in all epochs of rank 0, on the workers' threads.")
@@ -304,9 +305,9 @@ void bind_executor(nb::module_& m) {
               has_tail = e.executor.saved("save").keep(name, slot, begin, end);
             }
             const KvCache& cache = e.executor.sequences().cache;
-            const int64_t heads = e.executor.plan().header.kv_heads;
-            return std::pair{cache.kept_rows(heads) * cache.kept_row_bytes(),
-                             has_tail ? cache.tail_bytes(end, heads) : -1};
+            const HeadPart all{0, 1};  // of every rank
+            return std::pair{cache.kept_rows(all) * cache.kept_row_bytes(),
+                             has_tail ? cache.tail_bytes(end, all) : -1};
           },
           "name"_a, "slot"_a, "begin"_a, "end"_a,
           "Have every rank keep its part of positions begin .. end - 1; return, of all ranks, the "

@@ -32,66 +32,14 @@ struct WeightTable {
 
   explicit WeightTable(int layers) { weights.layers.resize(layers); }
 
-  LayerWeights& layer(int index) {
-    if (index < 0 || index >= static_cast<int>(weights.layers.size())) {
-      refuse("layer: expected 0 to " + std::to_string(weights.layers.size() - 1) + ", got " +
-             std::to_string(index));
+  // Those of a layer; -1: outside the layers.
+  WeightsByRole& of(int layer) {
+    const int layers = static_cast<int>(weights.layers.size());
+    if (layer < -1 || layer >= layers) {
+      refuse("layer: expected -1 to " + std::to_string(layers - 1) + ", got " +
+             std::to_string(layer));
     }
-    return weights.layers[index];
-  }
-
-  const float*& vector(WeightRole role, int index) {
-    switch (role) {
-      case WeightRole::kFinalNorm:
-        return weights.final_norm;
-      case WeightRole::kNone:
-        if (index < 0 || index >= kPlanRotaries) refuse("frequencies: expected a PlanRotary");
-        return weights.frequencies[index];
-      case WeightRole::kAttentionNorm:
-        return layer(index).attention_norm;
-      case WeightRole::kMlpNorm:
-        return layer(index).mlp_norm;
-      case WeightRole::kPostAttentionNorm:
-        return layer(index).post_attention_norm;
-      case WeightRole::kPostMlpNorm:
-        return layer(index).post_mlp_norm;
-      case WeightRole::kQNorm:
-        return layer(index).q_norm;
-      case WeightRole::kKNorm:
-        return layer(index).k_norm;
-      case WeightRole::kQBias:
-        return layer(index).q_bias;
-      case WeightRole::kKBias:
-        return layer(index).k_bias;
-      case WeightRole::kVBias:
-        return layer(index).v_bias;
-      case WeightRole::kOBias:
-        return layer(index).o_bias;
-      case WeightRole::kSinks:
-        return layer(index).sinks;
-      case WeightRole::kRouterBias:
-        return layer(index).router_bias;
-      case WeightRole::kRouterCorrection:
-        return layer(index).router_correction;
-      case WeightRole::kSharedExpertGate:
-        return layer(index).shared_expert_gate;
-      case WeightRole::kDeltaConv:
-        return layer(index).delta_conv;
-      case WeightRole::kDeltaDecay:
-        return layer(index).delta_decay;
-      case WeightRole::kDeltaStep:
-        return layer(index).delta_step;
-      case WeightRole::kDeltaNorm:
-        return layer(index).delta_norm;
-      case WeightRole::kExpertGateBias:
-        return layer(index).expert_gate_bias;
-      case WeightRole::kExpertUpBias:
-        return layer(index).expert_up_bias;
-      case WeightRole::kExpertDownBias:
-        return layer(index).expert_down_bias;
-      default:
-        refuse("role: expected that of a norm, a bias or the frequencies");
-    }
+    return weights.of(layer);
   }
 
   void set_matrix(int role, int index, nb::object values, nb::object scales, int64_t rows,
@@ -126,27 +74,12 @@ struct WeightTable {
     if (static_cast<WeightRole>(role) == WeightRole::kEmbedding) {
       weights.embedding = matrix;
     } else {
-      if (static_cast<WeightRole>(role) != WeightRole::kHead) layer(index);
-      add_expert(static_cast<WeightRole>(role), index, expert);
-      weights.weight(static_cast<WeightRole>(role), index, expert) = {
-          matrix, used, {column_parts, copies, block}};
+      of(index).set_matrix(static_cast<WeightRole>(role), expert,
+                           {matrix, used, {column_parts, copies, block}});
     }
     std::vector<nb::object>& kept = owners[{role, index}];
     if (expert == 0) kept.clear();
     kept.insert(kept.end(), {values, scales});
-  }
-
-  // Makes room for an expert's matrix behind those that are there.
-  void add_expert(WeightRole role, int index, int64_t expert) {
-    std::vector<Weight>* each = nullptr;
-    if (role == WeightRole::kExpertGate) each = &layer(index).expert_gate;
-    if (role == WeightRole::kExpertUp) each = &layer(index).expert_up;
-    if (role == WeightRole::kExpertDown) each = &layer(index).expert_down;
-    const int64_t there = each == nullptr ? 0 : static_cast<int64_t>(each->size());
-    if (expert < 0 || expert > there) {
-      refuse("expert: expected 0 to " + std::to_string(there) + ", got " + std::to_string(expert));
-    }
-    if (each != nullptr && expert == there) each->emplace_back();
   }
 
   static Format format_of(int format) {
@@ -158,7 +91,13 @@ struct WeightTable {
   }
 
   void set_vector(int role, int index, nb::object values) {
-    vector(static_cast<WeightRole>(role), index) = nb::cast<Floats>(values).data();
+    const float* data = nb::cast<Floats>(values).data();
+    if (static_cast<WeightRole>(role) == WeightRole::kNone) {
+      if (index < 0 || index >= kPlanRotaries) refuse("frequencies: expected a PlanRotary");
+      weights.frequencies[index] = data;
+    } else {
+      of(index).set_vector(static_cast<WeightRole>(role), data);
+    }
     owners[{role, index}] = {values};
   }
 };

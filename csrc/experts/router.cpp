@@ -23,30 +23,31 @@ constexpr float kOut = -std::numeric_limits<float>::infinity();  // ranks behind
 
 }  // namespace
 
-Router::Router(const PlanHeader& plan)
-    : plan_(plan),
-      experts_(plan.experts),
-      chosen_(plan.chosen),
-      ranked_(experts_),
-      best_(plan.expert_groups),
-      open_(plan.expert_groups),
-      left_(experts_ / plan.expert_groups),
-      expert_(plan.max_width * chosen_),
-      weight_(plan.max_width * chosen_),
-      begin_(experts_ + 1),
-      uses_(plan.max_width * chosen_),
-      shared_(plan.max_width, 1.0f) {}
+void Router::fit(const PlanExperts& experts) {
+  plan_ = experts;
+  ranked_.resize(experts.count);
+  best_.resize(experts.groups);
+  open_.resize(experts.groups);
+  left_.resize(experts.count / experts.groups);
+  const size_t uses = shared_.size() * experts.chosen;
+  expert_.resize(uses);
+  weight_.resize(uses);
+  begin_.resize(experts.count + 1);
+  uses_.resize(uses);
+}
 
-void Router::choose(const float* logits, const float* correction, int64_t width) {
+void Router::choose(const PlanExperts& experts, const float* logits, const float* correction,
+                    int64_t width) {
+  fit(experts);
   for (int64_t t = 0; t < width; ++t) {
-    choose_token(logits + t * experts_, correction, static_cast<int32_t>(t));
+    choose_token(logits + t * plan_.count, correction, static_cast<int32_t>(t));
   }
   std::fill(begin_.begin(), begin_.end(), 0);
-  for (int64_t i = 0; i < width * chosen_; ++i) ++begin_[expert_[i] + 1];
-  for (int64_t e = 0; e < experts_; ++e) begin_[e + 1] += begin_[e];
-  for (int64_t i = 0; i < width * chosen_; ++i) {  // moves each beginning to its end
-    const int32_t token = static_cast<int32_t>(i / chosen_);
-    const int32_t place = static_cast<int32_t>(i % chosen_);
+  for (int64_t i = 0; i < width * plan_.chosen; ++i) ++begin_[expert_[i] + 1];
+  for (int64_t e = 0; e < plan_.count; ++e) begin_[e + 1] += begin_[e];
+  for (int64_t i = 0; i < width * plan_.chosen; ++i) {  // moves each beginning to its end
+    const int32_t token = static_cast<int32_t>(i / plan_.chosen);
+    const int32_t place = static_cast<int32_t>(i % plan_.chosen);
     uses_[begin_[expert_[i]]++] = {token, place, weight_[i]};
   }
   std::copy_backward(begin_.begin(), begin_.end() - 1, begin_.end());
@@ -54,36 +55,36 @@ void Router::choose(const float* logits, const float* correction, int64_t width)
 }
 
 void Router::choose_token(const float* logits, const float* correction, int32_t token) {
-  const bool by_sigmoid = plan_.expert_scores == ExpertScores::kSigmoid;
-  const float peak = *std::max_element(logits, logits + experts_);
+  const bool by_sigmoid = plan_.scores == ExpertScores::kSigmoid;
+  const float peak = *std::max_element(logits, logits + plan_.count);
   const auto score = [&](int64_t e) {
     return by_sigmoid ? sigmoid(logits[e]) : std::exp(logits[e] - peak);
   };
-  for (int64_t e = 0; e < experts_; ++e) {
+  for (int64_t e = 0; e < plan_.count; ++e) {
     ranked_[e] = (by_sigmoid ? score(e) : logits[e]) + (correction == nullptr ? 0 : correction[e]);
   }
-  if (plan_.chosen_groups < plan_.expert_groups) leave_groups();
-  int32_t* expert = expert_.data() + token * chosen_;
-  float* weight = weight_.data() + token * chosen_;
+  if (plan_.chosen_groups < plan_.groups) leave_groups();
+  int32_t* expert = expert_.data() + token * plan_.chosen;
+  float* weight = weight_.data() + token * plan_.chosen;
   choose_ranked(expert);
   float served = 0, all = 0;
-  for (int64_t i = 0; i < chosen_; ++i) served += weight[i] = score(expert[i]);
-  if (!plan_.chosen_normalised && !by_sigmoid) {
-    for (int64_t e = 0; e < experts_; ++e) all += score(e);
+  for (int64_t i = 0; i < plan_.chosen; ++i) served += weight[i] = score(expert[i]);
+  if (!plan_.normalised && !by_sigmoid) {
+    for (int64_t e = 0; e < plan_.count; ++e) all += score(e);
   }
   // Sigmoids may all be zero. Beside other sums 1e-20 is none, in float32.
-  const float total = plan_.chosen_normalised ? served + 1e-20f : by_sigmoid ? 1.0f : all;
-  for (int64_t i = 0; i < chosen_; ++i) weight[i] = weight[i] / total * plan_.expert_scale;
+  const float total = plan_.normalised ? served + 1e-20f : by_sigmoid ? 1.0f : all;
+  for (int64_t i = 0; i < plan_.chosen; ++i) weight[i] = weight[i] / total * plan_.scale;
 }
 
 // The experts that rank highest, ascending. In one walk, in which an expert seldom gets among the
 // best of those before it: of 128 some 30 do.
 void Router::choose_ranked(int32_t* chosen) const {
   int64_t count = 0;  // in `chosen`, the best first, of equal ones the first
-  for (int64_t e = 0; e < experts_; ++e) {
+  for (int64_t e = 0; e < plan_.count; ++e) {
     const float rank = ranked_[e];
-    if (count == chosen_ && !(rank > ranked_[chosen[count - 1]])) continue;
-    if (count < chosen_) ++count;
+    if (count == plan_.chosen && !(rank > ranked_[chosen[count - 1]])) continue;
+    if (count < plan_.chosen) ++count;
     int64_t at = count - 1;
     for (; at > 0 && rank > ranked_[chosen[at - 1]]; --at) chosen[at] = chosen[at - 1];
     chosen[at] = static_cast<int32_t>(e);
@@ -91,15 +92,15 @@ void Router::choose_ranked(int32_t* chosen) const {
   std::sort(chosen, chosen + count);
 }
 
-void Router::weigh_shared(const float* x, const float* gate, int64_t width) {
+void Router::weigh_shared(const float* x, const float* gate, int64_t hidden, int64_t width) {
   for (int64_t t = 0; t < width; ++t) {
-    shared_[t] = gate == nullptr ? 1.0f : sigmoid(dot(x + t * plan_.hidden, gate, plan_.hidden));
+    shared_[t] = gate == nullptr ? 1.0f : sigmoid(dot(x + t * hidden, gate, hidden));
   }
 }
 
 // Ranks the experts of all groups but the chosen ones behind everything.
 void Router::leave_groups() {
-  const int64_t groups = plan_.expert_groups, each = experts_ / groups;
+  const int64_t groups = plan_.groups, each = plan_.count / groups;
   for (int64_t g = 0; g < groups; ++g) {
     std::copy_n(ranked_.data() + g * each, each, left_.data());
     best_[g] = 0;
@@ -115,7 +116,7 @@ void Router::leave_groups() {
     open_[group] = 1;
     best_[group] = kOut;
   }
-  for (int64_t e = 0; e < experts_; ++e) {
+  for (int64_t e = 0; e < plan_.count; ++e) {
     if (!open_[e / each]) ranked_[e] = kOut;
   }
 }

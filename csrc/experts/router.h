@@ -21,18 +21,19 @@ class Router {
     float weight;
   };
 
-  // What the plan says of mixtures. No experts: nothing is ever chosen.
-  explicit Router(const PlanHeader& plan);
+  // Of passes of so many tokens at most.
+  explicit Router(int64_t max_width) : shared_(max_width, 1.0f) {}
 
   // Of logits [T, E] the k largest of each token, of equal ones the lowest index. Weights are of
   // the softmax over all E, in float32, summed in the order of the experts: the same for a token
   // whatever tokens are beside it. Or by sigmoids, by groups: src/monolane/model/_experts.py.
   // `correction` [E], of the router, or null.
-  void choose(const float* logits, const float* correction, int64_t width);
+  void choose(const PlanExperts& experts, const float* logits, const float* correction,
+              int64_t width);
 
   // How much of what all tokens share is added to each: all, or where there is a `gate` [D] the
   // sigmoid of its product with what the router read, x [T, D].
-  void weigh_shared(const float* x, const float* gate, int64_t width);
+  void weigh_shared(const float* x, const float* gate, int64_t hidden, int64_t width);
   float shared(int64_t token) const { return shared_[token]; }
 
   // The tokens that an expert serves, in ascending order.
@@ -41,12 +42,12 @@ class Router {
   }
 
  private:
+  void fit(const PlanExperts& experts);
   void choose_token(const float* logits, const float* correction, int32_t token);
   void choose_ranked(int32_t* chosen) const;
   void leave_groups();
 
-  const PlanHeader& plan_;
-  const int64_t experts_, chosen_;
+  PlanExperts plan_ = {};        // of the layer whose choice was made last
   std::vector<float> ranked_;    // [E]: the largest are chosen
   std::vector<float> best_;      // [groups]: the sum of a group's best
   std::vector<char> open_;       // [groups]: those that are chosen

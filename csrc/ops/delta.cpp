@@ -14,6 +14,20 @@
 namespace monolane {
 namespace {
 
+// A row of kMixed: of all key heads q, of all k, then of all value heads v and z, then the gates.
+struct MixedRow {
+  explicit MixedRow(const PlanDelta& d)
+      : keys(int64_t{d.key_heads} * d.key),
+        values(int64_t{d.value_heads} * d.value),
+        z(2 * keys + values),
+        gates(z + values),
+        columns(gates + 2 * int64_t{d.value_heads}) {}
+
+  int64_t keys, values;  // numbers of all q, or all k; of all v, or all z
+  int64_t z, gates;      // where they begin
+  int64_t columns;
+};
+
 constexpr float kLengthEps = 1e-6f;  // of a query's and a key's length, squared
 
 float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
@@ -30,22 +44,21 @@ void to_length(float* x, int64_t count, float length) {
 // pass needs of them.
 const float* gather_inputs(Forward& f, Worker& w, const PlanPhase& phase, int64_t head,
                            const Run& run) {
-  const PlanHeader& h = f.plan.header;
-  const DeltaSizes& d = f.states.sizes();
+  const DeltaSizes& d = f.states.sizes(phase.layer);
   float* kept = f.states.inputs(run.slot, phase.layer, head);
   if (run.settled == 0) std::fill_n(kept, d.before * d.columns, 0.0f);
   float* inputs = w.inputs->as<float>();
   const int64_t earlier = d.before + run.position - run.settled;
   std::memcpy(inputs, kept, floats(earlier * d.columns));
-  const int64_t keys = int64_t{h.delta_key_heads} * d.key, values = d.values * d.value;
+  const MixedRow row(f.module(phase).delta);
+  const int64_t keys = row.keys, values = d.values * d.value;
   for (int64_t t = 0; t < run.rows; ++t) {
-    const float* mixed = f.mixed->as<float>() + (run.first + t) * f.mixed_columns();
+    const float* mixed = f.buffer(PlanBuffer::kMixed) + (run.first + t) * row.columns;
     float* out = inputs + (earlier + t) * d.columns;
     std::memcpy(out, mixed + head * d.key, floats(d.key));
     std::memcpy(out + d.key, mixed + keys + head * d.key, floats(d.key));
     std::memcpy(out + 2 * d.key, mixed + 2 * keys + head * values, floats(values));
-    std::memcpy(out + d.channels, mixed + f.mixed_gates() + head * 2 * d.values,
-                floats(2 * d.values));
+    std::memcpy(out + d.channels, mixed + row.gates + head * 2 * d.values, floats(2 * d.values));
   }
   const int64_t settled = run.position - run.settled + run.certain;
   std::memcpy(kept, inputs + settled * d.columns,
@@ -55,20 +68,20 @@ const float* gather_inputs(Forward& f, Worker& w, const PlanPhase& phase, int64_
 
 // Norms what a value head's state says to a row of the pass, and multiplies it by silu(z).
 void offer_head(Forward& f, const PlanPhase& phase, int64_t head, int64_t row, float* said) {
-  const PlanHeader& h = f.plan.header;
-  const DeltaSizes& d = f.states.sizes();
-  const float* z = f.mixed->as<float>() + row * f.mixed_columns() + f.mixed_z() + head * d.value;
-  f.kernels.rms_norm(said, d.value, f.weights.layers[phase.layer].delta_norm, h.norm_eps, d.value,
-                     1, said, d.value);
+  const DeltaSizes& d = f.states.sizes(phase.layer);
+  const MixedRow mixed(f.module(phase).delta);
+  const float* z = f.buffer(PlanBuffer::kMixed) + row * mixed.columns + mixed.z + head * d.value;
+  f.kernels.rms_norm(said, d.value, f.weights.of(phase.layer).vector(WeightRole::kDeltaNorm),
+                     f.plan.header.norm_eps, d.value, 1, said, d.value);
   f.kernels.silu_times(z, said, d.value,
-                       f.heads->as<float>() + row * f.delta_columns() + head * d.value);
+                       f.buffer(PlanBuffer::kHeads) + row * mixed.values + head * d.value);
 }
 
 // The steps of one key head's value heads, of a sequence: of the tokens whose steps were put off
 // and turned out right, then of this pass's. What these make is left in `heads_`.
 void take_steps(Forward& f, Worker& w, const PlanPhase& phase, int64_t head, const Run& run) {
-  const DeltaSizes& d = f.states.sizes();
-  const LayerWeights& layer = f.weights.layers[phase.layer];
+  const DeltaSizes& d = f.states.sizes(phase.layer);
+  const WeightsByRole& layer = f.weights.of(phase.layer);
   float* state = f.states.state(run.slot, phase.layer, head);
   const int64_t put_off = run.position - run.settled;
   const float* inputs = gather_inputs(f, w, phase, head, run);
@@ -76,22 +89,23 @@ void take_steps(Forward& f, Worker& w, const PlanPhase& phase, int64_t head, con
   float* channels = w.channels->as<float>();
   const float *q = channels, *k = q + d.key, *v = k + d.key;
   const float query_length = 1.0f / std::sqrt(static_cast<float>(d.key));
-  const int64_t taps = f.plan.header.delta_key_heads * d.channels;
+  const int64_t taps = f.module(phase).delta.key_heads * d.channels;
   for (int64_t t = 0; t < put_off + run.rows; ++t, inputs += d.columns) {
     if (t == put_off + run.certain) {  // what follows may be taken back
       std::memcpy(w.tried->as<float>(), state, floats(d.state));
       state = w.tried->as<float>();
     }
-    sum_over_tokens(inputs, d.columns, layer.delta_conv + head * d.channels, taps, d.before + 1,
-                    d.channels, channels);
+    sum_over_tokens(inputs, d.columns, layer.vector(WeightRole::kDeltaConv) + head * d.channels,
+                    taps, d.before + 1, d.channels, channels);
     f.kernels.sigmoid_times(channels, channels, d.channels, channels);  // silu
     to_length(channels, d.key, query_length);
     to_length(channels + d.key, d.key, 1.0f);
     const float* gates = inputs + d.before * d.columns + d.channels;  // b, then a
     for (int64_t i = 0; i < d.values; ++i) {
       const int64_t value = head * d.values + i;
-      const float rate = softplus(gates[d.values + i] + layer.delta_step[value]);
-      const float keep = std::exp(-std::exp(layer.delta_decay[value]) * rate);
+      const float rate =
+          softplus(gates[d.values + i] + layer.vector(WeightRole::kDeltaStep)[value]);
+      const float keep = std::exp(-std::exp(layer.vector(WeightRole::kDeltaDecay)[value]) * rate);
       float* said = w.partial->as<float>();
       delta_step(state + i * d.key * d.value, d.key, d.value, keep, sigmoid(gates[i]), q, k,
                  v + i * d.value, said);
@@ -104,8 +118,9 @@ void take_steps(Forward& f, Worker& w, const PlanPhase& phase, int64_t head, con
 
 void run_delta_in(Forward& f, Worker& w, const PlanPhase& phase) {
   update(f, w, phase);
-  read_stream(f, w, phase, f.weights.layers[phase.layer].attention_norm);
-  store_side_by_side(f, w, phase, f.mixed->as<float>(), f.mixed_columns());
+  read_stream(f, w, phase);
+  store_side_by_side(f, w, phase, f.buffer(PlanBuffer::kMixed),
+                     MixedRow(f.module(phase).delta).columns);
 }
 
 void run_delta(Forward& f, Worker& w, const PlanPhase& phase) {
@@ -116,8 +131,8 @@ void run_delta(Forward& f, Worker& w, const PlanPhase& phase) {
 }
 
 void run_delta_out(Forward& f, Worker& w, const PlanPhase& phase) {
-  pack(f, w, phase, f.heads->as<float>(), phase.matrices[0].columns, 0, f.pass.width);
-  offer_products(f, w, phase, PlanBuffer::kAttentionOutput, nullptr);
+  pack(f, w, phase, f.buffer(PlanBuffer::kHeads), phase.matrices[0].columns, 0, f.pass.width);
+  offer_products(f, w, phase, nullptr);
 }
 
 }  // namespace monolane

@@ -5,12 +5,16 @@
 #include <cstring>
 
 #include "kernels/elementwise.h"
+#include "ops/gate.h"
 #include "ops/operations.h"
 #include "ops/products.h"
 #include "ops/stream.h"
 
 namespace monolane {
 namespace {
+
+// Of a row of kHidden: what a token's experts make, then what is shared.
+int64_t columns_of(const PlanExperts& e) { return int64_t{e.chosen} * e.inner + e.shared; }
 
 // Of biases [E, rows] those of an expert from row `first` on; null where there are none.
 const float* bias_of(const float* biases, int64_t rows, int64_t expert, int64_t first) {
@@ -33,10 +37,10 @@ const void* gather_tokens(Forward& f, const Worker& w, Activation kind, int64_t 
 
 // The experts of any token, in ascending order, and has those be read that are not in memory.
 void choose_experts(Forward& f, Worker& w, const PlanPhase& phase) {
-  w.router.choose(f.routed->as<float>(), f.weights.layers[phase.layer].router_correction,
-                  f.pass.width);
+  w.router.choose(f.module(phase).experts, f.buffer(PlanBuffer::kRouted),
+                  f.weights.of(phase.layer).vector(WeightRole::kRouterCorrection), f.pass.width);
   w.chosen.clear();
-  for (int64_t expert = 0; expert < f.plan.header.experts; ++expert) {
+  for (int64_t expert = 0; expert < f.module(phase).experts.count; ++expert) {
     if (!w.router.of(expert).empty()) w.chosen.push_back(expert);
   }
   w.order =
@@ -45,16 +49,17 @@ void choose_experts(Forward& f, Worker& w, const PlanPhase& phase) {
 
 // Of the MLP that all tokens share, whose rows are shared out by themselves.
 void shared_gate_up(Forward& f, Worker& w, const PlanPhase& phase) {
-  const PlanHeader& h = f.plan.header;
-  const int64_t width = f.pass.width, before = int64_t{h.chosen} * h.expert_inner;
+  const PlanExperts& e = f.module(phase).experts;
+  const int64_t width = f.pass.width, before = int64_t{e.chosen} * e.inner;
+  const GateUp gate_up = gate_up_of(f.kernels, e.activation);
   const Matrix& up_rows = rows(f, w, phase, 3);
   const Activation up_kind = f.activation_of(up_rows);
   multiply(f, w, phase, 2, [&](int64_t, int64_t first, int64_t count, float* gate) {
     float* up = gate + width * count;
     product(f, up_rows, 0, count, up_kind, w.packed_lane(up_kind, 0, width), width, up, count);
     for (int64_t t = 0; t < width; ++t) {
-      float* hidden = f.hidden->as<float>() + t * h.hidden_columns + before + first;
-      f.gate_up(gate + t * count, up + t * count, count, hidden);
+      float* hidden = f.buffer(PlanBuffer::kHidden) + t * columns_of(e) + before + first;
+      gate_up(gate + t * count, up + t * count, count, hidden);
     }
   });
 }
@@ -65,10 +70,11 @@ void shared_gate_up(Forward& f, Worker& w, const PlanPhase& phase) {
 // in `normed` until the next phase.
 void run_route(Forward& f, Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = f.plan.header;
+  const PlanExperts& e = f.module(phase).experts;
   const int64_t width = f.pass.width;
   update(f, w, phase);
-  if (h.norm_before) {
-    f.kernels.rms_norm(w.x->as<float>(), h.hidden, f.weights.layers[phase.layer].mlp_norm,
+  if (const WeightRole norm = f.module(phase).norm; norm != WeightRole::kNone) {
+    f.kernels.rms_norm(w.x->as<float>(), h.hidden, f.weights.of(phase.layer).vector(norm),
                        h.norm_eps, h.hidden, width, w.normed->as<float>(), h.hidden);
   } else {
     std::memcpy(w.normed->as<float>(), w.x->as<float>(), floats(width * h.hidden));
@@ -78,23 +84,26 @@ void run_route(Forward& f, Worker& w, const PlanPhase& phase) {
   void* packed = w.packed_lane(Activation::kF32, 0, width);
   f.kernels.pack(Activation::kF32, w.normed->as<float>(), h.hidden, width, packed);
   product(f, rows(f, w, phase, 0), 0, own.end - own.begin, Activation::kF32, packed, width,
-          f.routed->as<float>() + own.begin, h.experts);
-  const float* bias = f.weights.layers[phase.layer].router_bias;
+          f.buffer(PlanBuffer::kRouted) + own.begin, e.count);
+  const float* bias = f.weights.of(phase.layer).vector(WeightRole::kRouterBias);
   if (bias == nullptr) return;
   for (int64_t t = 0; t < width; ++t) {
-    add_bias(f.routed->as<float>() + t * h.experts + own.begin, bias + own.begin, 1,
+    add_bias(f.buffer(PlanBuffer::kRouted) + t * e.count + own.begin, bias + own.begin, 1,
              own.end - own.begin);
   }
 }
 
 void run_expert_gate_up(Forward& f, Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = f.plan.header;
-  const LayerWeights& layer = f.weights.layers[phase.layer];
+  const PlanExperts& e = f.module(phase).experts;
+  const WeightsByRole& layer = f.weights.of(phase.layer);
+  const GateUp gate_up = gate_up_of(f.kernels, e.activation);
   choose_experts(f, w, phase);
   w.weights.prefetch(f.index_of(phase), 0, w.order.front());
-  w.router.weigh_shared(w.normed->as<float>(), layer.shared_expert_gate, f.pass.width);
+  w.router.weigh_shared(w.normed->as<float>(), layer.vector(WeightRole::kSharedExpertGate),
+                        h.hidden, f.pass.width);
   pack(f, w, phase, w.normed->as<float>(), h.hidden, 0, f.pass.width);
-  if (h.shared_inner > 0) shared_gate_up(f, w, phase);
+  if (e.shared > 0) shared_gate_up(f, w, phase);
   const PlanShare own = share(f, w, phase.matrices[0].share);  // UP has the same rows
   const int64_t count = own.end - own.begin;
   if (count == 0) return;
@@ -117,13 +126,14 @@ void run_expert_gate_up(Forward& f, Worker& w, const PlanPhase& phase) {
       product(f, matrix, 0, count, kind, gather_tokens(f, w, kind, h.hidden, uses), width,
               i == 0 ? gate : up, count);
     }
-    const int64_t inner = h.expert_inner;
-    add_bias(gate, bias_of(layer.expert_gate_bias, inner, expert, own.begin), width, count);
-    add_bias(up, bias_of(layer.expert_up_bias, inner, expert, own.begin), width, count);
+    const int64_t inner = e.inner;
+    add_bias(gate, bias_of(layer.vector(WeightRole::kExpertGateBias), inner, expert, own.begin),
+             width, count);
+    add_bias(up, bias_of(layer.vector(WeightRole::kExpertUpBias), inner, expert, own.begin), width,
+             count);
     for (const Router::Use& use : uses) {
       const int64_t place = use.place * inner + own.begin;
-      f.gate_up(gate, up, count,
-                f.hidden->as<float>() + use.token * int64_t{h.hidden_columns} + place);
+      gate_up(gate, up, count, f.buffer(PlanBuffer::kHidden) + use.token * columns_of(e) + place);
       gate += count;
       up += count;
     }
@@ -134,10 +144,11 @@ void run_expert_gate_up(Forward& f, Worker& w, const PlanPhase& phase) {
 // The outputs of a token's experts are added up in ascending order, from 0 on, then what is shared.
 void run_expert_down(Forward& f, Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = f.plan.header;
+  const PlanExperts& e = f.module(phase).experts;
   const PlanShare own = share(f, w, phase.matrices[0].share);
-  const int64_t count = own.end - own.begin, hidden = h.hidden, inner = h.expert_inner;
+  const int64_t count = own.end - own.begin, hidden = h.hidden, inner = e.inner;
   if (count == 0) return;
-  float* out = output(f, PlanBuffer::kMlpOutput, phase.write_slot, 0) + own.begin;
+  float* out = output(f, f.module(phase).output, phase.write_slot, 0) + own.begin;
   for (int64_t t = 0; t < f.pass.width; ++t) std::fill_n(out + t * hidden, count, 0.0f);
   ExpertCache* stowed = w.weights.experts();
   if (stowed != nullptr) stowed->begin_outer();
@@ -148,8 +159,8 @@ void run_expert_down(Forward& f, Worker& w, const PlanPhase& phase) {
     const int64_t width = static_cast<int64_t>(uses.size());
     float* x = w.normed->as<float>();
     for (const Router::Use& use : uses) {
-      const int64_t from = use.token * int64_t{h.hidden_columns} + use.place * inner;
-      std::memcpy(x, f.hidden->as<float>() + from, floats(inner));
+      const int64_t from = use.token * columns_of(e) + use.place * inner;
+      std::memcpy(x, f.buffer(PlanBuffer::kHidden) + from, floats(inner));
       x += inner;
     }
     const Matrix& matrix = rows(f, w, phase, 0, expert);
@@ -158,7 +169,7 @@ void run_expert_down(Forward& f, Worker& w, const PlanPhase& phase) {
     if (stowed != nullptr) stowed->await(expert, ExpertCache::kOuter);
     float* y = w.product->as<float>();
     product(f, matrix, 0, count, kind, w.packed_lane(kind, 0, width), width, y, count);
-    const float* biases = f.weights.layers[phase.layer].expert_down_bias;
+    const float* biases = f.weights.of(phase.layer).vector(WeightRole::kExpertDownBias);
     add_bias(y, bias_of(biases, hidden, expert, own.begin), width, count);
     for (const Router::Use& use : uses) {
       add_scaled_to(out + use.token * hidden, y, use.weight, count);
@@ -166,16 +177,17 @@ void run_expert_down(Forward& f, Worker& w, const PlanPhase& phase) {
     }
     if (stowed != nullptr) stowed->release(expert, ExpertCache::kOuter);
   }
-  if (h.shared_inner > 0) {
+  if (e.shared > 0) {
     const Matrix& matrix = rows(f, w, phase, 1);  // the same rows
     const Activation kind = f.activation_of(matrix);
     float* x = w.normed->as<float>();
     for (int64_t t = 0; t < f.pass.width; ++t) {
-      const float* from = f.hidden->as<float>() + t * h.hidden_columns + int64_t{h.chosen} * inner;
-      std::memcpy(x + t * h.shared_inner, from, floats(h.shared_inner));
+      const float* from =
+          f.buffer(PlanBuffer::kHidden) + t * columns_of(e) + int64_t{e.chosen} * inner;
+      std::memcpy(x + t * e.shared, from, floats(e.shared));
     }
     void* packed = w.packed_lane(kind, 0, f.pass.width);
-    f.kernels.pack(kind, x, h.shared_inner, f.pass.width, packed);
+    f.kernels.pack(kind, x, e.shared, f.pass.width, packed);
     float* y = w.product->as<float>();
     product(f, matrix, 0, count, kind, packed, f.pass.width, y, count);
     for (int64_t t = 0; t < f.pass.width; ++t) {

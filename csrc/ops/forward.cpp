@@ -7,21 +7,13 @@
 namespace monolane {
 namespace {
 
-auto gate_up_of(const Kernels& kernels, GateActivation activation) {
-  switch (activation) {
-    case GateActivation::kGeluTanh:
-      return kernels.gelu_tanh_times;
-    case GateActivation::kClampedSwiglu:
-      return kernels.clamped_swiglu;
-    default:
-      return kernels.silu_times;
-  }
-}
-
 // Codes are made by the worker that has a group: a share must not begin or end amid one.
 void check_cache_format(const Plan& plan, Format format) {
   const int64_t group = is_cached(format) ? column_step(format) : 0;
-  bool whole = group > 0 && plan.header.head_dim % group == 0;
+  bool whole = group > 0;
+  for (const PlanModule& module : plan.modules) {
+    whole = whole && module.attention.head_dim % group == 0;
+  }
   for (const PlanPhase& phase : plan.phases) {
     if (phase.kind != PhaseKind::kQkv) continue;
     for (int32_t i = 0; i < phase.num_matrices && whole; ++i) {
@@ -35,6 +27,11 @@ void check_cache_format(const Plan& plan, Format format) {
   if (!whole) throw std::invalid_argument("the plan is not one for this format of keys and values");
 }
 
+// Those that are of one rank alone, and not of one sequence.
+constexpr PlanBuffer kShared[] = {
+    PlanBuffer::kQuery,   PlanBuffer::kAttention, PlanBuffer::kHidden,    PlanBuffer::kRouted,
+    PlanBuffer::kLatents, PlanBuffer::kHeads,     PlanBuffer::kQueryGate, PlanBuffer::kMixed};
+
 }  // namespace
 
 Forward::Forward(Plan plan_, const Seat& seat, ModelWeights weights_, const Kernels& kernels_,
@@ -43,10 +40,8 @@ Forward::Forward(Plan plan_, const Seat& seat, ModelWeights weights_, const Kern
       weights(std::move(weights_)),
       kernels(kernels_),
       activation(activation_),
-      gate_up(gate_up_of(kernels_, plan.header.activation)),
       exchange(plan, seat),
-      sequences(plan, int64_t{plan.header.kv_heads} / seat.ranks * seat.rank,
-                plan.header.kv_heads / seat.ranks, slots, kv_format),
+      sequences(plan, seat.rank, seat.ranks, slots, kv_format),
       cache(sequences.cache),
       states(sequences.states),
       pass(exchange.pass()) {
@@ -59,23 +54,13 @@ Forward::Forward(Plan plan_, const Seat& seat, ModelWeights weights_, const Kern
   if (static_cast<int32_t>(weights.layers.size()) != h.layers) {
     throw std::invalid_argument("plan and weights have different numbers of layers");
   }
-  const int64_t width = h.max_width;
   if (seat.ranks > 1) {  // only rank 0 knows what a slot will hold
     for (int slot = 0; slot < slots; ++slot) cache.reach(slot, h.context);
   }
-  query = std::make_unique<Arena>(floats(width * h.heads * h.head_dim));
-  attention = std::make_unique<Arena>(floats(h.splits * width * h.heads * (h.head_dim + 2)));
-  hidden = std::make_unique<Arena>(floats(width * h.lanes * h.hidden_columns));
-  routed = std::make_unique<Arena>(floats(width * std::max(h.experts, 1)));
-  query_gate = std::make_unique<Arena>(floats(h.attention_gate ? width * h.heads * h.head_dim : 1));
-  mixed = std::make_unique<Arena>(floats(std::max<int64_t>(width * mixed_columns(), 1)));
-  int64_t values = 0;  // of all heads, that kOut reads
-  for (const PlanPhase& phase : plan.phases) {
-    if (phase.kind == PhaseKind::kValues) values = int64_t{h.heads} * phase.matrices[0].rows;
+  for (const PlanBuffer which : kShared) {
+    const size_t place = static_cast<size_t>(which);
+    buffers[place] = std::make_unique<Arena>(floats(std::max<int64_t>(h.sizes[place], 1)));
   }
-  latents = std::make_unique<Arena>(floats(values > 0 ? width * latent_columns() : 1));
-  const int64_t made = std::max(values, delta_columns());
-  heads = std::make_unique<Arena>(floats(std::max<int64_t>(width * made, 1)));
 }
 
 }  // namespace monolane

@@ -1,4 +1,5 @@
 // kGateUp and kDown: a dense MLP.
+#include "ops/gate.h"
 #include "ops/operations.h"
 #include "ops/products.h"
 #include "ops/stream.h"
@@ -7,10 +8,11 @@ namespace monolane {
 
 void run_gate_up(Forward& f, Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = f.plan.header;
-  const LayerWeights& layer = f.weights.layers[phase.layer];
+  const PlanMlp& mlp = f.module(phase).mlp;
+  const GateUp gate_up = gate_up_of(f.kernels, mlp.activation);
   update(f, w, phase);
-  read_stream(f, w, phase, layer.mlp_norm);
-  const int64_t width = f.pass.width, inner = h.intermediate / h.lanes;
+  read_stream(f, w, phase);
+  const int64_t width = f.pass.width, inner = mlp.inner / h.lanes;
   const PlanMatrix& part = phase.matrices[0];  // UP has the same rows and the same share
   const Matrix& up_rows = rows(f, w, phase, 1);
   const Activation up_kind = f.activation_of(up_rows);
@@ -22,23 +24,25 @@ void run_gate_up(Forward& f, Worker& w, const PlanPhase& phase) {
             up, count);
     for (int64_t t = 0; t < width; ++t) {
       float* hidden =
-          f.hidden->as<float>() + ((w.first_lane + lane) * h.max_width + t) * inner + first;
-      f.gate_up(gate + t * count, up + t * count, count, hidden);
+          f.buffer(PlanBuffer::kHidden) + ((w.first_lane + lane) * h.max_width + t) * inner + first;
+      gate_up(gate + t * count, up + t * count, count, hidden);
     }
   });
 }
 
 void run_down(Forward& f, Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = f.plan.header;
+  const PlanMlp& mlp = f.module(phase).mlp;
   const PlanMatrix& part = phase.matrices[0];
   const PlanShare rows = share(f, w, part.share);
-  const int64_t width = f.pass.width, inner = h.intermediate / h.lanes;
+  const int64_t width = f.pass.width, inner = mlp.inner / h.lanes;
   for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
     if (rows.begin >= (lane + 1) * part.rows || rows.end <= lane * part.rows) continue;
-    const float* hidden = f.hidden->as<float>() + (w.first_lane + lane) * h.max_width * inner;
+    const float* hidden =
+        f.buffer(PlanBuffer::kHidden) + (w.first_lane + lane) * h.max_width * inner;
     pack(f, w, phase, hidden, inner, lane, width);
   }
-  offer_products(f, w, phase, PlanBuffer::kMlpOutput, nullptr);
+  offer_products(f, w, phase, nullptr);
 }
 
 }  // namespace monolane

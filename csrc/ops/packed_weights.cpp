@@ -138,7 +138,7 @@ PackedWeights::PackedWeights(const Plan& plan, const ModelWeights& weights, int6
     const int64_t matrix = static_cast<int64_t>(i % kPlanMaxMatrices);
     const bool used = matrix < phase.num_matrices;
     first_parts_[i + 1] =
-        first_parts_[i] + (used ? plan.experts_of(phase.matrices[matrix].role) : 0);
+        first_parts_[i] + (used ? plan.experts_of(phase, phase.matrices[matrix].role) : 0);
   }
   parts_.resize(first_parts_.back());
   size_t bytes = 0;
@@ -155,8 +155,8 @@ PackedWeights::PackedWeights(const Plan& plan, const ModelWeights& weights, int6
       const int64_t first = plan.first_row(matrix, worker);
       const int64_t count = share.end - share.begin;
       const bool stowed = expert_memory.has_value() && kind_of(matrix.role) >= 0;
-      for (int64_t expert = 0; expert < plan.experts_of(matrix.role); ++expert) {
-        const Weight& weight = weights.weight(matrix.role, phase.layer, expert);
+      for (int64_t expert = 0; expert < plan.experts_of(phase, matrix.role); ++expert) {
+        const Weight& weight = weights.of(phase.layer).matrix(matrix.role, expert);
         check(matrix, weight, first + share.end);
         Part& part = parts_[first_part(static_cast<int64_t>(p), i) + expert];
         if (!weight.copied() && !stowed) {
@@ -182,20 +182,22 @@ PackedWeights::PackedWeights(const Plan& plan, const ModelWeights& weights, int6
 }
 
 void PackedWeights::stow_experts(const Plan& plan, size_t memory) {
-  const PlanHeader& h = plan.header;
+  int32_t chosen = 0;  // of a token, at most
   std::vector<ExpertCache::Expert> experts;
-  first_expert_.assign(h.layers, -1);
+  first_expert_.assign(plan.header.layers, -1);
   for (size_t p = 0; p < plan.phases.size(); ++p) {
     const PlanPhase& phase = plan.phases[p];
     for (int32_t i = 0; i < phase.num_matrices; ++i) {
       const int kind = kind_of(phase.matrices[i].role);
       if (kind < 0) continue;
+      const PlanExperts& mixture = plan.module(phase).experts;
+      chosen = std::max(chosen, mixture.chosen);
       int64_t& first = first_expert_[phase.layer];
       if (first < 0) {
         first = static_cast<int64_t>(experts.size());
-        experts.resize(experts.size() + h.experts);
+        experts.resize(experts.size() + mixture.count);
       }
-      for (int64_t expert = 0; expert < h.experts; ++expert) {
+      for (int64_t expert = 0; expert < mixture.count; ++expert) {
         Part& part = parts_[first_part(static_cast<int64_t>(p), i) + expert];
         part.expert = first + expert;
         part.kind = kind;
@@ -203,7 +205,7 @@ void PackedWeights::stow_experts(const Plan& plan, size_t memory) {
       }
     }
   }
-  experts_ = std::make_unique<ExpertCache>(std::move(experts), memory, h.chosen);
+  experts_ = std::make_unique<ExpertCache>(std::move(experts), memory, chosen);
 }
 
 void PackedWeights::convert(const Kernels& kernels, int64_t phase, int64_t matrix) {

@@ -15,16 +15,17 @@ namespace {
 void store_gated_queries(Forward& f, Worker& w, const PlanPhase& phase, int64_t owner,
                          int64_t first, int64_t count, float* y) {
   const PlanHeader& h = f.plan.header;
-  const int64_t dim = h.head_dim, columns = h.heads / h.lanes * dim;
-  const float* scale = f.weights.layers[phase.layer].q_norm;
+  const PlanAttention& a = f.module(phase).attention;
+  const int64_t dim = a.head_dim, columns = a.heads / h.lanes * dim;
+  const float* scale = f.weights.of(phase.layer).vector(WeightRole::kQNorm);
   for (int64_t t = 0; t < f.pass.width; ++t) {
     const int64_t at = (owner * h.max_width + t) * columns + first / 2;
-    float *query = f.query->as<float>() + at, *gate = f.query_gate->as<float>() + at;
+    float *query = f.buffer(PlanBuffer::kQuery) + at, *gate = f.buffer(PlanBuffer::kQueryGate) + at;
     for (int64_t r = 0; r < count; r += 2 * dim, y += 2 * dim, query += dim, gate += dim) {
-      if (h.qk_norm == QkNorm::kHead) {
+      if (a.qk_norm == QkNorm::kHead) {
         f.kernels.rms_norm(y, dim, scale, h.norm_eps, dim, 1, y, dim);
       }
-      rotate(f, w, phase.rotary, y, t, 0, dim);
+      rotate(f, w, phase, y, t, 0, dim);
       std::memcpy(query, y, floats(dim));
       std::memcpy(gate, y + dim, floats(dim));
     }
@@ -35,7 +36,7 @@ void store_gated_queries(Forward& f, Worker& w, const PlanPhase& phase, int64_t 
 // by head: a share may begin and end amid one.
 void store_key_or_value(Forward& f, const PlanPhase& phase, bool key, int64_t t, int64_t first,
                         const float* y, int64_t count) {
-  const int64_t dim = f.plan.header.head_dim;
+  const int64_t dim = f.module(phase).attention.head_dim;
   const Row& token = f.pass.rows[t];
   for (int64_t r = 0; r < count;) {
     const int64_t head = (first + r) / dim, c = (first + r) % dim;
@@ -52,11 +53,12 @@ void store_key_or_value(Forward& f, const PlanPhase& phase, bool key, int64_t t,
 
 void run_qkv(Forward& f, Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = f.plan.header;
-  const LayerWeights& layer = f.weights.layers[phase.layer];
+  const PlanAttention& a = f.module(phase).attention;
+  const WeightsByRole& layer = f.weights.of(phase.layer);
   update(f, w, phase);
-  read_stream(f, w, phase, layer.attention_norm);
-  const int64_t width = f.pass.width, both = int64_t{h.heads + h.kv_heads} * h.head_dim;
-  const bool late = h.qk_norm == QkNorm::kAll;  // kNormQk goes on with queries and keys
+  read_stream(f, w, phase);
+  const int64_t width = f.pass.width, both = int64_t{a.heads + a.kv_heads} * a.head_dim;
+  const bool late = a.qk_norm == QkNorm::kAll;  // kNormQk goes on with queries and keys
 
   const auto add_bias = [&](float* y, const float* bias, int64_t first, int64_t count) {
     if (bias == nullptr) return;
@@ -64,19 +66,20 @@ void run_qkv(Forward& f, Worker& w, const PlanPhase& phase) {
   };
   // Of whole heads, where they are normed each by itself; their rows are then shared out whole.
   const auto norm_heads = [&](float* y, const float* scale, int64_t count) {
-    if (h.qk_norm != QkNorm::kHead) return;
-    f.kernels.rms_norm(y, h.head_dim, scale, h.norm_eps, h.head_dim, width * count / h.head_dim, y,
-                       h.head_dim);
+    if (a.qk_norm != QkNorm::kHead) return;
+    f.kernels.rms_norm(y, a.head_dim, scale, h.norm_eps, a.head_dim, width * count / a.head_dim, y,
+                       a.head_dim);
   };
   for (int32_t i = 0; i < phase.num_matrices; ++i) {
     const PlanMatrix& part = phase.matrices[i];
     const int64_t rows = part.rows;
     if (late && part.role != WeightRole::kV) {
       const bool query = part.role == WeightRole::kQ;
-      const int64_t before = query ? 0 : int64_t{h.heads} * h.head_dim;
+      const int64_t before = query ? 0 : int64_t{a.heads} * a.head_dim;
       multiply(f, w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
         first += (w.first_lane + lane) * rows;
-        add_bias(y, query ? layer.q_bias : layer.k_bias, first, count);
+        add_bias(y, query ? layer.vector(WeightRole::kQBias) : layer.vector(WeightRole::kKBias),
+                 first, count);
         float* out = f.exchange.unnormed() + before + first;
         for (int64_t t = 0; t < width; ++t) {
           std::memcpy(out + t * both, y + t * count, floats(count));
@@ -85,7 +88,7 @@ void run_qkv(Forward& f, Worker& w, const PlanPhase& phase) {
       });
       continue;
     }
-    if (part.role == WeightRole::kQ && h.attention_gate) {
+    if (part.role == WeightRole::kQ && a.gate) {
       multiply(f, w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
         store_gated_queries(f, w, phase, w.first_lane + lane, first, count, y);
       });
@@ -94,25 +97,25 @@ void run_qkv(Forward& f, Worker& w, const PlanPhase& phase) {
     if (part.role == WeightRole::kQ) {
       multiply(f, w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
         const int64_t owner = w.first_lane + lane;
-        add_bias(y, layer.q_bias, owner * rows + first, count);
-        norm_heads(y, layer.q_norm, count);
+        add_bias(y, layer.vector(WeightRole::kQBias), owner * rows + first, count);
+        norm_heads(y, layer.vector(WeightRole::kQNorm), count);
         for (int64_t t = 0; t < width; ++t) {
-          rotate(f, w, phase.rotary, y + t * count, t, first, count);
-          float* q = f.query->as<float>() + (owner * h.max_width + t) * rows + first;
+          rotate(f, w, phase, y + t * count, t, first, count);
+          float* q = f.buffer(PlanBuffer::kQuery) + (owner * h.max_width + t) * rows + first;
           std::memcpy(q, y + t * count, floats(count));
         }
       });
       continue;
     }
     const bool key = part.role == WeightRole::kK;
-    const float* bias = key ? layer.k_bias : layer.v_bias;
+    const float* bias = key ? layer.vector(WeightRole::kKBias) : layer.vector(WeightRole::kVBias);
     multiply(f, w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
       const int64_t owner = w.first_lane + lane;
       add_bias(y, bias, owner * rows + first, count);
-      if (key) norm_heads(y, layer.k_norm, count);
+      if (key) norm_heads(y, layer.vector(WeightRole::kKNorm), count);
       for (int64_t t = 0; t < width; ++t) {
         float* row = y + t * count;
-        if (key) rotate(f, w, phase.rotary, row, t, first, count);
+        if (key) rotate(f, w, phase, row, t, first, count);
         store_key_or_value(f, phase, key, t, owner * rows + first, row, count);
       }
     });
@@ -124,9 +127,10 @@ void run_qkv(Forward& f, Worker& w, const PlanPhase& phase) {
 // again takes less than a second wait would.
 void run_norm_qk(Forward& f, Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = f.plan.header;
-  const LayerWeights& layer = f.weights.layers[phase.layer];
+  const PlanAttention& a = f.module(phase).attention;
+  const WeightsByRole& layer = f.weights.of(phase.layer);
   const PlanShare units = share(f, w, phase.units);  // heads, lane by lane: of Q and then of K
-  const int64_t dim = h.head_dim, heads = h.heads / h.lanes, kv_heads = h.kv_heads / h.lanes;
+  const int64_t dim = a.head_dim, heads = a.heads / h.lanes, kv_heads = a.kv_heads / h.lanes;
   float* normed = w.normed->as<float>();
   // Own heads begin .. end - 1 of a lane's, whose first is at `before` among its units.
   const auto own = [&](int64_t lane, int64_t before, int64_t count, auto store) {
@@ -140,21 +144,21 @@ void run_norm_qk(Forward& f, Worker& w, const PlanPhase& phase) {
   };
   if (units.begin == units.end) return;
   for (int64_t t = 0; t < f.pass.width; ++t) {
-    const float* x = f.exchange.unnormed() + t * (h.heads + h.kv_heads) * dim;
-    norm(x, layer.q_norm, h.heads * dim);
+    const float* x = f.exchange.unnormed() + t * (a.heads + a.kv_heads) * dim;
+    norm(x, layer.vector(WeightRole::kQNorm), a.heads * dim);
     for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
       own(lane, 0, heads, [&](int64_t owner, int64_t begin, int64_t end) {
         float* y = normed + (owner * heads + begin) * dim;
-        rotate(f, w, phase.rotary, y, t, begin * dim, (end - begin) * dim);
-        float* q = f.query->as<float>() + ((owner * h.max_width + t) * heads + begin) * dim;
+        rotate(f, w, phase, y, t, begin * dim, (end - begin) * dim);
+        float* q = f.buffer(PlanBuffer::kQuery) + ((owner * h.max_width + t) * heads + begin) * dim;
         std::memcpy(q, y, floats((end - begin) * dim));
       });
     }
-    norm(x + h.heads * dim, layer.k_norm, h.kv_heads * dim);
+    norm(x + a.heads * dim, layer.vector(WeightRole::kKNorm), a.kv_heads * dim);
     for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
       own(lane, heads, kv_heads, [&](int64_t owner, int64_t begin, int64_t end) {
         const int64_t first = (owner * kv_heads + begin) * dim, count = (end - begin) * dim;
-        rotate(f, w, phase.rotary, normed + first, t, begin * dim, count);
+        rotate(f, w, phase, normed + first, t, begin * dim, count);
         store_key_or_value(f, phase, true, t, first, normed + first, count);
       });
     }

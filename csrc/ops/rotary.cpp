@@ -3,15 +3,17 @@
 
 namespace monolane {
 
-void rotate(const Forward& f, const Worker& w, PlanRotary rotary, float* y, int64_t t,
+void rotate(const Forward& f, const Worker& w, const PlanPhase& phase, float* y, int64_t t,
             int64_t first, int64_t count) {
+  const PlanModule& module = f.module(phase);
+  const PlanRotary rotary = module.attention.rotary;
   if (rotary == PlanRotary::kNone) return;
-  const int64_t turned = f.plan.header.rotary_dim, pairs = turned / 2;
-  const int64_t h = f.plan.header.latent > 0 ? turned : f.plan.header.head_dim;
-  const int64_t table = static_cast<int64_t>(rotary) * f.plan.header.max_width + t;
-  const float* cosine = w.cosine->as<float>() + table * pairs;
-  const float* sine = w.sine->as<float>() + table * pairs;
-  if (f.plan.header.rotary == RotaryStyle::kInterleaved) {
+  const PlanRotaryTable& table = f.plan.header.rotaries[static_cast<int32_t>(rotary)];
+  const int64_t pairs = table.dim / 2, at = angles_at(f.plan.header, rotary, t);
+  const int64_t h = module.latent.rank > 0 ? table.dim : module.attention.head_dim;
+  const float* cosine = w.cosine->as<float>() + at;
+  const float* sine = w.sine->as<float>() + at;
+  if (table.style == RotaryStyle::kInterleaved) {
     for (int64_t r = 0; r < count; r += 2) {
       const int64_t i = (first + r) % h / 2;
       if (i >= pairs) continue;

@@ -9,22 +9,21 @@
 namespace monolane {
 
 void update(Forward& f, Worker& w, const PlanPhase& phase) {
-  if (phase.update == PlanBuffer::kNone) return;
+  if (phase.update < 0) return;
   const PlanHeader& h = f.plan.header;
   const int64_t hidden = h.hidden;
   const float alone = std::sqrt(static_cast<float>(h.lanes));  // gain of a lane that never reduces
-  const float* scale = nullptr;                                // of the norm of what is added
-  if (h.norm_after) {
-    const LayerWeights& layer = f.weights.layers[phase.update_layer];
-    scale = phase.update == PlanBuffer::kAttentionOutput ? layer.post_attention_norm
-                                                         : layer.post_mlp_norm;
+  const PlanModule& module = f.plan.modules[phase.update];
+  const float* scale = nullptr;  // of the norm of what is added
+  if (module.post_norm != WeightRole::kNone) {
+    scale = f.weights.of(module.layer).vector(module.post_norm);
   }
   // Token by token, so that what all lanes said of it comes from far once for the group's lanes.
   for (int64_t t = 0; t < f.pass.width; ++t) {
     for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
       float* x = w.x->as<float>() + (lane * f.pass.width + t) * hidden;
       const int64_t own_lane = w.first_lane + lane;
-      const float* own = output(f, phase.update, phase.update_own_slot, own_lane) + t * hidden;
+      const float* own = output(f, module.output, phase.update_own_slot, own_lane) + t * hidden;
       if (phase.update_delay == kNever && scale == nullptr) {
         add_scaled_to(x, own, alone, hidden);
         continue;
@@ -36,7 +35,7 @@ void update(Forward& f, Worker& w, const PlanPhase& phase) {
       } else {
         for (int64_t j = 0; j < h.lanes; ++j) {
           if (j == own_lane && phase.update_delay > 0) continue;
-          add_to(sum, output(f, phase.update, phase.update_other_slot, j) + t * hidden, hidden);
+          add_to(sum, output(f, module.output, phase.update_other_slot, j) + t * hidden, hidden);
         }
         if (phase.update_delay > 0) add_to(sum, own, hidden);
       }
@@ -49,12 +48,14 @@ void update(Forward& f, Worker& w, const PlanPhase& phase) {
   }
 }
 
-void read_stream(Forward& f, Worker& w, const PlanPhase& phase, const float* scale) {
+void read_stream(Forward& f, Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = f.plan.header;
+  const WeightRole norm = f.module(phase).norm;
+  const float* scale = norm == WeightRole::kNone ? nullptr : f.weights.of(phase.layer).vector(norm);
   const int64_t width = f.pass.width, hidden = h.hidden;
   for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
     const float* x = w.x->as<float>() + lane * width * hidden;
-    if (h.norm_before) {
+    if (scale != nullptr) {
       const float* lane_scale = scale + (h.norm_per_lane ? (w.first_lane + lane) * hidden : 0);
       float* normed = w.normed->as<float>();
       f.kernels.rms_norm(x, hidden, lane_scale, h.norm_eps, hidden, width, normed, hidden);
@@ -64,8 +65,8 @@ void read_stream(Forward& f, Worker& w, const PlanPhase& phase, const float* sca
   }
 }
 
-void offer_products(Forward& f, Worker& w, const PlanPhase& phase, PlanBuffer module,
-                    const float* bias) {
+void offer_products(Forward& f, Worker& w, const PlanPhase& phase, const float* bias) {
+  const PlanBuffer module = f.module(phase).output;
   const int64_t width = f.pass.width, hidden = f.plan.header.hidden;
   const auto place = [&](int64_t lane, int64_t first, int64_t) {
     return Products{output(f, module, phase.write_slot, w.first_lane + lane) + first, hidden};

@@ -12,14 +12,13 @@ namespace monolane {
 // src/monolane/model/_reduce.py.
 void update(Forward& f, Worker& w, const PlanPhase& phase);
 
-// Packs what a module reads: the streams of the group's lanes, normed if the model norms them.
-void read_stream(Forward& f, Worker& w, const PlanPhase& phase, const float* scale);
+// Packs what a phase's module reads: the streams of the group's lanes, normed if it norms them.
+void read_stream(Forward& f, Worker& w, const PlanPhase& phase);
 
 // Where a lane's output of a module lies in a slot of its ring, [T, D].
 float* output(const Forward& f, PlanBuffer module, int64_t slot, int64_t lane);
 
 // The product of what is packed, and a bias where there is one: what a module says.
-void offer_products(Forward& f, Worker& w, const PlanPhase& phase, PlanBuffer module,
-                    const float* bias);
+void offer_products(Forward& f, Worker& w, const PlanPhase& phase, const float* bias);
 
 }  // namespace monolane

@@ -1,11 +1,9 @@
 // The weights of a model as a loader hands them over.
 //
-// Shape legend: L lanes, D hidden, F intermediate, H query heads, K KV heads, h head_dim,
-// V vocabulary, E experts, X inner width of one, Xs of what all tokens share beside them; of latent
-// attention Q and R latents, r turned and n not, v a head's value; of a gated delta rule C tokens
-// of a kernel, G key heads, U value heads, of widths d_k and d_v.
+// Shape legend: D hidden, h head_dim, V vocabulary.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -44,109 +42,56 @@ struct Weight {
   bool copied() const { return format != stored.format || cut.column_parts > 1 || cut.copies > 1; }
 };
 
-// The weights of a layer, all lanes of a matrix one below the other: row = lane * rows + r.
-struct LayerWeights {
-  Weight q, k, v;  // [H*h, D], or [H*2h, D] with gates, [K*h, D], [K*h, D]
-  Weight o;        // [L*D, H*h/L]
-  // Of latent attention, of one lane, in place of k and v; q is then [H*(n+r), Q], or D without Q.
-  Weight q_down, kv_down;  // [Q, D], [R+r, D]
-  Weight k_up, v_up;       // [H*R, n], [H*v, R]
-  // Of a gated delta rule, of one lane, in place of all of these: rows of all q, all k and all v,
-  // of z, of b and a by key heads.
-  Weight delta_qkv, delta_z;      // [2G*d_k + U*d_v, D], [U*d_v, D]
-  Weight delta_gates, delta_out;  // [2U, D], [D, U*d_v]
-  Weight gate, up;                // [F, D]
-  Weight down;                    // [L*D, F/L]
-  // Of a layer that is a mixture, in place of gate, up and down; of one lane.
-  Weight router;                                            // [E, D]
-  std::vector<Weight> expert_gate, expert_up, expert_down;  // of each expert [X, D], [X, D], [D, X]
-  Weight shared_gate, shared_up, shared_down;               // [Xs, D], [Xs, D], [D, Xs]
-  // Those that a model does not have are null; the header says which it has.
-  const float *attention_norm, *mlp_norm;            // [L, D] or [D], of what a module reads
-  const float *post_attention_norm, *post_mlp_norm;  // the same of what a stream gains from it
-  const float *q_bias, *k_bias, *v_bias;             // [H*h], [K*h], [K*h]
-  const float *q_norm, *k_norm;  // [h]; over all heads: [H*h], [K*h]; of latents: [Q], [R]
-  const float *sinks, *o_bias;   // [H], [D]
-  const float *router_bias, *expert_gate_bias, *expert_up_bias;  // [E], [E, X], [E, X]
-  const float* expert_down_bias;                                 // [E, D]
-  const float* router_correction;                                // [E]
-  const float* shared_expert_gate;                               // [D]
-  const float* delta_conv;                // [C, G, channels of a key head], the last token's last
-  const float *delta_decay, *delta_step;  // [U]
-  const float* delta_norm;                // [d_v]
+// The weights of a layer, or of what is outside the layers, by their roles. What rows and columns
+// mean is said in model/_tensors.py; of a matrix, the lanes lie one below the other.
+class WeightsByRole {
+ public:
+  // One that products are made with. Of experts' matrices there is one for each expert.
+  const Weight& matrix(WeightRole role, int64_t expert = 0) const {
+    const std::vector<Weight>& each = matrices_[place(role)];
+    if (expert < static_cast<int64_t>(each.size())) return each[expert];
+    throw std::invalid_argument("weights: expected a matrix of role " +
+                                std::to_string(place(role)) + " for every expert, got " +
+                                std::to_string(each.size()));
+  }
+  // Puts an expert's matrix in its place, which is one of those there or behind them.
+  void set_matrix(WeightRole role, int64_t expert, const Weight& weight) {
+    std::vector<Weight>& each = matrices_[place(role)];
+    if (expert < 0 || expert > static_cast<int64_t>(each.size())) {
+      throw std::invalid_argument("expert: expected 0 to " + std::to_string(each.size()) +
+                                  ", got " + std::to_string(expert));
+    }
+    if (expert == static_cast<int64_t>(each.size())) each.emplace_back();
+    each[expert] = weight;
+  }
+
+  // Norms' scales, biases, sinks and the like, float32; null: the model has none.
+  const float* vector(WeightRole role) const { return vectors_[place(role)]; }
+  void set_vector(WeightRole role, const float* values) { vectors_[place(role)] = values; }
+
+ private:
+  static size_t place(WeightRole role) {
+    if (role < WeightRole{} || static_cast<int32_t>(role) >= kWeightRoles) {
+      throw std::invalid_argument("role: expected a WeightRole, got " +
+                                  std::to_string(static_cast<int32_t>(role)));
+    }
+    return static_cast<size_t>(role);
+  }
+
+  std::array<std::vector<Weight>, kWeightRoles> matrices_;
+  std::array<const float*, kWeightRoles> vectors_ = {};
 };
 
 struct ModelWeights {
-  Matrix embedding;                   // [V, D]; rows are looked up, whatever their format
-  Weight head;                        // [V, D] or, on the concatenated lanes, [V, L*D]
-  const float* final_norm = nullptr;  // [L, D] or [D]
+  Matrix embedding;     // [V, D]; rows are looked up, whatever their format
+  WeightsByRole outer;  // the head, and the norm before it
   // [h/2] each, radians per position; null: not used
   const float* frequencies[kPlanRotaries] = {};
-  std::vector<LayerWeights> layers;
+  std::vector<WeightsByRole> layers;
 
-  // The matrix of that role that products are made with; a layer's, or the head.
-  Weight& weight(WeightRole role, int64_t layer, int64_t expert = 0) {
-    return const_cast<Weight&>(static_cast<const ModelWeights&>(*this).weight(role, layer, expert));
-  }
-  const Weight& weight(WeightRole role, int64_t layer, int64_t expert = 0) const {
-    if (role == WeightRole::kHead) return head;
-    const LayerWeights& w = layers.at(layer);
-    switch (role) {
-      case WeightRole::kQ:
-        return w.q;
-      case WeightRole::kK:
-        return w.k;
-      case WeightRole::kV:
-        return w.v;
-      case WeightRole::kO:
-        return w.o;
-      case WeightRole::kGate:
-        return w.gate;
-      case WeightRole::kUp:
-        return w.up;
-      case WeightRole::kDown:
-        return w.down;
-      case WeightRole::kQDown:
-        return w.q_down;
-      case WeightRole::kKvDown:
-        return w.kv_down;
-      case WeightRole::kKUp:
-        return w.k_up;
-      case WeightRole::kVUp:
-        return w.v_up;
-      case WeightRole::kDeltaQkv:
-        return w.delta_qkv;
-      case WeightRole::kDeltaZ:
-        return w.delta_z;
-      case WeightRole::kDeltaGates:
-        return w.delta_gates;
-      case WeightRole::kDeltaOut:
-        return w.delta_out;
-      case WeightRole::kSharedGate:
-        return w.shared_gate;
-      case WeightRole::kSharedUp:
-        return w.shared_up;
-      case WeightRole::kSharedDown:
-        return w.shared_down;
-      case WeightRole::kRouter:
-        return w.router;
-      case WeightRole::kExpertGate:
-        return of_expert(w.expert_gate, expert);
-      case WeightRole::kExpertUp:
-        return of_expert(w.expert_up, expert);
-      case WeightRole::kExpertDown:
-        return of_expert(w.expert_down, expert);
-      default:
-        throw std::invalid_argument("role: expected that of a matrix");
-    }
-  }
-
- private:
-  static const Weight& of_expert(const std::vector<Weight>& each, int64_t expert) {
-    if (expert < static_cast<int64_t>(each.size())) return each[expert];
-    throw std::invalid_argument("weights: expected a matrix for every expert, got " +
-                                std::to_string(each.size()));
-  }
+  // Those of a phase; -1: outside the layers.
+  const WeightsByRole& of(int64_t layer) const { return layer < 0 ? outer : layers.at(layer); }
+  WeightsByRole& of(int64_t layer) { return layer < 0 ? outer : layers.at(layer); }
 };
 
 }  // namespace monolane

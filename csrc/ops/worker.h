@@ -29,7 +29,6 @@ struct Worker {
   int index;
   int group;
   int64_t first_lane, first_worker;
-  int64_t attend_tokens;  // whose attention to a chunk is asked for at once, at most
   PackedWeights weights;
   Router router;                        // of the layer that is computed
   std::vector<int64_t> chosen;          // experts of any token, ascending
@@ -47,8 +46,8 @@ struct Worker {
   std::unique_ptr<Arena> product;       // [T, rows], twice
   std::unique_ptr<Arena> sum;           // [D]
   std::unique_ptr<Arena> scores;        // [kAttendQueries, chunk]
-  std::unique_ptr<Arena> partial;       // [attend_tokens, H/K, h + 2], or [d_v]
-  std::unique_ptr<Arena> cosine, sine;  // [PlanRotary, max_width, rotary_dim/2], times amplitude
+  std::unique_ptr<Arena> partial;       // [tokens at once, H/K, h + 2], or [d_v]
+  std::unique_ptr<Arena> cosine, sine;  // [PlanRotary, max_width, most_angles], times amplitude
   // Of one key head and one sequence: inputs of tokens [C - 1 + 2 kPlanMaxWidth, columns], the
   // channels of one token, and states of which some tokens may be taken back; see delta_states.h.
   std::unique_ptr<Arena> inputs, channels, tried;

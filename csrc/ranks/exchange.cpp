@@ -64,11 +64,11 @@ std::vector<char> read_phases(const Plan& plan) {
   for (size_t i = 0; i < plan.phases.size(); ++i) {
     const PlanPhase& phase = plan.phases[i];
     if (phase.write_slot < 0) continue;
-    const PlanBuffer written =
-        phase.kind == PhaseKind::kOut ? PlanBuffer::kAttentionOutput : PlanBuffer::kMlpOutput;
+    const PlanBuffer written = plan.module(phase).output;
     found[i] = std::any_of(plan.phases.begin(), plan.phases.end(), [&](const PlanPhase& other) {
-      return other.update == written && other.update_delay != kNever &&
-             other.update_layer - other.update_delay == phase.layer;
+      if (other.update < 0 || other.update_delay == kNever) return false;
+      const PlanModule& joins = plan.modules[other.update];
+      return joins.output == written && joins.layer - other.update_delay == phase.layer;
     });
   }
   return found;
@@ -110,18 +110,19 @@ Exchange::Exchange(const Plan& plan, const Seat& seat)
       written_(workers_each_ + 1) {
   const PlanHeader& h = plan.header;
   const size_t counters = plan_workers_ + 1;
-  const size_t lane = sizeof(float) * h.max_width * h.hidden;
-  const size_t unnormed =
-      h.qk_norm == QkNorm::kAll ? (size_t{1} * h.heads + h.kv_heads) * h.head_dim : 0;
+  const auto bytes_of = [&](PlanBuffer which) {
+    const size_t place = static_cast<size_t>(which);
+    return sizeof(float) * h.slots[place] * h.sizes[place];
+  };
   map({
       sizeof(Head),
       counters * sizeof(Progress),
       counters * kTimeCount * sizeof(std::atomic<int64_t>),
-      h.attention_slots * h.lanes * lane,
-      h.mlp_slots * h.lanes * lane,
-      h.lanes * lane,
-      sizeof(float) * h.max_width * unnormed,
-      sizeof(float) * decode_width(h) * h.vocab,
+      bytes_of(PlanBuffer::kAttentionOutput),
+      bytes_of(PlanBuffer::kMlpOutput),
+      bytes_of(PlanBuffer::kStream),
+      bytes_of(PlanBuffer::kUnnormed),
+      bytes_of(PlanBuffer::kLogits),
       sizeof(int64_t) * (phases_ + 1),
       seat.timed ? sizeof(PhaseTime) * phases_ * plan_workers_ : 0,
   });

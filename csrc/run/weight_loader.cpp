@@ -28,7 +28,7 @@ const PlanMatrix& WeightLoader::matrix_of(int64_t phase, int64_t matrix) const {
 
 bool WeightLoader::converts(int64_t phase, int64_t matrix) const {
   const WeightRole role = matrix_of(phase, matrix).role;
-  return f_.weights.weight(role, f_.plan.phases[phase].layer).copied() ||
+  return f_.weights.of(f_.plan.phases[phase].layer).matrix(role).copied() ||
          workers_.front()->weights.stows(phase, matrix);
 }
 
@@ -50,7 +50,7 @@ void WeightLoader::convert(int64_t phase, int64_t matrix) {
 }
 
 void WeightLoader::open_experts(int file) {
-  if (f_.plan.header.experts == 0) {
+  if (f_.plan.most([](const PlanModule& m) { return m.experts.count; }) == 0) {
     throw std::invalid_argument("expert_memory: expected a mixture of experts, got a dense model");
   }
   size_t bytes = 0;

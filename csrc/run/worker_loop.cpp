@@ -30,9 +30,8 @@ bool await_others(Forward& f, const Worker& w) {
 void end_epoch(Forward& f, Worker& w) {
   const PlanHeader& h = f.plan.header;
   const Chore chore = f.pass.chore;
-  const int64_t heads = h.kv_heads / h.groups;
   if (w.index == w.first_worker) {
-    w.kept.run(chore, f.cache, {w.group * heads, heads});
+    w.kept.run(chore, f.cache, {w.group, h.groups});
   } else if (chore.kind != Chore::kNone) {
     // Or this worker would write into rings, in the next pass, what is still to be saved of them.
     f.exchange.await(static_cast<int32_t>(w.first_worker), w.finished + 1, h.phases - 1);

@@ -6,15 +6,16 @@
 
 namespace monolane {
 
-DeltaStates::DeltaStates(const Plan& plan, int64_t slots)
-    : sizes_(plan.header), heads_(plan.header.delta_key_heads), positions_(slots, 0) {
-  places_.assign(plan.header.layers, -1);
-  for (const PlanPhase& phase : plan.phases) {
-    if (phase.kind == PhaseKind::kDelta) places_[phase.layer] = layers_++;
+DeltaStates::DeltaStates(const Plan& plan, int64_t slots) : positions_(slots, 0) {
+  layers_.assign(plan.header.layers, {DeltaSizes(PlanDelta{}), 0, 0});
+  for (const PlanModule& module : plan.modules) {
+    if (module.delta.key_heads == 0) continue;
+    Layer& x = layers_[module.layer];
+    x = {DeltaSizes(module.delta), module.delta.key_heads, slot_floats_};
+    slot_floats_ += x.heads * x.head_floats();
   }
   if (!any()) return;
-  const int64_t each = sizes_.state + kept_rows() * sizes_.columns;
-  const size_t bytes = static_cast<size_t>(slots * parts() * each) * sizeof(float);
+  const size_t bytes = static_cast<size_t>(slots * slot_floats_) * sizeof(float);
   try {
     memory_ = std::make_unique<Arena>(bytes, -1, 0, false);
   } catch (const std::bad_alloc&) {
@@ -25,19 +26,36 @@ DeltaStates::DeltaStates(const Plan& plan, int64_t slots)
 }
 
 void DeltaStates::copy(int64_t source, int64_t target) {
-  const size_t bytes = any() ? memory_->bytes() / positions_.size() : 0;
-  if (bytes > 0) std::memcpy(part(target, 0), part(source, 0), bytes);
+  if (any()) {
+    float* numbers = memory_->as<float>();
+    std::memcpy(numbers + target * slot_floats_, numbers + source * slot_floats_,
+                static_cast<size_t>(slot_floats_) * sizeof(float));
+  }
   positions_[target] = positions_[source];
 }
 
 int64_t DeltaStates::saved_bytes(int64_t inputs) const {
-  const int64_t each = sizes_.state + (sizes_.before + inputs) * sizes_.columns;
-  return parts() * each * static_cast<int64_t>(sizeof(float));
+  int64_t floats = 0;
+  for (const Layer& x : layers_) floats += x.heads * x.saved_floats(inputs);
+  return floats * static_cast<int64_t>(sizeof(float));
+}
+
+template <typename Move>
+void DeltaStates::for_heads(int64_t slot, int64_t inputs, Move move) const {
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    const Layer& x = layers_[layer];
+    for (int64_t head = 0; head < x.heads; ++head) {
+      move(state(slot, static_cast<int64_t>(layer), head),
+           static_cast<size_t>(x.saved_floats(inputs)) * sizeof(float));
+    }
+  }
 }
 
 void DeltaStates::save(int64_t slot, int64_t inputs, char* out) const {
-  const size_t bytes = any() ? static_cast<size_t>(saved_bytes(inputs) / parts()) : 0;
-  for (int64_t i = 0; i < parts(); ++i, out += bytes) std::memcpy(out, part(slot, i), bytes);
+  for_heads(slot, inputs, [&](const float* inside, size_t bytes) {
+    std::memcpy(out, inside, bytes);
+    out += bytes;
+  });
 }
 
 bool DeltaStates::saves(int64_t bytes, int64_t end) const {
@@ -48,9 +66,13 @@ bool DeltaStates::saves(int64_t bytes, int64_t end) const {
 }
 
 void DeltaStates::restore(int64_t slot, int64_t end, int64_t bytes, const char* saved) {
-  const size_t each = any() ? static_cast<size_t>(bytes / parts()) : 0;
-  for (int64_t i = 0; i < parts(); ++i, saved += each) std::memcpy(part(slot, i), saved, each);
-  if (any()) positions_[slot] = end - saved_inputs(bytes);
+  if (!any()) return;
+  const int64_t inputs = saved_inputs(bytes);
+  for_heads(slot, inputs, [&](float* inside, size_t size) {
+    std::memcpy(inside, saved, size);
+    saved += size;
+  });
+  positions_[slot] = end - inputs;
 }
 
 }  // namespace monolane

@@ -20,11 +20,11 @@ namespace monolane {
 
 // Of one key head.
 struct DeltaSizes {
-  explicit DeltaSizes(const PlanHeader& h)
-      : values(h.delta_key_heads > 0 ? h.delta_value_heads / h.delta_key_heads : 0),
-        key(h.delta_key),
-        value(h.delta_value),
-        before(h.delta_kernel > 0 ? h.delta_kernel - 1 : 0),
+  explicit DeltaSizes(const PlanDelta& d)
+      : values(d.key_heads > 0 ? d.value_heads / d.key_heads : 0),
+        key(d.key),
+        value(d.value),
+        before(d.kernel > 0 ? d.kernel - 1 : 0),
         channels(2 * key + values * value),
         columns(channels + 2 * values),
         state(values * key * value) {}
@@ -41,17 +41,17 @@ class DeltaStates {
  public:
   DeltaStates(const Plan& plan, int64_t slots);
 
-  bool any() const { return layers_ > 0; }
-  const DeltaSizes& sizes() const { return sizes_; }
+  bool any() const { return slot_floats_ > 0; }
+  const DeltaSizes& sizes(int64_t layer) const { return layers_[layer].sizes; }
 
   // [values][key][value], behind the first `position` tokens of the sequence.
   float* state(int64_t slot, int64_t layer, int64_t head) const {
-    const int64_t index = (slot * layers_ + places_[layer]) * heads_ + head;
-    return memory_->as<float>() + index * (sizes_.state + kept_rows() * sizes_.columns);
+    const Layer& x = layers_[layer];
+    return memory_->as<float>() + slot * slot_floats_ + x.offset + head * x.head_floats();
   }
   // [before + ..][columns]: of the last tokens of those, then of tokens behind them.
   float* inputs(int64_t slot, int64_t layer, int64_t head) const {
-    return state(slot, layer, head) + sizes_.state;
+    return state(slot, layer, head) + layers_[layer].sizes.state;
   }
 
   // How many tokens of a sequence its states are of; -1: they were restored without states.
@@ -70,19 +70,29 @@ class DeltaStates {
   size_t bytes() const { return memory_ == nullptr ? 0 : memory_->bytes(); }
 
  private:
-  int64_t kept_rows() const { return sizes_.before + kPlanMaxWidth; }
-  int64_t parts() const { return layers_ * heads_; }
-  float* part(int64_t slot, int64_t index) const {
-    const int64_t each = sizes_.state + kept_rows() * sizes_.columns;
-    return memory_->as<float>() + (slot * parts() + index) * each;
-  }
+  struct Layer {
+    DeltaSizes sizes;
+    int64_t heads;   // key heads; 0: it has no states
+    int64_t offset;  // floats, within a slot
+
+    int64_t head_floats() const {
+      return sizes.state + (sizes.before + kPlanMaxWidth) * sizes.columns;
+    }
+    // Of a head as it is saved.
+    int64_t saved_floats(int64_t inputs) const {
+      return sizes.state + (sizes.before + inputs) * sizes.columns;
+    }
+  };
+
+  // Calls move(a head's numbers, bytes) for all that is saved of a slot, in order.
+  template <typename Move>
+  void for_heads(int64_t slot, int64_t inputs, Move move) const;
   int64_t saved_inputs(int64_t bytes) const {
     return (bytes - saved_bytes(0)) / (saved_bytes(1) - saved_bytes(0));
   }
 
-  DeltaSizes sizes_;
-  int64_t heads_, layers_ = 0;
-  std::vector<int64_t> places_;  // of a layer among those with states; -1: it has none
+  std::vector<Layer> layers_;
+  int64_t slot_floats_ = 0;
   std::vector<int64_t> positions_;
   std::unique_ptr<Arena> memory_;
 };

@@ -26,7 +26,7 @@ class SavedKv {
   }
 
   // Does what a chore says for these heads. Throws std::out_of_range if the name is not there.
-  void run(const Chore& chore, KvCache& cache, KvCache::Heads heads) {
+  void run(const Chore& chore, KvCache& cache, HeadPart heads) {
     switch (chore.kind) {
       case Chore::kNone:
         return;
@@ -37,7 +37,7 @@ class SavedKv {
       case Chore::kRestore:
         return restore(chore, cache, heads);
       case Chore::kCut:
-        return cut(chore, cache.kept_rows(heads.count), cache.kept_row_bytes());
+        return cut(chore, cache.kept_rows(heads), cache.kept_row_bytes());
       case Chore::kDrop:
         parts_.erase(chore.name);
         return;
@@ -51,18 +51,18 @@ class SavedKv {
     std::vector<char> tail = {};
   };
 
-  void save(const Chore& chore, const KvCache& cache, KvCache::Heads heads) {
+  void save(const Chore& chore, const KvCache& cache, HeadPart heads) {
     Part part{.positions = chore.end - chore.begin};
-    part.rows.resize(part.positions * cache.kept_rows(heads.count) * cache.kept_row_bytes());
+    part.rows.resize(part.positions * cache.kept_rows(heads) * cache.kept_row_bytes());
     cache.save_rows(chore.slot, chore.begin, chore.end, heads, part.rows.data());
     if (chore.has_tail != 0) {
-      part.tail.resize(cache.tail_bytes(chore.end, heads.count));
+      part.tail.resize(cache.tail_bytes(chore.end, heads));
       cache.save_tail(chore.slot, chore.end, heads, part.tail.data());
     }
     parts_[chore.name] = std::move(part);
   }
 
-  void restore(const Chore& chore, KvCache& cache, KvCache::Heads heads) {
+  void restore(const Chore& chore, KvCache& cache, HeadPart heads) {
     const Part& part = parts_.at(chore.name);
     cache.restore_rows(chore.slot, chore.begin, chore.end, part.positions, heads, part.rows.data());
     if (chore.has_tail != 0) cache.restore_tail(chore.slot, chore.end, heads, part.tail.data());

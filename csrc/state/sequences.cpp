@@ -7,24 +7,22 @@
 namespace monolane {
 namespace {
 
-// Of each layer, as KvCache reads it.
-std::vector<int64_t> windows_of(const Plan& plan) {
-  std::vector<int64_t> windows(plan.header.layers, -1);
-  for (const PlanPhase& phase : plan.phases) {
-    if (phase.kind == PhaseKind::kAttend) windows.at(phase.layer) = phase.window;
+std::vector<KvLayer> kept_of(const Plan& plan) {
+  std::vector<KvLayer> layers(plan.header.layers);
+  for (const PlanModule& module : plan.modules) {
+    const PlanAttention& a = module.attention;
+    if (a.heads == 0) continue;
+    layers.at(module.layer) = {a.window, a.kv_heads, a.head_dim, module.latent.rank > 0 ? 1 : 2};
   }
-  return windows;
+  return layers;
 }
 
 }  // namespace
 
-Sequences::Sequences(const Plan& plan, int64_t first_head, int64_t heads, int slots,
-                     Format kv_format)
-    : cache(windows_of(plan), first_head, heads, plan.header.head_dim,
-            plan.header.latent > 0 ? 1 : 2, plan.header.context, plan.header.max_width, slots,
+Sequences::Sequences(const Plan& plan, int rank, int ranks, int slots, Format kv_format)
+    : cache(kept_of(plan), {rank, ranks}, plan.header.context, plan.header.max_width, slots,
             kv_format),
       states(plan, slots),
-      windows_(windows_of(plan)),
       lengths_(slots),
       highest_(slots, 0),
       restored_(slots, 0) {}
@@ -60,39 +58,40 @@ int64_t Sequences::first_resumable(int slot) const {
   // Restored without its states, a slot goes on from nowhere.
   if (lacks_states(slot)) return lengths_[slot] + 1;
   int64_t first = std::max(restored_[slot], states.any() ? states.position(slot) : 0);
-  for (size_t layer = 0; layer < windows_.size(); ++layer) {
-    if (windows_[layer] <= 0) continue;
+  for (int64_t layer = 0; layer < cache.layers(); ++layer) {
+    const int64_t window = cache.window(layer);
+    if (window <= 0) continue;
     const int64_t kept = highest_[slot] - cache.capacity(layer);  // oldest key kept
-    if (kept > 0) first = std::max(first, kept + windows_[layer] - 1);
+    if (kept > 0) first = std::max(first, kept + window - 1);
   }
   return first;
 }
 
 void Sequences::save(int slot, int64_t begin, int64_t end, char* rows, char* tail) const {
-  cache.save_rows(slot, begin, end, cache.all_heads(), rows);
+  cache.save_rows(slot, begin, end, cache.own(), rows);
   if (tail == nullptr) return;
-  cache.save_tail(slot, end, cache.all_heads(), tail);
-  const int64_t rings = cache.tail_bytes(end, cache.all_heads().count);
+  cache.save_tail(slot, end, cache.own(), tail);
+  const int64_t rings = cache.tail_bytes(end, cache.own());
   if (states.any()) states.save(slot, end - states.position(slot), tail + rings);
 }
 
 int64_t Sequences::tail_bytes(int slot, int64_t end) const {
-  const int64_t rings = cache.tail_bytes(end, cache.all_heads().count);
+  const int64_t rings = cache.tail_bytes(end, cache.own());
   return rings + (states.any() ? states.saved_bytes(end - states.position(slot)) : 0);
 }
 
 bool Sequences::takes_tail(int64_t end, int64_t bytes) const {
-  return has_tails() && states.saves(bytes - cache.tail_bytes(end, cache.all_heads().count), end);
+  return has_tails() && states.saves(bytes - cache.tail_bytes(end, cache.own()), end);
 }
 
 void Sequences::restore(int slot, int64_t count, int64_t stride, const char* rows, const char* tail,
                         int64_t tail_bytes) {
   const int64_t begin = lengths_[slot], end = begin + count;
   cache.reach(slot, end);
-  cache.restore_rows(slot, begin, end, stride, cache.all_heads(), rows);
+  cache.restore_rows(slot, begin, end, stride, cache.own(), rows);
   if (tail != nullptr) {
-    const int64_t rings = cache.tail_bytes(end, cache.all_heads().count);
-    cache.restore_tail(slot, end, cache.all_heads(), tail);
+    const int64_t rings = cache.tail_bytes(end, cache.own());
+    cache.restore_tail(slot, end, cache.own(), tail);
     states.restore(slot, end, tail_bytes - rings, tail + rings);
   } else if (count > 0) {
     states.set_position(slot, -1);

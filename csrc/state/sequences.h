@@ -14,8 +14,8 @@ namespace monolane {
 
 class Sequences {
  public:
-  // Of KV heads first_head .. first_head + heads - 1 of the plan's.
-  Sequences(const Plan& plan, int64_t first_head, int64_t heads, int slots, Format kv_format);
+  // Of this rank's part of the plan's KV heads.
+  Sequences(const Plan& plan, int rank, int ranks, int slots, Format kv_format);
 
   int slots() const { return static_cast<int>(lengths_.size()); }
 
@@ -68,7 +68,6 @@ class Sequences {
   DeltaStates states;
 
  private:
-  std::vector<int64_t> windows_;  // of each layer; -1: it has no attention
   std::vector<std::atomic<int64_t>> lengths_;
   std::vector<int64_t> highest_;
   std::vector<int64_t> restored_;  // of each slot: before here its rings lack keys, but for a tail

@@ -75,6 +75,7 @@ inline NamedPlan read_plan(Blobs& blobs) {
   const bool every_set = blobs.number() != 0;
   Plan plan;
   plan.header = blobs.next<PlanHeader>().at(0);
+  plan.modules = blobs.next<PlanModule>();
   plan.phases = blobs.next<PlanPhase>();
   plan.shares = blobs.next<PlanShare>();
   return {std::string(dtype.begin(), dtype.end()), every_set, plan};
@@ -86,8 +87,9 @@ class StoredWeights {
   StoredWeights(const Tensors& t, Format format, Format used, bool cut)
       : format_(format), used_(used), cut_(cut) {
     table.embedding = store(t.embedding.values, t.embedding.columns, Format::kF32);
-    table.head = {store(t.head.values, t.head.columns, format), used};
-    table.final_norm = t.final_norm.data();
+    table.outer.set_matrix(WeightRole::kHead, 0,
+                           {store(t.head.values, t.head.columns, format), used});
+    table.outer.set_vector(WeightRole::kFinalNorm, t.final_norm.data());
     for (int i = 0; i < kPlanRotaries; ++i) {
       table.frequencies[i] = t.frequencies[i].empty() ? nullptr : t.frequencies[i].data();
     }
@@ -97,77 +99,34 @@ class StoredWeights {
   ModelWeights table;
 
  private:
-  LayerWeights layer(const Tensors& t, size_t index) {
+  // Matrices are given as such and as vectors: the executor asks for what it needs. Of experts
+  // there are as many as the router has rows.
+  WeightsByRole layer(const Tensors& t, size_t index) {
     const std::map<WeightRole, Tensor>& tensors = t.layers[index];
-    const auto vector = [&](WeightRole role) -> const float* {
-      const auto found = tensors.find(role);
-      return found == tensors.end() ? nullptr : found->second.values.data();
-    };
-    const auto matrix = [&](WeightRole role, int64_t missing = 0) {
-      const Tensor& found = tensors.at(role);
-      return Weight{store(found.values, found.columns, format_, missing), used_};
-    };
-    const auto experts = [&](WeightRole role, int64_t count) {
-      std::vector<Weight> each;
-      const Tensor& found = tensors.at(role);
-      const std::vector<float>& all = found.values;
-      const size_t size = all.size() / static_cast<size_t>(count);
-      for (size_t begin = 0; begin < all.size(); begin += size) {
-        const std::vector<float> one(all.begin() + begin, all.begin() + begin + size);
-        each.push_back({store(one, found.columns, format_), used_});
+    const auto router = tensors.find(WeightRole::kRouter);
+    const size_t experts = router == tensors.end() ? 1 : rows_of(router->second);
+    WeightsByRole w;
+    for (const auto& [role, tensor] : tensors) {
+      w.set_vector(role, tensor.values.data());
+      if (is_coded(format_) && tensor.columns % kGroup != 0) continue;
+      const bool floats = role == WeightRole::kRouter || role == WeightRole::kDeltaGates;
+      const bool of_each = role == WeightRole::kExpertGate || role == WeightRole::kExpertUp ||
+                           role == WeightRole::kExpertDown;
+      const int64_t missing = role == WeightRole::kUp && cut_ && index == 0 ? 1 : 0;
+      const size_t count = of_each ? experts : 1, size = tensor.values.size() / count;
+      for (size_t e = 0; e < count; ++e) {
+        const auto begin = tensor.values.begin() + static_cast<std::ptrdiff_t>(e * size);
+        const std::vector<float> one(begin, begin + static_cast<std::ptrdiff_t>(size));
+        const Format format = floats ? Format::kF32 : format_;
+        w.set_matrix(role, static_cast<int64_t>(e),
+                     {store(one, tensor.columns, format, missing), floats ? format : used_});
       }
-      return each;
-    };
-    LayerWeights w{};
-    w.attention_norm = vector(WeightRole::kAttentionNorm);
-    if (tensors.contains(WeightRole::kDeltaQkv)) {
-      const Tensor& gates = tensors.at(WeightRole::kDeltaGates);
-      w.delta_qkv = matrix(WeightRole::kDeltaQkv);
-      w.delta_z = matrix(WeightRole::kDeltaZ);
-      w.delta_gates = {store(gates.values, gates.columns, Format::kF32), Format::kF32};
-      w.delta_out = matrix(WeightRole::kDeltaOut);
-      w.delta_conv = vector(WeightRole::kDeltaConv);
-      w.delta_decay = vector(WeightRole::kDeltaDecay);
-      w.delta_step = vector(WeightRole::kDeltaStep);
-      w.delta_norm = vector(WeightRole::kDeltaNorm);
-    } else {
-      w.q = matrix(WeightRole::kQ);
-      w.q_norm = vector(WeightRole::kQNorm);
-      w.k_norm = vector(WeightRole::kKNorm);
-      w.o = matrix(WeightRole::kO);
     }
-    if (tensors.contains(WeightRole::kKvDown)) {
-      w.q_down = matrix(WeightRole::kQDown);
-      w.kv_down = matrix(WeightRole::kKvDown);
-      w.k_up = matrix(WeightRole::kKUp);
-      w.v_up = matrix(WeightRole::kVUp);
-    } else if (tensors.contains(WeightRole::kK)) {
-      w.k = matrix(WeightRole::kK);
-      w.v = matrix(WeightRole::kV);
-    }
-    w.post_attention_norm = vector(WeightRole::kPostAttentionNorm);
-    w.mlp_norm = vector(WeightRole::kMlpNorm);
-    if (tensors.contains(WeightRole::kRouter)) {
-      const Tensor& router = tensors.at(WeightRole::kRouter);
-      const int64_t count = static_cast<int64_t>(router.values.size()) / router.columns;
-      w.router = {store(router.values, router.columns, Format::kF32), Format::kF32};
-      w.expert_gate = experts(WeightRole::kExpertGate, count);
-      w.expert_up = experts(WeightRole::kExpertUp, count);
-      w.expert_down = experts(WeightRole::kExpertDown, count);
-      w.router_correction = vector(WeightRole::kRouterCorrection);
-      if (tensors.contains(WeightRole::kSharedGate)) {
-        w.shared_gate = matrix(WeightRole::kSharedGate);
-        w.shared_up = matrix(WeightRole::kSharedUp);
-        w.shared_down = matrix(WeightRole::kSharedDown);
-        w.shared_expert_gate = vector(WeightRole::kSharedExpertGate);
-      }
-    } else {
-      w.gate = matrix(WeightRole::kGate);
-      w.up = matrix(WeightRole::kUp, cut_ && index == 0 ? 1 : 0);
-      w.down = matrix(WeightRole::kDown);
-    }
-    w.post_mlp_norm = vector(WeightRole::kPostMlpNorm);
     return w;
+  }
+
+  static size_t rows_of(const Tensor& x) {
+    return x.values.size() / static_cast<size_t>(x.columns);
   }
 
   // `missing`: rows that the buffer lacks although the matrix claims them.

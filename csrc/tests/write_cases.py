@@ -164,8 +164,8 @@ def blobs(part: str) -> Iterator[bytes]:
     for number, config in enumerate(models()):
         roles = [layer_roles(config, i) for i in range(config.num_layers)]
         yield np.array([len(each) for each in roles], np.int32).tobytes()
-        for rotary in (config.rotary, config.local_rotary):
-            yield b"" if rotary is None else rotary.frequencies(config.rotary_dim).tobytes()
+        for which, rotary in (("main", config.rotary), ("local", config.local_rotary)):
+            yield b"" if rotary is None else rotary.frequencies(config.rotary_dim(which)).tobytes()
         yield _random(config, Role.FINAL_NORM, rng)[-1]
         for role in (Role.EMBEDDING, Role.HEAD):
             yield from _random(config, role, rng)
@@ -179,7 +179,9 @@ def blobs(part: str) -> Iterator[bytes]:
             arrays = to_arrays(build(config, cpu(workers), dtype, context=CONTEXT))
             yield dtype.encode()
             yield _int(every_set)
-            yield from (a.tobytes() for a in (arrays.header, arrays.phases, arrays.shares))
+            yield from (
+                a.tobytes() for a in (arrays.header, arrays.modules, arrays.phases, arrays.shares)
+            )
 
 
 def _random(config: ModelConfig, role: Role, rng: np.random.Generator) -> tuple[bytes, bytes]:

@@ -22,15 +22,17 @@ def weights_of(config: ModelConfig, dtype: Any = np.float32, make: Make | None =
     """Weights of ``dtype``; ``make`` makes the experts' matrices, in another form than floats."""
     rng = np.random.default_rng(0)
 
-    def draw(role: Role) -> Any:
+    def draw(role: Role, layer: int | None = None) -> Any:
         scale = 0.2
         if any(word in role for word in ("norm", "router", "delta")):
             scale = 0.5
-        return rng.normal(scale=scale, size=lane_shape(config, role)).astype(dtype)
+        return rng.normal(scale=scale, size=lane_shape(config, role, layer=layer)).astype(dtype)
 
     outer = {role: draw(role) for role in (Role.EMBEDDING, Role.FINAL_NORM, Role.HEAD)}
     roles = [layer_roles(config, i) for i in range(config.num_layers)]
-    layers = tuple({x: draw(x) for x in each if x not in EXPERT_ROLES} for each in roles)
+    layers = tuple(
+        {x: draw(x, i) for x in each if x not in EXPERT_ROLES} for i, each in enumerate(roles)
+    )
     count = 0 if config.experts is None else config.experts.count
     experts = {
         (role, i): tuple(

@@ -190,7 +190,7 @@ def test_a_cache_takes_what_its_rows_take() -> None:
             random_weights(head_dim=32), context=512, slots=3, workers=1, cache_dtype=cache_dtype
         )
         assert executor.cache_bytes == 3 * positions * 2 * 4 * row
-        assert executor.plan.key_bytes == row
+        assert executor.plan.key_bytes(0) == row
 
 
 def test_numbers_that_are_none_stay_so() -> None:

@@ -53,7 +53,7 @@ def test_a_head_that_needs_half_a_huge_page_gets_huge_pages() -> None:
     executor = CpuExecutor(
         Weights(config, weights.outer, weights.layers), context=context, slots=2, workers=1
     )
-    row = executor.plan.key_bytes
+    row = executor.plan.key_bytes(0)
     half = (1 << 20) // row
     assert 4 * half < context
     for count, layers in (half - 1, 0), (half, 1):

@@ -52,8 +52,9 @@ def test_all_executors_see_past_the_window_there(golden_folder: Path, tmp_path: 
         "exported": engine_logits(tmp_path / "out", "reference"),
         "exported, Transformers": hf_logits(tmp_path / "out"),
     }
-    attends = [x for x in to_arrays(plan).phases if x["kind"] == PhaseKind.ATTEND]
-    assert [int(phase["window"]) for phase in attends] == [16, 0, 0, 16, 0, 0]
+    arrays = to_arrays(plan)
+    attends = arrays.modules[arrays.phases["module"][arrays.phases["kind"] == PhaseKind.ATTEND]]
+    assert attends["attention"]["window"].tolist() == [16, 0, 0, 16, 0, 0]
     # The bound for every float32 executor, as in test_golden.py.
     assert all(np.abs(logits - wanted).max() < 1e-4 for logits in found.values())
     assert np.abs(wanted - hf_logits(golden_folder)).max() > 0.01

@@ -82,7 +82,9 @@ def test_kimi_k2_is_read_as_it_is_published() -> None:
     assert config.rotary == Rotary(50000.0, scaling=YarnScaling(32.0, 4096, 1.0, 1.0))
     assert config.query_scale == pytest.approx(192**-0.5 * (0.1 * math.log(32) + 1) ** 2)
     assert config.num_parameters == 1026408232448  # as its card says: 1 T
-    assert (config.cached_heads, config.cached_width, config.cached_lists) == (1, 576, 1)
+    attention = config.attention(0)
+    cached = (attention.cached_heads, attention.cached_width, attention.cached_lists)
+    assert cached == (1, 576, 1)
     assert round_trip(config) == replace(config, family="deepseek_v3")
 
 

@@ -78,7 +78,7 @@ def test_rotary_in_both_spellings(
 )
 def test_the_part_of_a_head_that_turns(fields: dict[str, Any], part: float) -> None:
     config = parse_config(SIZES | {"model_type": "qwen3_next", "head_dim": 16} | fields)
-    assert (config.rotary.part, config.rotary_dim) == (part, 16 * part)
+    assert (config.rotary.part, config.rotary_dim("main")) == (part, 16 * part)
     assert "rotary.part" in config.features
     assert round_trip(config) == config
 

@@ -252,7 +252,7 @@ def test_a_qwen3_next_is_read_as_its_weights_were_written() -> None:
     assert config.norm_offset == 0.0  # the converter has added the 1
     assert config.attention_gate
     assert config.rotary == Rotary(1e4, "half", part=0.25)
-    assert (config.num_heads, config.head_dim, config.rotary_dim) == (8, 16, 4)
+    assert (config.num_heads, config.head_dim, config.rotary_dim("main")) == (8, 16, 4)
     # llama.cpp's reader, too, takes every fourth layer where nothing is said.
     assert [layer.delta for layer in config.layers] == [True, True, True, False] * 3
     assert all(layer.experts for layer in config.layers)
@@ -270,7 +270,7 @@ def test_a_qwen3_next_is_read_as_its_weights_were_written() -> None:
 def test_the_part_of_a_head_that_turns_is_a_number_of_its_numbers(head: int, turned: int) -> None:
     """As a fraction, 2 of 98 times 98 is less than 2."""
     sizes = {"attention.key_length": head, "attention.value_length": head}
-    assert parse(delta(**sizes, rope__dimension_count=turned)).rotary_dim == turned
+    assert parse(delta(**sizes, rope__dimension_count=turned)).rotary_dim("main") == turned
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,17 @@ CONFIGS = {
             LayerConfig(Reduce(1), LATE, 5, "local"),
         ),
     ),
+    "two_sizes": _config(
+        num_lanes=2,
+        num_kv_heads=2,
+        qk_norm=QkNorm.HEAD,
+        local_rotary=Rotary(theta=7.0, part=0.5),
+        layers=(
+            LayerConfig(NOW, NOW, 5, "local", num_kv_heads=4, head_dim=12, intermediate_size=28),
+            LayerConfig(NOW, NOW, num_heads=4),
+            LayerConfig(NOW, NOW, 5, "local", num_kv_heads=4, head_dim=12),
+        ),
+    ),
     "tied": _config(tie_embeddings=True, norm_scale_per_lane=False),
 }
 CONFIGS |= {path.name: read_config(path) for path in sorted(GOLDEN.iterdir()) if path.is_dir()}
@@ -207,15 +218,20 @@ def _weights(name: str) -> Weights:
         return Weights.load(config, Checkpoint.open(GOLDEN / name))
     rng = np.random.default_rng(1)
 
-    def draw(*roles: Role) -> dict[Role, Any]:
+    def draw(*roles: Role, layer: int | None = None) -> dict[Role, Any]:
         return {
-            role: rng.normal(scale=0.4, size=lane_shape(config, role)).astype(np.float32)
+            role: rng.normal(scale=0.4, size=lane_shape(config, role, layer=layer)).astype(
+                np.float32
+            )
             for role in roles
         }
 
     outer = draw(Role.EMBEDDING, Role.FINAL_NORM, Role.HEAD)
     roles = [layer_roles(config, i) for i in range(config.num_layers)]
-    layers = tuple(draw(*(role for role in each if role not in EXPERT_ROLES)) for each in roles)
+    layers = tuple(
+        draw(*(role for role in each if role not in EXPERT_ROLES), layer=i)
+        for i, each in enumerate(roles)
+    )
     count = 0 if config.experts is None else config.experts.count
     experts = {
         (role, i): tuple(draw(role)[role] for _ in range(count))

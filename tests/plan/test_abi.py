@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from monolane.model import ModelConfig
+from monolane.model import ModelConfig, Role
 from monolane.plan import (
     H200,
     Buffer,
@@ -20,7 +20,7 @@ from monolane.plan import (
     named_config,
     to_arrays,
 )
-from monolane.plan._abi import HEADER, MATRIX, NO_WAIT, PHASE, SHARE
+from monolane.plan._abi import HEADER, MATRIX, MODULE, NO_WAIT, PHASE, ROLES, SHARE
 
 ROOT = Path(__file__).parents[2]
 STRUCTS = {
@@ -28,6 +28,8 @@ STRUCTS = {
     "PlanPhase": PHASE.dtype,
     "PlanMatrix": MATRIX.dtype,
     "PlanShare": SHARE.dtype,
+    "PlanModule": MODULE.dtype,
+    **{part.name: part.dtype for part in (*MODULE.parts, *HEADER.parts)},
 }
 
 
@@ -89,10 +91,24 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
     arrays = to_arrays(build(named_config("laneformer-2b"), H200, "int8", context=2048))
     header = {name: arrays.header[name].tolist() for name in HEADER.dtype.names or ()}
     assert header.pop("norm_eps") == pytest.approx(1e-5)
-    assert header.pop("query_scale") == np.float32(96**-0.5)
+    lane = 64 * 3072  # of a pass, hidden
+    both = zip(header.pop("slots"), header.pop("sizes"), strict=True)
+    sizes = dict(zip(Buffer, both, strict=True))
+    assert {buffer: each for buffer, each in sizes.items() if each[1]} == {
+        Buffer.TOKENS: (1, 64),
+        Buffer.QUERY: (1, lane),
+        Buffer.KEY_VALUE: (15, 2 * 2048 * 16 * 96),
+        Buffer.ATTENTION: (1, 8 * 64 * 32 * 98),  # keys in 8 parts
+        Buffer.ATTENTION_OUTPUT: (5, 8 * lane),
+        Buffer.HIDDEN: (1, 64 * 12288),
+        Buffer.MLP_OUTPUT: (5, 8 * lane),
+        Buffer.STREAM: (1, 8 * lane),
+        Buffer.LOGITS: (1, 64 * 32000),
+    }
     assert header == {
-        "schema": 4,
+        "schema": 5,
         "phases": 78,
+        "modules": 30,
         "share_tables": 6,  # K and V are alike, and OUT and DOWN
         "workers": 128,
         "groups": 8,
@@ -101,85 +117,67 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
         "lanes": 8,
         "layers": 15,
         "hidden": 3072,
-        "intermediate": 12288,
-        "hidden_columns": 1536,
-        "experts": 0,
-        "chosen": 0,
-        "expert_inner": 0,
-        "chosen_normalised": 0,
-        "expert_scores": 0,
-        "expert_groups": 1,
-        "chosen_groups": 1,
-        "group_best": 1,
-        "expert_scale": 1.0,
-        "shared_inner": 0,
-        "delta_key_heads": 0,
-        "delta_value_heads": 0,
-        "delta_key": 0,
-        "delta_value": 0,
-        "delta_kernel": 0,
-        "heads": 32,
-        "kv_heads": 16,
-        "head_dim": 96,
-        "rotary_dim": 96,
-        "latent": 0,
-        "query_latent": 0,
-        "latent_eps": 0.0,
         "vocab": 32000,
         "max_width": 64,
         "context": 2048,
-        "attention_slots": 5,
-        "mlp_slots": 5,
-        "splits": 8,
         "chunk": 64,
         "format": 3,
         "head": 0,
-        "rotary": 0,
         "norm_per_lane": 1,
         "final_norm_per_lane": 1,
-        "qkv_bias": 0,
-        "attention_gate": 0,
-        "qk_norm": 0,
-        "norm_before": 1,
-        "norm_after": 0,
-        "activation": 0,
         "leader": 0,
         "embedding_scale": 1.0,
-        "amplitude": [1.0, 1.0],
+        "rotaries": [(96, 0, 1.0), (0, 0, 0.0)],
     }
+    attention, mlp = arrays.modules[2 * 7], arrays.modules[2 * 7 + 1]
+    assert attention["layer"] == mlp["layer"] == 7
+    assert (attention["output"], mlp["output"]) == (Buffer.ATTENTION_OUTPUT, Buffer.MLP_OUTPUT)
+    assert (attention["norm"], mlp["norm"]) == tuple(
+        ROLES.index(role) for role in (Role.ATTENTION_NORM, Role.MLP_NORM)
+    )
+    assert attention["post_norm"] == mlp["post_norm"] == -1
+    scale = np.float32(96**-0.5)
+    assert attention["attention"].tolist() == (32, 16, 96, 8, 2048, 0, 0, 0, scale)
+    assert mlp["mlp"].tolist() == (12288, 0)
+    assert mlp["attention"]["heads"] == 0
+    assert arrays.modules[2 * 14]["attention"]["window"] == 0  # one of the last five
     gate_up = arrays.phases[4 + 5 * 7]  # of layer 7
-    assert gate_up["kind"] == PhaseKind.GATE_UP
-    assert gate_up["window"] == 2048
-    assert (gate_up["update"], gate_up["update_layer"]) == (Buffer.ATTENTION_OUTPUT, 7)
+    assert (gate_up["kind"], gate_up["module"]) == (PhaseKind.GATE_UP, 2 * 7 + 1)
+    assert gate_up["update"] == 2 * 7
     assert gate_up["update_delay"] == 2
     assert (gate_up["update_own_slot"], gate_up["update_other_slot"]) == (7 % 5, 5 % 5)
     assert arrays.phases[3 + 5 * 7]["write_slot"] == 7 % 5
     never = arrays.phases[4]
-    assert (never["update"], never["update_delay"]) == (Buffer.ATTENTION_OUTPUT, -1)
+    assert (never["update"], never["update_delay"]) == (0, -1)
     full = arrays.phases[2 + 5 * 14]
-    assert (full["kind"], full["window"], full["write_slot"]) == (PhaseKind.ATTEND, 0, -1)
+    assert (full["kind"], full["module"], full["write_slot"]) == (PhaseKind.ATTEND, 2 * 14, -1)
 
 
 def test_fields_of_dense_families_in_numbers(configs: dict[str, ModelConfig]) -> None:
     both = to_arrays(build(configs["both_norms"], cpu(3), "float32"))
-    names = ("qk_norm", "norm_before", "norm_after", "activation", "embedding_scale")
-    assert [both.header[name].item() for name in names] == [1, 1, 1, 1, 5.5]
-    assert both.header["query_scale"] == np.float32(0.3)
-    turned = both.phases["rotary"][both.phases["kind"] == PhaseKind.QKV]
-    assert turned.tolist() == [1, 0, -1, 1]  # local, main, none, local
-    assert both.phases["rotary"][0] == -1  # EMBED is of no layer
+    attention, mlp = both.modules[::2], both.modules[1::2]
+    assert attention["attention"]["qk_norm"].tolist() == [1] * 4
+    assert both.header["embedding_scale"] == 5.5
+    assert mlp["mlp"]["activation"].tolist() == [1] * 4
+    assert attention["norm"].tolist() == [ROLES.index(Role.ATTENTION_NORM)] * 4
+    assert mlp["post_norm"].tolist() == [ROLES.index(Role.POST_MLP_NORM)] * 4
+    assert attention["attention"]["scale"].tolist() == [np.float32(0.3)] * 4
+    assert attention["attention"]["rotary"].tolist() == [1, 0, -1, 1]  # local, main, none, local
+    assert both.phases["module"][0] == -1  # EMBED is of no layer
     late = to_arrays(build(configs["late_norms"], cpu(3), "float32"))
-    assert [late.header[name].item() for name in names] == [2, 0, 1, 0, 1.0]
-    assert late.header["amplitude"].tolist() == [np.float32(1.2), 1.0]
+    assert late.modules["attention"]["qk_norm"][::2].tolist() == [2] * 3
+    assert late.modules["norm"].tolist() == [-1] * 6
+    assert late.modules["post_norm"][0] == ROLES.index(Role.POST_ATTENTION_NORM)
+    assert late.header["rotaries"]["amplitude"].tolist() == [np.float32(1.2), 0.0]
     norms = late.phases[late.phases["kind"] == PhaseKind.NORM_QK]
     assert norms["layer"].tolist() == [0, 1, 2]
-    assert norms["rotary"].tolist() == [0, -1, 0]
+    assert late.modules["attention"]["rotary"][::2].tolist() == [0, -1, 0]
     assert late.shares[norms["units"][0]].tolist() == [(0, 4), (4, 8), (8, 12)]  # 8 + 4 heads
 
 
 def test_arrays_cannot_be_changed() -> None:
     arrays = to_arrays(build(named_config("laneformer-2b"), cpu(2), "int8"))
-    for array in (arrays.header, arrays.phases, arrays.shares):
+    for array in (arrays.header, arrays.modules, arrays.phases, arrays.shares):
         assert isinstance(array, np.ndarray)
         with pytest.raises(ValueError, match="read-only"):
             array[...] = np.zeros(1, array.dtype)[0]

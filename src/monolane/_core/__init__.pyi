@@ -31,7 +31,7 @@ class WeightTable:
 class Executor:
     """Runs a plan on the cores of this machine."""
 
-    def __init__(self, header: bytes, phases: bytes, shares: bytes, weights: object, isa: str, setup: bytes, cores: Sequence[int]) -> None: ...
+    def __init__(self, header: bytes, modules: bytes, phases: bytes, shares: bytes, weights: object, isa: str, setup: bytes, cores: Sequence[int]) -> None: ...
 
     def follow(self) -> None:
         """

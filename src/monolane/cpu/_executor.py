@@ -181,9 +181,7 @@ class CpuExecutor(Executor):
         """Return how many positions take as many bytes as a tail, at most."""
         windows = [layer.window or 0 for layer in config.layers]
         rings = max(windows) if self._core.has_rings else 0
-        lists = config.cached_lists * config.cached_heads
-        layers = sum(not layer.delta for layer in config.layers)
-        position: int = lists * self.plan.key_bytes * layers
+        position: int = self.plan.position_bytes
         return rings + -(-self._core.state_bytes // max(position, 1))
 
     def _start(self, weights: Weights) -> Ranks | JoinedRanks | None:

@@ -101,7 +101,8 @@ class Native:
             formats=handover.formats if blocks or keeps_floats(config) else None,
         )
         arrays = to_arrays(self.plan)
-        self.identity = hashlib.sha256(arrays.header.tobytes() + arrays.phases.tobytes())
+        self.identity = hashlib.sha256(arrays.header.tobytes() + arrays.modules.tobytes())
+        self.identity.update(arrays.phases.tobytes())
         self.identity.update(arrays.shares.tobytes())
         formats = (self.dtype, arithmetic.activation, arithmetic.keys.name)
         self.identity.update(" ".join((setting.isa, *formats)).encode())
@@ -109,6 +110,7 @@ class Native:
         with _expert_file(loading.expert_memory is not None) as file:
             self.core = NativeExecutor(
                 header=arrays.header.tobytes(),
+                modules=arrays.modules.tobytes(),
                 phases=arrays.phases.tobytes(),
                 shares=arrays.shares.tobytes(),
                 weights=handover.table,

@@ -21,6 +21,7 @@ from monolane.model import (
     VECTORS,
     Blocks,
     LaneCut,
+    LayerRotary,
     ModelConfig,
     Quantized,
     Role,
@@ -32,7 +33,9 @@ from monolane.model import (
 from monolane.plan import Plan
 
 ROLES = tuple(Role)
+ROTARIES: tuple[LayerRotary, ...] = ("main", "local")  # PlanRotary
 _FREQUENCIES = -1  # no tensor of the checkpoint: computed from the config
+OUTER = -1  # in a layer's place: outside the layers
 
 Array = npt.NDArray[Any]
 
@@ -53,7 +56,7 @@ def hand_over(weights: Weights, config: ModelConfig, arithmetic: Arithmetic) -> 
     """
     found = Handover(WeightTable(config.num_layers), {}, {})
     wanted = None if keeps_floats(config) else arithmetic.weights
-    places = [(role, 0, array) for role, array in weights.outer.items()]
+    places = [(role, OUTER, array) for role, array in weights.outer.items()]
     places += [(role, i, x) for i, layer in enumerate(weights.layers) for role, x in layer.items()]
     for role, index, array in places:
         if role in NORMS | VECTORS:
@@ -75,9 +78,11 @@ def hand_over(weights: Weights, config: ModelConfig, arithmetic: Arithmetic) -> 
                 _set(found, role, layer, rows, wanted, LaneCut(), expert)
             else:
                 _set_coded(found, role, layer, one, wanted, LaneCut(), expert)
-    for i, rotary in enumerate((config.rotary, config.local_rotary)):  # PlanRotary
+    for i, which in enumerate(ROTARIES):
+        rotary = config.local_rotary if which == "local" else config.rotary
         if rotary is not None:
-            found.table.set_vector(_FREQUENCIES, i, rotary.frequencies(config.rotary_dim))
+            frequencies = rotary.frequencies(config.rotary_dim(which))
+            found.table.set_vector(_FREQUENCIES, i, frequencies)
     return found
 
 
@@ -106,7 +111,7 @@ def convert(core: Executor, plan: Plan, sources: Mapping[tuple[Role, int], list[
                 core.convert(phase.index, i)
             except ValueError as error:
                 raise CheckpointError(f"{matrix.role.value}: {error}") from None
-            for source in sources.get((matrix.role, max(phase.layer, 0)), ()):
+            for source in sources.get((matrix.role, phase.layer), ()):
                 release_pages(source)
 
 
@@ -172,7 +177,7 @@ def _set_coded(
     if isinstance(matrix, Blocks):
         _set_blocks(found, role, place, matrix, wanted, cut, expert)
     else:
-        _set_quantized(found, role, place or 0, matrix, cut, expert)
+        _set_quantized(found, role, OUTER if place is None else place, matrix, cut, expert)
 
 
 def _set_blocks(
@@ -200,7 +205,7 @@ def _set_blocks(
         )
     found.table.set_matrix(
         role=ROLES.index(role),
-        layer=place or 0,
+        layer=OUTER if place is None else place,
         values=_bytes(matrix.data),
         scales=None,
         rows=prod(matrix.shape[:-1]),
@@ -212,7 +217,7 @@ def _set_blocks(
     )
     if not looked_up:
         found.formats[role, place] = used.name
-        found.sources.setdefault((role, place or 0), []).append(matrix.data)
+        found.sources.setdefault((role, OUTER if place is None else place), []).append(matrix.data)
 
 
 def block_formats(weights: Weights) -> tuple[str, ...]:
@@ -254,8 +259,10 @@ def _bytes(array: Array) -> Array:
 def check_config(config: ModelConfig) -> None:
     """Refuse what the kernels do not hold."""
     config.check_features("cpu", *COMMON_FEATURES)
-    if config.cached_width > 1024:
-        name = "head_dim" if config.latent is None else "latent"
-        raise BackendError(
-            f"{name}: the CPU backend holds keys of at most 1024 numbers, got {config.cached_width}"
-        )
+    for attention in config.attentions.values():
+        if attention.cached_width > 1024:
+            name = "head_dim" if attention.latent is None else "latent"
+            raise BackendError(
+                f"{name}: the CPU backend holds keys of at most 1024 numbers, got "
+                f"{attention.cached_width}"
+            )

@@ -11,9 +11,7 @@ from monolane.model._config import (
     Activation,
     Head,
     LayerConfig,
-    LayerRotary,
     ModelConfig,
-    QkNorm,
     WeightDtype,
 )
 from monolane.model._delta import Delta
@@ -36,6 +34,7 @@ from monolane.model._gguf_model import GgufModel, is_gguf, read_config
 from monolane.model._laneformer_folder import open_laneformer
 from monolane.model._lanes import LaneCut, find_lanes, in_lanes, lane_cut
 from monolane.model._latent import Latent
+from monolane.model._modules import Attention, LayerRotary, Mlp, Module, Operation, QkNorm
 from monolane.model._quant_config import Quantization
 from monolane.model._quant_convert import (
     MatrixError,
@@ -59,6 +58,7 @@ from monolane.model._shard_weights import cut_weights
 from monolane.model._sidecar_files import LICENCE_FILES, copy_beside
 from monolane.model._tensors import (
     EXPERT_ROLES,
+    JOINING_NORMS,
     KEPT_FLOATS,
     NORMS,
     VECTORS,
@@ -79,6 +79,7 @@ __all__ = [
     "COMMON_FEATURES",
     "EXPERT_ROLES",
     "FORMATS",
+    "JOINING_NORMS",
     "KEPT_FLOATS",
     "LICENCE_FILES",
     "NEVER",
@@ -87,6 +88,7 @@ __all__ = [
     "STORED",
     "VECTORS",
     "Activation",
+    "Attention",
     "Blocks",
     "Checkpoint",
     "Delta",
@@ -103,7 +105,10 @@ __all__ = [
     "Llama3Scaling",
     "Matrix",
     "MatrixError",
+    "Mlp",
     "ModelConfig",
+    "Module",
+    "Operation",
     "PairScaling",
     "Part",
     "PendingTensor",

@@ -15,6 +15,7 @@ from monolane.model._delta import Delta
 from monolane.model._experts import Experts
 from monolane.model._fields import MAX_SIZE
 from monolane.model._latent import Latent
+from monolane.model._modules import Attention, LayerRotary, Mlp, Module, QkNorm
 from monolane.model._quant_config import Quantization
 from monolane.model._reduce import Reduce
 from monolane.model._rotary import Rotary, YarnScaling
@@ -22,7 +23,6 @@ from monolane.model._rotary import Rotary, YarnScaling
 # Deeper than any published decoder; bounds what a hostile config.json can make us allocate.
 MAX_LAYERS = 1024
 
-LayerRotary = Literal["main", "local", "none"]
 Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
 WeightDtype = Literal["bfloat16", "float16", "float32"]
 WEIGHT_DTYPES: tuple[WeightDtype, ...] = ("bfloat16", "float16", "float32")
@@ -35,6 +35,7 @@ COMMON_FEATURES = (
     "qk_norm",
     "local_rotary",
     "layers.rotary",
+    "layers.sizes",
     "rotary.amplitude",
     "norm_offset",
     "norm_before",
@@ -55,13 +56,6 @@ COMMON_FEATURES = (
 def feature(default: Any) -> Any:
     """Declare a field that asks executors for arithmetic of its own if it has another value."""
     return field(default=default, metadata={"feature": True})
-
-
-class QkNorm(StrEnum):
-    """Over what the norm of queries and keys goes, before they are turned."""
-
-    HEAD = "head"  # each head by itself, all with one scale [h]
-    ALL = "all"  # all heads of a token, of all lanes, at once: scales [H*h] and [K*h]
 
 
 class Head(StrEnum):
@@ -85,6 +79,18 @@ class LayerConfig:
     rotary: LayerRotary = "main"  # which of the config's rotaries turns queries and keys, if any
     experts: bool = False  # the MLP is a mixture, of the config's ``experts``
     delta: bool = False  # in place of attention a gated delta rule, the config's ``delta``
+    # Sizes of this layer's own; None: the config's.
+    num_heads: int | None = None
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    intermediate_size: int | None = None
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The layer's own sizes, by the names of the config's."""
+        names = ("num_heads", "num_kv_heads", "head_dim", "intermediate_size")
+        found = ((name, getattr(self, name)) for name in names)
+        return {name: value for name, value in found if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +137,13 @@ class ModelConfig:
     pad_id: int | None = None
     dtype: WeightDtype = "bfloat16"
     quantization: Quantization | None = None  # of the matrices; dtype is that of all else
+    # Of each layer, in the order in which they join the streams. What executors read.
+    modules: tuple[tuple[Module, ...], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._check_sizes()
+        self._check_own_sizes()
+        object.__setattr__(self, "modules", tuple(self._modules(x) for x in self.layers))
         self._check_latent()
         self._check_delta()
         self._check_lanes()
@@ -159,38 +169,50 @@ class ModelConfig:
         stretched = min(scaling.factor * scaling.original_context, MAX_SIZE)
         return max(self.max_positions, int(stretched))
 
-    @property
-    def rotary_dim(self) -> int:
-        """Numbers of a head's query and key that the rotary embedding turns.
+    def rotary_dim(self, which: LayerRotary) -> int:
+        """Return how many numbers of a head's query and key a rotary embedding turns.
 
-        The first ones, where attention is latent the last.
+        The first ones, where attention is latent the last; of all layers that it turns as many.
         """
-        return self.rotary.turned(self.head_dim if self.latent is None else self.latent.turned)
+        rotary = self.local_rotary if which == "local" else self.rotary
+        assert rotary is not None
+        widths = (x.turned_width for x in self.attentions.values() if x.rotary == which)
+        usual = self.head_dim if self.latent is None else self.latent.turned
+        return rotary.turned(next(widths, usual))
+
+    def attention(self, layer: int) -> Attention:
+        """Return a layer's attention; of a model whose layers are alike any layer's will do."""
+        operation = self.modules[layer][0].operation
+        assert isinstance(operation, Attention)
+        return operation
 
     @property
-    def cached_heads(self) -> int:
-        """KV heads of a cache, over all lanes; all heads share a latent."""
-        return self.num_kv_heads if self.latent is None else 1
+    def attentions(self) -> dict[int, Attention]:
+        """The layers that have attention."""
+        first = ((i, modules[0].operation) for i, modules in enumerate(self.modules))
+        return {i: operation for i, operation in first if isinstance(operation, Attention)}
 
-    @property
-    def cached_width(self) -> int:
-        """Numbers of a cached key; a latent is a key and, without its last part, a value."""
-        return self.head_dim if self.latent is None else self.latent.cached
-
-    @property
-    def cached_lists(self) -> int:
-        """Vectors that a cache keeps of a token, a layer and a KV head: key and value, or both."""
-        return 2 if self.latent is None else 1
-
-    @property
-    def out_columns(self) -> int:
-        """Columns of the matrix behind attention, over all lanes: the values of all heads."""
-        return self.num_heads * (self.head_dim if self.latent is None else self.latent.value)
-
-    @property
-    def query_rows(self) -> int:
-        """Rows of Q, over all lanes: the queries of all heads, and their gates."""
-        return self.num_heads * self.head_dim * (2 if self.attention_gate else 1)
+    def _modules(self, layer: LayerConfig) -> tuple[Module, ...]:
+        head_dim = layer.head_dim or self.head_dim
+        attention = Attention(
+            heads=layer.num_heads or self.num_heads,
+            kv_heads=layer.num_kv_heads or self.num_kv_heads,
+            head_dim=head_dim,
+            window=layer.window,
+            rotary=layer.rotary,
+            qk_norm=self.qk_norm,
+            bias=self.qkv_bias,
+            out_bias=self.out_bias,
+            sinks=self.attention_sinks,
+            gate=self.attention_gate,
+            scale=1 / math.sqrt(head_dim) if self.query_scale is None else self.query_scale,
+            latent=self.latent,
+        )
+        mlp = Mlp(inner=layer.intermediate_size or self.intermediate_size)
+        first = self.delta if layer.delta else attention
+        second = self.experts if layer.experts else mlp
+        joined = ((first, layer.attention_reduce), (second, layer.mlp_reduce))
+        return tuple(Module(operation, rule) for operation, rule in joined if operation is not None)
 
     @property
     def final_norm_per_lane(self) -> bool:
@@ -200,45 +222,14 @@ class ModelConfig:
     @property
     def num_parameters(self) -> int:
         """Number of weights, norms and biases included, a tied head counted once."""
-        d, h, lanes = self.hidden_size, self.head_dim, self.num_lanes
+        d, lanes = self.hidden_size, self.num_lanes
         norm = d * (lanes if self.norm_scale_per_lane else 1)
         final_norm = d * (lanes if self.final_norm_per_lane else 1)
-        qkv_rows = self.query_rows + 2 * self.num_kv_heads * h
-        attention = qkv_rows * d if self.latent is None else self._latent_parameters(self.latent)
-        attention += self.out_columns * d + (qkv_rows if self.qkv_bias else 0)
-        attention += d * self.out_bias + self.num_heads * self.attention_sinks
-        qk_norms = {None: 0, QkNorm.HEAD: 2, QkNorm.ALL: self.num_heads + self.num_kv_heads}
-        attention += h * qk_norms[self.qk_norm]
-        norms = 2 * norm * (self.norm_before + self.norm_after)
-        mixture = self.experts
-        mixtures = sum(layer.experts for layer in self.layers)
-        mlps = (self.num_layers - mixtures) * 3 * self.intermediate_size * d
-        if mixture is not None:
-            mlps += mixtures * mixture.count * (3 * mixture.inner + 1) * d
-            mlps += mixtures * mixture.biases * mixture.count * (2 * mixture.inner + d + 1)
-            mlps += mixtures * (3 * mixture.shared + mixture.shared_expert_gate) * d
-            mlps += mixtures * mixture.corrected * mixture.count
-        deltas = sum(layer.delta for layer in self.layers)
-        layers = (self.num_layers - deltas) * attention + deltas * self._delta_parameters()
-        layers += self.num_layers * norms + mlps
+        modules = [module for layer in self.modules for module in layer]
+        norms = len(modules) * norm * (self.norm_before + self.norm_after)
+        layers = norms + sum(module.operation.parameters(d) for module in modules)
         head = 0 if self.tie_embeddings else self.vocab_size * self.head_inputs
         return self.vocab_size * d + layers + final_norm + head
-
-    def _latent_parameters(self, latent: Latent) -> int:
-        """Return the weights of a layer's attention but for the matrix behind it."""
-        d, queries = self.hidden_size, self.num_heads * latent.head
-        made_of = d if latent.query_rank is None else latent.query_rank
-        query = queries * made_of + (0 if latent.query_rank is None else made_of * (d + 1))
-        ups = self.num_heads * (latent.plain + latent.value) * latent.rank
-        return query + latent.cached * d + latent.rank + ups
-
-    def _delta_parameters(self) -> int:
-        """Return the weights of a layer's gated delta rule."""
-        delta = self.delta
-        if delta is None:
-            return 0
-        matrices = (delta.mixed + delta.columns) * self.hidden_size
-        return matrices + delta.channels * delta.kernel + 2 * delta.value_heads + delta.value
 
     @property
     def stored_dtype(self) -> str:
@@ -277,6 +268,9 @@ class ModelConfig:
         turned = sorted({layer.rotary for layer in self.layers} - {"main"})
         if turned:
             found["layers.rotary"] = ", ".join(turned)
+        own = {f"{name} {value}" for layer in self.layers for name, value in layer.sizes.items()}
+        if own:
+            found["layers.sizes"] = ", ".join(sorted(own))
         rotaries = [x for x in (self.rotary, self.local_rotary) if x is not None]
         if amplitudes := [x.amplitude for x in rotaries if x.amplitude != 1]:
             found["rotary.amplitude"] = amplitudes[0]
@@ -321,6 +315,23 @@ class ModelConfig:
             raise ConfigError(
                 f"dtype: expected one of {', '.join(WEIGHT_DTYPES)}, got {self.dtype!r}"
             )
+
+    def _check_own_sizes(self) -> None:
+        for i, layer in enumerate(self.layers):
+            for name, value in layer.sizes.items():
+                divisor = 2 if name == "head_dim" else self.num_lanes
+                if self.latent is not None or not 1 <= value <= MAX_SIZE or value % divisor:
+                    raise ConfigError(
+                        f"layer {i}: {name}: expected none where attention is latent, else a "
+                        f"multiple of {divisor} up to {MAX_SIZE}, got {value}"
+                    )
+            heads = layer.num_heads or self.num_heads
+            kv_heads = layer.num_kv_heads or self.num_kv_heads
+            if heads % kv_heads:
+                raise ConfigError(
+                    f"layer {i}: num_heads: expected a multiple of num_kv_heads ({kv_heads}), got "
+                    f"{heads}"
+                )
 
     def _check_latent(self) -> None:
         latent = self.latent
@@ -411,15 +422,22 @@ class ModelConfig:
                 f"local_rotary: expected {self.rotary.style} pairs as in rotary, got "
                 f"{self.local_rotary.style} ones"
             )
-        if self.local_rotary is not None and self.local_rotary.part != self.rotary.part:
+        self._check_turned("main")
+        if self.local_rotary is not None:
+            self._check_turned("local")
+
+    def _check_turned(self, which: LayerRotary) -> None:
+        found = {x.turned_width for x in self.attentions.values() if x.rotary == which}
+        if len(found) > 1:
             raise ConfigError(
-                f"local_rotary: expected {self.rotary.part} of a head to turn as in rotary, got "
-                f"{self.local_rotary.part}"
+                f"head_dim: expected heads of one width in all layers of the {which} rotary, got "
+                f"{', '.join(map(str, sorted(found)))}"
             )
-        if self.rotary_dim < 2 or self.rotary_dim % 2:
+        turned, width = self.rotary_dim(which), next(iter(found), self.head_dim)
+        if turned < 2 or turned % 2:
             raise ConfigError(
-                f"rotary: expected an even part of a head of {self.head_dim} numbers, as rotary "
-                f"pairs need, got {self.rotary_dim}"
+                f"rotary: expected an even part of a head of {width} numbers, as rotary "
+                f"pairs need, got {turned}"
             )
 
     def _check_experts(self) -> None:
@@ -460,24 +478,20 @@ class ModelConfig:
                 f"{self.quantization.packing.method}, whose files have no lanes; quantise the "
                 "float weights with 'monolane quantize'"
             )
-        columns = {
-            "hidden_size": self.hidden_size,
-            "num_heads * head_dim / lanes": self.out_columns // lanes,
-            "intermediate_size / lanes": self.intermediate_size // lanes,
-        }
-        if self.delta is not None:
-            columns["delta.value_heads * delta.value"] = self.delta.columns
-        if self.latent is not None:
-            columns |= {f"latent.{x}": getattr(self.latent, x) for x in ("rank", "plain")}
-            if self.latent.query_rank is not None:
-                columns["latent.query_rank"] = self.latent.query_rank
-        if self.experts is not None:
-            columns["experts.inner"] = self.experts.inner
-            if self.experts.shared:
-                columns["experts.shared"] = self.experts.shared
-            if all(layer.experts for layer in self.layers):
-                del columns["intermediate_size / lanes"]
-        for name, value in columns.items():
+        columns = [("hidden_size", self.hidden_size)]
+        for x in dict.fromkeys(module.operation for layer in self.modules for module in layer):
+            match x:
+                case Attention(latent=latent):
+                    columns.append(("num_heads * head_dim / lanes", x.out_columns // lanes))
+                    names = () if latent is None else ("rank", "plain", "query_rank")
+                    columns += [(f"latent.{y}", getattr(latent, y) or 0) for y in names]
+                case Delta():
+                    columns.append(("delta.value_heads * delta.value", x.columns))
+                case Experts():
+                    columns += [("experts.inner", x.inner), ("experts.shared", x.shared)]
+                case Mlp():
+                    columns.append(("intermediate_size / lanes", x.inner // lanes))
+        for name, value in columns:
             if value % group:
                 raise ConfigError(
                     f"quantization: expected matrices whose columns are a multiple of {group}, "

@@ -53,6 +53,11 @@ class Delta:
                 f"key head, got {self.value_heads}"
             )
 
+    def parameters(self, hidden: int) -> int:
+        """Return the number of weights, for a stream of so many numbers."""
+        matrices = (self.mixed + self.columns) * hidden
+        return matrices + self.channels * self.kernel + 2 * self.value_heads + self.value
+
     @property
     def each(self) -> int:
         """Value heads of a key head, U / G."""

@@ -95,6 +95,12 @@ class Experts:
                 "softmax, whose largest are those of the logits"
             )
 
+    def parameters(self, hidden: int) -> int:
+        """Return the number of weights, for a stream of so many numbers."""
+        each = 3 * self.inner * hidden + self.biases * (2 * self.inner + hidden)
+        of_each = each + hidden + self.biases + self.corrected  # with the router's row
+        return self.count * of_each + (3 * self.shared + self.shared_expert_gate) * hidden
+
     def active(self, width: int) -> float:
         """Return how many experts of a layer ``width`` tokens need, if each is as likely.
 

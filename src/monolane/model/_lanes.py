@@ -15,7 +15,8 @@ import math
 from dataclasses import dataclass, replace
 
 from monolane.errors import BackendError, ConfigError
-from monolane.model._config import Head, ModelConfig, QkNorm
+from monolane.model._config import Head, ModelConfig
+from monolane.model._modules import QkNorm
 from monolane.model._reduce import NOW
 from monolane.model._safetensors import Array
 from monolane.model._tensors import Role

@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from math import prod
 
 from monolane.errors import ConfigError
-from monolane.model._config import Head, ModelConfig, QkNorm
+from monolane.model._config import Head, ModelConfig
 from monolane.model._delta import Delta
-from monolane.model._latent import Latent
+from monolane.model._experts import Experts
+from monolane.model._modules import Attention, Mlp, Operation, QkNorm
 from monolane.model._quant_config import Quantization
 
 
@@ -78,10 +80,11 @@ JOINED = {
 # Of these a layer has one for each expert.
 EXPERT_ROLES = (Role.EXPERT_GATE, Role.EXPERT_UP, Role.EXPERT_DOWN)
 
-# What a layer with a gated delta rule has in place of attention's, in the order of their use.
-_DELTA_ROLES = (
-    *(Role.DELTA_QKV, Role.DELTA_Z, Role.DELTA_GATES, Role.DELTA_CONV, Role.DELTA_DECAY),
-    *(Role.DELTA_STEP, Role.DELTA_NORM, Role.DELTA_OUT),
+# Of a layer's modules, in their order: scales of the norms of what each reads, and of what the
+# stream gains from it.
+JOINING_NORMS = (
+    (Role.ATTENTION_NORM, Role.POST_ATTENTION_NORM),
+    (Role.MLP_NORM, Role.POST_MLP_NORM),
 )
 
 # Vectors beside the norms' scales, whatever their shape: few numbers, read as float32.
@@ -143,146 +146,149 @@ class Part(StrEnum):
     SCALES = "scales"  # float16 [.., K/32]
 
 
-def lane_shape(config: ModelConfig, role: Role, part: Part = Part.WHOLE) -> tuple[int, ...]:
+Shapes = dict[Role, tuple[int, ...]]
+
+
+def lane_shape(
+    config: ModelConfig, role: Role, part: Part = Part.WHOLE, layer: int | None = None
+) -> tuple[int, ...]:
     """Return the shape of a tensor as executors see it, lanes first (the embedding has none).
 
     K_UP and V_UP have the heads in the lanes' place: their products, too, are each one's own. Of
     experts' matrices it is that of one. ``part`` asks for the codes or the scales of a quantised
-    tensor.
+    tensor. Without ``layer`` it is that of the first layer that has one.
     """
-    lanes, d = config.num_lanes, config.hidden_size
-    q_rows = config.query_rows // lanes
-    kv_rows = config.num_kv_heads * config.head_dim // lanes
-    mlp_rows = config.intermediate_size // lanes
-    norm_lanes = lanes if config.norm_scale_per_lane else 1
-    head_lanes = lanes if config.head is Head.VOCAB_PARALLEL else 1
-    all_heads = config.qk_norm is QkNorm.ALL
-    experts, inner = (
-        (0, 0) if config.experts is None else (config.experts.count, config.experts.inner)
-    )
-    shared = 0 if config.experts is None else config.experts.shared
-    shapes: dict[Role, tuple[int, ...]] = {
-        Role.EMBEDDING: (config.vocab_size, d),
-        Role.ATTENTION_NORM: (norm_lanes, d),
-        Role.Q: (lanes, q_rows, d),
-        Role.K: (lanes, kv_rows, d),
-        Role.V: (lanes, kv_rows, d),
-        Role.Q_BIAS: (lanes, config.num_heads * config.head_dim // lanes),
-        Role.K_BIAS: (lanes, kv_rows),
-        Role.V_BIAS: (lanes, kv_rows),
-        Role.Q_NORM: (1, config.head_dim * (config.num_heads if all_heads else 1)),
-        Role.K_NORM: (1, config.head_dim * (config.num_kv_heads if all_heads else 1)),
-        Role.POST_ATTENTION_NORM: (norm_lanes, d),
-        Role.POST_MLP_NORM: (norm_lanes, d),
-        Role.O: (lanes, d, config.out_columns // lanes),
-        Role.MLP_NORM: (norm_lanes, d),
-        Role.GATE: (lanes, mlp_rows, d),
-        Role.UP: (lanes, mlp_rows, d),
-        Role.DOWN: (lanes, d, mlp_rows),
-        Role.ROUTER: (1, experts, d),
-        Role.EXPERT_GATE: (1, inner, d),
-        Role.EXPERT_UP: (1, inner, d),
-        Role.EXPERT_DOWN: (1, d, inner),
-        Role.SINKS: (lanes, config.num_heads // lanes),
-        Role.O_BIAS: (1, d),
-        Role.ROUTER_BIAS: (1, experts),
-        Role.EXPERT_GATE_BIAS: (1, experts, inner),
-        Role.EXPERT_UP_BIAS: (1, experts, inner),
-        Role.EXPERT_DOWN_BIAS: (1, experts, d),
-        Role.ROUTER_CORRECTION: (1, experts),
-        Role.SHARED_GATE: (1, shared, d),
-        Role.SHARED_UP: (1, shared, d),
-        Role.SHARED_DOWN: (1, d, shared),
-        Role.SHARED_EXPERT_GATE: (1, d),
-        Role.FINAL_NORM: (lanes if config.final_norm_per_lane else 1, d),
-        Role.HEAD: (head_lanes, config.vocab_size // head_lanes, config.head_inputs),
-    }
-    if config.latent is not None:
-        shapes |= _latent_shapes(config, config.latent)
-    if config.delta is not None:
-        shapes |= _delta_shapes(config, config.delta)
+    shapes = _outer_shapes(config)
+    for i in range(config.num_layers) if layer is None else (layer,):
+        if role in shapes:
+            break  # outside the layers, or found
+        shapes = _layer_shapes(config, i)
+    shape = shapes[role]
     if part is Part.WHOLE:
-        return shapes[role]
+        return shape
     assert config.quantization is not None
-    return _part_shape(shapes[role], part, config.quantization)
-
-
-def _latent_shapes(config: ModelConfig, latent: Latent) -> dict[Role, tuple[int, ...]]:
-    heads, d = config.num_heads, config.hidden_size
-    queries = 0 if latent.query_rank is None else latent.query_rank
-    return {
-        Role.Q: (1, heads * latent.head, queries or d),
-        Role.Q_DOWN: (1, queries, d),
-        Role.Q_NORM: (1, queries),
-        Role.KV_DOWN: (1, latent.cached, d),
-        Role.K_NORM: (1, latent.rank),
-        Role.K_UP: (heads, latent.rank, latent.plain),
-        Role.V_UP: (heads, latent.value, latent.rank),
-        Role.KV_UP: (1, heads * (latent.plain + latent.value), latent.rank),
-    }
-
-
-def _delta_shapes(config: ModelConfig, delta: Delta) -> dict[Role, tuple[int, ...]]:
-    return {
-        Role.DELTA_QKV: (1, delta.channels, config.hidden_size),
-        Role.DELTA_Z: (1, delta.columns, config.hidden_size),
-        Role.DELTA_IN: (1, delta.channels + delta.columns, config.hidden_size),
-        Role.DELTA_GATES: (1, 2 * delta.value_heads, config.hidden_size),
-        Role.DELTA_CONV: (1, delta.channels, 1, delta.kernel),
-        Role.DELTA_DECAY: (1, delta.value_heads),
-        Role.DELTA_STEP: (1, delta.value_heads),
-        Role.DELTA_NORM: (1, delta.value),
-        Role.DELTA_OUT: (1, config.hidden_size, delta.columns),
-    }
+    return _part_shape(shape, part, config.quantization)
 
 
 def layer_roles(config: ModelConfig, layer: int = 0) -> tuple[Role, ...]:
-    """Return the roles that a layer fills, in the order in which a pass reads them.
+    """Return the roles that a layer fills, in the order in which a pass reads them."""
+    return tuple(x for x in _layer_shapes(config, layer) if x not in JOINED)
 
-    Where no layer is a mixture of experts or has a gated delta rule, all fill the same.
-    """
-    mixture, delta = config.layers[layer].experts, config.layers[layer].delta
-    experts, latent = config.experts if mixture else None, config.latent
-    biases = experts is not None and experts.biases
-    shared = experts is not None and experts.shared > 0
-    queries = latent is not None and latent.query_rank is not None
-    there = {
-        Role.ATTENTION_NORM: config.norm_before,
-        Role.Q_DOWN: queries,
-        Role.KV_DOWN: latent is not None,
-        **dict.fromkeys(_DELTA_ROLES, delta),
-        Role.Q: not delta,
-        Role.K: latent is None and not delta,
-        Role.V: latent is None and not delta,
-        Role.Q_BIAS: config.qkv_bias and not delta,
-        Role.K_BIAS: config.qkv_bias and not delta,
-        Role.V_BIAS: config.qkv_bias and not delta,
-        Role.Q_NORM: queries or (config.qk_norm is not None and not delta),
-        Role.K_NORM: latent is not None or (config.qk_norm is not None and not delta),
-        Role.K_UP: latent is not None,
-        Role.V_UP: latent is not None,
-        Role.SINKS: config.attention_sinks and not delta,
-        Role.O: not delta,
-        Role.O_BIAS: config.out_bias and not delta,
-        Role.POST_ATTENTION_NORM: config.norm_after,
-        Role.MLP_NORM: config.norm_before,
-        Role.GATE: not mixture,
-        Role.UP: not mixture,
-        Role.DOWN: not mixture,
-        Role.ROUTER: mixture,
-        Role.ROUTER_BIAS: biases,
-        Role.ROUTER_CORRECTION: experts is not None and experts.corrected,
-        **dict.fromkeys(EXPERT_ROLES, mixture),
-        Role.EXPERT_GATE_BIAS: biases,
-        Role.EXPERT_UP_BIAS: biases,
-        Role.EXPERT_DOWN_BIAS: biases,
-        Role.SHARED_GATE: shared,
-        Role.SHARED_UP: shared,
-        Role.SHARED_DOWN: shared,
-        Role.SHARED_EXPERT_GATE: experts is not None and experts.shared_expert_gate,
-        Role.POST_MLP_NORM: config.norm_after,
+
+def _outer_shapes(config: ModelConfig) -> Shapes:
+    d, lanes = config.hidden_size, config.num_lanes
+    head_lanes = lanes if config.head is Head.VOCAB_PARALLEL else 1
+    return {
+        Role.EMBEDDING: (config.vocab_size, d),
+        Role.FINAL_NORM: (lanes if config.final_norm_per_lane else 1, d),
+        Role.HEAD: (head_lanes, config.vocab_size // head_lanes, config.head_inputs),
     }
-    return tuple(role for role, is_there in there.items() if is_there)
+
+
+def _layer_shapes(config: ModelConfig, layer: int) -> Shapes:
+    """Return the shapes of a layer's tensors in the order in which a pass reads them.
+
+    With those that files have in the place of several, see JOINED.
+    """
+    d, lanes = config.hidden_size, config.num_lanes
+    norm = (lanes if config.norm_scale_per_lane else 1, d)
+    shapes: Shapes = {}
+    for module, (before, after) in zip(config.modules[layer], JOINING_NORMS, strict=False):
+        shapes |= {before: norm} if config.norm_before else {}
+        shapes |= _module_shapes(module.operation, d, lanes)
+        shapes |= {after: norm} if config.norm_after else {}
+    return shapes
+
+
+@lru_cache(maxsize=256)
+def _module_shapes(operation: Operation, d: int, lanes: int) -> Shapes:
+    match operation:
+        case Attention(latent=None):
+            return _attention_shapes(operation, d, lanes)
+        case Attention():
+            return _latent_shapes(operation, d)
+        case Delta():
+            return _delta_shapes(operation, d)
+        case Experts():
+            return _expert_shapes(operation, d)
+        case Mlp(inner=inner):
+            rows = (lanes, inner // lanes, d)
+            return {Role.GATE: rows, Role.UP: rows, Role.DOWN: (lanes, d, inner // lanes)}
+
+
+def _attention_shapes(x: Attention, d: int, lanes: int) -> Shapes:
+    rows = x.key_rows // lanes
+    shapes: Shapes = {
+        Role.Q: (lanes, x.query_rows // lanes, d),
+        Role.K: (lanes, rows, d),
+        Role.V: (lanes, rows, d),
+    }
+    if x.bias:
+        shapes[Role.Q_BIAS] = (lanes, x.query_rows // lanes)
+        shapes |= {Role.K_BIAS: (lanes, rows), Role.V_BIAS: (lanes, rows)}
+    if x.qk_norm is not None:
+        each = x.qk_norm is QkNorm.HEAD
+        shapes[Role.Q_NORM] = (1, x.head_dim * (1 if each else x.heads))
+        shapes[Role.K_NORM] = (1, x.head_dim * (1 if each else x.kv_heads))
+    return shapes | _behind_attention(x, d, lanes)
+
+
+def _latent_shapes(x: Attention, d: int) -> Shapes:
+    latent = x.latent
+    assert latent is not None
+    shapes: Shapes = {}
+    if latent.query_rank is not None:
+        shapes[Role.Q_DOWN] = (1, latent.query_rank, d)
+    shapes[Role.KV_DOWN] = (1, latent.cached, d)
+    shapes[Role.Q] = (1, x.heads * latent.head, latent.query_rank or d)
+    if latent.query_rank is not None:
+        shapes[Role.Q_NORM] = (1, latent.query_rank)
+    shapes[Role.K_NORM] = (1, latent.rank)
+    shapes[Role.K_UP] = (x.heads, latent.rank, latent.plain)
+    shapes[Role.V_UP] = (x.heads, latent.value, latent.rank)
+    shapes[Role.KV_UP] = (1, x.heads * (latent.plain + latent.value), latent.rank)
+    return shapes | _behind_attention(x, d, 1)
+
+
+def _behind_attention(x: Attention, d: int, lanes: int) -> Shapes:
+    sinks: Shapes = {Role.SINKS: (lanes, x.heads // lanes)} if x.sinks else {}
+    bias: Shapes = {Role.O_BIAS: (1, d)} if x.out_bias else {}
+    return sinks | {Role.O: (lanes, d, x.out_columns // lanes)} | bias
+
+
+def _delta_shapes(x: Delta, d: int) -> Shapes:
+    return {
+        Role.DELTA_QKV: (1, x.channels, d),
+        Role.DELTA_Z: (1, x.columns, d),
+        Role.DELTA_IN: (1, x.channels + x.columns, d),
+        Role.DELTA_GATES: (1, 2 * x.value_heads, d),
+        Role.DELTA_CONV: (1, x.channels, 1, x.kernel),
+        Role.DELTA_DECAY: (1, x.value_heads),
+        Role.DELTA_STEP: (1, x.value_heads),
+        Role.DELTA_NORM: (1, x.value),
+        Role.DELTA_OUT: (1, d, x.columns),
+    }
+
+
+def _expert_shapes(x: Experts, d: int) -> Shapes:
+    shapes: Shapes = {Role.ROUTER: (1, x.count, d)}
+    if x.biases:
+        shapes[Role.ROUTER_BIAS] = (1, x.count)
+    if x.corrected:
+        shapes[Role.ROUTER_CORRECTION] = (1, x.count)
+    rows = (1, x.inner, d)
+    shapes |= {Role.EXPERT_GATE: rows, Role.EXPERT_UP: rows, Role.EXPERT_DOWN: (1, d, x.inner)}
+    if x.biases:
+        biases = (1, x.count, x.inner)
+        shapes |= {Role.EXPERT_GATE_BIAS: biases, Role.EXPERT_UP_BIAS: biases}
+        shapes[Role.EXPERT_DOWN_BIAS] = (1, x.count, d)
+    if x.shared:
+        rows = (1, x.shared, d)
+        shapes |= {Role.SHARED_GATE: rows, Role.SHARED_UP: rows}
+        shapes[Role.SHARED_DOWN] = (1, d, x.shared)
+    if x.shared_expert_gate:
+        shapes[Role.SHARED_EXPERT_GATE] = (1, d)
+    return shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +331,7 @@ def list_specs(
     places += [(Role.FINAL_NORM, None)]
     places += [] if config.tie_embeddings else [(Role.HEAD, None)]
     for role, layer in places:
-        shape = lane_shape(config, role)
+        shape = lane_shape(config, role, layer=layer)
         in_file = shape[1:] if role in shared and role is not Role.EMBEDDING else shape
         if role not in EXPERT_ROLES:
             _add(specs, TensorSpec(names[role].format(i=layer), in_file, role, layer))

@@ -95,11 +95,16 @@ class Weights:
             spec = matrix.spec
             if isinstance(matrix, PackedMatrix):
                 for role, own in part_rows(config, spec.role, matrix.read()):
-                    shape = lane_shape(config, role)
+                    shape = lane_shape(config, role, layer=spec.layer)
                     found.put(role, spec.layer, spec.expert, _shaped(own, shape))
                 continue
             for role, expert, blocks in matrix.read():
-                found.put(role, spec.layer, expert, _shaped(blocks, lane_shape(config, role)))
+                found.put(
+                    role,
+                    spec.layer,
+                    expert,
+                    _shaped(blocks, lane_shape(config, role, layer=spec.layer)),
+                )
         return found.weights(checkpoint.folder)
 
     @classmethod
@@ -132,10 +137,17 @@ class Weights:
             found = _read_gguf(model, spec)
             if role in EXPERT_ROLES:
                 for own, expert, matrix in _each_expert(spec, found):
-                    gathered.put(own, spec.layer, expert, _shaped(matrix, lane_shape(config, own)))
+                    gathered.put(
+                        own,
+                        spec.layer,
+                        expert,
+                        _shaped(matrix, lane_shape(config, own, layer=spec.layer)),
+                    )
                 continue
             for own, rows in part_rows(config, role, found):
-                gathered.put(own, spec.layer, None, _shaped(rows, lane_shape(config, own)))
+                gathered.put(
+                    own, spec.layer, None, _shaped(rows, lane_shape(config, own, layer=spec.layer))
+                )
         return gathered.weights(model.path)
 
     @property
@@ -314,7 +326,7 @@ def _placed(
         turns = (array[(slice(None),) * rows + (slice(i, None, 2),)] for i in (0, 1))
         each = list(zip((spec.role, spec.also), turns, strict=True))
     for role, own in each:
-        shape = lane_shape(config, role, spec.part)
+        shape = lane_shape(config, role, spec.part, spec.layer)
         if role not in EXPERT_ROLES or spec.expert is not None:
             yield role, spec.expert, own.reshape(shape)
         else:

@@ -1,33 +1,48 @@
-"""A plan as three flat arrays, laid out as the structs of csrc/abi/plan_abi.h.
+"""A plan as flat arrays, laid out as the structs of csrc/abi/plan_abi.h.
 
 The tables below are the only owner of names, order and meaning: that header is printed from them,
 and a test compiles it and compares every size and offset. It is committed, so that a build needs no
 Python of ours; a test fails when it drifts.
 """
 
-import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from monolane._structs import CPP, Field, Struct, declare_enum, members_of
-from monolane.model import Head, LayerConfig, ModelConfig, QkNorm, Role
+from monolane.model import (
+    JOINING_NORMS,
+    Attention,
+    Delta,
+    Experts,
+    Head,
+    LayerRotary,
+    Mlp,
+    QkNorm,
+    Role,
+)
 from monolane.plan._device import Choice
-from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._phase import OUTPUTS, Buffer, Phase, PhaseKind
 from monolane.plan._plan import MAX_WIDTH, MIXTURE_WIDTH, PROMPT_WIDTH, Plan
 from monolane.plan._split import Scope, Share
 
-SCHEMA = 4
+SCHEMA = 5
 NO_WAIT = -(1 << 31)
 MAX_MATRICES = 4
 HEADS = (Head.VOCAB_PARALLEL, Head.MEAN, Head.SUM, Head.CONCAT)
 ROTARY_STYLES = ("interleaved", "half")
-ROTARIES = ("main", "local")  # of the config; a layer's is one of them, or none
+ROTARIES: tuple[LayerRotary, ...] = (
+    "main",
+    "local",
+)  # of the config; a layer's is one of them, or none
 QK_NORMS = (None, QkNorm.HEAD, QkNorm.ALL)
 ACTIVATIONS = ("silu", "gelu_tanh", "clamped_swiglu")
 SCORES = ("softmax", "sigmoid")
 ROLES = tuple(Role)
+
+Record = dict[str, Any]  # of a struct
 
 SHARE = Struct(
     "PlanShare",
@@ -36,11 +51,20 @@ SHARE = Struct(
         Field("end", "i32", "one past the last; begin if there are none"),
     ),
 )
+ROTARY = Struct(
+    "PlanRotaryTable",
+    (
+        Field("dim", "i32", "numbers of a head that turn; of a latent the last, else the first"),
+        Field("style", "RotaryStyle", "which of them turn together"),
+        Field("amplitude", "f32", "of cosine and sine"),
+    ),
+)
 HEADER = Struct(
     "PlanHeader",
     (
         Field("schema", "i32", "kPlanSchema"),
         Field("phases", "i32", "P: length of the array of phases"),
+        Field("modules", "i32", "M: length of the array of modules"),
         Field("share_tables", "i32", "number of tables of shares, each of `workers` entries"),
         Field("workers", "i32", "W, of all devices"),
         Field("groups", "i32", "G; group = worker / group_workers"),
@@ -49,56 +73,95 @@ HEADER = Struct(
         Field("lanes", "i32", "L"),
         Field("layers", "i32", "N"),
         Field("hidden", "i32", "D"),
-        Field("intermediate", "i32", "F, over all lanes"),
-        Field("hidden_columns", "i32", "of kHidden: F/L or k*X + Xs, whichever is more"),
-        Field("experts", "i32", "E of a layer that is a mixture; 0: there are no mixtures"),
-        Field("chosen", "i32", "k: experts of a token"),
-        Field("expert_inner", "i32", "X: inner width of an expert"),
-        Field("chosen_normalised", "i32", "1: the weights of the chosen add up to 1"),
-        Field("expert_scores", "ExpertScores", "what experts are chosen and weighted by"),
-        Field("expert_groups", "i32", "of consecutive experts"),
-        Field("chosen_groups", "i32", "of which alone a token's experts are chosen"),
-        Field("group_best", "i32", "experts whose scores, added up, count for their group"),
-        Field("expert_scale", "f32", "of the weights of the chosen"),
-        Field("shared_inner", "i32", "Xs: inner width of what all tokens share; 0: nothing"),
-        Field("delta_key_heads", "i32", "G of a gated delta rule; 0: no layer has one"),
-        Field("delta_value_heads", "i32", "U"),
-        Field("delta_key", "i32", "d_k: width of its queries and keys"),
-        Field("delta_value", "i32", "d_v: width of its values"),
-        Field("delta_kernel", "i32", "C: tokens over which its channels are summed"),
-        Field("heads", "i32", "H, over all lanes"),
-        Field("kv_heads", "i32", "K, over all lanes; 1 where latents are cached"),
-        Field("head_dim", "i32", "h, of a cached key and a query that meets it; of latents R + r"),
-        Field(
-            "rotary_dim", "i32", "of these those that turn: of a latent the last, else the first"
-        ),
-        Field("latent", "i32", "R: what of a cached key is its value; 0: values are cached"),
-        Field("query_latent", "i32", "Q: what queries are made of; 0: of the stream"),
-        Field("latent_eps", "f32", "of the norms of latents"),
         Field("vocab", "i32", "V"),
         Field("max_width", "i32", "T: token positions of a pass at most"),
         Field("context", "i32", "tokens that a sequence may hold"),
-        Field("attention_slots", "i32", "ring slots of kAttentionOutput"),
-        Field("mlp_slots", "i32", "ring slots of kMlpOutput"),
-        Field("splits", "i32", "S: parts into which the keys of a KV head are cut"),
         Field("chunk", "i32", "keys: split s takes the chunks c with c % S == s"),
         Field("format", "Format", "of the matrices"),
         Field("head", "PlanHead", "how the lanes' streams become logits"),
-        Field("rotary", "RotaryStyle", "which elements of a head turn together"),
         Field("norm_per_lane", "i32", "1: norm scales are [L, D]; 0: [1, D]"),
         Field("final_norm_per_lane", "i32", "the same of the last norm"),
-        Field("qkv_bias", "i32", "1: Q, K and V have biases"),
-        Field("attention_gate", "i32", "1: of each head Q has rows of the query, then of a gate"),
-        Field("qk_norm", "QkNorm", "what of Q and K is normed, before rotary"),
-        Field("norm_before", "i32", "1: what a module reads is normed"),
-        Field("norm_after", "i32", "1: what a stream gains from a module, reduced, is normed"),
-        Field("activation", "GateActivation", "of the gate"),
         Field("leader", "i32", "1: worker 0 chooses tokens; 0: every worker does, alike"),
         Field("norm_eps", "f32", "of every norm"),
         Field("embedding_scale", "f32", "of embedded tokens"),
-        Field("query_scale", "f32", "of the scores"),
-        Field("amplitude", "f32", "of cosine and sine, by PlanRotary", length=len(ROTARIES)),
+        Field("rotaries", "PlanRotaryTable", "by PlanRotary", length=len(ROTARIES)),
+        Field("slots", "i32", "of each buffer: rings and caches have several", len(Buffer)),
+        Field("sizes", "i64", "of each buffer: floats of a slot, at most", len(Buffer)),
     ),
+    parts=(ROTARY,),
+)
+
+# What modules are, by their operations: of each module one is filled in, or two, where an operation
+# has phases of another.
+ATTENTION = Struct(
+    "PlanAttention",
+    (
+        Field("heads", "i32", "H, over all lanes"),
+        Field("kv_heads", "i32", "K, over all lanes; 1 where latents are cached"),
+        Field("head_dim", "i32", "h, of a cached key and a query that meets it; of latents R + r"),
+        Field("splits", "i32", "S: parts into which the keys of a KV head are cut"),
+        Field("window", "i32", "keys visible to a query, itself included; 0: all"),
+        Field("rotary", "PlanRotary", "what turns queries and keys; kNone: nothing"),
+        Field("gate", "i32", "1: of each head Q has rows of the query, then of a gate"),
+        Field("qk_norm", "QkNorm", "what of Q and K is normed, before rotary"),
+        Field("scale", "f32", "of the scores"),
+    ),
+)
+LATENT = Struct(
+    "PlanLatent",
+    (
+        Field("rank", "i32", "R: what of a cached key is its value; 0: values are cached"),
+        Field("query_rank", "i32", "Q: what queries are made of; 0: of the stream"),
+        Field("norm_eps", "f32", "of the norms of latents"),
+    ),
+)
+DELTA = Struct(
+    "PlanDelta",
+    (
+        Field("key_heads", "i32", "G"),
+        Field("value_heads", "i32", "U"),
+        Field("key", "i32", "d_k: width of its queries and keys"),
+        Field("value", "i32", "d_v: width of its values"),
+        Field("kernel", "i32", "C: tokens over which its channels are summed"),
+    ),
+)
+MLP = Struct(
+    "PlanMlp",
+    (
+        Field("inner", "i32", "F, over all lanes"),
+        Field("activation", "GateActivation", "of the gate"),
+    ),
+)
+EXPERTS = Struct(
+    "PlanExperts",
+    (
+        Field("count", "i32", "E"),
+        Field("chosen", "i32", "k: experts of a token"),
+        Field("inner", "i32", "X: inner width of an expert"),
+        Field("shared", "i32", "Xs: inner width of what all tokens share; 0: nothing"),
+        Field("activation", "GateActivation", "of the gate"),
+        Field("scores", "ExpertScores", "what experts are chosen and weighted by"),
+        Field("normalised", "i32", "1: the weights of the chosen add up to 1"),
+        Field("groups", "i32", "of consecutive experts"),
+        Field("chosen_groups", "i32", "of which alone a token's experts are chosen"),
+        Field("group_best", "i32", "experts whose scores, added up, count for their group"),
+        Field("scale", "f32", "of the weights of the chosen"),
+    ),
+)
+MODULE = Struct(
+    "PlanModule",
+    (
+        Field("layer", "i32", "whose module"),
+        Field("output", "PlanBuffer", "where its outputs go, which join the streams"),
+        Field("norm", "WeightRole", "scale of the norm of what it reads; kNone: none"),
+        Field("post_norm", "WeightRole", "scale of that of what a stream gains; kNone: none"),
+        Field("attention", "PlanAttention", "zeros where it has no such phases"),
+        Field("latent", "PlanLatent"),
+        Field("delta", "PlanDelta"),
+        Field("mlp", "PlanMlp"),
+        Field("experts", "PlanExperts"),
+    ),
+    parts=(ATTENTION, LATENT, DELTA, MLP, EXPERTS),
 )
 
 MATRIX = Struct(
@@ -116,19 +179,17 @@ PHASE = Struct(
     (
         Field("kind", "PhaseKind", "what to do"),
         Field("layer", "i32", "-1 outside the layers"),
+        Field("module", "i32", "of which it is a phase; -1 outside the layers"),
         Field("wait_group", "i32", "kNoWait, or what all of the own group must have finished"),
         Field("wait_all", "i32", "kNoWait, or what all workers must have finished"),
         Field("units", "i32", "table of shares of work that is not rows; -1: none"),
-        Field("update", "PlanBuffer", "kNone, kAttentionOutput or kMlpOutput"),
-        Field("update_layer", "i32", "whose module; -1: no update"),
+        Field("update", "i32", "module whose outputs join the streams first; -1: none"),
         Field("update_delay", "i32", "kNever, 0 (now) or layers; kNever if there is no update"),
         Field("update_own_slot", "i32", "ring slot of the own lane's outputs; -1: no update"),
         Field("update_other_slot", "i32", "ring slot of the other lanes' outputs; -1: no update"),
         Field(
             "write_slot", "i32", "ring slot that is written, of kOut, kDown or kExpertDown; else -1"
         ),
-        Field("window", "i32", "keys visible to a query in this layer, itself included; 0: all"),
-        Field("rotary", "PlanRotary", "what turns this layer's queries and keys; kNone: nothing"),
         Field("num_matrices", "i32", "used entries of `matrices`"),
         Field("matrices", "PlanMatrix", "used from the front", length=MAX_MATRICES),
     ),
@@ -136,11 +197,15 @@ PHASE = Struct(
 )
 
 
+_STRUCTS = (SHARE, MATRIX, PHASE, *MODULE.parts, MODULE, ROTARY, HEADER)
+
+
 @dataclass(frozen=True, slots=True)
 class PlanArrays:
     """What a native executor is handed; nothing in it needs to be worked out again."""
 
     header: npt.NDArray[np.void]  # HEADER []
+    modules: npt.NDArray[np.void]  # MODULE [M]
     phases: npt.NDArray[np.void]  # PHASE [P]
     shares: npt.NDArray[np.void]  # SHARE [tables, W]
 
@@ -149,133 +214,145 @@ def to_arrays(plan: Plan) -> PlanArrays:
     """Lay a plan out as arrays."""
     tables = plan.shares
     index = {share: i for i, share in enumerate(tables)}
+    places = [(i, j) for i, layer in enumerate(plan.config.modules) for j in range(len(layer))]
+    modules = np.zeros(len(places), MODULE.dtype)
+    for row, place in zip(modules, places, strict=True):
+        _fill(row, _module(plan, *place))
     phases = np.zeros(len(plan.phases), PHASE.dtype)
     for row, phase in zip(phases, plan.phases, strict=True):
-        _fill_phase(row, phase, plan, index)
+        _fill_phase(row, phase, index)
     workers = range(plan.groups.workers)
     shares = np.array([[table.of(w) for w in workers] for table in tables], SHARE.dtype)
-    arrays = PlanArrays(_header(plan, len(tables)), phases, shares)
-    for array in (arrays.header, arrays.phases, arrays.shares):
+    arrays = PlanArrays(_header(plan, len(modules), len(tables)), modules, phases, shares)
+    for array in (arrays.header, arrays.modules, arrays.phases, arrays.shares):
         array.flags.writeable = False
     return arrays
 
 
-def _header(plan: Plan, tables: int) -> npt.NDArray[np.void]:
+def _header(plan: Plan, modules: int, tables: int) -> npt.NDArray[np.void]:
     config, groups = plan.config, plan.groups
-    mixture, latent, delta = config.experts, config.latent, config.delta
-    values = {
-        "schema": SCHEMA,
-        "phases": len(plan.phases),
-        "share_tables": tables,
-        "workers": groups.workers,
-        "groups": groups.count,
-        "group_workers": groups.workers_each,
-        "group_lanes": groups.lanes_each,
-        "lanes": config.num_lanes,
-        "layers": config.num_layers,
-        "hidden": config.hidden_size,
-        "intermediate": config.intermediate_size,
-        "hidden_columns": plan.hidden_columns,
-        "experts": 0 if mixture is None else mixture.count,
-        "chosen": 0 if mixture is None else mixture.chosen,
-        "expert_inner": 0 if mixture is None else mixture.inner,
-        "chosen_normalised": mixture is not None and mixture.normalised,
-        "expert_scores": 0 if mixture is None else SCORES.index(mixture.scores),
-        "expert_groups": 1 if mixture is None else mixture.groups,
-        "chosen_groups": 1 if mixture is None else mixture.chosen_groups,
-        "group_best": 1 if mixture is None else mixture.group_best,
-        "expert_scale": 1.0 if mixture is None else mixture.scale,
-        "shared_inner": 0 if mixture is None else mixture.shared,
-        "delta_key_heads": 0 if delta is None else delta.key_heads,
-        "delta_value_heads": 0 if delta is None else delta.value_heads,
-        "delta_key": 0 if delta is None else delta.key,
-        "delta_value": 0 if delta is None else delta.value,
-        "delta_kernel": 0 if delta is None else delta.kernel,
-        "heads": config.num_heads,
-        "kv_heads": config.cached_heads,
-        "head_dim": config.cached_width,
-        "rotary_dim": config.rotary_dim,
-        "latent": 0 if latent is None else latent.rank,
-        "query_latent": 0 if latent is None else latent.query_rank or 0,
-        "latent_eps": 0.0 if latent is None else latent.norm_eps,
-        "vocab": config.vocab_size,
-        "max_width": plan.max_width,
-        "context": plan.context,
-        "attention_slots": plan.attention_slots,
-        "mlp_slots": plan.mlp_slots,
-        "splits": plan.splits,
-        "chunk": plan.device.chunk,
-        "format": plan.format.code,
-        "head": HEADS.index(config.head),
-        "rotary": ROTARY_STYLES.index(config.rotary.style),
-        "norm_per_lane": config.norm_scale_per_lane,
-        "final_norm_per_lane": config.final_norm_per_lane,
-        "qkv_bias": config.qkv_bias,
-        "attention_gate": config.attention_gate,
-        "qk_norm": QK_NORMS.index(config.qk_norm),
-        "norm_before": config.norm_before,
-        "norm_after": config.norm_after,
-        "activation": ACTIVATIONS.index(config.activation),
-        "leader": plan.device.choice is Choice.LEADER,
-        "norm_eps": config.norm_eps,
-        "embedding_scale": config.embedding_scale,
-        "query_scale": _query_scale(config),
-        "amplitude": [
-            1.0 if rotary is None else rotary.amplitude
-            for rotary in (config.rotary, config.local_rotary)
-        ],
-    }
     header = np.zeros((), HEADER.dtype)
-    for name, value in values.items():
-        header[name] = value
+    _fill(
+        header,
+        {
+            "schema": SCHEMA,
+            "phases": len(plan.phases),
+            "modules": modules,
+            "share_tables": tables,
+            "workers": groups.workers,
+            "groups": groups.count,
+            "group_workers": groups.workers_each,
+            "group_lanes": groups.lanes_each,
+            "lanes": config.num_lanes,
+            "layers": config.num_layers,
+            "hidden": config.hidden_size,
+            "vocab": config.vocab_size,
+            "max_width": plan.max_width,
+            "context": plan.context,
+            "chunk": plan.device.chunk,
+            "format": plan.format.code,
+            "head": HEADS.index(config.head),
+            "norm_per_lane": config.norm_scale_per_lane,
+            "final_norm_per_lane": config.final_norm_per_lane,
+            "leader": plan.device.choice is Choice.LEADER,
+            "norm_eps": config.norm_eps,
+            "embedding_scale": config.embedding_scale,
+            "slots": [plan.slots(buffer) for buffer in Buffer],
+            "sizes": [plan.size(buffer) for buffer in Buffer],
+        },
+    )
+    for row, which in zip(header["rotaries"], ROTARIES, strict=True):
+        rotary = config.local_rotary if which == "local" else config.rotary
+        if rotary is not None:
+            style, dim = ROTARY_STYLES.index(rotary.style), config.rotary_dim(which)
+            _fill(row, {"dim": dim, "style": style, "amplitude": rotary.amplitude})
     return header
 
 
-def _rotary_code(rules: LayerConfig | None) -> int:
-    return -1 if rules is None or rules.rotary == "none" else ROTARIES.index(rules.rotary)
+def _module(plan: Plan, layer: int, place: int) -> Record:
+    config = plan.config
+    before, after = JOINING_NORMS[place]
+    values: Record = {
+        "layer": layer,
+        "output": OUTPUTS[place],
+        "norm": ROLES.index(before) if config.norm_before else -1,
+        "post_norm": ROLES.index(after) if config.norm_after else -1,
+        "attention": {"rotary": -1},
+    }
+    activation = ACTIVATIONS.index(config.activation)
+    match config.modules[layer][place].operation:
+        case Attention() as x:
+            values["attention"] = {
+                "heads": x.heads,
+                "kv_heads": x.cached_heads,
+                "head_dim": x.cached_width,
+                "splits": plan.splits_of(layer),
+                "window": x.window or 0,
+                "rotary": -1 if x.rotary == "none" else ROTARIES.index(x.rotary),
+                "gate": x.gate,
+                "qk_norm": QK_NORMS.index(x.qk_norm),
+                "scale": x.scale,
+            }
+            if x.latent is not None:
+                values["latent"] = _of(LATENT, x.latent)
+        case Delta() as x:
+            values["delta"] = _of(DELTA, x)
+        case Experts() as x:
+            codes = {"scores": SCORES.index(x.scores), "activation": activation}
+            values["experts"] = _of(EXPERTS, x, **codes)
+        case Mlp() as x:
+            values["mlp"] = _of(MLP, x, activation=activation)
+    return values
 
 
-def _query_scale(config: ModelConfig) -> float:
-    scale = config.query_scale
-    return 1.0 / math.sqrt(config.head_dim) if scale is None else scale
+def _of(struct: Struct, sizes: object, **codes: int) -> Record:
+    """Return the fields of a struct that are named as those of the operation's sizes."""
+    return {x.name: codes.get(x.name, getattr(sizes, x.name, 0) or 0) for x in struct.fields}
 
 
-def _fill_phase(row: np.void, phase: Phase, plan: Plan, index: dict[Share, int]) -> None:
+def _fill(row: Any, values: Record) -> None:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            _fill(row[name], value)
+        else:
+            row[name] = value
+
+
+def _fill_phase(row: np.void, phase: Phase, index: dict[Share, int]) -> None:
     group, everybody = phase.wait(Scope.GROUP), phase.wait(Scope.ALL)
-    update = phase.update
-    rules = None if phase.layer < 0 else plan.config.layers[phase.layer]
-    ring = next((a.slot for a in phase.writes if a.buffer.name.endswith("_OUTPUT")), -1)
+    update, module = phase.update, phase.module
+    ring = next((a.slot for a in phase.writes if a.buffer in OUTPUTS), -1)
     values = {
         "kind": phase.kind,
         "layer": phase.layer,
+        "module": -1 if module is None else _place(phase.layer, module),
         "wait_group": NO_WAIT if group is None else group,
         "wait_all": NO_WAIT if everybody is None else everybody,
         "units": -1 if phase.units is None else index[phase.units],
         "update": -1,
-        "update_layer": -1,
         "update_delay": -1,
         "update_own_slot": -1,
         "update_other_slot": -1,
         "write_slot": ring,
-        "window": 0 if rules is None else rules.window or 0,
-        "rotary": _rotary_code(rules),
         "num_matrices": len(phase.matrices),
     }
     if update is not None:
         delay = update.reduce.delay
         values |= {
-            "update": update.module,
-            "update_layer": update.layer,
+            "update": _place(update.layer, update.module),
             "update_delay": -1 if delay is None else delay,
             "update_own_slot": update.own_slot,
             "update_other_slot": update.other_slot,
         }
-    for name, value in values.items():
-        row[name] = value
+    _fill(row, values)
     row["matrices"]["role"] = row["matrices"]["share"] = -1  # unused entries
     for entry, matrix in zip(row["matrices"], phase.matrices, strict=False):
         entry["role"], entry["share"] = ROLES.index(matrix.role), index[matrix.share]
         entry["rows"], entry["columns"] = matrix.rows, matrix.columns
+
+
+def _place(layer: int, output: Buffer) -> int:
+    return layer * len(OUTPUTS) + OUTPUTS.index(output)
 
 
 _TOP = """\
@@ -283,7 +360,8 @@ _TOP = """\
 //   scripts/headers
 // What it means is told in docs/plan.md.
 //
-// A plan is a PlanHeader, PlanPhase[phases] and PlanShare[share_tables][workers]. Every worker runs
+// A plan is a PlanHeader, PlanModule[modules], PlanPhase[phases] and
+// PlanShare[share_tables][workers]. Every worker runs
 // all phases in order, each on its own share, and then counts it as finished. A wait of count c
 // holds until the workers in question have finished c phases of this pass, that is, until their
 // counters reach pass * phases + c; c <= 0 reaches back into the previous pass.
@@ -336,6 +414,8 @@ def c_header() -> str:
         f"constexpr int32_t kPlanMixtureWidth = {MIXTURE_WIDTH};",
         f"constexpr int32_t kPlanMaxMatrices = {MAX_MATRICES};",
         f"constexpr int32_t kPlanRotaries = {len(ROTARIES)};",
+        f"constexpr int32_t kPlanBuffers = {len(Buffer)};",
+        f"constexpr int32_t kWeightRoles = {len(ROLES)};",
         "",
         *(declare_enum(name, members, CPP) for name, members in enums),
         "// X(member, name) for each kind of phase.",
@@ -343,7 +423,7 @@ def c_header() -> str:
             "PHASE_KINDS",
             [f"{CPP.member(kind.name)}, {kind.name.lower()}" for kind in PhaseKind],
         ),
-        *(struct.declare(CPP) for struct in (SHARE, MATRIX, PHASE, HEADER)),
+        *(struct.declare(CPP) for struct in _STRUCTS),
         "}  // namespace monolane\n",
     ]
     return "\n".join(parts)

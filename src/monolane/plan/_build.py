@@ -7,7 +7,7 @@ from monolane.errors import ConfigError
 from monolane.model import ModelConfig
 from monolane.plan._builder import Builder
 from monolane.plan._device import DeviceDescription
-from monolane.plan._kinds import FIRST, LAST, LAYER, PARTS
+from monolane.plan._kinds import FIRST, LAST, LAYER
 from monolane.plan._phase import Buffer
 from monolane.plan._plan import MAX_WIDTH, Place, Plan
 from monolane.plan._waits import with_waits
@@ -43,11 +43,18 @@ def build(
             f"was trained, or to which it is stretched, got {context!r}"
         )
     builder = Builder(config, device, dtype, ring_slots, formats or {}, keys)
-    for part in PARTS:
-        builder.shares |= part.share_out(builder)
+    for part in (*FIRST, *LAST):
+        builder.shares |= {(role, None): x for role, x in part.share_out(builder, -1).items()}
     phases = [phase for part in FIRST for phase in part.build(builder, -1)]
     for layer in range(config.num_layers):
-        phases += [phase for part in LAYER for phase in part.build(builder, layer)]
+        for part in LAYER:
+            shares = part.share_out(builder, layer)
+            builder.shares |= {(role, layer): x for role, x in shares.items()}
+        phases += [
+            replace(phase, module=part.module)
+            for part in LAYER
+            for phase in part.build(builder, layer)
+        ]
     phases += [phase for part in LAST for phase in part.build(builder, -1)]
     numbered = [replace(phase, index=i) for i, phase in enumerate(phases)]
     return Plan(
@@ -58,7 +65,6 @@ def build(
         context=length,
         attention_slots=builder.slots[Buffer.ATTENTION_OUTPUT],
         mlp_slots=builder.slots[Buffer.MLP_OUTPUT],
-        splits=builder.splits,
         keys=builder.keys.name,
         phases=with_waits(numbered, builder.groups),
         formats=tuple((place, row.name) for place, row in builder.formats.items()),

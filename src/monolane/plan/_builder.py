@@ -17,7 +17,7 @@ from monolane.plan._device import Choice, DeviceDescription
 from monolane.plan._groups import Groups
 from monolane.plan._phase import Access, Buffer, Matrix, Phase, PhaseKind, Update
 from monolane.plan._plan import Place
-from monolane.plan._split import Scope, Share, choose_align, choose_splits, split
+from monolane.plan._split import Scope, Share, choose_align, split
 
 
 class Builder:
@@ -36,21 +36,20 @@ class Builder:
         self.device = device
         self.format = find_format(dtype)
         self.keys = self.format.key_format if keys is None else find_format(keys)
-        if self.keys.coded and config.cached_width % self.keys.group:
-            raise ConfigError(
-                f"cache: expected heads whose width is a multiple of {self.keys.group}, which "
-                f"share a scale, got {config.cached_width}; use bfloat16 for keys and values"
-            )
+        for attention in config.attentions.values():
+            if self.keys.coded and attention.cached_width % self.keys.group:
+                raise ConfigError(
+                    f"cache: expected heads whose width is a multiple of {self.keys.group}, which "
+                    f"share a scale, got {attention.cached_width}; use bfloat16 for keys and values"
+                )
         self.formats = {place: find_format(name) for place, name in formats.items()}
         self.groups = Groups(config.num_lanes, device.total_workers)
         self.slots = {
             Buffer.ATTENTION_OUTPUT: _ring([x.attention_reduce for x in config.layers], ring_slots),
             Buffer.MLP_OUTPUT: _ring([x.mlp_reduce for x in config.layers], ring_slots),
         }
-        units = self.groups.lanes_each * (config.cached_heads // config.num_lanes)
-        self.splits = choose_splits(units, self.groups.workers_each)
         self.shared_head = config.head is not Head.VOCAB_PARALLEL and config.num_lanes > 1
-        self.shares: dict[Role, Share] = {}  # of each matrix, before phases are built
+        self.shares: dict[Place, Share] = {}  # of each matrix, before phases are built
 
     def phase(
         self,
@@ -91,23 +90,23 @@ class Builder:
         other = (layer - (reduce.delay or 0)) % slots
         return Update(module, layer, reduce, layer % slots, other)
 
-    def share(self, role: Role) -> Share:
+    def share(self, role: Role, layer: int = -1) -> Share:
         """Share out the rows of a matrix."""
-        return self._share(role, 1, 0)[0]
+        return self._share(role, layer, 1, 0)[0]
 
-    def share_in_turn(self, least: Mapping[Role, int]) -> dict[Role, Share]:
+    def share_in_turn(self, layer: int, least: Mapping[Role, int]) -> dict[Role, Share]:
         """Share out matrices; what is left over goes to other workers from one to the next.
 
         ``least`` has the rows of each that must stay together.
         """
         first, shares = 0, {}
         for role, minimum in least.items():
-            shares[role], first = self._share(role, minimum, first)
+            shares[role], first = self._share(role, layer, minimum, first)
         return shares
 
-    def _share(self, role: Role, minimum: int, first: int) -> tuple[Share, int]:
+    def _share(self, role: Role, layer: int, minimum: int, first: int) -> tuple[Share, int]:
         """Return a share, and the worker at which the next one's left-over blocks begin."""
-        lanes, rows, _ = lane_shape(self.config, role)
+        lanes, rows, _ = lane_shape(self.config, role, layer=layer)
         once = role is Role.HEAD and self.shared_head
         scope = Scope.ALL if once else Scope.GROUP
         workers = self.groups.workers if once else self.groups.workers_each
@@ -129,17 +128,20 @@ class Builder:
         return (own, others) if delay else (others,)
 
     def _matrices(self, layer: int, *roles: Role) -> tuple[Matrix, ...]:
+        place = None if layer < 0 else layer
         found = []
         for role in roles:
-            lanes, rows, columns = lane_shape(self.config, role)
-            stored = self.formats.get((role, None if layer < 0 else layer), self.format)
-            if role in KEPT_FLOATS and (role, layer) not in self.formats:
+            lanes, rows, columns = lane_shape(self.config, role, layer=layer)
+            stored = self.formats.get((role, place), self.format)
+            if role in KEPT_FLOATS and (role, place) not in self.formats:
                 stored = find_format(self.config.dtype)  # whatever matrices are converted to
             row_bytes = stored.row_bytes(columns)
             experts = 1
             if role in EXPERT_ROLES and self.config.experts is not None:
                 experts = self.config.experts.count
-            found.append(Matrix(role, lanes, rows, columns, row_bytes, self.shares[role], experts))
+            found.append(
+                Matrix(role, lanes, rows, columns, row_bytes, self.shares[role, place], experts)
+            )
         return tuple(found)
 
 

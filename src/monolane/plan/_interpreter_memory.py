@@ -1,30 +1,39 @@
 """What simulated workers share: buffers that are NaN until written, and again when overwritten."""
 
+from math import prod
+
 import numpy as np
 import numpy.typing as npt
 
-from monolane.plan._phase import Buffer
+from monolane.plan._phase import OUTPUTS, Buffer
 from monolane.plan._plan import Plan, PlanError
 
 Floats = npt.NDArray[np.float32]
-_LASTING = (Buffer.KEY_VALUE, Buffer.STATE)  # what a sequence keeps from pass to pass
+Where = tuple[int | slice, ...]
+
+LASTING = (Buffer.KEY_VALUE, Buffer.STATE)  # what a sequence keeps from pass to pass, by layers
+SLOTTED = (*OUTPUTS, *LASTING)
 
 
 class SharedMemory:
-    """Arrays as ``Plan.shape`` gives them; those without slots have none here either."""
+    """Buffers as ``Plan.shape`` gives them: of each slot as many numbers as any layer needs."""
 
     def __init__(self, plan: Plan) -> None:
+        self._plan = plan
         self._arrays: dict[Buffer, Floats] = {
-            buffer: np.full(plan.shape(buffer), np.nan, np.float32)
+            buffer: np.full((plan.slots(buffer), plan.size(buffer)), np.nan, np.float32)
             for buffer in Buffer
             if buffer is not Buffer.TOKENS
         }
         self._versions: dict[tuple[Buffer, str], int] = {}
         self.tokens: list[int] = []  # TOKENS
 
-    def read(self, buffer: Buffer, where: tuple[int | slice, ...]) -> Floats:
-        """Return a part of a buffer; PlanError if some of it has not been written."""
-        part: Floats = self._arrays[buffer][where]
+    def read(self, buffer: Buffer, where: Where, layer: int = -1) -> Floats:
+        """Return a part of a buffer as a layer uses it; PlanError if it is not all written.
+
+        ``where`` begins with the slot, if the buffer has some.
+        """
+        part = self._part(buffer, where, layer)
         if np.isnan(part).any():
             raise PlanError(f"reads {buffer.name} before it is written")
         return part
@@ -32,15 +41,23 @@ class SharedMemory:
     def write(
         self,
         buffer: Buffer,
-        region: tuple[int | slice, ...],
-        part: tuple[int | slice, ...],
+        region: Where,
+        part: Where,
         values: Floats,
         version: int,
+        layer: int = -1,
     ) -> None:
         """Write ``values`` into ``part`` of a region, which is poisoned once per version."""
-        array = self._arrays[buffer][region]
+        array = self._part(buffer, region, layer)
         key = buffer, str(region)
-        if buffer not in _LASTING and self._versions.get(key) != version:
+        if buffer not in LASTING and self._versions.get(key) != version:
             array[...] = np.nan
             self._versions[key] = version
         array[part] = values
+
+    def _part(self, buffer: Buffer, where: Where, layer: int) -> Floats:
+        slot, *rest = where if buffer in SLOTTED else (0, *where)
+        shape = self._plan.shape(buffer, layer)
+        numbers = self._arrays[buffer][slot]
+        part: Floats = numbers[: prod(shape)].reshape(shape)[tuple(rest)]
+        return part

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.model import COMMON_FEATURES, NORMS, Role, Weights
-from monolane.plan._interpreter_memory import Floats, SharedMemory
+from monolane.plan._interpreter_memory import Floats, SharedMemory, Where
 from monolane.plan._phase import Buffer, Matrix, Phase, Update
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope
@@ -158,15 +158,15 @@ class Worker:
         rotary = config.rotary if which == "main" else config.local_rotary
         assert rotary is not None
         positions = np.arange(self.position, self.position + self.width)
-        part_THr, rest = np.split(heads_THh, [config.rotary_dim], axis=-1)
-        frequencies = rotary.frequencies(config.rotary_dim)
+        part_THr, rest = np.split(heads_THh, [config.rotary_dim(which)], axis=-1)
+        frequencies = rotary.frequencies(config.rotary_dim(which))
         turned = rotate(part_THr[None], positions, frequencies, rotary.style, rotary.amplitude)[0]
         return np.concatenate([turned, rest], axis=-1)
 
     def merged(self, layer: int, lane: int) -> Floats:
         """Merge the splits of all heads of a lane, and their sinks: [T, H/L*h]."""
         where = (lane, slice(None), slice(self.width))
-        partial = self.memory.read(Buffer.ATTENTION, where)  # [S, T, H/L, h + 2]
+        partial = self.read(Buffer.ATTENTION, where)  # [S, T, H/L, h + 2]
         sums, peaks, totals = partial[..., :-2], partial[..., -2:-1], partial[..., -1:]
         peak, alone = peaks.max(axis=0), np.zeros((1, 1), np.float32)
         if Role.SINKS in self.run.layers[layer]:
@@ -177,11 +177,18 @@ class Worker:
         merged: Floats = (share * sums).sum(axis=0) / ((share * totals).sum(axis=0) + alone)
         return merged.reshape(self.width, -1)
 
-    def store(
-        self, buffer: Buffer, region: tuple[int | slice, ...], rows: slice, y: Floats
-    ) -> None:
+    def read(self, buffer: Buffer, where: Where) -> Floats:
+        """Read a part of a buffer as the phase's layer uses it."""
+        return self.memory.read(buffer, where, self.phase.layer)
+
+    def write(self, buffer: Buffer, region: Where, part: Where, values: Floats) -> None:
+        """Write a part of a region of a buffer, as the phase's layer uses it."""
+        layer = self.phase.layer
+        self.memory.write(buffer, region, part, values, self.progress, layer)
+
+    def store(self, buffer: Buffer, region: Where, rows: slice, y: Floats) -> None:
         """Write some columns of a region for all tokens."""
-        self.memory.write(buffer, region, (slice(self.width), rows), y, self.progress)
+        self.write(buffer, region, (slice(self.width), rows), y)
 
 
 def cut(begin: int, end: int, rows: int) -> Iterator[tuple[int, slice]]:

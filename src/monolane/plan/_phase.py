@@ -61,6 +61,12 @@ class Buffer(IntEnum):
     STATE = 15
 
 
+# Where modules put their outputs, in the order in which a layer has them; each is a ring.
+OUTPUTS = (Buffer.ATTENTION_OUTPUT, Buffer.MLP_OUTPUT)
+# Those whose shape is a layer's.
+OF_LAYERS = frozenset(Buffer) - {Buffer.TOKENS, *OUTPUTS, Buffer.STREAM, Buffer.LOGITS}
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """A read or a write of one slot of a shared buffer.
@@ -133,6 +139,7 @@ class Phase:
     index: int
     kind: PhaseKind
     layer: int  # -1 outside the layers
+    module: Buffer | None = None  # where the module of which it is a phase puts its outputs
     matrices: tuple[Matrix, ...] = ()
     units: Share | None = None  # work that is not rows: attention units, heads, elements to gather
     update: Update | None = None

@@ -5,12 +5,26 @@ made at run time would be the same decision made each time, on the critical path
 """
 
 from dataclasses import dataclass
+from math import prod
 
-from monolane.model import EXPERT_ROLES, Head, ModelConfig, QkNorm, Role, WeightFormat, find_format
+from monolane.model import (
+    EXPERT_ROLES,
+    Attention,
+    Delta,
+    Experts,
+    Head,
+    Mlp,
+    ModelConfig,
+    Operation,
+    QkNorm,
+    Role,
+    WeightFormat,
+    find_format,
+)
 from monolane.plan._device import DeviceDescription
 from monolane.plan._groups import Groups
-from monolane.plan._phase import Buffer, Matrix, Phase, PhaseKind
-from monolane.plan._split import Share
+from monolane.plan._phase import OF_LAYERS, Buffer, Matrix, Phase, PhaseKind
+from monolane.plan._split import Share, count_splits
 
 # Where a matrix is: its role, and its layer or None outside the layers.
 Place = tuple[Role, int | None]
@@ -38,7 +52,6 @@ class Plan:
     context: int  # tokens that a sequence may hold
     attention_slots: int  # ring slots of ATTENTION_OUTPUT
     mlp_slots: int  # ring slots of MLP_OUTPUT
-    splits: int  # S: parts into which the keys of one KV head are cut
     keys: str  # format of cached keys and values
     phases: tuple[Phase, ...]
     formats: tuple[tuple[Place, str], ...] = ()  # of the matrices that are not stored in ``dtype``
@@ -70,10 +83,26 @@ class Plan:
         names = dict.fromkeys(name.removesuffix("_panels") for _, name in self.formats)
         return ", ".join(names) or self.dtype
 
+    def key_bytes(self, layer: int) -> int:
+        """Return the bytes of one cached key or value of one KV head."""
+        return find_format(self.keys).row_bytes(self.config.attention(layer).cached_width)
+
     @property
-    def key_bytes(self) -> int:
-        """Bytes of one cached key or value of one KV head."""
-        return find_format(self.keys).row_bytes(self.config.cached_width)
+    def position_bytes(self) -> int:
+        """Bytes that all layers cache of a token."""
+        return sum(
+            x.cached_lists * x.cached_heads * self.key_bytes(layer)
+            for layer, x in self.config.attentions.items()
+        )
+
+    def splits_of(self, layer: int) -> int:
+        """Return S, the parts into which the keys of one KV head are cut."""
+        return count_splits(self.config.attention(layer), self.groups)
+
+    @property
+    def splits(self) -> int:
+        """S of the layer that has most."""
+        return max((self.splits_of(layer) for layer in self.config.attentions), default=1)
 
     @property
     def shared_head(self) -> bool:
@@ -87,13 +116,6 @@ class Plan:
         found += [phase.units for phase in self.phases if phase.units is not None]
         return tuple(dict.fromkeys(found))
 
-    @property
-    def hidden_columns(self) -> int:
-        """Columns of HIDDEN: of an MLP's lane, or of all that a mixture makes for a token."""
-        c, mixture = self.config, self.config.experts
-        dense = 0 if all(x.experts for x in c.layers) else c.intermediate_size // c.num_lanes
-        return max(dense, 0 if mixture is None else mixture.chosen * mixture.inner + mixture.shared)
-
     def active_experts(self, matrix: Matrix, width: int) -> float:
         """Return how many of a matrix's experts a pass of ``width`` tokens reads; 1 without any.
 
@@ -102,36 +124,72 @@ class Plan:
         mixture = self.config.experts
         return 1 if mixture is None or matrix.role not in EXPERT_ROLES else mixture.active(width)
 
-    def shape(self, buffer: Buffer) -> tuple[int, ...]:
-        """Return the shape of a shared buffer, slots first; of one sequence where it keeps some."""
+    def size(self, buffer: Buffer) -> int:
+        """Return the numbers of a slot of a shared buffer, at most: layers may differ."""
+        layers = range(self.config.num_layers) if buffer in OF_LAYERS else (-1,)
+        return max(prod(self.shape(buffer, layer)) for layer in layers)
+
+    def slots(self, buffer: Buffer) -> int:
+        """Return how many there are of a buffer: of rings, and of what a sequence keeps."""
+        rings = {
+            Buffer.ATTENTION_OUTPUT: self.attention_slots,
+            Buffer.MLP_OUTPUT: self.mlp_slots,
+            Buffer.KEY_VALUE: self.config.num_layers,
+            Buffer.STATE: self.config.num_layers,
+        }
+        return rings.get(buffer, 1)
+
+    def shape(self, buffer: Buffer, layer: int = -1) -> tuple[int, ...]:
+        """Return the shape of a slot of a shared buffer, as a layer uses it.
+
+        Of what a sequence keeps, that of one sequence.
+        """
         c, lanes, width = self.config, self.config.num_lanes, self.max_width
-        heads, kv_heads, key = c.num_heads // lanes, c.cached_heads // lanes, c.cached_width
-        unnormed = (heads + kv_heads) * key if c.qk_norm is QkNorm.ALL else 0
-        latents = 0 if c.latent is None else (c.latent.query_rank or 0) + c.latent.cached
-        delta = c.delta
-        mixed = 0 if delta is None else delta.mixed
-        made = delta.columns if delta is not None else 0 if c.latent is None else c.out_columns
-        kept = 0 if delta is None else delta.state + (delta.kernel - 1) * delta.channels
-        units = 1 if delta is None else delta.key_heads
-        shapes: dict[Buffer, tuple[int, ...]] = {
+        common: dict[Buffer, tuple[int, ...]] = {
             Buffer.TOKENS: (width,),
-            Buffer.QUERY: (lanes, width, heads * key),
-            Buffer.KEY_VALUE: (c.num_layers, c.cached_lists, lanes, self.context, kv_heads, key),
-            Buffer.ATTENTION: (lanes, self.splits, width, heads, key + 2),
-            Buffer.ATTENTION_OUTPUT: (self.attention_slots, lanes, width, c.hidden_size),
-            Buffer.HIDDEN: (lanes, width, self.hidden_columns),
-            Buffer.MLP_OUTPUT: (self.mlp_slots, lanes, width, c.hidden_size),
+            Buffer.ATTENTION_OUTPUT: (lanes, width, c.hidden_size),
+            Buffer.MLP_OUTPUT: (lanes, width, c.hidden_size),
             Buffer.STREAM: (lanes, width, c.hidden_size),
             Buffer.LOGITS: (min(width, MAX_WIDTH), c.vocab_size),
-            Buffer.UNNORMED: (lanes, width, unnormed),
-            Buffer.ROUTED: (1, width, 0 if c.experts is None else c.experts.count),
-            Buffer.LATENTS: (1, width, latents),
-            Buffer.HEADS: (1, width, made),
-            Buffer.QUERY_GATE: (lanes, width, heads * key if c.attention_gate else 0),
-            Buffer.MIXED: (1, width, mixed),
-            Buffer.STATE: (c.num_layers, units, kept // units),
         }
-        return shapes[buffer]
+        if buffer in common:
+            return common[buffer]
+        found: dict[Buffer, tuple[int, ...]] = {}
+        for module in c.modules[layer]:
+            found |= self._shapes(module.operation, layer)
+        return found.get(buffer, (0,))
+
+    def _shapes(self, x: Operation, layer: int) -> dict[Buffer, tuple[int, ...]]:
+        """Return the shapes of what the phases of an operation leave for each other."""
+        lanes, width = self.config.num_lanes, self.max_width
+        match x:
+            case Attention():
+                heads, kv_heads, key = x.heads // lanes, x.cached_heads // lanes, x.cached_width
+                unnormed = (heads + kv_heads) * key if x.qk_norm is QkNorm.ALL else 0
+                latents = 0 if x.latent is None else (x.latent.query_rank or 0) + x.latent.cached
+                return {
+                    Buffer.QUERY: (lanes, width, heads * key),
+                    Buffer.KEY_VALUE: (x.cached_lists, lanes, self.context, kv_heads, key),
+                    Buffer.ATTENTION: (lanes, self.splits_of(layer), width, heads, key + 2),
+                    Buffer.UNNORMED: (lanes, width, unnormed),
+                    Buffer.LATENTS: (1, width, latents),
+                    Buffer.HEADS: (1, width, 0 if x.latent is None else x.out_columns),
+                    Buffer.QUERY_GATE: (lanes, width, heads * key if x.gate else 0),
+                }
+            case Delta():
+                kept = x.state + (x.kernel - 1) * x.channels
+                return {
+                    Buffer.MIXED: (1, width, x.mixed),
+                    Buffer.HEADS: (1, width, x.columns),
+                    Buffer.STATE: (x.key_heads, kept // x.key_heads),
+                }
+            case Experts():
+                return {
+                    Buffer.ROUTED: (1, width, x.count),
+                    Buffer.HIDDEN: (1, width, x.chosen * x.inner + x.shared),
+                }
+            case Mlp(inner=inner):
+                return {Buffer.HIDDEN: (lanes, width, inner // lanes)}
 
     def find(self, kind: PhaseKind, layer: int = -1) -> Phase:
         """Return the phase of that kind and layer."""

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
 
+from monolane.model import Attention
+from monolane.plan._groups import Groups
+
 # Rows that kernels like to take together, and how much more the busiest worker may have for it.
 FAVOURED = (8, 4, 2, 1)
 EVEN_ENOUGH = 1.02
@@ -84,3 +87,9 @@ def choose_splits(heads: int, workers: int) -> int:
 
     choices = range(least, max(least, MOST_SPLITS) + 1)
     return next((s for s in choices if surplus(s) <= UNITS_EVEN_ENOUGH), min(choices, key=surplus))
+
+
+def count_splits(attention: Attention, groups: Groups) -> int:
+    """Return into how many parts the keys of each KV head of a layer are cut."""
+    heads = groups.lanes_each * (attention.cached_heads // groups.lanes)
+    return choose_splits(heads, groups.workers_each)

@@ -59,7 +59,7 @@ def _order(plan: Plan) -> Iterator[str]:
 
 
 def _weights(plan: Plan, phase: Phase) -> Iterator[str]:
-    expected = KINDS[phase.kind].roles(plan.config)
+    expected = KINDS[phase.kind].roles(plan.config, phase.layer)
     found = tuple(matrix.role for matrix in phase.matrices)
     if found != expected:
         yield f"expected the weights {_names(expected)}, got {_names(found)}"
@@ -71,7 +71,7 @@ def _weights(plan: Plan, phase: Phase) -> Iterator[str]:
 
 
 def _matrix(plan: Plan, matrix: Matrix, layer: int | None) -> Iterator[str]:
-    shape = lane_shape(plan.config, matrix.role)
+    shape = lane_shape(plan.config, matrix.role, layer=layer)
     found = (matrix.lanes, matrix.rows, matrix.columns)
     if found != shape:
         yield f"expected shape {list(shape)}, got {list(found)}"
@@ -113,12 +113,12 @@ def _units(plan: Plan, phase: Phase) -> Iterator[str]:
     if (phase.units is None) != (count is None):
         yield f"expected units in {_names(x for x in KINDS if KINDS[x].units is not None)} only"
     elif phase.units is not None and count is not None:
-        yield from _share(plan, phase.units, count(plan), Scope.GROUP)
+        yield from _share(plan, phase.units, count(plan, phase.layer), Scope.GROUP)
 
 
 def _touches(plan: Plan, phase: Phase) -> Iterator[str]:
     """Check that a phase declares what its kind cannot do without."""
-    touches = KINDS[phase.kind].touches(plan)
+    touches = KINDS[phase.kind].touches(plan, phase.layer)
     reads, writes = touches.reads, touches.writes
     if phase.update is not None:
         reads += (phase.update.module,) * len(_update_reads(phase.update))
@@ -143,7 +143,7 @@ def _lanes(plan: Plan, phase: Phase, access: Access) -> Scope:
         if update is None or update.reduce.delay is None or access in phase.writes:
             return Scope.GROUP
         return Scope.ALL if access.layer == update.layer - update.reduce.delay else Scope.GROUP
-    wide = KINDS[phase.kind].touches(plan).wide
+    wide = KINDS[phase.kind].touches(plan, phase.layer).wide
     return Scope.ALL if access.buffer in wide else Scope.GROUP
 
 

@@ -11,34 +11,34 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.errors import RequestError
-from monolane.model import ModelConfig
+from monolane.model import Attention, Delta, ModelConfig
 from monolane.reference._operations import Floats
-from monolane.reference._rounding import find_rounding
+from monolane.reference._rounding import Rounding, find_rounding
 
 
 class Cache:
     """KV of up to ``capacity`` tokens; ``length`` of them are filled, and may be taken back."""
 
     def __init__(self, config: ModelConfig, capacity: int, cache_dtype: str = "auto") -> None:
-        self._rounded = find_rounding(cache_dtype, config.cached_width)
-        lanes, heads = config.num_lanes, config.cached_heads // config.num_lanes
-        # Where a layer's keys are among those of the layers that have some, and states likewise.
-        deltas = [i for i, layer in enumerate(config.layers) if layer.delta]
-        others = [i for i, layer in enumerate(config.layers) if not layer.delta]
-        self._places = {i: place for kind in (deltas, others) for place, i in enumerate(kind)}
-        shape = (len(others), lanes, capacity, heads, config.cached_width)
         self.capacity = capacity
         self.length = 0
         self.stale = False  # the states are not of the positions that were restored last
-        # Keys and values, or latents: each [N, L, capacity, K, h].
-        self._lists = [np.zeros(shape, np.float32) for _ in range(config.cached_lists)]
+        # Of the layers that have some: keys and values, or latents, each [L, capacity, K, h].
+        self._lists: dict[int, list[Floats]] = {}
         # Of each layer the states [U, k, v], and the channels' last inputs [C - 1, c].
-        self._states: Floats = np.zeros((0,), np.float32)
-        self._inputs: Floats = self._states
-        if (delta := config.delta) is not None:
-            count, state = len(deltas), (delta.value_heads, delta.key, delta.value)
-            self._states = np.zeros((count, *state), np.float32)
-            self._inputs = np.zeros((count, delta.kernel - 1, delta.channels), np.float32)
+        self._states: dict[int, tuple[Floats, Floats]] = {}
+        self._rounded: dict[int, Rounding] = {}
+        for i, modules in enumerate(config.modules):
+            match modules[0].operation:
+                case Attention() as x:
+                    heads = x.cached_heads // config.num_lanes
+                    shape = (config.num_lanes, capacity, heads, x.cached_width)
+                    self._lists[i] = [np.zeros(shape, np.float32) for _ in range(x.cached_lists)]
+                    self._rounded[i] = find_rounding(cache_dtype, x.cached_width)
+                case Delta() as x:
+                    state = np.zeros((x.value_heads, x.key, x.value), np.float32)
+                    inputs = np.zeros((x.kernel - 1, x.channels), np.float32)
+                    self._states[i] = (state, inputs)
 
     def append(self, layer: int, *new_LTKh: Floats) -> tuple[Floats, ...]:
         """Write a pass's keys and values behind the filled part; return all up to and with them.
@@ -47,26 +47,30 @@ class Cache:
         same place.
         """
         end = self.length + new_LTKh[0].shape[1]
-        place = self._places[layer]
-        for cached, new in zip(self._lists, new_LTKh, strict=True):
-            cached[place, :, self.length : end] = self._rounded(new)
-        return tuple(cached[place, :, :end] for cached in self._lists)
+        for cached, new in zip(self._lists[layer], new_LTKh, strict=True):
+            cached[:, self.length : end] = self._rounded[layer](new)
+        return tuple(cached[:, :end] for cached in self._lists[layer])
 
     def state(self, layer: int) -> tuple[Floats, Floats]:
         """Return a layer's states [U, k, v] and its channels' last inputs [C - 1, c]."""
-        place = self._places[layer]
-        return self._states[place], self._inputs[place]
+        return self._states[layer]
 
     def set_state(self, layer: int, state_Ukv: Floats, inputs_Xc: Floats) -> None:
         """Hold the states behind a pass's last token, and the inputs up to and with its own."""
-        place = self._places[layer]
-        self._states[place] = state_Ukv
-        self._inputs[place] = inputs_Xc[len(inputs_Xc) - self._inputs.shape[1] :]
+        state, inputs = self._states[layer]
+        state[:] = state_Ukv
+        inputs[:] = inputs_Xc[len(inputs_Xc) - len(inputs) :]
 
     @property
     def nbytes(self) -> int:
         """Bytes that it takes once it is full."""
-        return sum(array.nbytes for array in (*self._lists, self._states, self._inputs))
+        return sum(array.nbytes for array in (*self._rows(), *self._kept()))
+
+    def _rows(self) -> list[Floats]:
+        return [cached for lists in self._lists.values() for cached in lists]
+
+    def _kept(self) -> list[Floats]:
+        return [array for both in self._states.values() for array in both]
 
     def advance(self, count: int) -> None:
         """Count the tokens of a finished pass as filled."""
@@ -74,53 +78,54 @@ class Cache:
 
     def copy_from(self, other: "Cache") -> None:
         """Hold what another cache of the same model holds."""
-        for mine, theirs in zip(self._lists, other._lists, strict=True):
+        both = zip((*self._rows(), *self._kept()), (*other._rows(), *other._kept()), strict=True)
+        for mine, theirs in both:
             mine[:] = theirs
-        self._states[:], self._inputs[:] = other._states, other._inputs
         self.length, self.stale = other.length, other.stale
 
     def save(self, begin: int, end: int) -> npt.NDArray[np.uint8]:
-        """Return positions begin to end - 1: uint8 [U, T, r], r = 4 * K * h.
-
-        U = 2 * N * L, of keys and then of values; of latents N * L.
-        """
-        layers, lanes, _, heads, width = self._lists[0].shape
-        each = np.stack([cached[:, :, begin:end] for cached in self._lists])
-        rows = each.reshape(len(self._lists) * layers * lanes, end - begin, heads * width)
-        return np.ascontiguousarray(rows).view(np.uint8)
+        """Return positions begin to end - 1: uint8 [1, T, r], r the bytes of all that is cached."""
+        each = [x[:, begin:end].swapaxes(0, 1).reshape(end - begin, -1) for x in self._rows()]
+        return np.concatenate(each, axis=1)[None].view(np.uint8)
 
     def save_tail(self, end: int) -> npt.NDArray[np.uint8] | None:
         """Return the states behind position ``end - 1``; None where there are none, or no more."""
-        if end != self.length or not self._states.size or self.stale:
+        if end != self.length or not self._states or self.stale:
             return None
-        return np.concatenate([self._states.ravel(), self._inputs.ravel()]).view(np.uint8)
+        return np.concatenate([array.ravel() for array in self._kept()]).view(np.uint8)
 
     def restore_tail(self, tail: npt.NDArray[np.uint8]) -> None:
         """Put saved states behind the last position."""
-        states, inputs = np.split(tail.view(np.float32), [self._states.size])
-        self._states[:] = states.reshape(self._states.shape)
-        self._inputs[:] = inputs.reshape(self._inputs.shape)
+        _refill(self._kept(), tail.view(np.float32)[None])
         self.stale = False
 
     def restore(self, rows_UTr: npt.NDArray[np.uint8]) -> None:
         """Put saved positions behind the filled part; states do not follow by themselves."""
         end = self.length + rows_UTr.shape[1]
-        rows = np.ascontiguousarray(rows_UTr).view(np.float32)
-        for cached, own in zip(self._lists, np.split(rows, len(self._lists)), strict=True):
-            part = cached[:, :, self.length : end]
-            part[:] = own.reshape(part.shape)
+        rows = np.ascontiguousarray(rows_UTr).view(np.float32)[0]
+        _refill([x[:, self.length : end].swapaxes(0, 1) for x in self._rows()], rows)
         self.length = end
-        self.stale = self._states.size > 0
+        self.stale = bool(self._states)
 
     def truncate(self, length: int) -> None:
         """Take back all tokens from ``length`` on; RequestError where states cannot go back."""
         assert 0 <= length <= self.length
-        if self._states.size and 0 < length < self.length:
+        if self._states and 0 < length < self.length:
             raise RequestError(
                 f"length: expected 0 or {self.length}, the tokens that the states of this model's "
                 f"layers with a gated delta rule are of, got {length}"
             )
         if length == 0:
-            self._states[:], self._inputs[:] = 0, 0
+            for array in self._kept():
+                array[:] = 0
             self.stale = False
         self.length = length
+
+
+def _refill(arrays: list[Floats], saved_TX: Floats) -> None:
+    """Set arrays to what lies side by side in each row: [T, ...], or one row for the whole."""
+    at = 0
+    for array in arrays:
+        columns = array.size // len(saved_TX)
+        array[...] = saved_TX[:, at : at + columns].reshape(array.shape)
+        at += columns

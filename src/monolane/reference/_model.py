@@ -3,13 +3,24 @@
 Shape legend: see _operations.py.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 
 from monolane.errors import RequestError
-from monolane.model import COMMON_FEATURES, Head, LayerConfig, LayerRotary, QkNorm, Role, Weights
+from monolane.model import (
+    COMMON_FEATURES,
+    JOINING_NORMS,
+    Attention,
+    Delta,
+    Experts,
+    Head,
+    LayerRotary,
+    Mlp,
+    Operation,
+    QkNorm,
+    Role,
+    Weights,
+)
 from monolane.reference._cache import Cache
 from monolane.reference._delta import convolve, part_gates, step_states
 from monolane.reference._experts import choose_experts
@@ -72,24 +83,29 @@ class ReferenceModel:
         config = self.config
         embedded_TD = self._outer[Role.EMBEDDING][ids_T] * np.float32(config.embedding_scale)
         x_LTD = np.repeat(embedded_TD[None], config.num_lanes, axis=0)
-        attention_outputs: list[Floats] = []
-        mlp_outputs: list[Floats] = []
-        for i, (rules, layer) in enumerate(zip(config.layers, self._layers, strict=True)):
-            read = self._norm_if(config.norm_before, x_LTD, layer, Role.ATTENTION_NORM)
-            attention_outputs.append(self._attend_as(rules)(i, layer, read, cache))
-            gain = reduce(rules.attention_reduce, attention_outputs)
-            x_LTD += self._norm_if(config.norm_after, gain, layer, Role.POST_ATTENTION_NORM)
-            read = self._norm_if(config.norm_before, x_LTD, layer, Role.MLP_NORM)
-            mlp_outputs.append(self._mixture(i, read) if rules.experts else self._mlp(layer, read))
-            gain = reduce(rules.mlp_reduce, mlp_outputs)
-            x_LTD += self._norm_if(config.norm_after, gain, layer, Role.POST_MLP_NORM)
+        outputs: tuple[list[Floats], ...] = tuple([] for _ in JOINING_NORMS)
+        for i, (modules, layer) in enumerate(zip(config.modules, self._layers, strict=True)):
+            # A layer's modules in their order, each with the norms and the outputs of its place.
+            for module, norms, said in zip(modules, JOINING_NORMS, outputs, strict=False):
+                read = self._norm_if(config.norm_before, x_LTD, layer, norms[0])
+                said.append(self._run(module.operation, i, layer, read, cache))
+                gain = reduce(module.reduce, said)
+                x_LTD += self._norm_if(config.norm_after, gain, layer, norms[1])
         cache.advance(len(ids_T))
         return x_LTD
 
-    def _attend_as(self, rules: LayerConfig) -> Callable[[int, Layer, Floats, Cache], Floats]:
-        if rules.delta:
-            return self._gated_delta
-        return self._attention if self.config.latent is None else self._latent_attention
+    def _run(self, x: Operation, i: int, layer: Layer, read_LTD: Floats, cache: Cache) -> Floats:
+        match x:
+            case Attention(latent=None):
+                return self._attention(x, i, layer, read_LTD, cache)
+            case Attention():
+                return self._latent_attention(x, i, layer, read_LTD, cache)
+            case Delta():
+                return self._gated_delta(x, i, layer, read_LTD, cache)
+            case Experts():
+                return self._mixture(x, i, read_LTD)
+            case Mlp():
+                return self._mlp(layer, read_LTD)
 
     def _norm_if(self, there: bool, x_LTD: Floats, layer: Layer, role: Role) -> Floats:
         return self._norm(x_LTD, layer[role]) if there else x_LTD
@@ -105,40 +121,37 @@ class ReferenceModel:
         normed: Floats = self._norm(whole_TX, scale)
         return normed.reshape(width, lanes, columns).swapaxes(0, 1)
 
-    def _attention(self, i: int, layer: Layer, x_LTD: Floats, cache: Cache) -> Floats:
-        config, rules = self.config, self.config.layers[i]
+    def _attention(self, a: Attention, i: int, layer: Layer, x_LTD: Floats, cache: Cache) -> Floats:
         lanes, width, _ = x_LTD.shape
         q, k, v = (
-            linear(x_LTD, layer[weight]) + (layer[bias][:, None] if config.qkv_bias else 0)
+            linear(x_LTD, layer[weight]) + (layer[bias][:, None] if a.bias else 0)
             for weight, bias in (
                 (Role.Q, Role.Q_BIAS),
                 (Role.K, Role.K_BIAS),
                 (Role.V, Role.V_BIAS),
             )
         )
-        if config.attention_gate:  # of each head the query, then its gate
-            q, gate = np.split(q.reshape(lanes, width, -1, 2 * config.head_dim), 2, axis=-1)
-        if config.qk_norm is QkNorm.ALL:
+        if a.gate:  # of each head the query, then its gate
+            q, gate = np.split(q.reshape(lanes, width, -1, 2 * a.head_dim), 2, axis=-1)
+        if a.qk_norm is QkNorm.ALL:
             q, k = self._norm_lanes(q, layer[Role.Q_NORM]), self._norm_lanes(k, layer[Role.K_NORM])
-        q_LTHh, k_LTKh, v_LTKh = (y.reshape(lanes, width, -1, config.head_dim) for y in (q, k, v))
-        if config.qk_norm is QkNorm.HEAD:
+        q_LTHh, k_LTKh, v_LTKh = (y.reshape(lanes, width, -1, a.head_dim) for y in (q, k, v))
+        if a.qk_norm is QkNorm.HEAD:
             q_LTHh = self._norm(q_LTHh, layer[Role.Q_NORM])
             k_LTKh = self._norm(k_LTKh, layer[Role.K_NORM])
         first = cache.length
         positions = np.arange(first, first + width)
-        q_LTHh, k_LTKh = (self._turn(y, positions, rules.rotary) for y in (q_LTHh, k_LTKh))
+        q_LTHh, k_LTKh = (self._turn(y, positions, a.rotary) for y in (q_LTHh, k_LTKh))
         keys, values = cache.append(i, k_LTKh, v_LTKh)
-        heads = attend(
-            q_LTHh, keys, values, first, rules.window, config.query_scale, layer.get(Role.SINKS)
-        )
-        if config.attention_gate:
+        heads = attend(q_LTHh, keys, values, first, a.window, a.scale, layer.get(Role.SINKS))
+        if a.gate:
             heads = heads * sigmoid(gate.reshape(heads.shape))
         return linear(heads, layer[Role.O]) + layer.get(Role.O_BIAS, np.float32(0))
 
-    def _gated_delta(self, i: int, layer: Layer, x_1TD: Floats, cache: Cache) -> Floats:
+    def _gated_delta(
+        self, delta: Delta, i: int, layer: Layer, x_1TD: Floats, cache: Cache
+    ) -> Floats:
         """Take the steps of model/_delta.py, one token after the other."""
-        delta = self.config.delta
-        assert delta is not None
         new_Tc, z_TX = (linear(x_1TD, layer[role])[0] for role in (Role.DELTA_QKV, Role.DELTA_Z))
         b_TU, a_TU = part_gates(linear(x_1TD, layer[Role.DELTA_GATES])[0], delta)
         state_Ukv, before_Xc = cache.state(i)
@@ -151,9 +164,11 @@ class ReferenceModel:
         heads_1TX = normed_TUv.reshape(1, *z_TX.shape) * silu(z_TX)
         return linear(heads_1TX, layer[Role.DELTA_OUT])
 
-    def _latent_attention(self, i: int, layer: Layer, x_1TD: Floats, cache: Cache) -> Floats:
+    def _latent_attention(
+        self, a: Attention, i: int, layer: Layer, x_1TD: Floats, cache: Cache
+    ) -> Floats:
         """Attend to keys and values of all heads, made of the cached latents anew in each pass."""
-        config, rules, latent = self.config, self.config.layers[i], self.config.latent
+        latent = a.latent
         assert latent is not None
         width, rank, plain = x_1TD.shape[1], latent.rank, latent.plain
         positions = np.arange(cache.length, cache.length + width)
@@ -161,20 +176,20 @@ class ReferenceModel:
         if latent.query_rank is not None:
             made_of = linear(x_1TD, layer[Role.Q_DOWN])
             made_of = self._norm(made_of, layer[Role.Q_NORM], latent.norm_eps)
-        q_1THh = linear(made_of, layer[Role.Q]).reshape(1, width, config.num_heads, latent.head)
-        turned = self._turn(q_1THh[..., plain:], positions, rules.rotary)
+        q_1THh = linear(made_of, layer[Role.Q]).reshape(1, width, a.heads, latent.head)
+        turned = self._turn(q_1THh[..., plain:], positions, a.rotary)
         q_1THh = np.concatenate([q_1THh[..., :plain], turned], axis=-1)
         new = linear(x_1TD, layer[Role.KV_DOWN])[:, :, None]  # [1, T, 1, R + r]
         l_1TR = self._norm(new[:, :, 0, :rank], layer[Role.K_NORM], latent.norm_eps)
-        shared = self._turn(new[..., rank:], positions, rules.rotary)
+        shared = self._turn(new[..., rank:], positions, a.rotary)
         first = cache.length
         (cached,) = cache.append(i, np.concatenate([l_1TR[:, :, None], shared], axis=-1))
         l_SR, t_S1r = cached[0, :, 0, :rank], cached[0, :, :, rank:]
         k_SHn = np.einsum("sr,hrn->shn", l_SR, layer[Role.K_UP], optimize=True)
         v_SHv = np.einsum("sr,hvr->shv", l_SR, layer[Role.V_UP], optimize=True)
-        k_SHh = np.concatenate([k_SHn, np.repeat(t_S1r, config.num_heads, axis=1)], axis=-1)
-        sinks, scale = layer.get(Role.SINKS), config.query_scale
-        heads = attend(q_1THh, k_SHh[None], v_SHv[None], first, rules.window, scale, sinks)
+        k_SHh = np.concatenate([k_SHn, np.repeat(t_S1r, a.heads, axis=1)], axis=-1)
+        sinks, scale = layer.get(Role.SINKS), a.scale
+        heads = attend(q_1THh, k_SHh[None], v_SHv[None], first, a.window, scale, sinks)
         return linear(heads, layer[Role.O]) + layer.get(Role.O_BIAS, np.float32(0))
 
     def _turn(
@@ -184,8 +199,8 @@ class ReferenceModel:
             return x_LTHh
         rotary = self.config.rotary if which == "main" else self.config.local_rotary
         assert rotary is not None
-        x_LTHr, rest = np.split(x_LTHh, [self.config.rotary_dim], axis=-1)
-        frequencies = rotary.frequencies(self.config.rotary_dim)
+        x_LTHr, rest = np.split(x_LTHh, [self.config.rotary_dim(which)], axis=-1)
+        frequencies = rotary.frequencies(self.config.rotary_dim(which))
         turned = rotate(x_LTHr, positions_T, frequencies, rotary.style, rotary.amplitude)
         return np.concatenate([turned, rest], axis=-1)
 
@@ -207,20 +222,19 @@ class ReferenceModel:
         hidden = GATES[self.config.activation](gate, up)
         return product(hidden, Role.EXPERT_DOWN, Role.EXPERT_DOWN_BIAS)
 
-    def _mixture(self, i: int, x_1TD: Floats) -> Floats:
+    def _mixture(self, experts: Experts, i: int, x_1TD: Floats) -> Floats:
         """Add up what each token's experts make of it, in their order, then what all share."""
-        assert self.config.experts is not None
         layer = self._layers[i]
         logits_TE = linear(x_1TD, layer[Role.ROUTER])[0]
         logits_TE += layer.get(Role.ROUTER_BIAS, np.float32(0))
         correction_1E = layer.get(Role.ROUTER_CORRECTION)
-        weights_TE = choose_experts(logits_TE, self.config.experts, correction_1E)
+        weights_TE = choose_experts(logits_TE, experts, correction_1E)
         y_1TD = np.zeros_like(x_1TD)
         for expert, weights_T in enumerate(weights_TE.T):
             mine = np.flatnonzero(weights_T)
             if mine.size:
                 y_1TD[:, mine] += weights_T[mine, None] * self._expert(i, expert, x_1TD[:, mine])
-        if self.config.experts.shared:
+        if experts.shared:
             shared_1TD = self._mlp(layer, x_1TD, _SHARED_ROLES)
             if (gate_1D := layer.get(Role.SHARED_EXPERT_GATE)) is not None:
                 shared_1TD *= sigmoid(linear(x_1TD, gate_1D[:, None]))

@@ -15,7 +15,10 @@ from monolane.reference._operations import Floats
 GROUP = 32
 
 
-def find_rounding(cache_dtype: str, head_dim: int) -> Callable[[Floats], Floats]:
+Rounding = Callable[[Floats], Floats]
+
+
+def find_rounding(cache_dtype: str, head_dim: int) -> Rounding:
     """Return what rounds keys or values [.., h]; "auto": nothing is rounded.
 
     RequestError if there is no such dtype, ConfigError if it does not fit the width of a head.

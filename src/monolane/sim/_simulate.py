@@ -137,7 +137,7 @@ def _sent(plan: Plan, phase: Phase, width: int) -> float:
     values = 0.0
     for access in phase.writes:
         if access.buffer in (Buffer.ATTENTION_OUTPUT, Buffer.MLP_OUTPUT):
-            _, *shape = plan.shape(access.buffer)
+            shape = plan.shape(access.buffer)
             values += prod(shape) / plan.max_width * width
     devices = plan.device.devices
     return values / devices * (devices - 1) * _WORD

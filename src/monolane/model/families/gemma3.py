@@ -16,8 +16,9 @@ import ml_dtypes
 import numpy as np
 
 from monolane.errors import ConfigError
-from monolane.model._config import LayerConfig, ModelConfig, QkNorm
+from monolane.model._config import LayerConfig, ModelConfig
 from monolane.model._fields import Fields
+from monolane.model._modules import QkNorm
 from monolane.model._tensors import Role
 from monolane.model.families._family import layer_count, render_common
 from monolane.model.families._gguf import GgufSpelling

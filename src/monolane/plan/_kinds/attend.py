@@ -10,14 +10,16 @@ from monolane.plan._interpreter_worker import Worker
 from monolane.plan._kinds.kind import Kind, Part, Touches
 from monolane.plan._phase import Buffer, Phase, PhaseKind
 from monolane.plan._plan import Plan
-from monolane.plan._split import Scope, Share, split
+from monolane.plan._split import Scope, Share, count_splits, split
 
 
 def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
-    if builder.config.layers[layer].delta:
+    attention = builder.config.attentions.get(layer)
+    if attention is None:
         return ()
-    kv_heads = builder.config.cached_heads // builder.config.num_lanes
-    units = builder.groups.lanes_each * kv_heads * builder.splits
+    groups = builder.groups
+    heads = groups.lanes_each * (attention.cached_heads // groups.lanes)
+    units = heads * count_splits(attention, groups)
     return (
         builder.phase(
             PhaseKind.ATTEND,
@@ -30,31 +32,30 @@ def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
 
 
 def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    return () if config.layers[layer].delta else (PhaseKind.ATTEND,)
+    return (PhaseKind.ATTEND,) if layer in config.attentions else ()
 
 
-def _units(plan: Plan) -> int:
-    config = plan.config
-    return plan.groups.lanes_each * config.cached_heads // config.num_lanes * plan.splits
+def _units(plan: Plan, layer: int) -> int:
+    heads = plan.config.attention(layer).cached_heads // plan.config.num_lanes
+    return plan.groups.lanes_each * heads * plan.splits_of(layer)
 
 
 def _keys(plan: Plan, phase: Phase, width: int, length: int) -> tuple[int, int]:
     """Return the bytes of the keys and values that are read, and the products with them."""
-    config = plan.config
-    window = config.layers[phase.layer].window or length
+    attention = plan.config.attention(phase.layer)
+    window = attention.window or length
     keys = min(length, window + width - 1)  # that at least one of the tokens sees
     seen = sum(min(length - i, window) for i in range(width))  # pairs of token and key
-    values = config.cached_width if config.latent is None else config.latent.rank
     return (
-        config.cached_lists * keys * config.cached_heads * plan.key_bytes,
-        seen * config.num_heads * (config.cached_width + values),
+        attention.cached_lists * keys * attention.cached_heads * plan.key_bytes(phase.layer),
+        seen * attention.heads * (attention.cached_width + attention.value_width),
     )
 
 
 def _run(worker: Worker, phase: Phase) -> None:
     assert phase.units is not None
-    config, splits = worker.plan.config, worker.plan.splits
-    kv_heads = config.cached_heads // config.num_lanes
+    config, splits = worker.plan.config, worker.plan.splits_of(phase.layer)
+    kv_heads = config.attention(phase.layer).cached_heads // config.num_lanes
     for unit in range(*phase.units.of(worker.index)):
         head, part = divmod(unit, splits)
         lane, kv_head = worker.lanes[head // kv_heads], head % kv_heads
@@ -62,22 +63,22 @@ def _run(worker: Worker, phase: Phase) -> None:
 
 
 def _attend(worker: Worker, phase: Phase, lane: int, kv_head: int, part: int) -> None:
-    plan, config, end = worker.plan, worker.plan.config, worker.position + worker.width
-    each = config.num_heads // config.cached_heads
+    plan, end = worker.plan, worker.position + worker.width
+    attention = plan.config.attention(phase.layer)
+    each = attention.heads // attention.cached_heads
     heads = slice(kv_head * each, (kv_head + 1) * each)
-    query = worker.memory.read(Buffer.QUERY, (lane, slice(worker.width)))
-    q = query.reshape(worker.width, -1, config.cached_width)[:, heads]  # [T, a, h]
+    query = worker.read(Buffer.QUERY, (lane, slice(worker.width)))
+    q = query.reshape(worker.width, -1, attention.cached_width)[:, heads]  # [T, a, h]
     keys = np.arange(end)
-    keys = keys[keys // plan.device.chunk % plan.splits == part]
+    keys = keys[keys // plan.device.chunk % plan.splits_of(phase.layer) == part]
     k, v = (
-        worker.memory.read(Buffer.KEY_VALUE, (phase.layer, i, lane, slice(end), kv_head))[keys]
-        for i in (0, config.cached_lists - 1)  # a latent is its own value
+        worker.read(Buffer.KEY_VALUE, (phase.layer, i, lane, slice(end), kv_head))[keys]
+        for i in (0, attention.cached_lists - 1)  # a latent is its own value
     )
-    seen = _visible(keys, worker.position, worker.width, config.layers[phase.layer].window)
-    scale = config.head_dim**-0.5 if config.query_scale is None else config.query_scale
-    partial = _partial_attention(q, k, v, seen, np.float32(scale))
+    seen = _visible(keys, worker.position, worker.width, attention.window)
+    partial = _partial_attention(q, k, v, seen, np.float32(attention.scale))
     where = (part, slice(worker.width), heads)
-    worker.memory.write(Buffer.ATTENTION, (lane,), where, partial, worker.progress)
+    worker.write(Buffer.ATTENTION, (lane,), where, partial)
 
 
 def _visible(
@@ -107,9 +108,10 @@ def _partial_attention(
 
 
 PART = Part(
+    module=Buffer.ATTENTION_OUTPUT,
     kinds={
         PhaseKind.ATTEND: Kind(
-            touches=lambda _: Touches((Buffer.QUERY, Buffer.KEY_VALUE), (Buffer.ATTENTION,)),
+            touches=lambda _, __: Touches((Buffer.QUERY, Buffer.KEY_VALUE), (Buffer.ATTENTION,)),
             units=_units,
             beside=_keys,
             run=_run,

@@ -19,7 +19,7 @@ def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
     return (PhaseKind.CHOOSE,)
 
 
-def _touches(plan: Plan) -> Touches:
+def _touches(plan: Plan, _: int) -> Touches:
     led = (Buffer.TOKENS,) if plan.device.choice is Choice.LEADER else ()
     return Touches(reads=(Buffer.LOGITS,), writes=led, wide=(Buffer.LOGITS, *led))
 
@@ -30,7 +30,7 @@ def _run(worker: Worker, phase: Phase) -> None:
     leads = worker.plan.device.choice is Choice.LEADER
     if leads and worker.index != 0:
         return
-    logits = worker.memory.read(Buffer.LOGITS, (slice(worker.width),))  # [T, V]
+    logits = worker.read(Buffer.LOGITS, (slice(worker.width),))  # [T, V]
     drawn = int(logits[-1].argmax())
     following = worker.run.next_tokens(worker.pass_index, drawn)
     if leads:

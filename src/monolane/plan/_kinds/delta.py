@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from monolane.model import ModelConfig, Role
+from monolane.model import Delta, ModelConfig, Role
 from monolane.plan._builder import Builder, own
 from monolane.plan._interpreter_memory import Floats
 from monolane.plan._interpreter_worker import Worker
@@ -23,8 +23,8 @@ _IN = (Role.DELTA_QKV, Role.DELTA_Z, Role.DELTA_GATES)
 
 
 def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
-    delta = builder.config.delta
-    if delta is None or not builder.config.layers[layer].delta:
+    delta = _delta_of(builder.config, layer)
+    if delta is None:
         return ()
     mixed, heads = own(Buffer.MIXED, layer), own(Buffer.HEADS, layer)
     state = own(Buffer.STATE, layer, layer)
@@ -55,24 +55,30 @@ def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
 
 def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
     three = (PhaseKind.DELTA_IN, PhaseKind.DELTA, PhaseKind.DELTA_OUT)
-    return three if config.layers[layer].delta else ()
+    return () if _delta_of(config, layer) is None else three
 
 
-def _share_out(builder: Builder) -> Mapping[Role, Share]:
-    if builder.config.delta is None:
+def _delta_of(config: ModelConfig, layer: int) -> Delta | None:
+    operation = config.modules[layer][0].operation
+    return operation if isinstance(operation, Delta) else None
+
+
+def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
+    if _delta_of(builder.config, layer) is None:
         return {}
-    ends = {Role.DELTA_OUT: builder.share(Role.DELTA_OUT)}
-    return {**builder.share_in_turn(dict.fromkeys(_IN, 1)), **ends}
+    ends = {Role.DELTA_OUT: builder.share(Role.DELTA_OUT, layer)}
+    return {**builder.share_in_turn(layer, dict.fromkeys(_IN, 1)), **ends}
 
 
-def _units(plan: Plan) -> int:
-    return 0 if plan.config.delta is None else plan.config.delta.key_heads
+def _units(plan: Plan, layer: int) -> int:
+    delta = _delta_of(plan.config, layer)
+    return 0 if delta is None else delta.key_heads
 
 
 def _steps(plan: Plan, phase: Phase, width: int, length: int) -> tuple[int, int]:
     """Return the bytes of the states, read and written once, and the products with them."""
-    del phase, length
-    delta = plan.config.delta
+    del length
+    delta = _delta_of(plan.config, phase.layer)
     if delta is None:
         return 0, 0
     # Each number of a state is multiplied four times: kept in part, asked, added to, asked again.
@@ -97,7 +103,7 @@ def _key_heads(worker: Worker, phase: Phase) -> Iterator[int]:
 
 
 def _delta(worker: Worker, phase: Phase) -> None:
-    delta, weights = worker.plan.config.delta, worker.run.layers[phase.layer]
+    delta, weights = _delta_of(worker.plan.config, phase.layer), worker.run.layers[phase.layer]
     assert delta is not None
     width, before = worker.width, (delta.kernel - 1) * delta.channels // delta.key_heads
     for head in _key_heads(worker, phase):
@@ -110,9 +116,9 @@ def _delta(worker: Worker, phase: Phase) -> None:
         gates = slice(2 * values.start, 2 * values.stop)
         b_TU, a_TU = part_gates(_mixed(worker, gates, delta.channels + delta.columns), mine)
         if worker.position:
-            kept = worker.memory.read(Buffer.STATE, (phase.layer, head))
+            kept = worker.read(Buffer.STATE, (phase.layer, head))
         else:
-            kept = np.zeros(worker.plan.shape(Buffer.STATE)[-1], np.float32)
+            kept = np.zeros(worker.plan.shape(Buffer.STATE, phase.layer)[-1], np.float32)
         inputs_Xc = np.concatenate([kept[:before].reshape(-1, mine.channels), new_Tc])
         conv_cC = weights[Role.DELTA_CONV][0, :, 0]
         channels_Tc = convolve(inputs_Xc, np.concatenate([conv_cC[part] for part in channels]))
@@ -122,7 +128,7 @@ def _delta(worker: Worker, phase: Phase) -> None:
         last = inputs_Xc[width:].ravel()
         whole = np.concatenate([last, state_Ukv.ravel()])
         region = (phase.layer, head)
-        worker.memory.write(Buffer.STATE, region, (slice(None),), whole, worker.progress)
+        worker.write(Buffer.STATE, region, (slice(None),), whole)
         normed_TUv = rms_norm(said_TUv, weights[Role.DELTA_NORM], worker.plan.config.norm_eps)
         gated = (normed_TUv * silu(z_TUv)).reshape(width, -1)
         worker.store(Buffer.HEADS, (0,), made, gated)
@@ -131,34 +137,37 @@ def _delta(worker: Worker, phase: Phase) -> None:
 def _mixed(worker: Worker, part: slice, first: int = 0) -> Floats:
     """Return columns of what DELTA_IN made for the tokens of the pass, counted from ``first``."""
     where = slice(first + part.start, first + part.stop)
-    return worker.memory.read(Buffer.MIXED, (0, slice(worker.width), where))
+    return worker.read(Buffer.MIXED, (0, slice(worker.width), where))
 
 
 def _out(worker: Worker, phase: Phase) -> None:
     (matrix,) = phase.matrices
     for lane, rows in worker.pieces(matrix):
-        heads = worker.memory.read(Buffer.HEADS, (lane, slice(worker.width)))
+        heads = worker.read(Buffer.HEADS, (lane, slice(worker.width)))
         y = worker.product(phase.layer, matrix, lane, rows, heads)
         worker.store(Buffer.ATTENTION_OUTPUT, (phase.writes[0].slot, lane), rows, y)
 
 
 PART = Part(
+    module=Buffer.ATTENTION_OUTPUT,
     kinds={
         PhaseKind.DELTA_IN: Kind(
-            touches=lambda _: Touches(writes=(Buffer.MIXED,)),
-            roles=lambda _: _IN,
+            touches=lambda _, __: Touches(writes=(Buffer.MIXED,)),
+            roles=lambda _, __: _IN,
             update=mlp_below,
             run=_in,
         ),
         PhaseKind.DELTA: Kind(
-            touches=lambda _: Touches((Buffer.MIXED, Buffer.STATE), (Buffer.STATE, Buffer.HEADS)),
+            touches=lambda _, __: Touches(
+                (Buffer.MIXED, Buffer.STATE), (Buffer.STATE, Buffer.HEADS)
+            ),
             units=_units,
             beside=_steps,
             run=_delta,
         ),
         PhaseKind.DELTA_OUT: Kind(
-            touches=lambda _: Touches((Buffer.HEADS,), (Buffer.ATTENTION_OUTPUT,)),
-            roles=lambda _: (Role.DELTA_OUT,),
+            touches=lambda _, __: Touches((Buffer.HEADS,), (Buffer.ATTENTION_OUTPUT,)),
+            roles=lambda _, __: (Role.DELTA_OUT,),
             run=_out,
         ),
     },

@@ -21,7 +21,7 @@ def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
     return (PhaseKind.EMBED,)
 
 
-def _touches(plan: Plan) -> Touches:
+def _touches(plan: Plan, _: int) -> Touches:
     led = (Buffer.TOKENS,) if plan.device.choice is Choice.LEADER else ()
     return Touches(reads=led, wide=led)
 

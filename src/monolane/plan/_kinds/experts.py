@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from monolane.model import ModelConfig, Role
+from monolane.model import Experts, ModelConfig, Role
 from monolane.plan._builder import Builder, own
 from monolane.plan._interpreter_memory import Floats
 from monolane.plan._interpreter_worker import Worker
@@ -28,13 +28,14 @@ _BIASES = {
 
 
 def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
-    if not builder.config.layers[layer].experts:
+    mixture = _mixture(builder.config, layer)
+    if mixture is None:
         return ()
     routed, hidden = own(Buffer.ROUTED, layer), own(Buffer.HIDDEN, layer)
     output = builder.output(Buffer.MLP_OUTPUT, layer)
     between = builder.update(Buffer.ATTENTION_OUTPUT, layer)
     ups, downs = [Role.EXPERT_GATE, Role.EXPERT_UP], [Role.EXPERT_DOWN]
-    if builder.config.experts is not None and builder.config.experts.shared:
+    if mixture.shared:
         ups, downs = [*ups, Role.SHARED_GATE, Role.SHARED_UP], [*downs, Role.SHARED_DOWN]
     return (
         builder.phase(PhaseKind.ROUTE, layer, Role.ROUTER, update=between, writes=(routed,)),
@@ -45,38 +46,42 @@ def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
 
 def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
     kinds = (PhaseKind.ROUTE, PhaseKind.EXPERT_GATE_UP, PhaseKind.EXPERT_DOWN)
-    return kinds if config.layers[layer].experts else ()
+    return () if _mixture(config, layer) is None else kinds
 
 
-def _share_out(builder: Builder) -> Mapping[Role, Share]:
-    if builder.config.experts is None:
+def _mixture(config: ModelConfig, layer: int) -> Experts | None:
+    operation = config.modules[layer][-1].operation
+    return operation if isinstance(operation, Experts) else None
+
+
+def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
+    mixture = _mixture(builder.config, layer)
+    if mixture is None:
         return {}
-    router, gate, down, shared = (
-        builder.share(role)
-        for role in (Role.ROUTER, Role.EXPERT_GATE, Role.EXPERT_DOWN, Role.SHARED_GATE)
+    router, gate, down = (
+        builder.share(role, layer) for role in (Role.ROUTER, Role.EXPERT_GATE, Role.EXPERT_DOWN)
     )
-    return {
-        Role.ROUTER: router,
-        Role.EXPERT_GATE: gate,
-        Role.EXPERT_UP: gate,
-        Role.EXPERT_DOWN: down,
-        Role.SHARED_GATE: shared,
-        Role.SHARED_UP: shared,
-        Role.SHARED_DOWN: down,  # which are added up
-    }
+    shares = {Role.ROUTER: router, Role.EXPERT_GATE: gate, Role.EXPERT_UP: gate}
+    shares[Role.EXPERT_DOWN] = down
+    if mixture.shared:
+        shared = builder.share(Role.SHARED_GATE, layer)
+        shares |= {Role.SHARED_GATE: shared, Role.SHARED_UP: shared}
+        shares[Role.SHARED_DOWN] = down  # which are added up
+    return shares
 
 
-def _has_shared(config: ModelConfig) -> bool:
-    return config.experts is not None and config.experts.shared > 0
+def _has_shared(config: ModelConfig, layer: int) -> bool:
+    mixture = _mixture(config, layer)
+    return mixture is not None and mixture.shared > 0
 
 
-def _up_roles(config: ModelConfig) -> tuple[Role, ...]:
-    shared = (Role.SHARED_GATE, Role.SHARED_UP) if _has_shared(config) else ()
+def _up_roles(config: ModelConfig, layer: int) -> tuple[Role, ...]:
+    shared = (Role.SHARED_GATE, Role.SHARED_UP) if _has_shared(config, layer) else ()
     return (Role.EXPERT_GATE, Role.EXPERT_UP, *shared)
 
 
-def _down_roles(config: ModelConfig) -> tuple[Role, ...]:
-    return (Role.EXPERT_DOWN, *((Role.SHARED_DOWN,) if _has_shared(config) else ()))
+def _down_roles(config: ModelConfig, layer: int) -> tuple[Role, ...]:
+    return (Role.EXPERT_DOWN, *((Role.SHARED_DOWN,) if _has_shared(config, layer) else ()))
 
 
 def _check_downs(plan: Plan, phase: Phase) -> Iterator[str]:
@@ -97,13 +102,14 @@ def _route(worker: Worker, phase: Phase) -> None:
 
 def _gate_up(worker: Worker, phase: Phase) -> None:
     config = worker.plan.config
-    assert config.experts is not None
-    logits = worker.memory.read(Buffer.ROUTED, (0, slice(worker.width)))
+    experts = _mixture(config, phase.layer)
+    assert experts is not None
+    logits = worker.read(Buffer.ROUTED, (0, slice(worker.width)))
     correction = worker.run.layers[phase.layer].get(Role.ROUTER_CORRECTION)
-    worker.choice = choose_experts(logits, config.experts, correction)
+    worker.choice = choose_experts(logits, experts, correction)
     x, gates = worker.read_stream(phase.layer, Role.MLP_NORM)[0], GATES[config.activation]
     for _, rows in worker.pieces(phase.matrices[0]):
-        whole = np.zeros((worker.width, config.experts.chosen, len(range(rows.start, rows.stop))))
+        whole = np.zeros((worker.width, experts.chosen, len(range(rows.start, rows.stop))))
         hidden = whole.astype(np.float32)
         for expert, tokens, places in _chosen(worker):
             left, right = (
@@ -111,29 +117,29 @@ def _gate_up(worker: Worker, phase: Phase) -> None:
                 for role in (Role.EXPERT_GATE, Role.EXPERT_UP)
             )
             hidden[tokens, places] = gates(left, right)
-        for place in range(config.experts.chosen):
-            begin = place * config.experts.inner
+        for place in range(experts.chosen):
+            begin = place * experts.inner
             where = slice(begin + rows.start, begin + rows.stop)
             worker.store(Buffer.HIDDEN, (0,), where, hidden[:, place])
     gate = worker.run.layers[phase.layer].get(Role.SHARED_EXPERT_GATE)
     if gate is not None:
         worker.shared_weight = sigmoid(linear(x[None], gate[:, None])[0])
-    for lane, rows in worker.pieces(phase.matrices[2]) if config.experts.shared else ():
+    for lane, rows in worker.pieces(phase.matrices[2]) if experts.shared else ():
         left, right = (
             worker.product(phase.layer, matrix, lane, rows, x) for matrix in phase.matrices[2:]
         )
-        begin = config.experts.chosen * config.experts.inner
+        begin = experts.chosen * experts.inner
         where = slice(begin + rows.start, begin + rows.stop)
         worker.store(Buffer.HIDDEN, (0,), where, gates(left, right))
 
 
 def _down(worker: Worker, phase: Phase) -> None:
-    experts, (matrix, *shared) = worker.plan.config.experts, phase.matrices
+    experts, (matrix, *shared) = _mixture(worker.plan.config, phase.layer), phase.matrices
     assert experts is not None
     for lane, rows in worker.pieces(matrix):
         own_columns = experts.chosen * experts.inner
         columns = slice(own_columns + experts.shared)
-        both = worker.memory.read(Buffer.HIDDEN, (lane, slice(worker.width), columns))
+        both = worker.read(Buffer.HIDDEN, (lane, slice(worker.width), columns))
         hidden = both[:, :own_columns].reshape(worker.width, experts.chosen, experts.inner)
         y = np.zeros((worker.width, rows.stop - rows.start), np.float32)
         for expert, tokens, places in _chosen(worker):
@@ -164,21 +170,22 @@ def _chosen(
 
 
 PART = Part(
+    module=Buffer.MLP_OUTPUT,
     kinds={
         PhaseKind.ROUTE: Kind(
-            touches=lambda _: Touches(writes=(Buffer.ROUTED,)),
-            roles=lambda _: (Role.ROUTER,),
+            touches=lambda _, __: Touches(writes=(Buffer.ROUTED,)),
+            roles=lambda _, __: (Role.ROUTER,),
             update=lambda _, layer: (Buffer.ATTENTION_OUTPUT, layer),
             run=_route,
         ),
         PhaseKind.EXPERT_GATE_UP: Kind(
-            touches=lambda _: Touches((Buffer.ROUTED,), (Buffer.HIDDEN,)),
+            touches=lambda _, __: Touches((Buffer.ROUTED,), (Buffer.HIDDEN,)),
             roles=_up_roles,
             faults=check_pairs,
             run=_gate_up,
         ),
         PhaseKind.EXPERT_DOWN: Kind(
-            touches=lambda _: Touches((Buffer.HIDDEN,), (Buffer.MLP_OUTPUT,)),
+            touches=lambda _, __: Touches((Buffer.HIDDEN,), (Buffer.MLP_OUTPUT,)),
             roles=_down_roles,
             faults=_check_downs,
             run=_down,

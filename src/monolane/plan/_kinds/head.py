@@ -49,7 +49,7 @@ def _last(plan: Plan) -> tuple[Buffer, int]:
     return Buffer.MLP_OUTPUT, len(plan.config.layers) - 1
 
 
-def _elements(plan: Plan) -> int:
+def _elements(plan: Plan, _: int) -> int:
     return plan.groups.lanes_each * plan.config.hidden_size
 
 
@@ -62,7 +62,7 @@ def _gather(worker: Worker, phase: Phase) -> None:
         worker.store(Buffer.STREAM, (worker.lanes[lane],), part, streams[lane][:, part])
 
 
-def _touches(plan: Plan) -> Touches:
+def _touches(plan: Plan, _: int) -> Touches:
     reads = (Buffer.STREAM,) if plan.shared_head else ()
     writes = (Buffer.LOGITS,)
     return Touches(reads, writes, wide=(*reads, *writes) if plan.shared_head else ())
@@ -86,7 +86,7 @@ def _head(worker: Worker, phase: Phase) -> None:
 def _joined(worker: Worker) -> Floats:
     """Bring all lanes' streams together for the head that they share: [T, D or L*D]."""
     config = worker.plan.config
-    streams = worker.memory.read(Buffer.STREAM, (slice(None), slice(worker.width)))
+    streams = worker.read(Buffer.STREAM, (slice(None), slice(worker.width)))
     if config.head is Head.SUM:
         scale = worker.run.outer[Role.FINAL_NORM]
         summed = streams.sum(axis=0, keepdims=True)
@@ -101,19 +101,19 @@ def _joined(worker: Worker) -> Floats:
 PART = Part(
     kinds={
         PhaseKind.GATHER: Kind(
-            touches=lambda _: Touches(writes=(Buffer.STREAM,)),
+            touches=lambda _, __: Touches(writes=(Buffer.STREAM,)),
             units=_elements,
             update=lambda plan, _: _last(plan),
             run=_gather,
         ),
         PhaseKind.HEAD: Kind(
             touches=_touches,
-            roles=lambda _: (Role.HEAD,),
+            roles=lambda _, __: (Role.HEAD,),
             update=lambda plan, _: None if plan.shared_head else _last(plan),
             run=_head,
         ),
     },
     build=_build,
     order=_order,
-    share_out=lambda builder: {Role.HEAD: builder.share(Role.HEAD)},
+    share_out=lambda builder, _: {Role.HEAD: builder.share(Role.HEAD)},
 )

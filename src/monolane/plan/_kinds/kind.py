@@ -28,13 +28,13 @@ class Touches:
 class Kind:
     """A kind of phase, as the checker, the costs and the interpreter know it."""
 
-    touches: Callable[[Plan], Touches]
+    touches: Callable[[Plan, int], Touches]
     # What a worker does behind the phase's update, in NumPy.
     run: Callable[[Worker, Phase], None]
     # The weights that it reads, in their order.
-    roles: Callable[[ModelConfig], tuple[Role, ...]] = lambda _: ()
+    roles: Callable[[ModelConfig, int], tuple[Role, ...]] = lambda _, __: ()
     # How many units a group shares out, where work is not rows.
-    units: Callable[[Plan], int] | None = None
+    units: Callable[[Plan, int], int] | None = None
     # Whose outputs, of which layer, join the residual streams in the phase of a layer; None: none.
     update: Callable[[Plan, int], tuple[Buffer, int] | None] = lambda _, __: None
     # What is wrong with a phase that has the right weights, beyond what holds for every kind.
@@ -49,9 +49,11 @@ class Part:
     """Phases that follow upon each other in a pass: built, and expected, where a model has them."""
 
     kinds: Mapping[PhaseKind, Kind]
+    # Where the module of which they are phases puts its outputs; None: outside the layers.
+    module: Buffer | None = None
     # The phases of a layer, -1 outside the layers; none where the model has other ones.
     build: Callable[[Builder, int], tuple[Phase, ...]]
     # The same for the checker.
     order: Callable[[ModelConfig, int], tuple[PhaseKind, ...]]
-    # Who streams which rows of the matrices.
-    share_out: Callable[[Builder], Mapping[Role, Share]] = lambda _: {}
+    # Who streams which rows of the matrices of a layer, -1 outside the layers.
+    share_out: Callable[[Builder, int], Mapping[Role, Share]] = lambda _, __: {}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from monolane.model import ModelConfig, Role
+from monolane.model import Latent, ModelConfig, Role
 from monolane.plan._builder import Builder, own
 from monolane.plan._interpreter_worker import Worker
 from monolane.plan._kinds.kind import Kind, Part, Touches
@@ -21,14 +21,15 @@ from monolane.reference import rms_norm
 
 
 def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
-    if builder.config.latent is None:
+    latent = _latent_of(builder.config, layer)
+    if latent is None:
         return ()
     latents = own(Buffer.LATENTS, layer)
     return (
         builder.phase(
             PhaseKind.LATENT,
             layer,
-            *_latent_roles(builder.config),
+            *_latent_roles(latent),
             update=builder.update(Buffer.MLP_OUTPUT, layer - 1) if layer else None,
             writes=(latents,),
         ),
@@ -43,50 +44,59 @@ def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
 
 
 def _build_values(builder: Builder, layer: int) -> tuple[Phase, ...]:
-    if builder.config.latent is None:
+    if _latent_of(builder.config, layer) is None:
         return ()
     reads, writes = (own(Buffer.ATTENTION, layer),), (own(Buffer.HEADS, layer),)
     return (builder.phase(PhaseKind.VALUES, layer, Role.V_UP, reads=reads, writes=writes),)
 
 
 def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    del layer
-    return () if config.latent is None else (PhaseKind.LATENT, PhaseKind.EXPAND)
+    return () if _latent_of(config, layer) is None else (PhaseKind.LATENT, PhaseKind.EXPAND)
 
 
 def _order_values(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    del layer
-    return () if config.latent is None else (PhaseKind.VALUES,)
+    return () if _latent_of(config, layer) is None else (PhaseKind.VALUES,)
 
 
-def _share_out(builder: Builder) -> Mapping[Role, Share]:
-    latent = builder.config.latent
+def _latent_of(config: ModelConfig, layer: int) -> Latent | None:
+    attention = config.attentions.get(layer)
+    return None if attention is None else attention.latent
+
+
+def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
+    latent = _latent_of(builder.config, layer)
     if latent is None:
         return {}
     # By the same heads: who makes a query has all of it for its second product.
-    heads = split(builder.config.num_heads, builder.groups.workers_each)
+    heads = split(builder.config.attention(layer).heads, builder.groups.workers_each)
     by_heads = {
         role: Share(Scope.GROUP, tuple(rows * head for head in heads))
         for role, rows in ((Role.Q, latent.head), (Role.K_UP, latent.rank))
     }
-    return {**by_heads, **builder.share_in_turn(dict.fromkeys(_latent_roles(builder.config), 1))}
+    return {**by_heads, **builder.share_in_turn(layer, dict.fromkeys(_latent_roles(latent), 1))}
 
 
-def _latent_roles(config: ModelConfig) -> tuple[Role, ...]:
+def _share_values(builder: Builder, layer: int) -> Mapping[Role, Share]:
+    there = _latent_of(builder.config, layer) is not None
+    return {Role.V_UP: builder.share(Role.V_UP, layer)} if there else {}
+
+
+def _latent_roles(latent: Latent) -> tuple[Role, ...]:
     """Return the matrices that make latents: the queries' own too, where they have one."""
-    queries = config.latent is not None and config.latent.query_rank is not None
-    return (Role.Q_DOWN, Role.KV_DOWN) if queries else (Role.KV_DOWN,)
+    return (Role.KV_DOWN,) if latent.query_rank is None else (Role.Q_DOWN, Role.KV_DOWN)
 
 
-def _expected_latents(config: ModelConfig) -> tuple[Role, ...]:
-    none = config.latent is None or config.latent.query_rank is None
+def _expected_latents(config: ModelConfig, layer: int) -> tuple[Role, ...]:
+    latent = _latent_of(config, layer)
+    none = latent is None or latent.query_rank is None
     return (Role.KV_DOWN,) if none else (Role.Q_DOWN, Role.KV_DOWN)
 
 
 def _check_heads(plan: Plan, phase: Phase) -> Iterator[str]:
-    if plan.config.latent is None:
+    latent = _latent_of(plan.config, phase.layer)
+    if latent is None:
         return
-    sizes = (plan.config.latent.head, plan.config.latent.rank)
+    sizes = (latent.head, latent.rank)
     heads = [
         [divmod(bound, size) for bound in matrix.share.bounds]
         for matrix, size in zip(phase.matrices, sizes, strict=True)
@@ -107,9 +117,10 @@ def _latent(worker: Worker, phase: Phase) -> None:
 
 
 def _expand(worker: Worker, phase: Phase) -> None:
-    latent, weights = worker.plan.config.latent, worker.run.layers[phase.layer]
+    latent = _latent_of(worker.plan.config, phase.layer)
+    weights = worker.run.layers[phase.layer]
     assert latent is not None
-    both = worker.memory.read(Buffer.LATENTS, (0, slice(worker.width)))
+    both = worker.read(Buffer.LATENTS, (0, slice(worker.width)))
     queries = latent.query_rank or 0
     if worker.index == 0:
         l_TR, t_Tr = np.split(both[:, queries:], [latent.rank], axis=-1)
@@ -117,7 +128,7 @@ def _expand(worker: Worker, phase: Phase) -> None:
         new = slice(worker.position, worker.position + worker.width)
         line = np.concatenate([l_TR, worker.turned(phase.layer, t_Tr[:, None])[:, 0]], axis=-1)
         region, whole = (phase.layer, 0, 0, new), (slice(None), 0)
-        worker.memory.write(Buffer.KEY_VALUE, region, whole, line, worker.progress)
+        worker.write(Buffer.KEY_VALUE, region, whole, line)
     made_of = worker.normed
     if queries:
         made_of = rms_norm(both[None, :, :queries], weights[Role.Q_NORM], latent.norm_eps)[0]
@@ -136,7 +147,7 @@ def _expand(worker: Worker, phase: Phase) -> None:
 
 
 def _values(worker: Worker, phase: Phase) -> None:
-    latent, (matrix,) = worker.plan.config.latent, phase.matrices
+    latent, (matrix,) = _latent_of(worker.plan.config, phase.layer), phase.matrices
     assert latent is not None
     merged = worker.merged(phase.layer, 0).reshape(worker.width, -1, latent.cached)
     for head, rows in worker.pieces_of_heads(matrix):
@@ -147,16 +158,17 @@ def _values(worker: Worker, phase: Phase) -> None:
 
 # What is before ATTEND.
 PART = Part(
+    module=Buffer.ATTENTION_OUTPUT,
     kinds={
         PhaseKind.LATENT: Kind(
-            touches=lambda _: Touches(writes=(Buffer.LATENTS,)),
+            touches=lambda _, __: Touches(writes=(Buffer.LATENTS,)),
             roles=_expected_latents,
             update=mlp_below,
             run=_latent,
         ),
         PhaseKind.EXPAND: Kind(
-            touches=lambda _: Touches((Buffer.LATENTS,), (Buffer.QUERY, Buffer.KEY_VALUE)),
-            roles=lambda _: (Role.Q, Role.K_UP),
+            touches=lambda _, __: Touches((Buffer.LATENTS,), (Buffer.QUERY, Buffer.KEY_VALUE)),
+            roles=lambda _, __: (Role.Q, Role.K_UP),
             faults=_check_heads,
             run=_expand,
         ),
@@ -167,16 +179,15 @@ PART = Part(
 )
 # What is behind it.
 VALUES = Part(
+    module=Buffer.ATTENTION_OUTPUT,
     kinds={
         PhaseKind.VALUES: Kind(
-            touches=lambda _: Touches((Buffer.ATTENTION,), (Buffer.HEADS,)),
-            roles=lambda _: (Role.V_UP,),
+            touches=lambda _, __: Touches((Buffer.ATTENTION,), (Buffer.HEADS,)),
+            roles=lambda _, __: (Role.V_UP,),
             run=_values,
         )
     },
     build=_build_values,
     order=_order_values,
-    share_out=lambda builder: (
-        {} if builder.config.latent is None else {Role.V_UP: builder.share(Role.V_UP)}
-    ),
+    share_out=_share_values,
 )

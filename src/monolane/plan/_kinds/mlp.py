@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from monolane.model import ModelConfig, Role
+from monolane.model import Mlp, ModelConfig, Role
 from monolane.plan._builder import Builder, own
 from monolane.plan._interpreter_worker import Worker
 from monolane.plan._kinds.kind import Kind, Part, Touches
@@ -13,7 +13,7 @@ from monolane.reference import GATES
 
 
 def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
-    if builder.config.layers[layer].experts:
+    if not _is_dense(builder.config, layer):
         return ()
     hidden, output = own(Buffer.HIDDEN, layer), builder.output(Buffer.MLP_OUTPUT, layer)
     return (
@@ -29,12 +29,18 @@ def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
 
 
 def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    return () if config.layers[layer].experts else (PhaseKind.GATE_UP, PhaseKind.DOWN)
+    return (PhaseKind.GATE_UP, PhaseKind.DOWN) if _is_dense(config, layer) else ()
 
 
-def _share_out(builder: Builder) -> Mapping[Role, Share]:
-    gate = builder.share(Role.GATE)  # activation(gate) * up needs both of a row
-    return {Role.GATE: gate, Role.UP: gate, Role.DOWN: builder.share(Role.DOWN)}
+def _is_dense(config: ModelConfig, layer: int) -> bool:
+    return isinstance(config.modules[layer][-1].operation, Mlp)
+
+
+def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
+    if not _is_dense(builder.config, layer):
+        return {}
+    gate = builder.share(Role.GATE, layer)  # activation(gate) * up needs both of a row
+    return {Role.GATE: gate, Role.UP: gate, Role.DOWN: builder.share(Role.DOWN, layer)}
 
 
 def check_pairs(plan: Plan, phase: Phase) -> Iterator[str]:
@@ -63,23 +69,24 @@ def _down(worker: Worker, phase: Phase) -> None:
     (matrix,) = phase.matrices
     for lane, rows in worker.pieces(matrix):
         columns = slice(matrix.columns)
-        hidden = worker.memory.read(Buffer.HIDDEN, (lane, slice(worker.width), columns))
+        hidden = worker.read(Buffer.HIDDEN, (lane, slice(worker.width), columns))
         y = worker.product(phase.layer, matrix, lane, rows, hidden)
         worker.store(Buffer.MLP_OUTPUT, (phase.writes[0].slot, lane), rows, y)
 
 
 PART = Part(
+    module=Buffer.MLP_OUTPUT,
     kinds={
         PhaseKind.GATE_UP: Kind(
-            touches=lambda _: Touches(writes=(Buffer.HIDDEN,)),
-            roles=lambda _: (Role.GATE, Role.UP),
+            touches=lambda _, __: Touches(writes=(Buffer.HIDDEN,)),
+            roles=lambda _, __: (Role.GATE, Role.UP),
             update=lambda _, layer: (Buffer.ATTENTION_OUTPUT, layer),
             faults=check_pairs,
             run=_gate_up,
         ),
         PhaseKind.DOWN: Kind(
-            touches=lambda _: Touches((Buffer.HIDDEN,), (Buffer.MLP_OUTPUT,)),
-            roles=lambda _: (Role.DOWN,),
+            touches=lambda _, __: Touches((Buffer.HIDDEN,), (Buffer.MLP_OUTPUT,)),
+            roles=lambda _, __: (Role.DOWN,),
             run=_down,
         ),
     },

@@ -3,55 +3,65 @@
 Where attention has a gate, what is merged is multiplied by its sigmoids.
 """
 
+from collections.abc import Mapping
+
 from monolane.model import ModelConfig, Role
 from monolane.plan._builder import Builder, own
 from monolane.plan._interpreter_worker import Worker
 from monolane.plan._kinds.kind import Kind, Part, Touches
 from monolane.plan._phase import Buffer, Phase, PhaseKind
 from monolane.plan._plan import Plan
+from monolane.plan._split import Share
 from monolane.reference import sigmoid
 
 
 def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
-    if builder.config.layers[layer].delta:
+    attention = builder.config.attentions.get(layer)
+    if attention is None:
         return ()
-    read = Buffer.ATTENTION if builder.config.latent is None else Buffer.HEADS
-    gate = (Buffer.QUERY_GATE,) if builder.config.attention_gate else ()
+    read = Buffer.ATTENTION if attention.latent is None else Buffer.HEADS
+    gate = (Buffer.QUERY_GATE,) if attention.gate else ()
     reads = tuple(own(buffer, layer) for buffer in (read, *gate))
     writes = (builder.output(Buffer.ATTENTION_OUTPUT, layer),)
     return (builder.phase(PhaseKind.OUT, layer, Role.O, reads=reads, writes=writes),)
 
 
 def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    return () if config.layers[layer].delta else (PhaseKind.OUT,)
+    return (PhaseKind.OUT,) if layer in config.attentions else ()
 
 
-def _touches(plan: Plan) -> Touches:
-    read = Buffer.HEADS if plan.config.latent is not None else Buffer.ATTENTION
-    gate = (Buffer.QUERY_GATE,) if plan.config.attention_gate else ()
+def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
+    there = layer in builder.config.attentions
+    return {Role.O: builder.share(Role.O, layer)} if there else {}
+
+
+def _touches(plan: Plan, layer: int) -> Touches:
+    attention = plan.config.attention(layer)
+    read = Buffer.HEADS if attention.latent is not None else Buffer.ATTENTION
+    gate = (Buffer.QUERY_GATE,) if attention.gate else ()
     return Touches((read, *gate), (Buffer.ATTENTION_OUTPUT,))
 
 
 def _run(worker: Worker, phase: Phase) -> None:
     (matrix,) = phase.matrices
+    attention = worker.plan.config.attention(phase.layer)
     for lane, rows in worker.pieces(matrix):
-        if worker.plan.config.latent is None:
+        if attention.latent is None:
             read = worker.merged(phase.layer, lane)
         else:
-            read = worker.memory.read(Buffer.HEADS, (lane, slice(worker.width)))
-        if worker.plan.config.attention_gate:
-            read = read * sigmoid(
-                worker.memory.read(Buffer.QUERY_GATE, (lane, slice(worker.width)))
-            )
+            read = worker.read(Buffer.HEADS, (lane, slice(worker.width)))
+        if attention.gate:
+            read = read * sigmoid(worker.read(Buffer.QUERY_GATE, (lane, slice(worker.width))))
         y = worker.product(phase.layer, matrix, lane, rows, read)
-        if worker.plan.config.out_bias:
+        if attention.out_bias:
             y = y + worker.run.layers[phase.layer][Role.O_BIAS][0, rows]
         worker.store(Buffer.ATTENTION_OUTPUT, (phase.writes[0].slot, lane), rows, y)
 
 
 PART = Part(
-    kinds={PhaseKind.OUT: Kind(touches=_touches, roles=lambda _: (Role.O,), run=_run)},
+    module=Buffer.ATTENTION_OUTPUT,
+    kinds={PhaseKind.OUT: Kind(touches=_touches, roles=lambda _, __: (Role.O,), run=_run)},
     build=_build,
     order=_order,
-    share_out=lambda builder: {Role.O: builder.share(Role.O)},
+    share_out=_share_out,
 )

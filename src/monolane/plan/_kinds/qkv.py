@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from monolane.model import ModelConfig, QkNorm, Role
+from monolane.model import Attention, ModelConfig, QkNorm, Role
 from monolane.plan._builder import Builder, own
 from monolane.plan._interpreter_memory import Floats
 from monolane.plan._interpreter_worker import Worker, cut
@@ -18,19 +18,26 @@ from monolane.reference import rms_norm
 _ROLES = (Role.Q, Role.K, Role.V)
 
 
+def _attention_of(config: ModelConfig, layer: int) -> Attention | None:
+    """Return a layer's attention, unless it has none or a latent one."""
+    attention = config.attentions.get(layer)
+    return attention if attention is not None and attention.latent is None else None
+
+
 def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
-    if builder.config.latent is not None or builder.config.layers[layer].delta:
+    attention = _attention_of(builder.config, layer)
+    if attention is None:
         return ()
     query, keys = own(Buffer.QUERY, layer), own(Buffer.KEY_VALUE, layer, layer)
     before = builder.update(Buffer.MLP_OUTPUT, layer - 1) if layer else None
-    if builder.config.qk_norm is not QkNorm.ALL:
-        gate = (own(Buffer.QUERY_GATE, layer),) if builder.config.attention_gate else ()
+    if attention.qk_norm is not QkNorm.ALL:
+        gate = (own(Buffer.QUERY_GATE, layer),) if attention.gate else ()
         writes = (query, *gate, keys)
         return (builder.phase(PhaseKind.QKV, layer, *_ROLES, update=before, writes=writes),)
     unnormed = own(Buffer.UNNORMED, layer)
     writes = (unnormed, keys)
     # Heads are shared out, of Q and then of K; every worker sums the squares of all lanes.
-    heads = (builder.config.num_heads + builder.config.num_kv_heads) // builder.groups.count
+    heads = (attention.heads + attention.kv_heads) // builder.groups.count
     return (
         builder.phase(PhaseKind.QKV, layer, *_ROLES, update=before, writes=writes),
         builder.phase(
@@ -44,50 +51,52 @@ def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
 
 
 def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    if config.latent is not None or config.layers[layer].delta:
+    attention = _attention_of(config, layer)
+    if attention is None:
         return ()
-    late = (PhaseKind.NORM_QK,) if config.qk_norm is QkNorm.ALL else ()
+    late = (PhaseKind.NORM_QK,) if attention.qk_norm is QkNorm.ALL else ()
     return (PhaseKind.QKV, *late)
 
 
-def _share_out(builder: Builder) -> Mapping[Role, Share]:
+def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
     """Share out each matrix; what is left over goes to other workers from one to the next."""
-    config = builder.config
-    if config.latent is not None:
+    attention = _attention_of(builder.config, layer)
+    if attention is None:
         return {}
-    together, group = _rows_together(config), builder.keys.group
+    together, group = _rows_together(builder.config, attention), builder.keys.group
     # Of Q, where a gate follows each head, both stay together.
-    queries = 2 * config.head_dim if config.attention_gate else together
+    queries = 2 * attention.head_dim if attention.gate else together
     # Who has a group of keys or values makes its codes.
     least = {Role.Q: queries, Role.K: max(together, group), Role.V: max(1, group)}
-    return builder.share_in_turn(least)
+    return builder.share_in_turn(layer, least)
 
 
-def _rows_together(config: ModelConfig) -> int:
+def _rows_together(config: ModelConfig, attention: Attention) -> int:
     """Return how many rows of Q and K one worker must have from their product to their end."""
-    if config.qk_norm is QkNorm.ALL:  # NORM_QK shares them out anew
+    if attention.qk_norm is QkNorm.ALL:  # NORM_QK shares them out anew
         return 1
-    whole = config.qk_norm is QkNorm.HEAD or config.rotary.style == "half"
-    return config.head_dim if whole else 2
+    whole = attention.qk_norm is QkNorm.HEAD or config.rotary.style == "half"
+    return attention.head_dim if whole else 2
 
 
-def _touches(plan: Plan) -> Touches:
-    if plan.config.qk_norm is QkNorm.ALL:  # values alone; keys follow when normed
+def _touches(plan: Plan, layer: int) -> Touches:
+    attention = plan.config.attention(layer)
+    if attention.qk_norm is QkNorm.ALL:  # values alone; keys follow when normed
         return Touches(writes=(Buffer.UNNORMED, Buffer.KEY_VALUE))
-    gate = (Buffer.QUERY_GATE,) if plan.config.attention_gate else ()
+    gate = (Buffer.QUERY_GATE,) if attention.gate else ()
     return Touches(writes=(Buffer.QUERY, *gate, Buffer.KEY_VALUE))
 
 
 def _check_cuts(plan: Plan, phase: Phase) -> Iterator[str]:
-    config = plan.config
-    if config.qk_norm is QkNorm.ALL:
+    attention = plan.config.attention(phase.layer)
+    if attention.qk_norm is QkNorm.ALL:
         return
-    pair = 2 if config.rotary.style == "interleaved" else config.head_dim
-    heads = config.head_dim if config.qk_norm is QkNorm.HEAD else 1
+    pair = 2 if plan.config.rotary.style == "interleaved" else attention.head_dim
+    heads = attention.head_dim if attention.qk_norm is QkNorm.HEAD else 1
     for matrix in phase.matrices[:2]:
         bounds = matrix.share.bounds
-        gated = config.attention_gate and matrix.role is Role.Q
-        if gated and (wrong := [bound for bound in bounds if bound % (2 * config.head_dim)]):
+        gated = attention.gate and matrix.role is Role.Q
+        if gated and (wrong := [bound for bound in bounds if bound % (2 * attention.head_dim)]):
             yield f"{matrix.role}: a head and its gate are cut at row {wrong[0]}"
         if wrong := [bound for bound in bounds if bound % pair]:
             yield f"{matrix.role}: a rotary pair is cut at row {wrong[0]}"
@@ -100,23 +109,24 @@ def mlp_below(_: Plan, layer: int) -> tuple[Buffer, int] | None:
     return (Buffer.MLP_OUTPUT, layer - 1) if layer > 0 else None
 
 
-def _heads(plan: Plan) -> int:
-    return (plan.config.num_heads + plan.config.num_kv_heads) // plan.groups.count
+def _heads(plan: Plan, layer: int) -> int:
+    attention = plan.config.attention(layer)
+    return (attention.heads + attention.kv_heads) // plan.groups.count
 
 
 def _qkv(worker: Worker, phase: Phase) -> None:
-    config = worker.plan.config
+    attention = worker.plan.config.attention(phase.layer)
     read = worker.read_stream(phase.layer, Role.ATTENTION_NORM)
     for matrix, bias in zip(phase.matrices, (Role.Q_BIAS, Role.K_BIAS, Role.V_BIAS), strict=True):
         for lane, rows in worker.pieces(matrix):
             y = worker.product(phase.layer, matrix, lane, rows, worker.own(read, lane))
-            if config.qkv_bias:
+            if attention.bias:
                 y = y + worker.run.layers[phase.layer][bias][lane, rows]
-            if matrix.role is Role.Q and config.attention_gate:
+            if matrix.role is Role.Q and attention.gate:
                 _gated_queries(worker, phase, lane, rows, y)
             elif matrix.role is Role.V:
                 _store(worker, phase, Role.V, lane, rows, y)
-            elif config.qk_norm is QkNorm.ALL:
+            elif attention.qk_norm is QkNorm.ALL:
                 before = phase.matrices[0].rows if matrix.role is Role.K else 0
                 where = slice(before + rows.start, before + rows.stop)
                 worker.store(Buffer.UNNORMED, (lane,), where, y)
@@ -127,11 +137,11 @@ def _qkv(worker: Worker, phase: Phase) -> None:
 
 def _gated_queries(worker: Worker, phase: Phase, lane: int, rows: slice, y: Floats) -> None:
     """Store queries and gates, which Q makes by turns of a head each."""
-    config = worker.plan.config
-    both = y.reshape(worker.width, -1, 2, config.head_dim)
+    attention = worker.plan.config.attention(phase.layer)
+    both = y.reshape(worker.width, -1, 2, attention.head_dim)
     own_rows = slice(rows.start // 2, rows.stop // 2)
     queries, gates = (both[:, :, i].reshape(worker.width, -1) for i in (0, 1))
-    count = config.num_heads // config.num_lanes * config.head_dim
+    count = attention.heads // worker.plan.config.num_lanes * attention.head_dim
     turned = _finished(worker, phase.layer, Role.Q, own_rows, count, queries)
     worker.store(Buffer.QUERY, (lane,), own_rows, turned)
     worker.store(Buffer.QUERY_GATE, (lane,), own_rows, gates)
@@ -140,11 +150,10 @@ def _gated_queries(worker: Worker, phase: Phase, lane: int, rows: slice, y: Floa
 def _norm_qk(worker: Worker, phase: Phase) -> None:
     assert phase.units is not None
     config = worker.plan.config
-    lanes, dim = config.num_lanes, config.head_dim
-    both = [
-        worker.memory.read(Buffer.UNNORMED, (lane, slice(worker.width))) for lane in range(lanes)
-    ]
-    heads, kv_heads = config.num_heads // lanes, config.num_kv_heads // lanes
+    attention = config.attention(phase.layer)
+    lanes, dim = config.num_lanes, attention.head_dim
+    both = [worker.read(Buffer.UNNORMED, (lane, slice(worker.width))) for lane in range(lanes)]
+    heads, kv_heads = attention.heads // lanes, attention.kv_heads // lanes
     for role, scale, before, count in (
         (Role.Q, Role.Q_NORM, 0, heads),
         (Role.K, Role.K_NORM, heads, kv_heads),
@@ -165,25 +174,25 @@ def _norm_qk(worker: Worker, phase: Phase) -> None:
 def _finished(worker: Worker, layer: int, role: Role, rows: slice, count: int, y: Floats) -> Floats:
     """Norm and turn some rows of a lane's heads; a head of which rows are missing is wrong."""
     config = worker.plan.config
-    if config.qk_norm is QkNorm.HEAD:
+    if config.attention(layer).qk_norm is QkNorm.HEAD:
         scale = worker.run.layers[layer][Role.Q_NORM if role is Role.Q else Role.K_NORM]
-        normed = rms_norm(_whole(worker, rows, count, y), scale, config.norm_eps)
+        normed = rms_norm(_whole(worker, layer, rows, count, y), scale, config.norm_eps)
         y = normed.reshape(worker.width, count)[:, rows]
     return _rotate(worker, layer, rows, count, y)
 
 
 def _rotate(worker: Worker, layer: int, rows: slice, count: int, y: Floats) -> Floats:
     """Turn some rows of the heads; a pair of which one row is missing comes out wrong."""
-    turned = worker.turned(layer, _whole(worker, rows, count, y)[0])
+    turned = worker.turned(layer, _whole(worker, layer, rows, count, y)[0])
     part: Floats = turned.reshape(worker.width, count)[:, rows]
     return part
 
 
-def _whole(worker: Worker, rows: slice, count: int, y: Floats) -> Floats:
+def _whole(worker: Worker, layer: int, rows: slice, count: int, y: Floats) -> Floats:
     """Put rows among zeros in their places of a lane's heads: [1, T, heads, h]."""
     whole = np.zeros((worker.width, count), np.float32)
     whole[:, rows] = y
-    return whole.reshape(1, worker.width, -1, worker.plan.config.head_dim)
+    return whole.reshape(1, worker.width, -1, worker.plan.config.attention(layer).head_dim)
 
 
 def _store(worker: Worker, phase: Phase, role: Role, lane: int, rows: slice, y: Floats) -> None:
@@ -192,25 +201,26 @@ def _store(worker: Worker, phase: Phase, role: Role, lane: int, rows: slice, y: 
         return
     new = slice(worker.position, worker.position + worker.width)
     region = (phase.layer, 0 if role is Role.K else 1, lane, new)
-    h = worker.plan.config.head_dim
+    h = worker.plan.config.attention(phase.layer).head_dim
     for head, columns in cut(rows.start, rows.stop, h):
         begin = head * h + columns.start - rows.start
         part = y[:, begin : begin + columns.stop - columns.start]
         where = (slice(None), head, columns)
-        worker.memory.write(Buffer.KEY_VALUE, region, where, part, worker.progress)
+        worker.write(Buffer.KEY_VALUE, region, where, part)
 
 
 PART = Part(
+    module=Buffer.ATTENTION_OUTPUT,
     kinds={
         PhaseKind.QKV: Kind(
             touches=_touches,
-            roles=lambda _: _ROLES,
+            roles=lambda _, __: _ROLES,
             update=mlp_below,
             faults=_check_cuts,
             run=_qkv,
         ),
         PhaseKind.NORM_QK: Kind(
-            touches=lambda _: Touches(
+            touches=lambda _, __: Touches(
                 (Buffer.UNNORMED,), (Buffer.QUERY, Buffer.KEY_VALUE), wide=(Buffer.UNNORMED,)
             ),
             units=_heads,
