@@ -5,7 +5,11 @@ set(core_sources)
 foreach(room kernels kernels/products memory ranks state sample draft experts ops run)
   file(GLOB found CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/${room}/*.cpp)
   list(APPEND core_sources ${found})
+  string(REPLACE / _ group ${room})
+  set_source_files_properties(${found} PROPERTIES UNITY_GROUP ${group})
 endforeach()
+# And a set of kernels, which takes longest first.
+set(set_sources attention.cpp panels.cpp kernels.cpp)
 
 # The instruction sets beyond the portable one that this processor runs, the best one last; all of
 # them where it does not say. A set that is left out is an empty table (kernels/sets/absent.cpp).

@@ -1,8 +1,12 @@
 """What every test may use: the golden folders, and an environment without our own variables."""
 
+import inspect
 import json
 import os
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -39,6 +43,88 @@ _NEEDED: dict[str, tuple[tuple[str, ...], str, set[str]]] = {
         },
     ),
 }
+
+
+# What a test of the unit tier has not to do with: other processes, compilers, whole engines, many
+# random examples, and what takes a second to import. Read from the source of its file and of its
+# fixtures, so that nobody keeps a list.
+_COSTLY = re.compile(
+    r"subprocess|multiprocessing|\bspawn|bench_script|import_module|checkout"
+    r"|ServerProcess|\bstarted?\(|\blaunch|uvicorn|playwright|schemathesis|\bray\b"
+    r"|\bemulat|kernel_folder|find_compiler|make_rig|nvrtc"
+    r"|Executor\b|\bEngine\(|\bload\(|interpret\(|ReferenceModel|hypothesis"
+    r"|\btorch\b|transformers|\bevalplus|lm_eval|datatrove|pyarrow|tensorboard|matplotlib"
+    r"|openai|anthropic|langchain|ModuleType|importorskip"
+)
+_NOT_UNIT = ("slow", "exhaustive", "alone", "gpu")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Have the tier of scripts/check --unit."""
+    parser.addoption(
+        "--unit",
+        action="store_true",
+        help="only tests that start no process, compile nothing and import no large library",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch what the unit tier starts."""
+    if config.getoption("--unit"):
+        sys.addaudithook(_refuse_processes)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import a file that is not of the unit tier."""
+    if not config.getoption("--unit") or not collection_path.name.startswith("test_"):
+        return None
+    return _is_costly_file(collection_path) or None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out tests with a mark of a longer tier, or with a fixture that is not for units."""
+    if not config.getoption("--unit"):
+        return
+    left = [item for item in items if not _is_unit(item)]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if _is_unit(item)]
+
+
+def _is_unit(item: pytest.Item) -> bool:
+    # A file that is named on the command line is never ignored.
+    if _is_costly_file(item.path) or any(item.get_closest_marker(name) for name in _NOT_UNIT):
+        return False
+    fixtures = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
+    return not any(_is_costly(each.func) for defined in fixtures for each in defined[-1:])
+
+
+@cache
+def _is_costly_file(path: Path) -> bool:
+    return _COSTLY.search(path.read_text()) is not None
+
+
+@cache
+def _is_costly(fixture: Callable[..., Any]) -> bool:
+    return "/_pytest/" not in inspect.getfile(fixture) and bool(
+        _COSTLY.search(inspect.getsource(fixture))
+    )
+
+
+@pytest.fixture(autouse=True)
+def _no_process(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have a test of the unit tier fail that starts a process: its words are not in `_COSTLY`."""
+    global _forbidden
+    _forbidden = request.config.getoption("--unit")
+    yield
+    _forbidden = False
+
+
+_forbidden = False
+
+
+def _refuse_processes(event: str, _: tuple[Any, ...]) -> None:
+    if _forbidden and event in ("subprocess.Popen", "os.fork", "os.posix_spawn"):
+        raise AssertionError(f"expected a unit test to start no process, got {event}")
 
 
 class Absent(pytest.Module):

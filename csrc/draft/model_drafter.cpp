@@ -8,17 +8,18 @@
 namespace monolane {
 namespace {
 
-constexpr size_t kCatchUp = 256;  // tokens that it reads between two passes: four passes of its own
-constexpr size_t kFew = 32;       // to be read, in addition to drafting: hardly more than none
+constexpr size_t kReadAtOnce =
+    256;                     // tokens that it reads between two passes: four passes of its own
+constexpr size_t kFew = 32;  // to be read, in addition to drafting: hardly more than none
 // Of a draw with limits, so many best tokens are looked at: sorting a large vocabulary would take
 // longer than a small model's pass, and hardly any draw goes beyond.
-constexpr uint32_t kMostRanked = 64;
+constexpr uint32_t kMostSorted = 64;
 constexpr int32_t kLarge = 1024;  // tokens of a vocabulary from which on that is worth it
 
 // How the draft model draws for a sequence that draws like this.
 Draw draw_for(Draw draw, int32_t vocab) {
   const bool limited = vocab >= kLarge && (draw.top_p < 1 || draw.min_p > 0);
-  if (limited) draw.top_k = draw.top_k == 0 ? kMostRanked : std::min(draw.top_k, kMostRanked);
+  if (limited) draw.top_k = draw.top_k == 0 ? kMostSorted : std::min(draw.top_k, kMostSorted);
   return draw;
 }
 
@@ -59,7 +60,7 @@ bool ModelDrafter::prepare(const DraftAsk& ask, Advance& advance) {
   advance.draw = draw_for(ask.advance->draw, header.vocab);
   if (TokenCounts(advance.draw, 1).penalises()) advance.history = held;
   advance.prompt = static_cast<int32_t>(ask.prompt);
-  const size_t end = std::min(tokens.size(), begin + kCatchUp);
+  const size_t end = std::min(tokens.size(), begin + kReadAtOnce);
   advance.tokens.assign(tokens.begin() + begin, tokens.begin() + end);
   held.insert(held.end(), advance.tokens.begin(), advance.tokens.end());
   if (end < tokens.size()) return true;  // reads, and draws one token, which nobody wants

@@ -24,6 +24,10 @@ namespace monolane {
   namespace isa {                \
   extern const Kernels kKernels; \
   }
+#define MONOLANE_DECLARE_PAIRS(isa)      \
+  namespace isa {                        \
+  extern const PairKernels kPairKernels; \
+  }
 #define MONOLANE_DECLARE_TILES(isa)      \
   namespace isa {                        \
   extern const TileKernels kTileKernels; \
@@ -37,7 +41,7 @@ MONOLANE_DECLARE_TILES(tiles_portable)
 #if defined(__x86_64__)
 MONOLANE_DECLARE(avx2)
 MONOLANE_DECLARE(avx512)
-MONOLANE_DECLARE(avx512bf16)
+MONOLANE_DECLARE_PAIRS(avx512bf16)
 MONOLANE_DECLARE_TILES(amx)
 MONOLANE_DECLARE_TILES(tiles_avx512)
 #elif defined(__aarch64__)
@@ -120,6 +124,15 @@ Kernels with_panels(decltype(Kernels::multiply) multiply, Isa isa) {
 }
 #endif
 
+Kernels with_pairs(const Kernels& base, const PairKernels& pairs, Isa isa) {
+  Kernels all = base;
+  all.name = isa_name(isa);
+  all.packed_bytes = pairs.packed_bytes;
+  all.pack = pairs.pack;
+  all.multiply = pairs.multiply;
+  return all;
+}
+
 Kernels with_tiles(const Kernels& base, const TileKernels& tiles, Isa isa) {
   Kernels all = base;
   all.name = isa_name(isa);
@@ -147,12 +160,13 @@ const Kernels* find(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::kAvx2 && has_avx2()) return built(avx2::kKernels);
   if (isa == Isa::kAvx512 && has_avx512()) return built(avx512::kKernels);
-  // Products of codes are avx512's.
-  const bool all = built(avx512::kKernels) != nullptr;
-  if (isa == Isa::kAvx512Bf16 && all && has_avx512bf16()) return built(avx512bf16::kKernels);
-  if (isa == Isa::kAmx && all && built(avx512bf16::kKernels, amx::kTileKernels) != nullptr &&
+  if (isa == Isa::kAvx512Bf16 && avx512bf16::kPairKernels.multiply != nullptr && has_avx512bf16()) {
+    static const Kernels table = with_pairs(avx512::kKernels, avx512bf16::kPairKernels, isa);
+    return built(avx512::kKernels) == nullptr ? nullptr : &table;
+  }
+  if (isa == Isa::kAmx && built(avx512::kKernels, amx::kTileKernels) != nullptr &&
       amx_state().refusal.empty()) {
-    static const Kernels table = with_tiles(avx512bf16::kKernels, amx::kTileKernels, isa);
+    static const Kernels table = with_tiles(avx512::kKernels, amx::kTileKernels, isa);
     return &table;
   }
   if (isa == Isa::kTilesAvx512 && has_avx512() &&

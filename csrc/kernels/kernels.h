@@ -1,5 +1,5 @@
 // The arithmetic of one worker, for every instruction set: a table of functions per set, filled by
-// compiling kernels.cpp once per set (kernels_<isa>.o) and chosen at run time by `select_kernels`.
+// compiling kernels/sets once per set (kernels_<isa>) and chosen at run time by `select_kernels`.
 //
 // The contract that everything above rests on: a result depends on its own row and its own token
 // alone, bit by bit. Each (row, token) is summed over k in one fixed order, whatever the number of

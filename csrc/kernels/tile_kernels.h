@@ -7,6 +7,12 @@
 
 namespace monolane {
 
+struct PairKernels {  // of the processor's dots of bfloat16: pair_kernels.cpp
+  decltype(Kernels::packed_bytes) packed_bytes;
+  decltype(Kernels::pack) pack;
+  decltype(Kernels::multiply) multiply;
+};
+
 struct TileKernels {
   decltype(Kernels::packed_bytes) packed_bytes;
   decltype(Kernels::pack) pack;

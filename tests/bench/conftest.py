@@ -30,7 +30,7 @@ def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if find_compiler() is None:
         pytest.skip(NO_COMPILER)
     # Kept from run to run: their names are digests of all that they are made from.
-    cache = request.config.cache
+    cache = getattr(request.config, "cache", None)  # none with -p no:cacheprovider
     made = Kernels(tmp_path_factory.mktemp("emulated") if cache is None else cache.mkdir("probes"))
     made.build_all()
     return made

@@ -136,7 +136,7 @@ def test_the_page_shows_what_is_wrong_and_what_several_gain() -> None:
 # The kernels that it compiles are kept from run to run; cold it takes half a minute of a core.
 @pytest.mark.slow
 def test_the_rehearsal(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    cache = request.config.cache
+    cache = getattr(request.config, "cache", None)  # none with -p no:cacheprovider
     work = tmp_path / "work" if cache is None else cache.mkdir("devices")
     command = [sys.executable, str(SCRIPT), "--rehearse", "--out", str(tmp_path), "--commit", "abc"]
     done = subprocess.run(

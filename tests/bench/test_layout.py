@@ -52,7 +52,10 @@ def test_reading_warps_divide_the_ring() -> None:
 def test_every_weight_has_one_place(layout: PhaseLayout) -> None:
     assert layout.problem() is None
     at = positions(layout).reshape(-1)
-    assert len(np.unique(at)) == at.size
+    assert at.min() == 0
+    taken = np.zeros(at.max() + 1, bool)  # np.unique sorts, which takes ten times as long
+    taken[at] = True
+    assert np.count_nonzero(taken) == at.size
     weights = at.size * BITS[layout.kind] // 8
     scales = at.size // 128 * 4 if layout.kind == "int4" else 0
     assert layout.phase_bytes == weights + scales

@@ -1,7 +1,7 @@
 """Keys and values in codes: what is stored, what attention makes of it, and the oracle beside it.
 
 That no bit depends on how tokens are fed, kept, drafted or shared out is tested where that is
-tested for other caches: test_executor.py, test_kept.py, test_speculation.py, test_ranks.py.
+tested for other caches: test_executor.py, test_ranked_kv.py, test_speculation.py, test_ranks.py.
 """
 
 import numpy as np

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from test_conversion import huge_kb
-from test_kept import LAYERS, small_weights
+from test_ranked_kv import LAYERS, small_weights
 
 from monolane.cpu import CpuExecutor
 from monolane.epoch import KeptBytes

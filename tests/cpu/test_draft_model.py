@@ -16,7 +16,7 @@ from monolane.epoch import AUTO_DRAFTS, Draw, TokenEvent
 from monolane.errors import RequestError
 from monolane.model import Role, Weights
 
-from .test_kept import small_weights
+from .test_ranked_kv import small_weights
 from .test_speculation import (
     DRAWS,
     LONG,

@@ -17,7 +17,7 @@ from monolane.epoch import AUTO_DRAFTS, Draw, TokenEvent
 from monolane.errors import ConfigError, RequestError
 from monolane.model import Heads, Role, Weights
 
-from .test_kept import small_weights
+from .test_ranked_kv import small_weights
 from .test_speculation import (
     DRAWS,
     LONG,

@@ -200,7 +200,7 @@ def test_memory_that_is_refused_is_an_error() -> None:
     program = f"""
 import itertools, resource, sys
 sys.path.insert(0, {str(folder)!r})
-from test_kept import IDS, make
+from test_ranked_kv import IDS, make
 from monolane.cpu._errors import our_errors
 from monolane.errors import BackendError
 

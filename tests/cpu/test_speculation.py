@@ -19,7 +19,7 @@ from monolane.epoch import AUTO_DRAFTS, TEXT_END, Advance, Draw, Guide, TokenEve
 from monolane.errors import RequestError
 
 from .test_delta import CASES, load
-from .test_kept import DTYPES, make
+from .test_ranked_kv import DTYPES, make
 
 VOCAB = 72
 PROMPT = tuple(np.random.default_rng(2).integers(VOCAB, size=40).tolist())

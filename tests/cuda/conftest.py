@@ -33,7 +33,7 @@ def kernel_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     """
     if emulation.find_compiler() is None:
         pytest.skip(emulation.NO_COMPILER)
-    cache = request.config.cache
+    cache = getattr(request.config, "cache", None)  # none with -p no:cacheprovider
     folder = tmp_path_factory.mktemp("kernels") if cache is None else cache.mkdir("kernels")
     with (folder / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

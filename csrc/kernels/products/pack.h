@@ -114,7 +114,8 @@ static inline void pack_i8(const float* x, int64_t cols, void* packed) {
   }
 }
 
-static void pack(Activation kind, const float* x, int64_t cols, int64_t width, void* packed) {
+static inline void pack(Activation kind, const float* x, int64_t cols, int64_t width,
+                        void* packed) {
   const int64_t bytes = packed_bytes(kind, cols);
   for (int64_t t = 0; t < width; ++t, x += cols) {
     void* token = static_cast<char*>(packed) + t * bytes;

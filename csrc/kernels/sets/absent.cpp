@@ -8,5 +8,7 @@ extern const Kernels kKernels;
 const Kernels kKernels{};
 extern const TileKernels kTileKernels;
 const TileKernels kTileKernels{};
+extern const PairKernels kPairKernels;
+const PairKernels kPairKernels{};
 
 }  // namespace monolane::MONOLANE_ISA

@@ -1,35 +1,16 @@
 // One set of kernels, compiled once per instruction set (CMakeLists.txt) into the namespace
 // MONOLANE_ISA, and the table that dispatch.cpp finds there. Everything here is in headers and
 // `static`: a template that the linker may merge across sets would run AVX-512 on a machine
-// without.
+// without. What takes longest to compile is in files of its own: attention.cpp and panels.cpp.
 #include "kernels/kernels.h"
 
-#include "kernels/attention/attend.h"
 #include "kernels/pointwise.h"
 #include "kernels/products/multiply.h"
 #include "kernels/products/pack.h"
-#include "kernels/products/panel_dot.h"
-
-#ifdef __AVX512BF16__
-namespace monolane::avx512 {
-extern const Kernels kKernels;
-}
-#endif
+#include "kernels/sets/parts.h"
 
 namespace monolane::MONOLANE_ISA {
 
-#ifdef __AVX512BF16__
-// This set has one product of its own. The others are those of AVX-512 without it, to the
-// instruction: compiling them twice would take a third of the time that the whole core takes.
-static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activation kind,
-                     const void* packed, int64_t width, float* y, int64_t y_stride) {
-  if (w.format != Format::kBf16 || kind == Activation::kF32) {
-    return avx512::kKernels.multiply(w, row_begin, row_end, kind, packed, width, y, y_stride);
-  }
-  const PairDot dot{static_cast<const Bf16*>(w.data), w.cols, w.cols};
-  multiply_by(dot, row_begin, row_end, packed, width, {y, y_stride});
-}
-#else
 template <class W>
 static FloatDot<W> float_dot(const Matrix& w) {
   return {static_cast<const W*>(w.data), w.cols, w.cols};
@@ -40,9 +21,6 @@ static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activa
   const auto run = [&](const auto& dot) {
     multiply_by(dot, row_begin, row_end, packed, width, {y, y_stride});
   };
-  const auto run_panels = [&](auto format) {
-    multiply_panels(PanelDot<format>(w), row_begin, row_end, packed, width, {y, y_stride});
-  };
   switch (w.format) {
     case Format::kF32:
       return run(float_dot<float>(w));
@@ -52,10 +30,9 @@ static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activa
       if (kind == Activation::kF32) return run(float_dot<Bf16>(w));
       return run(Bf16Dot{static_cast<const Bf16*>(w.data), w.cols, w.cols});
     default:
-      for_panels(w.format, run_panels);  // others are refused before they come here
+      multiply_codes(w, row_begin, row_end, packed, width, y, y_stride);
   }
 }
-#endif
 
 // Eight vectors at a time. AVX2: of four streams, fetched by the hardware, which on two cores of
 // Zen 3 read 50 GB/s where one stream reads 39, and 33 with prefetches. The others: of one stream,
@@ -110,7 +87,7 @@ const Kernels kKernels = {
     .sigmoid_times = gate_up<times<sigmoid>>,
     .gelu_tanh_times = gate_up<times<gelu_tanh>>,
     .clamped_swiglu = gate_up<clamped_swiglu>,
-    .attend = attend,
+    .attend = attend_cache,
     .store_kv = store_kv,
     .add = add_floats,
     .widen = widen,
