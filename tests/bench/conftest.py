@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 for folder in (str(ROOT), str(ROOT / "tests" / "cuda"), str(Path(__file__).resolve().parent)):
     if folder not in sys.path:
         sys.path.insert(0, folder)
+if str(ROOT / "bench") not in sys.path:  # which bench/table.py imports from
+    sys.path.append(str(ROOT / "bench"))
 
 from emulated import EmulatedDevice, Kernels  # noqa: E402
 from emulation import NO_COMPILER, find_compiler  # noqa: E402
