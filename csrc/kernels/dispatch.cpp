@@ -124,6 +124,7 @@ Kernels with_panels(decltype(Kernels::multiply) multiply, Isa isa) {
 }
 #endif
 
+#if defined(__x86_64__)
 Kernels with_pairs(const Kernels& base, const PairKernels& pairs, Isa isa) {
   Kernels all = base;
   all.name = isa_name(isa);
@@ -132,6 +133,7 @@ Kernels with_pairs(const Kernels& base, const PairKernels& pairs, Isa isa) {
   all.multiply = pairs.multiply;
   return all;
 }
+#endif
 
 Kernels with_tiles(const Kernels& base, const TileKernels& tiles, Isa isa) {
   Kernels all = base;
