@@ -113,8 +113,8 @@ FAULTS = {
     ),
     "queries stamped one event too early": Fault(
         "qkv.cuh",
-        "          work.stamp);",
-        "          work.stamp - HERE(8, work.layer));",
+        "pack16(value, 0.0f), work.stamp);",
+        "pack16(value, 0.0f), work.stamp - HERE(8, work.layer));",
         "QKV", "QKV", "stamp",
     ),
     "an offer with another token": Fault(

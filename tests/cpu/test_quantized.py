@@ -227,7 +227,7 @@ def test_the_core_is_given_the_mapping_itself(
     matrices = [spec for spec in tensor_specs(weights.config) if spec.part == "codes"]
     assert len(matrices) == 4 * 7 + 1
     for spec in matrices:
-        codes, scales = table.matrices[spec.role, spec.layer or 0]
+        codes, scales = table.matrices[spec.role, -1 if spec.layer is None else spec.layer]
         assert np.shares_memory(codes, checkpoint[spec.name])
         assert np.shares_memory(scales, checkpoint[spec.name.replace(".weight", ".scales")])
 

@@ -43,7 +43,11 @@ def test_a_command_loads_no_other_command() -> None:
     assert len(files) > 25
     # Of these, what generate is made of.
     parts = {"_app", "_generate", "_options", "_answer", "_defaults", "_ranks", "_report"}
-    parts.add("_streams")  # whose faults every command tells
+    parts |= {
+        "_streams",
+        "_groups",
+        "_terminal",
+    }  # faults, options and the terminal of every command
     assert {x.removeprefix("monolane.cli.") for x in found} == parts
 
 

@@ -184,7 +184,10 @@ def test_the_parts_that_scripts_share_have_one_owner() -> None:
         holders = {path.stem for path in BENCH.glob("*.py") if part in path.read_text()}
         # A rank is no server, it has no /health to be asked; nor is a command that answers once,
         # or by lines.
-        programs = {"crowded", "far_rank_faults", "first_chat", "kt_layers", "startup"}
+        programs = {
+            *("crowded", "far_rank_faults", "first_chat", "kt_layers", "startup"),
+            "_llama_logits",
+        }
         others = programs if part == "Popen(" else set()
         assert holders - others == {owner}, part
     for part in ("build_document(", "describe_machine(bandwidth)"):  # the package's own
