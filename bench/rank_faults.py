@@ -35,7 +35,7 @@ class Struck(Outcome):
     """What came of a fault, and was left behind."""
 
     processes: int  # of ranks, left when the error was raised
-    segments: int  # held open, beside the one in use, when the next request had been served
+    segments: int  # held open beyond those before the fault, when the next request had been served
 
     @property
     def left(self) -> dict[str, int]:
@@ -73,7 +73,7 @@ def strike(
     executor: CpuExecutor, rng: random.Random, kind: str, stage: str, wanted: np.ndarray
 ) -> Struck:
     """Bring one fault about and look at what it leaves."""
-    chosen = KINDS[kind]
+    chosen, before = KINDS[kind], segments()
     if chosen is None:
         begin = time.monotonic()
         named = fail_to_start(executor)
@@ -82,7 +82,7 @@ def strike(
         seconds, named = lose(executor, rng, stage, chosen)
     left = len(rank_processes())
     served = np.array_equal(ask(executor), wanted)
-    return Struck(f"{kind}, {stage}", seconds, named, served, left, segments() - 1)
+    return Struck(f"{kind}, {stage}", seconds, named, served, left, segments() - before)
 
 
 def rank_processes() -> list[int]:
