@@ -81,8 +81,8 @@ void offer_products(Forward& f, Worker& w, const PlanPhase& phase, const float* 
 
 float* output(const Forward& f, PlanBuffer module, int64_t slot, int64_t lane) {
   const PlanHeader& h = f.plan.header;
-  float* ring = module == PlanBuffer::kAttentionOutput ? f.exchange.attention_output()
-                                                       : f.exchange.mlp_output();
+  float* ring = module == PlanBuffer::kFirstOutput ? f.exchange.first_output()
+                                                       : f.exchange.second_output();
   return ring + (slot * h.lanes + lane) * h.max_width * h.hidden;
 }
 

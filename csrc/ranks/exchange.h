@@ -53,8 +53,8 @@ class Exchange {
   int32_t workers() const { return workers_each_; }  // of this process
 
   Pass& pass() const { return head().pass; }
-  float* attention_output() const { return part(kAttentionOutput); }  // [slots, L, T, D]
-  float* mlp_output() const { return part(kMlpOutput); }              // [slots, L, T, D]
+  float* first_output() const { return part(kFirstOutput); }  // [slots, L, T, D]
+  float* second_output() const { return part(kSecondOutput); }              // [slots, L, T, D]
   float* stream() const { return part(kStream); }                     // [L, T, D]
   float* unnormed() const { return part(kUnnormed); }                 // [T, (H+K)*h]
   float* logits() const { return part(kLogits); }                     // [decode_width, V]
@@ -117,8 +117,8 @@ class Exchange {
     kHead,
     kProgress,
     kTimes,
-    kAttentionOutput,
-    kMlpOutput,
+    kFirstOutput,
+    kSecondOutput,
     kStream,
     kUnnormed,
     kLogits,

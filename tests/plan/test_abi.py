@@ -99,9 +99,9 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
         Buffer.QUERY: (1, lane),
         Buffer.KEY_VALUE: (15, 2 * 2048 * 16 * 96),
         Buffer.ATTENTION: (1, 8 * 64 * 32 * 98),  # keys in 8 parts
-        Buffer.ATTENTION_OUTPUT: (5, 8 * lane),
+        Buffer.FIRST_OUTPUT: (5, 8 * lane),
         Buffer.HIDDEN: (1, 64 * 12288),
-        Buffer.MLP_OUTPUT: (5, 8 * lane),
+        Buffer.SECOND_OUTPUT: (5, 8 * lane),
         Buffer.STREAM: (1, 8 * lane),
         Buffer.LOGITS: (1, 64 * 32000),
     }
@@ -131,7 +131,7 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
     }
     attention, mlp = arrays.modules[2 * 7], arrays.modules[2 * 7 + 1]
     assert attention["layer"] == mlp["layer"] == 7
-    assert (attention["output"], mlp["output"]) == (Buffer.ATTENTION_OUTPUT, Buffer.MLP_OUTPUT)
+    assert (attention["output"], mlp["output"]) == (Buffer.FIRST_OUTPUT, Buffer.SECOND_OUTPUT)
     assert (attention["norm"], mlp["norm"]) == tuple(
         ROLES.index(role) for role in (Role.ATTENTION_NORM, Role.MLP_NORM)
     )

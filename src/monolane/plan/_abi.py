@@ -215,12 +215,13 @@ def to_arrays(plan: Plan) -> PlanArrays:
     tables = plan.shares
     index = {share: i for i, share in enumerate(tables)}
     places = [(i, j) for i, layer in enumerate(plan.config.modules) for j in range(len(layer))]
+    numbers = {(i, OUTPUTS[j]): number for number, (i, j) in enumerate(places)}
     modules = np.zeros(len(places), MODULE.dtype)
     for row, place in zip(modules, places, strict=True):
         _fill(row, _module(plan, *place))
     phases = np.zeros(len(plan.phases), PHASE.dtype)
     for row, phase in zip(phases, plan.phases, strict=True):
-        _fill_phase(row, phase, index)
+        _fill_phase(row, phase, index, numbers)
     workers = range(plan.groups.workers)
     shares = np.array([[table.of(w) for w in workers] for table in tables], SHARE.dtype)
     arrays = PlanArrays(_header(plan, len(modules), len(tables)), modules, phases, shares)
@@ -318,14 +319,16 @@ def _fill(row: Any, values: Record) -> None:
             row[name] = value
 
 
-def _fill_phase(row: np.void, phase: Phase, index: dict[Share, int]) -> None:
+def _fill_phase(
+    row: np.void, phase: Phase, index: dict[Share, int], numbers: dict[tuple[int, Buffer], int]
+) -> None:
     group, everybody = phase.wait(Scope.GROUP), phase.wait(Scope.ALL)
     update, module = phase.update, phase.module
     ring = next((a.slot for a in phase.writes if a.buffer in OUTPUTS), -1)
     values = {
         "kind": phase.kind,
         "layer": phase.layer,
-        "module": -1 if module is None else _place(phase.layer, module),
+        "module": -1 if module is None else numbers[phase.layer, module],
         "wait_group": NO_WAIT if group is None else group,
         "wait_all": NO_WAIT if everybody is None else everybody,
         "units": -1 if phase.units is None else index[phase.units],
@@ -339,7 +342,7 @@ def _fill_phase(row: np.void, phase: Phase, index: dict[Share, int]) -> None:
     if update is not None:
         delay = update.reduce.delay
         values |= {
-            "update": _place(update.layer, update.module),
+            "update": numbers[update.layer, update.module],
             "update_delay": -1 if delay is None else delay,
             "update_own_slot": update.own_slot,
             "update_other_slot": update.other_slot,
@@ -349,10 +352,6 @@ def _fill_phase(row: np.void, phase: Phase, index: dict[Share, int]) -> None:
     for entry, matrix in zip(row["matrices"], phase.matrices, strict=False):
         entry["role"], entry["share"] = ROLES.index(matrix.role), index[matrix.share]
         entry["rows"], entry["columns"] = matrix.rows, matrix.columns
-
-
-def _place(layer: int, output: Buffer) -> int:
-    return layer * len(OUTPUTS) + OUTPUTS.index(output)
 
 
 _TOP = """\

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from monolane.model import COMMON_FEATURES, NORMS, Role, Weights
+from monolane.model import COMMON_FEATURES, JOINING_NORMS, NORMS, Role, Weights
 from monolane.plan._interpreter_memory import Floats, SharedMemory, Where
-from monolane.plan._phase import Buffer, Matrix, Phase, Update
+from monolane.plan._phase import OUTPUTS, Buffer, Matrix, Phase, Update
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope
 from monolane.reference import linear, rms_norm, rotate
@@ -92,8 +92,7 @@ class Worker:
         """x_l += reduce(...), summing over lanes in ascending order, as all executors do."""
         config, delay = self.plan.config, update.reduce.delay
         count, width = config.num_lanes, slice(self.width)
-        attention = update.module is Buffer.ATTENTION_OUTPUT
-        role = Role.POST_ATTENTION_NORM if attention else Role.POST_MLP_NORM
+        _, role = JOINING_NORMS[OUTPUTS.index(update.module)]
         for i, lane in enumerate(self.lanes):
             if delay == 0:
                 summed = range(count)
@@ -113,9 +112,12 @@ class Worker:
                 gain = rms_norm(gain[None], own, config.norm_eps)[0]
             self.x[i] += gain
 
-    def read_stream(self, layer: int, role: Role) -> Floats:
-        """Return what a module reads of the own lanes' streams: [own lanes, T, D]."""
-        return self.norm(layer, role) if self.plan.config.norm_before else self.x
+    def read_stream(self, phase: Phase) -> Floats:
+        """Return what a phase's module reads of the own lanes' streams: [own lanes, T, D]."""
+        if phase.module is None or not self.plan.config.norm_before:
+            return self.x
+        before, _ = JOINING_NORMS[OUTPUTS.index(phase.module)]
+        return self.norm(phase.layer, before)
 
     def norm(self, layer: int | None, role: Role) -> Floats:
         """Norm the own lanes' streams: [own lanes, T, D]."""

@@ -44,10 +44,10 @@ class Buffer(IntEnum):
     QUERY = 1  # [L, T, H/L*h]
     KEY_VALUE = 2  # [N, L, context, K/L, h], twice, or once of latents; a slot is a layer
     ATTENTION = 3  # [L, S, T, H/L, h + 2]: sum of e*v, then peak and total, of each of S splits
-    ATTENTION_OUTPUT = 4  # [slots, L, T, D]
+    FIRST_OUTPUT = 4  # [slots, L, T, D], of a layer's first module
     # [L, T, F/L]; of a mixture [1, T, k*X + Xs], the chosen experts in ascending order
     HIDDEN = 5
-    MLP_OUTPUT = 6  # [slots, L, T, D]
+    SECOND_OUTPUT = 6  # the same of its second
     STREAM = 7  # [L, T, D]
     LOGITS = 8  # [T, V], and candidates taken from them
     UNNORMED = 9  # [L, T, (H+K)/L*h]: products of Q, then of K, if NORM_QK norms them
@@ -62,7 +62,7 @@ class Buffer(IntEnum):
 
 
 # Where modules put their outputs, in the order in which a layer has them; each is a ring.
-OUTPUTS = (Buffer.ATTENTION_OUTPUT, Buffer.MLP_OUTPUT)
+OUTPUTS = (Buffer.FIRST_OUTPUT, Buffer.SECOND_OUTPUT)
 # Those whose shape is a layer's.
 OF_LAYERS = frozenset(Buffer) - {Buffer.TOKENS, *OUTPUTS, Buffer.STREAM, Buffer.LOGITS}
 
@@ -103,7 +103,7 @@ class Update:
     Where the model norms what a stream gains, each worker norms it before it adds.
     """
 
-    module: Buffer  # ATTENTION_OUTPUT or MLP_OUTPUT
+    module: Buffer  # one of OUTPUTS
     layer: int  # whose module
     reduce: Reduce
     own_slot: int  # ring slot of this layer's outputs

@@ -50,8 +50,8 @@ class Plan:
     dtype: str
     max_width: int  # T at most
     context: int  # tokens that a sequence may hold
-    attention_slots: int  # ring slots of ATTENTION_OUTPUT
-    mlp_slots: int  # ring slots of MLP_OUTPUT
+    attention_slots: int  # ring slots of FIRST_OUTPUT
+    mlp_slots: int  # ring slots of SECOND_OUTPUT
     keys: str  # format of cached keys and values
     phases: tuple[Phase, ...]
     formats: tuple[tuple[Place, str], ...] = ()  # of the matrices that are not stored in ``dtype``
@@ -132,8 +132,8 @@ class Plan:
     def slots(self, buffer: Buffer) -> int:
         """Return how many there are of a buffer: of rings, and of what a sequence keeps."""
         rings = {
-            Buffer.ATTENTION_OUTPUT: self.attention_slots,
-            Buffer.MLP_OUTPUT: self.mlp_slots,
+            Buffer.FIRST_OUTPUT: self.attention_slots,
+            Buffer.SECOND_OUTPUT: self.mlp_slots,
             Buffer.KEY_VALUE: self.config.num_layers,
             Buffer.STATE: self.config.num_layers,
         }
@@ -147,8 +147,8 @@ class Plan:
         c, lanes, width = self.config, self.config.num_lanes, self.max_width
         common: dict[Buffer, tuple[int, ...]] = {
             Buffer.TOKENS: (width,),
-            Buffer.ATTENTION_OUTPUT: (lanes, width, c.hidden_size),
-            Buffer.MLP_OUTPUT: (lanes, width, c.hidden_size),
+            Buffer.FIRST_OUTPUT: (lanes, width, c.hidden_size),
+            Buffer.SECOND_OUTPUT: (lanes, width, c.hidden_size),
             Buffer.STREAM: (lanes, width, c.hidden_size),
             Buffer.LOGITS: (min(width, MAX_WIDTH), c.vocab_size),
         }

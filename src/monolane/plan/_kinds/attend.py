@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from monolane.model import ModelConfig
+from monolane.model import Attention, ModelConfig
 from monolane.plan._builder import Builder, own
 from monolane.plan._interpreter_memory import Floats
 from monolane.plan._interpreter_worker import Worker
@@ -13,7 +13,7 @@ from monolane.plan._plan import Plan
 from monolane.plan._split import Scope, Share, count_splits, split
 
 
-def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
+def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     attention = builder.config.attentions.get(layer)
     if attention is None:
         return ()
@@ -108,7 +108,7 @@ def _partial_attention(
 
 
 PART = Part(
-    module=Buffer.ATTENTION_OUTPUT,
+    operation=Attention,
     kinds={
         PhaseKind.ATTEND: Kind(
             touches=lambda _, __: Touches((Buffer.QUERY, Buffer.KEY_VALUE), (Buffer.ATTENTION,)),

@@ -9,7 +9,7 @@ from monolane.plan._phase import Buffer, Phase, PhaseKind
 from monolane.plan._plan import Plan
 
 
-def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
+def _build(builder: Builder, layer: int, _: int) -> tuple[Phase, ...]:
     reads, writes = (shared(Buffer.LOGITS),), builder.led_tokens()
     return (builder.phase(PhaseKind.CHOOSE, layer, reads=reads, writes=writes),)
 

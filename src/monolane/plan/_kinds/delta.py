@@ -12,9 +12,8 @@ from monolane.model import Delta, ModelConfig, Role
 from monolane.plan._builder import Builder, own
 from monolane.plan._interpreter_memory import Floats
 from monolane.plan._interpreter_worker import Worker
-from monolane.plan._kinds.kind import Kind, Part, Touches
-from monolane.plan._kinds.qkv import mlp_below
-from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._kinds.kind import Kind, Part, Touches, joins_before, says
+from monolane.plan._phase import OUTPUTS, Buffer, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope, Share, split
 from monolane.reference import convolve, part_gates, rms_norm, silu, step_states
@@ -22,7 +21,7 @@ from monolane.reference import convolve, part_gates, rms_norm, silu, step_states
 _IN = (Role.DELTA_QKV, Role.DELTA_Z, Role.DELTA_GATES)
 
 
-def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
+def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     delta = _delta_of(builder.config, layer)
     if delta is None:
         return ()
@@ -33,7 +32,7 @@ def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
             PhaseKind.DELTA_IN,
             layer,
             *_IN,
-            update=builder.update(Buffer.MLP_OUTPUT, layer - 1) if layer else None,
+            update=builder.update_before(layer, place),
             writes=(mixed,),
         ),
         builder.phase(
@@ -48,7 +47,7 @@ def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
             layer,
             Role.DELTA_OUT,
             reads=(heads,),
-            writes=(builder.output(Buffer.ATTENTION_OUTPUT, layer),),
+            writes=(builder.output(OUTPUTS[place], layer),),
         ),
     )
 
@@ -87,7 +86,7 @@ def _steps(plan: Plan, phase: Phase, width: int, length: int) -> tuple[int, int]
 
 
 def _in(worker: Worker, phase: Phase) -> None:
-    x = worker.read_stream(phase.layer, Role.ATTENTION_NORM)[0]
+    x = worker.read_stream(phase)[0]
     before = 0
     for matrix in phase.matrices:
         for lane, rows in worker.pieces(matrix):
@@ -145,16 +144,16 @@ def _out(worker: Worker, phase: Phase) -> None:
     for lane, rows in worker.pieces(matrix):
         heads = worker.read(Buffer.HEADS, (lane, slice(worker.width)))
         y = worker.product(phase.layer, matrix, lane, rows, heads)
-        worker.store(Buffer.ATTENTION_OUTPUT, (phase.writes[0].slot, lane), rows, y)
+        worker.store(phase.writes[0].buffer, (phase.writes[0].slot, lane), rows, y)
 
 
 PART = Part(
-    module=Buffer.ATTENTION_OUTPUT,
+    operation=Delta,
     kinds={
         PhaseKind.DELTA_IN: Kind(
             touches=lambda _, __: Touches(writes=(Buffer.MIXED,)),
             roles=lambda _, __: _IN,
-            update=mlp_below,
+            update=joins_before(Delta),
             run=_in,
         ),
         PhaseKind.DELTA: Kind(
@@ -166,7 +165,7 @@ PART = Part(
             run=_delta,
         ),
         PhaseKind.DELTA_OUT: Kind(
-            touches=lambda _, __: Touches((Buffer.HEADS,), (Buffer.ATTENTION_OUTPUT,)),
+            touches=lambda plan, layer: Touches((Buffer.HEADS,), (says(Delta)(plan, layer),)),
             roles=lambda _, __: (Role.DELTA_OUT,),
             run=_out,
         ),

@@ -11,7 +11,7 @@ from monolane.plan._phase import Buffer, Phase, PhaseKind
 from monolane.plan._plan import Plan
 
 
-def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
+def _build(builder: Builder, layer: int, _: int) -> tuple[Phase, ...]:
     # Where everyone chooses, everyone knows the tokens.
     return (builder.phase(PhaseKind.EMBED, layer, reads=builder.led_tokens()),)
 

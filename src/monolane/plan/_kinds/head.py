@@ -7,14 +7,14 @@ from monolane.plan._builder import Builder, own, shared
 from monolane.plan._interpreter_memory import Floats
 from monolane.plan._interpreter_worker import Worker, cut
 from monolane.plan._kinds.kind import Kind, Part, Touches
-from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._phase import OUTPUTS, Buffer, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope, Share, choose_align, split
 from monolane.reference import rms_norm
 
 
-def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
-    update = builder.update(Buffer.MLP_OUTPUT, builder.config.num_layers - 1)
+def _build(builder: Builder, layer: int, _: int) -> tuple[Phase, ...]:
+    update = builder.last_update(builder.config.num_layers - 1)
     if not builder.shared_head:
         writes = (own(Buffer.LOGITS, layer),)
         return (builder.phase(PhaseKind.HEAD, layer, Role.HEAD, update=update, writes=writes),)
@@ -46,7 +46,8 @@ def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
 
 
 def _last(plan: Plan) -> tuple[Buffer, int]:
-    return Buffer.MLP_OUTPUT, len(plan.config.layers) - 1
+    *_, modules = plan.config.modules
+    return OUTPUTS[len(modules) - 1], len(plan.config.layers) - 1
 
 
 def _elements(plan: Plan, _: int) -> int:
