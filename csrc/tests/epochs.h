@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "run/executor.h"
+#include "cases.h"
 
 namespace monolane {
 
@@ -27,18 +27,28 @@ inline std::vector<int32_t> prompt(int count, uint32_t seed) {
   return tokens;
 }
 
+// One rank, which has every expert in memory.
+inline Setup setup_of(const Arithmetic& arithmetic) {
+  Setup setup = {};
+  setup.activation = static_cast<int32_t>(arithmetic.activation);
+  setup.kv_format = static_cast<int32_t>(arithmetic.kv);
+  setup.ranks = 1;
+  setup.segment = setup.expert_file = -1;
+  setup.max_sequences = kSlots;
+  return setup;
+}
+
 inline Advance advance(int slot, std::vector<int32_t> tokens, int budget) {
+  Draw draw = kPlainDraw;
+  draw.seed = 5;
+  draw.temperature = 1.1f;
+  draw.top_k = 30;
+  draw.top_p = 0.95;
+  draw.min_p = 0.02;
   return {.slot = slot,
           .tokens = std::move(tokens),
           .budget = budget,
-          .draw = {.seed = 5,
-                   .top_p = 0.95,
-                   .min_p = 0.02,
-                   .temperature = 1.1f,
-                   .top_k = 30,
-                   .frequency_penalty = 0,
-                   .presence_penalty = 0,
-                   .repetition_penalty = 1},
+          .draw = draw,
           .biases = {{7, 1.5f}, {9, -INFINITY}},
           .stop_ids = {},
           .logprobs = slot == 1 ? 2 : -1};

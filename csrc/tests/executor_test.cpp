@@ -28,8 +28,7 @@ namespace {
 void test_convert(const NamedPlan& named, const Tensors& tensors, Isa isa, const Drawn& expected) {
   const Arithmetic arithmetic = arithmetic_of(named.dtype);
   const StoredWeights weights(tensors, Format::kF32, used_of(arithmetic.weights), false);
-  Executor executor(named.plan, Seat{}, weights.table, select_kernels(isa), arithmetic.activation,
-                    arithmetic.kv, kSlots, {});
+  Executor executor(named.plan, setup_of(arithmetic), weights.table, select_kernels(isa), {});
   bool refused = false;
   try {
     executor.start({advance(0, prompt(5, 8), 5)});
@@ -48,9 +47,12 @@ void test_ranks(const NamedPlan& named, const Tensors& tensors, Isa isa, const D
   std::vector<std::unique_ptr<Executor>> ranks;  // the followers stop first, as when rank 0 ends
   for (int32_t rank = 0; rank < 2; ++rank) {
     const int segment = rank > 0 ? ranks[0]->exchange().segment() : -1;
-    ranks.push_back(std::make_unique<Executor>(
-        named.plan, Seat{.rank = rank, .ranks = 2, .segment = segment}, weights.table,
-        select_kernels(isa), arithmetic.activation, arithmetic.kv, kSlots, std::vector<int>{}));
+    Setup setup = setup_of(arithmetic);
+    setup.rank = rank;
+    setup.ranks = 2;
+    setup.segment = segment;
+    ranks.push_back(std::make_unique<Executor>(named.plan, setup, weights.table,
+                                               select_kernels(isa), std::vector<int>{}));
     convert_all(*ranks.back());
     if (rank > 0) ranks.back()->follow();
   }
@@ -73,8 +75,7 @@ Drawn test_all(const NamedPlan& named, const Tensors& tensors, Isa isa, const st
   const Arithmetic arithmetic = arithmetic_of(named.dtype);
   const StoredWeights weights(tensors, arithmetic.weights, used_of(arithmetic.weights),
                               fault == "weights");
-  Executor executor(named.plan, Seat{}, weights.table, select_kernels(isa), arithmetic.activation,
-                    arithmetic.kv, kSlots, {});
+  Executor executor(named.plan, setup_of(arithmetic), weights.table, select_kernels(isa), {});
   convert_all(executor);
   const Drawn drawn = test_batch(executor);
   if (named.plan.header.groups % 2 == 0 && fault.empty()) test_ranks(named, tensors, isa, drawn);

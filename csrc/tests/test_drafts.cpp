@@ -72,9 +72,8 @@ void test_drafts(Executor& executor) {
 void test_joint_drafter(const NamedPlan& named, const StoredWeights& weights, Isa isa, DraftBy by) {
   const Arithmetic arithmetic = arithmetic_of(named.dtype);
   const auto make = [&] {
-    auto made = std::make_unique<Executor>(named.plan, Seat{}, weights.table, select_kernels(isa),
-                                           arithmetic.activation, arithmetic.kv, kSlots,
-                                           std::vector<int>{});
+    auto made = std::make_unique<Executor>(named.plan, setup_of(arithmetic), weights.table,
+                                           select_kernels(isa), std::vector<int>{});
     convert_all(*made);
     return made;
   };
