@@ -81,8 +81,7 @@ void offer_products(Forward& f, Worker& w, const PlanPhase& phase, const float* 
 
 float* output(const Forward& f, PlanBuffer module, int64_t slot, int64_t lane) {
   const PlanHeader& h = f.plan.header;
-  float* ring = module == PlanBuffer::kFirstOutput ? f.exchange.first_output()
-                                                       : f.exchange.second_output();
+  float* ring = f.exchange.output(module);
   return ring + (slot * h.lanes + lane) * h.max_width * h.hidden;
 }
 

@@ -171,6 +171,29 @@ CONFIGS = {
             LayerConfig(NOW, NOW, 5, "local", num_kv_heads=4, head_dim=12),
         ),
     ),
+    "single_modules": _config(
+        num_lanes=1,
+        delta=Delta(key_heads=3, value_heads=6, key=5, value=7, kernel=4),
+        experts=Experts(5, 3, 14, normalised=True),
+        layers=(
+            LayerConfig(NOW, NOW, modules=("mlp",)),
+            LayerConfig(NOW, NOW, 5, modules=("attention",)),
+            LayerConfig(NOW, NOW, experts=True, modules=("experts", "attention")),
+            LayerConfig(NOW, NOW, delta=True, modules=("delta",)),
+            LayerConfig(NOW, NOW, delta=True, modules=("attention", "delta")),
+            LayerConfig(NOW, NOW, experts=True, modules=("experts",)),
+        ),
+    ),
+    "single_modules_of_lanes": _config(
+        num_lanes=2,
+        norm_after=True,
+        layers=(
+            LayerConfig(NEVER, NOW, modules=("attention",)),
+            LayerConfig(Reduce(1), NOW, modules=("mlp",)),
+            LayerConfig(LATE, NOW, modules=("attention",)),
+            LayerConfig(Reduce(1), NOW, modules=("mlp", "attention")),
+        ),
+    ),
     "tied": _config(tie_embeddings=True, norm_scale_per_lane=False),
 }
 CONFIGS |= {path.name: read_config(path) for path in sorted(GOLDEN.iterdir()) if path.is_dir()}

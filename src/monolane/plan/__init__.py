@@ -21,7 +21,7 @@ from monolane.plan._device import (
 )
 from monolane.plan._groups import Groups
 from monolane.plan._interpret import Interpretation, interpret
-from monolane.plan._phase import Access, Buffer, Matrix, Phase, PhaseKind, Update, Wait
+from monolane.plan._phase import OUTPUTS, Access, Buffer, Matrix, Phase, PhaseKind, Update, Wait
 from monolane.plan._plan import (
     MAX_WIDTH,
     MIXTURE_WIDTH,
@@ -44,6 +44,7 @@ __all__ = [
     "MI350X",
     "MIXTURE_WIDTH",
     "NAMES",
+    "OUTPUTS",
     "PROMPT_WIDTH",
     "Access",
     "Buffer",

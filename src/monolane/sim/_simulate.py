@@ -16,7 +16,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from monolane.plan import Phase, PhaseKind, Plan, Scope, phase_cost, worker_bytes
+from monolane.plan import OUTPUTS, Phase, PhaseKind, Plan, Scope, phase_cost, worker_bytes
 from monolane.sim._rates import Rates
 
 Times = npt.NDArray[np.float64]  # [W]

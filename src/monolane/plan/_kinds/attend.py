@@ -14,9 +14,8 @@ from monolane.plan._split import Scope, Share, count_splits, split
 
 
 def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
-    attention = builder.config.attentions.get(layer)
-    if attention is None:
-        return ()
+    del place
+    attention = builder.config.attention(layer)
     groups = builder.groups
     heads = groups.lanes_each * (attention.cached_heads // groups.lanes)
     units = heads * count_splits(attention, groups)
@@ -32,7 +31,8 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
 
 
 def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    return (PhaseKind.ATTEND,) if layer in config.attentions else ()
+    del config, layer
+    return (PhaseKind.ATTEND,)
 
 
 def _units(plan: Plan, layer: int) -> int:

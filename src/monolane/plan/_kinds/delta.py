@@ -23,8 +23,6 @@ _IN = (Role.DELTA_QKV, Role.DELTA_Z, Role.DELTA_GATES)
 
 def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     delta = _delta_of(builder.config, layer)
-    if delta is None:
-        return ()
     mixed, heads = own(Buffer.MIXED, layer), own(Buffer.HEADS, layer)
     state = own(Buffer.STATE, layer, layer)
     return (
@@ -53,33 +51,29 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
 
 
 def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    three = (PhaseKind.DELTA_IN, PhaseKind.DELTA, PhaseKind.DELTA_OUT)
-    return () if _delta_of(config, layer) is None else three
+    del config, layer
+    return (PhaseKind.DELTA_IN, PhaseKind.DELTA, PhaseKind.DELTA_OUT)
 
 
-def _delta_of(config: ModelConfig, layer: int) -> Delta | None:
-    operation = config.modules[layer][0].operation
-    return operation if isinstance(operation, Delta) else None
+def _delta_of(config: ModelConfig, layer: int) -> Delta:
+    found = config.find(layer, Delta)
+    assert found is not None
+    return found
 
 
 def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
-    if _delta_of(builder.config, layer) is None:
-        return {}
     ends = {Role.DELTA_OUT: builder.share(Role.DELTA_OUT, layer)}
     return {**builder.share_in_turn(layer, dict.fromkeys(_IN, 1)), **ends}
 
 
 def _units(plan: Plan, layer: int) -> int:
-    delta = _delta_of(plan.config, layer)
-    return 0 if delta is None else delta.key_heads
+    return _delta_of(plan.config, layer).key_heads
 
 
 def _steps(plan: Plan, phase: Phase, width: int, length: int) -> tuple[int, int]:
     """Return the bytes of the states, read and written once, and the products with them."""
     del length
     delta = _delta_of(plan.config, phase.layer)
-    if delta is None:
-        return 0, 0
     # Each number of a state is multiplied four times: kept in part, asked, added to, asked again.
     sums = delta.channels * delta.kernel
     return 2 * 4 * delta.state, width * (4 * delta.state + sums)
@@ -103,7 +97,6 @@ def _key_heads(worker: Worker, phase: Phase) -> Iterator[int]:
 
 def _delta(worker: Worker, phase: Phase) -> None:
     delta, weights = _delta_of(worker.plan.config, phase.layer), worker.run.layers[phase.layer]
-    assert delta is not None
     width, before = worker.width, (delta.kernel - 1) * delta.channels // delta.key_heads
     for head in _key_heads(worker, phase):
         mine = delta.of_one_key_head()

@@ -29,8 +29,6 @@ _BIASES = {
 
 def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     mixture = _mixture(builder.config, layer)
-    if mixture is None:
-        return ()
     routed, hidden = own(Buffer.ROUTED, layer), own(Buffer.HIDDEN, layer)
     output = builder.output(OUTPUTS[place], layer)
     between = builder.update_before(layer, place)
@@ -45,19 +43,18 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
 
 
 def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    kinds = (PhaseKind.ROUTE, PhaseKind.EXPERT_GATE_UP, PhaseKind.EXPERT_DOWN)
-    return () if _mixture(config, layer) is None else kinds
+    del config, layer
+    return (PhaseKind.ROUTE, PhaseKind.EXPERT_GATE_UP, PhaseKind.EXPERT_DOWN)
 
 
-def _mixture(config: ModelConfig, layer: int) -> Experts | None:
-    operation = config.modules[layer][-1].operation
-    return operation if isinstance(operation, Experts) else None
+def _mixture(config: ModelConfig, layer: int) -> Experts:
+    found = config.find(layer, Experts)
+    assert found is not None
+    return found
 
 
 def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
     mixture = _mixture(builder.config, layer)
-    if mixture is None:
-        return {}
     router, gate, down = (
         builder.share(role, layer) for role in (Role.ROUTER, Role.EXPERT_GATE, Role.EXPERT_DOWN)
     )
@@ -71,8 +68,7 @@ def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
 
 
 def _has_shared(config: ModelConfig, layer: int) -> bool:
-    mixture = _mixture(config, layer)
-    return mixture is not None and mixture.shared > 0
+    return _mixture(config, layer).shared > 0
 
 
 def _up_roles(config: ModelConfig, layer: int) -> tuple[Role, ...]:
@@ -103,7 +99,6 @@ def _route(worker: Worker, phase: Phase) -> None:
 def _gate_up(worker: Worker, phase: Phase) -> None:
     config = worker.plan.config
     experts = _mixture(config, phase.layer)
-    assert experts is not None
     logits = worker.read(Buffer.ROUTED, (0, slice(worker.width)))
     correction = worker.run.layers[phase.layer].get(Role.ROUTER_CORRECTION)
     worker.choice = choose_experts(logits, experts, correction)
@@ -135,7 +130,6 @@ def _gate_up(worker: Worker, phase: Phase) -> None:
 
 def _down(worker: Worker, phase: Phase) -> None:
     experts, (matrix, *shared) = _mixture(worker.plan.config, phase.layer), phase.matrices
-    assert experts is not None
     for lane, rows in worker.pieces(matrix):
         own_columns = experts.chosen * experts.inner
         columns = slice(own_columns + experts.shared)

@@ -65,13 +65,9 @@ def joins_before(operation: type) -> Callable[[Plan, int], tuple[Buffer, int] | 
     def found(plan: Plan, layer: int) -> tuple[Buffer, int] | None:
         modules = plan.config.modules
         place = next(i for i, x in enumerate(modules[layer]) if isinstance(x.operation, operation))
-        if place == 0 and layer == 0:
-            return None
-        return (
-            (OUTPUTS[place - 1], layer)
-            if place
-            else (OUTPUTS[len(modules[layer - 1]) - 1], layer - 1)
-        )
+        if place > 0:
+            return OUTPUTS[place - 1], layer
+        return (OUTPUTS[len(modules[layer - 1]) - 1], layer - 1) if layer > 0 else None
 
     return found
 

@@ -58,8 +58,7 @@ def _order_values(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
 
 
 def _latent_of(config: ModelConfig, layer: int) -> Latent | None:
-    attention = config.attentions.get(layer)
-    return None if attention is None else attention.latent
+    return config.attention(layer).latent
 
 
 def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:

@@ -13,8 +13,6 @@ from monolane.reference import GATES
 
 
 def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
-    if not _is_dense(builder.config, layer):
-        return ()
     hidden, output = own(Buffer.HIDDEN, layer), builder.output(OUTPUTS[place], layer)
     return (
         builder.phase(
@@ -29,16 +27,11 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
 
 
 def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    return (PhaseKind.GATE_UP, PhaseKind.DOWN) if _is_dense(config, layer) else ()
-
-
-def _is_dense(config: ModelConfig, layer: int) -> bool:
-    return isinstance(config.modules[layer][-1].operation, Mlp)
+    del config, layer
+    return (PhaseKind.GATE_UP, PhaseKind.DOWN)
 
 
 def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
-    if not _is_dense(builder.config, layer):
-        return {}
     gate = builder.share(Role.GATE, layer)  # activation(gate) * up needs both of a row
     return {Role.GATE: gate, Role.UP: gate, Role.DOWN: builder.share(Role.DOWN, layer)}
 

@@ -3,22 +3,17 @@
 Where attention has a gate, what is merged is multiplied by its sigmoids.
 """
 
-from collections.abc import Mapping
-
 from monolane.model import Attention, ModelConfig, Role
 from monolane.plan._builder import Builder, own
 from monolane.plan._interpreter_worker import Worker
 from monolane.plan._kinds.kind import Kind, Part, Touches, says
 from monolane.plan._phase import OUTPUTS, Buffer, Phase, PhaseKind
 from monolane.plan._plan import Plan
-from monolane.plan._split import Share
 from monolane.reference import sigmoid
 
 
 def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
-    attention = builder.config.attentions.get(layer)
-    if attention is None:
-        return ()
+    attention = builder.config.attention(layer)
     read = Buffer.ATTENTION if attention.latent is None else Buffer.HEADS
     gate = (Buffer.QUERY_GATE,) if attention.gate else ()
     reads = tuple(own(buffer, layer) for buffer in (read, *gate))
@@ -27,12 +22,8 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
 
 
 def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    return (PhaseKind.OUT,) if layer in config.attentions else ()
-
-
-def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
-    there = layer in builder.config.attentions
-    return {Role.O: builder.share(Role.O, layer)} if there else {}
+    del config, layer
+    return (PhaseKind.OUT,)
 
 
 def _touches(plan: Plan, layer: int) -> Touches:
@@ -63,5 +54,5 @@ PART = Part(
     kinds={PhaseKind.OUT: Kind(touches=_touches, roles=lambda _, __: (Role.O,), run=_run)},
     build=_build,
     order=_order,
-    share_out=_share_out,
+    share_out=lambda builder, layer: {Role.O: builder.share(Role.O, layer)},
 )

@@ -19,9 +19,9 @@ _ROLES = (Role.Q, Role.K, Role.V)
 
 
 def _attention_of(config: ModelConfig, layer: int) -> Attention | None:
-    """Return a layer's attention, unless it has none or a latent one."""
-    attention = config.attentions.get(layer)
-    return attention if attention is not None and attention.latent is None else None
+    """Return a layer's attention, unless it is a latent one."""
+    attention = config.attention(layer)
+    return attention if attention.latent is None else None
 
 
 def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
