@@ -46,7 +46,12 @@ def executor_of(
     weights: Weights, workers: int, dtype: str, cache_dtype: str = "auto"
 ) -> CpuExecutor:
     return CpuExecutor(
-        weights, context=None, slots=3, workers=workers, dtype=dtype, cache_dtype=cache_dtype
+        weights,
+        context=weights.config.max_positions,
+        slots=3,
+        workers=workers,
+        dtype=dtype,
+        cache_dtype=cache_dtype,
     )
 
 
