@@ -71,7 +71,7 @@ TURNED = config_of(
 
 
 def executor_of(weights: Weights, workers: int, dtype: str) -> CpuExecutor:
-    return CpuExecutor(weights, context=None, slots=3, workers=workers, dtype=dtype)
+    return CpuExecutor(weights, context=600, slots=3, workers=workers, dtype=dtype)
 
 
 @pytest.mark.parametrize("config", [SINGLE, TURNED], ids=["single", "turned round"])

@@ -150,6 +150,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         self._check_sizes()
         self._check_own_sizes()
+        for i, layer in enumerate(self.layers):
+            self._check_modules(i, layer)
         object.__setattr__(self, "modules", tuple(self._modules(x) for x in self.layers))
         self._check_latent()
         self._check_delta()
@@ -424,7 +426,6 @@ class ModelConfig:
 
     def _check_layers(self) -> None:
         for i, layer in enumerate(self.layers):
-            self._check_modules(i, layer)
             for place, name in enumerate(("attention_reduce", "mlp_reduce")):
                 delay = getattr(layer, name).delay
                 if delay is not None and delay > i:
