@@ -44,6 +44,7 @@ from monolane.model._quant_convert import (
 )
 from monolane.model._quant_matrix import Blocks, Matrix, Quantized, quantize_matrix
 from monolane.model._reduce import NEVER, NOW, Reduce
+from monolane.model._roles import EXPERT_ROLES, Kind, Role
 from monolane.model._rotary import (
     LinearScaling,
     Llama3Scaling,
@@ -57,13 +58,8 @@ from monolane.model._safetensors import PendingTensor, SafetensorsFile, write_sa
 from monolane.model._shard_weights import cut_weights
 from monolane.model._sidecar_files import LICENCE_FILES, copy_beside
 from monolane.model._tensors import (
-    EXPERT_ROLES,
     JOINING_NORMS,
-    KEPT_FLOATS,
-    NORMS,
-    VECTORS,
     Part,
-    Role,
     TensorSpec,
     lane_shape,
     layer_roles,
@@ -80,13 +76,10 @@ __all__ = [
     "EXPERT_ROLES",
     "FORMATS",
     "JOINING_NORMS",
-    "KEPT_FLOATS",
     "LICENCE_FILES",
     "NEVER",
-    "NORMS",
     "NOW",
     "STORED",
-    "VECTORS",
     "Activation",
     "Attention",
     "Blocks",
@@ -97,6 +90,7 @@ __all__ = [
     "GgufModel",
     "Head",
     "Heads",
+    "Kind",
     "LaneCut",
     "Latent",
     "LayerConfig",

@@ -12,8 +12,8 @@ from monolane.model import families
 from monolane.model._config import ModelConfig
 from monolane.model._gguf import GgufFile
 from monolane.model._quant_matrix import Blocks
+from monolane.model._roles import Role
 from monolane.model._safetensors import Array
-from monolane.model._tensors import Role
 from monolane.model.families._gguf import GGUF_NAMES, ROPE_DIVISORS
 
 SUFFIX = ".gguf"

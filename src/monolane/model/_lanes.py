@@ -18,8 +18,8 @@ from monolane.errors import BackendError, ConfigError
 from monolane.model._config import Head, ModelConfig
 from monolane.model._modules import QkNorm
 from monolane.model._reduce import NOW
+from monolane.model._roles import Role
 from monolane.model._safetensors import Array
-from monolane.model._tensors import Role
 
 
 @dataclass(frozen=True, slots=True)

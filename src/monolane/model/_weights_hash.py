@@ -5,8 +5,8 @@ import hashlib
 import numpy as np
 
 from monolane.model._quant_matrix import Blocks, Matrix, Quantized
+from monolane.model._roles import Role
 from monolane.model._safetensors import Array
-from monolane.model._tensors import Role
 from monolane.model._weights import Weights
 
 

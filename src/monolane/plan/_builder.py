@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from monolane.errors import ConfigError
 from monolane.model import (
     EXPERT_ROLES,
-    KEPT_FLOATS,
     Head,
+    Kind,
     ModelConfig,
     Reduce,
     Role,
@@ -141,7 +141,7 @@ class Builder:
         for role in roles:
             lanes, rows, columns = lane_shape(self.config, role, layer=layer)
             stored = self.formats.get((role, place), self.format)
-            if role in KEPT_FLOATS and (role, place) not in self.formats:
+            if role.kind is Kind.KEPT and (role, place) not in self.formats:
                 stored = find_format(self.config.dtype)  # whatever matrices are converted to
             row_bytes = stored.row_bytes(columns)
             experts = 1

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from monolane.model import COMMON_FEATURES, JOINING_NORMS, NORMS, Role, Weights
+from monolane.model import COMMON_FEATURES, JOINING_NORMS, Kind, Role, Weights
 from monolane.plan._interpreter_memory import Floats, SharedMemory, Where
 from monolane.plan._phase import OUTPUTS, Buffer, Matrix, Phase, Update
 from monolane.plan._plan import Plan
@@ -205,4 +205,4 @@ def cut(begin: int, end: int, rows: int) -> Iterator[tuple[int, slice]]:
 def _float32(arrays: Mapping[Role, npt.NDArray[Any]], offset: np.float32) -> dict[Role, Floats]:
     """Widen the arrays; scales of norms with their offset."""
     found = {role: np.asarray(array, np.float32) for role, array in arrays.items()}
-    return {role: x + offset if role in NORMS else x for role, x in found.items()}
+    return {role: x + offset if role.kind is Kind.NORM else x for role, x in found.items()}

@@ -13,7 +13,8 @@ from monolane.errors import ConfigError, ModelNotFoundError
 from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields, read_json_object
 from monolane.model._quant_config import parse_quantization, render_quantization
-from monolane.model._tensors import JOINED, Role, TensorSpec, list_specs, quantized_specs
+from monolane.model._roles import Role
+from monolane.model._tensors import JOINED, TensorSpec, list_specs, quantized_specs
 from monolane.model.families._family import Family
 from monolane.model.families._gguf import (
     AHEAD,

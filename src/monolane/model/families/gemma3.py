@@ -19,7 +19,7 @@ from monolane.errors import ConfigError
 from monolane.model._config import LayerConfig, ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._modules import QkNorm
-from monolane.model._tensors import Role
+from monolane.model._roles import Role
 from monolane.model.families._family import layer_count, render_common
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families._rotary import FULL, WINDOWED, read_layer_rotary, write_stretch

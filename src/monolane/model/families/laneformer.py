@@ -18,7 +18,7 @@ from monolane.errors import ConfigError
 from monolane.model._config import Head, LayerConfig, ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._reduce import NEVER, NOW, Reduce
-from monolane.model._tensors import Role
+from monolane.model._roles import Role
 from monolane.model.families._family import (
     COMMON,
     Family,

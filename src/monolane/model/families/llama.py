@@ -6,7 +6,7 @@ from typing import Any
 from monolane.model._config import Head, LayerConfig, ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._reduce import NOW
-from monolane.model._tensors import Role
+from monolane.model._roles import Role
 from monolane.model.families._family import (
     COMMON,
     Family,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from monolane.model._modules import QkNorm
-from monolane.model._tensors import Role
+from monolane.model._roles import Role
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families.llama import BIASES, DENSE, LLAMA, NAMES, render_as
 

@@ -10,7 +10,7 @@ from typing import Any
 from monolane.model._config import LayerConfig, ModelConfig
 from monolane.model._experts import Experts
 from monolane.model._fields import Fields
-from monolane.model._tensors import Role
+from monolane.model._roles import Role
 from monolane.model.families._family import layer_count
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families.llama import read_alike, render_as

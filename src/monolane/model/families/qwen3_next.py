@@ -18,7 +18,7 @@ from monolane.model._delta import Delta
 from monolane.model._experts import Experts
 from monolane.model._fields import Fields
 from monolane.model._reduce import NOW
-from monolane.model._tensors import Role
+from monolane.model._roles import Role
 from monolane.model.families._family import layer_count, render_common
 from monolane.model.families._gguf import AHEAD, GGUF_NAMES, GgufSpelling
 from monolane.model.families._rotary import FULL, read_rotary
