@@ -46,10 +46,7 @@ class Role(StrEnum):
     DOWN = "down", Kind.MATRIX  # [L, D, F/L]
     FINAL_NORM = "final_norm", Kind.NORM  # [L, D] or [1, D]
     HEAD = "head", Kind.MATRIX  # [L, V/L, D] if vocabulary-parallel, else [1, V, D] or [1, V, L*D]
-    Q_NORM = (
-        "q_norm",
-        Kind.NORM,
-    )  # [1, h], or [1, H*h] where all heads are normed at once; of a latent [1, Q]
+    Q_NORM = "q_norm", Kind.NORM  # [1, h]; of all heads at once [1, H*h]; of a latent [1, Q]
     K_NORM = "k_norm", Kind.NORM  # [1, h] or [1, K*h]; of a latent [1, R]
     POST_ATTENTION_NORM = "post_attention_norm", Kind.NORM  # as ATTENTION_NORM
     POST_MLP_NORM = "post_mlp_norm", Kind.NORM  # as ATTENTION_NORM
@@ -64,16 +61,10 @@ class Role(StrEnum):
     EXPERT_UP_BIAS = "expert_up_bias", Kind.VECTOR  # [1, E, X]
     EXPERT_DOWN_BIAS = "expert_down_bias", Kind.VECTOR  # [1, E, D]
     ROUTER_CORRECTION = "router_correction", Kind.VECTOR  # [1, E]
-    SHARED_GATE = (
-        "shared_gate",
-        Kind.MATRIX,
-    )  # [1, Xs, D], Xs the width that a mixture's tokens share
+    SHARED_GATE = "shared_gate", Kind.MATRIX  # [1, Xs, D], Xs the width that all tokens share
     SHARED_UP = "shared_up", Kind.MATRIX  # [1, Xs, D]
     SHARED_DOWN = "shared_down", Kind.MATRIX  # [1, D, Xs]
-    SHARED_EXPERT_GATE = (
-        "shared_expert_gate",
-        Kind.VECTOR,
-    )  # [1, D]: one row, of how much of it is added
+    SHARED_EXPERT_GATE = "shared_expert_gate", Kind.VECTOR  # [1, D]: how much of it is added
     # Where attention is latent, see _latent.py. Q is there too, [1, H*h, Q or D].
     Q_DOWN = "q_down", Kind.MATRIX  # [1, Q, D]
     KV_DOWN = "kv_down", Kind.MATRIX  # [1, R + r, D]
@@ -82,24 +73,17 @@ class Role(StrEnum):
     # Of a layer with a gated delta rule, see _delta.py.
     DELTA_QKV = "delta_qkv", Kind.MATRIX  # [1, channels, D]: of all q, of all k, of all v
     DELTA_Z = "delta_z", Kind.MATRIX  # [1, U*d_v, D]
-    DELTA_GATES = (
-        "delta_gates",
-        Kind.KEPT,
-    )  # [1, 2*U, D]: of each key head b of its value heads, then a
+    DELTA_GATES = "delta_gates", Kind.KEPT  # [1, 2*U, D]: by key heads b of its values, then a
     DELTA_CONV = "delta_conv", Kind.VECTOR  # [1, channels, 1, C]: of all q, of all k, of all v
     DELTA_DECAY = "delta_decay", Kind.VECTOR  # [1, U]
     DELTA_STEP = "delta_step", Kind.VECTOR  # [1, U]
     DELTA_NORM = "delta_norm", Kind.VECTOR  # [1, d_v]; no offset is added to it
     DELTA_OUT = "delta_out", Kind.MATRIX  # [1, D, U*d_v]
     # In files alone, see JOINED.
-    KV_UP = (
-        "kv_up",
-        Kind.FLOATS,
-    )  # [1, H*(n + v), R]: of each head the rows of K_UP, not turned, then of V_UP
-    DELTA_IN = (
-        "delta_in",
-        Kind.MATRIX,
-    )  # [1, channels + U*d_v, D]: of each key head q, k, its v, its z
+    # [1, H*(n + v), R]: of each head the rows of K_UP, not turned, then of V_UP
+    KV_UP = "kv_up", Kind.FLOATS
+    # [1, channels + U*d_v, D]: of each key head q, k, its v, its z
+    DELTA_IN = "delta_in", Kind.MATRIX
 
 
 # Of these a layer has one for each expert.
