@@ -127,6 +127,8 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
         "final_norm_per_lane": 1,
         "leader": 0,
         "embedding_scale": 1.0,
+        "logit_scale": 1.0,
+        "logit_cap": 0.0,
         "rotaries": [(96, 0, 1.0), (0, 0, 0.0)],
     }
     attention, mlp = arrays.modules[2 * 7], arrays.modules[2 * 7 + 1]
@@ -158,6 +160,8 @@ def test_fields_of_dense_families_in_numbers(configs: dict[str, ModelConfig]) ->
     attention, mlp = both.modules[::2], both.modules[1::2]
     assert attention["attention"]["qk_norm"].tolist() == [1] * 4
     assert both.header["embedding_scale"] == 5.5
+    assert (both.header["logit_scale"], both.header["logit_cap"]) == (0.5, 3.0)
+    assert both.modules["scale"].tolist() == [np.float32(0.4)] * 8
     assert mlp["mlp"]["activation"].tolist() == [1] * 4
     assert attention["norm"].tolist() == [ROLES.index(Role.ATTENTION_NORM)] * 4
     assert mlp["post_norm"].tolist() == [ROLES.index(Role.POST_MLP_NORM)] * 4

@@ -46,6 +46,9 @@ COMMON_FEATURES = (
     "query_scale",
     "activation",
     "embedding_scale",
+    "residual_scale",
+    "logit_scale",
+    "logit_cap",
     "experts",
     "attention_sinks",
     "out_bias",
@@ -138,6 +141,9 @@ class ModelConfig:
     activation: Activation = feature("silu")
     experts: Experts | None = feature(None)  # of the layers that are mixtures of experts
     embedding_scale: float = feature(1.0)  # of embedded tokens; a tied head reads rows unscaled
+    residual_scale: float = feature(1.0)  # of what a stream gains from a module
+    logit_scale: float = feature(1.0)
+    logit_cap: float | None = feature(None)  # c: logits, scaled, become c tanh(logit / c)
     tie_embeddings: bool = False  # the head's rows are the embedding's
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
@@ -232,7 +238,11 @@ class ModelConfig:
         }
         rules = (layer.attention_reduce, layer.mlp_reduce)
         named = zip((operations[name] for name in layer.modules or usual), rules, strict=False)
-        return tuple(Module(operation, rule) for operation, rule in named if operation is not None)
+        return tuple(
+            Module(operation, rule, self.residual_scale)
+            for operation, rule in named
+            if operation is not None
+        )
 
     @property
     def final_norm_per_lane(self) -> bool:
@@ -320,7 +330,8 @@ class ModelConfig:
             )
         if not 0 < self.norm_eps < 1:
             raise ConfigError(f"norm_eps: expected a number between 0 and 1, got {self.norm_eps}")
-        for name in ("query_scale", "embedding_scale"):
+        scales = ("query_scale", "embedding_scale", "residual_scale", "logit_scale", "logit_cap")
+        for name in scales:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"{name}: expected a number above 0, got {value}")

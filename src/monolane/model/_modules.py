@@ -119,3 +119,4 @@ class Module:
 
     operation: Operation
     reduce: Reduce
+    scale: float  # of what a stream gains from it, reduced and, where it is normed, normed

@@ -84,6 +84,8 @@ HEADER = Struct(
         Field("leader", "i32", "1: worker 0 chooses tokens; 0: every worker does, alike"),
         Field("norm_eps", "f32", "of every norm"),
         Field("embedding_scale", "f32", "of embedded tokens"),
+        Field("logit_scale", "f32", "of logits"),
+        Field("logit_cap", "f32", "c: logits become c tanh(logit / c); 0: they do not"),
         Field("rotaries", "PlanRotaryTable", "by PlanRotary", length=len(ROTARIES)),
         Field("slots", "i32", "of each buffer: rings and caches have several", len(Buffer)),
         Field("sizes", "i64", "of each buffer: floats of a slot, at most", len(Buffer)),
@@ -155,6 +157,7 @@ MODULE = Struct(
         Field("output", "PlanBuffer", "where its outputs go, which join the streams"),
         Field("norm", "WeightRole", "scale of the norm of what it reads; kNone: none"),
         Field("post_norm", "WeightRole", "scale of that of what a stream gains; kNone: none"),
+        Field("scale", "f32", "of what a stream gains from it, behind that norm"),
         Field("attention", "PlanAttention", "zeros where it has no such phases"),
         Field("latent", "PlanLatent"),
         Field("delta", "PlanDelta"),
@@ -258,6 +261,8 @@ def _header(plan: Plan, modules: int, tables: int) -> npt.NDArray[np.void]:
             "leader": plan.device.choice is Choice.LEADER,
             "norm_eps": config.norm_eps,
             "embedding_scale": config.embedding_scale,
+            "logit_scale": config.logit_scale,
+            "logit_cap": config.logit_cap or 0.0,
             "slots": [plan.slots(buffer) for buffer in Buffer],
             "sizes": [plan.size(buffer) for buffer in Buffer],
         },
@@ -278,6 +283,7 @@ def _module(plan: Plan, layer: int, place: int) -> Record:
         "output": OUTPUTS[place],
         "norm": ROLES.index(before) if config.norm_before else -1,
         "post_norm": ROLES.index(after) if config.norm_after else -1,
+        "scale": config.modules[layer][place].scale,
         "attention": {"rotary": -1},
     }
     activation = ACTIVATIONS.index(config.activation)

@@ -110,7 +110,8 @@ class Worker:
                 scale = self.run.layers[update.layer][role]
                 own = scale[lane : lane + 1] if len(scale) > 1 else scale
                 gain = rms_norm(gain[None], own, config.norm_eps)[0]
-            self.x[i] += gain
+            module = config.modules[update.layer][OUTPUTS.index(update.module)]
+            self.x[i] += gain * np.float32(module.scale)
 
     def read_stream(self, phase: Phase) -> Floats:
         """Return what a phase's module reads of the own lanes' streams: [own lanes, T, D]."""
