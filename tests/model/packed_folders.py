@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from monolane.model import Role, parse_config, tensor_specs, write_checkpoint
-from monolane.model._roles import Kind
+from monolane.ops import Kind
 
 # Shapes without a symmetry: 128 columns or 192; 64, 128, 192 or 97 rows.
 CONFIG: dict[str, Any] = {

@@ -11,14 +11,21 @@ from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
 from monolane.errors import BackendError, ConfigError
-from monolane.model._delta import Delta
-from monolane.model._experts import Experts
-from monolane.model._fields import MAX_SIZE
-from monolane.model._latent import Latent
-from monolane.model._modules import Attention, LayerRotary, Mlp, Module, Operation, QkNorm
+from monolane.model._module import Module
 from monolane.model._quant_config import Quantization
 from monolane.model._reduce import Reduce
 from monolane.model._rotary import Rotary, YarnScaling
+from monolane.ops import (
+    MAX_SIZE,
+    Attention,
+    Delta,
+    Experts,
+    Latent,
+    LayerRotary,
+    Mlp,
+    Operation,
+    QkNorm,
+)
 
 # Deeper than any published decoder; bounds what a hostile config.json can make us allocate.
 MAX_LAYERS = 1024

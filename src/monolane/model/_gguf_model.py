@@ -12,9 +12,9 @@ from monolane.model import families
 from monolane.model._config import ModelConfig
 from monolane.model._gguf import GgufFile
 from monolane.model._quant_matrix import Blocks
-from monolane.model._roles import Role
 from monolane.model._safetensors import Array
 from monolane.model.families._gguf import GGUF_NAMES, ROPE_DIVISORS
+from monolane.ops import Role
 
 SUFFIX = ".gguf"
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)

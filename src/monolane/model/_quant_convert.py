@@ -18,7 +18,6 @@ from monolane.model._config import ModelConfig
 from monolane.model._quant_config import Quantization
 from monolane.model._quant_foreign_unpack import PackedMatrix
 from monolane.model._quant_matrix import Quantized, quantize_matrix
-from monolane.model._roles import Kind, Role
 from monolane.model._safetensors import DTYPES, Array, PendingTensor
 from monolane.model._sidecar_files import copy_beside
 from monolane.model._tensors import Part, TensorSpec
@@ -31,6 +30,7 @@ from monolane.model._weights import (
     view_arrays,
 )
 from monolane.model.families import find_family, read_config, render_config, tensor_specs
+from monolane.ops import Kind, Role
 
 CARD = "README.md"
 _NOTE = """

@@ -8,18 +8,8 @@ from math import prod
 
 from monolane.errors import ConfigError
 from monolane.model._config import Head, ModelConfig
-from monolane.model._delta import Delta
-from monolane.model._experts import Experts
-from monolane.model._modules import Attention, Mlp, Operation, QkNorm
 from monolane.model._quant_config import Quantization
-from monolane.model._roles import EXPERT_ROLES, Kind, Role
-
-# Tensors of files that hold the rows of several roles, in an order of their own.
-JOINED = {
-    Role.KV_UP: (Role.K_UP, Role.V_UP),
-    Role.DELTA_IN: (Role.DELTA_QKV, Role.DELTA_Z),
-}
-
+from monolane.ops import EXPERT_ROLES, JOINED, Kind, Operation, Role, Shapes
 
 # Of a layer's modules, in their order: scales of the norms of what each reads, and of what the
 # stream gains from it.
@@ -35,9 +25,6 @@ class Part(StrEnum):
     WHOLE = "whole"  # floats [.., K]
     CODES = "codes"  # int8 [.., K], or uint8 [.., K/2] with two int4 in a byte
     SCALES = "scales"  # float16 [.., K/32]
-
-
-Shapes = dict[Role, tuple[int, ...]]
 
 
 def lane_shape(
@@ -93,93 +80,7 @@ def _layer_shapes(config: ModelConfig, layer: int) -> Shapes:
 
 @lru_cache(maxsize=256)
 def _module_shapes(operation: Operation, d: int, lanes: int) -> Shapes:
-    match operation:
-        case Attention(latent=None):
-            return _attention_shapes(operation, d, lanes)
-        case Attention():
-            return _latent_shapes(operation, d)
-        case Delta():
-            return _delta_shapes(operation, d)
-        case Experts():
-            return _expert_shapes(operation, d)
-        case Mlp(inner=inner):
-            rows = (lanes, inner // lanes, d)
-            return {Role.GATE: rows, Role.UP: rows, Role.DOWN: (lanes, d, inner // lanes)}
-
-
-def _attention_shapes(x: Attention, d: int, lanes: int) -> Shapes:
-    rows = x.key_rows // lanes
-    shapes: Shapes = {
-        Role.Q: (lanes, x.query_rows // lanes, d),
-        Role.K: (lanes, rows, d),
-        Role.V: (lanes, rows, d),
-    }
-    if x.bias:
-        shapes[Role.Q_BIAS] = (lanes, x.query_rows // lanes)
-        shapes |= {Role.K_BIAS: (lanes, rows), Role.V_BIAS: (lanes, rows)}
-    if x.qk_norm is not None:
-        each = x.qk_norm is QkNorm.HEAD
-        shapes[Role.Q_NORM] = (1, x.head_dim * (1 if each else x.heads))
-        shapes[Role.K_NORM] = (1, x.head_dim * (1 if each else x.kv_heads))
-    return shapes | _behind_attention(x, d, lanes)
-
-
-def _latent_shapes(x: Attention, d: int) -> Shapes:
-    latent = x.latent
-    assert latent is not None
-    shapes: Shapes = {}
-    if latent.query_rank is not None:
-        shapes[Role.Q_DOWN] = (1, latent.query_rank, d)
-    shapes[Role.KV_DOWN] = (1, latent.cached, d)
-    shapes[Role.Q] = (1, x.heads * latent.head, latent.query_rank or d)
-    if latent.query_rank is not None:
-        shapes[Role.Q_NORM] = (1, latent.query_rank)
-    shapes[Role.K_NORM] = (1, latent.rank)
-    shapes[Role.K_UP] = (x.heads, latent.rank, latent.plain)
-    shapes[Role.V_UP] = (x.heads, latent.value, latent.rank)
-    shapes[Role.KV_UP] = (1, x.heads * (latent.plain + latent.value), latent.rank)
-    return shapes | _behind_attention(x, d, 1)
-
-
-def _behind_attention(x: Attention, d: int, lanes: int) -> Shapes:
-    sinks: Shapes = {Role.SINKS: (lanes, x.heads // lanes)} if x.sinks else {}
-    bias: Shapes = {Role.O_BIAS: (1, d)} if x.out_bias else {}
-    return sinks | {Role.O: (lanes, d, x.out_columns // lanes)} | bias
-
-
-def _delta_shapes(x: Delta, d: int) -> Shapes:
-    return {
-        Role.DELTA_QKV: (1, x.channels, d),
-        Role.DELTA_Z: (1, x.columns, d),
-        Role.DELTA_IN: (1, x.channels + x.columns, d),
-        Role.DELTA_GATES: (1, 2 * x.value_heads, d),
-        Role.DELTA_CONV: (1, x.channels, 1, x.kernel),
-        Role.DELTA_DECAY: (1, x.value_heads),
-        Role.DELTA_STEP: (1, x.value_heads),
-        Role.DELTA_NORM: (1, x.value),
-        Role.DELTA_OUT: (1, d, x.columns),
-    }
-
-
-def _expert_shapes(x: Experts, d: int) -> Shapes:
-    shapes: Shapes = {Role.ROUTER: (1, x.count, d)}
-    if x.biases:
-        shapes[Role.ROUTER_BIAS] = (1, x.count)
-    if x.corrected:
-        shapes[Role.ROUTER_CORRECTION] = (1, x.count)
-    rows = (1, x.inner, d)
-    shapes |= {Role.EXPERT_GATE: rows, Role.EXPERT_UP: rows, Role.EXPERT_DOWN: (1, d, x.inner)}
-    if x.biases:
-        biases = (1, x.count, x.inner)
-        shapes |= {Role.EXPERT_GATE_BIAS: biases, Role.EXPERT_UP_BIAS: biases}
-        shapes[Role.EXPERT_DOWN_BIAS] = (1, x.count, d)
-    if x.shared:
-        rows = (1, x.shared, d)
-        shapes |= {Role.SHARED_GATE: rows, Role.SHARED_UP: rows}
-        shapes[Role.SHARED_DOWN] = (1, d, x.shared)
-    if x.shared_expert_gate:
-        shapes[Role.SHARED_EXPERT_GATE] = (1, d)
-    return shapes
+    return operation.tensors(d, lanes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ from monolane.model._config import ModelConfig, WeightDtype
 from monolane.model._fused_tensors import join_rows
 from monolane.model._gguf_model import GgufModel
 from monolane.model._quant_matrix import Blocks, Matrix
-from monolane.model._roles import EXPERT_ROLES, Kind, Role
 from monolane.model._rounding import rounded
 from monolane.model._safetensors import Array, PendingTensor
-from monolane.model._tensors import JOINED, TensorSpec
+from monolane.model._tensors import TensorSpec
 from monolane.model._weights import Weights
 from monolane.model.families import as_published, render_config, tensor_specs
+from monolane.ops import EXPERT_ROLES, JOINED, Kind, Role
 
 _TURNED = (Role.Q, Role.K, Role.Q_BIAS, Role.K_BIAS)  # whose rows are those of rotary pairs
 

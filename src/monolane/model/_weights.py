@@ -21,14 +21,8 @@ from monolane.model._gguf_model import GgufModel, is_gguf
 from monolane.model._mxfp4 import Mxfp4Experts
 from monolane.model._quant_foreign_unpack import PackedMatrix
 from monolane.model._quant_matrix import Blocks, Matrix, Quantized
-from monolane.model._roles import EXPERT_ROLES, Kind, Role
 from monolane.model._safetensors import DTYPE_NAMES, DTYPES, Array
-from monolane.model._tensors import (
-    JOINED,
-    Part,
-    TensorSpec,
-    lane_shape,
-)
+from monolane.model._tensors import Part, TensorSpec, lane_shape
 from monolane.model.families import (
     find_family,
     gguf_specs,
@@ -36,6 +30,7 @@ from monolane.model.families import (
     read_config,
     tensor_specs,
 )
+from monolane.ops import EXPERT_ROLES, JOINED, Kind, Role
 
 log = logging.getLogger("monolane.model")
 

@@ -5,9 +5,9 @@ import hashlib
 import numpy as np
 
 from monolane.model._quant_matrix import Blocks, Matrix, Quantized
-from monolane.model._roles import Role
 from monolane.model._safetensors import Array
 from monolane.model._weights import Weights
+from monolane.ops import Role
 
 
 def digest(weights: Weights) -> str:

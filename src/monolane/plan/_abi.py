@@ -23,8 +23,9 @@ from monolane.model import (
     QkNorm,
     Role,
 )
+from monolane.ops import Buffer
 from monolane.plan._device import Choice
-from monolane.plan._phase import OUTPUTS, Buffer, Phase, PhaseKind
+from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
 from monolane.plan._plan import MAX_WIDTH, MIXTURE_WIDTH, PROMPT_WIDTH, Plan
 from monolane.plan._split import Scope, Share
 

@@ -13,9 +13,10 @@ from monolane.model import (
     find_format,
     lane_shape,
 )
+from monolane.ops import Buffer, Room
 from monolane.plan._device import Choice, DeviceDescription
 from monolane.plan._groups import Groups
-from monolane.plan._phase import OUTPUTS, Access, Buffer, Matrix, Phase, PhaseKind, Update
+from monolane.plan._phase import OUTPUTS, Access, Matrix, Phase, PhaseKind, Update
 from monolane.plan._plan import Place
 from monolane.plan._split import Scope, Share, choose_align, split
 
@@ -43,7 +44,9 @@ class Builder:
                     f"share a scale, got {attention.cached_width}; use bfloat16 for keys and values"
                 )
         self.formats = {place: find_format(name) for place, name in formats.items()}
-        self.groups = Groups(config.num_lanes, device.total_workers)
+        self.groups = groups = Groups(config.num_lanes, device.total_workers)
+        # Of no pass and no sequence yet.
+        self.room = Room(groups.lanes, 0, 0, groups.workers_each, groups.lanes_each)
         self.slots = {
             output: _ring([x[place].reduce for x in config.modules if place < len(x)], ring_slots)
             for place, output in enumerate(OUTPUTS)

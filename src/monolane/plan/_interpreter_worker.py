@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.model import COMMON_FEATURES, JOINING_NORMS, Kind, Role, Weights
+from monolane.ops import Buffer
 from monolane.plan._interpreter_memory import Floats, SharedMemory, Where
-from monolane.plan._phase import OUTPUTS, Buffer, Matrix, Phase, Update
+from monolane.plan._phase import OUTPUTS, Matrix, Phase, Update
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope
 from monolane.reference import linear, rms_norm, rotate

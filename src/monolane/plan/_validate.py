@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from monolane.model import Role, find_format, lane_shape
+from monolane.ops import Buffer
 from monolane.plan._kinds import FIRST, KINDS, LAST, LAYER
-from monolane.plan._phase import OUTPUTS, Access, Buffer, Matrix, Phase, Update
+from monolane.plan._phase import OUTPUTS, Access, Matrix, Phase, Update
 from monolane.plan._plan import Plan, PlanError
 from monolane.plan._split import Scope, Share
 

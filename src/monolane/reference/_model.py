@@ -108,6 +108,7 @@ class ReferenceModel:
                 return self._mixture(x, i, read_LTD)
             case Mlp():
                 return self._mlp(layer, read_LTD)
+        raise TypeError(f"reference: computes no {type(x).__name__}")
 
     def _norm_if(self, there: bool, x_LTD: Floats, layer: Layer, role: Role) -> Floats:
         return self._norm(x_LTD, layer[role]) if there else x_LTD

@@ -4,13 +4,14 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.model import Attention, ModelConfig
+from monolane.ops import Buffer
 from monolane.plan._builder import Builder, own
 from monolane.plan._interpreter_memory import Floats
 from monolane.plan._interpreter_worker import Worker
 from monolane.plan._kinds.kind import Kind, Part, Touches
-from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._phase import Phase, PhaseKind
 from monolane.plan._plan import Plan
-from monolane.plan._split import Scope, Share, count_splits, split
+from monolane.plan._split import Scope, Share, split
 
 
 def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
@@ -18,7 +19,7 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     attention = builder.config.attention(layer)
     groups = builder.groups
     heads = groups.lanes_each * (attention.cached_heads // groups.lanes)
-    units = heads * count_splits(attention, groups)
+    units = heads * attention.splits(builder.room)
     return (
         builder.phase(
             PhaseKind.ATTEND,

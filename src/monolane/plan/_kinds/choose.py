@@ -1,11 +1,12 @@
 """CHOOSE: the next token, by a leader, or by every worker alike."""
 
 from monolane.model import ModelConfig
+from monolane.ops import Buffer
 from monolane.plan._builder import Builder, shared
 from monolane.plan._device import Choice
 from monolane.plan._interpreter_worker import Worker
 from monolane.plan._kinds.kind import Kind, Part, Touches
-from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._phase import Phase, PhaseKind
 from monolane.plan._plan import Plan
 
 

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from monolane.model import Delta, ModelConfig, Role
+from monolane.ops import Buffer
 from monolane.plan._builder import Builder, own
 from monolane.plan._interpreter_memory import Floats
 from monolane.plan._interpreter_worker import Worker
 from monolane.plan._kinds.kind import Kind, Part, Touches, joins_before, says
-from monolane.plan._phase import OUTPUTS, Buffer, Phase, PhaseKind
+from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope, Share, split
 from monolane.reference import convolve, part_gates, rms_norm, silu, step_states

@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.model import Experts, ModelConfig, Role
+from monolane.ops import Buffer
 from monolane.plan._builder import Builder, own
 from monolane.plan._interpreter_memory import Floats
 from monolane.plan._interpreter_worker import Worker
 from monolane.plan._kinds.kind import Kind, Part, Touches, joins_before, says
 from monolane.plan._kinds.mlp import check_pairs
-from monolane.plan._phase import OUTPUTS, Buffer, Phase, PhaseKind
+from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Share
 from monolane.reference import GATES, choose_experts, linear, sigmoid

@@ -3,11 +3,12 @@
 import numpy as np
 
 from monolane.model import Head, ModelConfig, Role
+from monolane.ops import Buffer
 from monolane.plan._builder import Builder, own, shared
 from monolane.plan._interpreter_memory import Floats
 from monolane.plan._interpreter_worker import Worker, cut
 from monolane.plan._kinds.kind import Kind, Part, Touches
-from monolane.plan._phase import OUTPUTS, Buffer, Matrix, Phase, PhaseKind
+from monolane.plan._phase import OUTPUTS, Matrix, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope, Share, choose_align, split
 from monolane.reference import cap_logits, rms_norm

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from monolane.model import ModelConfig, Role
+from monolane.ops import Buffer
 from monolane.plan._builder import Builder
 from monolane.plan._interpreter_worker import Worker
-from monolane.plan._phase import OUTPUTS, Buffer, Phase, PhaseKind
+from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Share
 

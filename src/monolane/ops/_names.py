@@ -1,6 +1,6 @@
-"""The places of tensors in a model, and what may become of each."""
+"""The names that operations share out: places of tensors, and buffers between phases."""
 
-from enum import Enum, StrEnum
+from enum import Enum, IntEnum, StrEnum
 from typing import Self
 
 
@@ -88,3 +88,35 @@ class Role(StrEnum):
 
 # Of these a layer has one for each expert.
 EXPERT_ROLES = tuple(role for role in Role if role.of_each)
+
+# Tensors of files that hold the rows of several roles, in an order of their own.
+JOINED = {
+    Role.KV_UP: (Role.K_UP, Role.V_UP),
+    Role.DELTA_IN: (Role.DELTA_QKV, Role.DELTA_Z),
+}
+
+Shapes = dict[Role, tuple[int, ...]]
+
+
+class Buffer(IntEnum):
+    """What workers share. Residual streams and normed activations are private to each worker."""
+
+    TOKENS = 0  # the pass's tokens, where a leader lays it out
+    QUERY = 1  # [L, T, H/L*h]
+    KEY_VALUE = 2  # [N, L, context, K/L, h], twice, or once of latents; a slot is a layer
+    ATTENTION = 3  # [L, S, T, H/L, h + 2]: sum of e*v, then peak and total, of each of S splits
+    FIRST_OUTPUT = 4  # [slots, L, T, D], of a layer's first module
+    # [L, T, F/L]; of a mixture [1, T, k*X + Xs], the chosen experts in ascending order
+    HIDDEN = 5
+    SECOND_OUTPUT = 6  # the same of its second
+    STREAM = 7  # [L, T, D]
+    LOGITS = 8  # [T, V], and candidates taken from them
+    UNNORMED = 9  # [L, T, (H+K)/L*h]: products of Q, then of K, if NORM_QK norms them
+    ROUTED = 10  # [1, T, E]: logits of a layer's router
+    LATENTS = 11  # [1, T, Q + R + r]: products of Q_DOWN, if there is one, then of KV_DOWN
+    HEADS = 12  # [1, T, H*v]: what OUT reads where attention is latent, and DELTA_OUT
+    QUERY_GATE = 13  # [L, T, H/L*h]: what OUT multiplies by, before its sigmoid
+    MIXED = 14  # [1, T, channels + U*d_v + 2U]: products of DELTA_QKV, DELTA_Z and DELTA_GATES
+    # [N, G, numbers]: states of a key head's value heads, and the last inputs of their channels; a
+    # slot is a layer
+    STATE = 15
