@@ -12,7 +12,12 @@ PACKAGE = Path(monolane.__file__).parent
 PACKAGES = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file())
 OPTIONAL = {"hf", "train", "tune"}  # need torch
 # Names of the contract that users know from here; all others are offered where they are made.
-PASSED_ON = {"engine": {"Guide", "RankAddresses", "TokenLogprob"}}
+PASSED_ON = {
+    "engine": {"Guide", "RankAddresses", "TokenLogprob"},
+    # Whoever reads a config meets its operations there.
+    "model": set(importlib.import_module("monolane.ops").__all__),
+    "plan": {"Buffer"},
+}
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -64,9 +64,9 @@ enum class PlanBuffer : int32_t {
   kQuery = 1,
   kKeyValue = 2,
   kAttention = 3,
-  kAttentionOutput = 4,
+  kFirstOutput = 4,
   kHidden = 5,
-  kMlpOutput = 6,
+  kSecondOutput = 6,
   kStream = 7,
   kLogits = 8,
   kUnnormed = 9,
@@ -322,22 +322,24 @@ struct PlanModule {
   PlanBuffer output;        // where its outputs go, which join the streams
   WeightRole norm;          // scale of the norm of what it reads; kNone: none
   WeightRole post_norm;     // scale of that of what a stream gains; kNone: none
+  float scale;              // of what a stream gains from it, behind that norm
   PlanAttention attention;  // zeros where it has no such phases
   PlanLatent latent;
   PlanDelta delta;
   PlanMlp mlp;
   PlanExperts experts;
 };
-static_assert(sizeof(PlanModule) == 136);
+static_assert(sizeof(PlanModule) == 140);
 static_assert(offsetof(PlanModule, layer) == 0);
 static_assert(offsetof(PlanModule, output) == 4);
 static_assert(offsetof(PlanModule, norm) == 8);
 static_assert(offsetof(PlanModule, post_norm) == 12);
-static_assert(offsetof(PlanModule, attention) == 16);
-static_assert(offsetof(PlanModule, latent) == 52);
-static_assert(offsetof(PlanModule, delta) == 64);
-static_assert(offsetof(PlanModule, mlp) == 84);
-static_assert(offsetof(PlanModule, experts) == 92);
+static_assert(offsetof(PlanModule, scale) == 16);
+static_assert(offsetof(PlanModule, attention) == 20);
+static_assert(offsetof(PlanModule, latent) == 56);
+static_assert(offsetof(PlanModule, delta) == 68);
+static_assert(offsetof(PlanModule, mlp) == 88);
+static_assert(offsetof(PlanModule, experts) == 96);
 
 struct PlanRotaryTable {
   int32_t dim;        // numbers of a head that turn; of a latent the last, else the first
@@ -372,11 +374,13 @@ struct PlanHeader {
   int32_t leader;               // 1: worker 0 chooses tokens; 0: every worker does, alike
   float norm_eps;               // of every norm
   float embedding_scale;        // of embedded tokens
+  float logit_scale;            // of logits
+  float logit_cap;              // c: logits become c tanh(logit / c); 0: they do not
   PlanRotaryTable rotaries[2];  // by PlanRotary
   int32_t slots[16];            // of each buffer: rings and caches have several
   int64_t sizes[16];            // of each buffer: floats of a slot, at most
 };
-static_assert(sizeof(PlanHeader) == 304);
+static_assert(sizeof(PlanHeader) == 312);
 static_assert(offsetof(PlanHeader, schema) == 0);
 static_assert(offsetof(PlanHeader, phases) == 4);
 static_assert(offsetof(PlanHeader, modules) == 8);
@@ -399,8 +403,10 @@ static_assert(offsetof(PlanHeader, final_norm_per_lane) == 72);
 static_assert(offsetof(PlanHeader, leader) == 76);
 static_assert(offsetof(PlanHeader, norm_eps) == 80);
 static_assert(offsetof(PlanHeader, embedding_scale) == 84);
-static_assert(offsetof(PlanHeader, rotaries) == 88);
-static_assert(offsetof(PlanHeader, slots) == 112);
-static_assert(offsetof(PlanHeader, sizes) == 176);
+static_assert(offsetof(PlanHeader, logit_scale) == 88);
+static_assert(offsetof(PlanHeader, logit_cap) == 92);
+static_assert(offsetof(PlanHeader, rotaries) == 96);
+static_assert(offsetof(PlanHeader, slots) == 120);
+static_assert(offsetof(PlanHeader, sizes) == 184);
 
 }  // namespace monolane

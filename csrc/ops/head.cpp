@@ -2,6 +2,7 @@
 #include "ops/head.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/elementwise.h"
@@ -25,6 +26,15 @@ void offer_normed(Forward& f, const Worker& w) {
                        f.weights.outer.vector(WeightRole::kFinalNorm) + scale, h.norm_eps, hidden,
                        width, out, hidden);
     f.exchange.wrote(w.index, out, hidden, width, hidden, true);
+  }
+}
+
+// What the model makes of logits before a token is chosen.
+void cap_logits(const PlanHeader& h, float* logits, int64_t count) {
+  if (h.logit_scale != 1.0f) scale_by(logits, h.logit_scale, count);
+  if (h.logit_cap == 0.0f) return;
+  for (int64_t i = 0; i < count; ++i) {
+    logits[i] = h.logit_cap * std::tanh(logits[i] / h.logit_cap);
   }
 }
 
@@ -107,6 +117,7 @@ void run_head(Forward& f, Worker& w, const PlanPhase& phase) {
     float* out = logits + owner * part.rows + begin;
     f.kernels.multiply(matrix, first, first + end - begin, kind, w.packed_lane(kind, 0, wanted),
                        wanted, out, h.vocab);
+    for (int64_t i = 0; i < wanted; ++i) cap_logits(h, out + i * h.vocab, end - begin);
     f.exchange.wrote(w.index, out, end - begin, wanted, h.vocab, true);
   }
 }

@@ -15,6 +15,7 @@ void update(Forward& f, Worker& w, const PlanPhase& phase) {
   const float alone = std::sqrt(static_cast<float>(h.lanes));  // gain of a lane that never reduces
   const PlanModule& module = f.plan.modules[phase.update];
   const float* scale = nullptr;  // of the norm of what is added
+  const float gain = module.scale;
   if (module.post_norm != WeightRole::kNone) {
     scale = f.weights.of(module.layer).vector(module.post_norm);
   }
@@ -25,7 +26,7 @@ void update(Forward& f, Worker& w, const PlanPhase& phase) {
       const int64_t own_lane = w.first_lane + lane;
       const float* own = output(f, module.output, phase.update_own_slot, own_lane) + t * hidden;
       if (phase.update_delay == kNever && scale == nullptr) {
-        add_scaled_to(x, own, alone, hidden);
+        add_scaled_to(x, own, alone * gain, hidden);
         continue;
       }
       float* sum = w.sum->as<float>();
@@ -43,7 +44,7 @@ void update(Forward& f, Worker& w, const PlanPhase& phase) {
         const float* lane_scale = h.norm_per_lane ? scale + own_lane * hidden : scale;
         f.kernels.rms_norm(sum, hidden, lane_scale, h.norm_eps, hidden, 1, sum, hidden);
       }
-      add_to(x, sum, hidden);
+      gain == 1.0f ? add_to(x, sum, hidden) : add_scaled_to(x, sum, gain, hidden);
     }
   }
 }
@@ -81,8 +82,7 @@ void offer_products(Forward& f, Worker& w, const PlanPhase& phase, const float* 
 
 float* output(const Forward& f, PlanBuffer module, int64_t slot, int64_t lane) {
   const PlanHeader& h = f.plan.header;
-  float* ring = module == PlanBuffer::kAttentionOutput ? f.exchange.attention_output()
-                                                       : f.exchange.mlp_output();
+  float* ring = f.exchange.output(module);
   return ring + (slot * h.lanes + lane) * h.max_width * h.hidden;
 }
 

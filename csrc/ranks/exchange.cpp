@@ -118,8 +118,8 @@ Exchange::Exchange(const Plan& plan, const Seat& seat)
       sizeof(Head),
       counters * sizeof(Progress),
       counters * kTimeCount * sizeof(std::atomic<int64_t>),
-      bytes_of(PlanBuffer::kAttentionOutput),
-      bytes_of(PlanBuffer::kMlpOutput),
+      bytes_of(PlanBuffer::kFirstOutput),
+      bytes_of(PlanBuffer::kSecondOutput),
       bytes_of(PlanBuffer::kStream),
       bytes_of(PlanBuffer::kUnnormed),
       bytes_of(PlanBuffer::kLogits),
@@ -198,7 +198,7 @@ void Exchange::lose(int32_t rank) {
 char* Exchange::place_of(int32_t rank, int32_t worker, const Written& one) const {
   if (worker < 0 || worker > plan_workers_ || rank_of(worker) != rank) return nullptr;
   const bool pass = worker == plan_workers_;
-  const bool of_outputs = one.part >= kAttentionOutput && one.part <= kLogits;
+  const bool of_outputs = one.part >= kFirstOutput && one.part <= kLogits;
   if (one.part != kHead && !of_outputs) return nullptr;
   // Rank 0's judgement lies in the head, too, behind the pass.
   const uint64_t room = one.part == kHead ? sizeof(Pass) : parts_[one.part]->bytes();
@@ -212,7 +212,7 @@ char* Exchange::place_of(int32_t rank, int32_t worker, const Written& one) const
 void Exchange::note(int32_t worker, const void* first, int64_t columns, int64_t rows,
                     int64_t stride, bool to_leader) {
   const char* from = static_cast<const char*>(first);
-  for (int32_t part = kAttentionOutput; part <= kLogits; ++part) {
+  for (int32_t part = kFirstOutput; part <= kLogits; ++part) {
     const char* begin = parts_[part]->as<char>();
     if (from < begin || from >= begin + parts_[part]->bytes()) continue;
     written(worker).push_back({.part = part,

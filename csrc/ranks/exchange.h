@@ -53,11 +53,13 @@ class Exchange {
   int32_t workers() const { return workers_each_; }  // of this process
 
   Pass& pass() const { return head().pass; }
-  float* attention_output() const { return part(kAttentionOutput); }  // [slots, L, T, D]
-  float* mlp_output() const { return part(kMlpOutput); }              // [slots, L, T, D]
-  float* stream() const { return part(kStream); }                     // [L, T, D]
-  float* unnormed() const { return part(kUnnormed); }                 // [T, (H+K)*h]
-  float* logits() const { return part(kLogits); }                     // [decode_width, V]
+  // Of a layer's first or second module, [slots, L, T, D].
+  float* output(PlanBuffer ring) const {
+    return part(ring == PlanBuffer::kFirstOutput ? kFirstOutput : kSecondOutput);
+  }
+  float* stream() const { return part(kStream); }      // [L, T, D]
+  float* unnormed() const { return part(kUnnormed); }  // [T, (H+K)*h]
+  float* logits() const { return part(kLogits); }      // [decode_width, V]
 
   // Says that a worker wrote rows of floats, `stride` apart, into one of these; before it publishes
   // the phase. `to_leader`: only rank 0 reads them.
@@ -117,8 +119,8 @@ class Exchange {
     kHead,
     kProgress,
     kTimes,
-    kAttentionOutput,
-    kMlpOutput,
+    kFirstOutput,
+    kSecondOutput,
     kStream,
     kUnnormed,
     kLogits,

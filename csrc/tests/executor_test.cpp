@@ -108,7 +108,7 @@ void spoil(Plan& plan, const std::string& fault) {
       phase.wait_group = kNoWait;
     }
     if (fault == "ring" && phase.kind == PhaseKind::kOut) {
-      phase.write_slot = plan.header.slots[static_cast<size_t>(PlanBuffer::kAttentionOutput)];
+      phase.write_slot = plan.header.slots[static_cast<size_t>(PlanBuffer::kFirstOutput)];
     }
   }
 }

@@ -91,6 +91,9 @@ def models() -> tuple[ModelConfig, ...]:
             norm_after=True,
             activation="gelu_tanh",
             embedding_scale=8.0,
+            residual_scale=0.5,
+            logit_scale=2.0,
+            logit_cap=9.0,
         ),
         _config(
             num_lanes=1,

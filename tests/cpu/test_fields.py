@@ -46,6 +46,9 @@ MODELS: dict[str, dict[str, Any]] = {
         "norm_offset": 1.0,
         "activation": "gelu_tanh",
         "embedding_scale": 8.0,
+        "residual_scale": 0.6,
+        "logit_scale": 0.7,
+        "logit_cap": 4.0,
         "query_scale": 0.21,
         "local_rotary": Rotary(theta=9.0, style="half"),
         "layers": (

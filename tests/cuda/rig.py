@@ -39,10 +39,10 @@ from monolane.cuda._tables import make_tables
 from monolane.epoch import Advance, Draw
 from monolane.epoch import pack as pack_advances
 from monolane.model import (
-    NORMS,
     NOW,
     Checkpoint,
     Head,
+    Kind,
     LayerConfig,
     ModelConfig,
     Role,
@@ -98,7 +98,7 @@ def random_weights(config: ModelConfig, seed: int = 0) -> Weights:
 
     def make(role: Role) -> Floats:
         shape = lane_shape(config, role)
-        if role in NORMS:
+        if role.kind is Kind.NORM:
             values = rng.uniform(0.5, 1.5, size=shape)
         else:
             scale = 1.0 if role is Role.EMBEDDING else shape[-1] ** -0.5

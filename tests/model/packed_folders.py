@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from monolane.model import Role, parse_config, tensor_specs, write_checkpoint
-from monolane.model._tensors import MATRICES
+from monolane.ops import Kind
 
 # Shapes without a symmetry: 128 columns or 192; 64, 128, 192 or 97 rows.
 CONFIG: dict[str, Any] = {
@@ -192,7 +192,7 @@ def write_folder(folder: Path, scheme: dict[str, Any], **changes: Any) -> dict[s
     tensors: dict[str, np.ndarray] = {}
     meant: dict[str, np.ndarray] = {}
     for spec in tensor_specs(parse_config(raw)):
-        if spec.role in MATRICES and spec.role is not Role.HEAD:
+        if spec.role.kind is Kind.MATRIX and spec.role is not Role.HEAD:
             drawn = Drawn(scheme, spec.shape, rng)  # type: ignore[arg-type]
             tensors |= drawn.tensors(spec.name.removesuffix(".weight"))
             meant[spec.name] = drawn.meant

@@ -99,9 +99,9 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
         Buffer.QUERY: (1, lane),
         Buffer.KEY_VALUE: (15, 2 * 2048 * 16 * 96),
         Buffer.ATTENTION: (1, 8 * 64 * 32 * 98),  # keys in 8 parts
-        Buffer.ATTENTION_OUTPUT: (5, 8 * lane),
+        Buffer.FIRST_OUTPUT: (5, 8 * lane),
         Buffer.HIDDEN: (1, 64 * 12288),
-        Buffer.MLP_OUTPUT: (5, 8 * lane),
+        Buffer.SECOND_OUTPUT: (5, 8 * lane),
         Buffer.STREAM: (1, 8 * lane),
         Buffer.LOGITS: (1, 64 * 32000),
     }
@@ -127,11 +127,13 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
         "final_norm_per_lane": 1,
         "leader": 0,
         "embedding_scale": 1.0,
+        "logit_scale": 1.0,
+        "logit_cap": 0.0,
         "rotaries": [(96, 0, 1.0), (0, 0, 0.0)],
     }
     attention, mlp = arrays.modules[2 * 7], arrays.modules[2 * 7 + 1]
     assert attention["layer"] == mlp["layer"] == 7
-    assert (attention["output"], mlp["output"]) == (Buffer.ATTENTION_OUTPUT, Buffer.MLP_OUTPUT)
+    assert (attention["output"], mlp["output"]) == (Buffer.FIRST_OUTPUT, Buffer.SECOND_OUTPUT)
     assert (attention["norm"], mlp["norm"]) == tuple(
         ROLES.index(role) for role in (Role.ATTENTION_NORM, Role.MLP_NORM)
     )
@@ -158,6 +160,8 @@ def test_fields_of_dense_families_in_numbers(configs: dict[str, ModelConfig]) ->
     attention, mlp = both.modules[::2], both.modules[1::2]
     assert attention["attention"]["qk_norm"].tolist() == [1] * 4
     assert both.header["embedding_scale"] == 5.5
+    assert (both.header["logit_scale"], both.header["logit_cap"]) == (0.5, 3.0)
+    assert both.modules["scale"].tolist() == [np.float32(0.4)] * 8
     assert mlp["mlp"]["activation"].tolist() == [1] * 4
     assert attention["norm"].tolist() == [ROLES.index(Role.ATTENTION_NORM)] * 4
     assert mlp["post_norm"].tolist() == [ROLES.index(Role.POST_MLP_NORM)] * 4

@@ -160,17 +160,17 @@ def test_shapes_of_the_buffers() -> None:
         Buffer.QUERY: (8, 4, 384),
         Buffer.KEY_VALUE: (2, 8, 1000, 2, 96),
         Buffer.ATTENTION: (8, 8, 4, 4, 98),
-        Buffer.ATTENTION_OUTPUT: (8, 4, 3072),
+        Buffer.FIRST_OUTPUT: (8, 4, 3072),
         Buffer.HIDDEN: (8, 4, 1536),
-        Buffer.MLP_OUTPUT: (8, 4, 3072),
+        Buffer.SECOND_OUTPUT: (8, 4, 3072),
         Buffer.STREAM: (8, 4, 3072),
         Buffer.LOGITS: (4, 32000),
     }
     slots = {buffer: plan.slots(buffer) for buffer in Buffer if plan.slots(buffer) > 1}
     assert slots == {
         Buffer.KEY_VALUE: 15,
-        Buffer.ATTENTION_OUTPUT: 5,
-        Buffer.MLP_OUTPUT: 5,
+        Buffer.FIRST_OUTPUT: 5,
+        Buffer.SECOND_OUTPUT: 5,
         Buffer.STATE: 15,
     }
 

@@ -5,8 +5,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from monolane.ops.attention.splits import choose_splits
 from monolane.plan import Groups, Scope, Share, split
-from monolane.plan._split import choose_align, choose_splits
+from monolane.plan._split import choose_align
 
 sizes = st.integers(0, 3000)
 workers = st.integers(1, 70)

@@ -174,8 +174,8 @@ def test_a_wrong_slot(plan: Plan) -> None:
     slot = (others.slot + 1) % plan.attention_slots
     reads = (own, replace(others, slot=slot))
     broken = changed(plan, phase.index, reads=reads, update=replace(phase.update, other_slot=slot))
-    assert seen(broken, "GATE_UP 3", f"ATTENTION_OUTPUT[{slot}] of layer 1", "holds layer 2")
-    assert seen(changed(plan, phase.index, reads=reads), "its update reads ATTENTION_OUTPUT[1]")
+    assert seen(broken, "GATE_UP 3", f"FIRST_OUTPUT[{slot}] of layer 1", "holds layer 2")
+    assert seen(changed(plan, phase.index, reads=reads), "its update reads FIRST_OUTPUT[1]")
     beyond = (own, replace(others, slot=plan.attention_slots))
     assert seen(changed(plan, phase.index, reads=beyond), "GATE_UP 3", "there are 5 slots")
 
@@ -195,8 +195,10 @@ def test_a_slot_reused_too_early(plan: Plan) -> None:
 def test_a_missing_write(plan: Plan) -> None:
     phase = plan.find(PhaseKind.DOWN, 0)
     broken = changed(plan, phase.index, writes=())
-    assert seen(broken, "DOWN 0: expected to write MLP_OUTPUT, got nothing")
-    assert seen(broken, "QKV 1: reads MLP_OUTPUT[0] of layer 0", "which no phase before it writes")
+    assert seen(broken, "DOWN 0: expected to write SECOND_OUTPUT, got nothing")
+    assert seen(
+        broken, "QKV 1: reads SECOND_OUTPUT[0] of layer 0", "which no phase before it writes"
+    )
 
 
 def test_a_missing_or_foreign_read(plan: Plan) -> None:

@@ -15,11 +15,9 @@ from monolane.cpu._pages import release_pages
 from monolane.errors import BackendError, CheckpointError
 from monolane.model import (
     COMMON_FEATURES,
-    KEPT_FLOATS,
-    NORMS,
     STORED,
-    VECTORS,
     Blocks,
+    Kind,
     LaneCut,
     LayerRotary,
     ModelConfig,
@@ -59,9 +57,9 @@ def hand_over(weights: Weights, config: ModelConfig, arithmetic: Arithmetic) -> 
     places = [(role, OUTER, array) for role, array in weights.outer.items()]
     places += [(role, i, x) for i, layer in enumerate(weights.layers) for role, x in layer.items()]
     for role, index, array in places:
-        if role in NORMS | VECTORS:
+        if role.kind in (Kind.NORM, Kind.VECTOR):
             # The core knows no offset: it is in the float32 scales that it reads.
-            offset = np.float32(config.norm_offset if role in NORMS else 0)
+            offset = np.float32(config.norm_offset if role.kind is Kind.NORM else 0)
             cut = lane_cut(weights.config, config, role)
             if role is Role.DELTA_CONV:
                 array = _taps(config, array)
@@ -139,7 +137,7 @@ def _set(
     rows, columns = matrix.shape
     stored = STORED[matrix.dtype]
     # Embedding rows are looked up, not multiplied: one row a token, whatever its format.
-    if role is Role.EMBEDDING or role in KEPT_FLOATS or wanted is None:
+    if role.kind in (Kind.LOOKUP, Kind.KEPT) or wanted is None:
         wanted = stored
     lane_columns = columns // cut.column_parts
     if wanted.coded and lane_columns % wanted.group:

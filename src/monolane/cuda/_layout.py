@@ -375,8 +375,8 @@ def _layers(plan: Plan, devices: int) -> tuple[LayerLayout, ...]:
                 window=layer.window or 0,
                 capacity=capacity,
                 kv_offset=offset,
-                attention=rules[Buffer.ATTENTION_OUTPUT, i],
-                mlp=rules[Buffer.MLP_OUTPUT, i],
+                attention=rules[Buffer.FIRST_OUTPUT, i],
+                mlp=rules[Buffer.SECOND_OUTPUT, i],
             )
         )
         offset += row * capacity

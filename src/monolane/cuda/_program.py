@@ -306,9 +306,9 @@ _READS = {
 }
 _WRITES = {
     Buffer.QUERY: (Op.PUBLISH_QKV,),
-    Buffer.ATTENTION_OUTPUT: (Op.UPDATE,),
+    Buffer.FIRST_OUTPUT: (Op.UPDATE,),
     Buffer.HIDDEN: (Op.PUBLISH_HIDDEN,),
-    Buffer.MLP_OUTPUT: (Op.UPDATE,),
+    Buffer.SECOND_OUTPUT: (Op.UPDATE,),
     Buffer.STREAM: (Op.JOIN,),
     Buffer.LOGITS: (Op.SETTLE_GUIDES, Op.OFFER),
 }

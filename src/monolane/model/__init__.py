@@ -14,9 +14,7 @@ from monolane.model._config import (
     ModelConfig,
     WeightDtype,
 )
-from monolane.model._delta import Delta
 from monolane.model._draft_heads import Heads, is_heads
-from monolane.model._experts import Experts
 from monolane.model._fields import read_json_object
 from monolane.model._formats import (
     ACTIVATIONS,
@@ -33,8 +31,7 @@ from monolane.model._gguf import GgufFile
 from monolane.model._gguf_model import GgufModel, is_gguf, read_config
 from monolane.model._laneformer_folder import open_laneformer
 from monolane.model._lanes import LaneCut, find_lanes, in_lanes, lane_cut
-from monolane.model._latent import Latent
-from monolane.model._modules import Attention, LayerRotary, Mlp, Module, Operation, QkNorm
+from monolane.model._module import Module
 from monolane.model._quant_config import Quantization
 from monolane.model._quant_convert import (
     MatrixError,
@@ -56,22 +53,24 @@ from monolane.model._rounding import rounded
 from monolane.model._safetensors import PendingTensor, SafetensorsFile, write_safetensors
 from monolane.model._shard_weights import cut_weights
 from monolane.model._sidecar_files import LICENCE_FILES, copy_beside
-from monolane.model._tensors import (
-    EXPERT_ROLES,
-    JOINING_NORMS,
-    KEPT_FLOATS,
-    NORMS,
-    VECTORS,
-    Part,
-    Role,
-    TensorSpec,
-    lane_shape,
-    layer_roles,
-)
+from monolane.model._tensors import JOINING_NORMS, Part, TensorSpec, lane_shape, layer_roles
 from monolane.model._unpack import write_unpacked
 from monolane.model._weights import Weights, matrix_formats
 from monolane.model._weights_hash import digest
 from monolane.model.families import parse_config, render_config, tensor_specs
+from monolane.ops import (
+    EXPERT_ROLES,
+    Attention,
+    Delta,
+    Experts,
+    Kind,
+    Latent,
+    LayerRotary,
+    Mlp,
+    Operation,
+    QkNorm,
+    Role,
+)
 
 __all__ = [
     "ACTIVATIONS",
@@ -80,13 +79,10 @@ __all__ = [
     "EXPERT_ROLES",
     "FORMATS",
     "JOINING_NORMS",
-    "KEPT_FLOATS",
     "LICENCE_FILES",
     "NEVER",
-    "NORMS",
     "NOW",
     "STORED",
-    "VECTORS",
     "Activation",
     "Attention",
     "Blocks",
@@ -97,6 +93,7 @@ __all__ = [
     "GgufModel",
     "Head",
     "Heads",
+    "Kind",
     "LaneCut",
     "Latent",
     "LayerConfig",

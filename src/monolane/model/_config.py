@@ -8,22 +8,31 @@ every family. An ordinary dense model is one lane whose modules reduce ``NOW``.
 import math
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from monolane.errors import BackendError, ConfigError
-from monolane.model._delta import Delta
-from monolane.model._experts import Experts
-from monolane.model._fields import MAX_SIZE
-from monolane.model._latent import Latent
-from monolane.model._modules import Attention, LayerRotary, Mlp, Module, QkNorm
+from monolane.model._module import Module
 from monolane.model._quant_config import Quantization
 from monolane.model._reduce import Reduce
 from monolane.model._rotary import Rotary, YarnScaling
+from monolane.ops import (
+    MAX_SIZE,
+    Attention,
+    Delta,
+    Experts,
+    Latent,
+    LayerRotary,
+    Mlp,
+    Operation,
+    QkNorm,
+)
 
 # Deeper than any published decoder; bounds what a hostile config.json can make us allocate.
 MAX_LAYERS = 1024
 
+ModuleName = Literal["attention", "delta", "mlp", "experts"]
 Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
+Found = TypeVar("Found", bound=Operation)
 WeightDtype = Literal["bfloat16", "float16", "float32"]
 WEIGHT_DTYPES: tuple[WeightDtype, ...] = ("bfloat16", "float16", "float32")
 
@@ -36,6 +45,7 @@ COMMON_FEATURES = (
     "local_rotary",
     "layers.rotary",
     "layers.sizes",
+    "layers.modules",
     "rotary.amplitude",
     "norm_offset",
     "norm_before",
@@ -43,6 +53,9 @@ COMMON_FEATURES = (
     "query_scale",
     "activation",
     "embedding_scale",
+    "residual_scale",
+    "logit_scale",
+    "logit_cap",
     "experts",
     "attention_sinks",
     "out_bias",
@@ -79,6 +92,10 @@ class LayerConfig:
     rotary: LayerRotary = "main"  # which of the config's rotaries turns queries and keys, if any
     experts: bool = False  # the MLP is a mixture, of the config's ``experts``
     delta: bool = False  # in place of attention a gated delta rule, the config's ``delta``
+    # Its modules in their order, where they are not the two that this says: what stands in place of
+    # attention, then the MLP or what stands in its place. The first joins the streams by
+    # ``attention_reduce``, the second by ``mlp_reduce``.
+    modules: tuple[ModuleName, ...] = ()
     # Sizes of this layer's own; None: the config's.
     num_heads: int | None = None
     num_kv_heads: int | None = None
@@ -131,6 +148,9 @@ class ModelConfig:
     activation: Activation = feature("silu")
     experts: Experts | None = feature(None)  # of the layers that are mixtures of experts
     embedding_scale: float = feature(1.0)  # of embedded tokens; a tied head reads rows unscaled
+    residual_scale: float = feature(1.0)  # of what a stream gains from a module
+    logit_scale: float = feature(1.0)
+    logit_cap: float | None = feature(None)  # c: logits, scaled, become c tanh(logit / c)
     tie_embeddings: bool = False  # the head's rows are the embedding's
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
@@ -143,6 +163,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         self._check_sizes()
         self._check_own_sizes()
+        for i, layer in enumerate(self.layers):
+            self._check_modules(i, layer)
         object.__setattr__(self, "modules", tuple(self._modules(x) for x in self.layers))
         self._check_latent()
         self._check_delta()
@@ -182,15 +204,20 @@ class ModelConfig:
 
     def attention(self, layer: int) -> Attention:
         """Return a layer's attention; of a model whose layers are alike any layer's will do."""
-        operation = self.modules[layer][0].operation
-        assert isinstance(operation, Attention)
-        return operation
+        found = self.find(layer, Attention)
+        assert found is not None
+        return found
 
     @property
     def attentions(self) -> dict[int, Attention]:
         """The layers that have attention."""
-        first = ((i, modules[0].operation) for i, modules in enumerate(self.modules))
-        return {i: operation for i, operation in first if isinstance(operation, Attention)}
+        found = ((i, self.find(i, Attention)) for i in range(self.num_layers))
+        return {i: attention for i, attention in found if attention is not None}
+
+    def find(self, layer: int, kind: type[Found]) -> Found | None:
+        """Return a layer's operation of that kind, if it has one."""
+        operations = (module.operation for module in self.modules[layer])
+        return next((x for x in operations if isinstance(x, kind)), None)
 
     def _modules(self, layer: LayerConfig) -> tuple[Module, ...]:
         head_dim = layer.head_dim or self.head_dim
@@ -209,10 +236,20 @@ class ModelConfig:
             latent=self.latent,
         )
         mlp = Mlp(inner=layer.intermediate_size or self.intermediate_size)
-        first = self.delta if layer.delta else attention
-        second = self.experts if layer.experts else mlp
-        joined = ((first, layer.attention_reduce), (second, layer.mlp_reduce))
-        return tuple(Module(operation, rule) for operation, rule in joined if operation is not None)
+        usual = ("delta" if layer.delta else "attention", "experts" if layer.experts else "mlp")
+        operations: dict[str, Operation | None] = {
+            "attention": attention,
+            "delta": self.delta,
+            "mlp": mlp,
+            "experts": self.experts,
+        }
+        rules = (layer.attention_reduce, layer.mlp_reduce)
+        named = zip((operations[name] for name in layer.modules or usual), rules, strict=False)
+        return tuple(
+            Module(operation, rule, self.residual_scale)
+            for operation, rule in named
+            if operation is not None
+        )
 
     @property
     def final_norm_per_lane(self) -> bool:
@@ -269,6 +306,9 @@ class ModelConfig:
         if turned:
             found["layers.rotary"] = ", ".join(turned)
         own = {f"{name} {value}" for layer in self.layers for name, value in layer.sizes.items()}
+        listed = {layer.modules for layer in self.layers if layer.modules}
+        if listed:
+            found["layers.modules"] = "; ".join(sorted(", ".join(each) for each in listed))
         if own:
             found["layers.sizes"] = ", ".join(sorted(own))
         rotaries = [x for x in (self.rotary, self.local_rotary) if x is not None]
@@ -297,7 +337,8 @@ class ModelConfig:
             )
         if not 0 < self.norm_eps < 1:
             raise ConfigError(f"norm_eps: expected a number between 0 and 1, got {self.norm_eps}")
-        for name in ("query_scale", "embedding_scale"):
+        scales = ("query_scale", "embedding_scale", "residual_scale", "logit_scale", "logit_cap")
+        for name in scales:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"{name}: expected a number above 0, got {value}")
@@ -403,12 +444,17 @@ class ModelConfig:
 
     def _check_layers(self) -> None:
         for i, layer in enumerate(self.layers):
-            for name in ("attention_reduce", "mlp_reduce"):
+            for place, name in enumerate(("attention_reduce", "mlp_reduce")):
                 delay = getattr(layer, name).delay
                 if delay is not None and delay > i:
                     raise ConfigError(
                         f"layer {i}: {name}: expected a delay of at most {i} layers, since it "
                         f"reads the outputs of layer {i} - delay, got {delay}"
+                    )
+                if delay and place < len(self.modules[i]) and place >= len(self.modules[i - delay]):
+                    raise ConfigError(
+                        f"layer {i}: {name}: expected the delay of a layer with as many modules, "
+                        f"got {delay}: layer {i - delay} has {len(self.modules[i - delay])}"
                     )
             if layer.window is not None and layer.window < 1:
                 raise ConfigError(
@@ -425,6 +471,21 @@ class ModelConfig:
         self._check_turned("main")
         if self.local_rotary is not None:
             self._check_turned("local")
+
+    def _check_modules(self, i: int, layer: LayerConfig) -> None:
+        named, known = layer.modules, ("attention", "delta", "mlp", "experts")
+        if not named:
+            return
+        if len(named) > 2 or len(set(named)) < len(named) or not set(named) <= set(known):
+            raise ConfigError(
+                f"layer {i}: modules: expected one or two of {', '.join(known)}, got {named}"
+            )
+        for name in ("delta", "experts"):
+            if getattr(layer, name) != (name in named):
+                raise ConfigError(
+                    f"layer {i}: {name}: expected {name in named}, as its modules are "
+                    f"{', '.join(named)}, got {getattr(layer, name)}"
+                )
 
     def _check_turned(self, which: LayerRotary) -> None:
         found = {x.turned_width for x in self.attentions.values() if x.rotary == which}

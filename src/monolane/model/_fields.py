@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from monolane.errors import ConfigError
+from monolane.ops import MAX_SIZE
 
-# No dimension of a decoder comes near 2^24 (a vocabulary of 16 million): a larger number is a
-# damaged or hostile file, and refusing it here keeps every product of sizes far from overflow.
-MAX_SIZE = 1 << 24
 # The largest published config.json has some tens of kilobytes.
 MAX_JSON_BYTES = 1 << 20
 

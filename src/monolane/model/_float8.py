@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.errors import CheckpointError
-from monolane.model._fields import MAX_SIZE, Fields, read_json_object
+from monolane.model._fields import Fields, read_json_object
 from monolane.model._safetensors import DTYPE_NAMES, DTYPES, Array
+from monolane.ops import MAX_SIZE
 
 METHOD = "fp8"  # as quant_method spells it
 CODES = DTYPES["F8_E4M3"]

@@ -14,7 +14,7 @@ import numpy as np
 from monolane.model._config import ModelConfig
 from monolane.model._quant_matrix import Blocks, Matrix, Quantized
 from monolane.model._safetensors import Array
-from monolane.model._tensors import JOINED, Role
+from monolane.ops import JOINED, Role
 
 
 def part_rows(config: ModelConfig, role: Role, matrix: Matrix) -> Iterator[tuple[Role, Matrix]]:

@@ -13,8 +13,8 @@ from monolane.model._config import ModelConfig
 from monolane.model._gguf import GgufFile
 from monolane.model._quant_matrix import Blocks
 from monolane.model._safetensors import Array
-from monolane.model._tensors import Role
 from monolane.model.families._gguf import GGUF_NAMES, ROPE_DIVISORS
+from monolane.ops import Role
 
 SUFFIX = ".gguf"
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)

@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 
 from monolane.errors import BackendError, ConfigError
 from monolane.model._config import Head, ModelConfig
-from monolane.model._modules import QkNorm
 from monolane.model._reduce import NOW
 from monolane.model._safetensors import Array
-from monolane.model._tensors import Role
+from monolane.ops import QkNorm, Role
 
 
 @dataclass(frozen=True, slots=True)

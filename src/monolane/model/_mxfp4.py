@@ -17,7 +17,8 @@ from monolane.errors import CheckpointError
 from monolane.model._checkpoint import Checkpoint
 from monolane.model._quant_matrix import Blocks
 from monolane.model._safetensors import DTYPE_NAMES, Array
-from monolane.model._tensors import Role, TensorSpec
+from monolane.model._tensors import TensorSpec
+from monolane.ops import Role
 
 FORMAT = "mxfp4"
 _GROUP, _BYTES = 32, 16  # columns and bytes of the codes of a block

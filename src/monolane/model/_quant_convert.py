@@ -20,7 +20,7 @@ from monolane.model._quant_foreign_unpack import PackedMatrix
 from monolane.model._quant_matrix import Quantized, quantize_matrix
 from monolane.model._safetensors import DTYPES, Array, PendingTensor
 from monolane.model._sidecar_files import copy_beside
-from monolane.model._tensors import MATRICES, Part, Role, TensorSpec
+from monolane.model._tensors import Part, TensorSpec
 from monolane.model._weights import (
     CODE_DTYPES,
     SCALE_DTYPES,
@@ -30,6 +30,7 @@ from monolane.model._weights import (
     view_arrays,
 )
 from monolane.model.families import find_family, read_config, render_config, tensor_specs
+from monolane.ops import Kind, Role
 
 CARD = "README.md"
 _NOTE = """
@@ -136,7 +137,7 @@ def repack_folder(
     checkpoint = Checkpoint.open(source)
     packed = find_packed(before, checkpoint)
     view_arrays(before, packed, checkpoint)
-    matrices = [x.name for x in tensor_specs(before) if x.role in MATRICES]
+    matrices = [x.name for x in tensor_specs(before) if x.role.kind is Kind.MATRIX]
     floats = [name for name in matrices if name not in packed]
     if before.tie_embeddings:  # the embedding, which stays a matrix of floats as a head too
         floats.append(find_family(before).names(before)[Role.HEAD])

@@ -8,8 +8,9 @@ from typing import Any
 
 from monolane.model._lanes import in_lanes, lane_cut
 from monolane.model._quant_matrix import Blocks, Quantized
-from monolane.model._tensors import Role, lane_shape
+from monolane.model._tensors import lane_shape
 from monolane.model._weights import Weights
+from monolane.ops import Role
 
 
 def cut_weights(dense: Weights, lanes: int) -> Weights:

@@ -8,133 +8,14 @@ from math import prod
 
 from monolane.errors import ConfigError
 from monolane.model._config import Head, ModelConfig
-from monolane.model._delta import Delta
-from monolane.model._experts import Experts
-from monolane.model._modules import Attention, Mlp, Operation, QkNorm
 from monolane.model._quant_config import Quantization
-
-
-class Role(StrEnum):
-    """Place of a tensor in the model, with its shape as executors see it (see ``lane_shape``)."""
-
-    EMBEDDING = "embedding"  # [V, D]
-    ATTENTION_NORM = "attention_norm"  # [L, D], or [1, D] where the lanes share it
-    Q = "q"  # [L, H*h/L, D]
-    K = "k"  # [L, K*h/L, D]
-    V = "v"  # [L, K*h/L, D]
-    Q_BIAS = "q_bias"  # [L, H*h/L]
-    K_BIAS = "k_bias"  # [L, K*h/L]
-    V_BIAS = "v_bias"  # [L, K*h/L]
-    O = "o"  # noqa: E741  [L, D, H*h/L]
-    MLP_NORM = "mlp_norm"  # as ATTENTION_NORM
-    GATE = "gate"  # [L, F/L, D]
-    UP = "up"  # [L, F/L, D]
-    DOWN = "down"  # [L, D, F/L]
-    FINAL_NORM = "final_norm"  # [L, D] or [1, D]
-    HEAD = "head"  # [L, V/L, D] if vocabulary-parallel, else [1, V, D] or [1, V, L*D]
-    Q_NORM = "q_norm"  # [1, h], or [1, H*h] where all heads are normed at once; of a latent [1, Q]
-    K_NORM = "k_norm"  # [1, h] or [1, K*h]; of a latent [1, R]
-    POST_ATTENTION_NORM = "post_attention_norm"  # as ATTENTION_NORM
-    POST_MLP_NORM = "post_mlp_norm"  # as ATTENTION_NORM
-    ROUTER = "router"  # [1, E, D], of a layer that is a mixture
-    EXPERT_GATE = "expert_gate"  # [1, X, D] of each expert
-    EXPERT_UP = "expert_up"  # [1, X, D] of each expert
-    EXPERT_DOWN = "expert_down"  # [1, D, X] of each expert
-    SINKS = "sinks"  # [L, H/L]
-    O_BIAS = "o_bias"  # [1, D]
-    ROUTER_BIAS = "router_bias"  # [1, E]
-    EXPERT_GATE_BIAS = "expert_gate_bias"  # [1, E, X]
-    EXPERT_UP_BIAS = "expert_up_bias"  # [1, E, X]
-    EXPERT_DOWN_BIAS = "expert_down_bias"  # [1, E, D]
-    ROUTER_CORRECTION = "router_correction"  # [1, E]
-    SHARED_GATE = "shared_gate"  # [1, Xs, D], Xs the width that a mixture's tokens share
-    SHARED_UP = "shared_up"  # [1, Xs, D]
-    SHARED_DOWN = "shared_down"  # [1, D, Xs]
-    SHARED_EXPERT_GATE = "shared_expert_gate"  # [1, D]: one row, of how much of it is added
-    # Where attention is latent, see _latent.py. Q is there too, [1, H*h, Q or D].
-    Q_DOWN = "q_down"  # [1, Q, D]
-    KV_DOWN = "kv_down"  # [1, R + r, D]
-    K_UP = "k_up"  # [H, R, n]: of each head the matrix that is applied to its query
-    V_UP = "v_up"  # [H, v, R]
-    # Of a layer with a gated delta rule, see _delta.py.
-    DELTA_QKV = "delta_qkv"  # [1, channels, D]: of all q, of all k, of all v
-    DELTA_Z = "delta_z"  # [1, U*d_v, D]
-    DELTA_GATES = "delta_gates"  # [1, 2*U, D]: of each key head b of its value heads, then a
-    DELTA_CONV = "delta_conv"  # [1, channels, 1, C]: of all q, of all k, of all v
-    DELTA_DECAY = "delta_decay"  # [1, U]
-    DELTA_STEP = "delta_step"  # [1, U]
-    DELTA_NORM = "delta_norm"  # [1, d_v]; no offset is added to it
-    DELTA_OUT = "delta_out"  # [1, D, U*d_v]
-    # In files alone, see JOINED.
-    KV_UP = "kv_up"  # [1, H*(n + v), R]: of each head the rows of K_UP, not turned, then of V_UP
-    DELTA_IN = "delta_in"  # [1, channels + U*d_v, D]: of each key head q, k, its v, its z
-
-
-# Tensors of files that hold the rows of several roles, in an order of their own.
-JOINED = {
-    Role.KV_UP: (Role.K_UP, Role.V_UP),
-    Role.DELTA_IN: (Role.DELTA_QKV, Role.DELTA_Z),
-}
-
-
-# Of these a layer has one for each expert.
-EXPERT_ROLES = (Role.EXPERT_GATE, Role.EXPERT_UP, Role.EXPERT_DOWN)
+from monolane.ops import EXPERT_ROLES, JOINED, Kind, Operation, Role, Shapes
 
 # Of a layer's modules, in their order: scales of the norms of what each reads, and of what the
 # stream gains from it.
 JOINING_NORMS = (
     (Role.ATTENTION_NORM, Role.POST_ATTENTION_NORM),
     (Role.MLP_NORM, Role.POST_MLP_NORM),
-)
-
-# Vectors beside the norms' scales, whatever their shape: few numbers, read as float32.
-VECTORS = frozenset(
-    (
-        Role.Q_BIAS,
-        Role.K_BIAS,
-        Role.V_BIAS,
-        Role.O_BIAS,
-        Role.SINKS,
-        Role.ROUTER_BIAS,
-        Role.EXPERT_GATE_BIAS,
-        Role.EXPERT_UP_BIAS,
-        Role.EXPERT_DOWN_BIAS,
-        Role.ROUTER_CORRECTION,
-        Role.SHARED_EXPERT_GATE,
-        Role.DELTA_CONV,
-        Role.DELTA_DECAY,
-        Role.DELTA_STEP,
-        Role.DELTA_NORM,
-    )
-)
-
-# Matrices that stay in the floats that they are stored in, whatever is asked of the others: they
-# are small, and what they decide is a jump, or lasts for all tokens behind.
-KEPT_FLOATS = frozenset((Role.ROUTER, Role.DELTA_GATES))
-
-# What is quantised: matrices that meet activations. Embedding rows are looked up, one a token, and
-# vectors are too small to matter. A tied head is the embedding, so it stays as that is stored.
-# KEPT_FLOATS stay too, and so does KV_UP: groups of its columns are none of K_UP's.
-MATRICES = frozenset(
-    (
-        *(Role.Q, Role.K, Role.V, Role.O, Role.Q_DOWN, Role.KV_DOWN),
-        *(Role.GATE, Role.UP, Role.DOWN, Role.SHARED_GATE, Role.SHARED_UP, Role.SHARED_DOWN),
-        *(Role.HEAD, Role.DELTA_IN, Role.DELTA_QKV, Role.DELTA_Z, Role.DELTA_OUT, *EXPERT_ROLES),
-    )
-)
-
-
-# Scales of norms, to which the config's ``norm_offset`` is added.
-NORMS = frozenset(
-    (
-        Role.ATTENTION_NORM,
-        Role.MLP_NORM,
-        Role.POST_ATTENTION_NORM,
-        Role.POST_MLP_NORM,
-        Role.Q_NORM,
-        Role.K_NORM,
-        Role.FINAL_NORM,
-    )
 )
 
 
@@ -144,9 +25,6 @@ class Part(StrEnum):
     WHOLE = "whole"  # floats [.., K]
     CODES = "codes"  # int8 [.., K], or uint8 [.., K/2] with two int4 in a byte
     SCALES = "scales"  # float16 [.., K/32]
-
-
-Shapes = dict[Role, tuple[int, ...]]
 
 
 def lane_shape(
@@ -202,93 +80,7 @@ def _layer_shapes(config: ModelConfig, layer: int) -> Shapes:
 
 @lru_cache(maxsize=256)
 def _module_shapes(operation: Operation, d: int, lanes: int) -> Shapes:
-    match operation:
-        case Attention(latent=None):
-            return _attention_shapes(operation, d, lanes)
-        case Attention():
-            return _latent_shapes(operation, d)
-        case Delta():
-            return _delta_shapes(operation, d)
-        case Experts():
-            return _expert_shapes(operation, d)
-        case Mlp(inner=inner):
-            rows = (lanes, inner // lanes, d)
-            return {Role.GATE: rows, Role.UP: rows, Role.DOWN: (lanes, d, inner // lanes)}
-
-
-def _attention_shapes(x: Attention, d: int, lanes: int) -> Shapes:
-    rows = x.key_rows // lanes
-    shapes: Shapes = {
-        Role.Q: (lanes, x.query_rows // lanes, d),
-        Role.K: (lanes, rows, d),
-        Role.V: (lanes, rows, d),
-    }
-    if x.bias:
-        shapes[Role.Q_BIAS] = (lanes, x.query_rows // lanes)
-        shapes |= {Role.K_BIAS: (lanes, rows), Role.V_BIAS: (lanes, rows)}
-    if x.qk_norm is not None:
-        each = x.qk_norm is QkNorm.HEAD
-        shapes[Role.Q_NORM] = (1, x.head_dim * (1 if each else x.heads))
-        shapes[Role.K_NORM] = (1, x.head_dim * (1 if each else x.kv_heads))
-    return shapes | _behind_attention(x, d, lanes)
-
-
-def _latent_shapes(x: Attention, d: int) -> Shapes:
-    latent = x.latent
-    assert latent is not None
-    shapes: Shapes = {}
-    if latent.query_rank is not None:
-        shapes[Role.Q_DOWN] = (1, latent.query_rank, d)
-    shapes[Role.KV_DOWN] = (1, latent.cached, d)
-    shapes[Role.Q] = (1, x.heads * latent.head, latent.query_rank or d)
-    if latent.query_rank is not None:
-        shapes[Role.Q_NORM] = (1, latent.query_rank)
-    shapes[Role.K_NORM] = (1, latent.rank)
-    shapes[Role.K_UP] = (x.heads, latent.rank, latent.plain)
-    shapes[Role.V_UP] = (x.heads, latent.value, latent.rank)
-    shapes[Role.KV_UP] = (1, x.heads * (latent.plain + latent.value), latent.rank)
-    return shapes | _behind_attention(x, d, 1)
-
-
-def _behind_attention(x: Attention, d: int, lanes: int) -> Shapes:
-    sinks: Shapes = {Role.SINKS: (lanes, x.heads // lanes)} if x.sinks else {}
-    bias: Shapes = {Role.O_BIAS: (1, d)} if x.out_bias else {}
-    return sinks | {Role.O: (lanes, d, x.out_columns // lanes)} | bias
-
-
-def _delta_shapes(x: Delta, d: int) -> Shapes:
-    return {
-        Role.DELTA_QKV: (1, x.channels, d),
-        Role.DELTA_Z: (1, x.columns, d),
-        Role.DELTA_IN: (1, x.channels + x.columns, d),
-        Role.DELTA_GATES: (1, 2 * x.value_heads, d),
-        Role.DELTA_CONV: (1, x.channels, 1, x.kernel),
-        Role.DELTA_DECAY: (1, x.value_heads),
-        Role.DELTA_STEP: (1, x.value_heads),
-        Role.DELTA_NORM: (1, x.value),
-        Role.DELTA_OUT: (1, d, x.columns),
-    }
-
-
-def _expert_shapes(x: Experts, d: int) -> Shapes:
-    shapes: Shapes = {Role.ROUTER: (1, x.count, d)}
-    if x.biases:
-        shapes[Role.ROUTER_BIAS] = (1, x.count)
-    if x.corrected:
-        shapes[Role.ROUTER_CORRECTION] = (1, x.count)
-    rows = (1, x.inner, d)
-    shapes |= {Role.EXPERT_GATE: rows, Role.EXPERT_UP: rows, Role.EXPERT_DOWN: (1, d, x.inner)}
-    if x.biases:
-        biases = (1, x.count, x.inner)
-        shapes |= {Role.EXPERT_GATE_BIAS: biases, Role.EXPERT_UP_BIAS: biases}
-        shapes[Role.EXPERT_DOWN_BIAS] = (1, x.count, d)
-    if x.shared:
-        rows = (1, x.shared, d)
-        shapes |= {Role.SHARED_GATE: rows, Role.SHARED_UP: rows}
-        shapes[Role.SHARED_DOWN] = (1, d, x.shared)
-    if x.shared_expert_gate:
-        shapes[Role.SHARED_EXPERT_GATE] = (1, d)
-    return shapes
+    return operation.tensors(d, lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +158,7 @@ def _add(specs: list[TensorSpec], spec: TensorSpec) -> None:
     if not specs or specs[-1].name != spec.name:
         specs.append(spec)
         return
-    other, axis = specs[-1], -2 if spec.role in MATRICES and not spec.columns_first else -1
+    other, axis = specs[-1], -2 if spec.role.kind is Kind.MATRIX and not spec.columns_first else -1
     shape = list(other.shape)
     shape[axis] += spec.shape[axis]
     specs[-1] = replace(other, shape=tuple(shape), also=spec.role)
@@ -389,7 +181,7 @@ def quantized_specs(config: ModelConfig, specs: tuple[TensorSpec, ...]) -> tuple
     floats = {f"{name}.weight" for name in config.quantization.ignore}
     found: list[TensorSpec] = []
     for spec in specs:
-        coded = spec.role in MATRICES and spec.name not in floats
+        coded = spec.role.kind is Kind.MATRIX and spec.name not in floats
         found += _parts(spec, config.quantization) if coded else [spec]
     return tuple(found)
 

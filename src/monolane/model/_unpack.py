@@ -20,9 +20,10 @@ from monolane.model._gguf_model import GgufModel
 from monolane.model._quant_matrix import Blocks, Matrix
 from monolane.model._rounding import rounded
 from monolane.model._safetensors import Array, PendingTensor
-from monolane.model._tensors import EXPERT_ROLES, JOINED, NORMS, Role, TensorSpec
+from monolane.model._tensors import TensorSpec
 from monolane.model._weights import Weights
 from monolane.model.families import as_published, render_config, tensor_specs
+from monolane.ops import EXPERT_ROLES, JOINED, Kind, Role
 
 _TURNED = (Role.Q, Role.K, Role.Q_BIAS, Role.K_BIAS)  # whose rows are those of rotary pairs
 
@@ -104,7 +105,7 @@ def _maker(
     stored: ModelConfig, published: ModelConfig, spec: TensorSpec, values: Callable[[], Array]
 ) -> Callable[[], Array]:
     moved = spec.role in _TURNED and stored.rotary.style != published.rotary.style
-    offset = stored.norm_offset - published.norm_offset if spec.role in NORMS else 0.0
+    offset = stored.norm_offset - published.norm_offset if spec.role.kind is Kind.NORM else 0.0
 
     def make() -> Array:
         array = values()

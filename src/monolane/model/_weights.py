@@ -22,16 +22,7 @@ from monolane.model._mxfp4 import Mxfp4Experts
 from monolane.model._quant_foreign_unpack import PackedMatrix
 from monolane.model._quant_matrix import Blocks, Matrix, Quantized
 from monolane.model._safetensors import DTYPE_NAMES, DTYPES, Array
-from monolane.model._tensors import (
-    EXPERT_ROLES,
-    JOINED,
-    KEPT_FLOATS,
-    MATRICES,
-    Part,
-    Role,
-    TensorSpec,
-    lane_shape,
-)
+from monolane.model._tensors import Part, TensorSpec, lane_shape
 from monolane.model.families import (
     find_family,
     gguf_specs,
@@ -39,6 +30,7 @@ from monolane.model.families import (
     read_config,
     tensor_specs,
 )
+from monolane.ops import EXPERT_ROLES, JOINED, Kind, Role
 
 log = logging.getLogger("monolane.model")
 
@@ -49,7 +41,9 @@ SCALE_DTYPES = ("F16",)
 
 
 # What may lie in blocks in a GGUF file. DELTA_GATES stays float, so it is widened.
-_IN_BLOCKS = MATRICES | {Role.EMBEDDING, Role.K_UP, Role.V_UP, Role.KV_UP, Role.DELTA_GATES}
+_IN_BLOCKS = frozenset(role for role in Role if role.kind not in (Kind.NORM, Kind.VECTOR)) - {
+    Role.ROUTER
+}
 # What another tool quantised, by the name of the tensor of floats in whose place it is.
 Packed = Mapping[str, PackedMatrix | Mxfp4Experts]
 
@@ -247,7 +241,7 @@ def matrix_formats(
         else STORED[checkpoint[spec.name].dtype].name
         for spec in tensor_specs(config)
         for role in (*JOINED.get(spec.role, (spec.role,)), spec.also)
-        if role in MATRICES
+        if role.kind is Kind.MATRIX
     }
     if config.tie_embeddings:
         floats = config.quantization.keeps_floats
@@ -277,7 +271,7 @@ def find_packed(config: ModelConfig, checkpoint: Checkpoint) -> Packed:
         if packing.layout != "mxfp4"
         else Mxfp4Experts(spec, checkpoint)
         for spec in tensor_specs(config)
-        if spec.role in (MATRICES if packing.layout != "mxfp4" else EXPERT_ROLES)
+        if (spec.role.of_each if packing.layout == "mxfp4" else spec.role.kind is Kind.MATRIX)
     ]
     found = {matrix.spec.name: matrix for matrix in matrices if matrix.is_there}
     if not found:
@@ -322,7 +316,7 @@ def _placed(
         array = array.swapaxes(-1, -2)
     each: list[tuple[Role, Array]] = [(spec.role, array)]
     if spec.also is not None:
-        rows = array.ndim - (2 if spec.role in MATRICES else 1)
+        rows = array.ndim - (2 if spec.role.kind is Kind.MATRIX else 1)
         turns = (array[(slice(None),) * rows + (slice(i, None, 2),)] for i in (0, 1))
         each = list(zip((spec.role, spec.also), turns, strict=True))
     for role, own in each:
@@ -427,7 +421,7 @@ def _read_gguf(model: GgufModel, spec: TensorSpec) -> "Array | Blocks":
     """Return a tensor, checked, as executors read it but for its shape."""
     found = _checked_gguf(model, spec)
     if isinstance(found, Blocks):
-        return found.widened() if spec.role in KEPT_FLOATS else found
+        return found.widened() if spec.role.kind is Kind.KEPT else found
     if spec.role is not Role.DELTA_DECAY:
         return found
     # The converter writes -exp of it. Its logarithm is rounded once, to float32.

@@ -6,8 +6,8 @@ import numpy as np
 
 from monolane.model._quant_matrix import Blocks, Matrix, Quantized
 from monolane.model._safetensors import Array
-from monolane.model._tensors import Role
 from monolane.model._weights import Weights
+from monolane.ops import Role
 
 
 def digest(weights: Weights) -> str:

@@ -23,8 +23,9 @@ from monolane.model import (
     QkNorm,
     Role,
 )
+from monolane.ops import Buffer
 from monolane.plan._device import Choice
-from monolane.plan._phase import OUTPUTS, Buffer, Phase, PhaseKind
+from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
 from monolane.plan._plan import MAX_WIDTH, MIXTURE_WIDTH, PROMPT_WIDTH, Plan
 from monolane.plan._split import Scope, Share
 
@@ -84,6 +85,8 @@ HEADER = Struct(
         Field("leader", "i32", "1: worker 0 chooses tokens; 0: every worker does, alike"),
         Field("norm_eps", "f32", "of every norm"),
         Field("embedding_scale", "f32", "of embedded tokens"),
+        Field("logit_scale", "f32", "of logits"),
+        Field("logit_cap", "f32", "c: logits become c tanh(logit / c); 0: they do not"),
         Field("rotaries", "PlanRotaryTable", "by PlanRotary", length=len(ROTARIES)),
         Field("slots", "i32", "of each buffer: rings and caches have several", len(Buffer)),
         Field("sizes", "i64", "of each buffer: floats of a slot, at most", len(Buffer)),
@@ -155,6 +158,7 @@ MODULE = Struct(
         Field("output", "PlanBuffer", "where its outputs go, which join the streams"),
         Field("norm", "WeightRole", "scale of the norm of what it reads; kNone: none"),
         Field("post_norm", "WeightRole", "scale of that of what a stream gains; kNone: none"),
+        Field("scale", "f32", "of what a stream gains from it, behind that norm"),
         Field("attention", "PlanAttention", "zeros where it has no such phases"),
         Field("latent", "PlanLatent"),
         Field("delta", "PlanDelta"),
@@ -215,12 +219,13 @@ def to_arrays(plan: Plan) -> PlanArrays:
     tables = plan.shares
     index = {share: i for i, share in enumerate(tables)}
     places = [(i, j) for i, layer in enumerate(plan.config.modules) for j in range(len(layer))]
+    numbers = {(i, OUTPUTS[j]): number for number, (i, j) in enumerate(places)}
     modules = np.zeros(len(places), MODULE.dtype)
     for row, place in zip(modules, places, strict=True):
         _fill(row, _module(plan, *place))
     phases = np.zeros(len(plan.phases), PHASE.dtype)
     for row, phase in zip(phases, plan.phases, strict=True):
-        _fill_phase(row, phase, index)
+        _fill_phase(row, phase, index, numbers)
     workers = range(plan.groups.workers)
     shares = np.array([[table.of(w) for w in workers] for table in tables], SHARE.dtype)
     arrays = PlanArrays(_header(plan, len(modules), len(tables)), modules, phases, shares)
@@ -257,6 +262,8 @@ def _header(plan: Plan, modules: int, tables: int) -> npt.NDArray[np.void]:
             "leader": plan.device.choice is Choice.LEADER,
             "norm_eps": config.norm_eps,
             "embedding_scale": config.embedding_scale,
+            "logit_scale": config.logit_scale,
+            "logit_cap": config.logit_cap or 0.0,
             "slots": [plan.slots(buffer) for buffer in Buffer],
             "sizes": [plan.size(buffer) for buffer in Buffer],
         },
@@ -277,6 +284,7 @@ def _module(plan: Plan, layer: int, place: int) -> Record:
         "output": OUTPUTS[place],
         "norm": ROLES.index(before) if config.norm_before else -1,
         "post_norm": ROLES.index(after) if config.norm_after else -1,
+        "scale": config.modules[layer][place].scale,
         "attention": {"rotary": -1},
     }
     activation = ACTIVATIONS.index(config.activation)
@@ -318,14 +326,16 @@ def _fill(row: Any, values: Record) -> None:
             row[name] = value
 
 
-def _fill_phase(row: np.void, phase: Phase, index: dict[Share, int]) -> None:
+def _fill_phase(
+    row: np.void, phase: Phase, index: dict[Share, int], numbers: dict[tuple[int, Buffer], int]
+) -> None:
     group, everybody = phase.wait(Scope.GROUP), phase.wait(Scope.ALL)
     update, module = phase.update, phase.module
     ring = next((a.slot for a in phase.writes if a.buffer in OUTPUTS), -1)
     values = {
         "kind": phase.kind,
         "layer": phase.layer,
-        "module": -1 if module is None else _place(phase.layer, module),
+        "module": -1 if module is None else numbers[phase.layer, module],
         "wait_group": NO_WAIT if group is None else group,
         "wait_all": NO_WAIT if everybody is None else everybody,
         "units": -1 if phase.units is None else index[phase.units],
@@ -339,7 +349,7 @@ def _fill_phase(row: np.void, phase: Phase, index: dict[Share, int]) -> None:
     if update is not None:
         delay = update.reduce.delay
         values |= {
-            "update": _place(update.layer, update.module),
+            "update": numbers[update.layer, update.module],
             "update_delay": -1 if delay is None else delay,
             "update_own_slot": update.own_slot,
             "update_other_slot": update.other_slot,
@@ -349,10 +359,6 @@ def _fill_phase(row: np.void, phase: Phase, index: dict[Share, int]) -> None:
     for entry, matrix in zip(row["matrices"], phase.matrices, strict=False):
         entry["role"], entry["share"] = ROLES.index(matrix.role), index[matrix.share]
         entry["rows"], entry["columns"] = matrix.rows, matrix.columns
-
-
-def _place(layer: int, output: Buffer) -> int:
-    return layer * len(OUTPUTS) + OUTPUTS.index(output)
 
 
 _TOP = """\

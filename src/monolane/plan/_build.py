@@ -5,10 +5,11 @@ from dataclasses import replace
 
 from monolane.errors import ConfigError
 from monolane.model import ModelConfig
+from monolane.ops import Buffer
 from monolane.plan._builder import Builder
 from monolane.plan._device import DeviceDescription
 from monolane.plan._kinds import FIRST, LAST, LAYER
-from monolane.plan._phase import Buffer
+from monolane.plan._phase import OUTPUTS
 from monolane.plan._plan import MAX_WIDTH, Place, Plan
 from monolane.plan._waits import with_waits
 
@@ -45,17 +46,17 @@ def build(
     builder = Builder(config, device, dtype, ring_slots, formats or {}, keys)
     for part in (*FIRST, *LAST):
         builder.shares |= {(role, None): x for role, x in part.share_out(builder, -1).items()}
-    phases = [phase for part in FIRST for phase in part.build(builder, -1)]
+    phases = [phase for part in FIRST for phase in part.build(builder, -1, 0)]
     for layer in range(config.num_layers):
-        for part in LAYER:
-            shares = part.share_out(builder, layer)
-            builder.shares |= {(role, layer): x for role, x in shares.items()}
-        phases += [
-            replace(phase, module=part.module)
-            for part in LAYER
-            for phase in part.build(builder, layer)
-        ]
-    phases += [phase for part in LAST for phase in part.build(builder, -1)]
+        for place, module in enumerate(config.modules[layer]):
+            parts = [part for part in LAYER if isinstance(module.operation, part.operation)]
+            for part in parts:
+                shares = part.share_out(builder, layer)
+                builder.shares |= {(role, layer): x for role, x in shares.items()}
+            for part in parts:
+                built = part.build(builder, layer, place)
+                phases += [replace(phase, module=OUTPUTS[place]) for phase in built]
+    phases += [phase for part in LAST for phase in part.build(builder, -1, 0)]
     numbered = [replace(phase, index=i) for i, phase in enumerate(phases)]
     return Plan(
         config=config,
@@ -63,8 +64,8 @@ def build(
         dtype=builder.format.name,
         max_width=max_width,
         context=length,
-        attention_slots=builder.slots[Buffer.ATTENTION_OUTPUT],
-        mlp_slots=builder.slots[Buffer.MLP_OUTPUT],
+        attention_slots=builder.slots[Buffer.FIRST_OUTPUT],
+        mlp_slots=builder.slots[Buffer.SECOND_OUTPUT],
         keys=builder.keys.name,
         phases=with_waits(numbered, builder.groups),
         formats=tuple((place, row.name) for place, row in builder.formats.items()),

@@ -5,17 +5,18 @@ from collections.abc import Mapping
 from monolane.errors import ConfigError
 from monolane.model import (
     EXPERT_ROLES,
-    KEPT_FLOATS,
     Head,
+    Kind,
     ModelConfig,
     Reduce,
     Role,
     find_format,
     lane_shape,
 )
+from monolane.ops import Buffer, Room
 from monolane.plan._device import Choice, DeviceDescription
 from monolane.plan._groups import Groups
-from monolane.plan._phase import Access, Buffer, Matrix, Phase, PhaseKind, Update
+from monolane.plan._phase import OUTPUTS, Access, Matrix, Phase, PhaseKind, Update
 from monolane.plan._plan import Place
 from monolane.plan._split import Scope, Share, choose_align, split
 
@@ -43,10 +44,12 @@ class Builder:
                     f"share a scale, got {attention.cached_width}; use bfloat16 for keys and values"
                 )
         self.formats = {place: find_format(name) for place, name in formats.items()}
-        self.groups = Groups(config.num_lanes, device.total_workers)
+        self.groups = groups = Groups(config.num_lanes, device.total_workers)
+        # Of no pass and no sequence yet.
+        self.room = Room(groups.lanes, 0, 0, groups.workers_each, groups.lanes_each)
         self.slots = {
-            Buffer.ATTENTION_OUTPUT: _ring([x.attention_reduce for x in config.layers], ring_slots),
-            Buffer.MLP_OUTPUT: _ring([x.mlp_reduce for x in config.layers], ring_slots),
+            output: _ring([x[place].reduce for x in config.modules if place < len(x)], ring_slots)
+            for place, output in enumerate(OUTPUTS)
         }
         self.shared_head = config.head is not Head.VOCAB_PARALLEL and config.num_lanes > 1
         self.shares: dict[Place, Share] = {}  # of each matrix, before phases are built
@@ -83,12 +86,20 @@ class Builder:
 
     def update(self, module: Buffer, layer: int) -> Update:
         """Return how the outputs of a layer's module join the residual streams."""
-        rules = self.config.layers[layer]
-        attention = module is Buffer.ATTENTION_OUTPUT
-        reduce = rules.attention_reduce if attention else rules.mlp_reduce
+        reduce = self.config.modules[layer][OUTPUTS.index(module)].reduce
         slots = self.slots[module]
         other = (layer - (reduce.delay or 0)) % slots
         return Update(module, layer, reduce, layer % slots, other)
+
+    def update_before(self, layer: int, place: int) -> Update | None:
+        """Return how the module before joins the streams, for the one that reads them next."""
+        if place > 0:
+            return self.update(OUTPUTS[place - 1], layer)
+        return self.last_update(layer - 1) if layer > 0 else None
+
+    def last_update(self, layer: int) -> Update:
+        """Return how a layer's last module joins the streams."""
+        return self.update(OUTPUTS[len(self.config.modules[layer]) - 1], layer)
 
     def share(self, role: Role, layer: int = -1) -> Share:
         """Share out the rows of a matrix."""
@@ -133,7 +144,7 @@ class Builder:
         for role in roles:
             lanes, rows, columns = lane_shape(self.config, role, layer=layer)
             stored = self.formats.get((role, place), self.format)
-            if role in KEPT_FLOATS and (role, place) not in self.formats:
+            if role.kind is Kind.KEPT and (role, place) not in self.formats:
                 stored = find_format(self.config.dtype)  # whatever matrices are converted to
             row_bytes = stored.row_bytes(columns)
             experts = 1
@@ -147,6 +158,8 @@ class Builder:
 
 def _ring(rules: list[Reduce], wish: int | None) -> int:
     """Return the number of ring slots for the outputs of a module with these rules, by layer."""
+    if not rules:
+        return 0
     longest = max(rule.delay or 0 for rule in rules)
     # At 2 * delay + 1 slots, a lane that writes has already waited, for the data it needed itself,
     # for phases that come after the last read of the slot: see docs/plan.md.

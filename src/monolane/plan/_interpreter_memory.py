@@ -5,7 +5,8 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from monolane.plan._phase import OUTPUTS, Buffer
+from monolane.ops import Buffer
+from monolane.plan._phase import OUTPUTS
 from monolane.plan._plan import Plan, PlanError
 
 Floats = npt.NDArray[np.float32]

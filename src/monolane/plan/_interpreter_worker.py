@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from monolane.model import COMMON_FEATURES, NORMS, Role, Weights
+from monolane.model import COMMON_FEATURES, JOINING_NORMS, Kind, Role, Weights
+from monolane.ops import Buffer
 from monolane.plan._interpreter_memory import Floats, SharedMemory, Where
-from monolane.plan._phase import Buffer, Matrix, Phase, Update
+from monolane.plan._phase import OUTPUTS, Matrix, Phase, Update
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope
 from monolane.reference import linear, rms_norm, rotate
@@ -92,8 +93,7 @@ class Worker:
         """x_l += reduce(...), summing over lanes in ascending order, as all executors do."""
         config, delay = self.plan.config, update.reduce.delay
         count, width = config.num_lanes, slice(self.width)
-        attention = update.module is Buffer.ATTENTION_OUTPUT
-        role = Role.POST_ATTENTION_NORM if attention else Role.POST_MLP_NORM
+        _, role = JOINING_NORMS[OUTPUTS.index(update.module)]
         for i, lane in enumerate(self.lanes):
             if delay == 0:
                 summed = range(count)
@@ -111,11 +111,15 @@ class Worker:
                 scale = self.run.layers[update.layer][role]
                 own = scale[lane : lane + 1] if len(scale) > 1 else scale
                 gain = rms_norm(gain[None], own, config.norm_eps)[0]
-            self.x[i] += gain
+            module = config.modules[update.layer][OUTPUTS.index(update.module)]
+            self.x[i] += gain * np.float32(module.scale)
 
-    def read_stream(self, layer: int, role: Role) -> Floats:
-        """Return what a module reads of the own lanes' streams: [own lanes, T, D]."""
-        return self.norm(layer, role) if self.plan.config.norm_before else self.x
+    def read_stream(self, phase: Phase) -> Floats:
+        """Return what a phase's module reads of the own lanes' streams: [own lanes, T, D]."""
+        if phase.module is None or not self.plan.config.norm_before:
+            return self.x
+        before, _ = JOINING_NORMS[OUTPUTS.index(phase.module)]
+        return self.norm(phase.layer, before)
 
     def norm(self, layer: int | None, role: Role) -> Floats:
         """Norm the own lanes' streams: [own lanes, T, D]."""
@@ -203,4 +207,4 @@ def cut(begin: int, end: int, rows: int) -> Iterator[tuple[int, slice]]:
 def _float32(arrays: Mapping[Role, npt.NDArray[Any]], offset: np.float32) -> dict[Role, Floats]:
     """Widen the arrays; scales of norms with their offset."""
     found = {role: np.asarray(array, np.float32) for role, array in arrays.items()}
-    return {role: x + offset if role in NORMS else x for role, x in found.items()}
+    return {role: x + offset if role.kind is Kind.NORM else x for role, x in found.items()}

@@ -6,7 +6,8 @@ Plain values: what they mean together is checked in _validate.py and told in doc
 from dataclasses import dataclass
 from enum import IntEnum
 
-from monolane.model import Reduce, Role
+from monolane.model import Reduce
+from monolane.ops import Buffer, Role
 from monolane.plan._split import Scope, Share
 
 
@@ -37,32 +38,8 @@ class PhaseKind(IntEnum):
     DELTA_OUT = 18  # product
 
 
-class Buffer(IntEnum):
-    """What workers share. Residual streams and normed activations are private to each worker."""
-
-    TOKENS = 0  # the pass's tokens, where a leader lays it out
-    QUERY = 1  # [L, T, H/L*h]
-    KEY_VALUE = 2  # [N, L, context, K/L, h], twice, or once of latents; a slot is a layer
-    ATTENTION = 3  # [L, S, T, H/L, h + 2]: sum of e*v, then peak and total, of each of S splits
-    ATTENTION_OUTPUT = 4  # [slots, L, T, D]
-    # [L, T, F/L]; of a mixture [1, T, k*X + Xs], the chosen experts in ascending order
-    HIDDEN = 5
-    MLP_OUTPUT = 6  # [slots, L, T, D]
-    STREAM = 7  # [L, T, D]
-    LOGITS = 8  # [T, V], and candidates taken from them
-    UNNORMED = 9  # [L, T, (H+K)/L*h]: products of Q, then of K, if NORM_QK norms them
-    ROUTED = 10  # [1, T, E]: logits of a layer's router
-    LATENTS = 11  # [1, T, Q + R + r]: products of Q_DOWN, if there is one, then of KV_DOWN
-    HEADS = 12  # [1, T, H*v]: what OUT reads where attention is latent, and DELTA_OUT
-    QUERY_GATE = 13  # [L, T, H/L*h]: what OUT multiplies by, before its sigmoid
-    MIXED = 14  # [1, T, channels + U*d_v + 2U]: products of DELTA_QKV, DELTA_Z and DELTA_GATES
-    # [N, G, numbers]: states of a key head's value heads, and the last inputs of their channels; a
-    # slot is a layer
-    STATE = 15
-
-
 # Where modules put their outputs, in the order in which a layer has them; each is a ring.
-OUTPUTS = (Buffer.ATTENTION_OUTPUT, Buffer.MLP_OUTPUT)
+OUTPUTS = (Buffer.FIRST_OUTPUT, Buffer.SECOND_OUTPUT)
 # Those whose shape is a layer's.
 OF_LAYERS = frozenset(Buffer) - {Buffer.TOKENS, *OUTPUTS, Buffer.STREAM, Buffer.LOGITS}
 
@@ -103,7 +80,7 @@ class Update:
     Where the model norms what a stream gains, each worker norms it before it adds.
     """
 
-    module: Buffer  # ATTENTION_OUTPUT or MLP_OUTPUT
+    module: Buffer  # one of OUTPUTS
     layer: int  # whose module
     reduce: Reduce
     own_slot: int  # ring slot of this layer's outputs

@@ -7,24 +7,12 @@ made at run time would be the same decision made each time, on the critical path
 from dataclasses import dataclass
 from math import prod
 
-from monolane.model import (
-    EXPERT_ROLES,
-    Attention,
-    Delta,
-    Experts,
-    Head,
-    Mlp,
-    ModelConfig,
-    Operation,
-    QkNorm,
-    Role,
-    WeightFormat,
-    find_format,
-)
+from monolane.model import Head, ModelConfig, WeightFormat, find_format
+from monolane.ops import EXPERT_ROLES, Buffer, Buffers, Role, Room
 from monolane.plan._device import DeviceDescription
 from monolane.plan._groups import Groups
-from monolane.plan._phase import OF_LAYERS, Buffer, Matrix, Phase, PhaseKind
-from monolane.plan._split import Share, count_splits
+from monolane.plan._phase import OF_LAYERS, Matrix, Phase, PhaseKind
+from monolane.plan._split import Share
 
 # Where a matrix is: its role, and its layer or None outside the layers.
 Place = tuple[Role, int | None]
@@ -50,8 +38,8 @@ class Plan:
     dtype: str
     max_width: int  # T at most
     context: int  # tokens that a sequence may hold
-    attention_slots: int  # ring slots of ATTENTION_OUTPUT
-    mlp_slots: int  # ring slots of MLP_OUTPUT
+    attention_slots: int  # ring slots of FIRST_OUTPUT
+    mlp_slots: int  # ring slots of SECOND_OUTPUT
     keys: str  # format of cached keys and values
     phases: tuple[Phase, ...]
     formats: tuple[tuple[Place, str], ...] = ()  # of the matrices that are not stored in ``dtype``
@@ -95,9 +83,21 @@ class Plan:
             for layer, x in self.config.attentions.items()
         )
 
+    @property
+    def room(self) -> Room:
+        """What the shapes of buffers depend on beside the operations' own sizes."""
+        groups = self.groups
+        return Room(
+            lanes=self.config.num_lanes,
+            width=self.max_width,
+            context=self.context,
+            workers=groups.workers_each,
+            group_lanes=groups.lanes_each,
+        )
+
     def splits_of(self, layer: int) -> int:
         """Return S, the parts into which the keys of one KV head are cut."""
-        return count_splits(self.config.attention(layer), self.groups)
+        return self.config.attention(layer).splits(self.room)
 
     @property
     def splits(self) -> int:
@@ -132,8 +132,8 @@ class Plan:
     def slots(self, buffer: Buffer) -> int:
         """Return how many there are of a buffer: of rings, and of what a sequence keeps."""
         rings = {
-            Buffer.ATTENTION_OUTPUT: self.attention_slots,
-            Buffer.MLP_OUTPUT: self.mlp_slots,
+            Buffer.FIRST_OUTPUT: self.attention_slots,
+            Buffer.SECOND_OUTPUT: self.mlp_slots,
             Buffer.KEY_VALUE: self.config.num_layers,
             Buffer.STATE: self.config.num_layers,
         }
@@ -147,49 +147,17 @@ class Plan:
         c, lanes, width = self.config, self.config.num_lanes, self.max_width
         common: dict[Buffer, tuple[int, ...]] = {
             Buffer.TOKENS: (width,),
-            Buffer.ATTENTION_OUTPUT: (lanes, width, c.hidden_size),
-            Buffer.MLP_OUTPUT: (lanes, width, c.hidden_size),
+            Buffer.FIRST_OUTPUT: (lanes, width, c.hidden_size),
+            Buffer.SECOND_OUTPUT: (lanes, width, c.hidden_size),
             Buffer.STREAM: (lanes, width, c.hidden_size),
             Buffer.LOGITS: (min(width, MAX_WIDTH), c.vocab_size),
         }
         if buffer in common:
             return common[buffer]
-        found: dict[Buffer, tuple[int, ...]] = {}
+        found: Buffers = {}
         for module in c.modules[layer]:
-            found |= self._shapes(module.operation, layer)
+            found |= module.operation.buffers(self.room)
         return found.get(buffer, (0,))
-
-    def _shapes(self, x: Operation, layer: int) -> dict[Buffer, tuple[int, ...]]:
-        """Return the shapes of what the phases of an operation leave for each other."""
-        lanes, width = self.config.num_lanes, self.max_width
-        match x:
-            case Attention():
-                heads, kv_heads, key = x.heads // lanes, x.cached_heads // lanes, x.cached_width
-                unnormed = (heads + kv_heads) * key if x.qk_norm is QkNorm.ALL else 0
-                latents = 0 if x.latent is None else (x.latent.query_rank or 0) + x.latent.cached
-                return {
-                    Buffer.QUERY: (lanes, width, heads * key),
-                    Buffer.KEY_VALUE: (x.cached_lists, lanes, self.context, kv_heads, key),
-                    Buffer.ATTENTION: (lanes, self.splits_of(layer), width, heads, key + 2),
-                    Buffer.UNNORMED: (lanes, width, unnormed),
-                    Buffer.LATENTS: (1, width, latents),
-                    Buffer.HEADS: (1, width, 0 if x.latent is None else x.out_columns),
-                    Buffer.QUERY_GATE: (lanes, width, heads * key if x.gate else 0),
-                }
-            case Delta():
-                kept = x.state + (x.kernel - 1) * x.channels
-                return {
-                    Buffer.MIXED: (1, width, x.mixed),
-                    Buffer.HEADS: (1, width, x.columns),
-                    Buffer.STATE: (x.key_heads, kept // x.key_heads),
-                }
-            case Experts():
-                return {
-                    Buffer.ROUTED: (1, width, x.count),
-                    Buffer.HIDDEN: (1, width, x.chosen * x.inner + x.shared),
-                }
-            case Mlp(inner=inner):
-                return {Buffer.HIDDEN: (lanes, width, inner // lanes)}
 
     def find(self, kind: PhaseKind, layer: int = -1) -> Phase:
         """Return the phase of that kind and layer."""

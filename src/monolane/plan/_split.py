@@ -2,17 +2,10 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
-from fractions import Fraction
-
-from monolane.model import Attention
-from monolane.plan._groups import Groups
 
 # Rows that kernels like to take together, and how much more the busiest worker may have for it.
 FAVOURED = (8, 4, 2, 1)
 EVEN_ENOUGH = 1.02
-# The same of heads, or parts of heads, and how many parts a head may have for it.
-UNITS_EVEN_ENOUGH = Fraction(9, 8)
-MOST_SPLITS = 8
 
 
 class Scope(IntEnum):
@@ -70,26 +63,3 @@ def choose_align(rows: int, workers: int, minimum: int = 1) -> int:
     sizes = [a for a in FAVOURED if a % minimum == 0 and rows % a == 0] or [minimum]
     largest = {a: -(-rows // (a * workers)) * a for a in sizes}  # share of the busiest worker
     return max(a for a in sizes if largest[a] <= EVEN_ENOUGH * min(largest.values()))
-
-
-def choose_splits(heads: int, workers: int) -> int:
-    """Return into how many parts the keys of each head are cut, so that workers have as much.
-
-    As few as give everybody one; more, up to MOST_SPLITS, where the busiest worker would have more
-    than his share by an eighth and has less by them: 3 heads of 2 workers are 2 and 1, in halves 3
-    and 3. All workers add up the parts of all heads, so more than needed are not for nothing.
-    """
-    least = -(-workers // heads)
-
-    def surplus(splits: int) -> Fraction:
-        units = heads * splits
-        return Fraction(-(-units // workers) * workers, units)
-
-    choices = range(least, max(least, MOST_SPLITS) + 1)
-    return next((s for s in choices if surplus(s) <= UNITS_EVEN_ENOUGH), min(choices, key=surplus))
-
-
-def count_splits(attention: Attention, groups: Groups) -> int:
-    """Return into how many parts the keys of each KV head of a layer are cut."""
-    heads = groups.lanes_each * (attention.cached_heads // groups.lanes)
-    return choose_splits(heads, groups.workers_each)

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from monolane.model import Role, find_format, lane_shape
+from monolane.ops import Buffer
 from monolane.plan._kinds import FIRST, KINDS, LAST, LAYER
-from monolane.plan._phase import Access, Buffer, Matrix, Phase, Update
+from monolane.plan._phase import OUTPUTS, Access, Matrix, Phase, Update
 from monolane.plan._plan import Plan, PlanError
 from monolane.plan._split import Scope, Share
 
@@ -43,7 +44,9 @@ def _order(plan: Plan) -> Iterator[str]:
     config = plan.config
     expected = [(kind, -1) for part in FIRST for kind in part.order(config, -1)]
     for i in range(config.num_layers):
-        expected += [(kind, i) for part in LAYER for kind in part.order(config, i)]
+        for module in config.modules[i]:
+            parts = (part for part in LAYER if isinstance(module.operation, part.operation))
+            expected += [(kind, i) for part in parts for kind in part.order(config, i)]
     expected += [(kind, -1) for part in LAST for kind in part.order(config, -1)]
     found = [(phase.kind, phase.layer) for phase in plan.phases]
     if found != expected:
@@ -138,7 +141,7 @@ def _touches(plan: Plan, phase: Phase) -> Iterator[str]:
 
 def _lanes(plan: Plan, phase: Phase, access: Access) -> Scope:
     """Return whose part of a buffer a phase touches."""
-    if access.buffer in (Buffer.ATTENTION_OUTPUT, Buffer.MLP_OUTPUT):
+    if access.buffer in OUTPUTS:
         update = phase.update
         if update is None or update.reduce.delay is None or access in phase.writes:
             return Scope.GROUP
@@ -151,8 +154,8 @@ def _slots(plan: Plan, buffer: Buffer) -> int:
     slots = {
         Buffer.KEY_VALUE: plan.config.num_layers,
         Buffer.STATE: plan.config.num_layers,
-        Buffer.ATTENTION_OUTPUT: plan.attention_slots,
-        Buffer.MLP_OUTPUT: plan.mlp_slots,
+        Buffer.FIRST_OUTPUT: plan.attention_slots,
+        Buffer.SECOND_OUTPUT: plan.mlp_slots,
     }
     return slots.get(buffer, 1)
 
@@ -165,9 +168,7 @@ def _updates(plan: Plan) -> Iterator[str]:
         if found != KINDS[phase.kind].update(plan, phase.layer):
             yield f"{phase.name}: the wrong update of the residual streams: {update}"
         elif update is not None:
-            rules = plan.config.layers[update.layer]
-            attention = update.module is Buffer.ATTENTION_OUTPUT
-            rule = rules.attention_reduce if attention else rules.mlp_reduce
+            rule = plan.config.modules[update.layer][OUTPUTS.index(update.module)].reduce
             if update.reduce != rule:
                 yield f"{phase.name}: expected to reduce {rule}, got {update.reduce}"
             elif missing := _update_reads(update) - set(phase.reads):

@@ -9,8 +9,9 @@ added exactly where that knowledge falls short; hence none can be removed.
 
 from dataclasses import replace
 
+from monolane.ops import Buffer
 from monolane.plan._groups import Groups
-from monolane.plan._phase import Access, Buffer, Phase, Wait
+from monolane.plan._phase import Access, Phase, Wait
 from monolane.plan._split import Scope
 
 # (buffer, slot) -> (index of the phase, write?, access), in program order

@@ -19,6 +19,7 @@ from monolane.reference._noise import gumbel_noise, philox
 from monolane.reference._operations import (
     GATES,
     attend,
+    cap_logits,
     gelu_tanh,
     linear,
     reduce,
@@ -38,6 +39,7 @@ __all__ = [
     "ReferenceModel",
     "allowed_tokens",
     "attend",
+    "cap_logits",
     "choose",
     "choose_experts",
     "convolve",

@@ -28,17 +28,16 @@ class Cache:
         # Of each layer the states [U, k, v], and the channels' last inputs [C - 1, c].
         self._states: dict[int, tuple[Floats, Floats]] = {}
         self._rounded: dict[int, Rounding] = {}
-        for i, modules in enumerate(config.modules):
-            match modules[0].operation:
-                case Attention() as x:
-                    heads = x.cached_heads // config.num_lanes
-                    shape = (config.num_lanes, capacity, heads, x.cached_width)
-                    self._lists[i] = [np.zeros(shape, np.float32) for _ in range(x.cached_lists)]
-                    self._rounded[i] = find_rounding(cache_dtype, x.cached_width)
-                case Delta() as x:
-                    state = np.zeros((x.value_heads, x.key, x.value), np.float32)
-                    inputs = np.zeros((x.kernel - 1, x.channels), np.float32)
-                    self._states[i] = (state, inputs)
+        for i in range(config.num_layers):
+            if (x := config.find(i, Attention)) is not None:
+                heads = x.cached_heads // config.num_lanes
+                shape = (config.num_lanes, capacity, heads, x.cached_width)
+                self._lists[i] = [np.zeros(shape, np.float32) for _ in range(x.cached_lists)]
+                self._rounded[i] = find_rounding(cache_dtype, x.cached_width)
+            if (rule := config.find(i, Delta)) is not None:
+                state = np.zeros((rule.value_heads, rule.key, rule.value), np.float32)
+                inputs = np.zeros((rule.kernel - 1, rule.channels), np.float32)
+                self._states[i] = (state, inputs)
 
     def append(self, layer: int, *new_LTKh: Floats) -> tuple[Floats, ...]:
         """Write a pass's keys and values behind the filled part; return all up to and with them.

@@ -28,6 +28,7 @@ from monolane.reference._operations import (
     GATES,
     Floats,
     attend,
+    cap_logits,
     linear,
     reduce,
     rms_norm,
@@ -90,7 +91,8 @@ class ReferenceModel:
                 read = self._norm_if(config.norm_before, x_LTD, layer, norms[0])
                 said.append(self._run(module.operation, i, layer, read, cache))
                 gain = reduce(module.reduce, said)
-                x_LTD += self._norm_if(config.norm_after, gain, layer, norms[1])
+                gain = self._norm_if(config.norm_after, gain, layer, norms[1])
+                x_LTD += gain * np.float32(module.scale)
         cache.advance(len(ids_T))
         return x_LTD
 
@@ -106,6 +108,7 @@ class ReferenceModel:
                 return self._mixture(x, i, read_LTD)
             case Mlp():
                 return self._mlp(layer, read_LTD)
+        raise TypeError(f"reference: computes no {type(x).__name__}")
 
     def _norm_if(self, there: bool, x_LTD: Floats, layer: Layer, role: Role) -> Floats:
         return self._norm(x_LTD, layer[role]) if there else x_LTD
@@ -248,7 +251,8 @@ class ReferenceModel:
         if kind is Head.CONCAT:
             y_LTD = np.concatenate(list(y_LTD), axis=-1)[None]  # [1, T, L*D]
         logits = linear(y_LTD, self._outer[Role.HEAD])  # [L, T, V/L] or [1, T, V]
-        return np.concatenate(list(logits), axis=-1)
+        joined = np.concatenate(list(logits), axis=-1)
+        return cap_logits(joined, self.config.logit_scale, self.config.logit_cap)
 
     def _normed(self, x_LTD: Floats) -> Floats:
         if self.config.head is Head.SUM:

@@ -48,6 +48,12 @@ def rotate(
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
+def cap_logits(logits: Floats, scale: float, cap: float | None) -> Floats:
+    """Scale logits, and bend them so that none is beyond a cap: c tanh(x / c)."""
+    scaled = logits if scale == 1 else logits * np.float32(scale)
+    return scaled if cap is None else np.float32(cap) * np.tanh(scaled / np.float32(cap))
+
+
 def attend(
     q_LTHh: Floats,
     k_LSKh: Floats,

@@ -16,7 +16,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from monolane.plan import Buffer, Phase, PhaseKind, Plan, Scope, phase_cost, worker_bytes
+from monolane.plan import OUTPUTS, Phase, PhaseKind, Plan, Scope, phase_cost, worker_bytes
 from monolane.sim._rates import Rates
 
 Times = npt.NDArray[np.float64]  # [W]
@@ -136,7 +136,7 @@ def _sent(plan: Plan, phase: Phase, width: int) -> float:
     """Return the bytes that one device sends to all others, of what a phase writes."""
     values = 0.0
     for access in phase.writes:
-        if access.buffer in (Buffer.ATTENTION_OUTPUT, Buffer.MLP_OUTPUT):
+        if access.buffer in OUTPUTS:
             shape = plan.shape(access.buffer)
             values += prod(shape) / plan.max_width * width
     devices = plan.device.devices

@@ -13,7 +13,7 @@ from monolane.errors import ConfigError, ModelNotFoundError
 from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields, read_json_object
 from monolane.model._quant_config import parse_quantization, render_quantization
-from monolane.model._tensors import JOINED, Role, TensorSpec, list_specs, quantized_specs
+from monolane.model._tensors import TensorSpec, list_specs, quantized_specs
 from monolane.model.families._family import Family
 from monolane.model.families._gguf import (
     AHEAD,
@@ -39,6 +39,7 @@ from monolane.model.families.qwen3 import QWEN3
 from monolane.model.families.qwen3_moe import QWEN3_MOE
 from monolane.model.families.qwen3_next import QWEN3_NEXT
 from monolane.model.families.smollm3 import SMOLLM3
+from monolane.ops import JOINED, Role
 
 FAMILIES = (
     LANEFORMER,

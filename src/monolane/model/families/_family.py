@@ -12,9 +12,9 @@ from typing import Any
 
 from monolane.model._config import MAX_LAYERS, WEIGHT_DTYPES, ModelConfig
 from monolane.model._fields import Fields
-from monolane.model._tensors import Role
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families._rotary import write_rotary
+from monolane.ops import Role
 
 Reader = Callable[[Fields], Any]
 

@@ -17,8 +17,8 @@ from monolane.errors import ConfigError
 from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._rotary import Llama3Scaling, PairScaling, PairStyle, Rotary
-from monolane.model._tensors import Role
 from monolane.model.families._rotary import THETA
+from monolane.ops import Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

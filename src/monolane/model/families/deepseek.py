@@ -17,15 +17,13 @@ from dataclasses import replace
 from typing import Any
 
 from monolane.model._config import LayerConfig, ModelConfig
-from monolane.model._experts import Experts
 from monolane.model._fields import Fields
-from monolane.model._latent import Latent
 from monolane.model._rotary import Rotary, YarnScaling
-from monolane.model._tensors import Role
 from monolane.model.families._family import layer_count, render_common
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families._rotary import read_rotary, read_sharpening, write_sharpening
 from monolane.model.families.llama import DENSE, LLAMA, NAMES, read_layers, surplus
+from monolane.ops import Experts, Latent, Role
 
 _ATTENTION = "model.layers.{i}.self_attn."
 _MLP = "model.layers.{i}.mlp."

@@ -18,12 +18,11 @@ import numpy as np
 from monolane.errors import ConfigError
 from monolane.model._config import LayerConfig, ModelConfig
 from monolane.model._fields import Fields
-from monolane.model._modules import QkNorm
-from monolane.model._tensors import Role
 from monolane.model.families._family import layer_count, render_common
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families._rotary import FULL, WINDOWED, read_layer_rotary, write_stretch
 from monolane.model.families.llama import BIASES, DENSE, LLAMA, NAMES, read_layers
+from monolane.ops import QkNorm, Role
 
 _DEFAULTS: dict[str, Any] = {
     "num_attention_heads": 8,

@@ -11,12 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from monolane.model._config import LayerConfig, ModelConfig
-from monolane.model._experts import Experts
 from monolane.model._fields import Fields
-from monolane.model._tensors import Role
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families._rotary import read_rotary
 from monolane.model.families.llama import DENSE, LLAMA, NAMES, read_layers, render_as
+from monolane.ops import Experts, Role
 
 _YARN = {
     "rope_type": "yarn",

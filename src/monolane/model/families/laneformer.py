@@ -18,7 +18,6 @@ from monolane.errors import ConfigError
 from monolane.model._config import Head, LayerConfig, ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._reduce import NEVER, NOW, Reduce
-from monolane.model._tensors import Role
 from monolane.model.families._family import (
     COMMON,
     Family,
@@ -26,6 +25,7 @@ from monolane.model.families._family import (
     render_common,
 )
 from monolane.model.families._rotary import read_rotary
+from monolane.ops import Role
 
 _NAMES = {
     Role.EMBEDDING: "model.tok_embeddings.weight",

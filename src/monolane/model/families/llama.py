@@ -6,7 +6,6 @@ from typing import Any
 from monolane.model._config import Head, LayerConfig, ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._reduce import NOW
-from monolane.model._tensors import Role
 from monolane.model.families._family import (
     COMMON,
     Family,
@@ -16,6 +15,7 @@ from monolane.model.families._family import (
 )
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families._rotary import FULL, WINDOWED, read_rotary
+from monolane.ops import Role
 
 NAMES = {
     Role.EMBEDDING: "model.embed_tokens.weight",

@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from monolane.model._modules import QkNorm
-from monolane.model._tensors import Role
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families.llama import BIASES, DENSE, LLAMA, NAMES, render_as
+from monolane.ops import QkNorm, Role
 
 _NAMES = NAMES | {
     Role.Q_NORM: "model.layers.{i}.self_attn.q_norm.weight",

@@ -10,14 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from monolane.model._config import LayerConfig, ModelConfig
-from monolane.model._experts import Experts
 from monolane.model._fields import Fields
-from monolane.model._tensors import Role
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families.llama import check_switched, read_layers, render_as
 from monolane.model.families.mistral import DEFAULT_WINDOW
 from monolane.model.families.qwen2 import QWEN2
 from monolane.model.families.qwen3_moe import ROUTED, mixtures_of, read_experts, render_mixtures
+from monolane.ops import Experts, Role
 
 SHARED = {
     Role.SHARED_GATE: "model.layers.{i}.mlp.shared_expert.gate_proj.weight",

@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from monolane.model._config import LayerConfig, ModelConfig
-from monolane.model._experts import Experts
 from monolane.model._fields import Fields
-from monolane.model._tensors import Role
 from monolane.model.families._family import layer_count
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families.llama import read_alike, render_as
 from monolane.model.families.mistral import DEFAULT_WINDOW
 from monolane.model.families.qwen3 import QWEN3
+from monolane.ops import Experts, Role
 
 ROUTED = {
     Role.ROUTER: "model.layers.{i}.mlp.gate.weight",

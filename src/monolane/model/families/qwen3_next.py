@@ -14,11 +14,8 @@ from typing import Any
 import numpy as np
 
 from monolane.model._config import LayerConfig, ModelConfig
-from monolane.model._delta import Delta
-from monolane.model._experts import Experts
 from monolane.model._fields import Fields
 from monolane.model._reduce import NOW
-from monolane.model._tensors import Role
 from monolane.model.families._family import layer_count, render_common
 from monolane.model.families._gguf import AHEAD, GGUF_NAMES, GgufSpelling
 from monolane.model.families._rotary import FULL, read_rotary
@@ -30,6 +27,7 @@ from monolane.model.families.qwen3_moe import (
     read_experts,
     render_mixtures,
 )
+from monolane.ops import Delta, Experts, Role
 
 _LINEAR = "linear_attention"  # what config.json calls a gated delta rule
 _DELTA = "model.layers.{i}.linear_attn."

@@ -3,23 +3,23 @@
 import numpy as np
 import numpy.typing as npt
 
-from monolane.model import ModelConfig
+from monolane.model import Attention, ModelConfig
+from monolane.ops import Buffer
 from monolane.plan._builder import Builder, own
 from monolane.plan._interpreter_memory import Floats
 from monolane.plan._interpreter_worker import Worker
 from monolane.plan._kinds.kind import Kind, Part, Touches
-from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._phase import Phase, PhaseKind
 from monolane.plan._plan import Plan
-from monolane.plan._split import Scope, Share, count_splits, split
+from monolane.plan._split import Scope, Share, split
 
 
-def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
-    attention = builder.config.attentions.get(layer)
-    if attention is None:
-        return ()
+def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
+    del place
+    attention = builder.config.attention(layer)
     groups = builder.groups
     heads = groups.lanes_each * (attention.cached_heads // groups.lanes)
-    units = heads * count_splits(attention, groups)
+    units = heads * attention.splits(builder.room)
     return (
         builder.phase(
             PhaseKind.ATTEND,
@@ -32,7 +32,8 @@ def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
 
 
 def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    return (PhaseKind.ATTEND,) if layer in config.attentions else ()
+    del config, layer
+    return (PhaseKind.ATTEND,)
 
 
 def _units(plan: Plan, layer: int) -> int:
@@ -108,7 +109,7 @@ def _partial_attention(
 
 
 PART = Part(
-    module=Buffer.ATTENTION_OUTPUT,
+    operation=Attention,
     kinds={
         PhaseKind.ATTEND: Kind(
             touches=lambda _, __: Touches((Buffer.QUERY, Buffer.KEY_VALUE), (Buffer.ATTENTION,)),

@@ -1,15 +1,16 @@
 """CHOOSE: the next token, by a leader, or by every worker alike."""
 
 from monolane.model import ModelConfig
+from monolane.ops import Buffer
 from monolane.plan._builder import Builder, shared
 from monolane.plan._device import Choice
 from monolane.plan._interpreter_worker import Worker
 from monolane.plan._kinds.kind import Kind, Part, Touches
-from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._phase import Phase, PhaseKind
 from monolane.plan._plan import Plan
 
 
-def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
+def _build(builder: Builder, layer: int, _: int) -> tuple[Phase, ...]:
     reads, writes = (shared(Buffer.LOGITS),), builder.led_tokens()
     return (builder.phase(PhaseKind.CHOOSE, layer, reads=reads, writes=writes),)
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from monolane.model import Delta, ModelConfig, Role
+from monolane.ops import Buffer
 from monolane.plan._builder import Builder, own
 from monolane.plan._interpreter_memory import Floats
 from monolane.plan._interpreter_worker import Worker
-from monolane.plan._kinds.kind import Kind, Part, Touches
-from monolane.plan._kinds.qkv import mlp_below
-from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._kinds.kind import Kind, Part, Touches, joins_before, says
+from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope, Share, split
 from monolane.reference import convolve, part_gates, rms_norm, silu, step_states
@@ -22,10 +22,8 @@ from monolane.reference import convolve, part_gates, rms_norm, silu, step_states
 _IN = (Role.DELTA_QKV, Role.DELTA_Z, Role.DELTA_GATES)
 
 
-def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
+def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     delta = _delta_of(builder.config, layer)
-    if delta is None:
-        return ()
     mixed, heads = own(Buffer.MIXED, layer), own(Buffer.HEADS, layer)
     state = own(Buffer.STATE, layer, layer)
     return (
@@ -33,7 +31,7 @@ def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
             PhaseKind.DELTA_IN,
             layer,
             *_IN,
-            update=builder.update(Buffer.MLP_OUTPUT, layer - 1) if layer else None,
+            update=builder.update_before(layer, place),
             writes=(mixed,),
         ),
         builder.phase(
@@ -48,46 +46,42 @@ def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
             layer,
             Role.DELTA_OUT,
             reads=(heads,),
-            writes=(builder.output(Buffer.ATTENTION_OUTPUT, layer),),
+            writes=(builder.output(OUTPUTS[place], layer),),
         ),
     )
 
 
 def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    three = (PhaseKind.DELTA_IN, PhaseKind.DELTA, PhaseKind.DELTA_OUT)
-    return () if _delta_of(config, layer) is None else three
+    del config, layer
+    return (PhaseKind.DELTA_IN, PhaseKind.DELTA, PhaseKind.DELTA_OUT)
 
 
-def _delta_of(config: ModelConfig, layer: int) -> Delta | None:
-    operation = config.modules[layer][0].operation
-    return operation if isinstance(operation, Delta) else None
+def _delta_of(config: ModelConfig, layer: int) -> Delta:
+    found = config.find(layer, Delta)
+    assert found is not None
+    return found
 
 
 def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
-    if _delta_of(builder.config, layer) is None:
-        return {}
     ends = {Role.DELTA_OUT: builder.share(Role.DELTA_OUT, layer)}
     return {**builder.share_in_turn(layer, dict.fromkeys(_IN, 1)), **ends}
 
 
 def _units(plan: Plan, layer: int) -> int:
-    delta = _delta_of(plan.config, layer)
-    return 0 if delta is None else delta.key_heads
+    return _delta_of(plan.config, layer).key_heads
 
 
 def _steps(plan: Plan, phase: Phase, width: int, length: int) -> tuple[int, int]:
     """Return the bytes of the states, read and written once, and the products with them."""
     del length
     delta = _delta_of(plan.config, phase.layer)
-    if delta is None:
-        return 0, 0
     # Each number of a state is multiplied four times: kept in part, asked, added to, asked again.
     sums = delta.channels * delta.kernel
     return 2 * 4 * delta.state, width * (4 * delta.state + sums)
 
 
 def _in(worker: Worker, phase: Phase) -> None:
-    x = worker.read_stream(phase.layer, Role.ATTENTION_NORM)[0]
+    x = worker.read_stream(phase)[0]
     before = 0
     for matrix in phase.matrices:
         for lane, rows in worker.pieces(matrix):
@@ -104,7 +98,6 @@ def _key_heads(worker: Worker, phase: Phase) -> Iterator[int]:
 
 def _delta(worker: Worker, phase: Phase) -> None:
     delta, weights = _delta_of(worker.plan.config, phase.layer), worker.run.layers[phase.layer]
-    assert delta is not None
     width, before = worker.width, (delta.kernel - 1) * delta.channels // delta.key_heads
     for head in _key_heads(worker, phase):
         mine = delta.of_one_key_head()
@@ -145,16 +138,16 @@ def _out(worker: Worker, phase: Phase) -> None:
     for lane, rows in worker.pieces(matrix):
         heads = worker.read(Buffer.HEADS, (lane, slice(worker.width)))
         y = worker.product(phase.layer, matrix, lane, rows, heads)
-        worker.store(Buffer.ATTENTION_OUTPUT, (phase.writes[0].slot, lane), rows, y)
+        worker.store(phase.writes[0].buffer, (phase.writes[0].slot, lane), rows, y)
 
 
 PART = Part(
-    module=Buffer.ATTENTION_OUTPUT,
+    operation=Delta,
     kinds={
         PhaseKind.DELTA_IN: Kind(
             touches=lambda _, __: Touches(writes=(Buffer.MIXED,)),
             roles=lambda _, __: _IN,
-            update=mlp_below,
+            update=joins_before(Delta),
             run=_in,
         ),
         PhaseKind.DELTA: Kind(
@@ -166,7 +159,7 @@ PART = Part(
             run=_delta,
         ),
         PhaseKind.DELTA_OUT: Kind(
-            touches=lambda _, __: Touches((Buffer.HEADS,), (Buffer.ATTENTION_OUTPUT,)),
+            touches=lambda plan, layer: Touches((Buffer.HEADS,), (says(Delta)(plan, layer),)),
             roles=lambda _, __: (Role.DELTA_OUT,),
             run=_out,
         ),

@@ -3,15 +3,16 @@
 import numpy as np
 
 from monolane.model import ModelConfig, Role
+from monolane.ops import Buffer
 from monolane.plan._builder import Builder
 from monolane.plan._device import Choice
 from monolane.plan._interpreter_worker import Worker
 from monolane.plan._kinds.kind import Kind, Part, Touches
-from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._phase import Phase, PhaseKind
 from monolane.plan._plan import Plan
 
 
-def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
+def _build(builder: Builder, layer: int, _: int) -> tuple[Phase, ...]:
     # Where everyone chooses, everyone knows the tokens.
     return (builder.phase(PhaseKind.EMBED, layer, reads=builder.led_tokens()),)
 

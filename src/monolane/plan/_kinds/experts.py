@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.model import Experts, ModelConfig, Role
+from monolane.ops import Buffer
 from monolane.plan._builder import Builder, own
 from monolane.plan._interpreter_memory import Floats
 from monolane.plan._interpreter_worker import Worker
-from monolane.plan._kinds.kind import Kind, Part, Touches
+from monolane.plan._kinds.kind import Kind, Part, Touches, joins_before, says
 from monolane.plan._kinds.mlp import check_pairs
-from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Share
 from monolane.reference import GATES, choose_experts, linear, sigmoid
@@ -27,13 +28,11 @@ _BIASES = {
 }
 
 
-def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
+def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     mixture = _mixture(builder.config, layer)
-    if mixture is None:
-        return ()
     routed, hidden = own(Buffer.ROUTED, layer), own(Buffer.HIDDEN, layer)
-    output = builder.output(Buffer.MLP_OUTPUT, layer)
-    between = builder.update(Buffer.ATTENTION_OUTPUT, layer)
+    output = builder.output(OUTPUTS[place], layer)
+    between = builder.update_before(layer, place)
     ups, downs = [Role.EXPERT_GATE, Role.EXPERT_UP], [Role.EXPERT_DOWN]
     if mixture.shared:
         ups, downs = [*ups, Role.SHARED_GATE, Role.SHARED_UP], [*downs, Role.SHARED_DOWN]
@@ -45,19 +44,18 @@ def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
 
 
 def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    kinds = (PhaseKind.ROUTE, PhaseKind.EXPERT_GATE_UP, PhaseKind.EXPERT_DOWN)
-    return () if _mixture(config, layer) is None else kinds
+    del config, layer
+    return (PhaseKind.ROUTE, PhaseKind.EXPERT_GATE_UP, PhaseKind.EXPERT_DOWN)
 
 
-def _mixture(config: ModelConfig, layer: int) -> Experts | None:
-    operation = config.modules[layer][-1].operation
-    return operation if isinstance(operation, Experts) else None
+def _mixture(config: ModelConfig, layer: int) -> Experts:
+    found = config.find(layer, Experts)
+    assert found is not None
+    return found
 
 
 def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
     mixture = _mixture(builder.config, layer)
-    if mixture is None:
-        return {}
     router, gate, down = (
         builder.share(role, layer) for role in (Role.ROUTER, Role.EXPERT_GATE, Role.EXPERT_DOWN)
     )
@@ -71,8 +69,7 @@ def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
 
 
 def _has_shared(config: ModelConfig, layer: int) -> bool:
-    mixture = _mixture(config, layer)
-    return mixture is not None and mixture.shared > 0
+    return _mixture(config, layer).shared > 0
 
 
 def _up_roles(config: ModelConfig, layer: int) -> tuple[Role, ...]:
@@ -91,7 +88,7 @@ def _check_downs(plan: Plan, phase: Phase) -> Iterator[str]:
 
 
 def _route(worker: Worker, phase: Phase) -> None:
-    read = worker.read_stream(phase.layer, Role.MLP_NORM)
+    read = worker.read_stream(phase)
     (matrix,) = phase.matrices
     for lane, rows in worker.pieces(matrix):
         y = worker.product(phase.layer, matrix, lane, rows, worker.own(read, lane))
@@ -103,11 +100,10 @@ def _route(worker: Worker, phase: Phase) -> None:
 def _gate_up(worker: Worker, phase: Phase) -> None:
     config = worker.plan.config
     experts = _mixture(config, phase.layer)
-    assert experts is not None
     logits = worker.read(Buffer.ROUTED, (0, slice(worker.width)))
     correction = worker.run.layers[phase.layer].get(Role.ROUTER_CORRECTION)
     worker.choice = choose_experts(logits, experts, correction)
-    x, gates = worker.read_stream(phase.layer, Role.MLP_NORM)[0], GATES[config.activation]
+    x, gates = worker.read_stream(phase)[0], GATES[config.activation]
     for _, rows in worker.pieces(phase.matrices[0]):
         whole = np.zeros((worker.width, experts.chosen, len(range(rows.start, rows.stop))))
         hidden = whole.astype(np.float32)
@@ -135,7 +131,6 @@ def _gate_up(worker: Worker, phase: Phase) -> None:
 
 def _down(worker: Worker, phase: Phase) -> None:
     experts, (matrix, *shared) = _mixture(worker.plan.config, phase.layer), phase.matrices
-    assert experts is not None
     for lane, rows in worker.pieces(matrix):
         own_columns = experts.chosen * experts.inner
         columns = slice(own_columns + experts.shared)
@@ -149,7 +144,7 @@ def _down(worker: Worker, phase: Phase) -> None:
         for every in shared:  # with the same rows
             made = worker.product(phase.layer, every, lane, rows, both[:, own_columns:])
             y += worker.shared_weight * made
-        worker.store(Buffer.MLP_OUTPUT, (phase.writes[0].slot, lane), rows, y)
+        worker.store(phase.writes[0].buffer, (phase.writes[0].slot, lane), rows, y)
 
 
 def _product(worker: Worker, layer: int, role: Role, expert: int, rows: slice, x: Floats) -> Floats:
@@ -170,12 +165,12 @@ def _chosen(
 
 
 PART = Part(
-    module=Buffer.MLP_OUTPUT,
+    operation=Experts,
     kinds={
         PhaseKind.ROUTE: Kind(
             touches=lambda _, __: Touches(writes=(Buffer.ROUTED,)),
             roles=lambda _, __: (Role.ROUTER,),
-            update=lambda _, layer: (Buffer.ATTENTION_OUTPUT, layer),
+            update=joins_before(Experts),
             run=_route,
         ),
         PhaseKind.EXPERT_GATE_UP: Kind(
@@ -185,7 +180,7 @@ PART = Part(
             run=_gate_up,
         ),
         PhaseKind.EXPERT_DOWN: Kind(
-            touches=lambda _, __: Touches((Buffer.HIDDEN,), (Buffer.MLP_OUTPUT,)),
+            touches=lambda plan, layer: Touches((Buffer.HIDDEN,), (says(Experts)(plan, layer),)),
             roles=_down_roles,
             faults=_check_downs,
             run=_down,

@@ -3,18 +3,19 @@
 import numpy as np
 
 from monolane.model import Head, ModelConfig, Role
+from monolane.ops import Buffer
 from monolane.plan._builder import Builder, own, shared
 from monolane.plan._interpreter_memory import Floats
 from monolane.plan._interpreter_worker import Worker, cut
 from monolane.plan._kinds.kind import Kind, Part, Touches
-from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._phase import OUTPUTS, Matrix, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope, Share, choose_align, split
-from monolane.reference import rms_norm
+from monolane.reference import cap_logits, rms_norm
 
 
-def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
-    update = builder.update(Buffer.MLP_OUTPUT, builder.config.num_layers - 1)
+def _build(builder: Builder, layer: int, _: int) -> tuple[Phase, ...]:
+    update = builder.last_update(builder.config.num_layers - 1)
     if not builder.shared_head:
         writes = (own(Buffer.LOGITS, layer),)
         return (builder.phase(PhaseKind.HEAD, layer, Role.HEAD, update=update, writes=writes),)
@@ -46,7 +47,8 @@ def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
 
 
 def _last(plan: Plan) -> tuple[Buffer, int]:
-    return Buffer.MLP_OUTPUT, len(plan.config.layers) - 1
+    *_, modules = plan.config.modules
+    return OUTPUTS[len(modules) - 1], len(plan.config.layers) - 1
 
 
 def _elements(plan: Plan, _: int) -> int:
@@ -73,14 +75,20 @@ def _head(worker: Worker, phase: Phase) -> None:
     if not worker.plan.shared_head:
         normed = worker.norm(None, Role.FINAL_NORM)
         for lane, rows in worker.pieces(matrix):
-            y = worker.product(None, matrix, lane, rows, worker.own(normed, lane))
+            y = _logits(worker, matrix, lane, rows, worker.own(normed, lane))
             region = slice(lane * matrix.rows, (lane + 1) * matrix.rows)
             worker.store(Buffer.LOGITS, (slice(None), region), rows, y)
         return
     joined = _joined(worker)
     for _, rows in cut(*matrix.share.of(worker.index), matrix.rows):
-        y = worker.product(None, matrix, 0, rows, joined)
+        y = _logits(worker, matrix, 0, rows, joined)
         worker.store(Buffer.LOGITS, (slice(None), slice(0, matrix.rows)), rows, y)
+
+
+def _logits(worker: Worker, matrix: Matrix, lane: int, rows: slice, x: Floats) -> Floats:
+    config = worker.plan.config
+    y = worker.product(None, matrix, lane, rows, x)
+    return cap_logits(y, config.logit_scale, config.logit_cap)
 
 
 def _joined(worker: Worker) -> Floats:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from monolane.model import ModelConfig, Role
+from monolane.ops import Buffer
 from monolane.plan._builder import Builder
 from monolane.plan._interpreter_worker import Worker
-from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Share
 
@@ -49,11 +50,38 @@ class Part:
     """Phases that follow upon each other in a pass: built, and expected, where a model has them."""
 
     kinds: Mapping[PhaseKind, Kind]
-    # Where the module of which they are phases puts its outputs; None: outside the layers.
-    module: Buffer | None = None
-    # The phases of a layer, -1 outside the layers; none where the model has other ones.
-    build: Callable[[Builder, int], tuple[Phase, ...]]
+    operation: type | tuple[()] = ()  # of which module they are phases; (): outside the layers
+    # The phases of a layer's module in its place, of -1 outside the layers; none where an operation
+    # of that kind has other ones.
+    build: Callable[[Builder, int, int], tuple[Phase, ...]]
     # The same for the checker.
     order: Callable[[ModelConfig, int], tuple[PhaseKind, ...]]
     # Who streams which rows of the matrices of a layer, -1 outside the layers.
     share_out: Callable[[Builder, int], Mapping[Role, Share]] = lambda _, __: {}
+
+
+def joins_before(operation: type) -> Callable[[Plan, int], tuple[Buffer, int] | None]:
+    """Return, for the checker, whose outputs join the streams before a layer's operation reads."""
+
+    def found(plan: Plan, layer: int) -> tuple[Buffer, int] | None:
+        modules = plan.config.modules
+        place = next(i for i, x in enumerate(modules[layer]) if isinstance(x.operation, operation))
+        if place > 0:
+            return OUTPUTS[place - 1], layer
+        return (OUTPUTS[len(modules[layer - 1]) - 1], layer - 1) if layer > 0 else None
+
+    return found
+
+
+def says(operation: type) -> Callable[[Plan, int], Buffer]:
+    """Return, for the checker, where a layer's operation puts what it says."""
+
+    def found(plan: Plan, layer: int) -> Buffer:
+        modules = plan.config.modules[layer]
+        return next(
+            output
+            for output, module in zip(OUTPUTS, modules, strict=False)
+            if isinstance(module.operation, operation)
+        )
+
+    return found

@@ -9,18 +9,18 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from monolane.model import Latent, ModelConfig, Role
+from monolane.model import Attention, Latent, ModelConfig, Role
+from monolane.ops import Buffer
 from monolane.plan._builder import Builder, own
 from monolane.plan._interpreter_worker import Worker
-from monolane.plan._kinds.kind import Kind, Part, Touches
-from monolane.plan._kinds.qkv import mlp_below
-from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._kinds.kind import Kind, Part, Touches, joins_before
+from monolane.plan._phase import Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope, Share, split
 from monolane.reference import rms_norm
 
 
-def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
+def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     latent = _latent_of(builder.config, layer)
     if latent is None:
         return ()
@@ -30,7 +30,7 @@ def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
             PhaseKind.LATENT,
             layer,
             *_latent_roles(latent),
-            update=builder.update(Buffer.MLP_OUTPUT, layer - 1) if layer else None,
+            update=builder.update_before(layer, place),
             writes=(latents,),
         ),
         builder.phase(
@@ -43,7 +43,7 @@ def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
     )
 
 
-def _build_values(builder: Builder, layer: int) -> tuple[Phase, ...]:
+def _build_values(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     if _latent_of(builder.config, layer) is None:
         return ()
     reads, writes = (own(Buffer.ATTENTION, layer),), (own(Buffer.HEADS, layer),)
@@ -59,8 +59,7 @@ def _order_values(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
 
 
 def _latent_of(config: ModelConfig, layer: int) -> Latent | None:
-    attention = config.attentions.get(layer)
-    return None if attention is None else attention.latent
+    return config.attention(layer).latent
 
 
 def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
@@ -106,7 +105,7 @@ def _check_heads(plan: Plan, phase: Phase) -> Iterator[str]:
 
 
 def _latent(worker: Worker, phase: Phase) -> None:
-    worker.normed = worker.read_stream(phase.layer, Role.ATTENTION_NORM)[0]
+    worker.normed = worker.read_stream(phase)[0]
     before = 0
     for matrix in phase.matrices:
         for lane, rows in worker.pieces(matrix):
@@ -158,12 +157,12 @@ def _values(worker: Worker, phase: Phase) -> None:
 
 # What is before ATTEND.
 PART = Part(
-    module=Buffer.ATTENTION_OUTPUT,
+    operation=Attention,
     kinds={
         PhaseKind.LATENT: Kind(
             touches=lambda _, __: Touches(writes=(Buffer.LATENTS,)),
             roles=_expected_latents,
-            update=mlp_below,
+            update=joins_before(Attention),
             run=_latent,
         ),
         PhaseKind.EXPAND: Kind(
@@ -179,7 +178,7 @@ PART = Part(
 )
 # What is behind it.
 VALUES = Part(
-    module=Buffer.ATTENTION_OUTPUT,
+    operation=Attention,
     kinds={
         PhaseKind.VALUES: Kind(
             touches=lambda _, __: Touches((Buffer.ATTENTION,), (Buffer.HEADS,)),

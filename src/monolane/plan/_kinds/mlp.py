@@ -3,25 +3,24 @@
 from collections.abc import Iterator, Mapping
 
 from monolane.model import Mlp, ModelConfig, Role
+from monolane.ops import Buffer
 from monolane.plan._builder import Builder, own
 from monolane.plan._interpreter_worker import Worker
-from monolane.plan._kinds.kind import Kind, Part, Touches
-from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._kinds.kind import Kind, Part, Touches, joins_before, says
+from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Share
 from monolane.reference import GATES
 
 
-def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
-    if not _is_dense(builder.config, layer):
-        return ()
-    hidden, output = own(Buffer.HIDDEN, layer), builder.output(Buffer.MLP_OUTPUT, layer)
+def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
+    hidden, output = own(Buffer.HIDDEN, layer), builder.output(OUTPUTS[place], layer)
     return (
         builder.phase(
             PhaseKind.GATE_UP,
             layer,
             *(Role.GATE, Role.UP),
-            update=builder.update(Buffer.ATTENTION_OUTPUT, layer),
+            update=builder.update_before(layer, place),
             writes=(hidden,),
         ),
         builder.phase(PhaseKind.DOWN, layer, Role.DOWN, reads=(hidden,), writes=(output,)),
@@ -29,16 +28,11 @@ def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
 
 
 def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    return (PhaseKind.GATE_UP, PhaseKind.DOWN) if _is_dense(config, layer) else ()
-
-
-def _is_dense(config: ModelConfig, layer: int) -> bool:
-    return isinstance(config.modules[layer][-1].operation, Mlp)
+    del config, layer
+    return (PhaseKind.GATE_UP, PhaseKind.DOWN)
 
 
 def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
-    if not _is_dense(builder.config, layer):
-        return {}
     gate = builder.share(Role.GATE, layer)  # activation(gate) * up needs both of a row
     return {Role.GATE: gate, Role.UP: gate, Role.DOWN: builder.share(Role.DOWN, layer)}
 
@@ -55,7 +49,7 @@ def check_pairs(plan: Plan, phase: Phase) -> Iterator[str]:
 
 
 def _gate_up(worker: Worker, phase: Phase) -> None:
-    read = worker.read_stream(phase.layer, Role.MLP_NORM)
+    read = worker.read_stream(phase)
     gates = GATES[worker.plan.config.activation]
     gate, up = phase.matrices
     for lane, rows in worker.pieces(gate):
@@ -71,21 +65,21 @@ def _down(worker: Worker, phase: Phase) -> None:
         columns = slice(matrix.columns)
         hidden = worker.read(Buffer.HIDDEN, (lane, slice(worker.width), columns))
         y = worker.product(phase.layer, matrix, lane, rows, hidden)
-        worker.store(Buffer.MLP_OUTPUT, (phase.writes[0].slot, lane), rows, y)
+        worker.store(phase.writes[0].buffer, (phase.writes[0].slot, lane), rows, y)
 
 
 PART = Part(
-    module=Buffer.MLP_OUTPUT,
+    operation=Mlp,
     kinds={
         PhaseKind.GATE_UP: Kind(
             touches=lambda _, __: Touches(writes=(Buffer.HIDDEN,)),
             roles=lambda _, __: (Role.GATE, Role.UP),
-            update=lambda _, layer: (Buffer.ATTENTION_OUTPUT, layer),
+            update=joins_before(Mlp),
             faults=check_pairs,
             run=_gate_up,
         ),
         PhaseKind.DOWN: Kind(
-            touches=lambda _, __: Touches((Buffer.HIDDEN,), (Buffer.MLP_OUTPUT,)),
+            touches=lambda plan, layer: Touches((Buffer.HIDDEN,), (says(Mlp)(plan, layer),)),
             roles=lambda _, __: (Role.DOWN,),
             run=_down,
         ),

@@ -3,43 +3,35 @@
 Where attention has a gate, what is merged is multiplied by its sigmoids.
 """
 
-from collections.abc import Mapping
-
-from monolane.model import ModelConfig, Role
+from monolane.model import Attention, ModelConfig, Role
+from monolane.ops import Buffer
 from monolane.plan._builder import Builder, own
 from monolane.plan._interpreter_worker import Worker
-from monolane.plan._kinds.kind import Kind, Part, Touches
-from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._kinds.kind import Kind, Part, Touches, says
+from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
 from monolane.plan._plan import Plan
-from monolane.plan._split import Share
 from monolane.reference import sigmoid
 
 
-def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
-    attention = builder.config.attentions.get(layer)
-    if attention is None:
-        return ()
+def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
+    attention = builder.config.attention(layer)
     read = Buffer.ATTENTION if attention.latent is None else Buffer.HEADS
     gate = (Buffer.QUERY_GATE,) if attention.gate else ()
     reads = tuple(own(buffer, layer) for buffer in (read, *gate))
-    writes = (builder.output(Buffer.ATTENTION_OUTPUT, layer),)
+    writes = (builder.output(OUTPUTS[place], layer),)
     return (builder.phase(PhaseKind.OUT, layer, Role.O, reads=reads, writes=writes),)
 
 
 def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    return (PhaseKind.OUT,) if layer in config.attentions else ()
-
-
-def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
-    there = layer in builder.config.attentions
-    return {Role.O: builder.share(Role.O, layer)} if there else {}
+    del config, layer
+    return (PhaseKind.OUT,)
 
 
 def _touches(plan: Plan, layer: int) -> Touches:
     attention = plan.config.attention(layer)
     read = Buffer.HEADS if attention.latent is not None else Buffer.ATTENTION
     gate = (Buffer.QUERY_GATE,) if attention.gate else ()
-    return Touches((read, *gate), (Buffer.ATTENTION_OUTPUT,))
+    return Touches((read, *gate), (says(Attention)(plan, layer),))
 
 
 def _run(worker: Worker, phase: Phase) -> None:
@@ -55,13 +47,13 @@ def _run(worker: Worker, phase: Phase) -> None:
         y = worker.product(phase.layer, matrix, lane, rows, read)
         if attention.out_bias:
             y = y + worker.run.layers[phase.layer][Role.O_BIAS][0, rows]
-        worker.store(Buffer.ATTENTION_OUTPUT, (phase.writes[0].slot, lane), rows, y)
+        worker.store(phase.writes[0].buffer, (phase.writes[0].slot, lane), rows, y)
 
 
 PART = Part(
-    module=Buffer.ATTENTION_OUTPUT,
+    operation=Attention,
     kinds={PhaseKind.OUT: Kind(touches=_touches, roles=lambda _, __: (Role.O,), run=_run)},
     build=_build,
     order=_order,
-    share_out=_share_out,
+    share_out=lambda builder, layer: {Role.O: builder.share(Role.O, layer)},
 )

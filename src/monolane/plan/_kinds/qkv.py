@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 
 from monolane.model import Attention, ModelConfig, QkNorm, Role
+from monolane.ops import Buffer
 from monolane.plan._builder import Builder, own
 from monolane.plan._interpreter_memory import Floats
 from monolane.plan._interpreter_worker import Worker, cut
-from monolane.plan._kinds.kind import Kind, Part, Touches
-from monolane.plan._phase import Buffer, Phase, PhaseKind
+from monolane.plan._kinds.kind import Kind, Part, Touches, joins_before
+from monolane.plan._phase import Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope, Share, split
 from monolane.reference import rms_norm
@@ -19,17 +20,17 @@ _ROLES = (Role.Q, Role.K, Role.V)
 
 
 def _attention_of(config: ModelConfig, layer: int) -> Attention | None:
-    """Return a layer's attention, unless it has none or a latent one."""
-    attention = config.attentions.get(layer)
-    return attention if attention is not None and attention.latent is None else None
+    """Return a layer's attention, unless it is a latent one."""
+    attention = config.attention(layer)
+    return attention if attention.latent is None else None
 
 
-def _build(builder: Builder, layer: int) -> tuple[Phase, ...]:
+def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     attention = _attention_of(builder.config, layer)
     if attention is None:
         return ()
     query, keys = own(Buffer.QUERY, layer), own(Buffer.KEY_VALUE, layer, layer)
-    before = builder.update(Buffer.MLP_OUTPUT, layer - 1) if layer else None
+    before = builder.update_before(layer, place)
     if attention.qk_norm is not QkNorm.ALL:
         gate = (own(Buffer.QUERY_GATE, layer),) if attention.gate else ()
         writes = (query, *gate, keys)
@@ -104,11 +105,6 @@ def _check_cuts(plan: Plan, phase: Phase) -> Iterator[str]:
             yield f"{matrix.role}: a head that is normed is cut at row {wrong[0]}"
 
 
-def mlp_below(_: Plan, layer: int) -> tuple[Buffer, int] | None:
-    """Return what joins the residual streams before attention."""
-    return (Buffer.MLP_OUTPUT, layer - 1) if layer > 0 else None
-
-
 def _heads(plan: Plan, layer: int) -> int:
     attention = plan.config.attention(layer)
     return (attention.heads + attention.kv_heads) // plan.groups.count
@@ -116,7 +112,7 @@ def _heads(plan: Plan, layer: int) -> int:
 
 def _qkv(worker: Worker, phase: Phase) -> None:
     attention = worker.plan.config.attention(phase.layer)
-    read = worker.read_stream(phase.layer, Role.ATTENTION_NORM)
+    read = worker.read_stream(phase)
     for matrix, bias in zip(phase.matrices, (Role.Q_BIAS, Role.K_BIAS, Role.V_BIAS), strict=True):
         for lane, rows in worker.pieces(matrix):
             y = worker.product(phase.layer, matrix, lane, rows, worker.own(read, lane))
@@ -210,12 +206,12 @@ def _store(worker: Worker, phase: Phase, role: Role, lane: int, rows: slice, y: 
 
 
 PART = Part(
-    module=Buffer.ATTENTION_OUTPUT,
+    operation=Attention,
     kinds={
         PhaseKind.QKV: Kind(
             touches=_touches,
             roles=lambda _, __: _ROLES,
-            update=mlp_below,
+            update=joins_before(Attention),
             faults=_check_cuts,
             run=_qkv,
         ),

@@ -18,7 +18,7 @@ their weighted sum. So a key is widened for no head, and what is read a token is
 from dataclasses import dataclass
 
 from monolane.errors import ConfigError
-from monolane.model._fields import MAX_SIZE
+from monolane.ops._spec import MAX_SIZE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,14 +24,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from monolane.errors import ConfigError
-from monolane.model._fields import MAX_SIZE
+from monolane.ops._names import Buffer, Role, Shapes
+from monolane.ops._spec import MAX_SIZE, Buffers, Operation, Room
 
 # More than any published model has; bounds what a hostile config.json can make us allocate.
 MAX_EXPERTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
+class Experts(Operation):
     """The sizes of every mixture in a model. ConfigError if they make no sense."""
 
     count: int  # E, in a layer
@@ -95,11 +96,39 @@ class Experts:
                 "softmax, whose largest are those of the logits"
             )
 
-    def parameters(self, hidden: int) -> int:
-        """Return the number of weights, for a stream of so many numbers."""
-        each = 3 * self.inner * hidden + self.biases * (2 * self.inner + hidden)
-        of_each = each + hidden + self.biases + self.corrected  # with the router's row
-        return self.count * of_each + (3 * self.shared + self.shared_expert_gate) * hidden
+    def tensors(self, hidden: int, lanes: int) -> Shapes:
+        """Return the shapes of its weights; see Operation."""
+        shapes: Shapes = {Role.ROUTER: (1, self.count, hidden)}
+        if self.biases:
+            shapes[Role.ROUTER_BIAS] = (1, self.count)
+        if self.corrected:
+            shapes[Role.ROUTER_CORRECTION] = (1, self.count)
+        rows = (1, self.inner, hidden)
+        shapes |= {Role.EXPERT_GATE: rows, Role.EXPERT_UP: rows}
+        shapes[Role.EXPERT_DOWN] = (1, hidden, self.inner)
+        if self.biases:
+            biases = (1, self.count, self.inner)
+            shapes |= {Role.EXPERT_GATE_BIAS: biases, Role.EXPERT_UP_BIAS: biases}
+            shapes[Role.EXPERT_DOWN_BIAS] = (1, self.count, hidden)
+        if self.shared:
+            rows = (1, self.shared, hidden)
+            shapes |= {Role.SHARED_GATE: rows, Role.SHARED_UP: rows}
+            shapes[Role.SHARED_DOWN] = (1, hidden, self.shared)
+        if self.shared_expert_gate:
+            shapes[Role.SHARED_EXPERT_GATE] = (1, hidden)
+        return shapes
+
+    def buffers(self, room: Room) -> Buffers:
+        """Return the shapes of what its phases leave for each other; see Operation."""
+        return {
+            Buffer.ROUTED: (1, room.width, self.count),
+            Buffer.HIDDEN: (1, room.width, self.chosen * self.inner + self.shared),
+        }
+
+    @property
+    def copies(self) -> int:
+        """How many there are of each expert's matrices."""
+        return self.count
 
     def active(self, width: int) -> float:
         """Return how many experts of a layer ``width`` tokens need, if each is as likely.

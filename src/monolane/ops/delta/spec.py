@@ -21,14 +21,15 @@ used. What a sequence is kept as is S and the last C - 1 inputs of the channels.
 from dataclasses import dataclass, replace
 
 from monolane.errors import ConfigError
-from monolane.model._fields import MAX_SIZE
+from monolane.ops._names import Buffer, Role, Shapes
+from monolane.ops._spec import MAX_SIZE, Buffers, Operation, Room
 
 # Published models have 4. A cache keeps so many inputs of each channel, less one.
 MAX_KERNEL = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delta:
+class Delta(Operation):
     """The sizes of the layers with a gated delta rule. ConfigError if they make no sense."""
 
     key_heads: int  # G
@@ -53,10 +54,28 @@ class Delta:
                 f"key head, got {self.value_heads}"
             )
 
-    def parameters(self, hidden: int) -> int:
-        """Return the number of weights, for a stream of so many numbers."""
-        matrices = (self.mixed + self.columns) * hidden
-        return matrices + self.channels * self.kernel + 2 * self.value_heads + self.value
+    def tensors(self, hidden: int, lanes: int) -> Shapes:
+        """Return the shapes of its weights; see Operation."""
+        return {
+            Role.DELTA_QKV: (1, self.channels, hidden),
+            Role.DELTA_Z: (1, self.columns, hidden),
+            Role.DELTA_IN: (1, self.channels + self.columns, hidden),
+            Role.DELTA_GATES: (1, 2 * self.value_heads, hidden),
+            Role.DELTA_CONV: (1, self.channels, 1, self.kernel),
+            Role.DELTA_DECAY: (1, self.value_heads),
+            Role.DELTA_STEP: (1, self.value_heads),
+            Role.DELTA_NORM: (1, self.value),
+            Role.DELTA_OUT: (1, hidden, self.columns),
+        }
+
+    def buffers(self, room: Room) -> Buffers:
+        """Return the shapes of what its phases leave for each other; see Operation."""
+        kept = self.state + (self.kernel - 1) * self.channels
+        return {
+            Buffer.MIXED: (1, room.width, self.mixed),
+            Buffer.HEADS: (1, room.width, self.columns),
+            Buffer.STATE: (self.key_heads, kept // self.key_heads),
+        }
 
     @property
     def each(self) -> int:

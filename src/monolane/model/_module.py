@@ -1,0 +1,19 @@
+"""What executors read of a layer: a list of modules, each an operation with sizes of its own.
+
+A config says sizes as families do, for all layers alike, and what differs in one of them. In its
+modules both are put together: whoever computes a layer asks them, and never the config for a size.
+"""
+
+from dataclasses import dataclass
+
+from monolane.model._reduce import Reduce
+from monolane.ops import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """An operation, and the rule by which what it says joins the streams."""
+
+    operation: Operation
+    reduce: Reduce
+    scale: float  # of what a stream gains from it, reduced and, where it is normed, normed

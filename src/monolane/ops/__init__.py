@@ -1,0 +1,33 @@
+"""Operations: what a module of a layer may be, and what each says of itself.
+
+Leaves: a spec has sizes, the roles and shapes of weights, and what a sequence keeps. Nothing here
+computes anything. ``monolane.model`` makes them of a config, and executors read them.
+"""
+
+from monolane.ops._names import EXPERT_ROLES, JOINED, Buffer, Kind, Role, Shapes
+from monolane.ops._spec import MAX_SIZE, Buffers, Operation, Room
+from monolane.ops.attention.latent import Latent
+from monolane.ops.attention.spec import Attention, LayerRotary, QkNorm
+from monolane.ops.delta.spec import Delta
+from monolane.ops.experts.spec import Experts
+from monolane.ops.mlp.spec import Mlp
+
+__all__ = [
+    "EXPERT_ROLES",
+    "JOINED",
+    "MAX_SIZE",
+    "Attention",
+    "Buffer",
+    "Buffers",
+    "Delta",
+    "Experts",
+    "Kind",
+    "Latent",
+    "LayerRotary",
+    "Mlp",
+    "Operation",
+    "QkNorm",
+    "Role",
+    "Room",
+    "Shapes",
+]

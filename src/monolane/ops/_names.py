@@ -1,0 +1,122 @@
+"""The names that operations share out: places of tensors, and buffers between phases."""
+
+from enum import Enum, IntEnum, StrEnum
+from typing import Self
+
+
+class Kind(Enum):
+    """What a tensor is to loaders, to quantising and to executors."""
+
+    MATRIX = 0  # meets activations, and may be quantised
+    # A matrix that quantising leaves in floats: groups of its columns in a file are not its own.
+    FLOATS = 1
+    # One that stays in the floats that it is stored in, whatever is asked of the others: it is
+    # small, and what it decides is a jump, or lasts for all tokens behind.
+    KEPT = 2
+    LOOKUP = 3  # rows are looked up, one a token
+    NORM = 4  # scales of a norm, to which the config's ``norm_offset`` is added
+    VECTOR = 5  # few numbers, whatever their shape, read as float32
+
+
+class Role(StrEnum):
+    """Place of a tensor in the model, with its shape as executors see it (see ``lane_shape``)."""
+
+    kind: Kind
+    of_each: bool  # a layer has one for each expert
+
+    def __new__(cls, value: str, kind: Kind, of_each: bool = False) -> Self:
+        """Make a member, whose value is its name in files of ours."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.kind, member.of_each = kind, of_each
+        return member
+
+    EMBEDDING = "embedding", Kind.LOOKUP  # [V, D]
+    ATTENTION_NORM = "attention_norm", Kind.NORM  # [L, D], or [1, D] where the lanes share it
+    Q = "q", Kind.MATRIX  # [L, H*h/L, D]
+    K = "k", Kind.MATRIX  # [L, K*h/L, D]
+    V = "v", Kind.MATRIX  # [L, K*h/L, D]
+    Q_BIAS = "q_bias", Kind.VECTOR  # [L, H*h/L]
+    K_BIAS = "k_bias", Kind.VECTOR  # [L, K*h/L]
+    V_BIAS = "v_bias", Kind.VECTOR  # [L, K*h/L]
+    O = "o", Kind.MATRIX  # noqa: E741  [L, D, H*h/L]
+    MLP_NORM = "mlp_norm", Kind.NORM  # as ATTENTION_NORM
+    GATE = "gate", Kind.MATRIX  # [L, F/L, D]
+    UP = "up", Kind.MATRIX  # [L, F/L, D]
+    DOWN = "down", Kind.MATRIX  # [L, D, F/L]
+    FINAL_NORM = "final_norm", Kind.NORM  # [L, D] or [1, D]
+    HEAD = "head", Kind.MATRIX  # [L, V/L, D] if vocabulary-parallel, else [1, V, D] or [1, V, L*D]
+    Q_NORM = "q_norm", Kind.NORM  # [1, h]; of all heads at once [1, H*h]; of a latent [1, Q]
+    K_NORM = "k_norm", Kind.NORM  # [1, h] or [1, K*h]; of a latent [1, R]
+    POST_ATTENTION_NORM = "post_attention_norm", Kind.NORM  # as ATTENTION_NORM
+    POST_MLP_NORM = "post_mlp_norm", Kind.NORM  # as ATTENTION_NORM
+    ROUTER = "router", Kind.KEPT  # [1, E, D], of a layer that is a mixture
+    EXPERT_GATE = "expert_gate", Kind.MATRIX, True  # [1, X, D] of each expert
+    EXPERT_UP = "expert_up", Kind.MATRIX, True  # [1, X, D] of each expert
+    EXPERT_DOWN = "expert_down", Kind.MATRIX, True  # [1, D, X] of each expert
+    SINKS = "sinks", Kind.VECTOR  # [L, H/L]
+    O_BIAS = "o_bias", Kind.VECTOR  # [1, D]
+    ROUTER_BIAS = "router_bias", Kind.VECTOR  # [1, E]
+    EXPERT_GATE_BIAS = "expert_gate_bias", Kind.VECTOR  # [1, E, X]
+    EXPERT_UP_BIAS = "expert_up_bias", Kind.VECTOR  # [1, E, X]
+    EXPERT_DOWN_BIAS = "expert_down_bias", Kind.VECTOR  # [1, E, D]
+    ROUTER_CORRECTION = "router_correction", Kind.VECTOR  # [1, E]
+    SHARED_GATE = "shared_gate", Kind.MATRIX  # [1, Xs, D], Xs the width that all tokens share
+    SHARED_UP = "shared_up", Kind.MATRIX  # [1, Xs, D]
+    SHARED_DOWN = "shared_down", Kind.MATRIX  # [1, D, Xs]
+    SHARED_EXPERT_GATE = "shared_expert_gate", Kind.VECTOR  # [1, D]: how much of it is added
+    # Where attention is latent, see _latent.py. Q is there too, [1, H*h, Q or D].
+    Q_DOWN = "q_down", Kind.MATRIX  # [1, Q, D]
+    KV_DOWN = "kv_down", Kind.MATRIX  # [1, R + r, D]
+    K_UP = "k_up", Kind.FLOATS  # [H, R, n]: of each head the matrix that is applied to its query
+    V_UP = "v_up", Kind.FLOATS  # [H, v, R]
+    # Of a layer with a gated delta rule, see _delta.py.
+    DELTA_QKV = "delta_qkv", Kind.MATRIX  # [1, channels, D]: of all q, of all k, of all v
+    DELTA_Z = "delta_z", Kind.MATRIX  # [1, U*d_v, D]
+    DELTA_GATES = "delta_gates", Kind.KEPT  # [1, 2*U, D]: by key heads b of its values, then a
+    DELTA_CONV = "delta_conv", Kind.VECTOR  # [1, channels, 1, C]: of all q, of all k, of all v
+    DELTA_DECAY = "delta_decay", Kind.VECTOR  # [1, U]
+    DELTA_STEP = "delta_step", Kind.VECTOR  # [1, U]
+    DELTA_NORM = "delta_norm", Kind.VECTOR  # [1, d_v]; no offset is added to it
+    DELTA_OUT = "delta_out", Kind.MATRIX  # [1, D, U*d_v]
+    # In files alone, see JOINED.
+    # [1, H*(n + v), R]: of each head the rows of K_UP, not turned, then of V_UP
+    KV_UP = "kv_up", Kind.FLOATS
+    # [1, channels + U*d_v, D]: of each key head q, k, its v, its z
+    DELTA_IN = "delta_in", Kind.MATRIX
+
+
+# Of these a layer has one for each expert.
+EXPERT_ROLES = tuple(role for role in Role if role.of_each)
+
+# Tensors of files that hold the rows of several roles, in an order of their own.
+JOINED = {
+    Role.KV_UP: (Role.K_UP, Role.V_UP),
+    Role.DELTA_IN: (Role.DELTA_QKV, Role.DELTA_Z),
+}
+
+Shapes = dict[Role, tuple[int, ...]]
+
+
+class Buffer(IntEnum):
+    """What workers share. Residual streams and normed activations are private to each worker."""
+
+    TOKENS = 0  # the pass's tokens, where a leader lays it out
+    QUERY = 1  # [L, T, H/L*h]
+    KEY_VALUE = 2  # [N, L, context, K/L, h], twice, or once of latents; a slot is a layer
+    ATTENTION = 3  # [L, S, T, H/L, h + 2]: sum of e*v, then peak and total, of each of S splits
+    FIRST_OUTPUT = 4  # [slots, L, T, D], of a layer's first module
+    # [L, T, F/L]; of a mixture [1, T, k*X + Xs], the chosen experts in ascending order
+    HIDDEN = 5
+    SECOND_OUTPUT = 6  # the same of its second
+    STREAM = 7  # [L, T, D]
+    LOGITS = 8  # [T, V], and candidates taken from them
+    UNNORMED = 9  # [L, T, (H+K)/L*h]: products of Q, then of K, if NORM_QK norms them
+    ROUTED = 10  # [1, T, E]: logits of a layer's router
+    LATENTS = 11  # [1, T, Q + R + r]: products of Q_DOWN, if there is one, then of KV_DOWN
+    HEADS = 12  # [1, T, H*v]: what OUT reads where attention is latent, and DELTA_OUT
+    QUERY_GATE = 13  # [L, T, H/L*h]: what OUT multiplies by, before its sigmoid
+    MIXED = 14  # [1, T, channels + U*d_v + 2U]: products of DELTA_QKV, DELTA_Z and DELTA_GATES
+    # [N, G, numbers]: states of a key head's value heads, and the last inputs of their channels; a
+    # slot is a layer
+    STATE = 15

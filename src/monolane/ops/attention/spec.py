@@ -1,0 +1,141 @@
+"""Attention: which heads there are, what they see, and what a cache keeps of them."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from monolane.ops._names import Buffer, Role, Shapes
+from monolane.ops._spec import Buffers, Operation, Room
+from monolane.ops.attention.latent import Latent
+from monolane.ops.attention.splits import choose_splits
+
+LayerRotary = Literal["main", "local", "none"]
+
+
+class QkNorm(StrEnum):
+    """Over what the norm of queries and keys goes, before they are turned."""
+
+    HEAD = "head"  # each head by itself, all with one scale [h]
+    ALL = "all"  # all heads of a token, of all lanes, at once: scales [H*h] and [K*h]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention(Operation):
+    """Attention of one layer; sizes count over all lanes."""
+
+    heads: int  # H, query heads
+    kv_heads: int  # K
+    head_dim: int  # h, of a query and a key
+    window: int | None  # keys visible to a query, itself included; None: all before it
+    rotary: LayerRotary  # which of the config's rotaries turns queries and keys, if any
+    qk_norm: QkNorm | None
+    bias: bool  # of Q, K and V
+    out_bias: bool
+    sinks: bool  # a score of its own for each head, without a value
+    gate: bool  # Q has rows of the query, then as many of a gate, of each head
+    scale: float  # of the scores
+    latent: Latent | None  # what keys and values are made of, in place of K and V
+
+    @property
+    def cached_heads(self) -> int:
+        """KV heads of a cache, over all lanes; all heads share a latent."""
+        return self.kv_heads if self.latent is None else 1
+
+    @property
+    def cached_width(self) -> int:
+        """Numbers of a cached key; a latent is a key and, without its last part, a value."""
+        return self.head_dim if self.latent is None else self.latent.cached
+
+    @property
+    def cached_lists(self) -> int:
+        """Vectors that a cache keeps of a token and a KV head: key and value, or both in one."""
+        return 2 if self.latent is None else 1
+
+    @property
+    def turned_width(self) -> int:
+        """Numbers of a query and a key of which a rotary turns a part, or all."""
+        return self.head_dim if self.latent is None else self.latent.turned
+
+    @property
+    def value_width(self) -> int:
+        """Numbers of what attention sums up of a head."""
+        return self.head_dim if self.latent is None else self.latent.rank
+
+    @property
+    def out_columns(self) -> int:
+        """Columns of the matrix behind attention, over all lanes: the values of all heads."""
+        return self.heads * (self.head_dim if self.latent is None else self.latent.value)
+
+    @property
+    def query_rows(self) -> int:
+        """Rows of Q, over all lanes: the queries of all heads, and their gates."""
+        return self.heads * self.head_dim * (2 if self.gate else 1)
+
+    @property
+    def key_rows(self) -> int:
+        """Rows of K, and of V, over all lanes."""
+        return self.kv_heads * self.head_dim
+
+    def tensors(self, hidden: int, lanes: int) -> Shapes:
+        """Return the shapes of its weights; see Operation."""
+        if self.latent is not None:
+            return self._latent_tensors(hidden)
+        return self._plain_tensors(hidden, lanes)
+
+    def buffers(self, room: Room) -> Buffers:
+        """Return the shapes of what its phases leave for each other; see Operation."""
+        lanes, width = room.lanes, room.width
+        heads, kv_heads, key = self.heads // lanes, self.cached_heads // lanes, self.cached_width
+        unnormed = (heads + kv_heads) * key if self.qk_norm is QkNorm.ALL else 0
+        latent = self.latent
+        latents = 0 if latent is None else (latent.query_rank or 0) + latent.cached
+        return {
+            Buffer.QUERY: (lanes, width, heads * key),
+            Buffer.KEY_VALUE: (self.cached_lists, lanes, room.context, kv_heads, key),
+            Buffer.ATTENTION: (lanes, self.splits(room), width, heads, key + 2),
+            Buffer.UNNORMED: (lanes, width, unnormed),
+            Buffer.LATENTS: (1, width, latents),
+            Buffer.HEADS: (1, width, 0 if latent is None else self.out_columns),
+            Buffer.QUERY_GATE: (lanes, width, heads * key if self.gate else 0),
+        }
+
+    def splits(self, room: Room) -> int:
+        """Return S, into how many parts the keys of each KV head are cut for a group's workers."""
+        return choose_splits(room.group_lanes * (self.cached_heads // room.lanes), room.workers)
+
+    def _plain_tensors(self, hidden: int, lanes: int) -> Shapes:
+        rows = self.key_rows // lanes
+        shapes: Shapes = {
+            Role.Q: (lanes, self.query_rows // lanes, hidden),
+            Role.K: (lanes, rows, hidden),
+            Role.V: (lanes, rows, hidden),
+        }
+        if self.bias:
+            shapes[Role.Q_BIAS] = (lanes, self.query_rows // lanes)
+            shapes |= {Role.K_BIAS: (lanes, rows), Role.V_BIAS: (lanes, rows)}
+        if self.qk_norm is not None:
+            each = self.qk_norm is QkNorm.HEAD
+            shapes[Role.Q_NORM] = (1, self.head_dim * (1 if each else self.heads))
+            shapes[Role.K_NORM] = (1, self.head_dim * (1 if each else self.kv_heads))
+        return shapes | self._behind(hidden, lanes)
+
+    def _latent_tensors(self, hidden: int) -> Shapes:
+        latent = self.latent
+        assert latent is not None
+        shapes: Shapes = {}
+        if latent.query_rank is not None:
+            shapes[Role.Q_DOWN] = (1, latent.query_rank, hidden)
+        shapes[Role.KV_DOWN] = (1, latent.cached, hidden)
+        shapes[Role.Q] = (1, self.heads * latent.head, latent.query_rank or hidden)
+        if latent.query_rank is not None:
+            shapes[Role.Q_NORM] = (1, latent.query_rank)
+        shapes[Role.K_NORM] = (1, latent.rank)
+        shapes[Role.K_UP] = (self.heads, latent.rank, latent.plain)
+        shapes[Role.V_UP] = (self.heads, latent.value, latent.rank)
+        shapes[Role.KV_UP] = (1, self.heads * (latent.plain + latent.value), latent.rank)
+        return shapes | self._behind(hidden, 1)
+
+    def _behind(self, hidden: int, lanes: int) -> Shapes:
+        sinks: Shapes = {Role.SINKS: (lanes, self.heads // lanes)} if self.sinks else {}
+        bias: Shapes = {Role.O_BIAS: (1, hidden)} if self.out_bias else {}
+        return sinks | {Role.O: (lanes, hidden, self.out_columns // lanes)} | bias

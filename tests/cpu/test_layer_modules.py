@@ -1,0 +1,127 @@
+"""Layers of one module, and of two in another order, in the native executor."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from random_weights import weights_of
+
+from monolane.cpu import CpuExecutor
+from monolane.errors import BackendError, ConfigError
+from monolane.model import (
+    NOW,
+    Delta,
+    Experts,
+    Head,
+    LayerConfig,
+    ModelConfig,
+    Reduce,
+    Rotary,
+    Weights,
+)
+from monolane.plan import PhaseKind
+from monolane.reference import ReferenceModel
+
+VOCAB, TOKENS = 62, 300  # beyond one chunk of keys
+IDS = np.random.default_rng(1).integers(VOCAB, size=TOKENS)
+
+
+def layer(*modules: Any, **changes: Any) -> LayerConfig:
+    kinds = {"delta": "delta" in modules, "experts": "experts" in modules}
+    return LayerConfig(NOW, NOW, modules=modules, **kinds | changes)
+
+
+def config_of(*layers: LayerConfig, **changes: Any) -> ModelConfig:
+    sizes: dict[str, Any] = {
+        "family": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 16,
+        "vocab_size": VOCAB,
+        "max_positions": 600,
+        "num_lanes": 1,
+        "layers": layers,
+        "head": Head.VOCAB_PARALLEL,
+        "rotary": Rotary(theta=100.0),
+    }
+    return ModelConfig(**sizes | changes)
+
+
+# As Nemotron-H has them: one module a layer, attention or an MLP or a state.
+SINGLE = config_of(
+    layer("mlp"),
+    layer("delta"),
+    layer("attention", window=20),
+    layer("experts"),
+    layer("attention"),
+    layer("mlp"),
+    delta=Delta(key_heads=2, value_heads=4, key=16, value=8, kernel=4),
+    experts=Experts(6, 2, 32, normalised=True, shared=32),
+)
+TURNED = config_of(
+    layer("mlp", "attention"),
+    layer("attention", "delta"),
+    layer("experts"),
+    delta=Delta(key_heads=2, value_heads=4, key=16, value=8, kernel=4),
+    experts=Experts(6, 2, 32, normalised=True),
+    norm_after=True,
+)
+
+
+def executor_of(weights: Weights, workers: int, dtype: str) -> CpuExecutor:
+    return CpuExecutor(weights, context=600, slots=3, workers=workers, dtype=dtype)
+
+
+@pytest.mark.parametrize("config", [SINGLE, TURNED], ids=["single", "turned round"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_logits_are_the_reference_s(config: ModelConfig, workers: int) -> None:
+    weights = weights_of(config)
+    model = ReferenceModel(weights)
+    expected = model.forward(IDS, model.new_cache())
+    executor = executor_of(weights, workers, "float32")
+    # The bound for float32 sums in another order, as in tests/cpu/test_latent.py.
+    assert np.abs(executor.logits(0, IDS) - expected).max() < 1e-3
+
+
+def test_a_sequence_is_kept_and_goes_on() -> None:
+    executor = executor_of(weights_of(SINGLE), 2, "bfloat16")
+    expected = executor.logits(0, IDS)
+    executor.logits(1, IDS[:200])
+    executor.restore(2, executor.save(1, 0, 200), 200)
+    np.testing.assert_array_equal(executor.logits(2, IDS[200:]), expected[200:])
+
+
+def test_phases_follow_the_modules() -> None:
+    plan = executor_of(weights_of(TURNED), 1, "float32").plan
+    assert [phase.kind for phase in plan.phases if phase.layer == 0] == [
+        *(PhaseKind.GATE_UP, PhaseKind.DOWN),
+        *(PhaseKind.QKV, PhaseKind.ATTEND, PhaseKind.OUT),
+    ]
+    head = plan.find(PhaseKind.HEAD)
+    assert head.update is not None
+    assert (head.update.module.name, head.update.layer) == ("FIRST_OUTPUT", 2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (layer("mlp", "mlp"), "layer 1: modules: expected one or two of attention, delta, mlp"),
+        (layer("mlp", "rnn"), "layer 1: modules: expected one or two of attention, delta, mlp"),
+        (layer("mlp", experts=True), "layer 1: experts: expected False, as its modules are mlp"),
+        (
+            LayerConfig(NOW, Reduce(1), modules=("attention", "mlp")),
+            "layer 1: mlp_reduce: expected the delay of a layer with as many modules, got 1",
+        ),
+    ],
+)
+def test_modules_that_make_no_sense_are_refused(wrong: LayerConfig, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config_of(layer("attention"), wrong)
+
+
+def test_an_executor_that_knows_two_modules_a_layer_refuses_others() -> None:
+    config = config_of(layer("attention"), layer("mlp"))
+    with pytest.raises(BackendError, match=r"layers\.modules: .* \(attention; mlp\)"):
+        config.check_features("other")
