@@ -35,7 +35,7 @@ from _program import run_script
 
 from monolane.cpu import CpuExecutor
 from monolane.engine import find_model
-from monolane.epoch import Advance
+from monolane.executor_api import Advance
 from monolane.measure import Record, summary, synthetic_config
 from monolane.model import ModelConfig, Weights, read_config, render_config, tensor_specs
 from monolane.sim import Ranks, find_machine, with_reduce

@@ -29,7 +29,7 @@ from rich.progress import track
 
 from monolane.cuda._pack import widened
 from monolane.engine import Engine, find_backend, find_model, unpack_gguf
-from monolane.epoch import SharedExecutor
+from monolane.engine._shared_executor import SharedExecutor
 from monolane.errors import ConfigError
 from monolane.evaluate import Tally, Text, Window, cut_text, help_topics
 from monolane.model import (

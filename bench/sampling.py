@@ -14,7 +14,7 @@ from _document import publish
 from _program import run_script
 
 from monolane.engine import find_model
-from monolane.epoch import Advance, Draw
+from monolane.executor_api import Advance, Draw
 from monolane.measure import LoadedModel, Record, summary
 
 PROMPT = 64

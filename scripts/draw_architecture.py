@@ -45,7 +45,7 @@ PLACES = {
     "hf": (770, 3, TRAINS),
     "data": (940, 3, TRAINS),
     "plan": (600, 4, RUNS),
-    "epoch": (175, 5, LEAF),
+    "executor_api": (175, 5, LEAF),
     "model": (600, 5, LEAF),
     "text": (940, 5, LEAF),
 }
@@ -53,7 +53,7 @@ PLACES = {
 DETOURS = {
     ("evaluate", "hf"): [(685, 1.0), (685, 2.4)],
     ("evaluate", "reference"): [(495, 1.0), (495, 2.4)],
-    ("engine", "epoch"): [(175, 2.96)],
+    ("engine", "executor_api"): [(175, 2.96)],
     ("engine", "model"): [(345, 2.96), (345, 3.56), (490, 4.0), (490, 4.55)],
     ("engine", "text"): [(665, 3.3), (720, 4.0)],
     ("hf", "model"): [(690, 4.0), (690, 4.55)],
@@ -198,7 +198,7 @@ STATIONS = (
         ("Piece", "text that is certain, cut at stop texts; its ids"),
     ),
     (
-        "epoch",
+        "executor_api",
         "the contract: plain values",
         ("Draw in an Advance", "slot, ids to feed, budget, stop ids, how to draw"),
         ("TokenEvent", "slot, token id, time, log-probability"),
@@ -227,7 +227,7 @@ def token() -> str:
     ]
     for i, (where, who, down, up) in enumerate(STATIONS):
         y = top + i * step
-        colours = LEAF if where == "epoch" else RUNS
+        colours = LEAF if where == "executor_api" else RUNS
         drawn.append(_text(24, y + 29, where, 15, INK, anchor="start", bold=True))
         drawn.append(_text(24, y + 48, who, 12, FAINT, anchor="start"))
         drawn.append(_box((left, y, wide, high), down[0], _wrap(down[1]), colours))

@@ -33,7 +33,7 @@ def rank(
     """
     from monolane.cpu import serve_rank
     from monolane.engine import ModelFiles, find_model
-    from monolane.epoch import read_key
+    from monolane.executor_api import read_key
 
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
     signal.signal(signal.SIGTERM, _end)

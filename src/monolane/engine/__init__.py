@@ -20,7 +20,7 @@ from monolane.engine._result import FinishReason, Generation, Piece, Timings
 from monolane.engine._source import DEMO, fetch_model, find_model
 from monolane.engine._stream import Stream
 from monolane.engine._unpack import unpack_gguf
-from monolane.epoch import Guide, RankAddresses, TokenLogprob
+from monolane.executor_api import Guide, RankAddresses, TokenLogprob
 
 __all__ = [
     "BACKEND_NAMES",

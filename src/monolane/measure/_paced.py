@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.engine import Engine, ModelFiles, find_model
-from monolane.epoch import Advance, Executor, Guide, TokenEvent
 from monolane.errors import BackendError
+from monolane.executor_api import Advance, Executor, Guide, TokenEvent
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ import numpy as np
 from monolane import SamplingParams
 from monolane._options import option
 from monolane._structs import CPP, CUDA
-from monolane.epoch import (
+from monolane.executor_api import (
     ADVANCE,
     DRAW,
     MAX_LOGPROBS,
@@ -25,7 +25,7 @@ from monolane.epoch import (
     pack_setup,
     unpack_tokens,
 )
-from monolane.epoch._abi import draw_struct, plain_draw, setup_struct
+from monolane.executor_api._abi import draw_struct, plain_draw, setup_struct
 
 CSRC = Path(__file__).parents[2] / "csrc"
 

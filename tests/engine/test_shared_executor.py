@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from monolane.epoch import Advance, Executor, Guide, Request, SharedExecutor, TokenEvent
+from monolane.engine._shared_executor import Request, SharedExecutor
+from monolane.executor_api import Advance, Executor, Guide, TokenEvent
 
 PATIENCE = 60.0  # seconds that a step may take
 

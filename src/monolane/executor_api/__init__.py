@@ -1,13 +1,12 @@
 """The contract between the engine and the executors of a model.
 
-``Advance`` is what a request asks, ``TokenEvent`` what comes back, ``Executor`` who answers, and
-``SharedExecutor`` shares an executor among requests. A leaf package: executors and the engine
-import it, it imports neither.
+``Advance`` is what a request asks, ``TokenEvent`` what comes back, ``Executor`` who answers. A leaf
+package: executors and the engine import it, it imports neither.
 """
 
 from monolane._draw import Draw
 from monolane._loading import Loading
-from monolane.epoch._abi import (
+from monolane.executor_api._abi import (
     ADVANCE,
     BIAS,
     DRAW,
@@ -21,17 +20,16 @@ from monolane.epoch._abi import (
     pack_setup,
     unpack_tokens,
 )
-from monolane.epoch._executor import Executor, MakeExecutor
-from monolane.epoch._rank_addresses import (
+from monolane.executor_api._executor import Executor, MakeExecutor
+from monolane.executor_api._rank_addresses import (
     RankAddresses,
     check_key,
     read_key,
     split_address,
 )
-from monolane.epoch._request import AUTO_DRAFTS, DRAFTERS, TEXT_END, Advance, Guide
-from monolane.epoch._saved_kv import Kept, KeptBytes, bytes_of
-from monolane.epoch._shared import Request, SharedExecutor
-from monolane.epoch._token import TokenEvent, TokenLogprob, describe_logprobs
+from monolane.executor_api._request import AUTO_DRAFTS, DRAFTERS, TEXT_END, Advance, Guide
+from monolane.executor_api._saved_kv import Kept, KeptBytes, bytes_of
+from monolane.executor_api._token import TokenEvent, TokenLogprob, describe_logprobs
 
 __all__ = [
     "ADVANCE",
@@ -54,8 +52,6 @@ __all__ = [
     "MakeExecutor",
     "PackedAdvances",
     "RankAddresses",
-    "Request",
-    "SharedExecutor",
     "TokenEvent",
     "TokenLogprob",
     "bytes_of",

@@ -5,7 +5,7 @@ interruption". A call per token would put Python on the path of every token; an 
 call or one chain of kernel launches, and tokens leave it through a ring while it runs.
 
 ``reference``, ``cpu`` and ``cuda`` implement this class and know nothing of each other or of who
-calls. Several requests at once are the business of ``SharedExecutor``.
+calls. Several requests at once are the business of the engine's ``SharedExecutor``.
 """
 
 import os
@@ -16,10 +16,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from monolane.epoch._request import Advance, Guide
-from monolane.epoch._saved_kv import Kept
-from monolane.epoch._token import TokenEvent
 from monolane.errors import BackendError
+from monolane.executor_api._request import Advance, Guide
+from monolane.executor_api._saved_kv import Kept
+from monolane.executor_api._token import TokenEvent
 
 
 class Executor(ABC):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from monolane.epoch import describe_logprobs
+from monolane.executor_api import describe_logprobs
 from monolane.reference import log_probabilities
 
 

@@ -16,8 +16,8 @@ from monolane._draw import Draw
 from monolane._loading import Loading
 from monolane._options import numbers_of
 from monolane._structs import CPP, Field, Struct
-from monolane.epoch._request import DRAFTERS, Advance
-from monolane.epoch._token import TokenEvent, TokenLogprob
+from monolane.executor_api._request import DRAFTERS, Advance
+from monolane.executor_api._token import TokenEvent, TokenLogprob
 
 MAX_LOGPROBS = 20  # alternatives reported with a token at most, as in the OpenAI API
 
@@ -106,7 +106,7 @@ SPAN = Struct(
 
 _TOP = """\
 // Requests and tokens as they cross between Python and native code. Generated: do not edit.
-// To write it anew: scripts/headers. Described in src/monolane/epoch/_abi.py.
+// To write it anew: scripts/headers. Described in src/monolane/executor_api/_abi.py.
 #pragma once
 
 #include <cstddef>

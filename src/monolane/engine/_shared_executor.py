@@ -19,10 +19,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from monolane.epoch._executor import Executor
-from monolane.epoch._request import Advance, Guide
-from monolane.epoch._saved_kv import Kept
-from monolane.epoch._token import TokenEvent
+from monolane.executor_api import Advance, Executor, Guide, Kept, TokenEvent
 
 # How long one wait for tokens may keep Python from seeing a Ctrl-C, in seconds.
 _PATIENCE = 0.1
