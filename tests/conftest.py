@@ -16,9 +16,9 @@ import pytest
 import tokenizers
 from hypothesis import settings
 
-from monolane.engine import fetch_model
 from monolane.errors import ModelNotFoundError
 from monolane.model import parse_config, tensor_specs, write_checkpoint
+from monolane.sources import fetch_model
 
 # No example has a limit in time: Hypothesis' own, 0.2 s, is missed by a machine that stands still
 # for a moment, and counts as a failure that does not come again.

@@ -17,7 +17,7 @@ from monolane.model import (
 )
 from monolane.text import GgufText, write_text_files
 
-log = logging.getLogger("monolane.engine")
+log = logging.getLogger("monolane.sources")
 
 _CARD = """{licence}# {name}
 

