@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from monolane.errors import BackendError, RequestError
-from monolane.evaluate._journal import writing_told
-from monolane.evaluate._loop.account import account, render_account
-from monolane.evaluate._loop.proxy import RecordingProxy
-from monolane.measure import LoadTarget
+from monolane.measure._agent_loop.account import account, render_account
+from monolane.measure._agent_loop.proxy import RecordingProxy
+from monolane.measure._load_exchange import LoadTarget
+from monolane.measure._writing import writing_told
 
 # What the common clients read the base URL from; {url} in the command is replaced, too.
 _VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from monolane.evaluate._loop.call import Call
+from monolane.measure._agent_loop.call import Call
 
 SCHEMA = 1
 FASTER = (1, 2, 4, 8, 16, 32)

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from monolane.evaluate._journal import writing_told
-from monolane.evaluate._loop.call import Call, is_answer, read_call
-from monolane.measure import LoadTarget
+from monolane.measure._agent_loop.call import Call, is_answer, read_call
+from monolane.measure._load_exchange import LoadTarget
+from monolane.measure._writing import writing_told
 
 _RECORDED = ("/completions", "/responses", "/messages")
 _KEPT_BACK = {"host", "connection", "content-length", "accept-encoding", "transfer-encoding"}
