@@ -15,7 +15,7 @@ from monolane.cli import app
 from monolane.cli._defaults import read_defaults, server_defaults, terminal_defaults
 from monolane.engine import SamplingDefaults
 from monolane.errors import ConfigError, RequestError
-from monolane.serve._api.wire import ChatRequest
+from monolane.serve._openai.body import ChatRequest
 from monolane.sources import _packaged as packaged
 from monolane.sources import find_model
 

@@ -5,10 +5,9 @@ import secrets
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from monolane.serve._api.reply import count_tokens, json_bytes
-from monolane.serve._api.writer import Writer
+from monolane.serve._anthropic.errors import error_json
 from monolane.serve._errors import api_error
-from monolane.serve._messages.errors import error_json
+from monolane.serve._http.writer import Writer, count_tokens, json_bytes
 from monolane.serve._run.channel import Update
 from monolane.serve._run.request import ServedRequest
 from monolane.serve._run.service import Service

@@ -8,17 +8,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from monolane.errors import RequestError
-from monolane.serve._api.body import parse_body
-from monolane.serve._api.handler import Answers
-from monolane.serve._api.openapi import Operation
-from monolane.serve._api.request import Asked, ChatAsked
-from monolane.serve._api.writer import Writer
 from monolane.serve._errors import ApiError
-from monolane.serve._responses.body import ResponsesRequest
-from monolane.serve._responses.conversation import chat_messages
-from monolane.serve._responses.store import ResponseStore, Stored
-from monolane.serve._responses.tools import chat_choice, read_offered
-from monolane.serve._responses.writer import ResponsesWriter, Turn
+from monolane.serve._http.handler import Answers
+from monolane.serve._http.json_body import parse_body
+from monolane.serve._http.openapi import Operation
+from monolane.serve._http.request import Asked, ChatAsked
+from monolane.serve._http.writer import Writer
+from monolane.serve._openai.responses.body import ResponsesRequest
+from monolane.serve._openai.responses.conversation import chat_messages
+from monolane.serve._openai.responses.store import ResponseStore, Stored
+from monolane.serve._openai.responses.tools import chat_choice, read_offered
+from monolane.serve._openai.responses.writer import ResponsesWriter, Turn
 from monolane.serve._run.request import ServedRequest
 from monolane.serve._run.service import Service
 

@@ -13,10 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from monolane.serve._api.limits import LARGE_BODY, disconnected, read_body
-from monolane.serve._api.prepare import prepare
-from monolane.serve._api.request import Asked
-from monolane.serve._api.writer import Read, Writer
+from monolane.serve._http.limits import LARGE_BODY, disconnected, read_body
+from monolane.serve._http.prepare import prepare
+from monolane.serve._http.request import Asked
+from monolane.serve._http.writer import Read, Writer
 from monolane.serve._run.choice import Choice
 from monolane.serve._run.request import ServedRequest
 from monolane.serve._run.service import Service

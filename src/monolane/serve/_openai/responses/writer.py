@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from monolane.engine import SamplingParams
-from monolane.serve._api.logprobs import chat_logprobs
-from monolane.serve._api.progress import Progress
-from monolane.serve._api.reply import count_tokens, json_bytes
-from monolane.serve._api.writer import Writer
 from monolane.serve._errors import api_error
-from monolane.serve._responses.body import THOUGHTS, ResponsesRequest
-from monolane.serve._responses.output import Output
-from monolane.serve._responses.store import Stored
-from monolane.serve._responses.tools import OfferedTools
+from monolane.serve._http.progress import Progress
+from monolane.serve._http.writer import Writer, count_tokens, json_bytes
+from monolane.serve._openai.logprobs import chat_logprobs
+from monolane.serve._openai.responses.body import THOUGHTS, ResponsesRequest
+from monolane.serve._openai.responses.output import Output
+from monolane.serve._openai.responses.store import Stored
+from monolane.serve._openai.responses.tools import OfferedTools
 from monolane.serve._run.channel import Update
 from monolane.serve._run.choice import Choice
 from monolane.serve._run.request import ServedRequest

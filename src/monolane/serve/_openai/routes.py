@@ -10,21 +10,21 @@ from starlette.routing import Route
 
 from monolane._version import __version__
 from monolane.errors import RequestError
-from monolane.serve._api.body import parse_body
-from monolane.serve._api.completions import completions
-from monolane.serve._api.handler import Answers
-from monolane.serve._api.limits import check_counted
-from monolane.serve._api.openapi import OPERATIONS, Operation, openapi
-from monolane.serve._api.post_json import answer_posted
-from monolane.serve._api.prepare import render_ids
-from monolane.serve._api.wire import (
-    Body,
+from monolane.serve._errors import RETRY_SECONDS
+from monolane.serve._http.body import Body
+from monolane.serve._http.handler import Answers
+from monolane.serve._http.json_body import parse_body
+from monolane.serve._http.limits import check_counted
+from monolane.serve._http.openapi import Operation, openapi
+from monolane.serve._http.post_json import answer_posted
+from monolane.serve._http.prepare import render_ids
+from monolane.serve._openai.body import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     TokenizeRequest,
 )
-from monolane.serve._errors import RETRY_SECONDS
+from monolane.serve._openai.completions import completions
 from monolane.serve._run.service import Service
 from monolane.serve._tools.prompt import tool_prompt
 from monolane.text import DEFAULT_TEMPLATE, Tokenizer
@@ -32,6 +32,16 @@ from monolane.text import DEFAULT_TEMPLATE, Tokenizer
 B = TypeVar("B", bound=Body)
 
 OPEN = ("/health", "/ping")  # need no key, like the page
+OPERATIONS = (
+    Operation("get", "/health", "Whether requests can be served", None, (503,)),
+    Operation("get", "/ping", "As /health", None, (503,)),
+    Operation("get", "/version", "The server's version", None, (401,)),
+    Operation("get", "/v1/models", "The model and its limits", None, (401, 503)),
+    Operation("post", "/v1/chat/completions", "Continue a conversation", ChatRequest),
+    Operation("post", "/v1/completions", "Continue texts or token ids", CompletionRequest),
+    Operation("post", "/tokenize", "Token ids of a text or of messages", TokenizeRequest),
+    Operation("post", "/detokenize", "Text of token ids", DetokenizeRequest),
+)
 
 
 def routes(service: Service, more: tuple[Operation, ...]) -> list[Route]:

@@ -4,8 +4,8 @@ import secrets
 from collections.abc import Iterator
 from typing import Any
 
-from monolane.serve._responses.conversation import SEALED
-from monolane.serve._responses.tools import OfferedTools, parted_name
+from monolane.serve._openai.responses.conversation import SEALED
+from monolane.serve._openai.responses.tools import OfferedTools, parted_name
 from monolane.serve._tools.calls import Delta, ToolCallDelta
 
 Json = dict[str, Any]

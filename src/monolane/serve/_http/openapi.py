@@ -1,4 +1,4 @@
-"""This API as OpenAPI 3.1, from the models that check the requests."""
+"""The APIs as OpenAPI 3.1, from the models that check the requests."""
 
 import re
 from functools import cache
@@ -8,12 +8,6 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from monolane._version import __version__
-from monolane.serve._api.wire import (
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    TokenizeRequest,
-)
 
 
 class ErrorDetail(BaseModel):
@@ -43,16 +37,6 @@ class Operation(NamedTuple):
     lists: bool = False  # whether the answer may be a list, one value for each input
 
 
-OPERATIONS = (
-    Operation("get", "/health", "Whether requests can be served", None, (503,)),
-    Operation("get", "/ping", "As /health", None, (503,)),
-    Operation("get", "/version", "The server's version", None, (401,)),
-    Operation("get", "/v1/models", "The model and its limits", None, (401, 503)),
-    Operation("post", "/v1/chat/completions", "Continue a conversation", ChatRequest),
-    Operation("post", "/v1/completions", "Continue texts or token ids", CompletionRequest),
-    Operation("post", "/tokenize", "Token ids of a text or of messages", TokenizeRequest),
-    Operation("post", "/detokenize", "Text of token ids", DetokenizeRequest),
-)
 _ERRORS = {
     400: "Not what the schema or the model allows",
     401: "No valid key",

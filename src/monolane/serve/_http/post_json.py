@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from monolane.serve._api.limits import LARGE_BODY, disconnected, read_body
+from monolane.serve._http.limits import LARGE_BODY, disconnected, read_body
 from monolane.serve._run.service import Service
 
 

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
-from monolane.serve._api.fields import REFUSED
-from monolane.serve._api.json_texts import Quotes, blocks, values_of
-from monolane.serve._api.wire import Body
 from monolane.serve._errors import ApiError, api_error
 from monolane.serve._grammar.structured import EXTRA_FIELDS
+from monolane.serve._http.body import Body
+from monolane.serve._http.fields import REFUSED
+from monolane.serve._http.json_texts import Quotes, blocks, values_of
 
 B = TypeVar("B", bound=Body)
 

@@ -5,8 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from monolane.serve._api.wire import AnswerRequest, Count, ReasoningEffort, ToolChoice
 from monolane.serve._grammar.structured import Structured, read_structured
+from monolane.serve._http.body import AnswerRequest, Count, ReasoningEffort
+from monolane.serve._openai.body import ToolChoice
 
 Json = dict[str, Any]
 Input = str | Annotated[list[Json], Field(min_length=1, max_length=10_000)]

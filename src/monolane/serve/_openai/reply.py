@@ -1,18 +1,17 @@
 """Replies to a request, as a whole or in chunks, in the two spellings: chat and completion."""
 
-import json
 import secrets
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from monolane._version import __version__
 from monolane.engine import TokenLogprob
-from monolane.serve._api.legacy import old_message, old_reason
-from monolane.serve._api.logprobs import CompletionLogprobs, chat_logprobs
-from monolane.serve._api.wire import ChatRequest, CompletionRequest
+from monolane.serve._http.writer import count_tokens, json_bytes
+from monolane.serve._openai.body import ChatRequest, CompletionRequest
+from monolane.serve._openai.legacy import old_message, old_reason
+from monolane.serve._openai.logprobs import CompletionLogprobs, chat_logprobs
 from monolane.serve._run.channel import Update
 from monolane.serve._run.request import ServedRequest
 from monolane.serve._run.service import Service
@@ -187,32 +186,6 @@ class Reply:
         shared = self.shared_ids(updates[0], first=True)
         tail = json_bytes({**shared, "usage": self.usage(), "timings": timings[0]})[1:]
         return head + b',"choices":[' + b",".join(choices) + b"]," + tail
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """Tokens of a request so far; ``thought`` and ``cached`` are part of drawn and prompt."""
-
-    prompt: int
-    drawn: int
-    thought: int
-    cached: int
-
-
-def count_tokens(served: ServedRequest, answers: int) -> Counted:
-    """Return the tokens counted so far; a prompt once, however many ``answers`` it has."""
-    choices = served.choices
-    return Counted(
-        prompt=sum(len(choice.prompt_ids) for choice in choices) // answers,
-        drawn=sum(choice.drawn for choice in choices if not choice.discard),
-        thought=sum(choice.stream.thinking_tokens for choice in choices),
-        cached=sum(choice.cached for choice in choices[::answers]),
-    )
-
-
-def json_bytes(value: Any) -> bytes:
-    """Return compact JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _call_part(part: ToolCallDelta) -> Json:

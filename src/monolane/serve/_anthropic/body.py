@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from monolane.serve._api.wire import AnswerRequest, ReasoningEffort
 from monolane.serve._grammar.structured import Structured, read_structured
+from monolane.serve._http.body import AnswerRequest, ReasoningEffort
 
 Json = dict[str, Any]
 Blocks = Annotated[list[Json], Field(max_length=10_000)]

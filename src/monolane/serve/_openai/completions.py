@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from monolane.serve._api.body import parse_body
-from monolane.serve._api.legacy import modern
-from monolane.serve._api.reply import Reply
-from monolane.serve._api.request import Asked
-from monolane.serve._api.sse import EventWriter
-from monolane.serve._api.wire import ChatRequest, CompletionRequest
-from monolane.serve._api.writer import Read, Writer
+from monolane.serve._http.json_body import parse_body
+from monolane.serve._http.request import Asked
+from monolane.serve._http.writer import Read, Writer
+from monolane.serve._openai.body import ChatRequest, CompletionRequest
+from monolane.serve._openai.legacy import modern
+from monolane.serve._openai.reply import Reply
+from monolane.serve._openai.writer import EventWriter
 from monolane.serve._run.request import ServedRequest
 from monolane.serve._run.service import Service
 

@@ -1,7 +1,7 @@
 """Fields of other servers' requests that are not ours: which change nothing, and which are refused.
 
 A client's setting must never be dropped in silence. The fields that are honoured are those of the
-models in ``wire``, and those of ``_grammar.structured``. Every other field of the chat and
+bodies' models, and those of ``_grammar.structured``. Every other field of the chat and
 completion requests of OpenAI, vLLM and llama.cpp stands here. Fields that no such server has are
 accepted, since clients send notes of their own.
 """

@@ -8,17 +8,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from monolane.engine import Engine
-from monolane.serve._api.body import parse_body
-from monolane.serve._api.handler import Answers
-from monolane.serve._api.openapi import Operation
-from monolane.serve._api.post_json import answer_posted
-from monolane.serve._api.prepare import read_chat
-from monolane.serve._api.request import Asked, ChatAsked
-from monolane.serve._api.writer import Writer
-from monolane.serve._messages.body import CountRequest, MessagesRequest
-from monolane.serve._messages.conversation import chat_choice, chat_messages, chat_tools
-from monolane.serve._messages.errors import MessagesError
-from monolane.serve._messages.writer import MessagesWriter
+from monolane.serve._anthropic.body import CountRequest, MessagesRequest
+from monolane.serve._anthropic.conversation import chat_choice, chat_messages, chat_tools
+from monolane.serve._anthropic.errors import MessagesError
+from monolane.serve._anthropic.writer import MessagesWriter
+from monolane.serve._http.handler import Answers
+from monolane.serve._http.json_body import parse_body
+from monolane.serve._http.openapi import Operation
+from monolane.serve._http.post_json import answer_posted
+from monolane.serve._http.prepare import read_chat
+from monolane.serve._http.request import Asked, ChatAsked
+from monolane.serve._http.writer import Writer
 from monolane.serve._run.request import ServedRequest
 from monolane.serve._run.service import Service
 from monolane.text import thinking_switch

@@ -5,7 +5,7 @@ from itertools import takewhile
 from typing import Any
 
 from monolane.errors import RequestError
-from monolane.serve._responses.tools import joined_name
+from monolane.serve._openai.responses.tools import joined_name
 
 Json = dict[str, Any]
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from monolane.serve._api.progress import Progress
-from monolane.serve._api.reply import Reply, json_bytes
-from monolane.serve._api.writer import Writer
 from monolane.serve._errors import api_error
+from monolane.serve._http.progress import Progress
+from monolane.serve._http.writer import Writer, json_bytes
+from monolane.serve._openai.reply import Reply
 from monolane.serve._run.channel import Update
 from monolane.serve._run.choice import Choice
 from monolane.serve._tools.calls import Delta

@@ -19,18 +19,18 @@ from starlette.routing import Route
 
 from monolane.engine import Engine
 from monolane.errors import RequestError
-from monolane.serve._api.body import parse_body
-from monolane.serve._api.limits import (
+from monolane.serve._errors import ApiError
+from monolane.serve._http.body import MAX_PROMPTS, Body, TokenId, one_of
+from monolane.serve._http.json_body import parse_body
+from monolane.serve._http.limits import (
     LARGE_BODY,
     check_length,
     check_prompt,
     disconnected,
     read_body,
 )
-from monolane.serve._api.openapi import Operation
-from monolane.serve._api.reply import json_bytes
-from monolane.serve._api.wire import MAX_PROMPTS, Body, TokenId, one_of
-from monolane.serve._errors import ApiError
+from monolane.serve._http.openapi import Operation
+from monolane.serve._http.writer import json_bytes
 from monolane.serve._run.request import Reason, ended
 from monolane.serve._run.service import Service
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from monolane.errors import RequestError
-from monolane.serve._api.wire import ChatRequest
+from monolane.serve._openai.body import ChatRequest
 
 Message = dict[str, Any]
 

@@ -11,17 +11,17 @@ from typing import Any
 
 from monolane.engine import Engine, SamplingParams
 from monolane.errors import RequestError
-from monolane.serve._api.limits import (
+from monolane.serve._grammar.compiler import Grammar, compiler_of
+from monolane.serve._grammar.constraint import AtLeast, GrammarWalk
+from monolane.serve._grammar.thinking import after_thinking, in_channels
+from monolane.serve._http.limits import (
     check_counted,
     check_length,
     check_prompt,
     check_size,
     token_budget,
 )
-from monolane.serve._api.request import Asked, ChatAsked, TextAsked
-from monolane.serve._grammar.compiler import Grammar, compiler_of
-from monolane.serve._grammar.constraint import AtLeast, GrammarWalk
-from monolane.serve._grammar.thinking import after_thinking, in_channels
+from monolane.serve._http.request import Asked, ChatAsked, TextAsked
 from monolane.serve._run.choice import Choice
 from monolane.serve._tools.format import AUTO
 from monolane.serve._tools.grammar import answer_grammar

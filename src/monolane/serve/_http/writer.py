@@ -1,9 +1,12 @@
-"""How an API spells one answer: the abstract writer that each of them implements."""
+"""How an API spells one answer: the abstract writer of each, and what all spell alike."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
-from monolane.serve._api.request import Asked
+from monolane.serve._http.request import Asked
 from monolane.serve._run.channel import Update
 from monolane.serve._run.choice import Choice
 from monolane.serve._run.request import ServedRequest
@@ -48,3 +51,29 @@ class Writer(ABC):
 # From a body, and whose key came with it (b"": nobody's), to what it asks for and the writer of its
 # answer. On a thread; raises what becomes the error reply.
 Read = Callable[[bytes, bytes], tuple[Asked, Callable[[ServedRequest], Writer]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Tokens of a request so far; ``thought`` and ``cached`` are part of drawn and prompt."""
+
+    prompt: int
+    drawn: int
+    thought: int
+    cached: int
+
+
+def count_tokens(served: ServedRequest, answers: int) -> Counted:
+    """Return the tokens counted so far; a prompt once, however many ``answers`` it has."""
+    choices = served.choices
+    return Counted(
+        prompt=sum(len(choice.prompt_ids) for choice in choices) // answers,
+        drawn=sum(choice.drawn for choice in choices if not choice.discard),
+        thought=sum(choice.stream.thinking_tokens for choice in choices),
+        cached=sum(choice.cached for choice in choices[::answers]),
+    )
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return compact JSON."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
