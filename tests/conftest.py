@@ -41,7 +41,7 @@ _NEEDED: dict[str, tuple[tuple[str, ...], str, set[str]]] = {
         ("torch", "transformers"),
         "sft",
         {
-            *("test_chats.py", "test_encoded.py", "test_recipe.py", "test_requests.py"),
+            *("test_chats.py", "test_chat_tokens.py", "test_recipe.py", "test_stdlib_pairs.py"),
             *("test_rows.py", "test_windows.py"),
         },
     ),
